@@ -1,0 +1,153 @@
+"""Finding, inheriting and validating architecture specs."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from gemm_eval.arch._multicore import MulticoreSpec
+from gemm_eval.arch._paths import data_root
+from gemm_eval.arch._yaml import read_yaml
+from gemm_eval.errors import ArchNotFoundError, ArchValidationError
+
+__all__ = ["build_spec", "list_archs", "load_arch"]
+
+_KINDS = {"multicore": MulticoreSpec}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MAX_BASES = 8
+_ENTRY_KEYS = {"value", "kind", "source"}
+
+SpecT = TypeVar("SpecT", bound=BaseModel)
+
+
+def list_archs() -> tuple[str, ...]:
+    """Names of the architectures that come with the library, sorted."""
+    return tuple(sorted(_preset_paths()))
+
+
+def load_arch(name_or_path: str | os.PathLike[str]) -> MulticoreSpec:
+    """Load an architecture by preset name (``"sg2260e"``) or from a YAML file (``"my/chip.yaml"``).
+
+    A file may say ``base: other`` (a preset name, or a path relative to the file) and give only what differs. A number
+    is given bare, or as ``{value: 8, kind: spec, source: where}``; kind is spec, derived, measured, fitted or assumed.
+
+    Raises:
+        ArchNotFoundError: no such preset or file.
+        ArchValidationError: malformed, unsafe or inconsistent content; the message names file and field.
+    """
+    path = _resolve(name_or_path)
+    data = _read_with_bases(path, ())
+    data.setdefault("name", path.stem)
+    kind = data.get("type", "multicore")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ArchValidationError(f"type must be one of {', '.join(_KINDS)}, got {kind!r} ({path}: type)")
+    return build_spec(_KINDS[kind], data, origin=str(path))
+
+
+def build_spec(model: type[SpecT], data: Mapping[str, Any], *, origin: str) -> SpecT:
+    """Validate `data` as `model`, turning pydantic's errors into one readable `ArchValidationError`."""
+    try:
+        return model.model_validate(dict(data))
+    except ValidationError as error:
+        problems = [_describe(dict(item), model, origin) for item in error.errors(include_url=False)]
+        raise ArchValidationError("; ".join(problems)) from None
+
+
+def _preset_paths() -> dict[str, Path]:
+    return {path.stem: path for kind in _KINDS for path in (data_root() / kind).glob("*.yaml")}
+
+
+def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = None) -> Path:
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise ArchNotFoundError(f"an arch is given by name or path, got {name_or_path!r}")
+    text = os.fspath(name_or_path)
+    if "\0" in text:
+        raise ArchNotFoundError(f"no arch of the name {text!r}")
+    is_path = isinstance(name_or_path, os.PathLike) or text.endswith((".yaml", ".yml")) or os.sep in text
+    if is_path:
+        path = Path(text)
+        return relative_to / path if relative_to is not None and not path.is_absolute() else path
+    presets = _preset_paths()
+    if _NAME.fullmatch(text) and text in presets:
+        return presets[text]
+    near = difflib.get_close_matches(text, presets, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(presets))}"
+    raise ArchNotFoundError(f"no arch of the name {text!r}; {hint} (a file is given by its path, ending in .yaml)")
+
+
+def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    resolved = path.resolve()
+    if resolved in seen:
+        raise ArchValidationError(f"base: goes round in a circle at {path} ({seen[-1]}: base)")
+    if len(seen) >= _MAX_BASES:
+        raise ArchValidationError(f"more than {_MAX_BASES} levels of base ({path}: base)")
+    own = _split_provenance(read_yaml(path), str(path))
+    base = own.pop("base", None)
+    if base is None:
+        return own
+    if not isinstance(base, str):
+        raise ArchValidationError(f"base must be a preset name or a path, got {base!r} ({path}: base)")
+    data = _read_with_bases(_resolve(base, relative_to=path.parent), (*seen, resolved))
+    data.pop("name", None)  # a child's name is its own
+    data.pop("published", None)  # published figures speak of the base chip
+    inherited = {key: value for key, value in data.pop("provenance", {}).items() if key.split(".")[0] not in own}
+    sources = data.get("sources", {}) | own.get("sources", {})
+    merged = data | own
+    merged["provenance"] = inherited | own.get("provenance", {})
+    merged["sources"] = sources
+    return merged
+
+
+def _split_provenance(raw: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Turn ``field: {value, kind, source}`` into plain fields and a provenance table."""
+    data: dict[str, Any] = {}
+    provenance: dict[str, Any] = {}
+
+    def plain(key: str, value: Any) -> Any:
+        if not (isinstance(value, dict) and "value" in value):
+            return value
+        if set(value) != _ENTRY_KEYS:
+            raise ArchValidationError(f"{key} takes exactly value, kind and source, got {sorted(value)} ({origin}: {key})")
+        provenance[key] = {"kind": value["kind"], "source": value["source"]}
+        return value["value"]
+
+    for key, value in raw.items():
+        if isinstance(value, dict) and "value" not in value and key not in ("published", "sources", "provenance"):
+            data[key] = {inner: plain(f"{key}.{inner}", item) for inner, item in value.items()}
+        else:
+            data[key] = plain(key, value)
+    if "provenance" in data:
+        raise ArchValidationError(f"provenance is written beside each number, not apart ({origin}: provenance)")
+    data["provenance"] = provenance
+    return data
+
+
+_RANGE_WORDS = {"greater_than": ("gt", ">"), "greater_than_equal": ("ge", ">="), "less_than": ("lt", "<"),
+                "less_than_equal": ("le", "<=")}  # fmt: skip
+
+
+def _describe(item: dict[str, Any], model: type[BaseModel], origin: str) -> str:
+    field = ".".join(str(part) for part in item["loc"] if part != "[key]")
+    context = item.get("ctx", {})
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        near = difflib.get_close_matches(field, model.model_fields, n=1)
+        return f"{field} is not a field" + (f", did you mean {near[0]}?" if near else "") + f" ({origin}: {field})"
+    if kind == "missing":
+        return f"{field} must be given ({origin}: {field})"
+    if kind == "value_error":
+        return f"{context['error']} ({origin})"
+    if kind in _RANGE_WORDS:
+        key, sign = _RANGE_WORDS[kind]
+        rule = f"must be {sign} {context[key]}"
+    else:
+        message: str = item["msg"]
+        rule = "must be " + message.removeprefix("Input should be ") if message.startswith("Input should") else message
+    shown = repr(item["input"])
+    return f"{field} {rule}, got {shown if len(shown) <= 80 else shown[:77] + '...'} ({origin}: {field})"

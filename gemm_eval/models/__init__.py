@@ -1,0 +1,1 @@
+"""Cost models: one package per kind of architecture."""
