@@ -1,0 +1,143 @@
+"""The one owner of numba: compile options, the disk cache of compiled kernels, and the word that a compile is under way.
+
+`kernel` marks a function that other kernels call; `entry_point` marks one that Python calls. Only entry points are
+cached on disk: they contain the machine code of everything below them. The cache lies in the user's cache folder, not
+beside the sources, and is stamped with the text of all kernel modules, because numba itself notices a change in an
+entry point's own file only. ``GEMM_EVAL_CACHE_DIR`` moves the cache folder; ``off`` turns it off.
+``NUMBA_DISABLE_JIT=1`` runs everything as plain Python.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import numba
+from numba.core import caching, event
+
+__all__ = ["cache_dir", "entry_point", "kernel"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# No fast-math: sums keep their order, so results are the same to the bit on every machine. The numpy error model
+# spares a zero check per division; no divisor here can be zero.
+_OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": False, "error_model": "numpy"}
+
+_entry_functions: set[Any] = set()
+
+
+def kernel(function: F) -> F:
+    """Compile `function` for use inside other kernels."""
+    compiled: F = numba.njit(**_OPTIONS)(function)
+    return compiled
+
+
+def entry_point(function: F) -> F:
+    """Compile `function` for calls from Python, cached on disk."""
+    compiled = numba.njit(**_OPTIONS)(function)
+    if not numba.config.DISABLE_JIT:
+        _entry_functions.add(function)
+        try:
+            compiled._cache = _KernelCache(function)
+        except RuntimeError:  # numba's word for "no place to cache": run without one
+            pass
+    result: F = compiled
+    return result
+
+
+def cache_dir() -> Path | None:
+    """The user's cache folder of this library, or None when caching is turned off."""
+    configured = os.environ.get("GEMM_EVAL_CACHE_DIR")
+    if configured is not None:
+        return None if configured.strip().lower() in ("", "off", "0", "none") else Path(configured)
+    import platformdirs
+
+    return platformdirs.user_cache_path("gemm_eval", appauthor=False)
+
+
+@cache
+def _source_stamp() -> str:
+    package = Path(__file__).parent
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(package.rglob("*_kernels.py")):
+        digest.update(path.relative_to(package).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class _KernelLocator(caching._CacheLocator):  # type: ignore[misc]
+    """Places compiled kernels in the user's cache folder, one subfolder for each state of the kernel sources."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get_cache_path(self) -> str:
+        return str(self._folder)
+
+    def get_source_stamp(self) -> str:
+        return _source_stamp()
+
+    def get_disambiguator(self) -> str:
+        return "0"
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> Self | None:  # noqa: ARG003  numba's signature
+        root = cache_dir()
+        if root is None:
+            return None
+        locator = cls(root / "kernels" / _source_stamp()[:16])
+        try:
+            locator.ensure_cache_path()
+        except OSError:  # a read-only folder only means no cache
+            return None
+        return locator
+
+
+class _KernelCacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_KernelLocator,)
+
+
+class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
+    _impl_class = _KernelCacheImpl
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception as error:  # noqa: BLE001  a damaged pickle can raise anything
+            warnings.warn(f"set aside a damaged kernel cache in {self.cache_path}: {error!r}", RuntimeWarning, stacklevel=2)
+            for path in Path(self.cache_path).glob(f"{self._impl.filename_base}*.nb[ic]"):
+                try:
+                    path.replace(path.with_suffix(path.suffix + ".damaged"))
+                except OSError:
+                    continue
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:  # a full disk costs the next process a compile, nothing more
+            warnings.warn(f"could not save compiled kernels in {self.cache_path}: {error}", RuntimeWarning, stacklevel=2)
+
+
+class _CompileNotice(event.Listener):  # type: ignore[misc]
+    """Says once per process that a compile is under way, so that a first call does not look hung."""
+
+    was_said = False
+
+    def on_start(self, event: Any) -> None:
+        dispatcher = event.data["dispatcher"]
+        if not self.was_said and getattr(dispatcher, "py_func", None) in _entry_functions:
+            self.was_said = True
+            print("gemm_eval: compiling its kernels, once per machine and version ...", file=sys.stderr, flush=True)  # noqa: T201
+
+    def on_end(self, event: Any) -> None:
+        """Nothing to say."""
+
+
+event.register("numba:compile", _CompileNotice())

@@ -1,0 +1,377 @@
+"""Numba kernels of the multi-core cost model: closed-form counts, SRAM, times and the cost of one mapping.
+
+The terms are defined in MODEL.md. A kernel sees scalars, one record `p` of `params.PARAMS_DTYPE`, and NamedTuples of
+scalars. Sizes g, m, n, k are those of one core's block; T_m, T_n, T_k are trip counts of the tile loops.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemm_eval._jit import entry_point, kernel
+from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
+
+__all__ = ["COST_DTYPE", "Block", "block_of", "core_cost", "evaluate_one", "evaluate_into", "sram_used_bytes"]
+
+_INTS = (
+    "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order",
+    "active_cores", "visits", "sram_used_bytes",
+    "dram_bytes", "a_bytes", "b_bytes", "scale_bytes", "c_store_bytes", "c_spill_bytes", "c_refill_bytes",
+    "reduction_bytes", "core_bytes",
+)  # fmt: skip
+_FLOATS = (
+    "latency_us", "main_us", "compute_us", "cube_us", "fill_drain_us", "vector_us",
+    "dma_us", "dram_us", "dram_a_us", "dram_b_us", "dram_c_us", "noc_us",
+    "reduction_us", "reduction_dram_us", "reduction_noc_us", "reduction_add_us",
+    "busiest_core_bytes", "energy_pj",
+)  # fmt: skip
+
+COST_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
+"""The cost of one mapping. Bytes are chip totals; times are those of the slowest core; energy_pj is nan if unknown."""
+
+
+class Block(NamedTuple):
+    """The full block of a core, the effective counts of cores along each dimension, and a core's DRAM bandwidth."""
+
+    g: int
+    m: int
+    n: int
+    k: int
+    E_G: int
+    E_M: int
+    E_N: int
+    E_K: int
+    active_cores: int
+    dram_share: float  # bytes per us of one core
+
+
+class CoreCost(NamedTuple):
+    """Times of one core in us, bytes charged to it, and what leads to them."""
+
+    latency_us: float
+    busiest_bytes: float  # chip-wide upper bound: active cores times the DRAM bytes of this one
+    visits: int
+    a_bytes: int
+    b_bytes: int
+    s_bytes: int
+    store_bytes: int
+    spill_bytes: int
+    main_us: float
+    compute_us: float
+    cube_us: float
+    fill_drain_us: float
+    vector_us: float
+    dram_us: float
+    noc_us: float
+    red_dram_us: float
+    red_noc_us: float
+    red_add_us: float
+
+
+@kernel
+def ceil_div(a: int, b: int) -> int:
+    """Integer division rounded up."""
+    return (a + b - 1) // b
+
+
+@kernel
+def bytes_of(elems: int, bits: int) -> int:
+    """Bytes of `elems` elements of `bits` bits each, rounded up. Counts half-bytes: all types are multiples of 4 bits."""
+    return (elems * (bits >> 2) + 1) >> 1
+
+
+@kernel
+def block_of(p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int) -> Block:
+    """Full block and effective core counts of a partition."""
+    g = ceil_div(G, P_G)
+    m = ceil_div(M, P_M)
+    n = ceil_div(N, P_N)
+    q = max(p["group_size"], 1)  # a quantization group is never split over cores
+    k = min(K, ceil_div(ceil_div(K, q), P_K) * q)
+    E_G = ceil_div(G, g)
+    E_M = ceil_div(M, m)
+    E_N = ceil_div(N, n)
+    E_K = ceil_div(K, k)
+    active = E_G * E_M * E_N * E_K
+    share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
+    share = min(share, p["dram_core_limit_bytes_per_us"])
+    return Block(g, m, n, k, E_G, E_M, E_N, E_K, active, share)
+
+
+@kernel
+def padded_tile_bytes(p: Any, rows: int, row_bits: int) -> int:
+    """SRAM bytes of a tile: rows padded to the lanes, row bytes to the alignment."""
+    lanes = p["lane_num"]
+    align = p["align_bytes"]
+    row_bytes = (row_bits + 7) >> 3
+    return ceil_div(rows, lanes) * lanes * (ceil_div(row_bytes, align) * align)
+
+
+@kernel
+def sram_used_bytes(p: Any, tile_m: int, tile_n: int, tile_k: int) -> int:
+    """SRAM bytes that the tiles of one core occupy, buffers included."""
+    a = padded_tile_bytes(p, tile_m, tile_k * p["a_bits"])
+    b = padded_tile_bytes(p, tile_k, tile_n * p["b_bits"])
+    c = padded_tile_bytes(p, tile_m, tile_n * p["acc_bits"])
+    inputs = a + b
+    copy = 0
+    if p["is_quantized"]:
+        groups = ceil_div(tile_k, p["group_size"]) if p["group_size"] > 0 else 1
+        inputs += padded_tile_bytes(p, groups, tile_n * p["group_bits"])
+        if p["has_dequant_copy"]:
+            copy = padded_tile_bytes(p, tile_k, tile_n * p["a_bits"])
+    return p["input_buffers"] * inputs + copy + p["output_buffers"] * c
+
+
+@kernel
+def reload_factors(order: int, T_m: int, T_n: int, T_k: int) -> tuple[int, int, int]:
+    """How often each element of A and B is loaded, and each element of C leaves SRAM, per batch element.
+
+    A loop that does not index an operand repeats its loads if a loop that does, with more than one trip, is inside it.
+    """
+    if order == 0:  # MNK
+        return (T_n if T_k > 1 else 1, T_m if T_k > 1 or T_n > 1 else 1, 1)
+    if order == 1:  # MKN
+        return (1, T_m if T_k > 1 or T_n > 1 else 1, T_k if T_n > 1 else 1)
+    if order == 2:  # NMK
+        return (T_n if T_k > 1 or T_m > 1 else 1, T_m if T_k > 1 else 1, 1)
+    if order == 3:  # NKM
+        return (T_n if T_k > 1 or T_m > 1 else 1, 1, T_k if T_m > 1 else 1)
+    if order == 4:  # KMN
+        return (1, T_m if T_n > 1 else 1, T_k if T_m > 1 or T_n > 1 else 1)
+    return (T_n if T_m > 1 else 1, 1, T_k if T_m > 1 or T_n > 1 else 1)  # KNM
+
+
+@kernel
+def scale_rows(p: Any, k: int, T_k: int) -> int:
+    """Rows of scales that one pass over B loads: one for each group that a tile touches."""
+    return ceil_div(k, p["group_size"]) if p["group_size"] > 0 else T_k
+
+
+@kernel
+def core_cost(
+    p: Any, blk: Block, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int,
+    T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int, is_bound: bool,
+) -> CoreCost:  # fmt: skip
+    """Cost of one core with block (g, m, n, k), which is that of `blk` or, at the edge, smaller.
+
+    Trip counts and factors are given apart from the tile, so that a search can ask for the bound in which every operand
+    is loaded once (`is_bound`: the pipeline then counts as perfectly overlapped, which it can approach but not beat).
+    """
+    # what moves
+    a_bytes = bytes_of(g * m * k * f_a, p["a_bits"])
+    b_elems = g * k * n * f_b
+    b_bytes = bytes_of(b_elems, p["b_bits"])
+    s_bytes = 0
+    if p["is_quantized"]:
+        s_bytes = bytes_of(g * scale_rows(p, k, T_k) * n * f_b, p["group_bits"])
+    c_elems = g * m * n
+    is_split = blk.E_K > 1
+    if not is_split:
+        store_bytes = bytes_of(c_elems, p["c_bits"])
+    elif p["reduction"] == 1:
+        store_bytes = bytes_of(c_elems, p["acc_bits"])
+    else:
+        store_bytes = 0
+    spill_bytes = bytes_of(c_elems * (f_c - 1), p["acc_bits"])
+    c_bytes = store_bytes + 2 * spill_bytes
+    if p["is_multicast"]:
+        charged = a_bytes / blk.E_N + (b_bytes + s_bytes) / blk.E_M + c_bytes
+    else:
+        charged = float(a_bytes + b_bytes + s_bytes + c_bytes)
+    dram_us = charged / blk.dram_share
+    noc_us = 0.0
+    if p["has_noc"]:
+        noc_us = (a_bytes + b_bytes + s_bytes + c_bytes) / p["noc_bytes_per_us"]
+    dma_us = max(dram_us, noc_us)
+
+    # what is computed
+    visits = g * T_m * T_n * T_k
+    steps = g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
+    step_cycles = steps / p["steps_per_cycle"]
+    fill_drain = visits * p["fill_drain_cycles"]
+    cube_cycles = step_cycles + fill_drain
+    vector_cycles = 0.0
+    if p["has_dequant_copy"]:
+        vector_cycles = b_elems * p["dequant_ops_per_elem"] / p["vector_ops_per_cycle"]
+    cycles = max(cube_cycles, vector_cycles) if p["vector_is_concurrent"] else cube_cycles + vector_cycles
+    compute_us = cycles / p["cycles_per_us"]
+
+    # what is exchanged between the cores that split K
+    red_dram_us = 0.0
+    red_noc_us = 0.0
+    red_add_us = 0.0
+    red_dram_bytes = 0
+    if is_split:
+        part = ceil_div(c_elems, blk.E_K)
+        written = bytes_of(part, p["c_bits"])
+        if p["reduction"] == 1:
+            red_dram_bytes = bytes_of(blk.E_K * part, p["acc_bits"]) + written
+        else:
+            red_dram_bytes = written
+            red_noc_us = bytes_of((blk.E_K - 1) * part, p["acc_bits"]) / p["noc_bytes_per_us"]
+        red_dram_us = red_dram_bytes / blk.dram_share
+        red_add_us = (blk.E_K - 1) * part / p["vector_ops_per_cycle"] / p["cycles_per_us"]
+
+    longer = max(compute_us, dma_us)
+    shorter = min(compute_us, dma_us)
+    if p["is_pipeline"]:
+        if is_bound:
+            # the pipeline counts unrounded bytes and adds up step by step: stay below both roundings
+            main_us = max(0.0, max(compute_us, dma_us - 8.0 / blk.dram_share - 8.0 / p["noc_bytes_per_us"])) * (1 - 1e-9)
+        else:
+            main_us = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order)
+    else:
+        main_us = longer + (1.0 - p["overlap_frac"]) * shorter
+    latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
+    return CoreCost(
+        latency_us, blk.active_cores * (charged + red_dram_bytes), visits,
+        a_bytes, b_bytes, s_bytes, store_bytes, spill_bytes,
+        main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
+        vector_cycles / p["cycles_per_us"], dram_us, noc_us, red_dram_us, red_noc_us, red_add_us,
+    )  # fmt: skip
+
+
+@kernel
+def evaluate_into(
+    p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
+    tile_m: int, tile_n: int, tile_k: int, order: int, out: Any,
+) -> None:  # fmt: skip
+    """Fill the record `out` of `COST_DTYPE` with the cost of one legal mapping."""
+    blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+    edge_g = G - (blk.E_G - 1) * blk.g
+    edge_m = M - (blk.E_M - 1) * blk.m
+    edge_n = N - (blk.E_N - 1) * blk.n
+    edge_k = K - (blk.E_K - 1) * blk.k
+    full_T_m = ceil_div(blk.m, tile_m)
+    full_T_n = ceil_div(blk.n, tile_n)
+
+    a_bytes = b_bytes = scale_bytes = store_bytes = spill_bytes = 0
+    red_dram_bytes = red_core_bytes = core_bytes = 0
+    steps = 0
+    slowest_us = -1.0
+    # Along each dimension E-1 blocks are full (index 0) and the last (index 1) is what remains.
+    for ig in range(2):
+        num_g = blk.E_G - 1 if ig == 0 else 1
+        g = blk.g if ig == 0 else edge_g
+        for im in range(2):
+            num_m = blk.E_M - 1 if im == 0 else 1
+            m = blk.m if im == 0 else edge_m
+            for in_ in range(2):
+                num_n = blk.E_N - 1 if in_ == 0 else 1
+                n = blk.n if in_ == 0 else edge_n
+                for ik in range(2):
+                    num_k = blk.E_K - 1 if ik == 0 else 1
+                    k = blk.k if ik == 0 else edge_k
+                    num = num_g * num_m * num_n * num_k
+                    if num == 0:
+                        continue
+                    T_m = ceil_div(m, tile_m)
+                    T_n = ceil_div(n, tile_n)
+                    T_k = ceil_div(k, tile_k)
+                    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+                    cost = core_cost(
+                        p, blk, g, m, n, k, tile_m, tile_n, tile_k, order, T_m, T_n, T_k, f_a, f_b, f_c, False
+                    )
+                    if cost.latency_us > slowest_us:
+                        slowest_us = cost.latency_us
+                        _fill_times(p, blk, cost, out)
+                    steps += num * (g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"]))
+                    c_bytes = cost.store_bytes + 2 * cost.spill_bytes
+                    core_bytes += num * (cost.a_bytes + cost.b_bytes + cost.s_bytes + c_bytes)
+                    store_bytes += num * cost.store_bytes
+                    spill_bytes += num * cost.spill_bytes
+                    if p["is_multicast"]:
+                        # a shared slice is read once; the cores that share it run in step with a full block
+                        if in_ == 1:
+                            f_a, f_b, f_c = reload_factors(order, T_m, full_T_n, T_k)
+                            a_bytes += num_g * num_m * num_k * bytes_of(g * m * k * f_a, p["a_bits"])
+                        if im == 1:
+                            f_a, f_b, f_c = reload_factors(order, full_T_m, T_n, T_k)
+                            shared = num_g * num_n * num_k
+                            b_bytes += shared * bytes_of(g * k * n * f_b, p["b_bits"])
+                            if p["is_quantized"]:
+                                rows = g * scale_rows(p, k, T_k) * n * f_b
+                                scale_bytes += shared * bytes_of(rows, p["group_bits"])
+                    else:
+                        a_bytes += num * cost.a_bytes
+                        b_bytes += num * cost.b_bytes
+                        scale_bytes += num * cost.s_bytes
+                    if blk.E_K > 1 and ik == 1:  # one reduction for each C block
+                        blocks = num_g * num_m * num_n
+                        part = g * m * n
+                        written = bytes_of(part, p["c_bits"])
+                        if p["reduction"] == 1:
+                            read = bytes_of(blk.E_K * part, p["acc_bits"])
+                            red_dram_bytes += blocks * (read + written)
+                            red_core_bytes += blocks * (read + written)
+                        else:
+                            red_dram_bytes += blocks * written
+                            red_core_bytes += blocks * (bytes_of((blk.E_K - 1) * part, p["acc_bits"]) + written)
+
+    out["P_G"] = P_G
+    out["P_M"] = P_M
+    out["P_N"] = P_N
+    out["P_K"] = P_K
+    out["tile_m"] = tile_m
+    out["tile_n"] = tile_n
+    out["tile_k"] = tile_k
+    out["loop_order"] = order
+    out["active_cores"] = blk.active_cores
+    out["visits"] = blk.g * full_T_m * full_T_n * ceil_div(blk.k, tile_k)
+    out["sram_used_bytes"] = sram_used_bytes(p, tile_m, tile_n, tile_k)
+    dram_bytes = a_bytes + b_bytes + scale_bytes + store_bytes + 2 * spill_bytes + red_dram_bytes
+    out["dram_bytes"] = dram_bytes
+    out["a_bytes"] = a_bytes
+    out["b_bytes"] = b_bytes
+    out["scale_bytes"] = scale_bytes
+    out["c_store_bytes"] = store_bytes
+    out["c_spill_bytes"] = spill_bytes
+    out["c_refill_bytes"] = spill_bytes
+    out["reduction_bytes"] = red_dram_bytes
+    core_bytes += red_core_bytes
+    out["core_bytes"] = core_bytes
+    energy_pj = np.nan
+    if p["has_energy"]:
+        operand_elems = float(steps) * (p["cube_m"] * p["cube_k"] + p["cube_k"] * p["cube_n"])
+        energy_pj = float(G * M * K * N) * p["mac_pj"]
+        energy_pj += dram_bytes * p["dram_pj_per_byte"]
+        energy_pj += (core_bytes + operand_elems * p["a_bits"] / 8.0) * p["sram_pj_per_byte"]
+        if p["has_noc"]:
+            energy_pj += core_bytes * p["noc_pj_per_byte"]
+        energy_pj += p["static_pj_per_us"] * slowest_us
+    out["energy_pj"] = energy_pj
+
+
+@kernel
+def _fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
+    a_share = blk.E_N if p["is_multicast"] else 1
+    b_share = blk.E_M if p["is_multicast"] else 1
+    out["latency_us"] = cost.latency_us
+    out["main_us"] = cost.main_us
+    out["compute_us"] = cost.compute_us
+    out["cube_us"] = cost.cube_us
+    out["fill_drain_us"] = cost.fill_drain_us
+    out["vector_us"] = cost.vector_us
+    out["dma_us"] = max(cost.dram_us, cost.noc_us)
+    out["dram_us"] = cost.dram_us
+    out["dram_a_us"] = cost.a_bytes / a_share / blk.dram_share
+    out["dram_b_us"] = (cost.b_bytes + cost.s_bytes) / b_share / blk.dram_share
+    out["dram_c_us"] = (cost.store_bytes + 2 * cost.spill_bytes) / blk.dram_share
+    out["noc_us"] = cost.noc_us
+    out["reduction_us"] = cost.red_dram_us + cost.red_noc_us + cost.red_add_us
+    out["reduction_dram_us"] = cost.red_dram_us
+    out["reduction_noc_us"] = cost.red_noc_us
+    out["reduction_add_us"] = cost.red_add_us
+    out["busiest_core_bytes"] = cost.busiest_bytes
+
+
+@entry_point
+def evaluate_one(
+    params: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
+    tile_m: int, tile_n: int, tile_k: int, order: int, out: Any,
+) -> None:  # fmt: skip
+    """Cost of one legal mapping: fills `out`, an array [1] of `COST_DTYPE`; `params` is an array [1] of PARAMS_DTYPE."""
+    evaluate_into(params[0], G, M, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k, order, out[0])

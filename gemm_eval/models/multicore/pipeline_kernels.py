@@ -1,0 +1,205 @@
+"""Numba kernel of the pipeline timing: the exact time of a double-buffered tile loop in constant time.
+
+MODEL.md defines the loop step by step. Steps repeat: what one costs depends only on where each loop index stands: first,
+in the middle, last but one, or last. So at most 4*4*4*3 representative steps are timed and counted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemm_eval._jit import kernel
+
+__all__ = ["pipeline_main_us"]
+
+# Loops of each order, outermost first, as dimension numbers: m 0, n 1, k 2.
+_LOOPS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
+
+
+@kernel
+def _num_classes(trips: int) -> int:
+    return min(trips, 4)
+
+
+@kernel
+def _class_index(which: int, trips: int) -> int:
+    """Loop index that stands for class `which`: 0 first, then the middle, last but one, last."""
+    if trips <= 3 or which <= 1:
+        return which
+    return trips - 4 + which
+
+
+@kernel
+def _class_count(which: int, trips: int) -> int:
+    return trips - 3 if trips > 3 and which == 1 else 1
+
+
+@kernel
+def _size(index: int, trips: int, tile: int, block: int) -> int:
+    return block - (trips - 1) * tile if index == trips - 1 else tile
+
+
+@kernel
+def _dma_us(p: Any, blk: Any, a: float, b: float, c: float) -> float:
+    """Time to move these bytes: A, B with its scales, and C."""
+    charged = a / blk.E_N + b / blk.E_M + c if p["is_multicast"] else a + b + c
+    us = charged / blk.dram_share
+    if p["has_noc"]:
+        us = max(us, (a + b + c) / p["noc_bytes_per_us"])
+    return us
+
+
+@kernel
+def _changed(i0: int, i1: int, i2: int, T1: int, T2: int) -> int:
+    """Bit set of the loops (1 outer, 2 middle, 4 inner; 8 all) whose index differs from that of the visit before."""
+    if i2 > 0:
+        return 4
+    if i1 > 0:
+        return 2 | (4 if T2 > 1 else 0)
+    if i0 > 0:
+        return 1 | (2 if T1 > 1 else 0) | (4 if T2 > 1 else 0)
+    return 8  # a new batch element, or the first visit of all
+
+
+@kernel
+def _pick(dim: int, d0: int, d1: int, i0: int, i1: int, i2: int) -> int:
+    """Of the loop indices i0, i1, i2 over dimensions d0, d1 and the third, the one over dimension `dim`."""
+    if dim == d0:
+        return i0
+    return i1 if dim == d1 else i2
+
+
+@kernel
+def _bit(dim: int, d0: int, d1: int) -> int:
+    if dim == d0:
+        return 1
+    return 2 if dim == d1 else 4
+
+
+@kernel
+def pipeline_main_us(
+    p: Any, blk: Any, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int
+) -> float:
+    """Time in us of all tile visits of one core with block (g, m, n, k)."""
+    d0, d1, d2 = _LOOPS[order]
+    T_m = (m + tile_m - 1) // tile_m
+    T_n = (n + tile_n - 1) // tile_n
+    T_k = (k + tile_k - 1) // tile_k
+    T0 = T_m if d0 == 0 else (T_n if d0 == 1 else T_k)
+    T1 = T_m if d1 == 0 else (T_n if d1 == 1 else T_k)
+    T2 = T_m if d2 == 0 else (T_n if d2 == 1 else T_k)
+    a_mask = 8 | _bit(0, d0, d1) | _bit(2, d0, d1)
+    b_mask = 8 | _bit(1, d0, d1) | _bit(2, d0, d1)
+    c_mask = 8 | _bit(0, d0, d1) | _bit(1, d0, d1)
+
+    a_size = p["a_bits"] / 8.0
+    b_size = p["b_bits"] / 8.0
+    s_size = p["group_bits"] / 8.0
+    acc_size = p["acc_bits"] / 8.0
+    if blk.E_K == 1:
+        final_size = p["c_bits"] / 8.0
+    else:
+        final_size = acc_size if p["reduction"] == 1 else 0.0
+    cube_m = p["cube_m"]
+    cube_n = p["cube_n"]
+    cube_k = p["cube_k"]
+    group = p["group_size"]
+    quantized = p["is_quantized"]
+    is_exposed = p["output_buffers"] == 1
+
+    total = 0.0
+    num_b = min(g, 3)
+    for cb in range(num_b):
+        count_b = g - 2 if cb == 1 and g > 2 else 1
+        is_last_b = cb == num_b - 1
+        for c0 in range(_num_classes(T0)):
+            i0 = _class_index(c0, T0)
+            count_0 = count_b * _class_count(c0, T0)
+            for c1 in range(_num_classes(T1)):
+                i1 = _class_index(c1, T1)
+                count_1 = count_0 * _class_count(c1, T1)
+                for c2 in range(_num_classes(T2)):
+                    i2 = _class_index(c2, T2)
+                    count = count_1 * _class_count(c2, T2)
+                    is_first = cb == 0 and i0 == 0 and i1 == 0 and i2 == 0
+                    is_last = is_last_b and i0 == T0 - 1 and i1 == T1 - 1 and i2 == T2 - 1
+                    changed = _changed(i0, i1, i2, T1, T2)
+                    im = _pick(0, d0, d1, i0, i1, i2)
+                    jn = _pick(1, d0, d1, i0, i1, i2)
+                    ik = _pick(2, d0, d1, i0, i1, i2)
+                    size_m = _size(im, T_m, tile_m, m)
+                    size_n = _size(jn, T_n, tile_n, n)
+                    size_k = _size(ik, T_k, tile_k, k)
+
+                    # compute of this visit
+                    steps = -(-size_m // cube_m) * -(-size_n // cube_n) * -(-size_k // cube_k)
+                    cycles = steps / p["steps_per_cycle"] + p["fill_drain_cycles"]
+                    if p["has_dequant_copy"]:
+                        vector = 0.0
+                        if changed & b_mask:
+                            vector = size_k * size_n * p["dequant_ops_per_elem"] / p["vector_ops_per_cycle"]
+                        cycles = max(cycles, vector) if p["vector_is_concurrent"] else cycles + vector
+                    compute_us = cycles / p["cycles_per_us"]
+
+                    # loads and refill of the next visit
+                    a = b = refill = store = 0.0
+                    next_changed = 8
+                    if not is_last:
+                        j0, j1, j2 = i0, i1, i2 + 1
+                        if j2 == T2:
+                            j2 = 0
+                            j1 += 1
+                            if j1 == T1:
+                                j1 = 0
+                                j0 += 1
+                                if j0 == T0:
+                                    j0 = 0
+                        next_changed = _changed(j0, j1, j2, T1, T2)
+                        jm = _pick(0, d0, d1, j0, j1, j2)
+                        jn_ = _pick(1, d0, d1, j0, j1, j2)
+                        jk = _pick(2, d0, d1, j0, j1, j2)
+                        next_m = _size(jm, T_m, tile_m, m)
+                        next_n = _size(jn_, T_n, tile_n, n)
+                        next_k = _size(jk, T_k, tile_k, k)
+                        if next_changed & a_mask:
+                            a = next_m * next_k * a_size
+                        if next_changed & b_mask:
+                            b = next_k * next_n * b_size
+                            if quantized:
+                                b += (-(-next_k // group) if group > 0 else 1) * next_n * s_size
+                        if next_changed & c_mask and jk > 0:
+                            refill = next_m * next_n * acc_size
+
+                    if is_exposed:
+                        if next_changed & c_mask:
+                            store = size_m * size_n * (final_size if ik == T_k - 1 else acc_size)
+                        step_us = max(compute_us, _dma_us(p, blk, a, b, 0.0)) + _dma_us(p, blk, 0.0, 0.0, store + refill)
+                    else:
+                        # the C tile that left after the visit before this one
+                        if changed & c_mask and not is_first:
+                            h0, h1, h2 = i0, i1, i2 - 1
+                            if h2 < 0:
+                                h2 = T2 - 1
+                                h1 -= 1
+                                if h1 < 0:
+                                    h1 = T1 - 1
+                                    h0 -= 1
+                                    if h0 < 0:
+                                        h0 = T0 - 1
+                            hm = _size(_pick(0, d0, d1, h0, h1, h2), T_m, tile_m, m)
+                            hn = _size(_pick(1, d0, d1, h0, h1, h2), T_n, tile_n, n)
+                            hk = _pick(2, d0, d1, h0, h1, h2)
+                            store = hm * hn * (final_size if hk == T_k - 1 else acc_size)
+                        step_us = max(compute_us, _dma_us(p, blk, a, b, refill + store))
+                        if is_last:
+                            step_us += _dma_us(p, blk, 0.0, 0.0, size_m * size_n * final_size)
+                    total += count * step_us
+
+    # the first loads have nothing to hide behind
+    first_m = min(tile_m, m)
+    first_n = min(tile_n, n)
+    first_k = min(tile_k, k)
+    first_b = first_k * first_n * b_size
+    if quantized:
+        first_b += (-(-first_k // group) if group > 0 else 1) * first_n * s_size
+    return total + _dma_us(p, blk, first_m * first_k * a_size, first_b, 0.0)

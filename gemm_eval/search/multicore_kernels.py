@@ -1,0 +1,423 @@
+"""Numba kernels of the exact search on multi-core chips.
+
+Exactness rests on three facts, each held by a test against brute force:
+
+1. With overlap timing a mapping's cost depends on its tile through the trip counts only, and grows with them. So of all
+   tile sizes with the same trip count the smallest stands for all (it needs the least SRAM), and of all tile_k that fit
+   beside a (tile_m, tile_n) those with the fewest trips win.
+2. A cost in which every operand moves once and nothing waits is below every cost of its partition. A partition
+   whose bound is above the best so far cannot win.
+3. With pipeline timing sizes matter, not only trip counts. There a bound per class of trip counts decides whether
+   the tiles of the class are tried one by one.
+
+Candidates are compared by the whole key of MODEL.md, "Choice", so ties fall the same way everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemm_eval._jit import entry_point, kernel
+from gemm_eval.models.multicore.cost_kernels import (
+    COST_DTYPE,
+    Block,
+    block_of,
+    ceil_div,
+    core_cost,
+    evaluate_into,
+    padded_tile_bytes,
+    reload_factors,
+    sram_used_bytes,
+)
+
+__all__ = ["COST_DTYPE", "NUM_COUNTERS", "find_top"]
+
+# Columns of the counters that a search returns.
+NUM_COUNTERS = 5
+_CANDIDATES, _REFUSED_SRAM, _PARTITIONS, _BOUNDED, _DUPLICATES = range(NUM_COUNTERS)
+
+# Columns of a key: the two floats of `keys_f`, then the integers of `keys_i`, in the order of comparison.
+_KEY_INTS = 8  # active_cores, visits, sram_used_bytes, partition rank, loop order, tile_m, tile_n, tile_k
+
+
+class _Best(NamedTuple):
+    """The best `limit` candidates so far, best first."""
+
+    keys_f: Any  # float64 [limit, 2]: latency_us, busiest_core_bytes
+    keys_i: Any  # int64 [limit, _KEY_INTS]
+    num: Any  # int64 [1]: how many rows are filled
+    counters: Any  # int64 [NUM_COUNTERS]
+
+
+class _Bound(NamedTuple):
+    """Constants of one partition for a quick bound: no division, no rounding, times in us and sizes in bytes.
+
+    Every count is at or below the exact one, so apart from float rounding the bound is at or below the exact cost.
+    """
+
+    a: float
+    b: float  # with its scales when their number does not depend on the tile
+    scale_row: float  # one row of scales per trip of k, for scales per column
+    c_store: float
+    c_spill: float  # one spill and one refill
+    a_per_share: float  # time of an A byte in DRAM: 1 / (cores that share it * bandwidth of a core)
+    b_per_share: float
+    c_per_share: float
+    per_port: float  # time of any byte over the core's port
+    step_us: float
+    visit_us: float
+    vector_us: float
+    fixed_us: float
+    unhidden_frac: float
+
+
+# Relative slack between the quick bound and the exact cost: covers the rounding of about twenty operations, each 1.1e-16.
+_BOUND_SLACK = 1e-12
+
+
+@kernel
+def _bound_of(p: Any, blk: Block) -> _Bound:
+    once = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, blk.m, blk.n, blk.k, 0, 1, 1, 1, 1, 1, 1, True)
+    b = blk.g * blk.k * blk.n * p["b_bits"] / 8.0
+    scale_row = 0.0
+    if p["is_quantized"]:
+        row = blk.g * blk.n * p["group_bits"] / 8.0
+        if p["group_size"] > 0:
+            b += ceil_div(blk.k, p["group_size"]) * row
+        else:
+            scale_row = row
+    c_elems = blk.g * blk.m * blk.n
+    if blk.E_K == 1:
+        store_bits = p["c_bits"]
+    else:
+        store_bits = p["acc_bits"] if p["reduction"] == 1 else 0
+    is_shared = p["is_multicast"]
+    return _Bound(
+        blk.g * blk.m * blk.k * p["a_bits"] / 8.0,
+        b,
+        scale_row,
+        c_elems * store_bits / 8.0,
+        c_elems * p["acc_bits"] / 4.0,
+        1.0 / ((blk.E_N if is_shared else 1) * blk.dram_share),
+        1.0 / ((blk.E_M if is_shared else 1) * blk.dram_share),
+        1.0 / blk.dram_share,
+        1.0 / p["noc_bytes_per_us"],
+        once.cube_us,
+        p["fill_drain_cycles"] / p["cycles_per_us"],
+        once.vector_us,
+        p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us,
+        0.0 if p["is_pipeline"] else 1.0 - p["overlap_frac"],
+    )
+
+
+@kernel
+def _quick_bound_us(p: Any, q: _Bound, f_a: float, f_b: float, f_c: float, T_k: float, visits: float) -> float:
+    """A latency that no candidate with at least these factors beats."""
+    a = q.a * f_a
+    b = (q.b + q.scale_row * T_k) * f_b
+    c = q.c_store + q.c_spill * (f_c - 1.0)
+    dma_us = max(a * q.a_per_share + b * q.b_per_share + c * q.c_per_share, (a + b + c) * q.per_port)
+    cube_us = q.step_us + q.visit_us * visits
+    vector_us = q.vector_us * f_b
+    compute_us = max(cube_us, vector_us) if p["vector_is_concurrent"] else cube_us + vector_us
+    main_us = max(compute_us, dma_us) + q.unhidden_frac * min(compute_us, dma_us)
+    return (q.fixed_us + main_us) * (1.0 - _BOUND_SLACK)
+
+
+@kernel
+def _least_trips_k(p: Any, blk: Block, tile_m: int, tile_n: int) -> float:
+    """Fewest k trips (a real number, not rounded) that SRAM allows beside tile_m and tile_n; inf if none.
+
+    Padding is left out, so the true number is never below.
+    """
+    output = p["output_buffers"] * float(tile_m) * tile_n * p["acc_bits"]
+    bits_per_k = p["input_buffers"] * (float(tile_m) * p["a_bits"] + float(tile_n) * p["b_bits"])
+    if p["has_dequant_copy"]:
+        bits_per_k += float(tile_n) * p["a_bits"]
+    room = 8.0 * p["sram_usable_bytes"] - output
+    if room <= 0.0:
+        return np.inf
+    return max(1.0, blk.k * bits_per_k / room)
+
+
+@kernel
+def _pair_bound_us(p: Any, q: _Bound, T_m: int, T_n: int, T_k: float, visits: float) -> float:
+    """A latency that no order and no number of k trips from `T_k` up beats, for given trips of m and n."""
+    if T_k <= 1.0:  # all of k may lie in SRAM: then one of A and B is loaded again by the loop of the other
+        return min(
+            _quick_bound_us(p, q, 1.0, T_m if T_n > 1 else 1.0, 1.0, 1.0, visits),
+            _quick_bound_us(p, q, T_n if T_m > 1 else 1.0, 1.0, 1.0, 1.0, visits),
+        )
+    T_k = max(T_k, 2.0)
+    visits *= T_k
+    return min(
+        _quick_bound_us(p, q, T_n, T_m, 1.0, T_k, visits),
+        min(
+            _quick_bound_us(p, q, 1.0, T_m, T_k if T_n > 1 else 1.0, T_k, visits),
+            _quick_bound_us(p, q, T_n, 1.0, T_k if T_m > 1 else 1.0, T_k, visits),
+        ),
+    )
+
+
+@kernel
+def _worst_us(best: _Best) -> float:
+    """Latency that a candidate must not exceed to be among the best."""
+    last = best.keys_f.shape[0] - 1
+    return best.keys_f[last, 0] if best.num[0] > last else np.inf
+
+
+@kernel
+def _may_enter(best: _Best, latency_us: float, busiest_bytes: float) -> bool:
+    """Whether a candidate that is at least this costly could still be among the best."""
+    last = best.keys_f.shape[0] - 1
+    if best.num[0] <= last:
+        return True
+    worst = best.keys_f[last, 0]
+    return latency_us < worst or (latency_us == worst and busiest_bytes <= best.keys_f[last, 1])
+
+
+@kernel
+def _offer(
+    best: _Best, latency_us: float, busiest_bytes: float, active: int, visits: int, sram: int, rank: int, order: int,
+    tile_m: int, tile_n: int, tile_k: int,
+) -> None:  # fmt: skip
+    """Insert a candidate at its place among the best, if it has one."""
+    limit = best.keys_f.shape[0]
+    row = best.num[0]
+    key = (active, visits, sram, rank, order, tile_m, tile_n, tile_k)
+    while row > 0:  # find the first row from the end that is not worse
+        other_f = best.keys_f[row - 1]
+        if latency_us > other_f[0]:
+            break
+        if latency_us == other_f[0]:
+            if busiest_bytes > other_f[1]:
+                break
+            if busiest_bytes == other_f[1]:
+                is_smaller = False
+                for i in range(_KEY_INTS):
+                    if key[i] != best.keys_i[row - 1, i]:
+                        is_smaller = key[i] < best.keys_i[row - 1, i]
+                        break
+                if not is_smaller:
+                    break
+        row -= 1
+    if row >= limit:
+        return
+    if best.num[0] < limit:
+        best.num[0] += 1
+    for later in range(best.num[0] - 1, row, -1):
+        best.keys_f[later] = best.keys_f[later - 1]
+        best.keys_i[later] = best.keys_i[later - 1]
+    best.keys_f[row, 0] = latency_us
+    best.keys_f[row, 1] = busiest_bytes
+    for i in range(_KEY_INTS):
+        best.keys_i[row, i] = key[i]
+
+
+@kernel
+def _max_units_k(p: Any, blk: Block, tile_m: int, tile_n: int, units_k: int) -> int:
+    """Largest tile_k, in units, that fits in SRAM beside tile_m and tile_n; 0 if none does."""
+    unit = p["unit_k"]
+    limit = p["sram_usable_bytes"]
+    if sram_used_bytes(p, tile_m, tile_n, blk.k) <= limit:
+        return units_k
+    # SRAM bytes per unit of k without padding of A's rows and B's number of rows: an upper bound to start from
+    row_b = padded_tile_bytes(p, 1, tile_n * p["b_bits"]) // p["lane_num"]
+    bits = p["input_buffers"] * (ceil_div(tile_m, p["lane_num"]) * p["lane_num"] * p["a_bits"] + 8 * row_b)
+    if p["has_dequant_copy"]:
+        bits += 8 * (padded_tile_bytes(p, 1, tile_n * p["a_bits"]) // p["lane_num"])
+    output = p["output_buffers"] * padded_tile_bytes(p, tile_m, tile_n * p["acc_bits"])
+    if output >= limit:
+        return 0
+    units = min((limit - output) // ceil_div(bits * unit, 8) + 1, units_k - 1)
+    while units > 0 and sram_used_bytes(p, tile_m, tile_n, units * unit) > limit:
+        units -= 1
+    return units
+
+
+@kernel
+def _try(
+    p: Any, blk: Block, q: _Bound, best: _Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
+    T_m: int, T_n: int, T_k: int,
+) -> None:  # fmt: skip
+    """Cost one candidate that fits in SRAM, and offer it."""
+    best.counters[_CANDIDATES] += 1
+    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+    if _quick_bound_us(p, q, f_a, f_b, f_c, T_k, blk.g * T_m * T_n * T_k) > _worst_us(best):
+        return
+    cost = core_cost(
+        p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order, T_m, T_n, T_k, f_a, f_b, f_c, False
+    )
+    if _may_enter(best, cost.latency_us, cost.busiest_bytes):
+        sram = sram_used_bytes(p, tile_m, tile_n, tile_k)
+        _offer(
+            best, cost.latency_us, cost.busiest_bytes, blk.active_cores, cost.visits, sram, rank, order,
+            tile_m, tile_n, tile_k,
+        )  # fmt: skip
+
+
+@kernel
+def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> None:
+    """All candidates of one partition that can win under overlap timing."""
+    cube_m = p["cube_m"]
+    cube_n = p["cube_n"]
+    unit_k = p["unit_k"]
+    units_m = ceil_div(blk.m, cube_m)
+    units_n = ceil_div(blk.n, cube_n)
+    units_k = ceil_div(blk.k, unit_k)
+    top_m = units_m
+    while top_m > 0:  # one step per distinct trip count T_m, ascending
+        T_m = ceil_div(units_m, top_m)
+        low_m = ceil_div(units_m, T_m)
+        top_m = low_m - 1
+        tile_m = min(low_m * cube_m, blk.m)
+        top_n = units_n
+        while top_n > 0:
+            T_n = ceil_div(units_n, top_n)
+            low_n = ceil_div(units_n, T_n)
+            top_n = low_n - 1
+            tile_n = min(low_n * cube_n, blk.n)
+            least_T_k = _least_trips_k(p, blk, tile_m, tile_n)
+            if least_T_k == np.inf:
+                best.counters[_REFUSED_SRAM] += 1
+                continue
+            if _pair_bound_us(p, q, T_m, T_n, least_T_k, float(blk.g * T_m * T_n)) > _worst_us(best):
+                continue
+            fit_k = _max_units_k(p, blk, tile_m, tile_n, units_k)
+            if fit_k == 0:
+                best.counters[_REFUSED_SRAM] += 1
+                continue
+            T_k = ceil_div(units_k, fit_k)
+            tile_k = min(ceil_div(units_k, T_k) * unit_k, blk.k)
+            # KMN and KNM move exactly what one of the first four orders moves, and come later in ties.
+            for order in range(4):
+                if order == 0 or (T_n > 1 and order == 1 + (T_k == 1)) or (T_m > 1 and order == 3 and T_k > 1):
+                    if order == 2 and T_m == 1:
+                        continue
+                    _try(p, blk, q, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+
+
+@kernel
+def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_full: bool) -> None:
+    """All candidates of one partition under pipeline timing; with `is_full` off only the smallest tile of each class.
+
+    The short pass comes first over all partitions, to make the bounds of the full pass bite.
+    """
+    cube_m = p["cube_m"]
+    cube_n = p["cube_n"]
+    unit_k = p["unit_k"]
+    limit = p["sram_usable_bytes"]
+    units_m = ceil_div(blk.m, cube_m)
+    units_n = ceil_div(blk.n, cube_n)
+    units_k = ceil_div(blk.k, unit_k)
+    top_m = units_m
+    while top_m > 0:
+        T_m = ceil_div(units_m, top_m)
+        low_m = ceil_div(units_m, T_m)
+        top_n = units_n
+        while top_n > 0:
+            T_n = ceil_div(units_n, top_n)
+            low_n = ceil_div(units_n, T_n)
+            top_k = units_k
+            while top_k > 0:
+                T_k = ceil_div(units_k, top_k)
+                low_k = ceil_div(units_k, T_k)
+                visits = blk.g * T_m * T_n * T_k
+                for order in range(6):
+                    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+                    if _quick_bound_us(p, q, f_a, f_b, f_c, T_k, visits) > _worst_us(best):
+                        continue
+                    for um in range(low_m, top_m + 1 if is_full else low_m + 1):
+                        tile_m = min(um * cube_m, blk.m)
+                        for un in range(low_n, top_n + 1 if is_full else low_n + 1):
+                            tile_n = min(un * cube_n, blk.n)
+                            for uk in range(low_k, top_k + 1 if is_full else low_k + 1):
+                                if is_full and um == low_m and un == low_n and uk == low_k:
+                                    continue  # tried in the short pass
+                                tile_k = min(uk * unit_k, blk.k)
+                                if sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
+                                    best.counters[_REFUSED_SRAM] += 1
+                                    break
+                                _try(p, blk, q, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+                top_k = low_k - 1
+            top_n = low_n - 1
+        top_m = low_m - 1
+
+
+@kernel
+def _is_duplicate(blk: Block, P_G: int, P_M: int, P_N: int, P_K: int) -> bool:
+    """Whether a smaller partition, earlier in rank, gives the same blocks to the same number of cores."""
+    return blk.E_G != P_G or blk.E_M != P_M or blk.E_N != P_N or blk.E_K != P_K
+
+
+@entry_point
+def find_top(
+    params: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, counters: Any, out: Any
+) -> int:
+    """Find the best candidates over all partitions, tiles and loop orders.
+
+    Args:
+        params: array [1] of PARAMS_DTYPE.
+        G, M, K, N: sizes of the problem.
+        partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
+        has_all_products: the list holds every product up to num_cores, so duplicates can be skipped.
+        counters: int64 [NUM_COUNTERS], filled.
+        out: array [limit] of COST_DTYPE, filled with the best, best first.
+
+    Returns:
+        Number of records filled: 0 if nothing fits, fewer than `limit` if there are fewer candidates.
+    """
+    p = params[0]
+    limit = out.shape[0]
+    num_partitions = partitions.shape[0]
+    best = _Best(
+        np.empty((limit, 2), np.float64), np.empty((limit, _KEY_INTS), np.int64), np.zeros(1, np.int64), counters
+    )
+    bound_us = np.full(num_partitions, np.inf)
+    bound_bytes = np.full(num_partitions, np.inf)
+    first = -1
+    for rank in range(num_partitions):
+        P_G, P_M, P_N, P_K = partitions[rank]
+        counters[_PARTITIONS] += 1
+        blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+        if (has_all_products and _is_duplicate(blk, P_G, P_M, P_N, P_K)) or (blk.E_K > 1 and p["reduction"] == 0):
+            counters[_DUPLICATES] += 1
+            continue
+        cost = core_cost(
+            p, blk, blk.g, blk.m, blk.n, blk.k, blk.m, blk.n, blk.k, 0, 1, 1, 1, 1, 1, 1, True
+        )
+        bound_us[rank] = cost.latency_us
+        bound_bytes[rank] = cost.busiest_bytes
+        if first < 0 or cost.latency_us < bound_us[first] or (
+            cost.latency_us == bound_us[first] and cost.busiest_bytes < bound_bytes[first]
+        ):
+            first = rank
+    if first < 0:
+        return 0
+
+    num_passes = 2 if p["is_pipeline"] else 1
+    for pass_ in range(num_passes):
+        # The partition with the lowest bound comes first, then the rest by rank: most fall to the bound at once.
+        for turn in range(-1, num_partitions):
+            rank = first if turn < 0 else turn
+            if turn == first or bound_us[rank] == np.inf:
+                continue
+            if not _may_enter(best, bound_us[rank], bound_bytes[rank]):
+                if pass_ == num_passes - 1:
+                    counters[_BOUNDED] += 1
+                continue
+            P_G, P_M, P_N, P_K = partitions[rank]
+            blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+            q = _bound_of(p, blk)
+            if p["is_pipeline"]:
+                _search_pipeline(p, blk, q, rank, best, pass_ == 1)
+            else:
+                _search_overlap(p, blk, q, rank, best)
+
+    for row in range(best.num[0]):
+        key = best.keys_i[row]
+        P_G, P_M, P_N, P_K = partitions[key[3]]
+        evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
+    return best.num[0]
