@@ -1,0 +1,80 @@
+"""gemm_eval: an analytical cost model for GEMM.
+
+>>> from gemm_eval import GEMMEvaluator, load_arch
+>>> result = GEMMEvaluator(load_arch("demo-8core")).evaluate(1, 4096, 4096, 4096)  # G, M, K, N
+>>> print(result.explain())  # doctest: +SKIP
+
+Importing this package is cheap: what a name needs is loaded when the name is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemm_eval.arch import MulticoreSpec, list_archs, load_arch
+    from gemm_eval.dtypes import DType
+    from gemm_eval.errors import (
+        ArchError,
+        ArchNotFoundError,
+        ArchValidationError,
+        GemmEvalError,
+        InfeasibleError,
+        InvalidInputError,
+        InvalidMappingError,
+        InvalidOptionError,
+        InvalidProblemError,
+        UnsupportedError,
+    )
+    from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
+    from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
+    from gemm_eval.workload import GemmProblem
+
+__all__ = [
+    "ArchError",
+    "ArchNotFoundError",
+    "ArchValidationError",
+    "DType",
+    "GEMMEvaluator",
+    "GEMMResult",
+    "GemmEvalError",
+    "GemmProblem",
+    "InfeasibleError",
+    "InvalidInputError",
+    "InvalidMappingError",
+    "InvalidOptionError",
+    "InvalidProblemError",
+    "LoopOrder",
+    "MulticoreMapping",
+    "MulticoreSpec",
+    "Partition",
+    "Tile",
+    "UnsupportedError",
+    "__version__",
+    "list_archs",
+    "load_arch",
+]
+
+_ROOMS = {
+    "gemm_eval.arch": ("MulticoreSpec", "list_archs", "load_arch"),
+    "gemm_eval.dtypes": ("DType",),
+    "gemm_eval.evaluate": ("GEMMEvaluator", "GEMMResult"),
+    "gemm_eval.mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
+    "gemm_eval.workload": ("GemmProblem",),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("gemm_eval")
+    if name in __all__:
+        value = getattr(import_module(_ROOM_OF.get(name, "gemm_eval.errors")), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'gemm_eval' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

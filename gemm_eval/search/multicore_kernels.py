@@ -239,14 +239,12 @@ def _max_units_k(p: Any, blk: Block, tile_m: int, tile_n: int, units_k: int) -> 
 
 @kernel
 def _try(
-    p: Any, blk: Block, q: _Bound, best: _Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
+    p: Any, blk: Block, best: _Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
     T_m: int, T_n: int, T_k: int,
 ) -> None:  # fmt: skip
     """Cost one candidate that fits in SRAM, and offer it."""
     best.counters[_CANDIDATES] += 1
     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-    if _quick_bound_us(p, q, f_a, f_b, f_c, T_k, blk.g * T_m * T_n * T_k) > _worst_us(best):
-        return
     cost = core_cost(
         p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order, T_m, T_n, T_k, f_a, f_b, f_c, False
     )
@@ -296,7 +294,36 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> No
                 if order == 0 or (T_n > 1 and order == 1 + (T_k == 1)) or (T_m > 1 and order == 3 and T_k > 1):
                     if order == 2 and T_m == 1:
                         continue
-                    _try(p, blk, q, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+                    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+                    if _quick_bound_us(p, q, f_a, f_b, f_c, T_k, blk.g * T_m * T_n * T_k) <= _worst_us(best):
+                        _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+
+
+@kernel
+def _pipeline_bound_us(
+    p: Any, q: _Bound, f_a: int, f_b: int, f_c: int, T_m: int, T_n: int, T_k: int, g: int,
+    first_a: float, first_b: float,
+) -> float:  # fmt: skip
+    """A latency that no pipeline with these factors beats, if its first A and B tile have at least these bytes.
+
+    The first loads precede all computation, the last visit follows all loads, and one output buffer exposes all of C.
+    """
+    a = q.a * f_a
+    b = (q.b + q.scale_row * T_k) * f_b
+    c = q.c_store + q.c_spill * (f_c - 1)
+    visits = g * T_m * T_n * T_k
+    cube_us = q.step_us + q.visit_us * visits
+    vector_us = q.vector_us * f_b
+    compute_us = max(cube_us, vector_us) if p["vector_is_concurrent"] else cube_us + vector_us
+    first_us = max(first_a * q.a_per_share + first_b * q.b_per_share, (first_a + first_b) * q.per_port)
+    c_us = max(c * q.c_per_share, c * q.per_port)
+    if p["output_buffers"] == 1:
+        ab_us = max(a * q.a_per_share + b * q.b_per_share, (a + b) * q.per_port)
+        main_us = max(compute_us + first_us, ab_us + q.visit_us) + c_us
+    else:
+        dma_us = max(a * q.a_per_share + b * q.b_per_share + c * q.c_per_share, (a + b + c) * q.per_port)
+        main_us = max(compute_us + first_us, dma_us)
+    return (q.fixed_us + main_us) * (1.0 - _BOUND_SLACK)
 
 
 @kernel
@@ -305,12 +332,14 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
 
     The short pass comes first over all partitions, to make the bounds of the full pass bite.
     """
-    cube_m = p["cube_m"]
-    cube_n = p["cube_n"]
+    unit_m = p["cube_m"]
+    unit_n = p["cube_n"]
     unit_k = p["unit_k"]
     limit = p["sram_usable_bytes"]
-    units_m = ceil_div(blk.m, cube_m)
-    units_n = ceil_div(blk.n, cube_n)
+    a_size = p["a_bits"] / 8.0
+    b_size = p["b_bits"] / 8.0
+    units_m = ceil_div(blk.m, unit_m)
+    units_n = ceil_div(blk.n, unit_n)
     units_k = ceil_div(blk.k, unit_k)
     top_m = units_m
     while top_m > 0:
@@ -320,30 +349,71 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
             low_n = ceil_div(units_n, T_n)
+            tile_m = min(low_m * unit_m, blk.m)
+            tile_n = min(low_n * unit_n, blk.n)
+            least_T_k = _least_trips_k(p, blk, tile_m, tile_n)
             top_k = units_k
+            if _pair_bound_us(p, q, T_m, T_n, least_T_k, float(blk.g * T_m * T_n)) > _worst_us(best):
+                top_k = 0
             while top_k > 0:
                 T_k = ceil_div(units_k, top_k)
                 low_k = ceil_div(units_k, T_k)
-                visits = blk.g * T_m * T_n * T_k
+                if T_k < least_T_k * (1.0 - _BOUND_SLACK):
+                    best.counters[_REFUSED_SRAM] += 1
+                    top_k = low_k - 1
+                    continue
+                tile_k = min(low_k * unit_k, blk.k)
+                first_a = tile_m * tile_k * a_size
+                first_b = tile_k * tile_n * b_size
                 for order in range(6):
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    if _quick_bound_us(p, q, f_a, f_b, f_c, T_k, visits) > _worst_us(best):
+                    if _pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b) > _worst_us(best):
                         continue
-                    for um in range(low_m, top_m + 1 if is_full else low_m + 1):
-                        tile_m = min(um * cube_m, blk.m)
-                        for un in range(low_n, top_n + 1 if is_full else low_n + 1):
-                            tile_n = min(un * cube_n, blk.n)
-                            for uk in range(low_k, top_k + 1 if is_full else low_k + 1):
-                                if is_full and um == low_m and un == low_n and uk == low_k:
-                                    continue  # tried in the short pass
-                                tile_k = min(uk * unit_k, blk.k)
-                                if sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
-                                    best.counters[_REFUSED_SRAM] += 1
-                                    break
-                                _try(p, blk, q, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+                    if is_full:
+                        _search_class(
+                            p, blk, q, rank, best, order, T_m, T_n, T_k, low_m, top_m, low_n, top_n, low_k, top_k
+                        )
+                    elif sram_used_bytes(p, tile_m, tile_n, tile_k) <= limit:
+                        _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+                    else:
+                        best.counters[_REFUSED_SRAM] += 1
                 top_k = low_k - 1
             top_n = low_n - 1
         top_m = low_m - 1
+
+
+@kernel
+def _search_class(
+    p: Any, blk: Block, q: _Bound, rank: int, best: _Best, order: int, T_m: int, T_n: int, T_k: int,
+    low_m: int, top_m: int, low_n: int, top_n: int, low_k: int, top_k: int,
+) -> None:  # fmt: skip
+    """All tiles, given as ranges of units, that share trip counts, except the smallest of each dimension together."""
+    limit = p["sram_usable_bytes"]
+    a_size = p["a_bits"] / 8.0
+    b_size = p["b_bits"] / 8.0
+    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+    for units_m in range(low_m, top_m + 1):
+        tile_m = min(units_m * p["cube_m"], blk.m)
+        for units_n in range(low_n, top_n + 1):
+            tile_n = min(units_n * p["cube_n"], blk.n)
+            last_k = low_k - 1
+            for units_k in range(low_k, top_k + 1):
+                tile_k = min(units_k * p["unit_k"], blk.k)
+                first_a = tile_m * tile_k * a_size
+                first_b = tile_k * tile_n * b_size
+                bound_us = _pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
+                if bound_us > _worst_us(best):
+                    break  # a larger tile only has more to load first
+                if sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
+                    best.counters[_REFUSED_SRAM] += 1
+                    break
+                last_k = units_k
+                if units_m > low_m or units_n > low_n or units_k > low_k:
+                    _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+            if last_k < low_k:  # not even the smallest tile_k: no larger tile_n either
+                if units_n == low_n:
+                    return
+                break
 
 
 @kernel

@@ -1,0 +1,131 @@
+"""`GEMMResult`: what an evaluation returns, whatever the model behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gemm_eval.mapping import MulticoreMapping
+from gemm_eval.units import tflop_per_s
+from gemm_eval.workload import GemmProblem
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate._evaluator import GEMMEvaluator
+
+__all__ = ["GEMMResult", "Terms"]
+
+V = TypeVar("V", int, float)
+
+
+class Terms(Mapping[str, V]):
+    """Named numbers that nobody can change: results are shared between callers through the cache."""
+
+    __slots__ = ("_terms",)
+
+    def __init__(self, terms: dict[str, V]) -> None:
+        self._terms = terms
+
+    def __getitem__(self, name: str) -> V:
+        return self._terms[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._terms)
+
+    def __len__(self) -> int:
+        return len(self._terms)
+
+    def __repr__(self) -> str:
+        return repr(self._terms)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._terms.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class GEMMResult:
+    """The best mapping of a GEMM on an arch (or a mapping that the user gave), its cost, and why.
+
+    Attributes:
+        problem: the GEMM.
+        arch_name: name of the arch.
+        latency_us: time of the whole GEMM, in microseconds.
+        compute_us: time that the compute units of the slowest core need, overlap left aside.
+        dram_us: time that DRAM needs for the slowest core, overlap left aside.
+        flop: operations, a multiply-accumulate being two.
+        dram_bytes: DRAM traffic of the whole chip, reads and writes.
+        utilization_frac: achieved over peak FLOP/s of the whole chip, for the input type.
+        bound: what limits: ``compute`` (matrix unit), ``vector``, ``dram``, ``noc``, ``reduction`` or ``launch``.
+        mapping: the choices behind these numbers.
+        breakdown: microseconds by term; they add up to `latency_us`. `hidden_us` is negative: what overlaps.
+        traffic: DRAM bytes by operand; they add up to `dram_bytes`.
+        energy_pj: energy in picojoules, or None when the arch gives no figures.
+        sram_used_bytes: SRAM of one core that the tiles occupy, buffers included.
+        active_cores: cores that have work.
+        source: where the numbers come from: ``analytic``, ``calibrated`` or ``measured``.
+        model_version: version of the cost model.
+        is_exhaustive: the mapping is the best of its whole space (False for a mapping that the user gave).
+        num_candidates: mappings whose cost was computed; bounds dismissed the rest.
+        num_refused: choices dismissed, by reason.
+    """
+
+    problem: GemmProblem
+    arch_name: str
+    latency_us: float
+    compute_us: float
+    dram_us: float
+    flop: int
+    dram_bytes: int
+    utilization_frac: float
+    bound: str
+    mapping: MulticoreMapping
+    breakdown: Terms[float]
+    traffic: Terms[int]
+    energy_pj: float | None
+    sram_used_bytes: int
+    active_cores: int
+    source: str
+    model_version: str
+    is_exhaustive: bool
+    num_candidates: int
+    num_refused: Terms[int]
+    _evaluator: GEMMEvaluator = field(repr=False, compare=False)
+
+    @property
+    def tflop_per_s(self) -> float:
+        """Achieved rate in 1e12 FLOP/s."""
+        return tflop_per_s(self.flop, self.latency_us)
+
+    @property
+    def dram_gb_per_s(self) -> float:
+        """Achieved DRAM bandwidth in 1e9 bytes/s."""
+        return self.dram_bytes / self.latency_us / 1e3
+
+    def explain(self) -> str:
+        """Return a short text: what bounds this GEMM, where the time goes, which spec change would help most."""
+        from gemm_eval.evaluate._explain import explain_result
+
+        return explain_result(self, self._evaluator)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, ready for JSON."""
+        data: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.name == "problem":
+                data["problem"] = {name: _plain(getattr(value, name)) for name in value.__slots__}
+            elif item.name == "mapping":
+                data["mapping"] = {
+                    "partition": value.partition._asdict(),
+                    "tile": value.tile._asdict(),
+                    "loop_order": value.loop_order.name,
+                }
+            elif item.name != "_evaluator":
+                data[item.name] = dict(value) if isinstance(value, Terms) else value
+        data["tflop_per_s"] = self.tflop_per_s
+        data["dram_gb_per_s"] = self.dram_gb_per_s
+        return data
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, str) else value

@@ -1,0 +1,143 @@
+"""Cost model 1 from Python's side: checks a mapping, calls the kernel, unpacks the cost."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import MulticoreSpec
+from gemm_eval.errors import InvalidMappingError
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
+from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["MODEL_VERSION", "MulticoreCost", "evaluate_mapping", "unpack_cost"]
+
+MODEL_VERSION = "multicore-1"
+"""Changes whenever any answer of the model may change; MODEL.md's heading carries the same number."""
+
+
+class MulticoreCost(NamedTuple):
+    """Cost of one mapping: the fields of `COST_DTYPE`, unpacked.
+
+    Bytes are totals of the chip, times are those of the slowest core; MODEL.md defines each. `energy_pj` is None when
+    the arch gives no energy figures.
+    """
+
+    mapping: MulticoreMapping
+    active_cores: int
+    visits: int
+    sram_used_bytes: int
+    dram_bytes: int
+    a_bytes: int
+    b_bytes: int
+    scale_bytes: int
+    c_store_bytes: int
+    c_spill_bytes: int
+    c_refill_bytes: int
+    reduction_bytes: int
+    core_bytes: int
+    latency_us: float
+    main_us: float
+    compute_us: float
+    cube_us: float
+    fill_drain_us: float
+    vector_us: float
+    dma_us: float
+    dram_us: float
+    dram_a_us: float
+    dram_b_us: float
+    dram_c_us: float
+    noc_us: float
+    reduction_us: float
+    reduction_dram_us: float
+    reduction_noc_us: float
+    reduction_add_us: float
+    busiest_core_bytes: float
+    energy_pj: float | None
+
+
+_NUM_MAPPING_FIELDS = 8
+assert COST_DTYPE.names is not None
+assert COST_DTYPE.names[_NUM_MAPPING_FIELDS:] == MulticoreCost._fields[1:], "COST_DTYPE and MulticoreCost must agree"
+_ORDERS = tuple(LoopOrder)
+
+
+def unpack_cost(record: np.void) -> MulticoreCost:
+    """Turn one record of `COST_DTYPE` into Python values."""
+    row = record.item()
+    energy_pj = row[-1]
+    mapping = MulticoreMapping(Partition(*row[:4]), Tile(*row[4:7]), _ORDERS[row[7]])
+    return MulticoreCost(mapping, *row[_NUM_MAPPING_FIELDS:-1], None if energy_pj != energy_pj else energy_pj)
+
+
+def evaluate_mapping(
+    arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], mapping: MulticoreMapping
+) -> MulticoreCost:
+    """Cost of a mapping that a user gives; `params` comes from `pack_params`.
+
+    Raises:
+        InvalidMappingError: the mapping breaks a rule, which the message and `.rule` name.
+    """
+    mapping = _check_shape(mapping)
+    _check_rules(arch, problem, params, mapping)
+    out = np.zeros(1, COST_DTYPE)
+    evaluate_one(params, *problem.sizes, *mapping.partition, *mapping.tile, int(mapping.loop_order), out)
+    return unpack_cost(out[0])
+
+
+def _check_shape(mapping: object) -> MulticoreMapping:
+    """Take plain tuples and names too, and make sure that every number is a positive int."""
+    try:
+        partition, tile, order = mapping  # type: ignore[misc]
+        partition, tile = Partition(*partition), Tile(*tile)
+        order = LoopOrder[order.upper()] if isinstance(order, str) else LoopOrder(order)
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise InvalidMappingError(
+            "a mapping is (partition, tile, loop_order): ((P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), "
+            f"one of {', '.join(LoopOrder.__members__)}), got {mapping!r}",
+            rule="form",
+        ) from None
+    for name, value in (partition._asdict() | tile._asdict()).items():
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 1 << 62:
+            raise InvalidMappingError(f"{name} must be an integer >= 1, got {value!r}", rule="form")
+    return MulticoreMapping(Partition(*map(int, partition)), Tile(*map(int, tile)), order)
+
+
+def _check_rules(
+    arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], mapping: MulticoreMapping
+) -> None:
+    partition, tile = mapping.partition, mapping.tile
+    used = partition.P_G * partition.P_M * partition.P_N * partition.P_K
+    if used > arch.num_cores:
+        raise InvalidMappingError(
+            f"P_G*P_M*P_N*P_K must be <= num_cores = {arch.num_cores}, got {used} ({arch.name})", rule="num_cores"
+        )
+    record = params[0]
+    block = block_of(record, *problem.sizes, *partition)
+    if block.E_K > 1 and arch.reduction == "none":
+        raise InvalidMappingError(
+            f"P_K must be 1, got {partition.P_K}: {arch.name} cannot add partial results (reduction: none)",
+            rule="reduction",
+        )
+    for name, size, unit, block_size in (
+        ("tile_m", tile.tile_m, arch.cube_m, block.m),
+        ("tile_n", tile.tile_n, arch.cube_n, block.n),
+        ("tile_k", tile.tile_k, int(record["unit_k"]), block.k),
+    ):
+        if size > block_size:
+            raise InvalidMappingError(f"{name} must be <= {block_size}, a core's block, got {size}", rule=f"{name}_block")
+        if size % unit and size != block_size:
+            raise InvalidMappingError(
+                f"{name} must be a multiple of {unit} or the whole block of {block_size}, got {size}",
+                rule=f"{name}_multiple",
+            )
+    demand = sram_used_bytes(record, *tile)
+    if demand > arch.sram_usable_bytes:
+        raise InvalidMappingError(
+            f"the tiles need {demand:,} bytes of SRAM, {arch.name} has {arch.sram_usable_bytes:,} usable: "
+            f"{demand - arch.sram_usable_bytes:,} too many",
+            rule="sram",
+        )

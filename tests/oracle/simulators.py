@@ -1,0 +1,413 @@
+"""Slow truth of cost model 1: simulators that walk every loop, remember what lies in SRAM, and count.
+
+Nothing here is a closed form of reuse. What an operand costs follows from which tile is resident when the next one is
+needed; what a pipeline costs follows from two engines and a clock. `naive.py` holds the closed forms of
+gemm_eval/models/multicore/MODEL.md; `test_oracles.py` compares the two. Sizes are in elements, always g, m, n, k for
+blocks and M, N, K for the tile loops.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gemm_eval.arch import MulticoreSpec
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Tile
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["ActiveGrid", "Bits", "Block", "ChipWalk", "Traffic", "Visit"]
+__all__ += ["bits_of", "simulate_chip", "simulate_pipeline", "simulate_traffic", "walk_visits"]
+
+
+class Block(NamedTuple):
+    """What one core computes: g batch elements of an m x n part of C, over k of the reduction."""
+
+    g: int
+    m: int
+    n: int
+    k: int
+
+
+class ActiveGrid(NamedTuple):
+    """Blocks that hold work, along each dimension."""
+
+    E_G: int
+    E_M: int
+    E_N: int
+    E_K: int
+
+    @property
+    def active_cores(self) -> int:
+        """Cores with a block of their own."""
+        return self.E_G * self.E_M * self.E_N * self.E_K
+
+
+class Bits(NamedTuple):
+    """Storage of one element of each kind, in bits; `group` is a scale and its zero point, 0 for dense weights."""
+
+    a: int
+    b: int
+    group: int
+    accumulator: int
+    output: int
+
+
+class Visit(NamedTuple):
+    """One visit to a tile. Loads and the refill come before it, spill and store leave after it. Counts of elements."""
+
+    a_load: int
+    b_load: int
+    s_load: int
+    """group elements: one scale (and zero point) each"""
+    c_refill: int
+    c_spill: int
+    c_store: int
+    cube_steps: int
+    dequant: int
+    """weights that the vector unit converts"""
+
+
+class Traffic(NamedTuple):
+    """The sums of all visits of one core, and their number."""
+
+    total: Visit
+    visits: int
+
+
+def bits_of(problem: GemmProblem) -> Bits:
+    """Bits of one element of A, B, a quantization group, the accumulator and C of `problem`."""
+    assert problem.weight_dtype is not None
+    assert problem.accumulator_dtype is not None
+    assert problem.output_dtype is not None
+    group = 0
+    if problem.is_weight_quantized:
+        assert problem.scale_dtype is not None
+        group = problem.scale_dtype.bits
+        if problem.zero_dtype is not None:
+            group += problem.zero_dtype.bits
+    a, b = problem.input_dtype.bits, problem.weight_dtype.bits
+    return Bits(a, b, group, problem.accumulator_dtype.bits, problem.output_dtype.bits)
+
+
+# --- (a) one core's loops --------------------------------------------------------------------------------------------
+
+
+def walk_visits(
+    arch: MulticoreSpec, problem: GemmProblem, block: Block, tile: Tile, order: LoopOrder, *, k_start: int = 0
+) -> Iterator[Visit]:
+    """Walk the batch loop and the three tile loops of one core, visit by visit.
+
+    Args:
+        block: sizes of the core's block; a block smaller than the tile is one tile.
+        k_start: where the block begins along K, which decides the quantization groups that its tiles touch.
+    """
+    cuts = {"M": _cut(block.m, tile.tile_m), "N": _cut(block.n, tile.tile_n), "K": _cut(block.k, tile.tile_k)}
+    nest = LoopOrder(order).name
+    depth = {loop: 1 + nest.index(loop) for loop in "MNK"}
+    path = itertools.product(range(block.g), *(range(len(cuts[loop])) for loop in nest))
+
+    group = problem.group_size if problem.group_size is not None else problem.K
+    converts = problem.is_weight_quantized and arch.dequant == "vector"
+    cube_k = arch.cube_k_of(problem.input_dtype)
+    resident_a: tuple[int, ...] | None = None
+    resident_b: tuple[int, ...] | None = None
+    resident_c: tuple[int, ...] | None = None
+    done_k: dict[tuple[int, ...], int] = {}  # C tile -> elements of k that it has summed so far
+
+    # None follows the last visit, so that the last C tile is seen to leave.
+    for here, after in itertools.pairwise(itertools.chain(path, [None])):
+        assert here is not None
+        batch, i_m, i_n, i_k = here[0], here[depth["M"]], here[depth["N"]], here[depth["K"]]
+        (m0, m1), (n0, n1), (k0, k1) = cuts["M"][i_m], cuts["N"][i_n], cuts["K"][i_k]
+        rows, columns, length = m1 - m0, n1 - n0, k1 - k0
+
+        a_load = b_load = s_load = c_refill = c_spill = c_store = 0
+        if resident_a != (batch, i_m, i_k):
+            resident_a = (batch, i_m, i_k)
+            a_load = rows * length
+        if resident_b != (batch, i_k, i_n):
+            resident_b = (batch, i_k, i_n)
+            b_load = length * columns
+            if problem.is_weight_quantized:
+                first_group, last_group = (k_start + k0) // group, (k_start + k1 - 1) // group
+                s_load = (last_group - first_group + 1) * columns
+        tile_c = (batch, i_m, i_n)
+        if resident_c != tile_c:
+            resident_c = tile_c
+            if tile_c in done_k:  # it was here before and left unfinished
+                c_refill = rows * columns
+        done_k[tile_c] = done_k.get(tile_c, 0) + length
+        if after is None or tile_c != (after[0], after[depth["M"]], after[depth["N"]]):
+            if done_k[tile_c] == block.k:
+                c_store = rows * columns
+            else:
+                c_spill = rows * columns
+
+        cube_steps = _ceil_div(rows, arch.cube_m) * _ceil_div(columns, arch.cube_n) * _ceil_div(length, cube_k)
+        yield Visit(a_load, b_load, s_load, c_refill, c_spill, c_store, cube_steps, b_load if converts else 0)
+
+
+def simulate_traffic(
+    arch: MulticoreSpec, problem: GemmProblem, block: Block, tile: Tile, order: LoopOrder, *, k_start: int = 0
+) -> Traffic:
+    """Count what one core moves and computes, by walking its loops."""
+    visits = list(walk_visits(arch, problem, block, tile, order, k_start=k_start))
+    return Traffic(Visit(*(sum(column) for column in zip(*visits, strict=True))), len(visits))
+
+
+def _cut(size: int, step: int) -> list[tuple[int, int]]:
+    """Ranges [start, stop) of `step` elements that cover `size`; the last one is what remains."""
+    return [(start, min(start + step, size)) for start in range(0, size, step)]
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+# --- (b) one core's pipeline -----------------------------------------------------------------------------------------
+
+
+class _Transfer(NamedTuple):
+    """Bytes of one DMA job. Fractions of a byte are kept: a visit to a 4-bit tile may move half a byte."""
+
+    a: float = 0.0
+    b: float = 0.0
+    s: float = 0.0
+    c: float = 0.0
+
+
+class _Phase(NamedTuple):
+    """Jobs that start together; the next phase starts when all have ended (the barrier)."""
+
+    dma: _Transfer
+    lands: int | None = None
+    """visit whose tiles are in SRAM when the DMA job has ended"""
+    computes: int | None = None
+    """visit that the compute engine works on"""
+
+
+class _Core:
+    """Speeds of one core of an arch, for one problem and grid of active cores."""
+
+    def __init__(self, arch: MulticoreSpec, problem: GemmProblem, grid: ActiveGrid) -> None:
+        self.arch = arch
+        self.problem = problem
+        self.grid = grid
+        self.bits = bits_of(problem)
+        divisor = arch.num_cores if arch.dram_sharing == "static" else grid.active_cores
+        self.dram_bytes_per_us = arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor
+        if arch.dram_core_limit_gb_per_s is not None:
+            self.dram_bytes_per_us = min(self.dram_bytes_per_us, arch.dram_core_limit_gb_per_s * 1e3)
+        self.cycles_per_us = arch.frequency_ghz * 1e3
+        if grid.E_K == 1:
+            self.store_bits = self.bits.output
+        elif arch.reduction == "dram":
+            self.store_bits = self.bits.accumulator
+        else:
+            self.store_bits = 0  # partial sums stay in SRAM until the reduction sends them
+
+    def dma_us(self, x: _Transfer) -> float:
+        """Time of a DMA job: DRAM and the port work at the same time, and the slower one decides."""
+        everything = x.a + x.b + x.s + x.c
+        charged = everything
+        if self.arch.load_sharing == "multicast":
+            charged = x.a / self.grid.E_N + (x.b + x.s) / self.grid.E_M + x.c
+        if self.arch.noc_gb_per_s is None:
+            return charged / self.dram_bytes_per_us
+        return max(charged / self.dram_bytes_per_us, everything / (self.arch.noc_gb_per_s * 1e3))
+
+    def compute_us(self, cube_steps: int, visits: int, dequant: int) -> float:
+        """Time of the compute engine: the matrix unit, and the vector unit beside it or after it."""
+        steps_per_cycle = self.arch.cube_steps_per_cycle[self.problem.input_dtype]
+        cube_cycles = cube_steps / steps_per_cycle + visits * self.arch.fill_drain_cycles
+        vector_cycles = 0.0
+        if dequant > 0:
+            assert self.arch.dequant_ops_per_elem is not None
+            assert self.arch.vector_ops_per_cycle is not None
+            vector_cycles = dequant * self.arch.dequant_ops_per_elem / self.arch.vector_ops_per_cycle
+        both = max if self.arch.vector_is_concurrent else _add
+        return both(cube_cycles, vector_cycles) / self.cycles_per_us
+
+    def reduction_us(self, g: int, m: int, n: int) -> float:
+        """Time of one core's share of the reduction of a split K."""
+        if self.grid.E_K == 1:
+            return 0.0
+        assert self.arch.vector_ops_per_cycle is not None
+        share = _ceil_div(g * m * n, self.grid.E_K)
+        written = _ceil_div(share * self.bits.output, 8)
+        if self.arch.reduction == "dram":
+            read = _ceil_div(self.grid.E_K * share * self.bits.accumulator, 8)
+            exchange_us = (read + written) / self.dram_bytes_per_us
+        else:
+            assert self.arch.noc_gb_per_s is not None
+            received = _ceil_div((self.grid.E_K - 1) * share * self.bits.accumulator, 8)
+            exchange_us = received / (self.arch.noc_gb_per_s * 1e3) + written / self.dram_bytes_per_us
+        return exchange_us + (self.grid.E_K - 1) * share / self.arch.vector_ops_per_cycle / self.cycles_per_us
+
+    def load_of(self, visit: Visit) -> _Transfer:
+        """Tiles of A, B and S that change at a visit."""
+        bits = self.bits
+        return _Transfer(visit.a_load * bits.a / 8, visit.b_load * bits.b / 8, visit.s_load * bits.group / 8)
+
+    def c_bytes_of(self, refilled: Visit | None, leaving: Visit | None) -> float:
+        """Bytes of the C tile fetched for one visit and of the C tile that leaves after another."""
+        refill = 0.0 if refilled is None else refilled.c_refill * self.bits.accumulator / 8
+        spill = 0.0 if leaving is None else leaving.c_spill * self.bits.accumulator / 8
+        store = 0.0 if leaving is None else leaving.c_store * self.store_bits / 8
+        return refill + (spill + store)
+
+
+def simulate_pipeline(
+    arch: MulticoreSpec,
+    problem: GemmProblem,
+    block: Block,
+    tile: Tile,
+    order: LoopOrder,
+    grid: ActiveGrid,
+    *,
+    k_start: int = 0,
+) -> float:
+    """Run one core's double-buffered main loop on a DMA engine and a compute engine; return its end in us.
+
+    Raises:
+        AssertionError: the schedule computes on a tile that has not landed in SRAM.
+    """
+    core = _Core(arch, problem, grid)
+    visits = list(walk_visits(arch, problem, block, tile, order, k_start=k_start))
+    phases = deque(_schedule(core, visits))
+    landed: set[int] = set()
+    working: dict[str, _Phase] = {}  # engine -> the phase that keeps it busy
+    events: list[tuple[float, str]] = []  # (end of a job, engine)
+    clock = 0.0
+    while phases or working:
+        if not working:  # the barrier is open
+            phase = phases.popleft()
+            working["dma"] = phase
+            heapq.heappush(events, (clock + core.dma_us(phase.dma), "dma"))
+            if phase.computes is not None:
+                assert phase.computes in landed, f"visit {phase.computes} computes before its tiles have landed"
+                visit = visits[phase.computes]
+                working["compute"] = phase
+                heapq.heappush(events, (clock + core.compute_us(visit.cube_steps, 1, visit.dequant), "compute"))
+        clock, engine = heapq.heappop(events)
+        ended = working.pop(engine)
+        if engine == "dma" and ended.lands is not None:
+            landed.add(ended.lands)
+    return clock
+
+
+def _schedule(core: _Core, visits: Sequence[Visit]) -> Iterator[_Phase]:
+    """The order in which a double-buffered loop hands its jobs to the engines."""
+    last = len(visits) - 1
+    yield _Phase(core.load_of(visits[0]), lands=0)
+    for s in range(last + 1):
+        before = visits[s - 1] if s > 0 else None
+        after = visits[s + 1] if s < last else None
+        load = _Transfer() if after is None else core.load_of(after)
+        lands = None if after is None else s + 1
+        if core.arch.output_buffers == 2:
+            yield _Phase(load._replace(c=core.c_bytes_of(after, before)), lands, computes=s)
+        else:
+            # The only C buffer is busy while visit s computes, so C tiles change in a phase of their own.
+            yield _Phase(load, computes=s)
+            yield _Phase(_Transfer(c=core.c_bytes_of(after, visits[s])), lands)
+    if core.arch.output_buffers == 2:
+        yield _Phase(_Transfer(c=core.c_bytes_of(None, visits[last])))
+
+
+def _add(x: float, y: float) -> float:
+    return x + y
+
+
+# --- the chip --------------------------------------------------------------------------------------------------------
+
+
+class ChipWalk(NamedTuple):
+    """What a walk over every core finds: DRAM bytes by term, DMA bytes of all cores, and times by core index."""
+
+    a_bytes: int
+    b_bytes: int
+    scales_bytes: int
+    c_store_bytes: int
+    c_spill_bytes: int
+    c_refill_bytes: int
+    reduction_dram_bytes: int
+    reduction_noc_bytes: int
+    moved_bytes: int
+    cube_steps: int
+    macs: int
+    latency_us: dict[tuple[int, int, int, int], float]
+    traffic: dict[tuple[int, int, int, int], Traffic]
+
+
+def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> ChipWalk:
+    """Walk every core (p_g, p_m, p_n, p_k) of the partition over the true ranges of its block.
+
+    Under multicast, cores that share a slice of A (or B) run in step, so it is read as often as the core that needs it
+    most often reads it.
+    """
+    p = mapping.partition
+    group = problem.group_size or 1
+    k_step = min(problem.K, _ceil_div(_ceil_div(problem.K, group), p.P_K) * group)
+    cuts_g = _cut(problem.G, _ceil_div(problem.G, p.P_G))
+    cuts_m = _cut(problem.M, _ceil_div(problem.M, p.P_M))
+    cuts_n = _cut(problem.N, _ceil_div(problem.N, p.P_N))
+    cuts_k = _cut(problem.K, k_step)
+    grid = ActiveGrid(len(cuts_g), len(cuts_m), len(cuts_n), len(cuts_k))
+    core = _Core(arch, problem, grid)
+    bits = core.bits
+    is_shared = arch.load_sharing == "multicast"
+
+    a_slices: dict[tuple[int, ...], int] = {}  # the cores that share a slice -> bytes of A read for it
+    b_slices: dict[tuple[int, ...], int] = {}
+    s_slices: dict[tuple[int, ...], int] = {}
+    store = spill = refill = reduced_dram = reduced_noc = moved = steps = macs = 0
+    latency_us = {}
+    traffic = {}
+    for index in itertools.product(*(range(count) for count in grid)):
+        p_g, p_m, p_n, p_k = index
+        block = Block(*(cut[i][1] - cut[i][0] for cut, i in zip((cuts_g, cuts_m, cuts_n, cuts_k), index, strict=True)))
+        k_start = cuts_k[p_k][0]
+        walk, visits = simulate_traffic(arch, problem, block, mapping.tile, mapping.loop_order, k_start=k_start)
+        a_bytes = _ceil_div(walk.a_load * bits.a, 8)
+        b_bytes = _ceil_div(walk.b_load * bits.b, 8)
+        s_bytes = _ceil_div(walk.s_load * bits.group, 8)
+        spill_bytes = _ceil_div(walk.c_spill * bits.accumulator, 8)
+        refill_bytes = _ceil_div(walk.c_refill * bits.accumulator, 8)
+        store_bytes = _ceil_div(walk.c_store * core.store_bits, 8)
+        c_bytes = spill_bytes + refill_bytes + store_bytes
+
+        a_key = (p_g, p_m, p_k) if is_shared else index
+        b_key = (p_g, p_n, p_k) if is_shared else index
+        a_slices[a_key] = max(a_slices.get(a_key, 0), a_bytes)
+        b_slices[b_key] = max(b_slices.get(b_key, 0), b_bytes)
+        s_slices[b_key] = max(s_slices.get(b_key, 0), s_bytes)
+        store, spill, refill = store + store_bytes, spill + spill_bytes, refill + refill_bytes
+        moved += a_bytes + b_bytes + s_bytes + c_bytes
+        steps += walk.cube_steps
+        macs += block.g * block.m * block.n * block.k
+        if p_k == 0 and grid.E_K > 1:
+            part = block.g * block.m * block.n
+            reduced_dram += _ceil_div(part * bits.output, 8)
+            if arch.reduction == "dram":
+                reduced_dram += _ceil_div(grid.E_K * part * bits.accumulator, 8)
+            else:
+                reduced_noc += _ceil_div((grid.E_K - 1) * part * bits.accumulator, 8)
+
+        if arch.timing == "pipeline":
+            main_us = simulate_pipeline(arch, problem, block, mapping.tile, mapping.loop_order, grid, k_start=k_start)
+        else:
+            compute_us = core.compute_us(walk.cube_steps, visits, walk.dequant)
+            dma_us = core.dma_us(_Transfer(a_bytes, b_bytes, s_bytes, c_bytes))
+            main_us = max(compute_us, dma_us) + (1 - arch.overlap_frac) * min(compute_us, dma_us)
+        key = (p_g, p_m, p_n, p_k)
+        latency_us[key] = arch.launch_us + main_us + core.reduction_us(block.g, block.m, block.n)
+        traffic[key] = Traffic(walk, visits)
+
+    loads = (sum(a_slices.values()), sum(b_slices.values()), sum(s_slices.values()))
+    return ChipWalk(
+        *loads, store, spill, refill, reduced_dram, reduced_noc, moved, steps, macs, latency_us, traffic
+    )  # fmt: skip
