@@ -1,4 +1,4 @@
-"""The one owner of numba: compile options, the disk cache of compiled kernels, and the word that a compile is under way.
+"""The one owner of numba: compile options, the disk cache of compiled kernels, and the notice of a compile.
 
 `kernel` marks a function that other kernels call; `entry_point` marks one that Python calls. Only entry points are
 cached on disk: they contain the machine code of everything below them. The cache lies in the user's cache folder, not
@@ -9,6 +9,7 @@ entry point's own file only. ``GEMM_EVAL_CACHE_DIR`` moves the cache folder; ``o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -43,10 +44,8 @@ def entry_point(function: F) -> F:
     compiled = numba.njit(**_OPTIONS)(function)
     if not numba.config.DISABLE_JIT:
         _entry_functions.add(function)
-        try:
+        with contextlib.suppress(RuntimeError):  # numba's word for "no place to cache": run without one
             compiled._cache = _KernelCache(function)
-        except RuntimeError:  # numba's word for "no place to cache": run without one
-            pass
     result: F = compiled
     return result
 
@@ -109,8 +108,10 @@ class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             return super().load_overload(sig, target_context)
-        except Exception as error:  # noqa: BLE001  a damaged pickle can raise anything
-            warnings.warn(f"set aside a damaged kernel cache in {self.cache_path}: {error!r}", RuntimeWarning, stacklevel=2)
+        except Exception as error:  # a damaged pickle can raise anything
+            warnings.warn(
+                f"set aside a damaged kernel cache in {self.cache_path}: {error!r}", RuntimeWarning, stacklevel=2
+            )
             for path in Path(self.cache_path).glob(f"{self._impl.filename_base}*.nb[ic]"):
                 try:
                     path.replace(path.with_suffix(path.suffix + ".damaged"))
@@ -122,7 +123,9 @@ class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
         try:
             super().save_overload(sig, data)
         except OSError as error:  # a full disk costs the next process a compile, nothing more
-            warnings.warn(f"could not save compiled kernels in {self.cache_path}: {error}", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"could not save compiled kernels in {self.cache_path}: {error}", RuntimeWarning, stacklevel=2
+            )
 
 
 class _CompileNotice(event.Listener):  # type: ignore[misc]

@@ -113,7 +113,9 @@ def _split_provenance(raw: dict[str, Any], origin: str) -> dict[str, Any]:
         if not (isinstance(value, dict) and "value" in value):
             return value
         if set(value) != _ENTRY_KEYS:
-            raise ArchValidationError(f"{key} takes exactly value, kind and source, got {sorted(value)} ({origin}: {key})")
+            raise ArchValidationError(
+                f"{key} takes exactly value, kind and source, got {sorted(value)} ({origin}: {key})"
+            )
         provenance[key] = {"kind": value["kind"], "source": value["source"]}
         return value["value"]
 

@@ -23,7 +23,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.events.AliasEvent):
-            raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed", self.peek_event().start_mark)
+            raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed", None)
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise yaml.constructor.ConstructorError(None, None, f"nested deeper than {_MAX_DEPTH} levels", None)
@@ -67,7 +67,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if len(raw) > _MAX_FILE_BYTES:
         raise ArchValidationError(f"{path}: larger than {_MAX_FILE_BYTES:,} bytes, which no spec needs")
     try:
-        data = yaml.load(raw.decode("utf-8"), Loader=_Loader)  # noqa: S506  _Loader is a SafeLoader
+        data = yaml.load(raw.decode("utf-8"), Loader=_Loader)  # a SafeLoader
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ArchValidationError(f"{path}: not a readable YAML spec: {error}") from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):

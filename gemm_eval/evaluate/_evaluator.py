@@ -154,14 +154,10 @@ class GEMMEvaluator:
             raise InvalidOptionError(f"k must be an integer in 1..10000, got {k!r}")
         params = self._params(_checked(problem))
         if distinct == "mapping":
-            costs, counts = find_best_few(
-                self._arch, problem, params, k, allow_idle_cores=self._allow_idle_cores
-            )
+            costs, counts = find_best_few(self._arch, problem, params, k, allow_idle_cores=self._allow_idle_cores)
             return [self._result(problem, cost, counts) for cost in costs]
         if distinct == "partition":
-            costs = find_best_of_each_partition(
-                self._arch, problem, params, allow_idle_cores=self._allow_idle_cores
-            )
+            costs = find_best_of_each_partition(self._arch, problem, params, allow_idle_cores=self._allow_idle_cores)
             return [self._result(problem, cost, None) for cost in costs[:k]]
         raise InvalidOptionError(f"distinct must be 'mapping' or 'partition', got {distinct!r}")
 

@@ -75,7 +75,8 @@ def _shown(result: GEMMResult) -> list[tuple[str, float]]:
 def _compulsory_bytes(result: GEMMResult) -> int:
     """Bytes of A, B with its scales, and C, each once."""
     p = result.problem
-    assert p.weight_dtype is not None and p.output_dtype is not None
+    assert p.weight_dtype is not None
+    assert p.output_dtype is not None
     bits = p.G * (p.M * p.K * p.input_dtype.bits + p.K * p.N * p.weight_dtype.bits + p.M * p.N * p.output_dtype.bits)
     if p.scale_dtype is not None:
         groups = -(-p.K // p.group_size) if p.group_size else 1

@@ -22,6 +22,7 @@ class Terms(Mapping[str, V]):
     """Named numbers that nobody can change: results are shared between callers through the cache."""
 
     __slots__ = ("_terms",)
+    _terms: dict[str, V]
 
     def __init__(self, terms: dict[str, V]) -> None:
         self._terms = terms

@@ -64,7 +64,7 @@ def enumerate_partitions(num_cores: int, *, allow_idle_cores: bool = False) -> n
     20 for 8 cores, 84 for 64. With `allow_idle_cores` also those of every smaller number of cores.
 
     Returns:
-        Read-only array [num_partitions, 4] of P_G, P_M, P_N, P_K, sorted by (P_K, P_G, P_M, P_N), the rank of partitions in ties.
+        Read-only array [num_partitions, 4] of P_G, P_M, P_N, P_K, sorted by (P_K, P_G, P_M, P_N), their rank in ties.
 
     Raises:
         InvalidOptionError: `num_cores` < 1.

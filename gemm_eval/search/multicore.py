@@ -15,7 +15,7 @@ from gemm_eval.models.multicore.model import MulticoreCost, unpack_cost
 from gemm_eval.search.multicore_kernels import NUM_COUNTERS, find_top
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["MAX_IDLE_CORES", "SearchCounts", "find_best", "find_best_of_each_partition", "find_best_few"]
+__all__ = ["MAX_IDLE_CORES", "SearchCounts", "find_best", "find_best_few", "find_best_of_each_partition"]
 
 MAX_IDLE_CORES = 4096
 """Largest chip on which partitions that leave cores idle are searched: their number grows as cores * log(cores)**3."""

@@ -24,13 +24,12 @@ from gemm_eval.models.multicore.cost_kernels import (
     COST_DTYPE,
     Block,
     block_of,
-    ceil_div,
     core_cost,
     evaluate_into,
     padded_tile_bytes,
-    reload_factors,
     sram_used_bytes,
 )
+from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, store_bits
 
 __all__ = ["COST_DTYPE", "NUM_COUNTERS", "find_top"]
 
@@ -73,7 +72,7 @@ class _Bound(NamedTuple):
     unhidden_frac: float
 
 
-# Relative slack between the quick bound and the exact cost: covers the rounding of about twenty operations, each 1.1e-16.
+# Relative slack between the quick bound and the exact cost: covers the rounding of some twenty operations of 1.1e-16.
 _BOUND_SLACK = 1e-12
 
 
@@ -89,16 +88,12 @@ def _bound_of(p: Any, blk: Block) -> _Bound:
         else:
             scale_row = row
     c_elems = blk.g * blk.m * blk.n
-    if blk.E_K == 1:
-        store_bits = p["c_bits"]
-    else:
-        store_bits = p["acc_bits"] if p["reduction"] == 1 else 0
     is_shared = p["is_multicast"]
     return _Bound(
         blk.g * blk.m * blk.k * p["a_bits"] / 8.0,
         b,
         scale_row,
-        c_elems * store_bits / 8.0,
+        c_elems * store_bits(p, blk.E_K) / 8.0,
         c_elems * p["acc_bits"] / 4.0,
         1.0 / ((blk.E_N if is_shared else 1) * blk.dram_share),
         1.0 / ((blk.E_M if is_shared else 1) * blk.dram_share),
@@ -152,13 +147,10 @@ def _pair_bound_us(p: Any, q: _Bound, T_m: int, T_n: int, T_k: float, visits: fl
         )
     T_k = max(T_k, 2.0)
     visits *= T_k
-    return min(
-        _quick_bound_us(p, q, T_n, T_m, 1.0, T_k, visits),
-        min(
-            _quick_bound_us(p, q, 1.0, T_m, T_k if T_n > 1 else 1.0, T_k, visits),
-            _quick_bound_us(p, q, T_n, 1.0, T_k if T_m > 1 else 1.0, T_k, visits),
-        ),
-    )
+    c_stays_us = _quick_bound_us(p, q, T_n, T_m, 1.0, T_k, visits)
+    a_stays_us = _quick_bound_us(p, q, 1.0, T_m, T_k if T_n > 1 else 1.0, T_k, visits)
+    b_stays_us = _quick_bound_us(p, q, T_n, 1.0, T_k if T_m > 1 else 1.0, T_k, visits)
+    return min(c_stays_us, a_stays_us, b_stays_us)
 
 
 @kernel
@@ -367,7 +359,9 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
                 first_b = tile_k * tile_n * b_size
                 for order in range(6):
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    if _pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b) > _worst_us(best):
+                    if _pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b) > _worst_us(
+                        best
+                    ):
                         continue
                     if is_full:
                         _search_class(
@@ -455,13 +449,13 @@ def find_top(
         if (has_all_products and _is_duplicate(blk, P_G, P_M, P_N, P_K)) or (blk.E_K > 1 and p["reduction"] == 0):
             counters[_DUPLICATES] += 1
             continue
-        cost = core_cost(
-            p, blk, blk.g, blk.m, blk.n, blk.k, blk.m, blk.n, blk.k, 0, 1, 1, 1, 1, 1, 1, True
-        )
+        cost = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, blk.m, blk.n, blk.k, 0, 1, 1, 1, 1, 1, 1, True)
         bound_us[rank] = cost.latency_us
         bound_bytes[rank] = cost.busiest_bytes
-        if first < 0 or cost.latency_us < bound_us[first] or (
-            cost.latency_us == bound_us[first] and cost.busiest_bytes < bound_bytes[first]
+        if (
+            first < 0
+            or cost.latency_us < bound_us[first]
+            or (cost.latency_us == bound_us[first] and cost.busiest_bytes < bound_bytes[first])
         ):
             first = rank
     if first < 0:

@@ -71,13 +71,15 @@ class GemmProblem:
             raise InvalidProblemError(f"accumulator_dtype must be {acc} for {a} inputs, got {self.accumulator_dtype}")
         if a is not b and not (b.bits < a.bits and b in (DType.INT8, DType.INT4, DType.FP8)):
             raise InvalidProblemError(
-                f"weight_dtype must equal input_dtype or be a narrower int8, int4 or fp8, got {b} weights for {a} inputs"
+                f"weight_dtype must be input_dtype, or a narrower int8, int4 or fp8, got {b} weights for {a} inputs"
             )
         scale = zero = None
         if a is b:
             for name in ("group_size", "scale_dtype", "zero_dtype"):
                 if getattr(self, name) is not None:
-                    raise InvalidProblemError(f"{name} is for quantized weights only, but weight_dtype is input_dtype ({a})")
+                    raise InvalidProblemError(
+                        f"{name} is for quantized weights only, but weight_dtype is input_dtype ({a})"
+                    )
         else:
             if self.group_size is not None:
                 _set(self, "group_size", _check_size("group_size", self.group_size))

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
+from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_bits
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
 
-__all__ = ["COST_DTYPE", "Block", "block_of", "core_cost", "evaluate_one", "evaluate_into", "sram_used_bytes"]
+__all__ = ["COST_DTYPE", "Block", "block_of", "core_cost", "evaluate_into", "evaluate_one", "sram_used_bytes"]
 
 _INTS = (
     "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order",
@@ -70,19 +71,7 @@ class CoreCost(NamedTuple):
     red_add_us: float
 
 
-@kernel
-def ceil_div(a: int, b: int) -> int:
-    """Integer division rounded up."""
-    return (a + b - 1) // b
-
-
-@kernel
-def bytes_of(elems: int, bits: int) -> int:
-    """Bytes of `elems` elements of `bits` bits each, rounded up. Counts half-bytes: all types are multiples of 4 bits."""
-    return (elems * (bits >> 2) + 1) >> 1
-
-
-@kernel
+@entry_point
 def block_of(p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int) -> Block:
     """Full block and effective core counts of a partition."""
     g = ceil_div(G, P_G)
@@ -109,7 +98,7 @@ def padded_tile_bytes(p: Any, rows: int, row_bits: int) -> int:
     return ceil_div(rows, lanes) * lanes * (ceil_div(row_bytes, align) * align)
 
 
-@kernel
+@entry_point
 def sram_used_bytes(p: Any, tile_m: int, tile_n: int, tile_k: int) -> int:
     """SRAM bytes that the tiles of one core occupy, buffers included."""
     a = padded_tile_bytes(p, tile_m, tile_k * p["a_bits"])
@@ -123,31 +112,6 @@ def sram_used_bytes(p: Any, tile_m: int, tile_n: int, tile_k: int) -> int:
         if p["has_dequant_copy"]:
             copy = padded_tile_bytes(p, tile_k, tile_n * p["a_bits"])
     return p["input_buffers"] * inputs + copy + p["output_buffers"] * c
-
-
-@kernel
-def reload_factors(order: int, T_m: int, T_n: int, T_k: int) -> tuple[int, int, int]:
-    """How often each element of A and B is loaded, and each element of C leaves SRAM, per batch element.
-
-    A loop that does not index an operand repeats its loads if a loop that does, with more than one trip, is inside it.
-    """
-    if order == 0:  # MNK
-        return (T_n if T_k > 1 else 1, T_m if T_k > 1 or T_n > 1 else 1, 1)
-    if order == 1:  # MKN
-        return (1, T_m if T_k > 1 or T_n > 1 else 1, T_k if T_n > 1 else 1)
-    if order == 2:  # NMK
-        return (T_n if T_k > 1 or T_m > 1 else 1, T_m if T_k > 1 else 1, 1)
-    if order == 3:  # NKM
-        return (T_n if T_k > 1 or T_m > 1 else 1, 1, T_k if T_m > 1 else 1)
-    if order == 4:  # KMN
-        return (1, T_m if T_n > 1 else 1, T_k if T_m > 1 or T_n > 1 else 1)
-    return (T_n if T_m > 1 else 1, 1, T_k if T_m > 1 or T_n > 1 else 1)  # KNM
-
-
-@kernel
-def scale_rows(p: Any, k: int, T_k: int) -> int:
-    """Rows of scales that one pass over B loads: one for each group that a tile touches."""
-    return ceil_div(k, p["group_size"]) if p["group_size"] > 0 else T_k
 
 
 @kernel
@@ -169,12 +133,7 @@ def core_cost(
         s_bytes = bytes_of(g * scale_rows(p, k, T_k) * n * f_b, p["group_bits"])
     c_elems = g * m * n
     is_split = blk.E_K > 1
-    if not is_split:
-        store_bytes = bytes_of(c_elems, p["c_bits"])
-    elif p["reduction"] == 1:
-        store_bytes = bytes_of(c_elems, p["acc_bits"])
-    else:
-        store_bytes = 0
+    store_bytes = bytes_of(c_elems, store_bits(p, blk.E_K))
     spill_bytes = bytes_of(c_elems * (f_c - 1), p["acc_bits"])
     c_bytes = store_bytes + 2 * spill_bytes
     if p["is_multicast"]:
@@ -215,16 +174,14 @@ def core_cost(
         red_dram_us = red_dram_bytes / blk.dram_share
         red_add_us = (blk.E_K - 1) * part / p["vector_ops_per_cycle"] / p["cycles_per_us"]
 
-    longer = max(compute_us, dma_us)
-    shorter = min(compute_us, dma_us)
-    if p["is_pipeline"]:
-        if is_bound:
-            # the pipeline counts unrounded bytes and adds up step by step: stay below both roundings
-            main_us = max(0.0, max(compute_us, dma_us - 8.0 / blk.dram_share - 8.0 / p["noc_bytes_per_us"])) * (1 - 1e-9)
-        else:
-            main_us = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order)
+    if not p["is_pipeline"]:
+        main_us = max(compute_us, dma_us) + (1.0 - p["overlap_frac"]) * min(compute_us, dma_us)
+    elif is_bound:
+        # the pipeline counts unrounded bytes and adds up step by step: stay below both roundings
+        rounding_us = 8.0 / blk.dram_share + 8.0 / p["noc_bytes_per_us"]
+        main_us = max(compute_us, dma_us - rounding_us) * (1.0 - 1e-9)
     else:
-        main_us = longer + (1.0 - p["overlap_frac"]) * shorter
+        main_us = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order)
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
     return CoreCost(
         latency_us, blk.active_cores * (charged + red_dram_bytes), visits,
@@ -309,7 +266,8 @@ def evaluate_into(
                             red_core_bytes += blocks * (read + written)
                         else:
                             red_dram_bytes += blocks * written
-                            red_core_bytes += blocks * (bytes_of((blk.E_K - 1) * part, p["acc_bits"]) + written)
+                            sent = bytes_of((blk.E_K - 1) * part, p["acc_bits"])
+                            red_core_bytes += blocks * (2 * sent + written)  # out of one core and into another
 
     out["P_G"] = P_G
     out["P_M"] = P_M
@@ -373,5 +331,5 @@ def evaluate_one(
     params: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
     tile_m: int, tile_n: int, tile_k: int, order: int, out: Any,
 ) -> None:  # fmt: skip
-    """Cost of one legal mapping: fills `out`, an array [1] of `COST_DTYPE`; `params` is an array [1] of PARAMS_DTYPE."""
+    """Fill `out`, an array [1] of COST_DTYPE, with the cost of one legal mapping; `params` is [1] of PARAMS_DTYPE."""
     evaluate_into(params[0], G, M, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k, order, out[0])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +71,7 @@ def unpack_cost(record: np.void) -> MulticoreCost:
     row = record.item()
     energy_pj = row[-1]
     mapping = MulticoreMapping(Partition(*row[:4]), Tile(*row[4:7]), _ORDERS[row[7]])
-    return MulticoreCost(mapping, *row[_NUM_MAPPING_FIELDS:-1], None if energy_pj != energy_pj else energy_pj)
+    return MulticoreCost._make((mapping, *row[_NUM_MAPPING_FIELDS:-1], None if math.isnan(energy_pj) else energy_pj))
 
 
 def evaluate_mapping(
@@ -88,21 +89,21 @@ def evaluate_mapping(
     return unpack_cost(out[0])
 
 
-def _check_shape(mapping: object) -> MulticoreMapping:
+def _check_shape(mapping: Any) -> MulticoreMapping:
     """Take plain tuples and names too, and make sure that every number is a positive int."""
     try:
-        partition, tile, order = mapping  # type: ignore[misc]
-        partition, tile = Partition(*partition), Tile(*tile)
-        order = LoopOrder[order.upper()] if isinstance(order, str) else LoopOrder(order)
+        numbers_p, numbers_t, name = mapping
+        partition, tile = Partition(*numbers_p), Tile(*numbers_t)
+        order = LoopOrder[name.upper()] if isinstance(name, str) else LoopOrder(name)
     except (TypeError, ValueError, KeyError, AttributeError):
         raise InvalidMappingError(
             "a mapping is (partition, tile, loop_order): ((P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), "
             f"one of {', '.join(LoopOrder.__members__)}), got {mapping!r}",
             rule="form",
         ) from None
-    for name, value in (partition._asdict() | tile._asdict()).items():
+    for field, value in (partition._asdict() | tile._asdict()).items():
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 1 << 62:
-            raise InvalidMappingError(f"{name} must be an integer >= 1, got {value!r}", rule="form")
+            raise InvalidMappingError(f"{field} must be an integer >= 1, got {value!r}", rule="form")
     return MulticoreMapping(Partition(*map(int, partition)), Tile(*map(int, tile)), order)
 
 
@@ -128,7 +129,9 @@ def _check_rules(
         ("tile_k", tile.tile_k, int(record["unit_k"]), block.k),
     ):
         if size > block_size:
-            raise InvalidMappingError(f"{name} must be <= {block_size}, a core's block, got {size}", rule=f"{name}_block")
+            raise InvalidMappingError(
+                f"{name} must be <= {block_size}, a core's block, got {size}", rule=f"{name}_block"
+            )
         if size % unit and size != block_size:
             raise InvalidMappingError(
                 f"{name} must be a multiple of {unit} or the whole block of {block_size}, got {size}",

@@ -48,7 +48,9 @@ def pack_params(arch: MulticoreSpec, problem: GemmProblem) -> npt.NDArray[np.voi
     dtype = problem.input_dtype
     if dtype not in arch.cube_steps_per_cycle:
         known = ", ".join(arch.cube_steps_per_cycle)
-        raise UnsupportedError(f"{arch.name} cannot multiply {dtype} (its matrix unit takes {known}): cube_steps_per_cycle")
+        raise UnsupportedError(
+            f"{arch.name} cannot multiply {dtype} (its matrix unit takes {known}): cube_steps_per_cycle"
+        )
     if problem.is_weight_quantized and arch.dequant == "none":
         raise UnsupportedError(
             f"{arch.name} has no way to turn {problem.weight_dtype} weights into {dtype} (dequant: none); "

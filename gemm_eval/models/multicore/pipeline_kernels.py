@@ -1,7 +1,7 @@
 """Numba kernel of the pipeline timing: the exact time of a double-buffered tile loop in constant time.
 
-MODEL.md defines the loop step by step. Steps repeat: what one costs depends only on where each loop index stands: first,
-in the middle, last but one, or last. So at most 4*4*4*3 representative steps are timed and counted.
+MODEL.md defines the loop step by step. Steps repeat: what one costs depends only on where each loop index stands:
+first, in the middle, last but one, or last. So at most 4*4*4*3 representative steps are timed and counted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemm_eval._jit import kernel
+from gemm_eval.models.multicore.count_kernels import ceil_div, store_bits
 
 __all__ = ["pipeline_main_us"]
 
@@ -82,9 +83,9 @@ def pipeline_main_us(
 ) -> float:
     """Time in us of all tile visits of one core with block (g, m, n, k)."""
     d0, d1, d2 = _LOOPS[order]
-    T_m = (m + tile_m - 1) // tile_m
-    T_n = (n + tile_n - 1) // tile_n
-    T_k = (k + tile_k - 1) // tile_k
+    T_m = ceil_div(m, tile_m)
+    T_n = ceil_div(n, tile_n)
+    T_k = ceil_div(k, tile_k)
     T0 = T_m if d0 == 0 else (T_n if d0 == 1 else T_k)
     T1 = T_m if d1 == 0 else (T_n if d1 == 1 else T_k)
     T2 = T_m if d2 == 0 else (T_n if d2 == 1 else T_k)
@@ -96,10 +97,7 @@ def pipeline_main_us(
     b_size = p["b_bits"] / 8.0
     s_size = p["group_bits"] / 8.0
     acc_size = p["acc_bits"] / 8.0
-    if blk.E_K == 1:
-        final_size = p["c_bits"] / 8.0
-    else:
-        final_size = acc_size if p["reduction"] == 1 else 0.0
+    final_size = store_bits(p, blk.E_K) / 8.0
     cube_m = p["cube_m"]
     cube_n = p["cube_n"]
     cube_k = p["cube_k"]
@@ -132,7 +130,7 @@ def pipeline_main_us(
                     size_k = _size(ik, T_k, tile_k, k)
 
                     # compute of this visit
-                    steps = -(-size_m // cube_m) * -(-size_n // cube_n) * -(-size_k // cube_k)
+                    steps = ceil_div(size_m, cube_m) * ceil_div(size_n, cube_n) * ceil_div(size_k, cube_k)
                     cycles = steps / p["steps_per_cycle"] + p["fill_drain_cycles"]
                     if p["has_dequant_copy"]:
                         vector = 0.0
@@ -166,14 +164,16 @@ def pipeline_main_us(
                         if next_changed & b_mask:
                             b = next_k * next_n * b_size
                             if quantized:
-                                b += (-(-next_k // group) if group > 0 else 1) * next_n * s_size
+                                b += (ceil_div(next_k, group) if group > 0 else 1) * next_n * s_size
                         if next_changed & c_mask and jk > 0:
                             refill = next_m * next_n * acc_size
 
                     if is_exposed:
                         if next_changed & c_mask:
                             store = size_m * size_n * (final_size if ik == T_k - 1 else acc_size)
-                        step_us = max(compute_us, _dma_us(p, blk, a, b, 0.0)) + _dma_us(p, blk, 0.0, 0.0, store + refill)
+                        step_us = max(compute_us, _dma_us(p, blk, a, b, 0.0)) + _dma_us(
+                            p, blk, 0.0, 0.0, store + refill
+                        )
                     else:
                         # the C tile that left after the visit before this one
                         if changed & c_mask and not is_first:
@@ -201,5 +201,5 @@ def pipeline_main_us(
     first_k = min(tile_k, k)
     first_b = first_k * first_n * b_size
     if quantized:
-        first_b += (-(-first_k // group) if group > 0 else 1) * first_n * s_size
+        first_b += (ceil_div(first_k, group) if group > 0 else 1) * first_n * s_size
     return total + _dma_us(p, blk, first_m * first_k * a_size, first_b, 0.0)

@@ -1,0 +1,54 @@
+"""Numba kernels that count what a core moves, from block sizes, trip counts and loop order, as MODEL.md defines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemm_eval._jit import kernel
+
+__all__ = ["bytes_of", "ceil_div", "reload_factors", "scale_rows", "store_bits"]
+
+
+@kernel
+def ceil_div(a: int, b: int) -> int:
+    """Integer division rounded up."""
+    return (a + b - 1) // b
+
+
+@kernel
+def bytes_of(elems: int, bits: int) -> int:
+    """Bytes of `elems` elements of `bits` bits each, rounded up; counts half-bytes, since all types have 4*i bits."""
+    return (elems * (bits >> 2) + 1) >> 1
+
+
+@kernel
+def reload_factors(order: int, T_m: int, T_n: int, T_k: int) -> tuple[int, int, int]:
+    """How often each element of A and B is loaded, and each element of C leaves SRAM, per batch element.
+
+    A loop that does not index an operand repeats its loads if a loop that does, with more than one trip, is inside it.
+    """
+    if order == 0:  # MNK
+        return (T_n if T_k > 1 else 1, T_m if T_k > 1 or T_n > 1 else 1, 1)
+    if order == 1:  # MKN
+        return (1, T_m if T_k > 1 or T_n > 1 else 1, T_k if T_n > 1 else 1)
+    if order == 2:  # NMK
+        return (T_n if T_k > 1 or T_m > 1 else 1, T_m if T_k > 1 else 1, 1)
+    if order == 3:  # NKM
+        return (T_n if T_k > 1 or T_m > 1 else 1, 1, T_k if T_m > 1 else 1)
+    if order == 4:  # KMN
+        return (1, T_m if T_n > 1 else 1, T_k if T_m > 1 or T_n > 1 else 1)
+    return (T_n if T_m > 1 else 1, 1, T_k if T_m > 1 or T_n > 1 else 1)  # KNM
+
+
+@kernel
+def scale_rows(p: Any, k: int, T_k: int) -> int:
+    """Rows of scales that one pass over B loads: one for each group that a tile touches."""
+    return ceil_div(k, p["group_size"]) if p["group_size"] > 0 else T_k
+
+
+@kernel
+def store_bits(p: Any, E_K: int) -> int:
+    """Bits of an element of C as the main loop stores it: a partial result when K is split over cores."""
+    if E_K == 1:
+        return p["c_bits"]
+    return p["acc_bits"] if p["reduction"] == 1 else 0  # over the network it is sent on, not stored
