@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from gemm_eval.arch._multicore import MulticoreSpec
@@ -53,10 +54,19 @@ def load_arch(name_or_path: str | os.PathLike[str]) -> MulticoreSpec:
 def build_spec(model: type[SpecT], data: Mapping[str, Any], *, origin: str) -> SpecT:
     """Validate `data` as `model`, turning pydantic's errors into one readable `ArchValidationError`."""
     try:
-        return model.model_validate(dict(data))
+        return model.model_validate({key: _plain(value) for key, value in data.items()})
     except ValidationError as error:
         problems = [_describe(dict(item), model, origin) for item in error.errors(include_url=False)]
         raise ArchValidationError("; ".join(problems)) from None
+
+
+def _plain(value: Any) -> Any:
+    """Turn numpy scalars, which sweeps are full of, into Python numbers; the models themselves are strict."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
 
 
 def _preset_paths() -> dict[str, Path]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from gemm_eval._frozen import FrozenDict
 from gemm_eval.dtypes import DType
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, tflop_per_s
 
@@ -16,6 +17,9 @@ __all__ = ["MulticoreSpec", "Provenance", "ProvenanceKind", "Published"]
 _MAX_DIM = 1 << 16
 _MAX_CORES = 1 << 20
 
+K = TypeVar("K")
+V = TypeVar("V")
+_Table = Annotated[Mapping[K, V], AfterValidator(FrozenDict)]
 _Text = Annotated[str, Field(max_length=4000)]
 _DTypeKey = Annotated[DType, Field(strict=False)]
 _Positive = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
@@ -35,7 +39,7 @@ class ProvenanceKind(enum.StrEnum):
 
 
 class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
 
 class Provenance(_Frozen):
@@ -48,7 +52,7 @@ class Provenance(_Frozen):
 class Published(_Frozen):
     """Figures that the maker publishes, which the spec has to reproduce (checked by ``gemm-eval arch check``)."""
 
-    peak_tflop_per_s: Mapping[_DTypeKey, _Positive] = Field(default={}, description="dense peak by input type, 1e12/s")
+    peak_tflop_per_s: _Table[_DTypeKey, _Positive] = Field(default={}, description="dense peak by input type, 1e12/s")
     dram_gb_per_s: _Positive | None = Field(default=None, description="DRAM bandwidth of the chip, 1e9 bytes/s")
     sram_bytes: Annotated[int, Field(ge=1)] | None = Field(default=None, description="SRAM of all cores together")
     source: Annotated[_Text, Field(min_length=1)]
@@ -76,8 +80,8 @@ class MulticoreSpec(_Frozen):
     cube_m: _Dim = Field(description="rows of C that one matrix-unit step computes")
     cube_k: _Dim = Field(description="reduction length of one step, for types without an entry in cube_k_by_dtype")
     cube_n: _Dim = Field(description="columns of C that one step computes")
-    cube_k_by_dtype: Mapping[_DTypeKey, _Dim] = Field(default={}, description="cube_k of types that pack denser")
-    cube_steps_per_cycle: Mapping[_DTypeKey, _Positive] = Field(
+    cube_k_by_dtype: _Table[_DTypeKey, _Dim] = Field(default={}, description="cube_k of types that pack denser")
+    cube_steps_per_cycle: _Table[_DTypeKey, _Positive] = Field(
         min_length=1, description="steps a cycle and core, by input type; a type that is missing cannot run"
     )
     fill_drain_cycles: Annotated[int, Field(ge=0, le=1 << 30)] = Field(
@@ -128,7 +132,7 @@ class MulticoreSpec(_Frozen):
     launch_us: _NonNegative = Field(default=0.0, description="fixed cost of a GEMM")
 
     # energy and area
-    mac_pj: Mapping[_DTypeKey, _NonNegative] = Field(default={}, description="energy of one MAC by input type")
+    mac_pj: _Table[_DTypeKey, _NonNegative] = Field(default={}, description="energy of one MAC by input type")
     sram_pj_per_byte: _NonNegative | None = None
     dram_pj_per_byte: _NonNegative | None = None
     noc_pj_per_byte: _NonNegative | None = None
@@ -138,8 +142,8 @@ class MulticoreSpec(_Frozen):
 
     # provenance
     published: Published | None = None
-    sources: Mapping[str, _Text] = Field(default={}, description="short name -> full reference")
-    provenance: Mapping[str, Provenance] = Field(default={}, description="field (or field.dtype) -> kind and source")
+    sources: _Table[str, _Text] = Field(default={}, description="short name -> full reference")
+    provenance: _Table[str, Provenance] = Field(default={}, description="field (or field.dtype) -> kind and source")
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:

@@ -8,10 +8,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._frozen import FrozenDict
 from gemm_eval.arch import MulticoreSpec, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
-from gemm_eval.evaluate._result import GEMMResult, Terms
+from gemm_eval.evaluate._result import GEMMResult
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping
 from gemm_eval.models.multicore.params import pack_params
@@ -240,8 +241,8 @@ class GEMMEvaluator:
             utilization_frac=problem.flop / (cost.latency_us * peak_flop_per_us),
             bound=_bound_of(self._arch.launch_us, cost),
             mapping=cost.mapping,
-            breakdown=Terms(breakdown),
-            traffic=Terms(traffic),
+            breakdown=FrozenDict(breakdown),
+            traffic=FrozenDict(traffic),
             energy_pj=cost.energy_pj,
             sram_used_bytes=cost.sram_used_bytes,
             active_cores=cost.active_cores,
@@ -249,7 +250,7 @@ class GEMMEvaluator:
             model_version=MODEL_VERSION,
             is_exhaustive=counts is not None,
             num_candidates=1 if counts is None else counts.num_candidates,
-            num_refused=Terms(refused),
+            num_refused=FrozenDict(refused),
             _evaluator=self,
         )
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from gemm_eval._frozen import FrozenDict
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.units import tflop_per_s
 from gemm_eval.workload import GemmProblem
@@ -13,34 +13,7 @@ from gemm_eval.workload import GemmProblem
 if TYPE_CHECKING:
     from gemm_eval.evaluate._evaluator import GEMMEvaluator
 
-__all__ = ["GEMMResult", "Terms"]
-
-V = TypeVar("V", int, float)
-
-
-class Terms(Mapping[str, V]):
-    """Named numbers that nobody can change: results are shared between callers through the cache."""
-
-    __slots__ = ("_terms",)
-    _terms: dict[str, V]
-
-    def __init__(self, terms: dict[str, V]) -> None:
-        self._terms = terms
-
-    def __getitem__(self, name: str) -> V:
-        return self._terms[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._terms)
-
-    def __len__(self) -> int:
-        return len(self._terms)
-
-    def __repr__(self) -> str:
-        return repr(self._terms)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._terms.items()))
+__all__ = ["GEMMResult"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +53,8 @@ class GEMMResult:
     utilization_frac: float
     bound: str
     mapping: MulticoreMapping
-    breakdown: Terms[float]
-    traffic: Terms[int]
+    breakdown: FrozenDict[str, float]
+    traffic: FrozenDict[str, int]
     energy_pj: float | None
     sram_used_bytes: int
     active_cores: int
@@ -89,7 +62,7 @@ class GEMMResult:
     model_version: str
     is_exhaustive: bool
     num_candidates: int
-    num_refused: Terms[int]
+    num_refused: FrozenDict[str, int]
     _evaluator: GEMMEvaluator = field(repr=False, compare=False)
 
     @property
@@ -122,7 +95,7 @@ class GEMMResult:
                     "loop_order": value.loop_order.name,
                 }
             elif item.name != "_evaluator":
-                data[item.name] = dict(value) if isinstance(value, Terms) else value
+                data[item.name] = dict(value) if isinstance(value, FrozenDict) else value
         data["tflop_per_s"] = self.tflop_per_s
         data["dram_gb_per_s"] = self.dram_gb_per_s
         return data

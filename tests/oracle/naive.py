@@ -8,8 +8,9 @@ cores are walked one by one.
 from __future__ import annotations
 
 import bisect
+import functools
+import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,7 +20,14 @@ from gemm_eval.workload import GemmProblem
 from tests.oracle.simulators import ActiveGrid, Bits, Block, Visit, bits_of, walk_visits
 
 __all__ = ["CoreCounts", "Key", "NaiveCost", "can_run", "core_latencies", "count_core", "evaluate_mapping", "find_best"]
-__all__ += ["find_best_with_largest_tile_k", "full_block", "is_legal", "legal_tile_sizes", "sram_used_bytes", "units_of"]
+__all__ += [
+    "find_best_with_largest_tile_k",
+    "full_block",
+    "is_legal",
+    "legal_tile_sizes",
+    "sram_used_bytes",
+    "units_of",
+]
 
 Key = tuple[float, float, int, int, int, tuple[int, int, int, int], int, int, int, int]
 """What a search minimizes; a partition is ranked by (P_K, P_G, P_M, P_N) itself, which sorts as its place in the list."""
@@ -104,16 +112,19 @@ def legal_tile_sizes(block: int, unit: int) -> list[int]:
 
 def sram_used_bytes(arch: MulticoreSpec, problem: GemmProblem, tile: Tile) -> int:
     """SRAM that a core needs for the buffers of all its tiles."""
-    bits = bits_of(problem)
+    return _sram_used(_Setting(arch, problem, Partition(1, 1, 1, 1)), tile)
+
+
+def _sram_used(setting: _Setting, tile: Tile) -> int:
+    arch, bits = setting.arch, setting.bits
     tile_m, tile_n, tile_k = tile
     a = _padded_bytes(arch, tile_m, tile_k * bits.a)
     b = _padded_bytes(arch, tile_k, tile_n * bits.b)
     c = _padded_bytes(arch, tile_m, tile_n * bits.accumulator)
     s = d = 0
-    if problem.is_weight_quantized:
-        group = problem.K if problem.group_size is None else problem.group_size
-        s = _padded_bytes(arch, _ceil_div(tile_k, group), tile_n * bits.group)
-        if arch.dequant == "vector":
+    if setting.is_quantized:
+        s = _padded_bytes(arch, _ceil_div(tile_k, setting.group), tile_n * bits.group)
+        if setting.is_dequantized:
             d = _padded_bytes(arch, tile_k, tile_n * bits.a)
     return arch.input_buffers * (a + b + s) + d + arch.output_buffers * c
 
@@ -201,6 +212,7 @@ class _Setting:
         self.is_multicast = arch.load_sharing == "multicast"
         self.is_quantized = problem.is_weight_quantized
         self.is_dequantized = self.is_quantized and arch.dequant == "vector"
+        self.group = problem.K if problem.group_size is None else problem.group_size
         self.cube_k = arch.cube_k_of(problem.input_dtype)
         self.steps_per_cycle = arch.cube_steps_per_cycle[problem.input_dtype]
         self.cycles_per_us = arch.frequency_ghz * 1e3
@@ -211,19 +223,19 @@ class _Setting:
         # Bytes over an infinitely fast port take no time, as without a network.
         self.port = math.inf if arch.noc_gb_per_s is None else arch.noc_gb_per_s * 1e3
 
-    def cores(self) -> Iterator[tuple[ActiveGrid, Block]]:
-        """Every core that has work: its place in the grid and its block, cut at the edge of the matrix."""
-        sizes, full = Block(self.problem.G, self.problem.M, self.problem.N, self.problem.K), self.block
-        for p_g in range(self.grid.E_G):
-            for p_m in range(self.grid.E_M):
-                for p_n in range(self.grid.E_N):
-                    for p_k in range(self.grid.E_K):
-                        place = ActiveGrid(p_g, p_m, p_n, p_k)
-                        yield place, Block(*(min(f, x - p * f) for f, x, p in zip(full, sizes, place, strict=True)))
+    def cores(self) -> Iterator[tuple[tuple[int, ...], Block]]:
+        """Every core that has work: its place (p_g, p_m, p_n, p_k) and its block, cut at the edge of the matrix."""
+        full, sizes = self.block, _sizes_of(self.problem)
+        for place in itertools.product(*(range(count) for count in self.grid)):
+            yield place, Block(*(min(f, size - p * f) for f, size, p in zip(full, sizes, place, strict=True)))
+
+
+def _sizes_of(problem: GemmProblem) -> Block:
+    return Block(problem.G, problem.M, problem.N, problem.K)
 
 
 def _grid_of(problem: GemmProblem, full: Block) -> ActiveGrid:
-    sizes = (problem.G, problem.M, problem.N, problem.K)
+    sizes = _sizes_of(problem)
     return ActiveGrid(*(_ceil_div(size, step) for size, step in zip(sizes, full, strict=True)))
 
 
@@ -390,7 +402,7 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
     bits, grid = setting.bits, setting.grid
     a = b = scales = store = spill = refill = reduction = reduction_noc = moved = cube_steps = 0
     times: dict[Block, _CoreTime] = {}
-    for place, block in setting.cores():
+    for (_, p_m, p_n, p_k), block in setting.cores():
         work = _Work(setting, block)
         counts = count_core(setting, work, tile, order)
         if block not in times:
@@ -402,13 +414,13 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
         moved += a_bytes + b_bytes + s_bytes + store_bytes + spill_bytes + refill_bytes
         cube_steps += counts.cube_steps
         # Of the cores that share a slice under multicast, the first one has the full block along the shared dimension.
-        if not setting.is_multicast or place.E_N == 0:
+        if not setting.is_multicast or p_n == 0:
             a += a_bytes
-        if not setting.is_multicast or place.E_M == 0:
+        if not setting.is_multicast or p_m == 0:
             b += b_bytes
             scales += s_bytes
         store, spill, refill = store + store_bytes, spill + spill_bytes, refill + refill_bytes
-        if grid.E_K > 1 and place.E_K == 0:
+        if grid.E_K > 1 and p_k == 0:
             reduction += _bytes(work.c, bits.output)
             if arch.reduction == "dram":
                 reduction += _bytes(grid.E_K * work.c, bits.accumulator)
@@ -476,6 +488,39 @@ def _energy_pj(
 # --- every mapping ---------------------------------------------------------------------------------------------------
 
 Best = tuple[MulticoreMapping, NaiveCost]
+_Best = tuple[Key, MulticoreMapping]
+
+
+class _Space:
+    """The mappings of one partition, and the comparison of one of them with the best so far."""
+
+    def __init__(self, arch: MulticoreSpec, problem: GemmProblem, partition: Partition) -> None:
+        self.partition = partition
+        self.setting = setting = _Setting(arch, problem, partition)
+        # The full block is the first one.
+        self.works = [_Work(setting, block) for block in dict.fromkeys(block for _, block in setting.cores())]
+        self.is_allowed = arch.reduction != "none" or setting.grid.E_K == 1
+        _, m, n, k = setting.block
+        units = units_of(arch, problem)
+        self.sizes_m, self.sizes_n = legal_tile_sizes(m, units.tile_m), legal_tile_sizes(n, units.tile_n)
+        self.sizes_k = legal_tile_sizes(k, units.tile_k)
+
+    def better(self, best: _Best | None, tile: Tile, sram: int) -> _Best | None:
+        """The better one of `best` and of `tile` in each of the six loop orders."""
+        setting = self.setting
+        for order in range(6):
+            full = _time_core(setting, self.works[0], tile, order)
+            if best is not None and full.latency_us > best[0][0]:
+                continue  # the slowest core can only be slower still
+            latency_us = full.latency_us
+            for work in self.works[1:]:
+                latency_us = max(latency_us, _time_core(setting, work, tile, order).latency_us)
+            busiest = setting.active_cores * (full.charged_bytes + self.works[0].reduction_dram_bytes)
+            mapping = MulticoreMapping(self.partition, tile, LoopOrder(order))
+            key = _key_of(latency_us, busiest, setting.active_cores, full.visits, sram, mapping)
+            if best is None or key < best[0]:
+                best = key, mapping
+        return best
 
 
 def find_best(arch: MulticoreSpec, problem: GemmProblem, *, allow_idle_cores: bool = False) -> Best | None:
@@ -484,5 +529,51 @@ def find_best(arch: MulticoreSpec, problem: GemmProblem, *, allow_idle_cores: bo
     Raises:
         ValueError: the arch cannot run the problem.
     """
-    best: Best_ = None
-    return best
+    limit = _sram_limit(arch)
+    best: _Best | None = None
+    for space in _spaces(arch, problem, allow_idle_cores):
+        for tile_m in space.sizes_m:
+            for tile_n in space.sizes_n:
+                for tile_k in space.sizes_k:
+                    tile = Tile(tile_m, tile_n, tile_k)
+                    sram = _sram_used(space.setting, tile)
+                    if sram > limit:
+                        break  # a longer tile does not fit either
+                    best = space.better(best, tile, sram)
+    return None if best is None else (best[1], evaluate_mapping(arch, problem, best[1]))
+
+
+def find_best_with_largest_tile_k(arch: MulticoreSpec, problem: GemmProblem) -> Best | None:
+    """Like `find_best` for overlap timing, but compute one tile_k for each tile_m and tile_n instead of trying all.
+
+    Fewer trips along k never move more, so the longest tile_k that fits has the trip count to have; among the tile_k
+    with that trip count the shortest one needs least SRAM.
+
+    Raises:
+        ValueError: the arch cannot run the problem, or its timing is not overlap.
+    """
+    if arch.timing != "overlap":
+        raise ValueError(f"a longest tile_k is best for overlap timing only, got {arch.timing}")
+    limit = _sram_limit(arch)
+    best: _Best | None = None
+    unit_k = units_of(arch, problem).tile_k
+    for space in _spaces(arch, problem, allow_idle_cores=False):
+        setting, k, sizes_k = space.setting, space.setting.block.k, space.sizes_k
+        for tile_m in space.sizes_m:
+            for tile_n in space.sizes_n:
+                tiles = [Tile(tile_m, tile_n, size) for size in sizes_k]
+                fitting = bisect.bisect_right(tiles, limit, key=functools.partial(_sram_used, setting))
+                if fitting == 0:
+                    break  # a wider tile does not fit either
+                T_k = _ceil_div(k, tiles[fitting - 1].tile_k)
+                tile_k = k if T_k == 1 else _ceil_div(_ceil_div(k, T_k), unit_k) * unit_k
+                tile = Tile(tile_m, tile_n, tile_k)
+                best = space.better(best, tile, _sram_used(setting, tile))
+    return None if best is None else (best[1], evaluate_mapping(arch, problem, best[1]))
+
+
+def _spaces(arch: MulticoreSpec, problem: GemmProblem, allow_idle_cores: bool) -> Iterator[_Space]:
+    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
+        space = _Space(arch, problem, Partition(*row))
+        if space.is_allowed:
+            yield space

@@ -1,0 +1,160 @@
+"""The architectures that come with the library: every number has a source, and published figures are reproduced."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from gemm_eval.arch import MulticoreSpec, Provenance, ProvenanceKind, Published, list_archs, load_arch
+
+PUBLISHED_REL_TOL = 0.01
+MIN_SOURCE_WORDS = 3
+MIN_REAL_CHIPS = 8
+TEACHING_CHIP = "demo-8core"
+NOT_NUMBERS_OF_THE_CHIP = {"published", "sources", "provenance"}
+
+PRESETS = list_archs()
+
+
+def numbers_of(spec: MulticoreSpec) -> set[str]:
+    """Provenance keys of every number that the file set: ``field``, or ``field.dtype`` inside a table."""
+    names = set()
+    for field in spec.model_fields_set - NOT_NUMBERS_OF_THE_CHIP:
+        value = getattr(spec, field)
+        if isinstance(value, Mapping):
+            names |= {f"{field}.{key}" for key in value}
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            names.add(field)
+    return names
+
+
+def provenance_problems(spec: MulticoreSpec) -> list[str]:
+    problems = [f"{name}: no kind and source" for name in sorted(numbers_of(spec) - set(spec.provenance))]
+    for name, entry in sorted(spec.provenance.items()):
+        if entry.kind not in ProvenanceKind:
+            problems.append(f"{name}: unknown kind {entry.kind}")
+        names_a_source = any(mentions(entry.source, key) for key in spec.sources)
+        if not names_a_source and len(entry.source.split()) < MIN_SOURCE_WORDS:
+            problems.append(f"{name}: source {entry.source!r} names no key of sources and is too short to say why")
+    return problems
+
+
+def unused_sources(spec: MulticoreSpec) -> list[str]:
+    texts = [entry.source for entry in spec.provenance.values()]
+    if spec.published is not None:
+        texts.append(spec.published.source)
+    return [key for key in spec.sources if not any(mentions(text, key) for text in texts)]
+
+
+def mentions(text: str, key: str) -> bool:
+    return re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])", text) is not None
+
+
+def published_problems(spec: MulticoreSpec) -> list[str]:
+    published = spec.published
+    if published is None:
+        return []
+    pairs = [
+        (f"peak {dtype}", spec.peak_tflop_per_s(dtype) if dtype in spec.cube_steps_per_cycle else 0.0, peak)
+        for dtype, peak in published.peak_tflop_per_s.items()
+    ]
+    if published.dram_gb_per_s is not None:
+        pairs.append(("dram_gb_per_s", spec.dram_gb_per_s, published.dram_gb_per_s))
+    if published.sram_bytes is not None:
+        pairs.append(("sram_bytes of all cores", float(spec.num_cores * spec.sram_bytes), float(published.sram_bytes)))
+    return [
+        f"{name}: {ours:.6g}, published {theirs:.6g}"
+        for name, ours, theirs in pairs
+        if ours != pytest.approx(theirs, rel=PUBLISHED_REL_TOL)
+    ]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_loads_under_its_own_name_with_words(name: str) -> None:
+    spec = load_arch(name)
+
+    assert spec.name == name
+    assert spec.title
+    assert spec.notes
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_number_has_provenance(name: str) -> None:
+    assert provenance_problems(load_arch(name)) == []
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_source_is_used(name: str) -> None:
+    assert unused_sources(load_arch(name)) == []
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_published_figures_are_reproduced(name: str) -> None:
+    assert published_problems(load_arch(name)) == []
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != TEACHING_CHIP])
+def test_real_chip_states_published_figures(name: str) -> None:
+    published = load_arch(name).published
+
+    assert published is not None
+    assert published.peak_tflop_per_s or published.dram_gb_per_s or published.sram_bytes
+
+
+def test_there_are_enough_real_chips() -> None:
+    assert TEACHING_CHIP in PRESETS
+    assert len(set(PRESETS) - {TEACHING_CHIP}) >= MIN_REAL_CHIPS
+
+
+def test_only_the_gpu_is_coarse() -> None:
+    assert [name for name in PRESETS if load_arch(name).is_coarse] == ["h100-sxm"]
+
+
+# The checks themselves, on a spec that is wrong in one place.
+
+
+def spoiled(**changes: object) -> MulticoreSpec:
+    """A sound in-memory copy of the teaching chip with fields replaced, provenance and all."""
+    good = load_arch(TEACHING_CHIP)
+    fields = {field: getattr(good, field) for field in good.model_fields_set}
+    return MulticoreSpec(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("missing", ["sram_bytes", "input_buffers", "cube_steps_per_cycle.fp16", "mac_pj.int8"])
+def test_check_finds_a_number_without_provenance(missing: str) -> None:
+    kept = {key: entry for key, entry in load_arch(TEACHING_CHIP).provenance.items() if key != missing}
+
+    assert provenance_problems(spoiled(provenance=kept)) == [f"{missing}: no kind and source"]
+
+
+@pytest.mark.parametrize("source", ["guess", "a guess", "teachings"])
+def test_check_finds_a_source_that_says_nothing(source: str) -> None:
+    entries = dict(load_arch(TEACHING_CHIP).provenance)
+    entries["launch_us"] = Provenance(kind=ProvenanceKind.ASSUMED, source=source)
+
+    (problem,) = provenance_problems(spoiled(provenance=entries))
+    assert problem.startswith("launch_us: source")
+
+
+def test_check_finds_an_unused_source() -> None:
+    sources = {"teaching": "a round number", "teach": "never cited", "paper": "never cited either"}
+
+    assert unused_sources(spoiled(sources=sources)) == ["teach", "paper"]
+
+
+@pytest.mark.parametrize(
+    ("published", "found"),
+    [
+        ({"peak_tflop_per_s": {"fp16": 65.5}}, []),
+        ({"peak_tflop_per_s": {"fp16": 67.0}}, ["peak fp16: 65.536, published 67"]),
+        ({"peak_tflop_per_s": {"tf32": 65.5}}, ["peak tf32: 0, published 65.5"]),
+        ({"dram_gb_per_s": 252.0}, ["dram_gb_per_s: 256, published 252"]),
+        ({"sram_bytes": 8_000_000}, ["sram_bytes of all cores: 8.38861e+06, published 8e+06"]),
+    ],
+)
+def test_check_finds_a_published_figure_that_is_missed(published: dict[str, object], found: list[str]) -> None:
+    claim = Published.model_validate({**published, "source": "a sheet that does not exist"})
+
+    assert published_problems(spoiled(published=claim)) == found
