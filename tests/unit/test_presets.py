@@ -42,7 +42,7 @@ def provenance_problems(spec: MulticoreSpec) -> list[str]:
 
 
 def unused_sources(spec: MulticoreSpec) -> list[str]:
-    texts = [entry.source for entry in spec.provenance.values()]
+    texts = [spec.notes, *(entry.source for entry in spec.provenance.values())]
     if spec.published is not None:
         texts.append(spec.published.source)
     return [key for key in spec.sources if not any(mentions(text, key) for text in texts)]
