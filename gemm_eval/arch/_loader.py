@@ -107,10 +107,12 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     data.pop("name", None)  # a child's name is its own
     data.pop("published", None)  # published figures speak of the base chip
     inherited = {key: value for key, value in data.pop("provenance", {}).items() if key.split(".")[0] not in own}
-    sources = data.get("sources", {}) | own.get("sources", {})
+    sources = data.get("sources", {})
     merged = data | own
-    merged["provenance"] = inherited | own.get("provenance", {})
-    merged["sources"] = sources
+    merged["provenance"] = inherited | own["provenance"]
+    cited = repr((merged["provenance"], merged.get("published"), merged.get("notes")))
+    kept = {key: text for key, text in sources.items() if key in cited}  # the base may cite more than the child does
+    merged["sources"] = kept | own.get("sources", {})
     return merged
 
 

@@ -30,11 +30,11 @@ __all__ += [
 ]
 
 Key = tuple[float, float, int, int, int, tuple[int, int, int, int], int, int, int, int]
-"""What a search minimizes; a partition is ranked by (P_K, P_G, P_M, P_N) itself, which sorts as its place in the list."""
+"""What a search minimizes; (P_K, P_G, P_M, P_N) itself stands for its rank in the sorted list."""
 
 
 class NaiveCost(NamedTuple):
-    """Cost of one mapping. Times are those of the slowest core; `*_bytes` of traffic terms are DRAM bytes of the chip."""
+    """Cost of one mapping: times of the slowest core, and (from `a_bytes` on) DRAM bytes of the chip by term."""
 
     latency_us: float
     main_us: float
@@ -459,8 +459,8 @@ def _energy_pj(
 ) -> float | None:
     """Energy of the chip, None when the spec lacks a term.
 
-    MODEL.md does not say how the reduction counts. Here its DRAM bytes go through SRAM and the core's port like those
-    of the main loop, and a partial sum sent from core to core leaves one SRAM and port and enters another.
+    The DRAM bytes of the reduction go through a core's port and SRAM like those of the main loop; a partial sum sent
+    from core to core leaves one and enters another.
     """
     arch, problem, bits = setting.arch, setting.problem, setting.bits
     mac_pj = arch.mac_pj.get(problem.input_dtype)
@@ -468,18 +468,18 @@ def _energy_pj(
         return None
     if arch.noc_gb_per_s is not None and arch.noc_pj_per_byte is None:
         return None
-    dma_bytes = moved_bytes + reduction_bytes + 2 * reduction_noc_bytes
+    core_bytes = moved_bytes + reduction_bytes + 2 * reduction_noc_bytes
     step_elems = arch.cube_m * setting.cube_k + setting.cube_k * arch.cube_n
-    cube_bytes = cube_steps * step_elems * bits.a / 8
+    operand_bytes = cube_steps * step_elems * bits.a / 8
     noc_pj = 0.0
     if arch.noc_gb_per_s is not None:
         assert arch.noc_pj_per_byte is not None
-        noc_pj = dma_bytes * arch.noc_pj_per_byte
+        noc_pj = core_bytes * arch.noc_pj_per_byte
     pj_per_us = arch.static_w * 1e6  # 1 W = 1e12 pJ/s
     return (
         problem.G * problem.M * problem.N * problem.K * mac_pj
         + dram_bytes * arch.dram_pj_per_byte
-        + (dma_bytes + cube_bytes) * arch.sram_pj_per_byte
+        + (core_bytes + operand_bytes) * arch.sram_pj_per_byte
         + noc_pj
         + pj_per_us * latency_us
     )
@@ -499,7 +499,6 @@ class _Space:
         self.setting = setting = _Setting(arch, problem, partition)
         # The full block is the first one.
         self.works = [_Work(setting, block) for block in dict.fromkeys(block for _, block in setting.cores())]
-        self.is_allowed = arch.reduction != "none" or setting.grid.E_K == 1
         _, m, n, k = setting.block
         units = units_of(arch, problem)
         self.sizes_m, self.sizes_n = legal_tile_sizes(m, units.tile_m), legal_tile_sizes(n, units.tile_n)
@@ -574,6 +573,6 @@ def find_best_with_largest_tile_k(arch: MulticoreSpec, problem: GemmProblem) -> 
 
 def _spaces(arch: MulticoreSpec, problem: GemmProblem, allow_idle_cores: bool) -> Iterator[_Space]:
     for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
-        space = _Space(arch, problem, Partition(*row))
-        if space.is_allowed:
-            yield space
+        partition = Partition(*row)
+        if arch.reduction != "none" or _grid_of(problem, full_block(problem, partition)).E_K == 1:
+            yield _Space(arch, problem, partition)
