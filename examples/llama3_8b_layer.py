@@ -15,7 +15,7 @@ from rich.table import Table
 from gemm_eval import GEMMEvaluator, GEMMResult, load_arch
 
 HIDDEN, INTERMEDIATE, HEADS, KV_HEADS, HEAD_DIM, LAYERS = 4096, 14336, 32, 8, 128, 32
-ARCHS = ("sg2260e", "tpu-v5e", "h100-sxm")
+ARCHS = ("sg2260", "tpu-v5e", "h100-sxm")
 
 
 class Gemm(NamedTuple):
@@ -45,48 +45,54 @@ def layer_gemms(batch_size: int, new_tokens: int, context: int) -> list[Gemm]:
     ]
 
 
-def print_phase(console: Console, title: str, gemms: list[Gemm], arch_names: tuple[str, ...]) -> None:
-    """Print one table for each chip, with the sum over the layer."""
-    for name in arch_names:
-        evaluator = GEMMEvaluator(load_arch(name))
+def cell(result: GEMMResult) -> str:
+    """Latency, share of peak and bound of a result, with its mapping in a second line."""
+    split = "·".join(
+        f"{axis}{count}" for axis, count in zip("GMNK", result.mapping.partition, strict=True) if count > 1
+    )
+    tile = "x".join(map(str, result.mapping.tile))
+    return (
+        f"{result.latency_us:,.1f} us, {result.utilization_frac:.0%}, {result.bound}\n"
+        f"[dim]{split or 'one core'}, {tile} {result.mapping.loop_order.name.lower()}[/dim]"
+    )
+
+
+def print_phase(console: Console, title: str, gemms: list[Gemm], evaluators: list[GEMMEvaluator]) -> None:
+    """Print a table of one row for each GEMM and one column for each chip, with the sums of the layer."""
+    table = Table(title=title, title_justify="left", show_lines=True)
+    table.add_column("GEMM\nG·M·K·N")
+    for evaluator in evaluators:
         arch = evaluator.arch
-        note = ", described coarsely" if arch.is_coarse else ""
-        table = Table(title=f"{title} on {arch.title or name} ({arch.num_cores} cores{note})", title_justify="left")
-        for column in ("GEMM", "bound", "partition G·M·N·K", "tile m·n·k", "order"):
-            table.add_column(column, no_wrap=column == "GEMM")
-        for column in ("G·M·K·N", "us", "share", "peak", "GB/s"):
-            table.add_column(column, justify="right")
-        results: list[tuple[Gemm, GEMMResult]] = [(gemm, evaluator.evaluate(*gemm[1:])) for gemm in gemms]
-        total_us = sum(result.latency_us for _, result in results)
-        for gemm, result in results:
-            mapping = result.mapping
-            table.add_row(
-                gemm.name,
-                result.bound,
-                "·".join(map(str, mapping.partition)),
-                "·".join(map(str, mapping.tile)),
-                mapping.loop_order.name.lower(),
-                "·".join(map(str, gemm[1:])),
-                f"{result.latency_us:,.1f}",
-                f"{result.latency_us / total_us:.0%}",
-                f"{result.utilization_frac:.0%}",
-                f"{result.dram_gb_per_s:,.0f}",
-            )
-        console.print(table)
-        console.print(
-            f"GEMMs of one layer: {total_us:,.0f} us; of {LAYERS} layers: {total_us * LAYERS / 1e3:,.2f} ms\n"
+        coarse = " (coarse)" if arch.is_coarse else ""
+        table.add_column(
+            f"{arch.name}{coarse}, {arch.num_cores} core{'s' * (arch.num_cores > 1)}\n"
+            f"{arch.default_dtype} {arch.peak_tflop_per_s():,.0f} TFLOP/s, {arch.dram_gb_per_s:,.0f} GB/s"
         )
+    sums_us = [0.0] * len(evaluators)
+    for gemm in gemms:
+        results = [evaluator.evaluate(*gemm[1:]) for evaluator in evaluators]
+        sums_us = [total + result.latency_us for total, result in zip(sums_us, results, strict=True)]
+        table.add_row(f"{gemm.name}\n[dim]{'·'.join(map(str, gemm[1:]))}[/dim]", *map(cell, results))
+    table.add_row(
+        f"one layer\nall {LAYERS} layers",
+        *(f"{us:,.0f} us\n{us * LAYERS / 1e3:,.1f} ms" for us in sums_us),
+        style="bold",
+    )
+    console.print(table)
 
 
 def main() -> None:
     """Print prefill of one prompt of 2,048 tokens, and one decode step of 16 sequences at that context."""
-    console = Console(width=None if sys.stdout.isatty() else 110)
-    arch_names = tuple(sys.argv[1:]) or ARCHS
-    print_phase(console, "Prefill, 1 x 2,048 tokens,", layer_gemms(1, 2048, 2048), arch_names)
-    print_phase(console, "Decode, 16 sequences at 2,048 tokens,", layer_gemms(16, 1, 2048), arch_names)
-    example = GEMMEvaluator(load_arch(arch_names[0])).evaluate(1, 16, HIDDEN, 2 * INTERMEDIATE)
-    console.print("Why, for gate_up_proj in decode (result.explain()):")
-    console.print(example.explain(), highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    evaluators = [GEMMEvaluator(load_arch(name)) for name in sys.argv[1:] or ARCHS]
+    console.print(
+        "[bold]Llama-3-8B, the GEMMs of one layer[/bold]: best mapping (split over cores, tile m x n x k, order)\n"
+    )
+    print_phase(console, "Prefill: 1 sequence x 2,048 tokens", layer_gemms(1, 2048, 2048), evaluators)
+    print_phase(console, "Decode: 16 sequences x 1 token, context 2,048", layer_gemms(16, 1, 2048), evaluators)
+    example = evaluators[0].evaluate(1, 16, HIDDEN, 2 * INTERMEDIATE)
+    console.print("\n[bold]Why?[/bold] result.explain() of gate_up_proj in decode:")
+    console.print(example.explain())
 
 
 if __name__ == "__main__":

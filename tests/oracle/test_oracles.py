@@ -1,0 +1,354 @@
+"""The oracles against each other and against numbers worked out by hand.
+
+The closed forms of `naive` have to equal what `simulators` finds by walking loops and running engines; the cases by
+hand tie both to MODEL.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemm_eval.arch import MulticoreSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.workload import GemmProblem
+from tests import strategies
+from tests.oracle import naive, simulators
+
+# The event clock adds the same terms as the formulas, but groups them differently.
+CLOCK_RELATIVE_TOLERANCE = 1e-12
+
+Case = tuple[MulticoreSpec, GemmProblem, MulticoreMapping]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    arch = draw(strategies.archs())
+    problem = draw(strategies.problems(arch, max_units=draw(st.sampled_from((3, 6, 12)))))
+    return arch, problem, draw(strategies.mappings(arch, problem))
+
+
+# --- closed forms against walks --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=400)
+@given(cases())
+def test_closed_forms_of_a_core_equal_the_walk(case: Case) -> None:
+    arch, problem, mapping = case
+    setting = naive._Setting(arch, problem, mapping.partition)
+    for block in {block for _, block in setting.cores()}:
+        counts = naive.count_core(setting, naive._Work(setting, block), mapping.tile, mapping.loop_order)
+        walk, visits = simulators.simulate_traffic(arch, problem, block, mapping.tile, mapping.loop_order)
+        assert counts == naive.CoreCounts(
+            a=walk.a_load,
+            b=walk.b_load,
+            scales=walk.s_load,
+            c_store=walk.c_store,
+            c_spill=walk.c_spill,
+            c_refill=walk.c_refill,
+            cube_steps=walk.cube_steps,
+            dequant=walk.dequant,
+            visits=visits,
+        )
+
+
+@settings(max_examples=300)
+@given(cases())
+def test_mapping_equals_the_walk_over_all_cores(case: Case) -> None:
+    arch, problem, mapping = case
+    cost = naive.evaluate_mapping(arch, problem, mapping)
+    walk = simulators.simulate_chip(arch, problem, mapping)
+    assert walk.macs == problem.macs  # the blocks cover the problem once
+    assert len(walk.latency_us) == cost.active_cores
+    assert cost.visits == walk.traffic[0, 0, 0, 0].visits
+    for term in ("a", "b", "scales", "c_store", "c_spill", "c_refill"):
+        assert getattr(cost, f"{term}_bytes") == getattr(walk, f"{term}_bytes"), term
+    assert cost.reduction_bytes == walk.reduction_dram_bytes
+    assert cost.reduction_noc_bytes == walk.reduction_noc_bytes
+    slowest_us = max(walk.latency_us.values())
+    if arch.timing == "overlap":
+        assert cost.latency_us == slowest_us
+    else:
+        assert cost.latency_us == pytest.approx(slowest_us, rel=CLOCK_RELATIVE_TOLERANCE)
+    if cost.energy_pj is not None:
+        assert arch.sram_pj_per_byte is not None
+        assert arch.dram_pj_per_byte is not None
+        core_bytes = walk.moved_bytes + walk.reduction_dram_bytes + 2 * walk.reduction_noc_bytes
+        step_elems = arch.cube_k_of(problem.input_dtype) * (arch.cube_m + arch.cube_n)
+        operand_bytes = walk.cube_steps * step_elems * problem.input_dtype.bits / 8
+        noc_pj_per_byte = (arch.noc_pj_per_byte or 0.0) if arch.noc_gb_per_s is not None else 0.0
+        assert cost.energy_pj == pytest.approx(
+            walk.macs * arch.mac_pj[problem.input_dtype]
+            + cost.dram_bytes * arch.dram_pj_per_byte
+            + (core_bytes + operand_bytes) * arch.sram_pj_per_byte
+            + core_bytes * noc_pj_per_byte
+            + arch.static_w * 1e6 * cost.latency_us,
+            rel=1e-12,
+        )
+
+
+@settings(max_examples=300)
+@given(cases())
+def test_pipeline_equals_the_event_simulator(case: Case) -> None:
+    arch, problem, mapping = case
+    arch = arch.with_(timing="pipeline", input_buffers=2)
+    setting = naive._Setting(arch, problem, mapping.partition)
+    for block in {block for _, block in setting.cores()}:
+        total_us = naive._pipeline_us(setting, block, mapping.tile, mapping.loop_order)
+        end_us = simulators.simulate_pipeline(arch, problem, block, mapping.tile, mapping.loop_order, setting.grid)
+        assert total_us == pytest.approx(end_us, rel=CLOCK_RELATIVE_TOLERANCE)
+
+
+@settings(max_examples=400)
+@given(cases(), st.sampled_from(("overlap", "pipeline")))
+def test_full_block_is_the_slowest_core(case: Case, timing: str) -> None:
+    arch, problem, mapping = case
+    arch = arch.with_(timing=timing, input_buffers=2)
+    latencies = naive.core_latencies(arch, problem, mapping)
+    slowest_us = max(latencies.values())
+    assert latencies[naive.full_block(problem, mapping.partition)] == pytest.approx(slowest_us, rel=1e-12, abs=0)
+
+
+# --- the searches ----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(st.data(), st.booleans())
+def test_find_best_is_the_least_key_of_all_legal_mappings(data: st.DataObject, allow_idle_cores: bool) -> None:
+    arch = data.draw(strategies.archs(max_cores=4))
+    problem = data.draw(strategies.problems(arch, max_units=2))
+    keys = {}
+    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
+        partition = Partition(*row)
+        block = naive.full_block(problem, partition)
+        # Every size is tried; that only some are legal is what is_legal says.
+        for tile in itertools.starmap(Tile, itertools.product(*(range(1, s + 1) for s in (block.m, block.n, block.k)))):
+            if naive.is_legal(arch, problem, MulticoreMapping(partition, tile, LoopOrder.MNK)):
+                for order in LoopOrder:
+                    mapping = MulticoreMapping(partition, tile, order)
+                    keys[naive.evaluate_mapping(arch, problem, mapping).key] = mapping
+    found = naive.find_best(arch, problem, allow_idle_cores=allow_idle_cores)
+    if not keys:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[1].key == min(keys)
+        assert found[0] == keys[min(keys)]
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_largest_tile_k_finds_the_same(data: st.DataObject) -> None:
+    arch = data.draw(strategies.archs()).with_(timing="overlap")
+    problem = data.draw(strategies.problems(arch))
+    assert naive.find_best_with_largest_tile_k(arch, problem) == naive.find_best(arch, problem)
+
+
+def test_largest_tile_k_refuses_pipeline_timing() -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        naive.find_best_with_largest_tile_k(_chip(timing="pipeline", input_buffers=2), GemmProblem(1, 4, 4, 4))
+
+
+@pytest.mark.parametrize(
+    ("block", "unit", "expected"),
+    [(1, 4, [1]), (4, 4, [4]), (5, 4, [4, 5]), (8, 4, [4, 8]), (11, 3, [3, 6, 9, 11]), (3, 1, [1, 2, 3])],
+)
+def test_legal_tile_sizes(block: int, unit: int, expected: list[int]) -> None:
+    assert naive.legal_tile_sizes(block, unit) == expected
+
+
+def test_legality() -> None:
+    arch, problem = _chip(num_cores=4, reduction="none"), GemmProblem(1, 9, 8, 8)
+
+    def is_legal(partition: tuple[int, ...], tile: tuple[int, ...], chip: MulticoreSpec = arch) -> bool:
+        return naive.is_legal(chip, problem, MulticoreMapping(Partition(*partition), Tile(*tile), LoopOrder.MNK))
+
+    assert is_legal((1, 2, 2, 1), (5, 2, 8))  # m = 5: the full block is legal, no multiple of 2 though it is
+    assert not is_legal((1, 2, 2, 1), (3, 2, 8))
+    assert not is_legal((1, 2, 2, 1), (6, 2, 8))
+    assert not is_legal((1, 2, 4, 1), (5, 2, 8))  # 8 cores of 4
+    assert not is_legal((1, 1, 1, 2), (9, 8, 4))  # split K on a chip without reduction
+    assert is_legal((1, 1, 1, 2), (9, 8, 4), _chip(num_cores=4, reduction="dram", vector_ops_per_cycle=8.0))
+    # A 9x8 fp16 144 bytes, B 8x8 128, C 9x8 fp32 288: 560
+    assert is_legal((1, 1, 1, 1), (9, 8, 8), arch.with_(sram_bytes=560))
+    assert not is_legal((1, 1, 1, 1), (9, 8, 8), arch.with_(sram_bytes=559))
+
+
+# --- by hand ---------------------------------------------------------------------------------------------------------
+
+
+def _chip(**changes: Any) -> MulticoreSpec:
+    """1 GHz, 1,000 bytes/us (1 byte/ns), 2x2x2 cube of one step a cycle: a step is a ns, a byte from DRAM too."""
+    fields: dict[str, Any] = {
+        "name": "hand",
+        "num_cores": 1,
+        "frequency_ghz": 1.0,
+        "cube_m": 2,
+        "cube_k": 2,
+        "cube_n": 2,
+        "cube_steps_per_cycle": {DType.FP16: 1.0},
+        "sram_bytes": 1 << 20,
+        "input_buffers": 1,
+        "dram_gb_per_s": 1.0,
+        "dram_sharing": "fair",
+        "reduction": "none",
+    }
+    return MulticoreSpec(**(fields | changes))
+
+
+def _evaluate(
+    arch: MulticoreSpec, problem: GemmProblem, partition: tuple[int, ...], tile: tuple[int, ...], order: str
+) -> naive.NaiveCost:
+    mapping = MulticoreMapping(Partition(*partition), Tile(*tile), LoopOrder[order])
+    return naive.evaluate_mapping(arch, problem, mapping)
+
+
+ONE_CORE = (1, 1, 1, 1)
+
+
+# M=4 K=8 N=6 in 2x2x2 tiles: T_m=2 T_n=3 T_k=4. A has 32 elements, B 48, C 24.
+# A is reloaded T_n=3 times (96) when n is outside the inner one of m, k; B T_m=2 times (96) when m is outside the inner
+# one of n, k; C spills T_k-1=3 times (72) when k is outside the inner one of m, n.
+@pytest.mark.parametrize(
+    ("order", "a_elems", "b_elems", "spilled_elems"),
+    [
+        ("MNK", 96, 96, 0),  # a new k at every visit: A and B stream, C rests
+        ("MKN", 32, 96, 72),  # A rests while n runs
+        ("NMK", 96, 96, 0),
+        ("NKM", 96, 48, 72),  # B rests while m runs
+        ("KMN", 32, 96, 72),
+        ("KNM", 96, 48, 72),
+    ],
+)
+def test_by_hand_every_loop_order(order: str, a_elems: int, b_elems: int, spilled_elems: int) -> None:
+    cost = _evaluate(_chip(), GemmProblem(1, 4, 8, 6), ONE_CORE, (2, 2, 2), order)
+    assert cost.visits == 24
+    assert (cost.a_bytes, cost.b_bytes, cost.c_store_bytes) == (2 * a_elems, 2 * b_elems, 48)
+    assert cost.c_spill_bytes == cost.c_refill_bytes == 4 * spilled_elems
+
+
+def test_by_hand_overlap_time_with_spills() -> None:
+    # KMN above: A 64 + B 192 + store 48 + spill 288 + refill 288 = 880 bytes: 0.88 us. Steps 2*3*4 = 24, and 24 visits
+    # of 3 cycles to fill and drain: 96 cycles, 0.096 us. Half of the shorter one hides: 0.88 + 0.048, + 2 to launch.
+    arch = _chip(fill_drain_cycles=3, overlap_frac=0.5, launch_us=2.0)
+    cost = _evaluate(arch, GemmProblem(1, 4, 8, 6), ONE_CORE, (2, 2, 2), "KMN")
+    assert cost.dram_bytes == cost.busiest_core_bytes == 880
+    assert cost.dram_us == pytest.approx(0.88)
+    assert cost.compute_us == pytest.approx(0.096)
+    assert cost.latency_us == pytest.approx(2.928)
+
+
+@pytest.mark.parametrize(
+    ("tile", "order", "expected_bytes"),
+    [
+        # T_k=1: A's inner loop with trips is m, outside of n, so A (64 bytes) comes once; B (96) for each of 2 m; C 48
+        ((2, 2, 8), "MNK", (64, 192, 48, 0)),
+        # T_m=T_n=1: C never leaves although k is outermost; A 64, B 96
+        ((4, 6, 2), "KMN", (64, 96, 48, 0)),
+        # T_m=1: the inner C loop with trips is n, outside of k: no spill; A for each of 3 n
+        ((4, 2, 2), "NKM", (192, 96, 48, 0)),
+        # T_n=1: k runs inside m, so that B is loaded for each of 2 m, and C leaves only with m
+        ((2, 6, 2), "MKN", (64, 192, 48, 0)),
+        # T_n=1, k outside m: B once, C 24 elements spilled 3 times in fp32
+        ((2, 6, 2), "KNM", (64, 96, 48, 288)),
+    ],
+)
+def test_by_hand_loops_of_one_trip(tile: tuple[int, ...], order: str, expected_bytes: tuple[int, ...]) -> None:
+    cost = _evaluate(_chip(), GemmProblem(1, 4, 8, 6), ONE_CORE, tile, order)
+    assert (cost.a_bytes, cost.b_bytes, cost.c_store_bytes, cost.c_spill_bytes) == expected_bytes
+    # A second batch element shares nothing with the first, even where a tile is the whole matrix.
+    twice = _evaluate(_chip(), GemmProblem(2, 4, 8, 6), ONE_CORE, tile, order)
+    assert (twice.a_bytes, twice.b_bytes, twice.c_store_bytes, twice.c_spill_bytes) == tuple(
+        2 * x for x in expected_bytes
+    )
+
+
+def test_by_hand_split_k_over_dram() -> None:
+    # 2 cores, k=4 each: A 32 + B 32 + fp32 partial C 64 = 128 bytes at 500 bytes/us: 0.256 us. A share of C is 8 of 16
+    # elements: 2*8*4 = 64 bytes read, 16 written: 0.16 us, and 8 adds at 8 a cycle: 0.001 us.
+    arch = _chip(num_cores=2, reduction="dram", vector_ops_per_cycle=8.0)
+    cost = _evaluate(arch, GemmProblem(1, 4, 8, 4), (1, 1, 1, 2), (4, 4, 4), "MNK")
+    assert cost.main_us == pytest.approx(0.256)
+    assert cost.reduction_us == pytest.approx(0.161)
+    assert cost.latency_us == pytest.approx(0.417)
+    assert (cost.a_bytes, cost.b_bytes, cost.c_store_bytes) == (64, 64, 128)
+    assert cost.reduction_bytes == 2 * 16 * 4 + 16 * 2
+    assert cost.dram_bytes == cost.busiest_core_bytes == 416
+
+
+def test_by_hand_split_k_over_the_network() -> None:
+    # The partial C stays: 64 bytes, 0.128 us over DRAM, 0.032 us over the port of 2,000 bytes/us. Then 8 elements, 32
+    # bytes, come over the port (0.016 us), 16 bytes are written (0.032 us), and 8 adds take 0.001 us.
+    arch = _chip(num_cores=2, reduction="noc", vector_ops_per_cycle=8.0, noc_gb_per_s=2.0)
+    cost = _evaluate(arch, GemmProblem(1, 4, 8, 4), (1, 1, 1, 2), (4, 4, 4), "MNK")
+    assert (cost.dram_us, cost.noc_us) == (pytest.approx(0.128), pytest.approx(0.032))
+    assert cost.reduction_us == pytest.approx(0.049)
+    assert cost.latency_us == pytest.approx(0.177)
+    assert (cost.c_store_bytes, cost.reduction_bytes, cost.reduction_noc_bytes) == (0, 32, 64)
+    assert cost.dram_bytes == cost.busiest_core_bytes == 160
+
+
+def test_by_hand_multicast_with_edge_blocks() -> None:
+    # M=4 N=5 K=2 on 2x2 cores: m=2, n=3 then 2. The full block: A 2x2 8 bytes, B 2x3 12, C 2x3 12. Charged 8/2 + 12/2 +
+    # 12 = 22 bytes at 250 bytes/us: 0.088 us; the port takes all 32 bytes at 100 bytes/us: 0.32 us.
+    arch = _chip(num_cores=4, load_sharing="multicast", noc_gb_per_s=0.1)
+    cost = _evaluate(arch, GemmProblem(1, 4, 2, 5), (1, 2, 2, 1), (2, 3, 2), "MNK")
+    assert (cost.dram_us, cost.noc_us) == (pytest.approx(0.088), pytest.approx(0.32))
+    assert cost.latency_us == pytest.approx(0.32)
+    assert cost.busiest_core_bytes == 4 * 22
+    # Two A slices of 8 bytes; B slices of 12 and 8; C 2*(12 + 8).
+    assert (cost.a_bytes, cost.b_bytes, cost.c_store_bytes) == (16, 20, 40)
+    private = _evaluate(arch.with_(load_sharing="private"), GemmProblem(1, 4, 2, 5), (1, 2, 2, 1), (2, 3, 2), "MNK")
+    assert (private.a_bytes, private.b_bytes, private.c_store_bytes) == (32, 40, 40)
+
+
+@pytest.mark.parametrize(("group_size", "scales_bytes", "sram_bytes"), [(2, 30, 88), (None, 15, 80)])
+def test_by_hand_quantized(group_size: int | None, scales_bytes: int, sram_bytes: int) -> None:
+    # M=2 K=8 N=3, int4 weights, fp16 scale + int4 zero = 20 bits a group. A 32 bytes, B 24 nibbles = 12, C 12.
+    # Scales: groups of 2: 4 rows of 3, 240 bits = 30 bytes. One per column: 3 with each of the 2 tiles, 120 bits = 15.
+    # SRAM of a 2x3x4 tile: A 2 rows of 8 bytes; B 4 rows of 12 bits (2 bytes); S 2 (or 1) rows of 60 bits (8 bytes);
+    # D 4 rows of 6 bytes; C 2 rows of 12 bytes: 16 + 8 + 16 (or 8) + 24 + 24.
+    arch = _chip(dequant="vector", dequant_ops_per_elem=2.0, vector_ops_per_cycle=4.0, vector_is_concurrent=False)
+    problem = GemmProblem(
+        1, 2, 8, 3, weight_dtype=DType.INT4, group_size=group_size, scale_dtype=DType.FP16, zero_dtype=DType.INT4
+    )
+    cost = _evaluate(arch, problem, ONE_CORE, (2, 3, 4), "MNK")
+    assert (cost.a_bytes, cost.b_bytes, cost.scales_bytes, cost.c_store_bytes) == (32, 12, scales_bytes, 12)
+    assert cost.sram_used_bytes == sram_bytes
+    # 1*2*4 = 8 steps and then 24 weights * 2 ops / 4 a cycle = 12 cycles; with a concurrent vector unit the longer one.
+    assert cost.compute_us == pytest.approx(0.020)
+    concurrent = _evaluate(arch.with_(vector_is_concurrent=True), problem, ONE_CORE, (2, 3, 4), "MNK")
+    assert concurrent.compute_us == pytest.approx(0.012)
+
+
+@pytest.mark.parametrize(("output_buffers", "latency_us"), [(2, 0.152), (1, 0.176)])
+def test_by_hand_pipeline_with_spills(output_buffers: int, latency_us: float) -> None:
+    # M=4 K=4 N=2 in 2x2x2 tiles, order KMN: visits (k0,m0) (k0,m1) (k1,m0) (k1,m1). In bytes, which are ns here:
+    # loads 16 8 16 8 (B changes with k only), refills 0 0 16 16, spills 16 16 then stores 8 8. A visit computes 20 ns.
+    # 2 buffers: 16 + max(20, 8) + max(20, 16+16+16) + max(20, 8+16+16) + max(20, 8) + 8 = 152
+    # 1 buffer:  16 + (20 + 16) + (20 + 16+16) + (20 + 8+16) + (20 + 8) = 176
+    arch = _chip(timing="pipeline", input_buffers=2, output_buffers=output_buffers, fill_drain_cycles=19)
+    cost = _evaluate(arch, GemmProblem(1, 4, 4, 2), ONE_CORE, (2, 2, 2), "KMN")
+    assert cost.latency_us == pytest.approx(latency_us)
+    # The counts of the overlap model: 4 steps + 4*19 cycles; A 32, B 16, C 16 bytes, and 32 twice for spills and refills
+    assert cost.compute_us == pytest.approx(0.080)
+    assert cost.dma_us == pytest.approx(0.128)
+
+
+def test_by_hand_ties() -> None:
+    # Everything fits in one tile, where all six orders cost the same: the first one wins. Of the partitions of two
+    # cores, none is better for 1x1x1 than leaving one idle; their costs are equal, and the first of the list wins.
+    problem = GemmProblem(1, 1, 1, 1)
+    found = naive.find_best(_chip(num_cores=2), problem)
+    assert found is not None
+    assert found[0] == MulticoreMapping(Partition(1, 1, 2, 1), Tile(1, 1, 1), LoopOrder.MNK)
+    idle = naive.find_best(_chip(num_cores=2), problem, allow_idle_cores=True)
+    assert idle is not None
+    assert idle[0].partition == Partition(1, 1, 1, 1)
+    assert naive.find_best(_chip(sram_bytes=7), problem) is None  # A 2 + B 2 + C 4 bytes
+    assert naive.find_best(_chip(sram_bytes=8), problem) is not None
