@@ -46,7 +46,7 @@ def archs(draw: st.DrawFn, *, max_cores: int = 12) -> MulticoreSpec:
     energies = draw(st.sampled_from(("none", "all", "all", "no noc", "no mac")))
     fields: dict[str, Any] = {
         "name": "drawn",
-        "num_cores": draw(st.integers(1, max_cores)),
+        "num_cores": draw(st.sampled_from([n for n in (1, 4, 6, 8, 12) if n <= max_cores]) | st.integers(1, max_cores)),
         "frequency_ghz": draw(_speeds(0.3, 3.0)),
         "cube_m": draw(cube_dims),
         "cube_k": draw(cube_dims),
@@ -122,7 +122,7 @@ def problems(draw: st.DrawFn, arch: MulticoreSpec, *, max_units: int | None = No
 def _sizes(unit: int, max_units: int) -> st.SearchStrategy[int]:
     largest = min(MAX_SIZE, max_units * unit)
     edges = [size + d for size in range(0, largest + 1, unit) for d in (-1, 0, 1) if 1 <= size + d <= largest]
-    choices = [st.integers(1, largest), st.sampled_from(edges), st.just(largest), st.just(1)]
+    choices = [st.sampled_from(edges), st.integers(1, largest), st.integers((largest + 1) // 2, largest), st.just(1)]
     primes = [prime for prime in PRIMES if prime <= largest]
     return st.one_of(*choices, *([st.sampled_from(primes)] if primes else []))
 

@@ -60,14 +60,12 @@ class Visit(NamedTuple):
 
     a_load: int
     b_load: int
-    s_load: int
-    """group elements: one scale (and zero point) each"""
+    s_load: int  # group elements: one scale (and zero point) each
     c_refill: int
     c_spill: int
     c_store: int
     cube_steps: int
-    dequant: int
-    """weights that the vector unit converts"""
+    dequant: int  # weights that the vector unit converts
 
 
 class Traffic(NamedTuple):
@@ -183,10 +181,8 @@ class _Phase(NamedTuple):
     """Jobs that start together; the next phase starts when all have ended (the barrier)."""
 
     dma: _Transfer
-    lands: int | None = None
-    """visit whose tiles are in SRAM when the DMA job has ended"""
-    computes: int | None = None
-    """visit that the compute engine works on"""
+    lands: int | None = None  # visit whose tiles are in SRAM when the DMA job has ended
+    computes: int | None = None  # visit that the compute engine works on
 
 
 class _Core:
@@ -228,8 +224,8 @@ class _Core:
             assert self.arch.dequant_ops_per_elem is not None
             assert self.arch.vector_ops_per_cycle is not None
             vector_cycles = dequant * self.arch.dequant_ops_per_elem / self.arch.vector_ops_per_cycle
-        both = max if self.arch.vector_is_concurrent else _add
-        return both(cube_cycles, vector_cycles) / self.cycles_per_us
+        cycles = max(cube_cycles, vector_cycles) if self.arch.vector_is_concurrent else cube_cycles + vector_cycles
+        return cycles / self.cycles_per_us
 
     def reduction_us(self, g: int, m: int, n: int) -> float:
         """Time of one core's share of the reduction of a split K."""
@@ -270,11 +266,7 @@ def simulate_pipeline(
     *,
     k_start: int = 0,
 ) -> float:
-    """Run one core's double-buffered main loop on a DMA engine and a compute engine; return its end in us.
-
-    Raises:
-        AssertionError: the schedule computes on a tile that has not landed in SRAM.
-    """
+    """Run one core's double-buffered main loop on a DMA engine and a compute engine; return its end in us."""
     core = _Core(arch, problem, grid)
     visits = list(walk_visits(arch, problem, block, tile, order, k_start=k_start))
     phases = deque(_schedule(core, visits))
@@ -318,10 +310,6 @@ def _schedule(core: _Core, visits: Sequence[Visit]) -> Iterator[_Phase]:
         yield _Phase(_Transfer(c=core.c_bytes_of(None, visits[last])))
 
 
-def _add(x: float, y: float) -> float:
-    return x + y
-
-
 # --- the chip --------------------------------------------------------------------------------------------------------
 
 
@@ -339,8 +327,8 @@ class ChipWalk(NamedTuple):
     moved_bytes: int
     cube_steps: int
     macs: int
-    latency_us: dict[tuple[int, int, int, int], float]
-    traffic: dict[tuple[int, int, int, int], Traffic]
+    latency_us: dict[tuple[int, ...], float]
+    traffic: dict[tuple[int, ...], Traffic]
 
 
 def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> ChipWalk:
@@ -360,7 +348,6 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
     core = _Core(arch, problem, grid)
     bits = core.bits
     is_shared = arch.load_sharing == "multicast"
-
     a_slices: dict[tuple[int, ...], int] = {}  # the cores that share a slice -> bytes of A read for it
     b_slices: dict[tuple[int, ...], int] = {}
     s_slices: dict[tuple[int, ...], int] = {}
@@ -403,9 +390,8 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
             compute_us = core.compute_us(walk.cube_steps, visits, walk.dequant)
             dma_us = core.dma_us(_Transfer(a_bytes, b_bytes, s_bytes, c_bytes))
             main_us = max(compute_us, dma_us) + (1 - arch.overlap_frac) * min(compute_us, dma_us)
-        key = (p_g, p_m, p_n, p_k)
-        latency_us[key] = arch.launch_us + main_us + core.reduction_us(block.g, block.m, block.n)
-        traffic[key] = Traffic(walk, visits)
+        latency_us[index] = arch.launch_us + main_us + core.reduction_us(block.g, block.m, block.n)
+        traffic[index] = Traffic(walk, visits)
 
     loads = (sum(a_slices.values()), sum(b_slices.values()), sum(s_slices.values()))
     return ChipWalk(

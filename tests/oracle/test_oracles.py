@@ -326,6 +326,19 @@ def test_by_hand_quantized(group_size: int | None, scales_bytes: int, sram_bytes
     assert concurrent.compute_us == pytest.approx(0.012)
 
 
+@pytest.mark.parametrize(("dequant", "sram_bytes"), [("vector", 264), ("inline", 216)])
+def test_by_hand_sram_padding(dequant: str, sram_bytes: int) -> None:
+    # The same 2x3x4 tile with rows padded to 3 and row bytes to 4: A 2 -> 3 rows of 8; B 4 -> 6 rows of 2 -> 4;
+    # S 2 -> 3 rows of 8; D 4 -> 6 rows of 6 -> 8; C 2 -> 3 rows of 12. 2*(24 + 24 + 24) + 48 + 2*36; inline needs no D.
+    fields = {"lane_num": 3, "align_bytes": 4, "input_buffers": 2, "output_buffers": 2}
+    arch = _chip(**fields, dequant=dequant, dequant_ops_per_elem=2.0, vector_ops_per_cycle=4.0, sram_bytes=300)
+    problem = GemmProblem(1, 2, 8, 3, weight_dtype=DType.INT4, group_size=2, zero_dtype=DType.INT4)
+    mapping = MulticoreMapping(Partition(*ONE_CORE), Tile(2, 3, 4), LoopOrder.MNK)
+    assert naive.evaluate_mapping(arch, problem, mapping).sram_used_bytes == sram_bytes
+    assert naive.is_legal(arch.with_(sram_usable_frac=0.9), problem, mapping)  # of 270 bytes
+    assert naive.is_legal(arch.with_(sram_usable_frac=0.72), problem, mapping) is (dequant == "inline")  # of 216
+
+
 @pytest.mark.parametrize(("output_buffers", "latency_us"), [(2, 0.152), (1, 0.176)])
 def test_by_hand_pipeline_with_spills(output_buffers: int, latency_us: float) -> None:
     # M=4 K=4 N=2 in 2x2x2 tiles, order KMN: visits (k0,m0) (k0,m1) (k1,m0) (k1,m1). In bytes, which are ns here:
@@ -335,7 +348,7 @@ def test_by_hand_pipeline_with_spills(output_buffers: int, latency_us: float) ->
     arch = _chip(timing="pipeline", input_buffers=2, output_buffers=output_buffers, fill_drain_cycles=19)
     cost = _evaluate(arch, GemmProblem(1, 4, 4, 2), ONE_CORE, (2, 2, 2), "KMN")
     assert cost.latency_us == pytest.approx(latency_us)
-    # The counts of the overlap model: 4 steps + 4*19 cycles; A 32, B 16, C 16 bytes, and 32 twice for spills and refills
+    # Counts of the overlap model: 4 steps + 4*19 cycles; A 32, B 16, C 16 bytes, and 32 + 32 for spills and refills
     assert cost.compute_us == pytest.approx(0.080)
     assert cost.dma_us == pytest.approx(0.128)
 
