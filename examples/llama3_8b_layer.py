@@ -85,9 +85,8 @@ def main() -> None:
     """Print prefill of one prompt of 2,048 tokens, and one decode step of 16 sequences at that context."""
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False)
     evaluators = [GEMMEvaluator(load_arch(name)) for name in sys.argv[1:] or ARCHS]
-    console.print(
-        "[bold]Llama-3-8B, the GEMMs of one layer[/bold]: best mapping (split over cores, tile m x n x k, order)\n"
-    )
+    console.print("[bold]Llama-3-8B, the GEMMs of one layer[/bold]: latency, share of peak and bound of each,")
+    console.print("and its best mapping: split over cores, tile m x n x k, loop order\n")
     print_phase(console, "Prefill: 1 sequence x 2,048 tokens", layer_gemms(1, 2048, 2048), evaluators)
     print_phase(console, "Decode: 16 sequences x 1 token, context 2,048", layer_gemms(16, 1, 2048), evaluators)
     example = evaluators[0].evaluate(1, 16, HIDDEN, 2 * INTERMEDIATE)

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
         InvalidMappingError,
         InvalidOptionError,
         InvalidProblemError,
+        ModelConfigError,
         UnsupportedError,
     )
     from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
+    from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
     from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -44,6 +46,8 @@ __all__ = [
     "InvalidOptionError",
     "InvalidProblemError",
     "LoopOrder",
+    "ModelConfig",
+    "ModelConfigError",
     "MulticoreMapping",
     "MulticoreSpec",
     "Partition",
@@ -51,7 +55,10 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "list_archs",
+    "list_models",
     "load_arch",
+    "load_model",
+    "transformer_gemms",
 ]
 
 _ROOMS = {
@@ -59,6 +66,7 @@ _ROOMS = {
     "gemm_eval.dtypes": ("DType",),
     "gemm_eval.evaluate": ("GEMMEvaluator", "GEMMResult"),
     "gemm_eval.mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
+    "gemm_eval.transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
     "gemm_eval.workload": ("GemmProblem",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

@@ -75,6 +75,7 @@ class _KernelLocator(caching._CacheLocator):  # type: ignore[misc]
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._py_file = __file__  # numba names it when a function cannot be cached
 
     def get_cache_path(self) -> str:
         return str(self._folder)

@@ -10,6 +10,7 @@ The tree::
     ├── ArchError
     │   ├── ArchNotFoundError       no such preset or file (also a LookupError)
     │   └── ArchValidationError     a spec that does not hold together (also a ValueError)
+    ├── ModelConfigError            a transformer config that is missing or does not hold together (also a ValueError)
     ├── UnsupportedError            a valid GEMM that this arch has no way to run
     └── InfeasibleError             no mapping fits: demand, limit, gap, unit, levers
 """
@@ -26,6 +27,7 @@ __all__ = [
     "InvalidMappingError",
     "InvalidOptionError",
     "InvalidProblemError",
+    "ModelConfigError",
     "UnsupportedError",
 ]
 
@@ -68,6 +70,10 @@ class ArchNotFoundError(ArchError, LookupError):
 
 class ArchValidationError(ArchError, ValueError):
     """A spec that is malformed or contradicts itself; the message names file and field."""
+
+
+class ModelConfigError(GemmEvalError, ValueError):
+    """A transformer config that cannot be found or read, is malformed or contradicts itself; it names file and key."""
 
 
 class UnsupportedError(GemmEvalError):

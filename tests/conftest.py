@@ -1,4 +1,4 @@
-"""Hypothesis profiles: `default`, `nojit` (kernels as plain Python, a hundred times slower) and `deep` (for long runs)."""
+"""Hypothesis profiles: `default`, `nojit` (kernels as plain Python, slowly) and `deep` (for long runs)."""
 
 from __future__ import annotations
 

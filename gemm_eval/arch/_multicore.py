@@ -109,7 +109,9 @@ class MulticoreSpec(_Frozen):
     load_sharing: Literal["private", "multicast"] = Field(
         default="private", description="multicast: cores that need the same slice of A or B read it from DRAM once"
     )
-    noc_gb_per_s: _Positive | None = Field(default=None, description="network port of one core, each direction")
+    noc_gb_per_s: _Positive | None = Field(
+        default=None, description="port of one core: all that it loads, stores, exchanges"
+    )
     reduction: Literal["none", "dram", "noc"] = Field(
         default="dram", description="where partial C of a split K is exchanged; none: K cannot be split over cores"
     )

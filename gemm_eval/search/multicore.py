@@ -12,7 +12,7 @@ from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.mapping import enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, sram_used_bytes
 from gemm_eval.models.multicore.model import MulticoreCost, unpack_cost
-from gemm_eval.search.multicore_kernels import NUM_COUNTERS, find_top
+from gemm_eval.search.multicore_kernels import NUM_COUNTERS, find_top_overlap, find_top_pipeline
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["MAX_IDLE_CORES", "SearchCounts", "find_best", "find_best_few", "find_best_of_each_partition"]
@@ -104,6 +104,7 @@ def _run(
 ) -> tuple[list[MulticoreCost], SearchCounts]:
     counters = np.zeros(NUM_COUNTERS, np.int64)
     out = np.zeros(limit, COST_DTYPE)
+    find_top = find_top_pipeline if params["is_pipeline"][0] else find_top_overlap
     num = find_top(params, *problem.sizes, partitions, has_all_products, counters, out)
     return [unpack_cost(out[row]) for row in range(num)], SearchCounts(*counters.tolist())
 

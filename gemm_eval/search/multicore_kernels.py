@@ -30,12 +30,13 @@ from gemm_eval.models.multicore.cost_kernels import (
     sram_used_bytes,
 )
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, store_bits
+from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
 
-__all__ = ["COST_DTYPE", "NUM_COUNTERS", "find_top"]
+__all__ = ["COST_DTYPE", "NUM_COUNTERS", "find_top_overlap", "find_top_pipeline"]
 
 # Columns of the counters that a search returns.
 NUM_COUNTERS = 5
-_CANDIDATES, _REFUSED_SRAM, _PARTITIONS, _BOUNDED, _DUPLICATES = range(NUM_COUNTERS)
+_CANDIDATES, _REFUSED_SRAM, _PARTITIONS, _BOUNDED, _DROPPED = range(NUM_COUNTERS)
 
 # Columns of a key: the two floats of `keys_f`, then the integers of `keys_i`, in the order of comparison.
 _KEY_INTS = 8  # active_cores, visits, sram_used_bytes, partition rank, loop order, tile_m, tile_n, tile_k
@@ -47,6 +48,7 @@ class _Best(NamedTuple):
     keys_f: Any  # float64 [limit, 2]: latency_us, busiest_core_bytes
     keys_i: Any  # int64 [limit, _KEY_INTS]
     num: Any  # int64 [1]: how many rows are filled
+    key: Any  # int64 [_KEY_INTS]: the candidate at hand
     counters: Any  # int64 [NUM_COUNTERS]
 
 
@@ -78,7 +80,7 @@ _BOUND_SLACK = 1e-12
 
 @kernel
 def _bound_of(p: Any, blk: Block) -> _Bound:
-    once = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, blk.m, blk.n, blk.k, 0, 1, 1, 1, 1, 1, 1, True)
+    once = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, 1, 1, 1, 1, 1, 1, -1.0)
     b = blk.g * blk.k * blk.n * p["b_bits"] / 8.0
     scale_row = 0.0
     if p["is_quantized"]:
@@ -171,28 +173,23 @@ def _may_enter(best: _Best, latency_us: float, busiest_bytes: float) -> bool:
 
 
 @kernel
-def _offer(
-    best: _Best, latency_us: float, busiest_bytes: float, active: int, visits: int, sram: int, rank: int, order: int,
-    tile_m: int, tile_n: int, tile_k: int,
-) -> None:  # fmt: skip
-    """Insert a candidate at its place among the best, if it has one."""
+def _offer(best: _Best, latency_us: float, busiest_bytes: float) -> None:
+    """Insert the candidate whose integers are in `best.key` at its place among the best, if it has one."""
     limit = best.keys_f.shape[0]
     row = best.num[0]
-    key = (active, visits, sram, rank, order, tile_m, tile_n, tile_k)
     while row > 0:  # find the first row from the end that is not worse
-        other_f = best.keys_f[row - 1]
-        if latency_us > other_f[0]:
+        other_us = best.keys_f[row - 1, 0]
+        other_bytes = best.keys_f[row - 1, 1]
+        if latency_us > other_us:
             break
-        if latency_us == other_f[0]:
-            if busiest_bytes > other_f[1]:
+        if latency_us == other_us:
+            if busiest_bytes > other_bytes:
                 break
-            if busiest_bytes == other_f[1]:
-                is_smaller = False
-                for i in range(_KEY_INTS):
-                    if key[i] != best.keys_i[row - 1, i]:
-                        is_smaller = key[i] < best.keys_i[row - 1, i]
-                        break
-                if not is_smaller:
+            if busiest_bytes == other_bytes:
+                i = 0
+                while i < _KEY_INTS - 1 and best.key[i] == best.keys_i[row - 1, i]:
+                    i += 1
+                if best.key[i] >= best.keys_i[row - 1, i]:
                     break
         row -= 1
     if row >= limit:
@@ -200,12 +197,14 @@ def _offer(
     if best.num[0] < limit:
         best.num[0] += 1
     for later in range(best.num[0] - 1, row, -1):
-        best.keys_f[later] = best.keys_f[later - 1]
-        best.keys_i[later] = best.keys_i[later - 1]
+        best.keys_f[later, 0] = best.keys_f[later - 1, 0]
+        best.keys_f[later, 1] = best.keys_f[later - 1, 1]
+        for i in range(_KEY_INTS):
+            best.keys_i[later, i] = best.keys_i[later - 1, i]
     best.keys_f[row, 0] = latency_us
     best.keys_f[row, 1] = busiest_bytes
     for i in range(_KEY_INTS):
-        best.keys_i[row, i] = key[i]
+        best.keys_i[row, i] = best.key[i]
 
 
 @kernel
@@ -232,20 +231,23 @@ def _max_units_k(p: Any, blk: Block, tile_m: int, tile_n: int, units_k: int) -> 
 @kernel
 def _try(
     p: Any, blk: Block, best: _Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
-    T_m: int, T_n: int, T_k: int,
+    T_m: int, T_n: int, T_k: int, pipeline_us: float,
 ) -> None:  # fmt: skip
     """Cost one candidate that fits in SRAM, and offer it."""
     best.counters[_CANDIDATES] += 1
     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-    cost = core_cost(
-        p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order, T_m, T_n, T_k, f_a, f_b, f_c, False
-    )
+    cost = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us)
     if _may_enter(best, cost.latency_us, cost.busiest_bytes):
-        sram = sram_used_bytes(p, tile_m, tile_n, tile_k)
-        _offer(
-            best, cost.latency_us, cost.busiest_bytes, blk.active_cores, cost.visits, sram, rank, order,
-            tile_m, tile_n, tile_k,
-        )  # fmt: skip
+        key = best.key
+        key[0] = blk.active_cores
+        key[1] = cost.visits
+        key[2] = sram_used_bytes(p, tile_m, tile_n, tile_k)
+        key[3] = rank
+        key[4] = order
+        key[5] = tile_m
+        key[6] = tile_n
+        key[7] = tile_k
+        _offer(best, cost.latency_us, cost.busiest_bytes)
 
 
 @kernel
@@ -288,7 +290,17 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> No
                         continue
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
                     if _quick_bound_us(p, q, f_a, f_b, f_c, T_k, blk.g * T_m * T_n * T_k) <= _worst_us(best):
-                        _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+                        _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, 0.0)
+
+
+@kernel
+def _try_pipeline(
+    p: Any, blk: Block, best: _Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
+    T_m: int, T_n: int, T_k: int,
+) -> None:  # fmt: skip
+    """Cost one candidate that fits in SRAM under pipeline timing, and offer it."""
+    main_us = pipeline_main_us(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
+    _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, main_us)
 
 
 @kernel
@@ -320,10 +332,7 @@ def _pipeline_bound_us(
 
 @kernel
 def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_full: bool) -> None:
-    """All candidates of one partition under pipeline timing; with `is_full` off only the smallest tile of each class.
-
-    The short pass comes first over all partitions, to make the bounds of the full pass bite.
-    """
+    """All candidates of one partition under pipeline timing; unless `is_full`, only the smallest tile of each class."""
     unit_m = p["cube_m"]
     unit_n = p["cube_n"]
     unit_k = p["unit_k"]
@@ -368,7 +377,7 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
                             p, blk, q, rank, best, order, T_m, T_n, T_k, low_m, top_m, low_n, top_n, low_k, top_k
                         )
                     elif sram_used_bytes(p, tile_m, tile_n, tile_k) <= limit:
-                        _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+                        _try_pipeline(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
                     else:
                         best.counters[_REFUSED_SRAM] += 1
                 top_k = low_k - 1
@@ -403,7 +412,7 @@ def _search_class(
                     break
                 last_k = units_k
                 if units_m > low_m or units_n > low_n or units_k > low_k:
-                    _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
+                    _try_pipeline(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
             if last_k < low_k:  # not even the smallest tile_k: no larger tile_n either
                 if units_n == low_n:
                     return
@@ -411,77 +420,175 @@ def _search_class(
 
 
 @kernel
-def _is_duplicate(blk: Block, P_G: int, P_M: int, P_N: int, P_K: int) -> bool:
-    """Whether a smaller partition, earlier in rank, gives the same blocks to the same number of cores."""
-    return blk.E_G != P_G or blk.E_M != P_M or blk.E_N != P_N or blk.E_K != P_K
+def _mark_tight(marks: Any, size: int, q: int) -> None:
+    """Mark each P that gives every one of its P parts some of `size`, cut in multiples of `q`.
+
+    Another P cuts the same parts as the number of its parts that get something, which comes earlier in rank.
+    """
+    units = ceil_div(size, q)
+    for parts in range(1, marks.shape[0]):
+        marks[parts] = ceil_div(units, ceil_div(units, parts)) == parts
+
+
+@kernel
+def _fill_floors(p: Any, floors: Any, G: int, M: int, K: int, N: int) -> None:
+    """Latency that no partition into that many parts beats: all work and all compulsory traffic, evenly spread."""
+    whole = block_of(p, G, M, K, N, 1, 1, 1, 1)
+    q = _bound_of(p, whole)
+    bytes_ = q.a + q.b + q.scale_row + G * M * N * p["c_bits"] / 8.0
+    for parts in range(1, floors.shape[0]):
+        share = p["dram_bytes_per_us"] / (parts if p["is_fair"] else p["num_cores"])
+        dma_us = bytes_ / parts / min(share, p["dram_core_limit_bytes_per_us"])
+        compute_us = q.step_us / parts
+        main_us = max(compute_us, dma_us) + q.unhidden_frac * min(compute_us, dma_us)
+        floors[parts] = (p["launch_us"] + main_us) * (1.0 - _BOUND_SLACK)
+
+
+@kernel
+def _partition_bound(p: Any, blk: Block) -> tuple[float, float]:
+    """Latency and bytes that no tile and loop order of a partition beats: everything moves once, nothing waits."""
+    cost = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, 1, 1, 1, 1, 1, 1, -1.0)
+    return cost.latency_us, cost.busiest_bytes
+
+
+@kernel
+def _plan_partitions(
+    p: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, ranks: Any, floors: Any,
+    counters: Any,
+) -> int:  # fmt: skip
+    """Choose which partitions deserve a look, in which order.
+
+    Args:
+        ranks: int64 [num_partitions], filled with their ranks: first the one with the lowest bound, since most of the
+            others then fall to a bound at once, the rest as they come.
+        floors: float64 [num_partitions], filled with a latency floor for each entry of `ranks`.
+
+    Returns:
+        How many there are.
+    """
+    num_cores = p["num_cores"]
+    tight = np.ones((4, num_cores + 1), np.bool_)
+    if has_all_products:
+        _mark_tight(tight[0], G, 1)
+        _mark_tight(tight[1], M, 1)
+        _mark_tight(tight[2], N, 1)
+        _mark_tight(tight[3], K, max(p["group_size"], 1))
+    floor_of_product = np.empty(num_cores + 1, np.float64)
+    _fill_floors(p, floor_of_product, G, M, K, N)
+    counters[_PARTITIONS] = partitions.shape[0]
+    num = 0
+    first = 0
+    first_us = np.inf
+    for rank in range(partitions.shape[0]):
+        P_G = partitions[rank, 0]
+        P_M = partitions[rank, 1]
+        P_N = partitions[rank, 2]
+        P_K = partitions[rank, 3]
+        if not (tight[0, P_G] and tight[1, P_M] and tight[2, P_N] and tight[3, P_K]):
+            continue
+        floor_us = floor_of_product[P_G * P_M * P_N * P_K]
+        if floor_us < first_us or (P_K > 1 and p["reduction"] == 0):
+            blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+            if blk.E_K > 1 and p["reduction"] == 0:
+                continue
+            bound_us, _ = _partition_bound(p, blk)
+            if bound_us < first_us:
+                first_us = bound_us
+                first = num
+        ranks[num] = rank
+        floors[num] = floor_us
+        num += 1
+    counters[_DROPPED] = partitions.shape[0] - num
+    if num > 0:
+        ranks[0], ranks[first] = ranks[first], ranks[0]
+        floors[0], floors[first] = floors[first], floors[0]
+    return num
+
+
+@kernel
+def _block_of_rank(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rank: int) -> Block:
+    return block_of(
+        p, G, M, K, N, partitions[rank, 0], partitions[rank, 1], partitions[rank, 2], partitions[rank, 3]
+    )  # fmt: skip
+
+
+@kernel
+def _new_best(limit: int, counters: Any) -> _Best:
+    return _Best(
+        np.empty((limit, 2), np.float64),
+        np.empty((limit, _KEY_INTS), np.int64),
+        np.zeros(1, np.int64),
+        np.empty(_KEY_INTS, np.int64),
+        counters,
+    )
+
+
+@kernel
+def _write(p: Any, G: int, M: int, K: int, N: int, partitions: Any, best: _Best, out: Any) -> int:
+    for row in range(best.num[0]):
+        key = best.keys_i[row]
+        P_G, P_M, P_N, P_K = partitions[key[3]]
+        evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
+    return best.num[0]
 
 
 @entry_point
-def find_top(
+def find_top_overlap(
     params: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, counters: Any, out: Any
 ) -> int:
-    """Find the best candidates over all partitions, tiles and loop orders.
+    """Find the best candidates over all partitions, tiles and loop orders, under overlap timing.
 
     Args:
         params: array [1] of PARAMS_DTYPE.
         G, M, K, N: sizes of the problem.
         partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
-        has_all_products: the list holds every product up to num_cores, so duplicates can be skipped.
-        counters: int64 [NUM_COUNTERS], filled.
+        has_all_products: the list holds every product up to num_cores, so that duplicates can be dropped.
+        counters: int64 [NUM_COUNTERS], zeros; filled.
         out: array [limit] of COST_DTYPE, filled with the best, best first.
 
     Returns:
         Number of records filled: 0 if nothing fits, fewer than `limit` if there are fewer candidates.
     """
     p = params[0]
-    limit = out.shape[0]
-    num_partitions = partitions.shape[0]
-    best = _Best(
-        np.empty((limit, 2), np.float64), np.empty((limit, _KEY_INTS), np.int64), np.zeros(1, np.int64), counters
-    )
-    bound_us = np.full(num_partitions, np.inf)
-    bound_bytes = np.full(num_partitions, np.inf)
-    first = -1
-    for rank in range(num_partitions):
-        P_G, P_M, P_N, P_K = partitions[rank]
-        counters[_PARTITIONS] += 1
-        blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
-        if (has_all_products and _is_duplicate(blk, P_G, P_M, P_N, P_K)) or (blk.E_K > 1 and p["reduction"] == 0):
-            counters[_DUPLICATES] += 1
-            continue
-        cost = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, blk.m, blk.n, blk.k, 0, 1, 1, 1, 1, 1, 1, True)
-        bound_us[rank] = cost.latency_us
-        bound_bytes[rank] = cost.busiest_bytes
-        if (
-            first < 0
-            or cost.latency_us < bound_us[first]
-            or (cost.latency_us == bound_us[first] and cost.busiest_bytes < bound_bytes[first])
-        ):
-            first = rank
-    if first < 0:
-        return 0
-
-    num_passes = 2 if p["is_pipeline"] else 1
-    for pass_ in range(num_passes):
-        # The partition with the lowest bound comes first, then the rest by rank: most fall to the bound at once.
-        for turn in range(-1, num_partitions):
-            rank = first if turn < 0 else turn
-            if turn == first or bound_us[rank] == np.inf:
+    ranks = np.empty(partitions.shape[0], np.int64)
+    floors = np.empty(partitions.shape[0], np.float64)
+    num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
+    best = _new_best(out.shape[0], counters)
+    worst_us = np.inf
+    for turn in range(num):
+        if floors[turn] <= worst_us:
+            blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
+            bound_us, bound_bytes = _partition_bound(p, blk)
+            if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
+                _search_overlap(p, blk, _bound_of(p, blk), ranks[turn], best)
+                worst_us = _worst_us(best)
                 continue
-            if not _may_enter(best, bound_us[rank], bound_bytes[rank]):
-                if pass_ == num_passes - 1:
-                    counters[_BOUNDED] += 1
-                continue
-            P_G, P_M, P_N, P_K = partitions[rank]
-            blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
-            q = _bound_of(p, blk)
-            if p["is_pipeline"]:
-                _search_pipeline(p, blk, q, rank, best, pass_ == 1)
-            else:
-                _search_overlap(p, blk, q, rank, best)
+        counters[_BOUNDED] += 1
+    return _write(p, G, M, K, N, partitions, best, out)
 
-    for row in range(best.num[0]):
-        key = best.keys_i[row]
-        P_G, P_M, P_N, P_K = partitions[key[3]]
-        evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
-    return best.num[0]
+
+@entry_point
+def find_top_pipeline(
+    params: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, counters: Any, out: Any
+) -> int:
+    """Find the best candidates under pipeline timing; otherwise as `find_top_overlap`.
+
+    A first pass tries the smallest tile of each class, which makes the bounds of the second bite.
+    """
+    p = params[0]
+    ranks = np.empty(partitions.shape[0], np.int64)
+    floors = np.empty(partitions.shape[0], np.float64)
+    num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
+    best = _new_best(out.shape[0], counters)
+    worst_us = np.inf
+    for pass_ in range(2):
+        for turn in range(num):
+            if floors[turn] <= worst_us:
+                blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
+                bound_us, bound_bytes = _partition_bound(p, blk)
+                if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
+                    _search_pipeline(p, blk, _bound_of(p, blk), ranks[turn], best, pass_ == 1)
+                    worst_us = _worst_us(best)
+                    continue
+            counters[_BOUNDED] += pass_
+    return _write(p, G, M, K, N, partitions, best, out)

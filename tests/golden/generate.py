@@ -34,6 +34,10 @@ _SHAPES = (
     (1, 127, 1009, 4093),
     (1, 33, 7, 5),
 )
+_COLUMNS = (
+    *("arch", "dtype", "G", "M", "K", "N", "latency_us", "dram_bytes", "bound"),
+    *("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order"),
+)
 _DTYPES = (None, "w4a16", "int8")
 
 
@@ -41,10 +45,7 @@ def golden_text() -> str:
     """Return the golden file's content as the code computes it now; floats in full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["arch", "dtype", "G", "M", "K", "N", "latency_us", "dram_bytes", "bound", "P_G", "P_M", "P_N", "P_K"]
-        + ["tile_m", "tile_n", "tile_k", "loop_order"]
-    )
+    writer.writerow(_COLUMNS)
     for name in list_archs():
         evaluator = GEMMEvaluator(load_arch(name))
         for dtype in _DTYPES:

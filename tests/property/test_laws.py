@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gemm_eval import GEMMEvaluator, GEMMResult, GemmProblem, InfeasibleError, MulticoreSpec
+from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InfeasibleError, MulticoreSpec
 from tests import strategies
 
 

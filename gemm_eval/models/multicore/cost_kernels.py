@@ -116,13 +116,13 @@ def sram_used_bytes(p: Any, tile_m: int, tile_n: int, tile_k: int) -> int:
 
 @kernel
 def core_cost(
-    p: Any, blk: Block, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int,
-    T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int, is_bound: bool,
+    p: Any, blk: Block, g: int, m: int, n: int, k: int, T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int,
+    pipeline_us: float,
 ) -> CoreCost:  # fmt: skip
     """Cost of one core with block (g, m, n, k), which is that of `blk` or, at the edge, smaller.
 
-    Trip counts and factors are given apart from the tile, so that a search can ask for the bound in which every operand
-    is loaded once (`is_bound`: the pipeline then counts as perfectly overlapped, which it can approach but not beat).
+    Trip counts and reload factors are given, so that a search can ask for the bound in which every operand moves once.
+    `pipeline_us` is the main loop's time under pipeline timing; negative asks for a bound on it, perfect overlap.
     """
     # what moves
     a_bytes = bytes_of(g * m * k * f_a, p["a_bits"])
@@ -176,12 +176,12 @@ def core_cost(
 
     if not p["is_pipeline"]:
         main_us = max(compute_us, dma_us) + (1.0 - p["overlap_frac"]) * min(compute_us, dma_us)
-    elif is_bound:
+    elif pipeline_us < 0.0:
         # the pipeline counts unrounded bytes and adds up step by step: stay below both roundings
         rounding_us = 8.0 / blk.dram_share + 8.0 / p["noc_bytes_per_us"]
         main_us = max(compute_us, dma_us - rounding_us) * (1.0 - 1e-9)
     else:
-        main_us = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order)
+        main_us = pipeline_us
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
     return CoreCost(
         latency_us, blk.active_cores * (charged + red_dram_bytes), visits,
@@ -229,9 +229,10 @@ def evaluate_into(
                     T_n = ceil_div(n, tile_n)
                     T_k = ceil_div(k, tile_k)
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    cost = core_cost(
-                        p, blk, g, m, n, k, tile_m, tile_n, tile_k, order, T_m, T_n, T_k, f_a, f_b, f_c, False
-                    )
+                    pipeline_us = 0.0
+                    if p["is_pipeline"]:
+                        pipeline_us = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order)
+                    cost = core_cost(p, blk, g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us)
                     if cost.latency_us > slowest_us:
                         slowest_us = cost.latency_us
                         _fill_times(p, blk, cost, out)

@@ -1,0 +1,85 @@
+"""The application: its commands, and the one place where errors become a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gemm_eval.cli import _arch, _gemm
+from gemm_eval.cli._options import EXIT_CODES
+from gemm_eval.errors import GemmEvalError, InfeasibleError, UnsupportedError
+
+__all__ = ["EXIT_INPUT", "EXIT_NO_ANSWER", "app"]
+
+EXIT_INPUT = 2
+EXIT_NO_ANSWER = 3
+
+# A size such as -4 is no option: it reaches the library, which says what sizes may be.
+_GEMM_SETTINGS = {"ignore_unknown_options": True}
+
+
+class _Group(TyperGroup):
+    """Turns errors of the library and of the command line into one line and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """Run and exit; see `EXIT_CODES`. Any exception that is not ours is a bug and goes through."""
+        given = list(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(given, *rest, **extra)
+        except GemmEvalError as error:
+            _say_error(type(error).__name__, str(error), is_json="--json" in given)
+            code = EXIT_NO_ANSWER if isinstance(error, InfeasibleError | UnsupportedError) else EXIT_INPUT
+        except Exception as error:
+            # typer brings its own copy of click, or not, depending on its version: no class to catch by name
+            if not hasattr(error, "format_message"):
+                raise
+            if type(error).__name__ != "NoArgsIsHelpError":  # whose help typer has printed already
+                command = getattr(getattr(error, "ctx", None), "command_path", "gemm-eval")
+                message = f"{error.format_message().rstrip('.')}; see {command} --help"
+                _say_error("UsageError", message, is_json="--json" in given)
+            code = EXIT_INPUT
+        sys.exit(code or 0)
+
+
+def _say_error(kind: str, message: str, *, is_json: bool) -> None:
+    line = " ".join(message.split())
+    document = json.dumps({"error": {"type": kind, "message": line}})
+    sys.stderr.write((document if is_json else f"error: {line}") + "\n")
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help="Analytical cost model for GEMM: the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] on an accelerator, its "
+    "latency, and why.",
+    epilog=EXIT_CODES,
+)
+for _command in (_gemm.evaluate, _gemm.top):
+    app.command(no_args_is_help=True, context_settings=_GEMM_SETTINGS, epilog=EXIT_CODES)(_command)
+app.add_typer(_arch.app, name="arch")
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from gemm_eval import __version__
+
+        typer.echo(f"gemm-eval {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Hold the options of `gemm-eval` itself."""

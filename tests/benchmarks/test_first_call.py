@@ -1,0 +1,42 @@
+"""What a user waits for: the import, the first call of a process, the first call ever on a machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_FIRST_CALL = """
+from gemm_eval import GEMMEvaluator, load_arch
+GEMMEvaluator(load_arch("demo-8core")).evaluate(1, 4096, 4096, 4096)
+"""
+
+
+def _run(code: str, cache_dir: Path) -> str:
+    environment = os.environ | {"GEMM_EVAL_CACHE_DIR": str(cache_dir)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return done.stderr
+
+
+@pytest.mark.benchmark(group="a fresh process, whole")
+class TestFreshProcess:
+    def test_python_alone(self, benchmark: Any, tmp_path: Path) -> None:
+        benchmark.pedantic(_run, ("pass", tmp_path), rounds=5, warmup_rounds=1)
+
+    def test_import_gemm_eval(self, benchmark: Any, tmp_path: Path) -> None:
+        benchmark.pedantic(_run, ("import gemm_eval", tmp_path), rounds=5, warmup_rounds=1)
+
+    @pytest.mark.slow
+    def test_first_call_with_kernels_on_disk(self, benchmark: Any, tmp_path: Path) -> None:
+        _run(_FIRST_CALL, tmp_path)
+        said = benchmark.pedantic(_run, (_FIRST_CALL, tmp_path), rounds=5, warmup_rounds=1)
+        assert said == ""
+
+    @pytest.mark.slow
+    def test_first_call_ever(self, benchmark: Any, tmp_path: Path) -> None:
+        said = benchmark.pedantic(_run, (_FIRST_CALL, tmp_path), rounds=1)
+        assert "compiling" in said

@@ -1,0 +1,308 @@
+"""`MulticoreSpec`: frozen, strict, consistent, and what `with_` does."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from gemm_eval import ArchValidationError, MulticoreSpec, load_arch
+from gemm_eval.arch import Provenance, ProvenanceKind, Published
+from gemm_eval.dtypes import DType
+
+DEMO = load_arch("demo-8core")
+TABLES = [name for name in MulticoreSpec.model_fields if isinstance(getattr(DEMO, name), dict)]
+MINIMAL: dict[str, Any] = {
+    "name": "mine",
+    "num_cores": 4,
+    "frequency_ghz": 1.5,
+    "cube_m": 16,
+    "cube_k": 32,
+    "cube_n": 8,
+    "cube_steps_per_cycle": {"fp16": 1.0},
+    "sram_bytes": 1 << 20,
+    "dram_gb_per_s": 100.0,
+    "reduction": "none",
+}
+# field -> (smallest, largest) allowed value, and values just outside
+INT_BOUNDS = {
+    "num_cores": (1, 1 << 20),
+    "cube_m": (1, 1 << 16),
+    "cube_k": (1, 1 << 16),
+    "cube_n": (1, 1 << 16),
+    "fill_drain_cycles": (0, 1 << 30),
+    "sram_bytes": (1, 1 << 50),
+    "input_buffers": (1, 2),
+    "output_buffers": (1, 2),
+    "lane_num": (1, 1 << 16),
+    "align_bytes": (1, 1 << 16),
+}
+POSITIVE = ["frequency_ghz", "dram_gb_per_s", "dram_core_limit_gb_per_s", "noc_gb_per_s", "vector_ops_per_cycle",
+            "dequant_ops_per_elem", "area_mm2", "tdp_w"]  # fmt: skip
+NON_NEGATIVE = ["launch_us", "static_w", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte"]
+FRACS = ["sram_usable_frac", "dram_efficiency_frac"]
+FLOATS = [*POSITIVE, *NON_NEGATIVE, *FRACS, "overlap_frac"]
+NO_FLOAT = [math.nan, math.inf, -math.inf, True, "1.0", [1.0], {}, 1j, 10**400]
+
+
+def minimal(**changes: Any) -> MulticoreSpec:
+    return MulticoreSpec(**(MINIMAL | changes))
+
+
+@pytest.mark.parametrize("field", MulticoreSpec.model_fields)
+def test_fields_cannot_be_assigned_or_deleted(field: str) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(DEMO, field, getattr(DEMO, field))
+    with pytest.raises(ValidationError, match="frozen"):
+        delattr(DEMO, field)
+
+
+@pytest.mark.parametrize("field", TABLES)
+def test_tables_cannot_be_changed(field: str) -> None:
+    table = getattr(DEMO, field)
+    key = next(iter(table), "new")
+    before = dict(table)
+    attempts = {
+        "set": lambda: table.__setitem__(key, 9),
+        "delete": lambda: table.__delitem__(key),
+        "update": lambda: table.update({key: 9}),
+        "or": lambda: table.__ior__({key: 9}),
+        "pop": lambda: table.pop(key),
+        "popitem": lambda: table.popitem(),
+        "setdefault": lambda: table.setdefault("new", 9),
+        "clear": lambda: table.clear(),
+    }
+    for attempt in attempts.values():
+        with pytest.raises(TypeError, match="frozen"):
+            attempt()
+    assert dict(getattr(DEMO, field)) == before
+
+
+def test_tables_are_cut_off_from_what_built_them() -> None:
+    rates = {"fp16": 1.0}
+    spec = minimal(cube_steps_per_cycle=rates)
+    rates["fp16"] = 9.0
+
+    assert spec.cube_steps_per_cycle == {"fp16": 1.0}
+
+
+def test_published_is_frozen_too() -> None:
+    published = Published.model_validate({"peak_tflop_per_s": {"fp16": 1.0}, "source": "a sheet"})
+
+    with pytest.raises(ValidationError, match="frozen"):
+        published.source = "another"
+    with pytest.raises(TypeError):
+        published.peak_tflop_per_s[DType.FP16] = 9.0  # type: ignore[index]
+
+
+def test_value_semantics() -> None:
+    again = load_arch("demo-8core")
+
+    assert again == DEMO
+    assert hash(again) == hash(DEMO)
+    assert DEMO.with_() == DEMO
+    assert DEMO.with_(num_cores=9) != DEMO
+    assert pickle.loads(pickle.dumps(DEMO)) == DEMO
+    assert copy.deepcopy(DEMO) == DEMO
+    assert MulticoreSpec.model_validate_json(DEMO.model_dump_json()) == DEMO
+    assert MulticoreSpec.model_validate(DEMO.model_dump()) == DEMO
+    with pytest.raises(TypeError):
+        pickle.loads(pickle.dumps(DEMO)).cube_steps_per_cycle.clear()
+
+
+def test_minimal_spec_in_memory() -> None:
+    spec = minimal()
+
+    assert spec.default_dtype is DType.FP16
+    assert spec.sram_usable_bytes == 1 << 20
+    assert spec.provenance == {}
+
+
+@pytest.mark.parametrize("field", [field for field in MINIMAL if field not in ("name", "reduction")])
+def test_what_has_no_default_must_be_given(field: str) -> None:
+    with pytest.raises(ValidationError, match=field):
+        MulticoreSpec(**{key: value for key, value in MINIMAL.items() if key != field})
+
+
+@pytest.mark.parametrize("field", INT_BOUNDS)
+def test_integer_field(field: str) -> None:
+    low, high = INT_BOUNDS[field]
+    for good in (low, high, np.int64(high), np.uint64(low)):
+        value = getattr(DEMO.with_(**{field: good}), field)
+        assert value == good
+        assert type(value) is int
+    for bad in (
+        low - 1,
+        high + 1,
+        -1,
+        10**400,
+        float(low),
+        1.5,
+        math.nan,
+        True,
+        "1",
+        None,
+        [1],
+        np.float64(1),
+        np.True_,
+    ):
+        with pytest.raises(ArchValidationError, match=rf"^{field} must be .*got .*: {field}\)$"):
+            DEMO.with_(**{field: bad})
+
+
+@pytest.mark.parametrize("field", FLOATS)
+def test_float_field(field: str) -> None:
+    for good in (1.0, 1, 0.25, np.float64(0.5), np.float32(0.5), np.int64(1)):
+        value = getattr(DEMO.with_(**{field: good}), field)
+        assert value == good
+        assert type(value) is float
+    bad_values: list[Any] = [*NO_FLOAT, -1.0, -1e-300, np.float64("nan"), np.True_]
+    bad_values += [1.0000001] if field in FRACS or field == "overlap_frac" else [1.0000001e15]
+    bad_values += [0.0, 0] if field in POSITIVE or field in FRACS else []
+    for bad in bad_values:
+        with pytest.raises(ArchValidationError, match=rf"^{field} must be .*got .*: {field}\)$"):
+            DEMO.with_(**{field: bad})
+
+
+@pytest.mark.parametrize("field", [*NON_NEGATIVE, "overlap_frac"])
+def test_zero_is_a_value(field: str) -> None:
+    assert getattr(DEMO.with_(**{field: 0}), field) == 0.0
+
+
+@pytest.mark.parametrize("field", ["frequency_ghz", "dram_gb_per_s", "noc_gb_per_s", "sram_usable_frac"])
+def test_denormal_speeds_are_refused(field: str) -> None:
+    """They overflow to infinite times, which no search can compare."""
+    with pytest.raises(ArchValidationError, match=f"^{field} must be"):
+        DEMO.with_(**{field: 5e-324})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"default_dtype": "tf32"}, "default_dtype tf32 must have an entry in cube_steps_per_cycle"),
+        ({"default_dtype": "fp12"}, "^default_dtype must be"),
+        ({"cube_steps_per_cycle": {}}, "^cube_steps_per_cycle must"),
+        ({"cube_steps_per_cycle": {"fp16": 1.0, "int32": 1.0}}, "int32 is an accumulator type"),
+        ({"cube_steps_per_cycle": {"fp12": 1.0}}, r"^cube_steps_per_cycle.fp12 must be 'fp32'"),
+        ({"cube_steps_per_cycle": {"fp16": 0.0}}, r"^cube_steps_per_cycle.fp16 must be > 0"),
+        ({"cube_steps_per_cycle": {"fp16": math.nan}}, r"^cube_steps_per_cycle.fp16 must be a finite number"),
+        ({"cube_steps_per_cycle": [("fp16", 1.0)]}, "^cube_steps_per_cycle must be"),
+        ({"cube_k_by_dtype": {"int8": 64}}, "cube_k_by_dtype: int8 must have an entry in cube_steps_per_cycle"),
+        ({"cube_k_by_dtype": {"fp16": 0}}, r"^cube_k_by_dtype.fp16 must be >= 1"),
+        ({"mac_pj": {"fp16": -1.0}}, r"^mac_pj.fp16 must be >= 0"),
+        ({"timing": "pipeline", "input_buffers": 1}, "timing pipeline needs input_buffers 2"),
+        ({"timing": "magic"}, "^timing must be 'overlap' or 'pipeline', got 'magic'"),
+        ({"load_sharing": "multicast"}, "load_sharing multicast needs noc_gb_per_s"),
+        ({"load_sharing": "broadcast"}, "^load_sharing must be"),
+        ({"dram_sharing": None}, "^dram_sharing must be"),
+        ({"reduction": "noc", "vector_ops_per_cycle": 1.0}, "reduction noc needs noc_gb_per_s"),
+        ({"reduction": "dram"}, "reduction dram needs vector_ops_per_cycle"),
+        ({"reduction": "noc", "noc_gb_per_s": 1.0}, "reduction noc needs vector_ops_per_cycle"),
+        ({"dequant": "vector", "vector_ops_per_cycle": 1.0}, "dequant vector needs .*dequant_ops_per_elem"),
+        ({"dequant": "vector", "dequant_ops_per_elem": 1.0}, "dequant vector needs vector_ops_per_cycle"),
+        ({"vector_is_concurrent": 1}, "^vector_is_concurrent must be"),
+        ({"name": "a b"}, "^name must"),
+        ({"name": "../x"}, "^name must"),
+        ({"name": "a\n"}, "^name must"),
+        ({"name": ""}, "^name must"),
+        ({"name": "x" * 65}, "^name must"),
+        ({"notes": "x" * 4001}, "^notes must"),
+        ({"type": "gpu"}, "^type must be 'multicore'"),
+        ({"num_core": 3}, "^num_core is not a field, did you mean num_cores?"),
+        ({"sram": 3}, "^sram is not a field"),
+        ({"provenance": {"num_cores": {"kind": "guess", "source": "x"}}}, r"^provenance.num_cores.kind must be"),
+        ({"provenance": {"num_cores": {"kind": "spec", "source": ""}}}, r"^provenance.num_cores.source must"),
+        ({"published": {"source": "x", "sram_bytes": 0}}, r"^published.sram_bytes must be >= 1"),
+    ],
+)  # fmt: skip
+def test_rule(changes: dict[str, Any], message: str) -> None:
+    """Direct construction and `with_` refuse the same; `with_` names origin and field, in the library's own words."""
+    with pytest.raises(ValidationError):
+        minimal(**changes)
+    with pytest.raises(ArchValidationError, match=message) as caught:
+        minimal().with_(**changes)
+    assert "mine.with_" in str(caught.value)
+    assert "pydantic" not in str(caught.value)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(ArchValidationError, match=r"num_cores must be .*; .*cube_m must be "):
+        DEMO.with_(num_cores=0, cube_m=0)
+
+
+def test_long_input_is_cut_in_messages() -> None:
+    with pytest.raises(ArchValidationError) as caught:
+        DEMO.with_(num_cores="x" * 10_000)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_number_too_long_to_print_is_refused() -> None:
+    with pytest.raises(ArchValidationError, match="num_cores"):
+        DEMO.with_(num_cores=10**5000)
+
+
+def test_with_updates_provenance_and_keeps_the_rest() -> None:
+    changed = DEMO.with_(num_cores=np.int64(16), cube_k_by_dtype={"int8": np.int64(64)})
+
+    assert changed.num_cores == 16
+    assert changed.cube_k_by_dtype == {"int8": 64}
+    assert changed.provenance["num_cores"] == Provenance(kind=ProvenanceKind.ASSUMED, source="changed by with_")
+    assert changed.provenance["cube_k_by_dtype"].kind == "assumed"
+    assert not [key for key in changed.provenance if key.startswith("cube_k_by_dtype.")]
+    assert changed.provenance["sram_bytes"] == DEMO.provenance["sram_bytes"]
+    assert DEMO.num_cores == 8
+
+
+def test_with_takes_the_provenance_that_is_given() -> None:
+    entry = Provenance(kind=ProvenanceKind.MEASURED, source="our own board, May")
+    changed = DEMO.with_(launch_us=1.5, provenance={**DEMO.provenance, "launch_us": entry})
+
+    assert changed.provenance["launch_us"] == entry
+    assert "provenance" not in changed.provenance
+
+
+def test_with_drops_published_figures_of_the_other_chip() -> None:
+    chip = load_arch("sg2260e")
+
+    assert chip.published is not None
+    assert chip.with_().published == chip.published
+    assert chip.with_(num_cores=8).published is None
+    assert chip.with_(num_cores=8, published=chip.published).published == chip.published
+
+
+def test_peak_arithmetic() -> None:
+    spec = minimal(
+        cube_steps_per_cycle={"fp16": 0.5, "int8": 2.0}, cube_k_by_dtype={"int8": 64}, num_cores=3, frequency_ghz=2.0
+    )
+
+    # 2 FLOP x 16*32*8 MAC x 0.5 steps a cycle x 3 cores x 2 GHz
+    assert spec.peak_tflop_per_s() == pytest.approx(2 * 16 * 32 * 8 * 0.5 * 3 * 2.0e9 / 1e12)
+    assert (
+        spec.peak_tflop_per_s("int8")
+        == spec.peak_tflop_per_s(DType.INT8)
+        == pytest.approx(2 * 16 * 64 * 8 * 12e9 / 1e12)
+    )
+    assert spec.cube_k_of(DType.INT8) == 64
+    assert spec.cube_k_of(DType.FP16) == 32
+    with pytest.raises(KeyError):
+        spec.peak_tflop_per_s("bf16")
+
+
+def test_usable_sram_is_rounded_down() -> None:
+    assert minimal(sram_bytes=1001, sram_usable_frac=0.5).sram_usable_bytes == 500
+
+
+def test_every_public_field_but_the_plain_ones_is_described() -> None:
+    """A field's unit is its suffix; what is neither a unit nor plain words needs a description."""
+    plain = re.compile(r"_(ghz|gb_per_s|per_byte|frac|w|mm2|cores|pj|us)$")
+    bare = [
+        name for name, field in MulticoreSpec.model_fields.items() if not field.description and not plain.search(name)
+    ]
+
+    assert set(bare) <= {"type", "name", "title", "timing", "published"}

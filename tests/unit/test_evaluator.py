@@ -1,0 +1,337 @@
+"""`GEMMEvaluator` and `GEMMResult`: what every answer obeys, what is refused, and how answers are shared."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import math
+import os
+import pickle
+import random
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval import (
+    DType,
+    GemmEvalError,
+    GEMMEvaluator,
+    GemmProblem,
+    GEMMResult,
+    InfeasibleError,
+    InvalidInputError,
+    InvalidMappingError,
+    InvalidOptionError,
+    InvalidProblemError,
+    UnsupportedError,
+    load_arch,
+)
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "demo": ("demo-8core", {}),
+    "pipeline": ("demo-8core", {"timing": "pipeline"}),
+    "pipeline-2": ("demo-8core", {"timing": "pipeline", "output_buffers": 2, "reduction": "dram"}),
+    "private": ("demo-8core", {"load_sharing": "private", "reduction": "dram", "noc_gb_per_s": None}),
+    "static": ("demo-8core", {"dram_sharing": "static", "num_cores": 12, "overlap_frac": 0.5, "sram_bytes": 262144}),
+    "no-split": ("demo-8core", {"reduction": "none", "dequant": "inline", "num_cores": 7, "input_buffers": 1}),
+    "serial": ("demo-8core", {"vector_is_concurrent": False, "vector_ops_per_cycle": 4.0, "mac_pj": {}}),
+    "sg2260e": ("sg2260e", {}),
+    "tpu-v4": ("tpu-v4", {}),
+}  # fmt: skip
+HUGE = [(1, 2**20, 2**17, 2**20), (2**40, 1, 1, 1), (1, 2**40, 1, 2**17), (1, 2**28, 2, 2**27), (1, 1, 2**40, 1),
+        (1, 1, 1, 2**40), (2**19, 2**19, 2**19, 1), (1, 2**19, 2**19, 2**19), (2**40, 2**17, 1, 1)]  # fmt: skip
+ODD = [(1, 1, 1, 1), (1, 7919, 7907, 7901), (999983, 3, 5, 7), (13, 1, 17, 1), (1, 1, 1, 31), (2, 2, 2, 2)]
+NUM_RANDOM = 200
+MAX_SECONDS = 15.0
+
+
+@cache
+def evaluator(variant: str) -> GEMMEvaluator:
+    name, changes = VARIANTS[variant]
+    return GEMMEvaluator(load_arch(name).with_(**changes))
+
+
+def random_problems(variant: str, count: int) -> list[GemmProblem]:
+    """Sizes from 1 to thousands, next to powers of two and primes; every type that the arch takes."""
+    rng = random.Random(f"{variant} gemms")
+    arch = evaluator(variant).arch
+
+    def size(limit: int) -> int:
+        return max(1, min(limit, round(2 ** rng.uniform(0, math.log2(limit))) + rng.choice((-1, 0, 0, 1))))
+
+    problems = []
+    while len(problems) < count:
+        a = rng.choice(list(arch.cube_steps_per_cycle))
+        types: dict[str, Any] = {"input_dtype": a, "output_dtype": rng.choice([None, DType.FP32, DType.FP16])}
+        narrow = [b for b in (DType.INT4, DType.INT8, DType.FP8) if b.bits < a.bits]
+        if narrow and arch.dequant != "none" and rng.random() < 0.5:
+            types |= {"weight_dtype": rng.choice(narrow), "group_size": rng.choice([None, 32, 128, 100])}
+            types["zero_dtype"] = rng.choice([None, DType.INT4, DType.FP16])
+        problems.append(GemmProblem(rng.choice([1, 1, 2, 7, 32]), size(4096), size(8192), size(8192), **types))
+    return problems
+
+
+def compulsory_bytes(p: GemmProblem) -> int:
+    bits = p.M * p.K * p.input_dtype.bits + p.K * p.N * p.weight_dtype.bits + p.M * p.N * p.output_dtype.bits  # type: ignore[union-attr]
+    if p.scale_dtype is not None:
+        group = p.group_size or p.K
+        bits += -(-p.K // group) * p.N * (p.scale_dtype.bits + (p.zero_dtype.bits if p.zero_dtype else 0))
+    return math.ceil(p.G * bits / 8)
+
+
+def check(r: GEMMResult, ev: GEMMEvaluator) -> None:
+    """Laws that every answer obeys."""
+    arch, p = ev.arch, r.problem
+    assert math.isfinite(r.latency_us)
+    assert r.latency_us > 0
+    assert sum(r.breakdown.values()) == pytest.approx(r.latency_us, rel=1e-9)
+    assert sum(r.traffic.values()) == r.dram_bytes
+    assert min(r.traffic.values()) >= 0
+    assert compulsory_bytes(p) <= r.dram_bytes
+    assert all(us >= 0 for name, us in r.breakdown.items() if name != "hidden_us")
+    assert 0 < r.utilization_frac <= 1 + 1e-9
+    assert r.utilization_frac == pytest.approx(r.tflop_per_s / arch.peak_tflop_per_s(p.input_dtype), rel=1e-12)
+    slack = 1 + 1e-6  # a pipeline counts unrounded bytes
+    needed = arch.launch_us + sum(us for name, us in r.breakdown.items() if name.startswith("reduction"))
+    assert r.latency_us * slack >= needed + max(r.compute_us, r.dram_us) * (1 - 1e-6)
+    assert r.latency_us * slack >= compulsory_bytes(p) / (arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac)
+    assert r.dram_gb_per_s <= arch.dram_gb_per_s * slack
+    assert r.flop == p.flop
+    assert 0 < r.sram_used_bytes <= arch.sram_usable_bytes
+    assert 1 <= r.active_cores <= math.prod(r.mapping.partition) <= arch.num_cores
+    assert all(size >= 1 for size in r.mapping.tile)
+    assert r.bound in ("compute", "vector", "dram", "noc", "reduction", "launch")
+    assert r.energy_pj is None or (math.isfinite(r.energy_pj) and r.energy_pj > 0)
+    assert (r.source, r.model_version, r.arch_name) == ("analytic", "multicore-1", arch.name)
+
+
+def same_cost(a: GEMMResult, b: GEMMResult) -> bool:
+    """Equal to the bit in all that a mapping decides."""
+    skip = {"is_exhaustive", "num_candidates", "num_refused", "_evaluator"}
+    return all(getattr(a, f.name) == getattr(b, f.name) for f in dataclasses.fields(a) if f.name not in skip)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_laws_of_random_gemms(variant: str) -> None:
+    ev = evaluator(variant)
+    for problem in random_problems(variant, NUM_RANDOM):
+        result = ev.evaluate_problem(problem)
+        check(result, ev)
+        assert result.is_exhaustive
+        assert result.num_candidates >= 1
+        again = ev.evaluate_mapping(problem, result.mapping)
+        assert same_cost(again, result)
+        assert not again.is_exhaustive
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_top_and_explain_and_json(variant: str) -> None:
+    ev = evaluator(variant)
+    for problem in random_problems(variant, 12):
+        best = ev.evaluate_problem(problem)
+        for distinct in ("mapping", "partition"):
+            top = ev.top(problem, 7, distinct=distinct)  # type: ignore[arg-type]
+            assert 1 <= len(top) <= 7
+            assert same_cost(top[0], best)
+            assert [r.latency_us for r in top] == sorted(r.latency_us for r in top)
+            assert len({r.mapping if distinct == "mapping" else r.mapping.partition for r in top}) == len(top)
+            for result in top:
+                check(result, ev)
+        text = best.explain()
+        assert "bound by" in text
+        assert "Would help most: " in text or "No single doubling" in text
+        assert not {"nan", "inf"} & set(text.replace(",", " ").split())
+        data = json.loads(json.dumps(best.to_dict(), allow_nan=False))
+        assert data["latency_us"] == best.latency_us
+        assert data["problem"]["M"] == problem.M
+        assert data["mapping"]["partition"]["P_K"] == best.mapping.partition.P_K
+
+
+@pytest.mark.parametrize("sizes", [*HUGE, *ODD], ids=str)
+@pytest.mark.parametrize("variant", ["demo", "pipeline", "sg2260e"])
+def test_huge_and_odd_sizes_take_seconds_and_do_not_overflow(variant: str, sizes: tuple[int, int, int, int]) -> None:
+    ev = evaluator(variant)
+    ev.evaluate(1, 8, 8, 8)  # compile first
+    start = time.perf_counter()
+    for dtype in (None, "w4a16"):
+        check(ev.evaluate(*sizes, dtype), ev)
+    assert time.perf_counter() - start < MAX_SECONDS
+
+
+def test_documented_calls() -> None:
+    ev = GEMMEvaluator(load_arch("demo-8core"))
+
+    assert ev.evaluate(1, 4096, 4096, 4096).problem == GemmProblem(1, 4096, 4096, 4096)
+    r = ev.evaluate(1, 16, 4096, 12288, dtype="w4a16")
+    assert (r.problem.weight_dtype, r.problem.group_size, r.problem.output_dtype) == ("int4", 128, "fp16")
+    r = ev.evaluate(1, 16, 4096, 12288, input_dtype="bf16", weight_dtype="int4", output_dtype="bf16", group_size=128)
+    assert r.problem.input_dtype == "bf16"
+    assert all((r.latency_us, r.dram_bytes, r.bound, r.mapping, r.breakdown, r.source))
+    assert isinstance(r.explain(), str)
+
+
+def test_results_are_frozen_and_shared() -> None:
+    ev = GEMMEvaluator("demo-8core")
+    r = ev.evaluate(1, 64, 64, 64)
+
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        r.latency_us = 0.0  # type: ignore[misc]
+    for terms in (r.breakdown, r.traffic, r.num_refused):
+        with pytest.raises(TypeError):
+            terms["launch_us"] = 0  # type: ignore[index]
+        with pytest.raises(TypeError):
+            terms.clear()
+    r.to_dict()["breakdown"].clear()
+    assert ev.evaluate(1, 64, 64, 64) is r
+    assert ev.evaluate(G=1, M=64, K=64, N=64) is r
+    assert r.breakdown
+    assert hash(r) == hash(copy.deepcopy(r))
+    assert pickle.loads(pickle.dumps(r)) == r
+    assert pickle.loads(pickle.dumps(ev)).evaluate(1, 64, 64, 64) == r
+
+
+def test_cache_info_and_clear() -> None:
+    ev = GEMMEvaluator("demo-8core")
+    for _ in range(3):
+        ev.evaluate(1, 8, 8, 8)
+    info = ev.cache_info()
+
+    assert (info.hits, info.misses, info.currsize) == (2, 1, 1)
+    assert info.maxsize == 65536
+    ev.cache_clear()
+    assert ev.cache_info()[:2] == (0, 0)
+
+
+def test_equal_arguments_of_other_types_are_not_confused() -> None:
+    ev = GEMMEvaluator("demo-8core")
+    one = ev.evaluate(1, 8, 8, 8)
+
+    for bad in (True, 1.0, np.True_, np.float64(1)):
+        with pytest.raises(InvalidProblemError, match="G must be"):
+            ev.evaluate(bad, 8, 8, 8)
+    for good in (np.int64(1), np.uint8(1), np.array(1)):
+        assert ev.evaluate(good, 8, 8, 8) == one
+        assert type(ev.evaluate(good, 8, 8, 8).problem.G) is int
+    assert ev.evaluate(1, 8, 8, 8, "fp16") == ev.evaluate(1, 8, 8, 8, DType.FP16) == one
+
+
+def test_threads_give_the_serial_answers() -> None:
+    problems = [p.sizes for p in random_problems("demo", 100)] * 4
+    serial, parallel = GEMMEvaluator("demo-8core"), GEMMEvaluator("demo-8core")
+    with ThreadPoolExecutor(32) as pool:
+        found = list(pool.map(lambda sizes: parallel.evaluate(*sizes), problems))
+
+    assert found == [serial.evaluate(*sizes) for sizes in problems]
+
+
+def test_a_fresh_process_gives_the_same_bits() -> None:
+    code = (
+        "import sys; from gemm_eval import *; ev = GEMMEvaluator('demo-8core')\n"
+        "for r in (ev.evaluate(*sizes) for sizes in eval(sys.argv[1])):\n"
+        "    print(repr((r.latency_us, r.energy_pj, r.dram_bytes, tuple(r.mapping))))"
+    )
+    sizes = [p.sizes for p in random_problems("demo", 20)]
+    env = os.environ | {"PYTHONHASHSEED": "7"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, repr(sizes)], capture_output=True, text=True, check=True, env=env
+    )
+
+    results = [evaluator("demo").evaluate(*s) for s in sizes]
+    assert done.stdout.splitlines() == [
+        repr((r.latency_us, r.energy_pj, r.dram_bytes, tuple(r.mapping))) for r in results
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "mapping"),
+    [
+        ("form", None),
+        ("form", ((1, 2, 4), (32, 16, 64), "mnk")),
+        ("form", ((1, 2, 4, 1), (32, 16, 64))),
+        ("form", ("1241", (32, 16, 64), "mnk")),
+        ("form", ((0, 2, 4, 1), (32, 16, 64), "mnk")),
+        ("form", ((1, 2, 4, 1), (-32, 16, 64), "mnk")),
+        ("form", ((1, 2, 4, 1.0), (32, 16, 64), "mnk")),
+        ("form", ((True, 2, 4, 1), (32, 16, 64), "mnk")),
+        ("form", ((1, 2, 4, 1), (32, 16, 64), "abc")),
+        ("form", ((1, 2, 4, 1), (32, 16, 64), 6)),
+        ("form", ((1, 2, 4, 1), (32, 16, 64), True)),
+        ("form", ((1, 2, 4, 1), (32, 16, 64), 0.0)),
+        ("num_cores", ((1, 3, 3, 1), (16, 16, 64), "mnk")),
+        ("num_cores", ((1 << 61, 1 << 61, 1, 1), (16, 16, 64), "mnk")),
+        ("tile_m_block", ((1, 2, 4, 1), (64, 16, 64), "mnk")),
+        ("tile_n_block", ((1, 2, 4, 1), (32, 32, 64), "mnk")),
+        ("tile_k_block", ((1, 2, 2, 2), (32, 32, 64), "mnk")),
+        ("tile_m_multiple", ((1, 2, 4, 1), (17, 16, 64), "mnk")),
+        ("tile_n_multiple", ((1, 2, 2, 1), (32, 24, 64), "mnk")),
+        ("tile_k_multiple", ((1, 2, 4, 1), (32, 16, 40), "mnk")),
+    ],
+)
+def test_mapping_refusal(rule: str, mapping: Any) -> None:
+    with pytest.raises(InvalidMappingError) as caught:
+        evaluator("demo").evaluate_mapping(GemmProblem(1, 64, 64, 64), mapping)
+    assert caught.value.rule == rule
+
+
+def test_mapping_refusals_of_the_arch() -> None:
+    with pytest.raises(InvalidMappingError, match="bytes of SRAM") as caught:
+        evaluator("demo").evaluate_mapping(GemmProblem(1, 4096, 4096, 4096), ((1, 8, 1, 1), (512, 4096, 4096), "mnk"))
+    assert caught.value.rule == "sram"
+    with pytest.raises(InvalidMappingError, match="P_K must be 1") as caught:
+        evaluator("no-split").evaluate_mapping(GemmProblem(1, 64, 64, 64), ((1, 1, 1, 2), (16, 16, 32), "mnk"))
+    assert caught.value.rule == "reduction"
+
+
+@pytest.mark.parametrize("order", ["mnk", "MNK", 0, np.int64(0)])
+def test_mapping_in_plain_words(order: Any) -> None:
+    r = evaluator("demo").evaluate_mapping(GemmProblem(1, 64, 64, 64), ((np.int64(1), 2, 4, 1), (32, 16, 64), order))
+    assert (r.mapping.partition.P_M, r.mapping.tile.tile_m, r.mapping.loop_order.name) == (2, 32, "MNK")
+
+
+@pytest.mark.parametrize("frac", [1.0, 0.9375, 0.7, 1 / 3, 0.1])
+@pytest.mark.parametrize("dtype", ["fp16", "fp32", "w4a16"])
+def test_infeasible_says_by_how_much_and_its_first_lever_helps(frac: float, dtype: str) -> None:
+    arch = load_arch("demo-8core").with_(sram_bytes=1000, sram_usable_frac=frac)
+    with pytest.raises(InfeasibleError, match=r"does not fit demo-8core") as caught:
+        GEMMEvaluator(arch).evaluate(1, 64, 4096, 64, dtype)
+    e = caught.value
+
+    assert (e.resource, e.unit, e.limit, e.gap) == ("sram", "bytes", arch.sram_usable_bytes, e.demand - e.limit)
+    assert e.gap > 0
+    assert {"input_buffers: 1", "smaller lane_num or align_bytes (padding)"} <= set(e.levers)
+    assert e.levers[0].startswith("sram_bytes >= ")
+    needed = int(e.levers[0].removeprefix("sram_bytes >= ").replace(",", ""))
+    result = GEMMEvaluator(arch.with_(sram_bytes=needed)).evaluate(1, 64, 4096, 64, dtype)
+    assert result.sram_used_bytes == e.demand
+    with pytest.raises(InfeasibleError):
+        GEMMEvaluator(arch.with_(sram_bytes=needed - 2)).evaluate(1, 64, 4096, 64, dtype)
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "call"),
+    [
+        (UnsupportedError, "cannot multiply int4", lambda ev: ev.evaluate(1, 8, 8, 8, "int4")),
+        (UnsupportedError, "dequant", lambda ev: ev.on(ev.arch.with_(dequant="none")).evaluate(1, 8, 8, 8, "w4a16")),
+        (InvalidProblemError, "^M must be", lambda ev: ev.evaluate(1, [8], 8, 8)),
+        (InvalidProblemError, "^dtype must be", lambda ev: ev.evaluate(1, 8, 8, 8, {})),
+        (InvalidProblemError, "must be a GemmProblem", lambda ev: ev.evaluate_problem((1, 8, 8, 8))),
+        (InvalidProblemError, "must be a GemmProblem", lambda ev: ev.evaluate_mapping((1, 8, 8, 8), None)),
+        (InvalidOptionError, "^k must be", lambda ev: ev.top(GemmProblem(1, 8, 8, 8), 0)),
+        (InvalidOptionError, "^k must be", lambda ev: ev.top(GemmProblem(1, 8, 8, 8), True)),
+        (InvalidOptionError, "^k must be", lambda ev: ev.top(GemmProblem(1, 8, 8, 8), 10_001)),
+        (InvalidOptionError, "^distinct must be", lambda ev: ev.top(GemmProblem(1, 8, 8, 8), distinct="x")),
+        (InvalidInputError, "arch must be", lambda ev: GEMMEvaluator(None)),
+        (InvalidOptionError, "allow_idle_cores must be", lambda ev: GEMMEvaluator("demo-8core", allow_idle_cores=1)),
+        (InvalidOptionError, "False above 4096", lambda ev: GEMMEvaluator(ev.arch.with_(num_cores=5000))),
+    ],
+)
+def test_refusal(error: type[GemmEvalError], words: str, call: Any) -> None:
+    with pytest.raises(error, match=words):
+        call(evaluator("demo"))

@@ -1,0 +1,109 @@
+"""Imports go one way, wherever in a file they stand: from a layer to layers before it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
+# "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
+LAYERS = [
+    "errors", "units", "_frozen", "dtypes", "_jit", "arch", "workload", "mapping", "models", "search", "cache",
+    "evaluate", "transformer", "sweep", "kernels", "measure", "validation", "autotune", "report", "", "cli",
+]  # fmt: skip
+IMPORTERS = ("import_module", "importlib.import_module", "__import__")
+FILES = sorted(PACKAGE.rglob("*.py"))
+GPU_LAYERS = ("kernels", "measure", "autotune")
+CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
+ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "typer", "rich", "click"}
+
+
+def layer_of(path: Path) -> str:
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, dotted module) of every import: at the top, in functions, under TYPE_CHECKING, and by name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            module = node.module or ""
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func) in IMPORTERS
+            and isinstance(node.args[0], ast.Constant)
+        ):
+            yield node.lineno, str(node.args[0].value)
+
+
+def own_imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, layer) of every import of this package; a name of the facade counts as the facade."""
+    for line, module in imports(path):
+        top, _, rest = module.partition(".")
+        if top == "gemm_eval":
+            layer = rest.split(".")[0]
+            yield line, layer if layer in LAYERS else ""
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def test_every_file_belongs_to_a_layer() -> None:
+    assert {layer_of(path) for path in FILES} - {"__init__", "__main__"} <= set(LAYERS)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if layer_of(path) in LAYERS], ids=relative)
+def test_imports_go_down_only(path: Path) -> None:
+    rank = LAYERS.index(layer_of(path))
+    upward = [f"line {line}: {layer}" for line, layer in own_imports(path) if LAYERS.index(layer) > rank]
+
+    assert upward == []
+
+
+def test_first_layers_import_nothing_of_ours() -> None:
+    assert [
+        layer for name in ("errors", "units", "_frozen", "_jit") for _, layer in own_imports(PACKAGE / f"{name}.py")
+    ] == []
+
+
+def tops(path: Path) -> set[str]:
+    return {module.split(".")[0] for _, module in imports(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_outside_packages_stay_where_they_belong(path: Path) -> None:
+    layer = layer_of(path)
+    outside = tops(path) - {"gemm_eval"} - set(sys.stdlib_module_names)
+
+    if layer not in (*GPU_LAYERS, "report"):
+        assert outside <= ALLOWED_OUTSIDE
+    assert "numba" not in outside or relative(path) == "_jit.py"
+    assert not outside & {"typer", "rich", "click"} or layer == "cli"
+    assert not tops(path) & CACHE_PACKAGES or layer == "cache"
+    assert "pickle" not in tops(path)
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if layer_of(path) in LAYERS], ids=relative)
+def test_nothing_below_evaluate_caches_or_plots(path: Path) -> None:
+    rank = LAYERS.index(layer_of(path))
+
+    if rank < LAYERS.index("evaluate"):
+        assert not tops(path) & {"cupy", "triton", "matplotlib"}
+        assert layer_of(path) == "cache" or "cache" not in {layer for _, layer in own_imports(path)}
+
+
+def test_the_facade_loads_rooms_only() -> None:
+    """`gemm_eval/__init__.py` imports nothing at run time but `importlib` and `typing`."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+
+    assert {getattr(node, "module", None) for node in top} == {"importlib", "typing"}

@@ -1,0 +1,224 @@
+"""`GemmProblem` and `make_problem`: sizes, data types, quantization."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval import DType, GemmProblem, InvalidProblemError
+from gemm_eval.workload import MAX_DIM, MAX_MACS, make_problem
+
+INPUTS = [dtype for dtype in DType if dtype is not DType.INT32]
+NARROW = (DType.INT8, DType.INT4, DType.FP8)
+
+
+class IsFour:
+    def __index__(self) -> int:
+        return 4
+
+
+def make(**types: Any) -> GemmProblem:
+    return make_problem(1, 16, 4096, 12288, default_dtype=DType.FP16, **types)
+
+
+@pytest.mark.parametrize("name", ["G", "M", "K", "N"])
+@pytest.mark.parametrize(
+    "value",
+    [0, -1, -(2**70), 1.0, 4.5, True, False, np.True_, np.float64(4), "4", b"4", None, math.nan, math.inf, [4], (4,),
+     {}, 4j, np.array([4]), np.array([4, 5]), 2**40 + 1, 2**63, 2**64, 10**5000, -(10**5000)],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_impossible_size_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(InvalidProblemError, match=rf"^{name} must be .*, got "):
+        GemmProblem(**{"G": 2, "M": 3, "K": 5, "N": 7, name: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [4, np.int64(4), np.int8(4), np.uint64(4), np.array(4), IsFour()])
+def test_any_integer_is_taken_and_becomes_int(value: int) -> None:
+    problem = GemmProblem(value, 1, 1, 1)
+
+    assert type(problem.G) is int
+    assert problem == GemmProblem(4, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(MAX_DIM, 1, 1, 1), (1, 1, 1, MAX_DIM), (1, MAX_DIM, 2**17, 1), (2**19, 2**19, 2**19, 1)]
+)
+def test_largest_problems_are_taken(sizes: tuple[int, int, int, int]) -> None:
+    problem = GemmProblem(*sizes)
+
+    assert problem.sizes == sizes
+    assert problem.macs == math.prod(sizes) <= MAX_MACS
+    assert problem.flop == 2 * problem.macs
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, MAX_DIM, 2**17, 2), (MAX_DIM,) * 4, (2**19, 2**19, 2**19, 2), (1, 2**29, 2**28, 2)]
+)
+def test_too_large_a_product_is_refused(sizes: tuple[int, int, int, int]) -> None:
+    with pytest.raises(InvalidProblemError, match=r"G\*M\*K\*N must be <= 2\*\*57.*split the problem"):
+        GemmProblem(*sizes)
+
+
+@pytest.mark.parametrize(("a", "b"), list(itertools.product(DType, DType)))
+def test_operand_types(a: DType, b: DType) -> None:
+    allowed = DType.INT32 not in (a, b) and (a is b or (b in NARROW and b.bits < a.bits))
+    if not allowed:
+        with pytest.raises(InvalidProblemError, match=r"weight_dtype must be|int32 is an accumulator"):
+            GemmProblem(1, 2, 3, 4, a, b)
+        return
+    problem = GemmProblem(1, 2, 3, 4, a, b)
+
+    assert problem.is_weight_quantized == (a is not b)
+    assert problem.accumulator_dtype is (DType.INT32 if a in (DType.INT8, DType.INT4) else DType.FP32)
+    assert (problem.scale_dtype is None) == (a is b)
+    assert problem.zero_dtype is None
+
+
+@pytest.mark.parametrize("a", INPUTS)
+@pytest.mark.parametrize("output", DType)
+def test_any_output_type(a: DType, output: DType) -> None:
+    assert GemmProblem(1, 2, 3, 4, a, output_dtype=output).output_dtype is output
+
+
+@pytest.mark.parametrize("a", INPUTS)
+@pytest.mark.parametrize("accumulator", DType)
+def test_accumulator_is_given_by_the_input(a: DType, accumulator: DType) -> None:
+    expected = GemmProblem(1, 2, 3, 4, a).accumulator_dtype
+    if accumulator is expected:
+        assert GemmProblem(1, 2, 3, 4, a, accumulator_dtype=accumulator).accumulator_dtype is expected
+    else:
+        with pytest.raises(InvalidProblemError, match=f"accumulator_dtype must be {expected} for {a} inputs"):
+            GemmProblem(1, 2, 3, 4, a, accumulator_dtype=accumulator)
+
+
+@pytest.mark.parametrize(
+    "field", ["input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "scale_dtype", "zero_dtype"]
+)
+@pytest.mark.parametrize("value", ["fp12", "FP16", "", 4, True, ["fp16"]])
+def test_unknown_type_is_refused_by_field(field: str, value: Any) -> None:
+    with pytest.raises(InvalidProblemError, match=f"^{field} must be one of"):
+        GemmProblem(1, 2, 3, 4, **{"weight_dtype": DType.INT4, field: value})
+
+
+@pytest.mark.parametrize("extra", [{"group_size": 64}, {"scale_dtype": "fp16"}, {"zero_dtype": "int4"}])
+def test_quantization_of_dense_weights_is_refused(extra: dict[str, Any]) -> None:
+    with pytest.raises(InvalidProblemError, match=f"^{next(iter(extra))} is for quantized weights only"):
+        GemmProblem(1, 2, 3, 4, **extra)
+
+
+@pytest.mark.parametrize("value", [0, -1, -2, True, 1.0, 128.0, "128", math.nan, [128], 2**40 + 1])
+def test_impossible_group_size_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidProblemError, match=r"^group_size must be"):
+        GemmProblem(1, 2, 3, 4, weight_dtype=DType.INT4, group_size=value)
+
+
+@pytest.mark.parametrize("dtype", [DType.INT4, DType.INT8, DType.INT32])
+def test_a_scale_is_a_float(dtype: DType) -> None:
+    """Integer scales could not shrink anything."""
+    with pytest.raises(InvalidProblemError, match="scale_dtype"):
+        GemmProblem(1, 2, 3, 4, weight_dtype=DType.INT4, scale_dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("a", "scale"), [("fp16", "fp16"), ("bf16", "bf16"), ("fp32", "fp16"), ("fp8", "fp16"), ("int8", "fp16")]
+)
+def test_default_scale(a: DType, scale: str) -> None:
+    assert GemmProblem(1, 2, 3, 4, a, DType.INT4).scale_dtype == scale
+
+
+def test_value_semantics() -> None:
+    problem = GemmProblem(1, 2, 3, 4, weight_dtype=DType.INT4, group_size=np.int64(64), zero_dtype=DType.INT4)  # type: ignore[arg-type]
+    same = GemmProblem(1, 2, 3, 4, "fp16", "int4", "fp16", "fp32", 64, "fp16", "int4")  # type: ignore[arg-type]
+
+    assert problem == same
+    assert hash(problem) == hash(same)
+    assert pickle.loads(pickle.dumps(problem)) == problem
+    assert problem != dataclasses.replace(problem, M=3)
+    assert dataclasses.replace(problem, M=5).sizes == (1, 5, 3, 4)
+    assert type(same.input_dtype) is DType
+    assert type(problem.group_size) is int
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        problem.M = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("types", "a", "b", "c", "group"),
+    [
+        ({}, "fp16", "fp16", "fp16", None),
+        ({"dtype": "bf16"}, "bf16", "bf16", "bf16", None),
+        ({"dtype": "w4a16"}, "fp16", "int4", "fp16", 128),
+        ({"dtype": "w8a8"}, "int8", "int8", "int32", None),
+        ({"dtype": "w4a8"}, "int8", "int4", "fp16", 128),
+        # single types win
+        ({"input_dtype": "bf16"}, "bf16", "bf16", "bf16", None),
+        ({"weight_dtype": "int4"}, "fp16", "int4", "fp16", None),
+        ({"output_dtype": "fp32"}, "fp16", "fp16", "fp32", None),
+        ({"dtype": "fp16", "input_dtype": "bf16"}, "bf16", "bf16", "bf16", None),
+        ({"dtype": "w4a16", "input_dtype": "bf16"}, "bf16", "int4", "bf16", 128),
+        ({"dtype": "w4a16", "weight_dtype": "int8"}, "fp16", "int8", "fp16", None),
+        ({"dtype": "w4a16", "weight_dtype": "fp16"}, "fp16", "fp16", "fp16", None),
+        ({"dtype": "w4a16", "output_dtype": "fp32"}, "fp16", "int4", "fp32", 128),
+        ({"dtype": "w4a16", "input_dtype": "bf16", "output_dtype": "fp32"}, "bf16", "int4", "fp32", 128),
+        # to repeat what the shorthand says changes nothing
+        ({"dtype": "w4a16", "input_dtype": "fp16"}, "fp16", "int4", "fp16", 128),
+        ({"dtype": "w4a16", "weight_dtype": "int4"}, "fp16", "int4", "fp16", 128),
+        ({"dtype": "w4a16", "weight_dtype": DType.INT4}, "fp16", "int4", "fp16", 128),
+        ({"dtype": "w4a8", "input_dtype": "int8"}, "int8", "int4", "fp16", 128),
+        # groups
+        ({"dtype": "w4a16", "group_size": 64}, "fp16", "int4", "fp16", 64),
+        ({"dtype": "w4a16", "group_size": -1}, "fp16", "int4", "fp16", None),
+        ({"dtype": "w4a16", "group_size": np.int64(-1)}, "fp16", "int4", "fp16", None),
+        ({"dtype": "w8a16", "group_size": -1}, "fp16", "int8", "fp16", None),
+        ({"dtype": "w4a16", "weight_dtype": "int8", "group_size": 32}, "fp16", "int8", "fp16", 32),
+        ({"weight_dtype": "int4", "group_size": np.int32(32)}, "fp16", "int4", "fp16", 32),
+    ],
+)  # fmt: skip
+def test_shorthand(types: dict[str, Any], a: str, b: str, c: str, group: int | None) -> None:
+    problem = make(**types)
+
+    assert (problem.input_dtype, problem.weight_dtype, problem.output_dtype, problem.group_size) == (a, b, c, group)
+
+
+@pytest.mark.parametrize(
+    ("types", "names"),
+    [
+        ({"dtype": "w9a9"}, "^dtype must be one of"),
+        ({"dtype": ["fp16"]}, "^dtype must be one of"),
+        ({"dtype": "w4a16", "input_dtype": "w4a16"}, "^input_dtype must be one of"),
+        ({"dtype": "w4a16", "weight_dtype": 3}, "^weight_dtype must be one of"),
+        ({"dtype": "w4a16", "group_size": 0}, "^group_size must be"),
+        ({"dtype": "w4a16", "group_size": -2}, "^group_size must be"),
+        ({"dtype": "w4a16", "group_size": -1.0}, "^group_size must be"),
+        ({"dtype": "w4a16", "group_size": True}, "^group_size must be"),
+        ({"dtype": "fp16", "group_size": 128}, "^group_size is for quantized weights only"),
+        ({"dtype": "fp16", "zero_dtype": "int4"}, "^zero_dtype is for quantized weights only"),
+        ({"dtype": "int32"}, "^int32 is an accumulator"),
+        ({"dtype": "int4", "weight_dtype": "int8"}, "^weight_dtype must be"),
+    ],
+)
+def test_shorthand_refusals_name_what_the_caller_wrote(types: dict[str, Any], names: str) -> None:
+    with pytest.raises(InvalidProblemError, match=names):
+        make(**types)
+
+
+def test_refusal_never_names_what_the_caller_did_not_write() -> None:
+    """w4a16 with int4 inputs leaves nothing to dequantize: dense int4, or an error about the types."""
+    try:
+        problem = make(dtype="w4a16", input_dtype="int4")
+    except InvalidProblemError as error:
+        assert "group_size" not in str(error)  # noqa: PT017  either outcome is fine
+    else:
+        assert (problem.weight_dtype, problem.group_size) == ("int4", None)
+
+
+def test_str_is_short_and_complete() -> None:
+    assert str(make()) == "G=1 M=16 K=4096 N=12288 fp16 -> fp16"
+    assert str(make(dtype="w4a16")) == "G=1 M=16 K=4096 N=12288 fp16 x int4 (group 128) -> fp16"
+    assert "per column" in str(make(dtype="w8a16"))

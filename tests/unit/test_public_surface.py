@@ -1,0 +1,139 @@
+"""What `import gemm_eval` offers, costs and leaves behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import gemm_eval
+
+PUBLIC = [
+    "ArchError", "ArchNotFoundError", "ArchValidationError", "DType", "GEMMEvaluator", "GEMMResult", "GemmEvalError",
+    "GemmProblem", "InfeasibleError", "InvalidInputError", "InvalidMappingError", "InvalidOptionError",
+    "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError", "MulticoreMapping", "MulticoreSpec",
+    "Partition", "Tile", "UnsupportedError", "__version__", "list_archs", "list_models", "load_arch", "load_model",
+    "transformer_gemms",
+]  # fmt: skip
+HEAVY = [
+    "numba",
+    "llvmlite",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pydantic",
+    "yaml",
+    "typer",
+    "rich",
+    "click",
+    "platformdirs",
+    "cupy",
+]
+EVALUATE = (
+    "from gemm_eval import *; r = GEMMEvaluator('demo-8core').evaluate(1, 64, 64, 64); r.explain(); print(r.latency_us)"
+)
+
+
+def python(code: str, folder: Path, **env: str | None) -> subprocess.CompletedProcess[str]:
+    """Run `code` in a fresh interpreter in `folder`; a variable given as None is unset."""
+    merged = {k: v for k, v in (os.environ | env).items() if v is not None}
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=merged, capture_output=True, text=True, check=True
+    )
+
+
+def files_under(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def test_all_is_pinned_and_sorted() -> None:
+    assert gemm_eval.__all__ == PUBLIC == sorted(PUBLIC)
+    assert dir(gemm_eval) == sorted(PUBLIC)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_name_is_importable(name: str) -> None:
+    value = getattr(gemm_eval, name)
+
+    assert value is not None
+    assert getattr(gemm_eval, name) == value
+    if name != "__version__":
+        assert value.__doc__
+
+
+def test_star_import_gives_all_names() -> None:
+    names: dict[str, object] = {}
+    exec("from gemm_eval import *", names)
+
+    assert set(PUBLIC) <= set(names)
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert gemm_eval.__version__ == version("gemm_eval")
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match=r"module 'gemm_eval' has no attribute 'evaluate_all'"):
+        gemm_eval.evaluate_all  # noqa: B018
+    with pytest.raises(ImportError):
+        exec("from gemm_eval import evaluate_all")
+
+
+def test_import_is_cheap(tmp_path: Path) -> None:
+    code = f"import sys, gemm_eval; print([m for m in {HEAVY} if m in sys.modules])"
+
+    assert python(code, tmp_path).stdout.strip() == "[]"
+
+
+def test_errors_and_dtypes_need_nothing_heavy(tmp_path: Path) -> None:
+    code = f"import sys; from gemm_eval import DType, InfeasibleError; print([m for m in {HEAVY} if m in sys.modules])"
+
+    assert python(code, tmp_path).stdout.strip() == "[]"
+
+
+def test_a_spec_needs_no_compiler(tmp_path: Path) -> None:
+    code = "import sys; from gemm_eval import load_arch; load_arch('demo-8core'); print('numba' in sys.modules)"
+
+    assert python(code, tmp_path).stdout.strip() == "False"
+
+
+def test_import_leaves_the_interpreter_as_it_was(tmp_path: Path) -> None:
+    """No logging set-up, no signal handler, nothing printed."""
+    code = (
+        "import logging, signal; handlers, on_interrupt = logging.root.handlers[:], signal.getsignal(2)\n"
+        "import gemm_eval.evaluate\n"
+        "print(handlers == logging.root.handlers, on_interrupt is signal.getsignal(2))"
+    )
+
+    done = python(code, tmp_path)
+    assert done.stdout.split() == ["True", "True"]
+    assert done.stderr == ""
+
+
+def test_nothing_is_written_outside_the_cache_folder(tmp_path: Path) -> None:
+    here, home = tmp_path / "here", tmp_path / "home"
+    here.mkdir()
+    home.mkdir()
+    no_bytecode = {"HOME": str(home), "XDG_CACHE_HOME": None, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    python("import gemm_eval", here, GEMM_EVAL_CACHE_DIR=None, **no_bytecode)
+    assert files_under(tmp_path) == ["here", "home"]
+    python(EVALUATE, here, GEMM_EVAL_CACHE_DIR=None, NUMBA_DISABLE_JIT="1", **no_bytecode)
+    assert files_under(tmp_path) == ["here", "home"]
+
+
+@pytest.mark.slow
+def test_compiled_kernels_go_to_the_users_cache_folder_only(tmp_path: Path) -> None:
+    here, home = tmp_path / "here", tmp_path / "home"
+    here.mkdir()
+    home.mkdir()
+    python(EVALUATE, here, GEMM_EVAL_CACHE_DIR=None, HOME=str(home), XDG_CACHE_HOME=None, PYTHONDONTWRITEBYTECODE="1")
+
+    assert files_under(here) == []
+    assert any(name.endswith(".nbi") for name in files_under(home))
+    outside = [name for name in files_under(home) if "gemm_eval" not in name and (home / name).is_file()]
+    assert outside == []
