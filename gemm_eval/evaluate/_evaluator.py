@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -54,8 +55,8 @@ class GEMMEvaluator:
         InvalidOptionError: `allow_idle_cores` on a chip of more than `gemm_eval.search.multicore.MAX_IDLE_CORES` cores.
     """
 
-    def __init__(self, arch: MulticoreSpec | str, *, allow_idle_cores: bool = True) -> None:
-        if isinstance(arch, str):
+    def __init__(self, arch: MulticoreSpec | str | os.PathLike[str], *, allow_idle_cores: bool = True) -> None:
+        if isinstance(arch, str | os.PathLike):
             arch = load_arch(arch)
         if not isinstance(arch, MulticoreSpec):
             raise InvalidInputError(f"arch must be a spec, a preset name or a path, got {arch!r}")
@@ -78,7 +79,7 @@ class GEMMEvaluator:
         """The architecture."""
         return self._arch
 
-    def on(self, arch: MulticoreSpec | str) -> GEMMEvaluator:
+    def on(self, arch: MulticoreSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for another arch."""
         return GEMMEvaluator(arch, allow_idle_cores=self._allow_idle_cores)
 
