@@ -17,6 +17,8 @@ The tree::
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "ArchError",
     "ArchNotFoundError",
@@ -54,6 +56,9 @@ class InvalidMappingError(InvalidInputError):
     def __init__(self, message: str, *, rule: str) -> None:
         super().__init__(message)
         self.rule = rule
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
 
 
 class InvalidOptionError(InvalidInputError):
@@ -99,3 +104,14 @@ class InfeasibleError(GemmEvalError):
         self.levers = levers
         text = f"{message}: demand {demand:,} {unit}, limit {limit:,} {unit}, gap {self.gap:,} {unit}"
         super().__init__(text + ("; levers: " + "; ".join(levers) if levers else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(kind: type[GemmEvalError], args: tuple[Any, ...], state: dict[str, Any]) -> GemmEvalError:
+    """Make an error anew in another process: unpickling would call `kind` without its keyword arguments."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error

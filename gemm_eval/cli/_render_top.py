@@ -85,7 +85,7 @@ def _column_groups(arch: MulticoreSpec, results: Sequence[GEMMResult]) -> list[l
         [_Column("#", [str(rank) for rank in range(1, len(results) + 1)])],
         [
             _Column("latency us", [format_number(r.latency_us) for r in results]),
-            _Column("latency", [format_change(r.latency_us, best.latency_us) for r in results]),
+            _Column("vs best", [format_change(r.latency_us, best.latency_us) for r in results]),
         ],
         [
             _Column("partition", [",".join(map(str, r.mapping.partition)) for r in results]),
@@ -98,7 +98,7 @@ def _column_groups(arch: MulticoreSpec, results: Sequence[GEMMResult]) -> list[l
         ],
         [
             _Column("DRAM bytes", [f"{r.dram_bytes:,}" for r in results]),
-            _Column("DRAM", [format_change(r.dram_bytes, best.dram_bytes) for r in results]),
+            _Column("vs best", [format_change(r.dram_bytes, best.dram_bytes) for r in results]),
             _Column("SRAM bytes", [f"{r.sram_used_bytes:,}" for r in results]),
         ],
         [

@@ -53,7 +53,7 @@ def explain_result(result: GEMMResult, evaluator: GEMMEvaluator) -> str:
         f"({result.utilization_frac:.0%} of peak), bound by {_BOUND_TEXT[result.bound]}.",
         f"Mapping: {result.mapping}; {result.active_cores} of {arch.num_cores} cores, "
         f"{result.sram_used_bytes / arch.sram_usable_bytes:.0%} of usable SRAM.",
-        "Time: " + ", ".join(f"{name.removesuffix('_us').replace('_', ' ')} {us:,.2f}" for name, us in _shown(result)),
+        "Time: " + ", ".join(f"{_words(name)} {us:,.2f}" for name, us in _shown(result)),
         f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {result.dram_bytes / _compulsory_bytes(result):.2f}x what must move "
         f"at least once, at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
     ]
@@ -70,6 +70,11 @@ def explain_result(result: GEMMResult, evaluator: GEMMEvaluator) -> str:
 
 def _shown(result: GEMMResult) -> list[tuple[str, float]]:
     return [(name, us) for name, us in result.breakdown.items() if abs(us) >= 0.005]
+
+
+def _words(term: str) -> str:
+    names = {"dram": "DRAM", "noc": "NoC", "a": "A", "b": "B", "c": "C"}
+    return " ".join(names.get(word, word) for word in term.removesuffix("_us").split("_"))
 
 
 def _compulsory_bytes(result: GEMMResult) -> int:
