@@ -92,7 +92,10 @@ def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = No
 
 
 def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    resolved = path.resolve()
+    try:
+        resolved = path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a name that is no text
+        raise ArchNotFoundError(f"cannot read {str(path)!r}: {error}") from error
     if resolved in seen:
         raise ArchValidationError(f"base: goes round in a circle at {path} ({seen[-1]}: base)")
     if len(seen) >= _MAX_BASES:
@@ -111,6 +114,8 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     merged = data | own
     merged["provenance"] = inherited | own["provenance"]
     cited = repr((merged["provenance"], merged.get("published"), merged.get("notes")))
+    if not isinstance(own.get("sources", {}), dict):
+        raise ArchValidationError(f"sources must be a table of references, got {own['sources']!r} ({path}: sources)")
     kept = {key: text for key, text in sources.items() if key in cited}  # the base may cite more than the child does
     merged["sources"] = kept | own.get("sources", {})
     return merged
@@ -126,7 +131,7 @@ def _split_provenance(raw: dict[str, Any], origin: str) -> dict[str, Any]:
             return value
         if set(value) != _ENTRY_KEYS:
             raise ArchValidationError(
-                f"{key} takes exactly value, kind and source, got {sorted(value)} ({origin}: {key})"
+                f"{key} takes exactly value, kind and source, got {list(value)} ({origin}: {key})"
             )
         provenance[key] = {"kind": value["kind"], "source": value["source"]}
         return value["value"]
@@ -162,6 +167,10 @@ def _describe(item: dict[str, Any], model: type[BaseModel], origin: str) -> str:
         rule = f"must be {sign} {context[key]}"
     else:
         message: str = item["msg"]
-        rule = "must be " + message.removeprefix("Input should be ") if message.startswith("Input should") else message
-    shown = repr(item["input"])
+        _, should, rest = message.partition(" should ")
+        rule = f"must {rest}" if should else message
+    try:
+        shown = repr(item["input"])
+    except ValueError:  # Python prints no int of more than 4,300 digits
+        shown = "a number of thousands of digits"
     return f"{field} {rule}, got {shown if len(shown) <= 80 else shown[:77] + '...'} ({origin}: {field})"

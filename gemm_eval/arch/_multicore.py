@@ -22,9 +22,10 @@ V = TypeVar("V")
 _Table = Annotated[Mapping[K, V], AfterValidator(FrozenDict)]
 _Text = Annotated[str, Field(max_length=4000)]
 _DTypeKey = Annotated[DType, Field(strict=False)]
-_Positive = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+_Positive = Annotated[float, Field(ge=1e-12, le=1e15, allow_inf_nan=False)]  # below, times overflow to inf
 _NonNegative = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
-_Frac = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+_Frac = Annotated[float, Field(ge=1e-12, le=1, allow_inf_nan=False)]
+_Buffers = Annotated[int, Field(ge=1, le=2)]  # not Literal[1, 2], which takes True
 _Dim = Annotated[int, Field(ge=1, le=_MAX_DIM)]
 
 
@@ -92,8 +93,8 @@ class MulticoreSpec(_Frozen):
     # SRAM
     sram_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = Field(description="SRAM of one core")
     sram_usable_frac: _Frac = 1.0
-    input_buffers: Literal[1, 2] = Field(default=2, description="copies of the A and B tiles; 2: double buffering")
-    output_buffers: Literal[1, 2] = Field(default=1, description="copies of the C tile")
+    input_buffers: _Buffers = Field(default=2, description="copies of the A and B tiles; 2: double buffering")
+    output_buffers: _Buffers = Field(default=1, description="copies of the C tile")
     lane_num: _Dim = Field(default=1, description="tile rows are padded to a multiple of this")
     align_bytes: _Dim = Field(default=1, description="the bytes of a tile row are padded to a multiple of this")
 
@@ -201,7 +202,8 @@ class MulticoreSpec(_Frozen):
         data.update(changes)
         if changes:
             data["published"] = changes.get("published")
-        data["provenance"] = {
-            key: value for key, value in self.provenance.items() if key.split(".")[0] not in changes
-        } | {key: Provenance(kind=ProvenanceKind.ASSUMED, source="changed by with_") for key in changes}
+        if "provenance" not in changes:
+            data["provenance"] = {
+                key: value for key, value in self.provenance.items() if key.split(".")[0] not in changes
+            } | {key: Provenance(kind=ProvenanceKind.ASSUMED, source="changed by with_") for key in changes}
         return build_spec(type(self), data, origin=f"{self.name}.with_")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,11 @@ class _Loader(yaml.SafeLoader):
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.events.AliasEvent):
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.events.AliasEvent):
             raise yaml.constructor.ConstructorError(None, None, "aliases are not allowed", None)
+        if getattr(event, "tag", None) is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"tags ({event.tag}) are not allowed", event.start_mark)
         self.depth += 1
         if self.depth > _MAX_DEPTH:
             raise yaml.constructor.ConstructorError(None, None, f"nested deeper than {_MAX_DEPTH} levels", None)
@@ -37,6 +41,8 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "keys must be plain names", key_node.start_mark)
+            if key_node.value == "<<":
+                raise yaml.constructor.ConstructorError(None, None, "merge keys are not allowed", key_node.start_mark)
             if key_node.value in seen:
                 message = f"{key_node.value!r} is given twice"
                 raise yaml.constructor.ConstructorError(None, None, message, key_node.start_mark)
@@ -44,12 +50,18 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# PyYAML follows YAML 1.1, where 1e9 is a string; users (and YAML 1.2) mean a number.
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
-    list("-+0123456789."),
-)
+# The core schema of YAML 1.2. PyYAML follows 1.1, where 1e9 is a string, "no" a bool, 010 is 8 and 1:30 is 90, and a
+# long row of such digits takes minutes. Numbers that are longer stay strings, which no field takes.
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("int", r"[-+]?(?:0|[1-9][0-9_]{0,40})|0x[0-9a-fA-F]{1,16}", "-+0123456789"),
+    ("float", r"[-+]?(?:[0-9][0-9_]{0,40}(?:\.[0-9_]{0,40})?|\.[0-9_]{1,40})(?:[eE][-+]?[0-9]{1,4})?", "-+.0123456789"),
+    ("float", r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+."),
+):
+    _firsts = ["" if char == "\0" else char for char in _first]
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _firsts)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -60,15 +72,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ArchValidationError: it is too large, no UTF-8 text, no YAML, hostile, or its top level is no mapping.
     """
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe or device might never end
+            raise ArchNotFoundError(f"cannot read {path}: not a file")
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ArchNotFoundError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:  # a path that the file system cannot spell
+        raise ArchNotFoundError(f"cannot read {str(path)!r}: {error}") from error
     if len(raw) > _MAX_FILE_BYTES:
         raise ArchValidationError(f"{path}: larger than {_MAX_FILE_BYTES:,} bytes, which no spec needs")
     try:
         data = yaml.load(raw.decode("utf-8"), Loader=_Loader)  # a SafeLoader
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ArchValidationError(f"{path}: not a readable YAML spec: {error}") from error
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise ArchValidationError(f"{path}: the top level must be a mapping of field names")

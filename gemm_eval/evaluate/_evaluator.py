@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -13,26 +15,43 @@ from gemm_eval._frozen import FrozenDict
 from gemm_eval.arch import MulticoreSpec, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
+from gemm_eval.evaluate._batch import read_batch, types_alone
+from gemm_eval.evaluate._progress import progress_bar
+from gemm_eval.evaluate._records import RecordCache, RecordCacheInfo, RecordKey
 from gemm_eval.evaluate._result import GEMMResult
+from gemm_eval.evaluate._table import GEMMTable
 from gemm_eval.mapping import MulticoreMapping
-from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping
+from gemm_eval.models.multicore.cost_kernels import BOUNDS, COST_DTYPE
+from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping, unpack_cost
 from gemm_eval.models.multicore.params import pack_params
-from gemm_eval.search.multicore import SearchCounts, find_best, find_best_few, find_best_of_each_partition
+from gemm_eval.search.multicore import (
+    check_idle_cores,
+    find_best,
+    find_best_few,
+    find_best_many,
+    find_best_of_each_partition,
+    infeasible_error,
+)
 from gemm_eval.workload import GemmProblem, make_problem
 
 __all__ = ["CacheInfo", "GEMMEvaluator"]
 
 _CACHE_SIZE = 1 << 16
 _PARAMS_CACHE_SIZE = 256
+_RECORD_CACHE_SIZE = 1 << 18  # costs of about 0.6 KB each
 
 
 class CacheInfo(NamedTuple):
-    """Hits and misses of the results that an evaluator keeps in memory, its bound, and how many it holds."""
+    """Hits and misses of the results that an evaluator keeps in memory, its bound, and how many it holds.
+
+    `records` tells the same of the costs, which `evaluate_problem` and `evaluate_many` share with `evaluate`.
+    """
 
     hits: int
     misses: int
     maxsize: int | None
     currsize: int
+    records: RecordCacheInfo
 
 
 class GEMMEvaluator:
@@ -62,11 +81,14 @@ class GEMMEvaluator:
             raise InvalidInputError(f"arch must be a spec, a preset name or a path, got {arch!r}")
         if not isinstance(allow_idle_cores, bool):
             raise InvalidOptionError(f"allow_idle_cores must be True or False, got {allow_idle_cores!r}")
+        check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
         self._arch = arch
         self._allow_idle_cores = allow_idle_cores
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
         self._params_cached = lru_cache(maxsize=_PARAMS_CACHE_SIZE)(self._pack)
+        self._records = RecordCache(_RECORD_CACHE_SIZE)
+        self._type_numbers: dict[GemmProblem, int] = {}
 
     def __repr__(self) -> str:
         return f"GEMMEvaluator({self._arch.name!r}, allow_idle_cores={self._allow_idle_cores})"
@@ -116,15 +138,91 @@ class GEMMEvaluator:
             return self._evaluate_cached(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
             )
-        except TypeError:  # an unhashable argument: say which one, in the words of the problem's own checks
-            self._make_problem(G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
-            raise
+        except (
+            TypeError
+        ):  # an unhashable argument is an error, in the words of the problem's own checks, or a 0-d array
+            return self._evaluate(G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
 
     def evaluate_problem(self, problem: GemmProblem) -> GEMMResult:
         """Find the best mapping of a `GemmProblem`; see `evaluate`."""
-        params = self._params(_checked(problem))
-        cost, counts = find_best(self._arch, problem, params, allow_idle_cores=self._allow_idle_cores)
-        return self._result(problem, cost, counts)
+        key = (self._number_of_types(types_alone(_checked(problem))), *problem.sizes)
+        record = self._records.get(key)
+        if record is None:
+            params = self._params(problem)
+            cost = find_best(self._arch, problem, params, allow_idle_cores=self._allow_idle_cores)
+            self._records.put_many([(key, cost.tobytes())])
+        else:
+            cost = np.frombuffer(record, COST_DTYPE)
+        return self.result_of_record(problem, cost[0])
+
+    def evaluate_many(
+        self,
+        problems: Any,
+        dtype: str | None = None,
+        *,
+        input_dtype: str | None = None,
+        weight_dtype: str | None = None,
+        output_dtype: str | None = None,
+        group_size: int | None = None,
+        zero_dtype: str | None = None,
+        errors: Literal["raise", "mark"] = "raise",
+        progress: bool | None = None,
+    ) -> GEMMTable:
+        """Find the best mapping of many GEMMs, on all cores of this machine; the same results as one by one.
+
+        Repeated problems, and problems evaluated before, cost next to nothing.
+
+        Args:
+            problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4] of G, M, K, N, or
+                a DataFrame with columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype,
+                group_size, zero_dtype.
+            dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype: as for `evaluate`, for all problems
+                that do not say otherwise.
+            errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.
+            progress: show a progress bar on stderr; None: if stderr is a terminal and the work takes over a second.
+
+        Raises:
+            InvalidProblemError: something in `problems` is no GEMM; nothing has been computed then.
+            UnsupportedError: the arch cannot run the types.
+            InfeasibleError: no mapping fits a problem, with ``errors="raise"``.
+        """
+        if errors not in ("raise", "mark"):
+            raise InvalidOptionError(f"errors must be 'raise' or 'mark', got {errors!r}")
+        given = {
+            "dtype": dtype, "input_dtype": input_dtype, "weight_dtype": weight_dtype, "output_dtype": output_dtype,
+            "group_size": group_size, "zero_dtype": zero_dtype,
+        }  # fmt: skip
+
+        def make(G: int, M: int, K: int, N: int, **types: Any) -> GemmProblem:
+            if "dtype" in types:  # a row's own shorthand replaces every type of the call
+                return self._make_problem(G, M, K, N, *(dict.fromkeys(given) | types).values())
+            return self._make_problem(G, M, K, N, *(given | types).values())
+
+        batch = read_batch(problems, make)
+        params = [self._params(types) for types in batch.types]
+        numbers = np.array([self._number_of_types(types) for types in batch.types], np.int64)
+        keys = list(zip(numbers[batch.type_of].tolist(), *batch.sizes.T.tolist(), strict=True))
+        found = self._records.get_many(keys)
+        places: dict[RecordKey, int] = {}  # each missing problem once, and where it stands first
+        for place, record in enumerate(found):
+            if record is None:
+                places.setdefault(keys[place], place)
+        if places:
+            chosen = np.fromiter(places.values(), np.int64, len(places))
+            with progress_bar(len(chosen), f"GEMMs on {self._arch.name}", progress) as advance:
+                records, _ = find_best_many(
+                    self._arch, np.concatenate(params), batch.type_of[chosen], batch.sizes[chosen],
+                    allow_idle_cores=self._allow_idle_cores, on_progress=advance,
+                )  # fmt: skip
+            fresh = {key: record.tobytes() for key, record in zip(places, records, strict=True)}
+            self._records.put_many(fresh.items())
+            found = [fresh[key] if record is None else record for key, record in zip(keys, found, strict=True)]
+        table = GEMMTable(self, batch, np.frombuffer(b"".join(found), COST_DTYPE))  # type: ignore[arg-type]
+        if errors == "raise" and not table.is_feasible.all():
+            place = int(np.argmin(table.is_feasible))
+            problem = self.problem_of(batch.types[batch.type_of[place]], batch.sizes[place])
+            raise infeasible_error(self._arch, problem, self._params(problem), allow_idle_cores=self._allow_idle_cores)
+        return table
 
     def evaluate_mapping(self, problem: GemmProblem, mapping: MulticoreMapping) -> GEMMResult:
         """Replay a mapping that the user gives: ((P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), loop order).
@@ -134,7 +232,7 @@ class GEMMEvaluator:
             UnsupportedError: the arch cannot run these types.
         """
         cost = evaluate_mapping(self._arch, _checked(problem), self._params(problem), mapping)
-        return self._result(problem, cost, None)
+        return self._result(problem, cost, is_exhaustive=False)
 
     def top(
         self, problem: GemmProblem, k: int = 5, *, distinct: Literal["mapping", "partition"] = "mapping"
@@ -156,20 +254,34 @@ class GEMMEvaluator:
             raise InvalidOptionError(f"k must be an integer in 1..10000, got {k!r}")
         params = self._params(_checked(problem))
         if distinct == "mapping":
-            costs, counts = find_best_few(self._arch, problem, params, k, allow_idle_cores=self._allow_idle_cores)
-            return [self._result(problem, cost, counts) for cost in costs]
+            costs = find_best_few(self._arch, problem, params, k, allow_idle_cores=self._allow_idle_cores)
+            return [self.result_of_record(problem, cost) for cost in costs]
         if distinct == "partition":
             costs = find_best_of_each_partition(self._arch, problem, params, allow_idle_cores=self._allow_idle_cores)
-            return [self._result(problem, cost, None) for cost in costs[:k]]
+            return [self.result_of_record(problem, cost) for cost in costs[:k]]
         raise InvalidOptionError(f"distinct must be 'mapping' or 'partition', got {distinct!r}")
 
     def cache_info(self) -> CacheInfo:
-        """Return how the memory of results is doing."""
-        return CacheInfo(*self._evaluate_cached.cache_info())
+        """Return how the memory of results is doing: that of `evaluate` calls, and that of costs behind all calls."""
+        return CacheInfo(*self._evaluate_cached.cache_info(), self._records.info())
 
     def cache_clear(self) -> None:
         """Forget all results."""
         self._evaluate_cached.cache_clear()
+        self._records.clear()
+
+    def problem_of(self, types: GemmProblem, sizes: Iterable[int]) -> GemmProblem:
+        """Return the problem of these sizes with the data types of another."""
+        G, M, K, N = (int(size) for size in sizes)
+        return dataclasses.replace(types, G=G, M=M, K=K, N=N)
+
+    def result_of_record(self, problem: GemmProblem, record: np.void) -> GEMMResult:
+        """Return the result that a record of `COST_DTYPE` of an exhaustive search stands for."""
+        return self._result(problem, unpack_cost(record), is_exhaustive=True)
+
+    def _number_of_types(self, types: GemmProblem) -> int:
+        # setdefault is atomic: two threads agree on the number, though one may be skipped
+        return self._type_numbers.setdefault(types, len(self._type_numbers))
 
     def _make_problem(
         self, G: int, M: int, K: int, N: int, dtype: str | None, input_dtype: str | None, weight_dtype: str | None,
@@ -194,7 +306,7 @@ class GEMMEvaluator:
     ) -> npt.NDArray[np.void]:
         return pack_params(self._arch, GemmProblem(1, 1, 1, 1, a, b, c, None, group_size, scale, zero))
 
-    def _result(self, problem: GemmProblem, cost: MulticoreCost, counts: SearchCounts | None) -> GEMMResult:
+    def _result(self, problem: GemmProblem, cost: MulticoreCost, *, is_exhaustive: bool) -> GEMMResult:
         peak_flop_per_us = self._arch.peak_tflop_per_s(problem.input_dtype) * 1e6
         noc_wait_us = cost.dma_us - cost.dram_us
         busy_us = (
@@ -224,13 +336,11 @@ class GEMMEvaluator:
             "c_refill_bytes": cost.c_refill_bytes,
             "reduction_bytes": cost.reduction_bytes,
         }
-        refused: dict[str, int] = {}
-        if counts is not None:
-            refused = {
-                "sram": counts.num_refused_sram,
-                "partition_bound": counts.num_partitions_bounded,
-                "partition_dropped": counts.num_partitions_dropped,
-            }
+        refused = {
+            "sram": cost.num_refused_sram,
+            "partition_bound": cost.num_partitions_bounded,
+            "partition_dropped": cost.num_partitions_dropped,
+        }
         return GEMMResult(
             problem=problem,
             arch_name=self._arch.name,
@@ -240,7 +350,7 @@ class GEMMEvaluator:
             flop=problem.flop,
             dram_bytes=cost.dram_bytes,
             utilization_frac=problem.flop / (cost.latency_us * peak_flop_per_us),
-            bound=_bound_of(self._arch.launch_us, cost),
+            bound=BOUNDS[cost.bound],
             mapping=cost.mapping,
             breakdown=FrozenDict(breakdown),
             traffic=FrozenDict(traffic),
@@ -249,8 +359,8 @@ class GEMMEvaluator:
             active_cores=cost.active_cores,
             source="analytic",
             model_version=MODEL_VERSION,
-            is_exhaustive=counts is not None,
-            num_candidates=1 if counts is None else counts.num_candidates,
+            is_exhaustive=is_exhaustive,
+            num_candidates=cost.num_candidates,
             num_refused=FrozenDict(refused),
             _evaluator=self,
         )
@@ -264,14 +374,3 @@ def _checked(problem: GemmProblem) -> GemmProblem:
     if not isinstance(problem, GemmProblem):
         raise InvalidProblemError(f"problem must be a GemmProblem, got {problem!r}; evaluate(G, M, K, N) takes sizes")
     return problem
-
-
-def _bound_of(launch_us: float, cost: MulticoreCost) -> str:
-    """Name the largest of the parts that follow one another, and inside the main loop the longer of its two sides."""
-    if cost.reduction_us > max(cost.main_us, launch_us):
-        return "reduction"
-    if launch_us > cost.main_us:
-        return "launch"
-    if cost.compute_us >= cost.dma_us:
-        return "vector" if cost.vector_us > cost.cube_us + cost.fill_drain_us else "compute"
-    return "noc" if cost.noc_us > cost.dram_us else "dram"

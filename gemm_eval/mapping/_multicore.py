@@ -57,7 +57,6 @@ class MulticoreMapping(NamedTuple):
         )
 
 
-@lru_cache(maxsize=64)
 def enumerate_partitions(num_cores: int, *, allow_idle_cores: bool = False) -> npt.NDArray[np.int64]:
     """All ordered factorizations of `num_cores` into (P_G, P_M, P_N, P_K).
 
@@ -69,8 +68,13 @@ def enumerate_partitions(num_cores: int, *, allow_idle_cores: bool = False) -> n
     Raises:
         InvalidOptionError: `num_cores` < 1.
     """
-    if num_cores < 1:
-        raise InvalidOptionError(f"num_cores must be >= 1, got {num_cores}")
+    if isinstance(num_cores, bool) or not isinstance(num_cores, int | np.integer) or num_cores < 1:
+        raise InvalidOptionError(f"num_cores must be an integer >= 1, got {num_cores!r}")
+    return _enumerate(int(num_cores), bool(allow_idle_cores))
+
+
+@lru_cache(maxsize=64)
+def _enumerate(num_cores: int, allow_idle_cores: bool) -> npt.NDArray[np.int64]:
     rows: list[tuple[int, int, int, int]] = []
     for used in range(1 if allow_idle_cores else num_cores, num_cores + 1):
         for p_k in _divisors(used):
@@ -78,9 +82,8 @@ def enumerate_partitions(num_cores: int, *, allow_idle_cores: bool = False) -> n
                 rest = used // p_k // p_g
                 rows.extend((p_g, p_m, rest // p_m, p_k) for p_m in _divisors(rest))
     rows.sort(key=lambda row: (row[3], row[0], row[1], row[2]))
-    table = np.array(rows, dtype=np.int64)
-    table.setflags(write=False)
-    return table
+    # on immutable bytes, so that nobody can make the shared table writeable again
+    return np.frombuffer(np.array(rows, dtype=np.int64).tobytes(), dtype=np.int64).reshape(-1, 4)
 
 
 @lru_cache(maxsize=4096)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -11,30 +14,34 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.mapping import enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, sram_used_bytes
-from gemm_eval.models.multicore.model import MulticoreCost, unpack_cost
-from gemm_eval.search.multicore_kernels import NUM_COUNTERS, find_top_overlap, find_top_pipeline
+from gemm_eval.search.multicore_kernels import (
+    find_best_of_range_overlap,
+    find_best_of_range_pipeline,
+    find_top_overlap,
+    find_top_pipeline,
+)
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["MAX_IDLE_CORES", "SearchCounts", "find_best", "find_best_few", "find_best_of_each_partition"]
+__all__ = [
+    "MAX_IDLE_CORES",
+    "check_idle_cores",
+    "find_best",
+    "find_best_few",
+    "find_best_many",
+    "find_best_of_each_partition",
+    "infeasible_error",
+]
 
 MAX_IDLE_CORES = 4096
 """Largest chip on which partitions that leave cores idle are searched: their number grows as cores * log(cores)**3."""
 
 
-class SearchCounts(NamedTuple):
-    """What a search did. Everything not counted as a candidate was shown, by a bound or a rule, not to win."""
-
-    num_candidates: int  # mappings whose cost was computed
-    num_refused_sram: int  # tile choices that do not fit in SRAM
-    num_partitions: int
-    num_partitions_bounded: int  # whose lower bound is above the best
-    num_partitions_dropped: int  # equal to a smaller partition, or a K split on a chip that cannot reduce
-
-
 def find_best(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], *, allow_idle_cores: bool
-) -> tuple[MulticoreCost, SearchCounts]:
+) -> npt.NDArray[np.void]:
     """Find the best mapping over every partition, legal tile and loop order; exhaustive, see MODEL.md, "Choice".
+
+    Returns an array [1] of COST_DTYPE.
 
     Args:
         arch: the chip.
@@ -45,53 +52,126 @@ def find_best(
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
-    costs, counts = find_best_few(arch, problem, params, 1, allow_idle_cores=allow_idle_cores)
-    return costs[0], counts
+    return find_best_few(arch, problem, params, 1, allow_idle_cores=allow_idle_cores)
 
 
 def find_best_few(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], limit: int, *, allow_idle_cores: bool
-) -> tuple[list[MulticoreCost], SearchCounts]:
+) -> npt.NDArray[np.void]:
     """Find the `limit` best mappings, best first (fewer when there are not so many).
 
     Mappings that another one stands for are not listed: the same data movement under another name of the loop order, a
-    larger tile with the same trip counts, or a tile_k smaller than what fits.
+    larger tile with the same trip counts, or a tile_k smaller than what fits. Returns an array of COST_DTYPE.
 
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
     partitions = _partitions(arch, allow_idle_cores)
-    costs, counts = _run(problem, params, partitions, limit, allow_idle_cores)
-    if not costs:
-        raise _infeasible(arch, problem, params, partitions)
-    return costs, counts
+    costs = _run(problem, params, partitions, limit, allow_idle_cores)
+    if not len(costs):
+        raise infeasible_error(arch, problem, params, allow_idle_cores=allow_idle_cores)
+    return costs
+
+
+_RANKED_BY = ("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes")  # then partition rank
 
 
 def find_best_of_each_partition(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], *, allow_idle_cores: bool
-) -> list[MulticoreCost]:
+) -> npt.NDArray[np.void]:
     """Find the best mapping within every partition, best first; partitions that amount to the same appear once.
 
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
     partitions = _partitions(arch, allow_idle_cores)
-    best: dict[tuple[int, ...], MulticoreCost] = {}
+    best: dict[tuple[int, ...], npt.NDArray[np.void]] = {}
     for row in partitions:
-        block = block_of(params[0], *problem.sizes, *(int(x) for x in row))
-        costs, _ = _run(problem, params, row.reshape(1, 4), 1, False)
-        if costs:
-            best.setdefault((block.g, block.m, block.n, block.k), costs[0])
+        block = block_of(params[0], *problem.sizes, *row.tolist())
+        sizes = (block.g, block.m, block.n, block.k)
+        if sizes not in best:
+            costs = _run(problem, params, row.reshape(1, 4), 1, False)
+            if len(costs):
+                best[sizes] = costs
     if not best:
-        raise _infeasible(arch, problem, params, partitions)
-    return sorted(best.values(), key=lambda cost: (cost.latency_us, cost.busiest_core_bytes, cost.active_cores))
+        raise infeasible_error(arch, problem, params, allow_idle_cores=allow_idle_cores)
+    found = np.concatenate(list(best.values()))
+    return found[np.lexsort([found[name] for name in reversed(_KEY)])]
 
 
-def _partitions(arch: MulticoreSpec, allow_idle_cores: bool) -> npt.NDArray[np.int64]:
+def find_best_many(
+    arch: MulticoreSpec,
+    params: npt.NDArray[np.void],
+    type_of: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    *,
+    allow_idle_cores: bool,
+    on_progress: Callable[[int], None] | None = None,
+) -> npt.NDArray[np.void]:
+    """Find the best mapping of many problems, on all cores of this machine.
+
+    Threads take chunks of the problems and release the GIL. A result does not depend on how many threads there are.
+
+    Args:
+        arch: the chip.
+        params: [num_types] of PARAMS_DTYPE.
+        type_of: [num_problems], index into `params`.
+        sizes: [num_problems, 4] of G, M, K, N, each within the limits that `GemmProblem` sets.
+        allow_idle_cores: as for `find_best`.
+        on_progress: called now and then with the number of problems that are newly done.
+
+    Returns:
+        [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
+    """
+    partitions = _partitions(arch, allow_idle_cores)
+    num = len(sizes)
+    out = np.zeros(num, COST_DTYPE)
+    find = find_best_of_range_pipeline if arch.timing == "pipeline" else find_best_of_range_overlap
+    workers = os.cpu_count() or 1
+    chunk = max(1, min(_MAX_CHUNK, num // (_CHUNKS_PER_WORKER * workers)))
+
+    def work(start: int) -> int:
+        stop = min(start + chunk, num)
+        find(params, type_of, sizes, start, stop, partitions, allow_idle_cores, out)
+        return stop - start
+
+    starts = range(0, num, chunk)
+    done = map(work, starts) if num <= chunk else _pool().map(work, starts)
+    for num_done in done:
+        if on_progress is not None:
+            on_progress(num_done)
+    return out
+
+
+# What a search compares, MODEL.md, "Choice"; the rank of a partition is that of (P_K, P_G, P_M, P_N).
+_KEY = (
+    *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
+    *("loop_order", "tile_m", "tile_n", "tile_k"),
+)
+
+_CHUNKS_PER_WORKER = 8
+_MAX_CHUNK = 256
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """The threads of all batches of this process; they wait for work at no cost."""
+    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="gemm_eval")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
+
+
+def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
+    """Raise `InvalidOptionError` when idle cores are to be searched on a chip too large for it."""
     if allow_idle_cores and arch.num_cores > MAX_IDLE_CORES:
         raise InvalidOptionError(
             f"allow_idle_cores must be False above {MAX_IDLE_CORES} cores, got {arch.num_cores} cores ({arch.name})"
         )
+
+
+def _partitions(arch: MulticoreSpec, allow_idle_cores: bool) -> npt.NDArray[np.int64]:
     return enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
 
 
@@ -101,21 +181,21 @@ def _run(
     partitions: npt.NDArray[np.int64],
     limit: int,
     has_all_products: bool,
-) -> tuple[list[MulticoreCost], SearchCounts]:
-    counters = np.zeros(NUM_COUNTERS, np.int64)
+) -> npt.NDArray[np.void]:
     out = np.zeros(limit, COST_DTYPE)
     find_top = find_top_pipeline if params["is_pipeline"][0] else find_top_overlap
-    num = find_top(params, *problem.sizes, partitions, has_all_products, counters, out)
-    return [unpack_cost(out[row]) for row in range(num)], SearchCounts(*counters.tolist())
+    num = find_top(params, *problem.sizes, partitions, has_all_products, out)
+    return out[:num]
 
 
-def _infeasible(
-    arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], partitions: npt.NDArray[np.int64]
+def infeasible_error(
+    arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], *, allow_idle_cores: bool
 ) -> InfeasibleError:
+    """Return the error for a problem that no mapping fits: what the smallest tile needs, and what would help."""
     record = params[0]
     demands = []
-    for row in partitions:
-        block = block_of(record, *problem.sizes, *(int(x) for x in row))
+    for row in _partitions(arch, allow_idle_cores):
+        block = block_of(record, *problem.sizes, *row.tolist())
         if block.E_K > 1 and arch.reduction == "none":
             continue
         tile = (

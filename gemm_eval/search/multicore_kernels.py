@@ -21,7 +21,6 @@ import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import (
-    COST_DTYPE,
     Block,
     block_of,
     core_cost,
@@ -32,11 +31,11 @@ from gemm_eval.models.multicore.cost_kernels import (
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, store_bits
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
 
-__all__ = ["COST_DTYPE", "NUM_COUNTERS", "find_top_overlap", "find_top_pipeline"]
+__all__ = ["find_best_of_range_overlap", "find_best_of_range_pipeline", "find_top_overlap", "find_top_pipeline"]
 
-# Columns of the counters that a search returns.
-NUM_COUNTERS = 5
-_CANDIDATES, _REFUSED_SRAM, _PARTITIONS, _BOUNDED, _DROPPED = range(NUM_COUNTERS)
+# What a search counts, as places in an array.
+_NUM_COUNTERS = 5
+_CANDIDATES, _REFUSED_SRAM, _PARTITIONS, _BOUNDED, _DROPPED = range(_NUM_COUNTERS)
 
 # Columns of a key: the two floats of `keys_f`, then the integers of `keys_i`, in the order of comparison.
 _KEY_INTS = 8  # active_cores, visits, sram_used_bytes, partition rank, loop order, tile_m, tile_n, tile_k
@@ -49,7 +48,7 @@ class _Best(NamedTuple):
     keys_i: Any  # int64 [limit, _KEY_INTS]
     num: Any  # int64 [1]: how many rows are filled
     key: Any  # int64 [_KEY_INTS]: the candidate at hand
-    counters: Any  # int64 [NUM_COUNTERS]
+    counters: Any  # int64 [_NUM_COUNTERS]
 
 
 class _Bound(NamedTuple):
@@ -251,6 +250,13 @@ def _try(
 
 
 @kernel
+def _most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
+    """Largest tile along m or n, in units, whose C tile may fit in SRAM beside `other` elements along the other one."""
+    elems = 8 * p["sram_usable_bytes"] // (p["output_buffers"] * p["acc_bits"] * other)
+    return units if elems >= block else elems // unit
+
+
+@kernel
 def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> None:
     """All candidates of one partition that can win under overlap timing."""
     cube_m = p["cube_m"]
@@ -259,13 +265,15 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> No
     units_m = ceil_div(blk.m, cube_m)
     units_n = ceil_div(blk.n, cube_n)
     units_k = ceil_div(blk.k, unit_k)
-    top_m = units_m
+    top_m = _most_units(p, min(cube_n, blk.n), cube_m, units_m, blk.m)
+    best.counters[_REFUSED_SRAM] += top_m < units_m
     while top_m > 0:  # one step per distinct trip count T_m, ascending
         T_m = ceil_div(units_m, top_m)
         low_m = ceil_div(units_m, T_m)
         top_m = low_m - 1
         tile_m = min(low_m * cube_m, blk.m)
-        top_n = units_n
+        top_n = _most_units(p, tile_m, cube_n, units_n, blk.n)
+        best.counters[_REFUSED_SRAM] += top_n < units_n
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
             low_n = ceil_div(units_n, T_n)
@@ -275,7 +283,11 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> No
             if least_T_k == np.inf:
                 best.counters[_REFUSED_SRAM] += 1
                 continue
-            if _pair_bound_us(p, q, T_m, T_n, least_T_k, float(blk.g * T_m * T_n)) > _worst_us(best):
+            visits = float(blk.g * T_m * T_n)
+            worst_us = _worst_us(best)
+            if _pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst_us:
+                if T_n > 1 and _pair_bound_us(p, q, T_m, T_n, 1.0, visits) > worst_us:
+                    break  # with all of k in SRAM nothing but reloads grows with T_n
                 continue
             fit_k = _max_units_k(p, blk, tile_m, tile_n, units_k)
             if fit_k == 0:
@@ -342,11 +354,13 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
     units_m = ceil_div(blk.m, unit_m)
     units_n = ceil_div(blk.n, unit_n)
     units_k = ceil_div(blk.k, unit_k)
-    top_m = units_m
+    top_m = _most_units(p, min(unit_n, blk.n), unit_m, units_m, blk.m)
+    best.counters[_REFUSED_SRAM] += top_m < units_m
     while top_m > 0:
         T_m = ceil_div(units_m, top_m)
         low_m = ceil_div(units_m, T_m)
-        top_n = units_n
+        top_n = _most_units(p, min(low_m * unit_m, blk.m), unit_n, units_n, blk.n)
+        best.counters[_REFUSED_SRAM] += top_n < units_n
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
             low_n = ceil_div(units_n, T_n)
@@ -354,7 +368,14 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
             tile_n = min(low_n * unit_n, blk.n)
             least_T_k = _least_trips_k(p, blk, tile_m, tile_n)
             top_k = units_k
-            if _pair_bound_us(p, q, T_m, T_n, least_T_k, float(blk.g * T_m * T_n)) > _worst_us(best):
+            visits = float(blk.g * T_m * T_n)
+            worst_us = _worst_us(best)
+            if least_T_k == np.inf:
+                best.counters[_REFUSED_SRAM] += 1
+                top_k = 0
+            elif _pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst_us:
+                if T_n > 1 and _pair_bound_us(p, q, T_m, T_n, 1.0, visits) > worst_us:
+                    break  # with all of k in SRAM nothing but reloads grows with T_n
                 top_k = 0
             while top_k > 0:
                 T_k = ceil_div(units_k, top_k)
@@ -525,16 +546,22 @@ def _new_best(limit: int, counters: Any) -> _Best:
 
 @kernel
 def _write(p: Any, G: int, M: int, K: int, N: int, partitions: Any, best: _Best, out: Any) -> int:
+    counters = best.counters
     for row in range(best.num[0]):
         key = best.keys_i[row]
         P_G, P_M, P_N, P_K = partitions[key[3]]
         evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
+        out[row]["num_candidates"] = counters[_CANDIDATES]
+        out[row]["num_refused_sram"] = counters[_REFUSED_SRAM]
+        out[row]["num_partitions"] = counters[_PARTITIONS]
+        out[row]["num_partitions_bounded"] = counters[_BOUNDED]
+        out[row]["num_partitions_dropped"] = counters[_DROPPED]
     return best.num[0]
 
 
 @entry_point
 def find_top_overlap(
-    params: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, counters: Any, out: Any
+    params: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
 ) -> int:
     """Find the best candidates over all partitions, tiles and loop orders, under overlap timing.
 
@@ -543,13 +570,13 @@ def find_top_overlap(
         G, M, K, N: sizes of the problem.
         partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
         has_all_products: the list holds every product up to num_cores, so that duplicates can be dropped.
-        counters: int64 [NUM_COUNTERS], zeros; filled.
         out: array [limit] of COST_DTYPE, filled with the best, best first.
 
     Returns:
         Number of records filled: 0 if nothing fits, fewer than `limit` if there are fewer candidates.
     """
     p = params[0]
+    counters = np.zeros(_NUM_COUNTERS, np.int64)
     ranks = np.empty(partitions.shape[0], np.int64)
     floors = np.empty(partitions.shape[0], np.float64)
     num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
@@ -569,13 +596,14 @@ def find_top_overlap(
 
 @entry_point
 def find_top_pipeline(
-    params: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, counters: Any, out: Any
+    params: Any, G: int, M: int, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
 ) -> int:
     """Find the best candidates under pipeline timing; otherwise as `find_top_overlap`.
 
     A first pass tries the smallest tile of each class, which makes the bounds of the second bite.
     """
     p = params[0]
+    counters = np.zeros(_NUM_COUNTERS, np.int64)
     ranks = np.empty(partitions.shape[0], np.int64)
     floors = np.empty(partitions.shape[0], np.float64)
     num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
@@ -592,3 +620,38 @@ def find_top_pipeline(
                     continue
             counters[_BOUNDED] += pass_
     return _write(p, G, M, K, N, partitions, best, out)
+
+
+@entry_point
+def find_best_of_range_overlap(
+    params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
+) -> None:
+    """Find the best mapping of each of the problems start..stop-1, under overlap timing.
+
+    Args:
+        params: array [num_types] of PARAMS_DTYPE.
+        type_of: int64 [num_problems], index into `params`.
+        sizes: int64 [num_problems, 4] of G, M, K, N.
+        start, stop: which problems; several threads share the arrays.
+        partitions, has_all_products: as for `find_top_overlap`.
+        out: array [num_problems] of COST_DTYPE, zeros; filled, except where nothing fits.
+    """
+    for i in range(start, stop):
+        t = type_of[i]
+        find_top_overlap(
+            params[t : t + 1], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3], partitions, has_all_products,
+            out[i : i + 1],
+        )  # fmt: skip
+
+
+@entry_point
+def find_best_of_range_pipeline(
+    params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, has_all_products: bool, out: Any
+) -> None:
+    """Find the best mapping of each of the problems start..stop-1, under pipeline timing; see the other one."""
+    for i in range(start, stop):
+        t = type_of[i]
+        find_top_pipeline(
+            params[t : t + 1], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3], partitions, has_all_products,
+            out[i : i + 1],
+        )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +85,8 @@ class GemmProblem:
             if self.group_size is not None:
                 _set(self, "group_size", _check_size("group_size", self.group_size))
             scale = _scale_of(a) if self.scale_dtype is None else parse_dtype(self.scale_dtype, what="scale_dtype")
+            if scale.is_integer:
+                raise InvalidProblemError(f"scale_dtype must be a floating-point type, got {scale}")
             zero = None if self.zero_dtype is None else parse_dtype(self.zero_dtype, what="zero_dtype")
         for name, value in (
             ("input_dtype", a),
@@ -147,17 +150,18 @@ def make_problem(
     weight: str | None
     if dtype is not None:
         a, weight, c, group = parse_scheme(dtype)
-        if input_dtype is not None:
+        if input_dtype is not None and parse_dtype(input_dtype, what="input_dtype") is not a:
             was_dense = weight == a
             a = parse_dtype(input_dtype, what="input_dtype")
             weight, c = (a if was_dense else weight), default_output_of(a)
+            group = None if weight == a else group
     else:
         a = default_dtype if input_dtype is None else parse_dtype(input_dtype, what="input_dtype")
         weight, c, group = a, default_output_of(a), None
     if weight_dtype is not None and weight_dtype != weight:
         weight, group = weight_dtype, None
     if group_size is not None:
-        group = None if isinstance(group_size, int) and group_size == -1 else group_size
+        group = None if isinstance(group_size, numbers.Integral) and group_size == -1 else group_size
     return GemmProblem(
         G, M, K, N, a, weight, c if output_dtype is None else output_dtype, None, group, None, zero_dtype  # type: ignore[arg-type]
     )  # fmt: skip

@@ -137,21 +137,8 @@ def test_integer_field(field: str) -> None:
         value = getattr(DEMO.with_(**{field: good}), field)
         assert value == good
         assert type(value) is int
-    for bad in (
-        low - 1,
-        high + 1,
-        -1,
-        10**400,
-        float(low),
-        1.5,
-        math.nan,
-        True,
-        "1",
-        None,
-        [1],
-        np.float64(1),
-        np.True_,
-    ):
+    no_integers = [float(low), 1.5, math.nan, True, "1", None, [1], np.float64(1), np.True_]
+    for bad in (low - 1, high + 1, -1, 10**400, *no_integers):
         with pytest.raises(ArchValidationError, match=rf"^{field} must be .*got .*: {field}\)$"):
             DEMO.with_(**{field: bad})
 
@@ -190,7 +177,7 @@ def test_denormal_speeds_are_refused(field: str) -> None:
         ({"cube_steps_per_cycle": {}}, "^cube_steps_per_cycle must"),
         ({"cube_steps_per_cycle": {"fp16": 1.0, "int32": 1.0}}, "int32 is an accumulator type"),
         ({"cube_steps_per_cycle": {"fp12": 1.0}}, r"^cube_steps_per_cycle.fp12 must be 'fp32'"),
-        ({"cube_steps_per_cycle": {"fp16": 0.0}}, r"^cube_steps_per_cycle.fp16 must be > 0"),
+        ({"cube_steps_per_cycle": {"fp16": 0.0}}, r"^cube_steps_per_cycle.fp16 must be >"),
         ({"cube_steps_per_cycle": {"fp16": math.nan}}, r"^cube_steps_per_cycle.fp16 must be a finite number"),
         ({"cube_steps_per_cycle": [("fp16", 1.0)]}, "^cube_steps_per_cycle must be"),
         ({"cube_k_by_dtype": {"int8": 64}}, "cube_k_by_dtype: int8 must have an entry in cube_steps_per_cycle"),

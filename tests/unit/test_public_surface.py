@@ -101,6 +101,12 @@ def test_a_spec_needs_no_compiler(tmp_path: Path) -> None:
     assert python(code, tmp_path).stdout.strip() == "False"
 
 
+def test_an_evaluation_needs_no_tables_and_no_terminal(tmp_path: Path) -> None:
+    code = f"{EVALUATE}; import sys; print([m for m in ('pandas', 'rich', 'typer', 'scipy') if m in sys.modules])"
+
+    assert python(code, tmp_path).stdout.splitlines()[-1] == "[]"
+
+
 def test_import_leaves_the_interpreter_as_it_was(tmp_path: Path) -> None:
     """No logging set-up, no signal handler, nothing printed."""
     code = (

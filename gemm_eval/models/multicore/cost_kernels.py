@@ -14,13 +14,14 @@ from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_bits
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
 
-__all__ = ["COST_DTYPE", "Block", "block_of", "core_cost", "evaluate_into", "evaluate_one", "sram_used_bytes"]
+__all__ = ["BOUNDS", "COST_DTYPE", "Block", "block_of", "core_cost", "evaluate_into", "evaluate_one", "sram_used_bytes"]
 
 _INTS = (
     "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order",
     "active_cores", "visits", "sram_used_bytes",
     "dram_bytes", "a_bytes", "b_bytes", "scale_bytes", "c_store_bytes", "c_spill_bytes", "c_refill_bytes",
-    "reduction_bytes", "core_bytes",
+    "reduction_bytes", "core_bytes", "bound",
+    "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
 )  # fmt: skip
 _FLOATS = (
     "latency_us", "main_us", "compute_us", "cube_us", "fill_drain_us", "vector_us",
@@ -30,7 +31,12 @@ _FLOATS = (
 )  # fmt: skip
 
 COST_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
-"""The cost of one mapping. Bytes are chip totals; times are those of the slowest core; energy_pj is nan if unknown."""
+"""The cost of one mapping. Bytes are chip totals; times are those of the slowest core; energy_pj is nan if unknown;
+`bound` is an index into `BOUNDS`; the counts at the end are those of the search that found the mapping."""
+
+BOUNDS = ("compute", "vector", "dram", "noc", "reduction", "launch")
+"""What can limit a GEMM; see `_bound_of`."""
+_COMPUTE, _VECTOR, _DRAM, _NOC, _REDUCTION, _LAUNCH = range(len(BOUNDS))
 
 
 class Block(NamedTuple):
@@ -325,6 +331,20 @@ def _fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
     out["reduction_noc_us"] = cost.red_noc_us
     out["reduction_add_us"] = cost.red_add_us
     out["busiest_core_bytes"] = cost.busiest_bytes
+    out["bound"] = _bound_of(p, cost)
+
+
+@kernel
+def _bound_of(p: Any, cost: CoreCost) -> int:
+    """Name the largest of the parts that follow one another, and inside the main loop the longer of its two sides."""
+    reduction_us = cost.red_dram_us + cost.red_noc_us + cost.red_add_us
+    if reduction_us > max(cost.main_us, p["launch_us"]):
+        return _REDUCTION
+    if p["launch_us"] > cost.main_us:
+        return _LAUNCH
+    if cost.compute_us >= max(cost.dram_us, cost.noc_us):
+        return _VECTOR if cost.vector_us > cost.cube_us + cost.fill_drain_us else _COMPUTE
+    return _NOC if cost.noc_us > cost.dram_us else _DRAM
 
 
 @entry_point

@@ -24,7 +24,10 @@ class MulticoreCost(NamedTuple):
     """Cost of one mapping: the fields of `COST_DTYPE`, unpacked.
 
     Bytes are totals of the chip, times are those of the slowest core; MODEL.md defines each. `energy_pj` is None when
-    the arch gives no energy figures.
+    the arch gives no energy figures; `bound` is an index into `BOUNDS`. The counts at the end of the integers are those
+    of the search that found the mapping: mappings whose cost was computed, tile choices that do not fit in SRAM, and
+    partitions, of which some have a bound above the best and some are equal to a smaller one or split K where the chip
+    cannot reduce. All are 0 for a mapping that was given.
     """
 
     mapping: MulticoreMapping
@@ -40,6 +43,12 @@ class MulticoreCost(NamedTuple):
     c_refill_bytes: int
     reduction_bytes: int
     core_bytes: int
+    bound: int
+    num_candidates: int
+    num_refused_sram: int
+    num_partitions: int
+    num_partitions_bounded: int
+    num_partitions_dropped: int
     latency_us: float
     main_us: float
     compute_us: float
@@ -94,6 +103,8 @@ def _check_shape(mapping: Any) -> MulticoreMapping:
     try:
         numbers_p, numbers_t, name = mapping
         partition, tile = Partition(*numbers_p), Tile(*numbers_t)
+        if isinstance(name, bool | float):
+            raise TypeError
         order = LoopOrder[name.upper()] if isinstance(name, str) else LoopOrder(name)
     except (TypeError, ValueError, KeyError, AttributeError):
         raise InvalidMappingError(

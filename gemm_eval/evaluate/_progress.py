@@ -1,0 +1,47 @@
+"""A progress bar on stderr for long work, and nothing at all for short."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+__all__ = ["progress_bar"]
+
+_SHOW_AFTER_S = 1.0
+
+
+@contextmanager
+def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Callable[[int], None]]:
+    """Yield a function that takes the number of items newly done.
+
+    Args:
+        total: number of items.
+        what: what is being done, in a few words.
+        is_shown: whether to show the bar; None: if stderr is a terminal and the work takes over a second.
+    """
+    if is_shown is False or (is_shown is None and not sys.stderr.isatty()):
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=total)
+    started_s = time.monotonic()
+    is_running = False
+
+    def advance(num_done: int) -> None:
+        nonlocal is_running
+        bar.advance(task, num_done)
+        if not is_running and (is_shown or time.monotonic() - started_s > _SHOW_AFTER_S):
+            bar.start()
+            is_running = True
+
+    try:
+        yield advance
+    finally:
+        if is_running:
+            bar.stop()

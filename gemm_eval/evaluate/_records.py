@@ -1,0 +1,81 @@
+"""The memory of costs: records of `COST_DTYPE` by problem, bounded, and safe to use from many threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+__all__ = ["RecordCache", "RecordCacheInfo", "RecordKey"]
+
+RecordKey = tuple[int, int, int, int, int]
+"""(number of the data types in their evaluator, G, M, K, N)."""
+
+
+class RecordCacheInfo(NamedTuple):
+    """Hits and misses of the costs that an evaluator keeps, its bound, and how many it holds."""
+
+    hits: int
+    misses: int
+    maxsize: int
+    currsize: int
+
+
+class RecordCache:
+    """Costs as raw bytes, in two generations: a bound on memory, and close to least-recently-used at no cost per hit.
+
+    New and used entries are young. When the young fill half of the bound they become the old, and the old that nobody
+    used since are forgotten.
+    """
+
+    def __init__(self, maxsize: int) -> None:
+        self._half = max(1, maxsize // 2)
+        self._young: dict[RecordKey, bytes] = {}
+        self._old: dict[RecordKey, bytes] = {}
+        self._hits = 0
+        self._misses = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: RecordKey) -> bytes | None:
+        """Return the record of one problem, or None."""
+        return self.get_many((key,))[0]
+
+    def get_many(self, keys: Sequence[RecordKey]) -> list[bytes | None]:
+        """Return a record or None for each key."""
+        with self._lock:
+            found: list[bytes | None] = list(map(self._young.get, keys))
+            if self._old:
+                for place, (key, record) in enumerate(zip(keys, found, strict=True)):
+                    if record is None and (record := self._old.get(key)) is not None:
+                        found[place] = record
+                        self._young[key] = record
+                self._age()
+            num_missing = found.count(None)
+            self._hits += len(keys) - num_missing
+            self._misses += num_missing
+        return found
+
+    def put_many(self, entries: Iterable[tuple[RecordKey, bytes]]) -> None:
+        """Remember records."""
+        with self._lock:
+            for key, record in entries:
+                self._young[key] = record
+                self._age()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._young.clear()
+            self._old.clear()
+            self._hits = self._misses = 0
+
+    def info(self) -> RecordCacheInfo:
+        """Return how the cache is doing."""
+        with self._lock:
+            held = len(self._young.keys() | self._old.keys())
+            return RecordCacheInfo(self._hits, self._misses, 2 * self._half, held)
+
+    def _age(self) -> None:
+        if len(self._young) >= self._half:
+            self._old = self._young
+            self._young = {}
