@@ -26,9 +26,10 @@ if TYPE_CHECKING:
         ModelConfigError,
         UnsupportedError,
     )
-    from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
+    from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
+    from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
     from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "DType",
     "GEMMEvaluator",
     "GEMMResult",
+    "GEMMTable",
     "GemmEvalError",
     "GemmProblem",
     "InfeasibleError",
@@ -51,6 +53,7 @@ __all__ = [
     "MulticoreMapping",
     "MulticoreSpec",
     "Partition",
+    "PrewarmReport",
     "Tile",
     "UnsupportedError",
     "__version__",
@@ -58,15 +61,18 @@ __all__ = [
     "list_models",
     "load_arch",
     "load_model",
+    "prewarm",
+    "prewarm_for_transformer",
     "transformer_gemms",
 ]
 
 _ROOMS = {
     "gemm_eval.arch": ("MulticoreSpec", "list_archs", "load_arch"),
     "gemm_eval.dtypes": ("DType",),
-    "gemm_eval.evaluate": ("GEMMEvaluator", "GEMMResult"),
+    "gemm_eval.evaluate": ("GEMMEvaluator", "GEMMResult", "GEMMTable"),
     "gemm_eval.mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
     "gemm_eval.transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
+    "gemm_eval.transformer.prewarm": ("PrewarmReport", "prewarm", "prewarm_for_transformer"),
     "gemm_eval.workload": ("GemmProblem",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gemm_eval.cli import _arch, _gemm
+from gemm_eval.cli import _arch, _gemm, _model
 from gemm_eval.cli._options import EXIT_CODES
 from gemm_eval.errors import GemmEvalError, InfeasibleError, UnsupportedError
 
@@ -65,6 +65,8 @@ app = typer.Typer(
 )
 for _command in (_gemm.evaluate, _gemm.top):
     app.command(no_args_is_help=True, context_settings=_GEMM_SETTINGS, epilog=EXIT_CODES)(_command)
+app.command(no_args_is_help=True, epilog=EXIT_CODES)(_model.model)
+app.command(no_args_is_help=True, epilog=EXIT_CODES)(_model.prewarm)
 app.add_typer(_arch.app, name="arch")
 
 

@@ -2,5 +2,6 @@
 
 from gemm_eval.evaluate._evaluator import CacheInfo, GEMMEvaluator
 from gemm_eval.evaluate._result import GEMMResult
+from gemm_eval.evaluate._table import GEMMTable
 
-__all__ = ["CacheInfo", "GEMMEvaluator", "GEMMResult"]
+__all__ = ["CacheInfo", "GEMMEvaluator", "GEMMResult", "GEMMTable"]

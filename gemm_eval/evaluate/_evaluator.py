@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,9 @@ from gemm_eval.search.multicore import (
     infeasible_error,
 )
 from gemm_eval.workload import GemmProblem, make_problem
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate._disk import CostStore
 
 __all__ = ["CacheInfo", "GEMMEvaluator"]
 
@@ -67,6 +71,7 @@ class GEMMEvaluator:
         arch: an architecture, or the name or path of one.
         allow_idle_cores: also consider partitions that leave cores idle; off, P_G*P_M*P_N*P_K is exactly num_cores.
             On, more cores never make the best latency worse where DRAM bandwidth is shared fairly.
+        use_disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch.
 
     Raises:
         ArchError: `arch` names no valid architecture.
@@ -74,16 +79,26 @@ class GEMMEvaluator:
         InvalidOptionError: `allow_idle_cores` on a chip of more than `gemm_eval.search.multicore.MAX_IDLE_CORES` cores.
     """
 
-    def __init__(self, arch: MulticoreSpec | str | os.PathLike[str], *, allow_idle_cores: bool = True) -> None:
+    def __init__(
+        self,
+        arch: MulticoreSpec | str | os.PathLike[str],
+        *,
+        allow_idle_cores: bool = True,
+        use_disk_cache: bool = True,
+    ) -> None:
         if isinstance(arch, str | os.PathLike):
             arch = load_arch(arch)
         if not isinstance(arch, MulticoreSpec):
             raise InvalidInputError(f"arch must be a spec, a preset name or a path, got {arch!r}")
-        if not isinstance(allow_idle_cores, bool):
-            raise InvalidOptionError(f"allow_idle_cores must be True or False, got {allow_idle_cores!r}")
+        for name, value in (("allow_idle_cores", allow_idle_cores), ("use_disk_cache", use_disk_cache)):
+            if not isinstance(value, bool):
+                raise InvalidOptionError(f"{name} must be True or False, got {value!r}")
         check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
         self._arch = arch
         self._allow_idle_cores = allow_idle_cores
+        self._use_disk_cache = use_disk_cache
+        self._disk_lock = threading.Lock()
+        self._is_disk_read = not use_disk_cache
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
         self._params_cached = lru_cache(maxsize=_PARAMS_CACHE_SIZE)(self._pack)
@@ -94,7 +109,7 @@ class GEMMEvaluator:
         return f"GEMMEvaluator({self._arch.name!r}, allow_idle_cores={self._allow_idle_cores})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._arch, self._allow_idle_cores)
+        return _rebuild, (self._arch, self._allow_idle_cores, self._use_disk_cache)
 
     @property
     def arch(self) -> MulticoreSpec:
@@ -103,7 +118,7 @@ class GEMMEvaluator:
 
     def on(self, arch: MulticoreSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for another arch."""
-        return GEMMEvaluator(arch, allow_idle_cores=self._allow_idle_cores)
+        return _rebuild(arch, self._allow_idle_cores, self._use_disk_cache)
 
     def evaluate(
         self,
@@ -145,6 +160,7 @@ class GEMMEvaluator:
 
     def evaluate_problem(self, problem: GemmProblem) -> GEMMResult:
         """Find the best mapping of a `GemmProblem`; see `evaluate`."""
+        self._read_disk_once()
         key = (self._number_of_types(types_alone(_checked(problem))), *problem.sizes)
         record = self._records.get(key)
         if record is None:
@@ -199,6 +215,7 @@ class GEMMEvaluator:
             return self._make_problem(G, M, K, N, *(given | types).values())
 
         batch = read_batch(problems, make)
+        self._read_disk_once()
         params = [self._params(types) for types in batch.types]
         numbers = np.array([self._number_of_types(types) for types in batch.types], np.int64)
         keys = list(zip(numbers[batch.type_of].tolist(), *batch.sizes.T.tolist(), strict=True))
@@ -210,12 +227,13 @@ class GEMMEvaluator:
         if places:
             chosen = np.fromiter(places.values(), np.int64, len(places))
             with progress_bar(len(chosen), f"GEMMs on {self._arch.name}", progress) as advance:
-                records, _ = find_best_many(
+                records = find_best_many(
                     self._arch, np.concatenate(params), batch.type_of[chosen], batch.sizes[chosen],
                     allow_idle_cores=self._allow_idle_cores, on_progress=advance,
                 )  # fmt: skip
             fresh = {key: record.tobytes() for key, record in zip(places, records, strict=True)}
-            self._records.put_many(fresh.items())
+            feasible = (records["active_cores"] > 0).tolist()  # only answers are worth remembering
+            self._records.put_many(entry for entry, is_kept in zip(fresh.items(), feasible, strict=True) if is_kept)
             found = [fresh[key] if record is None else record for key, record in zip(keys, found, strict=True)]
         table = GEMMTable(self, batch, np.frombuffer(b"".join(found), COST_DTYPE))  # type: ignore[arg-type]
         if errors == "raise" and not table.is_feasible.all():
@@ -266,7 +284,7 @@ class GEMMEvaluator:
         return CacheInfo(*self._evaluate_cached.cache_info(), self._records.info())
 
     def cache_clear(self) -> None:
-        """Forget all results."""
+        """Forget all results in memory."""
         self._evaluate_cached.cache_clear()
         self._records.clear()
 
@@ -278,6 +296,40 @@ class GEMMEvaluator:
     def result_of_record(self, problem: GemmProblem, record: np.void) -> GEMMResult:
         """Return the result that a record of `COST_DTYPE` of an exhaustive search stands for."""
         return self._result(problem, unpack_cost(record), is_exhaustive=True)
+
+    def save_to_disk(self, table: GEMMTable) -> int:
+        """Keep the results of `evaluate_many` for later processes, in the user's cache folder.
+
+        An evaluator of the same arch and options reads them back at its first evaluation. Nothing is kept unasked: a
+        search costs less than a write.
+
+        Returns:
+            How many were written: 0 where the disk cache is off or cannot be written.
+        """
+        if not self._use_disk_cache:
+            return 0
+        rows = np.flatnonzero(table.is_feasible)
+        return self._store().save((table.problem(int(row)) for row in rows), table.records[rows])
+
+    def _store(self) -> CostStore:
+        from gemm_eval.evaluate._disk import CostStore  # sqlite3 only where it is needed
+
+        return CostStore(self._arch, {"allow_idle_cores": self._allow_idle_cores})
+
+    def _read_disk_once(self) -> None:
+        if self._is_disk_read:
+            return
+        with self._disk_lock:
+            if not self._is_disk_read:
+                from gemm_eval.cache import default_path
+
+                path = default_path()
+                if path is not None and path.exists():
+                    self._records.put_many(
+                        ((self._number_of_types(types_alone(problem)), *problem.sizes), record)
+                        for problem, record in self._store().load()
+                    )
+                self._is_disk_read = True
 
     def _number_of_types(self, types: GemmProblem) -> int:
         # setdefault is atomic: two threads agree on the number, though one may be skipped
@@ -366,8 +418,10 @@ class GEMMEvaluator:
         )
 
 
-def _rebuild(arch: MulticoreSpec, allow_idle_cores: bool) -> GEMMEvaluator:
-    return GEMMEvaluator(arch, allow_idle_cores=allow_idle_cores)
+def _rebuild(
+    arch: MulticoreSpec | str | os.PathLike[str], allow_idle_cores: bool, use_disk_cache: bool
+) -> GEMMEvaluator:
+    return GEMMEvaluator(arch, allow_idle_cores=allow_idle_cores, use_disk_cache=use_disk_cache)
 
 
 def _checked(problem: GemmProblem) -> GemmProblem:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate._batch import ProblemBatch
     from gemm_eval.evaluate._evaluator import GEMMEvaluator
     from gemm_eval.evaluate._result import GEMMResult
+    from gemm_eval.workload import GemmProblem
 
 __all__ = ["GEMMTable"]
 
@@ -52,8 +53,16 @@ class GEMMTable:
         if isinstance(key, str):
             return self._column(key)
         row = range(len(self))[key]
-        problem = self._evaluator.problem_of(self._batch.types[self._batch.type_of[row]], self._batch.sizes[row])
-        return self._evaluator.result_of_record(problem, self._records[row])
+        return self._evaluator.result_of_record(self.problem(row), self._records[row])
+
+    def problem(self, row: int) -> GemmProblem:
+        """Return the problem of a row."""
+        return self._evaluator.problem_of(self._batch.types[self._batch.type_of[row]], self._batch.sizes[row])
+
+    @property
+    def records(self) -> npt.NDArray[np.void]:
+        """[num_rows] of COST_DTYPE, read-only: the costs as the model returns them."""
+        return self._records
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ PUBLIC = [
     "GemmProblem", "InfeasibleError", "InvalidInputError", "InvalidMappingError", "InvalidOptionError",
     "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError", "MulticoreMapping", "MulticoreSpec",
     "Partition", "Tile", "UnsupportedError", "__version__", "list_archs", "list_models", "load_arch", "load_model",
+    "prewarm",
+    "prewarm_for_transformer",
     "transformer_gemms",
 ]  # fmt: skip
 HEAVY = [

@@ -1,0 +1,207 @@
+"""Prewarming: every GEMM of a model, in ranges of batch and sequence, evaluated before anybody asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.transformer._config import Ffn, GroupedAttention, ModelConfig
+from gemm_eval.transformer._gemms import transformer_gemms
+from gemm_eval.transformer._loader import load_model
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["PrewarmReport", "prewarm", "prewarm_for_transformer"]
+
+Phase = Literal["prefill", "decode"]
+_DEFAULT_HEAD_DIM = 128  # of Llama, Qwen, Mistral and most others
+
+
+@dataclass(frozen=True, slots=True)
+class PrewarmReport:
+    """What a prewarm did.
+
+    Attributes:
+        model: name of the model.
+        num_gemms: GEMMs over all ranges, the same shape counted each time that it occurs.
+        num_unique: different problems among them.
+        num_known: of these, how many were in the cache before.
+        num_infeasible: of these, how many no mapping fits; they are not cached.
+        num_stored: how many were written to disk, 0 where the disk cache is off.
+        num_hits_after: how many are cache hits now, looked up once more.
+        seconds: time of it all.
+    """
+
+    model: str
+    num_gemms: int
+    num_unique: int
+    num_known: int
+    num_infeasible: int
+    num_stored: int
+    num_hits_after: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.model}: {self.num_gemms:,} GEMMs, {self.num_unique:,} unique, {self.num_known:,} known before, "
+            f"{self.num_infeasible:,} infeasible, {self.num_stored:,} stored on disk, "
+            f"{self.num_hits_after:,} hits after, {self.seconds:.2f} s"
+        )
+
+
+def prewarm(
+    evaluator: GEMMEvaluator,
+    model: ModelConfig | str,
+    *,
+    batch_sizes: Sequence[int],
+    seq_lens: Sequence[int],
+    phases: Sequence[Phase] = ("prefill", "decode"),
+    tensor_parallel: Sequence[int] = (1,),
+    expert_parallel: Sequence[int] = (1,),
+    dtypes: Sequence[str | None] = (None,),
+    progress: bool | None = None,
+) -> PrewarmReport:
+    """Evaluate every GEMM of a model for all combinations of the ranges, and keep the results in memory and on disk.
+
+    Afterwards each of these GEMMs is a cache hit, in this process and (unless the disk cache is off) in later ones.
+
+    Args:
+        evaluator: the evaluator to warm.
+        model: a `ModelConfig`, or the name or path of one.
+        batch_sizes: numbers of sequences.
+        seq_lens: tokens of a sequence: new ones in prefill, the context in decode.
+        phases: ``"prefill"``, ``"decode"`` or both.
+        tensor_parallel, expert_parallel: degrees.
+        dtypes: shorthands for weight GEMMs; None: the default type of the arch.
+        progress: as for `GEMMEvaluator.evaluate_many`.
+
+    Raises:
+        ModelConfigError: no such model, or a malformed one.
+        InvalidOptionError: an empty range, or a degree that does not divide the model.
+        UnsupportedError: the arch cannot run the types.
+    """
+    started_s = time.perf_counter()
+    config = load_model(model) if isinstance(model, str) else model
+    for name, values in (
+        ("phases", phases),
+        ("batch_sizes", batch_sizes),
+        ("seq_lens", seq_lens),
+        ("tensor_parallel", tensor_parallel),
+        ("expert_parallel", expert_parallel),
+        ("dtypes", dtypes),
+    ):
+        if isinstance(values, str) or not len(values):
+            raise InvalidOptionError(f"{name} must be a sequence of at least one value, got {values!r}")
+    problems = [
+        gemm.problem
+        for phase in phases
+        for batch_size, seq_len in product(batch_sizes, seq_lens)
+        for tp, ep in product(tensor_parallel, expert_parallel)
+        for dtype in dtypes
+        for gemm in transformer_gemms(
+            config,
+            phase=phase,
+            batch_size=batch_size,
+            seq_len=seq_len,
+            tensor_parallel=tp,
+            expert_parallel=ep,
+            dtype=str(evaluator.arch.default_dtype) if dtype is None else dtype,
+        )
+    ]
+    return _warm(evaluator, config.name, problems, started_s, progress)
+
+
+def prewarm_for_transformer(
+    evaluator: GEMMEvaluator,
+    hidden_size: int,
+    intermediate_size: int,
+    batch_size: int,
+    seq_len: int,
+    *,
+    num_heads: int | None = None,
+    num_kv_heads: int | None = None,
+    head_dim: int = _DEFAULT_HEAD_DIM,
+    vocab_size: int | None = None,
+    is_gated: bool = True,
+    dtype: str | None = None,
+    progress: bool | None = None,
+) -> PrewarmReport:
+    """Prewarm the GEMMs of a transformer given by its sizes, in prefill and decode; `prewarm` takes models and ranges.
+
+    Args:
+        evaluator: the evaluator to warm.
+        hidden_size, intermediate_size: widths of the model and of its feed-forward network.
+        batch_size: number of sequences.
+        seq_len: tokens of a sequence: new ones in prefill, the context in decode.
+        num_heads: query heads (default: hidden_size / head_dim).
+        num_kv_heads: key and value heads (default: num_heads).
+        head_dim: width of a head.
+        vocab_size: also warm the LM head; None: leave it out.
+        is_gated: gate and up projection, as in Llama; else up projection only.
+        dtype: shorthand for weight GEMMs; None: the default type of the arch.
+        progress: as for `GEMMEvaluator.evaluate_many`.
+
+    Raises:
+        InvalidOptionError: sizes that make no transformer.
+        UnsupportedError: the arch cannot run the types.
+    """
+    started_s = time.perf_counter()
+    if num_heads is None:
+        if not isinstance(hidden_size, int) or hidden_size % head_dim:
+            raise InvalidOptionError(
+                f"hidden_size must be a multiple of head_dim = {head_dim}, got {hidden_size}; or give num_heads"
+            )
+        num_heads = hidden_size // head_dim
+    try:
+        config = ModelConfig(
+            name=f"transformer-{hidden_size}-{intermediate_size}",
+            hidden_size=hidden_size,
+            num_layers=1,
+            vocab_size=1 if vocab_size is None else vocab_size,
+            attention=GroupedAttention(
+                num_heads=num_heads, num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads, head_dim=head_dim
+            ),
+            ffn=Ffn(intermediate_size=intermediate_size, is_gated=is_gated),
+        )
+    except ValueError as error:
+        raise InvalidOptionError(f"these sizes make no transformer: {error}") from None
+    problems = [
+        gemm.problem
+        for phase in ("prefill", "decode")
+        for gemm in transformer_gemms(
+            config,
+            phase=phase,
+            batch_size=batch_size,
+            seq_len=seq_len,
+            dtype=str(evaluator.arch.default_dtype) if dtype is None else dtype,
+        )
+        if gemm.name != "lm_head" or vocab_size is not None
+    ]
+    return _warm(evaluator, config.name, problems, started_s, progress)
+
+
+def _warm(
+    evaluator: GEMMEvaluator, name: str, problems: Iterable[GemmProblem], started_s: float, progress: bool | None
+) -> PrewarmReport:
+    every = list(problems)
+    unique = list(dict.fromkeys(every))
+    hits_before = evaluator.cache_info().records.hits
+    table = evaluator.evaluate_many(unique, errors="mark", progress=progress)
+    num_known = evaluator.cache_info().records.hits - hits_before
+    num_stored = evaluator.save_to_disk(table)
+    hits_before = evaluator.cache_info().records.hits
+    evaluator.evaluate_many([problem for problem, fits in zip(unique, table.is_feasible, strict=True) if fits])
+    return PrewarmReport(
+        model=name,
+        num_gemms=len(every),
+        num_unique=len(unique),
+        num_known=num_known,
+        num_infeasible=int((~table.is_feasible).sum()),
+        num_stored=num_stored,
+        num_hits_after=evaluator.cache_info().records.hits - hits_before,
+        seconds=time.perf_counter() - started_s,
+    )
