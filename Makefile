@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit nojit bench golden clean
+.PHONY: help demo test check unit nojit bench plans size golden clean
 
 help:  ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -30,6 +30,14 @@ nojit: $(VENV)/.dev  ## the oracle tests with the kernels as plain Python
 bench: $(VENV)/.dev  ## speed, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-group-by=group \
 	  --benchmark-columns=median,min,max,rounds --benchmark-sort=mean
+
+plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact search
+	$(BIN)/python -m tests.benchmarks.plan_losses
+
+size: $(VENV)/bin/python  ## megabytes of a core install, without what a fresh virtual environment holds
+	rm -rf $(VENV)-size && $(PYTHON) -m venv $(VENV)-size
+	@before=$$(du -sm $(VENV)-size | cut -f1); $(VENV)-size/bin/python -m pip install --quiet --disable-pip-version-check . ; \
+	  after=$$(du -sm $(VENV)-size | cut -f1); echo "core install: $$((after - before)) MB"; rm -rf $(VENV)-size
 
 golden: $(VENV)/.dev  ## write the golden mappings anew, after a change that is meant to change answers
 	$(BIN)/python -m tests.golden.generate

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
+    from gemm_eval.search.plans import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
     from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
     from gemm_eval.workload import GemmProblem
@@ -36,6 +37,7 @@ __all__ = [
     "ArchError",
     "ArchNotFoundError",
     "ArchValidationError",
+    "CostModel",
     "DType",
     "GEMMEvaluator",
     "GEMMResult",
@@ -53,10 +55,14 @@ __all__ = [
     "MulticoreMapping",
     "MulticoreSpec",
     "Partition",
+    "PlanOptions",
     "PrewarmReport",
+    "SearchPlan",
     "Tile",
     "UnsupportedError",
     "__version__",
+    "check_cost_model",
+    "find_planned",
     "list_archs",
     "list_models",
     "load_arch",
@@ -71,6 +77,7 @@ _ROOMS = {
     "gemm_eval.dtypes": ("DType",),
     "gemm_eval.evaluate": ("GEMMEvaluator", "GEMMResult", "GEMMTable"),
     "gemm_eval.mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
+    "gemm_eval.search.plans": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
     "gemm_eval.transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
     "gemm_eval.transformer.prewarm": ("PrewarmReport", "prewarm", "prewarm_for_transformer"),
     "gemm_eval.workload": ("GemmProblem",),

@@ -46,7 +46,7 @@ class CostStore:
     A key is a digest of the arch and options, then one of the problem; the namespace holds schema and model version.
     """
 
-    def __init__(self, arch: MulticoreSpec, options: dict[str, bool]) -> None:
+    def __init__(self, arch: MulticoreSpec, options: dict[str, object]) -> None:
         spec = arch.model_dump(mode="json", exclude=_WORDS)
         self._prefix = _digest({"arch": spec, "options": options})
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -15,8 +16,8 @@ import numpy.typing as npt
 from gemm_eval._frozen import FrozenDict
 from gemm_eval.arch import MulticoreSpec, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
-from gemm_eval.evaluate._batch import read_batch, types_alone
+from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, InvalidProblemError
+from gemm_eval.evaluate._batch import ProblemBatch, read_batch, types_alone
 from gemm_eval.evaluate._progress import progress_bar
 from gemm_eval.evaluate._records import RecordCache, RecordCacheInfo, RecordKey
 from gemm_eval.evaluate._result import GEMMResult
@@ -33,6 +34,7 @@ from gemm_eval.search.multicore import (
     find_best_of_each_partition,
     infeasible_error,
 )
+from gemm_eval.search.plans import AnalyticCostModel, PlanOptions, SearchPlan, as_plan_options, find_planned
 from gemm_eval.workload import GemmProblem, make_problem
 
 if TYPE_CHECKING:
@@ -69,6 +71,8 @@ class GEMMEvaluator:
 
     Args:
         arch: an architecture, or the name or path of one.
+        plan: how much of the space to search: ``"exact"``, the default and the fastest, or heuristics to compare
+            with: ``"balanced"``, ``"aggressive"``, ``PlanOptions.heuristic(top_k, top_tiles)``.
         allow_idle_cores: also consider partitions that leave cores idle; off, P_G*P_M*P_N*P_K is exactly num_cores.
             On, more cores never make the best latency worse where DRAM bandwidth is shared fairly.
         use_disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch.
@@ -83,6 +87,7 @@ class GEMMEvaluator:
         self,
         arch: MulticoreSpec | str | os.PathLike[str],
         *,
+        plan: PlanOptions | SearchPlan | str = SearchPlan.EXACT,
         allow_idle_cores: bool = True,
         use_disk_cache: bool = True,
     ) -> None:
@@ -95,6 +100,8 @@ class GEMMEvaluator:
                 raise InvalidOptionError(f"{name} must be True or False, got {value!r}")
         check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
         self._arch = arch
+        self._plan = as_plan_options(plan)
+        self._is_exact = self._plan.plan is SearchPlan.EXACT
         self._allow_idle_cores = allow_idle_cores
         self._use_disk_cache = use_disk_cache
         self._disk_lock = threading.Lock()
@@ -109,7 +116,7 @@ class GEMMEvaluator:
         return f"GEMMEvaluator({self._arch.name!r}, allow_idle_cores={self._allow_idle_cores})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._arch, self._allow_idle_cores, self._use_disk_cache)
+        return _rebuild, (self._arch, self._plan, self._allow_idle_cores, self._use_disk_cache)
 
     @property
     def arch(self) -> MulticoreSpec:
@@ -118,7 +125,7 @@ class GEMMEvaluator:
 
     def on(self, arch: MulticoreSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for another arch."""
-        return _rebuild(arch, self._allow_idle_cores, self._use_disk_cache)
+        return _rebuild(arch, self._plan, self._allow_idle_cores, self._use_disk_cache)
 
     def evaluate(
         self,
@@ -164,8 +171,7 @@ class GEMMEvaluator:
         key = (self._number_of_types(types_alone(_checked(problem))), *problem.sizes)
         record = self._records.get(key)
         if record is None:
-            params = self._params(problem)
-            cost = find_best(self._arch, problem, params, allow_idle_cores=self._allow_idle_cores)
+            cost = self._find(problem)
             self._records.put_many([(key, cost.tobytes())])
         else:
             cost = np.frombuffer(record, COST_DTYPE)
@@ -216,7 +222,8 @@ class GEMMEvaluator:
 
         batch = read_batch(problems, make)
         self._read_disk_once()
-        params = [self._params(types) for types in batch.types]
+        for types in batch.types:
+            self._params(types)  # types that the arch cannot run are refused before any work
         numbers = np.array([self._number_of_types(types) for types in batch.types], np.int64)
         keys = list(zip(numbers[batch.type_of].tolist(), *batch.sizes.T.tolist(), strict=True))
         found = self._records.get_many(keys)
@@ -227,10 +234,7 @@ class GEMMEvaluator:
         if places:
             chosen = np.fromiter(places.values(), np.int64, len(places))
             with progress_bar(len(chosen), f"GEMMs on {self._arch.name}", progress) as advance:
-                records = find_best_many(
-                    self._arch, np.concatenate(params), batch.type_of[chosen], batch.sizes[chosen],
-                    allow_idle_cores=self._allow_idle_cores, on_progress=advance,
-                )  # fmt: skip
+                records = self._find_many(batch, chosen, advance)
             fresh = {key: record.tobytes() for key, record in zip(places, records, strict=True)}
             feasible = (records["active_cores"] > 0).tolist()  # only answers are worth remembering
             self._records.put_many(entry for entry, is_kept in zip(fresh.items(), feasible, strict=True) if is_kept)
@@ -250,7 +254,7 @@ class GEMMEvaluator:
             UnsupportedError: the arch cannot run these types.
         """
         cost = evaluate_mapping(self._arch, _checked(problem), self._params(problem), mapping)
-        return self._result(problem, cost, is_exhaustive=False)
+        return self._result(problem, unpack_cost(cost[0]), is_exhaustive=False)
 
     def top(
         self, problem: GemmProblem, k: int = 5, *, distinct: Literal["mapping", "partition"] = "mapping"
@@ -273,10 +277,10 @@ class GEMMEvaluator:
         params = self._params(_checked(problem))
         if distinct == "mapping":
             costs = find_best_few(self._arch, problem, params, k, allow_idle_cores=self._allow_idle_cores)
-            return [self.result_of_record(problem, cost) for cost in costs]
+            return [self._result(problem, unpack_cost(cost), is_exhaustive=True) for cost in costs]
         if distinct == "partition":
             costs = find_best_of_each_partition(self._arch, problem, params, allow_idle_cores=self._allow_idle_cores)
-            return [self.result_of_record(problem, cost) for cost in costs[:k]]
+            return [self._result(problem, unpack_cost(cost), is_exhaustive=True) for cost in costs[:k]]
         raise InvalidOptionError(f"distinct must be 'mapping' or 'partition', got {distinct!r}")
 
     def cache_info(self) -> CacheInfo:
@@ -294,8 +298,35 @@ class GEMMEvaluator:
         return dataclasses.replace(types, G=G, M=M, K=K, N=N)
 
     def result_of_record(self, problem: GemmProblem, record: np.void) -> GEMMResult:
-        """Return the result that a record of `COST_DTYPE` of an exhaustive search stands for."""
-        return self._result(problem, unpack_cost(record), is_exhaustive=True)
+        """Return the result that a record of `COST_DTYPE`, found by this evaluator's plan, stands for."""
+        return self._result(problem, unpack_cost(record), is_exhaustive=self._is_exact)
+
+    def _find(self, problem: GemmProblem) -> npt.NDArray[np.void]:
+        params = self._params(problem)
+        if self._is_exact:
+            return find_best(self._arch, problem, params, allow_idle_cores=self._allow_idle_cores)
+        found = find_planned(
+            AnalyticCostModel(self._arch), self._arch, problem, self._plan, allow_idle_cores=self._allow_idle_cores
+        )
+        cost = evaluate_mapping(self._arch, problem, params, found.mapping)
+        cost["num_candidates"] = found.num_evaluated
+        return cost
+
+    def _find_many(
+        self, batch: ProblemBatch, chosen: npt.NDArray[np.int64], advance: Callable[[int], None]
+    ) -> npt.NDArray[np.void]:
+        if self._is_exact:
+            params = np.concatenate([self._params(types) for types in batch.types])
+            return find_best_many(
+                self._arch, params, batch.type_of[chosen], batch.sizes[chosen],
+                allow_idle_cores=self._allow_idle_cores, on_progress=advance,
+            )  # fmt: skip
+        records = np.zeros(len(chosen), COST_DTYPE)
+        for row, place in enumerate(chosen):
+            with contextlib.suppress(InfeasibleError):  # its row stays zero, which is how a table marks it
+                records[row] = self._find(self.problem_of(batch.types[batch.type_of[place]], batch.sizes[place]))[0]
+            advance(1)
+        return records
 
     def save_to_disk(self, table: GEMMTable) -> int:
         """Keep the results of `evaluate_many` for later processes, in the user's cache folder.
@@ -314,7 +345,8 @@ class GEMMEvaluator:
     def _store(self) -> CostStore:
         from gemm_eval.evaluate._disk import CostStore  # sqlite3 only where it is needed
 
-        return CostStore(self._arch, {"allow_idle_cores": self._allow_idle_cores})
+        options = {"allow_idle_cores": self._allow_idle_cores, "plan": dataclasses.astuple(self._plan)}
+        return CostStore(self._arch, options)
 
     def _read_disk_once(self) -> None:
         if self._is_disk_read:
@@ -419,9 +451,9 @@ class GEMMEvaluator:
 
 
 def _rebuild(
-    arch: MulticoreSpec | str | os.PathLike[str], allow_idle_cores: bool, use_disk_cache: bool
+    arch: MulticoreSpec | str | os.PathLike[str], plan: PlanOptions, allow_idle_cores: bool, use_disk_cache: bool
 ) -> GEMMEvaluator:
-    return GEMMEvaluator(arch, allow_idle_cores=allow_idle_cores, use_disk_cache=use_disk_cache)
+    return GEMMEvaluator(arch, plan=plan, allow_idle_cores=allow_idle_cores, use_disk_cache=use_disk_cache)
 
 
 def _checked(problem: GemmProblem) -> GemmProblem:

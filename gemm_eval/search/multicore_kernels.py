@@ -31,7 +31,14 @@ from gemm_eval.models.multicore.cost_kernels import (
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, store_bits
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
 
-__all__ = ["find_best_of_range_overlap", "find_best_of_range_pipeline", "find_top_overlap", "find_top_pipeline"]
+__all__ = [
+    "find_best_of_range_overlap",
+    "find_best_of_range_pipeline",
+    "find_top_overlap",
+    "find_top_pipeline",
+    "most_units",
+    "most_units_k",
+]
 
 # What a search counts, as places in an array.
 _NUM_COUNTERS = 5
@@ -207,12 +214,14 @@ def _offer(best: _Best, latency_us: float, busiest_bytes: float) -> None:
 
 
 @kernel
-def _max_units_k(p: Any, blk: Block, tile_m: int, tile_n: int, units_k: int) -> int:
+def most_units_k(p: Any, k: int, tile_m: int, tile_n: int, units_k: int) -> int:
     """Largest tile_k, in units, that fits in SRAM beside tile_m and tile_n; 0 if none does."""
     unit = p["unit_k"]
     limit = p["sram_usable_bytes"]
-    if sram_used_bytes(p, tile_m, tile_n, blk.k) <= limit:
+    if sram_used_bytes(p, tile_m, tile_n, k) <= limit:
         return units_k
+    if units_k == 1:
+        return 0
     # SRAM bytes per unit of k without padding of A's rows and B's number of rows: an upper bound to start from
     row_b = padded_tile_bytes(p, 1, tile_n * p["b_bits"]) // p["lane_num"]
     bits = p["input_buffers"] * (ceil_div(tile_m, p["lane_num"]) * p["lane_num"] * p["a_bits"] + 8 * row_b)
@@ -221,7 +230,7 @@ def _max_units_k(p: Any, blk: Block, tile_m: int, tile_n: int, units_k: int) -> 
     output = p["output_buffers"] * padded_tile_bytes(p, tile_m, tile_n * p["acc_bits"])
     if output >= limit:
         return 0
-    units = min((limit - output) // ceil_div(bits * unit, 8) + 1, units_k - 1)
+    units = min(8 * (limit - output) // (bits * unit) + 1, units_k - 1)
     while units > 0 and sram_used_bytes(p, tile_m, tile_n, units * unit) > limit:
         units -= 1
     return units
@@ -250,7 +259,7 @@ def _try(
 
 
 @kernel
-def _most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
+def most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
     """Largest tile along m or n, in units, whose C tile may fit in SRAM beside `other` elements along the other one."""
     elems = 8 * p["sram_usable_bytes"] // (p["output_buffers"] * p["acc_bits"] * other)
     return units if elems >= block else elems // unit
@@ -265,14 +274,14 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> No
     units_m = ceil_div(blk.m, cube_m)
     units_n = ceil_div(blk.n, cube_n)
     units_k = ceil_div(blk.k, unit_k)
-    top_m = _most_units(p, min(cube_n, blk.n), cube_m, units_m, blk.m)
+    top_m = most_units(p, min(cube_n, blk.n), cube_m, units_m, blk.m)
     best.counters[_REFUSED_SRAM] += top_m < units_m
     while top_m > 0:  # one step per distinct trip count T_m, ascending
         T_m = ceil_div(units_m, top_m)
         low_m = ceil_div(units_m, T_m)
         top_m = low_m - 1
         tile_m = min(low_m * cube_m, blk.m)
-        top_n = _most_units(p, tile_m, cube_n, units_n, blk.n)
+        top_n = most_units(p, tile_m, cube_n, units_n, blk.n)
         best.counters[_REFUSED_SRAM] += top_n < units_n
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
@@ -289,7 +298,7 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> No
                 if T_n > 1 and _pair_bound_us(p, q, T_m, T_n, 1.0, visits) > worst_us:
                     break  # with all of k in SRAM nothing but reloads grows with T_n
                 continue
-            fit_k = _max_units_k(p, blk, tile_m, tile_n, units_k)
+            fit_k = most_units_k(p, blk.k, tile_m, tile_n, units_k)
             if fit_k == 0:
                 best.counters[_REFUSED_SRAM] += 1
                 continue
@@ -354,12 +363,12 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
     units_m = ceil_div(blk.m, unit_m)
     units_n = ceil_div(blk.n, unit_n)
     units_k = ceil_div(blk.k, unit_k)
-    top_m = _most_units(p, min(unit_n, blk.n), unit_m, units_m, blk.m)
+    top_m = most_units(p, min(unit_n, blk.n), unit_m, units_m, blk.m)
     best.counters[_REFUSED_SRAM] += top_m < units_m
     while top_m > 0:
         T_m = ceil_div(units_m, top_m)
         low_m = ceil_div(units_m, T_m)
-        top_n = _most_units(p, min(low_m * unit_m, blk.m), unit_n, units_n, blk.n)
+        top_n = most_units(p, min(low_m * unit_m, blk.m), unit_n, units_n, blk.n)
         best.counters[_REFUSED_SRAM] += top_n < units_n
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)

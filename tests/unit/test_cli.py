@@ -418,7 +418,8 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
-        [], ["evaluate"], ["top"], ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
+        [], ["evaluate"], ["top"], ["model"], ["prewarm"],
+        ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
     ]  # fmt: skip
     for path, command in found:
         ran = Ran(*path, "--help")
@@ -430,7 +431,9 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
                 assert parameter.help, f"{path}: {parameter.name}"
 
 
-@pytest.mark.parametrize("words", [[], ["evaluate"], ["top"], ["arch"], ["arch", "show"], ["arch", "check"]])
+@pytest.mark.parametrize(
+    "words", [[], ["evaluate"], ["top"], ["model"], ["prewarm"], ["arch"], ["arch", "show"], ["arch", "check"]]
+)
 def test_no_arguments_is_help(words: list[str]) -> None:
     ran = Ran(*words)
 

@@ -85,8 +85,8 @@ def unpack_cost(record: np.void) -> MulticoreCost:
 
 def evaluate_mapping(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], mapping: MulticoreMapping
-) -> MulticoreCost:
-    """Cost of a mapping that a user gives; `params` comes from `pack_params`.
+) -> npt.NDArray[np.void]:
+    """Cost of a mapping that a user gives, an array [1] of COST_DTYPE; `params` comes from `pack_params`.
 
     Raises:
         InvalidMappingError: the mapping breaks a rule, which the message and `.rule` name.
@@ -95,7 +95,7 @@ def evaluate_mapping(
     _check_rules(arch, problem, params, mapping)
     out = np.zeros(1, COST_DTYPE)
     evaluate_one(params, *problem.sizes, *mapping.partition, *mapping.tile, int(mapping.loop_order), out)
-    return unpack_cost(out[0])
+    return out
 
 
 def _check_shape(mapping: Any) -> MulticoreMapping:

@@ -1,0 +1,256 @@
+"""Search plans: exact, or a few candidates that heuristics choose, for any cost model.
+
+The library's own model searches exactly in tens of microseconds, so a plan saves it nothing (``make plans`` prints what
+each costs and loses). Plans are for cost models whose every evaluation is expensive: a simulator, a compiler, a chip.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import MulticoreSpec
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.models.multicore.cost_kernels import block_of, sram_used_bytes
+from gemm_eval.models.multicore.model import evaluate_mapping
+from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.search.multicore import check_idle_cores, infeasible_error
+from gemm_eval.search.plan_kernels import fill_largest_tiles, fill_partition_scores
+from gemm_eval.workload import GemmProblem
+
+__all__ = [
+    "AnalyticCostModel",
+    "CostModel",
+    "PlanOptions",
+    "PlannedMapping",
+    "SearchPlan",
+    "as_plan_options",
+    "check_cost_model",
+    "enumerate_candidates",
+    "find_planned",
+]
+
+
+class SearchPlan(enum.StrEnum):
+    """How much of the space of mappings a search looks at."""
+
+    EXACT = "exact"
+    BALANCED = "balanced"
+    AGGRESSIVE = "aggressive"
+    HEURISTIC = "heuristic"
+
+
+_PRESETS = {SearchPlan.BALANCED: (5, 3), SearchPlan.AGGRESSIVE: (3, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """A search plan and its sizes: the `top_k` partitions of best score, and in each the `top_tiles` largest tiles.
+
+    >>> PlanOptions("balanced").top_k, PlanOptions.heuristic(top_k=2, top_tiles=1).top_tiles
+    (5, 1)
+
+    Attributes:
+        plan: exact: everything; balanced: 5 partitions x 3 tiles; aggressive: 3 partitions x the largest tile;
+            heuristic: as given.
+        top_k, top_tiles: set by the plan, except for heuristic; None for exact.
+
+    Raises:
+        InvalidOptionError: an unknown plan, or sizes that are missing, below 1 or not for this plan.
+    """
+
+    plan: SearchPlan = SearchPlan.EXACT
+    top_k: int | None = None
+    top_tiles: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            plan = SearchPlan(self.plan)
+        except ValueError:
+            raise InvalidOptionError(f"plan must be one of {', '.join(SearchPlan)}, got {self.plan!r}") from None
+        object.__setattr__(self, "plan", plan)
+        for name, preset in zip(("top_k", "top_tiles"), _PRESETS.get(plan, (None, None)), strict=True):
+            value = getattr(self, name)
+            if plan is SearchPlan.HEURISTIC:
+                if type(value) is not int or value < 1:
+                    raise InvalidOptionError(f"{name} must be an integer >= 1 for plan heuristic, got {value!r}")
+            elif value not in (None, preset):
+                raise InvalidOptionError(f"{name} is for plan heuristic, plan {plan} sets it to {preset}")
+            else:
+                object.__setattr__(self, name, preset)
+
+    @classmethod
+    def heuristic(cls, top_k: int, top_tiles: int) -> PlanOptions:
+        """Return a plan of your own sizes."""
+        return cls(SearchPlan.HEURISTIC, top_k, top_tiles)
+
+
+@runtime_checkable
+class CostModel(Protocol):
+    """What a search needs of a cost model: the latency of a legal mapping. `check_cost_model` tests one."""
+
+    def latency_us(self, problem: GemmProblem, mapping: MulticoreMapping) -> float:
+        """Return the latency of `problem` under `mapping`, in microseconds: positive, finite, the same every time."""
+        ...
+
+
+class AnalyticCostModel:
+    """The library's own model as a `CostModel`."""
+
+    def __init__(self, arch: MulticoreSpec) -> None:
+        self._arch = arch
+        self._problem: GemmProblem | None = None
+
+    def latency_us(self, problem: GemmProblem, mapping: MulticoreMapping) -> float:
+        """Return the latency by cost model 1, in microseconds."""
+        if problem != self._problem:
+            self._problem, self._params = problem, pack_params(self._arch, problem)
+        return float(evaluate_mapping(self._arch, problem, self._params, mapping)["latency_us"][0])
+
+
+class PlannedMapping(NamedTuple):
+    """What a planned search found."""
+
+    mapping: MulticoreMapping
+    latency_us: float
+    num_evaluated: int
+    is_exhaustive: bool
+
+
+def find_planned(
+    cost_model: CostModel,
+    arch: MulticoreSpec,
+    problem: GemmProblem,
+    options: PlanOptions | SearchPlan | str = SearchPlan.BALANCED,
+    *,
+    allow_idle_cores: bool = True,
+) -> PlannedMapping:
+    """Find the best mapping by a user's cost model among the candidates of a plan.
+
+    Plan exact tries every legal mapping, which for a large GEMM is millions of evaluations: it cannot know what bounds
+    hold for a model that it does not know. Of equal latencies the first candidate wins.
+
+    Args:
+        cost_model: evaluated once for each candidate.
+        arch: says which mappings are legal; its timing and rates only matter to the order of candidates.
+        problem: the GEMM.
+        options: a plan, its name, or `PlanOptions`.
+        allow_idle_cores: also partitions whose product is below num_cores.
+
+    Raises:
+        InvalidOptionError: a bad plan, or a latency that is no positive finite number.
+        UnsupportedError: the arch cannot run the types.
+        InfeasibleError: no mapping fits.
+    """
+    options = as_plan_options(options)
+    best: MulticoreMapping | None = None
+    best_us = math.inf
+    num = 0
+    for mapping in enumerate_candidates(arch, problem, options, allow_idle_cores=allow_idle_cores):
+        latency_us = cost_model.latency_us(problem, mapping)
+        num += 1
+        if not (isinstance(latency_us, int | float | np.number) and 0 < latency_us < math.inf):
+            raise InvalidOptionError(
+                f"the cost model must return a positive finite latency, got {latency_us!r} for {mapping}"
+            )
+        if latency_us < best_us:
+            best, best_us = mapping, float(latency_us)
+    if best is None:
+        raise infeasible_error(arch, problem, pack_params(arch, problem), allow_idle_cores=allow_idle_cores)
+    return PlannedMapping(best, best_us, num, options.plan is SearchPlan.EXACT)
+
+
+def enumerate_candidates(
+    arch: MulticoreSpec, problem: GemmProblem, options: PlanOptions, *, allow_idle_cores: bool = True
+) -> Iterator[MulticoreMapping]:
+    """Yield the mappings that a plan tries, the most promising first (plan exact: by rank, every legal one).
+
+    Raises:
+        UnsupportedError: the arch cannot run the types.
+        InvalidOptionError: `allow_idle_cores` on a chip too large for it.
+    """
+    check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
+    params = pack_params(arch, problem)
+    partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
+    if options.plan is SearchPlan.EXACT:
+        ranks = np.arange(len(partitions))
+    else:
+        scores = np.empty(len(partitions))
+        fill_partition_scores(params, *problem.sizes, partitions, scores)
+        assert options.top_k is not None
+        # stable: of equal scores the smaller rank comes first
+        ranks = np.argsort(-scores, kind="stable")[: options.top_k]
+        ranks = ranks[scores[ranks] > 0]
+    for rank in ranks:
+        partition = Partition(*partitions[rank].tolist())
+        block = block_of(params[0], *problem.sizes, *partition)
+        if block.E_K > 1 and arch.reduction == "none":
+            continue
+        if options.top_tiles is None:
+            tiles = _legal_tiles(arch, params, block.m, block.n, block.k)
+        else:
+            tiles = iter(_largest_tiles(params.tobytes(), block.m, block.n, block.k, options.top_tiles))
+        for tile, order in itertools.product(tiles, LoopOrder):
+            yield MulticoreMapping(partition, tile, order)
+
+
+def check_cost_model(cost_model: CostModel, arch: MulticoreSpec, problem: GemmProblem) -> None:
+    """Check that a user's cost model keeps to the protocol, on the candidates of plan balanced: a conformance test.
+
+    Raises:
+        InvalidOptionError: it has no `latency_us`, returns something else than a positive finite number, or returns
+            another number the second time.
+    """
+    if not isinstance(cost_model, CostModel):
+        raise InvalidOptionError(f"a cost model needs a method latency_us(problem, mapping), got {cost_model!r}")
+    for _ in range(2):
+        first = find_planned(cost_model, arch, problem)
+        again = cost_model.latency_us(problem, first.mapping)
+        if again != first.latency_us:
+            raise InvalidOptionError(
+                f"the cost model must return the same latency every time, got {first.latency_us!r} and {again!r} "
+                f"for {first.mapping}"
+            )
+
+
+def as_plan_options(plan: PlanOptions | SearchPlan | str) -> PlanOptions:
+    """Return the options that a plan's name stands for, or the options themselves.
+
+    Raises:
+        InvalidOptionError: no such plan.
+    """
+    return plan if isinstance(plan, PlanOptions) else PlanOptions(plan)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1 << 14)
+def _largest_tiles(params: bytes, m: int, n: int, k: int, limit: int) -> tuple[Tile, ...]:
+    """The largest tiles of a block. Partitions and problems share them: only the block, arch and types matter."""
+    from gemm_eval.models.multicore.params import PARAMS_DTYPE
+
+    out = np.empty((limit, 3), np.int64)
+    num = fill_largest_tiles(np.frombuffer(params, PARAMS_DTYPE), m, n, k, out)
+    return tuple(Tile(*row) for row in out[:num].tolist())
+
+
+def _legal_tiles(arch: MulticoreSpec, params: npt.NDArray[np.void], m: int, n: int, k: int) -> Iterator[Tile]:
+    record = params[0]
+    for tile_m in _legal_sizes(m, arch.cube_m):
+        for tile_n in _legal_sizes(n, arch.cube_n):
+            for tile_k in _legal_sizes(k, int(record["unit_k"])):
+                if sram_used_bytes(record, tile_m, tile_n, tile_k) > arch.sram_usable_bytes:
+                    break
+                yield Tile(tile_m, tile_n, tile_k)
+
+
+def _legal_sizes(block: int, unit: int) -> Iterator[int]:
+    yield from range(unit, block, unit)
+    yield block

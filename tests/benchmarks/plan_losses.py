@@ -1,0 +1,76 @@
+"""What each search plan saves and loses: ``make plans`` prints it.
+
+Loss is the latency of a plan's mapping over that of the exact search, minus one, over 2,000 transformer GEMMs on chips
+of four core counts. Savings are counted in evaluations, which is what a plan is for: the mappings that a naive search
+would cost (every partition, every legal tile, six loop orders) over those that the plan costs. Both are also timed
+against the exact search of this library, in one run.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from gemm_eval import GEMMEvaluator, GemmProblem, PlanOptions, load_arch
+from gemm_eval.mapping import enumerate_partitions
+from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.search.plan_kernels import count_legal_mappings
+from tests.benchmarks.transformer_gemms import transformer_gemms
+
+NUM_GEMMS = 2000
+NUM_COUNTED = 40  # naive searches whose mappings are counted: counting takes a while
+CORE_COUNTS = (8, 16, 64, 132)
+PLANS = (PlanOptions("balanced"), PlanOptions("aggressive"), PlanOptions.heuristic(8, 8), PlanOptions.heuristic(20, 10))
+
+
+def main() -> None:
+    """Print a table with a row for each core count and plan."""
+    base = load_arch("demo-8core")
+    shapes = transformer_gemms(NUM_GEMMS)
+    table = Table(title=f"Search plans against the exact search, {NUM_GEMMS:,} transformer GEMMs, demo-8core scaled")
+    table.add_column("cores", justify="right")
+    table.add_column("plan")
+    for name in ("mappings costed", "naive / plan", "loss mean", "p99", "worst", "no loss", "us a GEMM", "exact us"):
+        table.add_column(name, justify="right")
+    for num_cores in CORE_COUNTS:
+        arch = base.with_(num_cores=num_cores, dram_gb_per_s=base.dram_gb_per_s * num_cores / base.num_cores)
+        exact_us, exact = _run(GEMMEvaluator(arch, allow_idle_cores=False, use_disk_cache=False), shapes)
+        partitions = enumerate_partitions(num_cores)
+        every = range(0, NUM_GEMMS, NUM_GEMMS // NUM_COUNTED)
+        params = pack_params(arch, GemmProblem(1, 1, 1, 1))
+        naive_counts = [count_legal_mappings(params, *shapes[i], partitions) for i in every]
+        for plan in PLANS:
+            plan_us, found = _run(GEMMEvaluator(arch, plan=plan, allow_idle_cores=False, use_disk_cache=False), shapes)
+            loss = np.array(found[0]) / np.array(exact[0]) - 1.0
+            ratio = statistics.median(naive / found[1][i] for naive, i in zip(naive_counts, every, strict=True))
+            name = str(plan.plan) if plan.plan != "heuristic" else f"heuristic({plan.top_k}, {plan.top_tiles})"
+            table.add_row(
+                str(num_cores), name, f"{statistics.median(found[1]):,.0f}", f"{ratio:,.0f}", f"{loss.mean():.2%}",
+                f"{np.percentile(loss, 99):.1%}", f"{loss.max():.1%}", f"{(loss == 0).mean():.0%}",
+                f"{plan_us:,.0f}", f"{exact_us:,.0f}",
+            )  # fmt: skip
+        table.add_section()
+    Console(width=130).print(table)
+
+
+def _run(
+    evaluator: GEMMEvaluator, shapes: list[tuple[int, int, int, int]]
+) -> tuple[float, tuple[list[float], list[int]]]:
+    """Evaluate all; return the median time of one in us, and the latencies and numbers of mappings costed."""
+    evaluator.evaluate(1, 64, 64, 64)
+    latencies, counts, times = [], [], []
+    for shape in shapes:
+        started = time.perf_counter()
+        result = evaluator.evaluate(*shape)
+        times.append((time.perf_counter() - started) * 1e6)
+        latencies.append(result.latency_us)
+        counts.append(result.num_candidates)
+    return statistics.median(times), (latencies, counts)
+
+
+if __name__ == "__main__":
+    main()
