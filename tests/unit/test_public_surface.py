@@ -13,13 +13,12 @@ import pytest
 import gemm_eval
 
 PUBLIC = [
-    "ArchError", "ArchNotFoundError", "ArchValidationError", "DType", "GEMMEvaluator", "GEMMResult", "GemmEvalError",
-    "GemmProblem", "InfeasibleError", "InvalidInputError", "InvalidMappingError", "InvalidOptionError",
-    "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError", "MulticoreMapping", "MulticoreSpec",
-    "Partition", "Tile", "UnsupportedError", "__version__", "list_archs", "list_models", "load_arch", "load_model",
-    "prewarm",
-    "prewarm_for_transformer",
-    "transformer_gemms",
+    "ArchError", "ArchNotFoundError", "ArchValidationError", "CostModel", "DType", "GEMMEvaluator", "GEMMResult",
+    "GEMMTable", "GemmEvalError", "GemmProblem", "InfeasibleError", "InvalidInputError", "InvalidMappingError",
+    "InvalidOptionError", "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError", "MulticoreMapping",
+    "MulticoreSpec", "Partition", "PlanOptions", "PrewarmReport", "SearchPlan", "Tile", "UnsupportedError",
+    "__version__", "check_cost_model", "find_planned", "list_archs", "list_models", "load_arch", "load_model", "prewarm",
+    "prewarm_for_transformer", "transformer_gemms",
 ]  # fmt: skip
 HEAVY = [
     "numba",
