@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 import numba
 from numba.core import caching, event
 
-__all__ = ["cache_dir", "entry_point", "kernel"]
+__all__ = ["cache_dir", "entry_point", "kernel", "source_stamp"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -61,7 +61,8 @@ def cache_dir() -> Path | None:
 
 
 @cache
-def _source_stamp() -> str:
+def source_stamp() -> str:
+    """A digest of the text of all kernels: what they compute can change only when it does."""
     package = Path(__file__).parent
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for path in sorted(package.rglob("*_kernels.py")):
@@ -81,7 +82,7 @@ class _KernelLocator(caching._CacheLocator):  # type: ignore[misc]
         return str(self._folder)
 
     def get_source_stamp(self) -> str:
-        return _source_stamp()
+        return source_stamp()
 
     def get_disambiguator(self) -> str:
         return "0"
@@ -91,7 +92,7 @@ class _KernelLocator(caching._CacheLocator):  # type: ignore[misc]
         root = cache_dir()
         if root is None:
             return None
-        locator = cls(root / "kernels" / _source_stamp()[:16])
+        locator = cls(root / "kernels" / source_stamp()[:16])
         try:
             locator.ensure_cache_path()
         except OSError:  # a read-only folder only means no cache

@@ -49,33 +49,36 @@ def read_batch(problems: Any, make_problem: Callable[..., GemmProblem]) -> Probl
     return ProblemBatch(_read_tuples(items), np.zeros(len(items), np.int64), (make_problem(1, 1, 1, 1),))
 
 
-def _read_tuples(items: Sequence[Any]) -> npt.NDArray[np.int64]:
-    for place, item in enumerate(items):
-        if not isinstance(item, tuple | list | np.ndarray) or len(item) != 4:
+def _read_tuples(items: Sequence[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
+    for index, item in enumerate(items):
+        is_row = isinstance(item, tuple | list) or (isinstance(item, np.ndarray) and item.ndim == 1)
+        if not is_row or len(item) != len(_SIZES):
+            place = index if places is None else places[index]
             raise InvalidProblemError(f"problem {place} must be (G, M, K, N), got {item!r}")
     kinds = set(map(type, chain.from_iterable(items)))
-    if not all(kind is int or issubclass(kind, np.integer) for kind in kinds):
-        _refuse_first_bad(items)
+    if not all(kind is int or (issubclass(kind, np.integer) and np.dtype(kind).kind in "iu") for kind in kinds):
+        _refuse_first_bad(items, places)
     try:
         sizes = np.array(items, dtype=np.int64).reshape(-1, 4)
     except OverflowError:
-        _refuse_first_bad(items)
+        _refuse_first_bad(items, places)
         raise
-    return _check_array(sizes)
+    return _check_array(sizes, places)
 
 
-def _check_array(sizes: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def _check_array(sizes: npt.NDArray[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
     if sizes.ndim != 2 or sizes.shape[1] != len(_SIZES):
         raise InvalidProblemError(f"an array of problems must have the shape [num, 4] of G, M, K, N, got {sizes.shape}")
     if sizes.dtype.kind not in "iu":
         raise InvalidProblemError(f"an array of problems must hold integers, got {sizes.dtype}")
-    checked: npt.NDArray[np.int64] = np.ascontiguousarray(sizes, dtype=np.int64)
+    checked: npt.NDArray[np.int64] = np.array(sizes, dtype=np.int64, order="C", subok=False)  # never the caller's own
     # products in floating point are off by parts in 1e15; what comes near the limit is looked at exactly
     is_doubtful = (sizes < 1) | (sizes > MAX_DIM)
     is_large = checked.astype(np.float64).prod(axis=1) > MAX_MACS * (1 - 1e-9)
     suspects = np.flatnonzero(is_doubtful.any(axis=1) | is_large)
     if len(suspects):
-        _refuse_first_bad([sizes[place] for place in suspects], suspects)
+        where = suspects if places is None else np.array(places)[suspects]
+        _refuse_first_bad([sizes[index] for index in suspects], where)
     return checked
 
 
@@ -92,14 +95,14 @@ def _read_problems(items: Sequence[Any], make_problem: Callable[..., GemmProblem
     types: dict[GemmProblem, int] = {}
     type_of = np.empty(len(items), np.int64)
     sizes = np.empty((len(items), 4), np.int64)
+    places = [place for place, item in enumerate(items) if not isinstance(item, GemmProblem)]
+    if places:
+        sizes[places] = _read_tuples([items[place] for place in places], places)
+        type_of[places] = types.setdefault(make_problem(1, 1, 1, 1), len(types))
     for place, item in enumerate(items):
         if isinstance(item, GemmProblem):
-            problem = item
-        else:
-            _read_tuples([item])
-            problem = make_problem(*item)
-        sizes[place] = problem.sizes
-        type_of[place] = types.setdefault(types_alone(problem), len(types))
+            sizes[place] = item.sizes
+            type_of[place] = types.setdefault(types_alone(item), len(types))
     return ProblemBatch(sizes, type_of, tuple(types))
 
 
@@ -112,31 +115,54 @@ def types_alone(problem: GemmProblem) -> GemmProblem:
 
 
 def _read_frame(frame: Any, make_problem: Callable[..., GemmProblem]) -> ProblemBatch:
-    missing = [name for name in _SIZES if name not in frame.columns]
+    names = list(frame.columns)
+    missing = [name for name in _SIZES if name not in names]
     if missing:
         raise InvalidProblemError(f"a DataFrame of problems needs the columns G, M, K, N; {', '.join(missing)} missing")
-    sizes = _check_array(np.column_stack([_integers(frame[name].to_numpy(), name) for name in _SIZES]))
-    named = [name for name in _TYPE_COLUMNS if name in frame.columns]
+    named = [name for name in _TYPE_COLUMNS if name in names]
+    for name in (*_SIZES, *named):
+        if names.count(name) > 1:
+            raise InvalidProblemError(f"a DataFrame of problems must have one column {name}, got {names.count(name)}")
+    sizes = _check_array(np.column_stack([_integers(frame[name], name) for name in _SIZES]))
     types: dict[GemmProblem, int] = {}
     type_of = np.zeros(len(sizes), np.int64)
     if not named:
         return ProblemBatch(sizes, type_of, (make_problem(1, 1, 1, 1),))
     seen: dict[tuple[Any, ...], int] = {}
-    for place, row in enumerate(zip(*(frame[name].tolist() for name in named), strict=True)):
+    for place, row in enumerate(zip(*(_values(frame[name], name) for name in named), strict=True)):
         if row not in seen:
-            given = {name: value for name, value in zip(named, row, strict=True) if not _is_missing(value)}
-            if "group_size" in given and given["group_size"] == int(given["group_size"]):
-                given["group_size"] = int(given["group_size"])  # a column with gaps is a column of floats
-            seen[row] = types.setdefault(make_problem(1, 1, 1, 1, **given), len(types))
+            given = {name: value for name, value in zip(named, row, strict=True) if value is not None}
+            try:
+                problem = make_problem(1, 1, 1, 1, **given)
+            except InvalidProblemError as error:
+                raise InvalidProblemError(f"problem {place}: {error}") from None
+            seen[row] = types.setdefault(problem, len(types))
         type_of[place] = seen[row]
     return ProblemBatch(sizes, type_of, tuple(types))
 
 
-def _integers(column: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    if column.dtype.kind not in "iu":
+def _integers(column: Any, name: str) -> npt.NDArray[np.int64]:
+    if not len(column):
+        return np.zeros(0, np.int64)  # an empty DataFrame often has columns of objects
+    values: npt.NDArray[Any] = column.to_numpy()
+    if values.dtype.kind not in "iu":
         raise InvalidProblemError(f"column {name} must hold integers, got {column.dtype}")
-    return column
+    if values.dtype.kind == "u" and values.max() > MAX_DIM:
+        place = int(np.argmax(values > MAX_DIM))
+        raise InvalidProblemError(f"problem {place}: {name} must be in 1..2**40, got {values[place]}")
+    return values.astype(np.int64)
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and np.isnan(value))
+def _values(column: Any, name: str) -> list[Any]:
+    """Return the values of a column of types, with None for gaps: nan, None, NA."""
+    values: list[Any] = []
+    for place, (value, is_gap) in enumerate(zip(column.tolist(), column.isna().tolist(), strict=True)):
+        plain = value.item() if isinstance(value, np.generic) else value
+        if is_gap:
+            plain = None
+        elif name == "group_size" and isinstance(plain, float) and plain.is_integer():
+            plain = int(plain)  # a column with gaps is a column of floats
+        elif isinstance(plain, bool) or not isinstance(plain, str | int | float):
+            raise InvalidProblemError(f"problem {place}: {name} must be a plain value, got {value!r}")
+        values.append(plain)
+    return values

@@ -8,6 +8,8 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CacheInfo", "GEMMEvaluator"]
 
-_CACHE_SIZE = 1 << 16
+_CACHE_SIZE = 1 << 14  # results of about 3 KB each
 _PARAMS_CACHE_SIZE = 256
 _RECORD_CACHE_SIZE = 1 << 18  # costs of about 0.6 KB each
 
@@ -67,7 +69,7 @@ class GEMMEvaluator:
     >>> r = ev.evaluate(1, 4096, 4096, 4096)      # G, M, K, N
     >>> r.latency_us, r.bound, r.mapping          # doctest: +SKIP
 
-    Safe to call from many threads at once. Results are kept in memory (the last 65,536) and shared, so they are frozen.
+    Safe to call from many threads at once. Results are kept in memory (the last 16,384) and shared, so they are frozen.
 
     Args:
         arch: an architecture, or the name or path of one.
@@ -75,7 +77,8 @@ class GEMMEvaluator:
             with: ``"balanced"``, ``"aggressive"``, ``PlanOptions.heuristic(top_k, top_tiles)``.
         allow_idle_cores: also consider partitions that leave cores idle; off, P_G*P_M*P_N*P_K is exactly num_cores.
             On, more cores never make the best latency worse where DRAM bandwidth is shared fairly.
-        use_disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch.
+        disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch: from the user's
+            cache folder (True; ``GEMM_EVAL_CACHE_DIR`` moves it), from a file of your own (a path), or not at all.
 
     Raises:
         ArchError: `arch` names no valid architecture.
@@ -89,34 +92,36 @@ class GEMMEvaluator:
         *,
         plan: PlanOptions | SearchPlan | str = SearchPlan.EXACT,
         allow_idle_cores: bool = True,
-        use_disk_cache: bool = True,
+        disk_cache: bool | str | os.PathLike[str] = True,
     ) -> None:
         if isinstance(arch, str | os.PathLike):
             arch = load_arch(arch)
         if not isinstance(arch, MulticoreSpec):
             raise InvalidInputError(f"arch must be a spec, a preset name or a path, got {arch!r}")
-        for name, value in (("allow_idle_cores", allow_idle_cores), ("use_disk_cache", use_disk_cache)):
-            if not isinstance(value, bool):
-                raise InvalidOptionError(f"{name} must be True or False, got {value!r}")
+        if not isinstance(allow_idle_cores, bool):
+            raise InvalidOptionError(f"allow_idle_cores must be True or False, got {allow_idle_cores!r}")
+        if not isinstance(disk_cache, bool | str | os.PathLike):
+            raise InvalidOptionError(f"disk_cache must be True, False or a path, got {disk_cache!r}")
         check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
         self._arch = arch
         self._plan = as_plan_options(plan)
         self._is_exact = self._plan.plan is SearchPlan.EXACT
         self._allow_idle_cores = allow_idle_cores
-        self._use_disk_cache = use_disk_cache
+        self._disk_cache = disk_cache
         self._disk_lock = threading.Lock()
-        self._is_disk_read = not use_disk_cache
+        self._is_disk_read = False
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
         self._params_cached = lru_cache(maxsize=_PARAMS_CACHE_SIZE)(self._pack)
         self._records = RecordCache(_RECORD_CACHE_SIZE)
         self._type_numbers: dict[GemmProblem, int] = {}
+        self._next_number = count()
 
     def __repr__(self) -> str:
         return f"GEMMEvaluator({self._arch.name!r}, allow_idle_cores={self._allow_idle_cores})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._arch, self._plan, self._allow_idle_cores, self._use_disk_cache)
+        return _rebuild, (self._arch, self._plan, self._allow_idle_cores, self._disk_cache)
 
     @property
     def arch(self) -> MulticoreSpec:
@@ -125,7 +130,7 @@ class GEMMEvaluator:
 
     def on(self, arch: MulticoreSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for another arch."""
-        return _rebuild(arch, self._plan, self._allow_idle_cores, self._use_disk_cache)
+        return _rebuild(arch, self._plan, self._allow_idle_cores, self._disk_cache)
 
     def evaluate(
         self,
@@ -336,27 +341,43 @@ class GEMMEvaluator:
 
         Returns:
             How many were written: 0 where the disk cache is off or cannot be written.
+
+        Raises:
+            InvalidInputError: the table was made for another arch, or by other options.
         """
-        if not self._use_disk_cache:
+        if table.evaluator.costs_as != self.costs_as:
+            raise InvalidInputError(f"the table was made by {table.evaluator!r}, whose costs are not those of {self!r}")
+        if self._disk_path is None:
             return 0
         rows = np.flatnonzero(table.is_feasible)
         return self._store().save((table.problem(int(row)) for row in rows), table.records[rows])
+
+    @property
+    def costs_as(self) -> tuple[MulticoreSpec, PlanOptions, bool]:
+        """What decides the costs: evaluators in which this is equal give equal answers."""
+        return self._arch, self._plan, self._allow_idle_cores
+
+    @property
+    def _disk_path(self) -> Path | None:
+        if isinstance(self._disk_cache, bool):
+            from gemm_eval.cache import default_path
+
+            return default_path() if self._disk_cache else None
+        return Path(self._disk_cache)
 
     def _store(self) -> CostStore:
         from gemm_eval.evaluate._disk import CostStore  # sqlite3 only where it is needed
 
         options = {"allow_idle_cores": self._allow_idle_cores, "plan": dataclasses.astuple(self._plan)}
-        return CostStore(self._arch, options)
+        return CostStore(self._disk_path, self._arch, options)
 
     def _read_disk_once(self) -> None:
         if self._is_disk_read:
             return
         with self._disk_lock:
             if not self._is_disk_read:
-                from gemm_eval.cache import default_path
-
-                path = default_path()
-                if path is not None and path.exists():
+                path = self._disk_path
+                if path is not None and os.path.exists(path):  # noqa: PTH110  Path.exists raises if a name is too long
                     self._records.put_many(
                         ((self._number_of_types(types_alone(problem)), *problem.sizes), record)
                         for problem, record in self._store().load()
@@ -364,8 +385,9 @@ class GEMMEvaluator:
                 self._is_disk_read = True
 
     def _number_of_types(self, types: GemmProblem) -> int:
-        # setdefault is atomic: two threads agree on the number, though one may be skipped
-        return self._type_numbers.setdefault(types, len(self._type_numbers))
+        # a fresh number for each try: by len(), two threads could give one number to two combinations of types
+        number = self._type_numbers.get(types)
+        return self._type_numbers.setdefault(types, next(self._next_number)) if number is None else number
 
     def _make_problem(
         self, G: int, M: int, K: int, N: int, dtype: str | None, input_dtype: str | None, weight_dtype: str | None,
@@ -451,9 +473,12 @@ class GEMMEvaluator:
 
 
 def _rebuild(
-    arch: MulticoreSpec | str | os.PathLike[str], plan: PlanOptions, allow_idle_cores: bool, use_disk_cache: bool
+    arch: MulticoreSpec | str | os.PathLike[str],
+    plan: PlanOptions,
+    allow_idle_cores: bool,
+    disk_cache: bool | str | os.PathLike[str],
 ) -> GEMMEvaluator:
-    return GEMMEvaluator(arch, plan=plan, allow_idle_cores=allow_idle_cores, use_disk_cache=use_disk_cache)
+    return GEMMEvaluator(arch, plan=plan, allow_idle_cores=allow_idle_cores, disk_cache=disk_cache)
 
 
 def _checked(problem: GemmProblem) -> GemmProblem:

@@ -21,14 +21,15 @@ def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Calla
         what: what is being done, in a few words.
         is_shown: whether to show the bar; None: if stderr is a terminal and the work takes over a second.
     """
-    if is_shown is False or (is_shown is None and not sys.stderr.isatty()):
+    if is_shown is False or (is_shown is None and not _is_terminal()):
         yield lambda _: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    bar = Progress(*columns, console=console, transient=console.is_terminal)  # a log gets the last state
     task = bar.add_task(what, total=total)
     started_s = time.monotonic()
     is_running = False
@@ -45,3 +46,10 @@ def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Calla
     finally:
         if is_running:
             bar.stop()
+
+
+def _is_terminal() -> bool:
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # no stderr, or a closed one
+        return False

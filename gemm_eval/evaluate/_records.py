@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -35,6 +37,7 @@ class RecordCache:
         self._hits = 0
         self._misses = 0
         self._lock = threading.Lock()
+        _CACHES.add(self)
 
     def get(self, key: RecordKey) -> bytes | None:
         """Return the record of one problem, or None."""
@@ -44,12 +47,12 @@ class RecordCache:
         """Return a record or None for each key."""
         with self._lock:
             found: list[bytes | None] = list(map(self._young.get, keys))
-            if self._old:
-                for place, (key, record) in enumerate(zip(keys, found, strict=True)):
-                    if record is None and (record := self._old.get(key)) is not None:
+            old = self._old  # what ages meanwhile is still found
+            if old:
+                for place, key in enumerate(keys):
+                    if found[place] is None and (record := old.get(key)) is not None:
                         found[place] = record
-                        self._young[key] = record
-                self._age()
+                        self._put(key, record)
             num_missing = found.count(None)
             self._hits += len(keys) - num_missing
             self._misses += num_missing
@@ -59,8 +62,7 @@ class RecordCache:
         """Remember records."""
         with self._lock:
             for key, record in entries:
-                self._young[key] = record
-                self._age()
+                self._put(key, record)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -75,7 +77,21 @@ class RecordCache:
             held = len(self._young.keys() | self._old.keys())
             return RecordCacheInfo(self._hits, self._misses, 2 * self._half, held)
 
-    def _age(self) -> None:
+    def _put(self, key: RecordKey, record: bytes) -> None:
+        self._young[key] = record
         if len(self._young) >= self._half:
             self._old = self._young
             self._young = {}
+
+
+_CACHES: weakref.WeakSet[RecordCache] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """A lock that another thread held at the fork would stay locked in the child; the dicts are sound at any time."""
+    for cache in list(_CACHES):
+        cache._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GEMMTable"]
 
+_PROBLEM_COLUMNS = ("G", "M", "K", "N", "input_dtype", "weight_dtype", "output_dtype", "group_size")
 _RECORD_COLUMNS = (
     "latency_us", "compute_us", "dram_us", "dram_bytes", "energy_pj", "sram_used_bytes", "active_cores",
     "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k",
@@ -31,7 +33,8 @@ class GEMMTable:
     """Results of `GEMMEvaluator.evaluate_many`, one row for each problem given, in the order given.
 
     ``table["latency_us"]`` is a column as an array, ``table[3]`` a row as a `GEMMResult`; `to_pandas` and `to_dicts`
-    give all columns. Rows that are not feasible have nan latency (with ``errors="mark"``).
+    give all columns. Rows that are not feasible (with ``errors="mark"``) have nan for times, 0 for whole numbers, None
+    for `bound` and `loop_order`; asking for such a row raises `InfeasibleError`.
     """
 
     def __init__(self, evaluator: GEMMEvaluator, batch: ProblemBatch, records: npt.NDArray[np.void]) -> None:
@@ -52,7 +55,11 @@ class GEMMTable:
     def __getitem__(self, key: int | str) -> Any:
         if isinstance(key, str):
             return self._column(key)
-        row = range(len(self))[key]
+        row = operator.index(key)
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        if not self._records["active_cores"][row]:
+            return self._evaluator.evaluate_problem(self.problem(row))  # raises, and says what would help
         return self._evaluator.result_of_record(self.problem(row), self._records[row])
 
     def problem(self, row: int) -> GemmProblem:
@@ -65,10 +72,15 @@ class GEMMTable:
         return self._records
 
     @property
+    def evaluator(self) -> GEMMEvaluator:
+        """The evaluator that made this table."""
+        return self._evaluator
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns, with units."""
         return (
-            *("G", "M", "K", "N", "input_dtype", "weight_dtype", "output_dtype", "group_size"),
+            *_PROBLEM_COLUMNS,
             *("latency_us", "tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes"),
             *("energy_pj", "sram_used_bytes", "active_cores", "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k"),
             "loop_order",
@@ -82,9 +94,14 @@ class GEMMTable:
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return plain Python values, a dict for each row; what is unknown or infeasible is None."""
-        columns = {name: self._column(name).tolist() for name in self.columns}
-        for name, values in columns.items():
-            columns[name] = [None if isinstance(value, float) and value != value else value for value in values]  # noqa: PLR0124
+        columns: dict[str, list[Any]] = {}
+        for name in self.columns:
+            column = self._column(name).astype(object)
+            if name not in _PROBLEM_COLUMNS:
+                column[~self.is_feasible] = None
+            if name == "energy_pj":
+                column[np.isnan(self._column(name))] = None
+            columns[name] = column.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def to_pandas(self) -> Any:
@@ -122,16 +139,19 @@ class GEMMTable:
             column = np.array([*BOUNDS, None], object)[codes]
             return column
         if name == "loop_order":
-            column = np.array([order.name for order in LoopOrder], object)[self._records["loop_order"]]
+            codes = np.where(self.is_feasible, self._records["loop_order"], len(LoopOrder))
+            column = np.array([*(order.name for order in LoopOrder), None], object)[codes]
             return column
         if name in ("tflop_per_s", "utilization_frac"):
-            flop = FLOP_PER_MAC * self._batch.sizes.astype(np.float64).prod(axis=1)
-            rates: npt.NDArray[np.float64] = flop / self._column("latency_us") / 1e6
-            if name == "utilization_frac":
-                arch = self._evaluator.arch
-                peaks = np.array([arch.peak_tflop_per_s(types.input_dtype) for types in self._batch.types])
-                rates = rates / peaks[self._batch.type_of]
-            return rates
+            flop = FLOP_PER_MAC * self._batch.sizes.prod(axis=1)  # exact: below 2**63, see MAX_MACS
+            latency_us: npt.NDArray[np.float64] = self._column("latency_us")
+            if name == "tflop_per_s":
+                column = flop / latency_us / 1e6  # these two as `GEMMResult` has them, to the bit
+                return column
+            arch = self._evaluator.arch
+            peaks = np.array([arch.peak_tflop_per_s(types.input_dtype) for types in self._batch.types], np.float64)
+            column = flop / (latency_us * (peaks * 1e6)[self._batch.type_of])
+            return column
         assert name in _RECORD_COLUMNS
         column = self._records[name].copy()
         if column.dtype.kind == "f":

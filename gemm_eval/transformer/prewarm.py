@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.transformer._config import Ffn, GroupedAttention, ModelConfig
 from gemm_eval.transformer._gemms import transformer_gemms
@@ -55,7 +56,7 @@ class PrewarmReport:
 
 def prewarm(
     evaluator: GEMMEvaluator,
-    model: ModelConfig | str,
+    model: ModelConfig | str | os.PathLike[str],
     *,
     batch_sizes: Sequence[int],
     seq_lens: Sequence[int],
@@ -81,11 +82,13 @@ def prewarm(
 
     Raises:
         ModelConfigError: no such model, or a malformed one.
+        InvalidInputError: `evaluator` is none.
         InvalidOptionError: an empty range, or a degree that does not divide the model.
         UnsupportedError: the arch cannot run the types.
     """
     started_s = time.perf_counter()
-    config = load_model(model) if isinstance(model, str) else model
+    _check_evaluator(evaluator)
+    config = model if isinstance(model, ModelConfig) else load_model(model)
     for name, values in (
         ("phases", phases),
         ("batch_sizes", batch_sizes),
@@ -94,7 +97,7 @@ def prewarm(
         ("expert_parallel", expert_parallel),
         ("dtypes", dtypes),
     ):
-        if isinstance(values, str) or not len(values):
+        if isinstance(values, str | bytes) or not isinstance(values, Sized) or not len(values):
             raise InvalidOptionError(f"{name} must be a sequence of at least one value, got {values!r}")
     problems = [
         gemm.problem
@@ -146,14 +149,18 @@ def prewarm_for_transformer(
         progress: as for `GEMMEvaluator.evaluate_many`.
 
     Raises:
+        InvalidInputError: `evaluator` is none.
         InvalidOptionError: sizes that make no transformer.
         UnsupportedError: the arch cannot run the types.
     """
     started_s = time.perf_counter()
+    _check_evaluator(evaluator)
     if num_heads is None:
+        if not isinstance(head_dim, int) or head_dim < 1:
+            raise InvalidOptionError(f"head_dim must be an integer >= 1, got {head_dim!r}")
         if not isinstance(hidden_size, int) or hidden_size % head_dim:
             raise InvalidOptionError(
-                f"hidden_size must be a multiple of head_dim = {head_dim}, got {hidden_size}; or give num_heads"
+                f"hidden_size must be a multiple of head_dim = {head_dim}, got {hidden_size!r}; or give num_heads"
             )
         num_heads = hidden_size // head_dim
     try:
@@ -182,6 +189,11 @@ def prewarm_for_transformer(
         if gemm.name != "lm_head" or vocab_size is not None
     ]
     return _warm(evaluator, config.name, problems, started_s, progress)
+
+
+def _check_evaluator(evaluator: object) -> None:
+    if not isinstance(evaluator, GEMMEvaluator):
+        raise InvalidInputError(f"evaluator must be a GEMMEvaluator, got {evaluator!r}")
 
 
 def _warm(

@@ -38,13 +38,13 @@ def main() -> None:
         table.add_column(name, justify="right")
     for num_cores in CORE_COUNTS:
         arch = base.with_(num_cores=num_cores, dram_gb_per_s=base.dram_gb_per_s * num_cores / base.num_cores)
-        exact_us, exact = _run(GEMMEvaluator(arch, allow_idle_cores=False, use_disk_cache=False), shapes)
+        exact_us, exact = _run(GEMMEvaluator(arch, allow_idle_cores=False, disk_cache=False), shapes)
         partitions = enumerate_partitions(num_cores)
         every = range(0, NUM_GEMMS, NUM_GEMMS // NUM_COUNTED)
         params = pack_params(arch, GemmProblem(1, 1, 1, 1))
         naive_counts = [count_legal_mappings(params, *shapes[i], partitions) for i in every]
         for plan in PLANS:
-            plan_us, found = _run(GEMMEvaluator(arch, plan=plan, allow_idle_cores=False, use_disk_cache=False), shapes)
+            plan_us, found = _run(GEMMEvaluator(arch, plan=plan, allow_idle_cores=False, disk_cache=False), shapes)
             loss = np.array(found[0]) / np.array(exact[0]) - 1.0
             ratio = statistics.median(naive / found[1][i] for naive, i in zip(naive_counts, every, strict=True))
             name = str(plan.plan) if plan.plan != "heuristic" else f"heuristic({plan.top_k}, {plan.top_tiles})"

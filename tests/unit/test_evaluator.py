@@ -124,7 +124,7 @@ def test_cache_info_and_clear() -> None:
     info = ev.cache_info()
 
     assert (info.hits, info.misses, info.currsize) == (2, 1, 1)
-    assert info.maxsize == 65536
+    assert info.maxsize == 16384
     ev.cache_clear()
     assert ev.cache_info()[:2] == (0, 0)
 

@@ -119,13 +119,13 @@ def test_plan_exact_over_the_own_model_finds_what_the_exact_search_finds() -> No
     problem = GemmProblem(1, 17, 20, 33)
     found = find_planned(AnalyticCostModel(SMALL), SMALL, problem, "exact")
     assert found.is_exhaustive
-    assert found.latency_us == GEMMEvaluator(SMALL, use_disk_cache=False).evaluate_problem(problem).latency_us
+    assert found.latency_us == GEMMEvaluator(SMALL, disk_cache=False).evaluate_problem(problem).latency_us
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_evaluator_under_a_plan(plan: Any) -> None:
-    exact = GEMMEvaluator(DEMO, use_disk_cache=False)
-    planned = GEMMEvaluator(DEMO, plan=plan, use_disk_cache=False)
+    exact = GEMMEvaluator(DEMO, disk_cache=False)
+    planned = GEMMEvaluator(DEMO, plan=plan, disk_cache=False)
     shapes = [(1, 512, 512, 512), (1, 1, 4096, 4096), (8, 100, 200, 300)]
     table = planned.evaluate_many(shapes)
     for row, shape in enumerate(shapes):
@@ -180,7 +180,7 @@ def test_what_cannot_be_is_said() -> None:
         with pytest.raises(InfeasibleError):
             find_planned(AnalyticCostModel(tiny), tiny, GemmProblem(1, 64, 64, 64), plan)
         with pytest.raises(InfeasibleError):
-            GEMMEvaluator(tiny, plan=plan, use_disk_cache=False).evaluate(1, 64, 64, 64)
+            GEMMEvaluator(tiny, plan=plan, disk_cache=False).evaluate(1, 64, 64, 64)
     with pytest.raises(UnsupportedError):
         find_planned(AnalyticCostModel(DEMO), DEMO, GemmProblem(1, 8, 8, 8, "int4"), "balanced")  # type: ignore[arg-type]
     with pytest.raises(InvalidOptionError, match="plan must be"):

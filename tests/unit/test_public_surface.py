@@ -17,8 +17,8 @@ PUBLIC = [
     "GEMMTable", "GemmEvalError", "GemmProblem", "InfeasibleError", "InvalidInputError", "InvalidMappingError",
     "InvalidOptionError", "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError", "MulticoreMapping",
     "MulticoreSpec", "Partition", "PlanOptions", "PrewarmReport", "SearchPlan", "Tile", "UnsupportedError",
-    "__version__", "check_cost_model", "find_planned", "list_archs", "list_models", "load_arch", "load_model", "prewarm",
-    "prewarm_for_transformer", "transformer_gemms",
+    "__version__", "check_cost_model", "find_planned", "list_archs", "list_models", "load_arch", "load_model",
+    "prewarm", "prewarm_for_transformer", "transformer_gemms",
 ]  # fmt: skip
 HEAVY = [
     "numba",
