@@ -204,7 +204,7 @@ class GEMMEvaluator:
                 a DataFrame with columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype,
                 group_size, zero_dtype.
             dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype: as for `evaluate`, for all problems
-                that do not say otherwise.
+                that do not say otherwise; a row's own `dtype` replaces all of them.
             errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.
             progress: show a progress bar on stderr; None: if stderr is a terminal and the work takes over a second.
 
@@ -215,6 +215,8 @@ class GEMMEvaluator:
         """
         if errors not in ("raise", "mark"):
             raise InvalidOptionError(f"errors must be 'raise' or 'mark', got {errors!r}")
+        if progress is not None and not isinstance(progress, bool):
+            raise InvalidOptionError(f"progress must be True, False or None, got {progress!r}")
         given = {
             "dtype": dtype, "input_dtype": input_dtype, "weight_dtype": weight_dtype, "output_dtype": output_dtype,
             "group_size": group_size, "zero_dtype": zero_dtype,

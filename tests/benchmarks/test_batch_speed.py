@@ -44,7 +44,7 @@ def evaluator() -> GEMMEvaluator:
     base = load_arch("demo-8core")
     factor = NUM_CORES // base.num_cores
     arch = base.with_(num_cores=NUM_CORES, dram_gb_per_s=base.dram_gb_per_s * factor)
-    evaluator = GEMMEvaluator(arch, use_disk_cache=False)
+    evaluator = GEMMEvaluator(arch, disk_cache=False)
     evaluator.evaluate_many([(1, 64, 64, 64), (1, 64, 64, 65)], progress=False)  # compiles, or loads from disk
     return evaluator
 
@@ -54,7 +54,6 @@ def note_rate(benchmark: Any) -> None:
         benchmark.extra_info["gemms_per_s"] = round(NUM_GEMMS / benchmark.stats.stats.median)
 
 
-@pytest.mark.slow
 @pytest.mark.benchmark(group=GROUP)
 def test_cold(benchmark: Any, evaluator: GEMMEvaluator, gemms: npt.NDArray[np.int64]) -> None:
     table = benchmark.pedantic(
@@ -65,10 +64,9 @@ def test_cold(benchmark: Any, evaluator: GEMMEvaluator, gemms: npt.NDArray[np.in
     assert table.is_feasible.all()
     assert evaluator.cache_info().records.misses == NUM_GEMMS
     for row in range(0, NUM_GEMMS, NUM_GEMMS // 20):
-        assert table[row] == GEMMEvaluator(evaluator.arch, use_disk_cache=False).evaluate(*gemms[row])
+        assert table[row] == GEMMEvaluator(evaluator.arch, disk_cache=False).evaluate(*gemms[row])
 
 
-@pytest.mark.slow
 @pytest.mark.benchmark(group=GROUP)
 def test_cached(benchmark: Any, evaluator: GEMMEvaluator, gemms: npt.NDArray[np.int64]) -> None:
     evaluator.evaluate_many(gemms, progress=False)
