@@ -15,7 +15,7 @@ from rich.table import Table
 from gemm_eval import GEMMEvaluator, GEMMResult, load_arch, load_model, transformer_gemms
 from gemm_eval.transformer import LayerGemm, ModelConfig
 
-ARCHS = ("sg2260", "tpu-v5e", "h100-sxm")
+ARCHS = ("sg2260", "tpu-v5e", "ascend-910")
 
 
 def cell(result: GEMMResult) -> str:

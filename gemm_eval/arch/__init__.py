@@ -1,11 +1,16 @@
 """Architecture specs: frozen models, loaded from YAML by name or path."""
 
 from gemm_eval.arch._check import CheckFinding, check_arch
-from gemm_eval.arch._loader import list_archs, load_arch
-from gemm_eval.arch._multicore import MulticoreSpec, Provenance, ProvenanceKind, Published
+from gemm_eval.arch._common import Provenance, ProvenanceKind, Published
+from gemm_eval.arch._gpu import ClockState, GpuSpec
+from gemm_eval.arch._loader import ArchSpec, list_archs, load_arch
+from gemm_eval.arch._multicore import MulticoreSpec
 
 __all__ = [
+    "ArchSpec",
     "CheckFinding",
+    "ClockState",
+    "GpuSpec",
     "MulticoreSpec",
     "Provenance",
     "ProvenanceKind",

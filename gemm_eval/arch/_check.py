@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from gemm_eval.arch._multicore import MulticoreSpec
+from gemm_eval.arch._gpu import GpuSpec
+from gemm_eval.arch._loader import ArchSpec
 
 __all__ = ["PUBLISHED_TOLERANCE_FRAC", "CheckFinding", "check_arch"]
 
@@ -28,7 +29,7 @@ class CheckFinding(NamedTuple):
         return self.message.startswith(_NOTE)
 
 
-def check_arch(arch: MulticoreSpec) -> list[CheckFinding]:
+def check_arch(arch: ArchSpec) -> list[CheckFinding]:
     """Check that a spec reproduces its published figures within 1%, and note each number without kind and source.
 
     A spec that does not hold together never gets this far: `load_arch` refuses it.
@@ -39,21 +40,29 @@ def check_arch(arch: MulticoreSpec) -> list[CheckFinding]:
     return [*_compare_with_published(arch), *_note_unsourced_numbers(arch)]
 
 
-def _compare_with_published(arch: MulticoreSpec) -> Iterator[CheckFinding]:
+def _compare_with_published(arch: ArchSpec) -> Iterator[CheckFinding]:
     published = arch.published
     if published is None:
         yield CheckFinding("published", True, f"{_NOTE}no published figures to compare with")
         return
+    table = "tensor_flop_per_cycle" if isinstance(arch, GpuSpec) else "cube_steps_per_cycle"
     for dtype, peak in published.peak_tflop_per_s.items():
         field = f"peak_tflop_per_s.{dtype}"
-        if dtype in arch.cube_steps_per_cycle:
+        if dtype in getattr(arch, table):
             yield _compare(field, arch.peak_tflop_per_s(dtype), peak, "TFLOP/s")
         else:
-            yield CheckFinding(field, False, f"{peak:,} TFLOP/s published, but cube_steps_per_cycle has no {dtype}")
+            yield CheckFinding(field, False, f"{peak:,} TFLOP/s published, but {table} has no {dtype}")
     if published.dram_gb_per_s is not None:
         yield _compare("dram_gb_per_s", arch.dram_gb_per_s, published.dram_gb_per_s, "GB/s")
+    if isinstance(arch, GpuSpec):
+        num_cores, sram_bytes, cores = arch.num_sms, arch.smem_per_sm_bytes, "SMs"
+    else:
+        num_cores, sram_bytes, cores = arch.num_cores, arch.sram_bytes, "cores"
+    if published.num_sms is not None:
+        is_same = cores == "SMs" and num_cores == published.num_sms
+        yield CheckFinding("num_sms", is_same, f"{num_cores:,} {cores}, published {published.num_sms:,} SMs")
     if published.sram_bytes is not None:
-        yield _compare("sram_bytes", arch.num_cores * arch.sram_bytes, published.sram_bytes, "bytes in all cores")
+        yield _compare("sram_bytes", num_cores * sram_bytes, published.sram_bytes, f"bytes in all {cores}")
 
 
 def _compare(field: str, derived: float, published: float, unit: str) -> CheckFinding:
@@ -63,7 +72,7 @@ def _compare(field: str, derived: float, published: float, unit: str) -> CheckFi
     return CheckFinding(field, is_close, f"{derived:,.10g} {unit}, published {published:,.10g} ({difference}{allowed})")
 
 
-def _note_unsourced_numbers(arch: MulticoreSpec) -> Iterator[CheckFinding]:
+def _note_unsourced_numbers(arch: ArchSpec) -> Iterator[CheckFinding]:
     for field in type(arch).model_fields:
         if field not in arch.model_fields_set or field in arch.provenance:  # a default is the library's, not the file's
             continue

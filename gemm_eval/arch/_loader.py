@@ -7,40 +7,53 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from gemm_eval.arch._gpu import GpuSpec
 from gemm_eval.arch._multicore import MulticoreSpec
 from gemm_eval.arch._paths import data_root
 from gemm_eval.arch._yaml import read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
 
-__all__ = ["build_spec", "list_archs", "load_arch"]
+__all__ = ["ArchSpec", "build_spec", "list_archs", "load_arch"]
 
-_KINDS = {"multicore": MulticoreSpec}
+ArchSpec = MulticoreSpec | GpuSpec
+_KINDS: dict[str, type[MulticoreSpec] | type[GpuSpec]] = {"multicore": MulticoreSpec, "gpu": GpuSpec}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_BASES = 8
+_MAX_PROBLEMS = 6  # a file of the wrong kind has dozens
 _ENTRY_KEYS = {"value", "kind", "source"}
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
+ArchT = TypeVar("ArchT", bound=MulticoreSpec | GpuSpec)
 
 
 def list_archs() -> tuple[str, ...]:
-    """Names of the architectures that come with the library, sorted."""
+    """Names of the architectures that come with the library, of all kinds, sorted."""
     return tuple(sorted(_preset_paths()))
 
 
-def load_arch(name_or_path: str | os.PathLike[str]) -> MulticoreSpec:
+@overload
+def load_arch(name_or_path: str | os.PathLike[str]) -> ArchSpec: ...
+@overload
+def load_arch(name_or_path: str | os.PathLike[str], expect: type[ArchT]) -> ArchT: ...
+def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = None) -> Any:
     """Load an architecture by preset name (``"sg2260e"``) or from a YAML file (``"my/chip.yaml"``).
 
     A file may say ``base: other`` (a preset name, or a path relative to the file) and give only what differs. A number
     is given bare, or as ``{value: 8, kind: spec, source: where}``; kind is spec, derived, measured, fitted or assumed.
 
+    Args:
+        name_or_path: A preset's name, or the path of a YAML file.
+        expect: The class that the caller can use, `MulticoreSpec` or `GpuSpec`; by default either.
+
     Raises:
         ArchNotFoundError: no such preset or file.
-        ArchValidationError: malformed, unsafe or inconsistent content; the message names file and field.
+        ArchValidationError: malformed, unsafe or inconsistent content, or not the kind that `expect` says; the message
+            names file and field.
     """
     path = _resolve(name_or_path)
     data = _read_with_bases(path, ())
@@ -48,7 +61,11 @@ def load_arch(name_or_path: str | os.PathLike[str]) -> MulticoreSpec:
     kind = data.get("type", "multicore")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise ArchValidationError(f"type must be one of {', '.join(_KINDS)}, got {kind!r} ({path}: type)")
-    return build_spec(_KINDS[kind], data, origin=str(path))
+    model = _KINDS[kind]
+    if expect is not None and model is not expect:
+        wanted = next((name for name, known in _KINDS.items() if known is expect), repr(expect))
+        raise ArchValidationError(f"type must be {wanted} here, got {kind} ({path}: type)")
+    return build_spec(model, data, origin=str(path))
 
 
 def build_spec(model: type[SpecT], data: Mapping[str, Any], *, origin: str) -> SpecT:
@@ -57,7 +74,9 @@ def build_spec(model: type[SpecT], data: Mapping[str, Any], *, origin: str) -> S
         return model.model_validate({key: _plain(value) for key, value in data.items()})
     except ValidationError as error:
         problems = [_describe(dict(item), model, origin) for item in error.errors(include_url=False)]
-        raise ArchValidationError("; ".join(problems)) from None
+        more = len(problems) - _MAX_PROBLEMS
+        told = problems[:_MAX_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])
+        raise ArchValidationError("; ".join(told)) from None
 
 
 def _plain(value: Any) -> Any:
@@ -70,7 +89,9 @@ def _plain(value: Any) -> Any:
 
 
 def _preset_paths() -> dict[str, Path]:
-    return {path.stem: path for kind in _KINDS for path in (data_root() / kind).glob("*.yaml")}
+    """A file whose name starts with an underscore is a base of others, no chip of its own."""
+    paths = (path for kind in _KINDS for path in (data_root() / kind).glob("*.yaml"))
+    return {path.stem: path for path in paths if not path.name.startswith("_")}
 
 
 def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = None) -> Path:

@@ -2,64 +2,30 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from gemm_eval._frozen import FrozenDict
+from gemm_eval.arch._common import (
+    BaseSpec,
+    Dim,
+    DTypeKey,
+    Frac,
+    NonNegative,
+    Positive,
+    Table,
+)
 from gemm_eval.dtypes import DType
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, tflop_per_s
 
-__all__ = ["MulticoreSpec", "Provenance", "ProvenanceKind", "Published"]
+__all__ = ["MulticoreSpec"]
 
-_MAX_DIM = 1 << 16
 _MAX_CORES = 1 << 20
 
-K = TypeVar("K")
-V = TypeVar("V")
-_Table = Annotated[Mapping[K, V], AfterValidator(FrozenDict)]
-_Text = Annotated[str, Field(max_length=4000)]
-_DTypeKey = Annotated[DType, Field(strict=False)]
-_Positive = Annotated[float, Field(ge=1e-12, le=1e15, allow_inf_nan=False)]  # below, times overflow to inf
-_NonNegative = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
-_Frac = Annotated[float, Field(ge=1e-12, le=1, allow_inf_nan=False)]
 _Buffers = Annotated[int, Field(ge=1, le=2)]  # not Literal[1, 2], which takes True
-_Dim = Annotated[int, Field(ge=1, le=_MAX_DIM)]
 
 
-class ProvenanceKind(enum.StrEnum):
-    """How a number is known."""
-
-    SPEC = "spec"  # the maker published it
-    DERIVED = "derived"  # arithmetic on published numbers, written out in `source`
-    MEASURED = "measured"
-    FITTED = "fitted"
-    ASSUMED = "assumed"
-
-
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
-
-
-class Provenance(_Frozen):
-    """Where one number of a spec comes from."""
-
-    kind: Annotated[ProvenanceKind, Field(strict=False)]
-    source: Annotated[_Text, Field(min_length=1)]
-
-
-class Published(_Frozen):
-    """Figures that the maker publishes, which the spec has to reproduce (checked by ``gemm-eval arch check``)."""
-
-    peak_tflop_per_s: _Table[_DTypeKey, _Positive] = Field(default={}, description="dense peak by input type, 1e12/s")
-    dram_gb_per_s: _Positive | None = Field(default=None, description="DRAM bandwidth of the chip, 1e9 bytes/s")
-    sram_bytes: Annotated[int, Field(ge=1)] | None = Field(default=None, description="SRAM of all cores together")
-    source: Annotated[_Text, Field(min_length=1)]
-
-
-class MulticoreSpec(_Frozen):
+class MulticoreSpec(BaseSpec):
     """A multi-core accelerator with explicitly managed SRAM; the terms are defined in models/multicore/MODEL.md.
 
     Load one with `load_arch`, or build it in memory: ``MulticoreSpec(name="mine", num_cores=8, ...)``.
@@ -70,47 +36,44 @@ class MulticoreSpec(_Frozen):
     """
 
     type: Literal["multicore"] = "multicore"
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
-    title: _Text = ""
-    notes: _Text = Field(default="", description="modelling decisions, in words")
     is_coarse: bool = Field(default=False, description="the chip is not really of this kind; expect coarse answers")
 
     # cores and matrix unit
     num_cores: int = Field(ge=1, le=_MAX_CORES)
-    frequency_ghz: _Positive
-    cube_m: _Dim = Field(description="rows of C that one matrix-unit step computes")
-    cube_k: _Dim = Field(description="reduction length of one step, for types without an entry in cube_k_by_dtype")
-    cube_n: _Dim = Field(description="columns of C that one step computes")
-    cube_k_by_dtype: _Table[_DTypeKey, _Dim] = Field(default={}, description="cube_k of types that pack denser")
-    cube_steps_per_cycle: _Table[_DTypeKey, _Positive] = Field(
+    frequency_ghz: Positive
+    cube_m: Dim = Field(description="rows of C that one matrix-unit step computes")
+    cube_k: Dim = Field(description="reduction length of one step, for types without an entry in cube_k_by_dtype")
+    cube_n: Dim = Field(description="columns of C that one step computes")
+    cube_k_by_dtype: Table[DTypeKey, Dim] = Field(default={}, description="cube_k of types that pack denser")
+    cube_steps_per_cycle: Table[DTypeKey, Positive] = Field(
         min_length=1, description="steps a cycle and core, by input type; a type that is missing cannot run"
     )
     fill_drain_cycles: Annotated[int, Field(ge=0, le=1 << 30)] = Field(
         default=0, description="matrix-unit cycles lost at every tile visit to fill and drain its pipeline"
     )
-    default_dtype: _DTypeKey = Field(default=DType.FP16, description="input type when a call names none")
+    default_dtype: DTypeKey = Field(default=DType.FP16, description="input type when a call names none")
 
     # SRAM
     sram_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = Field(description="SRAM of one core")
-    sram_usable_frac: _Frac = 1.0
+    sram_usable_frac: Frac = 1.0
     input_buffers: _Buffers = Field(default=2, description="copies of the A and B tiles; 2: double buffering")
     output_buffers: _Buffers = Field(default=1, description="copies of the C tile")
-    lane_num: _Dim = Field(default=1, description="tile rows are padded to a multiple of this")
-    align_bytes: _Dim = Field(default=1, description="the bytes of a tile row are padded to a multiple of this")
+    lane_num: Dim = Field(default=1, description="tile rows are padded to a multiple of this")
+    align_bytes: Dim = Field(default=1, description="the bytes of a tile row are padded to a multiple of this")
 
     # DRAM
-    dram_gb_per_s: _Positive = Field(description="DRAM bandwidth of the whole chip")
-    dram_efficiency_frac: _Frac = Field(default=1.0, description="share of dram_gb_per_s that large transfers reach")
+    dram_gb_per_s: Positive = Field(description="DRAM bandwidth of the whole chip")
+    dram_efficiency_frac: Frac = Field(default=1.0, description="share of dram_gb_per_s that large transfers reach")
     dram_sharing: Literal["static", "fair"] = Field(
         default="static", description="static: every core owns 1/num_cores; fair: active cores share equally"
     )
-    dram_core_limit_gb_per_s: _Positive | None = Field(default=None, description="most that one core can draw")
+    dram_core_limit_gb_per_s: Positive | None = Field(default=None, description="most that one core can draw")
 
     # on-chip network
     load_sharing: Literal["private", "multicast"] = Field(
         default="private", description="multicast: cores that need the same slice of A or B read it from DRAM once"
     )
-    noc_gb_per_s: _Positive | None = Field(
+    noc_gb_per_s: Positive | None = Field(
         default=None, description="port of one core: all that it loads, stores, exchanges"
     )
     reduction: Literal["none", "dram", "noc"] = Field(
@@ -118,35 +81,30 @@ class MulticoreSpec(_Frozen):
     )
 
     # vector unit
-    vector_ops_per_cycle: _Positive | None = Field(default=None, description="fp32 operations a cycle and core")
+    vector_ops_per_cycle: Positive | None = Field(default=None, description="fp32 operations a cycle and core")
     vector_is_concurrent: bool = Field(default=True, description="vector and matrix unit work at the same time")
     dequant: Literal["none", "vector", "inline"] = Field(
         default="none",
         description="how narrow weights become the input type: by the vector unit into an SRAM copy, "
         "inline on the way into the matrix unit at no cost, or not at all",
     )
-    dequant_ops_per_elem: _Positive | None = Field(default=None, description="vector operations for one weight")
+    dequant_ops_per_elem: Positive | None = Field(default=None, description="vector operations for one weight")
 
     # timing
     timing: Literal["overlap", "pipeline"] = "overlap"
     overlap_frac: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
         default=1.0, description="overlap timing: the part of the shorter of compute and DMA that hides"
     )
-    launch_us: _NonNegative = Field(default=0.0, description="fixed cost of a GEMM")
+    launch_us: NonNegative = Field(default=0.0, description="fixed cost of a GEMM")
 
     # energy and area
-    mac_pj: _Table[_DTypeKey, _NonNegative] = Field(default={}, description="energy of one MAC by input type")
-    sram_pj_per_byte: _NonNegative | None = None
-    dram_pj_per_byte: _NonNegative | None = None
-    noc_pj_per_byte: _NonNegative | None = None
-    static_w: _NonNegative = Field(default=0.0, description="power that flows whatever the chip does")
-    area_mm2: _Positive | None = None
-    tdp_w: _Positive | None = None
-
-    # provenance
-    published: Published | None = None
-    sources: _Table[str, _Text] = Field(default={}, description="short name -> full reference")
-    provenance: _Table[str, Provenance] = Field(default={}, description="field (or field.dtype) -> kind and source")
+    mac_pj: Table[DTypeKey, NonNegative] = Field(default={}, description="energy of one MAC by input type")
+    sram_pj_per_byte: NonNegative | None = None
+    dram_pj_per_byte: NonNegative | None = None
+    noc_pj_per_byte: NonNegative | None = None
+    static_w: NonNegative = Field(default=0.0, description="power that flows whatever the chip does")
+    area_mm2: Positive | None = None
+    tdp_w: Positive | None = None
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
@@ -187,23 +145,3 @@ class MulticoreSpec(_Frozen):
         dtype = self.default_dtype if dtype is None else DType(dtype)
         macs_per_cycle = self.cube_m * self.cube_k_of(dtype) * self.cube_n * self.cube_steps_per_cycle[dtype]
         return tflop_per_s(FLOP_PER_MAC * macs_per_cycle * self.num_cores * cycles_per_us(self.frequency_ghz), 1.0)
-
-    def with_(self, **changes: Any) -> Self:
-        """Return a copy with the given fields changed and everything checked again.
-
-        A changed field's provenance becomes ``assumed``; `published` is dropped, since it spoke of another chip.
-
-        Raises:
-            ArchValidationError: an unknown field, or a value out of its range.
-        """
-        from gemm_eval.arch._loader import build_spec
-
-        data = {field: getattr(self, field) for field in self.model_fields_set}
-        data.update(changes)
-        if changes:
-            data["published"] = changes.get("published")
-        if "provenance" not in changes:
-            data["provenance"] = {
-                key: value for key, value in self.provenance.items() if key.split(".")[0] not in changes
-            } | {key: Provenance(kind=ProvenanceKind.ASSUMED, source="changed by with_") for key in changes}
-        return build_spec(type(self), data, origin=f"{self.name}.with_")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gemm_eval.cli._options import EXIT_CODES, JsonOption
+
+if TYPE_CHECKING:
+    from gemm_eval.arch import ArchSpec
 
 __all__ = ["app"]
 
@@ -17,27 +20,14 @@ app = typer.Typer(no_args_is_help=True, help="List, show and check architectures
 
 @app.command("list", epilog=EXIT_CODES)
 def list_(json: JsonOption = False) -> None:
-    """List the presets: cores, peak for the default type in TFLOP/s, DRAM in GB/s (1e9), SRAM of all cores in MiB."""
+    """List the presets of each kind: cores or SMs, peak for the default type, DRAM in GB/s (1e9), SRAM or L2 in MiB."""
     from gemm_eval.arch import list_archs, load_arch
 
     archs = [load_arch(name) for name in list_archs()]
     if json:
         from gemm_eval.cli._output import print_json
 
-        documents = [
-            {
-                "name": arch.name,
-                "title": arch.title,
-                "num_cores": arch.num_cores,
-                "default_dtype": str(arch.default_dtype),
-                "peak_tflop_per_s": arch.peak_tflop_per_s(),
-                "dram_gb_per_s": arch.dram_gb_per_s,
-                "sram_total_bytes": arch.num_cores * arch.sram_bytes,
-                "is_coarse": arch.is_coarse,
-            }
-            for arch in archs
-        ]
-        print_json({"archs": documents})
+        print_json({"archs": [_summary(arch) for arch in archs]})
     else:
         from gemm_eval.cli._render_arch import print_arch_list
 
@@ -57,13 +47,8 @@ def show(
         from gemm_eval.cli._output import print_json
         from gemm_eval.cli._render_arch import unit_of
 
-        derived = {
-            "peak_tflop_per_s": {str(dtype): arch.peak_tflop_per_s(dtype) for dtype in arch.cube_steps_per_cycle},
-            "sram_total_bytes": arch.num_cores * arch.sram_bytes,
-            "sram_usable_bytes": arch.sram_usable_bytes,
-        }
         units = {field: unit_of(field) for field in type(arch).model_fields if unit_of(field)}
-        print_json({"arch": arch.model_dump(mode="json"), "units": units, "derived": derived})
+        print_json({"arch": arch.model_dump(mode="json"), "units": units, "derived": _derived(arch)})
     else:
         from gemm_eval.cli._render_arch import print_arch
 
@@ -110,3 +95,41 @@ def check(
         print_findings(checked)
     if not is_sound:
         raise typer.Exit(EXIT_CHECK_FAILED)
+
+
+def _summary(arch: ArchSpec) -> dict[str, Any]:
+    from gemm_eval.arch import GpuSpec
+
+    summary = {
+        "name": arch.name,
+        "type": arch.type,
+        "title": arch.title,
+        "default_dtype": str(arch.default_dtype),
+        "peak_tflop_per_s": arch.peak_tflop_per_s(),
+        "dram_gb_per_s": arch.dram_gb_per_s,
+    }
+    if isinstance(arch, GpuSpec):
+        return summary | {"sm_arch": arch.sm_arch, "num_sms": arch.num_sms, "l2_bytes": arch.l2_bytes}
+    return summary | {
+        "num_cores": arch.num_cores,
+        "sram_total_bytes": arch.num_cores * arch.sram_bytes,
+        "is_coarse": arch.is_coarse,
+    }
+
+
+def _derived(arch: ArchSpec) -> dict[str, Any]:
+    from gemm_eval.arch import GpuSpec
+
+    dtypes = arch.tensor_flop_per_cycle if isinstance(arch, GpuSpec) else arch.cube_steps_per_cycle
+    peaks = {"peak_tflop_per_s": {str(dtype): arch.peak_tflop_per_s(dtype) for dtype in dtypes}}
+    if isinstance(arch, GpuSpec):
+        return peaks | {
+            "burst_tflop_per_s": {str(dtype): arch.tensor_tflop_per_s(dtype, "burst") for dtype in dtypes},
+            "sustained_tflop_per_s": {str(dtype): arch.tensor_tflop_per_s(dtype, "sustained") for dtype in dtypes},
+            "dram_achievable_gb_per_s": arch.dram_achievable_gb_per_s,
+            "l2_gb_per_s": arch.l2_gb_per_s,
+        }
+    return peaks | {
+        "sram_total_bytes": arch.num_cores * arch.sram_bytes,
+        "sram_usable_bytes": arch.sram_usable_bytes,
+    }

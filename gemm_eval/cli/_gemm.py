@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gemm_eval.cli._options import (
+    GPU_MAPPING_FORM,
     MAPPING_FORM,
     BatchSize,
+    ClockOption,
     Columns,
     Distinct,
     DtypeOption,
@@ -16,6 +18,8 @@ from gemm_eval.cli._options import (
     IdleCoresOption,
     InputDtypeOption,
     JsonOption,
+    L2Option,
+    LibraryOption,
     OutputDtypeOption,
     ReductionLength,
     Rows,
@@ -25,7 +29,7 @@ from gemm_eval.cli._options import (
 )
 
 if TYPE_CHECKING:
-    from gemm_eval.arch import MulticoreSpec
+    from gemm_eval.arch import ArchSpec
     from gemm_eval.workload import GemmProblem
 
 __all__ = ["evaluate", "top"]
@@ -46,12 +50,15 @@ def evaluate(
     output_dtype: OutputDtypeOption = None,
     group_size: GroupSizeOption = None,
     zero_dtype: ZeroDtypeOption = None,
+    library: LibraryOption = None,
+    l2: L2Option = None,
+    clock: ClockOption = None,
     idle_cores: IdleCoresOption = True,
     mapping: Annotated[
         str | None,
         typer.Option(
             help="Cost this mapping instead of searching. Tiles are in elements, order is the tile loops from the "
-            f"outermost: {MAPPING_FORM}."
+            f"outermost: {MAPPING_FORM}. On a GPU: {GPU_MAPPING_FORM}."
         ),
     ] = None,
     explain: Annotated[
@@ -69,22 +76,17 @@ def evaluate(
     """
     from gemm_eval.evaluate import GEMMEvaluator
 
-    types = {
-        "dtype": dtype,
-        "input_dtype": input_dtype,
-        "weight_dtype": weight_dtype,
-        "output_dtype": output_dtype,
-        "group_size": group_size,
-        "zero_dtype": zero_dtype,
-    }
+    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
     pairs = []
     for name in arch:
         evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores)
-        problem = _make_problem(evaluator.arch, (g, m, k, n), **types)
+        problem = _make_problem(evaluator.arch, (g, m, k, n), types)
         if mapping is None:
-            result = evaluator.evaluate_problem(problem)
+            result = evaluator.evaluate_problem(problem, library=library, l2=l2, clock=clock)
         else:
-            result = evaluator.evaluate_mapping(problem, parse_mapping(mapping))
+            is_gpu = evaluator.arch.type == "gpu"
+            given = parse_mapping(mapping, is_gpu=is_gpu)
+            result = evaluator.evaluate_mapping(problem, given, library=library, l2=l2, clock=clock)
         pairs.append((evaluator.arch, result))
     if json:
         from gemm_eval.cli._output import print_json
@@ -105,7 +107,7 @@ def top(
     arch: Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="ARCH")],
     count: Annotated[int, typer.Option("--count", "-k", help="How many mappings to list, 1 to 10000.")] = 10,
     distinct: Annotated[
-        Distinct, typer.Option(help="mapping: the best mappings; partition: the best mapping of each partition.")
+        Distinct, typer.Option(help="mapping: the best mappings; partition: the best of each partition (not on a GPU).")
     ] = Distinct.MAPPING,
     dtype: DtypeOption = None,
     input_dtype: InputDtypeOption = None,
@@ -113,26 +115,23 @@ def top(
     output_dtype: OutputDtypeOption = None,
     group_size: GroupSizeOption = None,
     zero_dtype: ZeroDtypeOption = None,
+    library: LibraryOption = None,
+    l2: L2Option = None,
+    clock: ClockOption = None,
     idle_cores: IdleCoresOption = True,
     json: JsonOption = False,
 ) -> None:
     """List the best mappings of C = A x B and what tells them apart.
 
-    Latency in us, DRAM traffic of the chip and SRAM used in a core in bytes, differences to the best in percent.
+    Latency in us, DRAM traffic of the chip and SRAM used in a core or SM in bytes, differences to the best in percent.
     """
     from gemm_eval.evaluate import GEMMEvaluator
 
-    types = {
-        "dtype": dtype,
-        "input_dtype": input_dtype,
-        "weight_dtype": weight_dtype,
-        "output_dtype": output_dtype,
-        "group_size": group_size,
-        "zero_dtype": zero_dtype,
-    }
+    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
     evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores)
-    problem = _make_problem(evaluator.arch, (g, m, k, n), **types)
-    results = evaluator.top(problem, count, distinct="partition" if distinct is Distinct.PARTITION else "mapping")
+    problem = _make_problem(evaluator.arch, (g, m, k, n), types)
+    apart: Literal["mapping", "partition"] = "partition" if distinct is Distinct.PARTITION else "mapping"
+    results = evaluator.top(problem, count, distinct=apart, library=library, l2=l2, clock=clock)
     if json:
         from gemm_eval.cli._output import print_json
 
@@ -143,7 +142,17 @@ def top(
         print_top(evaluator.arch, results)
 
 
-def _make_problem(arch: MulticoreSpec, sizes: tuple[int, int, int, int], **types: Any) -> GemmProblem:
+def _types(
+    dtype: str | None, input_dtype: str | None, weight_dtype: str | None, output_dtype: str | None,
+    group_size: int | None, zero_dtype: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "dtype": dtype, "input_dtype": input_dtype, "weight_dtype": weight_dtype, "output_dtype": output_dtype,
+        "group_size": group_size, "zero_dtype": zero_dtype,
+    }  # fmt: skip
+
+
+def _make_problem(arch: ArchSpec, sizes: tuple[int, int, int, int], types: dict[str, Any]) -> GemmProblem:
     from gemm_eval.workload import make_problem
 
     return make_problem(*sizes, default_dtype=arch.default_dtype, **types)

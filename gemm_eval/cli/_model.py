@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli._options import IdleCoresOption, JsonOption
+from gemm_eval.cli._options import ClockOption, IdleCoresOption, JsonOption, L2Option, ModelLibraryOption
 
 __all__ = ["Phase", "model", "prewarm"]
 
@@ -56,6 +56,9 @@ def model(
     tensor_parallel: Annotated[int, _count("tp", "Tensor parallel degree.")] = 1,
     expert_parallel: Annotated[int, _count("ep", "Expert parallel degree.")] = 1,
     dtype: DtypeOption = None,
+    library: ModelLibraryOption = None,
+    l2: L2Option = None,
+    clock: ClockOption = None,
     idle_cores: IdleCoresOption = True,
     json: JsonOption = False,
 ) -> None:
@@ -66,7 +69,7 @@ def model(
     from gemm_eval.evaluate import GEMMEvaluator
     from gemm_eval.transformer import load_model, transformer_gemms
 
-    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores)
+    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock)
     config = load_model(model)
     phases = {}
     for name in phase.names:
@@ -111,6 +114,9 @@ def prewarm(
         list[str] | None,
         typer.Option("--dtype", help="Types of weight GEMMs; repeat for several. Default: that of the arch."),
     ] = None,
+    library: ModelLibraryOption = None,
+    l2: L2Option = None,
+    clock: ClockOption = None,
     idle_cores: IdleCoresOption = True,
     json: JsonOption = False,
 ) -> None:
@@ -119,7 +125,7 @@ def prewarm(
     from gemm_eval.transformer.prewarm import prewarm as run
 
     report = run(
-        GEMMEvaluator(arch, allow_idle_cores=idle_cores),
+        GEMMEvaluator(arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock),
         model,
         batch_sizes=batch_sizes,
         seq_lens=seq_lens,

@@ -10,12 +10,14 @@ import typer
 from gemm_eval.errors import InvalidMappingError
 
 if TYPE_CHECKING:
-    from gemm_eval.mapping import MulticoreMapping
+    from gemm_eval.mapping import KernelConfig, MulticoreMapping
 
 __all__ = [
     "EXIT_CODES",
+    "GPU_MAPPING_FORM",
     "MAPPING_FORM",
     "BatchSize",
+    "ClockOption",
     "Columns",
     "Distinct",
     "DtypeOption",
@@ -23,6 +25,9 @@ __all__ = [
     "IdleCoresOption",
     "InputDtypeOption",
     "JsonOption",
+    "L2Option",
+    "LibraryOption",
+    "ModelLibraryOption",
     "OutputDtypeOption",
     "ReductionLength",
     "Rows",
@@ -39,8 +44,14 @@ EXIT_CODES = (
 """What every --help ends with."""
 
 _TYPES_PANEL = "Data types"
+_GPU_PANEL = "GPUs only"
 MAPPING_FORM = "P_G,P_M,P_N,P_K / tile_m,tile_n,tile_k / order, such as 1,4,2,1/256,512,144/mnk"
-"""How `--mapping` is written, for help and errors."""
+"""How `--mapping` is written for a multi-core chip, for help and errors."""
+GPU_MAPPING_FORM = (
+    "FAMILY / cta_m,cta_n,cta_k / cluster_m,cluster_n / num_warps,num_stages / decomposition,split_k / "
+    "raster_order,raster_swizzle, such as sm90_wgmma / 128,256,64 / 2,1 / 8,4 / split_k,2 / along_m,8"
+)
+"""How `--mapping` is written for a GPU."""
 
 
 class Distinct(enum.StrEnum):
@@ -101,36 +112,96 @@ ZeroDtypeOption = Annotated[
         help="Quantized weights: type of the zero points. Default: none, symmetric.", rich_help_panel=_TYPES_PANEL
     ),
 ]
+_LIBRARY_HELP = (
+    "Whose kernels run: cublas, gemm-eval (our own for int4 weights) or trtllm (TensorRT-LLM for narrow weights). "
+    "Default: gemm-eval for quantized weights, else cublas."
+)
+LibraryOption = Annotated[str | None, typer.Option(help=_LIBRARY_HELP, rich_help_panel=_GPU_PANEL)]
+ModelLibraryOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.",
+        rich_help_panel=_GPU_PANEL,
+    ),
+]
+L2Option = Annotated[
+    str | None,
+    typer.Option(
+        "--l2",
+        help="cold: operands come from DRAM; warm: what fits is in L2. Default: cold.",
+        rich_help_panel=_GPU_PANEL,
+    ),
+]
+ClockOption = Annotated[
+    str | None,
+    typer.Option(
+        help="burst: the GPU was idle and cool; sustained: as under minutes of load. Default: burst.",
+        rich_help_panel=_GPU_PANEL,
+    ),
+]
 IdleCoresOption = Annotated[
-    bool, typer.Option("--idle-cores/--no-idle-cores", help="Whether a mapping may leave some cores without work.")
+    bool,
+    typer.Option(
+        "--idle-cores/--no-idle-cores",
+        help="Whether a mapping may leave some cores of a multi-core chip without work.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
 
 
-def parse_mapping(text: str) -> MulticoreMapping:
+def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | KernelConfig:
     """Read a mapping as `format_mapping` writes it. Whether it is legal is for the library to say.
 
     Raises:
         InvalidMappingError: `text` has another form.
     """
+    try:
+        return _parse_config(text) if is_gpu else _parse_multicore(text)
+    except (ValueError, TypeError, KeyError):
+        from gemm_eval.mapping import LoopOrder
+
+        orders = ", ".join(LoopOrder.__members__).lower()
+        form = GPU_MAPPING_FORM if is_gpu else f"{MAPPING_FORM}; order is one of {orders}"
+        raise InvalidMappingError(f"--mapping must be {form}, got {text!r}", rule="form") from None
+
+
+def _parse_multicore(text: str) -> MulticoreMapping:
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 
-    try:
-        partition, tile, order = text.split("/")
-        return MulticoreMapping(
-            Partition(*map(int, partition.split(","))),
-            Tile(*map(int, tile.split(","))),
-            LoopOrder[order.strip().upper()],
-        )
-    except (ValueError, TypeError, KeyError):
-        orders = ", ".join(LoopOrder.__members__).lower()
-        raise InvalidMappingError(
-            f"--mapping must be {MAPPING_FORM}; order is one of {orders}, got {text!r}", rule="form"
-        ) from None
+    partition, tile, order = text.split("/")
+    return MulticoreMapping(
+        Partition(*map(int, partition.split(","))),
+        Tile(*map(int, tile.split(","))),
+        LoopOrder[order.strip().upper()],
+    )
 
 
-def format_mapping(mapping: MulticoreMapping) -> str:
+def _parse_config(text: str) -> KernelConfig:
+    from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
+
+    family, cta, cluster, pipe, work, raster = (part.strip() for part in text.split("/"))
+    cta_m, cta_n, cta_k = map(int, cta.split(","))
+    cluster_m, cluster_n = map(int, cluster.split(","))
+    num_warps, num_stages = map(int, pipe.split(","))
+    decomposition, split_k = work.split(",")
+    raster_order, raster_swizzle = raster.split(",")
+    return KernelConfig(
+        family, cta_m, cta_n, cta_k, cluster_m, cluster_n, num_warps, num_stages,
+        Decomposition[decomposition.strip().upper()], int(split_k),
+        RasterOrder[raster_order.strip().upper()], int(raster_swizzle),
+    )  # fmt: skip
+
+
+def format_mapping(mapping: MulticoreMapping | KernelConfig) -> str:
     """Write a mapping in the form that `--mapping` takes."""
+    from gemm_eval.mapping import KernelConfig
+
+    if isinstance(mapping, KernelConfig):
+        c = mapping
+        return (
+            f"{c.family}/{c.cta_m},{c.cta_n},{c.cta_k}/{c.cluster_m},{c.cluster_n}/{c.num_warps},{c.num_stages}/"
+            f"{c.decomposition.name.lower()},{c.split_k}/{c.raster_order.name.lower()},{c.raster_swizzle}"
+        )
     partition = ",".join(map(str, mapping.partition))
     tile = ",".join(map(str, mapping.tile))
     return f"{partition}/{tile}/{mapping.loop_order.name.lower()}"

@@ -14,9 +14,13 @@ from rich.table import Table
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from gemm_eval.mapping import KernelConfig
+
 __all__ = [
     "format_change",
+    "format_decomposition",
     "format_number",
+    "format_raster",
     "format_share",
     "format_term",
     "make_console",
@@ -26,7 +30,10 @@ __all__ = [
 ]
 
 _UNBOUNDED_WIDTH = 1 << 16
-_TERM_WORDS = {"a": "A", "b": "B", "c": "C", "dram": "DRAM", "noc": "NoC", "hidden": "hidden by overlap"}
+_TERM_WORDS = {
+    **{"a": "A", "b": "B", "c": "C", "dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory"},
+    "hidden": "hidden by overlap",
+}
 
 
 def make_console() -> Console:
@@ -81,3 +88,20 @@ def format_term(name: str) -> str:
     """Words for a term of a breakdown: ``dram_a_us`` is "DRAM A", the unit being said elsewhere."""
     words = name.rsplit("_", 1)[0].split("_")
     return " ".join(_TERM_WORDS.get(word, word) for word in words)
+
+
+def format_decomposition(config: KernelConfig) -> str:
+    """How the work of a GPU kernel is cut into CTAs: "split-K 4", "stream-K" or "data parallel"."""
+    from gemm_eval.mapping import Decomposition
+
+    words = {
+        Decomposition.DATA_PARALLEL: "data parallel",
+        Decomposition.SPLIT_K: f"split-K {config.split_k}",
+        Decomposition.STREAM_K: "stream-K",
+    }
+    return words[config.decomposition]
+
+
+def format_raster(config: KernelConfig) -> str:
+    """In which order the CTAs of a GPU kernel follow: "along M by 8"."""
+    return f"{config.raster_order.name.replace('ALONG_', 'along ')} by {config.raster_swizzle}"

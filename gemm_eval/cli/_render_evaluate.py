@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from gemm_eval.arch import MulticoreSpec
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.cli._options import format_mapping
-from gemm_eval.cli._output import format_number, format_share, format_term, make_console, make_table, widest
+from gemm_eval.cli._output import (
+    format_decomposition,
+    format_number,
+    format_raster,
+    format_share,
+    format_term,
+    make_console,
+    make_table,
+    widest,
+)
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.workload import GemmProblem
 
@@ -18,7 +27,7 @@ __all__ = ["print_evaluation"]
 
 _ROUNDING_FRAC = 1e-9  # a term below this share of the latency is what rounding left of a zero
 
-Pair = tuple[MulticoreSpec, GEMMResult]
+Pair = tuple[ArchSpec, GEMMResult]
 
 
 class _Row(NamedTuple):
@@ -67,7 +76,7 @@ def _table(pairs: Sequence[Pair]) -> Table:
 
 
 def _totals(pairs: Sequence[Pair]) -> Iterator[_Row]:
-    def row(label: str, cell: Callable[[MulticoreSpec, GEMMResult], str]) -> _Row:
+    def row(label: str, cell: Callable[[Any, GEMMResult], str]) -> _Row:
         return _Row(label, [cell(arch, result) for arch, result in pairs])
 
     yield row("type of A", lambda _, r: str(r.problem.input_dtype))
@@ -81,22 +90,50 @@ def _totals(pairs: Sequence[Pair]) -> Iterator[_Row]:
     yield row("DRAM, GB/s (of peak)", lambda a, r: f"{format_number(r.dram_gb_per_s)} (of {a.dram_gb_per_s:,g})")
     if any(result.energy_pj is not None for _, result in pairs):
         yield row("energy, uJ", lambda _, r: "not known" if r.energy_pj is None else format_number(r.energy_pj / 1e6))
-    yield row("partition of G M N K", lambda _, r: " x ".join(map(str, r.mapping.partition)))
-    yield row("tile m x n x k", lambda _, r: " x ".join(map(str, r.mapping.tile)))
-    yield row("loop order", lambda _, r: r.mapping.loop_order.name.lower())
+    for kind, rows in ((MulticoreSpec, _MULTICORE_ROWS), (GpuSpec, _GPU_ROWS)):
+        if any(isinstance(arch, kind) for arch, _ in pairs):
+            for label, cell in rows:
+                cells = [cell(arch, result) if isinstance(arch, kind) else _NOT_HERE for arch, result in pairs]
+                yield _Row(label, cells)
     yield row("--mapping", lambda _, r: format_mapping(r.mapping))
-    yield row("active cores", lambda a, r: f"{r.active_cores} of {a.num_cores}")
-    yield row("SRAM, bytes (of usable)", lambda a, r: _with_share(r.sram_used_bytes, a.sram_usable_bytes))
     yield row("search", lambda _, r: "exhaustive" if r.is_exhaustive else "none, mapping given")
     yield row("model", lambda _, r: f"{r.model_version}, {r.source}")
-    if any(arch.is_coarse for arch, _ in pairs):
-        yield row("accuracy", lambda a, _: "coarse" if a.is_coarse else "as modelled")
+    if any(_is_coarse(arch) for arch, _ in pairs):
+        yield row("accuracy", lambda a, _: "coarse" if _is_coarse(a) else "as modelled")
+
+
+_NOT_HERE = "-"
+_Rows = Sequence[tuple[str, Callable[[Any, Any], str]]]
+_MULTICORE_ROWS: _Rows = (
+    ("partition of G M N K", lambda _, r: " x ".join(map(str, r.mapping.partition))),
+    ("tile m x n x k", lambda _, r: " x ".join(map(str, r.mapping.tile))),
+    ("loop order", lambda _, r: r.mapping.loop_order.name.lower()),
+    ("active cores", lambda a, r: f"{r.active_cores} of {a.num_cores}"),
+    ("SRAM, bytes (of usable)", lambda a, r: _with_share(r.sram_used_bytes, a.sram_usable_bytes)),
+)
+_GPU_ROWS: _Rows = (
+    ("library", lambda _, r: r.options["library"]),
+    ("L2, clock", lambda _, r: f"{r.options['l2']}, {r.options['clock']}"),
+    ("kernel", lambda _, r: r.mapping.family),
+    ("CTA m x n x k", lambda _, r: f"{r.mapping.cta_m} x {r.mapping.cta_n} x {r.mapping.cta_k}"),
+    ("cluster m x n", lambda _, r: f"{r.mapping.cluster_m} x {r.mapping.cluster_n}"),
+    ("warps, stages", lambda _, r: f"{r.mapping.num_warps}, {r.mapping.num_stages}"),
+    ("decomposition", lambda _, r: format_decomposition(r.mapping)),
+    ("raster", lambda _, r: format_raster(r.mapping)),
+    ("active SMs", lambda a, r: f"{r.active_cores} of {a.num_sms}"),
+    ("smem, bytes (of an SM)", lambda a, r: _with_share(r.sram_used_bytes, a.smem_per_sm_bytes)),
+)
+
+
+def _is_coarse(arch: ArchSpec) -> bool:
+    return isinstance(arch, MulticoreSpec) and arch.is_coarse
 
 
 def _times(pairs: Sequence[Pair]) -> Iterator[_Row]:
-    for name in pairs[0][1].breakdown:
+    for name in _all_terms(result.breakdown for _, result in pairs):
         times = [
-            (_without_rounding(result.breakdown[name], result.latency_us), result.latency_us) for _, result in pairs
+            (_without_rounding(result.breakdown.get(name, 0.0), result.latency_us), result.latency_us)
+            for _, result in pairs
         ]
         if any(us for us, _ in times):
             cells = [f"{format_number(us)} ({format_share(us, latency)})" for us, latency in times]
@@ -104,10 +141,15 @@ def _times(pairs: Sequence[Pair]) -> Iterator[_Row]:
 
 
 def _traffic(pairs: Sequence[Pair]) -> Iterator[_Row]:
-    for name in pairs[0][1].traffic:
-        counts = [(result.traffic[name], result.dram_bytes) for _, result in pairs]
+    for name in _all_terms(result.traffic for _, result in pairs):
+        counts = [(result.traffic.get(name, 0), result.dram_bytes) for _, result in pairs]
         if any(count for count, _ in counts):
             yield _Row(format_term(name), [_with_share(count, total) for count, total in counts])
+
+
+def _all_terms(terms: Iterable[Iterable[str]]) -> Iterable[str]:
+    """Names in the order of their first mention: chips of other kinds have other terms."""
+    return dict.fromkeys(name for names in terms for name in names)
 
 
 def _without_rounding(us: float, latency_us: float) -> float:

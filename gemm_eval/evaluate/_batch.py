@@ -2,51 +2,75 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.errors import InvalidProblemError
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem
 
-__all__ = ["ProblemBatch", "read_batch", "types_alone"]
+if TYPE_CHECKING:
+    from gemm_eval.evaluate._backend import Kind
+
+__all__ = ["ProblemBatch", "read_batch", "types_alone", "with_sizes"]
 
 _SIZES = ("G", "M", "K", "N")
-_TYPE_COLUMNS = ("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype")
+_KIND_COLUMNS = (
+    *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype"),
+    *("library", "l2", "clock"),
+)
 
 
 class ProblemBatch(NamedTuple):
-    """Many problems: sizes apart, and a few problems that stand for the combinations of data types."""
+    """Many problems: sizes apart, and the few kinds (data types and options) that they are of."""
 
     sizes: npt.NDArray[np.int64]  # [num_problems, 4] of G, M, K, N
-    type_of: npt.NDArray[np.int64]  # [num_problems], index into `types`
-    types: tuple[GemmProblem, ...]  # of size 1 x 1 x 1 x 1
+    kind_of: npt.NDArray[np.int64]  # [num_problems], index into `kinds`
+    kinds: tuple[Kind, ...]
+
+    def problem(self, row: int) -> GemmProblem:
+        """Return the problem of a row."""
+        return with_sizes(self.kinds[self.kind_of[row]].types, self.sizes[row].tolist())
 
 
-def read_batch(problems: Any, make_problem: Callable[..., GemmProblem]) -> ProblemBatch:
+def with_sizes(types: GemmProblem, sizes: Iterable[int]) -> GemmProblem:
+    """Return the problem of these sizes with the data types of another."""
+    G, M, K, N = sizes
+    return dataclasses.replace(types, G=G, M=M, K=K, N=N)
+
+
+def read_batch(
+    problems: Any, make_kind: Callable[..., Kind], kind_of_problem: Callable[[GemmProblem], Kind]
+) -> ProblemBatch:
     """Read a batch.
 
     Args:
         problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4], or a DataFrame with
-            columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype.
-        make_problem: makes a problem from sizes and single types, with the defaults of the call.
+            columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype, group_size, scale_dtype,
+            zero_dtype, library, l2, clock.
+        make_kind: makes a kind from what a row says of these, with the defaults of the call.
+        kind_of_problem: makes the kind of a problem, with the options of the call.
 
     Raises:
         InvalidProblemError: something in it is no GEMM; the message gives its place.
+        InvalidOptionError, UnsupportedError: options that `make_kind` refuses.
     """
     if hasattr(problems, "columns") and hasattr(problems, "to_dict"):
-        return _read_frame(problems, make_problem)
+        return _read_frame(problems, make_kind)
     if isinstance(problems, np.ndarray):
-        return ProblemBatch(_check_array(problems), np.zeros(len(problems), np.int64), (make_problem(1, 1, 1, 1),))
+        return ProblemBatch(_check_array(problems), np.zeros(len(problems), np.int64), (make_kind(),))
     if isinstance(problems, str | bytes | GemmProblem) or not isinstance(problems, Iterable):
         raise InvalidProblemError(f"problems must be an iterable of (G, M, K, N) or GemmProblem, got {problems!r}")
     items = list(problems)
     if any(isinstance(item, GemmProblem) for item in items):
-        return _read_problems(items, make_problem)
-    return ProblemBatch(_read_tuples(items), np.zeros(len(items), np.int64), (make_problem(1, 1, 1, 1),))
+        return _read_problems(items, make_kind, kind_of_problem)
+    return ProblemBatch(_read_tuples(items), np.zeros(len(items), np.int64), (make_kind(),))
 
 
 def _read_tuples(items: Sequence[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
@@ -91,54 +115,63 @@ def _refuse_first_bad(items: Sequence[Any], places: Any = None) -> None:
             raise InvalidProblemError(f"problem {index if places is None else places[index]}: {error}") from None
 
 
-def _read_problems(items: Sequence[Any], make_problem: Callable[..., GemmProblem]) -> ProblemBatch:
-    types: dict[GemmProblem, int] = {}
-    type_of = np.empty(len(items), np.int64)
+def _read_problems(
+    items: Sequence[Any], make_kind: Callable[..., Kind], kind_of_problem: Callable[[GemmProblem], Kind]
+) -> ProblemBatch:
+    kinds: dict[Kind, int] = {}
+    kind_of = np.empty(len(items), np.int64)
     sizes = np.empty((len(items), 4), np.int64)
     places = [place for place, item in enumerate(items) if not isinstance(item, GemmProblem)]
     if places:
         sizes[places] = _read_tuples([items[place] for place in places], places)
-        type_of[places] = types.setdefault(make_problem(1, 1, 1, 1), len(types))
+        kind_of[places] = kinds.setdefault(make_kind(), len(kinds))
     for place, item in enumerate(items):
         if isinstance(item, GemmProblem):
             sizes[place] = item.sizes
-            type_of[place] = types.setdefault(types_alone(item), len(types))
-    return ProblemBatch(sizes, type_of, tuple(types))
+            kind_of[place] = kinds.setdefault(kind_of_problem(item), len(kinds))
+    return ProblemBatch(sizes, kind_of, tuple(kinds))
 
 
 def types_alone(problem: GemmProblem) -> GemmProblem:
-    """Return the problem of size 1 x 1 x 1 x 1 with the same data types."""
-    return GemmProblem(
-        1, 1, 1, 1, problem.input_dtype, problem.weight_dtype, problem.output_dtype, None,
-        problem.group_size, problem.scale_dtype, problem.zero_dtype,
+    """Return the problem of size 1 x 1 x 1 x 1 with the same data types: one object for the same types."""
+    return _types_alone(
+        problem.input_dtype, problem.weight_dtype, problem.output_dtype, problem.group_size,
+        problem.scale_dtype, problem.zero_dtype,
     )  # fmt: skip
 
 
-def _read_frame(frame: Any, make_problem: Callable[..., GemmProblem]) -> ProblemBatch:
+@lru_cache(maxsize=1024)
+def _types_alone(
+    a: DType, b: DType | None, c: DType | None, group_size: int | None, scale: DType | None, zero: DType | None
+) -> GemmProblem:
+    return GemmProblem(1, 1, 1, 1, a, b, c, None, group_size, scale, zero)
+
+
+def _read_frame(frame: Any, make_kind: Callable[..., Kind]) -> ProblemBatch:
     names = list(frame.columns)
     missing = [name for name in _SIZES if name not in names]
     if missing:
         raise InvalidProblemError(f"a DataFrame of problems needs the columns G, M, K, N; {', '.join(missing)} missing")
-    named = [name for name in _TYPE_COLUMNS if name in names]
+    named = [name for name in _KIND_COLUMNS if name in names]
     for name in (*_SIZES, *named):
         if names.count(name) > 1:
             raise InvalidProblemError(f"a DataFrame of problems must have one column {name}, got {names.count(name)}")
     sizes = _check_array(np.column_stack([_integers(frame[name], name) for name in _SIZES]))
-    types: dict[GemmProblem, int] = {}
-    type_of = np.zeros(len(sizes), np.int64)
+    kinds: dict[Kind, int] = {}
+    kind_of = np.zeros(len(sizes), np.int64)
     if not named:
-        return ProblemBatch(sizes, type_of, (make_problem(1, 1, 1, 1),))
+        return ProblemBatch(sizes, kind_of, (make_kind(),))
     seen: dict[tuple[Any, ...], int] = {}
     for place, row in enumerate(zip(*(_values(frame[name], name) for name in named), strict=True)):
         if row not in seen:
             given = {name: value for name, value in zip(named, row, strict=True) if value is not None}
             try:
-                problem = make_problem(1, 1, 1, 1, **given)
-            except InvalidProblemError as error:
-                raise InvalidProblemError(f"problem {place}: {error}") from None
-            seen[row] = types.setdefault(problem, len(types))
-        type_of[place] = seen[row]
-    return ProblemBatch(sizes, type_of, tuple(types))
+                kind = make_kind(**given)
+            except (InvalidProblemError, InvalidOptionError, UnsupportedError) as error:
+                raise type(error)(f"problem {place}: {error}") from None
+            seen[row] = kinds.setdefault(kind, len(kinds))
+        kind_of[place] = seen[row]
+    return ProblemBatch(sizes, kind_of, tuple(kinds))
 
 
 def _integers(column: Any, name: str) -> npt.NDArray[np.int64]:

@@ -32,12 +32,14 @@ def progress_bar(total: int, what: str, is_shown: bool | None) -> Iterator[Calla
     bar = Progress(*columns, console=console, transient=console.is_terminal)  # a log gets the last state
     task = bar.add_task(what, total=total)
     started_s = time.monotonic()
-    is_running = False
+    is_running = bool(is_shown)
+    if is_running:
+        bar.start()  # the first items may take long
 
     def advance(num_done: int) -> None:
         nonlocal is_running
         bar.advance(task, num_done)
-        if not is_running and (is_shown or time.monotonic() - started_s > _SHOW_AFTER_S):
+        if not is_running and time.monotonic() - started_s > _SHOW_AFTER_S:
             bar.start()
             is_running = True
 

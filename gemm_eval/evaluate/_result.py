@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval._frozen import FrozenDict
-from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.units import tflop_per_s
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate._evaluator import GEMMEvaluator
+    from gemm_eval.mapping import KernelConfig, MulticoreMapping
 
 __all__ = ["GEMMResult"]
 
@@ -24,18 +25,21 @@ class GEMMResult:
         problem: the GEMM.
         arch_name: name of the arch.
         latency_us: time of the whole GEMM, in microseconds.
-        compute_us: time that the compute units of the slowest core need, overlap left aside.
-        dram_us: time that DRAM needs for the slowest core, overlap left aside.
+        compute_us: time that the compute units of the slowest core (GPU: the tensor cores) need, overlap left aside.
+        dram_us: time that DRAM needs for the slowest core (GPU: for all), overlap left aside.
         flop: operations, a multiply-accumulate being two.
         dram_bytes: DRAM traffic of the whole chip, reads and writes.
         utilization_frac: achieved over peak FLOP/s of the whole chip, for the input type.
-        bound: what limits: ``compute`` (matrix unit), ``vector``, ``dram``, ``noc``, ``reduction`` or ``launch``.
-        mapping: the choices behind these numbers.
+        bound: what limits: ``compute`` (matrix unit), ``vector``, ``dram``, ``noc``, ``reduction`` or ``launch``; on a
+            GPU ``compute``, ``smem``, ``l2``, ``dram``, ``latency``, ``dequant``, ``reduction`` or ``launch``.
+        mapping: the choices behind these numbers: a `MulticoreMapping`, or the `KernelConfig` of a GPU kernel.
         breakdown: microseconds by term; they add up to `latency_us`. `hidden_us` is negative: what overlaps.
         traffic: DRAM bytes by operand; they add up to `dram_bytes`.
         energy_pj: energy in picojoules, or None when the arch gives no figures.
-        sram_used_bytes: SRAM of one core that the tiles occupy, buffers included.
-        active_cores: cores that have work.
+        sram_used_bytes: SRAM of one core that the tiles occupy, buffers included; on a GPU the shared memory of one SM
+            that its CTAs occupy.
+        active_cores: cores that have work; on a GPU SMs.
+        options: what was asked besides the problem: library, l2 and clock on a GPU, nothing on a multi-core chip.
         source: where the numbers come from: ``analytic``, ``calibrated`` or ``measured``.
         model_version: version of the cost model.
         is_exhaustive: the mapping is the best of its whole space (False for a mapping that the user gave).
@@ -52,12 +56,13 @@ class GEMMResult:
     dram_bytes: int
     utilization_frac: float
     bound: str
-    mapping: MulticoreMapping
+    mapping: MulticoreMapping | KernelConfig
     breakdown: FrozenDict[str, float]
     traffic: FrozenDict[str, int]
     energy_pj: float | None
     sram_used_bytes: int
     active_cores: int
+    options: FrozenDict[str, str]
     source: str
     model_version: str
     is_exhaustive: bool
@@ -89,11 +94,7 @@ class GEMMResult:
             if item.name == "problem":
                 data["problem"] = {name: _plain(getattr(value, name)) for name in value.__slots__}
             elif item.name == "mapping":
-                data["mapping"] = {
-                    "partition": value.partition._asdict(),
-                    "tile": value.tile._asdict(),
-                    "loop_order": value.loop_order.name,
-                }
+                data["mapping"] = {name: _plain(choice) for name, choice in value._asdict().items()}
             elif item.name != "_evaluator":
                 data[item.name] = dict(value) if isinstance(value, FrozenDict) else value
         data["tflop_per_s"] = self.tflop_per_s
@@ -102,4 +103,8 @@ class GEMMResult:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, enum.IntEnum):
+        return value.name
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
     return str(value) if isinstance(value, str) else value

@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.mapping import LoopOrder
-from gemm_eval.models.multicore.cost_kernels import BOUNDS
 from gemm_eval.units import FLOP_PER_MAC
 
 if TYPE_CHECKING:
@@ -22,11 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["GEMMTable"]
 
-_PROBLEM_COLUMNS = ("G", "M", "K", "N", "input_dtype", "weight_dtype", "output_dtype", "group_size")
-_RECORD_COLUMNS = (
-    "latency_us", "compute_us", "dram_us", "dram_bytes", "energy_pj", "sram_used_bytes", "active_cores",
-    "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k",
-)  # fmt: skip
+_TYPE_COLUMNS = ("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype")
+_COST_COLUMNS = (
+    *("latency_us", "tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes", "energy_pj"),
+    *("sram_used_bytes", "active_cores"),
+)
 
 
 class GEMMTable:
@@ -34,7 +32,7 @@ class GEMMTable:
 
     ``table["latency_us"]`` is a column as an array, ``table[3]`` a row as a `GEMMResult`; `to_pandas` and `to_dicts`
     give all columns. Rows that are not feasible (with ``errors="mark"``) have nan for times, 0 for whole numbers, None
-    for `bound` and `loop_order`; asking for such a row raises `InfeasibleError`.
+    for words such as `bound`; asking for such a row raises `InfeasibleError`.
     """
 
     def __init__(self, evaluator: GEMMEvaluator, batch: ProblemBatch, records: npt.NDArray[np.void]) -> None:
@@ -58,17 +56,23 @@ class GEMMTable:
         row = operator.index(key)
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
-        if not self._records["active_cores"][row]:
-            return self._evaluator.evaluate_problem(self.problem(row))  # raises, and says what would help
-        return self._evaluator.result_of_record(self.problem(row), self._records[row])
+        problem, options = self.problem(row), self._batch.kinds[self._batch.kind_of[row]].options
+        if not self.is_feasible[row]:
+            return self._evaluator.evaluate_problem(problem, **options._asdict())  # raises, and says what would help
+        return self._evaluator.result_of_record(problem, options, self._records[row])
 
     def problem(self, row: int) -> GemmProblem:
         """Return the problem of a row."""
-        return self._evaluator.problem_of(self._batch.types[self._batch.type_of[row]], self._batch.sizes[row])
+        return self._batch.problem(row)
+
+    @property
+    def batch(self) -> ProblemBatch:
+        """The problems, and the kinds that they are of."""
+        return self._batch
 
     @property
     def records(self) -> npt.NDArray[np.void]:
-        """[num_rows] of COST_DTYPE, read-only: the costs as the model returns them."""
+        """[num_rows], read-only: the costs as the model returns them, in its own structured type."""
         return self._records
 
     @property
@@ -79,25 +83,23 @@ class GEMMTable:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns, with units."""
-        return (
-            *_PROBLEM_COLUMNS,
-            *("latency_us", "tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes"),
-            *("energy_pj", "sram_used_bytes", "active_cores", "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k"),
-            "loop_order",
-        )
+        return (*self._problem_columns, *_COST_COLUMNS, *self._evaluator.backend.mapping_columns)
+
+    @property
+    def _problem_columns(self) -> tuple[str, ...]:
+        return ("G", "M", "K", "N", *_TYPE_COLUMNS, *self._evaluator.backend.option_columns)
 
     @property
     def is_feasible(self) -> npt.NDArray[np.bool_]:
         """[num_rows]: whether any mapping fits."""
-        feasible: npt.NDArray[np.bool_] = self._records["active_cores"] > 0
-        return feasible
+        return self._evaluator.backend.is_feasible(self._records)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return plain Python values, a dict for each row; what is unknown or infeasible is None."""
         columns: dict[str, list[Any]] = {}
         for name in self.columns:
             column = self._column(name).astype(object)
-            if name not in _PROBLEM_COLUMNS:
+            if name not in self._problem_columns:
                 column[~self.is_feasible] = None
             if name == "energy_pj":
                 column[np.isnan(self._column(name))] = None
@@ -129,18 +131,10 @@ class GEMMTable:
         column: npt.NDArray[Any]
         if name in ("G", "M", "K", "N"):
             return self._batch.sizes[:, "GMKN".index(name)].copy()
-        if name in ("input_dtype", "weight_dtype", "output_dtype", "group_size"):
-            values = [getattr(types, name) for types in self._batch.types]
-            texts = np.array([value if value is None else getattr(value, "value", value) for value in values], object)
-            column = texts[self._batch.type_of]
-            return column
-        if name == "bound":
-            codes = np.where(self.is_feasible, self._records["bound"], len(BOUNDS))
-            column = np.array([*BOUNDS, None], object)[codes]
-            return column
-        if name == "loop_order":
-            codes = np.where(self.is_feasible, self._records["loop_order"], len(LoopOrder))
-            column = np.array([*(order.name for order in LoopOrder), None], object)[codes]
+        kinds, kind_of = self._batch.kinds, self._batch.kind_of
+        if name in self._problem_columns:
+            values = [getattr(kind.types if name in _TYPE_COLUMNS else kind.options, name) for kind in kinds]
+            column = np.array([getattr(value, "value", value) for value in values], object)[kind_of]
             return column
         if name in ("tflop_per_s", "utilization_frac"):
             flop = FLOP_PER_MAC * self._batch.sizes.prod(axis=1)  # exact: below 2**63, see MAX_MACS
@@ -148,12 +142,9 @@ class GEMMTable:
             if name == "tflop_per_s":
                 column = flop / latency_us / 1e6  # these two as `GEMMResult` has them, to the bit
                 return column
-            arch = self._evaluator.arch
-            peaks = np.array([arch.peak_tflop_per_s(types.input_dtype) for types in self._batch.types], np.float64)
-            column = flop / (latency_us * (peaks * 1e6)[self._batch.type_of])
+            peaks = np.array(
+                [self._evaluator.backend.arch.peak_tflop_per_s(kind.types.input_dtype) for kind in kinds], float
+            )
+            column = flop / (latency_us * (peaks * 1e6)[kind_of])
             return column
-        assert name in _RECORD_COLUMNS
-        column = self._records[name].copy()
-        if column.dtype.kind == "f":
-            column[~self.is_feasible] = np.nan
-        return column
+        return self._evaluator.backend.column(name, self._records)

@@ -1,5 +1,15 @@
 """The space of mappings: what a search chooses from and what a user may replay."""
 
+from gemm_eval.mapping._gpu import Decomposition, KernelConfig, RasterOrder
 from gemm_eval.mapping._multicore import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 
-__all__ = ["LoopOrder", "MulticoreMapping", "Partition", "Tile", "enumerate_partitions"]
+__all__ = [
+    "Decomposition",
+    "KernelConfig",
+    "LoopOrder",
+    "MulticoreMapping",
+    "Partition",
+    "RasterOrder",
+    "Tile",
+    "enumerate_partitions",
+]

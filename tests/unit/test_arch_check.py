@@ -10,7 +10,7 @@ from gemm_eval.dtypes import DType
 
 def chip(published: dict[str, object] | None = None, **changes: object) -> MulticoreSpec:
     """The teaching chip (65.536 TFLOP/s fp16, 256 GB/s, 8 MiB) with claims of a maker, provenance and all."""
-    good = load_arch("demo-8core")
+    good = load_arch("demo-8core", MulticoreSpec)
     fields = {field: getattr(good, field) for field in good.model_fields_set}
     claim = None if published is None else Published.model_validate({**published, "source": "a sheet"})
     return MulticoreSpec(**{**fields, "published": claim, **changes})
@@ -110,7 +110,7 @@ def test_defaults_and_modes_need_no_provenance() -> None:
 
 
 def test_a_changed_table_is_vouched_for_as_a_whole() -> None:
-    arch = load_arch("demo-8core").with_(cube_steps_per_cycle={"fp16": 2.0}, cube_k_by_dtype={})
+    arch = load_arch("demo-8core", MulticoreSpec).with_(cube_steps_per_cycle={"fp16": 2.0}, cube_k_by_dtype={})
 
     assert [finding.field for finding in check_arch(arch)] == ["published"]
 

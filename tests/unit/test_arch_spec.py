@@ -16,7 +16,7 @@ from gemm_eval import ArchValidationError, MulticoreSpec, load_arch
 from gemm_eval.arch import Provenance, ProvenanceKind, Published
 from gemm_eval.dtypes import DType
 
-DEMO = load_arch("demo-8core")
+DEMO = load_arch("demo-8core", MulticoreSpec)
 TABLES = [name for name in MulticoreSpec.model_fields if isinstance(getattr(DEMO, name), dict)]
 MINIMAL: dict[str, Any] = {
     "name": "mine",

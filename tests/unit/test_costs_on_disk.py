@@ -13,7 +13,7 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, GEMMResult, MulticoreSpec, load_arch
 from gemm_eval.cache import default_path
-from gemm_eval.evaluate import _disk
+from gemm_eval.evaluate import _disk, _multicore
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
 
 SIZES = (1, 16, 512, 768)
@@ -72,8 +72,7 @@ def test_other_options_and_archs_find_nothing() -> None:
 
 def test_another_version_of_the_model_finds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     store()
-    monkeypatch.setattr(_disk, "_NAMESPACE", _disk._NAMESPACE.replace("multicore", "multicore-next"))
-    _disk._cache_at.cache_clear()
+    monkeypatch.setattr(_multicore, "MODEL_VERSION", "multicore-next")
 
     assert num_found() == 0
 
@@ -128,12 +127,12 @@ WORDS: dict[str, Any] = {
 
 
 def prefix(arch: MulticoreSpec) -> bytes:
-    return GEMMEvaluator(arch)._store()._prefix
+    return GEMMEvaluator(arch)._costs.store()._prefix
 
 
 def test_every_field_of_a_spec_is_either_in_the_key_or_words() -> None:
     """A field added later fails here until somebody decides."""
-    assert set(WORDS) == _disk._WORDS
+    assert set(WORDS) == _multicore._WORDS
     assert set(CHANGES) | set(WORDS) | {"type"} == set(MulticoreSpec.model_fields)
 
 
@@ -248,7 +247,7 @@ LIES: dict[str, Callable[[dict[str, Any]], str]] = {
     "no json": lambda _: "{",
     "deep json": lambda _: "[" * 100_000,
     "a list": lambda _: "[1, 2, 3]",
-    "no cost": lambda entry: json.dumps({key: entry[key] for key in ("sizes", "types")}),
+    "no cost": lambda entry: json.dumps({key: entry[key] for key in ("sizes", "types", "options")}),
     "cost text": with_part(cost="x" * len(NAMES)),
     "cost too long": lambda entry: json.dumps(entry | {"cost": [*entry["cost"], 1.0]}),
     "cost too short": lambda entry: json.dumps(entry | {"cost": entry["cost"][:-1]}),
@@ -259,6 +258,10 @@ LIES: dict[str, Callable[[dict[str, Any]], str]] = {
     "types unknown": with_part(types=["fp61", *[None] * 6]),
     "types nested": with_part(types=[["fp16"], *[None] * 6]),
     "types short": with_part(types=["fp16"]),
+    "options of a GPU": with_part(options=["cublas", "cold", "burst"]),
+    "options nested": with_part(options=[["cublas"], None, None]),
+    "options too many": with_part(options=[None] * 4),
+    "options a word": with_part(options="abc"),
     "group of dense": with_part(types=["fp16", "fp16", "fp16", "fp32", 64, None, None]),
     "int as text": with_cost(tile_m="16"),
     "int as float": with_cost(tile_m=16.0),

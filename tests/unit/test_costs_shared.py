@@ -20,6 +20,7 @@ from gemm_eval._jit import cache_dir
 from gemm_eval.cache import default_path
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import _disk
+from gemm_eval.evaluate._backend import Kind, RunOptions
 from gemm_eval.evaluate._disk import CostStore
 from gemm_eval.transformer.prewarm import prewarm
 from gemm_eval.workload import GemmProblem
@@ -87,7 +88,7 @@ def test_infeasible_problems_are_not_stored() -> None:
     table = evaluator.evaluate_many([(1, 16, 64, 16), (1, 16, 1 << 20, 16), (1, 16, 64, 16)], "fp16", errors="mark")
     table_of_none = evaluator.on(ARCH.with_(sram_bytes=64)).evaluate_many(PROBLEMS, errors="mark")
 
-    assert evaluator.save_to_disk(table) == len(evaluator._store().load())
+    assert evaluator.save_to_disk(table) == len(evaluator._costs.store().load())
     assert not table_of_none.is_feasible.any()
     none = GEMMEvaluator(ARCH.with_(sram_bytes=64))
     assert none.save_to_disk(table_of_none) == 0
@@ -204,7 +205,7 @@ def test_threads_never_give_one_number_to_two_combinations_of_types() -> None:
 
             def number(part: int, evaluator: GEMMEvaluator = evaluator, barrier: Any = barrier) -> list[int]:
                 barrier.wait()
-                return [evaluator._number_of_types(types) for types in TYPES[part::8]]
+                return [evaluator._costs.number_of(Kind(types, RunOptions())) for types in TYPES[part::8]]
 
             with ThreadPoolExecutor(8) as pool:
                 numbers = [n for found in pool.map(number, range(8)) for n in found]

@@ -23,6 +23,7 @@ from gemm_eval import (
     InvalidProblemError,
     UnsupportedError,
 )
+from gemm_eval.evaluate._backend import Kind, RunOptions
 from gemm_eval.search import multicore
 from tests.unit.gemm_laws import VARIANTS, evaluator, random_problems
 
@@ -222,7 +223,7 @@ def test_infeasible_rows(plan: str) -> None:
             assert np.isnan(table[name]).tolist() == [False, True, False, True]
         assert [table["bound"][1], table["loop_order"][1], table["active_cores"][1]] == [None, None, 0]
         given = {"G": 1, "M": 64, "K": 4096, "N": 64, "input_dtype": "fp16", "weight_dtype": "int4",
-                 "output_dtype": "fp16", "group_size": 1024}  # fmt: skip
+                 "output_dtype": "fp16", "group_size": 1024, "scale_dtype": "fp16"}  # fmt: skip
         assert table.to_dicts()[1] == dict.fromkeys(table.columns) | given
         assert table[0] == ev.evaluate_problem(good[0])
         for call in (lambda t=table: t[1], lambda t=table: t[-3], lambda t=table: list(t),
@@ -264,18 +265,19 @@ def test_threads_give_the_serial_answers(ev: GEMMEvaluator) -> None:
 
 
 def test_types_first_met_at_the_same_time_are_told_apart(ev: GEMMEvaluator) -> None:
-    other = GemmProblem(1, 1, 1, 1, DType.BF16)
+    other = Kind(GemmProblem(1, 1, 1, 1, DType.BF16), RunOptions())
+    number_of = ev._costs.number_of
 
     class Interrupted(GemmProblem):
         """While this one is looked up, another thread brings types of its own."""
 
         def __hash__(self) -> int:
-            thread = threading.Thread(target=ev._number_of_types, args=(other,))
+            thread = threading.Thread(target=number_of, args=(other,))
             thread.start()
             thread.join()
             return 1
 
-    assert ev._number_of_types(Interrupted(1, 1, 1, 1)) != ev._number_of_types(other)
+    assert number_of(Kind(Interrupted(1, 1, 1, 1), RunOptions())) != number_of(other)
 
 
 def _in_child(ev: GEMMEvaluator, results: Any) -> None:

@@ -15,7 +15,11 @@ from gemm_eval.arch import _paths
 from gemm_eval.errors import ArchNotFoundError
 
 ROOT = Path(__file__).resolve().parents[2]
-PRESETS = sorted(path.name for path in (ROOT / "arch" / "multicore").glob("*.yaml"))
+PRESETS = sorted(
+    path.relative_to(ROOT / "arch").as_posix()
+    for kind in ("gpu", "multicore")
+    for path in (ROOT / "arch" / kind).glob("*.yaml")
+)
 
 
 @pytest.fixture
@@ -80,7 +84,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_wheel_contents(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    data = [name.rpartition("/")[2] for name in names if name.startswith("gemm_eval/_arch_data/multicore/")]
+    folders = ("gemm_eval/_arch_data/multicore/", "gemm_eval/_arch_data/gpu/")
+    data = [name.removeprefix("gemm_eval/_arch_data/") for name in names if name.startswith(folders)]
 
     assert sorted(data) == PRESETS
     assert {"gemm_eval/py.typed", "gemm_eval/models/multicore/MODEL.md", "gemm_eval/__init__.py"} <= set(names)
@@ -106,4 +111,4 @@ def test_wheel_works_by_itself(wheel: Path, tmp_path: Path) -> None:
     file, num, cores, data = done.stdout.split()
     assert Path(file).is_relative_to(tmp_path)
     assert Path(data).name == "_arch_data"
-    assert (int(num), int(cores)) == (len(PRESETS), 4)
+    assert (int(num), int(cores)) == (len([name for name in PRESETS if "/_" not in name]), 4)

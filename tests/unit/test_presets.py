@@ -7,18 +7,30 @@ from collections.abc import Mapping
 
 import pytest
 
-from gemm_eval.arch import MulticoreSpec, Provenance, ProvenanceKind, Published, list_archs, load_arch
+from gemm_eval.arch import (
+    ArchSpec,
+    GpuSpec,
+    MulticoreSpec,
+    Provenance,
+    ProvenanceKind,
+    Published,
+    list_archs,
+    load_arch,
+)
 
 PUBLISHED_REL_TOL = 0.01
 MIN_SOURCE_WORDS = 3
 MIN_REAL_CHIPS = 8
+GPUS = {
+    "a100-sxm-40gb", "a100-sxm-80gb", "b200", "h100-nvl", "h100-pcie", "h100-sxm", "h200-sxm", "l4", "l40s", "rtx-4090",
+}  # fmt: skip
 TEACHING_CHIP = "demo-8core"
 NOT_NUMBERS_OF_THE_CHIP = {"published", "sources", "provenance"}
 
 PRESETS = list_archs()
 
 
-def numbers_of(spec: MulticoreSpec) -> set[str]:
+def numbers_of(spec: ArchSpec) -> set[str]:
     """Provenance keys of every number that the file set: ``field``, or ``field.dtype`` inside a table."""
     names = set()
     for field in spec.model_fields_set - NOT_NUMBERS_OF_THE_CHIP:
@@ -30,7 +42,7 @@ def numbers_of(spec: MulticoreSpec) -> set[str]:
     return names
 
 
-def provenance_problems(spec: MulticoreSpec) -> list[str]:
+def provenance_problems(spec: ArchSpec) -> list[str]:
     problems = [f"{name}: no kind and source" for name in sorted(numbers_of(spec) - set(spec.provenance))]
     for name, entry in sorted(spec.provenance.items()):
         if entry.kind not in ProvenanceKind:
@@ -41,7 +53,7 @@ def provenance_problems(spec: MulticoreSpec) -> list[str]:
     return problems
 
 
-def unused_sources(spec: MulticoreSpec) -> list[str]:
+def unused_sources(spec: ArchSpec) -> list[str]:
     texts = [spec.notes, *(entry.source for entry in spec.provenance.values())]
     if spec.published is not None:
         texts.append(spec.published.source)
@@ -52,18 +64,26 @@ def mentions(text: str, key: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(key)}(?![\w-])", text) is not None
 
 
-def published_problems(spec: MulticoreSpec) -> list[str]:
+def published_problems(spec: ArchSpec) -> list[str]:
     published = spec.published
     if published is None:
         return []
+    rates = spec.tensor_flop_per_cycle if isinstance(spec, GpuSpec) else spec.cube_steps_per_cycle
+    num_sms, sram_bytes = (
+        (spec.num_sms, spec.num_sms * spec.smem_per_sm_bytes)
+        if isinstance(spec, GpuSpec)
+        else (0, spec.num_cores * spec.sram_bytes)
+    )
     pairs = [
-        (f"peak {dtype}", spec.peak_tflop_per_s(dtype) if dtype in spec.cube_steps_per_cycle else 0.0, peak)
+        (f"peak {dtype}", spec.peak_tflop_per_s(dtype) if dtype in rates else 0.0, peak)
         for dtype, peak in published.peak_tflop_per_s.items()
     ]
     if published.dram_gb_per_s is not None:
         pairs.append(("dram_gb_per_s", spec.dram_gb_per_s, published.dram_gb_per_s))
     if published.sram_bytes is not None:
-        pairs.append(("sram_bytes of all cores", float(spec.num_cores * spec.sram_bytes), float(published.sram_bytes)))
+        pairs.append(("sram_bytes of all cores", float(sram_bytes), float(published.sram_bytes)))
+    if published.num_sms is not None:
+        pairs.append(("num_sms", float(num_sms), float(published.num_sms)))
     return [
         f"{name}: {ours:.6g}, published {theirs:.6g}"
         for name, ours, theirs in pairs
@@ -108,8 +128,29 @@ def test_there_are_enough_real_chips() -> None:
     assert len(set(PRESETS) - {TEACHING_CHIP}) >= MIN_REAL_CHIPS
 
 
-def test_only_the_gpu_is_coarse() -> None:
-    assert [name for name in PRESETS if load_arch(name).is_coarse] == ["h100-sxm"]
+def test_no_multicore_preset_is_a_gpu_in_disguise() -> None:
+    kinds = {name: load_arch(name) for name in PRESETS}
+
+    assert {name for name, spec in kinds.items() if isinstance(spec, GpuSpec)} == GPUS
+    assert not [name for name, spec in kinds.items() if isinstance(spec, MulticoreSpec) and spec.is_coarse]
+
+
+@pytest.mark.parametrize("name", sorted(GPUS))
+def test_gpu_states_peaks_bandwidth_and_sms(name: str) -> None:
+    published = load_arch(name).published
+
+    assert published is not None
+    assert published.peak_tflop_per_s["fp16"] > 0  # type: ignore[index]
+    assert published.dram_gb_per_s
+    assert published.num_sms
+
+
+def test_what_is_measured_on_a_gpu_names_its_reference() -> None:
+    for name in GPUS:
+        spec = load_arch(name, GpuSpec)
+        for key, entry in spec.provenance.items():
+            if entry.kind == "measured":
+                assert any(mentions(entry.source, source) for source in spec.sources), (name, key)
 
 
 # The checks themselves, on a spec that is wrong in one place.
@@ -117,7 +158,7 @@ def test_only_the_gpu_is_coarse() -> None:
 
 def spoiled(**changes: object) -> MulticoreSpec:
     """A sound in-memory copy of the teaching chip with fields replaced, provenance and all."""
-    good = load_arch(TEACHING_CHIP)
+    good = load_arch(TEACHING_CHIP, MulticoreSpec)
     fields = {field: getattr(good, field) for field in good.model_fields_set}
     return MulticoreSpec(**{**fields, **changes})
 

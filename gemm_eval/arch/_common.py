@@ -1,0 +1,100 @@
+"""What all architecture specs share: their field types, where a number comes from, what the maker publishes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from gemm_eval._frozen import FrozenDict
+from gemm_eval.dtypes import DType
+
+__all__ = [
+    "BaseSpec",
+    "DTypeKey",
+    "Dim",
+    "Frac",
+    "NonNegative",
+    "Positive",
+    "Provenance",
+    "ProvenanceKind",
+    "Published",
+    "Table",
+    "Text",
+]
+
+_MAX_DIM = 1 << 16
+
+K = TypeVar("K")
+V = TypeVar("V")
+Table = Annotated[Mapping[K, V], AfterValidator(FrozenDict)]
+Text = Annotated[str, Field(max_length=4000)]
+DTypeKey = Annotated[DType, Field(strict=False)]
+Positive = Annotated[float, Field(ge=1e-12, le=1e15, allow_inf_nan=False)]  # below, times overflow to inf
+NonNegative = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Frac = Annotated[float, Field(ge=1e-12, le=1, allow_inf_nan=False)]
+Dim = Annotated[int, Field(ge=1, le=_MAX_DIM)]
+
+
+class ProvenanceKind(enum.StrEnum):
+    """How a number is known."""
+
+    SPEC = "spec"  # the maker published it
+    DERIVED = "derived"  # arithmetic on published numbers, written out in `source`
+    MEASURED = "measured"
+    FITTED = "fitted"
+    ASSUMED = "assumed"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+
+class Provenance(_Frozen):
+    """Where one number of a spec comes from."""
+
+    kind: Annotated[ProvenanceKind, Field(strict=False)]
+    source: Annotated[Text, Field(min_length=1)]
+
+
+class Published(_Frozen):
+    """Figures that the maker publishes, which the spec has to reproduce (checked by ``gemm-eval arch check``)."""
+
+    peak_tflop_per_s: Table[DTypeKey, Positive] = Field(default={}, description="dense peak by input type, 1e12/s")
+    dram_gb_per_s: Positive | None = Field(default=None, description="DRAM bandwidth of the chip, 1e9 bytes/s")
+    sram_bytes: Annotated[int, Field(ge=1)] | None = Field(default=None, description="SRAM of all cores together")
+    num_sms: Annotated[int, Field(ge=1)] | None = Field(default=None, description="SMs of a GPU")
+    source: Annotated[Text, Field(min_length=1)]
+
+
+class BaseSpec(_Frozen):
+    """The part of a spec that does not depend on the kind of chip."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    title: Text = ""
+    notes: Text = Field(default="", description="modelling decisions, in words")
+    published: Published | None = None
+    sources: Table[str, Text] = Field(default={}, description="short name -> full reference")
+    provenance: Table[str, Provenance] = Field(default={}, description="field (or field.dtype) -> kind and source")
+
+    def with_(self, **changes: Any) -> Self:
+        """Return a copy with the given fields changed and everything checked again.
+
+        A changed field's provenance becomes ``assumed``; `published` is dropped, since it spoke of another chip.
+
+        Raises:
+            ArchValidationError: an unknown field, or a value out of its range.
+        """
+        from gemm_eval.arch._loader import build_spec
+
+        data = {field: getattr(self, field) for field in self.model_fields_set}
+        data.update(changes)
+        if changes:
+            data["published"] = changes.get("published")
+        if "provenance" not in changes:
+            data["provenance"] = {
+                key: value for key, value in self.provenance.items() if key.split(".")[0] not in changes
+            } | {key: Provenance(kind=ProvenanceKind.ASSUMED, source="changed by with_") for key in changes}
+        return build_spec(type(self), data, origin=f"{self.name}.with_")

@@ -1,0 +1,65 @@
+"""The command `measure`: times a library's GEMMs on this machine's GPU."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["measure"]
+
+
+def measure(
+    out: Annotated[Path, typer.Option(help="Folder for the data set, its meta file and the work file.")],
+    kernel: Annotated[str, typer.Option(help="Whose kernels: cublas (fp16, bf16) or cublaslt (fp8, int8).")] = "cublas",
+    dtype: Annotated[str, typer.Option(help="fp16, bf16, fp8 or int8.")] = "fp16",
+    shape_sets: Annotated[
+        list[str], typer.Option("--set", help="model-zoo, model-zoo-few, batched or smoke; repeat for several.")
+    ] = ["model-zoo"],  # noqa: B006  typer reads it
+    l2: Annotated[str, typer.Option(help="cold: weights come from memory; warm: from L2 where they fit.")] = "cold",
+    clock: Annotated[str, typer.Option(help="burst: at boost clock; sustained: under constant load.")] = "burst",
+    budget_seconds: Annotated[
+        float | None, typer.Option(help="Stop before so many seconds and write what there is; a rerun goes on.")
+    ] = None,
+    gpu_name: Annotated[str | None, typer.Option(help="Name for the files. Default: from the driver's name.")] = None,
+    pool_gib: Annotated[float, typer.Option(help="Size of the pool of random weights, in GiB.")] = 4.0,
+    trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Whether to find out kernel names.")] = True,
+    show: Annotated[bool, typer.Option("--list", help="Print what would be measured, and about how long.")] = False,
+) -> None:
+    """Time GEMMs on this machine's NVIDIA GPU and write a data set: latency in us of one GEMM.
+
+    A rerun measures what the work file in the folder does not hold yet.
+    """
+    from gemm_eval.measure import (
+        Campaign,
+        TimingProtocol,
+        estimate_seconds,
+        file_stem,
+        gpu_slug,
+        list_shapes,
+        make_runner,
+        shuffle_shapes,
+    )
+
+    begin = time.monotonic()
+    protocol = TimingProtocol(l2=l2, clock=clock)
+    shapes = shuffle_shapes([shape for name in shape_sets for shape in list_shapes(name, dtype)])
+    if show:
+        for shape in shapes:
+            typer.echo(" ".join(map(str, shape)))
+        typer.echo(f"{len(shapes)} GEMMs (G M K N), about {estimate_seconds(shapes, protocol):.0f} s", err=True)
+        return
+    runner = make_runner(kernel, dtype)
+    campaign = Campaign(
+        runner=runner,
+        protocol=protocol,
+        out=out,
+        stem=file_stem(gpu_name or gpu_slug(getattr(runner, "gpu_name", "gpu")), kernel, dtype, protocol),
+        say=lambda line: typer.echo(line, err=True),
+        stop_at=None if budget_seconds is None else begin + budget_seconds,
+        pool_bytes=int(pool_gib * (1 << 30)),
+        with_trace=trace,
+    )
+    typer.echo(str(campaign.run(shapes)))

@@ -1,0 +1,214 @@
+"""What an evaluator needs of a cost model and its search: one backend for each kind of architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import ArchSpec, MulticoreSpec
+from gemm_eval.workload import GemmProblem
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate._evaluator import GEMMEvaluator
+    from gemm_eval.evaluate._result import GEMMResult
+    from gemm_eval.search.plans import PlanOptions, SearchPlan
+
+__all__ = ["NOTHING_SAID", "Backend", "Kind", "Records", "RunOptions", "make_backend"]
+
+Records: TypeAlias = npt.NDArray[np.void]
+
+
+class RunOptions(NamedTuple):
+    """How a GPU is asked to run a GEMM. None: nothing said, which is all that a multi-core chip takes."""
+
+    library: str | None = None
+    l2: str | None = None
+    clock: str | None = None
+
+    def over(self, others: RunOptions) -> RunOptions:
+        """Return these options, and those of `others` where nothing is said."""
+        if self == NOTHING_SAID:  # nearly always
+            return others
+        return RunOptions(*(b if a is None else a for a, b in zip(self, others, strict=True)))
+
+
+NOTHING_SAID = RunOptions()
+
+
+class Kind(NamedTuple):
+    """What GEMMs of other sizes can share: data types, and options that a backend has resolved."""
+
+    types: GemmProblem  # of size 1 x 1 x 1 x 1
+    options: RunOptions
+
+
+class Backend(Protocol):
+    """The search and the cost model of one arch. Stateless but for caches, and safe to use from many threads.
+
+    A record is one element of an array of `record_dtype`; all but the backend treat it as bytes. `params` is an array
+    [1] that `pack` returns.
+    """
+
+    @property
+    def arch(self) -> ArchSpec:
+        """The architecture."""
+        ...
+
+    @property
+    def record_dtype(self) -> np.dtype[np.void]:
+        """Structured type of the costs, of plain integers and floats."""
+        ...
+
+    @property
+    def is_exhaustive(self) -> bool:
+        """Whether `find` returns the best of the whole space."""
+        ...
+
+    @property
+    def costs_as(self) -> Hashable:
+        """What decides the costs, besides problem and options: equal for backends that give equal answers."""
+        ...
+
+    @property
+    def mapping_columns(self) -> tuple[str, ...]:
+        """Names of the columns of a table that say which mapping was found."""
+        ...
+
+    @property
+    def option_columns(self) -> tuple[str, ...]:
+        """Fields of `RunOptions` that mean something here."""
+        ...
+
+    def check(self, asked: RunOptions) -> None:
+        """Check options that hold for any data types.
+
+        Raises: as `resolve`.
+        """
+        ...
+
+    def resolve(self, types: GemmProblem, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
+        """Check options and fill in the defaults for these data types; sizes do not matter.
+
+        Args:
+            types: any problem of the data types.
+            asked: holds, or is refused later by `pack`.
+            preferred: checked before; holds where nothing is asked and, a library, where it has kernels for the types.
+
+        Raises:
+            InvalidOptionError: a value that is not allowed.
+            UnsupportedError: options that an arch of this kind has no use for.
+        """
+        ...
+
+    def pack(self, kind: Kind) -> Records:
+        """Return the parameters of the model.
+
+        Raises:
+            UnsupportedError: the arch cannot run these types with these options.
+        """
+        ...
+
+    def find(self, problem: GemmProblem, params: Records) -> Records:
+        """Return the record [1] of the best mapping.
+
+        Raises:
+            InfeasibleError: no mapping fits.
+        """
+        ...
+
+    def find_many(
+        self,
+        types: Sequence[GemmProblem],
+        params: Sequence[Records],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        advance: Callable[[int], None],
+    ) -> Records:
+        """Return the records [num_problems] of the best mappings, to the bit those of `find`.
+
+        Args:
+            types, params: of each kind.
+            kind_of: [num_problems], index into both.
+            sizes: [num_problems, 4] of G, M, K, N.
+            advance: to be called now and then with the number of problems newly done.
+
+        Returns:
+            Records of zeros where nothing fits.
+        """
+        ...
+
+    def find_top(self, problem: GemmProblem, params: Records, k: int, distinct: str) -> Records:
+        """Return the records of the `k` best mappings, best first; fewer when there are not so many.
+
+        Raises:
+            InvalidOptionError: no such `distinct`.
+            InfeasibleError: no mapping fits.
+        """
+        ...
+
+    def replay(self, problem: GemmProblem, params: Records, mapping: Any) -> Records:
+        """Return the record [1] of a mapping that a user gives.
+
+        Raises:
+            InvalidMappingError: the mapping breaks a rule.
+        """
+        ...
+
+    def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
+        """Say of each record whether it is an answer, and not the zeros of `find_many`."""
+        ...
+
+    def make_result(
+        self, problem: GemmProblem, options: RunOptions, record: np.void, evaluator: GEMMEvaluator, *, is_found: bool
+    ) -> GEMMResult:
+        """Turn a record into a result; `is_found` by a search, or replayed."""
+        ...
+
+    def column(self, name: str, records: Records) -> npt.NDArray[Any]:
+        """Return a column of a table: a number of `GEMMResult`, its bound, or one of `mapping_columns`.
+
+        Rows that are not feasible are nan, 0, or None for words.
+        """
+        ...
+
+    def stored_as(self) -> Mapping[str, object]:
+        """Return what decides the costs, as values for JSON: the key of what is kept on disk."""
+        ...
+
+    def is_sound(self, record: Mapping[str, Any]) -> bool:
+        """Say whether numbers read from disk, by the names of `record_dtype`, can be the answer of a search."""
+        ...
+
+    def say_bound(self, bound: str) -> str:
+        """Return a bound in words, to follow "bound by"."""
+        ...
+
+    def say_mapping(self, result: GEMMResult) -> list[str]:
+        """Return lines about the mapping and how it uses the chip."""
+        ...
+
+    def say_source(self, result: GEMMResult) -> list[str]:
+        """Return lines about what the numbers rest on; none when there is nothing to add."""
+        ...
+
+    def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
+        """Return changes of the spec that could help, in words and as arguments of `with_`."""
+        ...
+
+
+def make_backend(arch: ArchSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> Backend:
+    """Return the backend for an arch.
+
+    Raises:
+        InvalidOptionError: options that this kind of arch does not take.
+    """
+    if isinstance(arch, MulticoreSpec):
+        from gemm_eval.evaluate._multicore import MulticoreBackend
+
+        return MulticoreBackend(arch, plan, allow_idle_cores=allow_idle_cores)
+    from gemm_eval.evaluate._gpu import GpuBackend
+
+    return GpuBackend(arch, plan, allow_idle_cores=allow_idle_cores)

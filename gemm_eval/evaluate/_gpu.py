@@ -1,0 +1,241 @@
+"""The backend for GPUs: kernel configs, and the libraries whose kernels run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval._frozen import FrozenDict
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
+from gemm_eval.evaluate._backend import NOTHING_SAID, RunOptions
+from gemm_eval.evaluate._explain_gpu import BOUND_TEXT, say_waves, spec_changes
+from gemm_eval.evaluate._result import GEMMResult
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GPU_MODEL_VERSION, GpuOptions, calibration_stamp, unpack_gpu_cost
+from gemm_eval.search.gpu import (
+    evaluate_config,
+    find_best_config,
+    find_best_config_many,
+    find_top_configs,
+    gpu_params,
+)
+from gemm_eval.workload import GemmProblem
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate._backend import Kind, Records
+    from gemm_eval.evaluate._evaluator import GEMMEvaluator
+    from gemm_eval.search.plans import PlanOptions, SearchPlan
+
+__all__ = ["GpuBackend"]
+
+_NUM_TYPES = 1024  # combinations of data types whose libraries are remembered
+_DEFAULT_L2, _DEFAULT_CLOCK = GpuOptions().l2, GpuOptions().clock
+# what a spec says about itself does not change what it costs
+_WORDS = {"name", "title", "notes", "published", "sources", "provenance"}
+_FIELDS = {"sram_used_bytes": "smem_bytes", "active_cores": "active_sms"}  # column -> field of a record
+# what a record holds as a code
+_NAMED = ("bound", "family", "decomposition", "raster_order")
+
+
+class GpuBackend:
+    """See `Backend`."""
+
+    record_dtype = GPU_COST_DTYPE
+    is_exhaustive = True
+    mapping_columns = KernelConfig._fields
+    option_columns = RunOptions._fields
+
+    def __init__(self, arch: GpuSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
+        if getattr(plan, "plan", plan) != "exact":
+            raise InvalidOptionError(
+                f"plan must be exact for a GPU, got {plan!r}: plans choose among partitions of multi-core chips, and "
+                "every kernel config of a GPU is evaluated anyway"
+            )
+        if not allow_idle_cores:
+            raise InvalidOptionError(
+                f"allow_idle_cores must be True for a GPU ({arch.name}): its hardware hands out CTAs, and a problem of "
+                "few CTAs leaves SMs idle"
+            )
+        self.arch = arch
+        self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
+
+    @property
+    def costs_as(self) -> Hashable:
+        return self.arch, calibration_stamp(self.arch)
+
+    def check(self, asked: RunOptions) -> None:
+        _as_gpu_options(asked)
+
+    def resolve(self, types: GemmProblem, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
+        if asked != NOTHING_SAID:
+            self.check(asked)
+        library = preferred.library
+        if library is None or not (asked.library or self._has_kernels(types, library)):
+            library = "gemm-eval" if types.is_weight_quantized else "cublas"
+        return asked.over(RunOptions(library, preferred.l2 or _DEFAULT_L2, preferred.clock or _DEFAULT_CLOCK))
+
+    def _can_pack(self, types: GemmProblem, library: str) -> bool:
+        try:
+            gpu_params(self.arch, types, GpuOptions(library=library))
+        except UnsupportedError:
+            return False
+        return True
+
+    def pack(self, kind: Kind) -> Records:
+        params: Records = gpu_params(self.arch, kind.types, _as_gpu_options(kind.options))
+        return params
+
+    def find(self, problem: GemmProblem, params: Records) -> Records:
+        return find_best_config(self.arch, problem, params)
+
+    def find_many(
+        self,
+        types: Sequence[GemmProblem],  # noqa: ARG002
+        params: Sequence[Records],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        advance: Callable[[int], None],
+    ) -> Records:
+        return find_best_config_many(self.arch, np.concatenate(params), kind_of, sizes, on_progress=advance)
+
+    def find_top(self, problem: GemmProblem, params: Records, k: int, distinct: str) -> Records:
+        if distinct != "mapping":
+            raise InvalidOptionError(f"distinct must be 'mapping' for a GPU ({self.arch.name}), got {distinct!r}")
+        return find_top_configs(self.arch, problem, params, k)
+
+    def replay(self, problem: GemmProblem, params: Records, mapping: Any) -> Records:
+        return evaluate_config(self.arch, problem, params, _as_config(mapping))
+
+    def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
+        feasible: npt.NDArray[np.bool_] = records["active_sms"] > 0
+        return feasible
+
+    def make_result(
+        self, problem: GemmProblem, options: RunOptions, record: np.void, evaluator: GEMMEvaluator, *, is_found: bool
+    ) -> GEMMResult:
+        cost = unpack_gpu_cost(record)
+        peak_flop_per_us = self.arch.peak_tflop_per_s(problem.input_dtype) * 1e6
+        return GEMMResult(
+            problem=problem,
+            arch_name=self.arch.name,
+            latency_us=cost.latency_us,
+            compute_us=cost.compute_us,
+            dram_us=cost.dram_us,
+            flop=problem.flop,
+            dram_bytes=cost.dram_bytes,
+            utilization_frac=problem.flop / (cost.latency_us * peak_flop_per_us),
+            bound=cost.bound,
+            mapping=cost.config,
+            breakdown=FrozenDict(cost.breakdown),
+            traffic=FrozenDict(cost.traffic),
+            energy_pj=None,
+            sram_used_bytes=cost.smem_bytes,
+            active_cores=cost.active_sms,
+            options=FrozenDict({name: value for name, value in options._asdict().items() if value is not None}),
+            source="calibrated" if cost.is_calibrated else "analytic",
+            model_version=GPU_MODEL_VERSION,
+            is_exhaustive=is_found,
+            num_candidates=cost.num_candidates,
+            num_refused=FrozenDict(cost.num_refused),
+            _evaluator=evaluator,
+        )
+
+    def column(self, name: str, records: Records) -> npt.NDArray[Any]:
+        feasible = self.is_feasible(records)
+        column: npt.NDArray[Any]
+        if name == "energy_pj":
+            return np.full(len(records), np.nan)
+        if name in _NAMED:  # one record of each code tells the word
+            column = np.full(len(records), None, object)
+            rows = np.flatnonzero(feasible)
+            _, firsts, codes = np.unique(records[name][rows], return_index=True, return_inverse=True)
+            words = [_word_of(name, records[row]) for row in rows[firsts]]
+            column[rows] = np.array(words, object)[codes]
+            return column
+        column = records[_FIELDS.get(name, name)].copy()
+        if column.dtype.kind == "f":
+            column[~feasible] = np.nan
+        return column
+
+    def stored_as(self) -> Mapping[str, object]:
+        return {
+            "model": GPU_MODEL_VERSION,
+            "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
+            "calibration": calibration_stamp(self.arch),
+        }
+
+    def is_sound(self, record: Mapping[str, Any]) -> bool:
+        if not all(math.isfinite(value) and (value >= 0 or isinstance(value, float)) for value in record.values()):
+            return False
+        if not (record["latency_us"] > 0 and 1 <= record["active_sms"] <= self.arch.num_sms):
+            return False
+        cost = unpack_gpu_cost(np.array([tuple(record.values())], GPU_COST_DTYPE)[0])  # raises where a code is unknown
+        return (
+            min(cost.compute_us, cost.dram_us, cost.dram_bytes, cost.smem_bytes, *cost.traffic.values()) >= 0
+            and all(us >= 0 for name, us in cost.breakdown.items() if name != "hidden_us")
+            and cost.bound in BOUND_TEXT
+            and all(size >= 1 for size in (cost.config.cta_m, cost.config.cta_n, cost.config.cta_k))
+        )
+
+    def say_bound(self, bound: str) -> str:
+        return BOUND_TEXT[bound]
+
+    def say_mapping(self, result: GEMMResult) -> list[str]:
+        config = result.mapping
+        assert isinstance(config, KernelConfig)
+        params = gpu_params(self.arch, result.problem, GpuOptions(**result.options))
+        cost = unpack_gpu_cost(evaluate_config(self.arch, result.problem, params, config)[0])
+        options = result.options
+        return [
+            f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",
+            say_waves(self.arch, result.problem, cost),
+        ]
+
+    def say_source(self, result: GEMMResult) -> list[str]:
+        if result.source == "calibrated":
+            return [f"Source: {result.source}, the coefficients of this kernel family are fitted on measured times."]
+        return [f"Source: {result.source}, no coefficient of this kernel family is fitted on measured times."]
+
+    def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
+        return spec_changes(self.arch, problem)
+
+
+def _as_gpu_options(asked: RunOptions) -> GpuOptions:
+    said = {name: value for name, value in asked._asdict().items() if value is not None}
+    return GpuOptions(**said)
+
+
+def _word_of(name: str, record: np.void) -> str:
+    cost = unpack_gpu_cost(record)
+    value = cost.bound if name == "bound" else getattr(cost.config, name)
+    return str(getattr(value, "name", value))
+
+
+def _as_config(mapping: Any) -> KernelConfig:
+    """Take plain tuples and names too, and make sure that every number is a positive int."""
+    try:
+        values: dict[str, Any] = KernelConfig(*mapping)._asdict()
+        for name, kind in (("decomposition", Decomposition), ("raster_order", RasterOrder)):
+            value = values[name]
+            if isinstance(value, bool | float):
+                raise TypeError
+            values[name] = kind[value.upper()] if isinstance(value, str) else kind(value)
+        if not isinstance(values["family"], str):
+            raise TypeError
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise InvalidMappingError(
+            f"a mapping on a GPU is a KernelConfig ({', '.join(KernelConfig._fields)}), got {mapping!r}", rule="form"
+        ) from None
+    for name, value in values.items():
+        if name in _NAMED:
+            continue
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 1 << 31:
+            raise InvalidMappingError(f"{name} must be an integer >= 1, got {value!r}", rule="form")
+        values[name] = int(value)
+    return KernelConfig(**values)

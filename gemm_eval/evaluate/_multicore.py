@@ -1,0 +1,248 @@
+"""The backend for multi-core chips: partition, tile and loop order."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval._frozen import FrozenDict
+from gemm_eval.arch import MulticoreSpec
+from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
+from gemm_eval.evaluate._backend import NOTHING_SAID, RunOptions
+from gemm_eval.evaluate._batch import with_sizes
+from gemm_eval.evaluate._explain_multicore import BOUND_TEXT, spec_changes
+from gemm_eval.evaluate._result import GEMMResult
+from gemm_eval.mapping import LoopOrder
+from gemm_eval.models.multicore.cost_kernels import BOUNDS, COST_DTYPE
+from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping, unpack_cost
+from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.search.multicore import (
+    check_idle_cores,
+    find_best,
+    find_best_few,
+    find_best_many,
+    find_best_of_each_partition,
+)
+from gemm_eval.search.plans import AnalyticCostModel, PlanOptions, SearchPlan, as_plan_options, find_planned
+from gemm_eval.workload import GemmProblem
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate._backend import Kind, Records
+    from gemm_eval.evaluate._evaluator import GEMMEvaluator
+
+__all__ = ["MulticoreBackend"]
+
+# what a spec says about itself does not change what it costs
+_WORDS = {"name", "title", "notes", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
+_AT_LEAST_1 = ("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "active_cores")
+_NO_OPTIONS: FrozenDict[str, str] = FrozenDict()
+
+
+class MulticoreBackend:
+    """See `Backend`."""
+
+    record_dtype = COST_DTYPE
+    mapping_columns = ("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order")
+    option_columns = ()
+
+    def __init__(self, arch: MulticoreSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
+        check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
+        self.arch = arch
+        self._plan = as_plan_options(plan)
+        self._allow_idle_cores = allow_idle_cores
+        self.is_exhaustive = self._plan.plan is SearchPlan.EXACT
+
+    @property
+    def costs_as(self) -> Hashable:
+        return self.arch, self._plan, self._allow_idle_cores
+
+    def check(self, asked: RunOptions) -> None:
+        for name, value in zip(asked._fields, asked, strict=True):
+            if value is not None:
+                raise UnsupportedError(
+                    f"{name} is for GPUs, and {self.arch.name} is a multi-core chip: leave it out, got {value!r}"
+                )
+
+    def resolve(
+        self,
+        types: GemmProblem,  # noqa: ARG002
+        asked: RunOptions,
+        preferred: RunOptions = NOTHING_SAID,  # noqa: ARG002
+    ) -> RunOptions:
+        if asked != NOTHING_SAID:
+            self.check(asked)
+        return asked
+
+    def pack(self, kind: Kind) -> Records:
+        return pack_params(self.arch, kind.types)
+
+    def find(self, problem: GemmProblem, params: Records) -> Records:
+        if self.is_exhaustive:
+            return find_best(self.arch, problem, params, allow_idle_cores=self._allow_idle_cores)
+        found = find_planned(
+            AnalyticCostModel(self.arch), self.arch, problem, self._plan, allow_idle_cores=self._allow_idle_cores
+        )
+        cost = evaluate_mapping(self.arch, problem, params, found.mapping)
+        cost["num_candidates"] = found.num_evaluated
+        return cost
+
+    def find_many(
+        self,
+        types: Sequence[GemmProblem],
+        params: Sequence[Records],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        advance: Callable[[int], None],
+    ) -> Records:
+        if self.is_exhaustive:
+            return find_best_many(
+                self.arch, np.concatenate(params), kind_of, sizes,
+                allow_idle_cores=self._allow_idle_cores, on_progress=advance,
+            )  # fmt: skip
+        records = np.zeros(len(sizes), COST_DTYPE)
+        for row, (kind, of_row) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
+            with contextlib.suppress(InfeasibleError):  # its row stays zero, which is how a table marks it
+                records[row] = self.find(with_sizes(types[kind], of_row), params[kind])[0]
+            advance(1)
+        return records
+
+    def find_top(self, problem: GemmProblem, params: Records, k: int, distinct: str) -> Records:
+        if distinct == "mapping":
+            return find_best_few(self.arch, problem, params, k, allow_idle_cores=self._allow_idle_cores)
+        if distinct == "partition":
+            found = find_best_of_each_partition(self.arch, problem, params, allow_idle_cores=self._allow_idle_cores)
+            return found[:k]
+        raise InvalidOptionError(f"distinct must be 'mapping' or 'partition', got {distinct!r}")
+
+    def replay(self, problem: GemmProblem, params: Records, mapping: Any) -> Records:
+        return evaluate_mapping(self.arch, problem, params, mapping)
+
+    def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
+        feasible: npt.NDArray[np.bool_] = records["active_cores"] > 0
+        return feasible
+
+    def make_result(
+        self,
+        problem: GemmProblem,
+        options: RunOptions,  # noqa: ARG002
+        record: np.void,
+        evaluator: GEMMEvaluator,
+        *,
+        is_found: bool,
+    ) -> GEMMResult:
+        cost = unpack_cost(record)
+        peak_flop_per_us = self.arch.peak_tflop_per_s(problem.input_dtype) * 1e6
+        return GEMMResult(
+            problem=problem,
+            arch_name=self.arch.name,
+            latency_us=cost.latency_us,
+            compute_us=cost.compute_us,
+            dram_us=cost.dram_us,
+            flop=problem.flop,
+            dram_bytes=cost.dram_bytes,
+            utilization_frac=problem.flop / (cost.latency_us * peak_flop_per_us),
+            bound=BOUNDS[cost.bound],
+            mapping=cost.mapping,
+            breakdown=FrozenDict(_breakdown(cost, self.arch.launch_us)),
+            traffic=FrozenDict(_traffic(cost)),
+            energy_pj=cost.energy_pj,
+            sram_used_bytes=cost.sram_used_bytes,
+            active_cores=cost.active_cores,
+            options=_NO_OPTIONS,
+            source="analytic",
+            model_version=MODEL_VERSION,
+            is_exhaustive=is_found and self.is_exhaustive,
+            num_candidates=cost.num_candidates,
+            num_refused=FrozenDict(
+                sram=cost.num_refused_sram,
+                partition_bound=cost.num_partitions_bounded,
+                partition_dropped=cost.num_partitions_dropped,
+            ),
+            _evaluator=evaluator,
+        )
+
+    def column(self, name: str, records: Records) -> npt.NDArray[Any]:
+        words = {"bound": BOUNDS, "loop_order": tuple(LoopOrder.__members__)}.get(name)
+        column: npt.NDArray[Any]
+        if words is not None:
+            column = np.array([*words, None], object)[np.where(self.is_feasible(records), records[name], len(words))]
+            return column
+        column = records[name].copy()
+        if column.dtype.kind == "f":
+            column[~self.is_feasible(records)] = np.nan
+        return column
+
+    def stored_as(self) -> Mapping[str, object]:
+        return {
+            "model": MODEL_VERSION,
+            "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
+            "options": {"allow_idle_cores": self._allow_idle_cores, "plan": dataclasses.astuple(self._plan)},
+        }
+
+    def is_sound(self, record: Mapping[str, Any]) -> bool:
+        cores = record["P_G"] * record["P_M"] * record["P_N"] * record["P_K"]
+        energy_pj = record["energy_pj"]  # the one number that may be unknown
+        return (
+            all(0 <= value < math.inf for name, value in record.items() if name != "energy_pj")
+            and (math.isnan(energy_pj) or 0 <= energy_pj < math.inf)
+            and all(record[name] >= 1 for name in _AT_LEAST_1)
+            and record["active_cores"] <= cores <= self.arch.num_cores
+            and record["loop_order"] < len(LoopOrder)
+            and record["bound"] < len(BOUNDS)
+            and record["latency_us"] > 0
+        )
+
+    def say_bound(self, bound: str) -> str:
+        return BOUND_TEXT[bound]
+
+    def say_mapping(self, result: GEMMResult) -> list[str]:
+        return [
+            f"Mapping: {result.mapping}; {result.active_cores} of {self.arch.num_cores} cores, "
+            f"{result.sram_used_bytes / self.arch.sram_usable_bytes:.0%} of usable SRAM."
+        ]
+
+    def say_source(self, result: GEMMResult) -> list[str]:  # noqa: ARG002
+        return [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
+
+    def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:  # noqa: ARG002
+        return spec_changes(self.arch)
+
+
+def _breakdown(cost: MulticoreCost, launch_us: float) -> dict[str, float]:
+    noc_wait_us = cost.dma_us - cost.dram_us
+    busy_us = (
+        cost.cube_us + cost.fill_drain_us + cost.vector_us
+        + cost.dram_a_us + cost.dram_b_us + cost.dram_c_us + noc_wait_us
+    )  # fmt: skip
+    return {
+        "launch_us": launch_us,
+        "matrix_us": cost.cube_us,
+        "fill_drain_us": cost.fill_drain_us,
+        "vector_us": cost.vector_us,
+        "dram_a_us": cost.dram_a_us,
+        "dram_b_us": cost.dram_b_us,
+        "dram_c_us": cost.dram_c_us,
+        "noc_wait_us": noc_wait_us,
+        "hidden_us": cost.main_us - busy_us,
+        "reduction_dram_us": cost.reduction_dram_us,
+        "reduction_noc_us": cost.reduction_noc_us,
+        "reduction_add_us": cost.reduction_add_us,
+    }
+
+
+def _traffic(cost: MulticoreCost) -> dict[str, int]:
+    return {
+        "a_bytes": cost.a_bytes,
+        "b_bytes": cost.b_bytes,
+        "scale_bytes": cost.scale_bytes,
+        "c_store_bytes": cost.c_store_bytes,
+        "c_spill_bytes": cost.c_spill_bytes,
+        "c_refill_bytes": cost.c_refill_bytes,
+        "reduction_bytes": cost.reduction_bytes,
+    }

@@ -1,0 +1,178 @@
+"""What all runners share on an NVIDIA GPU: stream, graphs, events, flush and marker, through CuPy."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.measure._runner import Enqueue
+
+__all__ = ["MARKER_NAME", "CupyDevice", "import_cupy"]
+
+MARKER_NAME = "gemm_eval_marker"
+"""The kernel that separates the calls of a trace; its grid says which call follows."""
+
+_FLUSH_BYTES = 256_000_000
+_SOURCE = r"""
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+
+__device__ long long first() { return blockIdx.x * (long long)blockDim.x + threadIdx.x; }
+__device__ long long step() { return (long long)gridDim.x * blockDim.x; }
+
+extern "C" __global__ void gemm_eval_marker() {}
+extern "C" __global__ void gemm_eval_idle() {}
+
+extern "C" __global__ void gemm_eval_dirty(uint4* data, long long count) {
+  for (long long i = first(); i < count; i += step()) {
+    uint4 v = data[i];
+    v.x += 1u;
+    data[i] = v;
+  }
+}
+
+extern "C" __global__ void gemm_eval_read(const uint4* data, long long count, unsigned* never) {
+  unsigned sum = 0;
+  for (long long i = first(); i < count; i += step()) {
+    uint4 v = data[i];
+    sum += v.x ^ v.y ^ v.z ^ v.w;
+  }
+  if (sum == 0x9e3779b9u) *never = sum;  // keeps the loads alive
+}
+
+__device__ unsigned long long mix(unsigned long long z) {  // splitmix64
+  z += 0x9e3779b97f4a7c15ull;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+
+// Two standard normal numbers for each pair of 16-bit elements (Box-Muller).
+extern "C" __global__ void gemm_eval_normal(unsigned* data, long long pairs, unsigned long long seed, int is_bf16) {
+  for (long long i = first(); i < pairs; i += step()) {
+    unsigned long long bits = mix(mix(seed) + (unsigned long long)i);
+    float u = ((unsigned)(bits >> 40) + 0.5f) * (1.0f / 16777216.0f);
+    float angle = 6.2831853f * ((unsigned)(bits & 0xffffffu) * (1.0f / 16777216.0f));
+    float radius = sqrtf(-2.0f * logf(u));
+    float x = radius * cosf(angle), y = radius * sinf(angle);
+    unsigned short lo, hi;
+    if (is_bf16) {
+      lo = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+      hi = __bfloat16_as_ushort(__float2bfloat16_rn(y));
+    } else {
+      lo = __half_as_ushort(__float2half_rn(x));
+      hi = __half_as_ushort(__float2half_rn(y));
+    }
+    data[i] = (unsigned)lo | ((unsigned)hi << 16);
+  }
+}
+"""
+
+
+def import_cupy() -> Any:
+    """Return the module cupy.
+
+    Raises:
+        GemmEvalError: it is missing, or there is no GPU.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise GemmEvalError(f"measuring needs CuPy: pip install 'gemm_eval[gpu]' ({error})") from None
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        raise GemmEvalError(f"measuring needs an NVIDIA GPU and its driver: {error}") from None
+    if not count:
+        raise GemmEvalError("measuring needs an NVIDIA GPU, found none")
+    return cupy
+
+
+class CupyDevice:
+    """Device 0, one stream, and what the protocol does besides GEMMs. `stream` is a CuPy stream."""
+
+    def __init__(self, stream: Any = None) -> None:
+        self.cupy = import_cupy()
+        self.stream = stream or self.cupy.cuda.Stream(non_blocking=True)
+        properties = self.cupy.cuda.runtime.getDeviceProperties(0)
+        name = properties["name"]
+        self.gpu_name = name.decode() if isinstance(name, bytes) else str(name)
+        self.l2_bytes = int(properties.get("l2CacheSize", 0))
+        self.num_sms = int(properties["multiProcessorCount"])
+        module = self.cupy.RawModule(code=_SOURCE, options=("-std=c++17",))
+        self._kernels = {
+            name: module.get_function(f"gemm_eval_{name}") for name in ("marker", "idle", "dirty", "read", "normal")
+        }
+        self._flush_buffers: list[Any] = []
+        self._events = [self.cupy.cuda.Event() for _ in range(2)]
+
+    def _launch(self, name: str, blocks: int, threads: int, *args: Any) -> None:
+        with self.stream:
+            self._kernels[name]((blocks,), (threads,), args)
+
+    def empty_bytes(self, num_bytes: int) -> Any:
+        """Return a new device buffer of uint8, a multiple of 256 bytes."""
+        return self.cupy.empty(-(-num_bytes // 256) * 256, self.cupy.uint8)
+
+    def fill_normal(self, buffer: Any, seed: int, *, is_bf16: bool) -> None:
+        """Fill a buffer of bytes with standard normal fp16 or bf16 numbers."""
+        np = _numpy()
+        count = buffer.nbytes // 4
+        self._launch("normal", 8 * self.num_sms, 256, buffer, np.int64(count), np.uint64(seed), np.int32(is_bf16))
+        self.synchronize()
+
+    def flush_l2(self) -> None:
+        """Read and write one buffer of 256 MB, then read another: L2 is left with clean lines that nobody wants."""
+        np = _numpy()
+        if not self._flush_buffers:
+            self._flush_buffers = [self.empty_bytes(_FLUSH_BYTES) for _ in range(2)]
+            for buffer in self._flush_buffers:
+                buffer.fill(1)
+            self.cupy.cuda.runtime.deviceSynchronize()
+        count = np.int64(_FLUSH_BYTES // 16)
+        dirty, clean = self._flush_buffers
+        self._launch("dirty", 8 * self.num_sms, 256, dirty, count)
+        self._launch("read", 8 * self.num_sms, 256, clean, count, dirty)
+
+    def mark(self, index: int) -> None:
+        """See `Runner`."""
+        self._launch("marker", index + 1, 32)
+
+    def idle(self) -> None:
+        """See `Runner`."""
+        self._launch("idle", 1, 32)
+
+    def capture(self, enqueue: Enqueue) -> Enqueue:
+        """See `Runner`."""
+        with self.stream:
+            self.stream.begin_capture()
+            try:
+                enqueue()
+            except BaseException:
+                with contextlib.suppress(Exception):  # the first error is the one to tell
+                    self.stream.end_capture()
+                raise
+            graph = self.stream.end_capture()
+            graph.upload(self.stream)
+        self.synchronize()
+        return lambda: graph.launch(self.stream)
+
+    def elapsed_us(self, enqueue: Enqueue) -> float:
+        """See `Runner`."""
+        start, stop = self._events
+        start.record(self.stream)
+        enqueue()
+        stop.record(self.stream)
+        stop.synchronize()
+        return float(self.cupy.cuda.get_elapsed_time(start, stop)) * 1000.0
+
+    def synchronize(self) -> None:
+        """See `Runner`."""
+        self.stream.synchronize()
+
+
+def _numpy() -> Any:
+    import numpy as np
+
+    return np

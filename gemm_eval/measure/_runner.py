@@ -1,0 +1,80 @@
+"""What the timing protocol needs from whoever runs GEMMs: a vendor's library today, our own kernels later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from gemm_eval.measure._shapes import GemmShape
+
+__all__ = ["Enqueue", "OperandLayout", "Runner"]
+
+Enqueue = Callable[[], None]
+"""Puts work into the runner's stream and returns at once."""
+
+
+class OperandLayout(NamedTuple):
+    """Where the operands of one GEMM lie: byte offsets into the runner's buffers, multiples of 256.
+
+    Attributes:
+        input_offset: of A[G,M,K], row-major, in the input buffer.
+        weight_offsets: of the copies of B in the weight pool. A dense runner stores B as W[G,N,K], K contiguous.
+        output_offset: of C[G,M,N], row-major, in the output buffer.
+    """
+
+    input_offset: int
+    weight_offsets: tuple[int, ...]
+    output_offset: int
+
+
+class Runner(Protocol):
+    """Runs one kind of GEMM with one set of data types on one device, in one stream.
+
+    Attributes:
+        kernel: whose kernels run, a name for files: ``cublas``, ``cublaslt``, ...
+        input_dtype, weight_dtype, output_dtype: as stored.
+        pool_bytes: size of the pool of random weights, set by `allocate`.
+    """
+
+    kernel: str
+    input_dtype: str
+    weight_dtype: str
+    output_dtype: str
+    pool_bytes: int
+
+    def allocate(self, shapes: Sequence[GemmShape], pool_bytes: int) -> None:
+        """Make the buffers that `shapes` need, full of random data, and a pool of `pool_bytes` for weights."""
+
+    def weight_bytes(self, shape: GemmShape) -> int:
+        """Return the bytes of one copy of B as stored."""
+
+    def bind(self, shape: GemmShape, layout: OperandLayout) -> Sequence[Enqueue]:
+        """Return one call for each weight copy of `layout`; each enqueues the whole GEMM."""
+
+    def check(self) -> Mapping[str, float]:
+        """Compare small GEMMs with float64; returns relative errors by layout.
+
+        Raises:
+            GemmEvalError: a result is wrong.
+        """
+
+    def capture(self, enqueue: Enqueue) -> Enqueue:
+        """Record what `enqueue` enqueues as a CUDA graph; returns its launch."""
+
+    def elapsed_us(self, enqueue: Enqueue) -> float:
+        """Return the device time of what `enqueue` enqueues, between two events, in us; waits for it."""
+
+    def flush_l2(self) -> None:
+        """Enqueue reads and writes that leave nothing of the operands in L2."""
+
+    def mark(self, index: int) -> None:
+        """Enqueue the marker kernel with a grid of index + 1 blocks: it separates calls in a trace."""
+
+    def idle(self) -> None:
+        """Enqueue a kernel that does nothing: what an empty graph is made of."""
+
+    def synchronize(self) -> None:
+        """Wait for everything enqueued."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a reader of the data must know: library, version, workspace, layouts, data."""

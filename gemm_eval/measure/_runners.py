@@ -1,0 +1,28 @@
+"""The runners by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.measure._cublas import CublasRunner
+from gemm_eval.measure._cublaslt import CublasLtRunner
+from gemm_eval.measure._runner import Runner
+
+__all__ = ["RUNNERS", "make_runner"]
+
+RUNNERS: Mapping[str, Callable[[str], Runner]] = {"cublas": CublasRunner, "cublaslt": CublasLtRunner}
+"""Kernel names that `make_runner` knows, with the classes that run them."""
+
+
+def make_runner(kernel: str, dtype: str) -> Runner:
+    """Return a runner on device 0.
+
+    Raises:
+        InvalidOptionError: no such kernel.
+        UnsupportedError: the kernel has no such data type.
+        GemmEvalError: there is no GPU, or a package is missing.
+    """
+    if kernel not in RUNNERS:
+        raise InvalidOptionError(f"--kernel must be one of {', '.join(RUNNERS)}, got {kernel!r}")
+    return RUNNERS[kernel](dtype)

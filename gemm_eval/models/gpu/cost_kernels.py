@@ -1,0 +1,398 @@
+"""Numba kernels of the GPU cost model: the time of one kernel config, and why.
+
+The terms are defined in MODEL.md. A kernel sees scalars, one record `p` of `params.GPU_PARAMS_DTYPE`, one record `row` of
+`menu.MENU_DTYPE`, and NamedTuples of scalars. Times are in microseconds, sizes in bytes, `_cycles` at the highest SM
+clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemm_eval._jit import entry_point, kernel
+
+__all__ = [
+    "BOUNDS",
+    "GPU_COST_DTYPE",
+    "ConfigCost",
+    "ProblemTerms",
+    "config_cost",
+    "evaluate_rows",
+    "fill_record",
+    "lower_bound_us",
+    "problem_terms",
+]
+
+_INTS = (
+    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
+    "decomposition", "split_k", "raster_order", "raster_swizzle",
+    "ctas_per_sm", "active_sms", "num_ctas", "num_tiles", "num_waves", "smem_bytes", "registers",
+    "dram_bytes", "dram_a_bytes", "dram_b_bytes", "dram_scale_bytes", "dram_c_bytes", "bound",
+    "num_candidates", "num_bounded", "is_calibrated",
+)  # fmt: skip
+_FLOATS = (
+    "latency_us", "compute_us", "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us",
+    "tile_overhead_us", "l2_us", "dram_us", "store_us", "reduction_us", "power_us", "hidden_us", "last_wave_frac",
+    "tensor_busy_frac",
+)  # fmt: skip
+
+GPU_COST_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
+"""The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` is an index into `BOUNDS`."""
+
+BOUNDS = ("compute", "dequant", "latency", "l2", "dram", "reduction", "launch", "store")
+"""What can limit a GEMM on a GPU; see `_bound_of`."""
+_COMPUTE, _DEQUANT, _LATENCY, _L2, _DRAM, _REDUCTION, _LAUNCH, _STORE = range(len(BOUNDS))
+
+_DATA_PARALLEL, _SPLIT_K, _STREAM_K = 0, 1, 2
+_PINGPONG, _COOPERATIVE, _MULTISTAGE, _VECTOR = 0, 1, 2, 3
+_MAX_SWIZZLE = 16
+
+
+class ProblemTerms(NamedTuple):
+    """What a problem asks of the chip, whatever the config."""
+
+    G: int
+    M: int
+    K: int
+    N: int
+    a_bytes: float
+    b_bytes: float  # packed weights without scales
+    scale_bytes: float
+    c_bytes: float
+    stay_frac: float  # share of a buffer, used by the call before, that L2 still holds
+    a_read_bytes: float  # compulsory DRAM reads of A, B (with scales)
+    b_read_bytes: float
+    l2_hold_frac: float  # share of A and B that L2 can hold
+    line_waste: float  # L2 requests per line that is needed
+
+
+class ConfigCost(NamedTuple):
+    """Times in us and counts of one config; see MODEL.md."""
+
+    latency_us: float
+    prologue_us: float
+    matrix_us: float
+    dequant_us: float
+    step_wait_us: float
+    tile_overhead_us: float
+    l2_us: float
+    dram_us: float
+    store_us: float
+    reduction_us: float
+    power_us: float
+    main_us: float
+    tensor_busy_frac: float
+    dram_read_bytes: float
+    num_ctas: int
+    num_tiles: int
+    num_waves: int
+    last_wave_ctas: int
+    active_sms: int
+    raster_order: int
+    raster_swizzle: int
+
+
+@kernel
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@kernel
+def _norm4(a: float, b: float, c: float) -> float:
+    """The 4-norm: the largest of three times, and a little more where two are alike, because overlap is not perfect."""
+    a2, b2, c2 = a * a, b * b, c * c
+    result: float = np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))
+    return result
+
+
+@kernel
+def _soft_min(a: float, b: float) -> float:
+    """The smaller of two rates, and a little less where they are alike."""
+    x = (a / b) ** 2
+    result: float = a / np.sqrt(np.sqrt(1.0 + x * x))
+    return result
+
+
+@kernel
+def problem_terms(p: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
+    """Bytes of a problem, and what of them L2 keeps."""
+    a_bytes = G * M * (K * p["a_elem_bytes"])
+    b_bytes = G * N * (K * p["b_elem_bytes"])
+    scale_bytes = 0.0
+    if p["scale_bytes_per_group"] > 0.0:
+        groups = _ceil_div(K, p["group_size"]) if p["group_size"] > 0 else 1
+        scale_bytes = G * N * (groups * p["scale_bytes_per_group"])
+    c_bytes = G * M * (N * p["c_elem_bytes"])
+    footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / p["l2_hold_bytes"]
+    f2 = footprint * footprint
+    stay_frac = 1.0 / (1.0 + f2 * f2)
+    b_stay = stay_frac if p["is_l2_warm"] else 0.0
+    l2_hold_frac = min(1.0, p["l2_hold_bytes"] / (a_bytes + b_bytes + scale_bytes))
+    line_waste = 1.0
+    row_bytes = K * p["b_elem_bytes"]
+    if row_bytes % 128.0 != 0.0:
+        line_waste = 1.0 + p["c_line_waste"]
+    return ProblemTerms(
+        G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
+        (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste,
+    )  # fmt: skip
+
+
+@kernel
+def lower_bound_us(p: Any, row: Any, t: ProblemTerms) -> float:
+    """A time that no split and no raster of this row can beat: fixed parts, and the longer of tensor work and DRAM reads."""
+    tiles = t.G * _ceil_div(t.M, row["cta_m"]) * _ceil_div(t.N, row["cta_n"])
+    steps = _ceil_div(t.K, row["cta_k"])
+    matrix_us = tiles * steps * row["matrix_cycles"] / (p["num_sms"] * p["cycles_per_us"])
+    dram_us = (t.a_read_bytes + t.b_read_bytes) / p["dram_bytes_per_us"]
+    return p["launch_us"] + p["c_kernel_us"] + max(matrix_us, dram_us)  # type: ignore[no-any-return]
+
+
+@kernel
+def _wave_panels(
+    G: int, tiles_m: int, tiles_n: int, ctas: int, cta_m: int, cta_n: int, a_row: float, b_row: float
+) -> tuple[float, int, int]:
+    """DRAM bytes of all waves when nothing stays in L2 between waves, under the raster that needs least.
+
+    A raster goes along one dimension, `swizzle` tiles across. A wave of `ctas` tiles is a block of swizzle x run tiles
+    of which every row panel of A and every column panel of B is read once. Returns (bytes, raster_order, swizzle).
+    """
+    tiles = tiles_m * tiles_n
+    in_flight = min(ctas, tiles)
+    waves = max(1.0, tiles / in_flight)
+    best, best_order, best_swizzle = np.inf, 0, 1
+    for order in range(2):
+        across, along = (tiles_n, tiles_m) if order == 0 else (tiles_m, tiles_n)
+        swizzle = 1
+        while True:
+            width = min(swizzle, across)
+            run = in_flight / width
+            if run > along:  # the wave goes on in the next band
+                width = min(across, width * _ceil_div(int(run), along))
+                run = along
+            m_tiles, n_tiles = (run, width) if order == 0 else (width, run)
+            total = waves * (m_tiles * cta_m * a_row + n_tiles * cta_n * b_row)
+            if total < best:
+                best, best_order, best_swizzle = total, order, swizzle
+            if swizzle >= _MAX_SWIZZLE or swizzle >= across:
+                break
+            swizzle *= 2
+    return best * G, best_order, best_swizzle
+
+
+@kernel
+def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool) -> ConfigCost:
+    """The time of one config: MODEL.md, "Time". `split` CTAs share a tile of C; `is_stream` spreads k-steps evenly."""
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    tiles_m, tiles_n = _ceil_div(t.M, cta_m), _ceil_div(t.N, cta_n)
+    padded_m = _ceil_div(tiles_m, row["cluster_m"]) * row["cluster_m"]
+    padded_n = _ceil_div(tiles_n, row["cluster_n"]) * row["cluster_n"]
+    tiles = t.G * padded_m * padded_n
+    all_steps = _ceil_div(t.K, row["cta_k"])
+    cap = row["grid_cap"]
+    if is_stream:
+        units = min(cap, tiles * all_steps)
+        step_count = tiles * all_steps / units
+    else:
+        units = tiles * split
+        step_count = float(_ceil_div(all_steps, split))
+    ctas = min(units, cap)
+    rounds = units // ctas
+    rest = units - rounds * ctas
+    num_sms = p["num_sms"]
+    sms = min(ctas, row["sm_cap"])
+    resident = _ceil_div(ctas, sms)  # CTAs of one SM at a time
+    cycles_per_us = p["cycles_per_us"]
+
+    # traffic; a panel that a cluster shares is read from L2 once
+    a_l2 = t.a_bytes * (padded_n / row["cluster_n"])
+    b_l2 = (t.b_bytes + t.scale_bytes) * (padded_m / row["cluster_m"])
+    l2_bytes = (a_l2 + b_l2) * t.line_waste
+    compulsory = t.a_read_bytes + t.b_read_bytes
+    read_bytes = compulsory
+    order, swizzle = 0, 1
+    if t.l2_hold_frac < 1.0 and tiles_m > 1 and tiles_n > 1:
+        waves_bytes, order, swizzle = _wave_panels(
+            t.G, tiles_m, tiles_n, ctas, cta_m, cta_n, t.K * p["a_elem_bytes"], t.K * p["b_elem_bytes"]
+        )
+        if waves_bytes > compulsory:
+            read_bytes += (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
+
+    # one k-step of one CTA, in cycles of its SM
+    matrix = row["matrix_cycles"] / p["c_matrix_frac"]
+    dequant = row["dequant_cycles"] * p["c_dequant"]
+    work = max(matrix, dequant) + p["c_dequant_exposed"] * min(matrix, dequant)
+    fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
+    ingest = l2_bytes / (units * step_count) / p["sm_l2_bytes_per_cycle"]
+    busy = np.sqrt(fill * fill + ingest * ingest)
+    round_trip = (fill + ingest + p["load_latency_cycles"]) / (row["num_stages"] - 1.0)
+    schedule = row["schedule"]
+    epilogue = cta_m * min(cta_n, t.N) * row["store_elem_bytes"] / p["c_epilogue_bytes_per_cycle"]
+    if schedule == _PINGPONG:
+        lone = step_count * max(busy, round_trip, work + p["c_step_cycles"]) + p["c_tile_cycles"] + epilogue
+        shared = max(
+            step_count * max(busy, round_trip, 0.5 * (work + p["c_step_cycles"])) + p["c_pingpong_cycles"], 0.5 * lone
+        )
+        first = lone if rounds == 1 else rounds * shared
+        last = shared
+    elif schedule == _COOPERATIVE:
+        step = max(busy, round_trip, work + p["c_coop_step_cycles"])
+        lone = step_count * step + p["c_coop_tile_cycles"] + epilogue
+        first = rounds * lone
+        last = lone
+    else:
+        step = max(resident * busy, round_trip, work + p["c_step_cycles"])
+        lone = step_count * step + (p["c_tile_cycles"] + epilogue * resident)
+        first = rounds * lone
+        last_resident = _ceil_div(rest, num_sms)
+        step = max(last_resident * busy, round_trip, work + p["c_step_cycles"])
+        last = step_count * step + p["c_tile_cycles"] + epilogue * last_resident
+
+    # the waves: full ones, then what is left, each as long as its slowest resource
+    unit_dram = read_bytes / units
+    unit_l2 = l2_bytes / units
+    sm_dram = p["c_sm_dram_bytes_per_cycle"] * cycles_per_us
+    dram_rate = p["dram_bytes_per_us"]
+    first_us = first / cycles_per_us
+    first_dram = rounds * ctas * unit_dram / _soft_min(dram_rate, sms * sm_dram)
+    first_l2 = rounds * ctas * unit_l2 / p["l2_bytes_per_us"]
+    main = _norm4(first_us, first_dram, first_l2)
+    dram_us, l2_us, chip_us = first_dram, first_l2, first_us
+    if rest > 0:
+        last_us = last / cycles_per_us
+        last_dram = rest * unit_dram / _soft_min(dram_rate, min(rest, sms) * sm_dram)
+        last_l2 = rest * unit_l2 / p["l2_bytes_per_us"]
+        main += _norm4(last_us, last_dram, last_l2)
+        dram_us += last_dram
+        l2_us += last_l2
+        chip_us += last_us
+
+    # storing C, the part that nothing hides
+    written = t.c_bytes
+    reduction_us = 0.0
+    if split > 1 and not is_stream:
+        partial = t.G * t.M * (t.N * 4.0) * split
+        written = partial
+        reduction_us = p["c_reduce_us"] + (partial + t.c_bytes) / (p["l2_bytes_per_us"] * p["c_reduce_frac"])
+    elif is_stream:
+        cut = ctas * (cta_m * cta_n * 4.0)
+        reduction_us = p["c_fixup_us"] + 2.0 * cut / (p["l2_bytes_per_us"] * p["c_reduce_frac"])
+    store_us = p["c_store_exposed_frac"] * written * (
+        (1.0 - t.stay_frac) / p["dram_write_bytes_per_us"] + t.stay_frac / p["l2_bytes_per_us"]
+    )
+    main += store_us
+
+    # the tensor cores' load pulls the clock down
+    total_matrix = units * step_count * row["matrix_cycles"] / num_sms / cycles_per_us
+    tensor_busy = min(1.0, total_matrix / main)
+    slow = (cycles_per_us - p["tensor_cycles_per_us"]) * tensor_busy
+    power_us = main * tensor_busy * (slow / (cycles_per_us - slow))
+    prologue_us = p["c_kernel_us"] + p["load_latency_cycles"] / cycles_per_us
+    latency = p["launch_us"] + prologue_us + main + power_us + reduction_us
+    matrix_us = (rounds * (1 if rounds > 1 or schedule != _MULTISTAGE else resident) + (1 if rest > 0 else 0)) * (
+        step_count * row["matrix_cycles"]
+    ) / cycles_per_us
+    matrix_us = min(matrix_us, chip_us)
+    dequant_us = min(chip_us - matrix_us, max(0.0, (work - matrix) / max(work, 1e-9)) * chip_us)
+    overhead_us = (rounds + (1 if rest > 0 else 0)) * epilogue / cycles_per_us
+    overhead_us = min(chip_us - matrix_us - dequant_us, overhead_us)
+    return ConfigCost(
+        latency, prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
+        l2_us, dram_us, store_us, reduction_us, power_us, main, tensor_busy, read_bytes, ctas, tiles,
+        rounds + (1 if rest > 0 else 0), rest if rest > 0 else ctas, sms, order, swizzle,
+    )  # fmt: skip
+
+
+@kernel
+def _bound_of(p: Any, c: ConfigCost) -> int:
+    """What takes longest: fixed costs, the reduction, stores, or the slowest of the resources of the main loop."""
+    fixed = p["launch_us"] + c.prologue_us
+    chip = c.matrix_us + c.dequant_us + c.step_wait_us + c.tile_overhead_us
+    longest = max(chip, c.l2_us, c.dram_us)
+    if fixed >= max(longest, c.reduction_us, c.store_us):
+        return _LAUNCH
+    if c.reduction_us >= max(longest, c.store_us):
+        return _REDUCTION
+    if c.store_us >= longest:
+        return _STORE
+    if c.dram_us >= longest:
+        return _DRAM
+    if c.l2_us >= longest:
+        return _L2
+    if c.dequant_us > max(c.matrix_us, c.step_wait_us):
+        return _DEQUANT
+    return _COMPUTE if c.matrix_us >= 0.5 * chip else _LATENCY
+
+
+@kernel
+def fill_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, out: Any) -> None:
+    """Write the cost of one config to a record of `GPU_COST_DTYPE`; the counts of a search stay as they are."""
+    c = config_cost(p, row, t, split, is_stream)
+    out["family"] = row["family"]
+    out["cta_m"] = row["cta_m"]
+    out["cta_n"] = row["cta_n"]
+    out["cta_k"] = row["cta_k"]
+    out["cluster_m"] = row["cluster_m"]
+    out["cluster_n"] = row["cluster_n"]
+    out["num_warps"] = row["num_warps"]
+    out["num_stages"] = row["num_stages"]
+    out["schedule"] = row["schedule"]
+    out["decomposition"] = _STREAM_K if is_stream else (_SPLIT_K if split > 1 else _DATA_PARALLEL)
+    out["split_k"] = split
+    out["raster_order"] = c.raster_order
+    out["raster_swizzle"] = c.raster_swizzle
+    out["ctas_per_sm"] = row["ctas_per_sm"]
+    out["active_sms"] = c.active_sms
+    out["num_ctas"] = c.num_ctas
+    out["num_tiles"] = c.num_tiles
+    out["num_waves"] = c.num_waves
+    out["smem_bytes"] = row["smem_bytes"] * min(row["ctas_per_sm"], _ceil_div(c.num_ctas, c.active_sms))
+    out["registers"] = row["registers"]
+    extra = c.dram_read_bytes - t.a_read_bytes - t.b_read_bytes
+    both = max(1.0, t.a_bytes + t.b_bytes + t.scale_bytes)
+    scale_share = t.scale_bytes / max(1.0, t.b_bytes + t.scale_bytes)
+    b_read = t.b_read_bytes + extra * (t.b_bytes + t.scale_bytes) / both
+    a = int(t.a_read_bytes + extra * t.a_bytes / both)
+    scale = int(b_read * scale_share)
+    b = int(b_read) - scale
+    stored = int(t.c_bytes * (1.0 - t.stay_frac))
+    out["dram_a_bytes"] = a
+    out["dram_b_bytes"] = b
+    out["dram_scale_bytes"] = scale
+    out["dram_c_bytes"] = stored
+    out["dram_bytes"] = a + b + scale + stored
+    out["bound"] = _bound_of(p, c)
+    out["is_calibrated"] = p["is_calibrated"]
+    out["latency_us"] = c.latency_us
+    out["compute_us"] = c.matrix_us + c.dequant_us
+    out["launch_us"] = p["launch_us"]
+    out["prologue_us"] = c.prologue_us
+    out["matrix_us"] = c.matrix_us
+    out["dequant_us"] = c.dequant_us
+    out["step_wait_us"] = c.step_wait_us
+    out["tile_overhead_us"] = c.tile_overhead_us
+    out["l2_us"] = c.l2_us
+    out["dram_us"] = c.dram_us
+    out["store_us"] = c.store_us
+    out["reduction_us"] = c.reduction_us
+    out["power_us"] = c.power_us
+    shown = (
+        p["launch_us"] + c.prologue_us + c.matrix_us + c.dequant_us + c.step_wait_us + c.tile_overhead_us
+        + c.l2_us + c.dram_us + c.store_us + c.reduction_us + c.power_us
+    )  # fmt: skip
+    out["hidden_us"] = min(0.0, c.latency_us - shown)
+    out["last_wave_frac"] = c.last_wave_ctas / row["grid_cap"]
+    out["tensor_busy_frac"] = c.tensor_busy_frac
+
+
+@entry_point
+def evaluate_rows(p: Any, menu: Any, which: Any, splits: Any, streams: Any, sizes: Any, out_us: Any) -> None:
+    """Latency of given configs: problem i runs row which[i] of `menu`, split splits[i] times.
+
+    Shapes: p [1] of GPU_PARAMS_DTYPE; menu [rows]; which, splits, streams, out_us [num]; sizes [num, 4] of G, M, K, N.
+    """
+    for i in range(len(which)):
+        t = problem_terms(p[0], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
+        out_us[i] = config_cost(p[0], menu[which[i]], t, splits[i], streams[i] != 0).latency_us

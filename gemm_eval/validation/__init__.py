@@ -1,0 +1,6 @@
+"""Predictions of GEMM latency against timings: data sets, folds, baselines, metrics, reports, calibration.
+
+Needs pandas and scipy (``pip install 'gemm_eval[calibrate]'``); plots need matplotlib (``[plot]``). Import what you use
+from its modules: `timings` and `datasets` (measured timings), `folds`, `predictors` (what predicts), `baselines`,
+`metrics` (how wrong), `scoring` (cross-validation), `report` and `plots`.
+"""

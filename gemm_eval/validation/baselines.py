@@ -1,0 +1,125 @@
+"""Rooflines to compare a model with: from the data sheet alone, and with fitted constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.units import bytes_per_us, tflop_per_s
+from gemm_eval.validation.timings import Floats, TimingSet
+
+__all__ = ["FittedRoofline", "NaiveRoofline", "RooflineSpec", "rooflines"]
+
+_US_PER_TFLOP_PER_S = 1.0 / tflop_per_s(1.0, 1.0)  # flop in a microsecond, at 1 TFLOP/s
+
+# The fit runs over logarithms of (overhead_us, compute_frac, dram_frac, sharpness), which keeps all of them positive.
+_START = (3.0, 0.7, 0.8, 4.0)
+_LOWER = (0.1, 0.05, 0.05, 1.0)
+_UPPER = (50.0, 1.5, 1.5, 32.0)
+_LOSS_SCALE = 0.1  # relative errors beyond 10% count linearly, not squared
+
+
+class RooflineSpec(Protocol):
+    """What a roofline reads of an arch spec: published numbers only."""
+
+    @property
+    def name(self) -> str:
+        """Name of the arch."""
+
+    @property
+    def dram_gb_per_s(self) -> float:
+        """Published DRAM bandwidth, 1e9 bytes a second."""
+
+    def peak_tflop_per_s(self, dtype: DType | str | None = None) -> float:
+        """Published dense peak for inputs of `dtype`, in 1e12 FLOP/s."""
+
+
+def rooflines(arch: RooflineSpec, rows: TimingSet) -> tuple[Floats, Floats]:
+    """Return the time of each row at the published peak and at the published DRAM bandwidth, in microseconds.
+
+    The peak is that of the input type, since weights of fewer bits are multiplied in it; the bytes are compulsory ones.
+
+    Raises:
+        UnsupportedError: the arch has no peak for an input type.
+    """
+    rate = np.empty(len(rows))
+    types = rows.column("input_dtype")
+    for dtype in sorted(set(types.tolist())):
+        try:
+            rate[types == dtype] = arch.peak_tflop_per_s(dtype) * _US_PER_TFLOP_PER_S
+        except KeyError:
+            raise UnsupportedError(f"{arch.name} has no peak for {dtype} inputs") from None
+    return rows.flop / rate, rows.compulsory_bytes / bytes_per_us(arch.dram_gb_per_s)
+
+
+@dataclass(frozen=True)
+class NaiveRoofline:
+    """max(flop / published peak, compulsory bytes / published bandwidth): nothing is fitted."""
+
+    arch: RooflineSpec = field(repr=False)
+    name: str = "naive roofline"
+
+    def fit(self, _: TimingSet) -> NaiveRoofline:
+        """Return itself."""
+        return self
+
+    def predict(self, rows: TimingSet) -> Floats:
+        """Return the latency of each row, in microseconds."""
+        return np.maximum(*rooflines(self.arch, rows))
+
+
+@dataclass(frozen=True)
+class FittedRoofline:
+    """t0 + a smooth maximum of the two roofs with fitted efficiencies, the fairest roofline that there is.
+
+    The smooth maximum is the p-norm (c^p + d^p)^(1/p): the sum at p = 1, the maximum as p grows.
+
+    Attributes:
+        overhead_us: t0.
+        compute_frac, dram_frac: share of the published peak and bandwidth that is reached.
+        sharpness: p.
+    """
+
+    arch: RooflineSpec = field(repr=False)
+    name: str = "fitted roofline"
+    overhead_us: float = field(default=_START[0])
+    compute_frac: float = field(default=_START[1])
+    dram_frac: float = field(default=_START[2])
+    sharpness: float = field(default=_START[3])
+
+    def fit(self, train: TimingSet) -> FittedRoofline:
+        """Return one with the constants that fit `train` best: least squares of log errors, with a robust loss."""
+        from scipy.optimize import least_squares
+
+        compute_us, dram_us = rooflines(self.arch, train)
+        target = np.log(train.latency_us)
+
+        def errors(logs: Floats) -> Floats:
+            return np.log(_smooth_roof(compute_us, dram_us, *np.exp(logs).tolist())) - target
+
+        found = least_squares(
+            errors, np.log(_START), bounds=(np.log(_LOWER), np.log(_UPPER)), loss="soft_l1", f_scale=_LOSS_SCALE
+        )
+        overhead_us, compute_frac, dram_frac, sharpness = np.exp(found.x).tolist()
+        return replace(
+            self, overhead_us=overhead_us, compute_frac=compute_frac, dram_frac=dram_frac, sharpness=sharpness
+        )
+
+    def predict(self, rows: TimingSet) -> Floats:
+        """Return the latency of each row, in microseconds."""
+        constants = (self.overhead_us, self.compute_frac, self.dram_frac, self.sharpness)
+        return _smooth_roof(*rooflines(self.arch, rows), *constants)
+
+
+def _smooth_roof(
+    compute_us: Floats, dram_us: Floats, overhead_us: float, compute_frac: float, dram_frac: float, sharpness: float
+) -> Floats:
+    compute, dram = compute_us / compute_frac, dram_us / dram_frac
+    longer = np.maximum(compute, dram)
+    ratio = np.minimum(compute, dram) / longer
+    total: Floats = overhead_us + longer * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
+    return total

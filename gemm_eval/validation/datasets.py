@@ -1,0 +1,219 @@
+"""Reading measured timings: a table (CSV or parquet) with a ``.meta.yaml`` beside it.
+
+Committed tables lie in ``arch/measured/<gpu>/<folder>/<table>``; a set of such a table is named ``<folder>/<table>``.
+
+A table has the columns M, K, N and latency_us, and may have G (default 1), input_dtype, weight_dtype, output_dtype,
+group_size (-1: one scale a column, or dense), l2, clock, and any others. What is no column stands in the meta file:
+gpu, library, dtype (fp16, w4a16, ...) or the single types, l2, clock; and, for the reader, source, license and
+protocol. Of a table with several conditions each one is a set of its own. Two more keys of a meta file:
+
+- ``sets``: name -> {where: {column: value}, library, dtype, ...}. Each is the rows where the columns have these values;
+  rows that no set names are not read.
+- ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gemm_eval.arch._paths import data_root
+from gemm_eval.arch._yaml import read_yaml
+from gemm_eval.dtypes import parse_scheme
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.validation.extras import check_extra
+from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, TimingSet
+
+__all__ = ["calibration_path", "find_timings", "list_timings", "measured_root", "read_timings"]
+
+_SUFFIXES = (".csv", ".parquet")
+_META_SUFFIX = ".meta.yaml"
+_CONDITIONS = ("library", "l2", "clock")
+_TYPES = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
+_DTYPES: dict[str, Any] = {**dict.fromkeys((*SIZES, "group_size"), "int64"), "latency_us": "float64"}
+_LIBRARY_OF_KERNEL = {"cublas": "cublas", "cublaslt": "cublas"}  # what `gemm-eval measure` calls them
+_DEFAULTS = {"l2": "cold", "clock": "burst"}
+
+
+def measured_root(gpu: str) -> Path:
+    """Return the folder of the timings that come with the library for `gpu` (an arch name); it may not exist."""
+    return data_root() / "measured" / gpu
+
+
+def calibration_path(gpu: str, library: str) -> Path:
+    """Return where the calibration of `library` on `gpu` is committed; only a checkout or an editable install has that.
+
+    Raises:
+        InvalidOptionError: this is an installed wheel, whose files are not to be written.
+    """
+    root = data_root()
+    if root.name == "_arch_data":
+        raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
+    return root / "calibration" / gpu / f"{library}.yaml"
+
+
+def list_timings(gpu: str) -> list[TimingSet]:
+    """Read all timings that come with the library for `gpu`, by name."""
+    root = measured_root(gpu)
+    files = sorted(path for path in root.rglob("*") if path.suffix in _SUFFIXES) if root.is_dir() else []
+    return [timings for path in files for timings in read_timings(path)]
+
+
+def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[TimingSet]:
+    """Return the sets that `names` name: a file's path, or a committed set or folder such as ``aiconfigurator``.
+
+    Args:
+        gpu: arch name.
+        names: what to read; empty: all that is committed for `gpu`.
+        given: for files, as in `read_timings`.
+
+    Raises:
+        InvalidInputError: nothing of that name, or a table that cannot be read.
+    """
+    if not names:
+        return list_timings(gpu)
+    found: list[TimingSet] = []
+    for name in names:
+        if name.endswith(_SUFFIXES):
+            found += read_timings(Path(name), gpu=gpu, **given)
+            continue
+        committed = list_timings(gpu)
+        matching = [timings for timings in committed if f"{timings.name}/".startswith(f"{name.rstrip('/')}/")]
+        if not matching:
+            known = ", ".join(timings.name for timings in committed) or "none"
+            raise InvalidInputError(f"no timings named {name!r} for {gpu}; there are: {known} (or a .csv or .parquet)")
+        found += matching
+    return list({timings.name: timings for timings in found}.values())
+
+
+def read_timings(path: Path, **given: Any) -> list[TimingSet]:
+    """Read the sets of a table.
+
+    Args:
+        path: a .csv or .parquet file; its meta file lies beside it, if there is one.
+        given: gpu, library, dtype (fp16, w4a16, ...), l2, clock, source: for what neither table nor meta file says.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or something is missing or impossible in it.
+        ArchValidationError: the meta file is no readable YAML.
+    """
+    meta = {key: value for key, value in given.items() if value is not None}
+    meta_path = path.with_name(path.stem + _META_SUFFIX)
+    if meta_path.is_file():
+        meta |= read_yaml(meta_path)
+    if not isinstance(meta.get("gpu"), str):  # `gemm-eval measure` describes the device at length there
+        meta["gpu"] = _gpu_of_folder(path) or given.get("gpu") or "unknown"
+    meta.setdefault("library", _LIBRARY_OF_KERNEL.get(str(meta.get("kernel"))))
+    table = _read_table(path)
+    name = _name_of(path)
+    bands = {key: Band(**band) for key, band in _mapping(meta.get("bands", {}), path, "bands").items()}
+    sets = _mapping(meta.get("sets", {}), path, "sets")
+    if not sets:
+        return list(_split(table, meta, name, bands, path))
+    read: list[TimingSet] = []
+    for key, own in sets.items():
+        rows = _where(table, _mapping(own.get("where", {}), path, f"sets.{key}.where"), path)
+        read += _split(rows, meta | own, f"{name}/{key}", bands, path)
+    return read
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    if path.suffix not in _SUFFIXES:
+        raise InvalidInputError(f"timings must be a {' or '.join(_SUFFIXES)} file, got {path}")
+    if path.suffix == ".parquet":
+        check_extra("reading parquet", "calibrate", "pyarrow")
+    try:
+        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
+
+
+def _split(
+    table: pd.DataFrame, meta: Mapping[str, Any], name: str, bands: Mapping[str, Band], path: Path
+) -> Iterator[TimingSet]:
+    """Complete the columns from `meta` and yield one set for each condition in the table."""
+    for column in ("M", "K", "N", "latency_us"):
+        if column not in table.columns:
+            raise InvalidInputError(f"{path}: a table of timings needs the column {column}")
+    frame = table.assign(**{key: value for key, value in _types(meta).items() if key not in table.columns})
+    for column in _CONDITIONS:
+        if column not in frame.columns:
+            if meta.get(column) is None and column not in _DEFAULTS:
+                raise InvalidInputError(
+                    f"{path}: {column} must be given: a column, a key of the meta file, or --{column}"
+                )
+            frame[column] = meta.get(column, _DEFAULTS.get(column))
+    if "G" not in frame.columns:
+        frame["G"] = 1
+    missing = [column for column in _TYPES if column not in frame.columns]
+    if missing:
+        raise InvalidInputError(f"{path}: {missing[0]} must be given: a column, a key of the meta file, or --dtype")
+    frame["group_size"] = frame["group_size"].fillna(PER_COLUMN)
+    frame = _with_numbers(frame, path)
+    first = [*SIZES, *_TYPES, "latency_us"]
+    rest = [column for column in frame.columns if column not in (*first, *_CONDITIONS)]
+    groups = list(frame.groupby(list(_CONDITIONS), sort=True))
+    for key, rows in groups:
+        conditions = dict(zip(_CONDITIONS, map(str, key), strict=True))
+        yield TimingSet(
+            rows[[*first, *rest]].reset_index(drop=True),
+            name if len(groups) == 1 else f"{name}/{'-'.join(conditions.values())}",
+            gpu=str(meta["gpu"]),
+            source=str(meta.get("source", "")),
+            bands=bands,
+            **conditions,
+        )
+
+
+def _with_numbers(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    if frame["latency_us"].isna().any():
+        raise InvalidInputError(f"{path}: latency_us is missing in row {int(frame['latency_us'].isna().argmax()) + 1}")
+    try:
+        converted = frame.astype(_DTYPES)
+        if any((converted[column] != frame[column]).any() for column in (*SIZES, "group_size")):
+            raise ValueError("a fraction")
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"{path}: sizes must be integers, latency_us numbers: {error}") from None
+    return converted
+
+
+def _types(meta: Mapping[str, Any]) -> dict[str, Any]:
+    types: dict[str, Any] = {"group_size": PER_COLUMN}
+    if "dtype" in meta:
+        scheme = parse_scheme(meta["dtype"])
+        types |= {key: str(value) for key, value in zip(_TYPES, scheme[:3], strict=False)}
+        types["group_size"] = PER_COLUMN if scheme.group_size is None else scheme.group_size
+    return types | {key: meta[key] for key in _TYPES if key in meta}
+
+
+def _where(table: pd.DataFrame, wanted: Mapping[str, Any], path: Path) -> pd.DataFrame:
+    for column, value in wanted.items():
+        if column not in table.columns:
+            raise InvalidInputError(f"{path}: no column {column!r} to choose rows by; there are {list(table.columns)}")
+        table = table[table[column] == value]
+    if table.empty:
+        raise InvalidInputError(f"{path}: no row has {dict(wanted)}")
+    return table
+
+
+def _mapping(value: Any, path: Path, key: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidInputError(f"{path.with_name(path.stem + _META_SUFFIX)}: {key} must be a mapping, got {value!r}")
+    return value
+
+
+def _name_of(path: Path) -> str:
+    measured = data_root() / "measured"
+    if path.is_relative_to(measured):  # measured/<gpu>/<folder>/<table>
+        return "/".join(path.relative_to(measured).with_suffix("").parts[1:])
+    return path.stem
+
+
+def _gpu_of_folder(path: Path) -> str:
+    """Return the arch name in ``.../measured/<gpu>/...``, or nothing."""
+    parts = path.resolve().parts
+    place = len(parts) - 1 - parts[::-1].index("measured") if "measured" in parts else len(parts)
+    return parts[place + 1] if place + 2 < len(parts) else ""

@@ -1,0 +1,71 @@
+"""A runner without a GPU: a clock that its calls advance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.measure import GemmShape, OperandLayout
+from gemm_eval.measure._runner import Enqueue
+
+OVERHEAD_US = 5.0
+
+
+class FakeRunner:
+    """Every call takes `latency_us`; events and the launch of a graph cost `OVERHEAD_US` more."""
+
+    kernel, input_dtype, weight_dtype, output_dtype, gpu_name = "fake", "fp16", "fp16", "fp16", "NVIDIA H200"
+
+    def __init__(self, latency_us: float = 10.0, refused: Sequence[GemmShape] = (), pool_bytes: int = 1 << 30) -> None:
+        self.latency_us, self.refused, self.pool_bytes = latency_us, set(refused), pool_bytes
+        self.now_us = 0.0
+        self.weights_read: list[int] = []
+        self.log: list[str] = []
+
+    def allocate(self, shapes: Sequence[GemmShape], pool_bytes: int) -> None:
+        self.pool_bytes = pool_bytes
+
+    def weight_bytes(self, shape: GemmShape) -> int:
+        return 2 * shape.G * shape.K * shape.N
+
+    def bind(self, shape: GemmShape, layout: OperandLayout) -> Sequence[Enqueue]:
+        self.log.append(f"bind {tuple(shape)}")
+
+        def call(offset: int) -> None:
+            if shape in self.refused:
+                raise GemmEvalError("refused")
+            self.now_us += self.latency_us
+            self.weights_read.append(offset)
+
+        return [lambda offset=offset: call(offset) for offset in layout.weight_offsets]  # type: ignore[misc]
+
+    def check(self) -> Mapping[str, float]:
+        return {"2-D": 1e-4}
+
+    def capture(self, enqueue: Enqueue) -> Enqueue:
+        def launch() -> None:
+            self.log.append("launch")
+            enqueue()
+
+        return launch
+
+    def elapsed_us(self, enqueue: Enqueue) -> float:
+        begin = self.now_us
+        enqueue()
+        return self.now_us - begin + OVERHEAD_US
+
+    def flush_l2(self) -> None:
+        self.log.append("flush")
+
+    def mark(self, index: int) -> None:
+        self.log.append(f"mark {index}")
+
+    def idle(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def describe(self) -> dict[str, Any]:
+        return {"library": "none"}

@@ -1,0 +1,365 @@
+"""`GEMMEvaluator` on GPUs: the lines that serve every chip, the options that only GPUs take, and the command line."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gemm_eval import (
+    GemmEvalError,
+    GEMMEvaluator,
+    GemmProblem,
+    GEMMResult,
+    InvalidMappingError,
+    InvalidOptionError,
+    UnsupportedError,
+    load_arch,
+    prewarm,
+)
+from gemm_eval.evaluate import _disk
+from gemm_eval.evaluate._backend import RunOptions
+from gemm_eval.mapping import KernelConfig
+
+if importlib.util.find_spec("gemm_eval.models.gpu") is None:
+    from tests.unit import fake_gpu_model
+
+    fake_gpu_model.install()
+
+ARCH = load_arch("h100-sxm")
+SIZES = (1, 16, 4096, 12288)
+SHAPES = [(1, 1, 4096, 4096), (1, 16, 4096, 12288), (1, 300, 1024, 512), (1, 4096, 4096, 4096)]
+W4A16 = GemmProblem(*SIZES, "fp16", "int4", group_size=128)  # type: ignore[arg-type]
+BOUNDS = ("compute", "smem", "l2", "dram", "latency", "dequant", "reduction", "launch")
+SPELLED = [
+    {"library": library, "l2": l2, "clock": clock}
+    for library in ("gemm-eval", "trtllm")
+    for l2 in ("cold", "warm")
+    for clock in ("burst", "sustained")
+]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    GEMMEvaluator(ARCH, disk_cache=False).evaluate_many([(1, 1, 1, 1)])  # compiles, which stderr tells
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
+    yield
+    _disk._cache_at.cache_clear()  # closes the file
+
+
+@pytest.fixture
+def ev() -> GEMMEvaluator:
+    return GEMMEvaluator(ARCH)
+
+
+def check(r: GEMMResult) -> None:
+    assert 0 < r.latency_us < math.inf
+    assert sum(r.breakdown.values()) == pytest.approx(r.latency_us, rel=1e-9)
+    assert all(us >= 0 for name, us in r.breakdown.items() if name != "hidden_us")
+    assert sum(r.traffic.values()) == r.dram_bytes
+    assert min(r.traffic.values()) >= 0
+    assert r.bound in BOUNDS
+    assert isinstance(r.mapping, KernelConfig)
+    assert 1 <= r.active_cores <= ARCH.num_sms  # type: ignore[union-attr]
+    assert 0 < r.sram_used_bytes <= ARCH.smem_per_sm_bytes  # type: ignore[union-attr]
+    assert r.source in ("analytic", "calibrated")
+    assert r.energy_pj is None
+    assert r.num_candidates >= 1
+    json.dumps(r.to_dict(), allow_nan=False)
+
+
+# the lines of the README
+
+
+def test_documented_calls(ev: GEMMEvaluator) -> None:
+    dense = ev.evaluate(1, 4096, 4096, 4096)
+    own = ev.evaluate(*SIZES, dtype="w4a16")
+    bf16 = {"input_dtype": "bf16", "weight_dtype": "int4", "output_dtype": "bf16", "group_size": 128}
+    trtllm = ev.evaluate(*SIZES, **bf16, library="trtllm")  # type: ignore[arg-type]
+
+    for r in (dense, own, trtllm):
+        check(r)
+        assert r.is_exhaustive
+        text = r.explain()
+        assert "bound by" in text
+        assert "Waves: " in text
+        assert f"Source: {r.source}" in text
+        assert "Would help most: " in text or "No single doubling" in text
+    assert dense.options == {"library": "cublas", "l2": "cold", "clock": "burst"}
+    assert own.options == {"library": "gemm-eval", "l2": "cold", "clock": "burst"}
+    assert trtllm.options["library"] == "trtllm"
+    assert trtllm.problem.input_dtype == "bf16"
+
+
+def test_results_are_plain_values_and_survive_pickling(ev: GEMMEvaluator) -> None:
+    r = ev.evaluate_problem(W4A16, l2="warm")
+    data = r.to_dict()
+
+    assert data["options"] == {"library": "gemm-eval", "l2": "warm", "clock": "burst"}
+    assert data["mapping"]["family"] == r.mapping.family  # type: ignore[union-attr]
+    assert data["mapping"]["decomposition"] == r.mapping.decomposition.name  # type: ignore[union-attr]
+    assert pickle.loads(pickle.dumps(r)) == r
+    assert pickle.loads(pickle.dumps(ev)).evaluate_problem(W4A16, l2="warm") == r
+
+
+def test_the_same_lines_on_a_multicore_chip_and_a_gpu() -> None:
+    results = [GEMMEvaluator(name).evaluate(*SIZES, "w4a16") for name in ("demo-8core", "h100-sxm")]
+
+    assert [set(r.to_dict()) for r in results] == [set(results[0].to_dict())] * 2
+    assert results[0].options == {}
+
+
+# options
+
+
+@pytest.mark.parametrize("options", SPELLED, ids=str)
+def test_options_mean_the_same_in_every_call(options: dict[str, Any]) -> None:
+    ev, preset = GEMMEvaluator(ARCH), GEMMEvaluator(ARCH, **options)
+    r = ev.evaluate(*SIZES, "w4a16", **options)
+
+    check(r)
+    assert r.options == options
+    assert ev.evaluate_problem(W4A16, **options) == r
+    assert ev.evaluate_many([SIZES], "w4a16", **options)[0] == r
+    assert ev.evaluate_many([W4A16], **options)[0] == r
+    top = ev.top(W4A16, 3, **options)
+    assert top[0].latency_us == r.latency_us
+    assert [t.latency_us for t in top] == sorted(t.latency_us for t in top)
+    replayed = ev.evaluate_mapping(W4A16, r.mapping, **options)
+    assert replayed.latency_us == r.latency_us
+    assert not replayed.is_exhaustive
+    assert preset.evaluate(*SIZES, "w4a16") == r
+    assert preset.evaluate_problem(W4A16) == r
+    assert preset.evaluate_many([SIZES], "w4a16")[0] == r
+    assert preset.on("h100-sxm").evaluate_problem(W4A16) == r
+
+
+def test_what_a_call_says_wins_and_spelled_defaults_are_the_same_question() -> None:
+    ev = GEMMEvaluator(ARCH, l2="warm", clock="sustained", library="trtllm")
+
+    assert ev.evaluate(*SIZES, "w4a16", l2="cold").options == {
+        "library": "trtllm",
+        "l2": "cold",
+        "clock": "sustained",
+    }
+    ev = GEMMEvaluator(ARCH, disk_cache=False)
+    assert ev.evaluate(*SIZES) == ev.evaluate(*SIZES, library="cublas", l2="cold", clock="burst")
+    assert ev.cache_info().records[:2] == (1, 1)
+
+
+def test_a_library_of_the_evaluator_is_taken_where_it_has_kernels() -> None:
+    ev = GEMMEvaluator(ARCH, library="trtllm")
+
+    assert ev.evaluate(*SIZES).options["library"] == "cublas"
+    assert ev.evaluate(*SIZES, "w4a16").options["library"] == "trtllm"
+    table = ev.evaluate_many([GemmProblem(*SIZES), W4A16])
+    assert table["library"].tolist() == ["cublas", "trtllm"]
+    with pytest.raises(UnsupportedError):
+        ev.evaluate(*SIZES, library="trtllm")
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "call"),
+    [
+        (InvalidOptionError, "library must be", lambda ev: ev.evaluate(*SIZES, library="cutlass")),
+        (InvalidOptionError, "l2 must be", lambda ev: ev.evaluate(*SIZES, l2="hot")),
+        (InvalidOptionError, "l2 must be", lambda ev: ev.evaluate(*SIZES, l2=["warm"])),
+        (InvalidOptionError, "clock must be", lambda ev: ev.evaluate_problem(W4A16, clock=True)),
+        (InvalidOptionError, "clock must be", lambda ev: ev.evaluate_many([SIZES], clock="slow")),
+        (InvalidOptionError, "l2 must be", lambda ev: ev.top(W4A16, l2="hot")),
+        (InvalidOptionError, "l2 must be", lambda ev: ev.evaluate_mapping(W4A16, None, l2="hot")),
+        (InvalidOptionError, "library must be", lambda ev: GEMMEvaluator(ARCH, library="cutlass")),
+        (InvalidOptionError, "plan must be exact", lambda ev: GEMMEvaluator(ARCH, plan="balanced")),
+        (InvalidOptionError, "idle_cores must be True", lambda ev: GEMMEvaluator(ARCH, allow_idle_cores=False)),
+        (InvalidOptionError, "distinct must be", lambda ev: ev.top(W4A16, distinct="partition")),
+        (UnsupportedError, "cublas", lambda ev: ev.evaluate(*SIZES, "w4a16", library="cublas")),
+        (UnsupportedError, "library is for GPUs", lambda ev: GEMMEvaluator("demo-8core", library="cublas")),
+        (UnsupportedError, "l2 is for GPUs", lambda ev: ev.on("demo-8core").evaluate(1, 8, 8, 8, l2="cold")),
+        (UnsupportedError, "clock is for GPUs", lambda ev: ev.on("demo-8core").evaluate_many([], clock="burst")),
+        (UnsupportedError, "clock is for GPUs", lambda ev: ev.on("demo-8core").top(W4A16, clock="burst")),
+        (InvalidMappingError, "KernelConfig", lambda ev: ev.evaluate_mapping(W4A16, ((1, 1, 1, 1), (1, 1, 1), "mnk"))),
+        (InvalidMappingError, "KernelConfig", lambda ev: ev.evaluate_mapping(W4A16, None)),
+    ],
+)
+def test_refusal(ev: GEMMEvaluator, error: type[GemmEvalError], words: str, call: Any) -> None:
+    with pytest.raises(error, match=words):
+        call(ev)
+    assert ev.cache_info().records.currsize == 0
+
+
+def test_a_mapping_in_plain_words(ev: GEMMEvaluator) -> None:
+    config = ev.evaluate_problem(W4A16).mapping
+    assert isinstance(config, KernelConfig)
+    plain = tuple(getattr(value, "name", value) for value in config)
+
+    assert ev.evaluate_mapping(W4A16, plain).mapping == config  # type: ignore[arg-type]
+    for name in ("cta_m", "num_stages", "split_k"):
+        for bad in (0, -1, 1.0, True, "1"):
+            with pytest.raises(InvalidMappingError, match=f"{name} must be an integer"):
+                ev.evaluate_mapping(W4A16, config._replace(**{name: bad}))
+
+
+# tables
+
+
+def test_a_table_is_what_one_by_one_gives(ev: GEMMEvaluator) -> None:
+    table = ev.evaluate_many(SHAPES * 2, "w4a16", l2="warm")
+
+    alone = GEMMEvaluator(ARCH)
+    assert list(table) == [alone.evaluate(*shape, "w4a16", l2="warm") for shape in SHAPES] * 2
+    assert ev.evaluate_many([], "w4a16").to_dicts() == []
+    for row, data in zip(table, table.to_dicts(), strict=True):
+        mapping = {key: getattr(value, "name", value) for key, value in row.mapping._asdict().items()}
+        assert data.items() >= (mapping | dict(row.options)).items()
+        for name in ("latency_us", "bound", "dram_bytes", "sram_used_bytes", "active_cores", "energy_pj"):
+            assert data[name] == getattr(row, name)
+    assert json.loads(json.dumps(table.to_dicts(), allow_nan=False)) == table.to_dicts()
+    assert list(pickle.loads(pickle.dumps(table))) == list(table)
+
+
+def test_rows_of_a_frame_say_their_own_options(ev: GEMMEvaluator) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(SHAPES, columns=list("GMKN")).assign(
+        dtype=["fp16", "w4a16", "w4a16", None],
+        library=[None, "trtllm", np.nan, "cublas"],
+        l2=["warm", None, "cold", None],
+        scale_dtype=[None, "fp32", None, None],
+    )
+    table = ev.evaluate_many(frame, l2="warm", clock="sustained")
+
+    assert table["library"].tolist() == ["cublas", "trtllm", "gemm-eval", "cublas"]
+    assert table["l2"].tolist() == ["warm", "warm", "cold", "warm"]
+    assert table["clock"].tolist() == ["sustained"] * 4
+    assert table["scale_dtype"].tolist() == [None, "fp32", "fp16", None]
+    assert list(GEMMEvaluator(ARCH).evaluate_many(table.to_pandas())) == list(table)
+    with pytest.raises(InvalidOptionError, match="problem 2: l2 must be"):
+        ev.evaluate_many(frame.assign(l2=["cold", "warm", "hot", None]))
+
+
+# disk
+
+
+def test_costs_on_disk_are_kept_by_options(ev: GEMMEvaluator) -> None:
+    tables = [ev.evaluate_many([*SHAPES, W4A16], dtype="w4a16", **options) for options in SPELLED]
+    num = len(SHAPES)  # W4A16 is one of them
+    assert [ev.save_to_disk(table) for table in tables] == [num] * len(SPELLED)
+
+    later = GEMMEvaluator(ARCH, l2="warm")  # defaults of an evaluator do not matter to what is stored
+    for table, options in zip(tables, SPELLED, strict=True):
+        assert list(later.evaluate_many(SHAPES, "w4a16", **options)) == list(table)[:-1]
+    assert later.cache_info().records.misses == 0
+    for other in ("h100-pcie", ARCH.with_(l2_bytes=1 << 20), "demo-8core"):
+        stranger = GEMMEvaluator(other)  # type: ignore[arg-type]
+        stranger.evaluate(1, 8, 8, 8)
+        assert stranger.cache_info().records.currsize == 1
+    renamed = GEMMEvaluator(ARCH.with_(name="mine", title="another"))
+    assert renamed.evaluate(*SIZES, "w4a16").latency_us == tables[0]["latency_us"][1]
+    assert renamed.cache_info().records.misses == 0
+
+
+@pytest.mark.parametrize("field", ["latency_us", "active_sms", "bound", "family", "smem_bytes"])
+@pytest.mark.parametrize("value", [-1, 99_999_999, None, "1"])
+def test_an_entry_that_makes_no_sense_is_not_believed(ev: GEMMEvaluator, field: str, value: Any) -> None:
+    if value == 99_999_999 and field in ("latency_us", "smem_bytes"):
+        pytest.skip("may be true")
+    ev.save_to_disk(ev.evaluate_many([SIZES]))
+    store = ev._costs.store()
+    ((key, text),) = store._cache.load_all()
+    entry = json.loads(text)
+    place = (ev.backend.record_dtype.names or ()).index(field)
+    entry["cost"][place] = float(value) if field == "latency_us" and isinstance(value, int) else value
+    store._cache.put_many({key: json.dumps(entry)})
+
+    with pytest.warns(RuntimeWarning, match="skipped 1 entries"):
+        assert GEMMEvaluator(ARCH).evaluate(*SIZES) == ev.evaluate(*SIZES)
+
+
+def test_prewarming_a_model() -> None:
+    ranges: dict[str, Any] = {"batch_sizes": [1, 4], "seq_lens": [64], "dtypes": ["w4a16"]}
+    report = prewarm(GEMMEvaluator(ARCH, library="trtllm", l2="warm"), "llama-3-8b", **ranges)
+    assert report.num_stored == report.num_unique == report.num_hits_after > 5
+
+    again = prewarm(GEMMEvaluator(ARCH, library="trtllm", l2="warm"), "llama-3-8b", **ranges)
+    assert again.num_known == again.num_unique
+    assert prewarm(GEMMEvaluator(ARCH, library="trtllm"), "llama-3-8b", **ranges).num_known == 0
+
+
+def test_words_about_an_evaluator() -> None:
+    assert repr(GEMMEvaluator(ARCH)) == "GEMMEvaluator('h100-sxm')"
+    assert repr(GEMMEvaluator(ARCH, l2="warm")) == "GEMMEvaluator('h100-sxm', l2='warm')"
+    assert RunOptions(l2="warm").over(RunOptions("cublas", "cold")) == RunOptions("cublas", "warm")
+
+
+# the command line
+
+
+def run(*words: str, columns: int = 100) -> Any:
+    from gemm_eval.cli._app import app
+
+    env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
+    result = CliRunner().invoke(app, list(words), env=env)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+WORDS = ("--arch", "h100-sxm", *map(str, SIZES))
+OPTIONS = ("--dtype", "w4a16", "--library", "trtllm", "--l2", "warm", "--clock", "sustained")
+
+
+def test_evaluate_and_top_print_what_the_library_says(ev: GEMMEvaluator) -> None:
+    options = {"library": "trtllm", "l2": "warm", "clock": "sustained"}
+    best = ev.evaluate(*SIZES, "w4a16", **options)  # type: ignore[arg-type]
+    as_json = json.loads(json.dumps(best.to_dict()))
+
+    assert json.loads(run("evaluate", *WORDS, *OPTIONS, "--json").stdout) == {"results": [as_json]}
+    top = json.loads(run("top", *WORDS, *OPTIONS, "--json", "-k", "3").stdout)["results"]
+    assert top == [json.loads(json.dumps(r.to_dict())) for r in ev.top(W4A16, 3, **options)]  # type: ignore[arg-type]
+    for width in (60, 80, 200):
+        text = run("evaluate", *WORDS, *OPTIONS, columns=width).stdout
+        assert "trtllm" in text
+        assert "".join(best.explain().split()) in "".join(text.split())
+        listed = run("top", *WORDS, *OPTIONS, "-k", "3", columns=width)
+        assert listed.exit_code == 0
+        assert "differences are" in " ".join(listed.stdout.split())
+
+
+def test_a_printed_mapping_can_be_replayed(ev: GEMMEvaluator) -> None:
+    text = run("evaluate", *WORDS, "--no-explain", columns=200).stdout
+    (line,) = [line for line in text.splitlines() if line.startswith("--mapping")]
+
+    (replayed,) = json.loads(run("evaluate", *WORDS, "--mapping", line.split()[1], "--json").stdout)["results"]
+
+    assert replayed["latency_us"] == ev.evaluate(*SIZES).latency_us
+    spaced = " / ".join(line.split()[1].split("/"))
+    assert json.loads(run("evaluate", *WORDS, "--mapping", spaced, "--json").stdout)["results"] == [replayed]
+    refused = run("evaluate", *WORDS, "--mapping", "1,4,2,1/256,512,144/mnk")
+    assert (refused.exit_code, refused.stderr[:32]) == (2, "error: --mapping must be FAMILY ")
+
+
+def test_a_gpu_beside_a_multicore_chip() -> None:
+    text = run("evaluate", "--arch", "demo-8core", *WORDS, "--no-explain", columns=200).stdout
+
+    for label in ("partition of G M N K", "CTA m x n x k", "active cores", "active SMs"):
+        (line,) = [line for line in text.splitlines() if line.startswith(label)]
+        assert "-" in line.split()
+    assert run("evaluate", "--arch", "demo-8core", *WORDS, "--l2", "warm").exit_code == 3
+
+
+def test_models_take_the_options_of_gpus() -> None:
+    words = ("llama-3-8b", "--arch", "h100-sxm", "--seq-len", "64", *OPTIONS)
+    document = json.loads(run("model", *words, "--phase", "decode", "--json").stdout)
+
+    libraries = {row["name"]: row["result"]["options"]["library"] for row in document["phases"]["decode"]}
+    assert libraries["qkv_proj"] == "trtllm"
+    assert libraries["attn_score"] == "cublas"
+    assert run("prewarm", *words).stdout.startswith("llama-3-8b: ")
+    assert run("model", *words[:-1], "slow").exit_code == 2

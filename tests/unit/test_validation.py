@@ -1,0 +1,293 @@
+"""Validation: metrics against numbers worked out by hand, folds, baselines that recover what was planted."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
+from gemm_eval.validation import nvidia_heuristics
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, rooflines
+from gemm_eval.validation.extras import check_extra
+from gemm_eval.validation.folds import assign_folds
+from gemm_eval.validation.metrics import REGIMES, group_rows, measure_errors
+from gemm_eval.validation.nvidia_heuristics import NvidiaHeuristics
+from gemm_eval.validation.scoring import cross_validate, make_baselines, score, worst_pairs
+from gemm_eval.validation.timings import Band, Floats, TimingSet
+
+H200 = load_arch("h200-sxm", GpuSpec)
+PAIRS = [(n, k) for n in (128, 1024, 4096, 16384) for k in (256, 2048, 8192)]
+ROWS = (1, 16, 17, 160, 256, 257, 4096)
+FOLDS_OF_SEED_0 = [2, 0, 3, 4, 4, 2, 3, 1, 1, 0, 0, 1]
+
+
+def make_timings(rows: Any = ROWS, pairs: Any = PAIRS, latency_us: Any = 1.0, **changes: Any) -> TimingSet:
+    sizes = [(1, m, k, n) for n, k in pairs for m in rows]
+    frame = pd.DataFrame(sizes, columns=["G", "M", "K", "N"]).assign(
+        input_dtype="fp16", weight_dtype="fp16", output_dtype="fp16", group_size=-1, latency_us=latency_us
+    )
+    settings: dict[str, Any] = {"name": "t", "gpu": "h200-sxm", "library": "cublas"}
+    columns = {key: changes.pop(key) for key in list(changes) if key in frame}
+    return TimingSet(frame.assign(**columns), **(settings | changes))
+
+
+def with_latency(timings: TimingSet, latency_us: Floats) -> TimingSet:
+    return TimingSet(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
+
+
+@dataclass(frozen=True)
+class MeanOfTrain:
+    """Predicts the mean of the rows that it was fitted on, and remembers nothing else."""
+
+    mean_us: float = 1.0
+    name: str = "mean"
+
+    def fit(self, train: TimingSet) -> MeanOfTrain:
+        return MeanOfTrain(float(train.latency_us.mean()))
+
+    def predict(self, rows: TimingSet) -> Floats:
+        return np.full(len(rows), self.mean_us)
+
+
+def test_errors_by_hand() -> None:
+    measured = np.array([10.0, 20.0, 40.0, 80.0, 100.0])
+    predicted = np.array([11.0, 18.0, 40.0, 120.0, 110.0])  # errors +10%, -10%, 0, +50%, +10%
+    errors = measure_errors(measured, predicted)
+
+    assert errors.num == 5
+    assert errors.mape_frac == pytest.approx(0.16)
+    assert errors.median_frac == pytest.approx(0.10)
+    assert errors.p90_frac == pytest.approx(0.10 + 0.6 * 0.40)  # 0.9 x 4 = 3.6 between the 4th and the 5th
+    assert errors.bias_frac == pytest.approx(0.12)
+    assert errors.kendall_tau == pytest.approx((9 - 1) / 10)  # of 10 pairs only (80, 100) is in the wrong order
+
+
+def test_tau_counts_ties_as_tau_b() -> None:
+    errors = measure_errors(np.array([1.0, 2.0, 3.0]), np.array([5.0, 5.0, 6.0]))
+
+    assert errors.kendall_tau == pytest.approx(2 / np.sqrt(3 * 2))  # 2 concordant, 1 tie of the predictions
+
+
+@pytest.mark.parametrize("predicted", [[5.0, 5.0], [5.0]])
+def test_tau_is_none_where_nothing_is_ordered(predicted: list[float]) -> None:
+    assert measure_errors(np.arange(1.0, len(predicted) + 1), np.array(predicted)).kendall_tau is None
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+def test_impossible_predictions_are_refused(bad: float) -> None:
+    with pytest.raises(InvalidInputError, match=r"predicted latencies must be positive, got .* \(row 2\)"):
+        measure_errors(np.array([1.0, 2.0]), np.array([1.0, bad]))
+
+
+def test_lengths_must_agree() -> None:
+    with pytest.raises(InvalidInputError, match="equally many"):
+        measure_errors(np.array([1.0, 2.0]), np.array([1.0]))
+    with pytest.raises(InvalidInputError, match="at least one"):
+        measure_errors(np.array([]), np.array([]))
+
+
+def test_regimes_cover_every_row_once() -> None:
+    timings = make_timings()
+    groups = dict(group_rows(timings))
+
+    assert list(groups) == ["decode", "mid", "prefill", "all"]
+    assert sum(groups[regime.name].astype(int) for regime in REGIMES[:-1]).tolist() == [1] * len(timings)
+    assert set(timings.column("M")[groups["decode"]]) == {1, 16}
+    assert set(timings.column("M")[groups["mid"]]) == {17, 160, 256}
+    assert set(timings.column("M")[groups["prefill"]]) == {257, 4096}
+
+
+def test_bands_stand_apart() -> None:
+    timings = make_timings(bands={"rough": Band(160, 256, "noise")})
+    groups = dict(group_rows(timings))
+
+    assert set(timings.column("M")[groups["rough"]]) == {160, 256}
+    assert set(timings.column("M")[groups["mid"]]) == {17}
+    assert not (groups["all"] & groups["rough"]).any()
+    assert (groups["all"] | groups["rough"]).all()
+
+
+def test_pairs_are_on_one_side_only() -> None:
+    timings = make_timings()
+    folds = assign_folds(timings)
+    pairs = timings.frame.groupby(["N", "K"]).ngroup().to_numpy()
+
+    assert set(folds) == set(range(5))
+    assert all(len(set(folds[pairs == pair])) == 1 for pair in set(pairs))
+    sizes = np.bincount(folds) // len(ROWS)
+    assert sizes.max() - sizes.min() <= 1
+
+
+def test_folds_depend_on_pairs_and_seed_only() -> None:
+    timings = make_timings()
+    order = np.random.default_rng(1).permutation(len(timings))
+    shuffled = TimingSet(timings.frame.iloc[order].reset_index(drop=True), "s", "h200-sxm", "cublas")
+
+    assert (assign_folds(shuffled) == assign_folds(timings)[order]).all()
+    assert (assign_folds(timings, seed=1) != assign_folds(timings)).any()
+    # the same on every machine: a hash of text, not Python's own
+    assert assign_folds(make_timings(rows=(1,)), seed=0).tolist() == FOLDS_OF_SEED_0
+
+
+@pytest.mark.parametrize("num_folds", [1, len(PAIRS) + 1])
+def test_number_of_folds_has_limits(num_folds: int) -> None:
+    with pytest.raises(InvalidOptionError, match=f"2..{len(PAIRS)}"):
+        assign_folds(make_timings(), num_folds)
+
+
+def test_no_row_is_predicted_by_a_fit_on_its_pair() -> None:
+    timings = make_timings(rows=(1, 2), pairs=[(64, 64), (64, 128)], latency_us=[1.0, 3.0, 10.0, 30.0])
+
+    assert cross_validate(MeanOfTrain(), timings, num_folds=2).tolist() == [20.0, 20.0, 2.0, 2.0]
+
+
+def test_bands_are_predicted_but_not_fitted_on() -> None:
+    latency_us = [1.0, 1000.0, 2.0, 1000.0]
+    bands = {"rough": Band(160, 384, "noise")}
+    timings = make_timings(rows=(1, 200), pairs=[(64, 64), (64, 128)], latency_us=latency_us, bands=bands)
+
+    assert cross_validate(MeanOfTrain(), timings, num_folds=2).tolist() == [2.0, 2.0, 1.0, 1.0]
+
+
+def test_without_refit_the_predictor_stays_as_it_is() -> None:
+    scored = score(MeanOfTrain(mean_us=7.0), make_timings(), num_folds=0)
+
+    assert set(scored.predicted_us) == {7.0}
+    assert scored.num_folds == 0
+
+
+def test_worst_pairs_come_first() -> None:
+    timings = make_timings(rows=(1, 2), pairs=[(64, 64), (64, 128), (128, 64)], latency_us=[7, 7, 3.5, 14, 7, 10])
+    table = worst_pairs(score(MeanOfTrain(mean_us=7.0), timings, num_folds=0), num=2)
+
+    assert table[["N", "K"]].to_numpy().tolist() == [[64, 128], [128, 64]]
+    assert table.loc[0, "mape_frac"] == pytest.approx((1.0 + 0.5) / 2)
+    assert table.loc[0, "bias_frac"] == pytest.approx((1.0 - 0.5) / 2)
+    assert (table.loc[0, "worst_M"], table.loc[0, "worst_frac"]) == (1, 1.0)
+
+
+def test_work_of_a_row() -> None:
+    timings = make_timings(rows=(3,), pairs=[(8, 100)], G=2)
+
+    assert timings.flop.tolist() == [2 * 2 * 3 * 8 * 100]
+    assert timings.compulsory_bytes.tolist() == [2 * 2 * (3 * 100 + 100 * 8 + 3 * 8)]
+
+
+@pytest.mark.parametrize(("group_size", "num_scales"), [(-1, 8), (32, 4 * 8), (64, 2 * 8)])
+def test_bytes_of_quantized_weights(group_size: int, num_scales: int) -> None:
+    timings = make_timings(rows=(3,), pairs=[(8, 100)], weight_dtype="int4", group_size=group_size)
+
+    assert timings.compulsory_bytes.tolist() == [2 * 3 * 100 + 100 * 8 / 2 + 2 * num_scales + 2 * 3 * 8]
+    assert timings.problems()[0].group_size == (None if group_size == -1 else group_size)
+
+
+def test_naive_roofline_is_the_data_sheet() -> None:
+    timings = make_timings(rows=(1, 8192), pairs=[(8192, 8192)])
+    latency_us = NaiveRoofline(H200).predict(timings)
+
+    assert latency_us[0] == pytest.approx(2 * (8192 * 8192 + 2 * 8192) / 4.8e6)
+    assert latency_us[1] == pytest.approx(2 * 8192**3 / 989.43e6, rel=1e-5)
+
+
+def test_fitted_roofline_recovers_what_was_planted() -> None:
+    timings = make_timings()
+    planted = FittedRoofline(H200, overhead_us=2.5, compute_frac=0.66, dram_frac=0.85, sharpness=3.0)
+    exact = with_latency(timings, planted.predict(timings))
+    exact.frame.loc[::10, "latency_us"] *= 3.0  # one row in ten is an outlier: the loss is robust
+
+    fitted = FittedRoofline(H200).fit(exact)
+    assert fitted.overhead_us == pytest.approx(2.5, rel=0.05)
+    assert fitted.compute_frac == pytest.approx(0.66, rel=0.05)
+    assert fitted.dram_frac == pytest.approx(0.85, rel=0.05)
+
+
+def test_smooth_roof_lies_between_maximum_and_sum() -> None:
+    timings = make_timings()
+    compute_us, dram_us = rooflines(H200, timings)
+    roof = FittedRoofline(H200, overhead_us=0.0, compute_frac=1.0, dram_frac=1.0, sharpness=2.0).predict(timings)
+
+    assert roof == pytest.approx(np.hypot(compute_us, dram_us))
+
+
+def test_roofline_without_a_peak() -> None:
+    with pytest.raises(UnsupportedError, match="h200-sxm has no peak for fp32"):
+        NaiveRoofline(H200).predict(make_timings(input_dtype="fp32", weight_dtype="fp32"))
+
+
+@pytest.fixture
+def fake_library(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """A stand-in for the C++ library, which answers 10 us and 2 us a million MACs, and notes what it was asked."""
+    asked: list[tuple[Any, ...]] = []
+
+    class Interface:
+        def __init__(self, **settings: Any) -> None:
+            asked.append((settings["backend"], settings["gpu"]))
+
+        def makeNvMatmulHeuristicsProblem(self, *sizes: int) -> tuple[int, ...]:  # noqa: N802
+            return sizes
+
+        def get(self, problem: tuple[int, ...], count: int, precision: str) -> list[dict[str, float]]:
+            asked.append((*problem, precision))
+            best_s = 1e-5 + 2e-12 * problem[0] * problem[1] * problem[2]
+            return [{"runtime": 2 * best_s}, {"runtime": best_s}][:count]
+
+    module: Any = ModuleType("nvMatmulHeuristics")
+    module.NvMatmulHeuristicsTarget = SimpleNamespace(CUTLASS3="c3", CUTLASS="c2")
+    module.NvMatmulHeuristicsMatmulLayout = {"NT_ROW_MAJOR": "nt"}
+    module.NvMatmulHeuristicsFlags = SimpleNamespace(PERF_MODEL_BASED_AUTO_TUNING=8)
+    module.NvMatmulHeuristicsNvidiaGpu = {"H200_SXM": 9003, "A100_SXM_80GB": 8000}
+    module.NvMatmulHeuristicsInterfaceEx = Interface
+    monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", module)
+    monkeypatch.setattr(nvidia_heuristics, "has_package", lambda _: True)
+    monkeypatch.setattr(nvidia_heuristics, "check_extra", lambda *_: None)
+    monkeypatch.setattr(nvidia_heuristics, "_libraries", {})
+    return asked
+
+
+def test_nvidia_heuristics_take_the_best_kernel(fake_library: list[tuple[Any, ...]]) -> None:
+    timings = make_timings(rows=(16,), pairs=[(1024, 2048)], G=3)
+    heuristics = NvidiaHeuristics("h200-sxm")
+
+    assert heuristics.predict(timings) == pytest.approx([10 + 2e-6 * 16 * 1024 * 2048])
+    assert heuristics.predict(timings) == pytest.approx([10 + 2e-6 * 16 * 1024 * 2048])
+    assert fake_library == [("c3", 9003), (16, 1024, 2048, "nt", 3, "HSH")]  # M, N, K; asked once
+    NvidiaHeuristics("a100-sxm-80gb").predict(make_timings(input_dtype="bf16", weight_dtype="bf16"))
+    assert fake_library[2] == ("c2", 8000)
+    assert fake_library[3][-1] == "TST"
+
+
+@pytest.mark.usefixtures("fake_library")
+def test_nvidia_heuristics_refit_is_affine() -> None:
+    timings = make_timings()
+    raw = NvidiaHeuristics("h200-sxm")
+    measured = with_latency(timings, -6.0 + 0.7 * raw.predict(timings))
+    refit = NvidiaHeuristics("h200-sxm", is_refit=True).fit(measured)
+
+    assert raw.fit(measured) is raw
+    assert (refit.offset_us, refit.scale) == pytest.approx((-6.0, 0.7), rel=1e-3)
+
+
+@pytest.mark.usefixtures("fake_library")
+def test_baselines_are_those_that_can_answer() -> None:
+    names = [baseline.name for baseline in make_baselines(H200, make_timings())]
+    assert names == ["naive roofline", "fitted roofline", "nvMatmulHeuristics", "nvMatmulHeuristics refit"]
+
+    quantized = make_timings(weight_dtype="int4")
+    assert [baseline.name for baseline in make_baselines(H200, quantized)] == names[:2]
+
+
+def test_nvidia_heuristics_know_their_gpus() -> None:
+    with pytest.raises(UnsupportedError, match="no gtx-1080; it has a100"):
+        NvidiaHeuristics("gtx-1080")
+
+
+def test_missing_extra_names_the_command() -> None:
+    with pytest.raises(GemmEvalError, match=r"plotting needs no_such_package: pip install 'gemm_eval\[plot\]'"):
+        check_extra("plotting", "plot", "json", "no_such_package")

@@ -1,0 +1,260 @@
+"""What is printed, written and drawn of scores, and the commands `validate` and `calibrate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.cli._app import app
+from gemm_eval.validation import extras, predictors
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
+from gemm_eval.validation.plots import (
+    plot_error_by_rows,
+    plot_latency_curves,
+    plot_predicted,
+    problems_over_rows,
+    save_figure,
+)
+from gemm_eval.validation.report import errors_frame, errors_table, report_document, worst_table
+from gemm_eval.validation.scoring import Score, score
+from gemm_eval.validation.timings import Floats, TimingSet
+
+H200 = load_arch("h200-sxm", GpuSpec)
+TABLE = "M,K,N,latency_us\n" + "".join(
+    f"{m},{k},64,{2 + m * k * 1e-5}\n" for k in (64, 128, 256) for m in (1, 16, 64, 512)
+)
+GIVEN = ("--library", "cublas", "--dtype", "fp16")
+
+
+class Half:
+    """Predicts half of what was measured: every error is -50%."""
+
+    name = "half"
+
+    def fit(self, train: TimingSet) -> Half:
+        return self
+
+    def predict(self, rows: TimingSet) -> Floats:
+        return rows.latency_us / 2
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.csv"
+    path.write_text(TABLE)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No GPU model and no nvMatmulHeuristics, whatever is installed: their own tests are elsewhere."""
+    monkeypatch.setattr(predictors, "_fit_module", lambda: None)
+    monkeypatch.setattr("gemm_eval.validation.scoring.is_available", lambda _: False)
+
+
+@pytest.fixture
+def timings(table: Path) -> TimingSet:
+    from gemm_eval.validation.datasets import read_timings
+
+    (timings,) = read_timings(table, gpu="h200-sxm", library="cublas", dtype="fp16")
+    return timings
+
+
+@pytest.fixture
+def scores(timings: TimingSet) -> list[Score]:
+    return [score(Half(), timings, 3), score(NaiveRoofline(H200), timings, 0)]
+
+
+def shown(renderable: Any) -> str:
+    console = Console(width=200, no_color=True)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def run(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "TERM": "dumb"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_table_has_each_predictor_in_each_regime(scores: list[Score]) -> None:
+    text = shown(errors_table(scores))
+    rows = rows_of(text)
+
+    assert "mine: 12 GEMMs, 3 (N, K) pairs, cublas on h200-sxm, cold L2, burst clock" in text
+    assert ["decode", "half", "3-fold", "6", "50.0%", "50.0%", "50.0%", "-50.0%", "1.000"] in rows
+    assert ["prefill", "half", "3-fold", "3", "50.0%", "50.0%", "50.0%", "-50.0%", "1.000"] in rows
+    assert sum(row[:3] == ["naive", "roofline", "as"] for row in rows) == 4
+
+
+def test_table_of_some_regimes(scores: list[Score]) -> None:
+    text = shown(errors_table(scores, ["all"]))
+
+    assert "all" in text
+    assert "decode" not in text
+
+
+def test_worst_table(scores: list[Score]) -> None:
+    assert ["64", "64", "4", "50.0%", "-50.0%", "1", "-50.0%"] in rows_of(shown(worst_table(scores[0])))
+
+
+def test_frame_and_document_say_the_same(scores: list[Score]) -> None:
+    frame = errors_frame(scores)
+    document = report_document(scores, num_worst=1)
+
+    assert len(frame) == 2 * 4
+    (of_set,) = document["sets"]
+    assert of_set["content_hash"] == scores[0].timings.content_hash
+    for predictor in of_set["predictors"]:
+        assert len(predictor["worst_pairs"]) == 1
+        for group, errors in predictor["errors"].items():
+            row = frame[(frame["predictor"] == predictor["name"]) & (frame["group"] == group)].iloc[0]
+            assert {key: row[key] for key in errors} == errors
+    json.dumps(document, allow_nan=False)
+
+
+def test_plots_have_labels_and_units(scores: list[Score], timings: TimingSet, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    curves = plot_latency_curves(FittedRoofline(H200), timings, [(64, 128), (1, 1)])
+    labels = {
+        figure: (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel())
+        for figure in (plot_predicted(scores[0]), plot_error_by_rows(scores[0]), curves)
+    }
+
+    assert list(labels.values()) == [
+        ("measured latency (us)", "predicted latency (us)"),
+        ("M (rows of A and C)", "predicted / measured - 1 (%)"),
+        ("M (rows of A and C)", "latency (us)"),
+    ]
+    assert [text.get_text() for text in curves.axes[0].get_legend().get_texts()] == ["N=64 K=128"]
+    for place, figure in enumerate(labels):
+        save_figure(figure, tmp_path / "new" / f"{place}.png")
+    assert all(path.stat().st_size > 1000 for path in (tmp_path / "new").iterdir())
+
+
+def test_curves_meet_every_step(timings: TimingSet) -> None:
+    M = problems_over_rows(timings, step=8).column("M")
+
+    assert (M[0], M[-1]) == (1, 512)
+    assert {128, 129, 256, 257, 384, 385} <= set(M.tolist())
+    assert (np.diff(M) > 0).all()
+
+
+def test_validate_prints_a_table(table: Path) -> None:
+    rows = rows_of(run("validate", "--data", str(table), *GIVEN, "--worst", "1"))
+
+    assert ["all", "naive", "roofline", "3-fold", "12"] in [row[:5] for row in rows]
+    assert ["fitted", "roofline", "3-fold", "12"] in [row[:4] for row in rows]
+
+
+def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None:
+    csv, plots = tmp_path / "errors.csv", tmp_path / "plots"
+    words = ("validate", "--data", str(table), *GIVEN, "--json", "--csv", str(csv), "--plots", str(plots))
+    document = json.loads(run(*words))
+
+    assert document["arch"] == "h200-sxm"
+    assert [predictor["name"] for predictor in document["sets"][0]["predictors"]] == [
+        "naive roofline",
+        "fitted roofline",
+    ]
+    assert set(pd.read_csv(csv)["group"]) == {"decode", "mid", "prefill", "all"}
+    assert len(list(plots.glob("mine-*.png"))) == 2 * 3
+
+
+class FakeFit:
+    """A stand-in for the module that fits the GPU model."""
+
+    asked: SimpleNamespace
+
+    @classmethod
+    def model_predictor(cls, arch: GpuSpec, library: str) -> Half:
+        return Half()
+
+    @classmethod
+    def calibrate(cls, arch: GpuSpec, library: str, sets: list[TimingSet], **rest: Any) -> Any:
+        cls.asked = SimpleNamespace(arch=arch.name, library=library, sets=sets, rest=rest)
+        return SimpleNamespace(to_yaml=lambda: "fitted: 1\n", summary=lambda: "MAPE 1%")
+
+
+@pytest.fixture
+def fit(monkeypatch: pytest.MonkeyPatch) -> type[FakeFit]:
+    monkeypatch.setattr(predictors, "_fit_module", lambda: FakeFit)
+    return FakeFit
+
+
+@pytest.mark.parametrize(("word", "shown_as"), [("--fit", ["3-fold"]), ("--no-fit", ["as", "it", "is"])])
+@pytest.mark.usefixtures("fit")
+def test_the_model_comes_first(table: Path, word: str, shown_as: list[str]) -> None:
+    rows = rows_of(run("validate", "--data", str(table), *GIVEN, word, "--regime", "all"))
+
+    assert ["all", "half", *shown_as, "12", "50.0%"] in [row[: len(shown_as) + 4] for row in rows]
+    assert ["naive", "roofline", "3-fold"] in [row[:3] for row in rows]
+
+
+def test_calibrate_writes_what_was_fitted(fit: type[FakeFit], tmp_path: Path) -> None:
+    out = tmp_path / "new" / "trtllm.yaml"
+    words = ("--arch", "h200-sxm", "--family", "trtllm", "--data", "aiconfigurator/int4_wo", "--out", str(out))
+    text = run("calibrate", *words, "--max-evaluations", "7")
+
+    assert out.read_text() == "fitted: 1\n"
+    assert "MAPE 1%" in text
+    assert (fit.asked.arch, fit.asked.library) == ("h200-sxm", "trtllm")
+    assert fit.asked.rest == {"seed": 0, "max_evaluations": 7}
+    assert len(fit.asked.sets[0]) == 1974 - 376  # without the rough band
+
+
+@pytest.mark.usefixtures("fit")
+def test_calibrate_refuses_data_of_another_library(tmp_path: Path) -> None:
+    words = (
+        "--arch",
+        "h200-sxm",
+        "--family",
+        "trtllm",
+        "--data",
+        "aiconfigurator/float16",
+        "--out",
+        str(tmp_path / "x"),
+    )
+    assert "must be timings of trtllm on h200-sxm, got aiconfigurator/float16" in run("calibrate", *words, code=2)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("validate", "--arch", "sg2260"), 2, "type must be gpu"),
+        (("validate", "--data", "nix"), 2, "no timings named 'nix'"),
+        (("validate", "--data", "none.csv"), 2, "cannot read timings from none.csv"),
+        (("validate", "--arch", "l4"), 2, "no timings of l4 are committed"),
+        (
+            ("calibrate", "--arch", "h200-sxm", "--family", "cublas", "--data", "engines"),
+            3,
+            "no GPU model to calibrate",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said(words: tuple[str, ...], code: int, message: str) -> None:
+    assert message in run(*words, code=code)
+
+
+@pytest.mark.parametrize("command", ["validate", "calibrate"])
+def test_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.setattr(extras, "has_package", lambda package: package != "scipy")
+    words = ("--arch", "h200-sxm") if command == "validate" else ("--arch", "a", "--family", "b", "--data", "c")
+    assert f"gemm-eval {command} needs scipy: pip install 'gemm_eval[calibrate]'" in run(command, *words, code=2)
