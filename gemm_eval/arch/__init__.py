@@ -5,6 +5,8 @@ from gemm_eval.arch._common import Provenance, ProvenanceKind, Published
 from gemm_eval.arch._gpu import ClockState, GpuSpec
 from gemm_eval.arch._loader import ArchSpec, list_archs, load_arch
 from gemm_eval.arch._multicore import MulticoreSpec
+from gemm_eval.arch._paths import data_root
+from gemm_eval.arch._yaml import read_yaml
 
 __all__ = [
     "ArchSpec",
@@ -16,6 +18,8 @@ __all__ = [
     "ProvenanceKind",
     "Published",
     "check_arch",
+    "data_root",
     "list_archs",
     "load_arch",
+    "read_yaml",
 ]

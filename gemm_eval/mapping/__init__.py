@@ -1,6 +1,6 @@
 """The space of mappings: what a search chooses from and what a user may replay."""
 
-from gemm_eval.mapping._gpu import Decomposition, KernelConfig, RasterOrder
+from gemm_eval.mapping._gpu import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.mapping._multicore import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "MulticoreMapping",
     "Partition",
     "RasterOrder",
+    "Schedule",
     "Tile",
     "enumerate_partitions",
 ]

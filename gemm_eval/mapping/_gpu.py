@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-__all__ = ["Decomposition", "KernelConfig", "RasterOrder"]
+__all__ = ["Decomposition", "KernelConfig", "RasterOrder", "Schedule"]
 
 
 class Decomposition(enum.IntEnum):
@@ -17,6 +17,19 @@ class Decomposition(enum.IntEnum):
     """`split_k` CTAs share a tile of C; partial sums in fp32 are added by a second kernel or the last CTA."""
     STREAM_K = 2
     """As many CTAs as fit the GPU at once share all k-steps of all tiles evenly; cut tiles are fixed up."""
+
+
+class Schedule(enum.IntEnum):
+    """How the warps of a CTA share its work."""
+
+    PINGPONG = 0
+    """Two groups of warps work on two tiles of C in turn: one's epilogue hides behind the other's main loop."""
+    COOPERATIVE = 1
+    """All warps work on one tile of C."""
+    MULTISTAGE = 2
+    """Every warp loads and computes; several CTAs of an SM hide each other's waits."""
+    VECTOR = 3
+    """No tensor cores: every thread multiplies and adds on its own."""
 
 
 class RasterOrder(enum.IntEnum):
@@ -35,6 +48,7 @@ class KernelConfig(NamedTuple):
         cluster_m, cluster_n: CTAs of a cluster along M and N; they share loads by multicast.
         num_warps: warps of a CTA that issue tensor-core instructions.
         num_stages: shared-memory buffers of the main loop's ring.
+        schedule: how the warps of a CTA share its work.
         decomposition: how the work is cut into CTAs.
         split_k: CTAs that share a tile of C (1 unless decomposition is SPLIT_K).
         raster_order: the dimension along which successive CTAs lie.
@@ -49,6 +63,7 @@ class KernelConfig(NamedTuple):
     cluster_n: int
     num_warps: int
     num_stages: int
+    schedule: Schedule
     decomposition: Decomposition
     split_k: int
     raster_order: RasterOrder
@@ -57,7 +72,7 @@ class KernelConfig(NamedTuple):
     def __str__(self) -> str:
         text = (
             f"{self.family} CTA {self.cta_m}x{self.cta_n}x{self.cta_k} (m x n x k), cluster "
-            f"{self.cluster_m}x{self.cluster_n}, {self.num_warps} warps, {self.num_stages} stages"
+            f"{self.cluster_m}x{self.cluster_n}, {self.num_warps} warps {self.schedule.name.lower()}, {self.num_stages} stages"
         )
         if self.decomposition is Decomposition.SPLIT_K:
             text += f", split-K {self.split_k}"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
@@ -14,6 +12,7 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.mapping import enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, sram_used_bytes
+from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.multicore_kernels import (
     find_best_of_range_overlap,
     find_best_of_range_pipeline,
@@ -127,19 +126,11 @@ def find_best_many(
     num = len(sizes)
     out = np.zeros(num, COST_DTYPE)
     find = find_best_of_range_pipeline if arch.timing == "pipeline" else find_best_of_range_overlap
-    workers = os.cpu_count() or 1
-    chunk = max(1, min(_MAX_CHUNK, num // (_CHUNKS_PER_WORKER * workers)))
 
-    def work(start: int) -> int:
-        stop = min(start + chunk, num)
+    def work(start: int, stop: int) -> None:
         find(params, type_of, sizes, start, stop, partitions, allow_idle_cores, out)
-        return stop - start
 
-    starts = range(0, num, chunk)
-    done = map(work, starts) if num <= chunk else _pool().map(work, starts)
-    for num_done in done:
-        if on_progress is not None:
-            on_progress(num_done)
+    run_in_chunks(work, num, on_progress)
     return out
 
 
@@ -148,20 +139,6 @@ _KEY = (
     *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
     *("loop_order", "tile_m", "tile_n", "tile_k"),
 )
-
-_CHUNKS_PER_WORKER = 8
-_MAX_CHUNK = 256
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """The threads of all batches of this process; they wait for work at no cost."""
-    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="gemm_eval")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
-
 
 def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
     """Raise `InvalidOptionError` when idle cores are to be searched on a chip too large for it."""

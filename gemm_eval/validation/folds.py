@@ -7,6 +7,7 @@ never saw say how it does on a new layer.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.validation.timings import TimingSet
 
-__all__ = ["assign_folds"]
+__all__ = ["assign_folds", "assign_joint_folds"]
 
 
 def assign_folds(timings: TimingSet, num_folds: int = 5, seed: int = 0) -> npt.NDArray[np.int64]:
@@ -26,15 +27,26 @@ def assign_folds(timings: TimingSet, num_folds: int = 5, seed: int = 0) -> npt.N
     Raises:
         InvalidOptionError: fewer than two folds, or more folds than pairs.
     """
-    N, K = timings.column("N").tolist(), timings.column("K").tolist()
-    rows = list(zip(N, K, strict=True))
-    pairs = sorted(set(rows), key=lambda pair: _digest(seed, *pair))
+    return assign_joint_folds([timings], num_folds, seed)[0]
+
+
+def assign_joint_folds(
+    sets: Sequence[TimingSet], num_folds: int = 5, seed: int = 0
+) -> list[npt.NDArray[np.int64]]:
+    """Return the fold of each row of each set; a pair that several sets have is in the same fold in all of them.
+
+    Raises:
+        InvalidOptionError: fewer than two folds, or more folds than pairs.
+    """
+    rows = [list(zip(item.column("N").tolist(), item.column("K").tolist(), strict=True)) for item in sets]
+    pairs = sorted(set().union(*rows), key=lambda pair: _digest(seed, *pair))
     if not 2 <= num_folds <= len(pairs):
+        names = ", ".join(item.name for item in sets)
         raise InvalidOptionError(
-            f"num_folds must be in 2..{len(pairs)}, the number of (N, K) pairs of {timings.name}, got {num_folds}"
+            f"num_folds must be in 2..{len(pairs)}, the number of (N, K) pairs of {names}, got {num_folds}"
         )
     fold_of = {pair: place % num_folds for place, pair in enumerate(pairs)}
-    return np.array([fold_of[pair] for pair in rows], dtype=np.int64)
+    return [np.array([fold_of[pair] for pair in of_set], dtype=np.int64) for of_set in rows]
 
 
 def _digest(seed: int, N: int, K: int) -> bytes:

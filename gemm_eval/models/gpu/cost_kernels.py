@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval._jit import entry_point, kernel
+from gemm_eval._jit import kernel
 
 __all__ = [
     "BOUNDS",
     "GPU_COST_DTYPE",
+    "RASTER_CODE",
     "ConfigCost",
     "ProblemTerms",
     "config_cost",
-    "evaluate_rows",
     "fill_record",
     "lower_bound_us",
     "problem_terms",
@@ -47,7 +47,11 @@ _COMPUTE, _DEQUANT, _LATENCY, _L2, _DRAM, _REDUCTION, _LAUNCH, _STORE = range(le
 
 _DATA_PARALLEL, _SPLIT_K, _STREAM_K = 0, 1, 2
 _PINGPONG, _COOPERATIVE, _MULTISTAGE, _VECTOR = 0, 1, 2, 3
+RASTER_CODE = 100
+RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
+_LINE_BYTES = 128.0
+_FULL_LOAD_BYTES = 16.0
 
 
 class ProblemTerms(NamedTuple):
@@ -66,6 +70,7 @@ class ProblemTerms(NamedTuple):
     b_read_bytes: float
     l2_hold_frac: float  # share of A and B that L2 can hold
     line_waste: float  # L2 requests per line that is needed
+    load_frac: float  # rate of loads over that of 16-byte ones; below 1 rows do not start on 16 bytes
 
 
 class ConfigCost(NamedTuple):
@@ -90,8 +95,7 @@ class ConfigCost(NamedTuple):
     num_waves: int
     last_wave_ctas: int
     active_sms: int
-    raster_order: int
-    raster_swizzle: int
+    raster: int
 
 
 @kernel
@@ -116,6 +120,15 @@ def _soft_min(a: float, b: float) -> float:
 
 
 @kernel
+def _alignment(row_bytes: float) -> float:
+    """The largest power of two up to 16 that divides the bytes of a row; rows of half bytes count as 1."""
+    for aligned in (16.0, 8.0, 4.0, 2.0):
+        if row_bytes % aligned == 0.0:
+            return aligned
+    return 1.0
+
+
+@kernel
 def problem_terms(p: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     """Bytes of a problem, and what of them L2 keeps."""
     a_bytes = G * M * (K * p["a_elem_bytes"])
@@ -132,11 +145,13 @@ def problem_terms(p: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     l2_hold_frac = min(1.0, p["l2_hold_bytes"] / (a_bytes + b_bytes + scale_bytes))
     line_waste = 1.0
     row_bytes = K * p["b_elem_bytes"]
-    if row_bytes % 128.0 != 0.0:
+    if row_bytes % _LINE_BYTES != 0.0:
         line_waste = 1.0 + p["c_line_waste"]
+    aligned = min(_alignment(K * p["a_elem_bytes"]), _alignment(row_bytes), _alignment(N * p["c_elem_bytes"]))
+    load_frac = 1.0 if aligned >= _FULL_LOAD_BYTES else p["c_unaligned_frac"] * np.sqrt(aligned / _FULL_LOAD_BYTES)
     return ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
-        (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste,
+        (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste, load_frac,
     )  # fmt: skip
 
 
@@ -152,39 +167,43 @@ def lower_bound_us(p: Any, row: Any, t: ProblemTerms) -> float:
 
 @kernel
 def _wave_panels(
-    G: int, tiles_m: int, tiles_n: int, ctas: int, cta_m: int, cta_n: int, a_row: float, b_row: float
-) -> tuple[float, int, int]:
-    """DRAM bytes of all waves when nothing stays in L2 between waves, under the raster that needs least.
+    G: int, tiles_m: int, tiles_n: int, ctas: int, a_panel: float, b_panel: float, raster: int
+) -> tuple[float, int]:
+    """DRAM bytes of all waves when nothing stays in L2 between waves; under the raster that needs least if it is -1.
 
     A raster goes along one dimension, `swizzle` tiles across. A wave of `ctas` tiles is a block of swizzle x run tiles
-    of which every row panel of A and every column panel of B is read once. Returns (bytes, raster_order, swizzle).
+    of which every row panel of A (`a_panel` bytes) and every column panel of B is read once. A raster is coded as
+    order * RASTER_CODE + swizzle. Returns (bytes, raster).
     """
     tiles = tiles_m * tiles_n
     in_flight = min(ctas, tiles)
     waves = max(1.0, tiles / in_flight)
-    best, best_order, best_swizzle = np.inf, 0, 1
+    best, best_raster = np.inf, RASTER_CODE_DEFAULT
     for order in range(2):
         across, along = (tiles_n, tiles_m) if order == 0 else (tiles_m, tiles_n)
         swizzle = 1
-        while True:
-            width = min(swizzle, across)
-            run = in_flight / width
-            if run > along:  # the wave goes on in the next band
-                width = min(across, width * _ceil_div(int(run), along))
-                run = along
-            m_tiles, n_tiles = (run, width) if order == 0 else (width, run)
-            total = waves * (m_tiles * cta_m * a_row + n_tiles * cta_n * b_row)
-            if total < best:
-                best, best_order, best_swizzle = total, order, swizzle
-            if swizzle >= _MAX_SWIZZLE or swizzle >= across:
-                break
+        while swizzle <= _MAX_SWIZZLE and (swizzle == 1 or swizzle < 2 * across or raster >= 0):
+            code = order * RASTER_CODE + swizzle
+            if raster < 0 or raster == code:
+                width = min(swizzle, across)
+                run = in_flight / width
+                if run > along:  # the wave goes on in the next band
+                    width = min(across, width * _ceil_div(int(run), along))
+                    run = float(along)
+                m_tiles, n_tiles = (run, float(width)) if order == 0 else (float(width), run)
+                total = waves * (m_tiles * a_panel + n_tiles * b_panel)
+                if total < best:
+                    best, best_raster = total, code
             swizzle *= 2
-    return best * G, best_order, best_swizzle
+    return best * G, best_raster
 
 
 @kernel
-def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool) -> ConfigCost:
-    """The time of one config: MODEL.md, "Time". `split` CTAs share a tile of C; `is_stream` spreads k-steps evenly."""
+def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, raster: int) -> ConfigCost:
+    """The time of one config: MODEL.md, "Time".
+
+    `split` CTAs share a tile of C; `is_stream` spreads k-steps evenly; `raster` as in `_wave_panels`.
+    """
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     tiles_m, tiles_n = _ceil_div(t.M, cta_m), _ceil_div(t.N, cta_n)
     padded_m = _ceil_div(tiles_m, row["cluster_m"]) * row["cluster_m"]
@@ -212,11 +231,9 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool) 
     l2_bytes = (a_l2 + b_l2) * t.line_waste
     compulsory = t.a_read_bytes + t.b_read_bytes
     read_bytes = compulsory
-    order, swizzle = 0, 1
     if t.l2_hold_frac < 1.0 and tiles_m > 1 and tiles_n > 1:
-        waves_bytes, order, swizzle = _wave_panels(
-            t.G, tiles_m, tiles_n, ctas, cta_m, cta_n, t.K * p["a_elem_bytes"], t.K * p["b_elem_bytes"]
-        )
+        a_panel, b_panel = t.a_bytes / (t.G * tiles_m), t.b_bytes / (t.G * tiles_n)
+        waves_bytes, raster = _wave_panels(t.G, tiles_m, tiles_n, ctas, a_panel, b_panel, raster)
         if waves_bytes > compulsory:
             read_bytes += (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
 
@@ -225,7 +242,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool) 
     dequant = row["dequant_cycles"] * p["c_dequant"]
     work = max(matrix, dequant) + p["c_dequant_exposed"] * min(matrix, dequant)
     fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
-    ingest = l2_bytes / (units * step_count) / p["sm_l2_bytes_per_cycle"]
+    ingest = l2_bytes / (units * step_count) / (p["sm_l2_bytes_per_cycle"] * t.load_frac)
     busy = np.sqrt(fill * fill + ingest * ingest)
     round_trip = (fill + ingest + p["load_latency_cycles"]) / (row["num_stages"] - 1.0)
     schedule = row["schedule"]
@@ -301,7 +318,8 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool) 
     return ConfigCost(
         latency, prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
         l2_us, dram_us, store_us, reduction_us, power_us, main, tensor_busy, read_bytes, ctas, tiles,
-        rounds + (1 if rest > 0 else 0), rest if rest > 0 else ctas, sms, order, swizzle,
+        rounds + (1 if rest > 0 else 0), rest if rest > 0 else ctas, sms,
+        raster if raster >= 0 else RASTER_CODE_DEFAULT,
     )  # fmt: skip
 
 
@@ -327,9 +345,9 @@ def _bound_of(p: Any, c: ConfigCost) -> int:
 
 
 @kernel
-def fill_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, out: Any) -> None:
+def fill_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, raster: int, out: Any) -> None:
     """Write the cost of one config to a record of `GPU_COST_DTYPE`; the counts of a search stay as they are."""
-    c = config_cost(p, row, t, split, is_stream)
+    c = config_cost(p, row, t, split, is_stream, raster)
     out["family"] = row["family"]
     out["cta_m"] = row["cta_m"]
     out["cta_n"] = row["cta_n"]
@@ -341,8 +359,8 @@ def fill_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     out["schedule"] = row["schedule"]
     out["decomposition"] = _STREAM_K if is_stream else (_SPLIT_K if split > 1 else _DATA_PARALLEL)
     out["split_k"] = split
-    out["raster_order"] = c.raster_order
-    out["raster_swizzle"] = c.raster_swizzle
+    out["raster_order"] = c.raster // RASTER_CODE
+    out["raster_swizzle"] = c.raster % RASTER_CODE
     out["ctas_per_sm"] = row["ctas_per_sm"]
     out["active_sms"] = c.active_sms
     out["num_ctas"] = c.num_ctas
@@ -385,14 +403,3 @@ def fill_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     out["hidden_us"] = min(0.0, c.latency_us - shown)
     out["last_wave_frac"] = c.last_wave_ctas / row["grid_cap"]
     out["tensor_busy_frac"] = c.tensor_busy_frac
-
-
-@entry_point
-def evaluate_rows(p: Any, menu: Any, which: Any, splits: Any, streams: Any, sizes: Any, out_us: Any) -> None:
-    """Latency of given configs: problem i runs row which[i] of `menu`, split splits[i] times.
-
-    Shapes: p [1] of GPU_PARAMS_DTYPE; menu [rows]; which, splits, streams, out_us [num]; sizes [num, 4] of G, M, K, N.
-    """
-    for i in range(len(which)):
-        t = problem_terms(p[0], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
-        out_us[i] = config_cost(p[0], menu[which[i]], t, splits[i], streams[i] != 0).latency_us

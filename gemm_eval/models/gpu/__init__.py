@@ -1,0 +1,21 @@
+"""Cost model 2: GPUs, kernel configs of a library. The terms are defined in MODEL.md beside this file."""
+
+from gemm_eval.models.gpu.calibration import Calibration, Origin, calibration_stamp, coefficients_for
+from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
+from gemm_eval.models.gpu.libraries import LIBRARIES, default_library
+from gemm_eval.models.gpu.model import GPU_MODEL_VERSION, GpuCost, GpuOptions, gpu_params, unpack_gpu_cost
+
+__all__ = [
+    "GPU_COST_DTYPE",
+    "GPU_MODEL_VERSION",
+    "LIBRARIES",
+    "Calibration",
+    "GpuCost",
+    "GpuOptions",
+    "Origin",
+    "calibration_stamp",
+    "coefficients_for",
+    "default_library",
+    "gpu_params",
+    "unpack_gpu_cost",
+]

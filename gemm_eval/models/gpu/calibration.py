@@ -1,0 +1,143 @@
+"""Calibrations: fitted coefficients of a kernel library on one GPU, in YAML files, and the rule of transfer."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gemm_eval.arch import GpuSpec, data_root, read_yaml
+from gemm_eval.errors import ArchValidationError
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
+from gemm_eval.models.gpu.libraries import LIBRARIES
+
+__all__ = ["Calibration", "ErrorFigures", "Origin", "calibration_path", "calibration_stamp", "coefficients_for"]
+
+_NAMES = {item.name: item for item in COEFFICIENTS}
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ErrorFigures(_Frozen):
+    """Held-out errors of a fit on one data set."""
+
+    data: str = Field(description="name of the data set")
+    sha256: str
+    num_rows: int
+    mape_percent: float
+    median_percent: float
+    p90_percent: float
+    bias_percent: float
+    kendall_tau: float
+
+
+class Calibration(_Frozen):
+    """What `gemm-eval calibrate` writes: coefficients of one library on one GPU, and how they came about."""
+
+    gpu: str
+    library: str
+    sm_arch: str
+    model_version: str
+    code_version: str
+    date: str
+    folds: str = Field(description="how rows were held out for the errors")
+    coefficients: dict[str, float]
+    fitted: tuple[str, ...] = Field(description="the coefficients that the data determine; the others are defaults")
+    errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Calibration:
+        if set(self.coefficients) != set(_NAMES):
+            wrong = sorted(set(self.coefficients) ^ set(_NAMES))
+            raise ValueError(f"coefficients must be exactly those of the model; wrong: {', '.join(wrong)}")
+        for name, value in self.coefficients.items():
+            item = _NAMES[name]
+            if not item.low <= value <= item.high:
+                raise ValueError(f"{name} must be in {item.low}..{item.high} {item.unit}, got {value}")
+        return self
+
+    def to_yaml(self) -> str:
+        """The text of a calibration file; units and meanings stand as comments."""
+        head = {name: value for name, value in self.model_dump(mode="json").items() if name != "coefficients"}
+        lines = ["# Written by `gemm-eval calibrate`; not to be edited by hand.", yaml.safe_dump(head, sort_keys=False)]
+        lines.append("coefficients:")
+        for item in COEFFICIENTS:
+            mark = "fitted" if item.name in self.fitted else "default"
+            lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}, {mark}: {item.meaning}")
+        return "\n".join(lines) + "\n"
+
+    def summary(self) -> str:
+        """One line for each data set: rows, MAPE, median, p90, bias, Kendall tau."""
+        return "\n".join(
+            f"{e.data}: {e.num_rows} rows, MAPE {e.mape_percent:.2f}%, median {e.median_percent:.2f}%, p90 "
+            f"{e.p90_percent:.2f}%, bias {e.bias_percent:+.2f}%, Kendall tau {e.kendall_tau:.3f} ({self.folds})"
+            for e in self.errors
+        )
+
+
+class Origin(NamedTuple):
+    """Where the coefficients of a library on a GPU come from."""
+
+    is_calibrated: bool  # fitted on this very GPU
+    gpu: str | None  # the GPU that they were fitted on; None: defaults
+    text: str
+
+
+def calibration_path(gpu: str, library: str) -> Path:
+    """Where the calibration of a library on a GPU lies, if there is one."""
+    return data_root() / "calibration" / gpu / f"{library}.yaml"
+
+
+def load_calibration(path: Path) -> Calibration:
+    """Read a calibration file.
+
+    Raises:
+        ArchValidationError: it is malformed, or its coefficients are not those of the model or out of range.
+    """
+    try:
+        return Calibration.model_validate(read_yaml(path))
+    except ValueError as error:
+        raise ArchValidationError(f"{path}: {error}") from error
+
+
+def coefficients_for(arch: GpuSpec, library: str) -> tuple[dict[str, float], Origin]:
+    """Return the coefficients of a library on a GPU, and where they come from.
+
+    A calibration of this GPU is taken as it is. Without one, that of the same library on another GPU of the same SM
+    generation carries over (the first by name), because coefficients belong to kernels and not to chips. Without that,
+    the defaults of the kernel family hold. A spec that was changed or built in memory has the name of its base only if
+    nobody renames it; a changed chip keeps the coefficients of its library.
+    """
+    return _coefficients(arch.name, arch.sm_arch, library, LIBRARIES[library].main_family(arch))
+
+
+@cache
+def _coefficients(gpu: str, sm_arch: str, library: str, family: str) -> tuple[dict[str, float], Origin]:
+    path = calibration_path(gpu, library)
+    if path.is_file():
+        found = load_calibration(path)
+        if found.sm_arch == sm_arch:
+            text = f"fitted on {found.errors[0].data} of {gpu}"
+            return dict(found.coefficients), Origin(True, gpu, text)
+    for other in sorted((data_root() / "calibration").glob(f"*/{library}.yaml")):
+        found = load_calibration(other)
+        if found.sm_arch == sm_arch:
+            text = f"carried over from {found.gpu}, which has the same SMs"
+            return dict(found.coefficients), Origin(False, found.gpu, text)
+    return default_coefficients(family), Origin(False, None, "defaults, fitted on nothing")
+
+
+@cache
+def calibration_stamp(arch: GpuSpec) -> str:
+    """A digest of all coefficients that can decide a cost on this GPU."""
+    digest = hashlib.sha256()
+    for library in LIBRARIES:
+        coefficients, origin = coefficients_for(arch, library)
+        digest.update(repr((library, sorted(coefficients.items()), origin.is_calibrated)).encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,185 @@
+"""Kernel families, and the kernel libraries: which tiles they have and how they split K."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.mapping import Schedule
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["FAMILIES", "LIBRARIES", "Family", "Library", "TileChoice", "cluster_grid_sms", "default_library"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of kernel: which hardware it needs and how its CTAs are built."""
+
+    name: str
+    number: int
+    sm_archs: tuple[str, ...]
+    schedules: tuple[Schedule, ...]
+    mma_m: int
+    mma_n_step: int
+    num_warps: tuple[int, ...]
+    max_registers: int
+    operands: Literal["smem", "registers"]
+    has_clusters: bool
+    is_warp_specialized: bool
+    has_epilogue_buffer: bool = False
+    rate_frac: Mapping[str, float] = field(default_factory=dict)  # of the chip's tensor rate, by sm_arch
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        # setmaxnreg gives computing warpgroups up to 240 registers a thread
+        Family(
+            "sm90_wgmma", 0, ("sm_90",), (Schedule.PINGPONG, Schedule.COOPERATIVE), 64, 8, (8,), 232, "smem",
+            has_clusters=True, is_warp_specialized=True,
+        ),
+        # on Hopper mma.sync reaches 0.62 of the rate of wgmma (Luo et al. 2024, table of tensor-core throughput)
+        Family(
+            "sm80_mma", 1, ("sm_80", "sm_89", "sm_90", "sm_100"), (Schedule.MULTISTAGE,), 16, 8, (4, 8), 255,
+            "registers", has_clusters=False, is_warp_specialized=False, rate_frac={"sm_90": 0.62, "sm_100": 0.31},
+        ),
+        Family(
+            "sm100_tcgen05", 2, ("sm_100",), (Schedule.PINGPONG, Schedule.COOPERATIVE), 64, 8, (8,), 255, "smem",
+            has_clusters=True, is_warp_specialized=True,
+        ),
+    )
+}  # fmt: skip
+"""Kernel families by name."""
+
+
+class TileChoice(NamedTuple):
+    """A tile that a library has kernels for."""
+
+    family: str
+    cta_m: int
+    cta_n: int
+    num_warps: int
+    schedule: Schedule
+    clusters: tuple[tuple[int, int], ...]  # (cluster_m, cluster_n)
+
+
+_PAIRS = ((1, 2), (2, 1), (1, 4), (2, 4))
+_SINGLE = ((1, 1),)
+_PP, _COOP, _MS = Schedule.PINGPONG, Schedule.COOPERATIVE, Schedule.MULTISTAGE
+
+
+def _hopper_tiles(family: str) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's Hopper kernels, read from the names of 5,163 kernels that it proposes (arch/measured).
+
+    Weights (N) lie on the instruction's 64 rows for few tokens, tokens (M) else; the other side is any multiple of 8.
+    """
+    for n in (64, 128, 192, 256, 384, 512):
+        for m in (8, 16, 24, 32, 48, 64, 80, 96):
+            if m * n <= _PINGPONG_ACCUMULATORS:
+                yield TileChoice(family, m, n, 8, _PP, _PAIRS)
+            elif m * n <= _COOP_ACCUMULATORS:
+                yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
+    for m, n in ((64, 40), (64, 56), (64, 80), (64, 96), (64, 112), (64, 144), (64, 168), (64, 176), (128, 80),
+                 (128, 96), (128, 112), (128, 128), (128, 144), (128, 168), (128, 176), (160, 128), (136, 128), (112, 128)):  # fmt: skip
+        yield TileChoice(family, m, n, 8, _PP, _PAIRS)
+    for m, n in ((128, 192), (192, 128), (256, 128), (128, 256), (192, 192), (128, 320), (160, 256), (192, 208),
+                 (64, 320), (64, 448), (96, 256), (136, 256)):  # fmt: skip
+        yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
+
+
+_PINGPONG_ACCUMULATORS = 176 * 128  # a warpgroup holds a whole tile
+_COOP_ACCUMULATORS = 176 * 256
+
+
+def _ampere_tiles() -> Iterator[TileChoice]:
+    """Tiles of CUTLASS's and cuBLAS's mma.sync kernels for fp16 (CUTLASS documentation, default GEMM configurations)."""
+    for m, n, warps in ((16, 64, 4), (16, 128, 4), (32, 64, 4), (32, 128, 4), (64, 32, 4), (64, 64, 4), (64, 128, 4),
+                        (128, 32, 4), (128, 64, 4), (96, 128, 4), (128, 96, 4), (128, 128, 4), (128, 128, 8), (64, 256, 4),
+                        (256, 64, 4), (256, 96, 8), (96, 256, 8), (128, 160, 8), (160, 128, 8), (128, 256, 8), (256, 128, 8),
+                        (192, 128, 8), (128, 192, 8), (32, 256, 4), (16, 256, 4)):  # fmt: skip
+        yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
+
+
+@dataclass(frozen=True)
+class Library:
+    """A kernel library as a user meets it.
+
+    Attributes:
+        name: as in `library=`.
+        min_split_steps: it does not split K into parts of fewer k-steps.
+        has_stream_k: it has stream-K kernels.
+        is_dense, is_weight_only: which problems it takes.
+    """
+
+    name: str
+    min_split_steps: int
+    has_stream_k: bool
+    is_dense: bool
+    is_weight_only: bool
+
+    def check(self, arch: GpuSpec, problem: GemmProblem) -> None:
+        """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
+        if problem.input_dtype not in arch.tensor_flop_per_cycle:
+            known = ", ".join(arch.tensor_flop_per_cycle)
+            raise UnsupportedError(
+                f"{arch.name} cannot multiply {problem.input_dtype} (its tensor cores take {known}): tensor_flop_per_cycle"
+            )
+        if problem.is_weight_quantized and not self.is_weight_only:
+            raise UnsupportedError(
+                f"{self.name} has no kernels for {problem.weight_dtype} weights and {problem.input_dtype} inputs; "
+                f"weight-only kernels: library {' or '.join(x.name for x in LIBRARIES.values() if x.is_weight_only)}"
+            )
+        if not problem.is_weight_quantized and not self.is_dense:
+            raise UnsupportedError(f"{self.name} has weight-only kernels; for dense GEMMs use library cublas")
+        if problem.is_weight_quantized and problem.input_dtype not in (DType.FP16, DType.BF16):
+            raise UnsupportedError(
+                f"weight-only kernels of {self.name} take fp16 or bf16 inputs, got {problem.input_dtype}"
+            )
+
+    def tiles(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool) -> Iterator[TileChoice]:
+        """Tiles that the library has for this GPU and these types; TMA needs rows that start on 16 bytes."""
+        self.check(arch, problem)
+        if is_unaligned:
+            yield from _ampere_tiles()
+        elif arch.sm_arch == "sm_90":
+            yield from _hopper_tiles("sm90_wgmma")
+        elif arch.sm_arch == "sm_100":
+            yield from _hopper_tiles("sm100_tcgen05")
+        else:
+            yield from _ampere_tiles()
+
+    def main_family(self, arch: GpuSpec) -> str:
+        """The family whose coefficients the library's calibration on this GPU is about."""
+        return {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}.get(arch.sm_arch, "sm80_mma")
+
+
+LIBRARIES: dict[str, Library] = {
+    library.name: library
+    for library in (
+        # split-K kernels are proposed from 20 k-steps (1,280 elements of fp16) a part on; no stream-K (arch/measured)
+        Library("cublas", 20, has_stream_k=False, is_dense=True, is_weight_only=False),
+        Library("gemm-eval", 4, has_stream_k=True, is_dense=False, is_weight_only=True),
+        Library("trtllm", 8, has_stream_k=False, is_dense=False, is_weight_only=True),
+    )
+}
+"""Kernel libraries by name."""
+
+
+def default_library(problem: GemmProblem) -> str:
+    """cuBLAS for dense GEMMs, our own kernels for quantized weights."""
+    return "gemm-eval" if problem.is_weight_quantized else "cublas"
+
+
+def cluster_grid_sms(arch: GpuSpec, cluster_ctas: int) -> int:
+    """SMs that CTAs in clusters of this size can lie on: a cluster stays within one graphics processing cluster."""
+    if cluster_ctas <= _FREE_CLUSTER:
+        return arch.num_sms
+    return int(arch.num_sms * _LARGE_CLUSTER_FRAC) // cluster_ctas * cluster_ctas
+
+
+_FREE_CLUSTER = 2
+_LARGE_CLUSTER_FRAC = 120.5 / 132  # cuBLAS's persistent grids on an H200: 132 CTAs in clusters of 2, 120 in those of 4 and 8

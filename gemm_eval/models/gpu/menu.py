@@ -1,0 +1,284 @@
+"""Which kernel configs exist: the families' rules of legality, and the table of configs that a search runs over."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import InvalidMappingError
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, TileChoice, cluster_grid_sms
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["MENU_DTYPE", "build_menu", "check_config", "cta_resources", "menu_row"]
+
+_INTS = (
+    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
+    "ctas_per_sm", "grid_cap", "sm_cap", "smem_bytes", "registers",
+)  # fmt: skip
+_FLOATS = ("matrix_cycles", "dequant_cycles", "stage_bytes", "store_elem_bytes")
+MENU_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
+"""One kernel of a library: tile, cluster, stages, schedule, what it needs of an SM, and the cycles of one k-step.
+
+`grid_cap`: CTAs that the GPU holds at once; `sm_cap`: SMs that they can lie on; `registers`: of one thread.
+"""
+
+STEP_BYTES = 128
+"""Bytes of a row of A or B in one k-step: one line of shared memory under the 128-byte swizzle."""
+
+_PRODUCER_WARPS = 4  # the loading warpgroup of a warp-specialized kernel
+_PRODUCER_REGISTERS = 40
+_FIXED_REGISTERS = 56  # addresses, barriers, loop counters and fragments beside the accumulators
+_BARRIER_BYTES = 2048  # mbarriers, tile scheduler, alignment of the ring to 1 KiB
+_MIN_STAGES, _MAX_STAGES = 2, 16
+_THREADS_PER_WARP = 32
+
+
+class Resources(NamedTuple):
+    """What a CTA of a config takes of an SM."""
+
+    smem_bytes: int
+    registers: int  # of a computing thread
+    threads: int
+    ctas_per_sm: int
+
+
+def step_elems(problem: GemmProblem) -> int:
+    """K elements of one k-step."""
+    return STEP_BYTES * 8 // problem.input_dtype.bits
+
+
+def stage_bytes(problem: GemmProblem, cta_m: int, cta_n: int) -> int:
+    """Shared memory of one buffer of the ring: A, and B as it is stored, with its scales."""
+    assert problem.weight_dtype is not None
+    k = step_elems(problem)
+    total = cta_m * STEP_BYTES + cta_n * k * problem.weight_dtype.bits // 8
+    if problem.scale_dtype is not None:
+        bits = problem.scale_dtype.bits + (problem.zero_dtype.bits if problem.zero_dtype else 0)
+        total += cta_n * bits // 8
+    return total
+
+
+def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Resources:
+    """Shared memory, registers and occupancy of a config.
+
+    Raises:
+        InvalidMappingError: the GPU cannot hold one CTA; the message names the resource, what is needed and the limit.
+    """
+    family = FAMILIES[config.family]
+    smem = stage_bytes(problem, config.cta_m, config.cta_n) * config.num_stages + _BARRIER_BYTES
+    threads = config.num_warps * _THREADS_PER_WARP
+    if family.has_epilogue_buffer:
+        assert problem.output_dtype is not None
+        smem += config.cta_m * config.cta_n * problem.output_dtype.bits // 8 if config.schedule == Schedule.PINGPONG else 0
+    if smem > arch.smem_per_cta_bytes:
+        raise InvalidMappingError(
+            f"{config.num_stages} stages of {stage_bytes(problem, config.cta_m, config.cta_n):,} bytes need "
+            f"{smem:,} bytes of shared memory, {arch.name} has {arch.smem_per_cta_bytes:,} a CTA", rule="smem",
+        )  # fmt: skip
+    groups = 2 if config.schedule == Schedule.PINGPONG else 1
+    accumulators = 0
+    if arch.mma_accumulators_in == "registers" or family.name != "sm100_tcgen05":
+        accumulators = config.cta_m * config.cta_n * groups // threads
+    registers = accumulators + _FIXED_REGISTERS
+    limit = min(family.max_registers, arch.max_registers_per_thread)
+    if registers > limit:
+        raise InvalidMappingError(
+            f"{accumulators} accumulators a thread and {_FIXED_REGISTERS} other registers need {registers}, "
+            f"{limit} can be had", rule="registers",
+        )  # fmt: skip
+    extra_threads = _PRODUCER_WARPS * _THREADS_PER_WARP if family.is_warp_specialized else 0
+    all_registers = registers * threads + _PRODUCER_REGISTERS * extra_threads
+    per_sm = min(
+        arch.smem_per_sm_bytes // (smem + arch.smem_reserved_bytes),
+        arch.registers_per_sm // all_registers,
+        arch.max_threads_per_sm // (threads + extra_threads),
+        arch.max_ctas_per_sm,
+    )
+    if per_sm < 1:
+        raise InvalidMappingError(
+            f"a CTA of {threads + extra_threads} threads needs {all_registers:,} registers, {arch.name} has "
+            f"{arch.registers_per_sm:,} an SM", rule="registers",
+        )  # fmt: skip
+    if family.is_warp_specialized:
+        per_sm = 1  # a persistent kernel fills its SM with stages
+    return Resources(smem, registers, threads + extra_threads, per_sm)
+
+
+def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Resources:
+    """Return what a CTA needs, if the GPU can run the config on these types.
+
+    Raises:
+        InvalidMappingError: it cannot; the message gives the hardware reason, `.rule` its name.
+    """
+    if config.family not in FAMILIES:
+        raise InvalidMappingError(f"family must be one of {', '.join(FAMILIES)}, got {config.family!r}", rule="family")
+    family = FAMILIES[config.family]
+    if arch.sm_arch not in family.sm_archs:
+        raise InvalidMappingError(
+            f"{config.family} needs {' or '.join(family.sm_archs)}, {arch.name} is {arch.sm_arch}", rule="family"
+        )
+    k = step_elems(problem)
+    if config.cta_k != k:
+        raise InvalidMappingError(
+            f"cta_k must be {k}, one {STEP_BYTES}-byte line of {problem.input_dtype}, got {config.cta_k}", rule="cta_k"
+        )
+    if config.schedule not in family.schedules:
+        raise InvalidMappingError(
+            f"{config.family} kernels are {' or '.join(s.name.lower() for s in family.schedules)}, "
+            f"got {config.schedule.name.lower()}", rule="schedule",
+        )  # fmt: skip
+    _check_tile(family.mma_m, family.mma_n_step, config)
+    cluster = config.cluster_m * config.cluster_n
+    if cluster > arch.max_cluster_ctas or (cluster > 1 and not family.has_clusters):
+        limit = arch.max_cluster_ctas if family.has_clusters else 1
+        raise InvalidMappingError(
+            f"a cluster of {config.cluster_m}x{config.cluster_n} has {cluster} CTAs, {arch.name} runs at most {limit} "
+            f"with {config.family}", rule="cluster",
+        )  # fmt: skip
+    if cluster & (cluster - 1):
+        raise InvalidMappingError(f"a cluster has 1, 2, 4 or 8 CTAs, got {cluster}", rule="cluster")
+    if config.num_warps not in family.num_warps:
+        raise InvalidMappingError(
+            f"{config.family} kernels compute with {' or '.join(map(str, family.num_warps))} warps, "
+            f"got {config.num_warps}", rule="num_warps",
+        )  # fmt: skip
+    if not _MIN_STAGES <= config.num_stages <= _MAX_STAGES:
+        raise InvalidMappingError(
+            f"num_stages must be in {_MIN_STAGES}..{_MAX_STAGES}, got {config.num_stages}", rule="num_stages"
+        )
+    _check_work(problem, config)
+    return cta_resources(arch, problem, config)
+
+
+def _check_tile(mma_m: int, mma_n: int, config: KernelConfig) -> None:
+    m, n = config.cta_m, config.cta_n
+    fits = (m % mma_m == 0 and n % mma_n == 0) or (n % mma_m == 0 and m % mma_n == 0)
+    if not fits or min(m, n) < mma_n or max(m, n) > _MAX_TILE:
+        raise InvalidMappingError(
+            f"a tile of {m}x{n} cannot be cut into instructions of {mma_m} x a multiple of {mma_n} (either way round, "
+            f"at most {_MAX_TILE})", rule="tile",
+        )  # fmt: skip
+
+
+_MAX_TILE = 512
+
+
+def _check_work(problem: GemmProblem, config: KernelConfig) -> None:
+    steps = -(-problem.K // config.cta_k)
+    if config.decomposition == Decomposition.SPLIT_K:
+        if not 2 <= config.split_k <= steps:
+            raise InvalidMappingError(
+                f"split_k must be in 2..{steps}, the k-steps of K = {problem.K}, got {config.split_k}", rule="split_k"
+            )
+    elif config.split_k != 1:
+        raise InvalidMappingError(
+            f"split_k must be 1 without split-K, got {config.split_k}", rule="split_k"
+        )
+    if config.raster_swizzle not in (1, 2, 4, 8, 16):
+        raise InvalidMappingError(
+            f"raster_swizzle must be 1, 2, 4, 8 or 16, got {config.raster_swizzle}", rule="raster_swizzle"
+        )
+
+
+def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
+    """Cycles of an SM's tensor cores for one k-step of one CTA, operand reads from shared memory included."""
+    family = FAMILIES[config.family]
+    m, n = config.cta_m, config.cta_n
+    rate = arch.tensor_flop_per_cycle[problem.input_dtype] * family.rate_frac.get(arch.sm_arch, 1.0)
+    k = step_elems(problem)
+    flop_cycles = 2.0 * m * n * k / rate
+    if family.operands == "registers":
+        warps_m, warps_n = _warp_grid(config)
+        reads = (m * warps_n + n * warps_m) * STEP_BYTES
+        return max(flop_cycles, reads / arch.smem_bytes_per_cycle)
+    instructions = STEP_BYTES // arch.mma_k_bytes
+    best = np.inf
+    for long, short in ((m, n), (n, m)):  # instruction rows along M or along N
+        if long % family.mma_m or short % family.mma_n_step:
+            continue
+        pieces = -(-short // arch.mma_n_max)
+        count = instructions * (long // family.mma_m) * pieces
+        width = short / pieces
+        a_bytes = 0.0 if problem.is_weight_quantized and long == n else family.mma_m * arch.mma_k_bytes
+        reads = (a_bytes + width * arch.mma_k_bytes) / arch.smem_bytes_per_cycle
+        flop = 2.0 * family.mma_m * width * (arch.mma_k_bytes * 8 // problem.input_dtype.bits) / rate
+        best = min(best, count * max(flop, reads, arch.mma_floor_cycles))
+    return float(best)
+
+
+def _warp_grid(config: KernelConfig) -> tuple[int, int]:
+    """Warps along M and N, as square as the tile allows."""
+    warps_m, warps_n = 1, config.num_warps
+    while warps_n > 1 and config.cta_m / (warps_m * 2) >= config.cta_n / warps_n and config.cta_m >= 32 * warps_m:
+        warps_m, warps_n = warps_m * 2, warps_n // 2
+    return warps_m, warps_n
+
+
+_OPS_PER_WEIGHT = {4: 1.0, 8: 0.75}  # lop3, fma and prmt on pairs of weights; a scale on each pair
+_ZERO_OPS = 0.25
+
+
+def dequant_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
+    """Cycles of an SM's ALUs to turn the weights of one k-step of one CTA into the input type; 0 for dense."""
+    if not problem.is_weight_quantized:
+        return 0.0
+    assert problem.weight_dtype is not None
+    ops = _OPS_PER_WEIGHT.get(problem.weight_dtype.bits, 1.0) + (_ZERO_OPS if problem.zero_dtype else 0.0)
+    lanes = _THREADS_PER_WARP * arch.issue_slots_per_cycle
+    return config.cta_n * step_elems(problem) * ops / lanes
+
+
+def menu_row(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, resources: Resources) -> tuple[float, ...]:
+    """Return the fields of a `MENU_DTYPE` record for a legal config; split and raster are not part of it."""
+    assert problem.output_dtype is not None
+    family = FAMILIES[config.family]
+    sms = cluster_grid_sms(arch, config.cluster_m * config.cluster_n)
+    return (
+        family.number, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.num_warps,
+        config.num_stages, int(config.schedule), resources.ctas_per_sm, sms * resources.ctas_per_sm, sms,
+        resources.smem_bytes, resources.registers,
+        matrix_cycles(arch, problem, config), dequant_cycles(arch, problem, config),
+        float(stage_bytes(problem, config.cta_m, config.cta_n)), problem.output_dtype.bits / 8,
+    )  # fmt: skip
+
+
+def build_menu(
+    arch: GpuSpec, problem: GemmProblem, library: str, *, is_unaligned: bool = False
+) -> npt.NDArray[np.void]:
+    """Return the kernels of a library that this GPU can run on these types, [rows] of `MENU_DTYPE`.
+
+    With `is_unaligned`, those for rows that do not start on 16 bytes, which TMA cannot load.
+
+    Of the numbers of stages only those stand here that may be best: the largest for each number of CTAs that an SM
+    holds, because more stages with the same occupancy never cost time.
+    """
+    rows: dict[tuple[int, ...], tuple[float, ...]] = {}
+    for choice in LIBRARIES[library].tiles(arch, problem, is_unaligned=is_unaligned):
+        family = FAMILIES[choice.family]
+        for cluster_m, cluster_n in choice.clusters if family.has_clusters else ((1, 1),):
+            for stages in range(_MIN_STAGES, _MAX_STAGES + 1):
+                config = as_config(problem, choice, cluster_m, cluster_n, stages)
+                try:
+                    resources = check_config(arch, problem, config)
+                except InvalidMappingError:
+                    continue
+                key = (
+                    family.number, choice.cta_m, choice.cta_n, cluster_m, cluster_n, choice.num_warps,
+                    int(choice.schedule), resources.ctas_per_sm,
+                )  # fmt: skip
+                rows[key] = menu_row(arch, problem, config, resources)  # a later one has more stages
+    return np.array(list(rows.values()), MENU_DTYPE)
+
+
+def as_config(
+    problem: GemmProblem, choice: TileChoice, cluster_m: int, cluster_n: int, num_stages: int
+) -> KernelConfig:
+    """Return the data-parallel config of a library's tile."""
+    return KernelConfig(
+        choice.family, choice.cta_m, choice.cta_n, step_elems(problem), cluster_m, cluster_n, choice.num_warps,
+        num_stages, choice.schedule, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1,
+    )  # fmt: skip

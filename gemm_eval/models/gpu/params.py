@@ -1,0 +1,125 @@
+"""Packing of a GPU, the data types of a problem and the coefficients of a library into one record for the kernels."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.libraries import LIBRARIES
+from gemm_eval.models.gpu.menu import build_menu
+from gemm_eval.units import bytes_per_us, cycles_per_us
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["GPU_PARAMS_DTYPE", "SM_L2_BYTES_PER_CYCLE", "menu_of", "pack_gpu_params", "with_coefficients"]
+
+_INTS = ("num_sms", "group_size", "is_l2_warm", "min_split_steps", "has_stream_k", "is_calibrated", "menu", "unaligned_menu")
+_FLOATS = (
+    "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
+    "cycles_per_us", "tensor_cycles_per_us", "launch_us", "load_latency_cycles", "smem_bytes_per_cycle",
+    "dram_peak_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
+    # of spec and coefficient
+    "dram_bytes_per_us", "dram_write_bytes_per_us", "l2_bytes_per_us", "l2_hold_bytes", "sm_l2_bytes_per_cycle",
+)  # fmt: skip
+GPU_PARAMS_DTYPE = np.dtype(
+    [(name, np.int64) for name in _INTS]
+    + [(name, np.float64) for name in _FLOATS]
+    + [(f"c_{item.name}", np.float64) for item in COEFFICIENTS]
+)
+"""One record per (GPU, data types, library, L2 and clock state). `menu` and `unaligned_menu` number tables of `menu_of`;
+fields `c_*` are the coefficients."""
+
+SM_L2_BYTES_PER_CYCLE = 64.0
+"""What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
+
+
+_menus: dict[int, npt.NDArray[np.void]] = {}
+_menu_numbers: dict[bytes, int] = {}
+_next_number = itertools.count()
+_lock = threading.Lock()
+
+
+def menu_of(number: int) -> npt.NDArray[np.void]:
+    """Return a table of kernels by the number that a params record holds; valid in the process that made it."""
+    return _menus[number]
+
+
+def _register(menu: npt.NDArray[np.void]) -> int:
+    key = menu.tobytes()
+    with _lock:
+        number = _menu_numbers.get(key)
+        if number is None:
+            number = _menu_numbers[key] = next(_next_number)
+            _menus[number] = menu
+        return number
+
+
+def pack_gpu_params(
+    arch: GpuSpec,
+    problem: GemmProblem,
+    library: str,
+    coefficients: Mapping[str, float],
+    *,
+    l2: str,
+    clock: str,
+    is_calibrated: bool,
+) -> npt.NDArray[np.void]:
+    """Return a read-only array [1] of `GPU_PARAMS_DTYPE`. Only the data types of `problem` matter, not its sizes.
+
+    Raises:
+        UnsupportedError: GPU, types and library do not go together.
+    """
+    rules = LIBRARIES[library]
+    rules.check(arch, problem)
+    assert problem.weight_dtype is not None
+    assert problem.output_dtype is not None
+    scale_bits = 0
+    if problem.scale_dtype is not None:
+        scale_bits = problem.scale_dtype.bits + (problem.zero_dtype.bits if problem.zero_dtype else 0)
+    clock_ghz = arch.tensor_clock_ghz(problem.input_dtype, "burst" if clock == "burst" else "sustained")
+    cycles = cycles_per_us(arch.max_clock_ghz)
+    values: dict[str, float] = {
+        "num_sms": arch.num_sms,
+        "group_size": problem.group_size or 0,
+        "is_l2_warm": l2 == "warm",
+        "min_split_steps": rules.min_split_steps,
+        "has_stream_k": rules.has_stream_k,
+        "is_calibrated": is_calibrated,
+        "menu": _register(build_menu(arch, problem, library)),
+        "unaligned_menu": _register(build_menu(arch, problem, library, is_unaligned=True)),
+        "a_elem_bytes": problem.input_dtype.bits / 8,
+        "b_elem_bytes": problem.weight_dtype.bits / 8,
+        "c_elem_bytes": problem.output_dtype.bits / 8,
+        "scale_bytes_per_group": scale_bits / 8,
+        "cycles_per_us": cycles,
+        "tensor_cycles_per_us": cycles_per_us(clock_ghz),
+        "launch_us": arch.graph_node_us,
+        "load_latency_cycles": arch.dram_latency_ns * cycles / 1e3,
+        "smem_bytes_per_cycle": arch.smem_bytes_per_cycle,
+        "dram_peak_bytes_per_us": bytes_per_us(arch.dram_achievable_gb_per_s),
+        "l2_peak_bytes_per_us": bytes_per_us(arch.l2_gb_per_s),
+        "l2_bytes": arch.l2_bytes,
+    }
+    params = np.zeros(1, GPU_PARAMS_DTYPE)
+    for name, value in values.items():
+        params[name] = value
+    return with_coefficients(params, coefficients)
+
+
+def with_coefficients(params: npt.NDArray[np.void], coefficients: Mapping[str, float]) -> npt.NDArray[np.void]:
+    """Return a read-only copy of a params record with other coefficients."""
+    params = params.copy()
+    for item in COEFFICIENTS:
+        params[f"c_{item.name}"] = coefficients[item.name]
+    params["dram_bytes_per_us"] = params["dram_peak_bytes_per_us"] * params["c_dram_frac"]
+    params["dram_write_bytes_per_us"] = params["dram_peak_bytes_per_us"]
+    params["l2_bytes_per_us"] = params["l2_peak_bytes_per_us"] * params["c_l2_frac"]
+    params["l2_hold_bytes"] = params["l2_bytes"] * params["c_l2_hold_frac"]
+    params["sm_l2_bytes_per_cycle"] = SM_L2_BYTES_PER_CYCLE * params["c_sm_l2_frac"]
+    params.setflags(write=False)
+    return params

@@ -1,0 +1,45 @@
+"""Threads for batches of searches: the kernels release the GIL."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+__all__ = ["run_in_chunks"]
+
+_CHUNKS_PER_WORKER = 8
+_MAX_CHUNK = 256
+
+
+def run_in_chunks(
+    work: Callable[[int, int], None], num: int, on_progress: Callable[[int], None] | None = None
+) -> None:
+    """Call `work(start, stop)` for chunks that together are 0..num, on all cores of this machine.
+
+    `on_progress` is called in this thread, after each chunk, with the number of items that are newly done.
+    """
+    workers = os.cpu_count() or 1
+    chunk = max(1, min(_MAX_CHUNK, num // (_CHUNKS_PER_WORKER * workers)))
+
+    def run(start: int) -> int:
+        stop = min(start + chunk, num)
+        work(start, stop)
+        return stop - start
+
+    starts = range(0, num, chunk)
+    done = map(run, starts) if num <= chunk else _pool().map(run, starts)
+    for num_done in done:
+        if on_progress is not None:
+            on_progress(num_done)
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """The threads of all batches of this process; they wait for work at no cost."""
+    return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="gemm_eval")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not survive a fork
