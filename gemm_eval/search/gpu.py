@@ -13,7 +13,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE, RASTER_CODE
 from gemm_eval.models.gpu.menu import MENU_DTYPE, check_config, menu_row
 from gemm_eval.models.gpu.model import gpu_params
-from gemm_eval.models.gpu.params import menu_of
+from gemm_eval.models.gpu.params import menu_of, unaligned_params
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu_kernels import evaluate_one_config, find_best_of_range, find_top_of_problem, is_aligned
 from gemm_eval.workload import GemmProblem
@@ -29,10 +29,10 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np
     Raises:
         InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
-    menus, ranges = join_menus(params)
+    both, menus, ranges = join_menus(params)
     out = np.zeros(1, GPU_COST_DTYPE)
     sizes = np.array([problem.sizes], np.int64)
-    find_best_of_range(params, menus, ranges, _FIRST, sizes, 0, 1, out)
+    find_best_of_range(both, menus, ranges, _FIRST, sizes, 0, 1, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem)
     return out
@@ -61,11 +61,11 @@ def find_best_config_many(
     Returns:
         [num_problems] of GPU_COST_DTYPE, with active_sms 0 where no kernel exists.
     """
-    menus, ranges = join_menus(params)
+    both, menus, ranges = join_menus(params)
     out = np.zeros(len(sizes), GPU_COST_DTYPE)
 
     def work(start: int, stop: int) -> None:
-        find_best_of_range(params, menus, ranges, type_of, sizes, start, stop, out)
+        find_best_of_range(both, menus, ranges, type_of, sizes, start, stop, out)
 
     run_in_chunks(work, len(sizes), on_progress)
     return out
@@ -82,7 +82,8 @@ def find_top_configs(
     Raises:
         InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
-    menu = _menu_for(params, problem)
+    params = _record_for(params, problem)
+    menu = menu_of(int(params["menu"][0]))
     num = find_top_of_problem(params, menu, *problem.sizes, np.empty(0), np.empty((0, 3), np.int64))
     if num == 0:
         raise _infeasible(arch, problem)
@@ -108,6 +109,7 @@ def evaluate_config(
     Raises:
         InvalidMappingError: the GPU cannot run it; the message gives the hardware reason, `.rule` its name.
     """
+    params = _record_for(params, problem)
     resources = check_config(arch, problem, config)
     menu = np.array([menu_row(arch, problem, config, resources)], MENU_DTYPE)
     out = np.zeros(1, GPU_COST_DTYPE)
@@ -117,26 +119,29 @@ def evaluate_config(
     return out
 
 
-def join_menus(params: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
-    """The kernels of all types one after another, and where those of each type lie: aligned and unaligned."""
-    numbers = tuple(params["menu"].tolist() + params["unaligned_menu"].tolist())
-    found = _joined.get(numbers)
+def join_menus(
+    params: npt.NDArray[np.void],
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void], npt.NDArray[np.int64]]:
+    """Return what `gpu_kernels` wants: records for aligned and other rows in turn, all their menus, and where each lies."""
+    key = params.tobytes()
+    found = _joined.get(key)
     if found is None:
-        parts = [menu_of(number) for number in numbers]
+        both = np.stack([params, unaligned_params(params)], axis=1).reshape(-1)
+        parts = [menu_of(number) for number in both["menu"].tolist()]
         ends = np.cumsum([len(part) for part in parts])
-        starts = ends - [len(part) for part in parts]
-        num = len(params)
-        ranges = np.stack([starts[:num], ends[:num], starts[num:], ends[num:]], axis=1).astype(np.int64)
-        found = _joined[numbers] = np.concatenate(parts), ranges
+        ranges = np.stack([ends - [len(part) for part in parts], ends], axis=1).astype(np.int64)
+        found = _joined[key] = both, np.concatenate(parts), ranges
+        if len(_joined) > _MAX_JOINED:
+            _joined.pop(next(iter(_joined)))
     return found
 
 
-_joined: dict[tuple[int, ...], tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]] = {}
+_joined: dict[bytes, tuple[npt.NDArray[np.void], npt.NDArray[np.void], npt.NDArray[np.int64]]] = {}
+_MAX_JOINED = 256
 
 
-def _menu_for(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.NDArray[np.void]:
-    number = params["menu"][0] if is_aligned(params, *problem.sizes) else params["unaligned_menu"][0]
-    return menu_of(int(number))
+def _record_for(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.NDArray[np.void]:
+    return params if is_aligned(params, problem.K, problem.N) else unaligned_params(params)
 
 
 def _infeasible(arch: GpuSpec, problem: GemmProblem) -> InfeasibleError:

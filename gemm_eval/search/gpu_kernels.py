@@ -8,11 +8,13 @@ import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import (
+    FULL_LOAD_BYTES,
     ProblemTerms,
     config_cost,
     fill_record,
     lower_bound_us,
     problem_terms,
+    row_alignment,
 )
 
 __all__ = [
@@ -25,12 +27,16 @@ __all__ = [
 ]
 
 
+_UNALIGNED_MIN_SPLIT_STEPS = 4
+
+
 @kernel
 def _max_split(p: Any, row: Any, t: Any) -> int:
     """Most parts of K: no fewer k-steps each than the library allows, and no more CTAs than fit the GPU at once."""
     tiles = t.G * -(-t.M // row["cta_m"]) * -(-t.N // row["cta_n"])
     steps = -(-t.K // row["cta_k"])
-    return int(max(1, min(steps // p["min_split_steps"], row["grid_cap"] // tiles)))
+    least = p["min_split_steps"] if t.load_frac >= 1.0 else _UNALIGNED_MIN_SPLIT_STEPS
+    return int(max(1, min(steps // least, row["grid_cap"] // tiles)))
 
 
 @kernel
@@ -78,22 +84,29 @@ def _find_best(p: Any, menu: Any, first: int, stop: int, t: ProblemTerms) -> Cho
     return Choice(best, best_row, best_split, best_stream, num_candidates, num_bounded)
 
 
+@kernel
+def _record_of(params: Any, kind: int, K: int, N: int) -> int:
+    """Which record holds for a problem of these types and sizes."""
+    is_aligned = row_alignment(params[2 * kind], K, N) >= FULL_LOAD_BYTES
+    return 2 * kind + (0 if is_aligned else 1)
+
+
 @entry_point
 def find_best_of_range(
     params: Any, menus: Any, ranges: Any, type_of: Any, sizes: Any, start: int, stop: int, out: Any
 ) -> None:
     """The best config of problems start..stop.
 
-    Shapes: params [types] of GPU_PARAMS_DTYPE; menus [rows] of MENU_DTYPE, those of all types one after another; ranges
-    [types, 4]: first and stop of the aligned menu, of the unaligned one; type_of [num]; sizes [num, 4] of G, M, K, N;
-    out [num] of GPU_COST_DTYPE, active_sms stays 0 where no kernel exists.
+    Shapes: params [2 * types] of GPU_PARAMS_DTYPE: for each type the record for aligned rows, then that for others;
+    menus [rows] of MENU_DTYPE, those of all records one after another; ranges [2 * types, 2]: first and stop of each
+    record's menu; type_of [num]; sizes [num, 4] of G, M, K, N; out [num] of GPU_COST_DTYPE, active_sms stays 0 where no
+    kernel exists.
     """
     for i in range(start, stop):
-        kind = type_of[i]
+        kind = _record_of(params, type_of[i], sizes[i, 2], sizes[i, 3])
         p = params[kind]
         t = problem_terms(p, sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
-        place = 0 if t.load_frac >= 1.0 else 2
-        best = _find_best(p, menus, ranges[kind, place], ranges[kind, place + 1], t)
+        best = _find_best(p, menus, ranges[kind, 0], ranges[kind, 1], t)
         if best.row >= 0:
             fill_record(p, menus[best.row], t, best.split, best.is_stream, -1, out[i])
         out[i]["num_candidates"] = best.num_candidates
@@ -106,11 +119,10 @@ def find_best_rows(
 ) -> None:
     """As `find_best_of_range`, but only latency [num] us and place [num, 3]: row of `menus`, split, is_stream."""
     for i in range(start, stop):
-        kind = type_of[i]
+        kind = _record_of(params, type_of[i], sizes[i, 2], sizes[i, 3])
         p = params[kind]
         t = problem_terms(p, sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
-        place = 0 if t.load_frac >= 1.0 else 2
-        best = _find_best(p, menus, ranges[kind, place], ranges[kind, place + 1], t)
+        best = _find_best(p, menus, ranges[kind, 0], ranges[kind, 1], t)
         out_us[i] = best.latency_us
         out_which[i, 0], out_which[i, 1], out_which[i, 2] = best.row, best.split, best.is_stream
 
@@ -119,7 +131,7 @@ def find_best_rows(
 def evaluate_rows(params: Any, menus: Any, type_of: Any, sizes: Any, which: Any, out_us: Any) -> None:
     """Latency [num] us of given configs, each by its place as in `find_best_rows`."""
     for i in range(len(type_of)):
-        p = params[type_of[i]]
+        p = params[_record_of(params, type_of[i], sizes[i, 2], sizes[i, 3])]
         t = problem_terms(p, sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
         row = menus[which[i, 0]]
         out_us[i] = config_cost(p, row, t, which[i, 1], which[i, 2] != 0, -1).latency_us
@@ -162,6 +174,6 @@ def evaluate_one_config(
 
 
 @entry_point
-def is_aligned(params: Any, G: int, M: int, K: int, N: int) -> bool:
+def is_aligned(params: Any, K: int, N: int) -> bool:
     """Whether all rows start on 16 bytes, as TMA and the fast kernels want it."""
-    return bool(problem_terms(params[0], G, M, K, N).load_frac >= 1.0)
+    return bool(row_alignment(params[0], K, N) >= FULL_LOAD_BYTES)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gemm_eval.arch import GpuSpec, data_root, read_yaml
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
-from gemm_eval.models.gpu.libraries import LIBRARIES
+from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
 
 __all__ = ["Calibration", "ErrorFigures", "Origin", "calibration_path", "calibration_stamp", "coefficients_for"]
 
@@ -38,11 +38,11 @@ class ErrorFigures(_Frozen):
 
 
 class Calibration(_Frozen):
-    """What `gemm-eval calibrate` writes: coefficients of one library on one GPU, and how they came about."""
+    """What `gemm-eval calibrate` writes: coefficients of a library's kernel family, and how they came about."""
 
     gpu: str
     library: str
-    sm_arch: str
+    family: str
     model_version: str
     code_version: str
     date: str
@@ -89,9 +89,9 @@ class Origin(NamedTuple):
     text: str
 
 
-def calibration_path(gpu: str, library: str) -> Path:
-    """Where the calibration of a library on a GPU lies, if there is one."""
-    return data_root() / "calibration" / gpu / f"{library}.yaml"
+def calibration_path(gpu: str, library: str, family: str) -> Path:
+    """Where the calibration of a library's kernel family on a GPU lies, if there is one."""
+    return data_root() / "calibration" / gpu / f"{library}-{family}.yaml"
 
 
 def load_calibration(path: Path) -> Calibration:
@@ -106,31 +106,30 @@ def load_calibration(path: Path) -> Calibration:
         raise ArchValidationError(f"{path}: {error}") from error
 
 
-def coefficients_for(arch: GpuSpec, library: str) -> tuple[dict[str, float], Origin]:
-    """Return the coefficients of a library on a GPU, and where they come from.
+def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str, float], Origin]:
+    """Return the coefficients of a library's kernel family on a GPU, and where they come from.
 
-    A calibration of this GPU is taken as it is. Without one, that of the same library on another GPU of the same SM
-    generation carries over (the first by name), because coefficients belong to kernels and not to chips. Without that,
-    the defaults of the kernel family hold. A spec that was changed or built in memory has the name of its base only if
-    nobody renames it; a changed chip keeps the coefficients of its library.
+    A calibration of this GPU is taken as it is. Without one, that of the same library and family on another GPU carries
+    over (the first by name), because coefficients belong to kernels and not to chips; without that, one of the same
+    family in another library; without that, the defaults of the family hold. A spec that was changed or built in memory
+    keeps the calibration of its name.
     """
-    return _coefficients(arch.name, arch.sm_arch, library, LIBRARIES[library].main_family(arch))
+    return _coefficients(arch.name, library, family)
 
 
 @cache
-def _coefficients(gpu: str, sm_arch: str, library: str, family: str) -> tuple[dict[str, float], Origin]:
-    path = calibration_path(gpu, library)
+def _coefficients(gpu: str, library: str, family: str) -> tuple[dict[str, float], Origin]:
+    path = calibration_path(gpu, library, family)
     if path.is_file():
         found = load_calibration(path)
-        if found.sm_arch == sm_arch:
-            text = f"fitted on {found.errors[0].data} of {gpu}"
-            return dict(found.coefficients), Origin(True, gpu, text)
-    for other in sorted((data_root() / "calibration").glob(f"*/{library}.yaml")):
-        found = load_calibration(other)
-        if found.sm_arch == sm_arch:
-            text = f"carried over from {found.gpu}, which has the same SMs"
+        return dict(found.coefficients), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
+    root = data_root() / "calibration"
+    for pattern in (f"*/{library}-{family}.yaml", f"*/*-{family}.yaml"):
+        for other in sorted(root.glob(pattern)):
+            found = load_calibration(other)
+            text = f"carried over from {found.library} kernels on {found.gpu}, fitted on nothing of this GPU"
             return dict(found.coefficients), Origin(False, found.gpu, text)
-    return default_coefficients(family), Origin(False, None, "defaults, fitted on nothing")
+    return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
 
 
 @cache
@@ -138,6 +137,7 @@ def calibration_stamp(arch: GpuSpec) -> str:
     """A digest of all coefficients that can decide a cost on this GPU."""
     digest = hashlib.sha256()
     for library in LIBRARIES:
-        coefficients, origin = coefficients_for(arch, library)
-        digest.update(repr((library, sorted(coefficients.items()), origin.is_calibrated)).encode())
+        for family in FAMILIES:
+            coefficients, origin = coefficients_for(arch, library, family)
+            digest.update(repr((library, family, sorted(coefficients.items()), origin.is_calibrated)).encode())
     return digest.hexdigest()[:16]

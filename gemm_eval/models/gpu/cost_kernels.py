@@ -15,6 +15,7 @@ from gemm_eval._jit import kernel
 
 __all__ = [
     "BOUNDS",
+    "FULL_LOAD_BYTES",
     "GPU_COST_DTYPE",
     "RASTER_CODE",
     "ConfigCost",
@@ -23,6 +24,7 @@ __all__ = [
     "fill_record",
     "lower_bound_us",
     "problem_terms",
+    "row_alignment",
 ]
 
 _INTS = (
@@ -51,7 +53,7 @@ RASTER_CODE = 100
 RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
 _LINE_BYTES = 128.0
-_FULL_LOAD_BYTES = 16.0
+FULL_LOAD_BYTES = 16.0
 
 
 class ProblemTerms(NamedTuple):
@@ -114,8 +116,8 @@ def _norm4(a: float, b: float, c: float) -> float:
 @kernel
 def _soft_min(a: float, b: float) -> float:
     """The smaller of two rates, and a little less where they are alike."""
-    x = (a / b) ** 2
-    result: float = a / np.sqrt(np.sqrt(1.0 + x * x))
+    x = a / b
+    result: float = a / np.sqrt(1.0 + x * x)
     return result
 
 
@@ -126,6 +128,15 @@ def _alignment(row_bytes: float) -> float:
         if row_bytes % aligned == 0.0:
             return aligned
     return 1.0
+
+
+@kernel
+def row_alignment(p: Any, K: int, N: int) -> float:
+    """Bytes, at most 16, on which the rows of A, B (K long) and C (N long) all start."""
+    result: float = min(
+        _alignment(K * p["a_elem_bytes"]), _alignment(K * p["b_elem_bytes"]), _alignment(N * p["c_elem_bytes"])
+    )
+    return result
 
 
 @kernel
@@ -145,10 +156,10 @@ def problem_terms(p: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     l2_hold_frac = min(1.0, p["l2_hold_bytes"] / (a_bytes + b_bytes + scale_bytes))
     line_waste = 1.0
     row_bytes = K * p["b_elem_bytes"]
-    if row_bytes % _LINE_BYTES != 0.0:
+    if row_bytes % _LINE_BYTES != 0.0 and row_bytes > _LINE_BYTES:
         line_waste = 1.0 + p["c_line_waste"]
-    aligned = min(_alignment(K * p["a_elem_bytes"]), _alignment(row_bytes), _alignment(N * p["c_elem_bytes"]))
-    load_frac = 1.0 if aligned >= _FULL_LOAD_BYTES else p["c_unaligned_frac"] * np.sqrt(aligned / _FULL_LOAD_BYTES)
+    aligned = row_alignment(p, K, N)
+    load_frac = 1.0 if aligned >= FULL_LOAD_BYTES else p["c_unaligned_frac"] * np.sqrt(aligned / FULL_LOAD_BYTES)
     return ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste, load_frac,
@@ -271,7 +282,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     unit_dram = read_bytes / units
     unit_l2 = l2_bytes / units
     sm_dram = p["c_sm_dram_bytes_per_cycle"] * cycles_per_us
-    dram_rate = p["dram_bytes_per_us"]
+    dram_rate = p["dram_bytes_per_us"] / t.line_waste
     first_us = first / cycles_per_us
     first_dram = rounds * ctas * unit_dram / _soft_min(dram_rate, sms * sm_dram)
     first_l2 = rounds * ctas * unit_l2 / p["l2_bytes_per_us"]

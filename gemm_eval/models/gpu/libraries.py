@@ -140,22 +140,24 @@ class Library:
                 f"weight-only kernels of {self.name} take fp16 or bf16 inputs, got {problem.input_dtype}"
             )
 
+    def family(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool = False) -> str:
+        """The kernel family that the library uses for these types; TMA needs rows that start on 16 bytes.
+
+        For int8, cuBLAS 13.1 takes mma.sync kernels on Hopper too (kernel names in arch/measured/h200-sxm/cublaslt).
+        """
+        own = _OWN_FAMILY.get(arch.sm_arch, "sm80_mma")
+        if is_unaligned or (problem.input_dtype is DType.INT8 and arch.sm_arch == "sm_90"):
+            return "sm80_mma"
+        return own
+
     def tiles(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool) -> Iterator[TileChoice]:
-        """Tiles that the library has for this GPU and these types; TMA needs rows that start on 16 bytes."""
+        """Tiles that the library has for this GPU and these types."""
         self.check(arch, problem)
-        if is_unaligned:
-            yield from _ampere_tiles()
-        elif arch.sm_arch == "sm_90":
-            yield from _hopper_tiles("sm90_wgmma")
-        elif arch.sm_arch == "sm_100":
-            yield from _hopper_tiles("sm100_tcgen05")
-        else:
-            yield from _ampere_tiles()
+        family = self.family(arch, problem, is_unaligned=is_unaligned)
+        yield from _ampere_tiles() if family == "sm80_mma" else _hopper_tiles(family)
 
-    def main_family(self, arch: GpuSpec) -> str:
-        """The family whose coefficients the library's calibration on this GPU is about."""
-        return {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}.get(arch.sm_arch, "sm80_mma")
 
+_OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
 
 LIBRARIES: dict[str, Library] = {
     library.name: library

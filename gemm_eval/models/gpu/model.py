@@ -90,10 +90,17 @@ def gpu_params(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> npt.
         UnsupportedError: GPU, types and library do not go together.
     """
     library = options.library or default_library(problem)
-    coefficients, origin = coefficients_for(arch, library)
-    return pack_gpu_params(
-        arch, problem, library, coefficients, l2=options.l2, clock=options.clock, is_calibrated=origin.is_calibrated
-    )
+    rules = LIBRARIES[library]
+    params = None
+    for is_unaligned in (True, False):
+        family = rules.family(arch, problem, is_unaligned=is_unaligned)
+        coefficients, origin = coefficients_for(arch, library, family)
+        params = pack_gpu_params(
+            arch, problem, library, coefficients, l2=options.l2, clock=options.clock,
+            is_calibrated=origin.is_calibrated, unaligned=params,
+        )  # fmt: skip
+    assert params is not None
+    return params
 
 
 def unpack_gpu_cost(record: np.void) -> GpuCost:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Mapping
 
@@ -16,9 +15,9 @@ from gemm_eval.models.gpu.menu import build_menu
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["GPU_PARAMS_DTYPE", "SM_L2_BYTES_PER_CYCLE", "menu_of", "pack_gpu_params", "with_coefficients"]
+__all__ = ["GPU_PARAMS_DTYPE", "SM_L2_BYTES_PER_CYCLE", "menu_of", "pack_gpu_params", "unaligned_params", "with_coefficients"]
 
-_INTS = ("num_sms", "group_size", "is_l2_warm", "min_split_steps", "has_stream_k", "is_calibrated", "menu", "unaligned_menu")
+_INTS = ("num_sms", "group_size", "is_l2_warm", "min_split_steps", "has_stream_k", "is_calibrated", "menu", "unaligned")
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
     "cycles_per_us", "tensor_cycles_per_us", "launch_us", "load_latency_cycles", "smem_bytes_per_cycle",
@@ -31,17 +30,35 @@ GPU_PARAMS_DTYPE = np.dtype(
     + [(name, np.float64) for name in _FLOATS]
     + [(f"c_{item.name}", np.float64) for item in COEFFICIENTS]
 )
-"""One record per (GPU, data types, library, L2 and clock state). `menu` and `unaligned_menu` number tables of `menu_of`;
-fields `c_*` are the coefficients."""
+"""One record per (GPU, data types, library, L2 and clock state). `menu` is the number of a table of `menu_of`, `unaligned`
+that of a record of `unaligned_params`; fields `c_*` are the coefficients of a kernel family."""
 
 SM_L2_BYTES_PER_CYCLE = 64.0
 """What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
 
 
-_menus: dict[int, npt.NDArray[np.void]] = {}
-_menu_numbers: dict[bytes, int] = {}
-_next_number = itertools.count()
-_lock = threading.Lock()
+class _Numbered:
+    """Arrays by number, so that a record can name one; equal arrays have one number."""
+
+    def __init__(self) -> None:
+        self._arrays: list[npt.NDArray[np.void]] = []
+        self._numbers: dict[bytes, int] = {}
+        self._lock = threading.Lock()
+
+    def number_of(self, array: npt.NDArray[np.void]) -> int:
+        key = array.tobytes()
+        with self._lock:
+            if key not in self._numbers:
+                self._arrays.append(array)
+                self._numbers[key] = len(self._arrays) - 1
+            return self._numbers[key]
+
+    def __getitem__(self, number: int) -> npt.NDArray[np.void]:
+        return self._arrays[number]
+
+
+_menus = _Numbered()
+_unaligned = _Numbered()
 
 
 def menu_of(number: int) -> npt.NDArray[np.void]:
@@ -49,14 +66,9 @@ def menu_of(number: int) -> npt.NDArray[np.void]:
     return _menus[number]
 
 
-def _register(menu: npt.NDArray[np.void]) -> int:
-    key = menu.tobytes()
-    with _lock:
-        number = _menu_numbers.get(key)
-        if number is None:
-            number = _menu_numbers[key] = next(_next_number)
-            _menus[number] = menu
-        return number
+def unaligned_params(params: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Return the records [num] for sizes whose rows do not start on 16 bytes, of records [num] for the others."""
+    return np.concatenate([_unaligned[number] for number in params["unaligned"].tolist()])
 
 
 def pack_gpu_params(
@@ -68,8 +80,11 @@ def pack_gpu_params(
     l2: str,
     clock: str,
     is_calibrated: bool,
+    unaligned: npt.NDArray[np.void] | None = None,
 ) -> npt.NDArray[np.void]:
     """Return a read-only array [1] of `GPU_PARAMS_DTYPE`. Only the data types of `problem` matter, not its sizes.
+
+    `unaligned` is the record for sizes whose rows do not start on 16 bytes; None makes that record itself.
 
     Raises:
         UnsupportedError: GPU, types and library do not go together.
@@ -90,8 +105,8 @@ def pack_gpu_params(
         "min_split_steps": rules.min_split_steps,
         "has_stream_k": rules.has_stream_k,
         "is_calibrated": is_calibrated,
-        "menu": _register(build_menu(arch, problem, library)),
-        "unaligned_menu": _register(build_menu(arch, problem, library, is_unaligned=True)),
+        "menu": _menus.number_of(build_menu(arch, problem, library, is_unaligned=unaligned is None)),
+        "unaligned": -1 if unaligned is None else _unaligned.number_of(unaligned),
         "a_elem_bytes": problem.input_dtype.bits / 8,
         "b_elem_bytes": problem.weight_dtype.bits / 8,
         "c_elem_bytes": problem.output_dtype.bits / 8,
