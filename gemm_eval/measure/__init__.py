@@ -5,19 +5,24 @@
 """
 
 from gemm_eval.measure._campaign import Campaign, estimate_seconds, file_stem, shuffle_shapes
-from gemm_eval.measure._data_set import COLUMNS, dataset_hash, read_timings, write_timings
+from gemm_eval.measure._cublaslt_candidates import CandidateRunner
+from gemm_eval.measure._data_set import CANDIDATE_COLUMNS, COLUMNS, dataset_hash, read_timings, write_timings
 from gemm_eval.measure._gpu_state import gpu_slug
 from gemm_eval.measure._kernel_trace import KernelLaunch, parse_trace
 from gemm_eval.measure._protocol import Timing, TimingProtocol, measure_shape
 from gemm_eval.measure._runner import OperandLayout, Runner
 from gemm_eval.measure._runners import RUNNERS, make_runner
-from gemm_eval.measure._shapes import SHAPE_SETS, GemmShape, list_shapes
+from gemm_eval.measure._shapes import SHAPE_SETS, Candidate, GemmItem, GemmShape, list_shapes
 
 __all__ = [
+    "CANDIDATE_COLUMNS",
     "COLUMNS",
     "RUNNERS",
     "SHAPE_SETS",
     "Campaign",
+    "Candidate",
+    "CandidateRunner",
+    "GemmItem",
     "GemmShape",
     "KernelLaunch",
     "OperandLayout",

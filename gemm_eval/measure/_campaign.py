@@ -6,19 +6,29 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.measure._data_set import check_can_write, write_timings
+from gemm_eval.measure._data_set import CANDIDATE_COLUMNS, COLUMNS, check_can_write, write_timings
 from gemm_eval.measure._gpu_state import describe_gpu, read_gpu_state
 from gemm_eval.measure._kernel_trace import trace_kernels
 from gemm_eval.measure._protocol import TimingProtocol, measure_floor_us, measure_shape
 from gemm_eval.measure._runner import Runner
-from gemm_eval.measure._shapes import GemmShape, rough_latency_us
+from gemm_eval.measure._shapes import Candidate, GemmItem, rough_latency_us
 from gemm_eval.measure._work_file import WorkFile
 
 __all__ = ["Campaign", "estimate_seconds", "file_stem", "shuffle_shapes"]
+
+CANDIDATE_META = {
+    "library": "cublas",
+    "has_all_candidates": True,
+    "rank": "place of the row's algorithm among the proposals of cublasLtMatmulAlgoGetHeuristic for its GEMM; 0: the "
+    "library's own choice. Several rows have the same G, M, K, N: only that of rank 0 is the library's time.",
+    "split_k": "parts of K of the row's algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM; 1: K is not split",
+}
+"""What the meta file of a data set of candidates says besides."""
 
 _SEED = 20_240
 _MAX_FAILURES_IN_A_ROW = 5
@@ -27,14 +37,20 @@ _HOST_SECONDS = 0.02  # of one point: capture, instantiate, and what the host do
 _TRACE_START_SECONDS, _TRACE_SECONDS = 20.0, 0.005  # PyTorch and its profiler; one call
 
 
-def shuffle_shapes(shapes: Sequence[GemmShape]) -> list[GemmShape]:
-    """Return the distinct shapes in a random order that is always the same: a stopped run is a spread sample."""
-    ordered = sorted(set(shapes))
-    random.Random(_SEED).shuffle(ordered)
-    return ordered
+Item = TypeVar("Item", bound=GemmItem)
 
 
-def estimate_seconds(shapes: Sequence[GemmShape], protocol: TimingProtocol) -> float:
+def shuffle_shapes(shapes: Sequence[Item]) -> list[Item]:
+    """Return the distinct shapes in a random order that is always the same: a stopped run is a spread sample.
+
+    The candidates of one GEMM stay together, by rank: the GPU is in the same state for all of them.
+    """
+    gemms = [list(group) for _, group in groupby(sorted(set(shapes)), key=lambda shape: shape[:4])]
+    random.Random(_SEED).shuffle(gemms)
+    return [shape for gemm in gemms for shape in gemm]
+
+
+def estimate_seconds(shapes: Sequence[GemmItem], protocol: TimingProtocol) -> float:
     """Return about how long a measurement takes, in seconds, on a GPU of the H200's class."""
     total = 0.0
     for shape in shapes:
@@ -73,13 +89,14 @@ class Campaign:
     pool_bytes: int = 4 << 30
     with_trace: bool = True
     _meta: dict[str, Any] = field(default_factory=dict)
+    _columns: dict[str, str] = field(default_factory=lambda: dict(COLUMNS))
 
     @property
     def path(self) -> Path:
         """Where the data set is written."""
         return self.out / f"{self.stem}.parquet"
 
-    def run(self, shapes: Sequence[GemmShape]) -> Path:
+    def run(self, shapes: Sequence[GemmItem]) -> Path:
         """Measure what is not in the work file yet, and write data set and meta file; returns the data set's path.
 
         Raises:
@@ -93,6 +110,7 @@ class Campaign:
             "input_dtype": runner.input_dtype,
             "gpu": getattr(runner, "gpu_name", ""),
             "protocol": self.protocol.describe(),
+            **getattr(runner, "settings", {}),
         }
         work = WorkFile(self.out / f"{self.stem}.jsonl", settings)
         todo = [shape for shape in ordered if shape not in work.timings]
@@ -103,6 +121,9 @@ class Campaign:
             errors = dict(runner.check())
             floor_us = measure_floor_us(runner)
             self._meta = self._describe(errors, floor_us)
+            if isinstance(ordered[0], Candidate):
+                self._columns |= CANDIDATE_COLUMNS
+                self._meta |= CANDIDATE_META
             try:
                 self._measure(work, todo, floor_us)
             finally:  # what was measured is kept, whatever happened
@@ -117,7 +138,7 @@ class Campaign:
     def _time_left(self) -> float:
         return float("inf") if self.stop_at is None else self.stop_at - time.monotonic()
 
-    def _measure(self, work: WorkFile, todo: Sequence[GemmShape], floor_us: float) -> None:
+    def _measure(self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float) -> None:
         begin, failures = time.monotonic(), 0
         reserve = _TRACE_START_SECONDS + _TRACE_SECONDS * (len(todo) + len(work.timings)) if self.with_trace else 2.0
         work.add_state(read_gpu_state())
@@ -139,7 +160,7 @@ class Campaign:
             if done % _POINTS_PER_LINE == 0:
                 self.say(f"{done} of {len(todo)}, {time.monotonic() - begin:.0f} s")
 
-    def _trace(self, work: WorkFile, shapes: set[GemmShape]) -> None:
+    def _trace(self, work: WorkFile, shapes: set[GemmItem]) -> None:
         wanted = [shape for shape in work.timings if shape not in work.kernels and shape in shapes]
         note = "every call seen"
         try:
@@ -188,4 +209,4 @@ class Campaign:
             for shape, timing in work.timings.items()
         ]
         failed = [{**shape._asdict(), "error": error} for shape, error in work.errors.items()]
-        write_timings(self.path, rows, {**self._meta, "failed": failed, "gpu_states": work.states})
+        write_timings(self.path, rows, {**self._meta, "failed": failed, "gpu_states": work.states}, self._columns)

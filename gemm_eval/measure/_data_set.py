@@ -13,7 +13,15 @@ from gemm_eval.errors import GemmEvalError, InvalidInputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COLUMNS", "check_can_write", "dataset_hash", "meta_path", "read_timings", "write_timings"]
+__all__ = [
+    "CANDIDATE_COLUMNS",
+    "COLUMNS",
+    "check_can_write",
+    "dataset_hash",
+    "meta_path",
+    "read_timings",
+    "write_timings",
+]
 
 _INTEGER, _FLOAT, _TEXT = "Int64", "float64", "string"
 COLUMNS: dict[str, str] = {
@@ -25,6 +33,9 @@ COLUMNS: dict[str, str] = {
     "block_x": _INTEGER, "registers": _INTEGER, "smem_bytes": _INTEGER,
 }  # fmt: skip
 """Columns of a measured data set, with their pandas types. Missing kernel columns: the trace did not see the call."""
+CANDIDATE_COLUMNS: dict[str, str] = {"rank": _INTEGER, "split_k": _INTEGER}
+"""Further columns where several algorithms of each GEMM are timed: place among the proposals, and parts of K."""
+_TYPES = COLUMNS | CANDIDATE_COLUMNS
 
 _SIZES = ("G", "M", "K", "N")
 _POSITIVE = ("latency_us", "min_us")
@@ -76,13 +87,13 @@ def read_timings(path: str | os.PathLike[str]) -> pd.DataFrame:
         raise InvalidInputError(f"{path} lacks {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")
     if "G" not in frame.columns:
         frame.insert(0, "G", 1)
-    for name in [name for name in COLUMNS if name in frame.columns]:
+    for name in [name for name in _TYPES if name in frame.columns]:
         frame[name] = _checked(frame[name], name, path)
     return frame  # type: ignore[no-any-return]
 
 
 def _checked(column: Any, name: str, path: Path) -> Any:
-    kind = COLUMNS[name]
+    kind = _TYPES[name]
     try:
         converted = column.astype("int64" if name in _SIZES else kind)
         if name in _SIZES and not (converted == column).all():
@@ -124,8 +135,16 @@ def _canonical(value: Any) -> str:
     return repr(float(value)) if isinstance(value, float) else str(value)
 
 
-def write_timings(path: Path, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> None:
+def write_timings(
+    path: Path, rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any], columns: Mapping[str, str] = COLUMNS
+) -> None:
     """Write rows (sorted by size) and their meta file; neither is ever half-written.
+
+    Args:
+        path: of the data set.
+        rows: values by column.
+        meta: what the meta file says, besides number of rows and hash.
+        columns: pandas type by column, of `COLUMNS` and `CANDIDATE_COLUMNS`.
 
     Raises:
         GemmEvalError: pandas or pyarrow is not installed.
@@ -133,8 +152,9 @@ def write_timings(path: Path, rows: Sequence[Mapping[str, Any]], meta: Mapping[s
     import yaml
 
     pd = _import_pandas()
-    frame = pd.DataFrame([{name: row.get(name) for name in COLUMNS} for row in rows], columns=list(COLUMNS))
-    frame = frame.astype(COLUMNS).sort_values(["N", "K", "G", "M"], kind="stable").reset_index(drop=True)
+    frame = pd.DataFrame([{name: row.get(name) for name in columns} for row in rows], columns=list(columns))
+    order = [name for name in ("N", "K", "G", "M", "rank") if name in columns]
+    frame = frame.astype(dict(columns)).sort_values(order, kind="stable").reset_index(drop=True)
     part = path.with_suffix(".part")
     frame.to_parquet(part, engine="pyarrow", index=False, compression="zstd")
     part.replace(path)

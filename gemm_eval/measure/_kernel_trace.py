@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.measure._cupy_device import MARKER_NAME
 from gemm_eval.measure._runner import Enqueue, OperandLayout, Runner
-from gemm_eval.measure._shapes import GemmShape
+from gemm_eval.measure._shapes import GemmItem
 
 __all__ = ["KernelLaunch", "parse_trace", "trace_kernels"]
 
@@ -67,7 +67,7 @@ def _launch(group: Sequence[Mapping[str, Any]]) -> KernelLaunch:
     )
 
 
-def trace_kernels(runner: Runner, shapes: Sequence[GemmShape]) -> Iterator[tuple[GemmShape, KernelLaunch]]:
+def trace_kernels(runner: Runner, shapes: Sequence[GemmItem]) -> Iterator[tuple[GemmItem, KernelLaunch]]:
     """Run each shape once under PyTorch's profiler, which sees the kernels of the whole process, and yield its launch.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure._runner import Enqueue, OperandLayout, Runner
-from gemm_eval.measure._shapes import GemmShape, rough_latency_us
+from gemm_eval.measure._shapes import GemmItem, rough_latency_us
 
 __all__ = ["Timing", "TimingProtocol", "measure_floor_us", "measure_shape", "num_calls", "plan_layout"]
 
@@ -54,11 +54,11 @@ class TimingProtocol:
             if getattr(self, name) not in allowed:
                 raise InvalidOptionError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
 
-    def replays_of(self, shape: GemmShape) -> int:
+    def replays_of(self, shape: GemmItem) -> int:
         """Return how many replays of `shape` are measured."""
         return self.num_short_replays if self.max_short_rows >= shape.M else self.num_replays
 
-    def idle_s_of(self, shape: GemmShape) -> float:
+    def idle_s_of(self, shape: GemmItem) -> float:
         """Return the pause before each replay, in seconds."""
         return 0.0 if self.clock == "sustained" or self.max_short_rows >= shape.M else self.idle_s
 
@@ -117,7 +117,7 @@ def measure_floor_us(runner: Runner, num_samples: int = 21) -> float:
 
 def measure_shape(
     runner: Runner,
-    shape: GemmShape,
+    shape: GemmItem,
     protocol: TimingProtocol,
     *,
     floor_us: float = 0.0,

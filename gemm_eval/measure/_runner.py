@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from gemm_eval.measure._shapes import GemmShape
-
 __all__ = ["Enqueue", "OperandLayout", "Runner"]
 
 Enqueue = Callable[[], None]
@@ -30,6 +28,8 @@ class OperandLayout(NamedTuple):
 class Runner(Protocol):
     """Runs one kind of GEMM with one set of data types on one device, in one stream.
 
+    A `shape` is what this runner measures: a `GemmShape`, or a `Candidate` where one GEMM can be run in several ways.
+
     Attributes:
         kernel: whose kernels run, a name for files: ``cublas``, ``cublaslt``, ...
         input_dtype, weight_dtype, output_dtype: as stored.
@@ -42,13 +42,13 @@ class Runner(Protocol):
     output_dtype: str
     pool_bytes: int
 
-    def allocate(self, shapes: Sequence[GemmShape], pool_bytes: int) -> None:
+    def allocate(self, shapes: Sequence[Any], pool_bytes: int) -> None:
         """Make the buffers that `shapes` need, full of random data, and a pool of `pool_bytes` for weights."""
 
-    def weight_bytes(self, shape: GemmShape) -> int:
+    def weight_bytes(self, shape: Any) -> int:
         """Return the bytes of one copy of B as stored."""
 
-    def bind(self, shape: GemmShape, layout: OperandLayout) -> Sequence[Enqueue]:
+    def bind(self, shape: Any, layout: OperandLayout) -> Sequence[Enqueue]:
         """Return one call for each weight copy of `layout`; each enqueues the whole GEMM."""
 
     def check(self) -> Mapping[str, float]:

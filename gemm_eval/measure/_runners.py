@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure._cublas import CublasRunner
 from gemm_eval.measure._cublaslt import CublasLtRunner
+from gemm_eval.measure._cublaslt_candidates import CandidateRunner
 from gemm_eval.measure._runner import Runner
 
 __all__ = ["RUNNERS", "make_runner"]
 
-RUNNERS: Mapping[str, Callable[[str], Runner]] = {"cublas": CublasRunner, "cublaslt": CublasLtRunner}
+RUNNERS: Mapping[str, Callable[[str], Runner]] = {
+    runner.kernel: runner for runner in (CublasRunner, CublasLtRunner, CandidateRunner)
+}
 """Kernel names that `make_runner` knows, with the classes that run them."""
 
 

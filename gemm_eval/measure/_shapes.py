@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from gemm_eval.errors import InvalidOptionError
 
-__all__ = ["SHAPE_SETS", "GemmShape", "list_shapes", "rough_latency_us"]
+__all__ = ["SHAPE_SETS", "Candidate", "GemmItem", "GemmShape", "list_shapes", "rough_latency_us"]
 
 
 class GemmShape(NamedTuple):
@@ -22,6 +22,36 @@ class GemmShape(NamedTuple):
         """Floating-point (or integer) operations; a multiply-add is 2."""
         return 2 * self.G * self.M * self.K * self.N
 
+
+class Candidate(NamedTuple):
+    """One GEMM by one of the algorithms that its library proposes.
+
+    Attributes:
+        G, M, K, N: sizes.
+        rank: place among the proposals; 0 is what the library would run.
+        split_k: parts of K that the algorithm works on apart; 1: none.
+    """
+
+    G: int
+    M: int
+    K: int
+    N: int
+    rank: int
+    split_k: int
+
+    @property
+    def shape(self) -> GemmShape:
+        """The GEMM."""
+        return GemmShape(*self[:4])
+
+    @property
+    def flop(self) -> int:
+        """As of the GEMM."""
+        return self.shape.flop
+
+
+GemmItem: TypeAlias = GemmShape | Candidate
+"""What is timed: a GEMM as its library runs it, or by a certain algorithm."""
 
 _MODEL_NK = (
     # Llama 3 8B, Mistral 7B, Mixtral 8x7B: qkv, o, gate_up, down, lm_head
@@ -63,6 +93,18 @@ _BATCHED_MKN = (
 )  # fmt: skip
 _BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128)
 
+# Of `candidates`: pairs of N and K, and rows; all regimes with few sizes, as each is timed several times.
+_CANDIDATE_NK = (
+    (4096, 4096), (12288, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (1024, 8192), (8192, 8192),
+    (28672, 8192), (8192, 28672), (2048, 7168), (7168, 2048), (512, 4096), (1536, 5120), (5120, 2560), (3072, 3072),
+    (2560, 3584), (16384, 1024), (10240, 512), (768, 1024), (2048, 2560), (16384, 16384), (64, 65536), (128, 7168),
+    (65536, 2560), (4104, 4096), (1000, 2048), (11008, 4096), (151936, 896), (3584, 5120), (256, 8192),
+)  # fmt: skip
+_CANDIDATE_ROWS = (
+    1, 8, 16, 17, 32, 48, 64, 80, 96, 128, 160, 192, 256, 257, 384, 512, 768, 1024, 1536, 2048, 4096, 8192,
+)  # fmt: skip
+_CANDIDATE_INPUT_ELEMS, _CANDIDATE_OUTPUT_ELEMS, _CANDIDATE_FLOP = 1 << 28, 1 << 29, 1 << 41
+
 _MAX_FLOP = 2 * 16384**3
 _MAX_LATENCY_US = 12_000.0
 _MAX_WEIGHT_BYTES = 2_200_000_000
@@ -70,7 +112,7 @@ _MAX_OPERAND_ELEMS = 2_200_000_000
 _NUM_FEW_PAIRS = 25
 
 
-def rough_latency_us(shape: GemmShape, bytes_per_elem: float = 2.0) -> float:
+def rough_latency_us(shape: GemmItem, bytes_per_elem: float = 2.0) -> float:
     """Return what `shape` takes to within a factor of two on a GPU of the H200's class, in us.
 
     Only for limits of the list, and for the first guess at how often to call: nothing measured depends on it.
@@ -127,7 +169,18 @@ def _batched() -> list[GemmShape]:
     ]
 
 
-SHAPE_SETS = ("model-zoo", "model-zoo-few", "batched", "smoke")
+def _candidates() -> list[GemmShape]:
+    return [
+        shape
+        for n, k in _CANDIDATE_NK
+        for m in _CANDIDATE_ROWS
+        if (shape := GemmShape(1, m, k, n)).flop < _CANDIDATE_FLOP
+        and m * k <= _CANDIDATE_INPUT_ELEMS
+        and m * n <= _CANDIDATE_OUTPUT_ELEMS
+    ]
+
+
+SHAPE_SETS = ("model-zoo", "model-zoo-few", "batched", "candidates", "smoke")
 """Names that `list_shapes` knows."""
 
 
@@ -136,7 +189,8 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
 
     Args:
         shape_set: ``model-zoo`` (fp16, bf16: all pairs and two thirds of the values of M), ``model-zoo-few`` (25 pairs,
-            a third of the values of M; what other types get under either name), ``batched`` (G > 1) or ``smoke``.
+            a third of the values of M; what other types get under either name), ``batched`` (G > 1),
+            ``candidates`` (30 pairs, 22 values of M: few enough to time several algorithms of each) or ``smoke``.
         dtype: fp16, bf16, fp8 or int8.
 
     Raises:
@@ -148,6 +202,8 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
         return [GemmShape(1, 17, 4096, 1024), GemmShape(1, 512, 4096, 4096), GemmShape(1, 4096, 4096, 4096)]
     if shape_set == "batched":
         return _batched() if dtype in ("fp16", "bf16") else []
+    if shape_set == "candidates":
+        return _candidates() if dtype in ("fp16", "bf16") else []
     if dtype == "fp8":  # rows of 16 bytes
         return _few(1.0, multiple=16)
     if dtype == "int8":  # torch._int_mm wants more than 16 rows of A

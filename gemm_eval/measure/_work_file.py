@@ -10,7 +10,7 @@ from typing import Any
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.measure._kernel_trace import KernelLaunch
 from gemm_eval.measure._protocol import Timing
-from gemm_eval.measure._shapes import GemmShape
+from gemm_eval.measure._shapes import Candidate, GemmItem, GemmShape
 
 __all__ = ["WorkFile"]
 
@@ -28,9 +28,9 @@ class WorkFile:
 
     def __init__(self, path: Path, settings: dict[str, Any]) -> None:
         self.path = path
-        self.timings: dict[GemmShape, dict[str, Any]] = {}
-        self.kernels: dict[GemmShape, dict[str, Any]] = {}
-        self.errors: dict[GemmShape, str] = {}
+        self.timings: dict[GemmItem, dict[str, Any]] = {}
+        self.kernels: dict[GemmItem, dict[str, Any]] = {}
+        self.errors: dict[GemmItem, str] = {}
         self.states: list[dict[str, Any]] = []
         self._settings: dict[str, Any] | None = None
         if path.exists():
@@ -63,7 +63,7 @@ class WorkFile:
         elif kind == "state":
             self.states.append(entry["state"])
         else:
-            shape = GemmShape(*entry["shape"])
+            shape = _item(entry["shape"])
             if kind == "timing":
                 self.timings[shape] = entry["timing"]
                 self.errors.pop(shape, None)
@@ -81,18 +81,22 @@ class WorkFile:
             file.flush()
             os.fsync(file.fileno())
 
-    def add_timing(self, shape: GemmShape, timing: Timing) -> None:
+    def add_timing(self, shape: GemmItem, timing: Timing) -> None:
         """Keep a timing."""
         self._append({"kind": "timing", "shape": list(shape), "timing": dict(vars(timing))})
 
-    def add_kernel(self, shape: GemmShape, launch: KernelLaunch) -> None:
+    def add_kernel(self, shape: GemmItem, launch: KernelLaunch) -> None:
         """Keep which kernel ran."""
         self._append({"kind": "kernel", "shape": list(shape), "launch": launch._asdict()})
 
-    def add_error(self, shape: GemmShape, error: str) -> None:
+    def add_error(self, shape: GemmItem, error: str) -> None:
         """Keep that a GEMM could not be measured, and why."""
         self._append({"kind": "error", "shape": list(shape), "error": error})
 
     def add_state(self, state: dict[str, Any]) -> None:
         """Keep a reading of the GPU."""
         self._append({"kind": "state", "state": state})
+
+
+def _item(values: list[int]) -> GemmItem:
+    return GemmShape(*values) if len(values) == len(GemmShape._fields) else Candidate(*values)

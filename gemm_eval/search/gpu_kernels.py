@@ -27,16 +27,17 @@ __all__ = [
 ]
 
 
-_UNALIGNED_MIN_SPLIT_STEPS = 4
-
-
 @kernel
 def _max_split(p: Any, row: Any, t: Any) -> int:
-    """Most parts of K: no fewer k-steps each than the library allows, and no more CTAs than fit the GPU at once."""
+    """Most parts of K that the library makes of a tile; 0: it does not use the tile for this problem."""
+    if row["schedule"] == _VECTOR:
+        return 1 if row["cta_m"] >= t.M else 0  # K is split over threads already, and tokens are not tiled
     tiles = t.G * -(-t.M // row["cta_m"]) * -(-t.N // row["cta_n"])
-    steps = -(-t.K // row["cta_k"])
-    least = p["min_split_steps"] if t.load_frac >= 1.0 else _UNALIGNED_MIN_SPLIT_STEPS
-    return int(max(1, min(steps // least, row["grid_cap"] // tiles)))
+    most = min(-(-t.K // row["cta_k"]) // p["min_split_steps"], p["max_split_parts"])
+    limit = max(1, min(most, (row["grid_cap"] - 1) // tiles))
+    if limit == 1 and p["is_split_full"] and min(most, (p["num_sms"] - 1) // tiles) > 1:
+        return 0  # with another cluster K can be split, so it is
+    return int(limit)
 
 
 @kernel
@@ -44,6 +45,9 @@ def _next_split(steps: int, split: int) -> int:
     """The next number of parts that makes them shorter: the ones between only add partial sums."""
     part = -(-steps // split)
     return int(split + 1) if part <= 1 else int(-(-steps // (part - 1)))
+
+
+_VECTOR = 3
 
 
 class Choice(NamedTuple):
@@ -69,14 +73,14 @@ def _find_best(p: Any, menu: Any, first: int, stop: int, t: ProblemTerms) -> Cho
             continue
         steps = -(-t.K // row["cta_k"])
         limit = _max_split(p, row, t)
-        split = 1
+        split = limit if p["is_split_full"] else 1
         while split <= limit:
             latency = config_cost(p, row, t, split, False, -1).latency_us
             num_candidates += 1
             if latency < best:
                 best, best_row, best_split, best_stream = latency, index, split, False
             split = _next_split(steps, split)
-        if p["has_stream_k"]:
+        if p["has_stream_k"] and row["schedule"] != _VECTOR:
             latency = config_cost(p, row, t, 1, True, -1).latency_us
             num_candidates += 1
             if latency < best:
@@ -147,14 +151,14 @@ def find_top_of_problem(params: Any, menu: Any, G: int, M: int, K: int, N: int, 
         row = menu[index]
         steps = -(-K // row["cta_k"])
         limit = _max_split(p, row, t)
-        split = 1
+        split = limit if p["is_split_full"] else 1
         while split <= limit:
             if num < len(out_us):
                 out_us[num] = config_cost(p, row, t, split, False, -1).latency_us
                 out_which[num, 0], out_which[num, 1], out_which[num, 2] = index, split, 0
             num += 1
             split = _next_split(steps, split)
-        if p["has_stream_k"]:
+        if p["has_stream_k"] and row["schedule"] != _VECTOR:
             if num < len(out_us):
                 out_us[num] = config_cost(p, row, t, 1, True, -1).latency_us
                 out_which[num, 0], out_which[num, 1], out_which[num, 2] = index, 1, 1

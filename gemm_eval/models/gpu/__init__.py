@@ -4,6 +4,7 @@ from gemm_eval.models.gpu.calibration import Calibration, Origin, calibration_st
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.libraries import LIBRARIES, default_library
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION, GpuCost, GpuOptions, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu.space import enumerate_configs
 
 __all__ = [
     "GPU_COST_DTYPE",
@@ -16,6 +17,7 @@ __all__ = [
     "calibration_stamp",
     "coefficients_for",
     "default_library",
+    "enumerate_configs",
     "gpu_params",
     "unpack_gpu_cost",
 ]

@@ -34,7 +34,7 @@ class ErrorFigures(_Frozen):
     median_percent: float
     p90_percent: float
     bias_percent: float
-    kendall_tau: float
+    kendall_tau: float | None = Field(description="null where it is undefined")
 
 
 class Calibration(_Frozen):
@@ -53,6 +53,9 @@ class Calibration(_Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Calibration:
+        for what, name, known in (("library", self.library, LIBRARIES), ("family", self.family, FAMILIES)):
+            if name not in known:
+                raise ValueError(f"{what} must be one of {', '.join(known)}, got {name!r}")
         if set(self.coefficients) != set(_NAMES):
             wrong = sorted(set(self.coefficients) ^ set(_NAMES))
             raise ValueError(f"coefficients must be exactly those of the model; wrong: {', '.join(wrong)}")
@@ -60,6 +63,8 @@ class Calibration(_Frozen):
             item = _NAMES[name]
             if not item.low <= value <= item.high:
                 raise ValueError(f"{name} must be in {item.low}..{item.high} {item.unit}, got {value}")
+        if unknown := sorted(set(self.fitted) - set(_NAMES)):
+            raise ValueError(f"fitted names no coefficient: {', '.join(unknown)}")
         return self
 
     def to_yaml(self) -> str:
@@ -71,14 +76,6 @@ class Calibration(_Frozen):
             mark = "fitted" if item.name in self.fitted else "default"
             lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}, {mark}: {item.meaning}")
         return "\n".join(lines) + "\n"
-
-    def summary(self) -> str:
-        """One line for each data set: rows, MAPE, median, p90, bias, Kendall tau."""
-        return "\n".join(
-            f"{e.data}: {e.num_rows} rows, MAPE {e.mape_percent:.2f}%, median {e.median_percent:.2f}%, p90 "
-            f"{e.p90_percent:.2f}%, bias {e.bias_percent:+.2f}%, Kendall tau {e.kendall_tau:.3f} ({self.folds})"
-            for e in self.errors
-        )
 
 
 class Origin(NamedTuple):
@@ -98,12 +95,16 @@ def load_calibration(path: Path) -> Calibration:
     """Read a calibration file.
 
     Raises:
-        ArchValidationError: it is malformed, or its coefficients are not those of the model or out of range.
+        ArchValidationError: it is malformed, its coefficients are not those of the model or out of range, or it is of
+            another GPU, library or family than its folder and name say.
     """
     try:
-        return Calibration.model_validate(read_yaml(path))
+        found = Calibration.model_validate(read_yaml(path))
     except ValueError as error:
         raise ArchValidationError(f"{path}: {error}") from error
+    if (path.parent.name, path.stem) != (found.gpu, f"{found.library}-{found.family}"):
+        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}/{found.library}-{found.family}")
+    return found
 
 
 def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str, float], Origin]:
@@ -114,16 +115,15 @@ def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str
     family in another library; without that, the defaults of the family hold. A spec that was changed or built in memory
     keeps the calibration of its name.
     """
-    return _coefficients(arch.name, library, family)
+    return _coefficients(data_root() / "calibration", arch.name, library, family)
 
 
 @cache
-def _coefficients(gpu: str, library: str, family: str) -> tuple[dict[str, float], Origin]:
+def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict[str, float], Origin]:
     path = calibration_path(gpu, library, family)
     if path.is_file():
         found = load_calibration(path)
         return dict(found.coefficients), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
-    root = data_root() / "calibration"
     for pattern in (f"*/{library}-{family}.yaml", f"*/*-{family}.yaml"):
         for other in sorted(root.glob(pattern)):
             found = load_calibration(other)
@@ -132,9 +132,13 @@ def _coefficients(gpu: str, library: str, family: str) -> tuple[dict[str, float]
     return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
 
 
-@cache
 def calibration_stamp(arch: GpuSpec) -> str:
     """A digest of all coefficients that can decide a cost on this GPU."""
+    return _stamp(data_root() / "calibration", arch)
+
+
+@cache
+def _stamp(root: Path, arch: GpuSpec) -> str:  # noqa: ARG001  another folder, another answer
     digest = hashlib.sha256()
     for library in LIBRARIES:
         for family in FAMILIES:

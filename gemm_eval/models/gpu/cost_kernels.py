@@ -36,7 +36,7 @@ _INTS = (
 )  # fmt: skip
 _FLOATS = (
     "latency_us", "compute_us", "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us",
-    "tile_overhead_us", "l2_us", "dram_us", "store_us", "reduction_us", "power_us", "hidden_us", "last_wave_frac",
+    "tile_overhead_us", "l2_us", "dram_us", "store_us", "reduction_us", "power_us", "choice_us", "hidden_us", "last_wave_frac",
     "tensor_busy_frac",
 )  # fmt: skip
 
@@ -89,6 +89,7 @@ class ConfigCost(NamedTuple):
     store_us: float
     reduction_us: float
     power_us: float
+    choice_us: float
     main_us: float
     tensor_busy_frac: float
     dram_read_bytes: float
@@ -106,18 +107,10 @@ def _ceil_div(a: int, b: int) -> int:
 
 
 @kernel
-def _norm4(a: float, b: float, c: float) -> float:
-    """The 4-norm: the largest of three times, and a little more where two are alike, because overlap is not perfect."""
-    a2, b2, c2 = a * a, b * b, c * c
-    result: float = np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))
-    return result
-
-
-@kernel
-def _soft_min(a: float, b: float) -> float:
-    """The smaller of two rates, and a little less where they are alike."""
-    x = a / b
-    result: float = a / np.sqrt(1.0 + x * x)
+def _norm4(a: float, b: float, c: float, d: float) -> float:
+    """The 4-norm: the largest of four times, and a little more where two are alike, because overlap is not perfect."""
+    a2, b2, c2, d2 = a * a, b * b, c * c, d * d
+    result: float = np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2 + d2 * d2))
     return result
 
 
@@ -173,7 +166,7 @@ def lower_bound_us(p: Any, row: Any, t: ProblemTerms) -> float:
     steps = _ceil_div(t.K, row["cta_k"])
     matrix_us = tiles * steps * row["matrix_cycles"] / (p["num_sms"] * p["cycles_per_us"])
     dram_us = (t.a_read_bytes + t.b_read_bytes) / p["dram_bytes_per_us"]
-    return p["launch_us"] + p["c_kernel_us"] + max(matrix_us, dram_us)  # type: ignore[no-any-return]
+    return p["launch_us"] + min(p["c_kernel_us"], p["c_vector_kernel_us"]) + max(matrix_us, dram_us)  # type: ignore[no-any-return]
 
 
 @kernel
@@ -232,6 +225,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     rounds = units // ctas
     rest = units - rounds * ctas
     num_sms = p["num_sms"]
+    schedule = row["schedule"]
     sms = min(ctas, row["sm_cap"])
     resident = _ceil_div(ctas, sms)  # CTAs of one SM at a time
     cycles_per_us = p["cycles_per_us"]
@@ -248,51 +242,59 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
         if waves_bytes > compulsory:
             read_bytes += (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
 
+    # TMA fills rows beyond the matrix slowly, whichever SM asks
+    outside_us = 0.0
+    if schedule <= _COOPERATIVE:
+        outside_rows = (tiles_m * cta_m - t.M) * (padded_n / row["cluster_n"])
+        outside_rows += (tiles_n * cta_n - t.N) * (padded_m / row["cluster_m"])
+        outside_us = t.G * outside_rows * all_steps / (p["c_outside_rows_per_cycle"] * cycles_per_us)
+
     # one k-step of one CTA, in cycles of its SM
-    matrix = row["matrix_cycles"] / p["c_matrix_frac"]
-    dequant = row["dequant_cycles"] * p["c_dequant"]
+    is_vector = schedule == _VECTOR
+    matrix = row["matrix_cycles"] / (p["c_vector_frac"] if is_vector else p["c_matrix_frac"])
+    dequant = row["dequant_cycles"] * (p["c_vector_dequant"] if is_vector else p["c_dequant"])
+    step_loss = p["c_vector_step_cycles"] if is_vector else p["c_step_cycles"]
     work = max(matrix, dequant) + p["c_dequant_exposed"] * min(matrix, dequant)
     fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
     ingest = l2_bytes / (units * step_count) / (p["sm_l2_bytes_per_cycle"] * t.load_frac)
     busy = np.sqrt(fill * fill + ingest * ingest)
     round_trip = (fill + ingest + p["load_latency_cycles"]) / (row["num_stages"] - 1.0)
-    schedule = row["schedule"]
     epilogue = cta_m * min(cta_n, t.N) * row["store_elem_bytes"] / p["c_epilogue_bytes_per_cycle"]
     if schedule == _PINGPONG:
-        lone = step_count * max(busy, round_trip, work + p["c_step_cycles"]) + p["c_tile_cycles"] + epilogue
+        lone = step_count * max(busy, round_trip, work + step_loss) + p["c_tile_cycles"] + epilogue
         shared = max(
-            step_count * max(busy, round_trip, 0.5 * (work + p["c_step_cycles"])) + p["c_pingpong_cycles"], 0.5 * lone
+            step_count * max(busy, round_trip, 0.5 * (work + step_loss)) + p["c_pingpong_cycles"], 0.5 * lone
         )
-        first = lone if rounds == 1 else rounds * shared
-        last = shared
+        first = rounds * shared if rest > 0 else (rounds - 1) * shared + lone
+        last = lone
     elif schedule == _COOPERATIVE:
         step = max(busy, round_trip, work + p["c_coop_step_cycles"])
         lone = step_count * step + p["c_coop_tile_cycles"] + epilogue
         first = rounds * lone
         last = lone
     else:
-        step = max(resident * busy, round_trip, work + p["c_step_cycles"])
+        step = max(resident * busy, round_trip, work + step_loss)
         lone = step_count * step + (p["c_tile_cycles"] + epilogue * resident)
         first = rounds * lone
         last_resident = _ceil_div(rest, num_sms)
-        step = max(last_resident * busy, round_trip, work + p["c_step_cycles"])
+        step = max(last_resident * busy, round_trip, work + step_loss)
         last = step_count * step + p["c_tile_cycles"] + epilogue * last_resident
 
     # the waves: full ones, then what is left, each as long as its slowest resource
     unit_dram = read_bytes / units
     unit_l2 = l2_bytes / units
-    sm_dram = p["c_sm_dram_bytes_per_cycle"] * cycles_per_us
-    dram_rate = p["dram_bytes_per_us"] / t.line_waste
+    dram_rate = p["dram_bytes_per_us"] * (1.0 - p["c_cluster_loss"] * row["cluster_log2"]) / t.line_waste
     first_us = first / cycles_per_us
-    first_dram = rounds * ctas * unit_dram / _soft_min(dram_rate, sms * sm_dram)
+    first_dram = rounds * ctas * unit_dram / dram_rate
     first_l2 = rounds * ctas * unit_l2 / p["l2_bytes_per_us"]
-    main = _norm4(first_us, first_dram, first_l2)
+    first_outside = outside_us * (rounds * ctas / units)
+    main = _norm4(first_us, first_dram, first_l2, first_outside)
     dram_us, l2_us, chip_us = first_dram, first_l2, first_us
     if rest > 0:
         last_us = last / cycles_per_us
-        last_dram = rest * unit_dram / _soft_min(dram_rate, min(rest, sms) * sm_dram)
+        last_dram = rest * unit_dram / dram_rate
         last_l2 = rest * unit_l2 / p["l2_bytes_per_us"]
-        main += _norm4(last_us, last_dram, last_l2)
+        main += _norm4(last_us, last_dram, last_l2, outside_us * (rest / units))
         dram_us += last_dram
         l2_us += last_l2
         chip_us += last_us
@@ -313,12 +315,14 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     main += store_us
 
     # the tensor cores' load pulls the clock down
-    total_matrix = units * step_count * row["matrix_cycles"] / num_sms / cycles_per_us
+    total_matrix = 0.0 if is_vector else units * step_count * row["matrix_cycles"] / num_sms / cycles_per_us
     tensor_busy = min(1.0, total_matrix / main)
     slow = (cycles_per_us - p["tensor_cycles_per_us"]) * tensor_busy
     power_us = main * tensor_busy * (slow / (cycles_per_us - slow))
-    prologue_us = p["c_kernel_us"] + p["load_latency_cycles"] / cycles_per_us
+    prologue_us = (p["c_vector_kernel_us"] if is_vector else p["c_kernel_us"]) + p["load_latency_cycles"] / cycles_per_us
     latency = p["launch_us"] + prologue_us + main + power_us + reduction_us
+    choice_us = latency * p["c_choice_loss"]
+    latency += choice_us
     matrix_us = (rounds * (1 if rounds > 1 or schedule != _MULTISTAGE else resident) + (1 if rest > 0 else 0)) * (
         step_count * row["matrix_cycles"]
     ) / cycles_per_us
@@ -328,7 +332,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     overhead_us = min(chip_us - matrix_us - dequant_us, overhead_us)
     return ConfigCost(
         latency, prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
-        l2_us, dram_us, store_us, reduction_us, power_us, main, tensor_busy, read_bytes, ctas, tiles,
+        l2_us, dram_us, store_us, reduction_us, power_us, choice_us, main, tensor_busy, read_bytes, ctas, tiles,
         rounds + (1 if rest > 0 else 0), rest if rest > 0 else ctas, sms,
         raster if raster >= 0 else RASTER_CODE_DEFAULT,
     )  # fmt: skip
@@ -407,9 +411,10 @@ def fill_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     out["store_us"] = c.store_us
     out["reduction_us"] = c.reduction_us
     out["power_us"] = c.power_us
+    out["choice_us"] = c.choice_us
     shown = (
         p["launch_us"] + c.prologue_us + c.matrix_us + c.dequant_us + c.step_wait_us + c.tile_overhead_us
-        + c.l2_us + c.dram_us + c.store_us + c.reduction_us + c.power_us
+        + c.l2_us + c.dram_us + c.store_us + c.reduction_us + c.power_us + c.choice_us
     )  # fmt: skip
     out["hidden_us"] = min(0.0, c.latency_us - shown)
     out["last_wave_frac"] = c.last_wave_ctas / row["grid_cap"]

@@ -12,7 +12,7 @@ from gemm_eval.errors import UnsupportedError
 from gemm_eval.mapping import Schedule
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["FAMILIES", "LIBRARIES", "Family", "Library", "TileChoice", "cluster_grid_sms", "default_library"]
+__all__ = ["FAMILIES", "LIBRARIES", "Family", "Library", "SplitRule", "TileChoice", "cluster_grid_sms", "default_library"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Family:
     mma_n_step: int
     num_warps: tuple[int, ...]
     max_registers: int
-    operands: Literal["smem", "registers"]
+    operands: Literal["smem", "registers", "vector"]
     has_clusters: bool
     is_warp_specialized: bool
     has_epilogue_buffer: bool = False
@@ -46,6 +46,16 @@ FAMILIES: dict[str, Family] = {
         Family(
             "sm80_mma", 1, ("sm_80", "sm_89", "sm_90", "sm_100"), (Schedule.MULTISTAGE,), 16, 8, (4, 8), 255,
             "registers", has_clusters=False, is_warp_specialized=False, rate_frac={"sm_90": 0.62, "sm_100": 0.31},
+        ),
+        # rows that do not start on 16 bytes go through registers, a few bytes a load (kernels "align1", "align2")
+        Family(
+            "mma_unaligned", 3, ("sm_80", "sm_89", "sm_90", "sm_100"), (Schedule.MULTISTAGE,), 16, 8, (4, 8), 255,
+            "registers", has_clusters=False, is_warp_specialized=False, rate_frac={"sm_90": 0.62, "sm_100": 0.31},
+        ),
+        # every thread multiplies on its own; K is split over the threads of a CTA
+        Family(
+            "gemv", 4, ("sm_80", "sm_89", "sm_90", "sm_100"), (Schedule.VECTOR,), 1, 1, (4,), 255, "vector",
+            has_clusters=False, is_warp_specialized=False,
         ),
         Family(
             "sm100_tcgen05", 2, ("sm_100",), (Schedule.PINGPONG, Schedule.COOPERATIVE), 64, 8, (8,), 255, "smem",
@@ -95,12 +105,51 @@ _PINGPONG_ACCUMULATORS = 176 * 128  # a warpgroup holds a whole tile
 _COOP_ACCUMULATORS = 176 * 256
 
 
-def _ampere_tiles() -> Iterator[TileChoice]:
-    """Tiles of CUTLASS's and cuBLAS's mma.sync kernels for fp16 (CUTLASS documentation, default GEMM configurations)."""
+def _ampere_tiles(family: str) -> Iterator[TileChoice]:
+    """Tiles of CUTLASS's and cuBLAS's mma.sync kernels (CUTLASS documentation, default GEMM configurations)."""
     for m, n, warps in ((16, 64, 4), (16, 128, 4), (32, 64, 4), (32, 128, 4), (64, 32, 4), (64, 64, 4), (64, 128, 4),
                         (128, 32, 4), (128, 64, 4), (96, 128, 4), (128, 96, 4), (128, 128, 4), (128, 128, 8), (64, 256, 4),
                         (256, 64, 4), (256, 96, 8), (96, 256, 8), (128, 160, 8), (160, 128, 8), (128, 256, 8), (256, 128, 8),
                         (192, 128, 8), (128, 192, 8), (32, 256, 4), (16, 256, 4)):  # fmt: skip
+        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
+
+
+class SplitRule(NamedTuple):
+    """How a library splits K.
+
+    Attributes:
+        min_steps: a part has at least so many k-steps.
+        is_full: it does not weigh the numbers of parts: it takes the most that fit the GPU at once.
+        max_parts: never more parts.
+    """
+
+    min_steps: int
+    is_full: bool
+    max_parts: int = 1 << 20
+
+
+_FREE_SPLIT = SplitRule(8, is_full=False)
+
+
+def _weight_only_tiles(family: str, columns: tuple[int, ...], rows: tuple[int, ...]) -> Iterator[TileChoice]:
+    """Tiles of weight-only kernels on Hopper: weights on the instruction's 64 rows, tokens on its columns."""
+    for n in columns:
+        for m in rows:
+            if m * n <= _PINGPONG_ACCUMULATORS and n == 64:
+                yield TileChoice(family, m, n, 8, _PP, _PAIRS)
+            elif m * n <= _COOP_ACCUMULATORS and n > 64:
+                yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
+
+
+def _vector_tiles() -> Iterator[TileChoice]:
+    for m in (1, 2, 4, 8):
+        for n in (8, 16, 32):
+            yield TileChoice("gemv", m, n, 4, Schedule.VECTOR, _SINGLE)
+
+
+def _int8_on_hopper_tiles() -> Iterator[TileChoice]:
+    """Tiles of the kernels that cuBLAS 13.1 takes for int8 on Hopper (names in arch/measured/h200-sxm/cublaslt)."""
+    for m, n, warps in ((64, 64, 4), (64, 128, 4), (128, 128, 4), (256, 128, 8), (128, 256, 8)):
         yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
 
 
@@ -110,16 +159,18 @@ class Library:
 
     Attributes:
         name: as in `library=`.
-        min_split_steps: it does not split K into parts of fewer k-steps.
+        split_rules: kernel family -> how it splits K; families that are not named follow `_FREE_SPLIT`.
         has_stream_k: it has stream-K kernels.
         is_dense, is_weight_only: which problems it takes.
+        weight_only_tiles: columns of weights, and rows of tokens, that its Hopper kernels have as tiles.
     """
 
     name: str
-    min_split_steps: int
+    split_rules: Mapping[str, SplitRule]
     has_stream_k: bool
     is_dense: bool
     is_weight_only: bool
+    weight_only_tiles: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     def check(self, arch: GpuSpec, problem: GemmProblem) -> None:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
@@ -146,15 +197,30 @@ class Library:
         For int8, cuBLAS 13.1 takes mma.sync kernels on Hopper too (kernel names in arch/measured/h200-sxm/cublaslt).
         """
         own = _OWN_FAMILY.get(arch.sm_arch, "sm80_mma")
-        if is_unaligned or (problem.input_dtype is DType.INT8 and arch.sm_arch == "sm_90"):
-            return "sm80_mma"
-        return own
+        if is_unaligned:
+            return "mma_unaligned"
+        return "sm80_mma" if problem.input_dtype is DType.INT8 and arch.sm_arch == "sm_90" else own
+
+    def split_rule(self, family: str) -> SplitRule:
+        """How the library's kernels of a family split K."""
+        return self.split_rules.get(family, _FREE_SPLIT)
 
     def tiles(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool) -> Iterator[TileChoice]:
         """Tiles that the library has for this GPU and these types."""
         self.check(arch, problem)
         family = self.family(arch, problem, is_unaligned=is_unaligned)
-        yield from _ampere_tiles() if family == "sm80_mma" else _hopper_tiles(family)
+        if problem.is_weight_quantized:
+            yield from _vector_tiles()
+            if family in _OWN_FAMILY.values():
+                yield from _weight_only_tiles(family, *self.weight_only_tiles)
+            else:
+                yield from _ampere_tiles(family)
+        elif family.endswith(("wgmma", "tcgen05")):
+            yield from _hopper_tiles(family)
+        elif problem.input_dtype is DType.INT8 and arch.sm_arch == "sm_90" and not is_unaligned:
+            yield from _int8_on_hopper_tiles()
+        else:
+            yield from _ampere_tiles(family)
 
 
 _OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
@@ -162,12 +228,21 @@ _OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
 LIBRARIES: dict[str, Library] = {
     library.name: library
     for library in (
-        # split-K kernels are proposed from 20 k-steps (1,280 elements of fp16) a part on; no stream-K (arch/measured)
-        Library("cublas", 20, has_stream_k=False, is_dense=True, is_weight_only=False),
-        Library("gemm-eval", 4, has_stream_k=True, is_dense=False, is_weight_only=True),
-        Library("trtllm", 8, has_stream_k=False, is_dense=False, is_weight_only=True),
+        # Of 1,872 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once), 98% do, and
+        # 83% into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt).
+        Library("cublas", {"sm90_wgmma": SplitRule(21, is_full=True)}, has_stream_k=False, is_dense=True, is_weight_only=False),
+        Library(
+            "gemm-eval", {}, has_stream_k=True, is_dense=False, is_weight_only=True,
+            weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 96, 128, 192, 256)),
+        ),
+        # tiles of CUTLASS's mixed-input kernels as TensorRT-LLM instantiates them; K in at most four parts, which is
+        # what its times of few columns and long K show
+        Library(
+            "trtllm", {"sm90_wgmma": SplitRule(8, is_full=False, max_parts=4)}, has_stream_k=False, is_dense=False,
+            is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)),
+        ),
     )
-}
+}  # fmt: skip
 """Kernel libraries by name."""
 
 
@@ -178,9 +253,8 @@ def default_library(problem: GemmProblem) -> str:
 
 def cluster_grid_sms(arch: GpuSpec, cluster_ctas: int) -> int:
     """SMs that CTAs in clusters of this size can lie on: a cluster stays within one graphics processing cluster."""
-    if cluster_ctas <= _FREE_CLUSTER:
-        return arch.num_sms
-    return int(arch.num_sms * _LARGE_CLUSTER_FRAC) // cluster_ctas * cluster_ctas
+    sms = arch.num_sms if cluster_ctas <= _FREE_CLUSTER else int(arch.num_sms * _LARGE_CLUSTER_FRAC)
+    return sms // cluster_ctas * cluster_ctas
 
 
 _FREE_CLUSTER = 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ _INTS = (
     "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
     "ctas_per_sm", "grid_cap", "sm_cap", "smem_bytes", "registers",
 )  # fmt: skip
-_FLOATS = ("matrix_cycles", "dequant_cycles", "stage_bytes", "store_elem_bytes")
+_FLOATS = ("cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "store_elem_bytes")
 MENU_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """One kernel of a library: tile, cluster, stages, schedule, what it needs of an SM, and the cycles of one k-step.
 
@@ -33,7 +34,8 @@ _PRODUCER_WARPS = 4  # the loading warpgroup of a warp-specialized kernel
 _PRODUCER_REGISTERS = 40
 _FIXED_REGISTERS = 56  # addresses, barriers, loop counters and fragments beside the accumulators
 _BARRIER_BYTES = 2048  # mbarriers, tile scheduler, alignment of the ring to 1 KiB
-_MIN_STAGES, _MAX_STAGES = 2, 16
+MIN_STAGES, MAX_STAGES = 2, 16
+RASTER_SWIZZLES = (1, 2, 4, 8, 16)
 _THREADS_PER_WARP = 32
 
 
@@ -141,14 +143,19 @@ def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> R
         )  # fmt: skip
     if cluster & (cluster - 1):
         raise InvalidMappingError(f"a cluster has 1, 2, 4 or 8 CTAs, got {cluster}", rule="cluster")
+    if cluster_grid_sms(arch, cluster) < cluster:
+        raise InvalidMappingError(
+            f"a cluster of {cluster} CTAs needs {cluster} SMs that lie together, {arch.name} has "
+            f"{cluster_grid_sms(arch, cluster)} of {arch.num_sms} in such groups", rule="cluster",
+        )  # fmt: skip
     if config.num_warps not in family.num_warps:
         raise InvalidMappingError(
             f"{config.family} kernels compute with {' or '.join(map(str, family.num_warps))} warps, "
             f"got {config.num_warps}", rule="num_warps",
         )  # fmt: skip
-    if not _MIN_STAGES <= config.num_stages <= _MAX_STAGES:
+    if not MIN_STAGES <= config.num_stages <= MAX_STAGES:
         raise InvalidMappingError(
-            f"num_stages must be in {_MIN_STAGES}..{_MAX_STAGES}, got {config.num_stages}", rule="num_stages"
+            f"num_stages must be in {MIN_STAGES}..{MAX_STAGES}, got {config.num_stages}", rule="num_stages"
         )
     _check_work(problem, config)
     return cta_resources(arch, problem, config)
@@ -178,7 +185,7 @@ def _check_work(problem: GemmProblem, config: KernelConfig) -> None:
         raise InvalidMappingError(
             f"split_k must be 1 without split-K, got {config.split_k}", rule="split_k"
         )
-    if config.raster_swizzle not in (1, 2, 4, 8, 16):
+    if config.raster_swizzle not in RASTER_SWIZZLES:
         raise InvalidMappingError(
             f"raster_swizzle must be 1, 2, 4, 8 or 16, got {config.raster_swizzle}", rule="raster_swizzle"
         )
@@ -191,6 +198,8 @@ def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
     rate = arch.tensor_flop_per_cycle[problem.input_dtype] * family.rate_frac.get(arch.sm_arch, 1.0)
     k = step_elems(problem)
     flop_cycles = 2.0 * m * n * k / rate
+    if family.operands == "vector":
+        return m * n * k / (2.0 * arch.half2_ops_per_cycle)  # two products an operation
     if family.operands == "registers":
         warps_m, warps_n = _warp_grid(config)
         reads = (m * warps_n + n * warps_m) * STEP_BYTES
@@ -241,7 +250,7 @@ def menu_row(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, resource
         family.number, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.num_warps,
         config.num_stages, int(config.schedule), resources.ctas_per_sm, sms * resources.ctas_per_sm, sms,
         resources.smem_bytes, resources.registers,
-        matrix_cycles(arch, problem, config), dequant_cycles(arch, problem, config),
+        math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, problem, config), dequant_cycles(arch, problem, config),
         float(stage_bytes(problem, config.cta_m, config.cta_n)), problem.output_dtype.bits / 8,
     )  # fmt: skip
 
@@ -260,7 +269,7 @@ def build_menu(
     for choice in LIBRARIES[library].tiles(arch, problem, is_unaligned=is_unaligned):
         family = FAMILIES[choice.family]
         for cluster_m, cluster_n in choice.clusters if family.has_clusters else ((1, 1),):
-            for stages in range(_MIN_STAGES, _MAX_STAGES + 1):
+            for stages in range(MIN_STAGES, MAX_STAGES + 1):
                 config = as_config(problem, choice, cluster_m, cluster_n, stages)
                 try:
                     resources = check_config(arch, problem, config)

@@ -76,7 +76,7 @@ class GpuCost(NamedTuple):
 
 _TERMS = (
     "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us", "tile_overhead_us", "l2_us", "dram_us",
-    "store_us", "reduction_us", "power_us",
+    "store_us", "reduction_us", "power_us", "choice_us",
 )  # fmt: skip
 _TRAFFIC = {
     "a_bytes": "dram_a_bytes", "b_bytes": "dram_b_bytes", "scale_bytes": "dram_scale_bytes", "c_bytes": "dram_c_bytes",

@@ -17,7 +17,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["GPU_PARAMS_DTYPE", "SM_L2_BYTES_PER_CYCLE", "menu_of", "pack_gpu_params", "unaligned_params", "with_coefficients"]
 
-_INTS = ("num_sms", "group_size", "is_l2_warm", "min_split_steps", "has_stream_k", "is_calibrated", "menu", "unaligned")
+_INTS = ("num_sms", "group_size", "is_l2_warm", "min_split_steps", "is_split_full", "max_split_parts", "has_stream_k", "is_calibrated", "menu", "unaligned")
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
     "cycles_per_us", "tensor_cycles_per_us", "launch_us", "load_latency_cycles", "smem_bytes_per_cycle",
@@ -91,6 +91,7 @@ def pack_gpu_params(
     """
     rules = LIBRARIES[library]
     rules.check(arch, problem)
+    split = rules.split_rule(rules.family(arch, problem, is_unaligned=unaligned is None))
     assert problem.weight_dtype is not None
     assert problem.output_dtype is not None
     scale_bits = 0
@@ -102,7 +103,9 @@ def pack_gpu_params(
         "num_sms": arch.num_sms,
         "group_size": problem.group_size or 0,
         "is_l2_warm": l2 == "warm",
-        "min_split_steps": rules.min_split_steps,
+        "min_split_steps": split.min_steps,
+        "is_split_full": split.is_full,
+        "max_split_parts": split.max_parts,
         "has_stream_k": rules.has_stream_k,
         "is_calibrated": is_calibrated,
         "menu": _menus.number_of(build_menu(arch, problem, library, is_unaligned=unaligned is None)),

@@ -1,0 +1,97 @@
+"""The whole space of kernel configs: every one that a library has and a GPU can run, for a given problem."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import InvalidMappingError
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
+from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, SplitRule, cluster_grid_sms, default_library
+from gemm_eval.models.gpu.menu import (
+    MAX_STAGES, MIN_STAGES, RASTER_SWIZZLES, Resources, as_config, check_config,
+)  # fmt: skip
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned"]
+
+_TMA_ROW_BITS = 128
+
+
+class KernelChoice(NamedTuple):
+    """A kernel of a library: a data-parallel config, what a CTA of it needs, and the numbers of parts of K (1: whole)."""
+
+    config: KernelConfig
+    resources: Resources
+    splits: range
+
+
+def is_row_aligned(problem: GemmProblem) -> bool:
+    """Whether the rows of A, B (both K long) and C all start on 16 bytes, as TMA wants it."""
+    assert problem.weight_dtype is not None
+    assert problem.output_dtype is not None
+    rows_bits = (
+        problem.K * problem.input_dtype.bits, problem.K * problem.weight_dtype.bits, problem.N * problem.output_dtype.bits
+    )  # fmt: skip
+    return all(bits % _TMA_ROW_BITS == 0 for bits in rows_bits)
+
+
+def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None = None) -> Iterator[KernelChoice]:
+    """Yield every tile, cluster and number of stages of a library that the GPU can run.
+
+    Raises:
+        UnsupportedError: GPU, types and library do not go together.
+    """
+    rules = LIBRARIES[library or default_library(problem)]
+    is_aligned = is_row_aligned(problem)
+    for choice in rules.tiles(arch, problem, is_unaligned=not is_aligned):
+        for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
+            for num_stages in range(MIN_STAGES, MAX_STAGES + 1):
+                config = as_config(problem, choice, *cluster, num_stages)
+                try:
+                    resources = check_config(arch, problem, config)
+                except InvalidMappingError:
+                    continue
+                rule = rules.split_rule(choice.family)
+                yield KernelChoice(config, resources, _splits(arch, problem, rule, config, resources))
+
+
+def _splits(
+    arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources
+) -> range:
+    """Into how many parts a library splits K: parts long enough, and all of them on the GPU at once."""
+    tiles = problem.G * -(-problem.M // config.cta_m) * -(-problem.N // config.cta_n)
+    by_length = -(-problem.K // config.cta_k) // rule.min_steps
+    grid = cluster_grid_sms(arch, config.cluster_m * config.cluster_n) * resources.ctas_per_sm
+    most = max(1, min(by_length, (grid - 1) // tiles))
+    if not rule.is_full:
+        return range(1, most + 1)
+    if most == 1 and min(by_length, (arch.num_sms - 1) // tiles) > 1:
+        return range(0)  # another cluster lets K be split, and then this library does not take a whole K
+    return range(most, most + 1)
+
+
+def enumerate_configs(arch: GpuSpec, problem: GemmProblem, library: str | None = None) -> Iterator[KernelConfig]:
+    """Yield every legal config for a problem: tiles, clusters, stages, split-K, stream-K and rasters, in that order.
+
+    Splits are those that the library takes (its `SplitRule`), and no more than fit the GPU at once. The search of `gemm_eval.search.gpu` finds the best of all of these while it evaluates only some.
+
+    Args:
+        arch: the GPU.
+        problem: sizes and data types.
+        library: whose kernels; None: the default for the data types.
+
+    Raises:
+        UnsupportedError: GPU, types and library do not go together.
+    """
+    rules = LIBRARIES[library or default_library(problem)]
+    for config, _, splits in enumerate_kernels(arch, problem, library):
+        ways = [(Decomposition.SPLIT_K if split > 1 else Decomposition.DATA_PARALLEL, split) for split in splits]
+        ways += [(Decomposition.STREAM_K, 1)] if rules.has_stream_k else []
+        for decomposition, split_k in ways:
+            for order in RasterOrder:
+                for swizzle in RASTER_SWIZZLES:
+                    yield config._replace(
+                        decomposition=decomposition, split_k=split_k, raster_order=order, raster_swizzle=swizzle
+                    )
