@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE, RASTER_CODE
+from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, RASTER_CODE
 from gemm_eval.models.gpu.menu import MENU_DTYPE, check_config, menu_row
 from gemm_eval.models.gpu.model import gpu_params
 from gemm_eval.models.gpu.params import menu_of, unaligned_params
@@ -93,12 +93,9 @@ def find_top_configs(
     out = np.zeros(len(best), GPU_COST_DTYPE)
     for place, index in enumerate(best):
         row, split, is_stream = which[index].tolist()
-        evaluate_one_config(params, menu, row, split, bool(is_stream), _BEST_RASTER, *problem.sizes, out[place : place + 1])
+        evaluate_one_config(params, menu, row, split, bool(is_stream), BEST_RASTER, *problem.sizes, out[place : place + 1])
     out["num_candidates"] = num
     return out
-
-
-_BEST_RASTER = -1
 
 
 def evaluate_config(

@@ -8,7 +8,9 @@ import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import (
+    BEST_RASTER,
     FULL_LOAD_BYTES,
+    NO_RASTER,
     ProblemTerms,
     config_cost,
     fill_record,
@@ -62,28 +64,53 @@ class Choice(NamedTuple):
 
 
 @kernel
-def _find_best(p: Any, menu: Any, first: int, stop: int, t: ProblemTerms) -> Choice:
-    """The best config of rows first..stop of `menu`; of equal ones the first."""
+def _cost_below(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, best: float) -> float:
+    """The cost of a config under its best raster; inf if it cannot be below `best`, which is cheaper to find out."""
+    latency = config_cost(p, row, t, split, is_stream, NO_RASTER).latency_us
+    if latency > best:
+        return np.inf
+    if t.l2_hold_frac < 1.0:
+        latency = config_cost(p, row, t, split, is_stream, BEST_RASTER).latency_us
+    return float(latency)
+
+
+@kernel
+def _find_best(p: Any, menu: Any, first: int, stop: int, t: ProblemTerms, bounds: Any) -> Choice:
+    """The best config of rows first..stop of `menu`; of equal ones the first. `bounds` is room for [stop - first]."""
     best, best_row, best_split, best_stream = np.inf, -1, 1, False
     num_candidates = num_bounded = 0
+    has_stream_k = p["has_stream_k"] != 0
+    start, least = first, np.inf
     for index in range(first, stop):
         row = menu[index]
-        if lower_bound_us(p, row, t) >= best:
+        limit = _max_split(p, row, t)
+        if p["is_split_full"]:
+            bound = lower_bound_us(p, row, t, limit, False) if limit > 0 else np.inf
+        else:
+            bound = lower_bound_us(p, row, t, 1, has_stream_k or limit > 1)
+        bounds[index - first] = bound
+        if bound < least:
+            start, least = index, bound
+    for place in range(stop - first):
+        # the most promising row first: it shuts most of the others out
+        index = start if place == 0 else (first + place - 1 if first + place <= start else first + place)
+        if bounds[index - first] > best:
             num_bounded += 1
             continue
+        row = menu[index]
         steps = -(-t.K // row["cta_k"])
         limit = _max_split(p, row, t)
-        split = limit if p["is_split_full"] else 1
+        split = limit if p["is_split_full"] and limit > 0 else 1
         while split <= limit:
-            latency = config_cost(p, row, t, split, False, -1).latency_us
+            latency = _cost_below(p, row, t, split, False, best)
             num_candidates += 1
-            if latency < best:
+            if latency < best or (latency == best and index < best_row):
                 best, best_row, best_split, best_stream = latency, index, split, False
             split = _next_split(steps, split)
-        if p["has_stream_k"] and row["schedule"] != _VECTOR:
-            latency = config_cost(p, row, t, 1, True, -1).latency_us
+        if has_stream_k and row["schedule"] != _VECTOR:
+            latency = _cost_below(p, row, t, 1, True, best)
             num_candidates += 1
-            if latency < best:
+            if latency < best or (latency == best and index < best_row):
                 best, best_row, best_split, best_stream = latency, index, 1, True
     return Choice(best, best_row, best_split, best_stream, num_candidates, num_bounded)
 
@@ -106,13 +133,14 @@ def find_best_of_range(
     record's menu; type_of [num]; sizes [num, 4] of G, M, K, N; out [num] of GPU_COST_DTYPE, active_sms stays 0 where no
     kernel exists.
     """
+    bounds = np.empty(len(menus))
     for i in range(start, stop):
         kind = _record_of(params, type_of[i], sizes[i, 2], sizes[i, 3])
         p = params[kind]
         t = problem_terms(p, sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
-        best = _find_best(p, menus, ranges[kind, 0], ranges[kind, 1], t)
+        best = _find_best(p, menus, ranges[kind, 0], ranges[kind, 1], t, bounds)
         if best.row >= 0:
-            fill_record(p, menus[best.row], t, best.split, best.is_stream, -1, out[i])
+            fill_record(p, menus[best.row], t, best.split, best.is_stream, BEST_RASTER, out[i])
         out[i]["num_candidates"] = best.num_candidates
         out[i]["num_bounded"] = best.num_bounded
 
@@ -122,11 +150,12 @@ def find_best_rows(
     params: Any, menus: Any, ranges: Any, type_of: Any, sizes: Any, start: int, stop: int, out_us: Any, out_which: Any
 ) -> None:
     """As `find_best_of_range`, but only latency [num] us and place [num, 3]: row of `menus`, split, is_stream."""
+    bounds = np.empty(len(menus))
     for i in range(start, stop):
         kind = _record_of(params, type_of[i], sizes[i, 2], sizes[i, 3])
         p = params[kind]
         t = problem_terms(p, sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
-        best = _find_best(p, menus, ranges[kind, 0], ranges[kind, 1], t)
+        best = _find_best(p, menus, ranges[kind, 0], ranges[kind, 1], t, bounds)
         out_us[i] = best.latency_us
         out_which[i, 0], out_which[i, 1], out_which[i, 2] = best.row, best.split, best.is_stream
 
@@ -138,7 +167,7 @@ def evaluate_rows(params: Any, menus: Any, type_of: Any, sizes: Any, which: Any,
         p = params[_record_of(params, type_of[i], sizes[i, 2], sizes[i, 3])]
         t = problem_terms(p, sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
         row = menus[which[i, 0]]
-        out_us[i] = config_cost(p, row, t, which[i, 1], which[i, 2] != 0, -1).latency_us
+        out_us[i] = config_cost(p, row, t, which[i, 1], which[i, 2] != 0, BEST_RASTER).latency_us
 
 
 @entry_point
@@ -151,16 +180,16 @@ def find_top_of_problem(params: Any, menu: Any, G: int, M: int, K: int, N: int, 
         row = menu[index]
         steps = -(-K // row["cta_k"])
         limit = _max_split(p, row, t)
-        split = limit if p["is_split_full"] else 1
+        split = limit if p["is_split_full"] and limit > 0 else 1
         while split <= limit:
             if num < len(out_us):
-                out_us[num] = config_cost(p, row, t, split, False, -1).latency_us
+                out_us[num] = config_cost(p, row, t, split, False, BEST_RASTER).latency_us
                 out_which[num, 0], out_which[num, 1], out_which[num, 2] = index, split, 0
             num += 1
             split = _next_split(steps, split)
         if p["has_stream_k"] and row["schedule"] != _VECTOR:
             if num < len(out_us):
-                out_us[num] = config_cost(p, row, t, 1, True, -1).latency_us
+                out_us[num] = config_cost(p, row, t, 1, True, BEST_RASTER).latency_us
                 out_which[num, 0], out_which[num, 1], out_which[num, 2] = index, 1, 1
             num += 1
     return num

@@ -14,9 +14,11 @@ import numpy as np
 from gemm_eval._jit import kernel
 
 __all__ = [
+    "BEST_RASTER",
     "BOUNDS",
     "FULL_LOAD_BYTES",
     "GPU_COST_DTYPE",
+    "NO_RASTER",
     "RASTER_CODE",
     "ConfigCost",
     "ProblemTerms",
@@ -49,6 +51,9 @@ _COMPUTE, _DEQUANT, _LATENCY, _L2, _DRAM, _REDUCTION, _LAUNCH, _STORE = range(le
 
 _DATA_PARALLEL, _SPLIT_K, _STREAM_K = 0, 1, 2
 _PINGPONG, _COOPERATIVE, _MULTISTAGE, _VECTOR = 0, 1, 2, 3
+_BOUND_SLACK = 1.0 - 1e-9  # rounding may differ between the bound and the cost
+BEST_RASTER = -1
+NO_RASTER = -2  # as if L2 held all of A and B: no raster is better
 RASTER_CODE = 100
 RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
@@ -160,13 +165,57 @@ def problem_terms(p: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
 
 
 @kernel
-def lower_bound_us(p: Any, row: Any, t: ProblemTerms) -> float:
-    """A time that no split and no raster of this row can beat: fixed parts, and the longer of tensor work and DRAM reads."""
-    tiles = t.G * _ceil_div(t.M, row["cta_m"]) * _ceil_div(t.N, row["cta_n"])
-    steps = _ceil_div(t.K, row["cta_k"])
-    matrix_us = tiles * steps * row["matrix_cycles"] / (p["num_sms"] * p["cycles_per_us"])
-    dram_us = (t.a_read_bytes + t.b_read_bytes) / p["dram_bytes_per_us"]
-    return p["launch_us"] + min(p["c_kernel_us"], p["c_vector_kernel_us"]) + max(matrix_us, dram_us)  # type: ignore[no-any-return]
+def lower_bound_us(p: Any, row: Any, t: ProblemTerms, split: int, is_even: bool) -> float:
+    """A time that no raster of this row can beat, and below 1e-9 of it no rounding.
+
+    It is the cost without waiting for loads, outside rows, edges, power and panels that are read again. All waves are
+    taken as one: the 4-norm of sums is at most the sum of 4-norms. `is_even`: any split and stream-K are to be bounded,
+    whose work is at best spread evenly.
+    """
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    padded_m = _ceil_div(_ceil_div(t.M, cta_m), row["cluster_m"]) * row["cluster_m"]
+    padded_n = _ceil_div(_ceil_div(t.N, cta_n), row["cluster_n"]) * row["cluster_n"]
+    units = t.G * padded_m * padded_n * split
+    all_steps = _ceil_div(t.K, row["cta_k"])
+    rounds = units / row["grid_cap"]
+    schedule = row["schedule"]
+    is_vector = schedule == _VECTOR
+    l2_bytes = t.a_bytes * (padded_n / row["cluster_n"]) + (t.b_bytes + t.scale_bytes) * (padded_m / row["cluster_m"])
+    l2_bytes *= t.line_waste
+    matrix = row["matrix_cycles"] / (p["c_vector_frac"] if is_vector else p["c_matrix_frac"])
+    busy = max(matrix, row["stage_bytes"] / p["smem_bytes_per_cycle"])
+    written = t.c_bytes
+    fixed_us = p["launch_us"] + (p["c_vector_kernel_us"] if is_vector else p["c_kernel_us"])
+    fixed_us += p["load_latency_cycles"] / p["cycles_per_us"]
+    if is_even:
+        cycles = rounds * all_steps * busy
+    else:
+        steps = _ceil_div(all_steps, split)
+        ingest = l2_bytes / (units * steps) / (p["sm_l2_bytes_per_cycle"] * t.load_frac)
+        busy = np.sqrt(busy * busy + ingest * ingest)
+        if schedule == _PINGPONG:
+            loss, tile_cycles = p["c_step_cycles"], p["c_tile_cycles"]
+        elif schedule == _COOPERATIVE:
+            loss, tile_cycles = p["c_coop_step_cycles"], p["c_coop_tile_cycles"]
+        else:
+            loss, tile_cycles = p["c_vector_step_cycles"] if is_vector else p["c_step_cycles"], p["c_tile_cycles"]
+        rounds = np.ceil(rounds)
+        if schedule == _PINGPONG and rounds > 1.0:
+            cycles = rounds * steps * max(busy, 0.5 * (matrix + loss))
+        else:
+            cycles = rounds * (steps * max(busy, matrix + loss) + tile_cycles)
+        if split > 1:
+            partial = t.G * t.M * (t.N * 4.0) * split
+            written = partial
+            fixed_us += p["c_reduce_us"] + (partial + t.c_bytes) / (p["l2_bytes_per_us"] * p["c_reduce_frac"])
+    dram_us = (t.a_read_bytes + t.b_read_bytes) * t.line_waste / (
+        p["dram_bytes_per_us"] * (1.0 - p["c_cluster_loss"] * row["cluster_log2"])
+    )
+    main_us = _norm4(cycles / p["cycles_per_us"], dram_us, l2_bytes / p["l2_bytes_per_us"], 0.0)
+    main_us += p["c_store_exposed_frac"] * written * (
+        (1.0 - t.stay_frac) / p["dram_write_bytes_per_us"] + t.stay_frac / p["l2_bytes_per_us"]
+    )
+    return (fixed_us + main_us) * (1.0 + p["c_choice_loss"]) * _BOUND_SLACK  # type: ignore[no-any-return]
 
 
 @kernel
@@ -236,7 +285,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     l2_bytes = (a_l2 + b_l2) * t.line_waste
     compulsory = t.a_read_bytes + t.b_read_bytes
     read_bytes = compulsory
-    if t.l2_hold_frac < 1.0 and tiles_m > 1 and tiles_n > 1:
+    if raster != NO_RASTER and t.l2_hold_frac < 1.0 and tiles_m > 1 and tiles_n > 1:
         a_panel, b_panel = t.a_bytes / (t.G * tiles_m), t.b_bytes / (t.G * tiles_n)
         waves_bytes, raster = _wave_panels(t.G, tiles_m, tiles_n, ctas, a_panel, b_panel, raster)
         if waves_bytes > compulsory:
