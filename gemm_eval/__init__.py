@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemm_eval.arch import MulticoreSpec, list_archs, load_arch
+    from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
     from gemm_eval.dtypes import DType
     from gemm_eval.errors import (
         ArchError,
@@ -44,6 +44,7 @@ __all__ = [
     "GEMMTable",
     "GemmEvalError",
     "GemmProblem",
+    "GpuSpec",
     "InfeasibleError",
     "InvalidInputError",
     "InvalidMappingError",
@@ -73,7 +74,7 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "gemm_eval.arch": ("MulticoreSpec", "list_archs", "load_arch"),
+    "gemm_eval.arch": ("GpuSpec", "MulticoreSpec", "list_archs", "load_arch"),
     "gemm_eval.dtypes": ("DType",),
     "gemm_eval.evaluate": ("GEMMEvaluator", "GEMMResult", "GEMMTable"),
     "gemm_eval.mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),

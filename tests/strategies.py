@@ -1,6 +1,6 @@
-"""Hypothesis strategies: small chips, problems and mappings, biased to where mistakes hide.
+"""Hypothesis strategies: small chips, problems and mappings, biased to where mistakes hide; and GPUs with theirs.
 
-Sizes are small enough for brute force, and drawn next to multiples of the cube; ones and primes are frequent. SRAM goes
+Sizes for multi-core chips are small enough for brute force, and drawn next to multiples of the cube; ones and primes are frequent. SRAM goes
 from too small for any tile to large enough for whole blocks, so that its limit bites in most draws.
 """
 
@@ -10,13 +10,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gemm_eval.arch import MulticoreSpec
+from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.models.gpu import GpuOptions
 from gemm_eval.workload import GemmProblem
 from tests.oracle import naive
 
-__all__ = ["archs", "mappings", "problems"]
+__all__ = ["GPUS", "archs", "gpu_cases", "gpu_options", "gpu_problems", "mappings", "problems"]
 
 MAX_SIZE = 40
 """Largest M, K or N of a problem."""
@@ -147,3 +148,60 @@ def mappings(draw: st.DrawFn, arch: MulticoreSpec, problem: GemmProblem) -> Mult
             candidates = fitting or candidates
         tile = draw(st.sampled_from(candidates))
     return MulticoreMapping(partition, Tile(*tile), draw(st.sampled_from(LoopOrder)))
+
+
+# --- GPUs ------------------------------------------------------------------------------------------------------------
+
+GPUS = tuple(arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec))
+"""All GPU presets."""
+
+_GPU_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 14336)
+_TOKENS = (1, 2, 4, 8, 16, 17, 32, 64)
+
+
+def _gpu_sizes(largest_log2: int) -> st.SearchStrategy[int]:
+    """Round sizes, sizes next to them, and any size; small and large ones are equally frequent."""
+    near = st.builds(lambda size, d: size + d, st.sampled_from(_GPU_SIZES), st.sampled_from((-1, 1, 8, -8, 16)))
+    log2 = st.floats(0.0, largest_log2).map(lambda x: int(2.0**x))
+    return st.one_of(st.sampled_from(_GPU_SIZES), near, log2)
+
+
+@st.composite
+def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = None) -> GemmProblem:
+    """GEMMs that some library runs on `arch`; `quantized` says whether weights must be, or must not be."""
+    types: dict[str, Any] = {"input_dtype": draw(st.sampled_from(sorted(arch.tensor_flop_per_cycle)))}
+    if draw(st.booleans()) if quantized is None else quantized:
+        types = {
+            "input_dtype": draw(st.sampled_from((DType.FP16, DType.BF16))),
+            "weight_dtype": draw(st.sampled_from((DType.INT4, DType.INT8, DType.FP8))),
+            "group_size": draw(st.sampled_from((None, 32, 64, 128))),
+            "zero_dtype": draw(st.sampled_from((None, None, DType.INT4, DType.FP16))),
+        }
+    return GemmProblem(
+        G=draw(st.sampled_from((1, 1, 1, 2, 3, 8, 40))),
+        M=draw(st.sampled_from(_TOKENS) | _gpu_sizes(13)),
+        K=draw(_gpu_sizes(14)),
+        N=draw(_gpu_sizes(14)),
+        **types,
+    )
+
+
+@st.composite
+def gpu_options(draw: st.DrawFn, problem: GemmProblem) -> GpuOptions:
+    """A library that takes the types of `problem`, and states of L2 and clocks."""
+    libraries = ("gemm-eval", "trtllm", None) if problem.is_weight_quantized else ("cublas", None)
+    return GpuOptions(
+        draw(st.sampled_from(libraries)),
+        draw(st.sampled_from(("cold", "warm"))),
+        draw(st.sampled_from(("burst", "sustained"))),
+    )
+
+
+@st.composite
+def gpu_cases(
+    draw: st.DrawFn, archs: tuple[GpuSpec, ...] = GPUS, *, quantized: bool | None = None
+) -> tuple[GpuSpec, GemmProblem, GpuOptions]:
+    """A GPU, a problem that it can run, and options."""
+    arch = draw(st.sampled_from(archs))
+    problem = draw(gpu_problems(arch, quantized=quantized))
+    return arch, problem, draw(gpu_options(problem))

@@ -1,11 +1,16 @@
-"""The command `calibrate`: fits the coefficients of a kernel library on measured timings and writes them as YAML."""
+"""The command `calibrate`: fits the coefficients of a library's kernel family on timings and writes them as YAML."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gemm_eval.models.gpu import Calibration
 
 __all__ = ["calibrate"]
 
@@ -14,59 +19,89 @@ def calibrate(
     arch: Annotated[str, typer.Option(metavar="NAME|FILE", help="GPU preset or YAML file.", show_default=False)],
     family: Annotated[
         str,
-        typer.Option(
-            help="Kernel library whose coefficients are fitted: cublas, trtllm, gemm-eval.", show_default=False
-        ),
+        typer.Option(help="Kernel family whose coefficients are fitted, such as sm90_wgmma.", show_default=False),
     ],
+    library: Annotated[str, typer.Option(help="Whose kernels: cublas, trtllm, gemm-eval.")] = "cublas",
     data: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(
             metavar="FILE|NAME",
-            help="Timings: a .csv or .parquet file, or the name of a committed set or folder. Repeatable.",
+            help="Timings: a .csv or .parquet file, or the name of a committed set or folder. Repeatable. Default: all "
+            "committed sets of the library on this GPU with cold L2 and burst clock.",
             show_default=False,
         ),
-    ],
+    ] = None,
     dtype: Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the search.")] = 0,
+    seed: Annotated[int, typer.Option(help="What deals the (N, K) pairs to the folds of the stated errors.")] = 0,
     max_evaluations: Annotated[
-        int | None, typer.Option(min=1, help="Most evaluations of all rows.", show_default=False)
+        int | None, typer.Option(min=1, help="Rounds of search and fit.", show_default=False)
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Where to write. Default: arch/calibration of a checkout, <gpu>/<family>.yaml.",
+            help="Where to write. Default: its place in arch/calibration of a checkout.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Fit a kernel library's few coefficients on timings and write them, with data hash, date, error and version.
+    """Fit the few coefficients of a library's kernel family on timings and write them.
 
-    Data of another library or another GPU are refused. Rows of rough bands are left out.
+    The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions. Rows that
+    the library runs with another family, and rows of rough bands, are left out.
     """
     from gemm_eval.validation.extras import check_extra
 
     check_extra("gemm-eval calibrate", "calibrate", "pandas", "scipy")
     from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.errors import InvalidOptionError, UnsupportedError
-    from gemm_eval.validation.datasets import calibration_path, find_timings
-    from gemm_eval.validation.predictors import load_calibrate
+    from gemm_eval.cli._output import make_console
+    from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
+    from gemm_eval.validation import fit
+    from gemm_eval.validation.comparison import is_default_training
+    from gemm_eval.validation.datasets import calibration_out, find_timings
 
     spec = load_arch(arch, GpuSpec)
-    sets = find_timings(spec.name, data, library=family, dtype=dtype)
+    for option, value, known in (("--family", family, FAMILIES), ("--library", library, LIBRARIES)):
+        if value not in known:
+            raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {value!r}")
+    if spec.sm_arch not in FAMILIES[family].sm_archs:
+        raise InvalidOptionError(f"--family {family} does not run on {spec.name}, which is {spec.sm_arch}")
+    sets = find_timings(spec.name, data or [], library=library, dtype=dtype)
+    if not data:
+        sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]
     for timings in sets:
-        if (timings.library, timings.gpu) != (family, spec.name):
+        if (timings.library, timings.gpu) != (library, spec.name):
             raise InvalidOptionError(
-                f"--data must be timings of {family} on {spec.name}, got {timings.name}, "
+                f"--data must be timings of {library} on {spec.name}, got {timings.name}, "
                 f"which is of {timings.library} on {timings.gpu}"
             )
-    path = calibration_path(spec.name, family) if out is None else out
-    fit = load_calibrate()
-    if fit is None:
-        raise UnsupportedError("this version of gemm_eval has no GPU model to calibrate")
+    if not sets:
+        raise InvalidOptionError(f"no cold burst timings of {library} on {spec.name} are committed: give --data FILE")
+    path = calibration_out(spec.name, library, family) if out is None else out
     limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
-    fitted = fit(spec, family, [timings.select(~timings.in_band) for timings in sets], seed=seed, **limits)
+    fitted = fit.calibrate(spec, library, family, sets, seed=seed, **limits)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(fitted.to_yaml(), encoding="utf-8")
-    typer.echo(fitted.summary())
-    typer.echo(f"written to {path}")
+    console = make_console()
+    console.print(_table(fitted, {timings.name: len(timings) for timings in sets}))
+    console.print(f"written to {path}", soft_wrap=True)
+
+
+def _table(fitted: Calibration, num_rows: dict[str, int]) -> Table:
+    """The sets, how many of their rows counted, and the held-out errors."""
+    from gemm_eval.cli._output import make_table
+
+    headers = ("data", "rows", "used", "MAPE", "median", "p90", "bias", "tau")
+    title = f"{fitted.family} kernels of {fitted.library} on {fitted.gpu}: errors {fitted.folds}"
+    table = make_table(headers, title=title, right=headers[1:])
+    of_set = {errors.data: errors for errors in fitted.errors}
+    for name, num in num_rows.items():
+        errors = of_set.get(name)
+        if errors is None:
+            table.add_row(name, f"{num:,}", "0", *("-" for _ in headers[3:]))
+            continue
+        sizes = [f"{size:.1f}%" for size in (errors.mape_percent, errors.median_percent, errors.p90_percent)]
+        tau = "-" if errors.kendall_tau is None else f"{errors.kendall_tau:.3f}"
+        table.add_row(name, f"{num:,}", f"{errors.num_rows:,}", *sizes, f"{errors.bias_percent:+.1f}%", tau)
+    return table

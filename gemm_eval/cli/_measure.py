@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,11 +14,21 @@ __all__ = ["measure"]
 
 def measure(
     out: Annotated[Path, typer.Option(help="Folder for the data set, its meta file and the work file.")],
-    kernel: Annotated[str, typer.Option(help="Whose kernels: cublas (fp16, bf16) or cublaslt (fp8, int8).")] = "cublas",
+    kernel: Annotated[
+        str,
+        typer.Option(
+            help="Whose kernels: cublas (fp16, bf16), cublaslt (fp8, int8) or cublaslt-candidates (fp16, bf16)."
+        ),
+    ] = "cublas",
     dtype: Annotated[str, typer.Option(help="fp16, bf16, fp8 or int8.")] = "fp16",
     shape_sets: Annotated[
-        list[str], typer.Option("--set", help="model-zoo, model-zoo-few, batched or smoke; repeat for several.")
+        list[str],
+        typer.Option("--set", help="model-zoo, model-zoo-few, batched, candidates, smoke; repeat for several."),
     ] = ["model-zoo"],  # noqa: B006  typer reads it
+    candidates: Annotated[
+        int | None,
+        typer.Option(help="Of cublaslt-candidates: most algorithms of each GEMM. Default: 8."),
+    ] = None,
     l2: Annotated[str, typer.Option(help="cold: weights come from memory; warm: from L2 where they fit.")] = "cold",
     clock: Annotated[str, typer.Option(help="burst: at boost clock; sustained: under constant load.")] = "burst",
     budget_seconds: Annotated[
@@ -31,9 +42,15 @@ def measure(
     """Time GEMMs on this machine's NVIDIA GPU and write a data set: latency in us of one GEMM.
 
     A rerun measures what the work file in the folder does not hold yet.
+
+    With --kernel cublaslt-candidates not only what the library picks for a GEMM is timed but each of the algorithms
+    that it proposes, with its rank; 0 is the pick. Best with --set candidates.
     """
+    from gemm_eval.errors import InvalidOptionError
     from gemm_eval.measure import (
         Campaign,
+        CandidateRunner,
+        GemmItem,
         TimingProtocol,
         estimate_seconds,
         file_stem,
@@ -46,12 +63,24 @@ def measure(
     begin = time.monotonic()
     protocol = TimingProtocol(l2=l2, clock=clock)
     shapes = shuffle_shapes([shape for name in shape_sets for shape in list_shapes(name, dtype)])
+    if candidates is not None and kernel != CandidateRunner.kernel:
+        raise InvalidOptionError(f"--candidates needs --kernel {CandidateRunner.kernel}, got --kernel {kernel}")
+    num_candidates = 8 if candidates is None else candidates
+    if not 1 <= num_candidates <= 64:
+        raise InvalidOptionError(f"--candidates must be 1 to 64, got {candidates}")
     if show:
         for shape in shapes:
             typer.echo(" ".join(map(str, shape)))
-        typer.echo(f"{len(shapes)} GEMMs (G M K N), about {estimate_seconds(shapes, protocol):.0f} s", err=True)
+        each = f", up to {num_candidates} algorithms of each" if kernel == CandidateRunner.kernel else ""
+        seconds = (num_candidates if each else 1) * estimate_seconds(shapes, protocol)
+        typer.echo(f"{len(shapes)} GEMMs (G M K N){each}, about {seconds:.0f} s", err=True)
         return
     runner = make_runner(kernel, dtype)
+    items: Sequence[GemmItem] = shapes
+    if isinstance(runner, CandidateRunner):
+        items = runner.candidates(shapes, num_candidates)
+        if none := len(shapes) - len({item[:4] for item in items}):
+            typer.echo(f"{none} GEMMs have no algorithm at all", err=True)
     campaign = Campaign(
         runner=runner,
         protocol=protocol,
@@ -62,4 +91,4 @@ def measure(
         pool_bytes=int(pool_gib * (1 << 30)),
         with_trace=trace,
     )
-    typer.echo(str(campaign.run(shapes)))
+    typer.echo(str(campaign.run(items)))

@@ -48,8 +48,8 @@ _GPU_PANEL = "GPUs only"
 MAPPING_FORM = "P_G,P_M,P_N,P_K / tile_m,tile_n,tile_k / order, such as 1,4,2,1/256,512,144/mnk"
 """How `--mapping` is written for a multi-core chip, for help and errors."""
 GPU_MAPPING_FORM = (
-    "FAMILY / cta_m,cta_n,cta_k / cluster_m,cluster_n / num_warps,num_stages / decomposition,split_k / "
-    "raster_order,raster_swizzle, such as sm90_wgmma / 128,256,64 / 2,1 / 8,4 / split_k,2 / along_m,8"
+    "FAMILY / cta_m,cta_n,cta_k / cluster_m,cluster_n / warps,stages,schedule / decomposition,split_k / "
+    "raster_order,raster_swizzle, such as sm90_wgmma / 128,256,64 / 2,1 / 8,4,cooperative / split_k,2 / along_m,8"
 )
 """How `--mapping` is written for a GPU."""
 
@@ -177,17 +177,17 @@ def _parse_multicore(text: str) -> MulticoreMapping:
 
 
 def _parse_config(text: str) -> KernelConfig:
-    from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
+    from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
     family, cta, cluster, pipe, work, raster = (part.strip() for part in text.split("/"))
     cta_m, cta_n, cta_k = map(int, cta.split(","))
     cluster_m, cluster_n = map(int, cluster.split(","))
-    num_warps, num_stages = map(int, pipe.split(","))
+    num_warps, num_stages, schedule = pipe.split(",")
     decomposition, split_k = work.split(",")
     raster_order, raster_swizzle = raster.split(",")
     return KernelConfig(
-        family, cta_m, cta_n, cta_k, cluster_m, cluster_n, num_warps, num_stages,
-        Decomposition[decomposition.strip().upper()], int(split_k),
+        family, cta_m, cta_n, cta_k, cluster_m, cluster_n, int(num_warps), int(num_stages),
+        Schedule[schedule.strip().upper()], Decomposition[decomposition.strip().upper()], int(split_k),
         RasterOrder[raster_order.strip().upper()], int(raster_swizzle),
     )  # fmt: skip
 
@@ -199,7 +199,8 @@ def format_mapping(mapping: MulticoreMapping | KernelConfig) -> str:
     if isinstance(mapping, KernelConfig):
         c = mapping
         return (
-            f"{c.family}/{c.cta_m},{c.cta_n},{c.cta_k}/{c.cluster_m},{c.cluster_n}/{c.num_warps},{c.num_stages}/"
+            f"{c.family}/{c.cta_m},{c.cta_n},{c.cta_k}/{c.cluster_m},{c.cluster_n}/"
+            f"{c.num_warps},{c.num_stages},{c.schedule.name.lower()}/"
             f"{c.decomposition.name.lower()},{c.split_k}/{c.raster_order.name.lower()},{c.raster_swizzle}"
         )
     partition = ",".join(map(str, mapping.partition))

@@ -118,6 +118,7 @@ _GPU_ROWS: _Rows = (
     ("CTA m x n x k", lambda _, r: f"{r.mapping.cta_m} x {r.mapping.cta_n} x {r.mapping.cta_k}"),
     ("cluster m x n", lambda _, r: f"{r.mapping.cluster_m} x {r.mapping.cluster_n}"),
     ("warps, stages", lambda _, r: f"{r.mapping.num_warps}, {r.mapping.num_stages}"),
+    ("schedule", lambda _, r: r.mapping.schedule.name.lower()),
     ("decomposition", lambda _, r: format_decomposition(r.mapping)),
     ("raster", lambda _, r: format_raster(r.mapping)),
     ("active SMs", lambda a, r: f"{r.active_cores} of {a.num_sms}"),

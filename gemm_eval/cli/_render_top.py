@@ -25,7 +25,7 @@ __all__ = ["describe_difference", "print_top"]
 
 _MIN_TIME_FRAC = 1e-5  # a term whose time grows by less of the latency explains nothing
 
-_LEFT = ("order", "bound", " in", "raster")  # last words of the headers of columns of words
+_LEFT = ("order", "bound", " in", "schedule", "raster")  # last words of the headers of columns of words
 
 _MIN_WORDS_WIDTH = 28  # of the last column, whose words wrap
 
@@ -100,6 +100,7 @@ def _choices(mapping: MulticoreMapping | KernelConfig) -> dict[str, object]:
         "cluster": (mapping.cluster_m, mapping.cluster_n),
         "warps": mapping.num_warps,
         "stages": mapping.num_stages,
+        "schedule": mapping.schedule,
         "split of K": (mapping.decomposition, mapping.split_k),
         "raster": (mapping.raster_order, mapping.raster_swizzle),
     }
@@ -153,6 +154,7 @@ def _mapping_groups(mappings: Sequence[MulticoreMapping | KernelConfig]) -> list
         ],
         [
             _Column("kernel", [c.family for c in configs]),
+            _Column("schedule", [c.schedule.name.lower() for c in configs]),
             _Column("work", [format_decomposition(c) for c in configs]),
             _Column("raster", [format_raster(c) for c in configs]),
         ],

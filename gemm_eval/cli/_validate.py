@@ -11,10 +11,7 @@ import typer
 from gemm_eval.cli._options import JsonOption
 
 if TYPE_CHECKING:
-    from gemm_eval.arch import GpuSpec
-    from gemm_eval.validation.predictors import Predictor
-    from gemm_eval.validation.scoring import Score
-    from gemm_eval.validation.timings import TimingSet
+    from gemm_eval.validation.comparison import Compared
 
 __all__ = ["validate"]
 
@@ -40,9 +37,19 @@ def validate(
         int, typer.Option(min=2, help="Folds of the cross-validation, by (N, K) pair: at most as many as pairs.")
     ] = 5,
     seed: Annotated[int, typer.Option(help="What deals the pairs to folds.")] = 0,
-    fit: Annotated[
-        bool, typer.Option("--fit/--no-fit", help="--no-fit: score the committed calibration without refitting it.")
-    ] = True,
+    refit: Annotated[
+        bool | None,
+        typer.Option(
+            "--refit/--no-fit",
+            help="Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a "
+            "GPU that has a calibration of its own; elsewhere score the coefficients that carry over to it.",
+            show_default=False,
+        ),
+    ] = None,
+    joint: Annotated[
+        bool,
+        typer.Option("--joint", help="Fit the model on all cold burst sets of a library together, as calibrate does."),
+    ] = False,
     regime: Annotated[
         list[RowGroup] | None,
         typer.Option(
@@ -67,77 +74,63 @@ def validate(
     """Compare predicted with measured latencies, on rows that were held out by (N, K) pair.
 
     Beside the model stand baselines on the same rows: the roofline of the data sheet, a roofline with fitted constants,
-    and nvMatmulHeuristics where it is installed. Regimes: decode M <= 16, mid M <= 256, prefill above.
+    and nvMatmulHeuristics where it is installed. Regimes: decode M <= 16, mid M <= 256, prefill above. On a GPU without
+    a calibration of its own nothing is fitted on its timings: the model and the fitted roofline carry over to it.
     """
     from gemm_eval.validation.extras import check_extra
 
     check_extra("gemm-eval validate", "calibrate", "pandas", "scipy")
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.validation.comparison import compare, is_calibrated_on
     from gemm_eval.validation.datasets import find_timings
+    from gemm_eval.validation.report import errors_frame, report_document
 
     spec = load_arch(arch, GpuSpec)
     sets = find_timings(spec.name, data or [], library=library, dtype=dtype)
     if not sets:
         raise InvalidOptionError(f"no timings of {spec.name} are committed: give --data FILE")
-    scores: list[Score] = []
-    for timings in sets:
-        num_pairs = len(timings.frame[["N", "K"]].drop_duplicates())
-        for predictor, num_folds in _predictors(spec, timings, min(folds, num_pairs), is_refit=fit):
-            scores.append(_score(predictor, timings, num_folds, seed))
-            if plots is not None:
-                _save_plots(predictor, scores[-1], plots)
+    if joint and refit is False:
+        raise InvalidOptionError("--joint fits, --no-fit does not: give one of them")
+    if joint and refit is None and not all(is_calibrated_on(spec, timings) for timings in sets):
+        raise InvalidOptionError(f"--joint would fit on timings of {spec.name}, which has no calibration: add --refit")
+    compared: list[list[Compared]] = []
+    for of_set in compare(spec, sets, folds, seed, refit=refit, is_joint=joint):
+        compared.append(of_set)
+        if plots is not None:
+            for item in of_set:
+                _save_plots(item, plots)
+    scores = [item.score for of_set in compared for item in of_set]
     if csv is not None:
-        from gemm_eval.validation.report import errors_frame
-
         errors_frame(scores).to_csv(csv, index=False)
     if json:
         from gemm_eval.cli._output import print_json
-        from gemm_eval.validation.report import report_document
 
-        print_json({"arch": spec.name} | report_document(scores, worst))
+        notes = {of_set[0].score.timings.name: of_set[0].note for of_set in compared}
+        print_json({"arch": spec.name, "coefficients": notes} | report_document(scores, worst))
     else:
-        _print(scores, [str(group) for group in regime or []], worst)
+        _print(compared, [str(group) for group in regime or []], worst)
 
 
-def _predictors(spec: GpuSpec, timings: TimingSet, folds: int, *, is_refit: bool) -> list[tuple[Predictor, int]]:
-    """Return (predictor, folds): the model first, if it is built in; a baseline is always refitted."""
-    from gemm_eval.validation.predictors import load_model_predictor
-    from gemm_eval.validation.scoring import make_baselines
-
-    model = load_model_predictor(spec, timings.library)
-    first = [] if model is None else [(model, folds if is_refit else 0)]
-    return [*first, *((baseline, folds) for baseline in make_baselines(spec, timings))]
-
-
-def _score(predictor: Predictor, timings: TimingSet, num_folds: int, seed: int) -> Score:
-    from gemm_eval.validation.scoring import score
-
-    return score(predictor, timings, num_folds, seed)
-
-
-def _save_plots(predictor: Predictor, scored: Score, folder: Path) -> None:
+def _save_plots(item: Compared, folder: Path) -> None:
     from gemm_eval.validation import plots
 
+    scored = item.score
     stem = f"{scored.timings.name}-{scored.predictor}".replace("/", "-").replace(" ", "-")
     plots.save_figure(plots.plot_predicted(scored), folder / f"{stem}-predicted.png")
     plots.save_figure(plots.plot_error_by_rows(scored), folder / f"{stem}-error.png")
-    fitted = predictor.fit(scored.timings) if scored.num_folds else predictor
-    plots.save_figure(plots.plot_latency_curves(fitted, scored.timings), folder / f"{stem}-curves.png")
+    plots.save_figure(plots.plot_latency_curves(item.fitted(), scored.timings), folder / f"{stem}-curves.png")
 
 
-def _print(scores: list[Score], groups: list[str], worst: int) -> None:
-    from itertools import groupby
-
+def _print(compared: list[list[Compared]], groups: list[str], worst: int) -> None:
     from gemm_eval.cli._output import make_console
     from gemm_eval.validation.report import errors_table, worst_table
 
     console = make_console()
-    for place, (_, of_set) in enumerate(groupby(scores, key=lambda scored: id(scored.timings))):
-        same = list(of_set)
+    for place, of_set in enumerate(compared):
         if place:
             console.print()
-        console.print(errors_table(same, groups))
+        console.print(errors_table([item.score for item in of_set], groups, of_set[0].note))
         if worst:
             console.print()
-            console.print(worst_table(same[0], worst))
+            console.print(worst_table(of_set[0].score, worst))

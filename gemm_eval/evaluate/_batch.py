@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -18,9 +19,12 @@ from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem
 if TYPE_CHECKING:
     from gemm_eval.evaluate._backend import Kind
 
-__all__ = ["ProblemBatch", "read_batch", "types_alone", "with_sizes"]
+__all__ = ["ProblemBatch", "are_sizes", "read_batch", "types_alone", "with_sizes"]
 
 _SIZES = ("G", "M", "K", "N")
+_FIELDS = tuple(field.name for field in dataclasses.fields(GemmProblem))  # sizes, then types
+_types_of = operator.attrgetter(*_FIELDS[len(_SIZES) :])
+_set = object.__setattr__
 _KIND_COLUMNS = (
     *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype"),
     *("library", "l2", "clock"),
@@ -39,10 +43,24 @@ class ProblemBatch(NamedTuple):
         return with_sizes(self.kinds[self.kind_of[row]].types, self.sizes[row].tolist())
 
 
-def with_sizes(types: GemmProblem, sizes: Iterable[int]) -> GemmProblem:
-    """Return the problem of these sizes with the data types of another."""
-    G, M, K, N = sizes
-    return dataclasses.replace(types, G=G, M=M, K=K, N=N)
+def with_sizes(types: GemmProblem, sizes: Sequence[int]) -> GemmProblem:
+    """Return the problem of these sizes with the data types of another. Sizes are plain ints, checked before."""
+    problem = object.__new__(GemmProblem)  # without the checks of types, which take longer than all else
+    for name, value in zip(_FIELDS, (*sizes, *_types_of(types)), strict=True):
+        _set(problem, name, value)
+    return problem
+
+
+def are_sizes(G: Any, M: Any, K: Any, N: Any) -> bool:
+    """Say whether these are plain ints that make a GEMM; other things may make one too."""
+    return (
+        type(G) is type(M) is type(K) is type(N) is int
+        and 1 <= G <= MAX_DIM
+        and 1 <= M <= MAX_DIM
+        and 1 <= K <= MAX_DIM
+        and 1 <= N <= MAX_DIM
+        and G * M * K * N <= MAX_MACS
+    )
 
 
 def read_batch(

@@ -13,7 +13,7 @@ import numpy as np
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.evaluate._backend import Backend, Kind, RunOptions, make_backend
-from gemm_eval.evaluate._batch import read_batch, types_alone
+from gemm_eval.evaluate._batch import are_sizes, read_batch, types_alone, with_sizes
 from gemm_eval.evaluate._costs import FoundCosts
 from gemm_eval.evaluate._records import RecordCacheInfo
 from gemm_eval.evaluate._result import GEMMResult
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["CacheInfo", "GEMMEvaluator"]
 
 _CACHE_SIZE = 1 << 14  # results of about 3 KB each
+_NUM_KINDS = 256  # types and options as users spell them
 _TYPES = ("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype")
 
 
@@ -100,6 +101,7 @@ class GEMMEvaluator:
         self._costs = FoundCosts(self._backend, disk_cache)
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
+        self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
 
     def __repr__(self) -> str:
         said = [f"{name}={value!r}" for name, value in self._defaults._asdict().items() if value is not None]
@@ -342,11 +344,21 @@ class GEMMEvaluator:
         output_dtype: str | None, group_size: int | None, zero_dtype: str | None,
         library: str | None = None, l2: str | None = None, clock: str | None = None,
     ) -> GEMMResult:  # fmt: skip
-        problem = self._make_problem(
-            G, M, K, N, dtype=dtype, input_dtype=input_dtype, weight_dtype=weight_dtype,
-            output_dtype=output_dtype, group_size=group_size, zero_dtype=zero_dtype,
-        )  # fmt: skip
-        return self.evaluate_problem(problem, library=library, l2=l2, clock=clock)
+        types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
+        if not are_sizes(G, M, K, N):
+            problem = self._make_problem(G, M, K, N, **dict(zip(_TYPES, types, strict=True)))
+            return self.evaluate_problem(problem, library=library, l2=l2, clock=clock)
+        try:
+            kind = self._kind_of_words(*types, library, l2, clock)
+        except TypeError:  # unhashable
+            kind = self._make_kind(*types, library, l2, clock)
+        problem = with_sizes(kind.types, (G, M, K, N))
+        return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
+
+    def _make_kind(self, *words: Any) -> Kind:
+        """Return the kind of data types and options as `evaluate` takes them."""
+        types = dict(zip(_TYPES, words[: len(_TYPES)], strict=True))
+        return self._kind_of(self._make_problem(1, 1, 1, 1, **types), RunOptions(*words[len(_TYPES) :]))
 
 
 def _rebuild(arch: ArchSpec | str | os.PathLike[str], settings: dict[str, Any]) -> GEMMEvaluator:

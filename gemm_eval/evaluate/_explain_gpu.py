@@ -6,39 +6,43 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition
+from gemm_eval.models.gpu import unpack_gpu_cost
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
-    from gemm_eval.models.gpu import GpuCost
+    import numpy as np
 
 __all__ = ["BOUND_TEXT", "say_waves", "spec_changes"]
 
 BOUND_TEXT = {
     "compute": "the tensor cores",
-    "smem": "shared-memory bandwidth",
+    "dequant": "the ALUs, which dequantize the weights",
+    "latency": "waits between the k-steps and the tiles of a kernel",
     "l2": "L2 bandwidth",
     "dram": "DRAM bandwidth",
-    "latency": "memory latency, with too few bytes in flight",
-    "dequant": "the ALUs, which dequantize the weights",
     "reduction": "the reduction over CTAs that split K",
-    "launch": "the fixed launch overhead",
+    "launch": "the fixed cost of a kernel launch",
+    "store": "the stores of C",
 }
 
 
-def say_waves(arch: GpuSpec, problem: GemmProblem, cost: GpuCost) -> str:
-    """Say how the CTAs of a kernel fill the SMs."""
-    config, slots = cost.config, cost.ctas_per_sm * arch.num_sms
-    tiles = problem.G * -(-problem.M // config.cta_m) * -(-problem.N // config.cta_n)
+def say_waves(arch: GpuSpec, record: np.void) -> str:
+    """Say how the CTAs of a kernel, by its record of `GPU_COST_DTYPE`, fill the SMs."""
+    cost = unpack_gpu_cost(record)
+    config, resident = cost.config, -(-cost.num_ctas // cost.active_sms)
+    tiles = f"{record['num_tiles']:,} tiles of C" if record["num_tiles"] > 1 else "1 tile of C"
+    if config.cluster_m * config.cluster_n > 1:
+        tiles += " (in whole clusters)"
+    if config.split_k > 1:
+        tiles += f" x {config.split_k} parts of K"
+    ctas = f"{'1 CTA' if cost.num_ctas == 1 else f'{cost.num_ctas:,} CTAs'} at once, {resident} an SM"
+    fill = f"{record['last_wave_frac']:.0%} full"
     if config.decomposition is Decomposition.STREAM_K:
-        work = f"{tiles:,} tiles of C shared evenly by {_ctas(slots)}, {cost.ctas_per_sm} an SM"
+        work = f"{tiles}, shared evenly by {ctas}"
+    elif cost.num_waves == 1:
+        work = f"{tiles}, {ctas}; one wave, {fill}"
     else:
-        num_ctas = tiles * config.split_k
-        waves = -(-num_ctas // slots)
-        last = num_ctas - (waves - 1) * slots
-        share = f"{last / slots:.0%}"
-        what = f"{tiles:,} tiles x {config.split_k} parts of K" if config.split_k > 1 else f"{tiles:,} tiles of C"
-        fill = f"one wave, {share} full" if waves == 1 else f"{waves:,} waves, the last {share} full"
-        work = f"{what} in {fill} ({_ctas(cost.ctas_per_sm)} an SM, {slots:,} at once)"
+        work = f"{tiles}, {ctas}; {cost.num_waves:,} waves, the last {fill}"
     return (
         f"Waves: {work}; {cost.active_sms} of {arch.num_sms} SMs at work, shared memory "
         f"{cost.smem_bytes / 1024:,.0f} of {arch.smem_per_sm_bytes / 1024:,.0f} KiB an SM."
@@ -79,7 +83,3 @@ def spec_changes(arch: GpuSpec, problem: GemmProblem) -> list[tuple[str, dict[st
 
 def _scaled(table: Any, factor: float) -> dict[Any, float]:
     return {dtype: value * factor for dtype, value in table.items()}
-
-
-def _ctas(count: int) -> str:
-    return "1 CTA" if count == 1 else f"{count:,} CTAs"

@@ -13,11 +13,20 @@ import numpy.typing as npt
 from gemm_eval._frozen import FrozenDict
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate._backend import NOTHING_SAID, RunOptions
+from gemm_eval.evaluate._backend import NOTHING_SAID, Kind, RunOptions
+from gemm_eval.evaluate._batch import types_alone
 from gemm_eval.evaluate._explain_gpu import BOUND_TEXT, say_waves, spec_changes
 from gemm_eval.evaluate._result import GEMMResult
-from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GPU_MODEL_VERSION, GpuOptions, calibration_stamp, unpack_gpu_cost
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu import (
+    GPU_COST_DTYPE,
+    GPU_MODEL_VERSION,
+    GpuOptions,
+    calibration_stamp,
+    coefficients_for,
+    default_library,
+    unpack_gpu_cost,
+)
 from gemm_eval.search.gpu import (
     evaluate_config,
     find_best_config,
@@ -28,19 +37,20 @@ from gemm_eval.search.gpu import (
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate._backend import Kind, Records
+    from gemm_eval.evaluate._backend import Records
     from gemm_eval.evaluate._evaluator import GEMMEvaluator
     from gemm_eval.search.plans import PlanOptions, SearchPlan
 
 __all__ = ["GpuBackend"]
 
-_NUM_TYPES = 1024  # combinations of data types whose libraries are remembered
+_NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
+_NUM_PACKED = 256
 _DEFAULT_L2, _DEFAULT_CLOCK = GpuOptions().l2, GpuOptions().clock
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "published", "sources", "provenance"}
 _FIELDS = {"sram_used_bytes": "smem_bytes", "active_cores": "active_sms"}  # column -> field of a record
-# what a record holds as a code
-_NAMED = ("bound", "family", "decomposition", "raster_order")
+_CODES = {"schedule": Schedule, "decomposition": Decomposition, "raster_order": RasterOrder}  # of a `KernelConfig`
+_NAMED = ("bound", "family", *_CODES)  # what a record holds as a code
 
 
 class GpuBackend:
@@ -64,6 +74,8 @@ class GpuBackend:
             )
         self.arch = arch
         self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
+        self._packed = lru_cache(maxsize=_NUM_PACKED)(self._pack)
+        self._peak_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.peak_tflop_per_s)
 
     @property
     def costs_as(self) -> Hashable:
@@ -77,17 +89,21 @@ class GpuBackend:
             self.check(asked)
         library = preferred.library
         if library is None or not (asked.library or self._has_kernels(types, library)):
-            library = "gemm-eval" if types.is_weight_quantized else "cublas"
+            library = default_library(types)
         return asked.over(RunOptions(library, preferred.l2 or _DEFAULT_L2, preferred.clock or _DEFAULT_CLOCK))
 
     def _can_pack(self, types: GemmProblem, library: str) -> bool:
         try:
-            gpu_params(self.arch, types, GpuOptions(library=library))
+            self._packed(Kind(types, RunOptions(library, _DEFAULT_L2, _DEFAULT_CLOCK)))
         except UnsupportedError:
             return False
         return True
 
     def pack(self, kind: Kind) -> Records:
+        return self._packed(kind)
+
+    def _pack(self, kind: Kind) -> Records:
+        """Return a record that names tables of this process: it never leaves it."""
         params: Records = gpu_params(self.arch, kind.types, _as_gpu_options(kind.options))
         return params
 
@@ -120,16 +136,17 @@ class GpuBackend:
         self, problem: GemmProblem, options: RunOptions, record: np.void, evaluator: GEMMEvaluator, *, is_found: bool
     ) -> GEMMResult:
         cost = unpack_gpu_cost(record)
-        peak_flop_per_us = self.arch.peak_tflop_per_s(problem.input_dtype) * 1e6
+        peak_flop_per_us = self._peak_tflop_per_s(problem.input_dtype) * 1e6
+        flop = problem.flop
         return GEMMResult(
             problem=problem,
             arch_name=self.arch.name,
             latency_us=cost.latency_us,
             compute_us=cost.compute_us,
             dram_us=cost.dram_us,
-            flop=problem.flop,
+            flop=flop,
             dram_bytes=cost.dram_bytes,
-            utilization_frac=problem.flop / (cost.latency_us * peak_flop_per_us),
+            utilization_frac=flop / (cost.latency_us * peak_flop_per_us),
             bound=cost.bound,
             mapping=cost.config,
             breakdown=FrozenDict(cost.breakdown),
@@ -137,7 +154,7 @@ class GpuBackend:
             energy_pj=None,
             sram_used_bytes=cost.smem_bytes,
             active_cores=cost.active_sms,
-            options=FrozenDict({name: value for name, value in options._asdict().items() if value is not None}),
+            options=_spelled(options),
             source="calibrated" if cost.is_calibrated else "analytic",
             model_version=GPU_MODEL_VERSION,
             is_exhaustive=is_found,
@@ -189,18 +206,19 @@ class GpuBackend:
     def say_mapping(self, result: GEMMResult) -> list[str]:
         config = result.mapping
         assert isinstance(config, KernelConfig)
-        params = gpu_params(self.arch, result.problem, GpuOptions(**result.options))
-        cost = unpack_gpu_cost(evaluate_config(self.arch, result.problem, params, config)[0])
+        params = self.pack(Kind(types_alone(result.problem), RunOptions(**result.options)))
+        record = evaluate_config(self.arch, result.problem, params, config)[0]
         options = result.options
         return [
             f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",
-            say_waves(self.arch, result.problem, cost),
+            say_waves(self.arch, record),
         ]
 
     def say_source(self, result: GEMMResult) -> list[str]:
-        if result.source == "calibrated":
-            return [f"Source: {result.source}, the coefficients of this kernel family are fitted on measured times."]
-        return [f"Source: {result.source}, no coefficient of this kernel family is fitted on measured times."]
+        config, library = result.mapping, result.options["library"]
+        assert isinstance(config, KernelConfig)
+        _, origin = coefficients_for(self.arch, library, config.family)
+        return [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
         return spec_changes(self.arch, problem)
@@ -209,6 +227,11 @@ class GpuBackend:
 def _as_gpu_options(asked: RunOptions) -> GpuOptions:
     said = {name: value for name, value in asked._asdict().items() if value is not None}
     return GpuOptions(**said)
+
+
+@lru_cache(maxsize=_NUM_TYPES)
+def _spelled(options: RunOptions) -> FrozenDict[str, str]:
+    return FrozenDict({name: value for name, value in options._asdict().items() if value is not None})
 
 
 def _word_of(name: str, record: np.void) -> str:
@@ -221,7 +244,7 @@ def _as_config(mapping: Any) -> KernelConfig:
     """Take plain tuples and names too, and make sure that every number is a positive int."""
     try:
         values: dict[str, Any] = KernelConfig(*mapping)._asdict()
-        for name, kind in (("decomposition", Decomposition), ("raster_order", RasterOrder)):
+        for name, kind in _CODES.items():
             value = values[name]
             if isinstance(value, bool | float):
                 raise TypeError

@@ -31,7 +31,7 @@ class GEMMResult:
         dram_bytes: DRAM traffic of the whole chip, reads and writes.
         utilization_frac: achieved over peak FLOP/s of the whole chip, for the input type.
         bound: what limits: ``compute`` (matrix unit), ``vector``, ``dram``, ``noc``, ``reduction`` or ``launch``; on a
-            GPU ``compute``, ``smem``, ``l2``, ``dram``, ``latency``, ``dequant``, ``reduction`` or ``launch``.
+            GPU ``compute``, ``dequant``, ``latency``, ``l2``, ``dram``, ``reduction``, ``launch`` or ``store``.
         mapping: the choices behind these numbers: a `MulticoreMapping`, or the `KernelConfig` of a GPU kernel.
         breakdown: microseconds by term; they add up to `latency_us`. `hidden_us` is negative: what overlaps.
         traffic: DRAM bytes by operand; they add up to `dram_bytes`.

@@ -2,5 +2,6 @@
 
 Needs pandas and scipy (``pip install 'gemm_eval[calibrate]'``); plots need matplotlib (``[plot]``). Import what you use
 from its modules: `timings` and `datasets` (measured timings), `folds`, `predictors` (what predicts), `baselines`,
-`metrics` (how wrong), `scoring` (cross-validation), `report` and `plots`.
+`metrics` (how wrong), `scoring` (cross-validation), `fit` (calibration), `comparison` (the model beside its baselines),
+`report` and `plots`.
 """

@@ -63,13 +63,15 @@ class NaiveRoofline:
     arch: RooflineSpec = field(repr=False)
     name: str = "naive roofline"
 
-    def fit(self, _: TimingSet) -> NaiveRoofline:
+    def fit(self, *_: TimingSet) -> NaiveRoofline:
         """Return itself."""
         return self
 
     def predict(self, rows: TimingSet) -> Floats:
         """Return the latency of each row, in microseconds."""
-        return np.maximum(*rooflines(self.arch, rows))
+        compute_us, dram_us = rooflines(self.arch, rows)
+        longer: Floats = np.maximum(compute_us, dram_us)
+        return longer
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,17 @@ class FittedRoofline:
     dram_frac: float = field(default=_START[2])
     sharpness: float = field(default=_START[3])
 
-    def fit(self, train: TimingSet) -> FittedRoofline:
+    def fit(self, *train: TimingSet) -> FittedRoofline:
         """Return one with the constants that fit `train` best: least squares of log errors, with a robust loss."""
         from scipy.optimize import least_squares
 
-        compute_us, dram_us = rooflines(self.arch, train)
-        target = np.log(train.latency_us)
+        roofs = [rooflines(self.arch, timings) for timings in train]
+        compute_us, dram_us = (np.concatenate(times) for times in zip(*roofs, strict=True))
+        target = np.log(np.concatenate([timings.latency_us for timings in train]))
 
         def errors(logs: Floats) -> Floats:
-            return np.log(_smooth_roof(compute_us, dram_us, *np.exp(logs).tolist())) - target
+            result: Floats = np.log(_smooth_roof(compute_us, dram_us, *np.exp(logs).tolist())) - target
+            return result
 
         found = least_squares(
             errors, np.log(_START), bounds=(np.log(_LOWER), np.log(_UPPER)), loss="soft_l1", f_scale=_LOSS_SCALE

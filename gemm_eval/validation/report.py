@@ -26,7 +26,7 @@ def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
     """Return one row for each set, predictor and group of rows; errors are fractions.
 
     Returns:
-        Columns data, gpu, library, l2, clock, predictor, num_folds, group, and the fields of `Metrics`.
+        Columns data, gpu, library, l2, clock, predictor, num_folds, fit, group, and the fields of `Metrics`.
     """
     return pd.DataFrame(
         [
@@ -38,6 +38,7 @@ def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
                 "clock": scored.timings.clock,
                 "predictor": scored.predictor,
                 "num_folds": scored.num_folds,
+                "fit": scored.fit,
                 "group": group,
                 **asdict(errors),
             }
@@ -54,21 +55,21 @@ def title_of(timings: TimingSet) -> str:
     return f"{timings.name}: {len(timings):,} GEMMs, {pairs} (N, K) pairs, {conditions}"
 
 
-def errors_table(scores: Sequence[Score], groups: Sequence[str] = ()) -> Table:
+def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str = "") -> Table:
     """Return the errors of several predictors on one set, group by group.
 
     Args:
         scores: all of the same set.
         groups: which groups of rows; empty: all.
+        note: a second line of the title, such as where coefficients come from.
     """
-    timings = scores[0].timings
-    table = _table(_HEADERS, title_of(timings))
+    title = title_of(scores[0].timings)
+    table = _table(_HEADERS, f"{title}\n{note}" if note else title)
     for place, group in enumerate(group for group in scores[0].errors if not groups or group in groups):
         if place:
             table.add_section()
         for first, scored in enumerate(scores):
-            fit = f"{scored.num_folds}-fold" if scored.num_folds else "as it is"
-            table.add_row("" if first else group, scored.predictor, fit, *_cells(scored.errors[group]))
+            table.add_row("" if first else group, scored.predictor, scored.fit, *_cells(scored.errors[group]))
     return table
 
 
@@ -105,6 +106,7 @@ def report_document(scores: Sequence[Score], num_worst: int = 10) -> dict[str, A
                     {
                         "name": scored.predictor,
                         "num_folds": scored.num_folds,
+                        "fit": scored.fit,
                         "errors": {group: asdict(errors) for group, errors in scored.errors.items()},
                         "worst_pairs": worst_pairs(scored, num_worst).to_dict("records"),
                     }

@@ -24,7 +24,7 @@ from gemm_eval import (
     UnsupportedError,
 )
 from gemm_eval.evaluate._backend import Kind, RunOptions
-from gemm_eval.search import multicore
+from gemm_eval.search import _threads
 from tests.unit.gemm_laws import VARIANTS, evaluator, random_problems
 
 pd = pytest.importorskip("pandas")
@@ -242,8 +242,8 @@ def test_the_number_of_workers_changes_nothing(monkeypatch: pytest.MonkeyPatch) 
     expected = fresh().evaluate_many(problems).records.tobytes()
     for workers, largest, per_worker in itertools.product((1, 3, 64, None), (1, 7, 1000), (1, 8)):
         monkeypatch.setattr(os, "cpu_count", lambda workers=workers: workers)
-        monkeypatch.setattr(multicore, "_MAX_CHUNK", largest)
-        monkeypatch.setattr(multicore, "_CHUNKS_PER_WORKER", per_worker)
+        monkeypatch.setattr(_threads, "_MAX_CHUNK", largest)
+        monkeypatch.setattr(_threads, "_CHUNKS_PER_WORKER", per_worker)
         assert fresh().evaluate_many(problems).records.tobytes() == expected
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,18 +28,15 @@ from gemm_eval import (
 )
 from gemm_eval.evaluate import _disk
 from gemm_eval.evaluate._backend import RunOptions
+from gemm_eval.evaluate._explain_gpu import BOUND_TEXT
 from gemm_eval.mapping import KernelConfig
-
-if importlib.util.find_spec("gemm_eval.models.gpu") is None:
-    from tests.unit import fake_gpu_model
-
-    fake_gpu_model.install()
+from gemm_eval.models.gpu import coefficients_for
+from gemm_eval.models.gpu.cost_kernels import BOUNDS
 
 ARCH = load_arch("h100-sxm")
 SIZES = (1, 16, 4096, 12288)
 SHAPES = [(1, 1, 4096, 4096), (1, 16, 4096, 12288), (1, 300, 1024, 512), (1, 4096, 4096, 4096)]
 W4A16 = GemmProblem(*SIZES, "fp16", "int4", group_size=128)  # type: ignore[arg-type]
-BOUNDS = ("compute", "smem", "l2", "dram", "latency", "dequant", "reduction", "launch")
 SPELLED = [
     {"library": library, "l2": l2, "clock": clock}
     for library in ("gemm-eval", "trtllm")
@@ -89,9 +87,12 @@ def test_documented_calls(ev: GEMMEvaluator) -> None:
         check(r)
         assert r.is_exhaustive
         text = r.explain()
-        assert "bound by" in text
+        assert f"bound by {BOUND_TEXT[r.bound]}" in text
         assert "Waves: " in text
-        assert f"Source: {r.source}" in text
+        assert f"; {r.active_cores} of 132 SMs at work" in text
+        library, family = r.options["library"], r.mapping.family  # type: ignore[union-attr]
+        _, origin = coefficients_for(ARCH, library, family)  # type: ignore[arg-type]
+        assert f"Source: {r.source}; coefficients of {library}'s {family} kernels: {origin.text}." in text
         assert "Would help most: " in text or "No single doubling" in text
     assert dense.options == {"library": "cublas", "l2": "cold", "clock": "burst"}
     assert own.options == {"library": "gemm-eval", "l2": "cold", "clock": "burst"}
@@ -201,10 +202,46 @@ def test_a_mapping_in_plain_words(ev: GEMMEvaluator) -> None:
     plain = tuple(getattr(value, "name", value) for value in config)
 
     assert ev.evaluate_mapping(W4A16, plain).mapping == config  # type: ignore[arg-type]
+    lower = tuple(word.lower() if isinstance(word, str) else word for word in plain)
+    assert ev.evaluate_mapping(W4A16, lower).mapping == config  # type: ignore[arg-type]
+    assert ev.evaluate_mapping(W4A16, config._replace(schedule=1)).mapping.schedule.name == "COOPERATIVE"  # type: ignore
     for name in ("cta_m", "num_stages", "split_k"):
         for bad in (0, -1, 1.0, True, "1"):
             with pytest.raises(InvalidMappingError, match=f"{name} must be an integer"):
                 ev.evaluate_mapping(W4A16, config._replace(**{name: bad}))
+    for name in ("schedule", "decomposition", "raster_order"):
+        for bad in (9, 0.0, True, "other", None):
+            with pytest.raises(InvalidMappingError, match="a mapping on a GPU is a KernelConfig"):
+                ev.evaluate_mapping(W4A16, config._replace(**{name: bad}))
+    with pytest.raises(InvalidMappingError, match="sm90_wgmma kernels are pingpong or cooperative"):
+        ev.evaluate_mapping(W4A16, config._replace(schedule="vector"))
+
+
+def test_bounds_all_have_words() -> None:
+    assert tuple(BOUND_TEXT) == BOUNDS
+
+
+def test_waves_are_those_of_the_record(ev: GEMMEvaluator) -> None:
+    base = KernelConfig("sm90_wgmma", 128, 128, 64, 2, 1, 8, 4, 0, 0, 1, 0, 1)  # type: ignore[arg-type]
+    problem = GemmProblem(1, 128 * 23, 8192, 128 * 23)
+
+    def waves(mapping: KernelConfig) -> str:
+        (line,) = [x for x in ev.evaluate_mapping(problem, mapping).explain().splitlines() if x.startswith("Waves")]
+        return line
+
+    # 23 tiles along M are 24 in clusters of 2, and 24 * 23 = 4 * 132 + 24
+    assert waves(base).startswith(
+        "Waves: 552 tiles of C (in whole clusters), 132 CTAs at once, 1 an SM; 5 waves, the last 18% full; 132 of 132"
+    )
+    assert waves(base._replace(cluster_m=1)).startswith("Waves: 529 tiles of C, 132 CTAs at once, 1 an SM; 5 waves, ")
+    problem = GemmProblem(1, 64, 8192, 128)
+    assert "Waves: 1 tile of C, 1 CTA at once, 1 an SM; one wave, 1% full; 1 of 132" in waves(
+        base._replace(cluster_m=1)
+    )
+    split = waves(base._replace(cluster_m=1, decomposition=1, split_k=33))  # type: ignore[arg-type]
+    assert "Waves: 1 tile of C x 33 parts of K, 33 CTAs at once, 1 an SM; one wave, 25% full; 33 of 132" in split
+    stream = waves(base._replace(cluster_m=1, decomposition=2))  # type: ignore[arg-type]
+    assert "Waves: 1 tile of C, shared evenly by 128 CTAs at once, 1 an SM; 128 of 132 SMs at work" in stream
 
 
 # tables
@@ -260,9 +297,44 @@ def test_costs_on_disk_are_kept_by_options(ev: GEMMEvaluator) -> None:
         stranger = GEMMEvaluator(other)  # type: ignore[arg-type]
         stranger.evaluate(1, 8, 8, 8)
         assert stranger.cache_info().records.currsize == 1
-    renamed = GEMMEvaluator(ARCH.with_(name="mine", title="another"))
+    renamed = GEMMEvaluator(ARCH.with_(title="another"))
     assert renamed.evaluate(*SIZES, "w4a16").latency_us == tables[0]["latency_us"][1]
     assert renamed.cache_info().records.misses == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("calibration_stamp", lambda arch: "fitted anew"), ("GPU_MODEL_VERSION", "gpu-next")]
+)
+def test_costs_on_disk_are_not_those_of_another_model(
+    ev: GEMMEvaluator, monkeypatch: pytest.MonkeyPatch, name: str, value: Any
+) -> None:
+    assert ev.save_to_disk(ev.evaluate_many(SHAPES)) == len(SHAPES)
+
+    with monkeypatch.context() as changed:
+        changed.setattr(f"gemm_eval.evaluate._gpu.{name}", value)
+        later = GEMMEvaluator(ARCH)
+        later.evaluate(*SHAPES[0])
+        assert (later.cache_info().records.misses, later.cache_info().records.currsize) == (1, 1)
+    again = GEMMEvaluator(ARCH)
+    again.evaluate_many(SHAPES)
+    assert again.cache_info().records.misses == 0
+
+
+def test_another_process_reads_what_is_pickled(ev: GEMMEvaluator, tmp_path: Path) -> None:
+    """Packed parameters name tables of one process: none may travel."""
+    table = ev.evaluate_many(SHAPES, "w4a16")
+    results = [*table, ev.evaluate(1, 33, 4097, 511)]
+    (tmp_path / "data").write_bytes(pickle.dumps((ev, table, results)))
+    code = (
+        "import pickle, pathlib\n"
+        "from gemm_eval import GEMMEvaluator\n"
+        "GEMMEvaluator('l40s').evaluate(1, 64, 64, 64, 'fp8')\n"  # other tables get the first numbers
+        "ev, table, results = pickle.loads(pathlib.Path('data').read_bytes())\n"
+        "more = ev.evaluate(1, 33, 4097, 511)\n"
+        "print([*table, more] == results, more.explain() == results[-1].explain())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]
 
 
 @pytest.mark.parametrize("field", ["latency_us", "active_sms", "bound", "family", "smem_bytes"])

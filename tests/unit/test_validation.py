@@ -19,7 +19,7 @@ from gemm_eval.validation.extras import check_extra
 from gemm_eval.validation.folds import assign_folds
 from gemm_eval.validation.metrics import REGIMES, group_rows, measure_errors
 from gemm_eval.validation.nvidia_heuristics import NvidiaHeuristics
-from gemm_eval.validation.scoring import cross_validate, make_baselines, score, worst_pairs
+from gemm_eval.validation.scoring import cross_validate, cross_validate_sets, make_baselines, score, worst_pairs
 from gemm_eval.validation.timings import Band, Floats, TimingSet
 
 H200 = load_arch("h200-sxm", GpuSpec)
@@ -49,8 +49,8 @@ class MeanOfTrain:
     mean_us: float = 1.0
     name: str = "mean"
 
-    def fit(self, train: TimingSet) -> MeanOfTrain:
-        return MeanOfTrain(float(train.latency_us.mean()))
+    def fit(self, *train: TimingSet) -> MeanOfTrain:
+        return MeanOfTrain(float(np.concatenate([timings.latency_us for timings in train]).mean()))
 
     def predict(self, rows: TimingSet) -> Floats:
         return np.full(len(rows), self.mean_us)
@@ -146,6 +146,26 @@ def test_no_row_is_predicted_by_a_fit_on_its_pair() -> None:
     timings = make_timings(rows=(1, 2), pairs=[(64, 64), (64, 128)], latency_us=[1.0, 3.0, 10.0, 30.0])
 
     assert cross_validate(MeanOfTrain(), timings, num_folds=2).tolist() == [20.0, 20.0, 2.0, 2.0]
+
+
+def test_sets_that_are_fitted_together_hold_a_pair_out_of_both() -> None:
+    first = make_timings(rows=(1,), pairs=[(64, 64), (64, 128)], latency_us=[1.0, 10.0])
+    second = make_timings(rows=(1,), pairs=[(64, 128), (64, 64)], latency_us=[30.0, 3.0])
+
+    both = cross_validate_sets(MeanOfTrain(), [first, second], num_folds=2)
+    assert [predicted.tolist() for predicted in both] == [[20.0, 2.0], [2.0, 20.0]]
+    one = cross_validate_sets(MeanOfTrain(), [first, second], num_folds=2, train=[first])
+    assert [predicted.tolist() for predicted in one] == [[10.0, 1.0], [1.0, 10.0]]
+
+
+def test_rooflines_are_fitted_on_several_sets_as_on_one() -> None:
+    timings = make_timings()
+    measured = with_latency(timings, 3.0 + 1.5 * NaiveRoofline(H200).predict(timings))
+    is_small = measured.column("M") < 100
+    parts = FittedRoofline(H200).fit(measured.select(is_small), measured.select(~is_small))
+    whole = FittedRoofline(H200).fit(measured)
+
+    assert parts.predict(timings) == pytest.approx(whole.predict(timings), rel=1e-3)
 
 
 def test_bands_are_predicted_but_not_fitted_on() -> None:

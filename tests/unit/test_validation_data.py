@@ -12,7 +12,7 @@ import yaml
 from gemm_eval.arch import _paths
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.measure import write_timings
-from gemm_eval.validation.datasets import calibration_path, find_timings, list_timings, measured_root, read_timings
+from gemm_eval.validation.datasets import calibration_out, find_timings, list_timings, measured_root, read_timings
 from gemm_eval.validation.timings import TimingSet
 
 SIZES = "M,K,N,latency_us\n"
@@ -46,11 +46,13 @@ def test_committed_sets() -> None:
 
 
 def test_every_committed_table_says_where_it_comes_from() -> None:
-    for gpu in (path.name for path in measured_root("").iterdir()):
+    readme = (measured_root("") / "README.md").read_text()
+    for gpu in (path.name for path in measured_root("").iterdir() if path.is_dir()):
         tables = [path for path in measured_root(gpu).rglob("*") if path.suffix in (".csv", ".parquet")]
         assert tables
         for path in tables:
             assert path.with_name(path.stem + ".meta.yaml").is_file(), path
+            assert f"`{gpu}/{path.relative_to(measured_root(gpu)).as_posix()}`" in readme, path
     notice = (measured_root("h200-sxm") / "aiconfigurator" / "NOTICE").read_text()
     assert "Apache" in notice
     assert "NVIDIA" in notice
@@ -205,9 +207,18 @@ def test_missing_columns_are_named() -> None:
 
 
 def test_calibrations_lie_in_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    path = calibration_path("h200-sxm", "cublas")
-    assert path == _paths.data_root() / "calibration" / "h200-sxm" / "cublas.yaml"
+    path = calibration_out("h200-sxm", "cublas", "sm90_wgmma")
+    assert path == _paths.data_root() / "calibration" / "h200-sxm" / "cublas-sm90_wgmma.yaml"
 
     monkeypatch.setattr("gemm_eval.validation.datasets.data_root", lambda: tmp_path / "_arch_data")
     with pytest.raises(InvalidOptionError, match="--out must be given"):
-        calibration_path("h200-sxm", "cublas")
+        calibration_out("h200-sxm", "cublas", "sm90_wgmma")
+
+
+def test_tables_of_candidates_are_in_no_default() -> None:
+    name = "cublaslt/fp16-candidates"
+    (timings,) = find_timings("h200-sxm", [name])
+
+    assert name not in {committed.name for committed in list_timings("h200-sxm")}
+    assert set(timings.frame["rank"]) == {0}
+    assert not timings.frame.duplicated(["G", "M", "K", "N"]).any()

@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.cli._app import app
-from gemm_eval.validation import extras, predictors
+from gemm_eval.models.gpu.calibration import Origin
+from gemm_eval.validation import comparison, extras, fit
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
+from gemm_eval.validation.datasets import find_timings, read_timings
 from gemm_eval.validation.plots import (
     plot_error_by_rows,
     plot_latency_curves,
@@ -40,7 +42,7 @@ class Half:
 
     name = "half"
 
-    def fit(self, train: TimingSet) -> Half:
+    def fit(self, *train: TimingSet) -> Half:
         return self
 
     def predict(self, rows: TimingSet) -> Floats:
@@ -56,15 +58,17 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No GPU model and no nvMatmulHeuristics, whatever is installed: their own tests are elsewhere."""
-    monkeypatch.setattr(predictors, "_fit_module", lambda: None)
-    monkeypatch.setattr("gemm_eval.validation.scoring.is_available", lambda _: False)
+    """A stand-in for the GPU model, calibrated on h200-sxm, and no nvMatmulHeuristics: both have tests elsewhere."""
+    monkeypatch.setattr(comparison, "model_predictor", lambda *_: Half())
+    monkeypatch.setattr(
+        comparison, "_origin", lambda arch, _: Origin(arch.name == "h200-sxm", "h200-sxm", "of h200-sxm")
+    )
+    for module in ("scoring", "comparison"):
+        monkeypatch.setattr(f"gemm_eval.validation.{module}.is_available", lambda _: False)
 
 
 @pytest.fixture
 def timings(table: Path) -> TimingSet:
-    from gemm_eval.validation.datasets import read_timings
-
     (timings,) = read_timings(table, gpu="h200-sxm", library="cublas", dtype="fp16")
     return timings
 
@@ -159,7 +163,8 @@ def test_curves_meet_every_step(timings: TimingSet) -> None:
 def test_validate_prints_a_table(table: Path) -> None:
     rows = rows_of(run("validate", "--data", str(table), *GIVEN, "--worst", "1"))
 
-    assert ["all", "naive", "roofline", "3-fold", "12"] in [row[:5] for row in rows]
+    assert ["all", "half", "3-fold", "12", "50.0%"] in [row[:5] for row in rows]
+    assert ["naive", "roofline", "as", "it", "is", "12"] in [row[:6] for row in rows]  # it has no constants
     assert ["fitted", "roofline", "3-fold", "12"] in [row[:4] for row in rows]
 
 
@@ -170,69 +175,91 @@ def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None
 
     assert document["arch"] == "h200-sxm"
     assert [predictor["name"] for predictor in document["sets"][0]["predictors"]] == [
+        "half",
         "naive roofline",
         "fitted roofline",
     ]
+    assert document["coefficients"] == {"mine": "refitted on this set"}
     assert set(pd.read_csv(csv)["group"]) == {"decode", "mid", "prefill", "all"}
-    assert len(list(plots.glob("mine-*.png"))) == 2 * 3
+    assert len(list(plots.glob("mine-*.png"))) == 3 * 3
 
 
-class FakeFit:
-    """A stand-in for the module that fits the GPU model."""
+def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
+    text = run("validate", "--data", str(table), *GIVEN, "--no-fit", "--regime", "all")
 
-    asked: SimpleNamespace
-
-    @classmethod
-    def model_predictor(cls, arch: GpuSpec, library: str) -> Half:
-        return Half()
-
-    @classmethod
-    def calibrate(cls, arch: GpuSpec, library: str, sets: list[TimingSet], **rest: Any) -> Any:
-        cls.asked = SimpleNamespace(arch=arch.name, library=library, sets=sets, rest=rest)
-        return SimpleNamespace(to_yaml=lambda: "fitted: 1\n", summary=lambda: "MAPE 1%")
+    assert "not refitted; coefficients: of h200-sxm" in text
+    assert ["all", "half", "on", "h200-sxm", "12", "50.0%"] in [row[:6] for row in rows_of(text)]
+    assert ["fitted", "roofline", "3-fold"] in [row[:3] for row in rows_of(text)]
 
 
-@pytest.fixture
-def fit(monkeypatch: pytest.MonkeyPatch) -> type[FakeFit]:
-    monkeypatch.setattr(predictors, "_fit_module", lambda: FakeFit)
-    return FakeFit
+def test_a_gpu_without_calibration_is_not_fitted_on(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Half, "fit", None)
+    text = run("validate", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--regime", "all")
+    rows = [row[:5] for row in rows_of(text)]
+
+    assert "transfer; coefficients: of h200-sxm" in text
+    assert ["all", "half", "on", "h200-sxm", "12"] in rows
+    assert ["fitted", "roofline", "on", "h200-sxm", "12"] in rows
+    assert ["naive", "roofline", "as", "it", "is"] in rows
 
 
-@pytest.mark.parametrize(("word", "shown_as"), [("--fit", ["3-fold"]), ("--no-fit", ["as", "it", "is"])])
-@pytest.mark.usefixtures("fit")
-def test_the_model_comes_first(table: Path, word: str, shown_as: list[str]) -> None:
-    rows = rows_of(run("validate", "--data", str(table), *GIVEN, word, "--regime", "all"))
+def test_transferred_roofline_is_one_of_shares(table: Path) -> None:
+    """Constants of an H200 fit, on the data sheet of an H100."""
+    h100 = load_arch("h100-sxm", GpuSpec)
+    (timings,) = read_timings(table, gpu="h100-sxm", library="cublas", dtype="fp16")
+    (of_set,) = comparison.compare(h100, [timings])
+    roofline = of_set[-1].predictor
 
-    assert ["all", "half", *shown_as, "12", "50.0%"] in [row[: len(shown_as) + 4] for row in rows]
-    assert ["naive", "roofline", "3-fold"] in [row[:3] for row in rows]
+    assert isinstance(roofline, FittedRoofline)
+    assert roofline.arch is h100
+    assert 0.5 < roofline.dram_frac < 1.1
+    of_h200 = FittedRoofline(H200).fit(*find_timings("h200-sxm", ["aiconfigurator/float16", "cublas/fp16"]))
+    assert roofline.compute_frac == pytest.approx(of_h200.compute_frac, rel=0.1)
 
 
-def test_calibrate_writes_what_was_fitted(fit: type[FakeFit], tmp_path: Path) -> None:
-    out = tmp_path / "new" / "trtllm.yaml"
-    words = ("--arch", "h200-sxm", "--family", "trtllm", "--data", "aiconfigurator/int4_wo", "--out", str(out))
-    text = run("calibrate", *words, "--max-evaluations", "7")
+def test_refit_forces_a_fit(table: Path) -> None:
+    rows = rows_of(run("validate", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--refit", "--regime", "all"))
+
+    assert ["all", "half", "3-fold", "12"] in [row[:4] for row in rows]
+
+
+def test_joint_fits_all_sets_of_a_library(table: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text(TABLE)
+    words = ("validate", "--data", str(table), "--data", str(other), *GIVEN, "--joint", "--regime", "all")
+    text = run(*words)
+
+    assert text.count("refitted jointly on mine, other") == 2
+    assert [row[:5] for row in rows_of(text)].count(["all", "half", "3-fold", "joint", "12"]) == 2
+
+
+def test_calibrate_writes_what_was_fitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def fake(arch: GpuSpec, library: str, family: str, sets: list[TimingSet], **rest: Any) -> Any:
+        asked.append((arch.name, library, family, [timings.name for timings in sets], rest))
+        errors = SimpleNamespace(
+            data="cublas/fp16", num_rows=1700, mape_percent=5.0, median_percent=3.0, p90_percent=11.0,
+            bias_percent=-1.0, kendall_tau=0.97,
+        )  # fmt: skip
+        of = {"family": family, "library": library, "gpu": arch.name, "folds": "5-fold", "errors": (errors,)}
+        return SimpleNamespace(to_yaml=lambda: "fitted: 1\n", **of)
+
+    monkeypatch.setattr(fit, "calibrate", fake)
+    out = tmp_path / "new" / "x.yaml"
+    words = ("--arch", "h200-sxm", "--family", "sm90_wgmma", "--out", str(out), "--max-evaluations", "7")
+    rows = rows_of(run("calibrate", *words))
+    ((gpu, library, family, names, rest),) = asked
 
     assert out.read_text() == "fitted: 1\n"
-    assert "MAPE 1%" in text
-    assert (fit.asked.arch, fit.asked.library) == ("h200-sxm", "trtllm")
-    assert fit.asked.rest == {"seed": 0, "max_evaluations": 7}
-    assert len(fit.asked.sets[0]) == 1974 - 376  # without the rough band
+    assert ["cublas/fp16", "1,846", "1,700", "5.0%", "3.0%", "11.0%", "-1.0%", "0.970"] in rows
+    assert ["cublaslt/int8", "274", "0", "-"] in [row[:4] for row in rows]
+    assert (gpu, library, family, rest) == ("h200-sxm", "cublas", "sm90_wgmma", {"seed": 0, "max_evaluations": 7})
+    assert {"aiconfigurator/float16", "cublas/fp16", "engines/w4a16/cublas-fp16-burst"} <= set(names)
+    assert not any("warm" in name or "sustained" in name or "int4" in name for name in names)
 
 
-@pytest.mark.usefixtures("fit")
-def test_calibrate_refuses_data_of_another_library(tmp_path: Path) -> None:
-    words = (
-        "--arch",
-        "h200-sxm",
-        "--family",
-        "trtllm",
-        "--data",
-        "aiconfigurator/float16",
-        "--out",
-        str(tmp_path / "x"),
-    )
-    assert "must be timings of trtllm on h200-sxm, got aiconfigurator/float16" in run("calibrate", *words, code=2)
-    assert not (tmp_path / "x").exists()
+H200_WGMMA = ("calibrate", "--arch", "h200-sxm", "--family", "sm90_wgmma")
 
 
 @pytest.mark.parametrize(
@@ -242,10 +269,17 @@ def test_calibrate_refuses_data_of_another_library(tmp_path: Path) -> None:
         (("validate", "--data", "nix"), 2, "no timings named 'nix'"),
         (("validate", "--data", "none.csv"), 2, "cannot read timings from none.csv"),
         (("validate", "--arch", "l4"), 2, "no timings of l4 are committed"),
+        (("validate", "--joint", "--no-fit"), 2, "--joint fits, --no-fit does not"),
+        (("validate", "--arch", "h100-sxm", "--joint"), 2, "--joint would fit on timings of h100-sxm"),
+        (("calibrate", "--arch", "h200-sxm", "--family", "cublas"), 2, "--family must be one of sm90_wgmma"),
+        ((*H200_WGMMA, "--library", "mkl"), 2, "--library must be one of cublas"),
+        ((*H200_WGMMA, "--library", "gemm-eval"), 2, "no cold burst timings of gemm-eval on h200-sxm are committed"),
+        (("calibrate", "--arch", "l40s", "--family", "sm90_wgmma"), 2, "does not run on l40s, which is sm_89"),
+        (("calibrate", "--arch", "l40s", "--family", "sm80_mma"), 2, "no cold burst timings of cublas on l40s"),
         (
-            ("calibrate", "--arch", "h200-sxm", "--family", "cublas", "--data", "engines"),
-            3,
-            "no GPU model to calibrate",
+            (*H200_WGMMA, "--library", "trtllm", "--data", "aiconfigurator/float16"),
+            2,
+            "must be timings of trtllm on h200-sxm, got aiconfigurator/float16",
         ),
     ],
 )

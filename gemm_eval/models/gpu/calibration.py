@@ -134,14 +134,14 @@ def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict
 
 def calibration_stamp(arch: GpuSpec) -> str:
     """A digest of all coefficients that can decide a cost on this GPU."""
-    return _stamp(data_root() / "calibration", arch)
+    return _stamp(data_root() / "calibration", arch.name)
 
 
 @cache
-def _stamp(root: Path, arch: GpuSpec) -> str:  # noqa: ARG001  another folder, another answer
+def _stamp(root: Path, gpu: str) -> str:
     digest = hashlib.sha256()
     for library in LIBRARIES:
         for family in FAMILIES:
-            coefficients, origin = coefficients_for(arch, library, family)
+            coefficients, origin = _coefficients(root, gpu, library, family)
             digest.update(repr((library, family, sorted(coefficients.items()), origin.is_calibrated)).encode())
     return digest.hexdigest()[:16]

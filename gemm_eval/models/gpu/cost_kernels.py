@@ -38,7 +38,7 @@ _INTS = (
 )  # fmt: skip
 _FLOATS = (
     "latency_us", "compute_us", "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us",
-    "tile_overhead_us", "l2_us", "dram_us", "store_us", "reduction_us", "power_us", "choice_us", "hidden_us", "last_wave_frac",
+    "tile_overhead_us", "l2_us", "dram_us", "outside_us", "store_us", "reduction_us", "power_us", "choice_us", "hidden_us", "last_wave_frac",
     "tensor_busy_frac",
 )  # fmt: skip
 
@@ -91,6 +91,7 @@ class ConfigCost(NamedTuple):
     tile_overhead_us: float
     l2_us: float
     dram_us: float
+    outside_us: float
     store_us: float
     reduction_us: float
     power_us: float
@@ -108,7 +109,8 @@ class ConfigCost(NamedTuple):
 
 @kernel
 def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
+    """ceil(a / b), several times faster than by integers, and exact: a < 2**40 and b < 2**12 leave room for rounding."""
+    return int(np.ceil(a / b))
 
 
 @kernel
@@ -131,9 +133,9 @@ def _alignment(row_bytes: float) -> float:
 @kernel
 def row_alignment(p: Any, K: int, N: int) -> float:
     """Bytes, at most 16, on which the rows of A, B (K long) and C (N long) all start."""
-    result: float = min(
-        _alignment(K * p["a_elem_bytes"]), _alignment(K * p["b_elem_bytes"]), _alignment(N * p["c_elem_bytes"])
-    )
+    result: float = min(_alignment(K * p["a_elem_bytes"]), _alignment(K * p["b_elem_bytes"]))
+    if N > 1:  # of a single column, C is one row
+        result = min(result, _alignment(N * p["c_elem_bytes"]))
     return result
 
 
@@ -208,7 +210,7 @@ def lower_bound_us(p: Any, row: Any, t: ProblemTerms, split: int, is_even: bool)
             partial = t.G * t.M * (t.N * 4.0) * split
             written = partial
             fixed_us += p["c_reduce_us"] + (partial + t.c_bytes) / (p["l2_bytes_per_us"] * p["c_reduce_frac"])
-    dram_us = (t.a_read_bytes + t.b_read_bytes) * t.line_waste / (
+    dram_us = (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac)) * t.line_waste / (
         p["dram_bytes_per_us"] * (1.0 - p["c_cluster_loss"] * row["cluster_log2"])
     )
     main_us = _norm4(cycles / p["cycles_per_us"], dram_us, l2_bytes / p["l2_bytes_per_us"], 0.0)
@@ -330,7 +332,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
         last = step_count * step + p["c_tile_cycles"] + epilogue * last_resident
 
     # the waves: full ones, then what is left, each as long as its slowest resource
-    unit_dram = read_bytes / units
+    unit_dram = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / units
     unit_l2 = l2_bytes / units
     dram_rate = p["dram_bytes_per_us"] * (1.0 - p["c_cluster_loss"] * row["cluster_log2"]) / t.line_waste
     first_us = first / cycles_per_us
@@ -381,7 +383,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     overhead_us = min(chip_us - matrix_us - dequant_us, overhead_us)
     return ConfigCost(
         latency, prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
-        l2_us, dram_us, store_us, reduction_us, power_us, choice_us, main, tensor_busy, read_bytes, ctas, tiles,
+        l2_us, dram_us, outside_us, store_us, reduction_us, power_us, choice_us, main, tensor_busy, read_bytes, ctas, tiles,
         rounds + (1 if rest > 0 else 0), rest if rest > 0 else ctas, sms,
         raster if raster >= 0 else RASTER_CODE_DEFAULT,
     )  # fmt: skip
@@ -392,7 +394,7 @@ def _bound_of(p: Any, c: ConfigCost) -> int:
     """What takes longest: fixed costs, the reduction, stores, or the slowest of the resources of the main loop."""
     fixed = p["launch_us"] + c.prologue_us
     chip = c.matrix_us + c.dequant_us + c.step_wait_us + c.tile_overhead_us
-    longest = max(chip, c.l2_us, c.dram_us)
+    longest = max(chip, c.l2_us, c.dram_us, c.outside_us)
     if fixed >= max(longest, c.reduction_us, c.store_us):
         return _LAUNCH
     if c.reduction_us >= max(longest, c.store_us):
@@ -403,6 +405,8 @@ def _bound_of(p: Any, c: ConfigCost) -> int:
         return _DRAM
     if c.l2_us >= longest:
         return _L2
+    if c.outside_us >= longest:
+        return _LATENCY
     if c.dequant_us > max(c.matrix_us, c.step_wait_us):
         return _DEQUANT
     return _COMPUTE if c.matrix_us >= 0.5 * chip else _LATENCY
@@ -457,13 +461,14 @@ def fill_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     out["tile_overhead_us"] = c.tile_overhead_us
     out["l2_us"] = c.l2_us
     out["dram_us"] = c.dram_us
+    out["outside_us"] = c.outside_us
     out["store_us"] = c.store_us
     out["reduction_us"] = c.reduction_us
     out["power_us"] = c.power_us
     out["choice_us"] = c.choice_us
     shown = (
         p["launch_us"] + c.prologue_us + c.matrix_us + c.dequant_us + c.step_wait_us + c.tile_overhead_us
-        + c.l2_us + c.dram_us + c.store_us + c.reduction_us + c.power_us + c.choice_us
+        + c.l2_us + c.dram_us + c.outside_us + c.store_us + c.reduction_us + c.power_us + c.choice_us
     )  # fmt: skip
     out["hidden_us"] = min(0.0, c.latency_us - shown)
     out["last_wave_frac"] = c.last_wave_ctas / row["grid_cap"]

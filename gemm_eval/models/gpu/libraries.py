@@ -58,7 +58,7 @@ FAMILIES: dict[str, Family] = {
             has_clusters=False, is_warp_specialized=False,
         ),
         Family(
-            "sm100_tcgen05", 2, ("sm_100",), (Schedule.PINGPONG, Schedule.COOPERATIVE), 64, 8, (8,), 255, "smem",
+            "sm100_tcgen05", 2, ("sm_100",), (Schedule.PINGPONG, Schedule.COOPERATIVE), 128, 8, (8,), 255, "smem",
             has_clusters=True, is_warp_specialized=True,
         ),
     )
@@ -97,7 +97,7 @@ def _hopper_tiles(family: str) -> Iterator[TileChoice]:
                  (128, 96), (128, 112), (128, 128), (128, 144), (128, 168), (128, 176), (160, 128), (136, 128), (112, 128)):  # fmt: skip
         yield TileChoice(family, m, n, 8, _PP, _PAIRS)
     for m, n in ((128, 192), (192, 128), (256, 128), (128, 256), (192, 192), (128, 320), (160, 256), (192, 208),
-                 (64, 320), (64, 448), (96, 256), (136, 256)):  # fmt: skip
+                 (64, 320), (64, 448), (136, 256)):  # fmt: skip
         yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
 
 

@@ -265,21 +265,21 @@ def build_menu(
     Of the numbers of stages only those stand here that may be best: the largest for each number of CTAs that an SM
     holds, because more stages with the same occupancy never cost time.
     """
-    rows: dict[tuple[int, ...], tuple[float, ...]] = {}
+    rows: dict[tuple[object, ...], tuple[float, ...]] = {}
     for choice in LIBRARIES[library].tiles(arch, problem, is_unaligned=is_unaligned):
         family = FAMILIES[choice.family]
         for cluster_m, cluster_n in choice.clusters if family.has_clusters else ((1, 1),):
-            for stages in range(MIN_STAGES, MAX_STAGES + 1):
+            for stages in range(MAX_STAGES, MIN_STAGES - 1, -1):
                 config = as_config(problem, choice, cluster_m, cluster_n, stages)
                 try:
                     resources = check_config(arch, problem, config)
                 except InvalidMappingError:
                     continue
-                key = (
-                    family.number, choice.cta_m, choice.cta_n, cluster_m, cluster_n, choice.num_warps,
-                    int(choice.schedule), resources.ctas_per_sm,
-                )  # fmt: skip
-                rows[key] = menu_row(arch, problem, config, resources)  # a later one has more stages
+                key = (choice, cluster_m, cluster_n, resources.ctas_per_sm)
+                if key not in rows:
+                    rows[key] = menu_row(arch, problem, config, resources)
+                if family.is_warp_specialized:
+                    break  # one CTA an SM, whatever the stages
     return np.array(list(rows.values()), MENU_DTYPE)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
-from gemm_eval.models.gpu.cost_kernels import BOUNDS
+from gemm_eval.models.gpu.cost_kernels import BOUNDS, GPU_COST_DTYPE
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, default_library
 from gemm_eval.models.gpu.params import pack_gpu_params
 from gemm_eval.workload import GemmProblem
@@ -76,7 +77,7 @@ class GpuCost(NamedTuple):
 
 _TERMS = (
     "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us", "tile_overhead_us", "l2_us", "dram_us",
-    "store_us", "reduction_us", "power_us", "choice_us",
+    "outside_us", "store_us", "reduction_us", "power_us", "choice_us",
 )  # fmt: skip
 _TRAFFIC = {
     "a_bytes": "dram_a_bytes", "b_bytes": "dram_b_bytes", "scale_bytes": "dram_scale_bytes", "c_bytes": "dram_c_bytes",
@@ -109,33 +110,34 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     Raises:
         KeyError, ValueError, IndexError: the record holds a code that does not exist.
     """
+    values = record.tolist()  # all at once: field by field it takes five times as long
+    family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, work, split_k, order, swizzle = _CONFIG_OF(values)
     config = KernelConfig(
-        _FAMILY_NAMES[int(record["family"])],
-        *(int(record[name]) for name in ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages")),
-        Schedule(int(record["schedule"])),
-        Decomposition(int(record["decomposition"])),
-        int(record["split_k"]),
-        RasterOrder(int(record["raster_order"])),
-        int(record["raster_swizzle"]),
-    )
-    latency_us = float(record["latency_us"])
-    breakdown = {name: float(record[name]) for name in _TERMS}
-    breakdown["hidden_us"] = latency_us - sum(breakdown.values())
+        _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, Schedule(schedule), Decomposition(work),
+        split_k, RasterOrder(order), swizzle,
+    )  # fmt: skip
+    latency_us, compute_us, dram_us, dram_bytes, bound = _TOTALS_OF(values)
+    smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, is_calibrated = _COUNTS_OF(values)
+    terms = _TERMS_OF(values)
+    breakdown = dict(zip(_TERMS, terms, strict=True))
+    breakdown["hidden_us"] = latency_us - sum(terms)
+    traffic = dict(zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True))
     return GpuCost(
-        config=config,
-        latency_us=latency_us,
-        compute_us=float(record["compute_us"]),
-        dram_us=float(record["dram_us"]),
-        dram_bytes=int(record["dram_bytes"]),
-        bound=BOUNDS[int(record["bound"])],
-        breakdown=breakdown,
-        traffic={name: int(record[field]) for name, field in _TRAFFIC.items()},
-        smem_bytes=int(record["smem_bytes"]),
-        active_sms=int(record["active_sms"]),
-        ctas_per_sm=int(record["ctas_per_sm"]),
-        num_ctas=int(record["num_ctas"]),
-        num_waves=int(record["num_waves"]),
-        num_candidates=int(record["num_candidates"]),
-        num_refused={"lower_bound": int(record["num_bounded"])},
-        is_calibrated=bool(record["is_calibrated"]),
-    )
+        config, latency_us, compute_us, dram_us, dram_bytes, BOUNDS[bound], breakdown, traffic, smem, sms,
+        ctas_per_sm, ctas, waves, num_candidates, {"lower_bound": num_bounded}, bool(is_calibrated),
+    )  # fmt: skip
+
+
+def _pick(*names: str) -> operator.itemgetter[Any]:
+    """Return what takes these fields of a record that is a tuple."""
+    return operator.itemgetter(*((GPU_COST_DTYPE.names or ()).index(name) for name in names))
+
+
+_CONFIG_OF = _pick(*KernelConfig._fields)
+_TERMS_OF = _pick(*_TERMS)
+_TRAFFIC_OF = _pick(*_TRAFFIC.values())
+_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound")
+_COUNTS_OF = _pick(
+    "smem_bytes", "active_sms", "ctas_per_sm", "num_ctas", "num_waves", "num_candidates", "num_bounded",
+    "is_calibrated",
+)  # fmt: skip

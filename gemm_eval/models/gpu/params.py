@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -38,20 +38,21 @@ SM_L2_BYTES_PER_CYCLE = 64.0
 
 
 class _Numbered:
-    """Arrays by number, so that a record can name one; equal arrays have one number."""
+    """Arrays by number, so that a record can name one; equal arrays have one number. Dict steps alone, so no lock."""
 
     def __init__(self) -> None:
-        self._arrays: list[npt.NDArray[np.void]] = []
+        self._arrays: dict[int, npt.NDArray[np.void]] = {}
         self._numbers: dict[bytes, int] = {}
-        self._lock = threading.Lock()
+        self._next = itertools.count()
 
     def number_of(self, array: npt.NDArray[np.void]) -> int:
         key = array.tobytes()
-        with self._lock:
-            if key not in self._numbers:
-                self._arrays.append(array)
-                self._numbers[key] = len(self._arrays) - 1
-            return self._numbers[key]
+        number = self._numbers.get(key)
+        if number is None:
+            fresh = next(self._next)
+            self._arrays[fresh] = array  # before anybody can learn the number
+            number = self._numbers.setdefault(key, fresh)
+        return number
 
     def __getitem__(self, number: int) -> npt.NDArray[np.void]:
         return self._arrays[number]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
-from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, SplitRule, cluster_grid_sms, default_library
 from gemm_eval.models.gpu.menu import (
     MAX_STAGES, MIN_STAGES, RASTER_SWIZZLES, Resources, as_config, check_config,
@@ -20,11 +20,19 @@ _TMA_ROW_BITS = 128
 
 
 class KernelChoice(NamedTuple):
-    """A kernel of a library: a data-parallel config, what a CTA of it needs, and the numbers of parts of K (1: whole)."""
+    """A kernel of a library.
+
+    Attributes:
+        config: its data-parallel config.
+        resources: what a CTA of it needs.
+        splits: the numbers of parts of K that the library makes, 1 for a whole K; empty where it does not take the tile.
+        has_stream_k: it can share k-steps evenly.
+    """
 
     config: KernelConfig
     resources: Resources
     splits: range
+    has_stream_k: bool
 
 
 def is_row_aligned(problem: GemmProblem) -> bool:
@@ -44,8 +52,9 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
         UnsupportedError: GPU, types and library do not go together.
     """
     rules = LIBRARIES[library or default_library(problem)]
-    is_aligned = is_row_aligned(problem)
-    for choice in rules.tiles(arch, problem, is_unaligned=not is_aligned):
+    is_unaligned = not is_row_aligned(problem)
+    split_rule = rules.split_rule(rules.family(arch, problem, is_unaligned=is_unaligned))
+    for choice in rules.tiles(arch, problem, is_unaligned=is_unaligned):
         for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
             for num_stages in range(MIN_STAGES, MAX_STAGES + 1):
                 config = as_config(problem, choice, *cluster, num_stages)
@@ -53,16 +62,17 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
                     resources = check_config(arch, problem, config)
                 except InvalidMappingError:
                     continue
-                rule = rules.split_rule(choice.family)
-                yield KernelChoice(config, resources, _splits(arch, problem, rule, config, resources))
+                splits = _splits(arch, problem, split_rule, config, resources)
+                has_stream_k = rules.has_stream_k and config.schedule is not Schedule.VECTOR
+                yield KernelChoice(config, resources, splits, has_stream_k)
 
 
-def _splits(
-    arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources
-) -> range:
+def _splits(arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources) -> range:
     """Into how many parts a library splits K: parts long enough, and all of them on the GPU at once."""
+    if config.schedule is Schedule.VECTOR:
+        return range(1, 2 if config.cta_m >= problem.M else 1)  # K is split over threads, tokens are not tiled
     tiles = problem.G * -(-problem.M // config.cta_m) * -(-problem.N // config.cta_n)
-    by_length = -(-problem.K // config.cta_k) // rule.min_steps
+    by_length = min(-(-problem.K // config.cta_k) // rule.min_steps, rule.max_parts)
     grid = cluster_grid_sms(arch, config.cluster_m * config.cluster_n) * resources.ctas_per_sm
     most = max(1, min(by_length, (grid - 1) // tiles))
     if not rule.is_full:
@@ -85,10 +95,9 @@ def enumerate_configs(arch: GpuSpec, problem: GemmProblem, library: str | None =
     Raises:
         UnsupportedError: GPU, types and library do not go together.
     """
-    rules = LIBRARIES[library or default_library(problem)]
-    for config, _, splits in enumerate_kernels(arch, problem, library):
+    for config, _, splits, has_stream_k in enumerate_kernels(arch, problem, library):
         ways = [(Decomposition.SPLIT_K if split > 1 else Decomposition.DATA_PARALLEL, split) for split in splits]
-        ways += [(Decomposition.STREAM_K, 1)] if rules.has_stream_k else []
+        ways += [(Decomposition.STREAM_K, 1)] if has_stream_k else []
         for decomposition, split_k in ways:
             for order in RasterOrder:
                 for swizzle in RASTER_SWIZZLES:

@@ -1,0 +1,168 @@
+"""The GPU model beside its baselines, on the same rows, and fitted on the same rows: what `gemm-eval validate` prints.
+
+Three ways to score a set:
+
+- refit: every coefficient and every constant is fitted on other (N, K) pairs of the set (cross-validation);
+- joint: the model is fitted on other pairs of all sets of the library that are cold and in bursts, as `calibrate` does,
+  so its errors are those of a committed calibration; baselines are refitted on each set, which favours them;
+- as it is: the model has its committed calibration. On a GPU without one, that is a transfer: the coefficients are
+  those of another GPU, and the roofline carries over in the same way, as shares of the data sheet's numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.models.gpu.calibration import Origin, coefficients_for
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
+from gemm_eval.validation.datasets import list_timings
+from gemm_eval.validation.fit import model_predictor
+from gemm_eval.validation.nvidia_heuristics import NvidiaHeuristics, is_available, knows_types
+from gemm_eval.validation.packing import families_of
+from gemm_eval.validation.predictors import Predictor
+from gemm_eval.validation.scoring import Score, cross_validate_sets, make_baselines, make_score, score
+from gemm_eval.validation.timings import TimingSet
+
+__all__ = ["Compared", "compare", "is_calibrated_on", "is_default_training"]
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """A predictor's score on a set.
+
+    Attributes:
+        score: its errors, and the predictions.
+        predictor: as it was before any fit.
+        train: what a curve of this predictor is fitted on; empty: it stays as it is.
+        note: of the model: where its coefficients come from.
+    """
+
+    score: Score
+    predictor: Predictor
+    train: tuple[TimingSet, ...] = ()
+    note: str = ""
+
+    def fitted(self) -> Predictor:
+        """Return the predictor, fitted on all of `train` outside the bands; for curves, not for errors."""
+        kept = [timings.select(~timings.in_band) for timings in self.train]
+        return self.predictor.fit(*kept) if kept else self.predictor
+
+
+def is_default_training(timings: TimingSet) -> bool:
+    """Whether a calibration is fitted on this set unless others are named: cold weights, boost clock."""
+    return timings.l2 == "cold" and timings.clock == "burst"
+
+
+def is_calibrated_on(arch: GpuSpec, timings: TimingSet) -> bool:
+    """Whether the main family of a set's rows has a calibration of this very GPU."""
+    return _origin(arch, timings).is_calibrated
+
+
+def compare(
+    arch: GpuSpec, sets: Sequence[TimingSet], num_folds: int = 5, seed: int = 0, *,
+    refit: bool | None = None, is_joint: bool = False,
+) -> Iterator[list[Compared]]:  # fmt: skip
+    """Score each set: the model first, then the baselines.
+
+    Args:
+        arch: the GPU that the sets are of.
+        sets: what is scored.
+        num_folds: at most; a set with fewer (N, K) pairs has as many as pairs.
+        seed: deals the pairs to the folds.
+        refit: False: the model as it is; None: refitted on a GPU that has a calibration of its own, else as it is.
+        is_joint: refit the model on all sets of a library together.
+
+    Raises:
+        UnsupportedError: the library has no kernels for these types on this GPU, or the GPU no peak.
+    """
+    joint = _joint_scores(arch, sets, num_folds, seed) if is_joint else {}
+    for timings in sets:
+        folds = min(num_folds, len(timings.frame[["N", "K"]].drop_duplicates()))
+        if is_joint:
+            model = joint[id(timings)]
+        elif is_calibrated_on(arch, timings) if refit is None else refit:
+            predictor = model_predictor(arch, timings.library)
+            model = Compared(score(predictor, timings, folds, seed), predictor, (timings,), "refitted on this set")
+        else:
+            yield _as_it_is(arch, timings, folds, seed)
+            continue
+        yield [model, *_refitted_baselines(arch, timings, folds, seed)]
+
+
+def _joint_scores(arch: GpuSpec, sets: Sequence[TimingSet], num_folds: int, seed: int) -> dict[int, Compared]:
+    found = {}
+    for library in dict.fromkeys(timings.library for timings in sets):
+        of_library = [timings for timings in sets if timings.library == library]
+        train = [timings for timings in of_library if is_default_training(timings)] or of_library
+        predictor = model_predictor(arch, library)
+        num_pairs = len({pair for item in of_library for pair in zip(item.column("N"), item.column("K"), strict=True)})
+        folds = min(num_folds, num_pairs)
+        predictions = cross_validate_sets(predictor, of_library, folds, seed, train)
+        names = ", ".join(timings.name for timings in train)
+        for timings, predicted_us in zip(of_library, predictions, strict=True):
+            scored = make_score(timings, predictor.name, predicted_us, folds, "joint")
+            found[id(timings)] = Compared(scored, predictor, tuple(train), f"refitted jointly on {names}")
+    return found
+
+
+def _refitted_baselines(arch: GpuSpec, timings: TimingSet, folds: int, seed: int) -> Iterator[Compared]:
+    for baseline in make_baselines(arch, timings):
+        has_constants = not isinstance(baseline, NaiveRoofline)
+        scored = score(baseline, timings, folds if has_constants else 0, seed)
+        yield Compared(scored, baseline, (timings,) if has_constants else ())
+
+
+def _as_it_is(arch: GpuSpec, timings: TimingSet, folds: int, seed: int) -> list[Compared]:
+    origin = _origin(arch, timings)
+    model = model_predictor(arch, timings.library)
+    how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
+    predicted_us = model.predict(timings)
+    scored = make_score(timings, model.name, predicted_us, fitted_on=f"on {origin.gpu}" if origin.gpu else "")
+    compared = [Compared(scored, model, (), f"{how}; coefficients: {_words(arch, timings, origin)}")]
+    if origin.is_calibrated:
+        return [*compared, *_refitted_baselines(arch, timings, folds, seed)]
+    baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "")]
+    if origin.gpu is not None and (roofline := _carried_over(arch, origin.gpu, timings)) is not None:
+        baselines.append((roofline, f"on {origin.gpu}"))
+    if is_available(arch.name) and knows_types(timings):
+        baselines.append((NvidiaHeuristics(arch.name), ""))
+    for baseline, fitted_on in baselines:
+        scored = make_score(timings, baseline.name, baseline.predict(timings), fitted_on=fitted_on)
+        compared.append(Compared(scored, baseline))
+    return compared
+
+
+def _carried_over(arch: GpuSpec, gpu: str, timings: TimingSet) -> FittedRoofline | None:
+    """A roofline fitted on another GPU's timings of the same library, and of the same types if there are any."""
+    others = [item for item in _timings_of(gpu) if item.library == timings.library]
+    alike = [item for item in others if (item.l2, item.clock) == (timings.l2, timings.clock)] or others
+    train = [item for item in alike if _types(item) == _types(timings)] or alike
+    if not train:
+        return None
+    fitted = FittedRoofline(load_arch(gpu, GpuSpec)).fit(*(item.select(~item.in_band) for item in train))
+    return replace(fitted, arch=arch)
+
+
+@cache
+def _timings_of(gpu: str) -> tuple[TimingSet, ...]:
+    return tuple(list_timings(gpu))
+
+
+def _types(timings: TimingSet) -> set[tuple[str, str]]:
+    return set(zip(timings.column("input_dtype").tolist(), timings.column("weight_dtype").tolist(), strict=True))
+
+
+def _words(arch: GpuSpec, timings: TimingSet, main: Origin) -> str:
+    """Where the coefficients of the main family come from, and those of other families where that differs."""
+    words = main.text
+    for family in families_of(arch, timings)[1:]:
+        text = coefficients_for(arch, timings.library, family)[1].text
+        words += f"; {family}: {text}" if text != main.text else ""
+    return words
+
+
+def _origin(arch: GpuSpec, timings: TimingSet) -> Origin:
+    return coefficients_for(arch, timings.library, families_of(arch, timings)[0])[1]

@@ -1,0 +1,206 @@
+"""Timings packed for the kernels of the GPU model: for predictions the problems alone, for a fit all that is known.
+
+`pack_problems` reads sizes and types and nothing that was measured, so a prediction cannot depend on a latency or on
+the name of a kernel. `pack_timings` adds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import InfeasibleError
+from gemm_eval.models.gpu.coefficients import default_coefficients
+from gemm_eval.models.gpu.libraries import LIBRARIES
+from gemm_eval.models.gpu.menu import MENU_DTYPE, Resources, menu_row
+from gemm_eval.models.gpu.params import pack_gpu_params, with_coefficients
+from gemm_eval.search._threads import run_in_chunks
+from gemm_eval.search.gpu import join_menus
+from gemm_eval.search.gpu_kernels import evaluate_rows, find_best_rows, is_aligned
+from gemm_eval.validation.kernel_names import config_of_kernel
+from gemm_eval.validation.timings import Floats, Mask, TimingSet
+from gemm_eval.workload import GemmProblem
+
+__all__ = [
+    "Coefficients",
+    "Rows",
+    "Timings",
+    "best_configs",
+    "families_of",
+    "latencies",
+    "pack_problems",
+    "pack_timings",
+    "with_families",
+]
+
+Coefficients = Mapping[str, Mapping[str, float]]
+"""Kernel family -> coefficient -> value."""
+
+Integers = npt.NDArray[np.int64]
+
+_TRACE = ("kernel", "grid_x", "grid_y", "grid_z")
+_PERSISTENT = Resources(smem_bytes=0, registers=0, threads=384, ctas_per_sm=1)  # of a kernel that exists: it did run
+
+
+class Rows(NamedTuple):
+    """Problems of one library on one GPU, as `search.gpu_kernels` wants them.
+
+    Rows with the same types, L2 and clock state are of one kind. Each kind has two records, one after the other: that
+    of rows of A and B that start on 16 bytes, and that of others, which the library may run with another family.
+    """
+
+    params: npt.NDArray[np.void]  # [2 * kinds] of GPU_PARAMS_DTYPE, with default coefficients
+    families: tuple[str, ...]  # [2 * kinds], kernel family of each record
+    menus: npt.NDArray[np.void]  # [configs] of MENU_DTYPE, those of all records one after another
+    ranges: Integers  # [2 * kinds, 2], first and stop of each record's configs
+    kind_of: Integers  # [rows]
+    sizes: Integers  # [rows, 4] of G, M, K, N
+    family_of: npt.NDArray[np.str_]  # [rows]
+
+    def select(self, mask: Mask) -> Rows:
+        """Return the rows where `mask` is true."""
+        return self._replace(kind_of=self.kind_of[mask], sizes=self.sizes[mask], family_of=self.family_of[mask])
+
+
+class Timings(NamedTuple):
+    """Rows with what was measured of them."""
+
+    rows: Rows
+    measured_us: Floats  # [rows]
+    known: Integers  # [known], the rows whose config the name of the kernel tells
+    known_configs: Integers  # [known, 3] of row of `rows.menus`, parts of K, stream-K (0)
+
+    def of_family(self, family: str) -> Timings:
+        """Return the rows that the library runs with kernels of `family`."""
+        mask = self.rows.family_of == family
+        new_place = np.cumsum(mask) - 1
+        kept = mask[self.known]
+        return Timings(
+            self.rows.select(mask), self.measured_us[mask], new_place[self.known[kept]], self.known_configs[kept]
+        )
+
+
+def pack_problems(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Rows:
+    """Pack the problems of at least one set, one set after the other; only `PROBLEM_COLUMNS` are read.
+
+    Raises:
+        UnsupportedError: GPU, types and library do not go together.
+    """
+    numbers: dict[object, int] = {}
+    records: list[npt.NDArray[np.void]] = []
+    families: list[str] = []
+    kind_of, sizes, family_of = [], [], []
+    for timings in sets:
+        for problem in timings.problems():
+            a, b, c = problem.input_dtype, problem.weight_dtype, problem.output_dtype
+            key = (a, b, c, problem.group_size, timings.l2, timings.clock)
+            if key not in numbers:
+                numbers[key] = len(records)
+                record, both = _records(arch, library, problem, timings)
+                records.append(record)
+                families += both
+            kind = numbers[key]
+            kind_of.append(kind)
+            sizes.append(problem.sizes)
+            family_of.append(families[2 * kind + (not is_aligned(records[kind], problem.K, problem.N))])
+    params, menus, ranges = join_menus(np.concatenate(records))
+    return Rows(
+        params, tuple(families), menus, ranges, np.array(kind_of, np.int64), np.array(sizes, np.int64).reshape(-1, 4),
+        np.array(family_of, dtype=np.str_),
+    )  # fmt: skip
+
+
+def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timings:
+    """Pack the problems of at least one set with their latencies and, where the kernels' names tell them, configs.
+
+    Raises:
+        UnsupportedError: GPU, types and library do not go together.
+    """
+    rows = pack_problems(arch, library, sets)
+    known, configs = [], []
+    menu: list[tuple[float, ...]] = []
+    first = 0
+    for timings in sets:
+        if set(_TRACE) <= set(timings.frame.columns):
+            trace = timings.frame[list(_TRACE)].to_numpy()
+            for place, (problem, (name, *grid)) in enumerate(zip(timings.problems(), trace, strict=True), first):
+                num_ctas = np.prod(np.array(grid, dtype=np.float64))
+                if not isinstance(name, str) or not np.isfinite(num_ctas):
+                    continue
+                config = config_of_kernel(problem, name, int(num_ctas))
+                if config is not None and config.family == rows.family_of[place]:
+                    known.append(place)
+                    configs.append((len(rows.menus) + len(menu), config.split_k, 0))
+                    menu.append(menu_row(arch, problem, config, _PERSISTENT))
+        first += len(timings)
+    return Timings(
+        rows._replace(menus=np.concatenate([rows.menus, np.array(menu, MENU_DTYPE)])),
+        np.concatenate([timings.latency_us for timings in sets]), np.array(known, np.int64),
+        np.array(configs, np.int64).reshape(-1, 3),
+    )  # fmt: skip
+
+
+def with_families(rows: Rows, coefficients: Coefficients) -> npt.NDArray[np.void]:
+    """Return the records of `rows` with these coefficients; a family that has none keeps its defaults."""
+    records = [
+        with_coefficients(rows.params[place : place + 1], coefficients.get(family) or default_coefficients(family))
+        for place, family in enumerate(rows.families)
+    ]
+    return np.concatenate(records)
+
+
+def best_configs(rows: Rows, params: npt.NDArray[np.void]) -> tuple[Floats, Integers]:
+    """Search the best config of each row: its latency in microseconds, and its place as in `Timings.known_configs`.
+
+    Raises:
+        InfeasibleError: the library has no kernel for a row.
+    """
+    num = len(rows.kind_of)
+    latency_us, configs = np.empty(num), np.empty((num, 3), np.int64)
+
+    def work(start: int, stop: int) -> None:
+        find_best_rows(params, rows.menus, rows.ranges, rows.kind_of, rows.sizes, start, stop, latency_us, configs)
+
+    run_in_chunks(work, num)
+    if (configs[:, 0] < 0).any():
+        G, M, K, N = rows.sizes[np.argmin(configs[:, 0])].tolist()
+        raise InfeasibleError(
+            f"the library has no kernel for G={G} M={M} K={K} N={N}", resource="smem", demand=1, limit=0,
+            unit="kernels", levers=("smem_per_cta_bytes",),
+        )  # fmt: skip
+    return latency_us, configs
+
+
+def latencies(
+    params: npt.NDArray[np.void], menus: npt.NDArray[np.void], kind_of: Integers, sizes: Integers, configs: Integers
+) -> Floats:
+    """Latency of rows at given configs, in microseconds; see `Rows` and `Timings` for the arrays."""
+    latency_us = np.empty(len(kind_of))
+    evaluate_rows(params, menus, kind_of, sizes, configs, latency_us)  # too short for threads to pay
+    return latency_us
+
+
+def families_of(arch: GpuSpec, timings: TimingSet) -> tuple[str, ...]:
+    """Kernel families that the library of a set runs its rows with, that of most rows first."""
+    names, counts = np.unique(pack_problems(arch, timings.library, [timings]).family_of, return_counts=True)
+    return tuple(names[np.argsort(-counts, kind="stable")].tolist())
+
+
+def _records(
+    arch: GpuSpec, library: str, problem: GemmProblem, timings: TimingSet
+) -> tuple[npt.NDArray[np.void], tuple[str, str]]:
+    """The record for aligned rows, which names the one for others, and the families of both."""
+    rules = LIBRARIES[library]
+    aligned, unaligned = (rules.family(arch, problem, is_unaligned=value) for value in (False, True))
+    record = None
+    for family in (unaligned, aligned):
+        record = pack_gpu_params(
+            arch, problem, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
+            is_calibrated=False, unaligned=record,
+        )  # fmt: skip
+    assert record is not None
+    return record, (aligned, unaligned)

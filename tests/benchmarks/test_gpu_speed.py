@@ -1,0 +1,66 @@
+"""Speed of the GPU model on an H100: single GEMMs, cold and remembered, and 10,000 distinct ones on one thread.
+
+``extra_info`` of the batches holds GEMMs per second. As plain tests these only check that the ways agree.
+"""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from gemm_eval import GEMMEvaluator, load_arch
+from gemm_eval.search import _threads
+from tests.benchmarks.test_batch_speed import distinct_gemms
+from tests.benchmarks.transformer_gemms import transformer_gemms
+
+NUM_GEMMS = 10_000
+NUM_SHAPES = 1000
+DTYPES = ("fp16", "fp8", "w4a16")
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> GEMMEvaluator:
+    evaluator = GEMMEvaluator(load_arch("h100-sxm"), disk_cache=False)
+    for dtype in DTYPES:  # compiles, or loads from disk, and packs
+        evaluator.evaluate(1, 64, 64, 64, dtype)
+        evaluator.evaluate_many([(1, 64, 64, 64)], dtype, progress=False)
+    return evaluator
+
+
+@pytest.mark.benchmark(group="1,000 transformer GEMMs on an H100, cold, each timed alone (microseconds a GEMM)")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cold(benchmark: Any, evaluator: GEMMEvaluator, dtype: str) -> None:
+    shapes = transformer_gemms(NUM_SHAPES)
+    evaluator.cache_clear()
+    turn = itertools.cycle(shapes)
+    result = benchmark.pedantic(evaluator.evaluate, setup=lambda: (next(turn), {"dtype": dtype}), rounds=len(shapes))
+    assert result.is_exhaustive
+    assert evaluator.cache_info().hits == 0
+
+
+@pytest.mark.benchmark(group="one GEMM on an H100")
+def test_cached(benchmark: Any, evaluator: GEMMEvaluator) -> None:
+    first = evaluator.evaluate(1, 4096, 4096, 4096)
+    assert benchmark.pedantic(evaluator.evaluate, (1, 4096, 4096, 4096), rounds=1000, iterations=100) is first
+
+
+@pytest.mark.benchmark(group=f"{NUM_GEMMS:,} distinct transformer GEMMs on an H100, cold, one thread")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batch_on_one_thread(
+    benchmark: Any, evaluator: GEMMEvaluator, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    gemms = distinct_gemms(NUM_GEMMS)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        monkeypatch.setattr(_threads, "_pool", lambda: pool)
+        table = benchmark.pedantic(
+            evaluator.evaluate_many, (gemms, dtype), {"progress": False}, setup=evaluator.cache_clear, rounds=3
+        )
+    if benchmark.stats:  # none with --benchmark-disable
+        benchmark.extra_info["gemms_per_s"] = round(NUM_GEMMS / benchmark.stats.stats.median)
+    assert table.is_feasible.all()
+    assert evaluator.cache_info().records.misses == NUM_GEMMS
+    for row in range(0, NUM_GEMMS, NUM_GEMMS // 20):
+        assert table[row] == GEMMEvaluator(evaluator.arch, disk_cache=False).evaluate(*gemms[row].tolist(), dtype)

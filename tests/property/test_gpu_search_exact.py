@@ -1,0 +1,185 @@
+"""The search over kernel configs of a GPU against brute force: equal to the bit, replayed, listed, in batches."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gemm_eval import GemmProblem, InfeasibleError
+from gemm_eval.arch import GpuSpec
+from gemm_eval.models.gpu import GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu.params import menu_of, unaligned_params
+from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+from tests import strategies
+from tests.oracle import naive_gpu
+
+Case = tuple[GpuSpec, GemmProblem, GpuOptions]
+
+# plain Python takes 50 us for a config, and kernels of sm_90 and later come in thousands
+MAX_CONFIGS = 2_000 if numba.config.DISABLE_JIT else 400_000
+ARCHS = tuple(arch for arch in strategies.GPUS if not numba.config.DISABLE_JIT or arch.sm_arch in ("sm_80", "sm_89"))
+few = settings(max_examples=max(1, settings.default.max_examples // 3))  # a changed chip is packed anew: 20 ms
+COUNTS = ["num_candidates", "num_bounded"]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Presets, and chips of too little shared memory or of a strange number of SMs."""
+    arch, problem, options = draw(strategies.gpu_cases(ARCHS))
+    smem_frac = draw(st.sampled_from((1.0, 1.0, 1.0, 0.5, 0.2, 0.02)))
+    num_sms = draw(st.sampled_from((arch.num_sms, arch.num_sms, 1, 7, 200)))
+    return arch.with_(smem_per_cta_bytes=int(arch.smem_per_cta_bytes * smem_frac), num_sms=num_sms), problem, options
+
+
+def without_counts(records: npt.NDArray[np.void]) -> list[Any]:
+    records = records.copy()
+    records[COUNTS] = 0
+    return records.tolist()  # type: ignore[no-any-return]
+
+
+@settings(max_examples=max(1, settings.default.max_examples * 2 // 3))
+@given(cases())
+def test_search_equals_brute_force(case: Case) -> None:
+    arch, problem, options = case
+    space = naive_gpu.space_of(arch, problem, options)
+    assume(space.num_configs <= MAX_CONFIGS)
+    params = gpu_params(arch, problem, options)
+    if space.num_configs == 0:
+        with pytest.raises(InfeasibleError):
+            find_best_config(arch, problem, params)
+        return
+
+    truth = naive_gpu.find_best(problem, space)
+    found = find_best_config(arch, problem, params)
+
+    assert found["latency_us"][0] == truth.latency_us, truth.config
+    replayed = evaluate_config(arch, problem, params, unpack_gpu_cost(found[0]).config)
+    assert without_counts(replayed) == without_counts(found)
+    assert evaluate_config(arch, problem, params, truth.config)["latency_us"][0] == truth.latency_us
+
+
+@few
+@given(cases())
+def test_bounds_are_below_the_cost_of_every_config(case: Case) -> None:
+    from gemm_eval.models.gpu.cost_kernels import config_cost, lower_bound_us, problem_terms
+
+    arch, problem, options = case
+    space = naive_gpu.space_of(arch, problem, options)
+    terms = problem_terms(space.params[0], *problem.sizes)
+    for index in range(0, len(space.menu), max(1, len(space.menu) // 20)):
+        row, splits = space.menu[index], space.choices[index].splits
+        even_us = lower_bound_us(space.params[0], row, terms, 1, True)
+        for split in {splits.start, splits.stop - 1} if splits else ():
+            latency_us = config_cost(space.params[0], row, terms, split, False, -1).latency_us
+            assert lower_bound_us(space.params[0], row, terms, split, False) <= latency_us
+            assert even_us <= latency_us
+        if space.choices[index].has_stream_k:
+            assert even_us <= config_cost(space.params[0], row, terms, 1, True, -1).latency_us
+
+
+@few
+@given(cases(), st.integers(1, 60))
+def test_top_is_sorted_distinct_legal_and_starts_with_the_best(case: Case, k: int) -> None:
+    arch, problem, options = case
+    params = gpu_params(arch, problem, options)
+    try:
+        best = find_best_config(arch, problem, params)
+    except InfeasibleError:
+        return
+    top = find_top_configs(arch, problem, params, k)
+    configs = [unpack_gpu_cost(record).config for record in top]
+
+    assert without_counts(top[:1]) == without_counts(best)
+    assert np.all(np.diff(top["latency_us"]) >= 0)
+    assert len(set(configs)) == len(configs) <= k
+    for place in {0, len(top) // 2, len(top) - 1}:
+        replayed = evaluate_config(arch, problem, params, configs[place])
+        assert without_counts(replayed) == without_counts(top[place : place + 1])
+
+
+def test_what_the_search_lists_are_configs_of_the_space() -> None:
+    arch = next(arch for arch in strategies.GPUS if arch.name == "l4")
+    for sizes in ((1, 16, 4096, 4096), (2, 300, 1000, 1001)):
+        for types in ({}, {"weight_dtype": "int4", "group_size": 128}):
+            problem = GemmProblem(*sizes, **types)  # type: ignore[arg-type]
+            space = set(enumerate_configs(arch, problem))
+            top = find_top_configs(arch, problem, gpu_params(arch, problem, GpuOptions()), 10**6)
+            assert {unpack_gpu_cost(record).config for record in top} <= space
+
+
+@few
+@given(st.data(), st.sampled_from(ARCHS))
+def test_a_batch_is_what_one_by_one_gives(data: st.DataObject, arch: GpuSpec) -> None:
+    """Whatever the threads and chunks."""
+    problems = data.draw(st.lists(strategies.gpu_problems(arch), min_size=1, max_size=6))
+    options = GpuOptions(None, data.draw(st.sampled_from(("cold", "warm"))))
+    params = [gpu_params(arch, problem, options) for problem in problems]
+    which = np.array(data.draw(st.lists(st.integers(0, len(problems) - 1), min_size=1, max_size=80)), np.int64)
+    sizes = np.array([problems[index].sizes for index in which], np.int64)
+    seen: list[int] = []
+
+    many = find_best_config_many(arch, np.concatenate(params), which, sizes, on_progress=seen.append)
+
+    alone = [find_best_config(arch, problem, p) for problem, p in zip(problems, params, strict=True)]
+    assert many.tolist() == [alone[index].tolist()[0] for index in which]
+    assert sum(seen) == len(which)
+
+
+_PRINT_COSTS = """
+import json, sys
+from tests.property.test_gpu_search_exact import costs_of_fixed_configs
+json.dump(costs_of_fixed_configs(), sys.stdout)
+"""
+
+
+def costs_of_fixed_configs() -> list[list[Any]]:
+    """Records of a search, and of some configs of every family, as plain numbers."""
+    by_name = {arch.name: arch for arch in strategies.GPUS}
+    costs = []
+    for name in ("h100-sxm", "a100-sxm-80gb", "b200"):
+        for types in ({}, {"weight_dtype": "int4", "group_size": 128}):
+            for sizes in ((1, 17, 4096, 1024), (3, 300, 1000, 1001), (1, 8192, 8192, 10240)):
+                arch, problem = by_name[name], GemmProblem(*sizes, **types)  # type: ignore[arg-type]
+                params = gpu_params(arch, problem, GpuOptions())
+                for config in list(enumerate_configs(arch, problem))[::997]:
+                    costs += evaluate_config(arch, problem, params, config).tolist()
+    arch, problem = by_name["l4"], GemmProblem(1, 100, 4096, 4096)
+    costs += find_best_config(arch, problem, gpu_params(arch, problem, GpuOptions())).tolist()
+    return [list(cost) for cost in costs]
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="compares a run with the JIT to one without")
+def test_the_kernels_as_plain_python_give_the_same_bits() -> None:
+    env = os.environ | {"NUMBA_DISABLE_JIT": "1"}
+    root = Path(__file__).parents[2]
+    run = subprocess.run(
+        [sys.executable, "-c", _PRINT_COSTS], env=env, cwd=root, capture_output=True, text=True, check=True
+    )
+    assert json.loads(run.stdout) == costs_of_fixed_configs()
+
+
+def test_the_menu_of_a_search_holds_the_best_of_each_occupancy() -> None:
+    """Of the numbers of stages only the largest for each number of CTAs of an SM is searched."""
+    for arch in strategies.GPUS:
+        for problem in (GemmProblem(1, 64, 4096, 4096), GemmProblem(1, 64, 4097, 4096)):
+            params = gpu_params(arch, problem, GpuOptions())
+            if problem.K % 8:
+                params = unaligned_params(params)
+            menu = menu_of(int(params["menu"][0]))
+            space = naive_gpu.space_of(arch, problem, GpuOptions()).menu
+            key = ["family", "cta_m", "cta_n", "cluster_m", "cluster_n", "num_warps", "schedule", "ctas_per_sm"]
+            most: dict[Any, int] = {}
+            for row in space:
+                most[row[key].item()] = max(most.get(row[key].item(), 0), int(row["num_stages"]))
+            assert {row[key].item(): int(row["num_stages"]) for row in menu} == most

@@ -1,0 +1,165 @@
+"""Calibration files: what is written and read, what is refused, and which coefficients hold on which GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gemm_eval import GEMMEvaluator
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.errors import ArchValidationError
+from gemm_eval.models.gpu import calibration, calibration_stamp, coefficients_for
+from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, load_calibration
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
+
+H200, H100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "h100-sxm", "l40s"))
+FAMILY = "sm90_wgmma"
+FITTED = default_coefficients(FAMILY) | {"kernel_us": 3.25}
+ERRORS = ErrorFigures(
+    data="cublas/fp16", sha256="0" * 64, num_rows=1846, mape_percent=5.1, median_percent=3.2, p90_percent=11.0,
+    bias_percent=-0.4, kendall_tau=0.97,
+)  # fmt: skip
+SIZES = (1, 64, 4096, 4096)
+
+
+def make(**changes: Any) -> Calibration:
+    given: dict[str, Any] = {
+        "gpu": "h200-sxm", "library": "cublas", "family": FAMILY, "model_version": "gpu-1", "code_version": "0",
+        "date": "2026-01-02", "folds": "5-fold", "coefficients": FITTED, "fitted": ("kernel_us",), "errors": (ERRORS,),
+    }  # fmt: skip
+    return Calibration(**(given | changes))
+
+
+def write(root: Path, found: Calibration, text: str | None = None) -> Path:
+    path = root / "calibration" / found.gpu / f"{found.library}-{found.family}.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(found.to_yaml() if text is None else text)
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder without calibrations."""
+    monkeypatch.setattr(calibration, "data_root", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_file_holds_what_was_fitted(root: Path) -> None:
+    found = make()
+    text = found.to_yaml()
+
+    assert load_calibration(write(root, found)) == found
+    assert "kernel_us: 3.25  # us, fitted: " in text
+    assert "matrix_frac: 1  # 1, default: " in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"coefficients": FITTED | {"kernel_us": 99.0}}, r"kernel_us must be in 0.2..8.0 us, got 99"),
+        ({"coefficients": {"kernel_us": 1.0}}, "exactly those of the model; wrong: .*matrix_frac"),
+        ({"coefficients": FITTED | {"wind": 1.0}}, "wrong: wind"),
+        ({"coefficients": FITTED | {"kernel_us": float("nan")}}, "finite number"),
+        ({"fitted": ("wind",)}, "fitted names no coefficient: wind"),
+        ({"library": "mkl"}, "library must be one of cublas"),
+        ({"family": "sm90"}, "family must be one of sm90_wgmma"),
+        ({"errors": ()}, "errors"),
+        ({"extra": 1}, "extra"),
+    ],
+)
+def test_impossible_calibrations_are_refused(root: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**change)
+    document = make().model_dump(mode="json") | {
+        key: list(v) if isinstance(v, tuple) else v for key, v in change.items()
+    }
+    path = write(root, make(), yaml.safe_dump(document))
+    with pytest.raises(ArchValidationError, match=message):
+        load_calibration(path)
+
+
+def test_a_file_must_be_where_its_name_says(root: Path) -> None:
+    path = write(root, make(gpu="h100-sxm"))
+    moved = path.with_name("trtllm-sm90_wgmma.yaml")
+    path.rename(moved)
+
+    with pytest.raises(ArchValidationError, match="this is a calibration of h100-sxm/cublas-sm90_wgmma"):
+        coefficients_for(H100, "trtllm", FAMILY)
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("arch", [H200, H100, L40S], ids=lambda arch: arch.name)
+def test_without_calibrations_everything_is_analytic(arch: GpuSpec) -> None:
+    for family in ("sm90_wgmma", "sm80_mma"):
+        coefficients, origin = coefficients_for(arch, "cublas", family)
+        assert coefficients == default_coefficients(family)
+        assert (origin.is_calibrated, origin.gpu) == (False, None)
+        assert "defaults" in origin.text
+    result = GEMMEvaluator(arch).evaluate(*SIZES)
+    assert result.source == "analytic"
+    assert result.latency_us > 0
+
+
+def test_own_calibration_holds_as_it_is(root: Path) -> None:
+    write(root, make())
+    coefficients, origin = coefficients_for(H200, "cublas", FAMILY)
+
+    assert coefficients == FITTED
+    assert (origin.is_calibrated, origin.gpu) == (True, "h200-sxm")
+    assert GEMMEvaluator(H200).evaluate(*SIZES).source == "calibrated"
+
+
+def test_coefficients_carry_over(root: Path) -> None:
+    """H100 has the kernels of H200: no timing of it is needed, and none is claimed."""
+    analytic_us = GEMMEvaluator(H100).evaluate(*SIZES).latency_us
+    write(root, make())
+    calibration._coefficients.cache_clear()
+    calibration._stamp.cache_clear()
+    coefficients, origin = coefficients_for(H100, "cublas", FAMILY)
+    result = GEMMEvaluator(H100).evaluate(*SIZES)
+
+    assert coefficients == FITTED
+    assert (origin.is_calibrated, origin.gpu) == (False, "h200-sxm")
+    assert "carried over from cublas kernels on h200-sxm" in origin.text
+    assert result.source == "analytic"
+    assert result.latency_us > analytic_us + 1.0  # kernel_us is 3.25 instead of its default
+    assert result.latency_us > GEMMEvaluator(H200).evaluate(*SIZES).latency_us  # the chip's own bandwidth
+
+
+def test_a_renamed_spec_is_another_gpu(root: Path) -> None:
+    write(root, make())
+    renamed = H200.with_(name="my-h200")
+
+    assert not coefficients_for(renamed, "cublas", FAMILY)[1].is_calibrated
+    assert GEMMEvaluator(renamed).evaluate(*SIZES).source == "analytic"
+
+
+def test_own_library_comes_before_others(root: Path) -> None:
+    write(root, make(gpu="a100-sxm-80gb", library="trtllm", coefficients=FITTED | {"kernel_us": 4.0}))
+    assert coefficients_for(H200, "cublas", FAMILY)[0]["kernel_us"] == 4.0
+    assert coefficients_for(H200, "cublas", "sm80_mma")[1].gpu is None
+
+    write(root, make(gpu="h100-sxm"))
+    calibration._coefficients.cache_clear()
+    assert coefficients_for(H200, "cublas", FAMILY)[0]["kernel_us"] == 3.25
+
+
+def test_costs_of_other_coefficients_are_other_costs(root: Path) -> None:
+    before = calibration_stamp(H200)
+    write(root, make())
+    calibration._coefficients.cache_clear()
+    calibration._stamp.cache_clear()
+
+    assert calibration_stamp(H200) != before
+
+
+def test_committed_files_are_valid_and_of_measured_gpus() -> None:
+    paths = sorted((calibration.data_root() / "calibration").glob("*/*.yaml"))
+    for path in paths:
+        found = load_calibration(path)
+        assert (calibration.data_root() / "measured" / found.gpu).is_dir()
+        assert found.gpu != "h100-sxm"  # held back, to test the transfer on
+    assert all(item.low <= item.default <= item.high for item in COEFFICIENTS)

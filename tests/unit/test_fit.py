@@ -1,0 +1,247 @@
+"""The fit of the GPU model: it finds what was planted, looks at nothing held out, and refuses what it cannot use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
+from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.validation.datasets import find_timings
+from gemm_eval.validation.fit import MIN_ROWS, ModelPredictor, calibrate, model_predictor
+from gemm_eval.validation.objective import fit_family
+from gemm_eval.validation.packing import families_of, pack_problems, pack_timings
+from gemm_eval.validation.scoring import cross_validate_sets
+from gemm_eval.validation.timings import Band, Floats, TimingSet
+
+H200 = load_arch("h200-sxm", GpuSpec)
+FAMILY = "sm90_wgmma"
+PAIRS = [(n, k) for n in (1024, 3072, 8192, 28672) for k in (1024, 4096, 8192)]
+ROWS = (
+    1,
+    8,
+    16,
+    32,
+    64,
+    96,
+    128,
+    192,
+    256,
+    384,
+    512,
+    768,
+    1024,
+    1536,
+    2048,
+    3072,
+    4096,
+    6144,
+    8192,
+    512 + 64,
+    40,
+    200,
+    1280,
+    2560,
+    5120,
+)
+PLANTED = default_coefficients(FAMILY) | {"kernel_us": 2.4, "dram_frac": 0.92, "matrix_frac": 0.82}
+NOISE = 0.02
+FEW_ROUNDS = 3
+
+
+def timings_of(pairs: Any = PAIRS, rows: Any = ROWS, **settings: Any) -> TimingSet:
+    frame = pd.DataFrame([(1, m, k, n) for n, k in pairs for m in rows], columns=["G", "M", "K", "N"]).assign(
+        input_dtype="fp16", weight_dtype="fp16", output_dtype="fp16", group_size=-1, latency_us=1.0
+    )
+    return TimingSet(frame, **({"name": "planted", "gpu": "h200-sxm", "library": "cublas"} | settings))
+
+
+def with_latency(timings: TimingSet, latency_us: Floats) -> TimingSet:
+    return TimingSet(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
+
+
+@pytest.fixture(scope="module")
+def exact() -> TimingSet:
+    timings = timings_of()
+    return with_latency(timings, ModelPredictor(H200, "cublas", {FAMILY: PLANTED}).predict(timings))
+
+
+@pytest.fixture(scope="module")
+def noisy(exact: TimingSet) -> TimingSet:
+    noise = np.random.default_rng(0).normal(0.0, NOISE, len(exact))
+    return with_latency(exact, exact.latency_us * np.exp(noise))
+
+
+@pytest.fixture(scope="module")
+def fitted(noisy: TimingSet) -> ModelPredictor:
+    return ModelPredictor(H200, "cublas", num_rounds=5).fit(noisy)
+
+
+def test_a_fit_finds_what_was_planted(exact: TimingSet, fitted: ModelPredictor) -> None:
+    assert len(exact) == 300
+    start = np.abs(ModelPredictor(H200, "cublas").predict(exact) / exact.latency_us - 1.0).mean()
+    error = np.abs(fitted.predict(exact) / exact.latency_us - 1.0).mean()
+    found = fitted.coefficients[FAMILY]
+
+    assert error < 0.01 < start
+    assert found["kernel_us"] == pytest.approx(PLANTED["kernel_us"], abs=0.25)
+    assert found["dram_frac"] == pytest.approx(PLANTED["dram_frac"], rel=0.03)
+    assert found["matrix_frac"] == pytest.approx(PLANTED["matrix_frac"], rel=0.03)
+
+
+def test_a_fit_holds_for_pairs_that_it_did_not_see(exact: TimingSet, fitted: ModelPredictor) -> None:
+    unseen = timings_of([(5120, 2048), (12288, 6144)])
+    truth = ModelPredictor(H200, "cublas", {FAMILY: PLANTED}).predict(unseen)
+
+    assert np.abs(fitted.predict(unseen) / truth - 1.0).mean() < 0.015
+
+
+def test_a_fit_is_deterministic_and_within_bounds(noisy: TimingSet) -> None:
+    timings = pack_timings(H200, "cublas", [noisy])
+    first, again = (fit_family(timings, FAMILY, "cublas", FEW_ROUNDS) for _ in range(2))
+
+    assert first == again
+    assert set(first[0]) == {item.name for item in COEFFICIENTS}
+    assert all(item.low <= first[0][item.name] <= item.high for item in COEFFICIENTS)
+
+
+def test_outrageous_timings_stay_within_bounds(noisy: TimingSet) -> None:
+    slow = with_latency(noisy, 50.0 * noisy.latency_us)
+    coefficients, _ = fit_family(pack_timings(H200, "cublas", [slow]), FAMILY, "cublas", 1)
+
+    assert all(item.low <= coefficients[item.name] <= item.high for item in COEFFICIENTS)
+
+
+def test_what_no_row_determines_stays_at_its_default(noisy: TimingSet) -> None:
+    coefficients, names = fit_family(pack_timings(H200, "cublas", [noisy]), FAMILY, "cublas", 1)
+
+    assert {"kernel_us", "dram_frac", "matrix_frac"} <= set(names)
+    for name in ("dequant", "dequant_exposed", "fixup_us", "unaligned_frac"):  # of other kernels
+        assert name not in names
+        assert coefficients[name] == default_coefficients(FAMILY)[name]
+
+
+def test_known_configs_count(noisy: TimingSet) -> None:
+    (real,) = find_timings("h200-sxm", ["cublas/bf16"])
+    timings = pack_timings(H200, "cublas", [noisy, real])
+    aligned = timings.of_family(FAMILY)
+
+    assert len(timings.known) > 0.85 * len(real)
+    assert timings.known.min() >= len(noisy)
+    assert len(aligned.known) == len(timings.known)  # rows of mma.sync kernels have no known config
+    assert (aligned.measured_us[aligned.known] == timings.measured_us[timings.known]).all()
+    assert (timings.rows.menus["cta_k"][timings.known_configs[:, 0]] == 64).all()
+
+
+def test_a_start_of_elsewhere_does_not_count(noisy: TimingSet) -> None:
+    """A predictor with a committed calibration has seen the rows that are held out now."""
+    wrong = {family: default_coefficients(family) | {"kernel_us": 8.0} for family in ("sm90_wgmma", "sm80_mma")}
+    fits = [ModelPredictor(H200, "cublas", seen, FEW_ROUNDS).fit(noisy) for seen in ({}, wrong)]
+
+    assert fits[0].coefficients == fits[1].coefficients
+    few = noisy.select(np.arange(len(noisy)) < MIN_ROWS - 1)
+    assert ModelPredictor(H200, "cublas", wrong).fit(few).coefficients == {}
+
+
+@pytest.mark.parametrize("name", ["cublas/fp16", "cublaslt/int8"])
+def test_predictions_look_at_sizes_and_types_only(name: str) -> None:
+    (real,) = find_timings("h200-sxm", [name])
+    real = real.select(np.arange(len(real)) % 4 == 0)
+    predictor = model_predictor(H200, "cublas")
+    expected = predictor.predict(real)
+    shuffled = real.frame.sample(frac=1.0, random_state=1).reset_index(drop=True)
+    measured = [column for column in real.frame.columns if column not in pack_columns()]
+    problems = real.frame.drop(columns=measured).assign(latency_us=np.nan)
+
+    assert "kernel" in measured
+    for frame in (real.frame.assign(**{column: shuffled[column] for column in measured}), problems):
+        assert (predictor.predict(TimingSet(frame, "other", "h200-sxm", "cublas")) == expected).all()
+
+
+def pack_columns() -> tuple[str, ...]:
+    return ("G", "M", "K", "N", "input_dtype", "weight_dtype", "output_dtype", "group_size")
+
+
+def test_unaligned_rows_are_of_another_family() -> None:
+    timings = timings_of([(1024, 1024), (1023, 1024), (1024, 1001)], rows=(1, 7))
+
+    family_of = pack_problems(H200, "cublas", [timings]).family_of.tolist()
+
+    assert family_of[:2] == [FAMILY] * 2
+    assert len(set(family_of[2:])) == 1
+    assert family_of[2] in set(FAMILIES) - {FAMILY}
+    assert families_of(H200, timings) == (family_of[2], FAMILY)  # that of most rows first
+
+
+@dataclass
+class Spy:
+    """Notes which pairs it is fitted on, and that it predicts none of them."""
+
+    seen: set[tuple[int, int]] = field(default_factory=set)
+    num_fits: list[int] = field(default_factory=list)
+    name: str = "spy"
+
+    def fit(self, *train: TimingSet) -> Spy:
+        self.num_fits.append(len(train))
+        assert not any(item.in_band.any() for item in train)
+        return Spy({pair for item in train for pair in pairs_of(item)}, self.num_fits)
+
+    def predict(self, rows: TimingSet) -> Floats:
+        assert self.seen
+        assert not self.seen & pairs_of(rows)
+        return np.ones(len(rows))
+
+
+def pairs_of(timings: TimingSet) -> set[tuple[int, int]]:
+    return set(zip(timings.column("N").tolist(), timings.column("K").tolist(), strict=True))
+
+
+def test_a_pair_is_held_out_of_all_sets_at_once() -> None:
+    sets = [
+        timings_of(PAIRS[:9], bands={"rough": Band(16, 64, "noise")}),
+        timings_of(PAIRS[3:], name="b"),
+        timings_of(PAIRS[:2], name="c", l2="warm"),
+    ]
+    spy = Spy()
+
+    assert [len(predicted) for predicted in cross_validate_sets(spy, sets)] == [len(item) for item in sets]
+    assert len(spy.num_fits) == 5
+    spy = Spy()
+    cross_validate_sets(spy, sets, train=sets[:2])
+    assert set(spy.num_fits) == {2}
+
+
+def test_calibrate_fits_the_rows_of_its_family(noisy: TimingSet) -> None:
+    odd = timings_of([(1023, 1024)], name="odd")
+    found = calibrate(H200, "cublas", FAMILY, [noisy, odd], max_evaluations=1, seed=3)
+
+    assert [(errors.data, errors.num_rows) for errors in found.errors] == [("planted", 300)]
+    assert found.errors[0].mape_percent < 5.0
+    assert "seed 3" in found.folds
+    assert (found.gpu, found.library, found.family) == ("h200-sxm", "cublas", FAMILY)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"family": "sm90"}, InvalidOptionError, "family must be one of sm90_wgmma, sm80_mma"),
+        ({"library": "mkl"}, InvalidOptionError, "library must be one of cublas"),
+        ({"sets": []}, InvalidInputError, "at least 30 rows and 5 .* got 0 rows and 0 pairs"),
+        ({"family": "sm80_mma"}, InvalidInputError, "got 0 rows"),
+        ({"sets": [timings_of(PAIRS[:3])]}, InvalidInputError, "got 75 rows and 3 pairs"),
+        ({"sets": [timings_of(gpu="h100-sxm")]}, InvalidInputError, "is of cublas on h100-sxm, not of cublas on h200"),
+        ({"sets": [timings_of(library="trtllm")]}, InvalidInputError, "is of trtllm on h200-sxm"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(
+    noisy: TimingSet, change: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    given = {"library": "cublas", "family": FAMILY, "sets": [noisy]} | change
+    with pytest.raises(error, match=message):
+        calibrate(H200, given["library"], given["family"], given["sets"])

@@ -1,0 +1,72 @@
+"""Configs that are read from the names of cuBLAS kernels, on committed timings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
+from gemm_eval.models.gpu.libraries import cluster_grid_sms
+from gemm_eval.validation.datasets import find_timings, measured_root
+from gemm_eval.validation.kernel_names import config_of_kernel, tiles_of_grid
+from gemm_eval.workload import GemmProblem
+
+H200 = load_arch("h200-sxm", GpuSpec)
+
+
+@pytest.mark.parametrize(("name", "least"), [("cublas/fp16", 0.85), ("cublas/bf16", 0.85), ("cublaslt/fp8", 0.85)])
+def test_real_names_tell_the_grid(name: str, least: float) -> None:
+    (timings,) = find_timings("h200-sxm", [name])
+    columns = timings.frame[["kernel", "grid_x", "grid_y", "grid_z"]].itertuples(index=False)
+    known = 0
+    for problem, (kernel, *grid) in zip(timings.problems(), columns, strict=True):
+        num_ctas = int(np.prod(grid))
+        config = config_of_kernel(problem, kernel, num_ctas)
+        if config is None:
+            continue
+        known += 1
+        clusters = config.cluster_m, config.cluster_n
+        work = tiles_of_grid(problem, config.cta_m, config.cta_n, *clusters) * config.split_k
+        assert num_ctas == min(work, max(num_ctas, cluster_grid_sms(H200, clusters[0] * clusters[1])))
+    assert known >= least * len(timings)
+
+
+def test_number_of_parts_is_the_one_that_cublaslt_reports() -> None:
+    table = pd.read_parquet(measured_root("h200-sxm") / "cublaslt" / "fp16-candidates.parquet")
+    right = 0
+    for row in table[table["kernel"].str.contains("splitK")].itertuples():
+        problem = GemmProblem(row.G, row.M, row.K, row.N)
+        config = config_of_kernel(problem, row.kernel, row.grid_x * row.grid_y * row.grid_z)
+        assert config is None or config.split_k == row.split_k
+        right += config is not None
+    assert right > 1700
+
+
+def test_every_part_of_a_name() -> None:
+    problem = GemmProblem(1, 128, 8192, 1024)
+    config = config_of_kernel(problem, "nvjet_sm90_hsh_256x64_64x5_2x1_v_bz_coopA_splitK_TNT", 4 * 2 * 6)
+
+    assert config is not None
+    assert (config.cta_m, config.cta_n, config.cta_k, config.num_stages) == (64, 256, 64, 5)
+    assert (config.cluster_m, config.cluster_n, config.split_k) == (1, 2, 6)
+    assert (config.schedule, config.decomposition) == (Schedule.COOPERATIVE, Decomposition.SPLIT_K)
+    assert config.raster_order == RasterOrder.ALONG_N
+
+
+@pytest.mark.parametrize(
+    ("name", "num_ctas"),
+    [
+        ("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_128x256_64x3_tn_align8>", 8),
+        ("nvjet_sm100_hsh_128x64_64x8_2x1_v_bz_TNT", 16),
+        ("nvjet_sm90_hsh_128x64_64x8_2x1_v", 16),
+        ("nvjet_sm90_qqtst_128x64_128x8_2x1_v_bz_TNT", 16),  # 128 elements a k-step are none of fp16
+        ("nvjet_sm90_hsh_256x64_64x5_2x1_v_bz_splitK_TNT", 8 * 5 + 1),  # no number of parts
+        ("nvjet_sm90_hsh_256x64_64x5_2x1_v_bz_splitK_TNT", 8),  # one part is no split
+        ("nvjet_sm90_hsh_256x64_64x5_2x1_v_bz_splitK_TNT", 8 * 129),  # more parts than k-steps
+        ("", 1),
+    ],
+)
+def test_other_names_tell_nothing(name: str, num_ctas: int) -> None:
+    assert config_of_kernel(GemmProblem(1, 128, 8192, 1024), name, num_ctas) is None

@@ -1,0 +1,177 @@
+"""The arithmetic of the GPU model by hand: cycles of instructions, alignment, waves and bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval import GemmProblem, load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu.cost_kernels import problem_terms, row_alignment
+from gemm_eval.models.gpu.menu import dequant_cycles, matrix_cycles
+from gemm_eval.search.gpu import evaluate_config
+from gemm_eval.workload import make_problem
+
+H100, A100, L40S = (load_arch(name, GpuSpec) for name in ("h100-sxm", "a100-sxm-80gb", "l40s"))
+DENSE = GemmProblem(1, 4096, 4096, 4096)
+WGMMA = KernelConfig(
+    "sm90_wgmma", 64, 64, 64, 1, 1, 8, 4, Schedule.COOPERATIVE, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1
+)
+MMA = WGMMA._replace(family="sm80_mma", num_warps=4, schedule=Schedule.MULTISTAGE)
+
+
+def typed(dtype: str, *sizes: int) -> GemmProblem:
+    return make_problem(*(sizes or (1, 4096, 4096, 4096)), default_dtype=H100.default_dtype, dtype=dtype)
+
+
+# tensor cores
+
+# cycles of m64nNk16 for each of two warpgroups on an SM, measured on an H200; an SM's cycles are half of that
+MEASURED = {
+    8: (26.4, 36.1),
+    16: (26.4, 40.1),
+    32: (32.4, 48.2),
+    64: (64.6, 64.2),
+    128: (128.5, 128.3),
+    256: (256.4, 256.3),
+}
+
+
+@pytest.mark.parametrize(("n", "from_registers", "from_smem"), [(n, *pair) for n, pair in MEASURED.items()])
+def test_wgmma_takes_the_cycles_that_were_measured(n: int, from_registers: float, from_smem: float) -> None:
+    # a step of 64 elements is four instructions of k = 16; tokens lie on N of the instruction, weights on its 64 rows
+    config = WGMMA._replace(cta_m=n)
+    assert matrix_cycles(H100, DENSE, config) == pytest.approx(4 * from_smem / 2, rel=0.005)
+    # weights that were turned into fp16 in registers need no shared memory
+    assert matrix_cycles(H100, typed("w4a16"), config) == pytest.approx(4 * from_registers / 2, rel=0.015)
+
+
+def test_wide_and_many_instructions() -> None:
+    # 128 x 256 x 64: 2 x 4 instructions of 128 cycles; 384 columns are two of 192
+    assert matrix_cycles(H100, DENSE, WGMMA._replace(cta_m=128, cta_n=256)) == 2 * 4 * 128
+    assert matrix_cycles(H100, DENSE, WGMMA._replace(cta_m=64, cta_n=384)) == pytest.approx(4 * 2 * 96)
+    # 136 columns of tokens: no multiple of 64, so weights lie on the rows
+    assert matrix_cycles(H100, DENSE, WGMMA._replace(cta_m=136, cta_n=128)) == pytest.approx(4 * 2 * 68)
+    fp8 = typed("fp8")
+    assert matrix_cycles(H100, fp8, WGMMA._replace(cta_m=128, cta_n=256, cta_k=128)) == 2 * 4 * 128  # twice the work
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "cycles"),
+    # 2 x 128 x 128 x 64 FLOP at 2,048 and 1,024 a cycle; on Hopper mma.sync reaches 0.62 of 4,096
+    [(A100, "fp16", 1024), (L40S, "fp16", 2048), (H100, "fp16", 512 / 0.62), (A100, "int8", 1024), (L40S, "fp8", 2048)],
+)
+def test_mma_takes_its_share_of_the_peak(arch: GpuSpec, dtype: str, cycles: float) -> None:
+    k = 64 if dtype == "fp16" else 128
+    config = MMA._replace(cta_m=128, cta_n=128, cta_k=k)
+    assert matrix_cycles(arch, typed(dtype), config) == pytest.approx(cycles)
+
+
+def test_small_mma_tiles_are_bound_by_shared_memory() -> None:
+    # 16 x 64: 4 warps along N each read 16 rows of A and a quarter of B: (16 x 4 + 64) x 128 bytes at 128 a cycle
+    assert matrix_cycles(A100, DENSE, MMA._replace(cta_m=16)) == 128 > 2 * 16 * 64 * 64 / 2048
+
+
+def test_dequantization_takes_alu_cycles_for_each_weight() -> None:
+    config = WGMMA._replace(cta_n=128)
+    cycles = dequant_cycles(H100, typed("w4a16"), config)
+    assert dequant_cycles(H100, DENSE, config) == 0
+    assert cycles > 0
+    assert dequant_cycles(H100, typed("w4a16"), config._replace(cta_n=256, cta_m=256)) == 2 * cycles
+    assert dequant_cycles(H100.with_(issue_slots_per_cycle=8.0), typed("w4a16"), config) == cycles / 2
+    with_zeros = GemmProblem(1, 1, 64, 64, "fp16", "int4", group_size=64, zero_dtype="int4")  # type: ignore[arg-type]
+    assert dequant_cycles(H100, with_zeros, config) > cycles
+
+
+# bytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "K", "N", "aligned"),
+    [("fp16", 4096, 4096, 16), ("fp16", 4100, 4096, 8), ("fp16", 4098, 4096, 4), ("fp16", 4097, 4096, 2),
+     ("fp16", 4096, 4097, 2), ("fp8", 4097, 4096, 1), ("w4a16", 4112, 4096, 8), ("w4a16", 4097, 4096, 1),
+     ("w8a16", 4104, 4096, 8)],
+)  # fmt: skip
+def test_alignment_is_that_of_the_worst_row(dtype: str, K: int, N: int, aligned: int) -> None:
+    params = gpu_params(H100, typed(dtype), GpuOptions())
+    assert row_alignment(params[0], K, N) == aligned
+
+
+def test_bytes_of_a_problem() -> None:
+    params = gpu_params(H100, typed("w4a16"), GpuOptions())
+    terms = problem_terms(params[0], 2, 3, 1000, 16)
+    assert terms.a_bytes == 2 * 3 * 1000 * 2
+    assert terms.b_bytes == 2 * 16 * 500
+    assert terms.scale_bytes == 2 * 16 * 8 * 2  # eight groups of at most 128
+    assert terms.c_bytes == 2 * 3 * 16 * 2
+    assert terms.b_read_bytes == terms.b_bytes + terms.scale_bytes  # cold
+    warm = problem_terms(gpu_params(H100, typed("w4a16"), GpuOptions(l2="warm"))[0], 2, 3, 1000, 16)
+    assert warm.b_read_bytes < 1e-3 * terms.b_read_bytes
+
+
+def cost(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, **changes: Any) -> GpuCost:
+    params = gpu_params(arch, problem, GpuOptions(**changes))
+    return unpack_gpu_cost(evaluate_config(arch, problem, params, config)[0])
+
+
+# waves
+
+
+@pytest.mark.parametrize(
+    ("config", "G", "num_ctas", "num_waves"),
+    [
+        # 4096 x 4096 in 128 x 256: 512 tiles on 132 SMs
+        (WGMMA._replace(cta_m=128, cta_n=256), 1, 132, 4),
+        # in clusters of 4 on 120 SMs
+        (WGMMA._replace(cta_m=128, cta_n=256, cluster_m=4), 1, 120, 5),
+        (WGMMA._replace(cta_m=128, cta_n=256), 3, 132, 12),
+        (WGMMA._replace(cta_m=128, cta_n=256, decomposition=Decomposition.SPLIT_K, split_k=2), 1, 132, 8),
+        (WGMMA._replace(cta_m=128, cta_n=256, decomposition=Decomposition.STREAM_K), 1, 132, 1),
+    ],
+)
+def test_waves_by_hand(config: KernelConfig, G: int, num_ctas: int, num_waves: int) -> None:
+    found = cost(H100, GemmProblem(G, 4096, 4096, 4096), config)
+    assert (found.num_ctas, found.num_waves, found.active_sms) == (num_ctas, num_waves, num_ctas)
+
+
+def test_clusters_are_filled_up() -> None:
+    # three tiles along M in clusters of two are four, on four SMs
+    found = cost(H100, GemmProblem(1, 190, 4096, 64), WGMMA._replace(cluster_m=2))
+    assert (found.num_ctas, found.active_sms, found.num_waves) == (4, 4, 1)
+
+
+def test_two_ctas_of_an_sm() -> None:
+    # 16 x 8 tiles of 128 x 128, two an SM: 128 CTAs lie on all 108 SMs at once
+    config = MMA._replace(cta_m=128, cta_n=128, num_stages=2)
+    found = cost(A100, GemmProblem(1, 2048, 4096, 1024), config)
+    assert (found.ctas_per_sm, found.num_ctas, found.active_sms, found.num_waves) == (2, 128, 108, 1)
+    assert found.smem_bytes == 2 * (2 * 32768 + 2048)
+
+
+def test_a_small_problem_reads_its_weights_once() -> None:
+    found = cost(H100, GemmProblem(1, 16, 4096, 4096), WGMMA._replace(cta_m=16))
+    assert found.traffic["b_bytes"] == 4096 * 4096 * 2
+    assert found.traffic["scale_bytes"] == 0
+    assert found.bound == "dram"
+    warm = cost(H100, GemmProblem(1, 16, 1024, 4096), WGMMA._replace(cta_m=16), l2="warm")
+    assert warm.traffic["b_bytes"] < 0.1 * 1024 * 4096 * 2  # 8 MiB fit
+
+
+def test_rasters_matter_where_panels_do_not_stay_in_l2() -> None:
+    large, small = GemmProblem(1, 32768, 16384, 32768), GemmProblem(1, 1024, 1024, 1024)
+    config = WGMMA._replace(cta_m=128, cta_n=256)
+    rasters = [config._replace(raster_swizzle=swizzle) for swizzle in (1, 2, 4, 8, 16)]
+    assert len({cost(H100, small, raster).latency_us for raster in rasters}) == 1
+    moved = {raster.raster_swizzle: cost(H100, large, raster).dram_bytes for raster in rasters}
+    assert moved[1] > moved[4]
+
+
+def test_a_record_of_an_unknown_family_is_refused() -> None:
+    record = np.zeros(1, GPU_COST_DTYPE)[0]
+    record["family"] = 99
+    with pytest.raises(KeyError):
+        unpack_gpu_cost(record)

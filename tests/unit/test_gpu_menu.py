@@ -1,0 +1,249 @@
+"""Kernel configs of GPUs: what is legal and why not, what a CTA needs, and how many there are; numbers by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gemm_eval import GemmProblem, InvalidMappingError, UnsupportedError, load_arch
+from gemm_eval.arch import GpuSpec, list_archs
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu import LIBRARIES, GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu.libraries import cluster_grid_sms
+from gemm_eval.models.gpu.menu import check_config, stage_bytes
+from gemm_eval.models.gpu.space import enumerate_kernels, is_row_aligned
+from gemm_eval.search.gpu import evaluate_config, find_best_config
+from gemm_eval.workload import make_problem
+
+GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
+H100, A100, L40S, B200 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200"))
+
+DENSE = GemmProblem(1, 4096, 4096, 4096)
+W4A16 = make_problem(1, 4096, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="w4a16")
+WGMMA = KernelConfig(
+    "sm90_wgmma", 128, 256, 64, 2, 1, 8, 4, Schedule.COOPERATIVE, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1
+)
+MMA = WGMMA._replace(
+    family="sm80_mma", cta_n=128, cluster_m=1, num_warps=4, num_stages=3, schedule=Schedule.MULTISTAGE
+)  # fmt: skip
+
+
+# how many there are
+
+SHAPES = ((1, 1, 4096, 4096), (1, 16, 1024, 12288), (1, 4096, 4096, 4096), (1, 17, 4097, 4095), (32, 128, 128, 2048))
+SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
+
+
+# Fewer, configs and tiles: the kernel names of cuBLAS show five tiles for int8 on Hopper, TensorRT-LLM has ten of mixed
+# input there.
+FEW = {
+    ("cublas", "int8", "sm_90"): (300, 5),
+    **{("trtllm", d, a): (500, 10) for d in SCHEMES for a in ("sm_90", "sm_100")},
+}
+
+
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("dtype", SCHEMES)
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_every_problem_has_hundreds_of_configs_and_many_tiles(name: str, dtype: str, library: str) -> None:
+    arch = GPUS[name]
+    for shape in SHAPES:
+        problem = make_problem(*shape, default_dtype=arch.default_dtype, dtype=dtype)
+        if ("a16" in dtype) == (library == "cublas") or (
+            "a16" not in dtype and dtype not in arch.tensor_flop_per_cycle
+        ):
+            with pytest.raises(UnsupportedError):
+                list(enumerate_configs(arch, problem, library))
+            continue
+        configs = list(enumerate_configs(arch, problem, library))
+        least = FEW.get((library, dtype, arch.sm_arch), (500, 20)) if is_row_aligned(problem) else (500, 20)
+        assert len(configs) >= least[0], shape
+        assert len({(config.cta_m, config.cta_n) for config in configs}) >= least[1], shape
+        assert len(set(configs)) == len(configs)
+        for config in configs[:: len(configs) // 20]:
+            check_config(arch, problem, config)
+
+
+def test_the_default_library_is_that_of_the_types() -> None:
+    for problem, library in ((DENSE, "cublas"), (W4A16, "gemm-eval")):
+        assert list(enumerate_configs(A100, problem)) == list(enumerate_configs(A100, problem, library))
+    with pytest.raises(UnsupportedError, match="cublas has no kernels for int4 weights"):
+        list(enumerate_configs(A100, W4A16, "cublas"))
+
+
+def test_a_library_splits_k_as_its_rule_says() -> None:
+    problem = make_problem(1, 16, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="w4a16")
+    for library in ("gemm-eval", "trtllm"):
+        rule = LIBRARIES[library].split_rule("sm80_mma")
+        for kernel in enumerate_kernels(A100, problem, library):
+            tiles = -(-16 // kernel.config.cta_m) * -(-4096 // kernel.config.cta_n)
+            assert kernel.splits.start == 1
+            most = kernel.splits.stop - 1
+            slots = 108 * kernel.resources.ctas_per_sm
+            if kernel.config.schedule is Schedule.VECTOR:
+                assert most == (kernel.config.cta_m >= 16)
+                continue
+            assert most == 1 or (64 // most >= rule.min_steps and most * tiles < slots)
+            assert 64 // (most + 1) < rule.min_steps or (most + 1) * tiles >= slots
+    decompositions = {c.decomposition for c in enumerate_configs(A100, problem, "trtllm")}
+    assert decompositions == {Decomposition.DATA_PARALLEL, Decomposition.SPLIT_K}
+    assert {c.decomposition for c in enumerate_configs(A100, problem, "gemm-eval")} == set(Decomposition)
+
+
+# what is refused
+
+REFUSED: list[tuple[str, GpuSpec, GemmProblem, KernelConfig, str]] = [
+    ("family", H100, DENSE, WGMMA._replace(family="sm70_mma"), "one of sm90_wgmma, .*got 'sm70_mma'"),
+    ("family", A100, DENSE, WGMMA, "sm90_wgmma needs sm_90, a100-sxm-80gb is sm_80"),
+    ("cta_k", H100, DENSE, WGMMA._replace(cta_k=32), "cta_k must be 64, .* got 32"),
+    ("cta_k", H100, GemmProblem(1, 64, 64, 64, "fp8"), WGMMA, "cta_k must be 128, .* got 64"),  # type: ignore[arg-type]
+    ("schedule", H100, DENSE, WGMMA._replace(schedule=Schedule.MULTISTAGE), "pingpong or cooperative, got multistage"),
+    ("schedule", H100, DENSE, MMA._replace(schedule=Schedule.PINGPONG), "multistage, got pingpong"),
+    ("tile", H100, DENSE, WGMMA._replace(cta_m=100), "100x256 cannot be cut .* 64 x a multiple of 8"),
+    ("tile", H100, DENSE, WGMMA._replace(cta_m=32, cta_n=96), "32x96 cannot be cut"),
+    ("tile", H100, DENSE, WGMMA._replace(cta_n=1024), "128x1024 .* at most 512"),
+    ("cluster", H100, DENSE, WGMMA._replace(cluster_m=4, cluster_n=4), "4x4 has 16 CTAs, h100-sxm runs at most 8"),
+    ("cluster", H100, DENSE, WGMMA._replace(cluster_m=3), "1, 2, 4 or 8 CTAs, got 3"),
+    ("cluster", A100, DENSE, MMA._replace(cluster_n=2), "1x2 has 2 CTAs, a100-sxm-80gb runs at most 1"),
+    ("cluster", H100, DENSE, MMA._replace(cluster_n=2), "1x2 has 2 CTAs, h100-sxm runs at most 1 with sm80_mma"),
+    ("cluster", H100.with_(num_sms=3), DENSE, WGMMA._replace(cluster_n=2), "needs 4 SMs .* has 0 of 3"),
+    ("num_warps", H100, DENSE, WGMMA._replace(num_warps=4), "compute with 8 warps, got 4"),
+    ("num_warps", A100, DENSE, MMA._replace(num_warps=16), "compute with 4 or 8 warps, got 16"),
+    ("num_stages", H100, DENSE, WGMMA._replace(num_stages=1), r"num_stages must be in 2\.\.16, got 1"),
+    ("num_stages", H100, DENSE, WGMMA._replace(num_stages=17), r"num_stages must be in 2\.\.16, got 17"),
+    ("split_k", H100, DENSE, WGMMA._replace(split_k=2), "split_k must be 1 without split-K, got 2"),
+    ("split_k", H100, DENSE, WGMMA._replace(decomposition=Decomposition.STREAM_K, split_k=2), "must be 1 .* got 2"),
+    ("split_k", H100, DENSE, WGMMA._replace(decomposition=Decomposition.SPLIT_K), r"2\.\.64, .*K = 4096, got 1"),
+    ("split_k", H100, DENSE, WGMMA._replace(decomposition=Decomposition.SPLIT_K, split_k=65), r"2\.\.64, .*got 65"),
+    ("raster_swizzle", H100, DENSE, WGMMA._replace(raster_swizzle=3), "1, 2, 4, 8 or 16, got 3"),
+    ("smem", H100, DENSE, WGMMA._replace(num_stages=5), "49,152 bytes need 247,808 bytes .* has 232,448 a CTA"),
+    ("smem", L40S, DENSE, MMA._replace(num_stages=4), "32,768 bytes need 133,120 bytes .* l40s has 101,376 a CTA"),
+    ("registers", H100, DENSE, WGMMA._replace(schedule=Schedule.PINGPONG), "256 accumulators .* need 312, 232 can be"),
+    ("registers", A100, DENSE, MMA._replace(cta_n=256, num_stages=2), "256 accumulators .* need 312, 255 can be"),
+    ("registers", H100.with_(registers_per_sm=65536 // 2), DENSE, WGMMA, "needs 52,224 registers, .* has 32,768 an SM"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "arch", "problem", "config", "message"), REFUSED, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_an_illegal_config_is_refused_with_demand_and_limit(
+    rule: str, arch: GpuSpec, problem: GemmProblem, config: KernelConfig, message: str
+) -> None:
+    with pytest.raises(InvalidMappingError, match=message) as caught:
+        check_config(arch, problem, config)
+    assert caught.value.rule == rule
+    with pytest.raises(InvalidMappingError, match=message):
+        evaluate_config(arch, problem, gpu_params(arch, problem, GpuOptions()), config)
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case[0] for case in REFUSED} == {
+        "smem", "registers", "cluster", "tile", "cta_k", "family", "schedule", "num_warps", "num_stages", "split_k",
+        "raster_swizzle",
+    }  # fmt: skip
+
+
+CHANGES: list[dict[str, Any]] = [
+    {}, {"cta_m": 64}, {"cta_m": 8, "cta_n": 64}, {"cta_m": 256, "cta_n": 128}, {"cluster_n": 4}, {"num_stages": 2},
+    {"cta_n": 128, "schedule": Schedule.PINGPONG}, {"cta_n": 136, "cta_m": 64}, {"raster_swizzle": 16},
+    {"decomposition": Decomposition.SPLIT_K, "split_k": 64}, {"decomposition": Decomposition.STREAM_K},
+    {"raster_order": RasterOrder.ALONG_N, "raster_swizzle": 2}, {"cta_m": 448, "cta_n": 64, "num_stages": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=str)
+@pytest.mark.parametrize("problem", [DENSE, W4A16, GemmProblem(3, 1, 4090, 7)], ids=str)
+def test_what_is_accepted_is_evaluated_whether_or_not_a_library_has_it(
+    changes: dict[str, Any], problem: GemmProblem
+) -> None:
+    config = WGMMA._replace(**changes)
+    resources = check_config(H100, problem, config)
+    cost = unpack_gpu_cost(evaluate_config(H100, problem, gpu_params(H100, problem, GpuOptions()), config)[0])
+    drawn = ("raster_order", "raster_swizzle")  # what does not matter may come back as another that is as good
+    assert cost.config._replace(**{name: getattr(config, name) for name in drawn}) == config
+    assert 0 < cost.latency_us < 1e6
+    assert cost.ctas_per_sm == resources.ctas_per_sm
+
+
+# what a CTA needs
+
+
+def test_a_hopper_kernel_by_hand() -> None:
+    # A: 128 rows of 128 bytes, B: 256 rows: 48 KiB a stage; (232,448 - 2,048) / 49,152 = 4.7
+    assert stage_bytes(DENSE, 128, 256) == 16384 + 32768
+    needs = check_config(H100, DENSE, WGMMA)
+    assert needs.smem_bytes == 4 * 49152 + 2048
+    assert needs.registers == 128 * 256 // 256 + 56  # two warpgroups hold the accumulators
+    assert needs.threads == 384  # and one loads
+    assert needs.ctas_per_sm == 1
+
+
+def test_a_stage_of_quantized_weights_by_hand() -> None:
+    # A: 128 x 64 fp16; B: 256 x 64 int4 and 256 scales of fp16
+    assert stage_bytes(W4A16, 128, 256) == 16384 + 256 * 32 + 512
+    zeros = GemmProblem(1, 1, 4096, 4096, "fp16", "int4", group_size=128, zero_dtype="int4")  # type: ignore[arg-type]
+    assert stage_bytes(zeros, 128, 256) == 16384 + 256 * 32 + 512 + 128
+    assert stage_bytes(GemmProblem(1, 1, 64, 64, "int8"), 128, 256) == 49152  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arch", "num_stages", "ctas_per_sm"),
+    # 184 registers x 128 threads leave room for two CTAs; 2 stages are 66 KiB and 1 reserved: A100 164 KiB, L40S 100
+    [(A100, 2, 2), (A100, 3, 1), (A100, 5, 1), (L40S, 2, 1), (L40S, 3, 1)],
+)
+def test_occupancy_of_an_ampere_kernel_by_hand(arch: GpuSpec, num_stages: int, ctas_per_sm: int) -> None:
+    needs = check_config(arch, DENSE, MMA._replace(num_stages=num_stages))
+    assert needs == (num_stages * 32768 + 2048, 128 * 128 // 128 + 56, 128, ctas_per_sm)
+
+
+def test_occupancy_by_threads_and_by_ctas() -> None:
+    small = MMA._replace(cta_m=16, cta_n=64, num_stages=2)  # 22 KiB, 64 registers, 128 threads
+    assert check_config(A100, DENSE, small).ctas_per_sm == 167936 // (2 * 10240 + 2048 + 1024) == 7
+    assert check_config(A100.with_(max_threads_per_sm=512), DENSE, small).ctas_per_sm == 4
+    assert check_config(A100.with_(max_ctas_per_sm=3), DENSE, small).ctas_per_sm == 3
+    assert check_config(A100.with_(registers_per_sm=2 * 64 * 128), DENSE, small).ctas_per_sm == 2
+
+
+def test_accumulators_of_blackwell_lie_in_tensor_memory() -> None:
+    config = WGMMA._replace(family="sm100_tcgen05", cta_m=256, cta_n=256, num_stages=2)
+    assert check_config(B200, DENSE, config).registers == 56
+    assert check_config(B200, DENSE, MMA).registers == 184
+
+
+def test_clusters_take_whole_groups_of_sms() -> None:
+    # 0.913 of 132 SMs is 120.5: what cuBLAS's persistent grids show for clusters of 4 and 8
+    assert [cluster_grid_sms(H100, size) for size in (1, 2, 4, 8)] == [132, 132, 120, 120]
+    assert [cluster_grid_sms(GPUS["h100-pcie"], size) for size in (1, 2, 4, 8)] == [114, 114, 104, 104]  # type: ignore[arg-type]
+    assert [cluster_grid_sms(H100.with_(num_sms=7), size) for size in (1, 2, 4, 8)] == [7, 6, 4, 0]
+
+
+# rows that do not start on 16 bytes
+
+
+@pytest.mark.parametrize(
+    ("arch", "K", "N", "dtype", "family"),
+    [
+        (H100, 4096, 4096, "fp16", "sm90_wgmma"),
+        (H100, 4104, 4096, "fp16", "sm90_wgmma"),
+        (H100, 4100, 4096, "fp16", "mma_unaligned"),  # 8,200 bytes
+        (H100, 4097, 4096, "fp16", "mma_unaligned"),
+        (H100, 4096, 4097, "fp16", "mma_unaligned"),
+        (H100, 4104, 4096, "fp8", "mma_unaligned"),  # 4,104 bytes
+        (H100, 4112, 4096, "fp8", "sm90_wgmma"),
+        (H100, 4096, 4096, "w4a16", "sm90_wgmma"),
+        (H100, 4112, 4096, "w4a16", "mma_unaligned"),  # 2,056 bytes of weights
+        (H100, 4096, 4096, "int8", "sm80_mma"),
+        (B200, 4096, 4096, "fp16", "sm100_tcgen05"),
+        (B200, 4097, 4096, "fp16", "mma_unaligned"),
+        (A100, 4097, 4096, "fp16", "mma_unaligned"),
+    ],
+)
+def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: int, dtype: str, family: str) -> None:
+    problem = make_problem(1, 256, K, N, default_dtype=arch.default_dtype, dtype=dtype)
+    best = unpack_gpu_cost(find_best_config(arch, problem, gpu_params(arch, problem, GpuOptions()))[0])
+    assert best.config.family == family
+    families = {config.family for config in enumerate_configs(arch, problem)}
+    assert families - {"gemv"} == {family}
+    assert is_row_aligned(problem) == (family != "mma_unaligned")
