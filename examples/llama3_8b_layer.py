@@ -12,22 +12,25 @@ from typing import Literal
 from rich.console import Console
 from rich.table import Table
 
-from gemm_eval import GEMMEvaluator, GEMMResult, load_arch, load_model, transformer_gemms
+from gemm_eval import GEMMEvaluator, GEMMResult, GpuSpec, load_arch, load_model, transformer_gemms
+from gemm_eval.mapping import KernelConfig
 from gemm_eval.transformer import LayerGemm, ModelConfig
 
-ARCHS = ("sg2260", "tpu-v5e", "ascend-910")
+ARCHS = ("sg2260", "tpu-v5e", "h100-sxm")
 
 
 def cell(result: GEMMResult) -> str:
     """Latency, share of peak and bound of a result, with its mapping in a second line."""
-    split = "·".join(
-        f"{axis}{count}" for axis, count in zip("GMNK", result.mapping.partition, strict=True) if count > 1
-    )
-    tile = "x".join(map(str, result.mapping.tile))
-    return (
-        f"{result.latency_us:,.1f} us, {result.utilization_frac:.0%}, {result.bound}\n"
-        f"[dim]{split or 'one core'}, {tile} {result.mapping.loop_order.name.lower()}[/dim]"
-    )
+    head = f"{result.latency_us:,.1f} us, {result.utilization_frac:.0%}, {result.bound}\n"
+    mapping = result.mapping
+    if isinstance(mapping, KernelConfig):
+        parts = f", split-K {mapping.split_k}" if mapping.split_k > 1 else ""
+        return (
+            f"{head}[dim]CTA {mapping.cta_m}x{mapping.cta_n}x{mapping.cta_k}, {mapping.num_stages} stages{parts}[/dim]"
+        )
+    split = "·".join(f"{axis}{count}" for axis, count in zip("GMNK", mapping.partition, strict=True) if count > 1)
+    tile = "x".join(map(str, mapping.tile))
+    return f"{head}[dim]{split or 'one core'}, {tile} {mapping.loop_order.name.lower()}[/dim]"
 
 
 def print_phase(console: Console, title: str, gemms: list[list[LayerGemm]], evaluators: list[GEMMEvaluator]) -> None:
@@ -37,9 +40,9 @@ def print_phase(console: Console, title: str, gemms: list[list[LayerGemm]], eval
     results = []
     for evaluator, own in zip(evaluators, gemms, strict=True):
         arch = evaluator.arch
-        coarse = " (coarse)" if arch.is_coarse else ""
+        size = f"{arch.num_sms} SMs" if isinstance(arch, GpuSpec) else f"{arch.num_cores} cores"
         table.add_column(
-            f"{arch.name}{coarse}, {arch.num_cores} core{'s' * (arch.num_cores > 1)}\n"
+            f"{arch.name}, {size}\n"
             f"{arch.default_dtype} {arch.peak_tflop_per_s():,.0f} TFLOP/s, {arch.dram_gb_per_s:,.0f} GB/s"
         )
         results.append(list(evaluator.evaluate_many([gemm.problem for gemm in own])))
@@ -70,7 +73,7 @@ def main() -> None:
     prefill = [layer_gemms(config, evaluator, "prefill", 1) for evaluator in evaluators]
     decode = [layer_gemms(config, evaluator, "decode", 16) for evaluator in evaluators]
     console.print("[bold]Llama-3-8B, the GEMMs of one layer[/bold]: latency, share of peak and bound of each,")
-    console.print("and its best mapping: split over cores, tile m x n x k, loop order\n")
+    console.print("and its best mapping: split over cores, tile m x n x k, loop order; of a GPU its kernel config\n")
     print_phase(console, "Prefill: 1 sequence x 2,048 tokens", prefill, evaluators)
     print_phase(console, "Decode: 16 sequences x 1 token, context 2,048", decode, evaluators)
     gate_up = next(gemm for gemm in decode[0] if gemm.name == "gate_up_proj")

@@ -72,7 +72,8 @@ class KernelConfig(NamedTuple):
     def __str__(self) -> str:
         text = (
             f"{self.family} CTA {self.cta_m}x{self.cta_n}x{self.cta_k} (m x n x k), cluster "
-            f"{self.cluster_m}x{self.cluster_n}, {self.num_warps} warps {self.schedule.name.lower()}, {self.num_stages} stages"
+            f"{self.cluster_m}x{self.cluster_n}, {self.num_warps} warps {self.schedule.name.lower()}, "
+            f"{self.num_stages} stages"
         )
         if self.decomposition is Decomposition.SPLIT_K:
             text += f", split-K {self.split_k}"

@@ -18,7 +18,14 @@ from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu_kernels import evaluate_one_config, find_best_of_range, find_top_of_problem, is_aligned
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["evaluate_config", "find_best_config", "find_best_config_many", "find_top_configs", "gpu_params", "join_menus"]
+__all__ = [
+    "evaluate_config",
+    "find_best_config",
+    "find_best_config_many",
+    "find_top_configs",
+    "gpu_params",
+    "join_menus",
+]
 
 
 def find_best_config(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
@@ -71,9 +78,7 @@ def find_best_config_many(
     return out
 
 
-def find_top_configs(
-    arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np.void], k: int
-) -> npt.NDArray[np.void]:
+def find_top_configs(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np.void], k: int) -> npt.NDArray[np.void]:
     """Find the `k` best configs, best first; fewer when there are not so many. Returns an array of GPU_COST_DTYPE.
 
     Configs that another one stands for are not listed: fewer stages at the same occupancy, another raster, more parts
@@ -93,7 +98,9 @@ def find_top_configs(
     out = np.zeros(len(best), GPU_COST_DTYPE)
     for place, index in enumerate(best):
         row, split, is_stream = which[index].tolist()
-        evaluate_one_config(params, menu, row, split, bool(is_stream), BEST_RASTER, *problem.sizes, out[place : place + 1])
+        evaluate_one_config(
+            params, menu, row, split, bool(is_stream), BEST_RASTER, *problem.sizes, out[place : place + 1]
+        )
     out["num_candidates"] = num
     return out
 
@@ -119,7 +126,7 @@ def evaluate_config(
 def join_menus(
     params: npt.NDArray[np.void],
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void], npt.NDArray[np.int64]]:
-    """Return what `gpu_kernels` wants: records for aligned and other rows in turn, all their menus, and where each lies."""
+    """Return what `gpu_kernels` wants: records for aligned and other rows in turn, their menus, and where each lies."""
     key = params.tobytes()
     found = _joined.get(key)
     if found is None:

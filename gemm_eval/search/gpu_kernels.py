@@ -36,8 +36,11 @@ def _max_split(p: Any, row: Any, t: Any) -> int:
         return 1 if row["cta_m"] >= t.M else 0  # K is split over threads already, and tokens are not tiled
     tiles = t.G * -(-t.M // row["cta_m"]) * -(-t.N // row["cta_n"])
     most = min(-(-t.K // row["cta_k"]) // p["min_split_steps"], p["max_split_parts"])
-    limit = max(1, min(most, (row["grid_cap"] - 1) // tiles))
-    if limit == 1 and p["is_split_full"] and min(most, (p["num_sms"] - 1) // tiles) > 1:
+    room = (
+        row["grid_cap"] if row["cluster_log2"] <= 1.0 else row["grid_cap"] - 1
+    )  # proposals in larger clusters stay below
+    limit = max(1, min(most, room // tiles))
+    if limit == 1 and p["is_split_full"] and min(most, p["num_sms"] // tiles) > 1:
         return 0  # with another cluster K can be split, so it is
     return int(limit)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +138,7 @@ _KEY = (
     *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
     *("loop_order", "tile_m", "tile_n", "tile_k"),
 )
+
 
 def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
     """Raise `InvalidOptionError` when idle cores are to be searched on a chip too large for it."""

@@ -1,4 +1,4 @@
-"""Reading the config of a cuBLAS Hopper kernel from its name and launch."""
+"""Reading the config of a cuBLAS kernel from its name and launch."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ _NAME = re.compile(
     r"_(?P<cluster_n>\d+)x(?P<cluster_m>\d+)_(?P<raster>[vh])_(?P<options>\w+)$"
 )
 _COMPUTING_WARPS = 8
+# cutlass_80_tensorop_i16832gemm_s8_128x64_128x3_tn_align16: tile N x M, k-step x stages; rows that start on 16 bytes
+_CUTLASS = re.compile(
+    r"cutlass_80_tensorop_\w+?gemm_\w+?_(?P<cta_n>\d+)x(?P<cta_m>\d+)_(?P<cta_k>\d+)x(?P<stages>\d+)_tn_align\d+"
+)
+_THREADS_PER_WARP = 32
 
 
-def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int) -> KernelConfig | None:
+def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int, num_threads: int) -> KernelConfig | None:
     """Return the config that a kernel's name and launch tell, or None where they do not.
 
     The name says that K is split, but not into how many parts: that is what makes the grid come out. Where it does not
@@ -29,10 +34,11 @@ def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int) -> KernelCo
         problem: what it computed.
         name: of the kernel, as a profiler gives it.
         num_ctas: the product of the sides of its grid.
+        num_threads: of a CTA.
     """
     found = _NAME.match(name)
     if found is None:
-        return None
+        return _config_of_cutlass(problem, name, num_ctas, num_threads)
     n, m, k, stages, cluster_n, cluster_m = (
         int(found[key]) for key in ("cta_n", "cta_m", "cta_k", "stages", "cluster_n", "cluster_m")
     )
@@ -48,6 +54,20 @@ def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int) -> KernelCo
         Schedule.COOPERATIVE if "coop" in found["options"] else Schedule.PINGPONG,
         Decomposition.SPLIT_K if split > 1 else Decomposition.DATA_PARALLEL, split,
         RasterOrder.ALONG_N if found["raster"] == "v" else RasterOrder.ALONG_M, 1,
+    )  # fmt: skip
+
+
+def _config_of_cutlass(problem: GemmProblem, name: str, num_ctas: int, num_threads: int) -> KernelConfig | None:
+    found = _CUTLASS.search(name)
+    if found is None:
+        return None
+    n, m, k, stages = (int(found[key]) for key in ("cta_n", "cta_m", "cta_k", "stages"))
+    split, rest = divmod(num_ctas, tiles_of_grid(problem, m, n, 1, 1))
+    if k != step_elems(problem) or rest or not 1 <= split <= -(-problem.K // k):
+        return None
+    return KernelConfig(
+        "sm80_mma", m, n, k, 1, 1, num_threads // _THREADS_PER_WARP, stages, Schedule.MULTISTAGE,
+        Decomposition.SPLIT_K if split > 1 else Decomposition.DATA_PARALLEL, split, RasterOrder.ALONG_M, 1,
     )  # fmt: skip
 
 

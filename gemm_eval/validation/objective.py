@@ -16,7 +16,7 @@ ROUNDS = 8
 """Rounds of search and fit; more do not change the errors."""
 
 _LOSS_SCALE = 0.05  # log ratio: errors well below are squared, those well above count by their size
-_KNOWN_CONFIG_WEIGHT = 0.4  # a measured config is a second look at a row that counts at its best config already
+_KNOWN_CONFIG_WEIGHT = 0.7  # a measured config is a second look at a row that counts at its best config already
 _STEPS_A_ROUND = 12
 _DIFFERENCE = 1e-3  # for derivatives, relative
 _OFF_BOUNDS = 1e-4  # scipy wants a start inside the bounds
@@ -103,7 +103,10 @@ class _Goal:
         return with_families(self._rows, {self._family: self.coefficients(x)})
 
     def _latencies(self, x: Floats, configs: Configs) -> Floats:
-        return latencies(self._params(x), self._rows.menus, self._kind_of, self._sizes, configs)
+        latency_us = latencies(self._params(x), self._rows.menus, self._kind_of, self._sizes, configs)
+        # where the library's choice is known, nothing is lost by it
+        latency_us[len(self._rows.kind_of) :] /= 1.0 + self.coefficients(x)["choice_loss"]
+        return latency_us
 
 
 def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
@@ -112,11 +115,11 @@ def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
     if not is_quantized:
-        names -= {"dequant", "dequant_exposed"}
+        names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}
     if FAMILIES[family].is_warp_specialized:
         names -= {"unaligned_frac"}  # TMA loads aligned rows only
     else:
-        names -= {"coop_step_cycles", "coop_tile_cycles", "pingpong_cycles"}
+        names -= {"coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"}
     return names
 
 

@@ -6,6 +6,7 @@ the name of a kernel. `pack_timings` adds both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError
 from gemm_eval.models.gpu.coefficients import default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES
-from gemm_eval.models.gpu.menu import MENU_DTYPE, Resources, menu_row
+from gemm_eval.models.gpu.menu import MENU_DTYPE, launched_resources, menu_row
 from gemm_eval.models.gpu.params import pack_gpu_params, with_coefficients
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu import join_menus
@@ -42,8 +43,7 @@ Coefficients = Mapping[str, Mapping[str, float]]
 
 Integers = npt.NDArray[np.int64]
 
-_TRACE = ("kernel", "grid_x", "grid_y", "grid_z")
-_PERSISTENT = Resources(smem_bytes=0, registers=0, threads=384, ctas_per_sm=1)  # of a kernel that exists: it did run
+_TRACE = ("kernel", "grid_x", "grid_y", "grid_z", "block_x", "registers", "smem_bytes")
 
 
 class Rows(NamedTuple):
@@ -127,15 +127,16 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
     for timings in sets:
         if set(_TRACE) <= set(timings.frame.columns):
             trace = timings.frame[list(_TRACE)].to_numpy()
-            for place, (problem, (name, *grid)) in enumerate(zip(timings.problems(), trace, strict=True), first):
-                num_ctas = np.prod(np.array(grid, dtype=np.float64))
-                if not isinstance(name, str) or not np.isfinite(num_ctas):
+            for place, (problem, (name, *launch)) in enumerate(zip(timings.problems(), trace, strict=True), first):
+                numbers = np.array(launch, dtype=np.float64)
+                if not isinstance(name, str) or not np.isfinite(numbers).all():
                     continue
-                config = config_of_kernel(problem, name, int(num_ctas))
+                *grid, threads, registers, smem = numbers.astype(int).tolist()
+                config = config_of_kernel(problem, name, math.prod(grid), threads)
                 if config is not None and config.family == rows.family_of[place]:
                     known.append(place)
                     configs.append((len(rows.menus) + len(menu), config.split_k, 0))
-                    menu.append(menu_row(arch, problem, config, _PERSISTENT))
+                    menu.append(menu_row(arch, problem, config, launched_resources(arch, smem, registers, threads)))
         first += len(timings)
     return Timings(
         rows._replace(menus=np.concatenate([rows.menus, np.array(menu, MENU_DTYPE)])),

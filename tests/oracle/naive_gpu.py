@@ -1,7 +1,8 @@
 """The slow truth about the best kernel config: every legal one is evaluated.
 
 Nothing of the search's own pruning is used: neither its bound nor its choice of stages, splits and rasters. The space
-comes from `enumerate_kernels`, which checks one config at a time; which splits of K a library takes is worked out there in Python.
+comes from `enumerate_kernels`, which checks one config at a time; which splits of K a library takes is worked out there
+in Python.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def test_a_library_splits_k_as_its_rule_says() -> None:
             if kernel.config.schedule is Schedule.VECTOR:
                 assert most == (kernel.config.cta_m >= 16)
                 continue
-            assert most == 1 or (64 // most >= rule.min_steps and most * tiles < slots)
-            assert 64 // (most + 1) < rule.min_steps or (most + 1) * tiles >= slots
+            assert most == 1 or (64 // most >= rule.min_steps and most * tiles <= slots)
+            assert 64 // (most + 1) < rule.min_steps or (most + 1) * tiles > slots
     decompositions = {c.decomposition for c in enumerate_configs(A100, problem, "trtllm")}
     assert decompositions == {Decomposition.DATA_PARALLEL, Decomposition.SPLIT_K}
     assert {c.decomposition for c in enumerate_configs(A100, problem, "gemm-eval")} == set(Decomposition)
@@ -230,6 +230,7 @@ def test_clusters_take_whole_groups_of_sms() -> None:
         (H100, 4100, 4096, "fp16", "mma_unaligned"),  # 8,200 bytes
         (H100, 4097, 4096, "fp16", "mma_unaligned"),
         (H100, 4096, 4097, "fp16", "mma_unaligned"),
+        (H100, 4096, 1, "fp16", "sm90_wgmma"),
         (H100, 4104, 4096, "fp8", "mma_unaligned"),  # 4,104 bytes
         (H100, 4112, 4096, "fp8", "sm90_wgmma"),
         (H100, 4096, 4096, "w4a16", "sm90_wgmma"),

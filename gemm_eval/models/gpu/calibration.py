@@ -10,8 +10,8 @@ from typing import Annotated, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gemm_eval.arch import GpuSpec, data_root, read_yaml
-from gemm_eval.errors import ArchValidationError
+from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
+from gemm_eval.errors import ArchError, ArchValidationError
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
 
@@ -128,8 +128,18 @@ def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict
         for other in sorted(root.glob(pattern)):
             found = load_calibration(other)
             text = f"carried over from {found.library} kernels on {found.gpu}, fitted on nothing of this GPU"
-            return dict(found.coefficients), Origin(False, found.gpu, text)
+            coefficients = dict(found.coefficients)
+            if found.library != library or not _have_same_sms(found.gpu, gpu):
+                coefficients["choice_loss"] = default_coefficients(family)["choice_loss"]  # another heuristic chooses
+            return coefficients, Origin(False, found.gpu, text)
     return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
+
+
+def _have_same_sms(gpu: str, other: str) -> bool:
+    try:
+        return load_arch(gpu, GpuSpec).sm_arch == load_arch(other, GpuSpec).sm_arch
+    except ArchError:  # a spec that was built in memory
+        return False
 
 
 def calibration_stamp(arch: GpuSpec) -> str:

@@ -1,7 +1,7 @@
 """Numba kernels of the GPU cost model: the time of one kernel config, and why.
 
-The terms are defined in MODEL.md. A kernel sees scalars, one record `p` of `params.GPU_PARAMS_DTYPE`, one record `row` of
-`menu.MENU_DTYPE`, and NamedTuples of scalars. Times are in microseconds, sizes in bytes, `_cycles` at the highest SM
+The terms are defined in MODEL.md. A kernel sees scalars, one record `p` of `params.GPU_PARAMS_DTYPE`, one record `row`
+of `menu.MENU_DTYPE`, and NamedTuples of scalars. Times are in microseconds, sizes in bytes, `_cycles` at the highest SM
 clock.
 """
 
@@ -38,12 +38,13 @@ _INTS = (
 )  # fmt: skip
 _FLOATS = (
     "latency_us", "compute_us", "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us",
-    "tile_overhead_us", "l2_us", "dram_us", "outside_us", "store_us", "reduction_us", "power_us", "choice_us", "hidden_us", "last_wave_frac",
+    "tile_overhead_us", "l2_us", "dram_us", "outside_us", "store_us", "reduction_us",
+    "power_us", "choice_us", "hidden_us", "last_wave_frac",
     "tensor_busy_frac",
 )  # fmt: skip
 
 GPU_COST_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
-"""The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` is an index into `BOUNDS`."""
+"""The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` indexes `BOUNDS`."""
 
 BOUNDS = ("compute", "dequant", "latency", "l2", "dram", "reduction", "launch", "store")
 """What can limit a GEMM on a GPU; see `_bound_of`."""
@@ -109,7 +110,7 @@ class ConfigCost(NamedTuple):
 
 @kernel
 def _ceil_div(a: int, b: int) -> int:
-    """ceil(a / b), several times faster than by integers, and exact: a < 2**40 and b < 2**12 leave room for rounding."""
+    """ceil(a / b), faster than by integers, and exact: a <= 2**40 and b < 2**12 leave room for rounding."""
     return int(np.ceil(a / b))
 
 
@@ -210,12 +211,16 @@ def lower_bound_us(p: Any, row: Any, t: ProblemTerms, split: int, is_even: bool)
             partial = t.G * t.M * (t.N * 4.0) * split
             written = partial
             fixed_us += p["c_reduce_us"] + (partial + t.c_bytes) / (p["l2_bytes_per_us"] * p["c_reduce_frac"])
-    dram_us = (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac)) * t.line_waste / (
-        p["dram_bytes_per_us"] * (1.0 - p["c_cluster_loss"] * row["cluster_log2"])
+    dram_us = (
+        (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac))
+        * t.line_waste
+        / (p["dram_bytes_per_us"] * (1.0 - p["c_cluster_loss"] * row["cluster_log2"]))
     )
     main_us = _norm4(cycles / p["cycles_per_us"], dram_us, l2_bytes / p["l2_bytes_per_us"], 0.0)
-    main_us += p["c_store_exposed_frac"] * written * (
-        (1.0 - t.stay_frac) / p["dram_write_bytes_per_us"] + t.stay_frac / p["l2_bytes_per_us"]
+    main_us += (
+        p["c_store_exposed_frac"]
+        * written
+        * ((1.0 - t.stay_frac) / p["dram_write_bytes_per_us"] + t.stay_frac / p["l2_bytes_per_us"])
     )
     return (fixed_us + main_us) * (1.0 + p["c_choice_loss"]) * _BOUND_SLACK  # type: ignore[no-any-return]
 
@@ -313,9 +318,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     epilogue = cta_m * min(cta_n, t.N) * row["store_elem_bytes"] / p["c_epilogue_bytes_per_cycle"]
     if schedule == _PINGPONG:
         lone = step_count * max(busy, round_trip, work + step_loss) + p["c_tile_cycles"] + epilogue
-        shared = max(
-            step_count * max(busy, round_trip, 0.5 * (work + step_loss)) + p["c_pingpong_cycles"], 0.5 * lone
-        )
+        shared = max(step_count * max(busy, round_trip, 0.5 * (work + step_loss)) + p["c_pingpong_cycles"], 0.5 * lone)
         first = rounds * shared if rest > 0 else (rounds - 1) * shared + lone
         last = lone
     elif schedule == _COOPERATIVE:
@@ -360,8 +363,10 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     elif is_stream:
         cut = ctas * (cta_m * cta_n * 4.0)
         reduction_us = p["c_fixup_us"] + 2.0 * cut / (p["l2_bytes_per_us"] * p["c_reduce_frac"])
-    store_us = p["c_store_exposed_frac"] * written * (
-        (1.0 - t.stay_frac) / p["dram_write_bytes_per_us"] + t.stay_frac / p["l2_bytes_per_us"]
+    store_us = (
+        p["c_store_exposed_frac"]
+        * written
+        * ((1.0 - t.stay_frac) / p["dram_write_bytes_per_us"] + t.stay_frac / p["l2_bytes_per_us"])
     )
     main += store_us
 
@@ -370,20 +375,25 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     tensor_busy = min(1.0, total_matrix / main)
     slow = (cycles_per_us - p["tensor_cycles_per_us"]) * tensor_busy
     power_us = main * tensor_busy * (slow / (cycles_per_us - slow))
-    prologue_us = (p["c_vector_kernel_us"] if is_vector else p["c_kernel_us"]) + p["load_latency_cycles"] / cycles_per_us
+    prologue_us = (p["c_vector_kernel_us"] if is_vector else p["c_kernel_us"]) + p[
+        "load_latency_cycles"
+    ] / cycles_per_us
     latency = p["launch_us"] + prologue_us + main + power_us + reduction_us
     choice_us = latency * p["c_choice_loss"]
     latency += choice_us
-    matrix_us = (rounds * (1 if rounds > 1 or schedule != _MULTISTAGE else resident) + (1 if rest > 0 else 0)) * (
-        step_count * row["matrix_cycles"]
-    ) / cycles_per_us
+    matrix_us = (
+        (rounds * (1 if rounds > 1 or schedule != _MULTISTAGE else resident) + (1 if rest > 0 else 0))
+        * (step_count * row["matrix_cycles"])
+        / cycles_per_us
+    )
     matrix_us = min(matrix_us, chip_us)
     dequant_us = min(chip_us - matrix_us, max(0.0, (work - matrix) / max(work, 1e-9)) * chip_us)
     overhead_us = (rounds + (1 if rest > 0 else 0)) * epilogue / cycles_per_us
     overhead_us = min(chip_us - matrix_us - dequant_us, overhead_us)
     return ConfigCost(
         latency, prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
-        l2_us, dram_us, outside_us, store_us, reduction_us, power_us, choice_us, main, tensor_busy, read_bytes, ctas, tiles,
+        l2_us, dram_us, outside_us, store_us, reduction_us, power_us, choice_us, main, tensor_busy, read_bytes, ctas,
+        tiles,
         rounds + (1 if rest > 0 else 0), rest if rest > 0 else ctas, sms,
         raster if raster >= 0 else RASTER_CODE_DEFAULT,
     )  # fmt: skip

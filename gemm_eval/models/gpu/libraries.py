@@ -12,7 +12,16 @@ from gemm_eval.errors import UnsupportedError
 from gemm_eval.mapping import Schedule
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["FAMILIES", "LIBRARIES", "Family", "Library", "SplitRule", "TileChoice", "cluster_grid_sms", "default_library"]
+__all__ = [
+    "FAMILIES",
+    "LIBRARIES",
+    "Family",
+    "Library",
+    "SplitRule",
+    "TileChoice",
+    "cluster_grid_sms",
+    "default_library",
+]
 
 
 @dataclass(frozen=True)
@@ -30,7 +39,6 @@ class Family:
     operands: Literal["smem", "registers", "vector"]
     has_clusters: bool
     is_warp_specialized: bool
-    has_epilogue_buffer: bool = False
     rate_frac: Mapping[str, float] = field(default_factory=dict)  # of the chip's tensor rate, by sm_arch
 
 
@@ -93,11 +101,15 @@ def _hopper_tiles(family: str) -> Iterator[TileChoice]:
                 yield TileChoice(family, m, n, 8, _PP, _PAIRS)
             elif m * n <= _COOP_ACCUMULATORS:
                 yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
-    for m, n in ((64, 40), (64, 56), (64, 80), (64, 96), (64, 112), (64, 144), (64, 168), (64, 176), (128, 80),
-                 (128, 96), (128, 112), (128, 128), (128, 144), (128, 168), (128, 176), (160, 128), (136, 128), (112, 128)):  # fmt: skip
+    for m, n in (
+        (64, 40), (64, 56), (64, 80), (64, 96), (64, 112), (64, 144), (64, 168), (64, 176), (128, 80), (128, 96),
+        (128, 112), (128, 128), (128, 144), (128, 168), (128, 176), (160, 128), (136, 128), (112, 128),
+    ):  # fmt: skip
         yield TileChoice(family, m, n, 8, _PP, _PAIRS)
-    for m, n in ((128, 192), (192, 128), (256, 128), (128, 256), (192, 192), (128, 320), (160, 256), (192, 208),
-                 (64, 320), (64, 448), (136, 256)):  # fmt: skip
+    for m, n in (
+        (128, 192), (192, 128), (256, 128), (128, 256), (192, 192), (128, 320), (160, 256), (192, 208), (64, 320),
+        (64, 448), (96, 256), (136, 256),
+    ):  # fmt: skip
         yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
 
 
@@ -107,10 +119,12 @@ _COOP_ACCUMULATORS = 176 * 256
 
 def _ampere_tiles(family: str) -> Iterator[TileChoice]:
     """Tiles of CUTLASS's and cuBLAS's mma.sync kernels (CUTLASS documentation, default GEMM configurations)."""
-    for m, n, warps in ((16, 64, 4), (16, 128, 4), (32, 64, 4), (32, 128, 4), (64, 32, 4), (64, 64, 4), (64, 128, 4),
-                        (128, 32, 4), (128, 64, 4), (96, 128, 4), (128, 96, 4), (128, 128, 4), (128, 128, 8), (64, 256, 4),
-                        (256, 64, 4), (256, 96, 8), (96, 256, 8), (128, 160, 8), (160, 128, 8), (128, 256, 8), (256, 128, 8),
-                        (192, 128, 8), (128, 192, 8), (32, 256, 4), (16, 256, 4)):  # fmt: skip
+    for m, n, warps in (
+        (16, 64, 4), (16, 128, 4), (16, 256, 4), (32, 64, 4), (32, 128, 4), (32, 256, 4), (64, 32, 4), (64, 64, 4),
+        (64, 128, 4), (64, 256, 4), (96, 128, 4), (96, 256, 8), (128, 32, 4), (128, 64, 4), (128, 96, 4), (128, 128, 4),
+        (128, 128, 8), (128, 160, 8), (128, 192, 8), (128, 256, 8), (160, 128, 8), (192, 128, 8), (256, 64, 4),
+        (256, 96, 8), (256, 128, 8),
+    ):  # fmt: skip
         yield TileChoice(family, m, n, warps, _MS, _SINGLE)
 
 
@@ -129,6 +143,7 @@ class SplitRule(NamedTuple):
 
 
 _FREE_SPLIT = SplitRule(8, is_full=False)
+_NO_SPLIT = SplitRule(1, is_full=False, max_parts=1)
 
 
 def _weight_only_tiles(family: str, columns: tuple[int, ...], rows: tuple[int, ...]) -> Iterator[TileChoice]:
@@ -162,6 +177,7 @@ class Library:
         split_rules: kernel family -> how it splits K; families that are not named follow `_FREE_SPLIT`.
         has_stream_k: it has stream-K kernels.
         is_dense, is_weight_only: which problems it takes.
+        is_chosen_by_model: whoever runs its kernels asks this model which, so nothing is lost by the choice.
         weight_only_tiles: columns of weights, and rows of tokens, that its Hopper kernels have as tiles.
     """
 
@@ -171,13 +187,15 @@ class Library:
     is_dense: bool
     is_weight_only: bool
     weight_only_tiles: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    is_chosen_by_model: bool = False
 
     def check(self, arch: GpuSpec, problem: GemmProblem) -> None:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
         if problem.input_dtype not in arch.tensor_flop_per_cycle:
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(
-                f"{arch.name} cannot multiply {problem.input_dtype} (its tensor cores take {known}): tensor_flop_per_cycle"
+                f"{arch.name} cannot multiply {problem.input_dtype} (its tensor cores take {known}): "
+                "tensor_flop_per_cycle"
             )
         if problem.is_weight_quantized and not self.is_weight_only:
             raise UnsupportedError(
@@ -201,8 +219,11 @@ class Library:
             return "mma_unaligned"
         return "sm80_mma" if problem.input_dtype is DType.INT8 and arch.sm_arch == "sm_90" else own
 
-    def split_rule(self, family: str) -> SplitRule:
-        """How the library's kernels of a family split K."""
+    def split_rule(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool) -> SplitRule:
+        """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
+        family = self.family(arch, problem, is_unaligned=is_unaligned)
+        if family == "sm80_mma" and arch.sm_arch == "sm_90":
+            return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 
     def tiles(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool) -> Iterator[TileChoice]:
@@ -228,12 +249,15 @@ _OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
 LIBRARIES: dict[str, Library] = {
     library.name: library
     for library in (
-        # Of 1,872 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once), 98% do, and
-        # 83% into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt).
-        Library("cublas", {"sm90_wgmma": SplitRule(21, is_full=True)}, has_stream_k=False, is_dense=True, is_weight_only=False),
+        # Of 1,872 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once), 98% do,
+        # and 83% into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt).
+        Library(
+            "cublas", {"sm90_wgmma": SplitRule(21, is_full=True)}, has_stream_k=False, is_dense=True,
+            is_weight_only=False,
+        ),
         Library(
             "gemm-eval", {}, has_stream_k=True, is_dense=False, is_weight_only=True,
-            weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 96, 128, 192, 256)),
+            weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 96, 128, 192, 256)), is_chosen_by_model=True,
         ),
         # tiles of CUTLASS's mixed-input kernels as TensorRT-LLM instantiates them; K in at most four parts, which is
         # what its times of few columns and long K show
@@ -258,4 +282,6 @@ def cluster_grid_sms(arch: GpuSpec, cluster_ctas: int) -> int:
 
 
 _FREE_CLUSTER = 2
-_LARGE_CLUSTER_FRAC = 120.5 / 132  # cuBLAS's persistent grids on an H200: 132 CTAs in clusters of 2, 120 in those of 4 and 8
+_LARGE_CLUSTER_FRAC = (
+    120.5 / 132
+)  # cuBLAS's persistent grids on an H200: 132 CTAs in clusters of 2, 120 in those of 4 and 8

@@ -14,7 +14,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, TileChoice, cluster_grid_sms
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["MENU_DTYPE", "build_menu", "check_config", "cta_resources", "menu_row"]
+__all__ = ["MENU_DTYPE", "build_menu", "check_config", "cta_resources", "launched_resources", "menu_row"]
 
 _INTS = (
     "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
@@ -73,9 +73,6 @@ def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
     family = FAMILIES[config.family]
     smem = stage_bytes(problem, config.cta_m, config.cta_n) * config.num_stages + _BARRIER_BYTES
     threads = config.num_warps * _THREADS_PER_WARP
-    if family.has_epilogue_buffer:
-        assert problem.output_dtype is not None
-        smem += config.cta_m * config.cta_n * problem.output_dtype.bits // 8 if config.schedule == Schedule.PINGPONG else 0
     if smem > arch.smem_per_cta_bytes:
         raise InvalidMappingError(
             f"{config.num_stages} stages of {stage_bytes(problem, config.cta_m, config.cta_n):,} bytes need "
@@ -94,12 +91,7 @@ def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
         )  # fmt: skip
     extra_threads = _PRODUCER_WARPS * _THREADS_PER_WARP if family.is_warp_specialized else 0
     all_registers = registers * threads + _PRODUCER_REGISTERS * extra_threads
-    per_sm = min(
-        arch.smem_per_sm_bytes // (smem + arch.smem_reserved_bytes),
-        arch.registers_per_sm // all_registers,
-        arch.max_threads_per_sm // (threads + extra_threads),
-        arch.max_ctas_per_sm,
-    )
+    per_sm = _ctas_per_sm(arch, smem, all_registers, threads + extra_threads)
     if per_sm < 1:
         raise InvalidMappingError(
             f"a CTA of {threads + extra_threads} threads needs {all_registers:,} registers, {arch.name} has "
@@ -108,6 +100,21 @@ def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
     if family.is_warp_specialized:
         per_sm = 1  # a persistent kernel fills its SM with stages
     return Resources(smem, registers, threads + extra_threads, per_sm)
+
+
+def launched_resources(arch: GpuSpec, smem_bytes: int, registers: int, threads: int) -> Resources:
+    """Occupancy of a kernel that was seen running, from its launch."""
+    per_sm = _ctas_per_sm(arch, smem_bytes, registers * threads, threads)
+    return Resources(smem_bytes, registers, threads, max(1, per_sm))
+
+
+def _ctas_per_sm(arch: GpuSpec, smem_bytes: int, cta_registers: int, threads: int) -> int:
+    return min(
+        arch.smem_per_sm_bytes // (smem_bytes + arch.smem_reserved_bytes),
+        arch.registers_per_sm // cta_registers,
+        arch.max_threads_per_sm // threads,
+        arch.max_ctas_per_sm,
+    )
 
 
 def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Resources:
@@ -182,9 +189,7 @@ def _check_work(problem: GemmProblem, config: KernelConfig) -> None:
                 f"split_k must be in 2..{steps}, the k-steps of K = {problem.K}, got {config.split_k}", rule="split_k"
             )
     elif config.split_k != 1:
-        raise InvalidMappingError(
-            f"split_k must be 1 without split-K, got {config.split_k}", rule="split_k"
-        )
+        raise InvalidMappingError(f"split_k must be 1 without split-K, got {config.split_k}", rule="split_k")
     if config.raster_swizzle not in RASTER_SWIZZLES:
         raise InvalidMappingError(
             f"raster_swizzle must be 1, 2, 4, 8 or 16, got {config.raster_swizzle}", rule="raster_swizzle"
@@ -250,7 +255,8 @@ def menu_row(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, resource
         family.number, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.num_warps,
         config.num_stages, int(config.schedule), resources.ctas_per_sm, sms * resources.ctas_per_sm, sms,
         resources.smem_bytes, resources.registers,
-        math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, problem, config), dequant_cycles(arch, problem, config),
+        math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, problem, config),
+        dequant_cycles(arch, problem, config),
         float(stage_bytes(problem, config.cta_m, config.cta_n)), problem.output_dtype.bits / 8,
     )  # fmt: skip
 

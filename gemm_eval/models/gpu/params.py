@@ -15,9 +15,27 @@ from gemm_eval.models.gpu.menu import build_menu
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["GPU_PARAMS_DTYPE", "SM_L2_BYTES_PER_CYCLE", "menu_of", "pack_gpu_params", "unaligned_params", "with_coefficients"]
+__all__ = [
+    "GPU_PARAMS_DTYPE",
+    "SM_L2_BYTES_PER_CYCLE",
+    "menu_of",
+    "pack_gpu_params",
+    "unaligned_params",
+    "with_coefficients",
+]
 
-_INTS = ("num_sms", "group_size", "is_l2_warm", "min_split_steps", "is_split_full", "max_split_parts", "has_stream_k", "is_calibrated", "menu", "unaligned")
+_INTS = (
+    "num_sms",
+    "group_size",
+    "is_l2_warm",
+    "min_split_steps",
+    "is_split_full",
+    "max_split_parts",
+    "has_stream_k",
+    "is_calibrated",
+    "menu",
+    "unaligned",
+)
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
     "cycles_per_us", "tensor_cycles_per_us", "launch_us", "load_latency_cycles", "smem_bytes_per_cycle",
@@ -30,8 +48,8 @@ GPU_PARAMS_DTYPE = np.dtype(
     + [(name, np.float64) for name in _FLOATS]
     + [(f"c_{item.name}", np.float64) for item in COEFFICIENTS]
 )
-"""One record per (GPU, data types, library, L2 and clock state). `menu` is the number of a table of `menu_of`, `unaligned`
-that of a record of `unaligned_params`; fields `c_*` are the coefficients of a kernel family."""
+"""One record per (GPU, data types, library, L2 and clock state). `menu` is the number of a table of `menu_of`,
+`unaligned` that of a record of `unaligned_params`; fields `c_*` are the coefficients of a kernel family."""
 
 SM_L2_BYTES_PER_CYCLE = 64.0
 """What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
@@ -92,7 +110,7 @@ def pack_gpu_params(
     """
     rules = LIBRARIES[library]
     rules.check(arch, problem)
-    split = rules.split_rule(rules.family(arch, problem, is_unaligned=unaligned is None))
+    split = rules.split_rule(arch, problem, is_unaligned=unaligned is None)
     assert problem.weight_dtype is not None
     assert problem.output_dtype is not None
     scale_bits = 0
@@ -127,6 +145,8 @@ def pack_gpu_params(
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     for name, value in values.items():
         params[name] = value
+    if rules.is_chosen_by_model:
+        coefficients = {**coefficients, "choice_loss": 0.0}
     return with_coefficients(params, coefficients)
 
 

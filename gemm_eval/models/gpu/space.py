@@ -10,7 +10,12 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, SplitRule, cluster_grid_sms, default_library
 from gemm_eval.models.gpu.menu import (
-    MAX_STAGES, MIN_STAGES, RASTER_SWIZZLES, Resources, as_config, check_config,
+    MAX_STAGES,
+    MIN_STAGES,
+    RASTER_SWIZZLES,
+    Resources,
+    as_config,
+    check_config,
 )  # fmt: skip
 from gemm_eval.workload import GemmProblem
 
@@ -25,7 +30,7 @@ class KernelChoice(NamedTuple):
     Attributes:
         config: its data-parallel config.
         resources: what a CTA of it needs.
-        splits: the numbers of parts of K that the library makes, 1 for a whole K; empty where it does not take the tile.
+        splits: numbers of parts of K that the library makes, 1 for a whole K; empty where it does not take the tile.
         has_stream_k: it can share k-steps evenly.
     """
 
@@ -36,12 +41,12 @@ class KernelChoice(NamedTuple):
 
 
 def is_row_aligned(problem: GemmProblem) -> bool:
-    """Whether the rows of A, B (both K long) and C all start on 16 bytes, as TMA wants it."""
+    """Whether the rows of A, B (both K long) and C start on 16 bytes, as TMA wants it; a single column is one row."""
     assert problem.weight_dtype is not None
     assert problem.output_dtype is not None
-    rows_bits = (
-        problem.K * problem.input_dtype.bits, problem.K * problem.weight_dtype.bits, problem.N * problem.output_dtype.bits
-    )  # fmt: skip
+    rows_bits = [problem.K * problem.input_dtype.bits, problem.K * problem.weight_dtype.bits]
+    if problem.N > 1:
+        rows_bits.append(problem.N * problem.output_dtype.bits)
     return all(bits % _TMA_ROW_BITS == 0 for bits in rows_bits)
 
 
@@ -53,7 +58,7 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
     """
     rules = LIBRARIES[library or default_library(problem)]
     is_unaligned = not is_row_aligned(problem)
-    split_rule = rules.split_rule(rules.family(arch, problem, is_unaligned=is_unaligned))
+    split_rule = rules.split_rule(arch, problem, is_unaligned=is_unaligned)
     for choice in rules.tiles(arch, problem, is_unaligned=is_unaligned):
         for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
             for num_stages in range(MIN_STAGES, MAX_STAGES + 1):
@@ -73,19 +78,24 @@ def _splits(arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: Kernel
         return range(1, 2 if config.cta_m >= problem.M else 1)  # K is split over threads, tokens are not tiled
     tiles = problem.G * -(-problem.M // config.cta_m) * -(-problem.N // config.cta_n)
     by_length = min(-(-problem.K // config.cta_k) // rule.min_steps, rule.max_parts)
-    grid = cluster_grid_sms(arch, config.cluster_m * config.cluster_n) * resources.ctas_per_sm
-    most = max(1, min(by_length, (grid - 1) // tiles))
+    cluster = config.cluster_m * config.cluster_n
+    room = cluster_grid_sms(arch, cluster) * resources.ctas_per_sm - (cluster > _FULL_GRID_CLUSTER)
+    most = max(1, min(by_length, room // tiles))
     if not rule.is_full:
         return range(1, most + 1)
-    if most == 1 and min(by_length, (arch.num_sms - 1) // tiles) > 1:
+    if most == 1 and min(by_length, arch.num_sms // tiles) > 1:
         return range(0)  # another cluster lets K be split, and then this library does not take a whole K
     return range(most, most + 1)
+
+
+_FULL_GRID_CLUSTER = 2  # proposals in larger clusters leave a CTA free
 
 
 def enumerate_configs(arch: GpuSpec, problem: GemmProblem, library: str | None = None) -> Iterator[KernelConfig]:
     """Yield every legal config for a problem: tiles, clusters, stages, split-K, stream-K and rasters, in that order.
 
-    Splits are those that the library takes (its `SplitRule`), and no more than fit the GPU at once. The search of `gemm_eval.search.gpu` finds the best of all of these while it evaluates only some.
+    Splits are those that the library takes (its `SplitRule`), and no more than fit the GPU at once. The search of
+    `gemm_eval.search.gpu` finds the best of all of these while it evaluates only some.
 
     Args:
         arch: the GPU.
