@@ -1,7 +1,8 @@
 """Hypothesis strategies: small chips, problems and mappings, biased to where mistakes hide; and GPUs with theirs.
 
-Sizes for multi-core chips are small enough for brute force, and drawn next to multiples of the cube; ones and primes are
-frequent. SRAM goes from too small for any tile to large enough for whole blocks, so that its limit bites in most draws.
+Sizes for multi-core chips are small enough for brute force, and drawn next to multiples of the cube; ones and primes
+are frequent. SRAM goes from too small for any tile to large enough for whole blocks, so that its limit bites in most
+draws.
 """
 
 from __future__ import annotations

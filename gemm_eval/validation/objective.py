@@ -20,6 +20,8 @@ _KNOWN_CONFIG_WEIGHT = 0.7  # a measured config is a second look at a row that c
 _STEPS_A_ROUND = 12
 _DIFFERENCE = 1e-3  # for derivatives, relative
 _OFF_BOUNDS = 1e-4  # scipy wants a start inside the bounds
+# old kernels of many kinds, of which few pairs (N, K) were timed: more free coefficients fit the pairs, not the kernels
+_FREE_OF_UNALIGNED = {"kernel_us", "step_cycles", "dram_frac", "unaligned_frac"}
 _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
 
 Configs = npt.NDArray[np.int64]
@@ -111,6 +113,8 @@ class _Goal:
 
 def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
+    if family == "mma_unaligned":
+        return _FREE_OF_UNALIGNED
     names = {item.name for item in COEFFICIENTS}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}

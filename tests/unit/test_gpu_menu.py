@@ -75,7 +75,7 @@ def test_the_default_library_is_that_of_the_types() -> None:
 def test_a_library_splits_k_as_its_rule_says() -> None:
     problem = make_problem(1, 16, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="w4a16")
     for library in ("gemm-eval", "trtllm"):
-        rule = LIBRARIES[library].split_rule("sm80_mma")
+        rule = LIBRARIES[library].split_rule(A100, problem, is_unaligned=False)
         for kernel in enumerate_kernels(A100, problem, library):
             tiles = -(-16 // kernel.config.cta_m) * -(-4096 // kernel.config.cta_n)
             assert kernel.splits.start == 1

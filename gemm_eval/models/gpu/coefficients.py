@@ -1,7 +1,7 @@
 """The coefficients of the GPU model: what a kernel library does that no spec sheet says.
 
-Each has a unit, a plausible range and a meaning. They belong to a kernel family of a library and carry over to every GPU
-that runs it; what belongs to the chip (clocks, bandwidths, latencies, sizes) comes from its `GpuSpec` and is never
+Each has a unit, a plausible range and a meaning. They belong to a kernel family of a library and carry over to all GPUs
+that run it; what belongs to the chip (clocks, bandwidths, latencies, sizes) comes from its `GpuSpec` and is never
 fitted. MODEL.md, "Transfer", has the rule.
 """
 
@@ -82,9 +82,14 @@ def default_coefficients(family: str) -> dict[str, float]:
     return values
 
 
-# mma.sync kernels: ldmatrix and mma share the issue slots, so they reach less of the peak; a grid that is not persistent
-# shows its start in every wave; CTAs of one SM hide each other's epilogue.
+# mma.sync kernels: as cuBLAS's int8 kernels of this kind on an H200 (arch/measured/h200-sxm/cublaslt), whose tiles and
+# stages their names tell, rounded; ldmatrix and mma share the issue slots, so they reach less of the peak
+_MMA_SYNC = {
+    "matrix_frac": 0.92, "step_cycles": 230.0, "tile_cycles": 400.0, "kernel_us": 0.9, "dram_frac": 0.93,
+    "epilogue_bytes_per_cycle": 24.0,
+}  # fmt: skip
 _FAMILY_DEFAULTS: dict[str, dict[str, float]] = {
-    "sm80_mma": {"matrix_frac": 0.92, "step_cycles": 60.0, "tile_cycles": 700.0, "kernel_us": 1.2},
+    "sm80_mma": _MMA_SYNC,
+    "mma_unaligned": _MMA_SYNC | {"line_waste": 0.0},
     "sm100_tcgen05": {"kernel_us": 1.6},
 }

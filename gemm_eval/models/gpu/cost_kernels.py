@@ -222,7 +222,7 @@ def lower_bound_us(p: Any, row: Any, t: ProblemTerms, split: int, is_even: bool)
         * written
         * ((1.0 - t.stay_frac) / p["dram_write_bytes_per_us"] + t.stay_frac / p["l2_bytes_per_us"])
     )
-    return (fixed_us + main_us) * (1.0 + p["c_choice_loss"]) * _BOUND_SLACK  # type: ignore[no-any-return]
+    return (fixed_us + main_us) * (1.0 + p["c_choice_loss"]) * _BOUND_SLACK
 
 
 @kernel

@@ -217,10 +217,10 @@ def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
         pieces = -(-short // arch.mma_n_max)
         count = instructions * (long // family.mma_m) * pieces
         width = short / pieces
-        a_bytes = 0.0 if problem.is_weight_quantized and long == n else family.mma_m * arch.mma_k_bytes
-        reads = (a_bytes + width * arch.mma_k_bytes) / arch.smem_bytes_per_cycle
+        a_bytes = 0 if problem.is_weight_quantized and long == n else family.mma_m * arch.mma_k_bytes
+        operands = (a_bytes + width * arch.mma_k_bytes) / arch.smem_bytes_per_cycle
         flop = 2.0 * family.mma_m * width * (arch.mma_k_bytes * 8 // problem.input_dtype.bits) / rate
-        best = min(best, count * max(flop, reads, arch.mma_floor_cycles))
+        best = min(best, count * max(flop, operands, arch.mma_floor_cycles))
     return float(best)
 
 

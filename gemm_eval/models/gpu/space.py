@@ -59,7 +59,7 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
     rules = LIBRARIES[library or default_library(problem)]
     is_unaligned = not is_row_aligned(problem)
     split_rule = rules.split_rule(arch, problem, is_unaligned=is_unaligned)
-    for choice in rules.tiles(arch, problem, is_unaligned=is_unaligned):
+    for choice in dict.fromkeys(rules.tiles(arch, problem, is_unaligned=is_unaligned)):  # a tile may be listed twice
         for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
             for num_stages in range(MIN_STAGES, MAX_STAGES + 1):
                 config = as_config(problem, choice, *cluster, num_stages)
