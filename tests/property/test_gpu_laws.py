@@ -25,8 +25,8 @@ ROUNDING = 1e-9
 DRAM_OVER_ACHIEVABLE = 1.15  # short reads beat the rate of a large one: the upper end of coefficient dram_frac
 # More SMs leave a last wave of other size: 5% at most in 48,000 draws.
 WAVES = 1.08
-# The grid of stream-K is as large as the GPU holds, and its fix-up is charged for every CTA, so more CTAs an SM cost time
-# (53% at most): a weakness of the model. This goes down to WAVES when stream-K may launch fewer.
+# The grid of stream-K is as large as the GPU holds, and its fix-up is charged for every CTA, so that more CTAs an SM
+# cost time (53% at most): a weakness of the model. This goes down to WAVES when stream-K may launch fewer.
 STREAM_K = 1.6
 # Two batch elements may not split K as finely as one, because all parts have to fit the GPU at once; and a full wave
 # and a small one may take longer than two halves, as each wave waits for its slowest resource.

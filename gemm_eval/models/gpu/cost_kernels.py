@@ -178,8 +178,8 @@ def lower_bound_us(p: Any, row: Any, t: ProblemTerms, split: int, is_even: bool)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     padded_m = _ceil_div(_ceil_div(t.M, cta_m), row["cluster_m"]) * row["cluster_m"]
     padded_n = _ceil_div(_ceil_div(t.N, cta_n), row["cluster_n"]) * row["cluster_n"]
-    units = t.G * padded_m * padded_n * split
     all_steps = _ceil_div(t.K, row["cta_k"])
+    units = t.G * padded_m * padded_n * _ceil_div(all_steps, _ceil_div(all_steps, split))
     rounds = units / row["grid_cap"]
     schedule = row["schedule"]
     is_vector = schedule == _VECTOR
@@ -272,11 +272,12 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     all_steps = _ceil_div(t.K, row["cta_k"])
     cap = row["grid_cap"]
     if is_stream:
-        units = min(cap, tiles * all_steps)
+        units = min(row["sm_cap"], tiles * all_steps)  # one CTA an SM: more only cut more tiles
         step_count = tiles * all_steps / units
     else:
-        units = tiles * split
-        step_count = float(_ceil_div(all_steps, split))
+        part_steps = _ceil_div(all_steps, split)
+        units = tiles * _ceil_div(all_steps, part_steps)  # parts without a step do nothing
+        step_count = float(part_steps)
     ctas = min(units, cap)
     rounds = units // ctas
     rest = units - rounds * ctas

@@ -108,7 +108,7 @@ def _hopper_tiles(family: str) -> Iterator[TileChoice]:
         yield TileChoice(family, m, n, 8, _PP, _PAIRS)
     for m, n in (
         (128, 192), (192, 128), (256, 128), (128, 256), (192, 192), (128, 320), (160, 256), (192, 208), (64, 320),
-        (64, 448), (96, 256), (136, 256),
+        (64, 448), (136, 256),
     ):  # fmt: skip
         yield TileChoice(family, m, n, 8, _COOP, _PAIRS)
 
@@ -257,7 +257,8 @@ LIBRARIES: dict[str, Library] = {
         ),
         Library(
             "gemm-eval", {}, has_stream_k=True, is_dense=False, is_weight_only=True,
-            weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 96, 128, 192, 256)), is_chosen_by_model=True,
+            weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
+            is_chosen_by_model=True,
         ),
         # tiles of CUTLASS's mixed-input kernels as TensorRT-LLM instantiates them; K in at most four parts, which is
         # what its times of few columns and long K show

@@ -82,7 +82,8 @@ def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
     accumulators = 0
     if arch.mma_accumulators_in == "registers" or family.name != "sm100_tcgen05":
         accumulators = config.cta_m * config.cta_n * groups // threads
-    registers = accumulators + _FIXED_REGISTERS
+    step = arch.register_alloc_per_warp // _THREADS_PER_WARP
+    registers = -(-(accumulators + _FIXED_REGISTERS) // step) * step
     limit = min(family.max_registers, arch.max_registers_per_thread)
     if registers > limit:
         raise InvalidMappingError(
