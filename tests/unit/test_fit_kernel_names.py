@@ -19,12 +19,12 @@ H200 = load_arch("h200-sxm", GpuSpec)
 @pytest.mark.parametrize(("name", "least"), [("cublas/fp16", 0.85), ("cublas/bf16", 0.85), ("cublaslt/fp8", 0.85)])
 def test_real_names_tell_the_grid(name: str, least: float) -> None:
     (timings,) = find_timings("h200-sxm", [name])
-    columns = timings.frame[["kernel", "grid_x", "grid_y", "grid_z"]].itertuples(index=False)
+    columns = timings.frame[["kernel", "block_x", "grid_x", "grid_y", "grid_z"]].itertuples(index=False)
     known = 0
-    for problem, (kernel, *grid) in zip(timings.problems(), columns, strict=True):
+    for problem, (kernel, num_threads, *grid) in zip(timings.problems(), columns, strict=True):
         num_ctas = int(np.prod(grid))
-        config = config_of_kernel(problem, kernel, num_ctas)
-        if config is None:
+        config = config_of_kernel(problem, kernel, num_ctas, int(num_threads))
+        if config is None or config.family != "sm90_wgmma":
             continue
         known += 1
         clusters = config.cluster_m, config.cluster_n
@@ -38,7 +38,7 @@ def test_number_of_parts_is_the_one_that_cublaslt_reports() -> None:
     right = 0
     for row in table[table["kernel"].str.contains("splitK")].itertuples():
         problem = GemmProblem(row.G, row.M, row.K, row.N)
-        config = config_of_kernel(problem, row.kernel, row.grid_x * row.grid_y * row.grid_z)
+        config = config_of_kernel(problem, row.kernel, row.grid_x * row.grid_y * row.grid_z, row.block_x)
         assert config is None or config.split_k == row.split_k
         right += config is not None
     assert right > 1700
@@ -46,7 +46,7 @@ def test_number_of_parts_is_the_one_that_cublaslt_reports() -> None:
 
 def test_every_part_of_a_name() -> None:
     problem = GemmProblem(1, 128, 8192, 1024)
-    config = config_of_kernel(problem, "nvjet_sm90_hsh_256x64_64x5_2x1_v_bz_coopA_splitK_TNT", 4 * 2 * 6)
+    config = config_of_kernel(problem, "nvjet_sm90_hsh_256x64_64x5_2x1_v_bz_coopA_splitK_TNT", 4 * 2 * 6, 384)
 
     assert config is not None
     assert (config.cta_m, config.cta_n, config.cta_k, config.num_stages) == (64, 256, 64, 5)
@@ -55,10 +55,22 @@ def test_every_part_of_a_name() -> None:
     assert config.raster_order == RasterOrder.ALONG_N
 
 
+def test_a_kernel_of_cutlass() -> None:
+    problem = GemmProblem(1, 128, 8192, 1024, "int8", "int8", "int32")  # type: ignore[arg-type]
+    name = "void cutlass::Kernel2<cutlass_80_tensorop_i16832gemm_s8_128x64_128x3_tn_align16>(Params)"
+    config = config_of_kernel(problem, name, 2 * 8, 128)
+
+    assert config is not None
+    assert (config.family, config.schedule, config.num_warps) == ("sm80_mma", Schedule.MULTISTAGE, 4)
+    assert (config.cta_m, config.cta_n, config.cta_k, config.num_stages) == (64, 128, 128, 3)
+    assert config.decomposition is Decomposition.DATA_PARALLEL
+
+
 @pytest.mark.parametrize(
     ("name", "num_ctas"),
     [
-        ("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_128x256_64x3_tn_align8>", 8),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_128x256_64x3_tn_align8>", 7),  # 8 tiles
+        ("void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_f16_128x256_32x3_tn_align8>", 8),  # half a k-step
         ("nvjet_sm100_hsh_128x64_64x8_2x1_v_bz_TNT", 16),
         ("nvjet_sm90_hsh_128x64_64x8_2x1_v", 16),
         ("nvjet_sm90_qqtst_128x64_128x8_2x1_v_bz_TNT", 16),  # 128 elements a k-step are none of fp16
@@ -69,4 +81,4 @@ def test_every_part_of_a_name() -> None:
     ],
 )
 def test_other_names_tell_nothing(name: str, num_ctas: int) -> None:
-    assert config_of_kernel(GemmProblem(1, 128, 8192, 1024), name, num_ctas) is None
+    assert config_of_kernel(GemmProblem(1, 128, 8192, 1024), name, num_ctas, 384) is None
