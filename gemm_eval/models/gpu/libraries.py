@@ -146,6 +146,12 @@ _FREE_SPLIT = SplitRule(8, is_full=False)
 _NO_SPLIT = SplitRule(1, is_full=False, max_parts=1)
 
 
+def _small_tiles(family: str) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's kernels "wmma" for rows that do not start on 16 bytes (names in arch/measured)."""
+    for m, n in ((16, 16), (16, 32), (32, 32)):
+        yield TileChoice(family, m, n, 4, _MS, _SINGLE)
+
+
 def _weight_only_tiles(family: str, columns: tuple[int, ...], rows: tuple[int, ...]) -> Iterator[TileChoice]:
     """Tiles of weight-only kernels on Hopper: weights on the instruction's 64 rows, tokens on its columns."""
     for n in columns:
@@ -242,6 +248,8 @@ class Library:
             yield from _int8_on_hopper_tiles()
         else:
             yield from _ampere_tiles(family)
+            if is_unaligned:
+                yield from _small_tiles(family)
 
 
 _OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
