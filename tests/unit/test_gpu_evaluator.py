@@ -238,8 +238,8 @@ def test_waves_are_those_of_the_record(ev: GEMMEvaluator) -> None:
     assert "Waves: 1 tile of C, 1 CTA at once, 1 an SM; one wave, 1% full; 1 of 132" in waves(
         base._replace(cluster_m=1)
     )
-    split = waves(base._replace(cluster_m=1, decomposition=1, split_k=33))  # type: ignore[arg-type]
-    assert "Waves: 1 tile of C x 33 parts of K, 33 CTAs at once, 1 an SM; one wave, 25% full; 33 of 132" in split
+    split = waves(base._replace(cluster_m=1, decomposition=1, split_k=32))  # type: ignore[arg-type]
+    assert "Waves: 1 tile of C x 32 parts of K, 32 CTAs at once, 1 an SM; one wave, 24% full; 32 of 132" in split
     stream = waves(base._replace(cluster_m=1, decomposition=2))  # type: ignore[arg-type]
     assert "Waves: 1 tile of C, shared evenly by 128 CTAs at once, 1 an SM; 128 of 132 SMs at work" in stream
 

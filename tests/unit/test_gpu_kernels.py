@@ -153,8 +153,8 @@ def test_two_ctas_of_an_sm() -> None:
 
 
 def test_a_small_problem_reads_its_weights_once() -> None:
-    found = cost(H100, GemmProblem(1, 16, 4096, 4096), WGMMA._replace(cta_m=16))
-    assert found.traffic["b_bytes"] == 4096 * 4096 * 2
+    found = cost(H100, GemmProblem(1, 16, 4096, 16384), WGMMA._replace(cta_m=16))
+    assert found.traffic["b_bytes"] == 4096 * 16384 * 2
     assert found.traffic["scale_bytes"] == 0
     assert found.bound == "dram"
     warm = cost(H100, GemmProblem(1, 16, 1024, 4096), WGMMA._replace(cta_m=16), l2="warm")
