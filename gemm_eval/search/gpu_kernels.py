@@ -12,6 +12,7 @@ from gemm_eval.models.gpu.cost_kernels import (
     FULL_LOAD_BYTES,
     NO_RASTER,
     ProblemTerms,
+    ceil_div,
     config_cost,
     fill_record,
     lower_bound_us,
@@ -34,13 +35,15 @@ def _max_split(p: Any, row: Any, t: Any) -> int:
     """Most parts of K that the library makes of a tile; 0: it does not use the tile for this problem."""
     if row["schedule"] == _VECTOR:
         return 1 if row["cta_m"] >= t.M else 0  # K is split over threads already, and tokens are not tiled
-    tiles = t.G * -(-t.M // row["cta_m"]) * -(-t.N // row["cta_n"])
-    most = min(-(-t.K // row["cta_k"]) // p["min_split_steps"], p["max_split_parts"])
+    tiles = t.G * ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"])
+    most = min(int(ceil_div(t.K, row["cta_k"]) / p["min_split_steps"]), p["max_split_parts"])
+    if most <= 1:
+        return 1
     room = (
         row["grid_cap"] if row["cluster_log2"] <= 1.0 else row["grid_cap"] - 1
     )  # proposals in larger clusters stay below
-    limit = max(1, min(most, room // tiles))
-    if limit == 1 and p["is_split_full"] and min(most, p["num_sms"] // tiles) > 1:
+    limit = max(1, min(most, int(room / tiles)))
+    if limit == 1 and p["is_split_full"] and min(most, int(p["num_sms"] / tiles)) > 1:
         return 0  # with another cluster K can be split, so it is
     return int(limit)
 
@@ -101,7 +104,7 @@ def _find_best(p: Any, menu: Any, first: int, stop: int, t: ProblemTerms, bounds
             num_bounded += 1
             continue
         row = menu[index]
-        steps = -(-t.K // row["cta_k"])
+        steps = ceil_div(t.K, row["cta_k"])
         limit = _max_split(p, row, t)
         split = limit if p["is_split_full"] and limit > 0 else 1
         while split <= limit:

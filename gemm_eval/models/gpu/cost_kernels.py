@@ -22,6 +22,7 @@ __all__ = [
     "RASTER_CODE",
     "ConfigCost",
     "ProblemTerms",
+    "ceil_div",
     "config_cost",
     "fill_record",
     "lower_bound_us",
@@ -109,9 +110,14 @@ class ConfigCost(NamedTuple):
 
 
 @kernel
-def _ceil_div(a: int, b: int) -> int:
+def ceil_div(a: int, b: int) -> int:
     """ceil(a / b), faster than by integers, and exact: a <= 2**40 and b < 2**12 leave room for rounding."""
     return int(np.ceil(a / b))
+
+
+@kernel
+def _round_up(a: int, power_of_two: int) -> int:
+    return (a + power_of_two - 1) & -power_of_two
 
 
 @kernel
@@ -147,7 +153,7 @@ def problem_terms(p: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     b_bytes = G * N * (K * p["b_elem_bytes"])
     scale_bytes = 0.0
     if p["scale_bytes_per_group"] > 0.0:
-        groups = _ceil_div(K, p["group_size"]) if p["group_size"] > 0 else 1
+        groups = ceil_div(K, p["group_size"]) if p["group_size"] > 0 else 1
         scale_bytes = G * N * (groups * p["scale_bytes_per_group"])
     c_bytes = G * M * (N * p["c_elem_bytes"])
     footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / p["l2_hold_bytes"]
@@ -168,18 +174,33 @@ def problem_terms(p: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
 
 
 @kernel
+def _outside_us(
+    p: Any, row: Any, t: ProblemTerms, tiles_m: int, tiles_n: int, padded_m: int, padded_n: int, all_steps: int
+) -> float:
+    """TMA fills rows of tiles that lie beyond the matrix slowly, whichever SM asks."""
+    if row["schedule"] > _COOPERATIVE:
+        return 0.0
+    rows = (tiles_m * row["cta_m"] - t.M) * (padded_n / row["cluster_n"])
+    rows += (tiles_n * row["cta_n"] - t.N) * (padded_m / row["cluster_m"])
+    result: float = t.G * rows * all_steps / (p["c_outside_rows_per_cycle"] * p["cycles_per_us"])
+    return result
+
+
+@kernel
 def lower_bound_us(p: Any, row: Any, t: ProblemTerms, split: int, is_even: bool) -> float:
     """A time that no raster of this row can beat, and below 1e-9 of it no rounding.
 
-    It is the cost without waiting for loads, outside rows, edges, power and panels that are read again. All waves are
+    It is the cost without waiting for loads, power and panels that are read again. All waves are
     taken as one: the 4-norm of sums is at most the sum of 4-norms. `is_even`: any split and stream-K are to be bounded,
     whose work is at best spread evenly.
     """
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    padded_m = _ceil_div(_ceil_div(t.M, cta_m), row["cluster_m"]) * row["cluster_m"]
-    padded_n = _ceil_div(_ceil_div(t.N, cta_n), row["cluster_n"]) * row["cluster_n"]
-    all_steps = _ceil_div(t.K, row["cta_k"])
-    units = t.G * padded_m * padded_n * _ceil_div(all_steps, _ceil_div(all_steps, split))
+    padded_m = _round_up(ceil_div(t.M, cta_m), row["cluster_m"])
+    padded_n = _round_up(ceil_div(t.N, cta_n), row["cluster_n"])
+    all_steps = ceil_div(t.K, row["cta_k"])
+    units = t.G * padded_m * padded_n
+    if split > 1:
+        units *= ceil_div(all_steps, ceil_div(all_steps, split))
     rounds = units / row["grid_cap"]
     schedule = row["schedule"]
     is_vector = schedule == _VECTOR
@@ -193,7 +214,7 @@ def lower_bound_us(p: Any, row: Any, t: ProblemTerms, split: int, is_even: bool)
     if is_even:
         cycles = rounds * all_steps * busy
     else:
-        steps = _ceil_div(all_steps, split)
+        steps = ceil_div(all_steps, split)
         ingest = l2_bytes / (units * steps) / (p["sm_l2_bytes_per_cycle"] * t.load_frac)
         busy = np.sqrt(busy * busy + ingest * ingest)
         if schedule == _PINGPONG:
@@ -216,7 +237,8 @@ def lower_bound_us(p: Any, row: Any, t: ProblemTerms, split: int, is_even: bool)
         * t.line_waste
         / (p["dram_bytes_per_us"] * (1.0 - p["c_cluster_loss"] * row["cluster_log2"]))
     )
-    main_us = _norm4(cycles / p["cycles_per_us"], dram_us, l2_bytes / p["l2_bytes_per_us"], 0.0)
+    outside_us = _outside_us(p, row, t, ceil_div(t.M, cta_m), ceil_div(t.N, cta_n), padded_m, padded_n, all_steps)
+    main_us = _norm4(cycles / p["cycles_per_us"], dram_us, l2_bytes / p["l2_bytes_per_us"], outside_us)
     main_us += (
         p["c_store_exposed_frac"]
         * written
@@ -248,7 +270,7 @@ def _wave_panels(
                 width = min(swizzle, across)
                 run = in_flight / width
                 if run > along:  # the wave goes on in the next band
-                    width = min(across, width * _ceil_div(int(run), along))
+                    width = min(across, width * ceil_div(int(run), along))
                     run = float(along)
                 m_tiles, n_tiles = (run, float(width)) if order == 0 else (float(width), run)
                 total = waves * (m_tiles * a_panel + n_tiles * b_panel)
@@ -265,18 +287,18 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     `split` CTAs share a tile of C; `is_stream` spreads k-steps evenly; `raster` as in `_wave_panels`.
     """
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    tiles_m, tiles_n = _ceil_div(t.M, cta_m), _ceil_div(t.N, cta_n)
-    padded_m = _ceil_div(tiles_m, row["cluster_m"]) * row["cluster_m"]
-    padded_n = _ceil_div(tiles_n, row["cluster_n"]) * row["cluster_n"]
+    tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
+    padded_m = _round_up(tiles_m, row["cluster_m"])
+    padded_n = _round_up(tiles_n, row["cluster_n"])
     tiles = t.G * padded_m * padded_n
-    all_steps = _ceil_div(t.K, row["cta_k"])
+    all_steps = ceil_div(t.K, row["cta_k"])
     cap = row["grid_cap"]
     if is_stream:
         units = min(row["sm_cap"], tiles * all_steps)  # one CTA an SM: more only cut more tiles
         step_count = tiles * all_steps / units
     else:
-        part_steps = _ceil_div(all_steps, split)
-        units = tiles * _ceil_div(all_steps, part_steps)  # parts without a step do nothing
+        part_steps = ceil_div(all_steps, split)
+        units = tiles * ceil_div(all_steps, part_steps)  # parts without a step do nothing
         step_count = float(part_steps)
     ctas = min(units, cap)
     rounds = units // ctas
@@ -284,7 +306,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     num_sms = p["num_sms"]
     schedule = row["schedule"]
     sms = min(ctas, row["sm_cap"])
-    resident = _ceil_div(ctas, sms)  # CTAs of one SM at a time
+    resident = ceil_div(ctas, sms)  # CTAs of one SM at a time
     cycles_per_us = p["cycles_per_us"]
 
     # traffic; a panel that a cluster shares is read from L2 once
@@ -299,12 +321,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
         if waves_bytes > compulsory:
             read_bytes += (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
 
-    # TMA fills rows beyond the matrix slowly, whichever SM asks
-    outside_us = 0.0
-    if schedule <= _COOPERATIVE:
-        outside_rows = (tiles_m * cta_m - t.M) * (padded_n / row["cluster_n"])
-        outside_rows += (tiles_n * cta_n - t.N) * (padded_m / row["cluster_m"])
-        outside_us = t.G * outside_rows * all_steps / (p["c_outside_rows_per_cycle"] * cycles_per_us)
+    outside_us = _outside_us(p, row, t, tiles_m, tiles_n, padded_m, padded_n, all_steps)
 
     # one k-step of one CTA, in cycles of its SM
     is_vector = schedule == _VECTOR
@@ -331,7 +348,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
         step = max(resident * busy, round_trip, work + step_loss)
         lone = step_count * step + (p["c_tile_cycles"] + epilogue * resident)
         first = rounds * lone
-        last_resident = _ceil_div(rest, num_sms)
+        last_resident = ceil_div(rest, num_sms)
         step = max(last_resident * busy, round_trip, work + step_loss)
         last = step_count * step + p["c_tile_cycles"] + epilogue * last_resident
 
@@ -445,7 +462,7 @@ def fill_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     out["num_ctas"] = c.num_ctas
     out["num_tiles"] = c.num_tiles
     out["num_waves"] = c.num_waves
-    out["smem_bytes"] = row["smem_bytes"] * min(row["ctas_per_sm"], _ceil_div(c.num_ctas, c.active_sms))
+    out["smem_bytes"] = row["smem_bytes"] * min(row["ctas_per_sm"], ceil_div(c.num_ctas, c.active_sms))
     out["registers"] = row["registers"]
     extra = c.dram_read_bytes - t.a_read_bytes - t.b_read_bytes
     both = max(1.0, t.a_bytes + t.b_bytes + t.scale_bytes)
