@@ -25,6 +25,7 @@ class Coefficient(NamedTuple):
 
 COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient("kernel_us", "us", 0.2, 8.0, 1.2, "barriers, descriptors, first and last instructions of a kernel"),
+    Coefficient("ramp_us", "us", 0.0, 1.5, 0.2, "queue of the first loads when all SMs start at once; fewer SMs, less"),
     Coefficient("matrix_frac", "1", 0.5, 1.0, 1.0, "share of the tensor cores' rate that a full main loop reaches"),
     Coefficient("step_cycles", "cycles", 0.0, 800.0, 100.0, "what a lone warpgroup loses at every k-step"),
     Coefficient("coop_step_cycles", "cycles", 0.0, 800.0, 150.0, "what cooperating warpgroups lose at every k-step"),
@@ -91,5 +92,6 @@ _MMA_SYNC = {
 _FAMILY_DEFAULTS: dict[str, dict[str, float]] = {
     "sm80_mma": _MMA_SYNC,
     "mma_unaligned": _MMA_SYNC | {"line_waste": 0.0},
+    "sm90_wgmma": {"l2_frac": 1.4, "store_exposed_frac": 0.0},
     "sm100_tcgen05": {"kernel_us": 1.6, "outside_rows_per_cycle": 50.0},  # slow fill was seen on Hopper only
 }

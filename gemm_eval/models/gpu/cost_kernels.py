@@ -396,6 +396,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     prologue_us = (p["c_vector_kernel_us"] if is_vector else p["c_kernel_us"]) + p[
         "load_latency_cycles"
     ] / cycles_per_us
+    prologue_us += p["c_ramp_us"] * (sms / num_sms)
     latency = p["launch_us"] + prologue_us + main + power_us + reduction_us
     choice_us = latency * p["c_choice_loss"]
     latency += choice_us
