@@ -122,7 +122,7 @@ def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
         names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}
     if FAMILIES[family].is_warp_specialized:
         names -= {"unaligned_frac"}  # TMA loads aligned rows only
-        # fits end at the bounds of these, or do without: nothing is lost there, and fewer coefficients generalize better
+        # fits end at the bounds of these, or do without them; fewer coefficients generalize better
         names -= {"matrix_frac", "l2_frac", "store_exposed_frac", "tile_cycles"}
     else:
         names -= {"coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"}
