@@ -40,7 +40,9 @@ def print_phase(console: Console, title: str, gemms: list[list[LayerGemm]], eval
     results = []
     for evaluator, own in zip(evaluators, gemms, strict=True):
         arch = evaluator.arch
-        size = f"{arch.num_sms} SMs" if isinstance(arch, GpuSpec) else f"{arch.num_cores} cores"
+        size = (
+            f"{arch.num_sms} SMs" if isinstance(arch, GpuSpec) else f"{arch.num_cores} core{'s' * (arch.num_cores > 1)}"
+        )
         table.add_column(
             f"{arch.name}, {size}\n"
             f"{arch.default_dtype} {arch.peak_tflop_per_s():,.0f} TFLOP/s, {arch.dram_gb_per_s:,.0f} GB/s"
