@@ -77,7 +77,7 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
 
 
 def default_coefficients(family: str) -> dict[str, float]:
-    """Values before any fit: physics and literature for a kernel family of this kind (MODEL.md, "Defaults")."""
+    """Values before any fit (MODEL.md, "Ranges, defaults and sources")."""
     values = {item.name: item.default for item in COEFFICIENTS}
     values.update(_FAMILY_DEFAULTS.get(family, {}))
     return values

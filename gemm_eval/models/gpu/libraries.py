@@ -50,7 +50,8 @@ FAMILIES: dict[str, Family] = {
             "sm90_wgmma", 0, ("sm_90",), (Schedule.PINGPONG, Schedule.COOPERATIVE), 64, 8, (8,), 232, "smem",
             has_clusters=True, is_warp_specialized=True,
         ),
-        # on Hopper mma.sync reaches 0.62 of the rate of wgmma (Luo et al. 2024, table of tensor-core throughput)
+        # on Hopper mma.sync reaches 0.62 of the rate of wgmma (Luo et al. 2024; fits of our int8 timings agree, with a
+        # matrix_frac of 1 on top); half of that on Blackwell is assumed, as its tcgen05 rate is twice Hopper's
         Family(
             "sm80_mma", 1, ("sm_80", "sm_89", "sm_90", "sm_100"), (Schedule.MULTISTAGE,), 16, 8, (4, 8), 255,
             "registers", has_clusters=False, is_warp_specialized=False, rate_frac={"sm_90": 0.62, "sm_100": 0.31},
@@ -118,7 +119,7 @@ _COOP_ACCUMULATORS = 176 * 256
 
 
 def _ampere_tiles(family: str) -> Iterator[TileChoice]:
-    """Tiles of CUTLASS's and cuBLAS's mma.sync kernels (CUTLASS documentation, default GEMM configurations)."""
+    """Tiles that mma.sync kernels of CUTLASS and cuBLAS commonly have: assumed, no list of cuBLAS's is published."""
     for m, n, warps in (
         (16, 64, 4), (16, 128, 4), (16, 256, 4), (32, 64, 4), (32, 128, 4), (32, 256, 4), (64, 32, 4), (64, 64, 4),
         (64, 128, 4), (64, 256, 4), (96, 128, 4), (96, 256, 8), (128, 32, 4), (128, 64, 4), (128, 96, 4), (128, 128, 4),
@@ -257,8 +258,8 @@ _OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
 LIBRARIES: dict[str, Library] = {
     library.name: library
     for library in (
-        # Of 1,872 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once), 98% do,
-        # and 83% into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt).
+        # All 1,690 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once) do, 93% of
+        # them into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt).
         Library(
             "cublas", {"sm90_wgmma": SplitRule(21, is_full=True)}, has_stream_k=False, is_dense=True,
             is_weight_only=False,
@@ -268,8 +269,8 @@ LIBRARIES: dict[str, Library] = {
             weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
             is_chosen_by_model=True,
         ),
-        # tiles of CUTLASS's mixed-input kernels as TensorRT-LLM instantiates them; K in at most four parts, which is
-        # what its times of few columns and long K show
+        # tiles assumed: those of CUTLASS's mixed-input kernels; K in at most four parts, which is what its times of few
+        # columns and long K show (arch/measured/h200-sxm/aiconfigurator)
         Library(
             "trtllm", {"sm90_wgmma": SplitRule(8, is_full=False, max_parts=4)}, has_stream_k=False, is_dense=False,
             is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)),
@@ -291,6 +292,5 @@ def cluster_grid_sms(arch: GpuSpec, cluster_ctas: int) -> int:
 
 
 _FREE_CLUSTER = 2
-_LARGE_CLUSTER_FRAC = (
-    120.5 / 132
-)  # cuBLAS's persistent grids on an H200: 132 CTAs in clusters of 2, 120 in those of 4 and 8
+# cuBLAS's persistent grids on an H200: 132 CTAs in clusters of 2, 120 in those of 4 and 8
+_LARGE_CLUSTER_FRAC = 120.5 / 132
