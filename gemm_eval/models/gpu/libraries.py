@@ -258,8 +258,8 @@ _OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
 LIBRARIES: dict[str, Library] = {
     library.name: library
     for library in (
-        # All 1,690 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once) do, 93% of
-        # them into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt).
+        # All 1,690 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once) do, 93%
+        # into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt).
         Library(
             "cublas", {"sm90_wgmma": SplitRule(21, is_full=True)}, has_stream_k=False, is_dense=True,
             is_weight_only=False,
