@@ -1,0 +1,158 @@
+"""Weights of AWQ and GPTQ checkpoints, with 4 bits, for the W4A16 kernels.
+
+Formats, as AutoAWQ (version "gemm") and AutoGPTQ / GPTQModel write them, 8 integers to an int32, lowest bits first:
+
+* AWQ: `qweight` [K, N / 8] and `qzeros` [G, N / 8] along N, nibble i of a word being its column 0, 2, 4, 6, 1, 3, 5, 7.
+* GPTQ: `qweight` [K / 8, N] along K and `qzeros` [G, N / 8] along N, in order. Version 1 (checkpoint_format "gptq")
+  stores z - 1, version 2 ("gptq_v2") stores z: https://github.com/AutoGPTQ/AutoGPTQ/pull/640.
+
+Both: `scales` [G, N], G = ceil(K / group_size), and W = scale * (integer - z). numpy and CuPy arrays are taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError
+from gemm_eval.kernels._family import WeightMode, ceil_div
+from gemm_eval.kernels._layout import GROUP_SIZES, MIDDLE, Array, as_array, module_of
+from gemm_eval.kernels.weights import PackedW4, pack_w4
+
+__all__ = ["from_awq", "from_gptq"]
+
+_PER_WORD = 8
+_AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
+_IN_ORDER = tuple(range(_PER_WORD))
+_WHOLE_K = (None, -1)
+
+
+def from_awq(
+    qweight: Any, qzeros: Any, scales: Any, group_size: int | None = 128, *, activation: DType | str = "fp16"
+) -> PackedW4:
+    """Pack a linear layer of an AWQ checkpoint.
+
+    Zero points that are all 8 are dropped, as the modes without them have the same weights.
+
+    Args:
+        qweight: int32 [K, N / 8].
+        qzeros: int32 [G, N / 8].
+        scales: floats [G, N], rounded to the type `activation`.
+        group_size: 32, 64, 128; None or -1: one group for all K.
+        activation: "fp16" or "bf16", in which the layer shall run.
+
+    Raises:
+        InvalidOptionError: `group_size`.
+        InvalidProblemError: tensors of other types or shapes, or of sizes that no kernel takes.
+    """
+    integers = _unpack(qweight, "qweight", _AWQ_COLUMNS, axis=1)
+    return _pack(integers, _unpack(qzeros, "qzeros", _AWQ_COLUMNS, axis=1), scales, group_size, activation)
+
+
+def from_gptq(
+    qweight: Any,
+    qzeros: Any,
+    scales: Any,
+    g_idx: Any = None,
+    group_size: int | None = 128,
+    *,
+    version: int = 1,
+    sym: bool | None = None,
+    activation: DType | str = "fp16",
+) -> PackedW4:
+    """Pack a linear layer of a GPTQ checkpoint.
+
+    Zero points that are all 8 are dropped, as the modes without them have the same weights.
+
+    Args:
+        qweight: int32 [K / 8, N].
+        qzeros: int32 [G, N / 8].
+        scales: floats [G, N], rounded to the type `activation`.
+        g_idx: integers [K], the group of each k; None: k // group_size. Other groups (act-order) are refused.
+        group_size: 32, 64, 128; None or -1: one group for all K.
+        version: 1 or 2, of the format. Checkpoints exist that say 1 and store what 2 does: `sym` finds those.
+        sym: what the checkpoint's config says. True: all zero points have to be 8; None: not known.
+        activation: "fp16" or "bf16", in which the layer shall run.
+
+    Raises:
+        InvalidOptionError: `group_size` or `version`.
+        InvalidProblemError: tensors of other types or shapes, of sizes that no kernel takes, groups out of order, or
+            zero points that are not 8 although `sym`, or not known.
+    """
+    if version not in (1, 2):
+        raise InvalidOptionError(f"version must be 1 or 2, got {version!r}")
+    integers = _unpack(qweight, "qweight", _IN_ORDER, axis=0)
+    zeros = _unpack(qzeros, "qzeros", _IN_ORDER, axis=1)
+    if version == 1:
+        if bool((zeros == 15).any()):
+            # No quantizer makes z = 16. Subtracting 1 from z = 0 gives this, and in some writers spoils other nibbles.
+            raise InvalidProblemError(
+                "qzeros of version 1 must be 0..14 (z = 1..15), got 15: readers disagree whether that is z = 16 or a 0 "
+                "that wrapped around; if the checkpoint is of version 2 say so, else save it as gptq_v2"
+            )
+        zeros = zeros + 1
+    if sym and not bool((zeros == MIDDLE).all()):
+        raise InvalidProblemError(
+            f"zero points must all be 8 where sym is True, got {int(zeros.min())}..{int(zeros.max())} "
+            f"by version {version}; try version {3 - version}"
+        )
+    if g_idx is not None:
+        _check_order(as_array(g_idx, "g_idx"), len(integers), _group_of(group_size) or len(integers))
+    return _pack(integers, zeros, scales, group_size, activation)
+
+
+def _unpack(words: Any, what: str, order: tuple[int, ...], axis: int) -> Array:
+    """Nibble i of each word to place `order[i]` of 8 along `axis`; uint8."""
+    words = as_array(words, what)
+    xp = module_of(words)
+    if words.ndim != 2 or words.dtype not in (xp.int32, xp.uint32):
+        raise InvalidProblemError(f"{what} must be an int32 matrix, got {words.dtype} {list(words.shape)}")
+    words = words.view(xp.uint32)
+    num_rows, num_columns = words.shape
+    result = xp.empty((num_rows, num_columns, _PER_WORD), dtype=xp.uint8)
+    for i, place in enumerate(order):
+        result[:, :, place] = (words >> (4 * i)) & 15
+    if axis == 1:
+        return result.reshape(num_rows, num_columns * _PER_WORD)
+    return xp.ascontiguousarray(result.transpose(0, 2, 1)).reshape(num_rows * _PER_WORD, num_columns)
+
+
+def _group_of(group_size: int | None) -> int | None:
+    if group_size in _WHOLE_K:
+        return None
+    if group_size not in GROUP_SIZES:
+        sizes = ", ".join(map(str, GROUP_SIZES))
+        raise InvalidOptionError(f"group_size must be one of {sizes}, or None or -1 for all K, got {group_size!r}")
+    return group_size
+
+
+def _check_order(g_idx: Array, K: int, group_size: int) -> None:
+    in_order = module_of(g_idx).arange(K) // group_size
+    if g_idx.shape != in_order.shape:
+        raise InvalidProblemError(f"g_idx must be of shape [{K}], got {list(g_idx.shape)}")
+    if bool((g_idx != in_order).any()):
+        raise InvalidProblemError(
+            f"g_idx must be k // {group_size}: kernels read the groups of K one after the other; "
+            "quantize without act-order (desc_act), or sort the rows by group and the activations alike"
+        )
+
+
+def _pack(integers: Array, zeros: Array, scales: Any, group_size: int | None, activation: DType | str) -> PackedW4:
+    K, N = integers.shape
+    group = _group_of(group_size)
+    shape = ceil_div(K, group or K), N
+    xp = module_of(integers)
+    scales = as_array(scales, "scales", xp)
+    for what, found in (("qzeros", zeros.shape), ("scales", scales.shape)):
+        if found != shape:
+            raise InvalidProblemError(
+                f"{what} must have {shape[0]} rows for {N} columns (K = {K}, group_size = {group_size}), "
+                f"got {found[0]} for {found[-1]}"
+            )
+    if bool((zeros == MIDDLE).all()):
+        mode = WeightMode.GROUP if group else WeightMode.COLUMN
+        return pack_w4(integers, group, mode, scales=scales, activation=activation)
+    if group is None:  # no mode has one zero point a column: give each group the same
+        group = GROUP_SIZES[-1]
+        scales, zeros = (xp.repeat(x, ceil_div(K, group), axis=0) for x in (scales, zeros))
+    return pack_w4(integers, group, WeightMode.GROUP_ZERO, scales=scales, zeros=zeros, activation=activation)

@@ -1,0 +1,161 @@
+// What all W4A16 kernels share. See KERNELS.md for the packed layout. A kernel is compiled for one variant:
+//   ACT_BF16  0: fp16 activations, 1: bf16        MODE  0: scale a column, 1: scale a group, 2: scale and zero a group
+//   GROUP     weights of a group along K (32, 64, 128; 0 in mode 0)
+// No headers: NVRTC finds everything here on any machine.
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef unsigned short u16;
+
+#define DEVICE __device__ __forceinline__
+
+typedef u16 act_t;  // bits of an activation
+#if ACT_BF16
+#define MMA_TYPE "bf16"
+#else
+#define MMA_TYPE "f16"
+#endif
+
+// ---- two-wide arithmetic on packed pairs -------------------------------------------------------------------------
+
+DEVICE u32 fma2(u32 a, u32 b, u32 c) {
+  u32 d;
+#if ACT_BF16
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+#else
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+#endif
+  return d;
+}
+
+DEVICE u32 mul2(u32 a, u32 b) {
+#if ACT_BF16
+  return fma2(a, b, 0x80008000u);  // -0: sm_80 has no mul.bf16x2
+#else
+  u32 d;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+#endif
+}
+
+DEVICE u32 add2(u32 a, u32 b) {
+#if ACT_BF16
+  return fma2(a, 0x3f803f80u, b);  // 1.0: sm_80 has no add.bf16x2
+#else
+  u32 d;
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+#endif
+}
+
+template <u32 mask, u32 magic>
+DEVICE u32 and_or(u32 q) {  // (q & mask) | magic, one LOP3
+  u32 d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(q), "n"(mask), "n"(magic));
+  return d;
+}
+
+DEVICE u32 pack2(float lo, float hi) {  // lo in the low half
+  u32 d;
+#if ACT_BF16
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+#else
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(hi), "f"(lo));
+#endif
+  return d;
+}
+
+DEVICE act_t to_act(float x) {
+  act_t d;
+#if ACT_BF16
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(d) : "f"(x));
+#else
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(d) : "f"(x));
+#endif
+  return d;
+}
+
+DEVICE float to_float(act_t x) {
+#if ACT_BF16
+  return __uint_as_float((u32)x << 16);
+#else
+  float d;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(x));
+  return d;
+#endif
+}
+
+// ---- dequantization ----------------------------------------------------------------------------------------------
+
+// Scales and zero points of the two columns of a lane, each twice in a register.
+struct GroupParams {
+  u32 s0, s1;  // columns g and g + 8
+  u32 b0, b1;  // what is added to 1024 + u and 64 + u (fp16), or 128 + u (bf16)
+};
+
+DEVICE u32 low_twice(u32 word) { return __byte_perm(word, word, 0x1010); }
+DEVICE u32 high_twice(u32 word) { return __byte_perm(word, word, 0x3232); }
+
+#if MODE == 2
+#define PARAM_BYTES 4  // of a column and group
+#else
+#define PARAM_BYTES 2
+#endif
+
+// `words` is the lane's place in the scales of a group: pair index 8 w + g, 4 bytes a pair (mode 2: 8).
+DEVICE GroupParams make_params(u32 scale_word, u32 zero_word) {
+  GroupParams p;
+  p.s0 = low_twice(scale_word);
+  p.s1 = high_twice(scale_word);
+#if MODE == 2
+  p.b0 = low_twice(zero_word);
+  p.b1 = high_twice(zero_word);
+#elif ACT_BF16
+  p.b0 = p.b1 = 0xc308c308u;  // -136
+#else
+  p.b0 = 0xe408e408u;  // -1032
+  p.b1 = 0xd480d480u;  // -72
+#endif
+  return p;
+}
+
+// One packed word to the operand registers of a k16 step: a[0], a[2] are column g, a[1], a[3] column g + 8;
+// a[0], a[1] are k, k+1 and a[2], a[3] k+8, k+9.
+DEVICE void dequantize(u32 q, const GroupParams& p, u32 (&a)[4]) {
+#if ACT_BF16
+  a[0] = add2(and_or<0x000f000fu, 0x43004300u>(q), p.b0);
+  a[1] = add2(and_or<0x000f000fu, 0x43004300u>(q >> 4), p.b1);
+  a[2] = add2(and_or<0x000f000fu, 0x43004300u>(q >> 8), p.b0);
+  a[3] = add2(and_or<0x000f000fu, 0x43004300u>(q >> 12), p.b1);
+#else
+  const u32 high = q >> 8, sixteenth = 0x2c002c00u;
+  a[0] = add2(and_or<0x000f000fu, 0x64006400u>(q), p.b0);
+  a[1] = fma2(and_or<0x00f000f0u, 0x64006400u>(q), sixteenth, p.b1);
+  a[2] = add2(and_or<0x000f000fu, 0x64006400u>(high), p.b0);
+  a[3] = fma2(and_or<0x00f000f0u, 0x64006400u>(high), sixteenth, p.b1);
+#endif
+#if MODE != 0
+  a[0] = mul2(a[0], p.s0);
+  a[1] = mul2(a[1], p.s1);
+  a[2] = mul2(a[2], p.s0);
+  a[3] = mul2(a[3], p.s1);
+#endif
+}
+
+// ---- memory ------------------------------------------------------------------------------------------------------
+
+DEVICE u32 smem_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+DEVICE uint4 load_shared_16(u32 address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+  return v;
+}
+
+// Weights are read once: past L1, first to leave L2 where the hint is heeded.
+DEVICE uint4 load_streaming_16(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}

@@ -1,0 +1,508 @@
+// Hopper W4A16: bulk copies into a ring, wgmma with the dequantized weights from registers.
+//
+// A CTA computes CTA_M tokens x 64 * ROW_BLOCKS columns. Warpgroup 0 copies; warpgroups 1 and 2 compute, either the two
+// halves of one tile (COOPERATIVE) or a tile each in turn (ping-pong). The weights are the 64-row operand of wgmma and
+// come packed in its register order, so a block of 64 columns x 64 k is one contiguous bulk copy of 2 KiB and one 16-byte
+// load a thread. The tokens are the columns of wgmma, in shared memory with 128-byte swizzle.
+//
+// Macros: CTA_M, MB (64-column blocks of a warpgroup), COOPERATIVE, STAGES, STEP_BLOCKS (64-k blocks of a stage: 1, 2),
+// CLUSTER_M, CLUSTER_N, EPILOGUE_TOKENS, CTAS_PER_SM. The prelude defines wgmma(acc, a, descriptor).
+
+struct alignas(64) TensorMap { u64 v[16]; };
+
+#define NUM_CONSUMERS 2
+#define ROW_BLOCKS (COOPERATIVE ? 2 * MB : MB)
+#define CLUSTER (CLUSTER_M * CLUSTER_N)
+#define UNIT_STEPS (2 / STEP_BLOCKS)  // stages of a unit of 128 k, in which K is cut
+#if MODE == 0
+#define STEP_GROUPS 0
+#elif GROUP >= 64 * STEP_BLOCKS
+#define STEP_GROUPS 1
+#else
+#define STEP_GROUPS (64 * STEP_BLOCKS / GROUP)
+#endif
+#define GROUP_BYTES (64 * PARAM_BYTES)
+#define TOKEN_BLOCK_BYTES (CTA_M * 128)
+#define TOKEN_STAGE_BYTES (STEP_BLOCKS * TOKEN_BLOCK_BYTES)
+#define WEIGHT_STAGE_BYTES (ROW_BLOCKS * STEP_BLOCKS * 2048)
+#define SCALE_STAGE_BYTES (ROW_BLOCKS * STEP_GROUPS * GROUP_BYTES)
+#define USES_TMA_STORE (CTA_M > 16)
+#define EPILOGUE_BYTES (USES_TMA_STORE ? NUM_CONSUMERS * EPILOGUE_TOKENS * 128 : 0)
+#define NUM_ACC (CTA_M / 2)
+#define TILE_FLOATS (ROW_BLOCKS * 64 * CTA_M)
+
+// ---- barriers and copies -----------------------------------------------------------------------------------------
+
+DEVICE void barrier_init(u32 bar, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+
+DEVICE void barrier_expect(u32 bar, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+
+// Without a branch: the compiler keeps wgmma asynchronous only in straight code.
+DEVICE void barrier_arrive_if(u32 bar, bool condition) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared::cta.b64 _, [%0];\n}"
+      ::"r"(bar), "r"((u32)condition) : "memory");
+}
+
+DEVICE void barrier_arrive_at_if(u32 bar, u32 rank, bool condition) {  // of another CTA of the cluster
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b32 remote;\nsetp.ne.u32 p, %2, 0;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
+      "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}"
+      ::"r"(bar), "r"(rank), "r"((u32)condition) : "memory");
+}
+
+DEVICE void barrier_wait(u32 bar, u32 parity) {
+#if CLUSTER > 1
+#define WAIT_SCOPE ".acquire.cluster"
+#else
+#define WAIT_SCOPE ""
+#endif
+  asm volatile(
+      "{\n.reg .pred done;\nretry:\n"
+      "mbarrier.try_wait.parity" WAIT_SCOPE ".shared::cta.b64 done, [%0], %1;\n"
+      "@done bra ready;\nbra retry;\nready:\n}" ::"r"(bar), "r"(parity) : "memory");
+}
+
+DEVICE void named_barrier(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+DEVICE void copy_bulk(u32 dst, const void* src, u32 bytes, u32 bar, u16 mask) {
+  if (mask)
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;"
+        ::"r"(dst), "l"(src), "r"(bytes), "r"(bar), "h"(mask) : "memory");
+  else
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(dst), "l"(src), "r"(bytes), "r"(bar) : "memory");
+}
+
+DEVICE void copy_tile(u32 dst, const TensorMap* map, u32 x, u32 y, u32 bar, u16 mask) {
+  if (mask)
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(dst), "l"(map), "r"(x), "r"(y), "r"(bar), "h"(mask) : "memory");
+  else
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+        ::"r"(dst), "l"(map), "r"(x), "r"(y), "r"(bar) : "memory");
+}
+
+DEVICE void store_tile(const TensorMap* map, u32 src, u32 x, u32 y) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+               ::"l"(map), "r"(x), "r"(y), "r"(src) : "memory");
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+DEVICE u32 cluster_rank() {
+  u32 r;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+  return r;
+}
+
+DEVICE void cluster_sync() {
+  asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}
+
+// Shared-memory operand of wgmma: K-major, 128-byte swizzle, 8 rows every 1,024 bytes.
+DEVICE u64 descriptor(u32 address) {
+  return (u64)((address & 0x3ffff) >> 4) | (1ull << 16) | ((u64)(1024 >> 4) << 32) | (1ull << 62);
+}
+
+// ---- work --------------------------------------------------------------------------------------------------------
+
+struct Problem {
+  u32 M, N;
+  u32 num_column_blocks, num_k_blocks, num_groups;
+  u32 tiles_m, tiles_n;  // of clusters
+  u32 num_units;         // of 128 k in K
+  u32 split;             // parts of K; 0: stream-K
+  u32 share, remainder;  // stream-K: units of all tiles over clusters
+  u32 swizzle;           // tiles along M before the raster steps along N
+};
+
+struct Work {
+  u32 tile, begin, end;  // units of K
+  u32 part, parts;
+};
+
+struct Scheduler {
+  u32 cluster, num_clusters;
+  u32 next, last;  // items; stream-K: units
+
+  // The first `remainder` clusters take one unit more than the others.
+  DEVICE static u32 first_unit(const Problem& p, u32 cluster) {
+    return cluster * p.share + min(cluster, p.remainder);
+  }
+
+  DEVICE static u32 owner(const Problem& p, u32 unit) {
+    const u32 larger = p.remainder * (p.share + 1);
+    return unit < larger ? unit / (p.share + 1) : p.remainder + (unit - larger) / p.share;
+  }
+
+  DEVICE Scheduler(const Problem& p) {
+    cluster = blockIdx.x / CLUSTER;
+    num_clusters = gridDim.x / CLUSTER;
+    if (p.split) {
+      next = cluster;
+      last = p.tiles_m * p.tiles_n * p.split;
+    } else {
+      next = first_unit(p, cluster);
+      last = first_unit(p, cluster + 1);
+    }
+  }
+
+  DEVICE bool take(const Problem& p, Work& w) {
+    if (next >= last) return false;
+    if (p.split) {
+      w.tile = next / p.split;
+      w.part = next - w.tile * p.split;
+      w.parts = p.split;
+      w.begin = w.part * p.num_units / p.split;
+      w.end = (w.part + 1) * p.num_units / p.split;
+      next += num_clusters;
+    } else {
+      w.tile = next / p.num_units;
+      const u32 start = w.tile * p.num_units;
+      w.begin = next - start;
+      w.end = min(p.num_units, w.begin + (last - next));
+      if (w.end - w.begin == p.num_units) {
+        w.part = 0, w.parts = 1;
+      } else {
+        const u32 first = owner(p, start);
+        w.part = cluster - first;
+        w.parts = owner(p, start + p.num_units - 1) - first + 1;
+      }
+      next += w.end - w.begin;
+    }
+    return true;
+  }
+
+  // Where a part's sums lie: two places for each cluster, as its range cuts two tiles at most.
+  DEVICE u32 slot(const Problem& p, const Work& w, u32 part) const {
+    if (p.split) return w.tile * p.split + part;
+    const u32 start = w.tile * p.num_units;
+    const u32 c = owner(p, start) + part;
+    return 2 * c + (first_unit(p, c) < start ? 1 : 0);
+  }
+};
+
+// CTA tile of a cluster's tile; may lie outside the problem.
+DEVICE void place(const Problem& p, u32 tile, u32 rank, u32& tile_m, u32& tile_n) {
+  const u32 per_group = p.swizzle * p.tiles_n;
+  const u32 group = tile / per_group, first = group * p.swizzle, rest = tile - group * per_group;
+  const u32 height = min(p.tiles_m - first, p.swizzle);
+  tile_m = (first + rest % height) * CLUSTER_M + rank % CLUSTER_M;
+  tile_n = rest / height * CLUSTER_N + rank / CLUSTER_M;
+}
+
+// ---- producer ----------------------------------------------------------------------------------------------------
+
+// Shared memory of a CTA, from a multiple of 1,024 bytes on.
+#define EPILOGUE_OFFSET (STAGES * TOKEN_STAGE_BYTES)
+#define WEIGHT_OFFSET (EPILOGUE_OFFSET + EPILOGUE_BYTES)
+#define SCALE_OFFSET (WEIGHT_OFFSET + STAGES * WEIGHT_STAGE_BYTES)
+#define FULL_OFFSET (SCALE_OFFSET + STAGES * SCALE_STAGE_BYTES)
+#define EMPTY_OFFSET (FULL_OFFSET + 8 * STAGES)
+#define TURN_OFFSET (EMPTY_OFFSET + 8 * STAGES)  // ping-pong: a warpgroup's turn at the ring
+#define FLAG_OFFSET (TURN_OFFSET + 8 * NUM_CONSUMERS)
+
+DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const unsigned char* qweight,
+                    const unsigned char* scales, u32 box_rows) {
+  const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
+  const u32 rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M;
+  u16 token_mask = 0, weight_mask = 0;  // CTAs with the same tokens, and with the same weights
+  if (CLUSTER_N > 1)
+    for (u32 n = 0; n < CLUSTER_N; n++) token_mask |= (u16)(1u << (n * CLUSTER_M + rank_m));
+  if (CLUSTER_M > 1)
+    for (u32 m = 0; m < CLUSTER_M; m++) weight_mask |= (u16)(1u << (rank_n * CLUSTER_M + m));
+  const u32 stage_bytes =
+      STEP_BLOCKS * CLUSTER_N * box_rows * 128 + WEIGHT_STAGE_BYTES + SCALE_STAGE_BYTES;
+  constexpr u32 slice_rows = CTA_M / CLUSTER_N, slice_bytes = STEP_BLOCKS * 2048 / CLUSTER_M;
+  const u32 step_groups_k = MODE == 0 ? 1 : GROUP;
+
+  Scheduler scheduler(p);
+  Work w;
+  u32 stage = 0, phase = 0;
+  while (scheduler.take(p, w)) {
+    u32 tile_m, tile_n;
+    place(p, w.tile, rank, tile_m, tile_n);
+    for (u32 step = w.begin * UNIT_STEPS; step < w.end * UNIT_STEPS; step++) {
+      const u32 block = step * STEP_BLOCKS, full = smem + FULL_OFFSET + 8 * stage;
+      barrier_wait(smem + EMPTY_OFFSET + 8 * stage, phase ^ 1);
+      barrier_expect(full, stage_bytes);
+#pragma unroll
+      for (u32 r = 0; r < ROW_BLOCKS; r++) {
+        const u64 row = min(tile_n * ROW_BLOCKS + r, p.num_column_blocks - 1);
+        copy_bulk(smem + WEIGHT_OFFSET + stage * WEIGHT_STAGE_BYTES + r * STEP_BLOCKS * 2048 + rank_m * slice_bytes,
+                  qweight + (row * p.num_k_blocks + block) * 2048 + rank_m * slice_bytes, slice_bytes, full, weight_mask);
+        if (MODE != 0)
+          copy_bulk(smem + SCALE_OFFSET + stage * SCALE_STAGE_BYTES + r * STEP_GROUPS * GROUP_BYTES,
+                    scales + (row * p.num_groups + block * 64 / step_groups_k) * GROUP_BYTES,
+                    STEP_GROUPS * GROUP_BYTES, full, 0);
+      }
+#pragma unroll
+      for (u32 b = 0; b < STEP_BLOCKS; b++)
+        copy_tile(smem + stage * TOKEN_STAGE_BYTES + b * TOKEN_BLOCK_BYTES + rank_n * slice_rows * 128, map_a,
+                  (block + b) * 64, tile_m * CTA_M + rank_n * slice_rows, full, token_mask);
+      if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+  }
+}
+
+// ---- consumer ----------------------------------------------------------------------------------------------------
+
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int pending>
+DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+
+// A warp has read a stage: tells all CTAs that copy into it.
+DEVICE void release_if(u32 smem, u32 stage, u32 rank, bool condition) {
+  const u32 bar = smem + EMPTY_OFFSET + 8 * stage;
+  condition &= threadIdx.x % 32 == 0;
+  if (CLUSTER == 1) {
+    barrier_arrive_if(bar, condition);
+  } else {
+    const u32 rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M;
+#pragma unroll
+    for (u32 m = 0; m < CLUSTER_M; m++) barrier_arrive_at_if(bar, rank_n * CLUSTER_M + m, condition);
+#pragma unroll
+    for (u32 n = 0; n < CLUSTER_N; n++) barrier_arrive_at_if(bar, n * CLUSTER_M + rank_m, condition && n != rank_n);
+  }
+}
+
+// Operand registers of 64 columns x 64 k.
+DEVICE void load_block(u32 weights, u32 scales, u32 (&a)[4][4]) {
+  const uint4 q = load_shared_16(weights);
+  const u32 words[4] = {q.x, q.y, q.z, q.w};
+  GroupParams params;
+  if (MODE == 0) params = make_params(0, 0);
+#pragma unroll
+  for (u32 j = 0; j < 4; j++) {
+    if (MODE != 0 && (j == 0 || (GROUP == 32 && j == 2))) {
+      const u32 address = scales + (GROUP == 32 ? j / 2 : 0) * GROUP_BYTES;
+      u32 s, z = 0;
+      if (MODE == 2)
+        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(s), "=r"(z) : "r"(address));
+      else
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(s) : "r"(address));
+      params = make_params(s, z);
+    }
+    dequantize(words[j], params, a[j]);
+  }
+}
+
+DEVICE void write_direct(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 first_token, u32 column,
+                         const float (&scale)[2], const float (&shift)[2]) {
+  const u32 lane = threadIdx.x % 32;
+#pragma unroll
+  for (u32 i = 0; i < NUM_ACC; i++) {
+    const u32 token = first_token + i / 4 * 8 + lane % 4 * 2 + i % 2, h = i % 4 / 2, n = column + 8 * h;
+    if (token < p.M && n < p.N) c[(u64)token * p.N + n] = to_act(acc[i] * scale[h] + shift[h]);
+  }
+}
+
+DEVICE void write_through_smem(float (&acc)[NUM_ACC], const TensorMap* map_c, u32 buffer, u32 first_token,
+                               u32 first_column, const float (&scale)[2], const float (&shift)[2]) {
+  const u32 thread = threadIdx.x % 128, lane = threadIdx.x % 32, warp = thread / 32, id = threadIdx.x / 128;
+  // lanes 8 i .. 8 i + 7 give the rows of matrix i: tokens of j (i < 2) or j + 1, columns 8 (i % 2) of the warp's 16
+  const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ (lane % 8);
+  const u32 address = buffer + row * 128 + chunk * 16;
+#pragma unroll
+  for (u32 t = 0; t < CTA_M; t += EPILOGUE_TOKENS) {
+    if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+    named_barrier(id, 128);
+#pragma unroll
+    for (u32 j = t / 8; j < (t + EPILOGUE_TOKENS) / 8; j += 2) {
+      u32 r[4];
+#pragma unroll
+      for (u32 i = 0; i < 4; i++) {
+        const u32 at = 4 * (j + i / 2) + 2 * (i % 2), h = i % 2;
+        r[i] = pack2(acc[at] * scale[h] + shift[h], acc[at + 1] * scale[h] + shift[h]);
+      }
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                   ::"r"(address + (j - t / 8) * 1024), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    named_barrier(id, 128);
+    if (thread == 0) store_tile(map_c, buffer, first_column, first_token + t);
+  }
+}
+
+// Adds the parts of a tile in the order of k. Returns whether this warpgroup came last and holds the sums.
+DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Work& w, float (&acc)[MB][NUM_ACC],
+                         float* workspace, u32* counters, u32 rank, u32 half, u32 flag) {
+  const u32 thread = threadIdx.x % 128, id = threadIdx.x / 128;
+  const u32 offset = half * MB * 64 * CTA_M + thread * 4;
+  float* mine = workspace + ((u64)scheduler.slot(p, w, w.part) * CLUSTER + rank) * TILE_FLOATS + offset;
+#pragma unroll
+  for (u32 b = 0; b < MB; b++)
+#pragma unroll
+    for (u32 i = 0; i < NUM_ACC; i += 4)
+      *(float4*)(mine + (b * NUM_ACC + i) * 128) = make_float4(acc[b][i], acc[b][i + 1], acc[b][i + 2], acc[b][i + 3]);
+  __threadfence();
+  named_barrier(id, 128);
+  u32* counter = counters + ((u64)w.tile * CLUSTER + rank) * NUM_CONSUMERS + half;
+  if (thread == 0) {
+    const u32 is_last = atomicAdd(counter, 1u) == w.parts - 1;
+    if (is_last) *counter = 0;
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag + 4 * id), "r"(is_last) : "memory");
+  }
+  named_barrier(id, 128);
+  u32 is_last;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(is_last) : "r"(flag + 4 * id) : "memory");
+  if (!is_last) return false;
+  __threadfence();
+#pragma unroll
+  for (u32 b = 0; b < MB; b++)
+#pragma unroll
+    for (u32 i = 0; i < NUM_ACC; i++) acc[b][i] = 0.f;
+#pragma unroll 1
+  for (u32 part = 0; part < w.parts; part++) {
+    const float* from = workspace + ((u64)scheduler.slot(p, w, part) * CLUSTER + rank) * TILE_FLOATS + offset;
+#pragma unroll
+    for (u32 b = 0; b < MB; b++)
+#pragma unroll
+      for (u32 i = 0; i < NUM_ACC; i += 4) {
+        const float4 v = __ldcg((const float4*)(from + (b * NUM_ACC + i) * 128));
+        acc[b][i] += v.x;
+        acc[b][i + 1] += v.y;
+        acc[b][i + 2] += v.z;
+        acc[b][i + 3] += v.w;
+      }
+  }
+  return true;
+}
+
+DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
+                    const act_t* column_scales, const act_t* bias, act_t* c, float* workspace, u32* counters,
+                    float alpha) {
+  const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
+  const u32 consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
+  const u32 half = COOPERATIVE ? consumer : 0;  // which blocks of the tile
+  const u32 weights = smem + WEIGHT_OFFSET + half * MB * STEP_BLOCKS * 2048 + thread * 16;
+  const u32 scales = smem + SCALE_OFFSET + half * MB * STEP_GROUPS * GROUP_BYTES + (8 * warp + lane / 4) * 2 * PARAM_BYTES;
+  float acc[MB][NUM_ACC];
+  u32 a[2][4][4];
+
+  Scheduler scheduler(p);
+  Work w;
+  u32 count = 0;  // stages taken from the ring, by both warpgroups in ping-pong
+  for (u32 item = 0; scheduler.take(p, w); item++) {
+    const u32 steps = (w.end - w.begin) * UNIT_STEPS;
+    if (!COOPERATIVE && item % 2 != consumer) {
+      count += steps;
+      continue;
+    }
+    // A barrier tells two phases apart, no more: not before the other warpgroup has met all its stages.
+    if (!COOPERATIVE && item) barrier_wait(smem + TURN_OFFSET + 8 * consumer, (item - 1) / 2 & 1);
+    u32 stage = count % STAGES, phase = count / STAGES & 1, previous = 0;
+    count += steps;
+#pragma unroll
+    for (u32 b = 0; b < MB; b++)
+#pragma unroll
+      for (u32 i = 0; i < NUM_ACC; i++) acc[b][i] = 0.f;
+
+    for (u32 unit = w.begin; unit < w.end; unit++) {
+#pragma unroll
+      for (u32 k = 0; k < 2; k++) {  // blocks of 64 k
+        const u32 in_stage = k % STEP_BLOCKS;
+        if (in_stage == 0) barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+        if (!COOPERATIVE && k == 2 - STEP_BLOCKS)
+          barrier_arrive_if(smem + TURN_OFFSET + 8 * (1 - consumer), unit == w.end - 1 && lane == 0);
+        const u32 group = MODE == 0 ? 0 : in_stage * 64 / GROUP;
+        const u64 tokens = descriptor(smem + stage * TOKEN_STAGE_BYTES + in_stage * TOKEN_BLOCK_BYTES);
+#pragma unroll
+        for (u32 b = 0; b < MB; b++) {
+          constexpr u32 odd_even = 2;
+          u32(&operand)[4][4] = a[(k * MB + b) % odd_even];
+          load_block(weights + stage * WEIGHT_STAGE_BYTES + (b * STEP_BLOCKS + in_stage) * 2048,
+                     scales + stage * SCALE_STAGE_BYTES + (b * STEP_GROUPS + group) * GROUP_BYTES, operand);
+          wgmma_fence();
+#pragma unroll
+          for (u32 j = 0; j < 4; j++) wgmma(acc[b], operand[j], tokens + 2 * j);
+          wgmma_commit();
+          wgmma_wait<1>();  // all but what was just issued: the other operand registers are free
+          if (b == 0 && in_stage == 0) release_if(smem, previous, rank, k > 0 || unit > w.begin);
+        }
+        if (in_stage == STEP_BLOCKS - 1) {
+          previous = stage;
+          if (++stage == STAGES) stage = 0, phase ^= 1;
+        }
+      }
+    }
+    wgmma_wait<0>();
+    release_if(smem, previous, rank, true);
+
+    if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half, smem + FLAG_OFFSET)) continue;
+    u32 tile_m, tile_n;
+    place(p, w.tile, rank, tile_m, tile_n);
+#pragma unroll
+    for (u32 b = 0; b < MB; b++) {
+      const u32 block = tile_n * ROW_BLOCKS + half * MB + b, column = block * 64 + warp * 16 + lane / 4;
+      float scale[2], shift[2];
+#pragma unroll
+      for (u32 h = 0; h < 2; h++) {
+        const u32 n = column + 8 * h;
+        scale[h] = MODE == 0 && n < p.N ? alpha * to_float(column_scales[n]) : alpha;
+        shift[h] = bias && n < p.N ? to_float(bias[n]) : 0.f;
+      }
+      if (USES_TMA_STORE)
+        write_through_smem(acc[b], map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128, tile_m * CTA_M, block * 64,
+                           scale, shift);
+      else
+        write_direct(p, acc[b], c, tile_m * CTA_M, column, scale, shift);
+    }
+  }
+  if (USES_TMA_STORE && thread == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
+#if CLUSTER > 1
+#define CLUSTER_ATTRIBUTE __cluster_dims__(CLUSTER, 1, 1)
+#else
+#define CLUSTER_ATTRIBUTE
+#endif
+
+extern "C" __global__ void CLUSTER_ATTRIBUTE __launch_bounds__(128 * (1 + NUM_CONSUMERS), CTAS_PER_SM)
+w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_c,
+           const unsigned char* __restrict__ qweight, const unsigned char* __restrict__ scales,
+           const act_t* __restrict__ bias, act_t* __restrict__ c, float* workspace, u32* counters, float alpha, u32 M,
+           u32 N, u32 num_column_blocks, u32 num_k_blocks, u32 num_groups, u32 tiles_m, u32 tiles_n, u32 split,
+           u32 share, u32 remainder, u32 swizzle, u32 box_rows) {
+  extern __shared__ unsigned char raw[];
+  const u32 smem = (smem_address(raw) + 1023) & ~1023u;
+  const Problem p = {M, N, num_column_blocks, num_k_blocks, num_groups, tiles_m, tiles_n, num_k_blocks / 2, split,
+                     share, remainder, swizzle};
+
+  if (threadIdx.x == 0) {
+    for (u32 s = 0; s < STAGES; s++) {
+      barrier_init(smem + FULL_OFFSET + 8 * s, 1);
+      barrier_init(smem + EMPTY_OFFSET + 8 * s, 4 * (COOPERATIVE ? NUM_CONSUMERS : 1) * (CLUSTER_M + CLUSTER_N - 1));
+    }
+    for (u32 w = 0; w < NUM_CONSUMERS; w++) barrier_init(smem + TURN_OFFSET + 8 * w, 4);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map_a) : "memory");
+    if (USES_TMA_STORE) asm volatile("prefetch.tensormap [%0];" ::"l"(&map_c) : "memory");
+  }
+  if (CLUSTER > 1) cluster_sync();
+  else __syncthreads();
+
+  if (threadIdx.x < 128) {
+#if CTAS_PER_SM == 1
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+#endif
+    if (threadIdx.x == 0) produce(p, smem, &map_a, qweight, scales, box_rows);
+  } else {
+#if CTAS_PER_SM == 1
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+#endif
+    consume(p, smem, &map_c, (const act_t*)scales, bias, c, workspace, counters, alpha);
+  }
+  __syncwarp();
+  if (CLUSTER > 1) cluster_sync();  // no CTA leaves while others copy into it or signal to it
+}

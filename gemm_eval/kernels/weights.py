@@ -1,0 +1,297 @@
+"""Weights of the W4A16 kernels: 4-bit quantization, the packed layout of KERNELS.md, and the way back.
+
+All functions take numpy arrays (CPU) and CuPy arrays or other tensors on a GPU, and answer where their input lies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy
+
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidProblemError
+from gemm_eval.kernels import _layout
+from gemm_eval.kernels._device import import_cupy
+from gemm_eval.kernels._family import WeightMode, ceil_div
+from gemm_eval.kernels._layout import BLOCK_COLUMNS, BLOCK_K, GROUP_SIZES, MIDDLE, PADDED_K, Array, as_array, module_of
+
+__all__ = ["GROUP_SIZES", "PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"]
+
+_LARGEST = {DType.FP16: 65504.0, DType.BF16: 255 * 2.0**120}
+_LARGEST_INTEGER = {WeightMode.COLUMN: 8, WeightMode.GROUP: 8, WeightMode.GROUP_ZERO: 16}
+"""What scale is multiplied with at most; powers of 2, so that the limit of a scale is itself a value of its type."""
+
+_CHUNK_ELEMS = 1 << 22
+"""Weights that are quantized at once: fp32 copies of a whole matrix would take 4 times its packed size and more."""
+
+
+class QuantizedW4(NamedTuple):
+    """Weights in 4 bits: W[k, n] = scales[k // group_size, n] * (integers[k, n] - zeros[k // group_size, n]).
+
+    Attributes:
+        integers: uint8 [K, N], 0..15.
+        scales: float32 [G, N], G = ceil(K / group_size) or 1, each a value that the type of the activations holds.
+        zeros: uint8 [G, N], 0..15; None: all are 8.
+    """
+
+    integers: Array
+    scales: Array
+    zeros: Array | None
+
+
+@dataclass(frozen=True, eq=False)
+class PackedW4:
+    """Weights as every W4A16 kernel reads them; see KERNELS.md for the order within the arrays.
+
+    Attributes:
+        qweight: uint32 [NB, KB, 4, 32, 4].
+        scales: [64 NB], [NB, GB, 64] or [NB, GB, 32, 4] by mode; float16, or the bits of a bf16 in a uint16.
+        N, K: columns and rows of the weights, without padding.
+        mode: what is stored beside the 4 bits.
+        group_size: weights along K that share a scale; 0 in mode COLUMN.
+        activation: DType.FP16 or DType.BF16.
+
+    Raises:
+        InvalidOptionError: the mode, or a group size that it does not have.
+        InvalidProblemError: sizes, types or shapes that do not belong together.
+    """
+
+    qweight: Array
+    scales: Array
+    N: int
+    K: int
+    mode: WeightMode
+    group_size: int
+    activation: DType
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mode", _layout.parse_mode(self.mode))
+        object.__setattr__(self, "activation", _layout.parse_activation(self.activation))
+        object.__setattr__(self, "group_size", _layout.parse_group_size(self.group_size, self.mode))
+        _layout.check_sizes(self.K, self.N)
+        scale_type = "float16" if self.activation is DType.FP16 else "uint16"
+        shape = _layout.scales_shape(self.mode, self.num_column_blocks, self.num_groups)
+        _layout.check_array("qweight", self.qweight, "uint32", (self.num_column_blocks, self.num_k_blocks, 4, 32, 4))
+        _layout.check_array("scales", self.scales, scale_type, shape)
+        if module_of(self.qweight) is not module_of(self.scales):
+            raise InvalidProblemError("qweight and scales must lie both on the CPU or both on a GPU")
+
+    @property
+    def num_column_blocks(self) -> int:
+        """NB: blocks of 64 columns."""
+        return ceil_div(self.N, BLOCK_COLUMNS)
+
+    @property
+    def num_k_blocks(self) -> int:
+        """KB: blocks of 64 along K; even."""
+        return _layout.k_blocks(self.K)
+
+    @property
+    def num_groups(self) -> int:
+        """GB: groups of a column, with those of the padding; 1 in mode COLUMN."""
+        return self.num_k_blocks * BLOCK_K // self.group_size if self.group_size else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of both arrays, in bytes."""
+        return int(self.qweight.nbytes) + int(self.scales.nbytes)
+
+    def to_gpu(self) -> PackedW4:
+        """The same weights on CuPy's current device.
+
+        Raises:
+            GemmEvalError: there is no CuPy, or no GPU.
+        """
+        cupy = import_cupy()
+        return replace(self, qweight=cupy.asarray(self.qweight), scales=cupy.asarray(self.scales))
+
+    def to_cpu(self) -> PackedW4:
+        """The same weights in numpy arrays."""
+        qweight, scales = (as_array(x, "weights", numpy) for x in (self.qweight, self.scales))
+        return replace(self, qweight=qweight, scales=scales)
+
+
+def quantize_w4(
+    weights: Any, group_size: int | None = None, mode: WeightMode | str = "group", activation: DType | str = "fp16"
+) -> QuantizedW4:
+    """Round float weights [K, N] to 4 bits, such that no weight moves by more than half a scale.
+
+    The scale is fixed first, rounded away from zero to the type of the activations, and the integers follow from it.
+    Modes COLUMN and GROUP: the weight that is furthest from zero becomes -8 (so a scale is negative where that weight
+    is positive), unless the furthest on the other side would then pass 7.5. Mode GROUP_ZERO: 0..15 spans all weights
+    and 0. |W - scale * (integer - zero)| <= |scale| / 2 up to fp32 rounding; a group of zeros gets the scale 0. Weights
+    of more than 32 bits are rounded to fp32.
+
+    Args:
+        weights: floats [K, N].
+        group_size: 32, 64 or 128 weights along K share a scale; None: 128, or all K in mode COLUMN.
+        mode: "column", "group" or "group_zero".
+        activation: "fp16" or "bf16", the type of the scales.
+
+    Raises:
+        InvalidOptionError: `mode` or `group_size`.
+        InvalidProblemError: weights that are no matrix of finite floats, or whose scales the type cannot hold.
+    """
+    mode, activation = _layout.parse_mode(mode), _layout.parse_activation(activation)
+    group_size = _layout.parse_group_size(group_size, mode)
+    weights = as_array(weights, "weights")
+    xp = module_of(weights)
+    if weights.ndim != 2 or weights.dtype.kind != "f" or not weights.size:
+        raise InvalidProblemError(f"weights must be floats [K, N], got {weights.dtype} {weights.shape}")
+    group = group_size or len(weights)
+    low, high = (xp.concatenate([f(part, axis=1) for part in _in_groups(weights, group)]) for f in (xp.min, xp.max))
+    if not bool(xp.isfinite(low).all() and xp.isfinite(high).all()):
+        raise InvalidProblemError("weights must be finite, got inf or NaN")
+    low, high = xp.minimum(low.astype(xp.float64), 0), xp.maximum(high.astype(xp.float64), 0)
+    if mode is WeightMode.GROUP_ZERO:
+        magnitude, sign = (high - low) / 15, 1.0
+    else:
+        magnitude = xp.maximum(xp.maximum(high, -low) / 8, xp.minimum(high, -low) / 7.5)
+        sign = xp.where(high > -low, -1.0, 1.0)
+    scales = _layout.rounded_up(_checked_scales(magnitude, mode, activation), activation)
+    scales = (scales * sign).astype(xp.float32)
+    divisors = xp.where(scales == 0, xp.float32(1), scales)
+    zeros = xp.rint(-low / divisors).astype(xp.uint8) if mode is WeightMode.GROUP_ZERO else None
+    middles = xp.full_like(scales, MIDDLE) if zeros is None else zeros.astype(xp.float32)
+    return QuantizedW4(_rounded_integers(weights, divisors, middles, group), scales, zeros)
+
+
+def pack_w4(
+    weights: Any,
+    group_size: int | None = None,
+    mode: WeightMode | str = "group",
+    *,
+    scales: Any = None,
+    zeros: Any = None,
+    activation: DType | str = "fp16",
+    xp: ModuleType | None = None,
+) -> PackedW4:
+    """Pack weights for the kernels; float weights are quantized first.
+
+    Args:
+        weights: [K, N], floats; or, with `scales`, integers 0..15. Where there are no zero points, integers of a signed
+            type are -8..7. K and N are multiples of 8; a last group may be shorter than the others.
+        group_size: 32, 64 or 128; None: 128, or all K in mode COLUMN.
+        mode: "column", "group" or "group_zero".
+        scales: floats [ceil(K / group_size), N], or [1, N] or [N] in mode COLUMN; rounded to the type `activation`.
+        zeros: integers 0..15 of the same shape; in mode GROUP_ZERO, with `scales`.
+        activation: "fp16" or "bf16".
+        xp: numpy or cupy, where to pack; None: where `weights` lie.
+
+    Raises:
+        InvalidOptionError: `mode` or `group_size`.
+        InvalidProblemError: arrays of other shapes, types or values than above.
+    """
+    mode, activation = _layout.parse_mode(mode), _layout.parse_activation(activation)
+    group_size = _layout.parse_group_size(group_size, mode)
+    weights = as_array(weights, "weights", xp)
+    if weights.ndim != 2:
+        raise InvalidProblemError(f"weights must be a matrix [K, N], got shape {weights.shape}")
+    K, N = weights.shape
+    _layout.check_sizes(K, N)
+    if scales is None:
+        if zeros is not None:
+            raise InvalidProblemError("zeros must come with scales: quantizing finds both")
+        quantized = quantize_w4(weights, group_size, mode, activation)
+    else:
+        quantized = _given(weights, scales, zeros, group_size, mode, activation)
+    integers, scales, zeros = quantized
+    shape = ceil_div(K, PADDED_K) * PADDED_K, ceil_div(N, BLOCK_COLUMNS) * BLOCK_COLUMNS
+    groups = (shape[0] // group_size if group_size else 1), shape[1]
+    integers = _layout.padded(integers, shape, MIDDLE)
+    if zeros is not None:
+        integers[K : len(scales) * group_size, :N] = zeros[-1]  # the rest of the last group has its scale: u = z
+        zeros = _layout.padded(zeros, groups, MIDDLE)
+    stored = _layout.pack_scales(_layout.padded(scales, groups, 0), zeros, mode, activation)
+    return PackedW4(_layout.pack_words(integers), stored, N, K, mode, group_size, activation)
+
+
+def unpack_w4(packed: PackedW4) -> QuantizedW4:
+    """What was packed, exactly, without padding."""
+    N, K = packed.N, packed.K
+    num_groups = ceil_div(K, packed.group_size or K)
+    scales, zeros = _layout.unpack_scales(packed.scales, packed.mode, packed.activation)
+    zeros = None if zeros is None else zeros[:num_groups, :N]
+    return QuantizedW4(_layout.unpack_words(packed.qweight)[:K, :N], scales[:num_groups, :N], zeros)
+
+
+def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
+    """The weights [K, N] that are meant, s * (u - z), computed in `dtype`: in float64, not rounded."""
+    integers, scales, zeros = unpack_w4(packed)
+    xp = module_of(integers)
+    group = packed.group_size or packed.K
+    spread = [None if x is None else xp.repeat(x.astype(dtype), group, axis=0)[: packed.K] for x in (scales, zeros)]
+    return spread[0] * (integers.astype(dtype) - (MIDDLE if spread[1] is None else spread[1]))
+
+
+def _given(
+    weights: Array, scales: Any, zeros: Any, group_size: int, mode: WeightMode, activation: DType
+) -> QuantizedW4:
+    """Integers that somebody else quantized, checked."""
+    xp = module_of(weights)
+    shape = ceil_div(weights.shape[0], group_size or weights.shape[0]), weights.shape[1]
+    if (zeros is None) is (mode is WeightMode.GROUP_ZERO):
+        raise InvalidProblemError("zeros must be given in mode group_zero with scales, and in no other mode")
+    scales = as_array(scales, "scales", xp)
+    scales = scales.reshape(1, -1) if mode is WeightMode.COLUMN and scales.ndim == 1 else scales
+    if scales.shape != shape or scales.dtype.kind != "f":
+        raise InvalidProblemError(f"scales must be floats {list(shape)}, got {scales.dtype} {list(scales.shape)}")
+    if zeros is not None:
+        zeros = _nibbles(as_array(zeros, "zeros", xp), "zeros")
+        if zeros.shape != shape:
+            raise InvalidProblemError(f"zeros must be of shape {list(shape)}, got {list(zeros.shape)}")
+    rounded = _layout.encode(_checked_scales(scales, mode, activation), activation)
+    is_signed = weights.dtype.kind == "i" and zeros is None
+    return QuantizedW4(_nibbles(weights, "integers", is_signed), _layout.decode(rounded, activation), zeros)
+
+
+def _nibbles(values: Array, what: str, is_signed: bool = False) -> Array:
+    """0..15 in uint8, from -8..7 if `is_signed`."""
+    low = -MIDDLE if is_signed else 0
+    if values.dtype.kind not in "iu":
+        raise InvalidProblemError(f"{what} must be of an integer type, got {values.dtype}")
+    if not (low <= int(values.min()) and int(values.max()) <= low + 15):
+        kind = "signed" if is_signed else "stored"
+        raise InvalidProblemError(
+            f"{what} ({kind}, {values.dtype}) must be {low}..{low + 15}, got {int(values.min())}..{int(values.max())}"
+            + ("; give integers 0..15 in an unsigned type" if is_signed else "")
+        )
+    return (values + MIDDLE if is_signed else values).astype(module_of(values).uint8)
+
+
+def _checked_scales(scales: Array, mode: WeightMode, activation: DType) -> Array:
+    """Scales of which every product with an integer is finite, in float64."""
+    limit = _LARGEST[activation] / _LARGEST_INTEGER[mode]
+    scales = scales.astype(numpy.float64)
+    if not bool((abs(scales) <= limit).all()):
+        raise InvalidProblemError(
+            f"scales must be finite and at most {limit:g} for {activation} weights in mode {mode.name.lower()}: "
+            f"scale x {_LARGEST_INTEGER[mode]} has to fit; got {float(abs(scales).max()):g} (scale the weights down)"
+        )
+    return scales
+
+
+def _in_groups(values: Array, group: int) -> list[Array]:
+    """[K, N] as [K // group, group, N] and, if there is a rest, [1, K % group, N]."""
+    num_rows, num_columns = values.shape
+    cut = num_rows - num_rows % group
+    whole = [values[:cut].reshape(cut // group, group, num_columns)] if cut else []
+    return whole if cut == num_rows else [*whole, values[cut:].reshape(1, num_rows - cut, num_columns)]
+
+
+def _rounded_integers(weights: Array, scales: Array, middles: Array, group: int) -> Array:
+    xp = module_of(weights)
+    integers = xp.empty(weights.shape, dtype=xp.uint8)
+    rows = max(1, _CHUNK_ELEMS // weights.shape[1])
+    rows = rows // group * group or min(rows, group)
+    for start in range(0, len(weights), rows):
+        which = xp.arange(start, min(start + rows, len(weights))) // group
+        chunk = weights[start : start + rows].astype(xp.float32)
+        chunk /= scales[which]
+        xp.rint(chunk, out=chunk)
+        chunk += middles[which]
+        integers[start : start + rows] = xp.clip(chunk, 0, 15, out=chunk)
+    return integers

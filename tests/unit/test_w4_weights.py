@@ -1,0 +1,271 @@
+"""Packed weights: what is made of simple matrices, what is refused, and by which rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import GemmEvalError, InvalidOptionError, InvalidProblemError
+from gemm_eval.kernels import _device
+from gemm_eval.kernels._family import WeightMode
+from gemm_eval.kernels.weights import PackedW4, dequantize, pack_w4, quantize_w4, unpack_w4
+
+ONES = np.ones((256, 64), np.float32)
+
+
+def integers(K: int = 128, N: int = 64) -> Any:
+    return (np.arange(K * N).reshape(K, N) * 7 % 16).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("mode", "group_size", "shape"),
+    [
+        ("column", None, (128,)),
+        ("group", 128, (2, 3, 64)),
+        ("group", 32, (2, 12, 64)),
+        ("group_zero", 64, (2, 6, 32, 4)),
+    ],
+)
+@pytest.mark.parametrize(("activation", "dtype"), [("fp16", "float16"), ("bf16", "uint16")])
+def test_shapes_and_types(
+    mode: str, group_size: int | None, shape: tuple[int, ...], activation: str, dtype: str
+) -> None:
+    packed = pack_w4(np.ones((264, 72)), group_size, mode, activation=activation)
+
+    assert (packed.qweight.shape, str(packed.qweight.dtype)) == ((2, 6, 4, 32, 4), "uint32")
+    assert (packed.scales.shape, str(packed.scales.dtype)) == (shape, dtype)
+    assert (packed.N, packed.K, packed.mode, packed.group_size) == (72, 264, WeightMode[mode.upper()], group_size or 0)
+    assert packed.nbytes == 2 * 6 * 2048 + 2 * np.prod(shape)
+    assert (packed.num_column_blocks, packed.num_k_blocks) == (2, 6)
+    assert packed.num_groups == (384 // group_size if group_size else 1)
+
+
+def test_defaults_are_groups_of_128_in_fp16() -> None:
+    packed = pack_w4(ONES)
+
+    assert (packed.mode, packed.group_size, packed.activation) == (WeightMode.GROUP, 128, DType.FP16)
+
+
+def test_the_furthest_weight_is_kept_and_the_other_side_not_clipped() -> None:
+    column = np.zeros((128, 8))
+    column[0], column[1], column[2] = 4.0, -3.75, 0.3
+    quantized = quantize_w4(column)
+    assert (quantized.scales == -0.5).all()
+    assert quantized.integers[:4, 0].tolist() == [0, 8 + 7, 8 - 1, 8]  # 3.75 / 0.5 = 7.5, half a scale from 7
+
+    column[1] = -4.0
+    scale = quantize_w4(column).scales[0, 0]
+    assert abs(scale) >= 4 / 7.5
+    assert abs(scale) <= 4 / 7.5 * (1 + 2**-10)
+
+
+def test_zero_points_span_all_weights_and_zero() -> None:
+    weights = np.zeros((128, 8))
+    weights[:, 0], weights[:, 1], weights[:16, 2] = 3.0, -3.0, np.arange(16) - 5
+    quantized = quantize_w4(weights, mode="group_zero")
+
+    assert quantized.zeros is not None
+    assert quantized.zeros[0, :4].tolist() == [0, 15, 5, 0]
+    assert quantized.integers[0, :4].tolist() == [15, 0, 0, 0]
+    assert quantized.integers[:16, 2].tolist() == list(range(16))
+
+
+@pytest.mark.parametrize("mode", ["column", "group", "group_zero"])
+def test_a_group_of_zeros_stays_zero(mode: str) -> None:
+    packed = pack_w4(np.zeros((136, 8)), mode=mode)
+
+    assert not dequantize(packed).any()
+    assert not unpack_w4(packed).scales.any()
+
+
+def test_signed_integers_are_the_weights_themselves() -> None:
+    scales = np.full((1, 64), 0.5)
+    signed = integers().astype(np.int8) - np.int8(8)
+    packed = pack_w4(signed, scales=scales)
+
+    np.testing.assert_array_equal(packed.qweight, pack_w4(integers(), scales=scales).qweight)
+    np.testing.assert_array_equal(dequantize(packed), signed * 0.5)
+
+
+def test_signed_type_with_zero_points_holds_stored_integers() -> None:
+    scales, zeros = np.full((1, 64), 0.5), np.full((1, 64), 3)
+    packed = pack_w4(integers().astype(np.int64), mode="group_zero", scales=scales, zeros=zeros)
+
+    np.testing.assert_array_equal(dequantize(packed), (integers().astype(float) - 3) * 0.5)
+
+
+@pytest.mark.parametrize("shape", [(64,), (1, 64)])
+def test_scales_of_columns_have_either_shape(shape: tuple[int, ...]) -> None:
+    scales = np.linspace(-1, 1, 64).astype(np.float16)
+    packed = pack_w4(integers(), None, "column", scales=scales.reshape(shape))
+
+    np.testing.assert_array_equal(packed.scales, scales)
+    assert dequantize(packed, np.float32).dtype == np.float32
+
+
+def test_given_scales_are_rounded_to_the_type() -> None:
+    scales = np.full((1, 64), 1 + 2**-8 + 2**-20)
+
+    assert (unpack_w4(pack_w4(integers(), scales=scales)).scales == 1 + 2**-8).all()
+    assert (unpack_w4(pack_w4(integers(), scales=scales, activation="bf16")).scales == 1 + 2**-7).all()
+    halfway = np.full((1, 64), 1 + 2**-8)
+    assert (unpack_w4(pack_w4(integers(), scales=halfway, activation="bf16")).scales == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_float_types_and_orders_give_the_same(dtype: Any) -> None:
+    weights = np.random.default_rng(3).normal(size=(200, 72)).astype(np.float16)
+
+    first = pack_w4(weights.astype(dtype), 64, "group_zero")
+    second = pack_w4(np.asfortranarray(weights.astype(dtype)), 64, "group_zero", xp=np)
+
+    np.testing.assert_array_equal(first.qweight, pack_w4(weights, 64, "group_zero").qweight)
+    np.testing.assert_array_equal(first.qweight, second.qweight)
+    np.testing.assert_array_equal(first.scales, second.scales)
+
+
+@pytest.mark.parametrize("group_size", [32, 128, None])
+@pytest.mark.parametrize("chunk_elems", [1, 1000, 9000])
+def test_rows_are_quantized_alike_in_any_chunks(
+    chunk_elems: int, group_size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = np.random.default_rng(5).normal(size=(200, 72))
+    mode = "group" if group_size else "column"
+    whole = quantize_w4(weights, group_size, mode)
+    monkeypatch.setattr("gemm_eval.kernels.weights._CHUNK_ELEMS", chunk_elems)
+
+    np.testing.assert_array_equal(quantize_w4(weights, group_size, mode).integers, whole.integers)
+
+
+def test_input_is_not_changed() -> None:
+    weights = np.random.default_rng(4).normal(size=(128, 64)).astype(np.float32)
+    before, stored = weights.copy(), integers()
+    pack_w4(weights)
+    pack_w4(stored, mode="group_zero", scales=ONES[:1], zeros=stored[:1])
+
+    np.testing.assert_array_equal(weights, before)
+    np.testing.assert_array_equal(stored, integers())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"group_size": 48}, "group_size must be one of 32, 64, 128 in mode group, got 48"),
+        ({"group_size": 0}, "group_size must be one of"),
+        ({"group_size": 128, "mode": "column"}, "mode column has one scale for all K"),
+        ({"mode": "GROUP"}, "mode must be one of column, group, group_zero"),
+        ({"mode": 1}, "mode must be one of"),
+    ],
+)
+def test_options_are_refused(arguments: dict[str, Any], rule: str) -> None:
+    with pytest.raises(InvalidOptionError, match=rule):
+        pack_w4(ONES, **arguments)
+
+
+@pytest.mark.parametrize("activation", ["fp32", "int4", "half", None])
+def test_activations_are_16_bit_floats(activation: Any) -> None:
+    with pytest.raises(InvalidProblemError, match="activation must be one of"):
+        pack_w4(ONES, activation=activation)
+
+
+@pytest.mark.parametrize(
+    ("weights", "rule"),
+    [
+        (np.ones((132, 64)), "K must be a positive multiple of 8, got 132.*rows of A .* 16 bytes"),
+        (np.ones((128, 60)), "N must be a positive multiple of 8, got 60.*rows of C .* 16 bytes"),
+        (np.ones((0, 64)), "K must be a positive multiple"),
+        (np.ones(64), "weights must be a matrix"),
+        (integers(), "weights must be floats"),
+        ([["a"]], "weights must hold integers or floats"),
+        (np.full((128, 64), np.inf), "weights must be finite"),
+        (np.full((128, 64), np.nan), "weights must be finite"),
+        (np.full((128, 64), 1e6), "at most 8188 for fp16 weights in mode group"),
+    ],
+)
+def test_weights_are_refused(weights: Any, rule: str) -> None:
+    with pytest.raises(InvalidProblemError, match=rule):
+        pack_w4(weights)
+
+
+def test_one_nan_is_found() -> None:
+    weights = ONES.copy()
+    weights[200, 3] = np.nan
+    for mode in ("column", "group", "group_zero"):
+        with pytest.raises(InvalidProblemError, match="finite"):
+            quantize_w4(weights, mode=mode)
+
+
+def test_the_largest_weights_stay_finite() -> None:
+    weights = np.full((128, 8), 65504.0)
+    assert dequantize(pack_w4(weights)).max() == 65504
+    assert np.isfinite(dequantize(pack_w4(weights * 1e33, mode="group_zero", activation="bf16"))).all()
+    with pytest.raises(InvalidProblemError, match="has to fit"):
+        pack_w4(weights * 1e35, activation="bf16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        ({"scales": np.ones((2, 64))}, r"scales must be floats \[1, 64\]"),
+        ({"scales": np.ones((1, 64), int)}, "scales must be floats"),
+        ({"scales": np.full((1, 64), np.nan)}, "scales must be finite"),
+        ({"scales": np.full((1, 64), -9000.0)}, "at most 8188 .* got 9000"),
+        ({"scales": np.ones((1, 64)), "zeros": np.ones((1, 64), int)}, "zeros must be given in mode group_zero"),
+        ({"scales": np.ones((1, 64)), "mode": "group_zero"}, "zeros must be given in mode group_zero"),
+        ({"scales": np.ones((1, 64)), "mode": "group_zero", "zeros": np.full((1, 64), 16)}, r"zeros .* got 16..16"),
+        ({"scales": np.ones((1, 64)), "mode": "group_zero", "zeros": np.ones((2, 64), int)}, "zeros must be of shape"),
+        ({"scales": np.ones((1, 64)), "mode": "group_zero", "zeros": np.ones((1, 64))}, "zeros must be of an integer"),
+    ],
+)
+def test_scales_and_zeros_are_refused(arguments: dict[str, Any], rule: str) -> None:
+    with pytest.raises(InvalidProblemError, match=rule):
+        pack_w4(integers(), **arguments)
+
+
+def test_integers_are_refused() -> None:
+    scales = np.ones((1, 64))
+    with pytest.raises(InvalidProblemError, match=r"signed, int32.* must be -8\.\.7, got 0\.\.15; give .* unsigned"):
+        pack_w4(integers().astype(np.int32), scales=scales)
+    with pytest.raises(InvalidProblemError, match=r"must be 0\.\.15, got 0\.\.16"):
+        pack_w4(integers() + (integers() == 15), scales=scales)
+    with pytest.raises(InvalidProblemError, match="integers must be of an integer type"):
+        pack_w4(ONES[:128], scales=scales)
+    with pytest.raises(InvalidProblemError, match="zeros must come with scales"):
+        pack_w4(ONES, mode="group_zero", zeros=np.ones((2, 64), int))
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        ({"qweight": np.zeros((1, 2, 4, 32, 4), np.int32)}, r"qweight must be uint32 \[1, 4, 4, 32, 4\], got int32"),
+        ({"scales": np.zeros((1, 2, 64), np.uint16)}, "scales must be float16"),
+        ({"scales": np.zeros((64, 2, 1), np.float16).T}, "scales must be contiguous"),
+        ({"activation": DType.BF16}, "scales must be uint16"),
+        ({"mode": WeightMode.GROUP_ZERO}, r"scales must be float16 \[1, 2, 32, 4\]"),
+        ({"K": 300}, "K must be a positive multiple of 8"),
+        ({"K": 264}, "qweight must be"),
+    ],
+)
+def test_packed_weights_hold_together(change: dict[str, Any], rule: str) -> None:
+    with pytest.raises(InvalidProblemError, match=rule):
+        dataclasses.replace(pack_w4(ONES), **change)
+
+
+def test_packed_weights_are_frozen() -> None:
+    packed = pack_w4(ONES)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        packed.K = 8  # type: ignore[misc]
+    assert isinstance(packed.to_cpu(), PackedW4)
+
+
+def test_a_gpu_needs_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    _device.import_cupy.cache_clear()
+
+    with pytest.raises(GemmEvalError, match=r"pip install 'gemm_eval\[gpu\]'"):
+        pack_w4(ONES).to_gpu()
