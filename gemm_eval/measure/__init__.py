@@ -5,38 +5,67 @@
 """
 
 from gemm_eval.measure._campaign import Campaign, estimate_seconds, file_stem, shuffle_shapes
+from gemm_eval.measure._comparison import ComparedGemm, compare_kernels
 from gemm_eval.measure._cublaslt_candidates import CandidateRunner
-from gemm_eval.measure._data_set import CANDIDATE_COLUMNS, COLUMNS, dataset_hash, read_timings, write_timings
+from gemm_eval.measure._data_set import (
+    CANDIDATE_COLUMNS,
+    COLUMNS,
+    KERNEL_COLUMNS,
+    dataset_hash,
+    read_timings,
+    write_timings,
+)
 from gemm_eval.measure._gpu_state import gpu_slug
+from gemm_eval.measure._kernel_choice import Choice, choose_static, list_items
+from gemm_eval.measure._kernel_shapes import KERNEL_SETS, QuantShape, list_quant_shapes
 from gemm_eval.measure._kernel_trace import KernelLaunch, parse_trace
+from gemm_eval.measure._profile import Profile, ProfiledKernel, nearest_config, profile_kernels
 from gemm_eval.measure._protocol import Timing, TimingProtocol, measure_shape
-from gemm_eval.measure._runner import OperandLayout, Runner
+from gemm_eval.measure._runner import BuildsKernels, BuiltKernel, OperandLayout, Runner
 from gemm_eval.measure._runners import RUNNERS, make_runner
-from gemm_eval.measure._shapes import SHAPE_SETS, Candidate, GemmItem, GemmShape, list_shapes
+from gemm_eval.measure._shapes import SHAPE_SETS, Candidate, GemmItem, GemmShape, KernelItem, list_shapes
+from gemm_eval.measure._w4a16 import W4A16Runner
 
 __all__ = [
     "CANDIDATE_COLUMNS",
     "COLUMNS",
+    "KERNEL_COLUMNS",
+    "KERNEL_SETS",
     "RUNNERS",
     "SHAPE_SETS",
+    "BuildsKernels",
+    "BuiltKernel",
     "Campaign",
     "Candidate",
     "CandidateRunner",
+    "Choice",
+    "ComparedGemm",
     "GemmItem",
     "GemmShape",
+    "KernelItem",
     "KernelLaunch",
     "OperandLayout",
+    "Profile",
+    "ProfiledKernel",
+    "QuantShape",
     "Runner",
     "Timing",
     "TimingProtocol",
+    "W4A16Runner",
+    "choose_static",
+    "compare_kernels",
     "dataset_hash",
     "estimate_seconds",
     "file_stem",
     "gpu_slug",
+    "list_items",
+    "list_quant_shapes",
     "list_shapes",
     "make_runner",
     "measure_shape",
+    "nearest_config",
     "parse_trace",
+    "profile_kernels",
     "read_timings",
     "shuffle_shapes",
     "write_timings",

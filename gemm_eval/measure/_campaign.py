@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.measure._data_set import CANDIDATE_COLUMNS, COLUMNS, check_can_write, write_timings
+from gemm_eval.evaluate._progress import progress_bar
+from gemm_eval.measure._data_set import CANDIDATE_COLUMNS, COLUMNS, KERNEL_COLUMNS, check_can_write, write_timings
 from gemm_eval.measure._gpu_state import describe_gpu, read_gpu_state
+from gemm_eval.measure._kernel_rows import KERNEL_META, BestTimes, add_ranks, columns_of
 from gemm_eval.measure._kernel_trace import trace_kernels
 from gemm_eval.measure._protocol import TimingProtocol, measure_floor_us, measure_shape
-from gemm_eval.measure._runner import Runner
-from gemm_eval.measure._shapes import Candidate, GemmItem, rough_latency_us
+from gemm_eval.measure._runner import BuildsKernels, Runner
+from gemm_eval.measure._shapes import Candidate, GemmItem, KernelItem, rough_latency_us
 from gemm_eval.measure._work_file import WorkFile
 
 __all__ = ["Campaign", "estimate_seconds", "file_stem", "shuffle_shapes"]
@@ -29,11 +31,17 @@ CANDIDATE_META = {
     "split_k": "parts of K of the row's algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM; 1: K is not split",
 }
 """What the meta file of a data set of candidates says besides."""
+_EXTRAS: dict[type, tuple[dict[str, str], dict[str, Any]]] = {
+    Candidate: (CANDIDATE_COLUMNS, CANDIDATE_META),
+    KernelItem: (KERNEL_COLUMNS, KERNEL_META),
+}
 
 _SEED = 20_240
 _MAX_FAILURES_IN_A_ROW = 5
-_POINTS_PER_LINE, _POINTS_PER_STATE = 50, 100
+_MAX_KERNEL_FAILURES_IN_A_ROW = 40  # the kernels of one GEMM follow each other, and a bad one has many splits
+_POINTS_PER_LINE, _SECONDS_PER_STATE = 50, 6.0
 _HOST_SECONDS = 0.02  # of one point: capture, instantiate, and what the host does around them
+_WRITE_START_SECONDS, _WRITE_SECONDS = 2.0, 5e-4  # of the data set: pandas, and a row with its part of the hash
 _TRACE_START_SECONDS, _TRACE_SECONDS = 20.0, 0.005  # PyTorch and its profiler; one call
 
 
@@ -43,9 +51,11 @@ Item = TypeVar("Item", bound=GemmItem)
 def shuffle_shapes(shapes: Sequence[Item]) -> list[Item]:
     """Return the distinct shapes in a random order that is always the same: a stopped run is a spread sample.
 
-    The candidates of one GEMM stay together, by rank: the GPU is in the same state for all of them.
+    The ways of running one GEMM stay together, the GPU being in the same state for all of them: candidates by rank,
+    kernels as given.
     """
-    gemms = [list(group) for _, group in groupby(sorted(set(shapes)), key=lambda shape: shape[:4])]
+    by_gemm = sorted(dict.fromkeys(shapes), key=lambda shape: (shape[:4], getattr(shape, "rank", 0)))
+    gemms = [list(group) for _, group in groupby(by_gemm, key=lambda shape: shape[:4])]
     random.Random(_SEED).shuffle(gemms)
     return [shape for gemm in gemms for shape in gemm]
 
@@ -62,8 +72,9 @@ def estimate_seconds(shapes: Sequence[GemmItem], protocol: TimingProtocol) -> fl
 
 
 def file_stem(gpu: str, kernel: str, dtype: str, protocol: TimingProtocol) -> str:
-    """Return the name of a data set without its suffix; L2 state and clock are named where they are not the usual."""
-    extra = ("-warm" if protocol.l2 == "warm" else "") + ("-sustained" if protocol.clock == "sustained" else "")
+    """Return the name of a data set without its suffix; what is unusual about the protocol is named."""
+    unusual = {"warm": protocol.l2 == "warm", "sustained": protocol.clock == "sustained", "quick": protocol.is_quick}
+    extra = "".join(f"-{word}" for word, is_so in unusual.items() if is_so)
     return f"{gpu}-{kernel}-{dtype}{extra}"
 
 
@@ -77,7 +88,8 @@ class Campaign:
         say: takes progress lines.
         stop_at: when to stop, on the clock of `time.monotonic`; None: at the end.
         pool_bytes: size of the weight pool.
-        with_trace: whether kernel names are wanted.
+        with_trace: whether kernel names are wanted; a runner that builds its kernels knows them.
+        plan: what is measured and how it was chosen, for the meta file.
     """
 
     runner: Runner
@@ -88,6 +100,7 @@ class Campaign:
     stop_at: float | None = None
     pool_bytes: int = 4 << 30
     with_trace: bool = True
+    plan: str = ""
     _meta: dict[str, Any] = field(default_factory=dict)
     _columns: dict[str, str] = field(default_factory=lambda: dict(COLUMNS))
 
@@ -113,17 +126,19 @@ class Campaign:
             **getattr(runner, "settings", {}),
         }
         work = WorkFile(self.out / f"{self.stem}.jsonl", settings)
+        work.add_plan(self.plan)
         todo = [shape for shape in ordered if shape not in work.timings]
         self.say(f"{self.stem}: {len(todo)} to measure, {len(ordered) - len(todo)} there, about "
                  f"{estimate_seconds(todo, self.protocol):.0f} s")  # fmt: skip
         if ordered:
+            self._build(todo)
             runner.allocate(ordered, self.pool_bytes)
             errors = dict(runner.check())
             floor_us = measure_floor_us(runner)
             self._meta = self._describe(errors, floor_us)
-            if isinstance(ordered[0], Candidate):
-                self._columns |= CANDIDATE_COLUMNS
-                self._meta |= CANDIDATE_META
+            columns, meta = _EXTRAS.get(type(ordered[0]), ({}, {}))
+            self._columns |= columns
+            self._meta |= meta
             try:
                 self._measure(work, todo, floor_us)
             finally:  # what was measured is kept, whatever happened
@@ -135,28 +150,52 @@ class Campaign:
         self.say(f"{self.path}: {len(work.timings)} rows, {len(work.errors)} failed")
         return self.path
 
+    def _build(self, todo: Sequence[GemmItem]) -> None:
+        if isinstance(self.runner, BuildsKernels):
+            begin = time.monotonic()
+            self.runner.build(todo)
+            self.say(f"kernels built in {time.monotonic() - begin:.1f} s")
+
     def _time_left(self) -> float:
         return float("inf") if self.stop_at is None else self.stop_at - time.monotonic()
 
     def _measure(self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float) -> None:
+        with progress_bar(len(todo), self.stem, None) as advance:
+            self._measure_all(work, todo, floor_us, advance)
+
+    def _measure_all(
+        self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float, advance: Callable[[int], None]
+    ) -> None:
         begin, failures = time.monotonic(), 0
-        reserve = _TRACE_START_SECONDS + _TRACE_SECONDS * (len(todo) + len(work.timings)) if self.with_trace else 2.0
+        read_at = begin
+        num_rows = len(todo) + len(work.timings)
+        reserve = _WRITE_START_SECONDS + _WRITE_SECONDS * num_rows
+        if self.with_trace:
+            reserve += _TRACE_START_SECONDS + _TRACE_SECONDS * num_rows
+        most = _MAX_KERNEL_FAILURES_IN_A_ROW if isinstance(self.runner, BuildsKernels) else _MAX_FAILURES_IN_A_ROW
+        best = BestTimes(work.timings)
         work.add_state(read_gpu_state())
         for done, shape in enumerate(todo, 1):
             if self._time_left() < reserve:
                 self.say(f"stopped before the budget's end: {done - 1} of {len(todo)} measured")
                 return
             try:
-                work.add_timing(shape, measure_shape(self.runner, shape, self.protocol, floor_us=floor_us))
+                timing = measure_shape(self.runner, shape, self.protocol, floor_us=floor_us, best_us=best.of(shape))
+                if isinstance(self.runner, BuildsKernels):
+                    work.add_kernel(shape, self.runner.built(shape))
+                work.add_timing(shape, timing)
+                best.take(shape, timing.latency_us)
                 failures = 0
             except Exception as error:
                 failures += 1
                 work.add_error(shape, f"{type(error).__name__}: {error}")
-                self.say(f"{tuple(shape)} failed: {type(error).__name__}: {error}")
-                if failures == _MAX_FAILURES_IN_A_ROW:
+                self.say(f"{columns_of(shape)} failed: {type(error).__name__}: {error}")
+                if failures == most:
                     raise GemmEvalError(f"{failures} GEMMs failed in a row, the last with: {error}") from error
-            if done % _POINTS_PER_STATE == 0:
+            advance(1)
+            if time.monotonic() - read_at > _SECONDS_PER_STATE:
                 work.add_state(read_gpu_state())
+                read_at = time.monotonic()
             if done % _POINTS_PER_LINE == 0:
                 self.say(f"{done} of {len(todo)}, {time.monotonic() - begin:.0f} s")
 
@@ -205,8 +244,12 @@ class Campaign:
             "clock": self.protocol.clock,
         }
         rows = [
-            {**shape._asdict(), **common, **timing, **work.kernels.get(shape, {})}
+            {**columns_of(shape), **common, **timing, **work.kernels.get(shape, {})}
             for shape, timing in work.timings.items()
         ]
-        failed = [{**shape._asdict(), "error": error} for shape, error in work.errors.items()]
-        write_timings(self.path, rows, {**self._meta, "failed": failed, "gpu_states": work.states}, self._columns)
+        if KERNEL_COLUMNS.keys() <= self._columns.keys():
+            add_ranks(rows)
+        failed = [{**columns_of(shape), "error": error} for shape, error in work.errors.items()]
+        plans = {"plans": work.plans} if work.plans else {}
+        meta = {**self._meta, **plans, "failed": failed, "gpu_states": work.states}
+        write_timings(self.path, rows, meta, self._columns)

@@ -9,10 +9,14 @@ import numpy.typing as npt
 
 from gemm_eval.measure._shapes import GemmShape
 
-__all__ = ["CHECK_SHAPES", "decode", "relative_error"]
+__all__ = ["CHECK_SHAPES", "MAX_ERRORS", "decode", "relative_error"]
 
 CHECK_SHAPES = {"2-D": GemmShape(1, 40, 144, 80), "batched": GemmShape(3, 24, 144, 48)}
 """Small GEMMs by layout; each operand has fewer than 32,768 elements."""
+
+
+MAX_ERRORS = {"fp16": 2e-3, "bf16": 1e-2}
+"""Largest relative error of a right result, by the type of operands and output."""
 
 
 def decode(values: npt.NDArray[Any], dtype: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:

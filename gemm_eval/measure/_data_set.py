@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CANDIDATE_COLUMNS",
     "COLUMNS",
+    "KERNEL_COLUMNS",
     "check_can_write",
     "dataset_hash",
     "meta_path",
@@ -35,7 +36,15 @@ COLUMNS: dict[str, str] = {
 """Columns of a measured data set, with their pandas types. Missing kernel columns: the trace did not see the call."""
 CANDIDATE_COLUMNS: dict[str, str] = {"rank": _INTEGER, "split_k": _INTEGER}
 """Further columns where several algorithms of each GEMM are timed: place among the proposals, and parts of K."""
-_TYPES = COLUMNS | CANDIDATE_COLUMNS
+KERNEL_COLUMNS: dict[str, str] = {
+    "rank": _INTEGER, "mode": _TEXT, "group_size": _INTEGER,
+    "family": _TEXT, "cta_m": _INTEGER, "cta_n": _INTEGER, "cta_k": _INTEGER,
+    "cluster_m": _INTEGER, "cluster_n": _INTEGER, "num_warps": _INTEGER, "num_stages": _INTEGER, "schedule": _TEXT,
+    "decomposition": _TEXT, "split_k": _INTEGER, "raster_order": _TEXT, "raster_swizzle": _INTEGER,
+    "spill_bytes": _INTEGER, "ctas_per_sm": _INTEGER, "kernel_hash": _TEXT,
+}  # fmt: skip
+"""Further columns where our kernels for 4-bit weights are timed: place by time, weights, config, and the build."""
+_TYPES = COLUMNS | CANDIDATE_COLUMNS | KERNEL_COLUMNS
 
 _SIZES = ("G", "M", "K", "N")
 _POSITIVE = ("latency_us", "min_us")
@@ -144,7 +153,7 @@ def write_timings(
         path: of the data set.
         rows: values by column.
         meta: what the meta file says, besides number of rows and hash.
-        columns: pandas type by column, of `COLUMNS` and `CANDIDATE_COLUMNS`.
+        columns: pandas type by column, of `COLUMNS`, `CANDIDATE_COLUMNS` and `KERNEL_COLUMNS`.
 
     Raises:
         GemmEvalError: pandas or pyarrow is not installed.
@@ -153,7 +162,7 @@ def write_timings(
 
     pd = _import_pandas()
     frame = pd.DataFrame([{name: row.get(name) for name in columns} for row in rows], columns=list(columns))
-    order = [name for name in ("N", "K", "G", "M", "rank") if name in columns]
+    order = [name for name in ("N", "K", "G", "M", "mode", "group_size", "rank") if name in columns]
     frame = frame.astype(dict(columns)).sort_values(order, kind="stable").reset_index(drop=True)
     part = path.with_suffix(".part")
     frame.to_parquet(part, engine="pyarrow", index=False, compression="zstd")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_eval.errors import GemmEvalError, UnsupportedError
-from gemm_eval.measure._checks import decode, relative_error
+from gemm_eval.measure._checks import MAX_ERRORS, decode, relative_error
 from gemm_eval.measure._cupy_device import CupyDevice
 from gemm_eval.measure._runner import Enqueue
 from gemm_eval.measure._shapes import GemmItem
@@ -21,7 +21,6 @@ COMPUTE_32F = 68
 
 _CUDA_TYPES = {"fp16": 2, "bf16": 14}  # CUDA_R_16F, CUDA_R_16BF of library_types.h
 _MIN_BUFFER_BYTES = 1 << 16  # the check's operands fit
-_MAX_ERROR = {"fp16": 2e-3, "bf16": 1e-2}
 
 
 def find_library(stem: str) -> tuple[ctypes.CDLL, str]:
@@ -109,6 +108,6 @@ class DenseDevice(CupyDevice):
         """
         a, w, c = self.run_poisoned(shape, enqueue)
         error = relative_error(c, a @ w.transpose(0, 2, 1))
-        if not error < _MAX_ERROR[self.input_dtype]:  # NaN does not pass
+        if not error < MAX_ERRORS[self.input_dtype]:  # NaN does not pass
             raise GemmEvalError(f"{self.kernel} {self.input_dtype} is wrong for {tuple(shape)}: error {error:.2g}")
         return error

@@ -35,6 +35,8 @@ class TimingProtocol:
         idle_s: pause before each replay of a larger M in a burst.
         max_short_rows: largest M that is short and bound by memory, and needs no pause.
         warm_up_s: busy time before the first measured replay of a sustained measurement.
+        give_up_ratio: where one GEMM is timed in several ways, a way that a first short replay shows to take so many
+            times the best known time gets no more than one such replay.
     """
 
     l2: str = "cold"
@@ -48,6 +50,18 @@ class TimingProtocol:
     idle_s: float = 0.015
     max_short_rows: int = 256
     warm_up_s: float = 0.3
+    give_up_ratio: float = 3.0
+
+    @classmethod
+    def quick(cls, **settings: Any) -> TimingProtocol:
+        """Return a shorter one, for comparing many kernels: three replays of a millisecond, and shorter pauses."""
+        shorter = {"target_busy_us": 1_000.0, "num_replays": 3, "num_short_replays": 3, "idle_s": 0.008}
+        return cls(**(shorter | {"give_up_ratio": 2.0} | settings))
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether replays are as short as those of `quick`."""
+        return self == self.quick(l2=self.l2, clock=self.clock)
 
     def __post_init__(self) -> None:
         for name, allowed in (("l2", ("cold", "warm")), ("clock", ("burst", "sustained"))):
@@ -121,12 +135,14 @@ def measure_shape(
     protocol: TimingProtocol,
     *,
     floor_us: float = 0.0,
+    best_us: float | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Timing:
     """Time one GEMM.
 
     Args:
         floor_us: what `measure_floor_us` returned; subtracted from each replay.
+        best_us: best known time of this GEMM; far above it the first short replay must do, as `num_replays` 1 says.
         sleep: pauses that many seconds (for tests).
 
     Raises:
@@ -139,6 +155,8 @@ def measure_shape(
     pilot = runner.capture(lambda: _enqueue(calls, pilot_calls))
     pilot()
     pilot_us = (runner.elapsed_us(pilot) - floor_us) / pilot_calls
+    if best_us is not None and pilot_us > protocol.give_up_ratio * best_us:
+        return Timing(pilot_us, pilot_us, 0.0, 1, pilot_calls, min(len(calls), pilot_calls))
     count = num_calls(max(pilot_us, 1.0), protocol)
     launch = runner.capture(lambda: _enqueue(calls, count))
     launch()

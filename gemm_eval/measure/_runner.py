@@ -1,11 +1,11 @@
-"""What the timing protocol needs from whoever runs GEMMs: a vendor's library today, our own kernels later."""
+"""What the timing protocol needs from whoever runs GEMMs: a vendor's library, or our own kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-__all__ = ["Enqueue", "OperandLayout", "Runner"]
+__all__ = ["BuildsKernels", "BuiltKernel", "Enqueue", "OperandLayout", "Runner"]
 
 Enqueue = Callable[[], None]
 """Puts work into the runner's stream and returns at once."""
@@ -78,3 +78,37 @@ class Runner(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Return what a reader of the data must know: library, version, workspace, layouts, data."""
+
+
+class BuiltKernel(NamedTuple):
+    """A kernel of ours: what its compiler says, and its launch.
+
+    Attributes:
+        kernel, num_kernels, grid_x, grid_y, grid_z, block_x, registers, smem_bytes: as a trace would say.
+        spill_bytes: local memory of a thread.
+        ctas_per_sm: CTAs that an SM holds at once.
+        kernel_hash: of source and options.
+    """
+
+    kernel: str
+    num_kernels: int
+    grid_x: int
+    grid_y: int
+    grid_z: int
+    block_x: int
+    registers: int
+    smem_bytes: int
+    spill_bytes: int
+    ctas_per_sm: int
+    kernel_hash: str
+
+
+@runtime_checkable
+class BuildsKernels(Protocol):
+    """A runner that compiles its kernels itself, and so knows them without a trace."""
+
+    def build(self, items: Sequence[Any]) -> None:
+        """Compile what `items` need, before anything is timed; what cannot be compiled fails when it is bound."""
+
+    def built(self, item: Any) -> BuiltKernel:
+        """Return build and launch of the item that was bound last."""

@@ -9,11 +9,12 @@ from gemm_eval.measure._cublas import CublasRunner
 from gemm_eval.measure._cublaslt import CublasLtRunner
 from gemm_eval.measure._cublaslt_candidates import CandidateRunner
 from gemm_eval.measure._runner import Runner
+from gemm_eval.measure._w4a16 import W4A16Runner
 
 __all__ = ["RUNNERS", "make_runner"]
 
 RUNNERS: Mapping[str, Callable[[str], Runner]] = {
-    runner.kernel: runner for runner in (CublasRunner, CublasLtRunner, CandidateRunner)
+    runner.kernel: runner for runner in (CublasRunner, CublasLtRunner, CandidateRunner, W4A16Runner)
 }
 """Kernel names that `make_runner` knows, with the classes that run them."""
 

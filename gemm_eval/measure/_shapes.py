@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.kernels._family import WeightMode
+from gemm_eval.mapping import KernelConfig
 
-__all__ = ["SHAPE_SETS", "Candidate", "GemmItem", "GemmShape", "list_shapes", "rough_latency_us"]
+__all__ = ["SHAPE_SETS", "Candidate", "GemmItem", "GemmShape", "KernelItem", "list_shapes", "rough_latency_us"]
 
 
 class GemmShape(NamedTuple):
@@ -50,8 +52,36 @@ class Candidate(NamedTuple):
         return self.shape.flop
 
 
-GemmItem: TypeAlias = GemmShape | Candidate
-"""What is timed: a GEMM as its library runs it, or by a certain algorithm."""
+class KernelItem(NamedTuple):
+    """One GEMM with 4-bit weights by one of our kernels.
+
+    Attributes:
+        G, M, K, N: sizes; G is 1.
+        mode, group_size: of the weights; the latter is 0 in mode COLUMN.
+        config: the kernel, and how K is split.
+    """
+
+    G: int
+    M: int
+    K: int
+    N: int
+    mode: WeightMode
+    group_size: int
+    config: KernelConfig
+
+    @property
+    def shape(self) -> GemmShape:
+        """The GEMM."""
+        return GemmShape(*self[:4])
+
+    @property
+    def flop(self) -> int:
+        """As of the GEMM."""
+        return self.shape.flop
+
+
+GemmItem: TypeAlias = GemmShape | Candidate | KernelItem
+"""What is timed: a GEMM as its library runs it, by a certain algorithm, or by a certain kernel of ours."""
 
 _MODEL_NK = (
     # Llama 3 8B, Mistral 7B, Mixtral 8x7B: qkv, o, gate_up, down, lm_head

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.kernels._family import WeightMode
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure._kernel_trace import KernelLaunch
 from gemm_eval.measure._protocol import Timing
-from gemm_eval.measure._shapes import Candidate, GemmItem, GemmShape
+from gemm_eval.measure._runner import BuiltKernel
+from gemm_eval.measure._shapes import Candidate, GemmItem, GemmShape, KernelItem
 
 __all__ = ["WorkFile"]
+
+_SYNC_EVERY_S = 1.0
 
 
 class WorkFile:
@@ -21,6 +27,7 @@ class WorkFile:
     Attributes:
         timings, kernels, errors: by shape, as read and as added; an error goes when its shape is timed after all.
         states: readings of the GPU.
+        plans: how what is timed was chosen, once for each way.
 
     Raises:
         GemmEvalError: the file was begun with other settings, or a line in its middle is damaged.
@@ -32,7 +39,9 @@ class WorkFile:
         self.kernels: dict[GemmItem, dict[str, Any]] = {}
         self.errors: dict[GemmItem, str] = {}
         self.states: list[dict[str, Any]] = []
+        self.plans: list[str] = []
         self._settings: dict[str, Any] | None = None
+        self._synced_s = 0.0
         if path.exists():
             self._read()
         if self._settings is None:
@@ -62,6 +71,8 @@ class WorkFile:
             self._settings = entry["settings"]
         elif kind == "state":
             self.states.append(entry["state"])
+        elif kind == "plan":
+            self.plans.append(entry["plan"])
         else:
             shape = _item(entry["shape"])
             if kind == "timing":
@@ -79,13 +90,15 @@ class WorkFile:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            if time.monotonic() - self._synced_s > _SYNC_EVERY_S:  # only a machine that dies loses what is not synced
+                os.fsync(file.fileno())
+                self._synced_s = time.monotonic()
 
     def add_timing(self, shape: GemmItem, timing: Timing) -> None:
         """Keep a timing."""
         self._append({"kind": "timing", "shape": list(shape), "timing": dict(vars(timing))})
 
-    def add_kernel(self, shape: GemmItem, launch: KernelLaunch) -> None:
+    def add_kernel(self, shape: GemmItem, launch: KernelLaunch | BuiltKernel) -> None:
         """Keep which kernel ran."""
         self._append({"kind": "kernel", "shape": list(shape), "launch": launch._asdict()})
 
@@ -97,6 +110,25 @@ class WorkFile:
         """Keep a reading of the GPU."""
         self._append({"kind": "state", "state": state})
 
+    def add_plan(self, plan: str) -> None:
+        """Keep how what comes was chosen."""
+        if plan and plan not in self.plans:
+            self._append({"kind": "plan", "plan": plan})
 
-def _item(values: list[int]) -> GemmItem:
-    return GemmShape(*values) if len(values) == len(GemmShape._fields) else Candidate(*values)
+
+def _item(values: list[Any]) -> GemmItem:
+    if len(values) == len(GemmShape._fields):
+        return GemmShape(*values)
+    if len(values) == len(Candidate._fields):
+        return Candidate(*values)
+    g, m, k, n, mode, group_size, config = values
+    return KernelItem(g, m, k, n, WeightMode(mode), group_size, _config(config))
+
+
+def _config(values: list[Any]) -> KernelConfig:
+    plain = KernelConfig(*values)
+    return plain._replace(
+        schedule=Schedule(plain.schedule),
+        decomposition=Decomposition(plain.decomposition),
+        raster_order=RasterOrder(plain.raster_order),
+    )

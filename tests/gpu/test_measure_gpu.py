@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.measure import Campaign, GemmShape, TimingProtocol, make_runner, read_timings
+from gemm_eval.kernels import WeightMode
+from gemm_eval.measure import (
+    Campaign,
+    Choice,
+    GemmShape,
+    QuantShape,
+    TimingProtocol,
+    W4A16Runner,
+    list_items,
+    make_runner,
+    profile_kernels,
+    read_timings,
+)
 
 pytestmark = pytest.mark.gpu
 SHAPES = [GemmShape(1, 16, 1024, 1024), GemmShape(2, 300, 256, 512)]
@@ -32,3 +44,28 @@ def test_two_gemms_end_to_end(tmp_path: Path, kernel: str, dtype: str, shapes: l
     assert len(frame) == len(shapes)
     assert frame["latency_us"].between(0.5, 1000.0).all()
     assert (frame["calls_per_replay"] >= 3).all()
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_our_kernels_end_to_end(tmp_path: Path, dtype: str) -> None:
+    pytest.importorskip("cupy")
+    try:
+        runner = W4A16Runner(dtype)
+    except GemmEvalError as error:
+        pytest.skip(str(error))
+    kinds = ((WeightMode.GROUP, 128), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 32))
+    gemms = [QuantShape(1, m, 1024, 640, *kind) for m in (3, 70) for kind in kinds]
+    items = list_items(gemms, dtype, runner.limits, Choice(3, 2))
+    path = Campaign(
+        runner, TimingProtocol.quick(), tmp_path, "x", print, pool_bytes=1 << 29, with_trace=False
+    ).run(items)  # fmt: skip
+    frame = read_timings(path)
+
+    assert len(frame) == len(items)
+    assert frame["latency_us"].between(0.5, 1000.0).all()
+    assert frame["registers"].between(16, 255).all()
+    assert (frame["ctas_per_sm"] >= 1).all()
+
+    found = profile_kernels(runner, items[:5], [items[4].config])
+    assert not found.errors
+    assert found.find(items[4].config) is not None

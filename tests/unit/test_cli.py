@@ -472,7 +472,8 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
-        [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["measure"], ["validate"], ["calibrate"],
+        [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["kernels"], ["measure"], ["profile"], ["validate"],
+        ["calibrate"],
         ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
     ]  # fmt: skip
     for path, command in found:

@@ -1,0 +1,101 @@
+"""What `measure --kernel w4a16` does: our kernels, cuBLAS on the same GEMMs, and a table of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import typer
+
+from gemm_eval.cli._output import format_number, make_console, make_table
+from gemm_eval.measure import (
+    Campaign,
+    Choice,
+    ComparedGemm,
+    GemmShape,
+    KernelItem,
+    QuantShape,
+    Runner,
+    TimingProtocol,
+    W4A16Runner,
+    compare_kernels,
+    estimate_seconds,
+    list_items,
+    list_quant_shapes,
+    make_runner,
+)
+
+__all__ = ["list_kernel_work", "measure_kernels"]
+
+MakeCampaign = Callable[[Runner, str, str], Campaign]
+"""Takes a runner, the name of whose kernels run, and a plan."""
+
+
+def list_kernel_work(
+    shape_sets: Sequence[str], dtype: str, choice: Choice, protocol: TimingProtocol, gpu: str, *, with_cublas: bool
+) -> None:
+    """Print the GEMMs, how many kernels of each, and about how long it takes; needs no GPU."""
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.kernels._registry import limits_of_spec
+
+    gemms = _gemms(shape_sets)
+    total_s = estimate_seconds(_dense(gemms), protocol) if with_cublas else 0.0
+    items: list[KernelItem] = []
+    for gemm in gemms:
+        chosen = list_items([gemm], dtype, limits_of_spec(load_arch(gpu, GpuSpec)), choice)
+        typer.echo(f"{' '.join(map(str, gemm[:4]))} {gemm.mode.name.lower()} {gemm.group_size} {len(chosen)}")
+        items += chosen
+    total_s += estimate_seconds(items, protocol)
+    typer.echo(
+        f"{len(gemms)} GEMMs (G M K N mode group_size kernels), {choice}: {len(items)} kernels to time, at most about "
+        f"{total_s:.0f} s on {gpu}",
+        err=True,
+    )
+
+
+def measure_kernels(
+    shape_sets: Sequence[str],
+    dtype: str,
+    choice: Choice,
+    gpu: Callable[[Runner], str],
+    make_campaign: MakeCampaign,
+    *,
+    with_cublas: bool,
+) -> None:
+    """Time cuBLAS first, which takes little of a budget, then our kernels, and print what compares."""
+    gemms = _gemms(shape_sets)
+    cublas = None
+    if with_cublas:
+        dense = make_campaign(make_runner("cublas", dtype), "w4a16-cublas", "")
+        cublas = dense.run(_dense(gemms))
+        del dense  # and its weights
+    runner = W4A16Runner(dtype)
+    campaign = make_campaign(runner, runner.kernel, f"{', '.join(shape_sets)}: {choice}")
+    path = campaign.run(list_items(gemms, dtype, runner.limits, choice))
+    typer.echo(str(path))
+    _print_comparison(compare_kernels(path, cublas, gpu(runner), dtype))
+
+
+def _gemms(shape_sets: Sequence[str]) -> list[QuantShape]:
+    return list(dict.fromkeys(gemm for name in shape_sets for gemm in list_quant_shapes(name)))
+
+
+def _dense(gemms: Sequence[QuantShape]) -> list[GemmShape]:
+    return list(dict.fromkeys(gemm.shape for gemm in gemms))
+
+
+def _print_comparison(gemms: Sequence[ComparedGemm]) -> None:
+    headers = ("N", "K", "M", "weights", "timed", "best us", "cuBLAS us", "ratio", "humming us", "ratio", "best kernel")
+    table = make_table(
+        headers, title="Our best kernel; ratio: the other's time over it", right=headers[:3] + headers[4:10]
+    )
+    for gemm in gemms:
+        weights = f"{gemm.mode} {gemm.group_size}" if gemm.group_size > 0 else gemm.mode
+        table.add_row(
+            str(gemm.N), str(gemm.K), str(gemm.M), weights, str(gemm.num_configs), format_number(gemm.best_us),
+            *_beside(gemm.cublas_us, gemm.best_us), *_beside(gemm.humming_us, gemm.best_us), gemm.best,
+        )  # fmt: skip
+    make_console().print(table)
+
+
+def _beside(other_us: float | None, best_us: float) -> tuple[str, str]:
+    return ("-", "-") if other_us is None else (format_number(other_us), f"{other_us / best_us:.2f}")

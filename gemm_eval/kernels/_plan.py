@@ -1,0 +1,114 @@
+"""Kernels bound to a GEMM: chosen, checked, compiled, and with the arguments of their launches remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidProblemError, UnsupportedError
+from gemm_eval.kernels import _device
+from gemm_eval.kernels._build import CompiledKernel
+from gemm_eval.kernels._family import DeviceLimits, Launch, Operands, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels._heuristic import choose
+from gemm_eval.kernels._registry import (
+    check_kernel,
+    compile_for,
+    families,
+    family_of,
+    limits_of_spec,
+    make_variant,
+    occupancy_of,
+)
+from gemm_eval.kernels._tensor_map import encode_tensor_map
+from gemm_eval.mapping import KernelConfig
+
+__all__ = ["LARGEST_SIZE", "Plan", "limits_of", "make_plan", "plan_on_device"]
+
+LARGEST_SIZE = (1 << 31) - 1
+"""Kernels take sizes as 32-bit integers."""
+
+_BYTES_PER_COUNTER = 4
+_COUNTERS_MULTIPLE_BYTES = 256  # keeps what follows them aligned
+_PLANS = 4096
+_ARGUMENTS_OF_PLAN = 256
+
+
+class Plan(NamedTuple):
+    """One kernel for one GEMM on one GPU, ready but for addresses."""
+
+    variant: Variant
+    launch: Launch
+    compiled: CompiledKernel
+    arguments: Callable[[Operands], tuple[Any, ...]]
+
+    @property
+    def counter_bytes(self) -> int:
+        """Counters at the start of a workspace, with what keeps the rest aligned."""
+        bare = self.launch.num_counters * _BYTES_PER_COUNTER
+        return ceil_div(bare, _COUNTERS_MULTIPLE_BYTES) * _COUNTERS_MULTIPLE_BYTES
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Counters and partial sums."""
+        return self.counter_bytes + self.launch.workspace_bytes
+
+
+def limits_of(arch: GpuSpec | str | None) -> DeviceLimits:
+    """Return the limits of a GPU: that of a spec, of a preset or file, or CuPy's current one.
+
+    Raises:
+        UnsupportedError: `arch` is no GPU.
+    """
+    if arch is None:
+        return _device.limits_of_device(_device.current_device())
+    spec = load_arch(arch) if isinstance(arch, str) else arch
+    if not isinstance(spec, GpuSpec):
+        raise UnsupportedError(f"W4A16 kernels need an NVIDIA GPU, {spec.name} is none")
+    return limits_of_spec(spec)
+
+
+@lru_cache(maxsize=_PLANS)
+def plan_on_device(
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None, device: int
+) -> Plan:
+    """`make_plan` for a GPU of this machine; remembered."""
+    return make_plan(sizes, activation, mode, group_size, config, _device.limits_of_device(device))
+
+
+def make_plan(
+    sizes: Sizes,
+    activation: DType,
+    mode: WeightMode,
+    group_size: int,
+    config: KernelConfig | None,
+    limits: DeviceLimits,
+) -> Plan:
+    """Choose a kernel unless one is given, check and compile it. Needs no GPU.
+
+    Raises:
+        InvalidInputError: sizes or a config that cannot be.
+        UnsupportedError: the GPU lacks what the kernel needs.
+        GemmEvalError: CuPy or NVRTC is missing.
+    """
+    if not isinstance(sizes.M, int) or not 1 <= sizes.M <= LARGEST_SIZE:
+        raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {sizes.M!r}")
+    if config is None:
+        any_kernel = next(next(iter(families().values())).configs())
+        config = choose(sizes, make_variant(any_kernel, activation, mode, group_size), limits)
+    variant = make_variant(config, activation, mode, group_size)
+    check_kernel(variant, sizes, limits)
+    compiled = compile_for(variant, limits)
+    fitting = occupancy_of(variant, compiled, limits)
+    if not fitting.ctas_per_sm:
+        raise UnsupportedError(f"{config} cannot run: a CTA does not fit an SM, {fitting.limited_by} run out")
+    family = family_of(config)
+    launch = family.launch(variant, sizes, limits.num_sms, fitting.ctas_per_sm)
+
+    @lru_cache(maxsize=_ARGUMENTS_OF_PLAN)
+    def arguments(operands: Operands) -> tuple[Any, ...]:
+        return family.arguments(variant, sizes, launch, operands, encode_tensor_map)
+
+    return Plan(variant, launch, compiled, arguments)

@@ -1,0 +1,270 @@
+"""All kernel families: which kernels there are, which of them a GPU can run and why not, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from typing import NamedTuple
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
+from gemm_eval.kernels._build import CompiledKernel, compile_kernel, target_of
+from gemm_eval.kernels._family import DeviceLimits, Family, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels._layout import parse_activation, parse_group_size, parse_mode
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+
+__all__ = [
+    "KernelEntry",
+    "Occupancy",
+    "check_kernel",
+    "compile_for",
+    "families",
+    "family_of",
+    "legal_configs",
+    "legal_splits",
+    "limits_of_spec",
+    "list_kernels",
+    "make_variant",
+    "occupancy_of",
+    "why_not",
+]
+
+# Modules of the families and their classes, from few tokens to many.
+_FAMILIES = (
+    ("_gemv", "GemvFamily"),
+    ("_gemv_mma", "GemvMmaFamily"),
+    ("_sm80", "Sm80Family"),
+    ("_sm90", "Sm90Family"),
+)
+_THREADS_PER_WARP = 32
+# How an SM hands out registers and shared memory, compute capability 8.0 to 9.0: CUDA occupancy calculator.
+_REGISTERS_UNIT_OF_WARP = 256
+_SMEM_UNIT_BYTES = 128
+_SM_QUARTERS = 4
+
+
+class Occupancy(NamedTuple):
+    """How many CTAs of a kernel an SM holds at once, and what they take.
+
+    Attributes:
+        ctas_per_sm: 0 if not even one fits.
+        limited_by: what runs out first: "registers", "shared memory", "threads" or "CTAs".
+        num_threads: of a CTA.
+        registers: of a thread.
+        smem_bytes: of a CTA, static and dynamic.
+        spill_bytes: registers stored to local memory and loaded from it, of a thread.
+    """
+
+    ctas_per_sm: int
+    limited_by: str
+    num_threads: int
+    registers: int
+    smem_bytes: int
+    spill_bytes: int
+
+
+class KernelEntry(NamedTuple):
+    """One kernel of the registry, on one GPU.
+
+    Attributes:
+        variant: what it is compiled for.
+        refusal: why it cannot run there, or None.
+        num_threads: of a CTA.
+        smem_bytes: dynamic shared memory of a CTA.
+    """
+
+    variant: Variant
+    refusal: str | None
+    num_threads: int
+    smem_bytes: int
+
+
+@cache
+def families() -> dict[str, Family]:
+    """All families by name, those for few tokens first."""
+    made = [getattr(import_module(f"gemm_eval.kernels.{module}"), name)() for module, name in _FAMILIES]
+    return {family.name: family for family in made}
+
+
+def family_of(config: KernelConfig) -> Family:
+    """Return the family that `config` names.
+
+    Raises:
+        InvalidMappingError: there is no such family.
+    """
+    family = families().get(config.family)
+    if family is None:
+        raise InvalidMappingError(
+            f"config.family must be one of {', '.join(families())}, got {config.family!r}", rule="family"
+        )
+    return family
+
+
+def make_variant(
+    config: KernelConfig, activation: DType | str, mode: WeightMode | str, group_size: int | None
+) -> Variant:
+    """Return what the kernel `config` is compiled for, with these activations and weights.
+
+    Args:
+        config: the kernel.
+        activation: "fp16" or "bf16".
+        mode: "column", "group" or "group_zero".
+        group_size: 32, 64 or 128 weights along K that share a scale; None: 128, or all of K in mode COLUMN.
+
+    Raises:
+        InvalidInputError: activations, mode or group size that W4A16 kernels do not have.
+    """
+    if not isinstance(config, KernelConfig):
+        raise InvalidOptionError(f"config must be a KernelConfig, got {type(config).__name__}")
+    try:  # plain integers equal the members of these enums, but families ask for identity
+        config = config._replace(
+            schedule=Schedule(config.schedule),
+            decomposition=Decomposition(config.decomposition),
+            raster_order=RasterOrder(config.raster_order),
+        )
+    except ValueError as error:
+        raise InvalidMappingError(f"config: {error}", rule="config") from None
+    known = parse_mode(mode)
+    return Variant(config, parse_activation(activation), known, parse_group_size(group_size, known))
+
+
+def list_kernels(
+    limits: DeviceLimits,
+    activation: DType | str = DType.FP16,
+    mode: WeightMode | str = WeightMode.GROUP,
+    group_size: int | None = None,
+    sizes: Sizes | None = None,
+) -> list[KernelEntry]:
+    """List all kernels, with the reason where a GPU cannot run one: for any sizes, or for `sizes` (elements).
+
+    Raises:
+        InvalidInputError: activations, mode or group size that W4A16 kernels do not have.
+    """
+    entries = []
+    for family in families().values():
+        for config in family.configs():
+            variant = make_variant(config, activation, mode, group_size)
+            refusal = why_not(variant, sizes, limits)
+            entries.append(KernelEntry(variant, refusal, family.num_threads(variant), family.smem_bytes(variant)))
+    return entries
+
+
+def legal_configs(
+    sizes: Sizes,
+    limits: DeviceLimits,
+    activation: DType | str = DType.FP16,
+    mode: WeightMode | str = WeightMode.GROUP,
+    group_size: int | None = None,
+) -> Iterator[KernelConfig]:
+    """Yield every config that `check_kernel` lets pass for one GEMM: each kernel with each way to cut K.
+
+    Raises:
+        InvalidInputError: activations, mode or group size that W4A16 kernels do not have.
+    """
+    for family in families().values():
+        for config in family.configs():
+            variant = make_variant(config, activation, mode, group_size)
+            if why_not(variant, sizes, limits) is None:
+                yield from (split.config for split in legal_splits(variant, sizes, limits))
+
+
+def check_kernel(variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> None:
+    """Check that a GPU can run a kernel: for `sizes` (elements), or for any where that is None.
+
+    Raises:
+        InvalidMappingError: no family has such a kernel, or it does not cut K that way for these sizes.
+        UnsupportedError: the GPU cannot run it.
+    """
+    config = variant.config
+    family = family_of(config)
+    base = variant._replace(config=_unsplit(config))
+    if base.config not in _configs_of(family.name):
+        raise InvalidMappingError(
+            f"{family.name} has no such kernel: {base.config}; `gemm-eval kernels` lists what there is", rule="config"
+        )
+    for checked in (base, variant):
+        refusal = why_not(checked, sizes, limits)
+        if refusal is not None:
+            raise UnsupportedError(f"{checked.config} cannot run: {refusal}")
+    if sizes is not None and variant not in (split := list(legal_splits(base, sizes, limits))):
+        known = ", ".join(f"({other.config.decomposition.name}, {other.config.split_k})" for other in split)
+        raise InvalidMappingError(
+            f"(decomposition, split_k) must be one of {known} for M={sizes.M}, K={sizes.K}, N={sizes.N}, "
+            f"got ({config.decomposition!r}, {config.split_k})",
+            rule="split",
+        )
+
+
+def why_not(variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+    """Return why a GPU cannot run a kernel of the registry: for `sizes`, or for any where that is None; or None."""
+    family = family_of(variant.config)
+    try:
+        target_of(family, limits.compute_capability)
+    except UnsupportedError as error:
+        return str(error)
+    return family.refusal(variant, sizes, limits)
+
+
+def legal_splits(variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[Variant]:
+    """Yield a kernel whose K is not split, and the same with each way to cut K that it can run."""
+    for decomposition, split_k in family_of(variant.config).splits(variant, sizes, limits):
+        split = variant._replace(config=variant.config._replace(decomposition=decomposition, split_k=split_k))
+        if why_not(split, sizes, limits) is None:
+            yield split
+
+
+def compile_for(variant: Variant, limits: DeviceLimits) -> CompiledKernel:
+    """Compile a kernel for a GPU, or take it from the cache. Needs no GPU.
+
+    Raises:
+        UnsupportedError: the GPU lacks what the kernel's family needs.
+        GemmEvalError: CuPy or NVRTC is missing.
+    """
+    family = family_of(variant.config)
+    return compile_kernel(family, variant, target_of(family, limits.compute_capability))
+
+
+def occupancy_of(variant: Variant, compiled: CompiledKernel, limits: DeviceLimits) -> Occupancy:
+    """Return how many CTAs of a kernel an SM holds at once, from what it takes."""
+    family = family_of(variant.config)
+    num_threads = family.num_threads(variant)
+    smem_bytes = family.smem_bytes(variant) + compiled.static_smem_bytes
+    registers_of_warp = ceil_div(compiled.registers * _THREADS_PER_WARP, _REGISTERS_UNIT_OF_WARP)
+    warps_of_quarter = limits.registers_per_sm // _SM_QUARTERS // (registers_of_warp * _REGISTERS_UNIT_OF_WARP)
+    smem_taken = ceil_div(smem_bytes + limits.smem_reserved_bytes, _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
+    is_too_large = smem_bytes > limits.smem_per_cta_bytes
+    rooms = {
+        "registers": warps_of_quarter * _SM_QUARTERS // ceil_div(num_threads, _THREADS_PER_WARP),
+        "shared memory": 0 if is_too_large else limits.smem_per_sm_bytes // max(1, smem_taken),
+        "threads": limits.max_threads_per_sm // num_threads,
+        "CTAs": limits.max_ctas_per_sm,
+    }
+    limited_by = min(rooms, key=rooms.__getitem__)
+    spill_bytes = compiled.spill_store_bytes + compiled.spill_load_bytes
+    return Occupancy(rooms[limited_by], limited_by, num_threads, compiled.registers, smem_bytes, spill_bytes)
+
+
+def limits_of_spec(arch: GpuSpec) -> DeviceLimits:
+    """Return the limits of a GPU that a spec describes."""
+    digits = arch.sm_arch.removeprefix("sm_")
+    return DeviceLimits(
+        compute_capability=(int(digits[:-1]), int(digits[-1])),
+        num_sms=arch.num_sms,
+        smem_per_cta_bytes=arch.smem_per_cta_bytes,
+        smem_per_sm_bytes=arch.smem_per_sm_bytes,
+        smem_reserved_bytes=arch.smem_reserved_bytes,
+        registers_per_sm=arch.registers_per_sm,
+        max_threads_per_sm=arch.max_threads_per_sm,
+        max_ctas_per_sm=arch.max_ctas_per_sm,
+    )
+
+
+@cache
+def _configs_of(name: str) -> frozenset[KernelConfig]:
+    return frozenset(families()[name].configs())
+
+
+def _unsplit(config: KernelConfig) -> KernelConfig:
+    return config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)

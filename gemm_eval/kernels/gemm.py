@@ -1,0 +1,246 @@
+"""The public call of the W4A16 kernels, and what can be asked without running one."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError
+from gemm_eval.kernels import _device
+from gemm_eval.kernels._arrays import DeviceArray, Rows, as_device_array, as_rows, check_dtype, check_vector, overlaps
+from gemm_eval.kernels._family import Operands, Sizes, WeightMode
+from gemm_eval.kernels._plan import LARGEST_SIZE, Plan, limits_of, make_plan, plan_on_device
+from gemm_eval.kernels._registry import Occupancy, check_kernel, compile_for, make_variant, occupancy_of
+from gemm_eval.kernels.weights import PackedW4
+from gemm_eval.mapping import KernelConfig
+
+__all__ = ["occupancy", "w4a16_gemm", "workspace_bytes"]
+
+_ALIGNMENT_BYTES = 16
+
+
+class _Weights(NamedTuple):
+    """Packed weights as a launch takes them."""
+
+    qweight: int
+    scales: int
+    memory: tuple[tuple[int, int], ...]
+    blocks_and_groups: tuple[int, int, int]
+    device: int
+
+
+_weights: WeakKeyDictionary[PackedW4, _Weights] = WeakKeyDictionary()
+
+
+def w4a16_gemm(
+    A: Any,
+    packed: PackedW4,
+    bias: Any = None,
+    alpha: float = 1.0,
+    out: Any = None,
+    config: KernelConfig | None = None,
+    stream: Any = None,
+    workspace: Any = None,
+) -> Any:
+    """Multiply activations with 4-bit weights on a GPU: C[M,N] = alpha * A[M,K] x W[K,N] + bias[N].
+
+    Arrays may be CuPy's, torch's, or any with ``__cuda_array_interface__`` or DLPack. fp16 is float16; bf16 is a type
+    named "bfloat16", or its bits in uint16. The call returns when the kernel is queued on `stream`, behind what wrote
+    the operands there; the same operands and config give the same bits every time.
+
+    CUDA graphs: a call can be captured when `out` is given and the same GEMM ran before, on the stream of the capture.
+    A graph keeps the workspace of that stream: replay it there, or give `workspace`.
+
+    Args:
+        A: activations [..., M, K] of the type that the weights were packed for, on the GPU of the weights. Rows are
+            contiguous, at multiples of 8 elements, and start at multiples of 16 bytes. All dimensions but the last
+            count as M.
+        packed: the weights, on a GPU: see `pack_w4` and `PackedW4.to_gpu`. K and N are multiples of 8.
+        bias: [N], of the type of A; None: none.
+        alpha: factor of the product, finite; applied in fp32.
+        out: [..., M, N] for the result, contiguous, of the type of A; shares no memory with the operands. None: a new
+            CuPy array of the shape of A with N for K; bf16 comes as the type of A if that is CuPy's, else in uint16.
+        config: the kernel, one of `legal_configs`; None: fixed rules choose.
+        stream: None (CuPy's current stream), a stream of CuPy, torch or CUDA Python, or its handle.
+        workspace: uint8 array of at least `workspace_bytes`, for nothing else while the kernel runs; its content does
+            not matter. None: memory that the library keeps for each stream.
+
+    Returns:
+        `out`, or the new array.
+
+    Raises:
+        InvalidProblemError: operands of a wrong type, shape, GPU, order or alignment.
+        InvalidMappingError: a config that does not exist, or that cannot cut K so.
+        InvalidOptionError: alpha, stream or workspace; or a capture before the first call.
+        UnsupportedError: the GPU lacks what the kernel needs.
+        GemmEvalError: no GPU, driver, CuPy or NVRTC.
+    """
+    weights = _weights_of(packed)
+    if weights.device != _device.current_device():
+        with _device.on_device(weights.device):
+            return w4a16_gemm(A, packed, bias, alpha, out, config, stream, workspace)
+    if not isinstance(config, KernelConfig | None):
+        raise InvalidOptionError(f"config must be a KernelConfig or None, got {type(config).__name__}")
+    handle = _device.stream_handle(stream)
+    a = _matrix(A, "A", packed.K, packed.activation, weights.device, handle)
+    sizes = Sizes(a.num_rows, packed.K, packed.N)
+    plan = plan_on_device(sizes, packed.activation, packed.mode, packed.group_size, config, weights.device)
+    result = _new_output(A, packed, handle) if out is None else out
+    c = _matrix(result, "out", packed.N, packed.activation, weights.device, handle)
+    if c.num_rows != sizes.M or (c.stride != packed.N and c.num_rows > 1):
+        raise InvalidProblemError(
+            f"out must be contiguous with {sizes.M} rows, as A has, got {c.num_rows} rows at {c.stride} elements"
+        )
+    inputs = [(a.address, a.num_bytes), *weights.memory]
+    bias_address = 0
+    if bias is not None:
+        vector = _on_device(bias, "bias", weights.device, handle)
+        check_dtype(vector, "bias", packed.activation)
+        check_vector(vector, "bias", packed.N)
+        bias_address = vector.address
+        inputs.append((vector.address, packed.N * vector.itemsize))
+    written = c.address, c.num_bytes
+    if any(overlaps(written, memory) for memory in inputs):
+        raise InvalidProblemError("out must not share memory with A, the weights or bias")
+    partial_sums, counters = _scratch(plan, workspace, weights.device, handle, [written, *inputs])
+    operands = Operands(
+        a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address, partial_sums, counters,
+        _finite(alpha), *weights.blocks_and_groups,
+    )  # fmt: skip
+    launch = plan.launch
+    function = _device.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
+    function(
+        launch.grid, (launch.num_threads, 1, 1), plan.arguments(operands), launch.smem_bytes,
+        _device.StreamHandle(handle),
+    )  # fmt: skip
+    return result
+
+
+def occupancy(
+    config: KernelConfig,
+    activation: DType | str = DType.FP16,
+    mode: WeightMode | str = WeightMode.GROUP,
+    group_size: int | None = None,
+    arch: GpuSpec | str | None = None,
+) -> Occupancy:
+    """Return how many CTAs of a kernel an SM holds at once, and what they take. Compiles it, runs nothing.
+
+    Args:
+        config: the kernel; how K is split does not matter.
+        activation: "fp16" or "bf16".
+        mode: "column", "group" or "group_zero".
+        group_size: 32, 64 or 128; None: 128, or all of K in mode COLUMN.
+        arch: a GPU's spec, or its name; None: CuPy's current GPU.
+
+    Raises:
+        InvalidInputError: a kernel, type, mode or group size that does not exist.
+        UnsupportedError: the GPU lacks what the kernel needs.
+        GemmEvalError: no CuPy or NVRTC; without `arch`, no GPU.
+    """
+    limits = limits_of(arch)
+    variant = make_variant(config, activation, mode, group_size)
+    check_kernel(variant, None, limits)
+    return occupancy_of(variant, compile_for(variant, limits), limits)
+
+
+def workspace_bytes(
+    M: int, packed: PackedW4, config: KernelConfig | None = None, arch: GpuSpec | str | None = None
+) -> int:
+    """Return the size of `workspace` that `w4a16_gemm` needs, in bytes; 0: none. Compiles the kernel, runs nothing.
+
+    Args:
+        M: rows of A.
+        packed: the weights, wherever they lie.
+        config: the kernel; None: the one that `w4a16_gemm` would choose.
+        arch: a GPU's spec, or its name; None: CuPy's current GPU.
+
+    Raises:
+        InvalidProblemError: M < 1.
+        InvalidMappingError: a config that does not exist, or that cannot cut K so.
+        UnsupportedError: the GPU lacks what the kernel needs.
+        GemmEvalError: no CuPy or NVRTC; without `arch`, no GPU.
+    """
+    sizes = Sizes(M, packed.K, packed.N)
+    return make_plan(sizes, packed.activation, packed.mode, packed.group_size, config, limits_of(arch)).workspace_bytes
+
+
+def _weights_of(packed: PackedW4) -> _Weights:
+    found = _weights.get(packed) if isinstance(packed, PackedW4) else None
+    if found is not None:
+        return found
+    if not isinstance(packed, PackedW4):
+        raise InvalidProblemError(f"packed must be a PackedW4, as pack_w4 makes it, got {type(packed).__name__}")
+    if isinstance(packed.qweight, numpy.ndarray):
+        raise InvalidProblemError("packed must be on a GPU, got weights in CPU memory: packed.to_gpu() moves them")
+    arrays = [as_device_array(array, "packed", 0) for array in (packed.qweight, packed.scales)]
+    if arrays[0].device != arrays[1].device:
+        raise InvalidProblemError("packed must have its weights and scales on one GPU")
+    if any(array.address % _ALIGNMENT_BYTES for array in arrays):
+        raise InvalidProblemError(f"packed must have arrays that start at multiples of {_ALIGNMENT_BYTES} bytes")
+    memory = tuple((array.address, math.prod(array.shape) * array.itemsize) for array in arrays)
+    counts = packed.num_column_blocks, packed.num_k_blocks, packed.num_groups
+    found = _Weights(arrays[0].address, arrays[1].address, memory, counts, arrays[0].device)
+    _weights[packed] = found
+    return found
+
+
+def _on_device(x: Any, what: str, device: int, stream: int) -> DeviceArray:
+    array = as_device_array(x, what, stream)
+    if array.device != device:
+        raise InvalidProblemError(f"{what} must be on GPU {device}, where the weights are, got GPU {array.device}")
+    return array
+
+
+def _matrix(x: Any, what: str, num_columns: int, activation: DType, device: int, stream: int) -> Rows:
+    array = _on_device(x, what, device, stream)
+    check_dtype(array, what, activation)
+    rows = as_rows(array, what, num_columns)
+    if rows.stride > LARGEST_SIZE:
+        raise InvalidProblemError(f"{what} must have at most {LARGEST_SIZE:,} elements from row to row")
+    return rows
+
+
+def _new_output(A: Any, packed: PackedW4, stream: int) -> Any:
+    _device.refuse_capture(stream, "give out")
+    dtype = "float16" if packed.activation is DType.FP16 else "uint16"
+    if isinstance(A, _device.import_cupy().ndarray):
+        dtype = A.dtype
+    return _device.allocate((*A.shape[:-1], packed.N), dtype, stream)
+
+
+def _scratch(plan: Plan, workspace: Any, device: int, stream: int, others: list[tuple[int, int]]) -> tuple[int, int]:
+    """Addresses of the partial sums and of the counters, which are 0."""
+    need = plan.workspace_bytes
+    if workspace is None:
+        if not need:
+            return 0, 0
+        scratch = _device.scratch_of(device, stream, plan.launch.workspace_bytes, plan.launch.num_counters)
+        return scratch.workspace, scratch.counters
+    array = as_device_array(workspace, "workspace", stream)
+    have = math.prod(array.shape) * array.itemsize
+    if array.device != device or array.itemsize != 1 or array.strides not in {None, (1,)}:
+        raise InvalidOptionError(
+            f"workspace must be a contiguous array of uint8 on GPU {device}, got {array.dtype} "
+            f"{list(array.shape)} on GPU {array.device}"
+        )
+    if have < need or array.address % _ALIGNMENT_BYTES:
+        raise InvalidOptionError(
+            f"workspace must have at least {need:,} bytes and start at a multiple of {_ALIGNMENT_BYTES}, "
+            f"got {have:,} bytes at {array.address:#x}"
+        )
+    if any(overlaps((array.address, have), memory) for memory in others):
+        raise InvalidOptionError("workspace must not share memory with A, the weights, bias or out")
+    if plan.launch.num_counters:  # whatever was in there, or a kernel that was cut short
+        _device.clear_bytes(array.address, plan.counter_bytes, stream)
+    return array.address + plan.counter_bytes, array.address
+
+
+def _finite(alpha: Any) -> float:
+    if not isinstance(alpha, float | int | numpy.floating | numpy.integer) or not math.isfinite(alpha):
+        raise InvalidOptionError(f"alpha must be a finite number, got {alpha!r}")
+    return float(alpha)

@@ -1,0 +1,320 @@
+"""Every W4A16 kernel on a real GPU, against float64: right to rounding, repeatable, and writing nothing but `out`."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import GemmEvalError, InvalidOptionError, InvalidProblemError
+from gemm_eval.kernels import (
+    DeviceLimits,
+    PackedW4,
+    Sizes,
+    WeightMode,
+    _device,
+    dequantize,
+    legal_configs,
+    list_kernels,
+    pack_w4,
+    w4a16_gemm,
+    workspace_bytes,
+)
+from gemm_eval.kernels._registry import compile_for, families, make_variant, occupancy_of, why_not
+from gemm_eval.mapping import Decomposition, KernelConfig
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the vendor's packages warn as they like
+
+WORST_ERROR = {DType.FP16: 1e-3, DType.BF16: 5e-3}  # ||C - C64|| / ||C64||
+GUARD_ELEMS = 4096  # on each side of an output
+NAN_BITS = {DType.FP16: 0x7E01, DType.BF16: 0x7FC1}
+FAMILIES = families()
+CONFIGS = [config for family in FAMILIES.values() for config in family.configs()]
+# modes and types of the sample, with sizes that are no multiples of a block, a group or a tile
+SAMPLE = [
+    ("fp16", "group", 32, 200, 328),
+    ("fp16", "group", 64, 136, 72),
+    ("fp16", "group_zero", 128, 1032, 184),
+    ("bf16", "group_zero", 32, 328, 264),
+    ("bf16", "group", 128, 520, 520),
+    ("fp16", "column", None, 584, 136),
+    ("bf16", "column", None, 8, 8),
+    ("bf16", "group_zero", 64, 2056, 648),
+]
+
+
+class Case(NamedTuple):
+    """One GEMM with random data; the answer in float64."""
+
+    A: Any
+    packed: PackedW4
+    bias: Any
+    alpha: float
+    expected: Any
+
+
+@pytest.fixture(scope="module")
+def cupy() -> Any:
+    try:
+        return _device.import_cupy()
+    except GemmEvalError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def limits(cupy: Any) -> DeviceLimits:
+    return _device.limits_of_device(_device.current_device())
+
+
+def to_bits(values: np.ndarray[Any, Any], activation: DType) -> Any:
+    """As kernels take them: float16, or the bits of bf16 in uint16."""
+    if activation is DType.FP16:
+        return values.astype(np.float16)
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def to_float(cupy: Any, stored: Any, activation: DType) -> Any:
+    if activation is DType.FP16:
+        return stored.astype(cupy.float64)
+    return (stored.astype(cupy.uint32) << 16).view(cupy.float32).astype(cupy.float64)
+
+
+_packed: dict[tuple[Any, ...], tuple[PackedW4, Any]] = {}
+
+
+def weights_of(cupy: Any, K: int, N: int, activation: str, mode: str, group_size: int | None, seed: int) -> Any:
+    """Random weights and their float64 values; kept, as many kernels take the same."""
+    key = (K, N, activation, mode, group_size, seed)
+    if key not in _packed:
+        random = np.random.default_rng(seed)
+        weights = random.standard_normal((K, N)).astype(np.float32) * random.uniform(0.01, 0.1, N).astype(np.float32)
+        packed = pack_w4(weights, group_size, mode, activation=activation).to_gpu()
+        _packed[key] = packed, dequantize(packed)
+    return _packed[key]
+
+
+def make_case(
+    cupy: Any, sizes: Sizes, activation: str, mode: str, group_size: int | None, seed: int, has_bias: bool, alpha: float
+) -> Case:
+    packed, dense = weights_of(cupy, sizes.K, sizes.N, activation, mode, group_size, seed % 2)
+    random = np.random.default_rng(seed)
+    dtype = DType(activation)
+    A = cupy.asarray(to_bits(random.standard_normal((sizes.M, sizes.K)), dtype))
+    bias = cupy.asarray(to_bits(random.standard_normal(sizes.N), dtype)) if has_bias else None
+    expected = alpha * (to_float(cupy, A, dtype) @ dense)
+    if bias is not None:
+        expected = expected + to_float(cupy, bias, dtype)
+    return Case(A, packed, bias, alpha, expected)
+
+
+def run(cupy: Any, case: Case, config: KernelConfig | None, **more: Any) -> Any:
+    """C as stored, from memory full of NaN with guards on both sides that must stay as they were."""
+    M, N = case.expected.shape
+    activation = case.packed.activation
+    poison = NAN_BITS[activation]
+    memory = cupy.full(2 * GUARD_ELEMS + M * N, poison, cupy.uint16)
+    out = memory[GUARD_ELEMS : GUARD_ELEMS + M * N].reshape(M, N)
+    out = out.view(cupy.float16) if activation is DType.FP16 else out
+    assert w4a16_gemm(case.A, case.packed, case.bias, case.alpha, out, config, **more) is out
+    cupy.cuda.runtime.deviceSynchronize()
+    assert bool((memory[:GUARD_ELEMS] == poison).all()), "written before out"
+    assert bool((memory[-GUARD_ELEMS:] == poison).all()), "written behind out"
+    return out
+
+
+def check(cupy: Any, case: Case, config: KernelConfig | None, **more: Any) -> None:
+    activation = case.packed.activation
+    out = run(cupy, case, config, **more)
+    found = to_float(cupy, out, activation)
+    assert bool(cupy.isfinite(found).all()), "elements that were never written, or NaN"
+    error = float(cupy.linalg.norm(found - case.expected) / cupy.linalg.norm(case.expected))
+    assert error <= WORST_ERROR[activation], f"relative error {error:.2e}"
+    largest = float(abs(found - case.expected).max() / abs(case.expected).max())
+    assert largest <= 4 * WORST_ERROR[activation], f"an element is off by {largest:.2e} of the largest"
+    again = run(cupy, case, config, **more)
+    assert bool((out.view(cupy.uint16) == again.view(cupy.uint16)).all()), "another result the second time"
+    for scratch in _device._scratch.values():
+        (counters,) = [buffer for buffer in scratch.buffers if buffer.data.ptr == scratch.counters]
+        assert not bool(counters.any()), "counters left behind"
+
+
+def splits_of(config: KernelConfig, sizes: Sizes, limits: DeviceLimits, *rest: Any) -> Iterator[KernelConfig]:
+    """The legal ways to run one kernel: not split, least, most, stream-K."""
+    base = {"decomposition": Decomposition.DATA_PARALLEL, "split_k": 1}
+    legal = [c for c in legal_configs(sizes, limits, *rest) if c._replace(**base) == config]
+    split = [c for c in legal if c.decomposition is Decomposition.SPLIT_K]
+    yield from dict.fromkeys([c for c in legal if c not in split] + split[:1] + split[-1:])
+
+
+def name(config: KernelConfig) -> str:
+    return (
+        f"{config.family}-{config.cta_m}x{config.cta_n}x{config.cta_k}-c{config.cluster_m}x{config.cluster_n}-"
+        f"{config.schedule.name.lower()}-w{config.num_warps}-s{config.num_stages}-"
+        f"{config.raster_order.name[-1]}{config.raster_swizzle}"
+    )
+
+
+def seed_of(config: KernelConfig) -> int:
+    return zlib.crc32(name(config).encode())
+
+
+def sizes_for(config: KernelConfig, K: int, N: int) -> list[Sizes]:
+    """One token, a tile that is not full, and more tiles than one with a rest; enough for every cluster."""
+    few = max(1, config.cta_m - 1)
+    many = 2 * config.cluster_m * config.cta_m + 3
+    N = max(N, config.cluster_n * config.cta_n)
+    return [Sizes(M, K, N) for M in dict.fromkeys((1, few, many))]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=name)
+def test_every_kernel(cupy: Any, limits: DeviceLimits, config: KernelConfig) -> None:
+    if next((e.refusal for e in list_kernels(limits) if e.variant.config == config), None):
+        pytest.skip("not on this GPU")
+    num_run = 0
+    for i, sizes in enumerate(sizes_for(config, 1024, 384)):
+        case = make_case(cupy, sizes, "fp16", "group", 128, seed_of(config) + i, bool(i % 2), 1.0 if i else 0.5)
+        for split in splits_of(config, sizes, limits):
+            check(cupy, case, split)
+            num_run += 1
+    assert num_run
+
+
+@pytest.mark.parametrize("index", range(len(SAMPLE)))
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_every_mode(cupy: Any, limits: DeviceLimits, family: str, index: int) -> None:
+    activation, mode, group_size, K, N = SAMPLE[index]
+    configs = [
+        entry.variant.config
+        for entry in list_kernels(limits, activation, mode, group_size)
+        if entry.variant.config.family == family and entry.refusal is None
+    ]
+    if not configs:
+        pytest.skip("not on this GPU")
+    step = max(1, len(configs) // 4)
+    for config in configs[index % step :: step]:
+        for i, sizes in enumerate(sizes_for(config, K, N)):
+            seed = seed_of(config) + 7 * index + i
+            case = make_case(cupy, sizes, activation, mode, group_size, seed, i != 1, (1.0, -0.75, 3.0)[i % 3])
+            for split in splits_of(config, sizes, limits, activation, mode, group_size):
+                check(cupy, case, split)
+
+
+@pytest.mark.parametrize("M", [1, 2, 3, 8, 16, 17, 33, 64, 127, 256, 511])
+@pytest.mark.parametrize("activation", ["fp16", "bf16"])
+def test_the_choice(cupy: Any, activation: str, M: int) -> None:
+    check(cupy, make_case(cupy, Sizes(M, 1536, 1000), activation, "group", 128, M, True, 1.5), None)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_rows_of_a_wider_matrix(cupy: Any, limits: DeviceLimits, family: str) -> None:
+    """Rows at a distance, NaN between them: what lies outside of A must not be read into the result."""
+    sizes = Sizes(13, 328, 264)
+    configs = [c for c in legal_configs(sizes, limits) if c.family == family]
+    case = make_case(cupy, sizes, "fp16", "group", 128, 5, True, 1.0)
+    wide = cupy.full((sizes.M + 2, sizes.K + 24), cupy.nan, cupy.float16)
+    wide[1:-1, 8 : 8 + sizes.K] = case.A
+    for config in configs[:: max(1, len(configs) // 6)]:
+        check(cupy, case._replace(A=wide[1:-1, 8 : 8 + sizes.K]), config)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_occupancy_is_that_of_the_driver(cupy: Any, limits: DeviceLimits, family: str) -> None:
+    from cupy_backends.cuda.api import driver
+
+    configs = list(FAMILIES[family].configs())
+    for config in configs[:: max(1, len(configs) // 5)]:
+        variant = make_variant(config, "fp16", "group", 128)
+        if why_not(variant, None, limits) is None:
+            compiled = compile_for(variant, limits)
+            found = occupancy_of(variant, compiled, limits)
+            dynamic = FAMILIES[family].smem_bytes(variant)
+            function = _device.load_function(compiled, _device.current_device(), dynamic, 0)
+            active = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, found.num_threads, dynamic)
+            assert found.ctas_per_sm == active, (config, found)
+
+
+def split_case(cupy: Any, limits: DeviceLimits, seed: int) -> tuple[Case, KernelConfig]:
+    """A GEMM and a kernel of it that needs a workspace."""
+    case = make_case(cupy, Sizes(24, 4096, 512), "fp16", "group", 128, seed, True, 1.0)
+    config = next(
+        c for c in legal_configs(Sizes(24, 4096, 512), limits) if c.decomposition is Decomposition.STREAM_K
+    )  # fmt: skip
+    assert workspace_bytes(24, case.packed, config) > 0
+    return case, config
+
+
+def test_two_streams_at_once(cupy: Any, limits: DeviceLimits) -> None:
+    pairs = [split_case(cupy, limits, seed) for seed in (2, 4)]
+    alone = [run(cupy, case, config) for case, config in pairs]
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in pairs]
+    outputs = [[cupy.empty_like(out) for _ in range(50)] for out in alone]
+    cupy.cuda.runtime.deviceSynchronize()
+    for i in range(50):
+        for (case, config), stream, outs in zip(pairs, streams, outputs, strict=True):
+            w4a16_gemm(case.A, case.packed, case.bias, case.alpha, outs[i], config, stream)
+    cupy.cuda.runtime.deviceSynchronize()
+
+    for expected, outs in zip(alone, outputs, strict=True):
+        assert all(bool((out == expected).all()) for out in outs)
+
+
+def test_a_graph(cupy: Any, limits: DeviceLimits) -> None:
+    case, config = split_case(cupy, limits, 6)
+    expected = run(cupy, case, config)
+    stream, out = cupy.cuda.Stream(non_blocking=True), cupy.empty_like(expected)
+    new = cupy.cuda.Stream(non_blocking=True)
+    new.begin_capture()
+    try:
+        with pytest.raises(InvalidOptionError, match="graph is being captured"):
+            w4a16_gemm(case.A, case.packed, out=out, config=config, stream=new)
+    finally:
+        new.end_capture()
+    given = cupy.full(workspace_bytes(24, case.packed, config), 255, cupy.uint8)
+    for workspace in (None, given):
+        w4a16_gemm(case.A, case.packed, case.bias, case.alpha, out, config, stream, workspace)
+        stream.begin_capture()
+        w4a16_gemm(case.A, case.packed, case.bias, case.alpha, out, config, stream, workspace)
+        graph = stream.end_capture()
+        for _ in range(3):
+            out.fill(cupy.nan)
+            cupy.cuda.runtime.deviceSynchronize()
+            graph.launch(stream)
+            stream.synchronize()
+            assert bool((out == expected).all())
+
+
+def test_a_given_workspace(cupy: Any, limits: DeviceLimits) -> None:
+    case, config = split_case(cupy, limits, 8)
+    check(cupy, case, config, workspace=cupy.full(workspace_bytes(24, case.packed, config), 255, cupy.uint8))
+
+
+def test_tensors_of_torch(cupy: Any) -> None:
+    torch = pytest.importorskip("torch")
+    for activation, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
+        case = make_case(cupy, Sizes(9, 512, 256), activation, "group", 128, 3, True, 1.0)
+        A, bias = (torch.from_dlpack(x.view(cupy.int16)).view(dtype) for x in (case.A, case.bias))
+        out = torch.empty((9, 256), dtype=dtype, device="cuda")
+        torch.cuda.synchronize()
+        assert w4a16_gemm(A, case.packed, bias, out=out) is out
+        cupy.cuda.runtime.deviceSynchronize()
+        expected = run(cupy, case, None)
+        assert bool((cupy.from_dlpack(out.view(torch.int16)) == expected.view(cupy.int16)).all())
+
+
+def test_operands_elsewhere_are_refused(cupy: Any) -> None:
+    case = make_case(cupy, Sizes(9, 512, 256), "fp16", "group", 128, 3, True, 1.0)
+    with pytest.raises(InvalidProblemError, match="A must be an array on a GPU"):
+        w4a16_gemm(cupy.asnumpy(case.A), case.packed)
+    with pytest.raises(InvalidProblemError, match=r"to_gpu\(\)"):
+        w4a16_gemm(case.A, case.packed.to_cpu())
+    with pytest.raises(InvalidProblemError, match="out must not share memory"):
+        w4a16_gemm(case.A, case.packed, out=case.A.ravel()[: 9 * 256].reshape(9, 256))
+
+
+def test_all_modes_are_in_the_sample() -> None:
+    assert {mode for _, mode, *_ in SAMPLE} == {mode.name.lower() for mode in WeightMode}

@@ -1,0 +1,99 @@
+"""The command `gemm-eval kernels`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gemm_eval.cli._app import app
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.kernels._build import compiler_version
+from gemm_eval.kernels._registry import families
+
+SIZES = ("-m", "64", "-k", "4096", "-n", "4096")
+
+
+def run(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["kernels", *words], env={"COLUMNS": "100", "TERM": "dumb"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.stderr if code else result.stdout
+
+
+def document(*words: str) -> Any:
+    return json.loads(run(*words, "--json"))
+
+
+def test_all_kernels_are_listed() -> None:
+    text = run("--arch", "h200-sxm")
+
+    assert all(name in text for name in families())
+    assert "128x128x64" in text
+    assert "cooperative" in text
+    num_kernels = sum(len(list(family.configs())) for family in families().values())
+    assert f"{num_kernels} of {num_kernels} kernels can run" in text
+
+
+def test_a_family_that_cannot_run_takes_one_line() -> None:
+    lines = run("--arch", "a100-sxm-80gb").splitlines()
+    (line,) = [line for line in lines if line.startswith("w4a16_sm90")]
+
+    assert "has no kernels for GPUs of compute capability 8.0" in line
+
+
+def test_sizes_say_how_k_can_be_cut() -> None:
+    text = run("--arch", "h200-sxm", *SIZES, "--family", "w4a16_sm80")
+
+    assert "split-K" in text
+    assert "stream" in text
+    assert "kernels can run these sizes" in text
+
+
+def test_a_document_has_units_in_its_names() -> None:
+    found = document("--arch", "h200-sxm", "--mode", "column", "--activation", "bf16", *SIZES)
+    kernel = found["kernels"][0]
+
+    assert (found["mode"], found["activation"], found["group_size"]) == ("column", "bf16", 0)
+    assert found["sizes"] == {"M": 64, "K": 4096, "N": 4096}
+    assert set(kernel) == {
+        "config", "num_threads", "dynamic_smem_bytes", "is_legal", "refusal", "splits", "compiled",
+    }  # fmt: skip
+    assert kernel["compiled"] is None
+    for kernel in found["kernels"]:
+        assert kernel["is_legal"] == (kernel["refusal"] is None) == (kernel["splits"] is not None)
+
+
+def test_kernels_can_be_compiled_without_a_gpu() -> None:
+    try:
+        compiler_version()
+    except GemmEvalError as error:
+        pytest.skip(str(error))
+    words = ("--arch", "h200-sxm", "--family", "w4a16_gemv", "--compile")
+    compiled = [kernel["compiled"] for kernel in document(*words)["kernels"]]
+
+    assert all(kernel["registers"] > 0 and kernel["ctas_per_sm"] > 0 for kernel in compiled)
+    assert "regs" in run(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--arch", "sg2260e"), 3, "W4A16 kernels need an NVIDIA GPU, sg2260e is none"),
+        (("--arch", "h200-sxm", "-m", "4"), 2, "-m, -k and -n go together"),
+        (("--arch", "h200-sxm", "-m", "0", "-k", "64", "-n", "64"), 2, "M must be >= 1, got 0"),
+        (("--arch", "h200-sxm", "-m", "4", "-k", "60", "-n", "64"), 2, "K must be a positive multiple of 8"),
+        (("--arch", "h200-sxm", "--family", "cutlass"), 2, "--family must be one of w4a16_gemv,"),
+        (("--arch", "h200-sxm", "--mode", "row"), 2, "mode must be one of column, group, group_zero"),
+        (("--arch", "h200-sxm", "--group-size", "16"), 2, "group_size must be one of 32, 64, 128"),
+        (("--arch", "h200-sxm", "--activation", "fp8"), 2, "activation must be"),
+    ],
+)
+def test_wrong_words_are_one_line(words: tuple[str, ...], code: int, message: str) -> None:
+    error = run(*words, code=code)
+
+    assert message in error
+    assert len(error.splitlines()) == 1

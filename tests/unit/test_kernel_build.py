@@ -1,0 +1,294 @@
+"""Compiling CUDA text without a GPU, and the cache of compiled kernels on disk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gemm_eval import load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import GemmEvalError, UnsupportedError
+from gemm_eval.kernels import DeviceLimits, Variant, _build
+from gemm_eval.kernels._build import CompiledKernel, compile_kernel, compile_text, compiler_version, target_of
+from gemm_eval.kernels._registry import compile_for, families, limits_of_spec, make_variant, occupancy_of, why_not
+from gemm_eval.mapping import KernelConfig, RasterOrder
+
+TEXT = """extern "C" __global__ void twice(float* x) {
+  __shared__ float s[32];
+  s[threadIdx.x] = x[0] * FACTOR;
+  x[1] = s[1];
+}"""
+SPILLING = """ptxas info    : 0 bytes gmem
+ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized
+ptxas info    : Compiling entry function 'k' for 'sm_90a'
+ptxas info    : Function properties for k
+ptxas         .     160 bytes stack frame, 96 bytes spill stores, 128 bytes spill loads
+ptxas info    : Used 255 registers, used 1 barriers, 160 bytes cumulative stack size, 1024 bytes smem
+"""
+# Recorded with NVRTC 13.0: registers of a thread that no kernel of a family passes.
+MOST_REGISTERS = {"w4a16_gemv": 255, "w4a16_gemv_mma": 255, "w4a16_sm80": 255, "w4a16_sm90": 168}
+GPUS = {
+    "w4a16_gemv": "a100-sxm-80gb",
+    "w4a16_gemv_mma": "h200-sxm",
+    "w4a16_sm80": "a100-sxm-80gb",
+    "w4a16_sm90": "h200-sxm",
+}
+
+
+@pytest.fixture
+def nvrtc() -> None:
+    try:
+        compiler_version()
+    except GemmEvalError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(_build, "_memo", {})
+    return tmp_path / "cuda"
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Targets that were really compiled for."""
+    targets: list[str] = []
+
+    def compile_(text: str, entry: str, target: str, options: tuple[str, ...]) -> CompiledKernel:
+        targets.append(target)
+        return CompiledKernel(b"\x7fELF\n" + text.encode(), entry, target, 40, 0, 0, 0, 0, ("line 1: warning",))
+
+    monkeypatch.setattr(_build, "_compile", compile_)
+    monkeypatch.setattr(_build, "compiler_version", lambda: "13.0 13.0.88")
+    return targets
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_build, "_memo", {})
+
+
+def compile_twice(**macros: int) -> CompiledKernel:
+    return compile_text(TEXT, "twice", "sm_90a", macros)
+
+
+def test_a_kernel_is_compiled_and_described(nvrtc: None, folder: Path) -> None:
+    kernel = compile_twice(FACTOR=2)
+
+    assert kernel.cubin.startswith(b"\x7fELF")
+    assert (kernel.entry, kernel.target) == ("twice", "sm_90a")
+    assert 0 < kernel.registers < 64
+    assert kernel.static_smem_bytes == 128
+    assert (kernel.spill_store_bytes, kernel.spill_load_bytes, kernel.stack_bytes, kernel.warnings) == (0, 0, 0, ())
+
+
+def test_what_ptxas_says_is_read() -> None:
+    kernel = _build._describe(b"", "k", "sm_90a", SPILLING)
+
+    assert (kernel.registers, kernel.static_smem_bytes) == (255, 1024)
+    assert (kernel.spill_store_bytes, kernel.spill_load_bytes, kernel.stack_bytes) == (96, 128, 160)
+    assert len(kernel.warnings) == 1
+    assert "serialized" in kernel.warnings[0]
+
+
+def test_a_silent_ptxas_is_an_error(counted: list[str]) -> None:
+    with pytest.raises(GemmEvalError, match="did not say how many registers"):
+        _build._describe(b"", "k", "sm_90a", "")
+
+
+def test_an_error_of_the_compiler_is_told(nvrtc: None, folder: Path) -> None:
+    with pytest.raises(GemmEvalError, match='FACTOR" is undefined') as caught:
+        compile_twice()
+
+    assert "\0" not in str(caught.value)
+    assert not folder.exists()
+
+
+def test_without_cupy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy.cuda", None)
+    with pytest.raises(GemmEvalError, match=r"pip install 'gemm_eval\[gpu\]'"):
+        _build._nvrtc()
+
+
+def test_a_process_compiles_once_and_the_next_one_not_at_all(
+    folder: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = compile_twice(FACTOR=2)
+    assert compile_twice(FACTOR=2) is first
+    forget(monkeypatch)
+    again = compile_twice(FACTOR=2)
+
+    assert again == first
+    assert counted == ["sm_90a"]
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_text_macros_target_and_compiler_make_another_kernel(
+    folder: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_twice(FACTOR=2)
+    compile_twice(FACTOR=3)
+    compile_text(TEXT, "twice", "sm_80", {"FACTOR": 2})
+    compile_text(TEXT + "\n", "twice", "sm_90a", {"FACTOR": 2})
+    monkeypatch.setattr(_build, "compiler_version", lambda: "13.1 13.1.5")
+    compile_twice(FACTOR=2)
+
+    assert len(counted) == len(list(folder.iterdir())) == 5
+
+
+def truncate(content: bytes) -> bytes:
+    return content[:-1]
+
+
+def flip(content: bytes) -> bytes:
+    return content[:-5] + bytes([content[-5] ^ 1]) + content[-4:]
+
+
+def empty(content: bytes) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize("damage", [truncate, flip, empty])
+def test_a_damaged_file_is_compiled_anew(
+    damage: Callable[[bytes], bytes], folder: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = compile_twice(FACTOR=2)
+    (path,) = folder.iterdir()
+    sound = path.read_bytes()
+    path.write_bytes(damage(sound))
+    forget(monkeypatch)
+
+    assert compile_twice(FACTOR=2) == first
+    assert len(counted) == 2
+    assert path.read_bytes() == sound
+
+
+def test_a_folder_that_cannot_be_written_only_means_no_cache(folder: Path, counted: list[str]) -> None:
+    folder.write_text("a file where the folder should be")
+
+    assert compile_twice(FACTOR=2).registers == 40
+
+
+def test_a_full_disk_leaves_nothing_behind(folder: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+
+    assert compile_twice(FACTOR=2).registers == 40
+    assert list(folder.iterdir()) == []
+
+
+def test_the_cache_can_be_turned_off(tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "off")
+    for _ in range(2):
+        forget(monkeypatch)
+        compile_twice(FACTOR=2)
+
+    assert len(counted) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_processes_share_the_folder(nvrtc: None, tmp_path: Path) -> None:
+    code = (
+        "from gemm_eval.kernels._build import compile_text\n"
+        f"print(compile_text({TEXT!r}, 'twice', 'sm_90a', {{'FACTOR': 7}}).cubin.hex())"
+    )
+    env = os.environ | {"GEMM_EVAL_CACHE_DIR": str(tmp_path)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    outputs = [process.communicate(timeout=300) for process in running]
+
+    assert [process.returncode for process in running] == [0] * 4, outputs
+    assert len({out for out, _ in outputs}) == 1
+    assert [path.suffix for path in (tmp_path / "cuda").iterdir()] == [".kernel"]
+
+
+def test_the_closest_target_is_taken() -> None:
+    family = families()["w4a16_sm80"]
+
+    assert target_of(family, (8, 0)) == target_of(family, (8, 6)) == "sm_80"
+    assert target_of(family, (8, 9)) == "sm_89"
+    assert target_of(family, (9, 0)) == "sm_90a"
+    with pytest.raises(UnsupportedError, match=r"w4a16_sm80 has no kernels for GPUs of compute capability 7\.5"):
+        target_of(family, (7, 5))
+
+
+# ---- our kernels ----------------------------------------------------------------------------------------------------
+
+
+def sample(configs: list[KernelConfig], count: int) -> list[KernelConfig]:
+    """First and last, and what lies evenly between."""
+    return [configs[round(i * (len(configs) - 1) / (count - 1))] for i in range(count)]
+
+
+SOME = [
+    make_variant(config, activation, mode, group_size)
+    for family in families().values()
+    for config, (activation, mode, group_size) in zip(
+        sample(list(family.configs()), 4),
+        [("fp16", "group", 128), ("bf16", "group_zero", 32), ("fp16", "column", None), ("bf16", "group", 64)],
+        strict=True,
+    )
+]
+# Every kernel, each with one of the types and modes and for one of the GPUs that have it, in turn: all of them with all
+# would take an hour. How tiles follow each other is no matter of the compiler.
+TURNS = [("fp16", "group", 128), ("bf16", "group_zero", 32), ("fp16", "column", None), ("bf16", "group", 64)]
+TURNS += [("fp16", "group_zero", 64), ("bf16", "column", None), ("fp16", "group", 32)]
+DISTINCT = {
+    config._replace(raster_order=RasterOrder.ALONG_M, raster_swizzle=1): config
+    for family in families().values()
+    for config in family.configs()
+}
+ALL = [make_variant(config, *TURNS[i % len(TURNS)]) for i, config in enumerate(DISTINCT.values())]
+
+
+def variant_id(variant: Variant) -> str:
+    return f"{variant.config} {variant.activation} {variant.mode.name} {variant.group_size}".replace(" ", "-")
+
+
+def limits_of(gpu: str) -> DeviceLimits:
+    arch = load_arch(gpu)
+    assert isinstance(arch, GpuSpec)
+    return limits_of_spec(arch)
+
+
+def check_resources(variant: Variant, limits: DeviceLimits) -> None:
+    compiled = compile_for(variant, limits)
+
+    assert (compiled.spill_store_bytes, compiled.spill_load_bytes) == (0, 0)
+    assert compiled.registers <= MOST_REGISTERS[variant.config.family]
+    assert compiled.warnings == ()
+    assert occupancy_of(variant, compiled, limits).ctas_per_sm >= 1
+
+
+@pytest.mark.parametrize("variant", SOME, ids=variant_id)
+def test_kernels_compile_without_spills(variant: Variant, nvrtc: None) -> None:
+    check_resources(variant, limits_of(GPUS[variant.config.family]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(len(ALL)), ids=lambda index: variant_id(ALL[index]))
+def test_all_kernels_compile_without_spills(index: int, nvrtc: None) -> None:
+    known = [limits_of(gpu) for gpu in ("a100-sxm-80gb", "rtx-4090", "h200-sxm")]
+    able = [limits for limits in known if why_not(ALL[index], None, limits) is None]
+    if not able:
+        pytest.skip(str(why_not(ALL[index], None, known[-1])))
+    check_resources(ALL[index], able[index % len(able)])
+
+
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90a"])
+def test_every_target_compiles(target: str, nvrtc: None) -> None:
+    for family in families().values():
+        if target in family.targets.values():
+            variant = make_variant(next(family.configs()), "fp16", "group", 128)
+            assert compile_kernel(family, variant, target).target == target

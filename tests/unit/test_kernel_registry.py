@@ -1,0 +1,194 @@
+"""Which kernels there are, which a GPU can run, and what they take."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from gemm_eval import load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import InvalidInputError, InvalidMappingError, InvalidOptionError, UnsupportedError
+from gemm_eval.kernels import DeviceLimits, Sizes, WeightMode
+from gemm_eval.kernels._build import CompiledKernel
+from gemm_eval.kernels._heuristic import choose
+from gemm_eval.kernels._registry import (
+    check_kernel,
+    families,
+    family_of,
+    legal_configs,
+    limits_of_spec,
+    list_kernels,
+    make_variant,
+    occupancy_of,
+)
+from gemm_eval.mapping import Decomposition, KernelConfig
+
+SIZES = Sizes(64, 4096, 4096)
+
+
+def limits(name: str) -> DeviceLimits:
+    arch = load_arch(name)
+    assert isinstance(arch, GpuSpec)
+    return limits_of_spec(arch)
+
+
+HOPPER, ADA, AMPERE = limits("h200-sxm"), limits("rtx-4090"), limits("a100-sxm-80gb")
+
+
+def first(family: str) -> KernelConfig:
+    return next(families()[family].configs())
+
+
+def test_limits_are_those_of_the_spec() -> None:
+    assert DeviceLimits((9, 0), 132, 232448, 233472, 1024, 65536, 2048, 32) == HOPPER
+    assert (ADA.compute_capability, AMPERE.compute_capability) == ((8, 9), (8, 0))
+
+
+@pytest.mark.parametrize("name", list(families()))
+def test_configs_are_distinct_and_not_split(name: str) -> None:
+    configs = list(families()[name].configs())
+
+    assert len(set(configs)) == len(configs) > 0
+    assert {config.family for config in configs} == {name}
+    assert {(config.decomposition, config.split_k) for config in configs} == {(Decomposition.DATA_PARALLEL, 1)}
+    assert all(family_of(config) is families()[name] for config in configs)
+
+
+@pytest.mark.parametrize("gpu", [HOPPER, ADA, AMPERE])
+@pytest.mark.parametrize(("activation", "mode"), list(itertools.product(("fp16", "bf16"), WeightMode)))
+def test_every_kernel_is_listed_with_what_it_takes(gpu: DeviceLimits, activation: str, mode: WeightMode) -> None:
+    entries = list_kernels(gpu, activation, mode)
+
+    assert len(entries) == sum(len(list(family.configs())) for family in families().values())
+    assert all(entry.refusal is None or entry.refusal for entry in entries)
+    for entry in entries:
+        if entry.refusal is None:
+            assert entry.smem_bytes <= gpu.smem_per_cta_bytes
+            assert 32 <= entry.num_threads <= 1024
+
+
+def test_hopper_kernels_say_what_other_gpus_lack() -> None:
+    refusals = {e.refusal for e in list_kernels(AMPERE) if e.variant.config.family == "w4a16_sm90"}
+
+    assert refusals == {"w4a16_sm90 has no kernels for GPUs of compute capability 8.0, only for 9.0"}
+    assert any(e.refusal is None for e in list_kernels(AMPERE))
+
+
+def test_a_gpu_that_is_too_old_runs_nothing() -> None:
+    turing = AMPERE._replace(compute_capability=(7, 5))
+
+    assert all(entry.refusal for entry in list_kernels(turing))
+    with pytest.raises(UnsupportedError, match=r"no W4A16 kernel can run M=64.*compute capability 7\.5"):
+        choose(SIZES, make_variant(first("w4a16_sm80"), "fp16", "group", 128), turing)
+
+
+@pytest.mark.parametrize("gpu", [HOPPER, ADA, AMPERE])
+@pytest.mark.parametrize("sizes", [Sizes(1, 4096, 4096), Sizes(17, 200, 72), Sizes(5, 8, 8), Sizes(4096, 8192, 28672)])
+@pytest.mark.parametrize("mode", WeightMode)
+def test_legal_configs_pass_the_check(gpu: DeviceLimits, sizes: Sizes, mode: WeightMode) -> None:
+    configs = list(legal_configs(sizes, gpu, "bf16", mode))
+
+    assert len(set(configs)) == len(configs) > 0
+    for config in configs[:: max(1, len(configs) // 40)]:
+        variant = make_variant(config, "bf16", mode, None)
+        check_kernel(variant, sizes, gpu)
+        launch = family_of(config).launch(variant, sizes, gpu.num_sms, 1)
+        assert min(launch.grid) >= 1
+        assert launch.grid[0] < 1 << 31
+        assert max(launch.grid[1:]) < 1 << 16
+        assert launch.smem_bytes <= gpu.smem_per_cta_bytes
+        assert (launch.workspace_bytes > 0) <= (launch.num_counters > 0)
+
+
+@pytest.mark.parametrize("gpu", [HOPPER, ADA, AMPERE])
+@pytest.mark.parametrize("K", [8, 136, 4096, 28672])
+@pytest.mark.parametrize("N", [8, 72, 4096, 28672])
+@pytest.mark.parametrize("M", [1, 2, 7, 16, 17, 100, 4096, 100_000])
+def test_the_choice_is_legal(gpu: DeviceLimits, M: int, K: int, N: int) -> None:
+    sizes = Sizes(M, K, N)
+    for mode in WeightMode:
+        variant = make_variant(first("w4a16_sm80"), "fp16", mode, None)
+        check_kernel(variant._replace(config=choose(sizes, variant, gpu)), sizes, gpu)
+
+
+def test_few_tokens_and_many_take_other_families() -> None:
+    variant = make_variant(first("w4a16_sm80"), "fp16", "group", 128)
+
+    assert choose(SIZES._replace(M=4), variant, HOPPER).family == "w4a16_gemv_mma"
+    assert choose(SIZES, variant, HOPPER).family == "w4a16_sm90"
+    assert choose(SIZES, variant, AMPERE).family == "w4a16_sm80"
+    assert choose(Sizes(4096, 4096, 4096), variant, HOPPER).decomposition is Decomposition.DATA_PARALLEL
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"family": "w4a16_sm70"}, InvalidMappingError, "config.family must be one of w4a16_gemv, "),
+        ({"cta_m": 48}, InvalidMappingError, "w4a16_sm80 has no such kernel"),
+        ({"split_k": 2}, InvalidMappingError, r"must be one of .*got \(<Decomposition.DATA_PARALLEL: 0>, 2\)"),
+        ({"decomposition": 1, "split_k": 31}, InvalidMappingError, r"\(decomposition, split_k\) must be one of"),
+        ({"schedule": 9}, InvalidMappingError, "9 is not a valid Schedule"),
+    ],
+)
+def test_a_config_that_is_none_says_why(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    config = first("w4a16_sm80")._replace(**change)
+
+    with pytest.raises(error, match=message):
+        check_kernel(make_variant(config, "fp16", "group", 128), SIZES, HOPPER)
+
+
+def test_plain_integers_count_as_members_of_enums() -> None:
+    config = first("w4a16_sm80")
+    plain = KernelConfig(*(int(value) if isinstance(value, int) else value for value in config))
+
+    assert type(plain.schedule) is int
+    assert make_variant(plain, "fp16", "group", 128).config.schedule is config.schedule
+
+
+@pytest.mark.parametrize(
+    ("activation", "mode", "group_size"),
+    [("fp32", "group", 128), ("fp16", "row", 128), ("fp16", "group", 48), ("fp16", "column", 128), ("x", "group", 128)],
+)
+def test_weights_that_are_none_say_why(activation: str, mode: str, group_size: int) -> None:
+    with pytest.raises(InvalidInputError, match="must be"):
+        make_variant(first("w4a16_sm80"), activation, mode, group_size)
+
+
+def test_a_config_must_be_one() -> None:
+    with pytest.raises(InvalidOptionError, match="config must be a KernelConfig, got str"):
+        make_variant("fast", "fp16", "group", 128)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "registers", "smem_bytes", "ctas_per_sm", "limited_by"),
+    [
+        (384, 168, 1024, 1, "registers"),  # 12 warps of 168 x 32: 48 fit no better than once
+        (128, 128, 1024, 4, "registers"),
+        (128, 129, 1024, 3, "registers"),  # 136 registers: 3 warps a quarter
+        (256, 32, 1024, 8, "registers"),
+        (1024, 32, 1024, 2, "registers"),
+        (256, 16, 1024, 8, "threads"),
+        (32, 32, 0, 32, "CTAs"),
+        (128, 32, 100_000, 2, "shared memory"),
+        (128, 32, 116_736 - 1024, 2, "shared memory"),
+        (128, 32, 116_736 - 1023, 1, "shared memory"),
+        (128, 32, 232_448, 1, "shared memory"),
+        (128, 32, 232_449, 0, "shared memory"),
+        (1024, 72, 0, 0, "registers"),
+    ],
+)
+def test_occupancy(
+    num_threads: int, registers: int, smem_bytes: int, ctas_per_sm: int, limited_by: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    variant = make_variant(first("w4a16_sm80"), "fp16", "group", 128)
+    kind = type(families()["w4a16_sm80"])
+    monkeypatch.setattr(kind, "num_threads", lambda self, variant: num_threads)
+    monkeypatch.setattr(kind, "smem_bytes", lambda self, variant: 0)
+    compiled = CompiledKernel(b"", "k", "sm_90a", registers, 8, 16, 0, smem_bytes, ())
+    found = occupancy_of(variant, compiled, HOPPER)
+
+    assert (found.ctas_per_sm, found.limited_by) == (ctas_per_sm, limited_by)
+    assert found[2:] == (num_threads, registers, smem_bytes, 24)

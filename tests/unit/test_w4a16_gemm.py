@@ -1,0 +1,450 @@
+"""The call `w4a16_gemm` on a GPU that is played: what it checks, and what it hands to a kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval import DType, load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.kernels import (
+    Occupancy,
+    PackedW4,
+    WeightMode,
+    _arrays,
+    _device,
+    _plan,
+    gemm,
+    legal_configs,
+    occupancy,
+    pack_w4,
+    w4a16_gemm,
+    workspace_bytes,
+)
+from gemm_eval.kernels._build import CompiledKernel
+from gemm_eval.kernels._family import Sizes
+from gemm_eval.kernels._registry import limits_of_spec
+from gemm_eval.mapping import Decomposition, KernelConfig
+
+K, N = 512, 256
+ARCH = load_arch("h200-sxm")
+assert isinstance(ARCH, GpuSpec)
+HOPPER = limits_of_spec(ARCH)
+addresses = itertools.count(0x7F0000000000, 1 << 24)
+
+
+class Array:
+    """What this library looks at in a CuPy array; `at` moves its start by so many bytes."""
+
+    def __init__(
+        self, shape: tuple[int, ...], dtype: str = "float16", strides: tuple[int, ...] | None = None, at: int = 0,
+        device: int = 0,
+    ) -> None:  # fmt: skip
+        self.shape, self.dtype, self.itemsize = shape, np.dtype(dtype), np.dtype(dtype).itemsize
+        plain = tuple(int(np.prod(shape[i + 1 :])) * self.itemsize for i in range(len(shape)))
+        self.strides = plain if strides is None else tuple(stride * self.itemsize for stride in strides)
+        self.flags = SimpleNamespace(c_contiguous=self.strides == plain)
+        self.data = SimpleNamespace(ptr=next(addresses) + at)
+        self.device = SimpleNamespace(id=device)
+        self.nbytes = int(np.prod(shape)) * self.itemsize
+
+    def as_interface(self, **more: Any) -> Any:
+        """The same memory as another library shows it."""
+        strides = None if self.flags.c_contiguous else self.strides
+        data = {"shape": self.shape, "typestr": self.dtype.str, "data": (self.data.ptr, False), "strides": strides}
+        return SimpleNamespace(__cuda_array_interface__=data | {"version": 3} | more, shape=self.shape)
+
+    def as_tensor(self, dtype: str) -> Any:
+        """The same memory as torch shows it."""
+        return SimpleNamespace(
+            data_ptr=lambda: self.data.ptr, shape=self.shape, dtype=dtype, element_size=lambda: 2,
+            stride=lambda: tuple(s // 2 for s in self.strides), device=SimpleNamespace(type="cuda", index=0),
+        )  # fmt: skip
+
+
+class Gpu:
+    """Writes down what is done to it."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+        self.cleared: list[tuple[int, int, int]] = []
+        self.waits: list[tuple[int, int]] = []
+        self.is_capturing = False
+        self.device = 0
+        runtime = SimpleNamespace(
+            getDevice=lambda: self.device,
+            streamIsCapturing=lambda stream: self.is_capturing,
+            memsetAsync=lambda address, value, size, stream: self.cleared.append((address, size, stream)),
+            eventRecord=lambda event, stream: self.waits.append((event, stream)),
+            streamWaitEvent=lambda stream, event: self.waits.append((stream, event)),
+            pointerGetAttributes=lambda address: SimpleNamespace(device=0),
+        )
+        self.cupy = SimpleNamespace(
+            ndarray=Array,
+            empty=lambda shape, dtype: Array(tuple(shape), dtype),
+            cuda=SimpleNamespace(
+                runtime=runtime,
+                get_current_stream=lambda: SimpleNamespace(ptr=77),
+                Device=self._on,
+                Event=lambda disable_timing: SimpleNamespace(ptr=5),
+                Stream=SimpleNamespace(from_external=contextlib.nullcontext, null=contextlib.nullcontext()),
+            ),
+        )
+
+    @contextlib.contextmanager
+    def _on(self, device: int) -> Iterator[None]:
+        before, self.device = self.device, device
+        yield
+        self.device = before
+
+    def load(self, compiled: CompiledKernel, device: int, smem_bytes: int, stream: int) -> Any:
+        return lambda *launch: self.launches.append((device, *launch))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made = Gpu()
+    for module in (_device, _arrays):
+        monkeypatch.setattr(module, "import_cupy", lambda: made.cupy)
+    monkeypatch.setattr(_device, "limits_of_device", lambda device: HOPPER)
+    monkeypatch.setattr(_device, "load_function", made.load)
+    monkeypatch.setattr(_device, "_scratch", {})
+    compiled = CompiledKernel(b"", "k", "sm_90a", 128, 0, 0, 0, 0, ())
+    monkeypatch.setattr(_plan, "compile_for", lambda variant, limits: compiled)
+    monkeypatch.setattr(gemm, "compile_for", lambda variant, limits: compiled)
+    monkeypatch.setattr(_plan, "encode_tensor_map", lambda *facts: facts)
+    _plan.plan_on_device.cache_clear()
+    yield made
+    _plan.plan_on_device.cache_clear()
+
+
+def on_gpu(packed: PackedW4, device: int = 0) -> PackedW4:
+    arrays = [Array(array.shape, array.dtype.str, device=device) for array in (packed.qweight, packed.scales)]
+    return PackedW4(*arrays, packed.N, packed.K, packed.mode, packed.group_size, packed.activation)
+
+
+CPU = {activation: pack_w4(np.ones((K, N), np.float32), activation=activation) for activation in ("fp16", "bf16")}
+
+
+@pytest.fixture
+def packed(gpu: Gpu) -> PackedW4:
+    return on_gpu(CPU["fp16"])
+
+
+@pytest.fixture
+def packed_bf16(gpu: Gpu) -> PackedW4:
+    return on_gpu(CPU["bf16"])
+
+
+def config_of(family: str, M: int = 4, **wanted: Any) -> KernelConfig:
+    return next(
+        config
+        for config in legal_configs(Sizes(M, K, N), HOPPER)
+        if config.family == family and all(getattr(config, name) == value for name, value in wanted.items())
+    )
+
+
+SPLIT = config_of("w4a16_sm80", decomposition=Decomposition.SPLIT_K)
+WHOLE = config_of("w4a16_sm80", decomposition=Decomposition.DATA_PARALLEL)
+
+
+def test_a_result_is_made_and_the_kernel_launched(gpu: Gpu, packed: PackedW4) -> None:
+    A = Array((4, K))
+    out = w4a16_gemm(A, packed, config=WHOLE)
+    ((device, grid, block, arguments, smem_bytes, stream),) = gpu.launches
+
+    assert (out.shape, out.dtype) == ((4, N), np.float16)
+    assert (device, stream.ptr) == (0, 77)
+    assert (len(grid), len(block)) == (3, 3)
+    assert (
+        smem_bytes
+        == _plan.plan_on_device(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, WHOLE, 0).launch.smem_bytes
+    )
+    numbers = [int(argument) for argument in arguments]
+    assert {A.data.ptr, out.data.ptr, packed.qweight.data.ptr, packed.scales.data.ptr, K, N, 4} <= set(numbers)
+    assert gpu.cleared == []
+
+
+@pytest.mark.parametrize("M", [1, 16, 17, 300])
+def test_without_a_config_one_is_chosen(gpu: Gpu, packed: PackedW4, M: int) -> None:
+    out = Array((M, N))
+
+    assert w4a16_gemm(Array((M, K)), packed, out=out, bias=Array((N,)), alpha=2) is out
+    assert len(gpu.launches) == 1
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "rows", "lda"),
+    [
+        ((3, K), None, 3, K),
+        ((3, K), (K + 8, 1), 3, K + 8),
+        ((1, K), (7, 1), 1, K),
+        ((2, 3, K), None, 6, K),
+        ((2, 3, K), (3 * (K + 8), K + 8, 1), 6, K + 8),
+        ((5, 1, K), (2 * K, 3, 1), 5, 2 * K),
+        ((2, 1, 3, K), (6 * K, 1, 2 * K, 1), 6, 2 * K),
+    ],
+)
+def test_leading_dimensions_are_rows(
+    gpu: Gpu, shape: tuple[int, ...], strides: tuple[int, ...] | None, rows: int, lda: int
+) -> None:
+    array = _arrays.as_device_array(Array(shape, strides=strides), "A", 77)
+
+    assert _arrays.as_rows(array, "A", K)[1:] == (rows, K, lda)
+
+
+def test_the_output_has_the_leading_dimensions_of_a(gpu: Gpu, packed: PackedW4) -> None:
+    assert w4a16_gemm(Array((2, 3, K)), packed).shape == (2, 3, N)
+
+
+@pytest.mark.parametrize(
+    ("A", "message"),
+    [
+        (np.ones((4, K), np.float16), "A must be an array on a GPU"),
+        ([[1.0]], "A must be an array on a GPU .*got list"),
+        (Array((4, K), "float32"), "A must be float16, the type that the weights were packed for, got float32"),
+        (Array((4, K), "uint16"), "A must be float16"),
+        (Array((4, K - 8)), rf"A must have shape \[..., rows, {K}\], got \[4, {K - 8}\]"),
+        (Array((K,)), "A must have shape"),
+        (Array((0, K)), "A must have at least one row"),
+        (Array((4, K), device=1), "A must be on GPU 0, where the weights are, got GPU 1"),
+        (Array((4, K), at=8), "A must start at a multiple of 16 bytes"),
+        (Array((4, K), strides=(K + 4, 1)), "start at multiples of 8 elements"),
+        (Array((4, K), strides=(0, 1)), "rows that do not overlap"),
+        (Array((4, K), strides=(1, 4)), "A must have contiguous rows"),
+        (Array((4, K), strides=(-K, 1)), "rows that do not overlap"),
+        (Array((2, 2, K), strides=(5 * K, K, 1)), "rows at one distance"),
+        (Array((4, K)).as_interface(typestr=">f2"), "A must be little-endian"),
+        (Array((4, K)).as_interface(mask=1), "A must not be masked"),
+        (Array((4, K)).as_tensor("torch.bfloat16"), r"A must be float16.*got torch\.bfloat16"),
+    ],
+)
+def test_a_that_kernels_cannot_read_is_refused(gpu: Gpu, packed: PackedW4, A: Any, message: str) -> None:
+    with pytest.raises(InvalidProblemError, match=message):
+        w4a16_gemm(A, packed)
+    assert gpu.launches == []
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (Array((N - 8,)), rf"bias must be contiguous with shape \[{N}\]"),
+        (Array((1, N)), "bias must be contiguous with shape"),
+        (Array((N,), strides=(2,)), "bias must be contiguous"),
+        (Array((N,), "float32"), "bias must be float16"),
+        (Array((N,), at=2), "bias must start at a multiple of 16 bytes"),
+        (Array((N,), device=1), "bias must be on GPU 0"),
+    ],
+)
+def test_a_bias_that_kernels_cannot_read_is_refused(gpu: Gpu, packed: PackedW4, bias: Any, message: str) -> None:
+    with pytest.raises(InvalidProblemError, match=message):
+        w4a16_gemm(Array((4, K)), packed, bias)
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        (Array((5, N)), "out must be contiguous with 4 rows, as A has, got 5"),
+        (Array((4, N), strides=(N + 8, 1)), "out must be contiguous"),
+        (Array((4, N - 8)), "out must have shape"),
+        (Array((4, N), "uint16"), "out must be float16"),
+        (Array((4, N), at=4), "out must start at"),
+        (Array((4, N), device=1), "out must be on GPU 0"),
+    ],
+)
+def test_an_output_that_kernels_cannot_write_is_refused(gpu: Gpu, packed: PackedW4, out: Any, message: str) -> None:
+    with pytest.raises(InvalidProblemError, match=message):
+        w4a16_gemm(Array((4, K)), packed, out=out)
+
+
+def test_an_output_over_an_operand_is_refused(gpu: Gpu, packed: PackedW4) -> None:
+    A, bias = Array((4, K)), Array((N,))
+    for taken in (A.data.ptr, A.data.ptr + (3 * K + K - 8) * 2, bias.data.ptr, packed.scales.data.ptr + 16):
+        out = Array((4, N))
+        out.data.ptr = taken
+        with pytest.raises(InvalidProblemError, match="out must not share memory"):
+            w4a16_gemm(A, packed, bias, out=out)
+    out.data.ptr = A.data.ptr + 4 * K * 2
+    w4a16_gemm(A, packed, bias, out=out)
+
+
+@pytest.mark.parametrize("alpha", [float("nan"), float("inf"), "1", None, 1j])
+def test_alpha_is_a_finite_number(gpu: Gpu, packed: PackedW4, alpha: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="alpha must be a finite number"):
+        w4a16_gemm(Array((4, K)), packed, alpha=alpha)
+    assert gpu.launches == []
+
+
+def test_weights_must_be_packed_and_on_a_gpu(gpu: Gpu) -> None:
+    with pytest.raises(InvalidProblemError, match="packed must be a PackedW4"):
+        w4a16_gemm(Array((4, K)), np.ones((K, N)))  # type: ignore[arg-type]
+    with pytest.raises(InvalidProblemError, match=r"packed\.to_gpu\(\) moves them"):
+        w4a16_gemm(Array((4, K)), CPU["fp16"])
+
+
+def test_the_gpu_of_the_weights_is_taken(gpu: Gpu) -> None:
+    w4a16_gemm(Array((4, K), device=1), on_gpu(CPU["fp16"], device=1), out=Array((4, N), device=1))
+
+    assert [launch[0] for launch in gpu.launches] == [1]
+    assert gpu.device == 0
+
+
+def test_bf16_comes_as_a_type_or_as_bits(gpu: Gpu, packed_bf16: PackedW4) -> None:
+    bits = Array((4, K), "uint16")
+
+    assert w4a16_gemm(bits, packed_bf16).dtype == np.uint16
+    assert w4a16_gemm(bits.as_tensor("torch.bfloat16"), packed_bf16).dtype == np.uint16
+    with pytest.raises(InvalidProblemError, match="A must be bfloat16, or its bits in uint16"):
+        w4a16_gemm(Array((4, K)), packed_bf16)
+
+
+def test_arrays_of_other_libraries_are_taken(gpu: Gpu, packed: PackedW4) -> None:
+    A, out = Array((4, K)), Array((4, N))
+    w4a16_gemm(A.as_tensor("torch.float16"), packed, out=out, config=WHOLE)
+    w4a16_gemm(A.as_interface(), packed, out=out, config=WHOLE)
+    first, second = (launch[3] for launch in gpu.launches)
+
+    assert first == second
+    assert gpu.waits == []
+
+
+def test_what_wrote_an_operand_on_a_named_stream_is_waited_for(gpu: Gpu, packed: PackedW4) -> None:
+    w4a16_gemm(Array((4, K)).as_interface(stream=9), packed, config=WHOLE, stream=3)
+
+    assert gpu.waits == [(5, 9), (3, 5)]
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [12, SimpleNamespace(ptr=12), SimpleNamespace(cuda_stream=12), SimpleNamespace(__cuda_stream__=lambda: (0, 12))],
+)
+def test_streams_of_other_libraries_are_taken(gpu: Gpu, packed: PackedW4, stream: Any) -> None:
+    w4a16_gemm(Array((4, K)), packed, stream=stream)
+
+    assert gpu.launches[0][-1].ptr == 12
+
+
+def test_a_stream_must_be_one(gpu: Gpu, packed: PackedW4) -> None:
+    with pytest.raises(InvalidOptionError, match="stream must be None, a stream"):
+        w4a16_gemm(Array((4, K)), packed, stream="fast")
+    with pytest.raises(InvalidOptionError, match="stream must be one of GPU 0, where A is, got one of GPU 1"):
+        w4a16_gemm(Array((4, K)), packed, stream=SimpleNamespace(ptr=12, device_id=1))
+
+
+def test_configs_that_do_not_fit_are_refused(gpu: Gpu, packed: PackedW4) -> None:
+    with pytest.raises(InvalidOptionError, match="config must be a KernelConfig or None, got str"):
+        w4a16_gemm(Array((4, K)), packed, config="fast")  # type: ignore[arg-type]
+    with pytest.raises(InvalidMappingError, match="has no such kernel"):
+        w4a16_gemm(Array((4, K)), packed, config=WHOLE._replace(cta_k=96))
+    with pytest.raises(InvalidMappingError, match=r"\(decomposition, split_k\) must be one of"):
+        w4a16_gemm(Array((4, K)), packed, config=WHOLE._replace(split_k=2))
+    with pytest.raises(UnsupportedError, match="K = 512 has 4 units of 128"):
+        w4a16_gemm(Array((4, K)), packed, config=SPLIT._replace(split_k=63))
+    assert gpu.launches == []
+
+
+def test_a_kernel_too_large_for_an_sm_is_refused(gpu: Gpu, packed: PackedW4, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Occupancy(0, "registers", 128, 255, 0, 0)
+    monkeypatch.setattr(_plan, "occupancy_of", lambda variant, compiled, limits: full)
+    with pytest.raises(UnsupportedError, match="a CTA does not fit an SM, registers run out"):
+        w4a16_gemm(Array((4, K)), packed, config=WHOLE)
+
+
+# ---- workspace -----------------------------------------------------------------------------------------------------
+
+
+def test_every_stream_has_its_own_workspace_and_keeps_it(gpu: Gpu, packed: PackedW4) -> None:
+    A, out = Array((4, K)), Array((4, N))
+    for stream in (1, 2, 1):
+        w4a16_gemm(A, packed, out=out, config=SPLIT, stream=stream)
+    first, second, third = (launch[3] for launch in gpu.launches)
+
+    assert first != second
+    assert first == third
+    assert [stream for _, _, stream in gpu.cleared] == [1, 2]
+
+
+def test_a_workspace_that_grows_keeps_what_a_graph_may_use(gpu: Gpu) -> None:
+    small = _device.scratch_of(0, 1, 1000, 10)
+    large = _device.scratch_of(0, 1, small.workspace_bytes + 1, 10)
+
+    assert large.workspace_bytes >= 2 * small.workspace_bytes
+    assert large.counters == small.counters
+    assert set(small.buffers) < set(large.buffers)
+    assert _device.scratch_of(0, 1, 1000, 10) is large
+
+
+def test_a_workspace_does_not_grow_during_a_capture(gpu: Gpu, packed: PackedW4) -> None:
+    A, out = Array((4, K)), Array((4, N))
+    gpu.is_capturing = True
+    with pytest.raises(InvalidOptionError, match="a CUDA graph is being captured on this stream: run this GEMM once"):
+        w4a16_gemm(A, packed, out=out, config=SPLIT)
+    with pytest.raises(InvalidOptionError, match="captured on this stream: give out"):
+        w4a16_gemm(A, packed, config=SPLIT)
+    gpu.is_capturing = False
+    w4a16_gemm(A, packed, out=out, config=SPLIT)
+    gpu.is_capturing = True
+    w4a16_gemm(A, packed, out=out, config=SPLIT)
+
+    assert len(gpu.launches) == 2
+
+
+def test_a_given_workspace_is_cleared_where_it_counts(gpu: Gpu, packed: PackedW4) -> None:
+    size = workspace_bytes(4, packed, SPLIT)
+    given = Array((size,), "uint8")
+    w4a16_gemm(Array((4, K)), packed, config=SPLIT, workspace=given)
+    ((address, cleared, stream),) = gpu.cleared
+    arguments = {int(argument) for argument in gpu.launches[0][3]}
+
+    assert (address, stream) == (given.data.ptr, 77)
+    assert 0 < cleared < size
+    assert cleared % 256 == 0
+    assert {given.data.ptr, given.data.ptr + cleared} <= arguments
+
+
+@pytest.mark.parametrize(
+    ("shape", "more", "message"),
+    [
+        ((64,), {}, "workspace must have at least .* bytes"),
+        ((1 << 22,), {"dtype": "float16"}, "workspace must be a contiguous array of uint8"),
+        ((1 << 22,), {"device": 1}, "workspace must be a contiguous array of uint8 on GPU 0"),
+        ((1 << 22,), {"at": 4}, "start at a multiple of 16"),
+        ((1 << 22,), {"strides": (2,)}, "workspace must be a contiguous"),
+    ],
+)
+def test_a_workspace_that_cannot_serve_is_refused(
+    gpu: Gpu, packed: PackedW4, shape: tuple[int, ...], more: dict[str, Any], message: str
+) -> None:
+    workspace = Array(shape, **({"dtype": "uint8"} | more))
+    with pytest.raises(InvalidOptionError, match=message):
+        w4a16_gemm(Array((4, K)), packed, config=SPLIT, workspace=workspace)
+
+
+def test_a_workspace_over_an_operand_is_refused(gpu: Gpu, packed: PackedW4) -> None:
+    A, workspace = Array((4, K)), Array((1 << 22,), "uint8")
+    workspace.data.ptr = A.data.ptr
+    with pytest.raises(InvalidOptionError, match="workspace must not share memory"):
+        w4a16_gemm(A, packed, config=SPLIT, workspace=workspace)
+
+
+def test_what_can_be_asked_without_running(gpu: Gpu) -> None:
+    weights = CPU["fp16"]
+
+    assert workspace_bytes(4, weights, WHOLE, "h200-sxm") == 0
+    assert workspace_bytes(4, weights, SPLIT, "h200-sxm") == workspace_bytes(4, weights, SPLIT) > 0
+    assert occupancy(SPLIT, arch="h200-sxm") == occupancy(WHOLE)
+    assert occupancy(WHOLE, "bf16", "column").registers == 128
+    assert gpu.launches == []
+    with pytest.raises(InvalidProblemError, match="M must be 1 to"):
+        workspace_bytes(0, weights, WHOLE, "h200-sxm")
+    with pytest.raises(UnsupportedError, match="sg2260e is none"):
+        occupancy(WHOLE, arch="sg2260e")
+    with pytest.raises(UnsupportedError, match=r"only for 9\.0"):
+        occupancy(config_of("w4a16_sm90"), arch="a100-sxm-80gb")
