@@ -35,9 +35,10 @@ _SM_SMEM, _RESERVED_SMEM = 228 * 1024, 1024
 _FLAG_BYTES = 32  # turns of the warpgroups, and which came last
 _MAX_STAGES = 12
 
-_TOKENS = (8, 16, 32, 64, 96, 128, 192, 256)
+_STEPS = {8: (128,), 16: (128,), 32: (128,), 64: (64, 128), 96: (128,), 128: (64, 128), 192: (64,), 256: (64,)}
+"""k of a stage by tokens of the tile: large ones leave room for few stages."""
 _CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
-_MIN_CLUSTER_TOKENS = 64  # fewer are not worth sharing
+_CLUSTER_TOKENS = (64, 128, 256)  # fewer are not worth sharing
 
 
 class Sm90Family(Family):
@@ -56,15 +57,13 @@ class Sm90Family(Family):
         """See `Family`."""
         for schedule, columns in ((Schedule.COOPERATIVE, (128, 256)), (Schedule.PINGPONG, (64, 128))):
             for cta_n in columns:
-                for cta_m in _TOKENS:
+                for cta_m in _STEPS:
                     if cta_m * _blocks(schedule, cta_n) <= _MAX_ACCUMULATORS:
                         yield from self._of_tile(schedule, cta_m, cta_n)
 
     def _of_tile(self, schedule: Schedule, cta_m: int, cta_n: int) -> Iterator[KernelConfig]:
-        for cta_k in (64, 128):
-            for cluster_m, cluster_n in _CLUSTERS:
-                if cluster_m * cluster_n > 1 and cta_m < _MIN_CLUSTER_TOKENS:
-                    continue
+        for cta_k in _STEPS[cta_m]:
+            for cluster_m, cluster_n in _CLUSTERS if cta_m in _CLUSTER_TOKENS else _CLUSTERS[:1]:
                 alone = KernelConfig(
                     self.name, cta_m, cta_n, cta_k, cluster_m, cluster_n, 4 * _CONSUMERS, 0, schedule,
                     Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 8,

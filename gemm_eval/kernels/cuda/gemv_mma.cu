@@ -1,9 +1,10 @@
-// W4A16 for few tokens on tensor cores, weights straight from global memory into the registers of mma.sync.m16n8k16:
-// the 16 bytes of a lane are its operand for 16 columns x 64 k, so nothing is staged or shuffled. A warp owns all CTA_N
-// columns of its CTA and every WARPS-th block of k; the tokens of a block (its 8 columns of the instruction) and the
-// scales go through a ring in shared memory that belongs to the warp alone, so the main loop has no CTA barrier.
-//   CTA_M     tokens: 8 or 16             CTA_N    columns: 16, 32, 64 or 128      WARPS  warps, all along K
-//   STAGES    blocks of k in flight per warp (CTA_N / 16 loads of 16 bytes per lane each)
+// W4A16 for few tokens on tensor cores (mma.sync.m16n8k16): the 16 bytes that a lane loads are its operand for 16 columns
+// x 64 k, so nothing is shuffled. A warp owns all CTA_N columns of its CTA and every WARPS-th block of k. Weights, tokens
+// (its 8 columns of the instruction) and scales of a block go through a ring in shared memory that belongs to the warp
+// alone: the main loop has no CTA barrier, and while a block is computed the next STAGES - 1 are on their way, without
+// registers. A lane copies the very 16 bytes of weights that it reads back.
+//   CTA_M     tokens: 8, 16, 24 or 32     CTA_N    columns: 16, 32, 64 or 128      WARPS  warps, all along K
+//   STAGES    blocks of k in the ring of a warp, at least 2
 //   MIN_CTAS  of an SM, for the register allocator
 //   SUBNORMAL fp16 only. 1: `q & 0x000f000f` is the pair of numbers u * 2^-24 and `q & 0x00f000f0` is u * 2^-20,
 //             exactly; 0: `16 (64 + u)`, two instructions more a word
@@ -24,9 +25,17 @@
 #define SCALE_BYTES (GROUPS * CTA_N * PARAM_BYTES)  // of a block of k
 #endif
 #define TOKEN_BYTES (CTA_M * 128)                   // of a block of k
+#define TOKENS_AT (STRIPS * 512)                    // in a slot of the ring: weights, tokens, scales
+#define SCALES_AT (TOKENS_AT + TOKEN_BYTES)
+#define SLOT_BYTES ((SCALES_AT + SCALE_BYTES + 127) / 128 * 128)  // chunks of tokens are found by xor
+#define RING_BYTES (STAGES * SLOT_BYTES)
 #define SUM_STRIDE (CTA_N + 4)                      // floats from token to token: lanes of a store in distinct banks
 
-// ---- ring of tokens and scales -----------------------------------------------------------------------------------
+// ---- ring of a warp ----------------------------------------------------------------------------------------------
+
+DEVICE void copy_async_16(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+}
 
 DEVICE void copy_async_16(u32 to, const void* from, bool wanted) {
   asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16;}"
@@ -52,6 +61,13 @@ DEVICE void wait_copies() {
 // Four 8 x 8 matrices: lane l names row l % 8 of matrix l / 8, and gets elements 2 (l % 4), + 1 of row l / 4 of each.
 DEVICE void load_matrices(u32 address, u32 (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+DEVICE void load_shared_16(u32 address, u32 (&r)[4]) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
@@ -97,28 +113,34 @@ struct Source {
   const unsigned char* scales;
   long long four_rows;            // bytes
   u32 weights_high, scales_high;  // to columns 64..127 of the CTA
-  u32 to_tokens, to_scales;       // stage 0 of this warp's rings, this lane's place
+  u32 to_weights, to_tokens;      // this lane's places in slot 0
   int row, rows;                  // lane / 8; rows of A in this tile
   int k_left;                     // of K, from this lane's chunk on
-  int scale_chunk;
+  int lane;
 };
 
-DEVICE const unsigned char* strip(const Source& from, int i) {
-  return from.weights + i % 4 * 512 + (i < 4 ? 0u : from.weights_high);
+DEVICE u32 token_place(const Source& from, int i) {  // of row 4 i + lane / 8
+  return (from.to_tokens ^ (i % 2 ? 64u : 0u)) + i * 512;
 }
 
-DEVICE void copy_block(const Source& from, int stage) {
+DEVICE void copy_weights(const Source& from, u32 slot) {
 #pragma unroll
-  for (int i = 0; i < (CTA_M + 3) / 4; i++)  // row 4 i + lane / 8
-    copy_async_16((from.to_tokens ^ (i % 2 ? 64u : 0u)) + stage * TOKEN_BYTES + i * 512,
-                  from.tokens + i * from.four_rows, 4 * i + from.row < from.rows, from.k_left > 0);
+  for (int i = 0; i < STRIPS; i++)
+    copy_async_16(from.to_weights + slot + i * 512, from.weights + i % 4 * 512 + (i < 4 ? 0u : from.weights_high));
+}
+
+DEVICE void copy_tokens_and_scales(const Source& from, u32 slot) {
+#pragma unroll
+  for (int i = 0; i < (CTA_M + 3) / 4; i++)
+    copy_async_16(token_place(from, i) + slot, from.tokens + i * from.four_rows, 4 * i + from.row < from.rows,
+                  from.k_left > 0);
 #if MODE != 0
   constexpr int chunks = SCALE_BYTES / 16, row_chunks = chunks / GROUPS, half_chunks = 4 * PARAM_BYTES;
 #pragma unroll
   for (int i = 0; i < (chunks + 31) / 32; i++) {
-    const int id = 32 * i + from.scale_chunk, column = id % row_chunks;
+    const int id = 32 * i + from.lane, column = id % row_chunks;
     const unsigned char* p = from.scales + id / row_chunks * (64 * PARAM_BYTES) + column % half_chunks * 16;
-    copy_async_16(from.to_scales + stage * SCALE_BYTES + i * 512, p + (column < half_chunks ? 0u : from.scales_high),
+    copy_async_16(from.to_weights + slot + SCALES_AT + i * 512, p + (column < half_chunks ? 0u : from.scales_high),
                   id < chunks);
   }
 #endif
@@ -295,34 +317,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
   const int count = split_blocks + (split < longer_splits) - warp;
   const int steps = count > 0 ? (count + WARPS - 1) / WARPS : 0;
 
+  const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0) + warp * RING_BYTES;
   Source from;
+  from.lane = lane;
   from.weights = qweight + ((u64)column_block * k_blocks + begin) * BLOCK_BYTES + (first_column & 63) * 32 + lane * 16;
   const bool has_high = column_block + 1 < column_blocks;  // if not, those columns are computed for nothing
   from.weights_high = has_high ? (u32)k_blocks * BLOCK_BYTES : 0u;
+  from.to_weights = ring + lane * 16;
+  if (steps > 0) copy_weights(from, 0);
 
   from.row = lane >> 3;
   from.rows = min(M - first_token, CTA_M);
   from.k_left = K - begin * 64 - (lane & 7) * 8;
   from.tokens = (const unsigned char*)(a + (long long)(first_token + from.row) * lda + begin * 64ll + (lane & 7) * 8);
   from.four_rows = 8ll * lda;
-  const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0);  // not computed again and again
-  const u32 token_ring = ring + warp * (STAGES * TOKEN_BYTES);
-  from.to_tokens = token_ring + from.row * 128 + (((lane & 7) ^ from.row) << 4);
+  from.to_tokens = ring + TOKENS_AT + from.row * 128 + (((lane & 7) ^ from.row) << 4);
 #if MODE != 0
-  const u32 scale_ring = ring + WARPS * STAGES * TOKEN_BYTES + warp * (STAGES * SCALE_BYTES);
   from.scales = scales + (((u64)column_block * groups + begin * 64 / GROUP) * 64 + (first_column & 63)) * PARAM_BYTES;
   from.scales_high = has_high ? (u32)groups * (64 * PARAM_BYTES) : 0u;
-  from.to_scales = scale_ring + lane * 16;
-  from.scale_chunk = lane;
 #endif
-
-  uint4 w[STAGES][STRIPS];
 #pragma unroll
-  for (int s = 0; s < STAGES; s++) {
+  for (int s = 0; s < STAGES - 1; s++) {
     if (s < steps) {
-#pragma unroll
-      for (int i = 0; i < STRIPS; i++) w[s][i] = load_streaming_16(strip(from, i));
-      copy_block(from, s);
+      if (s > 0) copy_weights(from, s * SLOT_BYTES);
+      copy_tokens_and_scales(from, s * SLOT_BYTES);
       advance(from);
     }
     commit_copies();
@@ -332,17 +350,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
 #pragma unroll
   for (int i = 0; i < (CTA_M + 3) / 4; i++)
     if (4 * i + from.row >= from.rows && 4 * i + from.row < CTA_M) {
-#pragma unroll
-      for (int s = 0; s < STAGES; s++)
-        store_shared_zeros_16((from.to_tokens ^ (i % 2 ? 64u : 0u)) + s * TOKEN_BYTES + i * 512);
+#pragma unroll 1
+      for (u32 slot = 0; slot < RING_BYTES; slot += SLOT_BYTES) store_shared_zeros_16(token_place(from, i) + slot);
     }
 
   float acc[STRIPS][TILES][4] = {};
   float constant[TILES][4] = {};  // mode 0: what belongs to all columns alike, over all of K
   const u32 matrix_row = lane & 7, matrix = lane >> 3;
-  const u32 token_address = token_ring + matrix_row * 128 + ((matrix ^ matrix_row) << 4);  // chunks 0..3
+  const u32 token_address = ring + TOKENS_AT + matrix_row * 128 + ((matrix ^ matrix_row) << 4);  // chunks 0..3
 #if MODE != 0
-  const u32 scale_address = scale_ring + (lane >> 2) * (2 * PARAM_BYTES);
+  const u32 scale_address = ring + SCALES_AT + (lane >> 2) * (2 * PARAM_BYTES);
 #endif
 #if MODE == 2
   const u32 of_all[4] = {UNIT0, UNIT1, UNIT0, UNIT1};
@@ -350,110 +367,107 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
   const u32 of_all[4] = {MINUS8_0, MINUS8_1, MINUS8_0, MINUS8_1};
 #endif
 
-  for (int step = 0; step < steps; step += STAGES) {
+  u32 slot = 0, free = (STAGES - 1) * SLOT_BYTES;
+#pragma unroll 1
+  for (int step = 0; step < steps; step++) {
+    wait_copies<STAGES - 2>();
+    __syncwarp();  // this block is there for all lanes, and all have read the one before
+    if (step + STAGES - 1 < steps) {
+      copy_weights(from, free);
+      copy_tokens_and_scales(from, free);
+      advance(from);
+    }
+    commit_copies();
+    u32 b[TILES][2][4];
 #pragma unroll
-    for (int stage = 0; stage < STAGES; stage++) {
-      if (step + stage < steps) {
-        wait_copies<STAGES - 1>();
-        __syncwarp();
-        u32 b[TILES][2][4];
+    for (int t = 0; t < TILES; t++) {
+      load_matrices(token_address + slot + t * 1024, b[t][0]);
+      load_matrices((token_address ^ 64u) + slot + t * 1024, b[t][1]);
+    }
+#if MODE == 0
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+      for (int t = 0; t < TILES; t++)
+        mma(constant[t], of_all, b[t][j / 2][j % 2 * 2], b[t][j / 2][j % 2 * 2 + 1], constant[t]);
+#else
+    u32 params[GROUPS][STRIPS][PARAM_BYTES / 2];
+    float sums[GROUPS][TILES][4];
+#pragma unroll
+    for (int g = 0; g < GROUPS; g++) {
+#pragma unroll
+      for (int i = 0; i < STRIPS; i++) {
+        const u32 address = scale_address + slot + (g * STRIPS + i) * (16 * PARAM_BYTES);
+#if MODE == 2
+        const uint2 v = load_shared_8(address);
+        params[g][i][0] = v.x;
+        params[g][i][1] = v.y;
+#else
+        params[g][i][0] = load_shared_4(address);
+#endif
+      }
+      const float zeros[4] = {};
+#pragma unroll
+      for (int j = g * (4 / GROUPS); j < (g + 1) * (4 / GROUPS); j++)
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-          load_matrices(token_address + stage * TOKEN_BYTES + t * 1024, b[t][0]);
-          load_matrices((token_address ^ 64u) + stage * TOKEN_BYTES + t * 1024, b[t][1]);
+          const u32 b0 = b[t][j / 2][j % 2 * 2], b1 = b[t][j / 2][j % 2 * 2 + 1];
+          if (j == g * (4 / GROUPS))
+            mma(sums[g][t], of_all, b0, b1, zeros);
+          else
+            mma(sums[g][t], of_all, b0, b1, sums[g][t]);
         }
-        const bool more = step + stage + STAGES < steps;
-#if MODE == 0
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-          for (int t = 0; t < TILES; t++)
-            mma(constant[t], of_all, b[t][j / 2][j % 2 * 2], b[t][j / 2][j % 2 * 2 + 1], constant[t]);
-#else
-        u32 params[GROUPS][STRIPS][PARAM_BYTES / 2];
-        float sums[GROUPS][TILES][4];
-#pragma unroll
-        for (int g = 0; g < GROUPS; g++) {
-#pragma unroll
-          for (int i = 0; i < STRIPS; i++) {
-            const u32 address = scale_address + stage * SCALE_BYTES + (g * STRIPS + i) * (16 * PARAM_BYTES);
-#if MODE == 2
-            const uint2 v = load_shared_8(address);
-            params[g][i][0] = v.x;
-            params[g][i][1] = v.y;
-#else
-            params[g][i][0] = load_shared_4(address);
-#endif
-          }
-          const float zeros[4] = {};
-#pragma unroll
-          for (int j = g * (4 / GROUPS); j < (g + 1) * (4 / GROUPS); j++)
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-              const u32 b0 = b[t][j / 2][j % 2 * 2], b1 = b[t][j / 2][j % 2 * 2 + 1];
-              if (j == g * (4 / GROUPS))
-                mma(sums[g][t], of_all, b0, b1, zeros);
-              else
-                mma(sums[g][t], of_all, b0, b1, sums[g][t]);
-            }
-        }
+    }
 #endif
 #pragma unroll
-        for (int i = 0; i < STRIPS; i++) {
-          const u32 q[4] = {w[stage][i].x, w[stage][i].y, w[stage][i].z, w[stage][i].w};
+    for (int i = 0; i < STRIPS; i++) {
+      u32 q[4];
+      load_shared_16(from.to_weights + slot + i * 512, q);
 #pragma unroll
-          for (int g = 0; g < GROUPS; g++) {
+      for (int g = 0; g < GROUPS; g++) {
 #if MODE != 0
-            float d[TILES][4];
+        float d[TILES][4];
 #endif
 #pragma unroll
-            for (int j = g * (4 / GROUPS); j < (g + 1) * (4 / GROUPS); j++) {
-              u32 weights[4];
-              to_integers(q[j], weights);
+        for (int j = g * (4 / GROUPS); j < (g + 1) * (4 / GROUPS); j++) {
+          u32 weights[4];
+          to_integers(q[j], weights);
 #pragma unroll
-              for (int t = 0; t < TILES; t++) {
-                const u32 b0 = b[t][j / 2][j % 2 * 2], b1 = b[t][j / 2][j % 2 * 2 + 1];
+          for (int t = 0; t < TILES; t++) {
+            const u32 b0 = b[t][j / 2][j % 2 * 2], b1 = b[t][j / 2][j % 2 * 2 + 1];
 #if MODE == 0
-                mma(acc[i][t], weights, b0, b1, acc[i][t]);
+            mma(acc[i][t], weights, b0, b1, acc[i][t]);
 #else
-                if (j > g * (4 / GROUPS))
-                  mma(d[t], weights, b0, b1, d[t]);
-                else if (MODE == 1)
-                  mma(d[t], weights, b0, b1, sums[g][t]);
-                else {
-                  const float zeros[4] = {};
-                  mma(d[t], weights, b0, b1, zeros);
-                }
-#endif
-              }
+            if (j > g * (4 / GROUPS))
+              mma(d[t], weights, b0, b1, d[t]);
+            else if (MODE == 1)
+              mma(d[t], weights, b0, b1, sums[g][t]);
+            else {
+              const float zeros[4] = {};
+              mma(d[t], weights, b0, b1, zeros);
             }
-#if MODE != 0
-            const float s0 = low_float(params[g][i][0]), s1 = high_float(params[g][i][0]);
-#if MODE == 2
-            const float z0 = low_float(params[g][i][1]) + ZERO_SHIFT0;
-            const float z1 = high_float(params[g][i][1]) + ZERO_SHIFT1;
-#pragma unroll
-            for (int t = 0; t < TILES; t++)
-#pragma unroll
-              for (int r = 0; r < 4; r++) d[t][r] = fmaf(r < 2 ? z0 : z1, sums[g][t][r], d[t][r]);
-#endif
-#pragma unroll
-            for (int t = 0; t < TILES; t++)
-#pragma unroll
-              for (int r = 0; r < 4; r++) acc[i][t][r] = fmaf(r < 2 ? s0 : s1, d[t][r], acc[i][t][r]);
 #endif
           }
         }
-        __syncwarp();  // all lanes have read this stage
-        if (more) {
+#if MODE != 0
+        const float s0 = low_float(params[g][i][0]), s1 = high_float(params[g][i][0]);
+#if MODE == 2
+        const float z0 = low_float(params[g][i][1]) + ZERO_SHIFT0;
+        const float z1 = high_float(params[g][i][1]) + ZERO_SHIFT1;
 #pragma unroll
-          for (int i = 0; i < STRIPS; i++) w[stage][i] = load_streaming_16(strip(from, i));
-          copy_block(from, stage);
-          advance(from);
-        }
-        commit_copies();
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+          for (int r = 0; r < 4; r++) d[t][r] = fmaf(r < 2 ? z0 : z1, sums[g][t][r], d[t][r]);
+#endif
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+          for (int r = 0; r < 4; r++) acc[i][t][r] = fmaf(r < 2 ? s0 : s1, d[t][r], acc[i][t][r]);
+#endif
       }
     }
+    free = slot;
+    slot = slot + SLOT_BYTES == RING_BYTES ? 0u : slot + SLOT_BYTES;
   }
 
   wait_copies<0>();
