@@ -38,6 +38,13 @@ def kernels(
     compile_: Annotated[
         bool, typer.Option("--compile", help="Compile each kernel: registers, spills, CTAs of an SM. Needs no GPU.")
     ] = False,
+    measured: Annotated[
+        bool,
+        typer.Option(
+            "--measured",
+            help="Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
+        ),
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """List the W4A16 kernels: tile, cluster, schedule, stages, what they take, and whether a GPU can run them.
@@ -48,6 +55,9 @@ def kernels(
     from gemm_eval.kernels import list_kernels
     from gemm_eval.kernels._plan import limits_of
 
+    if measured:
+        _print_measured(arch, activation)
+        return
     limits, sizes = limits_of(arch), _sizes(m, k, n)
     entries = [
         entry
@@ -73,6 +83,19 @@ def kernels(
         )
     else:
         _print_tables(described, sizes)
+
+
+def _print_measured(arch: str, activation: str) -> None:
+    from gemm_eval.arch._paths import data_root
+    from gemm_eval.cli._measure_kernels import print_comparison
+    from gemm_eval.errors import InvalidInputError
+    from gemm_eval.measure import compare_kernels
+
+    folder = data_root() / "measured" / arch / "w4a16"
+    ours, cublas = folder / f"{activation}.parquet", folder / f"{activation}-cublas.parquet"
+    if not ours.is_file():
+        raise InvalidInputError(f"no timings of our kernels with {activation} activations come for {arch}")
+    print_comparison(compare_kernels(ours, cublas if cublas.is_file() else None, arch, activation))
 
 
 def _sizes(m: int | None, k: int | None, n: int | None) -> Sizes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import geometric_mean
 
 import typer
 
@@ -24,7 +25,7 @@ from gemm_eval.measure import (
     make_runner,
 )
 
-__all__ = ["list_kernel_work", "measure_kernels"]
+__all__ = ["list_kernel_work", "measure_kernels", "print_comparison"]
 
 MakeCampaign = Callable[[Runner, str, str], Campaign]
 """Takes a runner, the name of whose kernels run, and a plan."""
@@ -72,7 +73,7 @@ def measure_kernels(
     campaign = make_campaign(runner, runner.kernel, f"{', '.join(shape_sets)}: {choice}")
     path = campaign.run(list_items(gemms, dtype, runner.limits, choice))
     typer.echo(str(path))
-    _print_comparison(compare_kernels(path, cublas, gpu(runner), dtype))
+    print_comparison(compare_kernels(path, cublas, gpu(runner), dtype))
 
 
 def _gemms(shape_sets: Sequence[str]) -> list[QuantShape]:
@@ -83,18 +84,48 @@ def _dense(gemms: Sequence[QuantShape]) -> list[GemmShape]:
     return list(dict.fromkeys(gemm.shape for gemm in gemms))
 
 
-def _print_comparison(gemms: Sequence[ComparedGemm]) -> None:
-    headers = ("N", "K", "M", "weights", "timed", "best us", "cuBLAS us", "ratio", "humming us", "ratio", "best kernel")
+def print_comparison(gemms: Sequence[ComparedGemm]) -> None:
+    """Print a line for each GEMM: our best kernel, and others beside it."""
+    headers = (
+        "N",
+        "K",
+        "M",
+        "weights",
+        "timed",
+        "best us",
+        "cuBLAS us",
+        "ratio",
+        "humming us",
+        "ratio",
+        "read us",
+        "best kernel",
+    )
     table = make_table(
-        headers, title="Our best kernel; ratio: the other's time over it", right=headers[:3] + headers[4:10]
+        headers,
+        title="Our best kernel; ratio: the other's time over it; read: one pass over the weights",
+        right=headers[:3] + headers[4:11],
     )
     for gemm in gemms:
         weights = f"{gemm.mode} {gemm.group_size}" if gemm.group_size > 0 else gemm.mode
         table.add_row(
             str(gemm.N), str(gemm.K), str(gemm.M), weights, str(gemm.num_configs), format_number(gemm.best_us),
-            *_beside(gemm.cublas_us, gemm.best_us), *_beside(gemm.humming_us, gemm.best_us), gemm.best,
+            *_beside(gemm.cublas_us, gemm.best_us), *_beside(gemm.humming_us, gemm.best_us),
+            "-" if gemm.read_us is None else format_number(gemm.read_us), gemm.best,
         )  # fmt: skip
-    make_console().print(table)
+    console = make_console()
+    console.print(table)
+    console.print()
+    for name, least, most in (("M <= 32", 1, 32), ("M = 33..512", 33, 512), ("M > 512", 513, 1 << 40)):
+        here = [gemm for gemm in gemms if least <= gemm.M <= most]
+        cublas = [gemm.cublas_us / gemm.best_us for gemm in here if gemm.cublas_us is not None]
+        humming = [gemm.humming_us / gemm.best_us for gemm in here if gemm.humming_us is not None]
+        means = [
+            f"{geometric_mean(ratios):.2f} times as fast as {other} ({len(ratios)} GEMMs, at least {min(ratios):.2f})"
+            for other, ratios in (("cuBLAS", cublas), ("humming", humming))
+            if ratios
+        ]
+        if means:
+            console.print(f"{name}: in the geometric mean {', '.join(means)}")
 
 
 def _beside(other_us: float | None, best_us: float) -> tuple[str, str]:

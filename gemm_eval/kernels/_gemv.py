@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,31 +30,35 @@ MAX_SPLITS = 5  # besides the whole K
 
 
 class StreamingFamily(Family):
-    """Weights go from global memory straight to registers; all warps of a CTA share its columns and cut K among them.
+    """Weights are read once, past L1, by the warp that needs them; the warps of a CTA cut K among them.
 
-    Fields of a `KernelConfig`: a CTA computes `cta_m` tokens x `cta_n` columns; each of its `num_warps` warps takes
-    every `num_warps`-th block of 64 k, so a step of the CTA is `cta_k` = 64 num_warps; `num_stages` blocks are on their
-    way to a warp, as cta_n / 16 loads of 16 bytes per lane each. Split K cuts at blocks; the last CTA adds up.
+    Fields of a `KernelConfig`: a CTA computes `cta_m` tokens x `cta_n` columns. Its `num_warps` warps are teams of
+    `team_warps` (mostly 1), which share the columns; each team takes every `teams`-th block of 64 k, so a step of the
+    CTA is `cta_k` = 64 teams; `num_stages` blocks are on their way to a team, as 16 bytes per lane of each 16 columns.
+    Split K cuts at blocks; the last CTA adds up.
 
     Rows of A start at multiples of 16 bytes (so does A, and `lda` is a multiple of 8).
 
     Attributes:
         schedule: of all configs.
         shapes: (cta_m, cta_n, num_warps, num_stages) of all configs.
+        team_warps: of shapes whose teams are more than a warp.
     """
 
     targets: ClassVar[Mapping[tuple[int, int], str]] = {(8, 0): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a"}
     schedule: ClassVar[Schedule]
     shapes: ClassVar[tuple[tuple[int, int, int, int], ...]]
+    team_warps: ClassVar[Mapping[tuple[int, int, int, int], int]] = MappingProxyType({})
 
     def configs(self) -> Iterator[KernelConfig]:
         """All kernels that exist, each once, with K not split."""
-        for cta_m, cta_n, num_warps, num_stages in self.shapes:
+        for shape in self.shapes:
+            cta_m, cta_n, num_warps, num_stages = shape
             yield KernelConfig(
                 self.name,
                 cta_m,
                 cta_n,
-                BLOCK_K * num_warps,
+                BLOCK_K * (num_warps // self.team_warps.get(shape, 1)),
                 1,
                 1,
                 num_warps,
@@ -68,18 +73,18 @@ class StreamingFamily(Family):
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
         """The whole K, and cuts that give up to 4 CTAs an SM, or fill the GPU up to 4 times.
 
-        Of all cuts with the same number of steps for the busiest warp only the coarsest is worth a try.
+        Of all cuts with the same number of steps for the busiest team only the coarsest is worth a try.
         """
         yield Decomposition.DATA_PARALLEL, 1
-        warps = variant.config.num_warps
+        teams = variant.config.cta_k // BLOCK_K
         blocks, tiles = ceil_div(sizes.K, BLOCK_K), _tiles(variant, sizes)
         resident = self._resident(variant, limits)
         found: set[int] = set()
         for ctas in sorted({limits.num_sms * n * r for n in (1, 2, 3, 4) for r in (1, resident)}):
-            split = min(ctas // tiles, blocks // warps)
+            split = min(ctas // tiles, blocks // teams)
             if split > 1:
-                steps = ceil_div(ceil_div(blocks, split), warps)
-                found.add(ceil_div(blocks, steps * warps))
+                steps = ceil_div(ceil_div(blocks, split), teams)
+                found.add(ceil_div(blocks, steps * teams))
         several = sorted(found - {1})
         if len(several) > MAX_SPLITS:  # first, last and evenly between
             several = [several[i * (len(several) - 1) // (MAX_SPLITS - 1)] for i in range(MAX_SPLITS)]
@@ -91,7 +96,8 @@ class StreamingFamily(Family):
         config = variant.config
         if config.family != self.name:
             return f"{config.family} is another family than {self.name}"
-        if (config.cta_m, config.cta_n, config.num_warps, config.num_stages) not in self.shapes:
+        shape = (config.cta_m, config.cta_n, config.num_warps, config.num_stages)
+        if shape not in self.shapes or config.cta_k * self.team_warps.get(shape, 1) != BLOCK_K * config.num_warps:
             return "no such config"
         if variant.group_size not in ((0,) if variant.mode is WeightMode.COLUMN else (32, 64, 128)):
             return f"no groups of {variant.group_size} in mode {variant.mode.name}"
@@ -131,15 +137,19 @@ class StreamingFamily(Family):
         return 512
 
     def smem_bytes(self, variant: Variant) -> int:
-        """Dynamic shared memory of a CTA: rings of tokens and scales, or later the sums of all warps."""
+        """Dynamic shared memory of a CTA: rings of all teams, or later their sums."""
+        config = variant.config
+        sums = config.cta_m * (config.cta_n + 4) * 4
+        return config.cta_k // BLOCK_K * max(self.ring_bytes(variant), sums)
+
+    def ring_bytes(self, variant: Variant) -> int:
+        """Shared memory of a team's ring: tokens and scales."""
         config = variant.config
         scale_bytes = 0
         if variant.mode is not WeightMode.COLUMN:
             groups = max(1, BLOCK_K // variant.group_size)
             scale_bytes = groups * config.cta_n * (4 if variant.mode is WeightMode.GROUP_ZERO else 2)
-        ring = config.num_stages * (config.cta_m * BLOCK_K * 2 + scale_bytes)
-        sums = config.cta_m * (config.cta_n + 4) * 4
-        return config.num_warps * max(ring, sums)
+        return config.num_stages * (config.cta_m * BLOCK_K * 2 + scale_bytes)
 
     def num_threads(self, variant: Variant) -> int:
         """Threads of a CTA."""

@@ -1,73 +1,119 @@
-"""Which kernel a GEMM takes when the caller names none: fixed rules, no measurement and no cost model."""
+"""Which kernel a GEMM takes when the caller names none: a rough estimate of each, by a few fixed numbers.
+
+The numbers are of an H200, read off a few dozen of its timings; other GPUs are taken to be alike but for their SMs.
+That will do to choose, and to decide what is worth timing; predictions are the business of `gemm_eval.models.gpu`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.kernels._family import DeviceLimits, Sizes, Variant, ceil_div
-from gemm_eval.kernels._registry import families, legal_splits, why_not
-from gemm_eval.mapping import Decomposition, KernelConfig
+from gemm_eval.kernels._family import DeviceLimits, Sizes, WeightMode, ceil_div
+from gemm_eval.kernels._registry import legal_configs
+from gemm_eval.mapping import Decomposition, KernelConfig, Schedule
 
-__all__ = ["choose"]
+__all__ = ["choose", "rank"]
 
-_FEW_TOKENS = 16
-_FOR_FEW_TOKENS = ("w4a16_gemv_mma", "w4a16_gemv", "w4a16_sm90", "w4a16_sm80")
-_FOR_MANY_TOKENS = ("w4a16_sm90", "w4a16_sm80", "w4a16_gemv_mma", "w4a16_gemv")
-_TILE_COLUMNS = 128
-_MAX_TILE_TOKENS = 128
-_WAVES_OF_FEW_TOKENS = 2
+_BLOCK = 64  # columns, and k, of a packed block
+_BLOCK_BYTES = 2_048
+_CYCLES_PER_US = 1_750.0
+_BYTES_PER_US = 4.1e6  # of DRAM, whole chip
+_L2_BYTES_PER_US = 1.1e7
+_START_US = 3.0  # launch, first loads, last stores
+_L2_BYTES_PER_US_OF_SM = 6.0e4
+_REDUCTION_US = 1.2  # parts of a tile: write, count, read
+_SHORT_STEP_FRAC = 0.06  # what steps of 64 k cost more, where the tile leaves room for 128
+_CLUSTER_US = 0.3
+
+_MACS_PER_CYCLE = 2_048  # wgmma, of an SM
+_MMA_SYNC_FRAC = 0.62  # of that
+_LEAST_TOKENS = 8
+_DEQUANTIZE_CYCLES = {"w4a16_sm90": 180.0, "w4a16_sm80": 130.0, "w4a16_gemv_mma": 60.0}  # of a block, on an SM
+_VECTOR_CYCLES = 110.0  # of a block and token, CUDA cores
+_OVERLAP_FRAC = 0.4  # of the shorter of dequantization and wgmma that hides behind the other
+_LEAST_FLIGHT_BYTES = 36_000  # of an SM, to keep DRAM busy
+_WARPS_OF_SM = 16  # of streaming kernels
 
 
-def choose(sizes: Sizes, variant: Variant, limits: DeviceLimits) -> KernelConfig:
-    """Return a good kernel for a GEMM, with how K is cut.
+def rank(configs: Iterable[KernelConfig], sizes: Sizes, limits: DeviceLimits) -> list[KernelConfig]:
+    """Return configs by how fast they promise to be for a GEMM (elements), best first; ties keep their order."""
+    return sorted(configs, key=lambda config: _estimate_us(config, sizes, limits.num_sms))
 
-    Few tokens: kernels that read the weights as fast as they can, cut along K until there are two waves of CTAs. Else
-    tiles of 128 columns and as many tokens as there are, up to 128, with stream-K where they do not fill the GPU.
+
+def choose(
+    sizes: Sizes, activation: DType | str, mode: WeightMode | str, group_size: int | None, limits: DeviceLimits
+) -> KernelConfig:
+    """Return the kernel that promises to be the fastest for a GEMM, with how K is cut.
 
     Args:
         sizes: of the GEMM, in elements.
-        variant: any with its activations, mode and group size; its config is not looked at.
+        activation, mode, group_size: as in `legal_configs`.
         limits: of the GPU.
 
     Raises:
+        InvalidInputError: activations, mode or group size that W4A16 kernels do not have.
         UnsupportedError: no kernel can run it on this GPU.
     """
-    known = families()
-    is_few = sizes.M <= _FEW_TOKENS
-    for name in _FOR_FEW_TOKENS if is_few else _FOR_MANY_TOKENS:
-        family = known[name]
-        made = [variant._replace(config=config) for config in family.configs()]
-        kernels = [kernel for kernel in made if why_not(kernel, sizes, limits) is None]
-        if kernels:
-            best = min(kernels, key=lambda kernel: _distance(kernel.config, sizes))
-            return _with_split(best, sizes, limits, is_few)
-    raise UnsupportedError(
-        f"no W4A16 kernel can run M={sizes.M}, K={sizes.K}, N={sizes.N} on a GPU of compute capability "
-        f"{'.'.join(map(str, limits.compute_capability))}; list_kernels says why"
-    )
+    ranked = rank(legal_configs(sizes, limits, activation, mode, group_size), sizes, limits)
+    if not ranked:
+        raise UnsupportedError(
+            f"no W4A16 kernel can run M={sizes.M}, K={sizes.K}, N={sizes.N} on a GPU of compute capability "
+            f"{'.'.join(map(str, limits.compute_capability))}; list_kernels says why"
+        )
+    return ranked[0]
 
 
-def _distance(config: KernelConfig, sizes: Sizes) -> tuple[int, ...]:
-    """How far a kernel is from what the rules want; smallest first, so no kernel must fit exactly."""
-    wanted = min(1 << (sizes.M - 1).bit_length(), _MAX_TILE_TOKENS)
-    passes = ceil_div(wanted, config.cta_m)
-    return (
-        passes * max(config.cta_m, wanted),
-        abs(config.cta_n - _TILE_COLUMNS),
-        config.cluster_m * config.cluster_n,
-        -config.num_stages * config.cta_k,
-    )
+def _estimate_us(config: KernelConfig, sizes: Sizes, num_sms: int) -> float:
+    tiles = ceil_div(sizes.M, config.cta_m) * ceil_div(sizes.N, config.cta_n)
+    ctas = tiles * config.split_k
+    weight_bytes = ceil_div(sizes.N, _BLOCK) * ceil_div(sizes.K, _BLOCK) * _BLOCK_BYTES
+    blocks_of_tile = config.cta_n / _BLOCK * ceil_div(sizes.K, _BLOCK)
+    is_split = config.decomposition is not Decomposition.DATA_PARALLEL
+    is_streaming = config.family.startswith("w4a16_gemv")
+    warps_of_cta = config.num_warps
+    if config.decomposition is Decomposition.STREAM_K:
+        waves = max(1.0, tiles / num_sms * 1.02)
+        busy = 1.0
+    elif is_streaming or config.schedule is Schedule.MULTISTAGE:  # several CTAs share an SM
+        waves = float(ceil_div(ctas, num_sms))
+        busy = min(1.0, ctas / num_sms)
+    else:
+        waves = float(ceil_div(ctas, num_sms))
+        busy = min(1.0, ctas / num_sms)
+    compute_us = waves * blocks_of_tile / config.split_k * _block_cycles(config) / _CYCLES_PER_US
+    if config.cta_k < 128 and config.cta_m <= 128:
+        compute_us *= 1.0 + _SHORT_STEP_FRAC
+    if config.decomposition is Decomposition.STREAM_K and tiles < num_sms:
+        compute_us *= tiles / num_sms
+    bandwidth_frac = min(1.0, busy * 1.3)
+    if is_streaming:
+        in_flight = config.cta_n * 32 * config.num_stages * warps_of_cta
+        resident = min(ctas / num_sms, max(1, _WARPS_OF_SM // warps_of_cta))
+        bandwidth_frac = min(bandwidth_frac, resident * in_flight / _LEAST_FLIGHT_BYTES)
+    memory_us = weight_bytes * ceil_div(sizes.M, config.cta_m * 8) / (_BYTES_PER_US * bandwidth_frac)
+    loaded = ctas * (config.cta_n * 0.5 + config.cta_m * 2.0) * sizes.K / config.split_k
+    l2_us = loaded / _L2_BYTES_PER_US
+    longest = max(compute_us, memory_us, l2_us)
+    rest = compute_us + memory_us + l2_us - longest
+    reduction_us = 0.0
+    if is_split:  # the last CTA of a tile adds all parts by itself
+        parts = config.split_k if config.split_k > 1 else 1.0 + max(1.0, num_sms / tiles)
+        tile_bytes = 4.0 * config.cta_m * config.cta_n
+        reduction_us = _REDUCTION_US + parts * tile_bytes / _L2_BYTES_PER_US_OF_SM
+    clusters_us = _CLUSTER_US if config.cluster_m * config.cluster_n > 1 else 0.0
+    stages_us = 0.02 * max(0, 4 - config.num_stages) * longest
+    return _START_US + longest + 0.1 * rest + reduction_us + clusters_us + stages_us
 
 
-def _with_split(kernel: Variant, sizes: Sizes, limits: DeviceLimits, is_few: bool) -> KernelConfig:
-    splits = [split.config for split in legal_splits(kernel, sizes, limits)]
-    tiles = ceil_div(sizes.M, kernel.config.cta_m) * ceil_div(sizes.N, kernel.config.cta_n)
-    wanted = limits.num_sms * (_WAVES_OF_FEW_TOKENS if is_few else 1)
-    if tiles >= wanted:
-        return kernel.config
-    for config in splits:
-        if config.decomposition is Decomposition.STREAM_K:
-            return config
-    enough = [config for config in splits if tiles * config.split_k >= wanted]
-    if enough:
-        return min(enough, key=lambda config: config.split_k)
-    return max(splits, key=lambda config: config.split_k)
+def _block_cycles(config: KernelConfig) -> float:
+    """Cycles of an SM for a block of 64 columns x 64 k and a tile of tokens, whether they are there or not."""
+    if config.schedule is Schedule.VECTOR:
+        return _VECTOR_CYCLES * config.cta_m
+    tensor = max(config.cta_m, _LEAST_TOKENS) * _BLOCK * _BLOCK / _MACS_PER_CYCLE
+    dequantize = _DEQUANTIZE_CYCLES.get(config.family, 100.0)
+    if config.schedule is Schedule.MULTISTAGE:
+        return tensor / _MMA_SYNC_FRAC + dequantize
+    shorter, longer = sorted((tensor, dequantize))
+    return longer + (1.0 - _OVERLAP_FRAC) * shorter

@@ -16,7 +16,6 @@ from gemm_eval.kernels._heuristic import choose
 from gemm_eval.kernels._registry import (
     check_kernel,
     compile_for,
-    families,
     family_of,
     limits_of_spec,
     make_variant,
@@ -96,8 +95,7 @@ def make_plan(
     if not isinstance(sizes.M, int) or not 1 <= sizes.M <= LARGEST_SIZE:
         raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {sizes.M!r}")
     if config is None:
-        any_kernel = next(next(iter(families().values())).configs())
-        config = choose(sizes, make_variant(any_kernel, activation, mode, group_size), limits)
+        config = choose(sizes, activation, mode, group_size or None, limits)
     variant = make_variant(config, activation, mode, group_size)
     check_kernel(variant, sizes, limits)
     compiled = compile_for(variant, limits)

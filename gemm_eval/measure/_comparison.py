@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from gemm_eval.arch._paths import data_root
-from gemm_eval.measure._data_set import read_timings
+from gemm_eval.measure._data_set import meta_path, read_timings
 
 __all__ = ["ComparedGemm", "compare_kernels"]
 
@@ -27,6 +29,7 @@ class ComparedGemm(NamedTuple):
         best_us, best: our fastest kernel and its config in short.
         cublas_us: dense weights.
         humming_us: another W4A16 engine (arch/measured/.../engines), groups of 128.
+        read_us: one pass over the bytes of the weights, in the run of our kernels.
     """
 
     M: int
@@ -39,6 +42,7 @@ class ComparedGemm(NamedTuple):
     best: str
     cublas_us: float | None
     humming_us: float | None
+    read_us: float | None
 
 
 def compare_kernels(ours: Path, cublas: Path | None, gpu: str, dtype: str) -> list[ComparedGemm]:
@@ -54,7 +58,7 @@ def compare_kernels(ours: Path, cublas: Path | None, gpu: str, dtype: str) -> li
     for row in read_timings(ours).to_dict("records"):
         gemms.setdefault(tuple(row[name] for name in ("N", "K", "M", "mode", "group_size")), []).append(row)
     dense = {} if cublas is None else _times(read_timings(cublas))
-    engine = _engine_times(gpu, dtype)
+    engine, reads = _engine_times(gpu, dtype), _read_times(ours)
     compared = []
     for (n, k, m, mode, group_size), rows in sorted(gemms.items()):
         best = min(rows, key=lambda row: float(row["latency_us"]))
@@ -64,6 +68,7 @@ def compare_kernels(ours: Path, cublas: Path | None, gpu: str, dtype: str) -> li
                 M=m, K=k, N=n, mode=mode, group_size=group_size, num_configs=len(rows), best_us=best["latency_us"],
                 best=_in_short(best), cublas_us=dense.get((m, k, n)),
                 humming_us=engine.get((m, k, n)) if is_as_engine else None,
+                read_us=reads.get(f"{n} x {k}") if is_as_engine else None,
             )
         )  # fmt: skip
     return compared
@@ -75,6 +80,14 @@ def _in_short(row: Mapping[Any, Any]) -> str:
         f"{row['family']} {row['cta_m']}x{row['cta_n']}x{row['cta_k']} {row['cluster_m']}x{row['cluster_n']} "
         f"{row['num_stages']} {row['schedule']}{work}"
     )
+
+
+def _read_times(ours: Path) -> dict[str, float]:
+    """By "N x K", of groups of 128 weights."""
+    path = meta_path(ours)
+    meta = yaml.safe_load(path.read_text("utf-8")) if path.is_file() else {}
+    times: dict[str, float] = meta.get("runner", {}).get("single_pass_read_us", {})
+    return times
 
 
 def _engine_times(gpu: str, dtype: str) -> dict[tuple[int, int, int], float]:

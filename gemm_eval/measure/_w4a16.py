@@ -27,6 +27,8 @@ from gemm_eval.measure._checks import MAX_ERRORS, decode, relative_error
 from gemm_eval.measure._cupy_device import CupyDevice
 from gemm_eval.measure._kernel_builds import build_all
 from gemm_eval.measure._kernel_data import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
+from gemm_eval.measure._protocol import TimingProtocol, measure_floor_us
+from gemm_eval.measure._read_ceiling import measure_read_us
 from gemm_eval.measure._runner import BuiltKernel, Enqueue, OperandLayout
 from gemm_eval.measure._shapes import KernelItem
 
@@ -274,8 +276,18 @@ class W4A16Runner(CupyDevice):
             "routines": "kernels of gemm_eval.kernels, launched with arguments made beforehand; alpha 1, no bias",
             "layouts": "A[M,K] and C[M,N] row-major; B packed as gemm_eval/kernels/KERNELS.md says",
             "data": "standard normal A; 4-bit integers all equally likely, scales 0.005 to 0.015",
+            "single_pass_read_us": self._read_times(),
             "checks": "each kernel before it is timed: the first of a GEMM against float64 in the last 64 columns of "
             f"{_NUM_REFERENCE_ROWS} rows, the others against the first in about {_NUM_SAMPLES} elements",
+        }
+
+    def _read_times(self) -> dict[str, float]:
+        """One cold pass over the bytes of each matrix of weights, by "N x K": what bounds few tokens."""
+        floor_us = measure_floor_us(self)
+        sized = {f"{item.N} x {item.K}": item for item in self._items}
+        return {
+            name: round(measure_read_us(self, item, TimingProtocol(), floor_us=floor_us), 2)
+            for name, item in sized.items()
         }
 
 

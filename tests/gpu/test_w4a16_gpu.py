@@ -18,9 +18,11 @@ from gemm_eval.kernels import (
     WeightMode,
     _device,
     dequantize,
+    from_awq,
     legal_configs,
     list_kernels,
     pack_w4,
+    unpack_w4,
     w4a16_gemm,
     workspace_bytes,
 )
@@ -318,3 +320,29 @@ def test_operands_elsewhere_are_refused(cupy: Any) -> None:
 
 def test_all_modes_are_in_the_sample() -> None:
     assert {mode for _, mode, *_ in SAMPLE} == {mode.name.lower() for mode in WeightMode}
+
+
+@pytest.mark.parametrize("sample", SAMPLE, ids=str)
+def test_packing_on_the_gpu_is_that_on_the_cpu(cupy: Any, sample: tuple[Any, ...]) -> None:
+    activation, mode, group_size, K, N = sample
+    weights = np.random.default_rng(9).standard_normal((K, N)).astype(np.float32)
+    host = pack_w4(weights, group_size, mode, activation=activation)
+    packed = pack_w4(cupy.asarray(weights), group_size, mode, activation=activation)
+    assert isinstance(packed.qweight, cupy.ndarray)
+    for there, here in ((packed.qweight, host.qweight), (packed.scales, host.scales)):
+        assert np.array_equal(cupy.asnumpy(there).view(np.uint16), here.view(np.uint16))
+    found, expected = unpack_w4(packed), unpack_w4(host)
+    for there, here in zip(found, expected, strict=True):
+        assert (there is None) is (here is None)
+        assert here is None or np.array_equal(cupy.asnumpy(there), here)
+
+
+def test_a_checkpoint_on_the_gpu(cupy: Any) -> None:
+    random = np.random.default_rng(10)
+    words = random.integers(0, 1 << 32, (256, 32), dtype=np.uint32).view(np.int32)
+    zeros = random.integers(0, 1 << 32, (2, 32), dtype=np.uint32).view(np.int32)
+    scales = random.uniform(0.01, 0.1, (2, 256)).astype(np.float16)
+    host = from_awq(words, zeros, scales, 128)
+    packed = from_awq(cupy.asarray(words), cupy.asarray(zeros), cupy.asarray(scales), 128)
+    assert np.array_equal(cupy.asnumpy(packed.qweight), host.qweight)
+    assert np.array_equal(cupy.asnumpy(packed.scales), host.scales)

@@ -75,7 +75,9 @@ class Run(NamedTuple):
 def emulate(family: StreamingFamily, v: Variant, sizes: Sizes, a: Any, packed: Packed) -> Run:
     """What the kernels do, with their addresses; the arithmetic is in float64."""
     config, launch = v.config, family.launch(v, sizes, 132, 1)
-    tokens, columns, warps, stages = config.cta_m, config.cta_n, config.num_warps, config.num_stages
+    tokens, stages, teams = config.cta_m, config.num_stages, config.cta_k // 64
+    parts = config.num_warps // teams
+    columns = config.cta_n // parts  # of a warp
     NB, KB, GB = ceil_div(sizes.N, 64), 2 * ceil_div(sizes.K, 128), packed.scales.shape[1]
     operands = Operands(0, sizes.K, 0, 0, 0, 0, 0, 0, 1.0, NB, KB, GB)
     split_blocks, longer = (
@@ -88,20 +90,22 @@ def emulate(family: StreamingFamily, v: Variant, sizes: Sizes, a: Any, packed: P
     for x, z in np.ndindex(launch.grid[0], launch.grid[2]):
         partial = []
         for y in range(launch.grid[1]):
-            sums = np.zeros((tokens, columns))
-            for warp in range(warps):
-                begin = y * split_blocks + min(y, longer) + warp
-                count = split_blocks + (y < longer) - warp
-                for step in range(ceil_div(count, warps) if count > 0 else 0):
-                    block = begin + step * warps
+            all_sums = np.zeros((tokens, config.cta_n))
+            for team, part in np.ndindex(teams, parts):
+                sums = all_sums[:, part * columns : (part + 1) * columns]
+                begin = y * split_blocks + min(y, longer) + team
+                count = split_blocks + (y < longer) - team
+                for step in range(ceil_div(count, teams) if count > 0 else 0):
+                    block = begin + step * teams
                     rows = min(sizes.M - z * tokens, tokens)
-                    ring = stage_tokens(a[z * tokens : z * tokens + rows], block, tokens, step % stages)
-                    nb, in_block = x * columns // 64, x * columns % 64
+                    ring = stage_tokens(a[z * tokens : z * tokens + rows], block, tokens, step % stages, parts)
+                    first = x * config.cta_n + part * columns
+                    nb, in_block = min(first // 64, NB - 1), first % 64
                     has_high = nb + 1 < NB
                     for i in range(strips):
                         offset = (nb * KB + block) * 2048 + in_block * 32 + LANES * 16 + i % 4 * 512
                         offset += KB * 2048 if i >= 4 and has_high else 0
-                        if z == 0 and (i < 4 or has_high):
+                        if z == 0 and first // 64 < NB and (i < 4 or has_high):
                             np.add.at(reads, offset // 16, 1)
                         words = packed.words[offset[:, None] + np.arange(16)].view(np.uint32)  # [lane, j]
                         for j in range(4):
@@ -116,27 +120,29 @@ def emulate(family: StreamingFamily, v: Variant, sizes: Sizes, a: Any, packed: P
                                     # chunk 2 j + above of each token, element 2 (lane % 4) + odd
                                     b = read_tokens(ring, tokens, 2 * j + above, 2 * (LANES % 4) + odd)
                                     np.add.at(sums.T, 16 * i + 8 * h + LANES // 4, weight[:, None] * b.T)
-            partial.append(sums)
-        total = sum(partial)
-        rows, wide = min(sizes.M - z * tokens, tokens), min(sizes.N - x * columns, columns)
+            partial.append(all_sums)
+        total = np.sum(partial, axis=0)
+        rows, columns_before = min(sizes.M - z * tokens, tokens), x * config.cta_n
+        wide = min(sizes.N - columns_before, config.cta_n)
         if wide > 0:
-            c[z * tokens : z * tokens + rows, x * columns : x * columns + wide] = total[:rows, :wide]
+            c[z * tokens : z * tokens + rows, columns_before : columns_before + wide] = total[:rows, :wide]
     return Run(c, reads)
 
 
-def stage_tokens(a: Any, block: int, tokens: int, stage: int) -> Any:
+def stage_tokens(a: Any, block: int, tokens: int, stage: int, parts: int) -> Any:
     """The ring's stage after the copies: rows of 128 bytes, 16-byte chunks at chunk ^ (row % 8)."""
     ring = np.full(tokens * 64, np.nan)
-    for i in range(ceil_div(tokens, 4)):
-        row, chunk = 4 * i + LANES // 8, LANES % 8
-        to = (LANES // 8 * 128 + ((chunk ^ LANES // 8) << 4)) ^ (64 if i % 2 else 0)
-        to = (to + i * 512) // 2
-        for lane in LANES:
-            if row[lane] >= tokens:
+    threads = np.arange(32 * parts)
+    for i in range(ceil_div(tokens, 4 * parts)):
+        row, chunk = 4 * parts * i + threads // 8, threads % 8
+        to = (threads // 8 * 128 + (((chunk ^ threads // 8) & 7) << 4)) ^ (64 if parts == 1 and i % 2 else 0)
+        to = (to + i * 512 * parts) // 2
+        for thread in threads:
+            if row[thread] >= tokens:
                 continue
-            k = block * 64 + chunk[lane] * 8
-            inside = row[lane] < len(a) and k < a.shape[1]
-            ring[to[lane] : to[lane] + 8] = a[row[lane], k : k + 8] if inside else 0.0
+            k = block * 64 + chunk[thread] * 8
+            inside = row[thread] < len(a) and k < a.shape[1]
+            ring[to[thread] : to[thread] + 8] = a[row[thread], k : k + 8] if inside else 0.0
     assert not np.isnan(ring).any()
     return ring
 
@@ -149,11 +155,13 @@ def read_tokens(ring: Any, tokens: int, chunk: int, element: Any) -> Any:
 
 EMULATED = [
     # family, (cta_m, cta_n, warps, stages), parts of K, sizes, mode, group
-    (GemvMmaFamily(), (8, 64, 8, 2), 1, Sizes(1, 1096, 72), 1, 128),
-    (GemvMmaFamily(), (8, 32, 4, 4), 3, Sizes(8, 520, 104), 1, 64),
-    (GemvMmaFamily(), (16, 128, 4, 1), 2, Sizes(11, 520, 136), 2, 32),
-    (GemvMmaFamily(), (16, 16, 4, 8), 5, Sizes(20, 328, 24), 0, 0),
-    (GemvMmaFamily(), (8, 128, 8, 1), 1, Sizes(3, 136, 200), 1, 32),
+    (GemvMmaFamily(), (8, 64, 8, 3), 1, Sizes(1, 1096, 72), 1, 128),
+    (GemvMmaFamily(), (8, 32, 4, 6), 3, Sizes(8, 520, 104), 1, 64),
+    (GemvMmaFamily(), (16, 128, 4, 3), 2, Sizes(11, 520, 136), 2, 32),
+    (GemvMmaFamily(), (24, 32, 8, 4), 5, Sizes(29, 328, 24), 0, 0),
+    (GemvMmaFamily(), (8, 128, 8, 4), 2, Sizes(3, 1096, 200), 1, 128),
+    (GemvMmaFamily(), (24, 256, 8, 6), 2, Sizes(21, 520, 328), 2, 64),
+    (GemvMmaFamily(), (8, 128, 8, 2), 1, Sizes(3, 136, 200), 1, 32),
     (GemvFamily(), (1, 64, 4, 2), 4, Sizes(1, 648, 136), 1, 128),
     (GemvFamily(), (2, 32, 8, 2), 1, Sizes(3, 776, 40), 2, 128),
     (GemvFamily(), (4, 16, 8, 4), 2, Sizes(5, 264, 72), 0, 0),
@@ -177,6 +185,52 @@ def test_every_weight_once_and_the_right_product(
     assert (real[: ceil_div(sizes.N, 16)] == 1).all()
     assert (reads <= 1).all()
     assert not reads[:, ceil_div(sizes.K, 64) :].any()
+
+
+@pytest.mark.parametrize("stages", [2, 3, 8])
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 7, 8, 9, 20])
+def test_a_block_waits_in_its_slot_until_it_is_computed(stages: int, steps: int) -> None:
+    slots: dict[int, int] = {}
+    groups: list[list[int]] = []  # blocks, as they were committed
+    issued: list[int] = []
+    done: list[int] = []
+
+    def commit() -> None:
+        groups.append(issued.copy())
+        issued.clear()
+
+    for s in range(stages):
+        if s < steps:
+            issued.append(s)
+            slots[s] = s
+        if s < stages - 1:
+            commit()
+    slot, free = 0, 0
+    for step in range(steps):
+        landed = {block for group in groups[: max(len(groups) - (stages - 2), 0)] for block in group}
+        if step > 0 and step + stages - 1 < steps:
+            assert slots[free] in done
+            slots[free] = step + stages - 1
+            issued.append(slots[free])
+        commit()
+        assert slots[slot] == step
+        assert step in landed
+        done.append(step)
+        free, slot = slot, 0 if slot == stages - 1 else slot + 1
+    assert done == list(range(steps))
+
+
+def test_places_in_the_ring_of_a_team() -> None:
+    for _, config in CONFIGS:
+        if config.family != GemvMmaFamily.name:
+            continue
+        for mode, group in MODES:
+            v = variant(config, mode, group)
+            weights, tokens = config.cta_n // 16 * 512, config.cta_m * 128
+            scales = max(1, 64 // group) * config.cta_n * (4 if mode == 2 else 2) if group else 0
+            slot, ring = weights + tokens + scales, GemvMmaFamily().ring_bytes(v)
+            assert slot % 16 == weights % 128 == ring % 128 == 0
+            assert 0 <= ring - config.num_stages * slot < 128
 
 
 def test_lanes_of_a_store_of_sums_hit_distinct_banks() -> None:
@@ -206,13 +260,15 @@ def test_configs() -> None:
         assert len(set(configs)) == len(configs) >= 12
         for config in configs:
             assert config.family == family.name
-            assert config.cta_k == 64 * config.num_warps
-            assert config.num_warps % 2 == 0  # a group of two blocks is never cut between steps of a warp
+            teams, rest = divmod(config.cta_k, 64)
+            assert rest == config.num_warps % teams == 0
+            assert teams % 2 == 0  # a group of two blocks is never cut between steps of a team
+            assert teams < 16 or teams == config.num_warps  # named barriers
             assert config.cta_n // 2 <= 32 * config.num_warps  # a thread's columns in the epilogue are always the same
-            assert 512 * config.num_stages * config.cta_n // 16 * config.num_warps >= 8192
+            assert 512 * config.num_stages * config.cta_n // 16 * teams >= 8192
             assert config.split_k == 1
     assert {c.cta_m for c in GemvFamily().configs()} == {1, 2, 4, 8}
-    assert {c.cta_m for c in GemvMmaFamily().configs()} == {8, 16}
+    assert {c.cta_m for c in GemvMmaFamily().configs()} == {8, 16, 24, 32}
 
 
 @pytest.mark.parametrize(("family", "config"), CONFIGS)
@@ -220,8 +276,8 @@ def test_memory_and_grid(family: StreamingFamily, config: KernelConfig) -> None:
     for mode, group in MODES:
         v = variant(config, mode, group)
         assert family.refusal(v, None, H200) in (None, "too few registers")
-        smem, per_warp = family.smem_bytes(v), config.cta_m * 128 * config.num_stages
-        assert config.num_warps * per_warp <= smem <= 227 << 10
+        smem, per_team = family.smem_bytes(v), config.cta_m * 128 * config.num_stages
+        assert config.cta_k // 64 * per_team <= smem <= 227 << 10
         assert smem % 16 == 0
         assert family.min_ctas(v) * family.num_threads(v) <= 2048
     for sizes in (Sizes(1, 8192, 28672), Sizes(5, 136, 8), Sizes(17, 4096, 4104)):
@@ -244,7 +300,7 @@ def test_splits(family: StreamingFamily, config: KernelConfig) -> None:
         assert len(set(ways)) == len(ways) <= 6
         for how, parts in ways[1:]:
             assert how is Decomposition.SPLIT_K
-            assert 1 < parts <= sizes.K // 64 // config.num_warps  # work for every warp
+            assert 1 < parts <= sizes.K // config.cta_k  # work for every team
             assert family.refusal(variant(split(config, parts)), sizes, H200) is None
 
 
@@ -279,7 +335,7 @@ def test_refusals() -> None:
 # compilers
 
 COMPILED = [
-    (GemvMmaFamily(), (8, 64, 8, 2), DType.FP16, 1, 128, "sm_90a"),
+    (GemvMmaFamily(), (8, 64, 8, 3), DType.FP16, 1, 128, "sm_90a"),
     (GemvMmaFamily(), (16, 32, 16, 4), DType.BF16, 2, 64, "sm_80"),
     (GemvFamily(), (1, 64, 8, 2), DType.FP16, 1, 128, "sm_90a"),
 ]

@@ -1,10 +1,12 @@
-// W4A16 for few tokens on tensor cores (mma.sync.m16n8k16): the 16 bytes that a lane loads are its operand for 16 columns
-// x 64 k, so nothing is shuffled. A warp owns all CTA_N columns of its CTA and every WARPS-th block of k. Weights, tokens
-// (its 8 columns of the instruction) and scales of a block go through a ring in shared memory that belongs to the warp
-// alone: the main loop has no CTA barrier, and while a block is computed the next STAGES - 1 are on their way, without
-// registers. A lane copies the very 16 bytes of weights that it reads back.
-//   CTA_M     tokens: 8, 16, 24 or 32     CTA_N    columns: 16, 32, 64 or 128      WARPS  warps, all along K
-//   STAGES    blocks of k in the ring of a warp, at least 2
+// W4A16 for few tokens on tensor cores (mma.sync.m16n8k16): the 16 bytes that a lane loads are its operand for 16
+// columns x 64 k, so nothing is shuffled. A team of WARPS_N warps takes every TEAMS-th block of k for all CTA_N columns
+// of its CTA, each warp an equal part of them. Weights, tokens (the 8 columns of the instruction) and scales of a block
+// go through a ring in shared memory that belongs to the team: the main loop has no CTA barrier, and while a block is
+// computed the next STAGES - 1 are on their way, without registers. A lane copies the very 16 bytes of weights that it
+// reads back; tokens are copied by the team, so L2 is asked for them once a team.
+//   CTA_M     tokens: 8, 16, 24 or 32     CTA_N    columns: 16, 32, 64, 128 or 256; at most 128 a warp
+//   WARPS     warps, TEAMS * WARPS_N
+//   STAGES    blocks of k in the ring of a team, at least 2
 //   MIN_CTAS  of an SM, for the register allocator
 //   SUBNORMAL fp16 only. 1: `q & 0x000f000f` is the pair of numbers u * 2^-24 and `q & 0x00f000f0` is u * 2^-20,
 //             exactly; 0: `16 (64 + u)`, two instructions more a word
@@ -15,23 +17,26 @@
 // a column). Then the scale, in fp32.
 
 #define THREADS (32 * WARPS)
-#define STRIPS (CTA_N / 16)  // of 16 columns, each one load of a lane for a block of k
+#define TEAMS (WARPS / WARPS_N)
+#define COLUMNS (CTA_N / WARPS_N)  // of a warp
+#define STRIPS (COLUMNS / 16)      // of 16 columns, each one load of a lane for a block of k
 #define BLOCK_BYTES 2048     // of weights: 64 columns x 64 k
 #if MODE == 0
 #define GROUPS 1
 #define SCALE_BYTES 0
 #else
 #define GROUPS (GROUP < 64 ? 64 / GROUP : 1)        // that a block of k touches
-#define SCALE_BYTES (GROUPS * CTA_N * PARAM_BYTES)  // of a block of k
+#define SCALE_BYTES (GROUPS * COLUMNS * PARAM_BYTES)  // of a warp and block of k
 #endif
 #define TOKEN_BYTES (CTA_M * 128)                   // of a block of k
-#define TOKENS_AT (STRIPS * 512)                    // in a slot of the ring: weights, tokens, scales
+#define TOKENS_AT (CTA_N * 32)                      // in a slot of the ring: weights, tokens, scales
 #define SCALES_AT (TOKENS_AT + TOKEN_BYTES)
-#define SLOT_BYTES ((SCALES_AT + SCALE_BYTES + 127) / 128 * 128)  // chunks of tokens are found by xor
-#define RING_BYTES (STAGES * SLOT_BYTES)
+#define SLOT_BYTES (SCALES_AT + WARPS_N * SCALE_BYTES)
+#define TOKEN_COPIES ((CTA_M + 4 * WARPS_N - 1) / (4 * WARPS_N))  // of a lane
+#define RING_BYTES ((STAGES * SLOT_BYTES + 127) / 128 * 128)  // places of tokens in slot 0 are found by xor
 #define SUM_STRIDE (CTA_N + 4)                      // floats from token to token: lanes of a store in distinct banks
 
-// ---- ring of a warp ----------------------------------------------------------------------------------------------
+// ---- ring of a team ----------------------------------------------------------------------------------------------
 
 DEVICE void copy_async_16(u32 to, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
@@ -56,6 +61,13 @@ DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memor
 template <int pending>
 DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
+}
+
+DEVICE void sync_team(int team) {
+  if (WARPS_N == 1)
+    __syncwarp();
+  else
+    asm volatile("bar.sync %0, %1;" : : "r"(team + 1), "n"(32 * WARPS_N) : "memory");
 }
 
 // Four 8 x 8 matrices: lane l names row l % 8 of matrix l / 8, and gets elements 2 (l % 4), + 1 of row l / 4 of each.
@@ -105,22 +117,24 @@ DEVICE float high_float(u32 pair) {
 #endif
 }
 
-// Where a lane reads what its warp needs next, and where in the ring that goes. A row of the ring's tokens is 128
+// Where a lane reads what its team needs next, and where in the ring that goes. A row of the ring's tokens is 128
 // bytes, its 16-byte chunks c at c ^ (row % 8).
 struct Source {
   const unsigned char* weights;
-  const unsigned char* tokens;  // chunk lane % 8 of row lane / 8
+  const unsigned char* tokens;  // chunk lane % 8 of `row`
   const unsigned char* scales;
-  long long four_rows;            // bytes
-  u32 weights_high, scales_high;  // to columns 64..127 of the CTA
-  u32 to_weights, to_tokens;      // this lane's places in slot 0
-  int row, rows;                  // lane / 8; rows of A in this tile
-  int k_left;                     // of K, from this lane's chunk on
+  long long token_stride;                // bytes, from copy to copy
+  u32 weights_high, scales_high;         // to columns 64..127 of the warp
+  u32 to_weights, to_tokens, to_scales;  // this lane's places in slot 0
+  int row, rows;                         // thread of the team / 8; rows of A in this tile
+  int k_left;                            // of K, from this lane's chunk on
   int lane;
 };
 
-DEVICE u32 token_place(const Source& from, int i) {  // of row 4 i + lane / 8
-  return (from.to_tokens ^ (i % 2 ? 64u : 0u)) + i * 512;
+DEVICE int token_row(const Source& from, int i) { return i * (4 * WARPS_N) + from.row; }
+
+DEVICE u32 token_place(const Source& from, int i) {
+  return (from.to_tokens ^ (WARPS_N == 1 && i % 2 ? 64u : 0u)) + i * (512 * WARPS_N);
 }
 
 DEVICE void copy_weights(const Source& from, u32 slot) {
@@ -131,8 +145,8 @@ DEVICE void copy_weights(const Source& from, u32 slot) {
 
 DEVICE void copy_tokens_and_scales(const Source& from, u32 slot) {
 #pragma unroll
-  for (int i = 0; i < (CTA_M + 3) / 4; i++)
-    copy_async_16(token_place(from, i) + slot, from.tokens + i * from.four_rows, 4 * i + from.row < from.rows,
+  for (int i = 0; i < TOKEN_COPIES; i++)
+    copy_async_16(token_place(from, i) + slot, from.tokens + i * from.token_stride, token_row(from, i) < from.rows,
                   from.k_left > 0);
 #if MODE != 0
   constexpr int chunks = SCALE_BYTES / 16, row_chunks = chunks / GROUPS, half_chunks = 4 * PARAM_BYTES;
@@ -140,18 +154,18 @@ DEVICE void copy_tokens_and_scales(const Source& from, u32 slot) {
   for (int i = 0; i < (chunks + 31) / 32; i++) {
     const int id = 32 * i + from.lane, column = id % row_chunks;
     const unsigned char* p = from.scales + id / row_chunks * (64 * PARAM_BYTES) + column % half_chunks * 16;
-    copy_async_16(from.to_weights + slot + SCALES_AT + i * 512, p + (column < half_chunks ? 0u : from.scales_high),
+    copy_async_16(from.to_scales + slot + i * 512, p + (column < half_chunks ? 0u : from.scales_high),
                   id < chunks);
   }
 #endif
 }
 
-DEVICE void advance(Source& from) {  // WARPS is even: exact for a group of two blocks too
-  from.weights += WARPS * BLOCK_BYTES;
-  from.tokens += WARPS * 128;
-  from.k_left -= WARPS * 64;
+DEVICE void advance(Source& from) {  // TEAMS is even: exact for a group of two blocks too
+  from.weights += TEAMS * BLOCK_BYTES;
+  from.tokens += TEAMS * 128;
+  from.k_left -= TEAMS * 64;
 #if MODE != 0
-  from.scales += WARPS * 64 / GROUP * (64 * PARAM_BYTES);
+  from.scales += TEAMS * 64 / GROUP * (64 * PARAM_BYTES);
 #endif
 }
 
@@ -185,7 +199,7 @@ DEVICE Finish load_finish(const act_t* bias, const unsigned char* scales, float 
   return f;
 }
 
-// Adds the sums of all warps ([WARPS][CTA_M][SUM_STRIDE] in shared memory), then those of all splits in their order:
+// Adds the sums of all teams ([TEAMS][CTA_M][SUM_STRIDE] in shared memory), then those of all splits in their order:
 // the CTA that comes last does that, and the result is the same bit for bit whichever it is. A thread's columns never
 // change.
 DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32* counters, int rows, int N,
@@ -199,7 +213,7 @@ DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32
   for (int row = first_row; row < rows; row += THREADS / (CTA_N / 2)) {
     float2 sum = {0.0f, 0.0f};
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
+    for (int w = 0; w < TEAMS; w++) {
       const float2 v = *(const float2*)(sums + (w * CTA_M + row) * SUM_STRIDE + 2 * pair);
       sum.x += v.x;
       sum.y += v.y;
@@ -310,48 +324,53 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
   const int lane = threadIdx.x & 31;
   const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x >> 5, 0);
   const int split = blockIdx.y, splits = gridDim.y, first_token = (int)blockIdx.z * CTA_M;
-  const int first_column = (int)blockIdx.x * CTA_N, column_block = first_column >> 6;
+  const int team = warp / WARPS_N, part = warp % WARPS_N;
+  const int first_column = (int)blockIdx.x * CTA_N + part * COLUMNS;
+  const int column_block = min(first_column >> 6, column_blocks - 1);  // columns past the last: computed for nothing
 
   // Blocks of k of this split: `split_blocks`, and one more in the first `longer_splits`.
-  const int begin = split * split_blocks + min(split, longer_splits) + warp;
-  const int count = split_blocks + (split < longer_splits) - warp;
-  const int steps = count > 0 ? (count + WARPS - 1) / WARPS : 0;
+  const int begin = split * split_blocks + min(split, longer_splits) + team;
+  const int count = split_blocks + (split < longer_splits) - team;
+  const int steps = count > 0 ? (count + TEAMS - 1) / TEAMS : 0;
 
-  const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0) + warp * RING_BYTES;
+  const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0) + team * RING_BYTES;
   Source from;
   from.lane = lane;
   from.weights = qweight + ((u64)column_block * k_blocks + begin) * BLOCK_BYTES + (first_column & 63) * 32 + lane * 16;
-  const bool has_high = column_block + 1 < column_blocks;  // if not, those columns are computed for nothing
+  const bool has_high = column_block + 1 < column_blocks;  // as above
   from.weights_high = has_high ? (u32)k_blocks * BLOCK_BYTES : 0u;
-  from.to_weights = ring + lane * 16;
+  from.to_weights = ring + part * (STRIPS * 512) + lane * 16;
   if (steps > 0) copy_weights(from, 0);
 
-  from.row = lane >> 3;
+  from.row = part * 4 + (lane >> 3);
   from.rows = min(M - first_token, CTA_M);
   from.k_left = K - begin * 64 - (lane & 7) * 8;
   from.tokens = (const unsigned char*)(a + (long long)(first_token + from.row) * lda + begin * 64ll + (lane & 7) * 8);
-  from.four_rows = 8ll * lda;
-  from.to_tokens = ring + TOKENS_AT + from.row * 128 + (((lane & 7) ^ from.row) << 4);
+  from.token_stride = 8ll * WARPS_N * lda;
+  from.to_tokens = ring + TOKENS_AT + from.row * 128 + (((lane ^ from.row) & 7) << 4);
 #if MODE != 0
   from.scales = scales + (((u64)column_block * groups + begin * 64 / GROUP) * 64 + (first_column & 63)) * PARAM_BYTES;
+  from.to_scales = ring + SCALES_AT + part * SCALE_BYTES + lane * 16;
   from.scales_high = has_high ? (u32)groups * (64 * PARAM_BYTES) : 0u;
 #endif
 #pragma unroll
-  for (int s = 0; s < STAGES - 1; s++) {
+  for (int s = 0; s < STAGES; s++) {
     if (s < steps) {
       if (s > 0) copy_weights(from, s * SLOT_BYTES);
       copy_tokens_and_scales(from, s * SLOT_BYTES);
       advance(from);
     }
-    commit_copies();
+    if (s < STAGES - 1) commit_copies();  // the last by the first step
   }
-  const Finish how = load_finish(bias, scales, alpha, first_column + 2 * ((int)threadIdx.x % (CTA_N / 2)), N);
+  const int finished = (int)blockIdx.x * CTA_N + 2 * ((int)threadIdx.x % (CTA_N / 2));
+  const Finish how = load_finish(bias, scales, alpha, finished, N);
   // Rows that are no tokens stay zero: copies never touch them.
 #pragma unroll
-  for (int i = 0; i < (CTA_M + 3) / 4; i++)
-    if (4 * i + from.row >= from.rows && 4 * i + from.row < CTA_M) {
+  for (int i = 0; i < TOKEN_COPIES; i++)
+    if (token_row(from, i) >= from.rows && token_row(from, i) < CTA_M) {
 #pragma unroll 1
-      for (u32 slot = 0; slot < RING_BYTES; slot += SLOT_BYTES) store_shared_zeros_16(token_place(from, i) + slot);
+      for (u32 slot = 0; slot < STAGES * SLOT_BYTES; slot += SLOT_BYTES)
+        store_shared_zeros_16(token_place(from, i) + slot);
     }
 
   float acc[STRIPS][TILES][4] = {};
@@ -359,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
   const u32 matrix_row = lane & 7, matrix = lane >> 3;
   const u32 token_address = ring + TOKENS_AT + matrix_row * 128 + ((matrix ^ matrix_row) << 4);  // chunks 0..3
 #if MODE != 0
-  const u32 scale_address = ring + SCALES_AT + (lane >> 2) * (2 * PARAM_BYTES);
+  const u32 scale_address = ring + SCALES_AT + part * SCALE_BYTES + (lane >> 2) * (2 * PARAM_BYTES);
 #endif
 #if MODE == 2
   const u32 of_all[4] = {UNIT0, UNIT1, UNIT0, UNIT1};
@@ -367,12 +386,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
   const u32 of_all[4] = {MINUS8_0, MINUS8_1, MINUS8_0, MINUS8_1};
 #endif
 
-  u32 slot = 0, free = (STAGES - 1) * SLOT_BYTES;
+  u32 slot = 0, free = 0;
 #pragma unroll 1
   for (int step = 0; step < steps; step++) {
     wait_copies<STAGES - 2>();
-    __syncwarp();  // this block is there for all lanes, and all have read the one before
-    if (step + STAGES - 1 < steps) {
+    sync_team(team);  // this block is there for all lanes, and all have read the one before
+    if (step > 0 && step + STAGES - 1 < steps) {
       copy_weights(from, free);
       copy_tokens_and_scales(from, free);
       advance(from);
@@ -391,21 +410,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
       for (int t = 0; t < TILES; t++)
         mma(constant[t], of_all, b[t][j / 2][j % 2 * 2], b[t][j / 2][j % 2 * 2 + 1], constant[t]);
 #else
-    u32 params[GROUPS][STRIPS][PARAM_BYTES / 2];
     float sums[GROUPS][TILES][4];
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
-#pragma unroll
-      for (int i = 0; i < STRIPS; i++) {
-        const u32 address = scale_address + slot + (g * STRIPS + i) * (16 * PARAM_BYTES);
-#if MODE == 2
-        const uint2 v = load_shared_8(address);
-        params[g][i][0] = v.x;
-        params[g][i][1] = v.y;
-#else
-        params[g][i][0] = load_shared_4(address);
-#endif
-      }
       const float zeros[4] = {};
 #pragma unroll
       for (int j = g * (4 / GROUPS); j < (g + 1) * (4 / GROUPS); j++)
@@ -450,15 +457,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
           }
         }
 #if MODE != 0
-        const float s0 = low_float(params[g][i][0]), s1 = high_float(params[g][i][0]);
+        const u32 params = scale_address + slot + (g * STRIPS + i) * (16 * PARAM_BYTES);
 #if MODE == 2
-        const float z0 = low_float(params[g][i][1]) + ZERO_SHIFT0;
-        const float z1 = high_float(params[g][i][1]) + ZERO_SHIFT1;
+        const uint2 of_group = load_shared_8(params);
+        const u32 scale_pair = of_group.x;
+        const float z0 = low_float(of_group.y) + ZERO_SHIFT0, z1 = high_float(of_group.y) + ZERO_SHIFT1;
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
           for (int r = 0; r < 4; r++) d[t][r] = fmaf(r < 2 ? z0 : z1, sums[g][t][r], d[t][r]);
+#else
+        const u32 scale_pair = load_shared_4(params);
 #endif
+        const float s0 = low_float(scale_pair), s1 = high_float(scale_pair);
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -467,13 +478,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
       }
     }
     free = slot;
-    slot = slot + SLOT_BYTES == RING_BYTES ? 0u : slot + SLOT_BYTES;
+    slot = slot == (STAGES - 1) * SLOT_BYTES ? 0u : slot + SLOT_BYTES;
   }
 
   wait_copies<0>();
   __syncthreads();  // the rings are free
   float* sums = (float*)smem;
-  float* mine = sums + warp * (CTA_M * SUM_STRIDE) + (lane & 3) * 2 * SUM_STRIDE + (lane >> 2);
+  float* mine = sums + team * (CTA_M * SUM_STRIDE) + (lane & 3) * 2 * SUM_STRIDE + part * COLUMNS + (lane >> 2);
 #pragma unroll
   for (int i = 0; i < STRIPS; i++)
 #pragma unroll

@@ -11,6 +11,7 @@
 struct alignas(64) TensorMap { u64 v[16]; };
 
 #define NUM_CONSUMERS 2
+#define NUM_THREADS (128 * (1 + NUM_CONSUMERS))
 #define ROW_BLOCKS (COOPERATIVE ? 2 * MB : MB)
 #define CLUSTER (CLUSTER_M * CLUSTER_N)
 #define UNIT_STEPS (2 / STEP_BLOCKS)  // stages of a unit of 128 k, in which K is cut
@@ -459,7 +460,7 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
         write_direct(p, acc[b], c, tile_m * CTA_M, column, scale, shift);
     }
   }
-  if (USES_TMA_STORE && thread == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  if (USES_TMA_STORE && thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
 #if CLUSTER > 1
@@ -468,7 +469,7 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
 #define CLUSTER_ATTRIBUTE
 #endif
 
-extern "C" __global__ void CLUSTER_ATTRIBUTE __launch_bounds__(128 * (1 + NUM_CONSUMERS), CTAS_PER_SM)
+extern "C" __global__ void CLUSTER_ATTRIBUTE __launch_bounds__(NUM_THREADS, CTAS_PER_SM)
 w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_c,
            const unsigned char* __restrict__ qweight, const unsigned char* __restrict__ scales,
            const act_t* __restrict__ bias, act_t* __restrict__ c, float* workspace, u32* counters, float alpha, u32 M,
@@ -480,17 +481,23 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
                      share, remainder, swizzle};
 
   if (threadIdx.x == 0) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map_a) : "memory");
     for (u32 s = 0; s < STAGES; s++) {
       barrier_init(smem + FULL_OFFSET + 8 * s, 1);
       barrier_init(smem + EMPTY_OFFSET + 8 * s, 4 * (COOPERATIVE ? NUM_CONSUMERS : 1) * (CLUSTER_M + CLUSTER_N - 1));
     }
     for (u32 w = 0; w < NUM_CONSUMERS; w++) barrier_init(smem + TURN_OFFSET + 8 * w, 4);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("prefetch.tensormap [%0];" ::"l"(&map_a) : "memory");
     if (USES_TMA_STORE) asm volatile("prefetch.tensormap [%0];" ::"l"(&map_c) : "memory");
   }
-  if (CLUSTER > 1) cluster_sync();
-  else __syncthreads();
+  __syncwarp();
+#if CLUSTER > 1
+  cluster_sync();
+#else
+  // The copying thread made the barriers itself and need not wait for the others.
+  if (threadIdx.x < 32) asm volatile("bar.arrive 0, %0;" ::"n"(NUM_THREADS) : "memory");
+  else asm volatile("bar.sync 0, %0;" ::"n"(NUM_THREADS) : "memory");
+#endif
 
   if (threadIdx.x < 128) {
 #if CTAS_PER_SM == 1

@@ -1,0 +1,40 @@
+"""One kernel of each family and way to cut K, once, for compute-sanitizer, which is slow and wants little work:
+
+compute-sanitizer --tool memcheck python -m tests.gpu.sanitize
+compute-sanitizer --tool racecheck python -m tests.gpu.sanitize
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemm_eval.kernels import Sizes, dequantize, legal_configs, pack_w4, w4a16_gemm
+from gemm_eval.kernels._device import import_cupy, limits_of_device
+from gemm_eval.kernels._registry import families
+from gemm_eval.mapping import Decomposition
+
+
+def main() -> None:
+    """Run them, and say how far each is from float64."""
+    cupy = import_cupy()
+    sizes = Sizes(5, 648, 328)  # nothing is a multiple of a tile
+    random = np.random.default_rng(0)
+    packed = pack_w4(random.standard_normal((sizes.K, sizes.N)).astype(np.float32), 32, "group_zero")
+    A = random.standard_normal((sizes.M, sizes.K)).astype(np.float16)
+    expected = A.astype(np.float64) @ dequantize(packed)
+    on_device, a = packed.to_gpu(), cupy.asarray(A)
+    legal = list(legal_configs(sizes, limits_of_device(0), "fp16", "group_zero", 32))
+    for family in families():
+        for decomposition in Decomposition:
+            configs = [c for c in legal if c.family == family and c.decomposition is decomposition]
+            if not configs:
+                continue
+            config = configs[len(configs) // 2]
+            found = cupy.asnumpy(w4a16_gemm(a, on_device, config=config)).astype(np.float64)
+            error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+            print(f"{error:.1e}  {config}", flush=True)
+            assert error < 1e-3, config
+
+
+if __name__ == "__main__":
+    main()
