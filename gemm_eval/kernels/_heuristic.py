@@ -21,6 +21,7 @@ _BLOCK_BYTES = 2_048
 _CYCLES_PER_US = 1_750.0
 _BYTES_PER_US = 4.1e6  # of DRAM, whole chip
 _L2_BYTES_PER_US = 1.1e7
+_STREAMING_L2_BYTES_PER_US = 6.0e6
 _START_US = 3.0  # launch, first loads, last stores
 _L2_BYTES_PER_US_OF_SM = 6.0e4
 _REDUCTION_US = 1.2  # parts of a tile: write, count, read
@@ -28,10 +29,12 @@ _SHORT_STEP_FRAC = 0.06  # what steps of 64 k cost more, where the tile leaves r
 _CLUSTER_US = 0.3
 
 _MACS_PER_CYCLE = 2_048  # wgmma, of an SM
-_MMA_SYNC_FRAC = 0.62  # of that
+_MMA_SYNC_FRAC = {"w4a16_sm80": 0.62, "w4a16_gemv_mma": 0.36}  # of that
 _LEAST_TOKENS = 8
 _DEQUANTIZE_CYCLES = {"w4a16_sm90": 180.0, "w4a16_sm80": 130.0, "w4a16_gemv_mma": 60.0}  # of a block, on an SM
-_VECTOR_CYCLES = 110.0  # of a block and token, CUDA cores
+_VECTOR_CYCLES, _VECTOR_TOKEN_CYCLES = 86.0, 64.0  # of a block, and for each token of it: CUDA cores
+_NARROW_FRAC = 0.28  # what a strip of half the columns costs more to stream
+_TURNS_FRAC = 0.15  # dequantization while the other warpgroup has no turn
 _OVERLAP_FRAC = 0.4  # of the shorter of dequantization and wgmma that hides behind the other
 _LEAST_FLIGHT_BYTES = 36_000  # of an SM, to keep DRAM busy
 _WARPS_OF_SM = 16  # of streaming kernels
@@ -72,7 +75,6 @@ def _estimate_us(config: KernelConfig, sizes: Sizes, num_sms: int) -> float:
     blocks_of_tile = config.cta_n / _BLOCK * ceil_div(sizes.K, _BLOCK)
     is_split = config.decomposition is not Decomposition.DATA_PARALLEL
     is_streaming = config.family.startswith("w4a16_gemv")
-    warps_of_cta = config.num_warps
     if config.decomposition is Decomposition.STREAM_K:
         waves = max(1.0, tiles / num_sms * 1.02)
         busy = 1.0
@@ -89,12 +91,13 @@ def _estimate_us(config: KernelConfig, sizes: Sizes, num_sms: int) -> float:
         compute_us *= tiles / num_sms
     bandwidth_frac = min(1.0, busy * 1.3)
     if is_streaming:
-        in_flight = config.cta_n * 32 * config.num_stages * warps_of_cta
-        resident = min(ctas / num_sms, max(1, _WARPS_OF_SM // warps_of_cta))
+        in_flight = config.cta_n * config.cta_k // 2 * config.num_stages
+        resident = min(ctas / num_sms, max(1, _WARPS_OF_SM // config.num_warps))
         bandwidth_frac = min(bandwidth_frac, resident * in_flight / _LEAST_FLIGHT_BYTES)
     memory_us = weight_bytes * ceil_div(sizes.M, config.cta_m * 8) / (_BYTES_PER_US * bandwidth_frac)
-    loaded = ctas * (config.cta_n * 0.5 + config.cta_m * 2.0) * sizes.K / config.split_k
-    l2_us = loaded / _L2_BYTES_PER_US
+    tokens = min(config.cta_m, sizes.M) if is_streaming else config.cta_m
+    loaded = ctas * (config.cta_n * 0.5 + tokens * 2.0) * sizes.K / config.split_k
+    l2_us = loaded / (_STREAMING_L2_BYTES_PER_US if is_streaming else _L2_BYTES_PER_US)
     longest = max(compute_us, memory_us, l2_us)
     rest = compute_us + memory_us + l2_us - longest
     reduction_us = 0.0
@@ -110,10 +113,13 @@ def _estimate_us(config: KernelConfig, sizes: Sizes, num_sms: int) -> float:
 def _block_cycles(config: KernelConfig) -> float:
     """Cycles of an SM for a block of 64 columns x 64 k and a tile of tokens, whether they are there or not."""
     if config.schedule is Schedule.VECTOR:
-        return _VECTOR_CYCLES * config.cta_m
+        return _VECTOR_CYCLES + _VECTOR_TOKEN_CYCLES * config.cta_m
     tensor = max(config.cta_m, _LEAST_TOKENS) * _BLOCK * _BLOCK / _MACS_PER_CYCLE
-    dequantize = _DEQUANTIZE_CYCLES.get(config.family, 100.0)
+    dequantize = _DEQUANTIZE_CYCLES[config.family]
     if config.schedule is Schedule.MULTISTAGE:
-        return tensor / _MMA_SYNC_FRAC + dequantize
+        dequantize *= 1.0 + _NARROW_FRAC * max(0.0, _BLOCK / config.cta_n - 1.0)
+        return tensor / _MMA_SYNC_FRAC[config.family] + dequantize
+    if config.schedule is Schedule.PINGPONG:
+        dequantize *= 1.0 + _TURNS_FRAC
     shorter, longer = sorted((tensor, dequantize))
     return longer + (1.0 - _OVERLAP_FRAC) * shorter

@@ -265,6 +265,7 @@ DEVICE void wgmma_wait() {
 // A warp has read a stage: tells all CTAs that copy into it.
 DEVICE void release_if(u32 smem, u32 stage, u32 rank, bool condition) {
   const u32 bar = smem + EMPTY_OFFSET + 8 * stage;
+  __syncwarp();  // one lane speaks for the reads of all
   condition &= threadIdx.x % 32 == 0;
   if (CLUSTER == 1) {
     barrier_arrive_if(bar, condition);
