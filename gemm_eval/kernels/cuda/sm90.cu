@@ -49,22 +49,19 @@ DEVICE void barrier_arrive_if(u32 bar, bool condition) {
       ::"r"(bar), "r"((u32)condition) : "memory");
 }
 
-DEVICE void barrier_arrive_at_if(u32 bar, u32 rank, bool condition) {  // of another CTA of the cluster
+// Of another CTA of the cluster. What was read is in registers by now; a release at the scope of the cluster would wait for
+// all of the thread's memory accesses, and halve the speed.
+DEVICE void barrier_arrive_at_if(u32 bar, u32 rank, bool condition) {
   asm volatile(
       "{\n.reg .pred p;\n.reg .b32 remote;\nsetp.ne.u32 p, %2, 0;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
-      "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}"
+      "@p mbarrier.arrive.shared::cluster.b64 _, [remote];\n}"
       ::"r"(bar), "r"(rank), "r"((u32)condition) : "memory");
 }
 
 DEVICE void barrier_wait(u32 bar, u32 parity) {
-#if CLUSTER > 1
-#define WAIT_SCOPE ".acquire.cluster"
-#else
-#define WAIT_SCOPE ""
-#endif
   asm volatile(
       "{\n.reg .pred done;\nretry:\n"
-      "mbarrier.try_wait.parity" WAIT_SCOPE ".shared::cta.b64 done, [%0], %1;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@done bra ready;\nbra retry;\nready:\n}" ::"r"(bar), "r"(parity) : "memory");
 }
 
