@@ -23,16 +23,19 @@ _BYTES_PER_US = 4.1e6  # of DRAM, whole chip
 _L2_BYTES_PER_US = 1.1e7
 _STREAMING_L2_BYTES_PER_US = 6.0e6
 _START_US = 3.0  # launch, first loads, last stores
-_L2_BYTES_PER_US_OF_SM = 6.0e4
-_REDUCTION_US = 1.2  # parts of a tile: write, count, read
+_L2_BYTES_PER_US_OF_SM = 5.0e4
+_REDUCTION_US = 1.5  # parts of a tile: write, count, read
 _SHORT_STEP_FRAC = 0.06  # what steps of 64 k cost more, where the tile leaves room for 128
-_CLUSTER_US = 0.3
+_L2_BYTES = 3.0e7  # of A, that stay in L2 beside all else
+_STREAM_FRAC, _STREAM_FRAC_OF_LARGE = 0.14, 0.3  # what stream-K costs over an even share
+_CLUSTER_FRAC = {(1, 1): 0.0, (1, 2): 0.01, (2, 1): 0.04, (2, 2): 0.14}
+_SHARING_FRAC = 0.03  # what clusters save where much is loaded again
 
 _MACS_PER_CYCLE = 2_048  # wgmma, of an SM
 _MMA_SYNC_FRAC = {"w4a16_sm80": 0.62, "w4a16_gemv_mma": 0.36}  # of that
 _LEAST_TOKENS = 8
-_DEQUANTIZE_CYCLES = {"w4a16_sm90": 180.0, "w4a16_sm80": 130.0, "w4a16_gemv_mma": 60.0}  # of a block, on an SM
-_VECTOR_CYCLES, _VECTOR_TOKEN_CYCLES = 86.0, 64.0  # of a block, and for each token of it: CUDA cores
+_DEQUANTIZE_CYCLES = {"w4a16_sm90": 180.0, "w4a16_sm80": 170.0, "w4a16_gemv_mma": 60.0}  # of a block, on an SM
+_VECTOR_CYCLES, _VECTOR_TOKEN_CYCLES = 120.0, 64.0  # of a block, and for each token of it: CUDA cores
 _NARROW_FRAC = 0.28  # what a strip of half the columns costs more to stream
 _TURNS_FRAC = 0.15  # dequantization while the other warpgroup has no turn
 _OVERLAP_FRAC = 0.4  # of the shorter of dequantization and wgmma that hides behind the other
@@ -75,24 +78,22 @@ def _estimate_us(config: KernelConfig, sizes: Sizes, num_sms: int) -> float:
     blocks_of_tile = config.cta_n / _BLOCK * ceil_div(sizes.K, _BLOCK)
     is_split = config.decomposition is not Decomposition.DATA_PARALLEL
     is_streaming = config.family.startswith("w4a16_gemv")
+    waves, busy = float(ceil_div(ctas, num_sms)), min(1.0, ctas / num_sms)
+    at_once = max(1, (_WARPS_OF_SM if config.cta_m <= 16 else _WARPS_OF_SM // 2) // config.num_warps)
+    if is_streaming and at_once > 1:  # CTAs share an SM, which is seldom full
+        waves = max(1.0, ctas / num_sms)
     if config.decomposition is Decomposition.STREAM_K:
-        waves = max(1.0, tiles / num_sms * 1.02)
-        busy = 1.0
-    elif is_streaming or config.schedule is Schedule.MULTISTAGE:  # several CTAs share an SM
-        waves = float(ceil_div(ctas, num_sms))
-        busy = min(1.0, ctas / num_sms)
-    else:
-        waves = float(ceil_div(ctas, num_sms))
-        busy = min(1.0, ctas / num_sms)
+        waves, busy = tiles / num_sms, 1.0
+        if tiles > num_sms:  # CTAs are at different places of K: less of A is in L2 when it is wanted
+            is_large = 2 * sizes.M * sizes.K > _L2_BYTES
+            waves *= 1.0 + (_STREAM_FRAC_OF_LARGE if is_large else _STREAM_FRAC)
     compute_us = waves * blocks_of_tile / config.split_k * _block_cycles(config) / _CYCLES_PER_US
     if config.cta_k < 128 and config.cta_m <= 128:
         compute_us *= 1.0 + _SHORT_STEP_FRAC
-    if config.decomposition is Decomposition.STREAM_K and tiles < num_sms:
-        compute_us *= tiles / num_sms
     bandwidth_frac = min(1.0, busy * 1.3)
     if is_streaming:
         in_flight = config.cta_n * config.cta_k // 2 * config.num_stages
-        resident = min(ctas / num_sms, max(1, _WARPS_OF_SM // config.num_warps))
+        resident = min(ctas / num_sms, at_once)
         bandwidth_frac = min(bandwidth_frac, resident * in_flight / _LEAST_FLIGHT_BYTES)
     memory_us = weight_bytes * ceil_div(sizes.M, config.cta_m * 8) / (_BYTES_PER_US * bandwidth_frac)
     tokens = min(config.cta_m, sizes.M) if is_streaming else config.cta_m
@@ -104,8 +105,11 @@ def _estimate_us(config: KernelConfig, sizes: Sizes, num_sms: int) -> float:
     if is_split:  # the last CTA of a tile adds all parts by itself
         parts = config.split_k if config.split_k > 1 else 1.0 + max(1.0, num_sms / tiles)
         tile_bytes = 4.0 * config.cta_m * config.cta_n
-        reduction_us = _REDUCTION_US + parts * tile_bytes / _L2_BYTES_PER_US_OF_SM
-    clusters_us = _CLUSTER_US if config.cluster_m * config.cluster_n > 1 else 0.0
+        reduction_us = _REDUCTION_US + (1.0 + parts) * tile_bytes / _L2_BYTES_PER_US_OF_SM
+    shared = _CLUSTER_FRAC[config.cluster_m, config.cluster_n] - (
+        _SHARING_FRAC if 2 * sizes.M * sizes.K > _L2_BYTES else 0.0
+    )
+    clusters_us = shared * longest if config.cluster_m * config.cluster_n > 1 else 0.0
     stages_us = 0.02 * max(0, 4 - config.num_stages) * longest
     return _START_US + longest + 0.1 * rest + reduction_us + clusters_us + stages_us
 

@@ -128,8 +128,10 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
         if set(_TRACE) <= set(timings.frame.columns):
             trace = timings.frame[list(_TRACE)].to_numpy()
             for place, (problem, (name, *launch)) in enumerate(zip(timings.problems(), trace, strict=True), first):
+                if not isinstance(name, str):  # not traced
+                    continue
                 numbers = np.array(launch, dtype=np.float64)
-                if not isinstance(name, str) or not np.isfinite(numbers).all():
+                if not np.isfinite(numbers).all():
                     continue
                 *grid, threads, registers, smem = numbers.astype(int).tolist()
                 config = config_of_kernel(problem, name, math.prod(grid), threads)
