@@ -22,7 +22,7 @@ from gemm_eval._jit import cache_dir
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels._family import Family, Variant
 
-__all__ = ["CompiledKernel", "compile_kernel", "compile_text", "compiler_version", "target_of"]
+__all__ = ["CompiledKernel", "compile_kernel", "compile_text", "compiler_version", "target_of", "text_of"]
 
 _CACHE_FORMAT = 1
 _SOURCES = Path(__file__).parent / "cuda"
@@ -78,10 +78,13 @@ def compile_kernel(family: Family, variant: Variant, target: str) -> CompiledKer
     Raises:
         GemmEvalError: CuPy or NVRTC is missing, or the text does not compile.
     """
-    parts = ((_SOURCES / "common.cuh").read_text("utf-8"), family.prelude(variant))
-    text = "\n".join((*parts, (_SOURCES / family.source).read_text("utf-8")))
-    macros = variant.macros() | family.macros(variant)
-    return compile_text(text, family.entry, target, macros)
+    return compile_text(text_of(family, variant), family.entry, target, variant.macros() | family.macros(variant))
+
+
+def text_of(family: Family, variant: Variant) -> str:
+    """Return the whole CUDA text of `variant`: common.cuh, the family's headers, its prelude, its source."""
+    headers = [(_SOURCES / name).read_text("utf-8") for name in ("common.cuh", *family.headers)]
+    return "\n".join((*headers, family.prelude(variant), (_SOURCES / family.source).read_text("utf-8")))
 
 
 def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> CompiledKernel:

@@ -77,13 +77,13 @@ def import_cupy() -> Any:
     try:
         import cupy
     except ImportError as error:
-        raise GemmEvalError(f"W4A16 kernels need CuPy: pip install 'gemm_eval[gpu]' ({error})") from None
+        raise GemmEvalError(f"this needs CuPy: pip install 'gemm_eval[gpu]' ({error})") from None
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:
-        raise GemmEvalError(f"W4A16 kernels need an NVIDIA GPU and its driver: {error}") from None
+        raise GemmEvalError(f"this needs an NVIDIA GPU and its driver: {error}") from None
     if not count:
-        raise GemmEvalError("W4A16 kernels need an NVIDIA GPU, found none")
+        raise GemmEvalError("this needs an NVIDIA GPU, found none")
     return cupy
 
 

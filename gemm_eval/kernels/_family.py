@@ -126,12 +126,15 @@ class Family(ABC):
     Attributes:
         name: as in `KernelConfig.family`.
         source: file in the folder cuda.
+        headers: files of that folder that stand before it, after common.cuh, in this order.
         entry: name of the kernel.
-        targets: NVRTC targets by compute capability, first that matches (major, at least minor) wins.
+        targets: NVRTC targets by compute capability (major, minor): of those with the major of the GPU and a minor that
+            it has or exceeds, the highest minor wins.
     """
 
     name: ClassVar[str]
     source: ClassVar[str]
+    headers: ClassVar[tuple[str, ...]] = ()
     entry: ClassVar[str]
     targets: ClassVar[Mapping[tuple[int, int], str]]
 
@@ -152,7 +155,7 @@ class Family(ABC):
         """Macros besides those of `Variant.macros`."""
 
     def prelude(self, variant: Variant) -> str:  # noqa: ARG002
-        """CUDA text that stands between common.cuh and the source."""
+        """CUDA text that stands between the headers and the source."""
         return ""
 
     @abstractmethod

@@ -46,6 +46,7 @@ class StreamingFamily(Family):
     """
 
     targets: ClassVar[Mapping[tuple[int, int], str]] = {(8, 0): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a"}
+    headers: ClassVar[tuple[str, ...]] = ("streaming.cuh",)
     schedule: ClassVar[Schedule]
     shapes: ClassVar[tuple[tuple[int, int, int, int], ...]]
     team_warps: ClassVar[Mapping[tuple[int, int, int, int], int]] = MappingProxyType({})
@@ -124,6 +125,7 @@ class StreamingFamily(Family):
             "CTA_M": config.cta_m,
             "CTA_N": config.cta_n,
             "WARPS": config.num_warps,
+            "WARPS_N": team_warps_of(variant),
             "STAGES": config.num_stages,
             "MIN_CTAS": self.min_ctas(variant),
         }
@@ -230,6 +232,11 @@ class GemvFamily(StreamingFamily):
     def resident_threads(self, variant: Variant) -> int:
         """Threads of an SM that the registers must suffice for."""
         return 256 if variant.config.cta_m == 8 else 512
+
+
+def team_warps_of(variant: Variant) -> int:
+    """Warps of a team."""
+    return BLOCK_K * variant.config.num_warps // variant.config.cta_k
 
 
 def _tiles(variant: Variant, sizes: Sizes) -> int:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels._family import DeviceLimits, Sizes, Variant, WeightMode, ceil_div
-from gemm_eval.kernels._gemv import BLOCK_K, StreamingFamily
+from gemm_eval.kernels._gemv import BLOCK_K, StreamingFamily, team_warps_of
 from gemm_eval.mapping import Schedule
 
 __all__ = ["GemvMmaFamily"]
@@ -119,8 +119,7 @@ class GemvMmaFamily(StreamingFamily):
 
     def macros(self, variant: Variant) -> dict[str, int]:
         """The integers are subnormal fp16 numbers: the fewest instructions."""
-        team = _team_warps(variant)
-        return {**super().macros(variant), "WARPS_N": team, "SUBNORMAL": int(variant.activation is DType.FP16)}
+        return {**super().macros(variant), "SUBNORMAL": int(variant.activation is DType.FP16)}
 
     def ring_bytes(self, variant: Variant) -> int:
         """Shared memory of a team's ring, in multiples of 128 bytes."""
@@ -134,11 +133,7 @@ class GemvMmaFamily(StreamingFamily):
         return min(of_smem * self.num_threads(variant), 32 * _warps(variant))
 
 
-def _team_warps(variant: Variant) -> int:
-    return BLOCK_K * variant.config.num_warps // variant.config.cta_k
-
-
 def _warps(variant: Variant) -> int:
     config = variant.config
     case = 2 if variant.group_size == 32 else int(variant.mode is WeightMode.GROUP_ZERO)
-    return _WARPS[config.cta_m, config.cta_n // _team_warps(variant)][case]
+    return _WARPS[config.cta_m, config.cta_n // team_warps_of(variant)][case]

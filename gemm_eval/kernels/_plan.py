@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidProblemError, UnsupportedError
+from gemm_eval.errors import InvalidMappingError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels import _device
 from gemm_eval.kernels._build import CompiledKernel
 from gemm_eval.kernels._family import DeviceLimits, Launch, Operands, Sizes, Variant, WeightMode, ceil_div
@@ -77,6 +77,26 @@ def plan_on_device(
     return make_plan(sizes, activation, mode, group_size, config, _device.limits_of_device(device))
 
 
+def rounded_up(M: int) -> int:
+    """The next of sixteen numbers of tokens in an octave: neighbours take the same kernel, for choosing takes long."""
+    step = 1 << max(0, M.bit_length() - 5)
+    return ceil_div(M, step) * step
+
+
+@lru_cache(maxsize=_PLANS)
+def _choice(sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, limits: DeviceLimits) -> KernelConfig:
+    return choose(sizes, activation, mode, group_size or None, limits)
+
+
+def _chosen(sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, limits: DeviceLimits) -> KernelConfig:
+    config = _choice(sizes._replace(M=rounded_up(sizes.M)), activation, mode, group_size, limits)
+    try:
+        check_kernel(make_variant(config, activation, mode, group_size), sizes, limits)
+    except (InvalidMappingError, UnsupportedError):  # it has no such split or cluster for a tile less
+        return _choice(sizes, activation, mode, group_size, limits)
+    return config
+
+
 def make_plan(
     sizes: Sizes,
     activation: DType,
@@ -95,7 +115,7 @@ def make_plan(
     if not isinstance(sizes.M, int) or not 1 <= sizes.M <= LARGEST_SIZE:
         raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {sizes.M!r}")
     if config is None:
-        config = choose(sizes, activation, mode, group_size or None, limits)
+        config = _chosen(sizes, activation, mode, group_size, limits)
     variant = make_variant(config, activation, mode, group_size)
     check_kernel(variant, sizes, limits)
     compiled = compile_for(variant, limits)

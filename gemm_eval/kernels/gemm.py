@@ -65,7 +65,7 @@ def w4a16_gemm(
         alpha: factor of the product, finite; applied in fp32.
         out: [..., M, N] for the result, contiguous, of the type of A; shares no memory with the operands. None: a new
             CuPy array of the shape of A with N for K; bf16 comes as the type of A if that is CuPy's, else in uint16.
-        config: the kernel, one of `legal_configs`; None: fixed rules choose.
+        config: the kernel, one of `legal_configs`; None: a static heuristic chooses.
         stream: None (CuPy's current stream), a stream of CuPy, torch or CUDA Python, or its handle.
         workspace: uint8 array of at least `workspace_bytes`, for nothing else while the kernel runs; its content does
             not matter. None: memory that the library keeps for each stream.

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemm_eval.errors import GemmEvalError, UnsupportedError
+from gemm_eval.kernels._device import import_cupy
 from gemm_eval.measure._checks import CHECK_SHAPES, relative_error
-from gemm_eval.measure._cupy_device import CupyDevice, import_cupy
+from gemm_eval.measure._cupy_device import CupyDevice
 from gemm_eval.measure._runner import Enqueue, OperandLayout
 from gemm_eval.measure._shapes import GemmShape
 

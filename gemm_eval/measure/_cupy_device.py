@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from gemm_eval.errors import GemmEvalError
+from gemm_eval.kernels._device import import_cupy
 from gemm_eval.measure._runner import Enqueue
 
-__all__ = ["MARKER_NAME", "CupyDevice", "import_cupy"]
+__all__ = ["MARKER_NAME", "CupyDevice"]
 
 MARKER_NAME = "gemm_eval_marker"
 """The kernel that separates the calls of a trace; its grid says which call follows."""
@@ -73,25 +73,6 @@ extern "C" __global__ void gemm_eval_normal(unsigned* data, long long pairs, uns
   }
 }
 """
-
-
-def import_cupy() -> Any:
-    """Return the module cupy.
-
-    Raises:
-        GemmEvalError: it is missing, or there is no GPU.
-    """
-    try:
-        import cupy
-    except ImportError as error:
-        raise GemmEvalError(f"measuring needs CuPy: pip install 'gemm_eval[gpu]' ({error})") from None
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except Exception as error:
-        raise GemmEvalError(f"measuring needs an NVIDIA GPU and its driver: {error}") from None
-    if not count:
-        raise GemmEvalError("measuring needs an NVIDIA GPU, found none")
-    return cupy
 
 
 class CupyDevice:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
-import gemm_eval
 from gemm_eval.dtypes import DType
+from gemm_eval.kernels._build import text_of
 from gemm_eval.kernels._family import DeviceLimits, Family, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels._gemv import GemvFamily, StreamingFamily
 from gemm_eval.kernels._gemv_mma import GemvMmaFamily
@@ -350,10 +349,8 @@ def test_compiles_without_spills(
 
     config = next(c for c in family.configs() if (c.cta_m, c.cta_n, c.num_warps, c.num_stages) == shape)
     v = variant(config, mode, group, dtype)
-    folder = Path(gemm_eval.__file__).parent / "kernels" / "cuda"
-    text = (folder / "common.cuh").read_text() + (folder / family.source).read_text()
     macros = [f"-D{name}={value}" for name, value in {**v.macros(), **family.macros(v)}.items()]
-    program = nvrtc.createProgram(text, "kernel.cu", [], [])
+    program = nvrtc.createProgram(text_of(family, v), "kernel.cu", [], [])
     nvrtc.compileProgram(program, ["-std=c++17", f"-arch={target}", "--ptxas-options=-v", *macros])
     log = nvrtc.getProgramLog(program)
     assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log

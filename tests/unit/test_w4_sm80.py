@@ -11,6 +11,7 @@ import pytest
 
 import gemm_eval.kernels._sm80 as sm80
 from gemm_eval.dtypes import DType
+from gemm_eval.kernels._build import text_of
 from gemm_eval.kernels._family import DeviceLimits, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels._sm80 import Sm80Family, WarpLayout
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -331,11 +332,9 @@ def test_compiles_without_spills(
     from cupy.cuda import nvrtc
 
     compiled = Variant(config, activation, mode, group)
-    folder = Path(sm80.__file__).parent / "cuda"
-    text = (folder / "common.cuh").read_text() + FAMILY.prelude(compiled) + (folder / FAMILY.source).read_text()
     macros = [f"-D{name}={value}" for name, value in {**compiled.macros(), **FAMILY.macros(compiled)}.items()]
     try:
-        program = nvrtc.createProgram(text, "kernel.cu", [], [])
+        program = nvrtc.createProgram(text_of(FAMILY, compiled), "kernel.cu", [], [])
     except (ImportError, OSError, RuntimeError) as error:
         pytest.skip(f"no NVRTC: {error}")
     nvrtc.compileProgram(program, ["-std=c++17", f"-arch={target}", "--ptxas-options=-v", *macros])

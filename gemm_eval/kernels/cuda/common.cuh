@@ -84,6 +84,22 @@ DEVICE float to_float(act_t x) {
 #endif
 }
 
+DEVICE float low_float(u32 pair) {
+#if ACT_BF16
+  return __uint_as_float(pair << 16);
+#else
+  return to_float((act_t)(pair & 0xffffu));
+#endif
+}
+
+DEVICE float high_float(u32 pair) {
+#if ACT_BF16
+  return __uint_as_float(pair & 0xffff0000u);
+#else
+  return to_float((act_t)(pair >> 16));
+#endif
+}
+
 // ---- dequantization ----------------------------------------------------------------------------------------------
 
 // Scales and zero points of the two columns of a lane, each twice in a register.
@@ -100,8 +116,10 @@ DEVICE u32 high_twice(u32 word) { return __byte_perm(word, word, 0x3232); }
 #else
 #define PARAM_BYTES 2
 #endif
+#define GROUP_BYTES (64 * PARAM_BYTES)  // of 64 columns and a group
 
-// `words` is the lane's place in the scales of a group: pair index 8 w + g, 4 bytes a pair (mode 2: 8).
+// What is stored for a lane's two columns is pair 8 w + g of the 32 pairs of a group (KERNELS.md): one word, in mode 2
+// a second one with the zero points. Mode 1 ignores `zero_word`, mode 0 both.
 DEVICE GroupParams make_params(u32 scale_word, u32 zero_word) {
   GroupParams p;
   p.s0 = low_twice(scale_word);
@@ -141,21 +159,74 @@ DEVICE void dequantize(u32 q, const GroupParams& p, u32 (&a)[4]) {
 #endif
 }
 
+// Word j of the 16 bytes of a lane: its k16 step j.
+DEVICE u32 word_of(const uint4& q, int j) { return j == 0 ? q.x : j == 1 ? q.y : j == 2 ? q.z : q.w; }
+
+// d = a x b + c; a from `dequantize` (or integers in its order), b0 and b1 from `load_matrices`.
+DEVICE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, const float (&c)[4]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE ".f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
+}
+
 // ---- memory ------------------------------------------------------------------------------------------------------
 
 DEVICE u32 smem_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
-DEVICE uint4 load_shared_16(u32 address) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address));
+DEVICE u32 load_shared_4(u32 address) {
+  u32 v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
   return v;
 }
 
-// Weights are read once: past L1, first to leave L2 where the hint is heeded.
-DEVICE uint4 load_streaming_16(const void* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+DEVICE uint2 load_shared_8(u32 address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
   return v;
+}
+
+DEVICE uint4 load_shared_16(u32 address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(address) : "memory");
+  return v;
+}
+
+// Four 8 x 8 matrices: lane l names row l % 8 of matrix l / 8, and gets elements 2 (l % 4), + 1 of row l / 4 of each.
+// Two of tokens are an operand of `mma`.
+DEVICE void load_matrices(u32 address, u32 (&a)[2], u32 (&b)[2]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(a[0]), "=r"(a[1]), "=r"(b[0]), "=r"(b[1]) : "r"(address) : "memory");
+}
+
+// Copies to shared memory. Not `inside`: zeros are written and nothing is read; not `wanted`: nothing is done.
+DEVICE void copy_async_16(u32 to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+}
+
+DEVICE void copy_async_16_or_zeros(u32 to, const void* from, bool inside) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               : : "r"(to), "l"(from), "r"(inside ? 16 : 0) : "memory");
+}
+
+DEVICE void copy_async_16_if(u32 to, const void* from, bool wanted) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16;}"
+               : : "r"(to), "l"(from), "r"((int)wanted) : "memory");
+}
+
+DEVICE void copy_async_16_or_zeros_if(u32 to, const void* from, bool wanted, bool inside) {
+  asm volatile("{.reg .pred p; setp.ne.s32 p, %2, 0; @p cp.async.cg.shared.global [%0], [%1], 16, %3;}"
+               : : "r"(to), "l"(from), "r"((int)wanted), "r"(inside ? 16 : 0) : "memory");
+}
+
+DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+
+template <int pending>
+DEVICE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(pending) : "memory");
+}
+
+DEVICE void named_barrier(u32 id, u32 threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
 }

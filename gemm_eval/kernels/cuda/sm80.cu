@@ -30,7 +30,6 @@
 #define STAGE_GROUPS (GROUP >= TILE_K ? 1 : TILE_K / GROUP)
 #define BLOCK_GROUPS (GROUP == 32 ? 2 : 1)  // groups of a block of 64 k
 #endif
-#define GROUP_BYTES (64 * PARAM_BYTES)  // of 64 columns
 #define SCALE_BYTES (TILE_N / 64 * STAGE_GROUPS * GROUP_BYTES)
 #define GROUP_COPIES (STAGE_GROUPS * GROUP_BYTES / 16)  // of 64 columns and a step
 #define SCALE_RUNS ((SCALE_BYTES / 16 + THREADS - 1) / THREADS)
@@ -59,49 +58,9 @@ static_assert(STAGES >= 2 && PASS_FITS(1), "ring");
 
 // ---- instructions ------------------------------------------------------------------------------------------------
 
-DEVICE void copy_async_16(u32 to, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-
-DEVICE void copy_async_16_or_zero(u32 to, const void* from, bool copy) {  // reads nothing where !copy
-  const u32 bytes = copy ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int pending>
-DEVICE void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
-}
-
-DEVICE void load_matrix_4(u32 address, u32 (&a)[2], u32 (&b)[2]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(a[0]), "=r"(a[1]), "=r"(b[0]), "=r"(b[1]) : "r"(address) : "memory");
-}
-
 DEVICE void load_matrix_2(u32 address, u32 (&a)[2]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                : "=r"(a[0]), "=r"(a[1]) : "r"(address) : "memory");
-}
-
-DEVICE u32 load_shared_4(u32 address) {
-  u32 v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
-  return v;
-}
-
-DEVICE uint2 load_shared_8(u32 address) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
-  return v;
-}
-
-DEVICE void multiply_add(float (&d)[4], const u32 (&a)[4], const u32 (&b)[2]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." MMA_TYPE "." MMA_TYPE ".f32 "
-               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 DEVICE float4 load_l2_16(const float* p) {  // what other SMs wrote
@@ -191,15 +150,13 @@ DEVICE GroupParams params_of(const Weights& w, int i, int h) {
 #endif
 }
 
-DEVICE u32 word_of(const uint4& q, int j) { return j == 0 ? q.x : j == 1 ? q.y : j == 2 ? q.z : q.w; }
-
 // Tokens of a warp for one k16 step; `address` is the lane's.
 DEVICE void load_tokens(u32 (&b)[TOKEN_GROUPS][2], u32 address) {
 #if TOKEN_GROUPS == 1
   load_matrix_2(address, b[0]);
 #else
 #pragma unroll
-  for (int t = 0; t < TOKEN_GROUPS; t += 2) load_matrix_4(address + t * 8 * TILE_K * 2, b[t], b[t + 1]);
+  for (int t = 0; t < TOKEN_GROUPS; t += 2) load_matrices(address + t * 8 * TILE_K * 2, b[t], b[t + 1]);
 #endif
 }
 
@@ -320,8 +277,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
 #pragma unroll
       for (u32 i = 0; i * THREADS < token_copies; ++i) {
         if (token_copies % THREADS == 0 || i * THREADS + tid < token_copies) {
-          copy_async_16_or_zero(stage + token_to + i * copy_rows * (TILE_K * 2), token,
-                                k_left > 0 && (int)(i * copy_rows) < rows_left);
+          copy_async_16_or_zeros(stage + token_to + i * copy_rows * (TILE_K * 2), token,
+                                 k_left > 0 && (int)(i * copy_rows) < rows_left);
         }
         token += token_stride;
       }
@@ -364,9 +321,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
       if (s < steps) copy_step(s * STAGE_BYTES);
-      copy_async_commit();
+      commit_copies();
     }
-    copy_async_wait<STAGES - 2>();
+    wait_copies<STAGES - 2>();
     __syncthreads();
 
     u32 read = 0, write = (STAGES - 1) * STAGE_BYTES;  // stages
@@ -389,7 +346,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
             for (int i = 0; i < COLUMN_GROUPS; ++i) params[i] = params_of(weights, i, j / 2 % BLOCK_GROUPS);
           }
           if (last) {  // all of this stage is in registers: the next must be there, and this one is free
-            copy_async_wait<STAGES - 2>();
+            wait_copies<STAGES - 2>();
             __syncthreads();
             read = read == (STAGES - 1) * STAGE_BYTES ? 0 : read + STAGE_BYTES;
           }
@@ -398,7 +355,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
           if (j == 3) load_weights(next, read + weights_lane, read + scales_lane, next_block);
           if (block == 0 && j == 0) {
             if (step + STAGES - 1 < steps) copy_step(write);
-            copy_async_commit();
+            commit_copies();
             write = write == (STAGES - 1) * STAGE_BYTES ? 0 : write + STAGE_BYTES;
           }
           u32 operand[2][4];
@@ -407,13 +364,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
           for (int i = 0; i < COLUMN_GROUPS; ++i) {
             if (i + 1 < COLUMN_GROUPS) dequantize(word_of(weights.q[i + 1], j), params[i + 1], operand[(i + 1) % 2]);
 #pragma unroll
-            for (int t = 0; t < TOKEN_GROUPS; ++t) multiply_add(sums[i][t], operand[i % 2], tokens[j % 2][t]);
+            for (int t = 0; t < TOKEN_GROUPS; ++t) {
+              const u32(&b)[2] = tokens[j % 2][t];
+              mma(sums[i][t], operand[i % 2], b[0], b[1], sums[i][t]);
+            }
           }
         }
         weights = next;
       }
     }
-    copy_async_wait<0>();
+    wait_copies<0>();
 
     // ---- epilogue: sums through shared memory to rows of C, or of the workspace
     float* const out = reinterpret_cast<float*>(ring);

@@ -22,7 +22,6 @@ struct alignas(64) TensorMap { u64 v[16]; };
 #else
 #define STEP_GROUPS (64 * STEP_BLOCKS / GROUP)
 #endif
-#define GROUP_BYTES (64 * PARAM_BYTES)
 #define TOKEN_BLOCK_BYTES (CTA_M * 128)
 #define TOKEN_STAGE_BYTES (STEP_BLOCKS * TOKEN_BLOCK_BYTES)
 #define WEIGHT_STAGE_BYTES (ROW_BLOCKS * STEP_BLOCKS * 2048)
@@ -64,8 +63,6 @@ DEVICE void barrier_wait(u32 bar, u32 parity) {
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@done bra ready;\nbra retry;\nready:\n}" ::"r"(bar), "r"(parity) : "memory");
 }
-
-DEVICE void named_barrier(u32 id, u32 threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
 DEVICE void copy_bulk(u32 dst, const void* src, u32 bytes, u32 bar, u16 mask) {
   if (mask)
@@ -285,12 +282,12 @@ DEVICE void load_block(u32 weights, u32 scales, u32 (&a)[4][4]) {
   for (u32 j = 0; j < 4; j++) {
     if (MODE != 0 && (j == 0 || (GROUP == 32 && j == 2))) {
       const u32 address = scales + (GROUP == 32 ? j / 2 : 0) * GROUP_BYTES;
-      u32 s, z = 0;
-      if (MODE == 2)
-        asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(s), "=r"(z) : "r"(address));
-      else
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(s) : "r"(address));
-      params = make_params(s, z);
+      if (MODE == 2) {
+        const uint2 v = load_shared_8(address);
+        params = make_params(v.x, v.y);
+      } else {
+        params = make_params(load_shared_4(address), 0);
+      }
     }
     dequantize(words[j], params, a[j]);
   }
@@ -353,9 +350,7 @@ DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Wor
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag + 4 * id), "r"(is_last) : "memory");
   }
   named_barrier(id, 128);
-  u32 is_last;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(is_last) : "r"(flag + 4 * id) : "memory");
-  if (!is_last) return false;
+  if (!load_shared_4(flag + 4 * id)) return false;
   __threadfence();
 #pragma unroll
   for (u32 b = 0; b < MB; b++)

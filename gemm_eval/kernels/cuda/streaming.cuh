@@ -1,0 +1,198 @@
+// What the kernels for few tokens share; stands after common.cuh. A team of WARPS_N warps takes every TEAMS-th block of
+// k of its CTA's part of K, for all CTA_N columns, each warp an equal part of them. Tokens and scales of a block go
+// through a ring in shared memory that belongs to the team; at the end the sums of all teams are added, then those of
+// all parts of K.
+//   CTA_M     tokens                      CTA_N    columns: a power of 2, 16 to 128 a warp
+//   WARPS     warps, TEAMS * WARPS_N; TEAMS is even
+//   STAGES    blocks of k that a team has in flight
+//   MIN_CTAS  of an SM, for the register allocator
+
+#define THREADS (32 * WARPS)
+#define TEAMS (WARPS / WARPS_N)
+#define COLUMNS (CTA_N / WARPS_N)  // of a warp
+#define STRIPS (COLUMNS / 16)      // of 16 columns, each one load of a lane for a block of k
+#define BLOCK_BYTES 2048           // of weights: 64 columns x 64 k
+#if MODE == 0
+#define GROUPS 1
+#define SCALE_BYTES 0
+#else
+#define GROUPS (GROUP < 64 ? 64 / GROUP : 1)          // that a block of k touches
+#define SCALE_BYTES (GROUPS * COLUMNS * PARAM_BYTES)  // of a warp and block of k
+#endif
+#define TOKEN_BYTES (CTA_M * 128)                                 // of a block of k
+#define TOKEN_COPIES ((CTA_M + 4 * WARPS_N - 1) / (4 * WARPS_N))  // of a lane
+#define SUM_STRIDE (CTA_N + 4)  // floats from token to token: lanes of a store in distinct banks
+
+// ---- ring of a team ----------------------------------------------------------------------------------------------
+
+DEVICE void store_shared_zeros_16(u32 address) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" : : "r"(address), "r"(0) : "memory");
+}
+
+// Where a lane reads what its team needs next, and where in the ring that goes. A row of the ring's tokens is 128
+// bytes, its 16-byte chunks c at c ^ (row % 8).
+struct Source {
+  const unsigned char* weights;
+  const unsigned char* tokens;    // chunk lane % 8 of `row`
+  const unsigned char* scales;
+  long long token_stride;         // bytes, from copy to copy
+  u32 weights_high, scales_high;  // to columns 64..127 of the warp
+  u32 to_tokens, to_scales;       // this lane's places for the first block
+  int row, rows;                  // thread of the team / 8; rows of A in this tile
+  int k_left;                     // of K, from this lane's chunk on
+  int lane;                       // set before the rest
+};
+
+// The first block is `begin`; the warp's columns start at `first_column`, which lies in `column_block`.
+DEVICE void start_weights(Source& from, const unsigned char* qweight, int first_column, int column_block, bool has_high,
+                          int k_blocks, int begin) {
+  from.weights =
+      qweight + ((u64)column_block * k_blocks + begin) * BLOCK_BYTES + (first_column & 63) * 32 + from.lane * 16;
+  from.weights_high = has_high ? (u32)k_blocks * BLOCK_BYTES : 0u;
+}
+
+// All but `to_tokens`. `part`: which warp of the team.
+DEVICE void start_tokens(Source& from, const act_t* a, int M, int K, int lda, int first_token, int begin, int part) {
+  from.row = part * 4 + (from.lane >> 3);
+  from.rows = min(M - first_token, CTA_M);
+  from.k_left = K - begin * 64 - (from.lane & 7) * 8;
+  from.tokens =
+      (const unsigned char*)(a + (long long)(first_token + from.row) * lda + begin * 64ll + (from.lane & 7) * 8);
+  from.token_stride = 8ll * WARPS_N * lda;
+}
+
+// Where the lane's first chunk of the first block goes in the tokens of a ring.
+DEVICE u32 lane_place(const Source& from, u32 ring) {
+  return ring + from.row * 128 + (((from.lane ^ from.row) & 7) << 4);
+}
+
+// `ring`: where the warp's scales of the first block go.
+DEVICE void start_scales(Source& from, const unsigned char* scales, int first_column, int column_block, bool has_high,
+                         int groups, int begin, u32 ring) {
+#if MODE != 0
+  from.scales = scales + (((u64)column_block * groups + begin * 64 / GROUP) * 64 + (first_column & 63)) * PARAM_BYTES;
+  from.scales_high = has_high ? (u32)groups * GROUP_BYTES : 0u;
+  from.to_scales = ring + from.lane * 16;
+#endif
+}
+
+DEVICE int token_row(const Source& from, int i) { return i * (4 * WARPS_N) + from.row; }
+
+DEVICE u32 token_place(const Source& from, int i) {
+  return (from.to_tokens ^ (WARPS_N == 1 && i % 2 ? 64u : 0u)) + i * (512 * WARPS_N);
+}
+
+// `slot`: bytes from the first block's places on.
+DEVICE void copy_tokens(const Source& from, u32 slot) {
+#pragma unroll
+  for (int i = 0; i < TOKEN_COPIES; i++)
+    copy_async_16_or_zeros_if(token_place(from, i) + slot, from.tokens + i * from.token_stride,
+                              token_row(from, i) < from.rows, from.k_left > 0);
+}
+
+DEVICE void copy_scales(const Source& from, u32 slot) {
+#if MODE != 0
+  constexpr int chunks = SCALE_BYTES / 16, row_chunks = chunks / GROUPS, half_chunks = GROUP_BYTES / 16;
+#pragma unroll
+  for (int i = 0; i < (chunks + 31) / 32; i++) {
+    const int id = 32 * i + from.lane, column = id % row_chunks;
+    const unsigned char* p = from.scales + id / row_chunks * GROUP_BYTES + column % half_chunks * 16;
+    copy_async_16_if(from.to_scales + slot + i * 512, p + (column < half_chunks ? 0u : from.scales_high), id < chunks);
+  }
+#endif
+}
+
+DEVICE void advance(Source& from) {  // TEAMS is even: exact for a group of two blocks too
+  from.weights += TEAMS * BLOCK_BYTES;
+  from.tokens += TEAMS * 128;
+  from.k_left -= TEAMS * 64;
+#if MODE != 0
+  from.scales += TEAMS * 64 / GROUP * GROUP_BYTES;
+#endif
+}
+
+// ---- from partial sums to C --------------------------------------------------------------------------------------
+
+DEVICE float2 load_l2(const float* p) {
+  float2 v;
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "l"(p) : "memory");
+  return v;
+}
+
+// What a thread's two columns are finished with; loaded at the start.
+struct Finish {
+  float scale0, scale1, bias0, bias1;
+};
+
+DEVICE Finish load_finish(const act_t* bias, const unsigned char* scales, float alpha, int column, int N) {
+  Finish f = {alpha, alpha, 0.0f, 0.0f};
+  if (column < N) {
+    if (bias != nullptr) {
+      const u32 pair = __ldg((const u32*)(bias + column));
+      f.bias0 = low_float(pair);
+      f.bias1 = high_float(pair);
+    }
+#if MODE == 0
+    const u32 pair = __ldg((const u32*)((const act_t*)scales + column));
+    f.scale0 *= low_float(pair);
+    f.scale1 *= high_float(pair);
+#endif
+  }
+  return f;
+}
+
+// Adds the sums of all teams ([TEAMS][CTA_M][SUM_STRIDE] in shared memory), then those of all splits in their order:
+// the CTA that comes last does that, and the result is the same bit for bit whichever it is. A thread's columns never
+// change.
+DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32* counters, int rows, int N,
+                   int split, int splits) {
+  const int pair = (int)threadIdx.x % (CTA_N / 2), first_row = (int)threadIdx.x / (CTA_N / 2);
+  const int column = (int)blockIdx.x * CTA_N + 2 * pair;
+  const u32 tile = blockIdx.z * gridDim.x + blockIdx.x;
+  float* partial = workspace + (u64)tile * splits * (CTA_M * CTA_N) + 2 * pair;
+  c += (u64)blockIdx.z * CTA_M * N + column;
+#pragma unroll 1
+  for (int row = first_row; row < rows; row += THREADS / (CTA_N / 2)) {
+    float2 sum = {0.0f, 0.0f};
+#pragma unroll
+    for (int w = 0; w < TEAMS; w++) {
+      const float2 v = *(const float2*)(sums + (w * CTA_M + row) * SUM_STRIDE + 2 * pair);
+      sum.x += v.x;
+      sum.y += v.y;
+    }
+    if (splits > 1)
+      *(float2*)(partial + (split * CTA_M + row) * CTA_N) = sum;
+    else if (column < N)
+      *(u32*)(c + (u64)row * N) = pack2(fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
+  }
+  if (splits == 1) return;
+  __syncthreads();
+  if (threadIdx.x == 0) {  // the barrier orders the CTA's stores before this, and this before its loads
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counters + tile) : "memory");
+    *(volatile u32*)sums = before == (u32)splits - 1;
+    if (before == (u32)splits - 1) counters[tile] = 0;
+  }
+  __syncthreads();
+  if (!*(volatile u32*)sums || column >= N) return;
+#pragma unroll 1
+  for (int row = first_row; row < rows; row += THREADS / (CTA_N / 2)) {
+    float2 sum = {0.0f, 0.0f};
+    const float* p = partial + row * CTA_N;
+    int s = 0;
+#pragma unroll 1
+    for (; s + 4 <= splits; s += 4) {
+      float2 v[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) v[i] = load_l2(p + (s + i) * (CTA_M * CTA_N));
+#pragma unroll
+      for (int i = 0; i < 4; i++) sum.x += v[i].x, sum.y += v[i].y;
+    }
+#pragma unroll 1
+    for (; s < splits; s++) {
+      const float2 v = load_l2(p + s * (CTA_M * CTA_N));
+      sum.x += v.x, sum.y += v.y;
+    }
+    *(u32*)(c + (u64)row * N) = pack2(fmaf(sum.x, f.scale0, f.bias0), fmaf(sum.y, f.scale1, f.bias1));
+  }
+}
