@@ -52,11 +52,16 @@ def kernels(
     Tile: tokens x columns x K of a stage, in elements. KiB: shared memory of a CTA (JSON: bytes). With --compile:
     registers of a thread, bytes that were spilled, and CTAs that an SM holds at once.
     """
+    from gemm_eval.errors import InvalidOptionError
     from gemm_eval.kernels import list_kernels
     from gemm_eval.kernels._plan import limits_of
 
     if measured:
-        _print_measured(arch, activation)
+        if compile_ or family is not None or mode != "group" or (m, k, n, group_size) != (None,) * 4:
+            raise InvalidOptionError(
+                "--measured goes with --arch, --activation and --json alone: it prints all timings"
+            )
+        _print_measured(arch, activation, as_json=json)
         return
     limits, sizes = limits_of(arch), _sizes(m, k, n)
     entries = [
@@ -85,9 +90,10 @@ def kernels(
         _print_tables(described, sizes)
 
 
-def _print_measured(arch: str, activation: str) -> None:
+def _print_measured(arch: str, activation: str, *, as_json: bool) -> None:
     from gemm_eval.arch._paths import data_root
     from gemm_eval.cli._measure_kernels import print_comparison
+    from gemm_eval.cli._output import print_json
     from gemm_eval.errors import InvalidInputError
     from gemm_eval.measure import compare_kernels
 
@@ -95,7 +101,11 @@ def _print_measured(arch: str, activation: str) -> None:
     ours, cublas = folder / f"{activation}.parquet", folder / f"{activation}-cublas.parquet"
     if not ours.is_file():
         raise InvalidInputError(f"no timings of our kernels with {activation} activations come for {arch}")
-    print_comparison(compare_kernels(ours, cublas if cublas.is_file() else None, arch, activation))
+    gemms = compare_kernels(ours, cublas if cublas.is_file() else None, arch, activation)
+    if as_json:
+        print_json({"arch": arch, "activation": activation, "gemms": [gemm._asdict() for gemm in gemms]})
+    else:
+        print_comparison(gemms)
 
 
 def _sizes(m: int | None, k: int | None, n: int | None) -> Sizes | None:

@@ -50,8 +50,8 @@ def profile(
 ) -> None:
     """Time every kernel of ours for C[M,N] = A[M,K] x B[K,N] with 4-bit weights, on this machine's NVIDIA GPU.
 
-    Lists the fastest ones, and says how far the choices of the fixed rules and of the analytic model are from the best.
-    Bandwidth counts packed weights and scales, A and C once each.
+    Lists the fastest ones, and says how far the choices of the static heuristic and of the analytic model are from
+    the best. Bandwidth counts packed weights and scales, A and C once each.
     """
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.cli._render_profile import Chosen, document_of, print_profile
@@ -82,7 +82,7 @@ def profile(
     assert isinstance(result.mapping, KernelConfig)
     modelled, is_same = nearest_config(result.mapping, [item.config for item in items])
     choices = [
-        Chosen("fixed rules", choose_static(gemm, dtype, runner.limits), None),
+        Chosen("static heuristic", choose_static(gemm, dtype, runner.limits), None),
         Chosen("analytic model", modelled, None if is_same else str(result.mapping)),
     ]
     found = profile_kernels(runner, items, [chosen.config for chosen in choices], l2=l2)

@@ -105,6 +105,8 @@ class Sm90Family(Family):
             return f"cluster_m {config.cluster_m} needs more than {config.cta_m} tokens, there are {sizes.M}"
         if config.cluster_n > 1 and ceil_div(sizes.N, config.cta_n) < config.cluster_n:
             return f"cluster_n {config.cluster_n} needs more than {config.cta_n} columns, there are {sizes.N}"
+        if _num_tiles(config, sizes) * max(ceil_div(sizes.K, _UNIT_K), config.split_k) >= 1 << 31:
+            return "too many tiles: the kernel counts parts and units of them in 32 bits"
         if config.decomposition is Decomposition.SPLIT_K and config.split_k > ceil_div(sizes.K, _UNIT_K):
             return f"K = {sizes.K} has {ceil_div(sizes.K, _UNIT_K)} units of {_UNIT_K}, fewer than split_k"
         return None

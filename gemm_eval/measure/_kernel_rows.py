@@ -19,7 +19,7 @@ KERNEL_META = {
     "give_up": "num_replays 1: a first short replay took over give_up_ratio times the best time until then; it is all "
     "there is, and its spread_frac of 0 says nothing",
     "build": "registers of a thread, spill_bytes: its local memory, smem_bytes: static and dynamic of a CTA, "
-    "ctas_per_sm: CTAs that an SM holds at once, kernel_hash: of source and options",
+    "ctas_per_sm: CTAs that an SM holds at once, kernel_hash: of the machine code",
 }
 """What the meta file of a data set of kernels says besides."""
 

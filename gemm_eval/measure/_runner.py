@@ -87,7 +87,7 @@ class BuiltKernel(NamedTuple):
         kernel, num_kernels, grid_x, grid_y, grid_z, block_x, registers, smem_bytes: as a trace would say.
         spill_bytes: local memory of a thread.
         ctas_per_sm: CTAs that an SM holds at once.
-        kernel_hash: of source and options.
+        kernel_hash: of the machine code.
     """
 
     kernel: str

@@ -282,9 +282,9 @@ class W4A16Runner(CupyDevice):
         }
 
     def _read_times(self) -> dict[str, float]:
-        """One cold pass over the bytes of each matrix of weights, by "N x K": what bounds few tokens."""
+        """One cold pass over the bytes of each matrix with groups of 128, by "N x K": what bounds few tokens."""
         floor_us = measure_floor_us(self)
-        sized = {f"{item.N} x {item.K}": item for item in self._items}
+        sized = {f"{item.N} x {item.K}": item for item in self._items if item[4:6] == (WeightMode.GROUP, 128)}
         return {
             name: round(measure_read_us(self, item, TimingProtocol(), floor_us=floor_us), 2)
             for name, item in sized.items()

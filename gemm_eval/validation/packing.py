@@ -126,12 +126,11 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
     first = 0
     for timings in sets:
         if set(_TRACE) <= set(timings.frame.columns):
-            trace = timings.frame[list(_TRACE)].to_numpy()
-            for place, (problem, (name, *launch)) in enumerate(zip(timings.problems(), trace, strict=True), first):
-                if not isinstance(name, str):  # not traced
-                    continue
-                numbers = np.array(launch, dtype=np.float64)
-                if not np.isfinite(numbers).all():
+            names = timings.frame[_TRACE[0]]
+            launches = timings.frame[list(_TRACE[1:])].astype("Float64").to_numpy(dtype=np.float64, na_value=np.nan)
+            rows_of_set = zip(timings.problems(), names, launches, strict=True)
+            for place, (problem, name, numbers) in enumerate(rows_of_set, first):
+                if not isinstance(name, str) or not np.isfinite(numbers).all():  # not traced
                     continue
                 *grid, threads, registers, smem = numbers.astype(int).tolist()
                 config = config_of_kernel(problem, name, math.prod(grid), threads)

@@ -501,6 +501,12 @@ def test_version() -> None:
     assert Ran("--version").out == f"gemm-eval {gemm_eval.__version__}\n"
 
 
+def test_the_package_is_the_command() -> None:
+    command = [sys.executable, "-m", "gemm_eval", "--version"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert (ran.stdout, ran.stderr) == (f"gemm-eval {gemm_eval.__version__}\n", "")
+
+
 TEXT_COMMANDS = [
     ["evaluate", *DEMO, "--arch", "sg2260e", "--arch", "ascend-910", "16", "4096", "4096", "28672"],
     ["evaluate", *DEMO, "--dtype", "w4a16", "--zero-dtype", "fp16", *WORDS],

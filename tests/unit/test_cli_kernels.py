@@ -8,16 +8,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import gemm_eval.measure
 from gemm_eval.cli._app import app
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels._build import compiler_version
 from gemm_eval.kernels._registry import families
+from gemm_eval.measure import compare_kernels
+from gemm_eval.measure._comparison import ComparedGemm
 
 SIZES = ("-m", "64", "-k", "4096", "-n", "4096")
 
 
-def run(*words: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["kernels", *words], env={"COLUMNS": "100", "TERM": "dumb"})
+def run(*words: str, code: int = 0, columns: int = 100) -> str:
+    result = CliRunner().invoke(app, ["kernels", *words], env={"COLUMNS": str(columns), "TERM": "dumb"})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -67,16 +70,57 @@ def test_a_document_has_units_in_its_names() -> None:
         assert kernel["is_legal"] == (kernel["refusal"] is None) == (kernel["splits"] is not None)
 
 
-def test_kernels_can_be_compiled_without_a_gpu() -> None:
+def test_kernels_can_be_compiled_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         compiler_version()
     except GemmEvalError as error:
         pytest.skip(str(error))
-    words = ("--arch", "h200-sxm", "--family", "w4a16_gemv", "--compile")
+    family = families()["w4a16_gemv"]
+    two = list(family.configs())[:2]  # each takes a while
+    monkeypatch.setattr(type(family), "configs", lambda self: iter(two))
+    words = ("--arch", "h200-sxm", "--family", family.name, "--compile")
     compiled = [kernel["compiled"] for kernel in document(*words)["kernels"]]
 
+    assert len(compiled) == 2
     assert all(kernel["registers"] > 0 and kernel["ctas_per_sm"] > 0 for kernel in compiled)
     assert "regs" in run(*words)
+
+
+def test_timings_of_a_gpu_as_json() -> None:
+    pytest.importorskip("pyarrow")
+    document = json.loads(run("--arch", "h200-sxm", "--measured", "--json"))
+
+    assert document["activation"] == "fp16"
+    assert len(document["gemms"]) >= 120
+    assert all(0 < gemm["best_us"] < 1e6 for gemm in document["gemms"])
+
+
+def test_timings_of_a_gpu_are_printed_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    compared: list[ComparedGemm] = []
+
+    def compare(*args: Any) -> list[ComparedGemm]:
+        compared.extend(compare_kernels(*args))
+        return compared
+
+    monkeypatch.setattr(gemm_eval.measure, "compare_kernels", compare)
+    lines = run("--arch", "h200-sxm", "--measured", columns=300).splitlines()
+    rows = [cells for line in lines if (cells := line.split()) and cells[0].isdigit()]
+
+    assert len(compared) >= 120
+    assert "cuBLAS us" in "".join(lines[:4])
+    assert [tuple(map(int, cells[:3])) for cells in rows] == [(gemm.N, gemm.K, gemm.M) for gemm in compared]
+    for cells, gemm in zip(rows, compared, strict=True):
+        text = " ".join(cells)
+        assert text.endswith(gemm.best)
+        assert gemm.cublas_us is not None
+        assert f" {gemm.cublas_us / gemm.best_us:.2f} " in text
+        assert f" {gemm.mode} " in text
+    assert {gemm.mode for gemm in compared} == {"group", "group_zero", "column"}
+    for name in ("M <= 32", "M = 33..512", "M > 512"):
+        (line,) = [line for line in lines if line.startswith(f"{name}: ")]
+        assert "times as fast as cuBLAS" in line
+        assert "times as fast as humming" in line
 
 
 @pytest.mark.parametrize(
@@ -90,8 +134,15 @@ def test_kernels_can_be_compiled_without_a_gpu() -> None:
         (("--arch", "h200-sxm", "--mode", "row"), 2, "mode must be one of column, group, group_zero"),
         (("--arch", "h200-sxm", "--group-size", "16"), 2, "group_size must be one of 32, 64, 128"),
         (("--arch", "h200-sxm", "--activation", "fp8"), 2, "activation must be"),
+        (("--arch", "h200-sxm", "--measured", "--compile"), 2, "--measured goes with --arch, --activation and --json"),
+        (("--arch", "h200-sxm", "--measured", "-m", "8"), 2, "--measured goes with --arch, --activation and --json"),
+        (("--arch", "l4", "--measured"), 2, "no timings of our kernels with fp16 activations come for l4"),
+        (
+            ("--arch", "h200-sxm", "--measured", "--activation", "bf16"), 2,
+            "no timings of our kernels with bf16 activations come for h200-sxm",
+        ),
     ],
-)
+)  # fmt: skip
 def test_wrong_words_are_one_line(words: tuple[str, ...], code: int, message: str) -> None:
     error = run(*words, code=code)
 

@@ -64,7 +64,7 @@ def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str]
     monkeypatch.setenv("COLUMNS", "240")
     found = profile_kernels(FakeKernelRunner(), ITEMS, [])
     choices = [
-        Chosen("fixed rules", ITEMS[1].config, None),
+        Chosen("static heuristic", ITEMS[1].config, None),
         Chosen("analytic model", ITEMS[0].config, "something else"),
         Chosen("nobody", config(cta_m=64), None),
     ]
@@ -74,7 +74,7 @@ def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str]
     assert "M 16, N 128, K 256, fp16 x int4 (scales: group of 128) on h200-sxm" in text
     assert "16x128x64" in text
     assert "128x128x64" not in text
-    assert "fixed rules: 10.00 us, the best, place 1" in text
+    assert "static heuristic: 10.00 us, the best, place 1" in text
     assert "analytic model: 20.00 us, +100.0% from the best, place 2" in text
     assert "which no kernel is: something else" in text
     assert "not timed" in text
@@ -93,7 +93,7 @@ def test_the_command_times_every_config(command: Any) -> None:
 
     assert document["gemm"]["bytes_moved"] == 4096 * 4096 // 2 + 2 * 32 * 4096 + 2 * 2 * 4096
     assert len(document["kernels"]) > 50
-    assert [choice["by"] for choice in document["choices"]] == ["fixed rules", "analytic model"]
+    assert [choice["by"] for choice in document["choices"]] == ["static heuristic", "analytic model"]
     assert all(choice["latency_us"] > 0 for choice in document["choices"])
 
 

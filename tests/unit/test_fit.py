@@ -102,6 +102,25 @@ def test_a_fit_holds_for_pairs_that_it_did_not_see(exact: TimingSet, fitted: Mod
     assert np.abs(fitted.predict(unseen) / truth - 1.0).mean() < 0.015
 
 
+@pytest.mark.parametrize("traced", [0, 1])
+def test_kernels_that_no_trace_saw_are_not_known(traced: int) -> None:
+    """Columns as `gemm-eval measure` writes them: of pandas' own types, whose missing values are pandas.NA."""
+    timings = timings_of([(4096, 4096)], [4096, 8192, 300])
+    seen: dict[str, object] = {
+        "kernel": "nvjet_sm90_hsh_128x256_64x4_2x1_v_bz_coopA_TNT", "grid_x": 2, "grid_y": 66, "grid_z": 1,
+        "block_x": 384, "registers": 168, "smem_bytes": 213_000,
+    }  # fmt: skip
+    trace = {
+        name: pd.array([value] * traced + [None] * (3 - traced), dtype="string" if name == "kernel" else "Int64")
+        for name, value in seen.items()
+    }
+    packed = pack_timings(H200, "cublas", [TimingSet(timings.frame.assign(**trace), "traced", "h200-sxm", "cublas")])
+
+    assert packed.known.tolist() == [0] * traced
+    assert packed.known_configs.shape == (traced, 3)
+    assert packed.measured_us.tolist() == [1.0] * 3
+
+
 def test_a_fit_is_deterministic_and_within_bounds(noisy: TimingSet) -> None:
     timings = pack_timings(H200, "cublas", [noisy])
     first, again = (fit_family(timings, FAMILY, "cublas", FEW_ROUNDS) for _ in range(2))

@@ -34,7 +34,10 @@ from gemm_eval.measure import (
     read_timings,
     shuffle_shapes,
 )
+from gemm_eval.measure import _w4a16 as w4a16
 from gemm_eval.measure._kernel_data import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
+from gemm_eval.measure._protocol import measure_floor_us
+from gemm_eval.measure._read_ceiling import _Reading, measure_read_us
 from gemm_eval.validation import datasets
 
 from .fake_kernels import BUILT, FakeKernelRunner, bare_runner, config, item
@@ -171,6 +174,69 @@ def test_the_check_takes_each_family_and_kind_of_weights(monkeypatch: pytest.Mon
     assert runner.bind(item(), FIRST)  # the pools are random again
 
 
+# ---- the read ceiling ------------------------------------------------------------------------------------------------
+
+
+class ReadingRunner(FakeKernelRunner):
+    """Reads of a pool that was really made; a kernel must not be bound."""
+
+    def __init__(self, weight_bytes: int, pool_bytes: int) -> None:
+        super().__init__()
+        self.num_bytes, self.pool_bytes = weight_bytes, pool_bytes
+        self.pool = np.zeros(pool_bytes, np.uint8)
+        self.buffers = {"W": self.pool}
+        self.reads: list[tuple[int, int]] = []
+
+    def weight_bytes(self, shape: Any) -> int:
+        return self.num_bytes
+
+    def bind(self, shape: Any, layout: OperandLayout) -> Any:
+        raise AssertionError("no kernel is wanted")
+
+    def read_once(self, buffer: Any) -> None:
+        start = buffer.__array_interface__["data"][0] - self.pool.__array_interface__["data"][0]
+        self.reads.append((start, buffer.nbytes))
+        self.now_us += buffer.nbytes / 1000.0
+
+
+@pytest.mark.parametrize("weight_bytes", [4096, 4096 + 24])
+def test_the_ceiling_reads_as_many_bytes_as_weights_have(weight_bytes: int) -> None:
+    runner = ReadingRunner(weight_bytes, 1 << 18)
+    protocol = TimingProtocol(cold_bytes=1 << 17)
+    floor_us = measure_floor_us(runner)
+    read_us = measure_read_us(runner, item(), protocol, floor_us=floor_us)  # type: ignore[arg-type]
+    num_bytes = weight_bytes // 16 * 16
+
+    assert read_us == pytest.approx(num_bytes / 1000.0)
+    assert {count for _, count in runner.reads} == {num_bytes}
+    starts = sorted({start for start, _ in runner.reads})
+    assert all(start % 256 == 0 and start + num_bytes <= runner.pool_bytes for start in starts)
+    assert all(after - before >= num_bytes for before, after in itertools.pairwise(starts))
+    assert len(starts) * weight_bytes > protocol.cold_bytes  # more than fits where they should not stay
+    assert "flush" in runner.log
+
+
+def test_copies_that_the_pool_does_not_hold_are_not_read() -> None:
+    runner = ReadingRunner(1 << 12, (1 << 14) + 100)
+    layout = OperandLayout(0, (0, 1 << 12, 3 << 12, (3 << 12) + 100, (3 << 12) + 256, 1 << 14), 0)
+    for call in _Reading(runner).bind(item(), layout):  # type: ignore[arg-type]
+        call()
+
+    assert runner.reads == [(0, 1 << 12), (1 << 12, 1 << 12), (3 << 12, 1 << 12), ((3 << 12) + 100, 1 << 12)]
+
+
+def test_the_meta_file_has_a_read_for_each_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = bare_runner(monkeypatch)
+    runner.allocate([item(1), item(16), item()._replace(N=512)], 1 << 20)
+    monkeypatch.setattr(w4a16, "measure_floor_us", lambda runner: 3.0)
+    monkeypatch.setattr(w4a16, "compiler_version", lambda: "13.0")
+    monkeypatch.setattr(
+        w4a16, "measure_read_us", lambda runner, item, protocol, floor_us: item.N / 128 + item.K / 1e5 + floor_us
+    )
+
+    assert runner.describe()["single_pass_read_us"] == {"128 x 256": 4.0, "512 x 256": 7.0}
+
+
 # ---- campaigns -------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +320,31 @@ def test_the_best_is_compared_with_cublas_and_another_engine(tmp_path: Path) -> 
     assert compared[16 * 256].num_configs == 3
     assert compared[16 * 256].cublas_us is None is compared[16 * 256].humming_us
     assert all(gemm.humming_us is None for gemm in compare_kernels(ours, None, "no-such-gpu", "fp16"))
+
+
+class DescribingRunner(FakeKernelRunner):
+    """As the real one, it says how long reads take."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"library": "gemm_eval", "single_pass_read_us": {"128 x 256": 1.25, "4096 x 4096": 4.5}}
+
+
+def test_reads_of_the_meta_file_stand_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    from gemm_eval.cli._measure_kernels import print_comparison
+
+    modes = [item(mode=WeightMode.GROUP, group_size=32), item(mode=WeightMode.COLUMN, group_size=0)]
+    other = item()._replace(N=192)
+    path = campaign(tmp_path, DescribingRunner()).run([item(), *modes, other])
+    compared = {(gemm.N, gemm.mode, gemm.group_size): gemm for gemm in compare_kernels(path, None, "l4", "fp16")}
+
+    assert compared[128, "group", 128].read_us == 1.25
+    assert compared[192, "group", 128].read_us is None  # not measured
+    assert compared[128, "group", 32].read_us is None is compared[128, "column", -1].read_us  # of other bytes
+    path.with_suffix(".meta.yaml").unlink()
+    assert all(gemm.read_us is None for gemm in compare_kernels(path, None, "l4", "fp16"))
+    print_comparison([compared[128, "group", 128]])
+    assert "1.25" in capsys.readouterr().out
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------

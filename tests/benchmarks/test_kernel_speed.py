@@ -1,0 +1,89 @@
+"""What the first W4A16 GEMM of a kind waits for: the choice of a kernel, and its machine code.
+
+NVRTC is loaded already. As plain tests these only check that the ways agree.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemm_eval import load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.kernels import Sizes, Variant, _build
+from gemm_eval.kernels._build import CompiledKernel, compiler_version
+from gemm_eval.kernels._heuristic import choose
+from gemm_eval.kernels._registry import check_kernel, compile_for, limits_of_spec, make_variant
+
+H200 = limits_of_spec(load_arch("h200-sxm", GpuSpec))
+SIZES = [Sizes(M, 4096, 28672) for M in (1, 32, 4096)]
+COMPILE = "machine code of one W4A16 kernel for an H200 (M tokens, K = 4096, N = 28672)"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
+    try:
+        compiler_version()
+        _build.compile_text('extern "C" __global__ void nothing() {}', "nothing", "sm_90a", {})  # loads the compiler
+    except GemmEvalError as error:
+        pytest.skip(str(error))
+    return tmp_path / "cuda"
+
+
+def variant_of(sizes: Sizes) -> Variant:
+    return make_variant(choose(sizes, "fp16", "group", 128, H200), "fp16", "group", 128)
+
+
+def forget_in_process(variant: Variant) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The next call compiles, or reads the disk."""
+    _build._memo.clear()
+    return (variant, H200), {}
+
+
+def forget(folder: Path, variant: Variant) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    for path in folder.glob("*.kernel"):
+        path.unlink()
+    return forget_in_process(variant)
+
+
+def check(compiled: CompiledKernel, folder: Path) -> None:
+    assert compiled.cubin.startswith(b"\x7fELF")
+    assert len(list(folder.glob("*.kernel"))) >= 1
+
+
+@pytest.mark.benchmark(group=COMPILE)
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"M={sizes.M}")
+def test_first_compile(benchmark: Any, folder: Path, sizes: Sizes) -> None:
+    variant = variant_of(sizes)
+    compiled = benchmark.pedantic(compile_for, setup=lambda: forget(folder, variant), rounds=5)
+    check(compiled, folder)
+
+
+@pytest.mark.benchmark(group=COMPILE)
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"M={sizes.M}")
+def test_from_the_disk_cache(benchmark: Any, folder: Path, sizes: Sizes) -> None:
+    variant = variant_of(sizes)
+    first = compile_for(variant, H200)
+    compiled = benchmark.pedantic(compile_for, setup=lambda: forget_in_process(variant), rounds=50)
+    assert compiled == first
+    assert compiled is not first
+    check(compiled, folder)
+
+
+@pytest.mark.benchmark(group=COMPILE)
+@pytest.mark.parametrize("sizes", SIZES[:1], ids=lambda sizes: f"M={sizes.M}")
+def test_remembered_by_the_process(benchmark: Any, folder: Path, sizes: Sizes) -> None:
+    variant = variant_of(sizes)
+    first = compile_for(variant, H200)
+    assert benchmark.pedantic(compile_for, (variant, H200), rounds=50, iterations=10) is first
+
+
+@pytest.mark.benchmark(group="choice of a W4A16 kernel for one GEMM on an H200 (K = 4096, N = 28672)")
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"M={sizes.M}")
+def test_choose(benchmark: Any, sizes: Sizes) -> None:
+    chosen = benchmark.pedantic(choose, (sizes, "fp16", "group", 128, H200), rounds=20, warmup_rounds=1)
+    check_kernel(make_variant(chosen, "fp16", "group", 128), sizes, H200)

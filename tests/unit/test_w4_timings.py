@@ -1,0 +1,190 @@
+"""The timings of our kernels that come with the library: they are whole, and the static heuristic is held to them."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import yaml
+
+from gemm_eval import load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.kernels import Sizes
+from gemm_eval.kernels._heuristic import choose, rank
+from gemm_eval.kernels._registry import legal_configs, limits_of_spec, make_variant, why_not
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.measure import COLUMNS, KERNEL_COLUMNS, compare_kernels, list_quant_shapes, read_timings
+from gemm_eval.validation import datasets
+from gemm_eval.validation.datasets import measured_root
+
+H200 = limits_of_spec(load_arch("h200-sxm", GpuSpec))
+FOLDER = measured_root("h200-sxm") / "w4a16"
+PATH = FOLDER / "fp16.parquet"
+NUMBERS = {name for name, kind in KERNEL_COLUMNS.items() if kind == "Int64"}
+MAX_MEAN_REGRET = 0.065  # 0.060 when it was recorded
+MAX_REGRET_OF_TOP, TOP = 0.03, 15  # 0.011
+
+
+class Gemm(NamedTuple):
+    sizes: Sizes
+    mode: str
+    group_size: int | None
+
+
+@cache
+def legal_of(gemm: Gemm) -> list[KernelConfig]:
+    return list(legal_configs(gemm.sizes, H200, "fp16", gemm.mode, gemm.group_size))
+
+
+class Table(NamedTuple):
+    frame: Any
+    gemms: dict[Gemm, dict[KernelConfig, dict[Any, Any]]]  # rows
+
+    def timed_on_all(self) -> list[tuple[Gemm, list[KernelConfig], dict[KernelConfig, float]]]:
+        """GEMMs of the set on which all configs are timed, with their legal configs and the times in us."""
+        found = []
+        for shape in list_quant_shapes("w4a16-spread"):
+            gemm = Gemm(Sizes(shape.M, shape.K, shape.N), "group", shape.group_size)
+            times = {config: float(row["latency_us"]) for config, row in self.gemms[gemm].items()}
+            found.append((gemm, legal_of(gemm), times))
+        return found
+
+
+def config_of(row: dict[Any, Any]) -> KernelConfig:
+    names = {"schedule": Schedule, "decomposition": Decomposition, "raster_order": RasterOrder}
+    values = {name: names[name][row[name].upper()] if name in names else row[name] for name in KernelConfig._fields}
+    return KernelConfig(**{name: int(value) if name in NUMBERS else value for name, value in values.items()})
+
+
+@pytest.fixture(scope="module")
+def table() -> Table:
+    pytest.importorskip("pyarrow")
+    frame = read_timings(PATH)
+    gemms: dict[Gemm, dict[KernelConfig, dict[Any, Any]]] = {}
+    for row in frame.to_dict("records"):
+        gemm = Gemm(
+            Sizes(row["M"], row["K"], row["N"]), row["mode"], row["group_size"] if row["group_size"] > 0 else None
+        )
+        rows, config = gemms.setdefault(gemm, {}), config_of(row)
+        assert config not in rows, (gemm, config)
+        rows[config] = row
+    return Table(frame, gemms)
+
+
+# ---- the data set ---------------------------------------------------------------------------------------------------
+
+
+def test_every_kernel_of_the_table_is_one_of_the_registry(table: Table) -> None:
+    for gemm, rows in table.gemms.items():
+        strangers = rows.keys() - set(legal_of(gemm))
+        assert not strangers, (gemm, next(iter(strangers)))
+
+
+def test_all_legal_kernels_are_timed_on_every_fourth_gemm(table: Table) -> None:
+    full = table.timed_on_all()
+
+    assert len(full) >= 40
+    for gemm, legal, times in full:
+        assert set(legal) == set(times), gemm
+        assert len(legal) > 200
+
+
+def test_the_table_has_the_gemms_of_its_sets(table: Table) -> None:
+    promised = [*list_quant_shapes("w4a16"), *list_quant_shapes("w4a16-modes")]
+
+    assert len(table.gemms) >= 120
+    assert set(table.gemms) == {
+        Gemm(Sizes(shape.M, shape.K, shape.N), shape.mode.name.lower(), shape.group_size or None) for shape in promised
+    }
+    assert min(len(rows) for rows in table.gemms.values()) >= 15
+
+
+def test_a_kernel_is_compiled_once_and_spills_nothing(table: Table) -> None:
+    builds: dict[Any, set[tuple[Any, ...]]] = {}
+    for gemm, rows in table.gemms.items():
+        for config, row in rows.items():
+            unsplit = config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
+            build = row["kernel_hash"], row["registers"], row["smem_bytes"], row["ctas_per_sm"]
+            builds.setdefault((unsplit, gemm.mode, gemm.group_size), set()).add(build)
+
+    assert not table.frame["spill_bytes"].any()
+    assert {len(found) for found in builds.values()} == {1}
+    hashes = {build[0] for found in builds.values() for build in found}
+    assert all(len(digits) == 16 and int(digits, 16) >= 0 for digits in hashes)
+    for config, mode, group_size in builds:
+        assert why_not(make_variant(config, "fp16", mode, group_size), None, H200) is None
+
+
+def test_columns_are_whole_and_described(table: Table) -> None:
+    frame, readme = table.frame, (PATH.parents[2] / "README.md").read_text() + str(datasets.__doc__)
+    grouped = {*KernelConfig._fields, "grid_y", "grid_z"}  # as `cta_m` .. `raster_swizzle` and `grid_x/y/z`
+
+    assert set(frame.columns) == COLUMNS.keys() | KERNEL_COLUMNS.keys()
+    assert not frame.isna().any().any()
+    for name in set(frame.columns) - grouped:
+        assert name in readme, name
+    assert "(`family`, `cta_m` .. `raster_swizzle`)" in readme
+    assert KernelConfig._fields[0] == "family"
+    assert (frame["min_us"] <= frame["latency_us"] * (1 + 1e-9)).all()
+    assert (frame["kernel"] == frame["family"]).all()
+    assert set(frame["l2"]) == {"cold"}
+    assert set(frame["clock"]) == {"burst"}
+
+
+def test_ranks_follow_times(table: Table) -> None:
+    for rows in table.gemms.values():
+        ordered = sorted(rows.values(), key=lambda row: int(row["rank"]))
+        assert [int(row["rank"]) for row in ordered] == list(range(len(rows)))
+        assert all(np.diff([row["latency_us"] for row in ordered]) >= 0)
+        assert ordered[0]["num_replays"] > 1  # the winner was measured in full
+
+
+def test_the_meta_file_says_what_a_reader_needs(table: Table) -> None:
+    meta = yaml.safe_load(PATH.with_name("fp16.meta.yaml").read_text())
+
+    assert meta["num_rows"] == len(table.frame)
+    assert meta["failed"] == []
+    assert meta["has_all_candidates"] is True
+    assert any("every legal config" in plan for plan in meta["plans"])
+    reads = meta["runner"]["single_pass_read_us"]
+    assert set(reads) == {f"{shape.N} x {shape.K}" for shape in list_quant_shapes("w4a16")}
+    assert max(meta["check_relative_errors"].values()) < 1e-3
+
+
+def test_no_kernel_beats_one_pass_over_its_weights(table: Table) -> None:
+    """Where DRAM decides: times below the read would mean that weights were not cold."""
+    compared = compare_kernels(PATH, FOLDER / "fp16-cublas.parquet", "h200-sxm", "fp16")
+    few = [gemm for gemm in compared if gemm.read_us is not None and gemm.M <= 16]
+
+    assert len(compared) == len(table.gemms)
+    assert len(few) == 12 * 5
+    assert all(gemm.best_us > 0.97 * gemm.read_us for gemm in few if gemm.read_us is not None)
+    assert all(gemm.cublas_us is not None for gemm in compared)
+
+
+# ---- the static heuristic -------------------------------------------------------------------------------------------
+
+
+def test_the_static_heuristic_is_near_the_best(table: Table) -> None:
+    regrets = []
+    for gemm, legal, times in table.timed_on_all():
+        ranked, best_us = rank(legal, gemm.sizes, H200), min(times.values())
+        regrets.append(times[ranked[0]] / best_us - 1.0)
+        of_top = min(times[config] for config in ranked[:TOP]) / best_us - 1.0
+        assert of_top <= MAX_REGRET_OF_TOP, (gemm, of_top)
+
+    assert len(regrets) >= 40
+    assert np.mean(regrets) <= MAX_MEAN_REGRET, np.mean(regrets)
+
+
+def test_what_is_chosen_is_what_is_ranked_first(table: Table) -> None:
+    for gemm, legal, _ in table.timed_on_all()[::6]:
+        chosen = choose(gemm.sizes, "fp16", gemm.mode, gemm.group_size, H200)
+        assert chosen == rank(legal, gemm.sizes, H200)[0]
+
+
+def test_the_table_is_small() -> None:
+    assert sum(path.stat().st_size for path in Path(FOLDER).iterdir()) < 4 << 20
