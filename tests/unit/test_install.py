@@ -94,6 +94,9 @@ def test_wheel_contents(wheel: Path) -> None:
     assert not [name for name in names if "tests" in name.split("/") or name.endswith((".pyc", ".nbi", ".nbc"))]
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gemm_eval").rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == modules
+    sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / "gemm_eval" / "kernels" / "cuda").iterdir()}
+    assert sources
+    assert sources <= set(names)
 
 
 @pytest.mark.slow
