@@ -40,7 +40,8 @@ _NARROW_FRAC = 0.28  # what a strip of half the columns costs more to stream
 _TURNS_FRAC = 0.15  # dequantization while the other warpgroup has no turn
 _OVERLAP_FRAC = 0.4  # of the shorter of dequantization and wgmma that hides behind the other
 _LEAST_FLIGHT_BYTES = 36_000  # of an SM, to keep DRAM busy
-_WARPS_OF_SM = 16  # of streaming kernels
+_STEP_US = 0.05  # of a streaming kernel: what loading does not hide
+_WARPS_OF_SM, _SMEM_BYTES = 16, 232_448  # of streaming kernels
 
 
 def rank(configs: Iterable[KernelConfig], sizes: Sizes, limits: DeviceLimits) -> list[KernelConfig]:
@@ -79,14 +80,15 @@ def _estimate_us(config: KernelConfig, sizes: Sizes, num_sms: int) -> float:
     is_split = config.decomposition is not Decomposition.DATA_PARALLEL
     is_streaming = config.family.startswith("w4a16_gemv")
     waves, busy = float(ceil_div(ctas, num_sms)), min(1.0, ctas / num_sms)
-    at_once = max(1, (_WARPS_OF_SM if config.cta_m <= 16 else _WARPS_OF_SM // 2) // config.num_warps)
-    if is_streaming and at_once > 1:  # CTAs share an SM, which is seldom full
-        waves = max(1.0, ctas / num_sms)
+    at_once = _ctas_of_sm(config)
+    if is_streaming:  # CTAs share an SM; where they do not fit all at once, the rest waits for a second round
+        rounds = ceil_div(ctas, at_once * num_sms)
+        waves = max(1.0, ctas / num_sms) if rounds == 1 else float(rounds * at_once)
     if config.decomposition is Decomposition.STREAM_K:
         waves, busy = tiles / num_sms, 1.0
-        if tiles > num_sms:  # CTAs are at different places of K: less of A is in L2 when it is wanted
-            is_large = 2 * sizes.M * sizes.K > _L2_BYTES
-            waves *= 1.0 + (_STREAM_FRAC_OF_LARGE if is_large else _STREAM_FRAC)
+        # CTAs are at different places of K: less of A is in L2 when it is wanted
+        is_large = tiles > num_sms and 2 * sizes.M * sizes.K > _L2_BYTES
+        waves *= 1.0 + (_STREAM_FRAC_OF_LARGE if is_large else _STREAM_FRAC)
     compute_us = waves * blocks_of_tile / config.split_k * _block_cycles(config) / _CYCLES_PER_US
     if config.cta_k < 128 and config.cta_m <= 128:
         compute_us *= 1.0 + _SHORT_STEP_FRAC
@@ -111,7 +113,15 @@ def _estimate_us(config: KernelConfig, sizes: Sizes, num_sms: int) -> float:
     )
     clusters_us = shared * longest if config.cluster_m * config.cluster_n > 1 else 0.0
     stages_us = 0.02 * max(0, 4 - config.num_stages) * longest
-    return _START_US + longest + 0.1 * rest + reduction_us + clusters_us + stages_us
+    steps_us = _STEP_US * sizes.K / (config.split_k * config.cta_k) if is_streaming else 0.0
+    return _START_US + longest + 0.1 * rest + reduction_us + clusters_us + stages_us + steps_us
+
+
+def _ctas_of_sm(config: KernelConfig) -> int:
+    """CTAs of a streaming kernel that an SM holds, by warps and by the ring in shared memory."""
+    warps = _WARPS_OF_SM if config.cta_m <= 16 else _WARPS_OF_SM // 2
+    ring = config.num_stages * config.cta_k // _BLOCK * (34 * config.cta_n + 128 * config.cta_m)
+    return max(1, min(warps // config.num_warps, _SMEM_BYTES // ring))
 
 
 def _block_cycles(config: KernelConfig) -> float:
