@@ -54,7 +54,9 @@ def measure(
     ] = None,
     gpu_name: Annotated[str | None, typer.Option(help="Name for the files. Default: from the driver's name.")] = None,
     pool_gib: Annotated[float, typer.Option(help="Size of the pool of random weights, in GiB.")] = 4.0,
-    trace: Annotated[bool, typer.Option("--trace/--no-trace", help="Whether to find out kernel names.")] = True,
+    trace: Annotated[
+        bool, typer.Option("--trace/--no-trace", help="Whether to find out kernel names; those of w4a16 are known.")
+    ] = True,
     show: Annotated[bool, typer.Option("--list", help="Print what would be measured, and about how long.")] = False,
 ) -> None:
     """Time GEMMs on this machine's NVIDIA GPU and write a data set: latency in us of one GEMM.

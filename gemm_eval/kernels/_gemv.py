@@ -24,7 +24,6 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 __all__ = ["GemvFamily", "StreamingFamily"]
 
 BLOCK_K = 64  # weights along K of a block (KERNELS.md)
-STRIP = 16  # columns that a 16-byte load of each lane of a warp covers
 MAX_TOKENS = 64
 MAX_SPLITS = 5  # besides the whole K
 

@@ -2,8 +2,8 @@
 //
 // A CTA computes CTA_M tokens x 64 * ROW_BLOCKS columns. Warpgroup 0 copies; warpgroups 1 and 2 compute, either the two
 // halves of one tile (COOPERATIVE) or a tile each in turn (ping-pong). The weights are the 64-row operand of wgmma and
-// come packed in its register order, so a block of 64 columns x 64 k is one contiguous bulk copy of 2 KiB and one 16-byte
-// load a thread. The tokens are the columns of wgmma, in shared memory with 128-byte swizzle.
+// come packed in its register order, so a block of 64 columns x 64 k is one contiguous bulk copy of 2 KiB and one load
+// of 16 bytes a thread. The tokens are the columns of wgmma, in shared memory with 128-byte swizzle.
 //
 // Macros: CTA_M, MB (64-column blocks of a warpgroup), COOPERATIVE, STAGES, STEP_BLOCKS (64-k blocks of a stage: 1, 2),
 // CLUSTER_M, CLUSTER_N, EPILOGUE_TOKENS, CTAS_PER_SM. The prelude defines wgmma(acc, a, descriptor).
@@ -48,8 +48,8 @@ DEVICE void barrier_arrive_if(u32 bar, bool condition) {
       ::"r"(bar), "r"((u32)condition) : "memory");
 }
 
-// Of another CTA of the cluster. What was read is in registers by now; a release at the scope of the cluster would wait for
-// all of the thread's memory accesses, and halve the speed.
+// Of another CTA of the cluster. What was read is in registers by now; a release at the scope of the cluster would wait
+// for all of the thread's memory accesses, and halve the speed.
 DEVICE void barrier_arrive_at_if(u32 bar, u32 rank, bool condition) {
   asm volatile(
       "{\n.reg .pred p;\n.reg .b32 remote;\nsetp.ne.u32 p, %2, 0;\nmapa.shared::cluster.u32 remote, %0, %1;\n"
@@ -232,7 +232,8 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
       for (u32 r = 0; r < ROW_BLOCKS; r++) {
         const u64 row = min(tile_n * ROW_BLOCKS + r, p.num_column_blocks - 1);
         copy_bulk(smem + WEIGHT_OFFSET + stage * WEIGHT_STAGE_BYTES + r * STEP_BLOCKS * 2048 + rank_m * slice_bytes,
-                  qweight + (row * p.num_k_blocks + block) * 2048 + rank_m * slice_bytes, slice_bytes, full, weight_mask);
+                  qweight + (row * p.num_k_blocks + block) * 2048 + rank_m * slice_bytes, slice_bytes, full,
+                  weight_mask);
         if (MODE != 0)
           copy_bulk(smem + SCALE_OFFSET + stage * SCALE_STAGE_BYTES + r * STEP_GROUPS * GROUP_BYTES,
                     scales + (row * p.num_groups + block * 64 / step_groups_k) * GROUP_BYTES,
@@ -380,7 +381,8 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
   const u32 consumer = threadIdx.x / 128 - 1, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32;
   const u32 half = COOPERATIVE ? consumer : 0;  // which blocks of the tile
   const u32 weights = smem + WEIGHT_OFFSET + half * MB * STEP_BLOCKS * 2048 + thread * 16;
-  const u32 scales = smem + SCALE_OFFSET + half * MB * STEP_GROUPS * GROUP_BYTES + (8 * warp + lane / 4) * 2 * PARAM_BYTES;
+  const u32 scales =
+      smem + SCALE_OFFSET + half * MB * STEP_GROUPS * GROUP_BYTES + (8 * warp + lane / 4) * 2 * PARAM_BYTES;
   float acc[MB][NUM_ACC];
   u32 a[2][4][4];
 
@@ -413,8 +415,7 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
         const u64 tokens = descriptor(smem + stage * TOKEN_STAGE_BYTES + in_stage * TOKEN_BLOCK_BYTES);
 #pragma unroll
         for (u32 b = 0; b < MB; b++) {
-          constexpr u32 odd_even = 2;
-          u32(&operand)[4][4] = a[(k * MB + b) % odd_even];
+          u32(&operand)[4][4] = a[(k * MB + b) % 2];
           load_block(weights + stage * WEIGHT_STAGE_BYTES + (b * STEP_BLOCKS + in_stage) * 2048,
                      scales + stage * SCALE_STAGE_BYTES + (b * STEP_GROUPS + group) * GROUP_BYTES, operand);
           wgmma_fence();
@@ -433,7 +434,8 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
     wgmma_wait<0>();
     release_if(smem, previous, rank, true);
 
-    if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half, smem + FLAG_OFFSET)) continue;
+    if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half, smem + FLAG_OFFSET))
+      continue;
     u32 tile_m, tile_n;
     place(p, w.tile, rank, tile_m, tile_n);
 #pragma unroll
@@ -447,8 +449,8 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
         shift[h] = bias && n < p.N ? to_float(bias[n]) : 0.f;
       }
       if (USES_TMA_STORE)
-        write_through_smem(acc[b], map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128, tile_m * CTA_M, block * 64,
-                           scale, shift);
+        write_through_smem(acc[b], map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128, tile_m * CTA_M,
+                           block * 64, scale, shift);
       else
         write_direct(p, acc[b], c, tile_m * CTA_M, column, scale, shift);
     }
