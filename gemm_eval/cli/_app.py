@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gemm_eval.cli import _arch, _calibrate, _gemm, _kernels, _measure, _model, _profile, _validate
+from gemm_eval.cli import _arch, _calibrate, _gemm, _kernel_table, _kernels, _measure, _model, _profile, _validate
 from gemm_eval.cli._options import EXIT_CODES
 from gemm_eval.errors import GemmEvalError, InfeasibleError, UnsupportedError
 
@@ -68,6 +68,7 @@ for _command in (_gemm.evaluate, _gemm.top):
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_model.model)
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_model.prewarm)
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_kernels.kernels)
+app.command("kernel-table", no_args_is_help=True, epilog=EXIT_CODES)(_kernel_table.kernel_table)
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_measure.measure)
 app.command(no_args_is_help=True, context_settings=_GEMM_SETTINGS, epilog=EXIT_CODES)(_profile.profile)
 app.command(epilog=EXIT_CODES)(_validate.validate)

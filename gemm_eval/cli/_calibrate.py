@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from gemm_eval.arch import GpuSpec
     from gemm_eval.models.gpu import Calibration
 
 __all__ = ["calibrate"]
@@ -54,7 +55,6 @@ def calibrate(
 
     check_extra("gemm-eval calibrate", "calibrate", "pandas", "scipy")
     from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli._output import make_console
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
     from gemm_eval.validation import fit
@@ -67,6 +67,11 @@ def calibrate(
             raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {value!r}")
     if spec.sm_arch not in FAMILIES[family].sm_archs:
         raise InvalidOptionError(f"--family {family} does not run on {spec.name}, which is {spec.sm_arch}")
+    path = calibration_out(spec.name, library, family) if out is None else out
+    if FAMILIES[family].is_ours:
+        fitted, num_rows = _calibrate_ours(spec, library, family, data, seed)
+        _write(fitted, path, num_rows)
+        return
     sets = find_timings(spec.name, data or [], library=library, dtype=dtype)
     if not data:
         sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]
@@ -78,13 +83,33 @@ def calibrate(
             )
     if not sets:
         raise InvalidOptionError(f"no cold burst timings of {library} on {spec.name} are committed: give --data FILE")
-    path = calibration_out(spec.name, library, family) if out is None else out
     limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
     fitted = fit.calibrate(spec, library, family, sets, seed=seed, **limits)
+    _write(fitted, path, {timings.name: len(timings) for timings in sets})
+
+
+def _calibrate_ours(
+    spec: GpuSpec, library: str, family: str, data: list[str] | None, seed: int
+) -> tuple[Calibration, dict[str, int]]:
+    """Fit a family of our W4A16 kernels on tables that tell the config of each row."""
+    from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.validation.kernel_fit import calibrate_kernel_family
+    from gemm_eval.validation.kernel_timings import list_kernel_tables
+
+    if library != "gemm-eval":
+        raise InvalidOptionError(f"--family {family} is of --library gemm-eval, got {library}")
+    paths = [Path(name) for name in data] if data else list_kernel_tables(spec.name)
+    fitted = calibrate_kernel_family(spec, family, paths, seed=seed)
+    return fitted, {errors.data: errors.num_rows for errors in fitted.errors}
+
+
+def _write(fitted: Calibration, path: Path, num_rows: dict[str, int]) -> None:
+    from gemm_eval.cli._output import make_console
+
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(fitted.to_yaml(), encoding="utf-8")
     console = make_console()
-    console.print(_table(fitted, {timings.name: len(timings) for timings in sets}))
+    console.print(_table(fitted, num_rows))
     console.print(f"written to {path}", soft_wrap=True)
 
 

@@ -21,6 +21,22 @@ _NK = (
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _SPREAD_STEP = 4  # every fourth value of M of a pair, others for its neighbours
 
+# Many sizes, a few values of M of each: sizes that no tile divides, experts, vocabularies, long and short K.
+_WIDE_NK = (
+    (2048, 2048), (1024, 4096), (3072, 3072), (4096, 1024), (2560, 8192), (512, 7168), (7168, 2048), (1536, 7168),
+    (11008, 4096), (4096, 11008), (22016, 4096), (13824, 5120), (5120, 13824), (57344, 8192), (8192, 7168),
+    (16384, 16384), (18432, 7168), (7168, 18432), (24576, 1536), (32768, 512), (2112, 7168), (5760, 2880),
+    (2880, 4096), (18944, 3584), (3584, 18944), (4608, 3584), (3584, 4096), (9216, 4608), (2304, 16384),
+    (14336, 4096), (2048, 768), (768, 2048), (1000, 3000), (3000, 5000), (4104, 4104), (264, 4096), (640, 10240),
+    (21504, 6144), (6144, 16384), (128256, 2048),
+)  # fmt: skip
+_WIDE_ROWS = (
+    1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64, 72, 80, 96, 100, 112, 128, 144, 160, 192,
+    200, 224, 256, 320, 384, 448, 512, 640, 768, 1000, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
+)  # fmt: skip
+_WIDE_STEP = 6
+_WIDE_FLOP = 1 << 41
+
 _CHECK_NK, _CHECK_ROWS = ((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672)), (1, 16, 64, 256, 1024, 4096)
 
 _MODES_NK, _MODES_ROWS = ((4096, 4096), (28672, 8192)), (1, 16, 64, 256, 2048)
@@ -46,7 +62,7 @@ class QuantShape(NamedTuple):
         return GemmShape(*self[:4])
 
 
-KERNEL_SETS = ("w4a16", "w4a16-spread", "w4a16-check", "w4a16-modes", "w4a16-smoke")
+KERNEL_SETS = ("w4a16", "w4a16-spread", "w4a16-wide", "w4a16-check", "w4a16-modes", "w4a16-smoke")
 """Names that `list_quant_shapes` knows."""
 
 
@@ -55,9 +71,9 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
 
     Args:
         shape_set: ``w4a16`` (12 pairs of N and K, 14 values of M), ``w4a16-spread`` (a quarter of them: few enough to
-            time all kernels on each), ``w4a16-check`` (the GEMMs that other engines are timed on), ``w4a16-modes``
-            (groups of 32 and 64, one scale a column, zero points) or ``w4a16-smoke``. All but the modes have a scale
-            for each group of 128 weights.
+            time all kernels on each), ``w4a16-wide`` (40 other pairs, 46 values of M, a sixth of them on each pair),
+            ``w4a16-check`` (the GEMMs that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale
+            a column, zero points) or ``w4a16-smoke``. All but the modes have a scale for each group of 128 weights.
 
     Raises:
         InvalidOptionError: no set of that name.
@@ -70,6 +86,13 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
         return [QuantShape(1, m, k, n, *_USUAL) for n, k in _CHECK_NK for m in _CHECK_ROWS]
     if shape_set == "w4a16-modes":
         return [QuantShape(1, m, k, n, *mode) for n, k in _MODES_NK for m in _MODES_ROWS for mode in _MODES]
+    if shape_set == "w4a16-wide":
+        return [
+            QuantShape(1, m, k, n, *_USUAL)
+            for pair, (n, k) in enumerate(_WIDE_NK)
+            for place, m in enumerate(_WIDE_ROWS)
+            if (pair + place) % _WIDE_STEP == 0 and 2 * m * n * k <= _WIDE_FLOP
+        ]
     step = _SPREAD_STEP if shape_set == "w4a16-spread" else 1
     return [
         QuantShape(1, m, k, n, *_USUAL)

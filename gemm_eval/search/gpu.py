@@ -8,14 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InfeasibleError
+from gemm_eval.errors import InfeasibleError, InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, RASTER_CODE
 from gemm_eval.models.gpu.menu import MENU_DTYPE, check_config, menu_row
 from gemm_eval.models.gpu.model import gpu_params
-from gemm_eval.models.gpu.params import menu_of, unaligned_params
+from gemm_eval.models.gpu.params import menu_of, unaligned_params, w4a16_coefficients
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS
+from gemm_eval.models.gpu.w4a16.menu import W4A16_MENU_DTYPE, find_row, takes_sizes
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu_kernels import evaluate_one_config, find_best_of_range, find_top_of_problem, is_aligned
+from gemm_eval.search.w4a16_kernels import evaluate_w4a16, find_best_w4a16, find_top_w4a16, list_cuts
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -36,10 +40,13 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np
     Raises:
         InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
-    both, menus, ranges = join_menus(params)
     out = np.zeros(1, GPU_COST_DTYPE)
     sizes = np.array([problem.sizes], np.int64)
-    find_best_of_range(both, menus, ranges, _FIRST, sizes, 0, 1, out)
+    if runs_w4a16(params, problem):
+        find_best_w4a16(*join_w4a16_menus(params), _FIRST, sizes, 0, 1, out)
+        _repeat(out, sizes[:, 0])
+    else:
+        find_best_of_range(*join_menus(params), _FIRST, sizes, 0, 1, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem)
     return out
@@ -68,13 +75,26 @@ def find_best_config_many(
     Returns:
         [num_problems] of GPU_COST_DTYPE, with active_sms 0 where no kernel exists.
     """
-    both, menus, ranges = join_menus(params)
     out = np.zeros(len(sizes), GPU_COST_DTYPE)
+    is_ours = params["w4a16"][type_of] >= 0
+    if is_ours.any():
+        is_ours &= takes_sizes(sizes[:, 2], sizes[:, 3])
+    for rows, find, join in ((~is_ours, find_best_of_range, join_menus), (is_ours, find_best_w4a16, join_w4a16_menus)):
+        if not rows.any():
+            continue
+        is_all = bool(rows.all())
+        packed = join(params)
+        types_of_rows, sizes_of_rows = (type_of, sizes) if is_all else (type_of[rows], sizes[rows])
+        found = out if is_all else np.zeros(len(types_of_rows), GPU_COST_DTYPE)
 
-    def work(start: int, stop: int) -> None:
-        find_best_of_range(both, menus, ranges, type_of, sizes, start, stop, out)
+        def work(start: int, stop: int) -> None:
+            find(*packed, types_of_rows, sizes_of_rows, start, stop, found)  # noqa: B023  done before the next round
 
-    run_in_chunks(work, len(sizes), on_progress)
+        run_in_chunks(work, len(types_of_rows), on_progress)
+        if find is find_best_w4a16:
+            _repeat(found, sizes_of_rows[:, 0])
+        if not is_all:
+            out[rows] = found
     return out
 
 
@@ -87,6 +107,8 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np
     Raises:
         InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
+    if runs_w4a16(params, problem):
+        return _find_top_w4a16(arch, problem, params, k)
     params = _record_for(params, problem)
     menu = menu_of(int(params["menu"][0]))
     num = find_top_of_problem(params, menu, *problem.sizes, np.empty(0), np.empty((0, 3), np.int64))
@@ -113,6 +135,8 @@ def evaluate_config(
     Raises:
         InvalidMappingError: the GPU cannot run it; the message gives the hardware reason, `.rule` its name.
     """
+    if runs_w4a16(params, problem):
+        return _evaluate_w4a16(params, problem, config)
     params = _record_for(params, problem)
     resources = check_config(arch, problem, config)
     menu = np.array([menu_row(arch, problem, config, resources)], MENU_DTYPE)
@@ -130,7 +154,9 @@ def join_menus(
     key = params.tobytes()
     found = _joined.get(key)
     if found is None:
-        both = np.stack([params, unaligned_params(params)], axis=1).reshape(-1)
+        unaligned = unaligned_params(params)
+        aligned = np.where(params["w4a16"] >= 0, unaligned, params)  # our W4A16 kernels are searched apart
+        both = np.stack([aligned, unaligned], axis=1).reshape(-1)
         parts = [menu_of(number) for number in both["menu"].tolist()]
         ends = np.cumsum([len(part) for part in parts])
         ranges = np.stack([ends - [len(part) for part in parts], ends], axis=1).astype(np.int64)
@@ -142,6 +168,98 @@ def join_menus(
 
 _joined: dict[bytes, tuple[npt.NDArray[np.void], npt.NDArray[np.void], npt.NDArray[np.int64]]] = {}
 _MAX_JOINED = 256
+
+
+def runs_w4a16(params: npt.NDArray[np.void], problem: GemmProblem) -> bool:
+    """Whether our W4A16 kernels run a problem of these types."""
+    return bool(params["w4a16"][0] >= 0) and bool(takes_sizes(problem.K, problem.N))
+
+
+def join_w4a16_menus(
+    params: npt.NDArray[np.void],
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void], npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Return what `w4a16_kernels` wants: records, menus, where each lies, and coefficients; empty for other types."""
+    key = b"w4a16" + params.tobytes()
+    found = _joined_w4a16.get(key)
+    if found is None:
+        is_ours = params["w4a16"] >= 0
+        parts = [
+            menu_of(number) if ours else np.empty(0, W4A16_MENU_DTYPE)
+            for number, ours in zip(params["menu"].tolist(), is_ours.tolist(), strict=True)
+        ]
+        ends = np.cumsum([len(part) for part in parts])
+        ranges = np.stack([ends - [len(part) for part in parts], ends], axis=1).astype(np.int64)
+        some = w4a16_coefficients(params[is_ours])
+        coefficients = np.zeros((len(params), *some.shape[1:]))
+        coefficients[is_ours] = some
+        found = _joined_w4a16[key] = params, np.concatenate(parts), ranges, coefficients
+        if len(_joined_w4a16) > _MAX_JOINED:
+            _joined_w4a16.pop(next(iter(_joined_w4a16)))
+    return found
+
+
+_joined_w4a16: dict[
+    bytes, tuple[npt.NDArray[np.void], npt.NDArray[np.void], npt.NDArray[np.int64], npt.NDArray[np.float64]]
+] = {}
+
+
+def _find_top_w4a16(
+    arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np.void], k: int
+) -> npt.NDArray[np.void]:
+    menu, coefficients = menu_of(int(params["menu"][0])), w4a16_coefficients(params)
+    room = len(menu) * MAX_CUTS
+    latency_us, which = np.empty(room), np.empty((room, 2), np.int64)
+    num = find_top_w4a16(params, menu, coefficients, *problem.sizes[1:], latency_us, which)
+    if num == 0:
+        raise _infeasible(arch, problem)
+    best = np.argsort(latency_us[:num], kind="stable")[:k]
+    out = np.zeros(len(best), GPU_COST_DTYPE)
+    for place, (row, parts) in enumerate(which[best].tolist()):
+        evaluate_w4a16(params, menu, coefficients, row, parts, *problem.sizes[1:], out[place : place + 1])
+    _repeat(out, problem.G)
+    out["num_candidates"] = num
+    return out
+
+
+def _evaluate_w4a16(
+    params: npt.NDArray[np.void], problem: GemmProblem, config: KernelConfig
+) -> npt.NDArray[np.void]:
+    menu = menu_of(int(params["menu"][0]))
+    if not config.family.startswith("w4a16_"):
+        raise InvalidMappingError(
+            f"library gemm-eval runs these types with {', '.join(W4A16_FAMILIES)}, got {config.family!r}",
+            rule="family",
+        )
+    row = find_row(menu, config)
+    parts = 0 if config.decomposition == Decomposition.STREAM_K else config.split_k
+    cuts = np.empty(MAX_CUTS, np.int64)
+    num = list_cuts(params, menu, row, problem.M, problem.K, problem.N, cuts)
+    if parts not in cuts[:num]:
+        known = ", ".join("stream-K" if cut == 0 else str(cut) for cut in cuts[:num].tolist()) or "none"
+        raise InvalidMappingError(
+            f"K must be cut into one of these numbers of parts for M={problem.M}, K={problem.K}, N={problem.N} by "
+            f"{config}: {known}", rule="split",
+        )  # fmt: skip
+    out = np.zeros(1, GPU_COST_DTYPE)
+    evaluate_w4a16(params, menu, w4a16_coefficients(params), row, parts, *problem.sizes[1:], out)
+    _repeat(out, problem.G)
+    return out
+
+
+_OF_ONE_LAUNCH = (
+    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
+    "decomposition", "split_k", "raster_order", "raster_swizzle", "ctas_per_sm", "active_sms", "smem_bytes",
+    "registers", "bound", "num_candidates", "num_bounded", "is_calibrated", "last_wave_frac", "tensor_busy_frac",
+)  # fmt: skip
+
+
+def _repeat(records: npt.NDArray[np.void], times: npt.NDArray[np.int64] | int) -> None:
+    """Multiply what grows with the number of launches: W4A16 kernels have no batch, so G GEMMs are G launches."""
+    if np.max(times, initial=1) == 1:
+        return
+    for name in GPU_COST_DTYPE.names or ():
+        if name not in _OF_ONE_LAUNCH:
+            records[name] *= times
 
 
 def _record_for(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.NDArray[np.void]:

@@ -18,10 +18,10 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, coefficients_for
+from gemm_eval.models.gpu.calibration import Calibration, coefficients_for
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
-from gemm_eval.validation.metrics import measure_errors
+from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.objective import ROUNDS, fit_family
 from gemm_eval.validation.packing import Coefficients, best_configs, pack_problems, pack_timings, with_families
 from gemm_eval.validation.scoring import cross_validate_sets
@@ -31,6 +31,9 @@ __all__ = ["MIN_ROWS", "ModelPredictor", "calibrate", "model_predictor"]
 
 MIN_ROWS = 30
 """Of a family, for a fit of its coefficients."""
+
+GENERIC = tuple(name for name, family in FAMILIES.items() if not family.is_ours)
+"""Families that are fitted here; for our W4A16 kernels see `kernel_fit`."""
 
 _FOLDS = 5
 _DIGITS = 6  # of a coefficient, here and in files
@@ -62,7 +65,7 @@ class ModelPredictor:
         timings = pack_timings(self.arch, self.library, train)
         fitted = {
             family: fit_family(timings, family, self.library, self.num_rounds)[0]
-            for family in FAMILIES
+            for family in GENERIC
             if np.count_nonzero(timings.rows.family_of == family) >= MIN_ROWS
         }
         return replace(self, coefficients=fitted)
@@ -75,7 +78,7 @@ class ModelPredictor:
 
 def model_predictor(arch: GpuSpec, library: str) -> ModelPredictor:
     """Return the model with the coefficients that it has for this GPU and library."""
-    return ModelPredictor(arch, library, {family: coefficients_for(arch, library, family)[0] for family in FAMILIES})
+    return ModelPredictor(arch, library, {family: coefficients_for(arch, library, family)[0] for family in GENERIC})
 
 
 def calibrate(
@@ -112,7 +115,12 @@ def calibrate(
         code_version=version("gemm_eval"), date=datetime.datetime.now(datetime.UTC).date().isoformat(),
         folds=f"{_FOLDS}-fold by (N, K) over all sets together, seed {seed}",
         coefficients={name: float(f"{value:.{_DIGITS}g}") for name, value in coefficients.items()}, fitted=fitted,
-        errors=tuple(_figures(item, predicted) for item, predicted in zip(kept, predictions, strict=True)),
+        errors=tuple(
+            error_figures(
+                item.name, item.content_hash.removeprefix("sha256:"), item.latency_us, predicted
+            )
+            for item, predicted in zip(kept, predictions, strict=True)
+        ),
     )  # fmt: skip
 
 
@@ -135,17 +143,3 @@ def _rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[Tim
             f"on {arch.name}, got {num_rows} rows and {num_pairs} pairs"
         )
     return kept
-
-
-def _figures(timings: TimingSet, predicted_us: Floats) -> ErrorFigures:
-    errors = measure_errors(timings.latency_us, predicted_us)
-    return ErrorFigures(
-        data=timings.name, sha256=timings.content_hash.removeprefix("sha256:"), num_rows=errors.num,
-        mape_percent=_percent(errors.mape_frac), median_percent=_percent(errors.median_frac),
-        p90_percent=_percent(errors.p90_frac), bias_percent=_percent(errors.bias_frac),
-        kendall_tau=None if errors.kendall_tau is None else round(errors.kendall_tau, 4),
-    )  # fmt: skip
-
-
-def _percent(frac: float) -> float:
-    return round(100.0 * frac, 3)

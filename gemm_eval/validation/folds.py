@@ -7,7 +7,7 @@ never saw say how it does on a new layer.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.validation.timings import TimingSet
 
-__all__ = ["assign_folds", "assign_joint_folds"]
+__all__ = ["assign_folds", "assign_joint_folds", "fold_of_pairs"]
 
 
 def assign_folds(timings: TimingSet, num_folds: int = 5, seed: int = 0) -> npt.NDArray[np.int64]:
@@ -37,14 +37,24 @@ def assign_joint_folds(sets: Sequence[TimingSet], num_folds: int = 5, seed: int 
         InvalidOptionError: fewer than two folds, or more folds than pairs.
     """
     rows = [list(zip(item.column("N").tolist(), item.column("K").tolist(), strict=True)) for item in sets]
-    pairs = sorted(set().union(*rows), key=lambda pair: _digest(seed, *pair))
-    if not 2 <= num_folds <= len(pairs):
-        names = ", ".join(item.name for item in sets)
-        raise InvalidOptionError(
-            f"num_folds must be in 2..{len(pairs)}, the number of (N, K) pairs of {names}, got {num_folds}"
-        )
-    fold_of = {pair: place % num_folds for place, pair in enumerate(pairs)}
+    fold_of = fold_of_pairs(set().union(*rows), num_folds, seed, ", ".join(item.name for item in sets))
     return [np.array([fold_of[pair] for pair in of_set], dtype=np.int64) for of_set in rows]
+
+
+def fold_of_pairs(
+    pairs: Set[tuple[int, int]], num_folds: int, seed: int, what: str = "these timings"
+) -> dict[tuple[int, int], int]:
+    """Return the fold of each pair (N, K).
+
+    Raises:
+        InvalidOptionError: fewer than two folds, or more folds than pairs; `what` names the pairs' owner.
+    """
+    ordered = sorted(pairs, key=lambda pair: _digest(seed, *pair))
+    if not 2 <= num_folds <= len(ordered):
+        raise InvalidOptionError(
+            f"num_folds must be in 2..{len(ordered)}, the number of (N, K) pairs of {what}, got {num_folds}"
+        )
+    return {pair: place % num_folds for place, pair in enumerate(ordered)}
 
 
 def _digest(seed: int, N: int, K: int) -> bytes:

@@ -13,9 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from gemm_eval.errors import InvalidInputError
+from gemm_eval.models.gpu.calibration import ErrorFigures
 from gemm_eval.validation.timings import Floats, Mask, TimingSet
 
-__all__ = ["REGIMES", "Metrics", "Regime", "group_rows", "measure_errors"]
+__all__ = ["REGIMES", "Metrics", "Regime", "error_figures", "group_rows", "measure_errors"]
 
 
 class Regime(NamedTuple):
@@ -82,6 +83,21 @@ def measure_errors(measured_us: Floats, predicted_us: Floats) -> Metrics:
         bias_frac=float(error.mean()),
         kendall_tau=None if np.isnan(tau) else tau,
     )
+
+
+def error_figures(data: str, sha256: str, measured_us: Floats, predicted_us: Floats) -> ErrorFigures:
+    """Return the errors on a data set, for a calibration file."""
+    errors = measure_errors(measured_us, predicted_us)
+    return ErrorFigures(
+        data=data, sha256=sha256, num_rows=errors.num, mape_percent=_percent(errors.mape_frac),
+        median_percent=_percent(errors.median_frac), p90_percent=_percent(errors.p90_frac),
+        bias_percent=_percent(errors.bias_frac),
+        kendall_tau=None if errors.kendall_tau is None else round(errors.kendall_tau, 4),
+    )  # fmt: skip
+
+
+def _percent(frac: float) -> float:
+    return round(100.0 * frac, 3)
 
 
 def group_rows(timings: TimingSet) -> Iterator[tuple[str, Mask]]:

@@ -28,6 +28,7 @@ __all__ = [
     "lower_bound_us",
     "problem_terms",
     "row_alignment",
+    "write_record",
 ]
 
 _INTS = (
@@ -444,7 +445,12 @@ def _bound_of(p: Any, c: ConfigCost) -> int:
 @kernel
 def fill_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, raster: int, out: Any) -> None:
     """Write the cost of one config to a record of `GPU_COST_DTYPE`; the counts of a search stay as they are."""
-    c = config_cost(p, row, t, split, is_stream, raster)
+    write_record(p, row, t, split, is_stream, config_cost(p, row, t, split, is_stream, raster), out)
+
+
+@kernel
+def write_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, c: ConfigCost, out: Any) -> None:
+    """As `fill_record`, of a cost that is known."""
     out["family"] = row["family"]
     out["cta_m"] = row["cta_m"]
     out["cta_n"] = row["cta_n"]

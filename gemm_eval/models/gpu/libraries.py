@@ -40,6 +40,7 @@ class Family:
     has_clusters: bool
     is_warp_specialized: bool
     rate_frac: Mapping[str, float] = field(default_factory=dict)  # of the chip's tensor rate, by sm_arch
+    is_ours: bool = False  # its configs are the kernels of `gemm_eval.kernels`, from a table; see `models.gpu.w4a16`
 
 
 FAMILIES: dict[str, Family] = {
@@ -65,6 +66,23 @@ FAMILIES: dict[str, Family] = {
         Family(
             "gemv", 4, ("sm_80", "sm_89", "sm_90", "sm_100"), (Schedule.VECTOR,), 1, 1, (4,), 255, "vector",
             has_clusters=False, is_warp_specialized=False,
+        ),
+        # our own kernels for 4-bit weights (kernels/KERNELS.md)
+        Family(
+            "w4a16_gemv", 5, ("sm_80", "sm_89", "sm_90"), (Schedule.VECTOR,), 1, 1, (4, 8, 16), 255, "vector",
+            has_clusters=False, is_warp_specialized=False, is_ours=True,
+        ),
+        Family(
+            "w4a16_gemv_mma", 6, ("sm_80", "sm_89", "sm_90"), (Schedule.MULTISTAGE,), 16, 8, (4, 8, 16), 255,
+            "registers", has_clusters=False, is_warp_specialized=False, is_ours=True,
+        ),
+        Family(
+            "w4a16_sm80", 7, ("sm_80", "sm_89", "sm_90"), (Schedule.MULTISTAGE,), 16, 8, (4, 8), 255, "registers",
+            has_clusters=False, is_warp_specialized=False, is_ours=True,
+        ),
+        Family(
+            "w4a16_sm90", 8, ("sm_90",), (Schedule.PINGPONG, Schedule.COOPERATIVE), 64, 8, (8,), 216, "registers",
+            has_clusters=True, is_warp_specialized=True, is_ours=True,
         ),
         Family(
             "sm100_tcgen05", 2, ("sm_100",), (Schedule.PINGPONG, Schedule.COOPERATIVE), 128, 8, (8,), 255, "smem",

@@ -16,12 +16,14 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.cost_kernels import BOUNDS, GPU_COST_DTYPE
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, default_library
-from gemm_eval.models.gpu.params import pack_gpu_params
+from gemm_eval.models.gpu.params import pack_gpu_params, pack_w4a16_params
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "gpu_params", "unpack_gpu_cost"]
 
-GPU_MODEL_VERSION = "gpu-1"
+GPU_MODEL_VERSION = "gpu-2"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
 _L2_STATES = ("cold", "warm")
@@ -94,6 +96,13 @@ def gpu_params(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> npt.
     rules = LIBRARIES[library]
     params = None
     for is_unaligned in (True, False):
+        if not is_unaligned and rules.is_chosen_by_model and has_w4a16_kernels(arch, problem):
+            assert params is not None
+            found = {family: coefficients_for(arch, library, family) for family in W4A16_FAMILIES}
+            return pack_w4a16_params(
+                arch, problem, params, {family: values for family, (values, _) in found.items()},
+                is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
+            )  # fmt: skip
         family = rules.family(arch, problem, is_unaligned=is_unaligned)
         coefficients, origin = coefficients_for(arch, library, family)
         params = pack_gpu_params(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.menu import build_menu
+from gemm_eval.models.gpu.w4a16.coefficients import NUM_W4A16_COEFFICIENTS, W4A16_COEFFICIENTS, W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.menu import build_w4a16_menu
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
@@ -20,7 +23,10 @@ __all__ = [
     "SM_L2_BYTES_PER_CYCLE",
     "menu_of",
     "pack_gpu_params",
+    "pack_w4a16_coefficients",
+    "pack_w4a16_params",
     "unaligned_params",
+    "w4a16_coefficients",
     "with_coefficients",
 ]
 
@@ -35,6 +41,7 @@ _INTS = (
     "is_calibrated",
     "menu",
     "unaligned",
+    "w4a16",
 )
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
@@ -49,7 +56,9 @@ GPU_PARAMS_DTYPE = np.dtype(
     + [(f"c_{item.name}", np.float64) for item in COEFFICIENTS]
 )
 """One record per (GPU, data types, library, L2 and clock state). `menu` is the number of a table of `menu_of`,
-`unaligned` that of a record of `unaligned_params`; fields `c_*` are the coefficients of a kernel family."""
+`unaligned` that of a record of `unaligned_params`; fields `c_*` are the coefficients of a kernel family. Where our own
+W4A16 kernels run, `w4a16` is the number of their coefficients (`w4a16_coefficients`) and `menu` that of a table of
+`W4A16_MENU_DTYPE`; else `w4a16` is -1."""
 
 SM_L2_BYTES_PER_CYCLE = 64.0
 """What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
@@ -59,11 +68,11 @@ class _Numbered:
     """Arrays by number, so that a record can name one; equal arrays have one number. Dict steps alone, so no lock."""
 
     def __init__(self) -> None:
-        self._arrays: dict[int, npt.NDArray[np.void]] = {}
+        self._arrays: dict[int, npt.NDArray[Any]] = {}
         self._numbers: dict[bytes, int] = {}
         self._next = itertools.count()
 
-    def number_of(self, array: npt.NDArray[np.void]) -> int:
+    def number_of(self, array: npt.NDArray[Any]) -> int:
         key = array.tobytes()
         number = self._numbers.get(key)
         if number is None:
@@ -72,12 +81,13 @@ class _Numbered:
             number = self._numbers.setdefault(key, fresh)
         return number
 
-    def __getitem__(self, number: int) -> npt.NDArray[np.void]:
+    def __getitem__(self, number: int) -> npt.NDArray[Any]:
         return self._arrays[number]
 
 
 _menus = _Numbered()
 _unaligned = _Numbered()
+_w4a16 = _Numbered()
 
 
 def menu_of(number: int) -> npt.NDArray[np.void]:
@@ -88,6 +98,46 @@ def menu_of(number: int) -> npt.NDArray[np.void]:
 def unaligned_params(params: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """Return the records [num] for sizes whose rows do not start on 16 bytes, of records [num] for the others."""
     return np.concatenate([_unaligned[number] for number in params["unaligned"].tolist()])
+
+
+def w4a16_coefficients(params: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
+    """Return the coefficients of our W4A16 families, [num, families, coefficients], of records that have them."""
+    return np.stack([_w4a16[number] for number in params["w4a16"].tolist()])
+
+
+def pack_w4a16_params(
+    arch: GpuSpec,
+    types: GemmProblem,
+    unaligned: npt.NDArray[np.void],
+    coefficients: Mapping[str, Mapping[str, float]],
+    *,
+    is_calibrated: bool,
+) -> npt.NDArray[np.void]:
+    """Return the record [1] of our W4A16 kernels; `unaligned` is that for sizes which they do not take.
+
+    Args:
+        arch: a GPU that has such kernels (`has_w4a16_kernels`).
+        types: data types; sizes do not matter.
+        unaligned: record of library gemm-eval for rows that do not start on 16 bytes.
+        coefficients: by family.
+        is_calibrated: whether those of all families were fitted on this GPU.
+    """
+    params = unaligned.copy()
+    params["unaligned"] = _unaligned.number_of(unaligned)
+    params["menu"] = _menus.number_of(build_w4a16_menu(arch, types))
+    params["w4a16"] = _w4a16.number_of(pack_w4a16_coefficients(coefficients))
+    params["is_calibrated"] = is_calibrated
+    params.setflags(write=False)
+    return params
+
+
+def pack_w4a16_coefficients(coefficients: Mapping[str, Mapping[str, float]]) -> npt.NDArray[np.float64]:
+    """Return coefficients by family as [families, coefficients]; 0 where a family has no such one."""
+    packed = np.zeros((len(W4A16_FAMILIES), NUM_W4A16_COEFFICIENTS))
+    for place, family in enumerate(W4A16_FAMILIES):
+        for at, item in enumerate(W4A16_COEFFICIENTS):
+            packed[place, at] = coefficients[family].get(item.coefficient.name, 0.0)
+    return packed
 
 
 def pack_gpu_params(
@@ -129,6 +179,7 @@ def pack_gpu_params(
         "is_calibrated": is_calibrated,
         "menu": _menus.number_of(build_menu(arch, problem, library, is_unaligned=unaligned is None)),
         "unaligned": -1 if unaligned is None else _unaligned.number_of(unaligned),
+        "w4a16": -1,
         "a_elem_bytes": problem.input_dtype.bits / 8,
         "b_elem_bytes": problem.weight_dtype.bits / 8,
         "c_elem_bytes": problem.output_dtype.bits / 8,

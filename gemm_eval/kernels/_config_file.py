@@ -1,0 +1,213 @@
+"""The file of best configs as a file: JSON that a person can read, replaced as a whole, by one process at a time.
+
+The lock is the operating system's, on a file of its own beside it (the file itself is replaced, and a lock would stay
+with the old one); it ends with its process. It is a few lines, so the library needs no package for it: the file is read
+where there is no GPU, and none of its extras is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gemm_eval.errors import GemmEvalError, InvalidInputError
+from gemm_eval.kernels._config_record import ConfigRecord
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+__all__ = ["Content", "lock", "read_content", "set_aside", "to_text", "write_text"]
+
+_FORMAT = "gemm-eval w4a16 configs"
+_VERSION = 1
+_LOCK_TIMEOUT_S = 30.0
+_LOCK_POLL_S = 0.005
+_NUM_KEPT_ASIDE = 3
+
+
+class Content(NamedTuple):
+    """What a file holds: its readable records, and what is wrong with it, if something is."""
+
+    records: tuple[ConfigRecord, ...]
+    damage: str | None
+
+
+def to_text(records: Sequence[ConfigRecord]) -> str:
+    """A JSON document with a line for each record."""
+    head = f'{{\n"format": {json.dumps(_FORMAT)},\n"version": {_VERSION},\n"records": ['
+    return head + ",".join(f"\n{record.to_line()}" for record in records) + "\n]\n}\n"
+
+
+def read_content(path: Path) -> Content | None:
+    """Read a file; None: there is none.
+
+    Raises:
+        GemmEvalError: it cannot be read, or a newer version of this library wrote it.
+    """
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise GemmEvalError(f"cannot read {path}: {error}") from error
+    try:
+        document = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        return Content((), f"it is no JSON document ({error})")
+    if not isinstance(document, dict) or document.get("format") != _FORMAT or type(document.get("version")) is not int:
+        return Content((), f'it has no "format": "{_FORMAT}" and "version"')
+    if document["version"] > _VERSION:
+        raise GemmEvalError(
+            f"{path} has version {document['version']}, and this gemm_eval reads {_VERSION} at most: "
+            "update gemm_eval, or move the file away"
+        )
+    records, damages = [], []
+    lines = document.get("records")
+    for number, fields in enumerate(lines if isinstance(lines, list) else (), 1):
+        try:
+            records.append(ConfigRecord.from_json(fields))
+        except InvalidInputError as error:
+            damages.append(f"record {number}: {error}")
+    if not isinstance(lines, list) or document["version"] < 1:
+        damages.append(f"it has no list of records in version {_VERSION}")
+    more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
+    return Content(tuple(records), f"{damages[0]}{more}" if damages else None)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; lists of the same name are joined (two files pasted into one), other doubles are refused."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if isinstance(value, list) and isinstance(found.get(name), list):
+            found[name] = found[name] + value
+        elif name in found and found[name] != value:
+            raise ValueError(f"{name} stands there twice")
+        else:
+            found[name] = value
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file: others see the old one or the new one, also after a loss of power. Makes its folder.
+
+    Raises:
+        GemmEvalError: it cannot be written; the old one is as it was.
+    """
+    path = Path(os.path.realpath(path))  # a link stays a link
+    staging = path.with_name(f".{path.name}.writing-{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with staging.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            staging.replace(path)
+        except OSError:
+            staging.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise GemmEvalError(f"cannot write {path}: {error}") from error
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the new name survive a loss of power, where folders can be synchronized."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file to ``<name>.damaged-<n>``, n counting up, and return that path; the last three are kept.
+
+    Raises:
+        GemmEvalError: it cannot be renamed.
+    """
+    pattern = re.compile(re.escape(path.name) + r"\.damaged-(\d+)")
+    numbers = [int(match[1]) for found in path.parent.iterdir() if (match := pattern.fullmatch(found.name))]
+    aside = path.with_name(f"{path.name}.damaged-{max(numbers, default=0) + 1}")
+    try:
+        path.rename(aside)
+    except OSError as error:
+        raise GemmEvalError(f"cannot set {path} aside: {error}") from error
+    for number in sorted(numbers)[: -(_NUM_KEPT_ASIDE - 1)]:
+        with contextlib.suppress(OSError):
+            path.with_name(f"{path.name}.damaged-{number}").unlink()
+    return aside
+
+
+@contextlib.contextmanager
+def lock(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Be the only process and thread that changes the file at `path`; makes its folder.
+
+    On a file system without locks nothing is kept out: a change may then be lost, but the file stays whole.
+
+    Raises:
+        GemmEvalError: others held the lock for longer than `timeout_s` seconds, or the folder cannot be written.
+    """
+    place = path.with_name(path.name + ".lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+    except OSError as error:
+        raise GemmEvalError(f"cannot write {place}: {error}") from error
+    try:
+        deadline_s = time.monotonic() + timeout_s
+        while not _try_lock(descriptor):
+            if time.monotonic() >= deadline_s:
+                raise GemmEvalError(f"other processes hold {place} for more than {timeout_s:g} s")
+            time.sleep(_LOCK_POLL_S)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                _unlock(descriptor)  # closing would not do: a child forked just now has a copy of the descriptor
+    finally:
+        os.close(descriptor)
+
+
+if sys.platform == "win32":
+
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def _try_lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)

@@ -1,0 +1,122 @@
+"""The coefficients of the W4A16 families: what these kernels do that neither a spec sheet nor their machine code says.
+
+Each belongs to some of the families; all carry over to other GPUs as those of `models.gpu.coefficients` do. Names that
+both lists have mean the same in both. MODEL.md, "W4A16 families", has the formulas.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gemm_eval.models.gpu.coefficients import Coefficient
+
+__all__ = [
+    "NUM_W4A16_COEFFICIENTS",
+    "W4A16_COEFFICIENTS",
+    "W4A16_FAMILIES",
+    "FamilyCoefficient",
+    "w4a16_coefficients_of",
+    "w4a16_defaults",
+]
+
+GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES = ("w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm90")
+"""The families, as `gemm_eval.kernels` names them, in the order of their numbers in menus."""
+
+_STREAMING = (GEMV, GEMV_MMA)
+_MULTISTAGE = (*_STREAMING, SM80)
+_TILED = (SM80, SM90)
+
+
+class FamilyCoefficient(NamedTuple):
+    """A coefficient, and the families that have it: those that `defaults` names."""
+
+    coefficient: Coefficient
+    defaults: dict[str, float]
+
+
+def _item(
+    name: str, unit: str, low: float, high: float, families: tuple[str, ...], default: float, meaning: str, **of: float
+) -> FamilyCoefficient:
+    defaults = {family: of.get(family.removeprefix("w4a16_"), default) for family in families}
+    return FamilyCoefficient(Coefficient(name, unit, low, high, default, meaning), defaults)
+
+
+W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
+    _item("kernel_us", "us", 0.0, 5.0, (SM90,), 1.0, "barriers, tensor maps, first and last instructions of a kernel"),
+    _item(
+        "ramp_us", "us", 0.0, 4.0, (GEMV, SM90), 0.5,
+        "queue of the first loads when all SMs start at once; fewer SMs, less",
+    ),
+    _item("cta_cycles", "cycles", 0.0, 6000.0, _MULTISTAGE, 1500.0, "start and end of a CTA", sm80=3000.0),
+    _item("cta_launch_cycles", "cycles", 0.0, 2000.0, _MULTISTAGE, 500.0, "to start one more CTA on an SM"),
+    _item("tile_cycles", "cycles", 0.0, 6000.0, (SM90,), 800.0, "start and end of a tile of cooperating warpgroups"),
+    _item("pingpong_tile_cycles", "cycles", 0.0, 6000.0, (SM90,), 1200.0, "start and end of a lone warpgroup's tile"),
+    _item(
+        "issue", "1", 0.2, 4.0, W4A16_FAMILIES, 1.1, "slots that a scheduler spends on an instruction", gemv_mma=0.5,
+        sm90=2.0,
+    ),
+    _item("pingpong_issue", "1", 0.8, 5.0, (SM90,), 2.6, "as issue, of a lone warpgroup, which waits for itself"),
+    _item("shared_issue", "1", 0.5, 4.0, (SM90,), 1.65, "as issue, of two CTAs on an SM, which hide each other's waits"),
+    _item("exposed_frac", "1", 0.0, 1.0, (SM90,), 0.4, "part of the shorter of dequantization and wgmma that shows"),
+    _item("pingpong_exposed_frac", "1", 0.0, 1.0, (SM90,), 0.5, "as exposed_frac, of a lone warpgroup"),
+    _item(
+        "producer_cycles", "cycles", 2.0, 15.0, (SM90,), 6.4,
+        "of an instruction of the thread that copies, which has nothing to hide its latency",
+    ),
+    _item("mma", "1", 0.8, 3.0, (GEMV_MMA, SM80), 1.0, "time of mma.sync over that at its full rate", gemv_mma=1.3),
+    _item("serial_cycles", "cycles", 0.0, 8.0, (GEMV, SM80), 1.6, "of an instruction of a warp by itself"),
+    _item("step_cycles", "cycles", 0.0, 1500.0, _STREAMING, 350.0, "waits of a step of a warp by itself"),
+    _item("sm_l2_frac", "1", 0.2, 3.0, W4A16_FAMILIES, 1.2, "share of 64 B a cycle that an SM takes in", gemv_mma=0.45),
+    _item("dram_frac", "1", 0.75, 1.1, W4A16_FAMILIES, 1.0, "share of the achievable DRAM bandwidth in a main loop"),
+    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA,), 1.5, "share of the L2 bandwidth of hits"),
+    _item("l2_hold_frac", "1", 0.02, 2.0, W4A16_FAMILIES, 0.4, "share of L2 that keeps what will be read again"),
+    _item("line_waste", "1", 0.0, 8.0, W4A16_FAMILIES, 2.0, "more time for tokens whose rows start off 128 bytes"),
+    _item("cluster_loss", "1", 0.0, 0.5, (SM90,), 0.1, "DRAM rate lost at each doubling of a cluster"),
+    _item("store_exposed_frac", "1", 0.0, 1.5, _TILED, 0.6, "part of the time of storing C that nothing hides"),
+    _item(
+        "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, (SM80,), 20.0,
+        "C of one SM, from sums through shared memory to L2",
+    ),
+    _item(
+        "sums_bytes_per_cycle", "B/cycle", 4.0, 400.0, _STREAMING, 32.0, "sums of all warps of an SM to shared memory"
+    ),
+    _item("team_sum_cycles", "cycles", 0.0, 400.0, _STREAMING, 40.0, "to add one warp's sums of a round of columns"),
+    _item("cut_us", "us", 0.0, 4.0, W4A16_FAMILIES, 1.0, "fences and counting of a part of K", sm80=1.6),
+    _item(
+        "part_write_bytes_per_cycle", "B/cycle", 2.0, 100.0, _TILED, 14.0, "sums of a part of one SM, to the workspace",
+        sm80=8.0,
+    ),
+    _item(
+        "part_read_bytes_per_cycle", "B/cycle", 3.0, 400.0, W4A16_FAMILIES, 90.0,
+        "sums of all parts, to the SM that adds them", sm80=28.0, gemv_mma=36.0, gemv=6.0,
+    ),
+    _item(
+        "part_cycles", "cycles", 0.0, 1500.0, W4A16_FAMILIES, 350.0, "round trip for the sums of a part", sm80=50.0
+    ),
+    _item("reread_frac", "1", 0.0, 1.0, _TILED, 0.8, "share of stream-K's misses in L2 that go to DRAM"),
+    _item(
+        "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 9.0, "rows outside the matrix that TMA fills, whole chip"
+    ),
+    _item(
+        "stream_outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 6.5,
+        "as outside_rows_per_cycle, when CTAs are at different places of K",
+    ),
+    _item("outside_row_cycles", "cycles", 0.0, 40.0, (SM90,), 3.5, "to fill a row outside the matrix, one SM"),
+)  # fmt: skip
+"""All coefficients, in the order in which they are packed; see `NUM_W4A16_COEFFICIENTS`."""
+
+NUM_W4A16_COEFFICIENTS = len(W4A16_COEFFICIENTS)
+
+
+def w4a16_coefficients_of(family: str) -> tuple[Coefficient, ...]:
+    """The coefficients that a family has, with its defaults."""
+    return tuple(
+        item.coefficient._replace(default=item.defaults[family])
+        for item in W4A16_COEFFICIENTS
+        if family in item.defaults
+    )
+
+
+def w4a16_defaults(family: str) -> dict[str, float]:
+    """Values before any fit: round ones within what fits of the H200's timings gave."""
+    return {item.name: item.default for item in w4a16_coefficients_of(family)}

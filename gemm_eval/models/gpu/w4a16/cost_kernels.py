@@ -1,0 +1,529 @@
+"""Numba kernels of the cost of our W4A16 kernels: the time of one config, and why.
+
+The terms are defined in MODEL.md, "W4A16 families". A kernel sees scalars, one record `p` of
+`params.GPU_PARAMS_DTYPE`, one record `row` of `w4a16.menu.W4A16_MENU_DTYPE`, and `c`, the coefficients of the row's
+family, [NUM_W4A16_COEFFICIENTS]. Times are in microseconds, sizes in bytes, `_cycles` at the highest SM clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemm_eval._jit import kernel
+from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, ceil_div
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
+
+__all__ = ["MAX_CUTS", "cuts_of", "lower_bound_us", "w4a16_cost", "w4a16_terms"]
+
+_PLACE = {item.coefficient.name: place for place, item in enumerate(W4A16_COEFFICIENTS)}
+_KERNEL_US = _PLACE["kernel_us"]
+_RAMP_US = _PLACE["ramp_us"]
+_CTA_CYCLES = _PLACE["cta_cycles"]
+_CTA_LAUNCH_CYCLES = _PLACE["cta_launch_cycles"]
+_TILE_CYCLES = _PLACE["tile_cycles"]
+_PINGPONG_TILE_CYCLES = _PLACE["pingpong_tile_cycles"]
+_ISSUE = _PLACE["issue"]
+_PINGPONG_ISSUE = _PLACE["pingpong_issue"]
+_SHARED_ISSUE = _PLACE["shared_issue"]
+_EXPOSED_FRAC = _PLACE["exposed_frac"]
+_PINGPONG_EXPOSED_FRAC = _PLACE["pingpong_exposed_frac"]
+_PRODUCER_CYCLES = _PLACE["producer_cycles"]
+_MMA = _PLACE["mma"]
+_SERIAL_CYCLES = _PLACE["serial_cycles"]
+_STEP_CYCLES = _PLACE["step_cycles"]
+_SM_L2_FRAC = _PLACE["sm_l2_frac"]
+_DRAM_FRAC = _PLACE["dram_frac"]
+_L2_FRAC = _PLACE["l2_frac"]
+_L2_HOLD_FRAC = _PLACE["l2_hold_frac"]
+_LINE_WASTE = _PLACE["line_waste"]
+_CLUSTER_LOSS = _PLACE["cluster_loss"]
+_STORE_EXPOSED_FRAC = _PLACE["store_exposed_frac"]
+_EPILOGUE_BYTES_PER_CYCLE = _PLACE["epilogue_bytes_per_cycle"]
+_SUMS_BYTES_PER_CYCLE = _PLACE["sums_bytes_per_cycle"]
+_TEAM_SUM_CYCLES = _PLACE["team_sum_cycles"]
+_CUT_US = _PLACE["cut_us"]
+_PART_WRITE_BYTES_PER_CYCLE = _PLACE["part_write_bytes_per_cycle"]
+_PART_READ_BYTES_PER_CYCLE = _PLACE["part_read_bytes_per_cycle"]
+_PART_CYCLES = _PLACE["part_cycles"]
+_REREAD_FRAC = _PLACE["reread_frac"]
+_OUTSIDE_ROWS_PER_CYCLE = _PLACE["outside_rows_per_cycle"]
+_STREAM_OUTSIDE_ROWS_PER_CYCLE = _PLACE["stream_outside_rows_per_cycle"]
+_OUTSIDE_ROW_CYCLES = _PLACE["outside_row_cycles"]
+
+_GEMV, _GEMV_MMA, _SM80, _SM90 = range(4)  # of `row["kind"]`
+_COOPERATIVE = 1
+_SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
+_SM_L2_BYTES_PER_CYCLE = 64.0
+_BLOCK = 64  # columns and k of a packed block
+_UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
+_TOKEN_ROW_BYTES = 128.0  # 64 k
+_SUM_BYTES = 4.0
+_HALF_HIDDEN = 1.5  # of two cut tiles, ping-pong hides half of one behind the other warpgroup's work
+_PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together
+_LINE_ELEMS = 64  # fp16 or bf16, of a line of 128 bytes
+_RAMP_BYTES = 4e6  # of weights, that fill the queues half
+_BOUND_SLACK = 1.0 - 1e-9  # rounding may differ between the bound and the cost
+_MAX_STREAMING_TOKENS, _MAX_STREAMING_CUTS = 64, 5
+_MAX_WAVES_OF_SPLIT, _MAX_SPLIT = 4, 32  # of `w4a16_sm80`
+
+MAX_CUTS = 9
+"""Most ways to cut K that a kernel has for one GEMM, the whole K among them."""
+
+
+@kernel
+def w4a16_terms(p: Any, M: int, K: int, N: int) -> ProblemTerms:
+    """Bytes of a problem (G = 1) as packed, and what of it L2 keeps; `line_waste` is 1 where rows of A start off lines."""
+    padded_k, padded_n = ceil_div(K, 128) * 128, ceil_div(N, _BLOCK) * _BLOCK
+    a_bytes = M * (K * p["a_elem_bytes"])
+    b_bytes = padded_n * (padded_k * p["b_elem_bytes"])
+    groups = padded_k / p["group_size"] if p["group_size"] > 0 else 1.0
+    scale_bytes = padded_n * (groups * p["scale_bytes_per_group"])
+    c_bytes = M * (N * p["c_elem_bytes"])
+    stay_frac = 0.0
+    if p["is_l2_warm"]:
+        footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / p["l2_hold_bytes"]
+        f2 = footprint * footprint
+        stay_frac = 1.0 / (1.0 + f2 * f2)
+    is_off_lines = 1.0 if K % _LINE_ELEMS != 0 else 0.0
+    return ProblemTerms(
+        1, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
+        (b_bytes + scale_bytes) * (1.0 - stay_frac), 1.0, is_off_lines, 1.0,
+    )  # fmt: skip
+
+
+@kernel
+def _norm3(a: float, b: float, c: float, d: float) -> float:
+    """The 3-norm: the largest of four times, and a little more where two are alike, because overlap is not perfect."""
+    total = a * a * a + b * b * b + c * c * c + d * d * d
+    result: float = total ** (1.0 / 3.0)
+    return result
+
+
+@kernel
+def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes: float, w_bytes: float) -> float:
+    """DRAM bytes of all waves when nothing stays in L2 between waves, under the raster of the kernel."""
+    is_along_n = row["raster_order"] == 1
+    across, along = (tiles_m, tiles_n) if is_along_n else (tiles_n, tiles_m)
+    if row["kind"] == _SM90:  # its raster goes `raster_swizzle` tiles along M before it steps along N
+        across, along = tiles_m, tiles_n
+    width = float(min(row["raster_swizzle"], across))
+    run = in_flight / width
+    if run > along:  # the wave goes on in the next band
+        width = min(float(across), width * np.ceil(run / along))
+        run = float(along)
+    m_tiles, n_tiles = (width, run) if is_along_n or row["kind"] == _SM90 else (run, width)
+    waves = max(1.0, tiles_m * tiles_n / in_flight)
+    return float(waves * (m_tiles * a_bytes / tiles_m + n_tiles * w_bytes / tiles_n))
+
+
+@kernel
+def _reread_bytes(
+    p: Any, row: Any, c: Any, t: ProblemTerms, tiles_m: int, tiles_n: int, ctas: int, in_flight: float, is_stream: bool
+) -> float:
+    """DRAM bytes beyond those that are compulsory: what L2 has lost when it is wanted again."""
+    w_bytes = t.b_bytes + t.scale_bytes
+    hold_bytes = p["l2_bytes"] * c[_L2_HOLD_FRAC]
+    if is_stream:  # CTAs are at different places of K, so all of A and a panel of weights for each CTA are in use
+        a_lost = 1.0 / (1.0 + hold_bytes / t.a_bytes)
+        w_lost = 1.0 / (1.0 + hold_bytes / (ctas * w_bytes / tiles_n))
+        lost = a_lost * t.a_bytes * (tiles_n - 1) + w_lost * w_bytes * (tiles_m - 1)
+        return float(c[_REREAD_FRAC] * lost)
+    both = t.a_bytes + w_bytes
+    if hold_bytes >= both or tiles_m == 1 or tiles_n == 1:
+        return 0.0
+    panels = _panel_bytes(tiles_m, tiles_n, in_flight, row, t.a_bytes, w_bytes)
+    return max(0.0, (1.0 - hold_bytes / both) * (panels - both))
+
+
+@kernel
+def _store_us(p: Any, c: Any, t: ProblemTerms) -> float:
+    result: float = c[_STORE_EXPOSED_FRAC] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_write_bytes_per_us"]
+    return result
+
+
+@kernel
+def _finish(
+    p: Any, row: Any, t: ProblemTerms, prologue_us: float, chip_us: float, matrix_us: float, dequant_us: float,
+    overhead_us: float, l2_us: float, dram_us: float, outside_us: float, store_us: float, reduction_us: float,
+    main_us: float, busy_us: float, read_bytes: float, num_ctas: int, num_tiles: int, num_waves: int,
+    last_wave_ctas: int, active_sms: int,
+) -> ConfigCost:  # fmt: skip
+    """Add the clock under tensor load (`busy_us` at the highest clock) and what is in front of the main loop."""
+    tensor_busy = min(1.0, busy_us / main_us)
+    slow = (p["cycles_per_us"] - p["tensor_cycles_per_us"]) * tensor_busy
+    power_us = main_us * tensor_busy * (slow / (p["cycles_per_us"] - slow))
+    latency_us = p["launch_us"] + prologue_us + main_us + power_us + store_us
+    matrix_us = min(matrix_us, chip_us)
+    dequant_us = min(dequant_us, chip_us - matrix_us)
+    overhead_us = min(overhead_us, chip_us - matrix_us - dequant_us)
+    return ConfigCost(
+        latency_us, prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
+        l2_us, dram_us, outside_us, store_us, reduction_us, power_us, 0.0, main_us, tensor_busy, read_bytes, num_ctas,
+        num_tiles, num_waves, last_wave_ctas, active_sms, row["raster_order"] * RASTER_CODE + row["raster_swizzle"],
+    )  # fmt: skip
+
+
+@kernel
+def _sm90_step(
+    p: Any, row: Any, c: Any, resident: float, work: float, copies: float, issue: float, matrix: float, ingest: float,
+    outside: float,
+) -> float:  # fmt: skip
+    """Cycles of 64 k of a CTA that shares its SM with `resident` - 1 others."""
+    step = max(work, copies, ingest * resident, outside)
+    if resident > 1.0:
+        step = max(step, resident * max(issue * c[_SHARED_ISSUE] / c[_ISSUE], matrix))
+    return float(step)
+
+
+@kernel
+def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream: bool) -> ConfigCost:
+    """Warp-specialized kernels: a thread copies, two warpgroups dequantize and multiply, tiles follow each other."""
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    cluster_m, cluster_n = row["cluster_m"], row["cluster_n"]
+    cluster = cluster_m * cluster_n
+    tiles_m, tiles_n = ceil_div(t.M, cta_m * cluster_m), ceil_div(t.N, cta_n * cluster_n)  # of clusters
+    tiles = tiles_m * tiles_n
+    units = ceil_div(t.K, _UNIT_K)
+    slots = row["grid_cap"] // cluster
+    if is_stream:
+        clusters = min(slots, tiles * units)
+        blocks = 2.0 * units * tiles / clusters  # of 64 k, of a work item
+        items, rounds, rest = clusters, 1, 0
+    else:
+        items = tiles * split
+        clusters = min(slots, items)
+        blocks = 2.0 * ceil_div(units, split)
+        rounds = items // clusters
+        rest = items - rounds * clusters
+    ctas = clusters * cluster
+    num_sms = p["num_sms"]
+    cycles_per_us = p["cycles_per_us"]
+    is_coop = row["schedule"] == _COOPERATIVE
+
+    # 64 k of a CTA
+    instructions = row["instructions"]
+    issue = instructions / _SCHEDULERS * (c[_ISSUE] if is_coop else c[_PINGPONG_ISSUE])
+    matrix = row["matrix_cycles"]
+    exposed = c[_EXPOSED_FRAC] if is_coop else c[_PINGPONG_EXPOSED_FRAC]
+    work = max(issue, matrix) + exposed * min(issue, matrix)
+    copies = row["producer"] * c[_PRODUCER_CYCLES]
+    box = min(cta_m // cluster_n, t.M)  # rows of A that a CTA copies
+    copied_rows = cluster_n * box
+    waste = 1.0 + c[_LINE_WASTE] * t.line_waste
+    ingest = copied_rows * _TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
+    ingest /= _SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]
+    # rows of a tile that lie outside the matrix: those of the last tile if a CTA meets no others, else in the mean
+    all_copied = tiles_m * cluster_m * copied_rows
+    inside_last = max(0, t.M - (tiles_m * cluster_m - 1) * cta_m)
+    band = min(row["raster_swizzle"], tiles_m)
+    meets_others = tiles > clusters if is_stream else rounds > 1 and (tiles_m > band or clusters % band != 0)
+    if meets_others:
+        outside_rows = (all_copied - t.M) / (tiles_m * cluster_m * cluster_n)
+    else:
+        outside_rows = float(min(box, max(0, copied_rows - inside_last)))
+    outside = outside_rows * c[_OUTSIDE_ROW_CYCLES]
+    resident = max(1.0, np.ceil(ctas / num_sms))
+    step = _sm90_step(p, row, c, resident, work, copies, issue, matrix, ingest, outside)
+
+    # a work item: a tile, or a part of it
+    tile_bytes = cta_m * (cta_n * _SUM_BYTES)
+    reduction = 0.0
+    parts, num_cuts = float(split), 1.0
+    if is_stream:
+        parts = 1.0 if tiles % clusters == 0 else max(1.0, clusters / tiles) + 1.0
+        if clusters % tiles != 0:  # a CTA may have a part of two tiles
+            num_cuts = 2.0 if is_coop else _HALF_HIDDEN
+    if parts > 1.0:
+        reduction = num_cuts * (c[_CUT_US] * cycles_per_us + tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE])
+        reduction += parts * (tile_bytes / c[_PART_READ_BYTES_PER_CYCLE] + c[_PART_CYCLES])
+    fixed = c[_TILE_CYCLES] if is_coop else c[_PINGPONG_TILE_CYCLES]
+    over = fixed + reduction
+    item = blocks * step
+    last = 0.0
+    if rest > 0:
+        resident = max(1.0, np.ceil(rest * cluster / num_sms))
+        last = blocks * _sm90_step(p, row, c, resident, work, copies, issue, matrix, ingest, outside) + over
+    if is_coop:
+        first = rounds * (item + over)
+    else:  # the end of a tile hides behind the other warpgroup's
+        hidden = max(item, 0.5 * (item + over))
+        first = rounds * hidden if rest > 0 else (rounds - 1) * hidden + item + over
+
+    # the chip
+    in_flight = min(clusters / split, float(tiles))
+    extra = _reread_bytes(p, row, c, t, tiles_m, tiles_n, clusters, in_flight, is_stream)
+    read_bytes = t.a_read_bytes + t.b_read_bytes + extra
+    dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
+    dram_us = dram_bytes / (p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC] * (1.0 - c[_CLUSTER_LOSS] * row["cluster_log2"]))
+    rows_per_cycle = c[_STREAM_OUTSIDE_ROWS_PER_CYCLE] if is_stream else c[_OUTSIDE_ROWS_PER_CYCLE]
+    outside_us = (all_copied - t.M) * tiles_n * (2.0 * units) / (rows_per_cycle * cycles_per_us)
+    share = rounds * clusters / items
+    main_us = _norm3(first / cycles_per_us, dram_us * share, outside_us * share, 0.0)
+    if rest > 0:
+        main_us += _norm3(last / cycles_per_us, dram_us * (1.0 - share), outside_us * (1.0 - share), 0.0)
+    busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
+    store_us = _store_us(p, c, t)
+    sms = min(ctas, num_sms)
+    prologue_us = c[_KERNEL_US] + c[_RAMP_US] * (sms / num_sms)
+    waves = rounds + (1 if rest > 0 else 0)
+    chip_us = (first + last) / cycles_per_us
+    reduction_us = waves * reduction / cycles_per_us
+    reduction_us = min(chip_us, reduction_us)
+    return _finish(
+        p, row, t, prologue_us, chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
+        waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * fixed / cycles_per_us, 0.0, dram_us,
+        outside_us, store_us, reduction_us, main_us, busy_us, read_bytes, ctas, tiles * cluster, waves,
+        rest * cluster if rest > 0 else ctas, sms,
+    )  # fmt: skip
+
+
+@kernel
+def _sm80_step(c: Any, resident: float, work: float, serial: float, ingest: float) -> float:
+    """Cycles of 64 k of a CTA that shares its SM with `resident` - 1 others."""
+    busy, loads = resident * work, resident * ingest
+    result: float = np.sqrt(busy * busy + serial * serial + loads * loads)
+    return result
+
+
+@kernel
+def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream: bool) -> ConfigCost:
+    """Multistage kernels: all warps copy, dequantize and multiply; the CTAs of an SM fill each other's gaps."""
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
+    tiles = tiles_m * tiles_n
+    units = ceil_div(t.K, _UNIT_K)
+    slots = row["grid_cap"]
+    if is_stream:
+        ctas = min(slots, tiles * units)
+        blocks = 2.0 * units * tiles / ctas
+    else:
+        ctas = tiles * split
+        blocks = 2.0 * ceil_div(units, split)
+    num_sms = p["num_sms"]
+    cycles_per_us = p["cycles_per_us"]
+    rounds = ctas // slots
+    rest = ctas - rounds * slots
+
+    # 64 k of a CTA
+    issue = (row["instructions"] - row["mma"]) / _SCHEDULERS * c[_ISSUE]
+    matrix = row["matrix_cycles"] * c[_MMA]
+    work = issue + matrix
+    serial = row["instructions"] / row["num_warps"] * c[_SERIAL_CYCLES]
+    waste = 1.0 + c[_LINE_WASTE] * t.line_waste
+    ingest = min(cta_m, t.M) * _TOKEN_ROW_BYTES * waste + row["weight_bytes"]
+    ingest /= _SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]
+    epilogue = cta_m * (cta_n * p["c_elem_bytes"]) / c[_EPILOGUE_BYTES_PER_CYCLE]
+    first = last = 0.0
+    resident = float(row["ctas_per_sm"])
+    if rounds > 0:
+        first = blocks * _sm80_step(c, resident, work, serial, ingest) + c[_CTA_CYCLES] + resident * epilogue
+        first *= rounds
+    if rest > 0:
+        left = max(1.0, np.ceil(rest / num_sms))
+        last = blocks * _sm80_step(c, left, work, serial, ingest) + c[_CTA_CYCLES] + left * epilogue
+
+    parts, num_cuts = float(split), 1.0
+    if is_stream:
+        parts = 1.0 if tiles % ctas == 0 else max(1.0, ctas / tiles) + 1.0
+        if ctas % tiles != 0:
+            num_cuts = 2.0
+    reduction_us = 0.0
+    if parts > 1.0:
+        tile_bytes = min(cta_m, t.M) * (cta_n * _SUM_BYTES)
+        cycles = num_cuts * tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE]
+        cycles += parts * (tile_bytes / c[_PART_READ_BYTES_PER_CYCLE] + c[_PART_CYCLES])
+        reduction_us = num_cuts * c[_CUT_US] + cycles / cycles_per_us
+
+    in_flight = min(min(ctas, slots) / (1 if is_stream else split), float(tiles))
+    extra = _reread_bytes(p, row, c, t, tiles_m, tiles_n, min(ctas, slots), in_flight, is_stream)
+    read_bytes = t.a_read_bytes + t.b_read_bytes + extra
+    dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / (p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC])
+    share = rounds * slots / ctas
+    main_us = _norm3(first / cycles_per_us, dram_us * share, 0.0, 0.0) if rounds > 0 else 0.0
+    if rest > 0:
+        main_us += _norm3(last / cycles_per_us, dram_us * (1.0 - share), 0.0, 0.0)
+    busy_us = tiles * units * 2.0 * row["matrix_cycles"] / (num_sms * cycles_per_us)
+    store_us = _store_us(p, c, t)
+    prologue_us = c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms) / cycles_per_us
+    waves = rounds + (1 if rest > 0 else 0)
+    overlap = rounds * resident + max(0.0, np.ceil(rest / num_sms))  # CTAs that an SM works through
+    return _finish(
+        p, row, t, prologue_us, (first + last) / cycles_per_us, overlap * blocks * matrix / cycles_per_us,
+        overlap * blocks * issue / cycles_per_us, waves * c[_CTA_CYCLES] / cycles_per_us, 0.0, dram_us, 0.0, store_us,
+        reduction_us, main_us + reduction_us, busy_us, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas,
+        min(ctas, num_sms),
+    )  # fmt: skip
+
+
+@kernel
+def _streaming_step(c: Any, resident: float, work: float, serial: float, ingest: float) -> float:
+    """Cycles of a step of every team of the `resident` CTAs of an SM."""
+    busy, loads = resident * work, resident * ingest
+    result: float = np.sqrt(busy * busy + serial * serial + loads * loads)
+    return result
+
+
+@kernel
+def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
+    """Kernels for few tokens: every team of warps streams its own blocks of k past L1, and sums are added at the end."""
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
+    tiles = tiles_m * tiles_n
+    ctas = tiles * split
+    teams = row["cta_k"] // _BLOCK
+    team_warps = row["num_warps"] // teams
+    steps = ceil_div(ceil_div(ceil_div(t.K, _BLOCK), split), teams)
+    slots = row["grid_cap"]
+    num_sms = p["num_sms"]
+    cycles_per_us = p["cycles_per_us"]
+    rounds = ctas // slots
+    rest = ctas - rounds * slots
+    waves = rounds + (1 if rest > 0 else 0)
+    is_mma = row["kind"] == _GEMV_MMA
+
+    issue = row["instructions"] / _SCHEDULERS * c[_ISSUE]
+    matrix = row["matrix_cycles"] * c[_MMA] if is_mma else 0.0
+    work = teams * (issue + matrix)
+    serial = c[_STEP_CYCLES]
+    if not is_mma:
+        serial += row["instructions"] / team_warps * c[_SERIAL_CYCLES]
+    ingest = teams * row["weight_bytes"] / (_SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
+    rows = min(cta_m, t.M)
+    passes = ceil_div(rows * cta_n, 64 * row["num_warps"])  # of all threads, over pairs of columns of all rows
+    resident = float(row["ctas_per_sm"])
+    start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms)
+    sums = teams * (cta_m * (cta_n * _SUM_BYTES)) / c[_SUMS_BYTES_PER_CYCLE] + teams * passes * c[_TEAM_SUM_CYCLES]
+    over = start + sums
+    first = rounds * steps * _streaming_step(c, resident, work, serial, ingest) if rounds > 0 else 0.0
+    last = 0.0
+    left = np.ceil(rest / num_sms)
+    if rest > 0:
+        last = steps * _streaming_step(c, left, work, serial, ingest)
+    chip_us = (first + last + (waves - 1) * over) / cycles_per_us
+
+    reduction_us = 0.0
+    if split > 1:
+        trips = passes * (split // _PARTS_AT_ONCE + split % _PARTS_AT_ONCE)
+        cycles = trips * c[_PART_CYCLES] + split * rows * (cta_n * _SUM_BYTES) / c[_PART_READ_BYTES_PER_CYCLE]
+        reduction_us = c[_CUT_US] + cycles / cycles_per_us
+
+    w_bytes = t.b_bytes + t.scale_bytes
+    read_bytes = t.a_read_bytes + t.b_read_bytes
+    if ctas > slots:  # not all tiles of tokens run at once: later ones read the weights again
+        read_bytes += max(0.0, 1.0 - p["l2_bytes"] * c[_L2_HOLD_FRAC] / w_bytes) * w_bytes * (tiles_m - 1)
+    dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / (p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC])
+    l2_us = 0.0
+    if is_mma:
+        waste = 1.0 + c[_LINE_WASTE] * t.line_waste
+        tokens = tiles_n * tiles_m * rows * (t.K * p["a_elem_bytes"]) * waste
+        l2_us = (tokens + w_bytes * tiles_m) / (p["l2_peak_bytes_per_us"] * c[_L2_FRAC])
+    main_us = _norm3(chip_us, dram_us, l2_us, 0.0)
+    prologue_us = over / cycles_per_us
+    if not is_mma:
+        prologue_us += c[_RAMP_US] * w_bytes / (w_bytes + _RAMP_BYTES)
+    done = rounds * resident + left  # CTAs that an SM works through
+    return _finish(
+        p, row, t, prologue_us, chip_us, done * steps * teams * matrix / cycles_per_us,
+        done * steps * teams * issue / cycles_per_us, (waves - 1) * over / cycles_per_us, l2_us, dram_us, 0.0, 0.0,
+        reduction_us, main_us + reduction_us, 0.0, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas,
+        min(ctas, num_sms),
+    )  # fmt: skip
+
+
+@kernel
+def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream: bool) -> float:
+    """A time that a config cannot beat: compulsory DRAM reads, and the main loop without waits, evenly spread."""
+    tiles = ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"])
+    instructions, issue, matrix = row["instructions"], c[_ISSUE], row["matrix_cycles"]
+    if row["kind"] == _SM90:
+        issue = min(issue, c[_PINGPONG_ISSUE], c[_SHARED_ISSUE])
+        cycles = max(instructions / _SCHEDULERS * issue, matrix)
+    elif row["kind"] == _SM80:
+        cycles = (instructions - row["mma"]) / _SCHEDULERS * issue + matrix * c[_MMA]
+    else:
+        cycles = instructions / _SCHEDULERS * issue + (matrix * c[_MMA] if row["kind"] == _GEMV_MMA else 0.0)
+    sms = float(p["num_sms"]) if is_stream else min(float(p["num_sms"]), float(tiles * split))
+    work_us = tiles * (t.K / _BLOCK) * cycles / (sms * p["cycles_per_us"])
+    dram_us = (t.a_read_bytes + t.b_read_bytes) / (p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC])
+    return float((p["launch_us"] + max(work_us, dram_us)) * _BOUND_SLACK)
+
+
+@kernel
+def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream: bool) -> ConfigCost:
+    """The time of one kernel of ours, with K cut into `split` parts, or shared evenly: MODEL.md, "W4A16 families"."""
+    if row["kind"] == _SM90:
+        return _sm90_cost(p, row, c, t, split, is_stream)
+    if row["kind"] == _SM80:
+        return _sm80_cost(p, row, c, t, split, is_stream)
+    return _streaming_cost(p, row, c, t, split)
+
+
+@kernel
+def _add_cut(cuts: Any, num: int, parts: int) -> int:
+    """Insert `parts` into the sorted cuts[1:num], once; cuts[0] is the whole K."""
+    place = num
+    while place > 1 and cuts[place - 1] >= parts:
+        place -= 1
+    if place < num and cuts[place] == parts:
+        return num
+    for at in range(num, place, -1):
+        cuts[at] = cuts[at - 1]
+    cuts[place] = parts
+    return num + 1
+
+
+@kernel
+def cuts_of(p: Any, row: Any, M: int, K: int, N: int, cuts: Any) -> int:
+    """Ways to cut K that a kernel has for these sizes: `cuts` [MAX_CUTS] of parts, 0 for stream-K; returns how many.
+
+    0: the kernel cannot run the GEMM. These are the rules of `gemm_eval.kernels`; tests compare the two.
+    """
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    tiles = ceil_div(M, cta_m) * ceil_div(N, cta_n)
+    num_sms = p["num_sms"]
+    expected = row["expected_ctas"]
+    cuts[0] = 1
+    num = 1
+    if row["kind"] <= _GEMV_MMA:
+        if M > _MAX_STREAMING_TOKENS:
+            return 0
+        teams, blocks = row["cta_k"] // _BLOCK, ceil_div(K, _BLOCK)
+        for at_once in range(2):
+            for waves in range(1, 5):
+                ctas = num_sms * waves * (expected if at_once else 1)
+                parts = min(ctas // tiles, blocks // teams)
+                if parts > 1:
+                    steps = ceil_div(ceil_div(blocks, parts), teams)
+                    parts = ceil_div(blocks, steps * teams)
+                    if parts > 1:
+                        num = _add_cut(cuts, num, parts)
+        several = num - 1
+        if several > _MAX_STREAMING_CUTS:  # first, last and evenly between
+            for at in range(_MAX_STREAMING_CUTS):
+                cuts[1 + at] = cuts[1 + at * (several - 1) // (_MAX_STREAMING_CUTS - 1)]
+            num = 1 + _MAX_STREAMING_CUTS
+        return num
+    units = ceil_div(K, _UNIT_K)
+    if row["kind"] == _SM80:
+        if units == 1 or tiles > _MAX_WAVES_OF_SPLIT * expected * num_sms:
+            return num
+        for ctas in (1, max(1, expected // 2), expected, 2 * expected):
+            parts = min(ctas * num_sms // tiles, units, _MAX_SPLIT)
+            if parts > 1:
+                num = _add_cut(cuts, num, parts)
+        cuts[num] = 0
+        return num + 1
+    if ceil_div(M, cta_m) < row["cluster_m"] or ceil_div(N, cta_n) < row["cluster_n"]:
+        return 0
+    tiles = ceil_div(M, cta_m * row["cluster_m"]) * ceil_div(N, cta_n * row["cluster_n"])
+    slots = row["expected_cap"] // (row["cluster_m"] * row["cluster_n"])
+    for parts in (2, 3, 4, 6, 8, 12, 16):
+        if parts <= units and tiles * parts <= 2 * slots:
+            cuts[num] = parts
+            num += 1
+    if tiles % slots != 0 and units > 1:
+        cuts[num] = 0
+        num += 1
+    return num

@@ -1,0 +1,190 @@
+"""Our W4A16 kernels as a GPU can run them: the table of what each takes and issues, packed for the numba kernels.
+
+The table comes with the library, one file for each NVRTC target and type of activations
+(``arch/kernels/w4a16/<target>-<activation>.csv``; `gemm-eval kernel-table` writes it from the machine code).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec, data_root
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidMappingError
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu.libraries import FAMILIES, cluster_grid_sms
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["W4A16_MENU_DTYPE", "build_w4a16_menu", "config_of_row", "find_row", "has_w4a16_kernels", "takes_sizes"]
+
+_INTS = (
+    "family", "kind", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
+    "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "expected_cap", "smem_bytes",
+    "registers",
+)  # fmt: skip
+_FLOATS = ("cluster_log2", "instructions", "mma", "matrix_cycles", "producer", "weight_bytes", "store_elem_bytes")
+W4A16_MENU_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
+"""One kernel on one GPU.
+
+`kind`: place in `W4A16_FAMILIES`; `ctas_per_sm`: what an SM holds; `expected_ctas`: what the registry counts on when it
+cuts K; `grid_cap`, `expected_cap`: CTAs that the GPU holds at once, by each of the two. `instructions`, `mma`: of all
+warps of a CTA for 64 k (of a team's warps in the streaming families); `matrix_cycles`: tensor-core time of that on an
+SM; `producer`: of the copying thread; `weight_bytes`: packed weights and scales of 64 k of the CTA's columns.
+"""
+
+_TARGETS = {"sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a"}
+_GROUP_SIZES = (None, 32, 64, 128)
+_SIZE_MULTIPLE = 8
+_MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
+_SCHEDULERS = 4
+_REGISTERS_UNIT_OF_WARP, _SMEM_UNIT_BYTES, _THREADS_PER_WARP = 256, 128, 32
+_BLOCK = 64
+
+
+class _Entry(NamedTuple):
+    """A line of the table."""
+
+    config: KernelConfig  # K not cut
+    num_threads: int
+    registers: int
+    smem_bytes: int  # static and dynamic
+    min_ctas: int  # CTAs of an SM that the compiler left registers for
+    team_warps: int
+    tensor: float  # instructions for a block of 64 x 64 weights
+    instructions: float
+    producer: float
+
+
+def has_w4a16_kernels(arch: GpuSpec, types: GemmProblem) -> bool:
+    """Whether our kernels exist for this GPU and these types; sizes do not matter."""
+    return (
+        arch.sm_arch in _TARGETS
+        and types.weight_dtype is DType.INT4
+        and types.input_dtype in (DType.FP16, DType.BF16)
+        and types.output_dtype is types.input_dtype
+        and types.group_size in _GROUP_SIZES
+        and types.scale_dtype is types.input_dtype
+        and (types.zero_dtype is None or (types.zero_dtype is DType.INT4 and types.group_size is not None))
+    )
+
+
+def takes_sizes(K: Any, N: Any) -> Any:
+    """Whether rows of A and C start on 16 bytes, which our kernels need: of integers, or of arrays of them."""
+    return (K % _SIZE_MULTIPLE == 0) & (N % _SIZE_MULTIPLE == 0)
+
+
+@cache
+def _entries(target: str, activation: DType, mode: str, group_size: int) -> tuple[_Entry, ...]:
+    path = data_root() / "kernels" / "w4a16" / f"{target}-{activation}.csv"
+    with path.open(newline="", encoding="utf-8") as file:
+        lines = [line for line in csv.DictReader(file) if (line["mode"], int(line["group_size"])) == (mode, group_size)]
+    return tuple(entry for line in lines for entry in _parse(line))
+
+
+def _parse(line: Mapping[str, str]) -> Iterator[_Entry]:
+    sizes = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages")
+    for raster in line["rasters"].split():  # e.g. "M1 N8"
+        config = KernelConfig(
+            line["family"], *(int(line[name]) for name in sizes), Schedule[line["schedule"].upper()],
+            Decomposition.DATA_PARALLEL, 1, RasterOrder["ALONG_" + raster[0]], int(raster[1:]),
+        )  # fmt: skip
+        yield _Entry(
+            config, int(line["num_threads"]), int(line["registers"]),
+            int(line["smem_bytes"]) + int(line["static_smem_bytes"]), int(line["min_ctas"]), int(line["team_warps"]),
+            float(line["tensor"]), float(line["total"]), float(line["producer"]),
+        )  # fmt: skip
+
+
+def _mode_of(types: GemmProblem) -> tuple[str, int]:
+    if types.group_size is None:
+        return "column", 0
+    return ("group_zero" if types.zero_dtype else "group"), types.group_size
+
+
+def build_w4a16_menu(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.void]:
+    """Return our kernels that this GPU can run on these types, [rows] of `W4A16_MENU_DTYPE`, in the registry's order."""
+    rows = []
+    for entry in _entries(_TARGETS[arch.sm_arch], types.input_dtype, *_mode_of(types)):
+        config = entry.config
+        if entry.smem_bytes > arch.smem_per_cta_bytes:
+            continue
+        of_registers, of_others = _room(arch, entry)
+        ctas_per_sm = min(of_registers, of_others)
+        cluster = config.cluster_m * config.cluster_n
+        if ctas_per_sm < 1 or cluster > arch.max_cluster_ctas:
+            continue
+        rows.append(_row(arch, types, entry, ctas_per_sm, max(1, min(entry.min_ctas, of_others))))
+    return np.array(rows, W4A16_MENU_DTYPE)
+
+
+def _room(arch: GpuSpec, entry: _Entry) -> tuple[int, int]:
+    """CTAs that an SM holds by its registers, and by everything else (CUDA occupancy calculator, sm_80 to sm_90)."""
+    registers_of_warp = -(-entry.registers * _THREADS_PER_WARP // _REGISTERS_UNIT_OF_WARP) * _REGISTERS_UNIT_OF_WARP
+    warps = arch.registers_per_sm // _SCHEDULERS // registers_of_warp * _SCHEDULERS
+    of_registers = warps // -(-entry.num_threads // _THREADS_PER_WARP)
+    smem = -(-(entry.smem_bytes + arch.smem_reserved_bytes) // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
+    of_others = min(
+        arch.smem_per_sm_bytes // smem, arch.max_threads_per_sm // entry.num_threads, arch.max_ctas_per_sm
+    )  # fmt: skip
+    return of_registers, of_others
+
+
+def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, ctas_per_sm: int, expected: int) -> tuple[float, ...]:
+    config = entry.config
+    kind = W4A16_FAMILIES.index(config.family)
+    cluster = config.cluster_m * config.cluster_n
+    sms = cluster_grid_sms(arch, cluster)
+    blocks = config.cta_n / _BLOCK
+    rate = arch.tensor_flop_per_cycle[types.input_dtype]
+    if config.family == "w4a16_sm90":  # wgmma works on 64 columns whatever the tokens
+        matrix = blocks * 2.0 * _BLOCK * _BLOCK * config.cta_m / rate
+    else:
+        rate *= FAMILIES["sm80_mma"].rate_frac.get(arch.sm_arch, 1.0)
+        matrix = blocks * entry.tensor * _MMA_SYNC_FLOP / rate
+    scale_bits = 0.0
+    if types.group_size is not None:
+        assert types.scale_dtype is not None
+        param_bits = types.scale_dtype.bits * (2 if types.zero_dtype else 1)  # zero points come as 16 bits
+        scale_bits = param_bits / types.group_size
+    weight_bytes = config.cta_n * _BLOCK * (DType.INT4.bits + scale_bits) / 8
+    return (
+        FAMILIES[config.family].number, kind, *config[1:8], int(config.schedule), int(config.raster_order),
+        config.raster_swizzle, ctas_per_sm, expected, sms * ctas_per_sm, sms * expected, entry.smem_bytes,
+        entry.registers, math.log2(cluster), blocks * entry.instructions, blocks * entry.tensor, matrix,
+        blocks * entry.producer, weight_bytes, types.input_dtype.bits / 8,
+    )  # fmt: skip
+
+
+def config_of_row(row: np.void, parts: int) -> KernelConfig:
+    """Return the config of a row with K cut into `parts`; 0: stream-K."""
+    values = dict(zip(row.dtype.names or (), row.tolist(), strict=True))
+    kind = Decomposition.STREAM_K if parts == 0 else Decomposition.SPLIT_K if parts > 1 else Decomposition.DATA_PARALLEL
+    return KernelConfig(
+        W4A16_FAMILIES[values["kind"]], *(values[name] for name in KernelConfig._fields[1:8]),
+        Schedule(values["schedule"]), kind, max(1, parts), RasterOrder(values["raster_order"]),
+        values["raster_swizzle"],
+    )  # fmt: skip
+
+
+def find_row(menu: npt.NDArray[np.void], config: KernelConfig) -> int:
+    """Return the row of a kernel in a menu, however K is cut.
+
+    Raises:
+        InvalidMappingError: the GPU has no such kernel.
+    """
+    base = config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
+    for place in range(len(menu)):
+        if config_of_row(menu[place], 1) == base:
+            return place
+    raise InvalidMappingError(
+        f"there is no such kernel on this GPU for these types: {base}; `gemm-eval kernels` lists what there is",
+        rule="config",
+    )

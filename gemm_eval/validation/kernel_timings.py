@@ -1,0 +1,202 @@
+"""Timings of single kernels of ours: which config each row ran, packed for the model, and fits at these configs.
+
+Unlike timings of a library's own choice, a row tells the config exactly. So nothing is searched in a fit: the model is
+evaluated at the configs that ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
+from gemm_eval.models.gpu import GpuOptions, gpu_params
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.search._threads import run_in_chunks
+from gemm_eval.search.gpu import join_w4a16_menus
+from gemm_eval.search.w4a16_kernels import evaluate_w4a16_configs
+from gemm_eval.validation.datasets import measured_root
+from gemm_eval.validation.folds import fold_of_pairs
+from gemm_eval.validation.timings import Floats, Mask
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["KernelTimings", "list_kernel_tables", "read_kernel_timings"]
+
+_GEMM = ["M", "K", "N", "mode", "group_size"]
+_NEEDED = (
+    *_GEMM, "latency_us", "input_dtype", "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps",
+    "num_stages", "schedule", "decomposition", "split_k", "raster_order", "raster_swizzle",
+)  # fmt: skip
+_CONFIG = (
+    "kind", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule", "raster_order",
+    "raster_swizzle",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTimings:
+    """Rows of tables of our kernels, each one config on one GEMM.
+
+    Attributes:
+        arch: the GPU.
+        frame: the rows, index 0, 1, ...; columns as `gemm-eval measure --kernel w4a16` writes them, and `table`.
+        params, menus: what the numba kernels take: [types] of GPU_PARAMS_DTYPE and [kernels] of W4A16_MENU_DTYPE.
+        type_of: [rows], place in `params`.
+        which: [rows, 2] of place in `menus` and parts of K, 0 for stream-K.
+    """
+
+    arch: GpuSpec
+    frame: pd.DataFrame
+    params: npt.NDArray[np.void]
+    menus: npt.NDArray[np.void]
+    type_of: npt.NDArray[np.int64]
+    which: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @cached_property
+    def measured_us(self) -> Floats:
+        """Measured latency of each row, in microseconds."""
+        return self.frame["latency_us"].to_numpy(np.float64)
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """G, M, K, N of each row, [rows, 4]."""
+        ones = np.ones((len(self.frame), 1), np.int64)
+        return np.concatenate([ones, self.frame[["M", "K", "N"]].to_numpy(np.int64)], axis=1)
+
+    @cached_property
+    def kind(self) -> npt.NDArray[np.int64]:
+        """Place in `W4A16_FAMILIES` of each row."""
+        kinds: npt.NDArray[np.int64] = self.menus["kind"][self.which[:, 0]]
+        return kinds
+
+    @cached_property
+    def gemm(self) -> npt.NDArray[np.int64]:
+        """Number of each row's GEMM, 0, 1, ..."""
+        return self.frame.groupby(_GEMM, sort=True).ngroup().to_numpy(np.int64)
+
+    @cached_property
+    def best_us(self) -> Floats:
+        """Least measured latency of each row's GEMM, in microseconds."""
+        return self.frame["latency_us"].groupby(self.gemm).transform("min").to_numpy(np.float64)
+
+    @cached_property
+    def num_configs(self) -> npt.NDArray[np.int64]:
+        """Number of rows of each row's GEMM."""
+        return self.frame["latency_us"].groupby(self.gemm).transform("size").to_numpy(np.int64)
+
+    def folds(self, num_folds: int, seed: int) -> npt.NDArray[np.int64]:
+        """Fold of each row; the rows of a pair (N, K) stay together."""
+        pairs = list(zip(self.frame["N"].tolist(), self.frame["K"].tolist(), strict=True))
+        fold_of = fold_of_pairs(set(pairs), num_folds, seed)
+        return np.array([fold_of[pair] for pair in pairs], np.int64)
+
+    def select(self, mask: Mask) -> KernelTimings:
+        """Return the rows where `mask` is true."""
+        return replace(
+            self, frame=self.frame[mask].reset_index(drop=True), type_of=self.type_of[mask], which=self.which[mask]
+        )
+
+    def predict(self, coefficients: npt.NDArray[np.float64]) -> Floats:
+        """Predicted latency of each row in microseconds; coefficients [families, coefficients]."""
+        latency_us = np.empty(len(self))
+
+        def work(start: int, stop: int) -> None:
+            part = slice(start, stop)
+            evaluate_w4a16_configs(
+                self.params, self.menus, coefficients, self.type_of[part], self.sizes[part], self.which[part],
+                latency_us[part],
+            )  # fmt: skip
+
+        run_in_chunks(work, len(self))
+        return latency_us
+
+
+def list_kernel_tables(gpu: str) -> list[Path]:
+    """Return the tables of our kernels that come with the library for `gpu`, an arch name."""
+    folder = measured_root(gpu) / "w4a16"
+    found = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
+    return [path for path in found if not path.stem.endswith("-cublas")]
+
+
+def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:
+    """Read tables of `gemm-eval measure --kernel w4a16` for a GPU.
+
+    Raises:
+        InvalidInputError: no table, one that cannot be read, or a config that is no kernel of ours on this GPU.
+    """
+    if not paths:
+        raise InvalidInputError(f"no timings of our W4A16 kernels on {arch.name}: give tables of gemm-eval measure")
+    frame = pd.concat([_read(path) for path in paths], ignore_index=True)
+    l2 = frame["l2"] if "l2" in frame else pd.Series("cold", index=frame.index)
+    clock = frame["clock"] if "clock" in frame else pd.Series("burst", index=frame.index)
+    keys = list(zip(frame["input_dtype"], frame["mode"], frame["group_size"], l2, clock, strict=True))
+    kinds = list(dict.fromkeys(keys))
+    records = [gpu_params(arch, _types_of(*key[:3]), GpuOptions("gemm-eval", *key[3:])) for key in kinds]
+    if any(record["w4a16"][0] < 0 for record in records):
+        raise InvalidInputError(f"{arch.name} has no W4A16 kernels of ours for some of these types")
+    params, menus, ranges, _ = join_w4a16_menus(np.concatenate(records))
+    type_of = np.array([kinds.index(key) for key in keys], np.int64)
+    return KernelTimings(arch, frame, params, menus, type_of, _which(frame, menus, ranges, type_of))
+
+
+def _read(path: Path) -> pd.DataFrame:
+    from gemm_eval.validation.extras import check_extra
+
+    check_extra("reading parquet", "calibrate", "pyarrow")
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
+    missing = [name for name in _NEEDED if name not in frame]
+    if missing:
+        raise InvalidInputError(
+            f"{path}: a table of kernels of ours needs the columns {', '.join(missing)}; "
+            "gemm-eval measure --kernel w4a16 writes them"
+        )
+    integers = [name for name in frame.columns if str(frame[name].dtype) == "Int64" and frame[name].notna().all()]
+    return frame.astype(dict.fromkeys(integers, "int64")).assign(table=path.stem)
+
+
+def _types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
+    return GemmProblem(
+        1, 64, 64, 64, input_dtype=DType(input_dtype), weight_dtype=DType.INT4, output_dtype=DType(input_dtype),
+        group_size=group_size if group_size > 0 else None, scale_dtype=DType(input_dtype),
+        zero_dtype=DType.INT4 if mode == "group_zero" else None,
+    )  # fmt: skip
+
+
+def _which(
+    frame: pd.DataFrame, menus: npt.NDArray[np.void], ranges: npt.NDArray[np.int64], type_of: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    places: dict[tuple[int, ...], int] = {}
+    for kind, (first, stop) in enumerate(ranges.tolist()):
+        for place in range(first, stop):
+            places[(kind, *(int(menus[place][name]) for name in _CONFIG))] = place
+    codes = frame.assign(
+        kind=frame["family"].map({name: place for place, name in enumerate(W4A16_FAMILIES)}),
+        schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),
+        raster_order=frame["raster_order"].str.upper().map({item.name: int(item) for item in RasterOrder}),
+    )
+    parts = frame["split_k"].where(frame["decomposition"].str.upper() != Decomposition.STREAM_K.name, 0)
+    which = np.empty((len(frame), 2), np.int64)
+    configs = zip(type_of.tolist(), *(codes[name].tolist() for name in _CONFIG), strict=True)
+    for row, config in enumerate(configs):
+        if config not in places:
+            raise InvalidInputError(
+                f"row {row + 1}: no kernel of ours on this GPU is {dict(zip(_CONFIG, config[1:], strict=True))}"
+            )
+        which[row, 0] = places[config]
+    which[:, 1] = parts.to_numpy(np.int64)
+    return which

@@ -1,0 +1,206 @@
+"""From machine code to the instructions of a main loop: what nvdisasm writes, loops, classes."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.kernels import _sass
+from gemm_eval.kernels._sass import (
+    Instruction,
+    InstructionCounts,
+    count_instructions,
+    disassemble,
+    find_main_loop,
+    parse_sass,
+)
+
+# A loop that waits on an mbarrier (and spins behind it), may skip a copy, and ends with a loop over lanes; around it
+# the loop over tiles, which zeroes sums with an instruction of the same name.
+SASS = """
+\t.section\t.text.k,"ax",@progbits
+k:
+.text.k:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+.L_x_tiles:
+        /*0010*/                   HMMA.16816.F32 R8, R4, R6, RZ ;
+.L_x_main:
+        /*0020*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+URZ+0x700], R9 ;
+        /*0030*/              @!P0 BRA `(.L_x_spin) ;
+.L_x_back:
+        /*0040*/                   LDS.128 R4, [R2] ;
+        /*0050*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0060*/               @P1 BRA `(.L_x_skip) ;
+        /*0070*/              @!PT LDS RZ, [RZ] ;
+        /*0080*/               @P3 LDGSTS.E.BYPASS.128 [R7], desc[UR8][R10.64], P4 ;
+        /*0090*/                   IMAD.MOV.U32 R3, RZ, RZ, R8 ;
+.L_x_skip:
+        /*00a0*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+.L_x_lanes:
+        /*00b0*/               @P0 ELECT P2, URZ, PT ;
+        /*00c0*/               @P0 BRA.U.ANY `(.L_x_lanes) ;
+        /*00d0*/                   UIADD3 UR4, UR4, 0x1, URZ ;
+        /*00e0*/                   BRA P2, `(.L_x_main) ;
+        /*00f0*/               @P5 BRA `(.L_x_tiles) ;
+        /*0100*/                   EXIT ;
+.L_x_spin:
+        /*0110*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R10+URZ+0x700], R9 ;
+        /*0120*/              @!P0 BRA `(.L_x_spin) ;
+        /*0130*/                   BRA `(.L_x_back) ;
+.L_x_end:
+        /*0140*/                   BRA `(.L_x_end);
+"""
+
+
+def is_mma(instruction: Instruction) -> bool:
+    return instruction.name == "HMMA"
+
+
+def counted(*lines: str) -> dict[str, int]:
+    text = "\n".join(f"        /*{16 * i:04x}*/ {line} ;" for i, line in enumerate(lines))
+    return {name: number for name, number in count_instructions(parse_sass(text))._asdict().items() if number}
+
+
+def test_instructions_are_read() -> None:
+    instructions = parse_sass(SASS)
+
+    assert len(instructions) == 21
+    assert instructions[3] == Instruction(0x30, "@!P0", "BRA", "`(.L_x_spin)", 0x110)
+    assert instructions[5] == Instruction(0x50, "", "HMMA.16816.F32", "R8, R4, R6, R8", None)
+    assert instructions[-1].operands == "`(.L_x_end)"
+
+
+def test_what_may_follow() -> None:
+    follows = {i.address: i.may_fall_through for i in parse_sass(SASS)}
+
+    assert [address for address, may in follows.items() if not may] == [0x100, 0x130, 0x140]
+
+
+def test_main_loop_copies_and_does_not_spin() -> None:
+    loop = find_main_loop(parse_sass(SASS), is_mma)
+
+    assert [i.address for i in loop] == list(range(0x20, 0xF0, 0x10))
+    assert {name: n for name, n in count_instructions(loop)._asdict().items() if n} == {
+        "tensor": 2,
+        "imad": 1,
+        "load_shared": 1,
+        "copy": 1,
+        "uniform": 1,
+        "synchronisation": 1,
+        "control": 4,
+        "other": 2,  # LDS under @!PT, and ELECT
+    }
+    assert count_instructions(loop).total == 13
+
+
+def test_of_two_ways_the_longer_is_counted() -> None:
+    text = """
+.L_x_0:
+        /*0000*/               @P0 BRA `(.L_x_1) ;
+        /*0010*/                   FFMA R1, R2, R3, R1 ;
+        /*0020*/                   BRA `(.L_x_2) ;
+.L_x_1:
+        /*0030*/                   FADD R1, R2, R1 ;
+        /*0040*/                   FADD R1, R2, R1 ;
+        /*0050*/                   FADD R1, R2, R1 ;
+.L_x_2:
+        /*0060*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0070*/              @!P1 BRA `(.L_x_0) ;
+        /*0080*/                   EXIT ;
+"""
+    assert [i.address for i in find_main_loop(parse_sass(text), is_mma)] == [0, 0x30, 0x40, 0x50, 0x60, 0x70]
+
+
+def test_of_two_loops_the_one_with_more_work() -> None:
+    text = """
+.L_x_0:
+        /*0000*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0010*/               @P0 BRA `(.L_x_0) ;
+.L_x_1:
+        /*0020*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0030*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0040*/               @P0 BRA `(.L_x_1) ;
+        /*0050*/                   EXIT ;
+"""
+    assert [i.address for i in find_main_loop(parse_sass(text), is_mma)] == [0x20, 0x30, 0x40]
+
+
+def test_no_loop_with_such_work() -> None:
+    with pytest.raises(GemmEvalError, match="no loop"):
+        find_main_loop(parse_sass(SASS), lambda instruction: instruction.name == "HGMMA")
+
+
+@pytest.mark.parametrize("text", ["", "k:\n", "/*0000*/ ;"])
+def test_no_instructions(text: str) -> None:
+    with pytest.raises(GemmEvalError, match="no instructions"):
+        parse_sass(text)
+
+
+def test_a_branch_to_nowhere() -> None:
+    with pytest.raises(GemmEvalError, match=r"\.L_x_7"):
+        parse_sass("        /*0000*/ BRA `(.L_x_7) ;")
+
+
+def test_classes() -> None:
+    assert counted("HGMMA.64x16x16.F32 R24, R48, gdesc[UR4], R24", "HMMA.16816.F32 R8, R4, R6, R8") == {"tensor": 2}
+    assert counted("LOP3.LUT R1, R2, 0xf, R3, 0xea, !PT", "MOV R1, R2", "VIADD R1, R2, 0x1") == {"integer": 3}
+    assert counted("IMAD.MOV.U32 R1, RZ, RZ, R2", "IMAD.U32 R1, R2, 0x10000, RZ") == {"imad": 2}
+    assert counted("HADD2 R1, R2, -1032, -1032", "HFMA2.MMA R1, R2, R3, R4", "HMUL2.BF16_V2 R1, R2, R3") == {"half": 3}
+    assert counted("HADD2.F32 R1, -RZ, R2.H0_H0", "F2FP.F16.F32.PACK_AB R1, R2, R3") == {"convert": 2}
+    assert counted("FFMA R1, R2, R3, R4", "FADD R1, R2, R3", "FMUL R1, R2, R3") == {"single": 3}
+    assert counted("LDS R1, [R2]", "LDSM.16.M88.4 R4, [R2]", "STS [R2], R1") == {
+        "load_shared": 1, "load_matrix": 1, "store_shared": 1,
+    }  # fmt: skip
+    assert counted("LDG.E.128 R4, desc[UR4][R2.64]", "UTMALDG.2D [UR8], [UR4]", "UBLKCP.S.G [UR6], [UR10], UR5") == {
+        "copy": 3
+    }
+    assert counted("R2UR UR4, R1", "ULDC.64 UR4, c[0x0][0x28]", "UMOV UR4, 0x1") == {"uniform": 3}
+    assert counted("WARPSYNC.ALL", "WARPGROUP.ARRIVE", "LDGDEPBAR", "BAR.SYNC.DEFER_BLOCKING 0x0") == {
+        "synchronisation": 4
+    }
+    assert counted("BSSY B0, 0x10", "BSYNC B0", "EXIT") == {"control": 3}
+    assert counted("NOP", "S2R R1, SR_TID.X", "@!PT LDS RZ, [RZ]") == {"other": 3}
+
+
+def test_total_is_over_all_classes() -> None:
+    assert InstructionCounts(*range(len(InstructionCounts._fields))).total == 91
+
+
+def test_without_nvdisasm_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sass, "_PACKAGE", "no-such-package-of-ours")
+    monkeypatch.setenv("PATH", "")
+    _sass._nvdisasm.cache_clear()
+    try:
+        with pytest.raises(GemmEvalError, match="pip install no-such-package-of-ours"):
+            disassemble(b"\x7fELF\x02" + bytes(100))
+    finally:
+        _sass._nvdisasm.cache_clear()
+
+
+def test_what_is_no_cubin() -> None:
+    with pytest.raises(GemmEvalError, match="no 64-bit ELF"):
+        disassemble(b"MZ")
+
+
+def test_a_failing_nvdisasm_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "nvdisasm"
+    program.write_text("#!/bin/sh\necho bad cubin >&2\nexit 3\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(_sass, "_nvdisasm", lambda: program)
+
+    with pytest.raises(GemmEvalError, match="bad cubin"):
+        disassemble(b"\x7fELF\x02" + bytes(100))
+
+
+def test_a_lost_last_byte_is_given_back() -> None:
+    header = bytearray(64)
+    header[:5] = b"\x7fELF\x02"
+    struct.pack_into("<QQ", header, 0x20, 64, 0)
+    struct.pack_into("<HHHH", header, 0x36, 56, 2, 64, 0)
+    whole = bytes(header) + b"x" * 111 + b"\0"
+
+    assert _sass._whole(whole[:-1]) == whole
+    assert _sass._whole(whole) == whole

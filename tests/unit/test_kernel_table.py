@@ -1,0 +1,272 @@
+"""The tables of compiled kernels: what a block of weights costs, and that the committed tables are of these kernels."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gemm_eval.arch._paths import data_root
+from gemm_eval.cli._app import app
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.kernels import Variant, WeightMode, _kernel_table
+from gemm_eval.kernels._build import compiler_version
+from gemm_eval.kernels._family import ceil_div
+from gemm_eval.kernels._gemv import team_warps_of
+from gemm_eval.kernels._kernel_table import (
+    COLUMNS,
+    MODES,
+    _describe_all,
+    block_counts,
+    describe_kernel,
+    sources_digest,
+    table_variants,
+    targets,
+    write_kernel_tables,
+)
+from gemm_eval.kernels._registry import family_of
+from gemm_eval.kernels._sass import nvdisasm_version
+
+FOLDER = data_root() / "kernels" / "w4a16"
+TABLES = sorted(FOLDER.glob("*.csv"))
+NUM_FRESH = 6
+COLUMN = ((WeightMode.COLUMN, 0),)
+GROUP = ((WeightMode.GROUP, 128),)
+
+
+@pytest.fixture
+def tools() -> None:
+    try:
+        compiler_version()
+        nvdisasm_version()
+    except GemmEvalError as error:
+        pytest.skip(str(error))
+
+
+def read(file: Path) -> list[dict[str, str]]:
+    with file.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def of_file(file: Path) -> tuple[str, DType]:
+    target, _, activation = file.stem.partition("-")
+    return target, DType(activation)
+
+
+def identity(variant: Variant) -> dict[str, str]:
+    config, family = variant.config, family_of(variant.config)
+    return {
+        **{name: str(getattr(config, name)) for name in COLUMNS[:8]},
+        "schedule": config.schedule.name.lower(),
+        "mode": variant.mode.name.lower(),
+        "group_size": str(variant.group_size),
+        "num_threads": str(family.num_threads(variant)),
+        "smem_bytes": str(family.smem_bytes(variant)),
+    }
+
+
+def num_tensor(variant: Variant) -> Fraction:
+    """Tensor core instructions that a block of 64 columns x 64 k and the tile's tokens take, by their sizes."""
+    config = variant.config
+    if config.family == "w4a16_gemv":
+        return Fraction(0)
+    if config.family == "w4a16_sm90":  # m64nNk16, one instruction in each of four warps
+        return Fraction(4 * 4)
+    of_block = Fraction(4 * 4 * (config.cta_m // 8))  # m16n8k16
+    if config.family == "w4a16_sm80":
+        return of_block
+    columns_of_warp = config.cta_n // team_warps_of(variant)  # and for each warp 16 columns more: the offsets
+    return of_block * Fraction(columns_of_warp + 16, columns_of_warp)
+
+
+def num_half(variant: Variant) -> int:
+    """Operations on pairs that bring 64 x 64 weights from 4 bits to 16, by the warps of a CTA that each do it."""
+    config = variant.config
+    of_word = 4 if variant.mode is WeightMode.COLUMN else 8  # a word is 8 weights; with the scale
+    repeats = 1
+    if config.family == "w4a16_sm80":
+        repeats = config.cta_m // family_of(config).macros(variant)["WARP_M"]
+    return 64 * 64 // 8 // 32 * of_word * repeats
+
+
+def num_copies(variant: Variant) -> Fraction:
+    """Copies of 16 bytes a lane that bring a block of weights, with its tokens and scales: warp instructions."""
+    config = variant.config
+    if config.family == "w4a16_sm90":  # another warp copies
+        return Fraction(0)
+    scale_bytes = {WeightMode.COLUMN: 0, WeightMode.GROUP: 2, WeightMode.GROUP_ZERO: 4}[variant.mode]
+    is_sm80 = config.family == "w4a16_sm80"
+    warps = config.num_warps if is_sm80 else team_warps_of(variant)
+    step_k = config.cta_k if is_sm80 else 64
+    columns = config.cta_n if is_sm80 else config.cta_n // warps  # w4a16_gemv*: a warp copies its own scales
+    groups = max(1, step_k // variant.group_size) if variant.group_size else 0
+    scales = ceil_div(groups * columns * scale_bytes, 16 * 32 * (warps if is_sm80 else 1))
+    tokens = ceil_div(config.cta_m * step_k * 2, 16 * 32 * warps)
+    weights = config.cta_n * step_k // 2 // (16 * 32 * warps)
+    return Fraction(warps * 64 * 64 * (scales + tokens + weights), config.cta_n * step_k)
+
+
+def a_kernel_of(family: str, target: str, activation: str, modes: Any, **fields: int) -> Variant:
+    return next(
+        variant
+        for variant in table_variants(target, activation, modes)
+        if variant.config.family == family and fields.items() <= variant.config._asdict().items()
+    )
+
+
+# the committed tables
+
+
+def test_there_are_tables_of_hopper() -> None:
+    assert {"sm_90a-fp16", "sm_90a-bf16"} <= {file.stem for file in TABLES}
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
+def test_a_table_has_the_kernels_of_the_registry(file: Path) -> None:
+    target, activation = of_file(file)
+    rows = read(file)
+    expected = [identity(variant) for variant in table_variants(target, activation)]
+
+    assert list(rows[0]) == list(COLUMNS)
+    assert [{name: row[name] for name in expected[0]} for row in rows] == expected
+    assert {row["family"] for row in rows} == {"w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80"} | (
+        {"w4a16_sm90"} if target == "sm_90a" else set()
+    )
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
+def test_work_and_copies_are_those_of_the_arithmetic(file: Path) -> None:
+    target, activation = of_file(file)
+    classes = COLUMNS[COLUMNS.index("tensor") : COLUMNS.index("total")]
+    for row, variant in zip(read(file), table_variants(target, activation), strict=True):
+        assert float(row["tensor"]) == pytest.approx(float(num_tensor(variant)), abs=1e-4), row
+        assert float(row["copy"]) == pytest.approx(float(num_copies(variant)), abs=1e-4), row
+        assert float(row["total"]) == pytest.approx(sum(float(row[name]) for name in classes), abs=1e-3), row
+        if variant.config.family in {"w4a16_sm80", "w4a16_sm90"}:
+            assert float(row["half"]) >= num_half(variant), row
+            assert float(row["load_shared"]) >= 4, row
+        assert (float(row["producer"]) > 0) == (variant.config.family == "w4a16_sm90")
+
+
+@pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
+def test_a_table_is_of_these_sources(file: Path) -> None:
+    meta = yaml.safe_load((FOLDER / "meta.yaml").read_text(encoding="utf-8"))["tables"][file.stem]
+
+    assert meta["cuda_sources_sha256"] == sources_digest()
+    assert meta["num_rows"] == len(read(file))
+    assert meta["command"].startswith("gemm-eval kernel-table")
+
+
+@pytest.mark.usefixtures("tools")
+def test_fresh_kernels_are_those_of_the_tables() -> None:
+    meta = yaml.safe_load((FOLDER / "meta.yaml").read_text(encoding="utf-8"))["tables"]
+    of_other_compilers = {table["nvrtc"] for table in meta.values()} - {compiler_version()}
+    if of_other_compilers:
+        pytest.skip(f"tables are of NVRTC {of_other_compilers}, this is {compiler_version()}")
+    for i in range(NUM_FRESH):
+        file = TABLES[i % len(TABLES)]
+        target, activation = of_file(file)
+        rows = read(file)
+        at = (2 * i + 1) * len(rows) // (2 * NUM_FRESH) + i  # all families and modes
+        fresh = describe_kernel(list(table_variants(target, activation))[at], target)
+        assert {name: str(value) for name, value in fresh.items()} == rows[at]
+
+
+# what is counted
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(
+    ("family", "activation", "modes", "fields"),
+    [
+        ("w4a16_gemv", "fp16", GROUP, {"cta_m": 2, "cta_n": 64}),
+        ("w4a16_gemv_mma", "bf16", COLUMN, {"cta_m": 16, "cta_n": 128, "num_warps": 8}),
+        ("w4a16_sm80", "fp16", GROUP, {"cta_m": 128, "cta_n": 128, "num_warps": 8}),
+        ("w4a16_sm90", "fp16", COLUMN, {"cta_m": 16, "cta_n": 256}),
+    ],
+)
+def test_a_block_takes_what_the_source_says(family: str, activation: str, modes: Any, fields: dict[str, int]) -> None:
+    variant = a_kernel_of(family, "sm_90a", activation, modes, **fields)
+    row = describe_kernel(variant, "sm_90a")
+
+    assert row["tensor"] == num_tensor(variant)
+    if family == "w4a16_gemv":
+        # 64 x 64 weights times 2 tokens, sums of tokens by lane, and three more for a token, column of a lane and group
+        assert row["single"] == 64 * 64 * 2 / 32 + 2 * 16 + 2 * 2 * 8
+        assert row["load_matrix"] == 2 * 2
+        assert row["copy"] >= 4  # 16 bytes a lane for each 16 columns
+    else:
+        assert row["load_shared"] == {"w4a16_sm80": 4 * 4 * 2, "w4a16_gemv_mma": 4, "w4a16_sm90": 4}[family]
+    if family in {"w4a16_sm80", "w4a16_sm90"}:
+        assert row["half"] == num_half(variant)
+
+
+def test_another_loop_than_the_sources_is_refused() -> None:
+    sass = """
+.L_x_0:
+        /*0000*/                   HMMA.16816.F32 R8, R4, R6, R8 ;
+        /*0010*/               @P0 BRA `(.L_x_0) ;
+        /*0020*/                   EXIT ;
+"""
+    variant = a_kernel_of("w4a16_sm80", "sm_80", "fp16", GROUP, cta_m=16, cta_n=64)
+    with pytest.raises(GemmEvalError, match="must have 16 HMMA, this one has 1"):
+        block_counts(variant, sass)
+
+
+# writing tables
+
+
+def test_a_kernel_stands_once_in_each_mode() -> None:
+    variants = list(table_variants("sm_90a", "fp16"))
+
+    assert len(variants) == len(set(variants)) == 199 * len(MODES)
+    assert len(list(table_variants("sm_80", "bf16", GROUP))) == 106
+    assert targets() == ("sm_90a", "sm_89", "sm_80")
+
+
+def test_nothing_is_compiled_for_other_targets() -> None:
+    with pytest.raises(InvalidOptionError, match="target must be one of sm_90a, sm_89, sm_80, got 'sm_75'"):
+        list(table_variants("sm_75", "fp16"))
+    with pytest.raises(InvalidOptionError, match="jobs must be >= 1, got 0"):
+        list(write_kernel_tables(Path("nowhere"), [], jobs=0))
+
+
+@pytest.mark.usefixtures("tools")
+def test_two_processes_find_the_same() -> None:
+    variants = [a_kernel_of(family, "sm_90a", "fp16", GROUP) for family in ("w4a16_gemv_mma", "w4a16_sm90")]
+
+    assert _describe_all(variants, "sm_90a", jobs=2) == _describe_all(variants, "sm_90a", jobs=1)
+
+
+@pytest.fixture
+def described(monkeypatch: pytest.MonkeyPatch) -> None:
+    def few(target: str, activation: DType | str, modes: Any = GROUP) -> Iterator[Variant]:
+        yield from list(table_variants(target, activation, modes))[:2]
+
+    monkeypatch.setattr(_kernel_table, "table_variants", few)
+    monkeypatch.setattr(_kernel_table, "describe_kernel", lambda variant, target: dict.fromkeys(COLUMNS, 1))
+    monkeypatch.setattr(_kernel_table, "compiler_version", lambda: "13.0")
+    monkeypatch.setattr(_kernel_table, "nvdisasm_version", lambda: "13.5")
+
+
+@pytest.mark.usefixtures("described")
+def test_the_command_writes_tables_and_what_made_them(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    for activation in ("fp16", "bf16"):
+        words = ["kernel-table", "--target", "sm_80", "--activation", activation, "--out", str(out)]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        assert f"sm_80-{activation}.csv: 2 kernels" in result.stdout.replace("\n", "")
+
+    meta = yaml.safe_load((out / "meta.yaml").read_text(encoding="utf-8"))["tables"]
+    assert set(meta) == {"sm_80-fp16", "sm_80-bf16"}  # the second keeps what is known of the first
+    assert meta["sm_80-fp16"]["nvrtc"] == "13.0"
+    assert meta["sm_80-fp16"]["command"] == f"gemm-eval kernel-table --target sm_80 --activation fp16 --out {out}"
+    assert len(read(out / "sm_80-bf16.csv")) == 2
