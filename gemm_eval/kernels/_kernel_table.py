@@ -63,9 +63,9 @@ COLUMNS = (
     "group_size", "num_threads", "registers", "spill_bytes", "static_smem_bytes", "smem_bytes", "min_ctas",
     "team_warps", "rasters", *InstructionCounts._fields, "total", "producer",
 )  # fmt: skip
-"""Columns of a table. `smem_bytes` is dynamic shared memory; `min_ctas`: CTAs of an SM that the compiler leaves registers
-for; `rasters`: those that the kernel is launched with, such as "M1 N8"; the last are instructions for a block, as said
-above."""
+"""Columns of a table. `smem_bytes` is dynamic shared memory; `min_ctas`: CTAs of an SM that the compiler leaves
+registers for; `rasters`: those that the kernel is launched with, such as "M1 N8"; the last are instructions for a
+block, as said above."""
 
 _BLOCK = 64  # columns and k of a block of weights
 _WARPS_OF_WARPGROUP = 4

@@ -37,6 +37,18 @@ _WIDE_ROWS = (
 _WIDE_STEP = 6
 _WIDE_FLOP = 1 << 41
 
+# Held back: no coefficient is ever fitted on these.
+_BLIND_NK = (
+    (5120, 5120), (6912, 5120), (27648, 5120), (5120, 27648), (13696, 4096), (4096, 13696), (2048, 5632), (11264, 2048),
+    (3584, 7168), (1792, 3584), (8960, 1536), (1536, 8960), (2560, 9728), (19456, 2560), (6400, 12800), (12288, 12288),
+    (36864, 12288), (8192, 1024), (512, 4096), (896, 4864), (3072, 8192), (2056, 3080), (1600, 6400), (49152, 1024),
+)  # fmt: skip
+_BLIND_ROWS = (
+    1, 2, 4, 7, 8, 11, 16, 19, 24, 32, 36, 48, 64, 90, 128, 150, 176, 240, 256, 360, 512, 700, 1024, 1300, 2048, 3500,
+    4096,
+)  # fmt: skip
+_BLIND_STEP, _BLIND_STRIDE = 13, 5
+
 _CHECK_NK, _CHECK_ROWS = ((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672)), (1, 16, 64, 256, 1024, 4096)
 
 _MODES_NK, _MODES_ROWS = ((4096, 4096), (28672, 8192)), (1, 16, 64, 256, 2048)
@@ -62,7 +74,7 @@ class QuantShape(NamedTuple):
         return GemmShape(*self[:4])
 
 
-KERNEL_SETS = ("w4a16", "w4a16-spread", "w4a16-wide", "w4a16-check", "w4a16-modes", "w4a16-smoke")
+KERNEL_SETS = ("w4a16", "w4a16-spread", "w4a16-wide", "w4a16-blind", "w4a16-check", "w4a16-modes", "w4a16-smoke")
 """Names that `list_quant_shapes` knows."""
 
 
@@ -72,8 +84,9 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
     Args:
         shape_set: ``w4a16`` (12 pairs of N and K, 14 values of M), ``w4a16-spread`` (a quarter of them: few enough to
             time all kernels on each), ``w4a16-wide`` (40 other pairs, 46 values of M, a sixth of them on each pair),
-            ``w4a16-check`` (the GEMMs that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale
-            a column, zero points) or ``w4a16-smoke``. All but the modes have a scale for each group of 128 weights.
+            ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-check`` (the GEMMs
+            that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero points) or
+            ``w4a16-smoke``. All but the modes have a scale for each group of 128 weights.
 
     Raises:
         InvalidOptionError: no set of that name.
@@ -92,6 +105,13 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
             for pair, (n, k) in enumerate(_WIDE_NK)
             for place, m in enumerate(_WIDE_ROWS)
             if (pair + place) % _WIDE_STEP == 0 and 2 * m * n * k <= _WIDE_FLOP
+        ]
+    if shape_set == "w4a16-blind":
+        return [
+            QuantShape(1, m, k, n, *_USUAL)
+            for pair, (n, k) in enumerate(_BLIND_NK)
+            for place, m in enumerate(_BLIND_ROWS)
+            if (pair * _BLIND_STRIDE + place) % _BLIND_STEP == 0
         ]
     step = _SPREAD_STEP if shape_set == "w4a16-spread" else 1
     return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +16,11 @@ from gemm_eval.models.gpu.menu import MENU_DTYPE, check_config, menu_row
 from gemm_eval.models.gpu.model import gpu_params
 from gemm_eval.models.gpu.params import menu_of, unaligned_params, w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS
+from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, list_cuts
 from gemm_eval.models.gpu.w4a16.menu import W4A16_MENU_DTYPE, find_row, takes_sizes
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu_kernels import evaluate_one_config, find_best_of_range, find_top_of_problem, is_aligned
-from gemm_eval.search.w4a16_kernels import evaluate_w4a16, find_best_w4a16, find_top_w4a16, list_cuts
+from gemm_eval.search.w4a16_kernels import evaluate_w4a16, find_best_w4a16, find_top_w4a16
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -79,7 +80,11 @@ def find_best_config_many(
     is_ours = params["w4a16"][type_of] >= 0
     if is_ours.any():
         is_ours &= takes_sizes(sizes[:, 2], sizes[:, 3])
-    for rows, find, join in ((~is_ours, find_best_of_range, join_menus), (is_ours, find_best_w4a16, join_w4a16_menus)):
+    searches: tuple[tuple[npt.NDArray[np.bool_], Callable[..., None], Callable[..., tuple[Any, ...]]], ...] = (
+        (~is_ours, find_best_of_range, join_menus),
+        (is_ours, find_best_w4a16, join_w4a16_menus),
+    )
+    for rows, find, join in searches:
         if not rows.any():
             continue
         is_all = bool(rows.all())
@@ -203,9 +208,7 @@ _joined_w4a16: dict[
 ] = {}
 
 
-def _find_top_w4a16(
-    arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np.void], k: int
-) -> npt.NDArray[np.void]:
+def _find_top_w4a16(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np.void], k: int) -> npt.NDArray[np.void]:
     menu, coefficients = menu_of(int(params["menu"][0])), w4a16_coefficients(params)
     room = len(menu) * MAX_CUTS
     latency_us, which = np.empty(room), np.empty((room, 2), np.int64)
@@ -221,9 +224,7 @@ def _find_top_w4a16(
     return out
 
 
-def _evaluate_w4a16(
-    params: npt.NDArray[np.void], problem: GemmProblem, config: KernelConfig
-) -> npt.NDArray[np.void]:
+def _evaluate_w4a16(params: npt.NDArray[np.void], problem: GemmProblem, config: KernelConfig) -> npt.NDArray[np.void]:
     menu = menu_of(int(params["menu"][0]))
     if not config.family.startswith("w4a16_"):
         raise InvalidMappingError(

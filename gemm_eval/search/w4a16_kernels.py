@@ -13,7 +13,7 @@ from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import ProblemTerms, write_record
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, cuts_of, lower_bound_us, w4a16_cost, w4a16_terms
 
-__all__ = ["evaluate_w4a16", "evaluate_w4a16_configs", "find_best_w4a16", "find_top_w4a16", "list_cuts"]
+__all__ = ["evaluate_w4a16", "evaluate_w4a16_configs", "find_best_w4a16", "find_top_w4a16"]
 
 
 @kernel
@@ -103,9 +103,3 @@ def evaluate_w4a16_configs(
         t = w4a16_terms(p, sizes[i, 1], sizes[i, 2], sizes[i, 3])
         c = coefficients[row["kind"]]
         out_us[i] = w4a16_cost(p, row, c, t, max(1, parts), parts == 0).latency_us
-
-
-@entry_point
-def list_cuts(params: Any, menu: Any, index: int, M: int, K: int, N: int, cuts: Any) -> int:
-    """Ways to cut K that a kernel has: see `cuts_of`."""
-    return int(cuts_of(params[0], menu[index], M, K, N, cuts))

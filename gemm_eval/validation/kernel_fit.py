@@ -1,8 +1,8 @@
 """Fitting the coefficients of our W4A16 families on timings of known configs, and predicting rows that were held out.
 
 Robust least squares on log latencies, within the coefficients' ranges, from their defaults on. Rows count by
-1 / sqrt(configs of their GEMM), or a few GEMMs with hundreds of configs would be all that counts, and those beyond twice
-the best of their GEMM by less, because nobody chooses them.
+1 / sqrt(configs of their GEMM), or a few GEMMs with hundreds of configs would be all that counts, and those beyond
+twice the best of their GEMM by less, because nobody chooses them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ _DIGITS = 6  # of a coefficient in a file
 
 def row_weights(timings: KernelTimings) -> Floats:
     """What each row counts in a fit."""
-    weights: Floats = np.minimum(1.0, _NEAR * timings.best_us / timings.measured_us) / np.sqrt(timings.num_configs)
-    return weights / weights.mean()
+    weights = np.minimum(1.0, _NEAR * timings.best_us / timings.measured_us) / np.sqrt(timings.num_configs)
+    scaled: Floats = weights / weights.mean()
+    return scaled
 
 
 def fit_kernel_family(
@@ -75,7 +76,7 @@ def fit_kernel_family(
 
     start = np.clip((np.array([item.default for item in items]) - low) / (high - low), _OFF_BOUNDS, 1.0 - _OFF_BOUNDS)
     x = least_squares(
-        errors, start, bounds=(0.0, 1.0), loss="soft_l1", f_scale=_LOSS_SCALE, diff_step=_DIFFERENCE,
+        errors, start, bounds=(0.0, 1.0), loss="soft_l1", f_scale=_LOSS_SCALE, diff_step=np.array([_DIFFERENCE]),
         max_nfev=_EVALUATIONS,
     ).x  # fmt: skip
     return values(x), tuple(item.name for item in items)
@@ -85,9 +86,7 @@ def fit_kernels(timings: KernelTimings, families: Collection[str] = W4A16_FAMILI
     """Fit several families, side by side; one with too few rows gets its defaults."""
     found = {family: w4a16_defaults(family) for family in W4A16_FAMILIES}
     enough = [
-        family
-        for family in families
-        if np.count_nonzero(timings.kind == W4A16_FAMILIES.index(family)) >= MIN_ROWS
+        family for family in families if np.count_nonzero(timings.kind == W4A16_FAMILIES.index(family)) >= MIN_ROWS
     ]
     for family in enough:
         found[family] = fit_kernel_family(timings, family)[0]

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import GpuSpec, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
@@ -84,7 +84,7 @@ class KernelTimings:
     @cached_property
     def gemm(self) -> npt.NDArray[np.int64]:
         """Number of each row's GEMM, 0, 1, ..."""
-        return self.frame.groupby(_GEMM, sort=True).ngroup().to_numpy(np.int64)
+        return np.asarray(self.frame.groupby(_GEMM, sort=True).ngroup(), np.int64)
 
     @cached_property
     def best_us(self) -> Floats:
@@ -123,11 +123,17 @@ class KernelTimings:
         return latency_us
 
 
-def list_kernel_tables(gpu: str) -> list[Path]:
-    """Return the tables of our kernels that come with the library for `gpu`, an arch name."""
+def list_kernel_tables(gpu: str, *, is_held_back: bool = False) -> list[Path]:
+    """Return the tables of our kernels that come with the library for `gpu`, an arch name.
+
+    Args:
+        gpu: arch name.
+        is_held_back: those that no coefficient may be fitted on, instead of all others.
+    """
     folder = measured_root(gpu) / "w4a16"
     found = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
-    return [path for path in found if not path.stem.endswith("-cublas")]
+    ours = [path for path in found if not path.stem.endswith("-cublas")]
+    return [path for path in ours if ("held_back" in read_yaml(path.with_suffix(".meta.yaml"))) is is_held_back]
 
 
 def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:

@@ -16,8 +16,15 @@ from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient, default
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
 from gemm_eval.models.gpu.w4a16.coefficients import w4a16_coefficients_of, w4a16_defaults
 
-__all__ = ["Calibration", "ErrorFigures", "Origin", "calibration_path", "calibration_stamp", "coefficients_for", "coefficients_of"]
-
+__all__ = [
+    "Calibration",
+    "ErrorFigures",
+    "Origin",
+    "calibration_path",
+    "calibration_stamp",
+    "coefficients_for",
+    "coefficients_of",
+]
 
 
 def coefficients_of(family: str) -> tuple[Coefficient, ...]:

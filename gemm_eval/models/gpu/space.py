@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -17,6 +19,9 @@ from gemm_eval.models.gpu.menu import (
     as_config,
     check_config,
 )  # fmt: skip
+from gemm_eval.models.gpu.params import GPU_PARAMS_DTYPE
+from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, list_cuts
+from gemm_eval.models.gpu.w4a16.menu import build_w4a16_menu, config_of_row, has_w4a16_kernels, takes_sizes
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned"]
@@ -105,6 +110,10 @@ def enumerate_configs(arch: GpuSpec, problem: GemmProblem, library: str | None =
     Raises:
         UnsupportedError: GPU, types and library do not go together.
     """
+    rules = LIBRARIES[library or default_library(problem)]
+    if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem) and takes_sizes(problem.K, problem.N):
+        yield from _our_configs(arch, problem)
+        return
     for config, _, splits, has_stream_k in enumerate_kernels(arch, problem, library):
         ways = [(Decomposition.SPLIT_K if split > 1 else Decomposition.DATA_PARALLEL, split) for split in splits]
         ways += [(Decomposition.STREAM_K, 1)] if has_stream_k else []
@@ -114,3 +123,13 @@ def enumerate_configs(arch: GpuSpec, problem: GemmProblem, library: str | None =
                     yield config._replace(
                         decomposition=decomposition, split_k=split_k, raster_order=order, raster_swizzle=swizzle
                     )
+
+
+def _our_configs(arch: GpuSpec, problem: GemmProblem) -> Iterator[KernelConfig]:
+    """Our W4A16 kernels, each with all its ways to cut K."""
+    params = np.zeros(1, GPU_PARAMS_DTYPE)
+    params["num_sms"] = arch.num_sms
+    menu, cuts = build_w4a16_menu(arch, problem), np.empty(MAX_CUTS, np.int64)
+    for place in range(len(menu)):
+        num = list_cuts(params, menu, place, problem.M, problem.K, problem.N, cuts)
+        yield from (config_of_row(menu[place], parts) for parts in cuts[:num].tolist())

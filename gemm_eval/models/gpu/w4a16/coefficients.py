@@ -56,7 +56,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         sm90=2.0,
     ),
     _item("pingpong_issue", "1", 0.8, 5.0, (SM90,), 2.6, "as issue, of a lone warpgroup, which waits for itself"),
-    _item("shared_issue", "1", 0.5, 4.0, (SM90,), 1.65, "as issue, of two CTAs on an SM, which hide each other's waits"),
+    _item("shared_issue", "1", 0.5, 4.0, (SM90,), 1.65, "as issue, of two CTAs of an SM, which hide waits"),
     _item("exposed_frac", "1", 0.0, 1.0, (SM90,), 0.4, "part of the shorter of dequantization and wgmma that shows"),
     _item("pingpong_exposed_frac", "1", 0.0, 1.0, (SM90,), 0.5, "as exposed_frac, of a lone warpgroup"),
     _item(
@@ -95,7 +95,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     ),
     _item("reread_frac", "1", 0.0, 1.0, _TILED, 0.8, "share of stream-K's misses in L2 that go to DRAM"),
     _item(
-        "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 9.0, "rows outside the matrix that TMA fills, whole chip"
+        "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 9.0, "rows outside the matrix that TMA fills"
     ),
     _item(
         "stream_outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 6.5,

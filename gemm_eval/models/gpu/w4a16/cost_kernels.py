@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval._jit import kernel
+from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, ceil_div
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
 
-__all__ = ["MAX_CUTS", "cuts_of", "lower_bound_us", "w4a16_cost", "w4a16_terms"]
+__all__ = ["MAX_CUTS", "cuts_of", "list_cuts", "lower_bound_us", "w4a16_cost", "w4a16_terms"]
 
 _PLACE = {item.coefficient.name: place for place, item in enumerate(W4A16_COEFFICIENTS)}
 _KERNEL_US = _PLACE["kernel_us"]
@@ -63,6 +63,7 @@ _SUM_BYTES = 4.0
 _HALF_HIDDEN = 1.5  # of two cut tiles, ping-pong hides half of one behind the other warpgroup's work
 _PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together
 _LINE_ELEMS = 64  # fp16 or bf16, of a line of 128 bytes
+_WARM_HOLD_FRAC = 0.5  # share of L2 in which a buffer outlives one call, as the default of `l2_hold_frac` elsewhere
 _RAMP_BYTES = 4e6  # of weights, that fill the queues half
 _BOUND_SLACK = 1.0 - 1e-9  # rounding may differ between the bound and the cost
 _MAX_STREAMING_TOKENS, _MAX_STREAMING_CUTS = 64, 5
@@ -74,7 +75,10 @@ MAX_CUTS = 9
 
 @kernel
 def w4a16_terms(p: Any, M: int, K: int, N: int) -> ProblemTerms:
-    """Bytes of a problem (G = 1) as packed, and what of it L2 keeps; `line_waste` is 1 where rows of A start off lines."""
+    """Bytes of a problem (G = 1) as packed, and what of it L2 keeps.
+
+    `line_waste` is 1 where rows of A do not start on lines of 128 bytes.
+    """
     padded_k, padded_n = ceil_div(K, 128) * 128, ceil_div(N, _BLOCK) * _BLOCK
     a_bytes = M * (K * p["a_elem_bytes"])
     b_bytes = padded_n * (padded_k * p["b_elem_bytes"])
@@ -83,7 +87,7 @@ def w4a16_terms(p: Any, M: int, K: int, N: int) -> ProblemTerms:
     c_bytes = M * (N * p["c_elem_bytes"])
     stay_frac = 0.0
     if p["is_l2_warm"]:
-        footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / p["l2_hold_bytes"]
+        footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / (p["l2_bytes"] * _WARM_HOLD_FRAC)
         f2 = footprint * footprint
         stay_frac = 1.0 / (1.0 + f2 * f2)
     is_off_lines = 1.0 if K % _LINE_ELEMS != 0 else 0.0
@@ -145,7 +149,7 @@ def _store_us(p: Any, c: Any, t: ProblemTerms) -> float:
 
 @kernel
 def _finish(
-    p: Any, row: Any, t: ProblemTerms, prologue_us: float, chip_us: float, matrix_us: float, dequant_us: float,
+    p: Any, row: Any, prologue_us: float, chip_us: float, matrix_us: float, dequant_us: float,
     overhead_us: float, l2_us: float, dram_us: float, outside_us: float, store_us: float, reduction_us: float,
     main_us: float, busy_us: float, read_bytes: float, num_ctas: int, num_tiles: int, num_waves: int,
     last_wave_ctas: int, active_sms: int,
@@ -167,7 +171,7 @@ def _finish(
 
 @kernel
 def _sm90_step(
-    p: Any, row: Any, c: Any, resident: float, work: float, copies: float, issue: float, matrix: float, ingest: float,
+    c: Any, resident: float, work: float, copies: float, issue: float, matrix: float, ingest: float,
     outside: float,
 ) -> float:  # fmt: skip
     """Cycles of 64 k of a CTA that shares its SM with `resident` - 1 others."""
@@ -225,7 +229,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         outside_rows = float(min(box, max(0, copied_rows - inside_last)))
     outside = outside_rows * c[_OUTSIDE_ROW_CYCLES]
     resident = max(1.0, np.ceil(ctas / num_sms))
-    step = _sm90_step(p, row, c, resident, work, copies, issue, matrix, ingest, outside)
+    step = _sm90_step(c, resident, work, copies, issue, matrix, ingest, outside)
 
     # a work item: a tile, or a part of it
     tile_bytes = cta_m * (cta_n * _SUM_BYTES)
@@ -244,7 +248,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     last = 0.0
     if rest > 0:
         resident = max(1.0, np.ceil(rest * cluster / num_sms))
-        last = blocks * _sm90_step(p, row, c, resident, work, copies, issue, matrix, ingest, outside) + over
+        last = blocks * _sm90_step(c, resident, work, copies, issue, matrix, ingest, outside) + over
     if is_coop:
         first = rounds * (item + over)
     else:  # the end of a tile hides behind the other warpgroup's
@@ -256,7 +260,9 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     extra = _reread_bytes(p, row, c, t, tiles_m, tiles_n, clusters, in_flight, is_stream)
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
-    dram_us = dram_bytes / (p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC] * (1.0 - c[_CLUSTER_LOSS] * row["cluster_log2"]))
+    dram_us = dram_bytes / (
+        p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC] * (1.0 - c[_CLUSTER_LOSS] * row["cluster_log2"])
+    )
     rows_per_cycle = c[_STREAM_OUTSIDE_ROWS_PER_CYCLE] if is_stream else c[_OUTSIDE_ROWS_PER_CYCLE]
     outside_us = (all_copied - t.M) * tiles_n * (2.0 * units) / (rows_per_cycle * cycles_per_us)
     share = rounds * clusters / items
@@ -272,7 +278,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     reduction_us = waves * reduction / cycles_per_us
     reduction_us = min(chip_us, reduction_us)
     return _finish(
-        p, row, t, prologue_us, chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
+        p, row, prologue_us, chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
         waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * fixed / cycles_per_us, 0.0, dram_us,
         outside_us, store_us, reduction_us, main_us, busy_us, read_bytes, ctas, tiles * cluster, waves,
         rest * cluster if rest > 0 else ctas, sms,
@@ -280,8 +286,8 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
 
 
 @kernel
-def _sm80_step(c: Any, resident: float, work: float, serial: float, ingest: float) -> float:
-    """Cycles of 64 k of a CTA that shares its SM with `resident` - 1 others."""
+def _shared_step(resident: float, work: float, serial: float, ingest: float) -> float:
+    """Cycles of a step of a CTA that shares its SM with `resident` - 1 others: they fill each other's gaps."""
     busy, loads = resident * work, resident * ingest
     result: float = np.sqrt(busy * busy + serial * serial + loads * loads)
     return result
@@ -318,11 +324,11 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     first = last = 0.0
     resident = float(row["ctas_per_sm"])
     if rounds > 0:
-        first = blocks * _sm80_step(c, resident, work, serial, ingest) + c[_CTA_CYCLES] + resident * epilogue
+        first = blocks * _shared_step(resident, work, serial, ingest) + c[_CTA_CYCLES] + resident * epilogue
         first *= rounds
     if rest > 0:
         left = max(1.0, np.ceil(rest / num_sms))
-        last = blocks * _sm80_step(c, left, work, serial, ingest) + c[_CTA_CYCLES] + left * epilogue
+        last = blocks * _shared_step(left, work, serial, ingest) + c[_CTA_CYCLES] + left * epilogue
 
     parts, num_cuts = float(split), 1.0
     if is_stream:
@@ -350,7 +356,7 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     waves = rounds + (1 if rest > 0 else 0)
     overlap = rounds * resident + max(0.0, np.ceil(rest / num_sms))  # CTAs that an SM works through
     return _finish(
-        p, row, t, prologue_us, (first + last) / cycles_per_us, overlap * blocks * matrix / cycles_per_us,
+        p, row, prologue_us, (first + last) / cycles_per_us, overlap * blocks * matrix / cycles_per_us,
         overlap * blocks * issue / cycles_per_us, waves * c[_CTA_CYCLES] / cycles_per_us, 0.0, dram_us, 0.0, store_us,
         reduction_us, main_us + reduction_us, busy_us, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas,
         min(ctas, num_sms),
@@ -358,16 +364,8 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
 
 
 @kernel
-def _streaming_step(c: Any, resident: float, work: float, serial: float, ingest: float) -> float:
-    """Cycles of a step of every team of the `resident` CTAs of an SM."""
-    busy, loads = resident * work, resident * ingest
-    result: float = np.sqrt(busy * busy + serial * serial + loads * loads)
-    return result
-
-
-@kernel
 def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
-    """Kernels for few tokens: every team of warps streams its own blocks of k past L1, and sums are added at the end."""
+    """Kernels for few tokens: every team of warps streams its own blocks of k, and sums are added at the end."""
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
     tiles = tiles_m * tiles_n
@@ -396,11 +394,11 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms)
     sums = teams * (cta_m * (cta_n * _SUM_BYTES)) / c[_SUMS_BYTES_PER_CYCLE] + teams * passes * c[_TEAM_SUM_CYCLES]
     over = start + sums
-    first = rounds * steps * _streaming_step(c, resident, work, serial, ingest) if rounds > 0 else 0.0
+    first = rounds * steps * _shared_step(resident, work, serial, ingest) if rounds > 0 else 0.0
     last = 0.0
     left = np.ceil(rest / num_sms)
     if rest > 0:
-        last = steps * _streaming_step(c, left, work, serial, ingest)
+        last = steps * _shared_step(left, work, serial, ingest)
     chip_us = (first + last + (waves - 1) * over) / cycles_per_us
 
     reduction_us = 0.0
@@ -425,7 +423,7 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
         prologue_us += c[_RAMP_US] * w_bytes / (w_bytes + _RAMP_BYTES)
     done = rounds * resident + left  # CTAs that an SM works through
     return _finish(
-        p, row, t, prologue_us, chip_us, done * steps * teams * matrix / cycles_per_us,
+        p, row, prologue_us, chip_us, done * steps * teams * matrix / cycles_per_us,
         done * steps * teams * issue / cycles_per_us, (waves - 1) * over / cycles_per_us, l2_us, dram_us, 0.0, 0.0,
         reduction_us, main_us + reduction_us, 0.0, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas,
         min(ctas, num_sms),
@@ -527,3 +525,9 @@ def cuts_of(p: Any, row: Any, M: int, K: int, N: int, cuts: Any) -> int:
         cuts[num] = 0
         num += 1
     return num
+
+
+@entry_point
+def list_cuts(params: Any, menu: Any, index: int, M: int, K: int, N: int, cuts: Any) -> int:
+    """`cuts_of` a row of a menu."""
+    return int(cuts_of(params[0], menu[index], M, K, N, cuts))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.libraries import FAMILIES, cluster_grid_sms
+from gemm_eval.models.gpu.libraries import FAMILIES
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.workload import GemmProblem
 
@@ -40,6 +41,7 @@ warps of a CTA for 64 k (of a team's warps in the streaming families); `matrix_c
 SM; `producer`: of the copying thread; `weight_bytes`: packed weights and scales of 64 k of the CTA's columns.
 """
 
+_CONFIG_OF = operator.itemgetter(*range(1, 12))  # of the values of a row: kind .. raster_swizzle
 _TARGETS = {"sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a"}
 _GROUP_SIZES = (None, 32, 64, 128)
 _SIZE_MULTIPLE = 8
@@ -47,6 +49,8 @@ _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
 _SCHEDULERS = 4
 _REGISTERS_UNIT_OF_WARP, _SMEM_UNIT_BYTES, _THREADS_PER_WARP = 256, 128, 32
 _BLOCK = 64
+# as `kernels/_sm90.py` launches: a cluster of 4 lies within one graphics processing cluster, so some SMs have none
+_FREE_CLUSTER, _LARGE_CLUSTER_SMS = 2, (10, 11)
 
 
 class _Entry(NamedTuple):
@@ -92,8 +96,9 @@ def _entries(target: str, activation: DType, mode: str, group_size: int) -> tupl
 def _parse(line: Mapping[str, str]) -> Iterator[_Entry]:
     sizes = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages")
     for raster in line["rasters"].split():  # e.g. "M1 N8"
+        m, n, k, cluster_m, cluster_n, warps, stages = (int(line[name]) for name in sizes)
         config = KernelConfig(
-            line["family"], *(int(line[name]) for name in sizes), Schedule[line["schedule"].upper()],
+            line["family"], m, n, k, cluster_m, cluster_n, warps, stages, Schedule[line["schedule"].upper()],
             Decomposition.DATA_PARALLEL, 1, RasterOrder["ALONG_" + raster[0]], int(raster[1:]),
         )  # fmt: skip
         yield _Entry(
@@ -110,7 +115,7 @@ def _mode_of(types: GemmProblem) -> tuple[str, int]:
 
 
 def build_w4a16_menu(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.void]:
-    """Return our kernels that this GPU can run on these types, [rows] of `W4A16_MENU_DTYPE`, in the registry's order."""
+    """Return our kernels that this GPU can run on these types, [rows] of `W4A16_MENU_DTYPE`."""
     rows = []
     for entry in _entries(_TARGETS[arch.sm_arch], types.input_dtype, *_mode_of(types)):
         config = entry.config
@@ -141,7 +146,12 @@ def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, ctas_per_sm: int, exp
     config = entry.config
     kind = W4A16_FAMILIES.index(config.family)
     cluster = config.cluster_m * config.cluster_n
-    sms = cluster_grid_sms(arch, cluster)
+    sms = arch.num_sms
+    if cluster > _FREE_CLUSTER:
+        sms = sms * _LARGE_CLUSTER_SMS[0] // _LARGE_CLUSTER_SMS[1]
+    expected_cap = max(1, sms * expected // cluster) * cluster
+    # persistent kernels are launched with as many CTAs as the registry expects to fit
+    grid_cap = expected_cap if config.family == "w4a16_sm90" else sms * ctas_per_sm
     blocks = config.cta_n / _BLOCK
     rate = arch.tensor_flop_per_cycle[types.input_dtype]
     if config.family == "w4a16_sm90":  # wgmma works on 64 columns whatever the tokens
@@ -157,7 +167,7 @@ def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, ctas_per_sm: int, exp
     weight_bytes = config.cta_n * _BLOCK * (DType.INT4.bits + scale_bits) / 8
     return (
         FAMILIES[config.family].number, kind, *config[1:8], int(config.schedule), int(config.raster_order),
-        config.raster_swizzle, ctas_per_sm, expected, sms * ctas_per_sm, sms * expected, entry.smem_bytes,
+        config.raster_swizzle, ctas_per_sm, expected, grid_cap, expected_cap, entry.smem_bytes,
         entry.registers, math.log2(cluster), blocks * entry.instructions, blocks * entry.tensor, matrix,
         blocks * entry.producer, weight_bytes, types.input_dtype.bits / 8,
     )  # fmt: skip
@@ -165,12 +175,11 @@ def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, ctas_per_sm: int, exp
 
 def config_of_row(row: np.void, parts: int) -> KernelConfig:
     """Return the config of a row with K cut into `parts`; 0: stream-K."""
-    values = dict(zip(row.dtype.names or (), row.tolist(), strict=True))
-    kind = Decomposition.STREAM_K if parts == 0 else Decomposition.SPLIT_K if parts > 1 else Decomposition.DATA_PARALLEL
+    way = Decomposition.STREAM_K if parts == 0 else Decomposition.SPLIT_K if parts > 1 else Decomposition.DATA_PARALLEL
+    kind, m, n, k, cluster_m, cluster_n, warps, stages, schedule, order, swizzle = _CONFIG_OF(row.tolist())
     return KernelConfig(
-        W4A16_FAMILIES[values["kind"]], *(values[name] for name in KernelConfig._fields[1:8]),
-        Schedule(values["schedule"]), kind, max(1, parts), RasterOrder(values["raster_order"]),
-        values["raster_swizzle"],
+        W4A16_FAMILIES[kind], m, n, k, cluster_m, cluster_n, warps, stages, Schedule(schedule), way, max(1, parts),
+        RasterOrder(order), swizzle,
     )  # fmt: skip
 
 
