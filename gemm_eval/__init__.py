@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ModelConfigError,
         UnsupportedError,
     )
-    from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable
+    from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, select_config
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
     from gemm_eval.search.plans import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
@@ -70,13 +70,14 @@ __all__ = [
     "load_model",
     "prewarm",
     "prewarm_for_transformer",
+    "select_config",
     "transformer_gemms",
 ]
 
 _ROOMS = {
     "gemm_eval.arch": ("GpuSpec", "MulticoreSpec", "list_archs", "load_arch"),
     "gemm_eval.dtypes": ("DType",),
-    "gemm_eval.evaluate": ("GEMMEvaluator", "GEMMResult", "GEMMTable"),
+    "gemm_eval.evaluate": ("GEMMEvaluator", "GEMMResult", "GEMMTable", "select_config"),
     "gemm_eval.mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
     "gemm_eval.search.plans": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
     "gemm_eval.transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),

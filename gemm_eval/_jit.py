@@ -62,10 +62,13 @@ def cache_dir() -> Path | None:
 
 @cache
 def source_stamp() -> str:
-    """A digest of the text of all kernels: what they compute can change only when it does."""
+    """A digest of the text of all kernels: what they compute can change only when it does.
+
+    The order of coefficients counts too: kernels hold their places as constants.
+    """
     package = Path(__file__).parent
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted(package.rglob("*_kernels.py")):
+    for path in sorted([*package.rglob("*_kernels.py"), *package.rglob("coefficients.py")]):
         digest.update(path.relative_to(package).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -69,6 +69,7 @@ def measure(
     With --kernel w4a16 each GEMM is timed with every legal config of our kernels, or with --top and --random some; a
     second data set has cuBLAS on the same GEMMs, and a table compares them.
     """
+    from gemm_eval.arch._gpu_names import gpu_slug
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.measure import (
         Campaign,
@@ -80,7 +81,6 @@ def measure(
         W4A16Runner,
         estimate_seconds,
         file_stem,
-        gpu_slug,
         list_shapes,
         make_runner,
         shuffle_shapes,

@@ -36,13 +36,12 @@ def list_kernel_work(
 ) -> None:
     """Print the GEMMs, how many kernels of each, and about how long it takes; needs no GPU."""
     from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.kernels._registry import limits_of_spec
 
-    gemms = _gemms(shape_sets)
+    gemms, spec = _gemms(shape_sets), load_arch(gpu, GpuSpec)
     total_s = estimate_seconds(_dense(gemms), protocol) if with_cublas else 0.0
     items: list[KernelItem] = []
     for gemm in gemms:
-        chosen = list_items([gemm], dtype, limits_of_spec(load_arch(gpu, GpuSpec)), choice)
+        chosen = list_items([gemm], dtype, spec, choice)
         typer.echo(f"{' '.join(map(str, gemm[:4]))} {gemm.mode.name.lower()} {gemm.group_size} {len(chosen)}")
         items += chosen
     total_s += estimate_seconds(items, protocol)
@@ -71,7 +70,7 @@ def measure_kernels(
         del dense  # and its weights
     runner = W4A16Runner(dtype)
     campaign = make_campaign(runner, runner.kernel, f"{', '.join(shape_sets)}: {choice}")
-    path = campaign.run(list_items(gemms, dtype, runner.limits, choice))
+    path = campaign.run(list_items(gemms, dtype, runner.spec, choice))
     typer.echo(str(path))
     print_comparison(compare_kernels(path, cublas, gpu(runner), dtype))
 

@@ -32,9 +32,7 @@ def profile(
     k: Annotated[int | None, typer.Option("--k", help="Reduction length, instead of the arguments.")] = None,
     arch: Annotated[
         str | None,
-        typer.Option(
-            help="Preset of this machine's GPU, for the model's choice. Default: by its name.", metavar="ARCH"
-        ),
+        typer.Option(help="GPU whose kernels the model chooses. Default: this machine's.", metavar="ARCH"),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Type of A and C: fp16 or bf16.")] = "fp16",
     group_size: Annotated[
@@ -50,41 +48,30 @@ def profile(
 ) -> None:
     """Time every kernel of ours for C[M,N] = A[M,K] x B[K,N] with 4-bit weights, on this machine's NVIDIA GPU.
 
-    Lists the fastest ones, and says how far the choices of the static heuristic and of the analytic model are from
-    the best. Bandwidth counts packed weights and scales, A and C once each.
+    Lists the fastest ones, and says how far the cost model's choice is from the best, and what it predicted. Bandwidth
+    counts packed weights and scales, A and C once each.
     """
     from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.arch._gpu_names import gpu_slug
     from gemm_eval.cli._render_profile import Chosen, document_of, print_profile
+    from gemm_eval.dtypes import DType
     from gemm_eval.evaluate import GEMMEvaluator
+    from gemm_eval.kernels import Sizes
+    from gemm_eval.kernels._choice import problem_of
     from gemm_eval.mapping import KernelConfig
-    from gemm_eval.measure import (
-        Choice,
-        W4A16Runner,
-        choose_static,
-        gpu_slug,
-        list_items,
-        nearest_config,
-        profile_kernels,
-    )
+    from gemm_eval.measure import Choice, W4A16Runner, list_items, profile_kernels
 
     gemm = _gemm(sizes, (m, n, k), group_size, has_zeros=zero_points)
-    if arch is not None:
-        load_arch(arch, GpuSpec)  # a wrong name is said before anything is timed
+    given = None if arch is None else load_arch(arch, GpuSpec)  # a wrong name is said before anything is timed
     runner = W4A16Runner(dtype)
-    items = list_items([gemm], dtype, runner.limits, Choice())
+    items = list_items([gemm], dtype, runner.spec, Choice())
     gpu = gpu_slug(runner.gpu_name)
     if arch not in (None, gpu):
         typer.echo(f"--arch {arch} is not this GPU, {gpu}: the model's choice is for another", err=True)
-    result = GEMMEvaluator(arch or gpu).evaluate(
-        1, gemm.M, gemm.K, gemm.N, dtype="w4a16", input_dtype=dtype, output_dtype=dtype, group_size=group_size,
-        zero_dtype="int4" if zero_points else None, l2=l2,
-    )  # fmt: skip
+    problem = problem_of(Sizes(gemm.M, gemm.K, gemm.N), DType(dtype), gemm.mode, gemm.group_size)
+    result = GEMMEvaluator(given or runner.spec, l2=l2).evaluate_problem(problem)
     assert isinstance(result.mapping, KernelConfig)
-    modelled, is_same = nearest_config(result.mapping, [item.config for item in items])
-    choices = [
-        Chosen("static heuristic", choose_static(gemm, dtype, runner.limits), None),
-        Chosen("analytic model", modelled, None if is_same else str(result.mapping)),
-    ]
+    choices = [Chosen("cost model", result.mapping, result.latency_us)]
     found = profile_kernels(runner, items, [chosen.config for chosen in choices], l2=l2)
     if json:
         from gemm_eval.cli._output import print_json

@@ -22,12 +22,12 @@ class Chosen(NamedTuple):
     Attributes:
         by: who.
         config: the kernel.
-        instead_of: what was proposed, where no kernel is like that.
+        predicted_us: what was expected of it, in microseconds.
     """
 
     by: str
     config: KernelConfig
-    instead_of: str | None
+    predicted_us: float
 
 
 def print_profile(found: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int) -> None:
@@ -81,15 +81,15 @@ def _rates(found: Profile, kernel: ProfiledKernel) -> tuple[float, float]:
 
 def _sentence(found: Profile, chosen: Chosen) -> str:
     place = found.find(chosen.config)
-    proposal = (
-        "" if chosen.instead_of is None else f" (nearest to its proposal, which no kernel is: {chosen.instead_of})"
-    )
+    predicted = f"predicted {format_number(chosen.predicted_us)} us"
     if place is None:
-        return f"Choice of the {chosen.by}: {chosen.config}{proposal}: not timed."
+        return f"Choice of the {chosen.by}: {chosen.config}, {predicted}: not timed."
     rank, kernel = place
     us, best_us = kernel.timing.latency_us, found.kernels[0].timing.latency_us
     change = "the best" if rank == 0 else f"{us / best_us - 1.0:+.1%} from the best"
-    return f"Choice of the {chosen.by}: {format_number(us)} us, {change}, place {rank + 1}: {chosen.config}{proposal}."
+    return (
+        f"Choice of the {chosen.by}: {format_number(us)} us ({predicted}), {change}, place {rank + 1}: {chosen.config}."
+    )
 
 
 def _choice(found: Profile, chosen: Chosen) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _choice(found: Profile, chosen: Chosen) -> dict[str, Any]:
     return {
         "by": chosen.by,
         "config": _plain(chosen.config._asdict()),
-        "proposal": chosen.instead_of,
+        "predicted_us": chosen.predicted_us,
         "place": None if place is None else place[0] + 1,
         "latency_us": us,
         "over_best_frac": None if us is None else us / found.kernels[0].timing.latency_us - 1.0,

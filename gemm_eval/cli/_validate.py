@@ -63,6 +63,20 @@ def validate(
         str | None, typer.Option(help="Kernel library of a file that does not say it: cublas, trtllm, gemm-eval.")
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")] = None,
+    w4a16: Annotated[
+        bool,
+        typer.Option(
+            "--w4a16",
+            help="Score our W4A16 kernels instead, config by config, and the choice among them. --data: tables of "
+            "gemm-eval measure --kernel w4a16; default: those that come with the library.",
+        ),
+    ] = False,
+    ablation: Annotated[
+        bool,
+        typer.Option(
+            "--ablation", help="With --w4a16: also what the error is without each term of the model; takes minutes."
+        ),
+    ] = False,
     plots: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write plots (PNG) to this folder.", show_default=False)
     ] = None,
@@ -86,6 +100,18 @@ def validate(
     from gemm_eval.validation.datasets import find_timings
     from gemm_eval.validation.report import errors_frame, report_document
 
+    if w4a16:
+        from gemm_eval.cli._validate_w4a16 import validate_w4a16
+
+        if joint or regime or library or dtype:
+            raise InvalidOptionError("--w4a16 does not go with --joint, --regime, --library or --dtype")
+        validate_w4a16(
+            arch, data or [], folds, seed, refit=refit, is_ablated=ablation, worst=worst, plots=plots, csv=csv,
+            as_json=json,
+        )  # fmt: skip
+        return
+    if ablation:
+        raise InvalidOptionError("--ablation goes with --w4a16")
     spec = load_arch(arch, GpuSpec)
     sets = find_timings(spec.name, data or [], library=library, dtype=dtype)
     if not sets:

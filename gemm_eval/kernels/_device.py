@@ -120,6 +120,12 @@ def limits_of_device(device: int) -> DeviceLimits:
     )
 
 
+def name_of_device(device: int) -> str:
+    """Return what the driver calls a GPU of this machine, by its number."""
+    name = import_cupy().cuda.runtime.getDeviceProperties(device)["name"]
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
 def stream_handle(stream: Any) -> int:
     """Return the handle of a CUDA stream on the current GPU.
 

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidMappingError, InvalidProblemError, UnsupportedError
+from gemm_eval.errors import InvalidProblemError, UnsupportedError
 from gemm_eval.kernels import _device
 from gemm_eval.kernels._build import CompiledKernel
+from gemm_eval.kernels._choice import choose, spec_of_device
 from gemm_eval.kernels._family import DeviceLimits, Launch, Operands, Sizes, Variant, WeightMode, ceil_div
-from gemm_eval.kernels._heuristic import choose
 from gemm_eval.kernels._registry import (
     check_kernel,
     compile_for,
@@ -24,7 +24,7 @@ from gemm_eval.kernels._registry import (
 from gemm_eval.kernels._tensor_map import encode_tensor_map
 from gemm_eval.mapping import KernelConfig
 
-__all__ = ["LARGEST_SIZE", "Plan", "limits_of", "make_plan", "plan_on_device"]
+__all__ = ["LARGEST_SIZE", "Plan", "check_rows", "limits_of", "make_plan", "plan_on_device", "spec_and_limits"]
 
 LARGEST_SIZE = (1 << 31) - 1
 """Kernels take sizes as 32-bit integers."""
@@ -55,46 +55,38 @@ class Plan(NamedTuple):
         return self.counter_bytes + self.launch.workspace_bytes
 
 
-def limits_of(arch: GpuSpec | str | None) -> DeviceLimits:
-    """Return the limits of a GPU: that of a spec, of a preset or file, or CuPy's current one.
+def spec_and_limits(arch: GpuSpec | str | None) -> tuple[GpuSpec, DeviceLimits]:
+    """Return what the model takes a GPU for, and its limits: of a spec, of a preset or file, or of CuPy's current GPU.
 
     Raises:
-        UnsupportedError: `arch` is no GPU.
+        UnsupportedError: `arch` is no GPU, or no kernel runs on the current one.
     """
     if arch is None:
-        return _device.limits_of_device(_device.current_device())
+        device = _device.current_device()
+        return spec_of_device(device), _device.limits_of_device(device)
     spec = load_arch(arch) if isinstance(arch, str) else arch
     if not isinstance(spec, GpuSpec):
         raise UnsupportedError(f"W4A16 kernels need an NVIDIA GPU, {spec.name} is none")
-    return limits_of_spec(spec)
+    return spec, limits_of_spec(spec)
+
+
+def limits_of(arch: GpuSpec | str | None) -> DeviceLimits:
+    """Return the limits of a GPU, as `spec_and_limits` does, also of one that no kernel runs on."""
+    if arch is None:
+        return _device.limits_of_device(_device.current_device())
+    return spec_and_limits(arch)[1]
 
 
 @lru_cache(maxsize=_PLANS)
 def plan_on_device(
     sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None, device: int
 ) -> Plan:
-    """`make_plan` for a GPU of this machine; remembered."""
-    return make_plan(sizes, activation, mode, group_size, config, _device.limits_of_device(device))
-
-
-def rounded_up(M: int) -> int:
-    """The next of sixteen numbers of tokens in an octave: neighbours take the same kernel, for choosing takes long."""
-    step = 1 << max(0, M.bit_length() - 5)
-    return ceil_div(M, step) * step
-
-
-@lru_cache(maxsize=_PLANS)
-def _choice(sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, limits: DeviceLimits) -> KernelConfig:
-    return choose(sizes, activation, mode, group_size or None, limits)
-
-
-def _chosen(sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, limits: DeviceLimits) -> KernelConfig:
-    config = _choice(sizes._replace(M=rounded_up(sizes.M)), activation, mode, group_size, limits)
-    try:
-        check_kernel(make_variant(config, activation, mode, group_size), sizes, limits)
-    except (InvalidMappingError, UnsupportedError):  # it has no such split or cluster for a tile less
-        return _choice(sizes, activation, mode, group_size, limits)
-    return config
+    """`make_plan` for a GPU of this machine, or for what the model chooses there; remembered."""
+    limits = _device.limits_of_device(device)
+    if config is None:
+        check_rows(sizes)
+        config = choose(sizes, activation, mode, group_size, spec_of_device(device), limits)
+    return make_plan(sizes, activation, mode, group_size, config, limits)
 
 
 def make_plan(
@@ -102,20 +94,17 @@ def make_plan(
     activation: DType,
     mode: WeightMode,
     group_size: int,
-    config: KernelConfig | None,
+    config: KernelConfig,
     limits: DeviceLimits,
 ) -> Plan:
-    """Choose a kernel unless one is given, check and compile it. Needs no GPU.
+    """Check and compile a kernel for a GEMM. Needs no GPU.
 
     Raises:
         InvalidInputError: sizes or a config that cannot be.
         UnsupportedError: the GPU lacks what the kernel needs.
         GemmEvalError: CuPy or NVRTC is missing.
     """
-    if not isinstance(sizes.M, int) or not 1 <= sizes.M <= LARGEST_SIZE:
-        raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {sizes.M!r}")
-    if config is None:
-        config = _chosen(sizes, activation, mode, group_size, limits)
+    check_rows(sizes)
     variant = make_variant(config, activation, mode, group_size)
     check_kernel(variant, sizes, limits)
     compiled = compile_for(variant, limits)
@@ -130,3 +119,13 @@ def make_plan(
         return family.arguments(variant, sizes, launch, operands, encode_tensor_map)
 
     return Plan(variant, launch, compiled, arguments)
+
+
+def check_rows(sizes: Sizes) -> None:
+    """Check that M is one that kernels take.
+
+    Raises:
+        InvalidProblemError: it is not.
+    """
+    if not isinstance(sizes.M, int) or not 1 <= sizes.M <= LARGEST_SIZE:
+        raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {sizes.M!r}")

@@ -13,8 +13,18 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import _device
 from gemm_eval.kernels._arrays import DeviceArray, Rows, as_device_array, as_rows, check_dtype, check_vector, overlaps
+from gemm_eval.kernels._choice import choose
 from gemm_eval.kernels._family import Operands, Sizes, WeightMode
-from gemm_eval.kernels._plan import LARGEST_SIZE, Plan, limits_of, make_plan, plan_on_device
+from gemm_eval.kernels._plan import (
+    LARGEST_SIZE,
+    Plan,
+    check_rows,
+    limits_of,
+    make_plan,
+    plan_on_device,
+    spec_and_limits,
+)
+from gemm_eval.kernels._profiled import profiled_config
 from gemm_eval.kernels._registry import Occupancy, check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.mapping import KernelConfig
@@ -22,6 +32,7 @@ from gemm_eval.mapping import KernelConfig
 __all__ = ["occupancy", "w4a16_gemm", "workspace_bytes"]
 
 _ALIGNMENT_BYTES = 16
+_CHOICES = ("auto", "profile")
 
 
 class _Weights(NamedTuple):
@@ -43,7 +54,7 @@ def w4a16_gemm(
     bias: Any = None,
     alpha: float = 1.0,
     out: Any = None,
-    config: KernelConfig | None = None,
+    config: KernelConfig | str = "auto",
     stream: Any = None,
     workspace: Any = None,
 ) -> Any:
@@ -65,7 +76,9 @@ def w4a16_gemm(
         alpha: factor of the product, finite; applied in fp32.
         out: [..., M, N] for the result, contiguous, of the type of A; shares no memory with the operands. None: a new
             CuPy array of the shape of A with N for K; bf16 comes as the type of A if that is CuPy's, else in uint16.
-        config: the kernel, one of `legal_configs`; None: a static heuristic chooses.
+        config: the kernel, one of `legal_configs`. "auto": the cost model chooses, without running anything. "profile":
+            the model's first ten choices are timed, once for a GEMM, GPU and version of the kernels, and the fastest is
+            remembered in the user's cache folder (`gemm_eval.kernels.config_cache`); the call waits for that.
         stream: None (CuPy's current stream), a stream of CuPy, torch or CUDA Python, or its handle.
         workspace: uint8 array of at least `workspace_bytes`, for nothing else while the kernel runs; its content does
             not matter. None: memory that the library keeps for each stream.
@@ -84,12 +97,18 @@ def w4a16_gemm(
     if weights.device != _device.current_device():
         with _device.on_device(weights.device):
             return w4a16_gemm(A, packed, bias, alpha, out, config, stream, workspace)
-    if not isinstance(config, KernelConfig | None):
-        raise InvalidOptionError(f"config must be a KernelConfig or None, got {type(config).__name__}")
+    if not isinstance(config, KernelConfig) and config not in _CHOICES:
+        raise InvalidOptionError(f"config must be a KernelConfig, 'auto' or 'profile', got {config!r}")
     handle = _device.stream_handle(stream)
     a = _matrix(A, "A", packed.K, packed.activation, weights.device, handle)
     sizes = Sizes(a.num_rows, packed.K, packed.N)
-    plan = plan_on_device(sizes, packed.activation, packed.mode, packed.group_size, config, weights.device)
+    if config == "profile":
+        operands = Operands(
+            a.address, a.stride, weights.qweight, weights.scales, 0, 0, 0, 0, 1.0, *weights.blocks_and_groups
+        )
+        config = profiled_config(sizes, packed, operands, weights.device, handle)
+    chosen = config if isinstance(config, KernelConfig) else None
+    plan = plan_on_device(sizes, packed.activation, packed.mode, packed.group_size, chosen, weights.device)
     result = _new_output(A, packed, handle) if out is None else out
     c = _matrix(result, "out", packed.N, packed.activation, weights.device, handle)
     if c.num_rows != sizes.M or (c.stride != packed.N and c.num_rows > 1):
@@ -149,24 +168,34 @@ def occupancy(
 
 
 def workspace_bytes(
-    M: int, packed: PackedW4, config: KernelConfig | None = None, arch: GpuSpec | str | None = None
+    M: int, packed: PackedW4, config: KernelConfig | str = "auto", arch: GpuSpec | str | None = None
 ) -> int:
     """Return the size of `workspace` that `w4a16_gemm` needs, in bytes; 0: none. Compiles the kernel, runs nothing.
 
     Args:
         M: rows of A.
         packed: the weights, wherever they lie.
-        config: the kernel; None: the one that `w4a16_gemm` would choose.
+        config: the kernel; "auto": the one that the cost model chooses.
         arch: a GPU's spec, or its name; None: CuPy's current GPU.
 
     Raises:
         InvalidProblemError: M < 1.
+        InvalidOptionError: config is neither a `KernelConfig` nor "auto".
         InvalidMappingError: a config that does not exist, or that cannot cut K so.
         UnsupportedError: the GPU lacks what the kernel needs.
         GemmEvalError: no CuPy or NVRTC; without `arch`, no GPU.
     """
+    if not isinstance(config, KernelConfig) and config != "auto":
+        raise InvalidOptionError(f"config must be a KernelConfig or 'auto', got {config!r}")
     sizes = Sizes(M, packed.K, packed.N)
-    return make_plan(sizes, packed.activation, packed.mode, packed.group_size, config, limits_of(arch)).workspace_bytes
+    check_rows(sizes)
+    types = packed.activation, packed.mode, packed.group_size
+    if isinstance(config, KernelConfig):
+        limits = limits_of(arch)
+    else:
+        spec, limits = spec_and_limits(arch)
+        config = choose(sizes, *types, spec, limits)
+    return make_plan(sizes, *types, config, limits).workspace_bytes
 
 
 def _weights_of(packed: PackedW4) -> _Weights:

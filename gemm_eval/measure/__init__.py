@@ -15,11 +15,10 @@ from gemm_eval.measure._data_set import (
     read_timings,
     write_timings,
 )
-from gemm_eval.measure._gpu_state import gpu_slug
-from gemm_eval.measure._kernel_choice import Choice, choose_static, list_items
+from gemm_eval.measure._kernel_choice import Choice, list_items
 from gemm_eval.measure._kernel_shapes import KERNEL_SETS, QuantShape, list_quant_shapes
 from gemm_eval.measure._kernel_trace import KernelLaunch, parse_trace
-from gemm_eval.measure._profile import Profile, ProfiledKernel, nearest_config, profile_kernels
+from gemm_eval.measure._profile import Profile, ProfiledKernel, profile_kernels
 from gemm_eval.measure._protocol import Timing, TimingProtocol, measure_shape
 from gemm_eval.measure._runner import BuildsKernels, BuiltKernel, OperandLayout, Runner
 from gemm_eval.measure._runners import RUNNERS, make_runner
@@ -52,7 +51,6 @@ __all__ = [
     "Timing",
     "TimingProtocol",
     "W4A16Runner",
-    "choose_static",
     "compare_kernels",
     "dataset_hash",
     "estimate_seconds",
@@ -63,7 +61,6 @@ __all__ = [
     "list_shapes",
     "make_runner",
     "measure_shape",
-    "nearest_config",
     "parse_trace",
     "profile_kernels",
     "read_timings",

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import platform
-import re
 import subprocess
 from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["describe_gpu", "gpu_slug", "read_gpu_state"]
+__all__ = ["describe_gpu", "read_gpu_state"]
 
-_KNOWN = {
-    "NVIDIA H200": "h200-sxm",
-    "NVIDIA H200 NVL": "h200-nvl",
-    "NVIDIA H100 80GB HBM3": "h100-sxm",
-    "NVIDIA H100 PCIe": "h100-pcie",
-    "NVIDIA H100 NVL": "h100-nvl",
-    "NVIDIA A100-SXM4-80GB": "a100-sxm-80gb",
-    "NVIDIA L40S": "l40s",
-}
 _STATE_FIELDS = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
 _REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # new and old name
-
-
-def gpu_slug(name: str) -> str:
-    """Return the name that files and archs use for a GPU as its driver calls it."""
-    return _KNOWN.get(name) or re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
 
 
 def _query(fields: tuple[str, ...]) -> dict[str, str]:

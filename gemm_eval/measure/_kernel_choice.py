@@ -7,14 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gemm_eval.kernels._family import DeviceLimits, Sizes
-from gemm_eval.kernels._heuristic import choose, rank
-from gemm_eval.kernels._registry import legal_configs
+from gemm_eval.arch import GpuSpec
+from gemm_eval.kernels._choice import rank
+from gemm_eval.kernels._family import Sizes
+from gemm_eval.kernels._layout import parse_activation
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.measure._kernel_shapes import QuantShape
 from gemm_eval.measure._shapes import KernelItem
 
-__all__ = ["Choice", "choose_static", "list_items", "rank_configs"]
+__all__ = ["Choice", "list_items", "rank_configs"]
 
 _SEED = 20_260
 _MAX_OF_ONE_TILE = 3  # kernels of one tile and split promise the same: let others in
@@ -24,7 +25,7 @@ class Choice(NamedTuple):
     """Which kernels of a GEMM are timed.
 
     Attributes:
-        top: so many that promise most by the static heuristic, its choice first; None: all.
+        top: so many that the cost model finds fastest; None: all.
         num_random: and so many others.
     """
 
@@ -34,25 +35,19 @@ class Choice(NamedTuple):
     def __str__(self) -> str:
         if self.top is None:
             return "every legal config"
-        return f"{self.top} configs that the static heuristic likes best, {self.num_random} others at random"
+        return f"{self.top} configs that the cost model finds fastest, {self.num_random} others at random"
 
 
-def choose_static(gemm: QuantShape, dtype: str, limits: DeviceLimits) -> KernelConfig:
-    """Return what `w4a16_gemm` takes for a GEMM when it is not told."""
-    return choose(Sizes(gemm.M, gemm.K, gemm.N), dtype, gemm.mode, gemm.group_size or None, limits)
+def rank_configs(gemm: QuantShape, dtype: str, arch: GpuSpec) -> list[KernelConfig]:
+    """Return every legal config of a GEMM, by what the cost model predicts, best first."""
+    return list(rank(Sizes(gemm.M, gemm.K, gemm.N), parse_activation(dtype), gemm.mode, gemm.group_size, arch))
 
 
-def rank_configs(gemm: QuantShape, dtype: str, limits: DeviceLimits) -> list[KernelConfig]:
-    """Return every legal config of a GEMM, by the static heuristic."""
-    sizes = Sizes(gemm.M, gemm.K, gemm.N)
-    return rank(legal_configs(sizes, limits, dtype, gemm.mode, gemm.group_size), sizes, limits)
-
-
-def list_items(gemms: Sequence[QuantShape], dtype: str, limits: DeviceLimits, choice: Choice) -> list[KernelItem]:
-    """Return what is timed; always the same."""
+def list_items(gemms: Sequence[QuantShape], dtype: str, arch: GpuSpec, choice: Choice) -> list[KernelItem]:
+    """Return what is timed on a GPU; always the same for the same coefficients of the model."""
     items = []
     for gemm in gemms:
-        ranked = rank_configs(gemm, dtype, limits)
+        ranked = rank_configs(gemm, dtype, arch)
         chosen = ranked if choice.top is None else _some(ranked, choice, f"{_SEED} {tuple(map(int, gemm))}")
         items += [KernelItem(*gemm, config) for config in chosen]
     return items

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log2
 from typing import NamedTuple
 
 from gemm_eval.errors import GemmEvalError
@@ -16,13 +15,10 @@ from gemm_eval.measure._protocol import Timing, TimingProtocol, measure_floor_us
 from gemm_eval.measure._runner import BuildsKernels, BuiltKernel, Runner
 from gemm_eval.measure._shapes import KernelItem
 
-__all__ = ["Profile", "ProfiledKernel", "nearest_config", "profile_kernels"]
+__all__ = ["Profile", "ProfiledKernel", "profile_kernels"]
 
 _POOL_BYTES = 1 << 30
 _NUM_FINALISTS = 10
-_SIZE_FIELDS = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "split_k")
-_KIND_FIELDS = ("schedule", "decomposition")
-_KIND_DISTANCE = 2.0  # another schedule is as far as a tile that is four times as large
 
 
 class ProfiledKernel(NamedTuple):
@@ -110,18 +106,3 @@ def profile_kernels(
             advance(1)
     ranked = sorted(found.values(), key=lambda kernel: kernel.timing.latency_us)
     return Profile(QuantShape(*items[0][:6]), tuple(ranked), errors)
-
-
-def nearest_config(mapping: KernelConfig, configs: Sequence[KernelConfig]) -> tuple[KernelConfig, bool]:
-    """Return the config most like what a model proposes, and whether it is the same but for its family and raster.
-
-    Model and registry name families differently, so tile, pipeline and split are compared: a factor of two counts 1.
-    """
-
-    def distance(config: KernelConfig) -> float:
-        sizes: float = sum(abs(log2(getattr(config, name) / getattr(mapping, name))) for name in _SIZE_FIELDS)
-        kinds = sum(bool(getattr(config, name) != getattr(mapping, name)) for name in _KIND_FIELDS)
-        return sizes + _KIND_DISTANCE * kinds
-
-    nearest = min(configs, key=distance)
-    return nearest, distance(nearest) == 0

@@ -16,6 +16,7 @@ from gemm_eval import kernels
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels._build import compiler_version
+from gemm_eval.kernels._choice import spec_of_device
 from gemm_eval.kernels._device import limits_of_device, load_function
 from gemm_eval.kernels._family import Operands, Sizes, Variant, WeightMode
 from gemm_eval.kernels._layout import BLOCK_COLUMNS, scales_shape
@@ -55,6 +56,7 @@ class W4A16Runner(CupyDevice):
         self.input_dtype = self.output_dtype = dtype
         self.activation = DType(dtype)
         self.limits = limits_of_device(0)
+        self.spec = spec_of_device(0)
         self.pool_bytes = 0
         self.buffers: dict[str, Any] = {}
         self._scale_mode: WeightMode | None = None

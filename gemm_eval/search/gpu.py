@@ -17,7 +17,7 @@ from gemm_eval.models.gpu.model import gpu_params
 from gemm_eval.models.gpu.params import menu_of, unaligned_params, w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, list_cuts
-from gemm_eval.models.gpu.w4a16.menu import W4A16_MENU_DTYPE, find_row, takes_sizes
+from gemm_eval.models.gpu.w4a16.menu import W4A16_MENU_DTYPE, config_of_row, find_row, takes_sizes
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu_kernels import evaluate_one_config, find_best_of_range, find_top_of_problem, is_aligned
 from gemm_eval.search.w4a16_kernels import evaluate_w4a16, find_best_w4a16, find_top_w4a16
@@ -235,7 +235,7 @@ def _evaluate_w4a16(params: npt.NDArray[np.void], problem: GemmProblem, config: 
     parts = 0 if config.decomposition == Decomposition.STREAM_K else config.split_k
     cuts = np.empty(MAX_CUTS, np.int64)
     num = list_cuts(params, menu, row, problem.M, problem.K, problem.N, cuts)
-    if parts not in cuts[:num]:
+    if parts not in cuts[:num] or config_of_row(menu[row], parts) != config:
         known = ", ".join("stream-K" if cut == 0 else str(cut) for cut in cuts[:num].tolist()) or "none"
         raise InvalidMappingError(
             f"K must be cut into one of these numbers of parts for M={problem.M}, K={problem.K}, N={problem.N} by "

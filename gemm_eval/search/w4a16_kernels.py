@@ -32,7 +32,7 @@ def find_best_w4a16(
     ranges [types, 2]: first and stop of each type's menu; coefficients [types, families, coefficients]; type_of [num];
     sizes [num, 4] of G, M, K, N; out [num] of GPU_COST_DTYPE, active_sms stays 0 where no kernel exists.
     """
-    cuts = np.empty(MAX_CUTS, np.int64)
+    cuts, bounds = np.empty(MAX_CUTS, np.int64), np.empty(len(menus))
     for i in range(start, stop):
         kind = type_of[i]
         p = params[kind]
@@ -40,17 +40,28 @@ def find_best_w4a16(
         t = w4a16_terms(p, M, K, N)
         best, best_row, best_parts = np.inf, -1, 1
         num_candidates = num_bounded = 0
+        first, least = ranges[kind, 0], np.inf
         for index in range(ranges[kind, 0], ranges[kind, 1]):
             row = menus[index]
+            bounds[index] = lower_bound_us(p, row, coefficients[kind, row["kind"]], t, 0)
+            if bounds[index] < least:
+                first, least = index, bounds[index]
+        for place in range(ranges[kind, 0], ranges[kind, 1]):
+            # the most promising row first: it shuts most of the others out
+            index = first if place == ranges[kind, 0] else (place - 1 if place <= first else place)
+            if bounds[index] > best:
+                num_bounded += 1
+                continue
+            row = menus[index]
             c = coefficients[kind, row["kind"]]
-            for place in range(cuts_of(p, row, M, K, N, cuts)):
-                parts = cuts[place]
-                if lower_bound_us(p, row, c, t, max(1, parts), parts == 0) > best:
+            for cut in range(cuts_of(p, row, M, K, N, cuts)):
+                parts = cuts[cut]
+                if lower_bound_us(p, row, c, t, parts) > best:
                     num_bounded += 1
                     continue
                 latency_us = w4a16_cost(p, row, c, t, max(1, parts), parts == 0).latency_us
                 num_candidates += 1
-                if latency_us < best:
+                if latency_us < best or (latency_us == best and index < best_row):
                     best, best_row, best_parts = latency_us, index, parts
         if best_row >= 0:
             row = menus[best_row]

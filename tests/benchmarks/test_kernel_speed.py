@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import load_arch
+from gemm_eval import load_arch, select_config
 from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels import Sizes, Variant, _build
+from gemm_eval.kernels import Sizes, Variant, WeightMode, _build
 from gemm_eval.kernels._build import CompiledKernel, compiler_version
-from gemm_eval.kernels._heuristic import choose
+from gemm_eval.kernels._choice import choose, problem_of
 from gemm_eval.kernels._registry import check_kernel, compile_for, limits_of_spec, make_variant
 
-H200 = limits_of_spec(load_arch("h200-sxm", GpuSpec))
+SPEC = load_arch("h200-sxm", GpuSpec)
+H200 = limits_of_spec(SPEC)
+TYPES = DType.FP16, WeightMode.GROUP, 128
 SIZES = [Sizes(M, 4096, 28672) for M in (1, 32, 4096)]
 COMPILE = "machine code of one W4A16 kernel for an H200 (M tokens, K = 4096, N = 28672)"
 
@@ -35,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def variant_of(sizes: Sizes) -> Variant:
-    return make_variant(choose(sizes, "fp16", "group", 128, H200), "fp16", "group", 128)
+    return make_variant(choose(sizes, *TYPES, SPEC, H200), *TYPES)
 
 
 def forget_in_process(variant: Variant) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -84,6 +87,7 @@ def test_remembered_by_the_process(benchmark: Any, folder: Path, sizes: Sizes) -
 
 @pytest.mark.benchmark(group="choice of a W4A16 kernel for one GEMM on an H200 (K = 4096, N = 28672)")
 @pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: f"M={sizes.M}")
-def test_choose(benchmark: Any, sizes: Sizes) -> None:
-    chosen = benchmark.pedantic(choose, (sizes, "fp16", "group", 128, H200), rounds=20, warmup_rounds=1)
-    check_kernel(make_variant(chosen, "fp16", "group", 128), sizes, H200)
+def test_select_config(benchmark: Any, sizes: Sizes) -> None:
+    problem = problem_of(sizes, *TYPES)
+    (chosen,) = benchmark.pedantic(select_config, (problem, SPEC), rounds=200, warmup_rounds=5)
+    check_kernel(make_variant(chosen, *TYPES), sizes, H200)

@@ -10,8 +10,8 @@ import pytest
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import PackedW4, Sizes, WeightMode, _device, legal_configs, pack_w4, w4a16_gemm
+from gemm_eval.kernels._choice import rank, spec_of_device
 from gemm_eval.kernels._family import Operands
-from gemm_eval.kernels._heuristic import choose
 from gemm_eval.kernels._tune import Tuning, tune
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the vendor's packages warn as they like
@@ -48,8 +48,8 @@ def operands_of(A: Any, packed: PackedW4, out: Any) -> Operands:
 
 
 def candidates(limits: Any) -> list[Any]:
-    """The heuristic's, one of each family, and one of each way to cut K."""
-    configs = [choose(SIZES, DType.FP16, WeightMode.GROUP, None, limits)]
+    """The model's, one of each family, and one of each way to cut K."""
+    configs = list(rank(SIZES, DType.FP16, WeightMode.GROUP, 128, spec_of_device(_device.current_device()), 1))
     seen = set()
     for config in legal_configs(SIZES, limits):
         if (kind := (config.family, config.decomposition)) not in seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -20,7 +21,7 @@ from gemm_eval import GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu import GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
 from gemm_eval.models.gpu.params import menu_of, unaligned_params
-from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs, runs_w4a16
 from tests import strategies
 from tests.oracle import naive_gpu
 
@@ -35,8 +36,13 @@ COUNTS = ["num_candidates", "num_bounded"]
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Presets, and chips of too little shared memory or of a strange number of SMs."""
+    """Presets, and chips of too little shared memory or of a strange number of SMs.
+
+    Where library gemm-eval has kernels of its own, `test_w4a16_search` compares; the generic ones are TensorRT-LLM's.
+    """
     arch, problem, options = draw(strategies.gpu_cases(ARCHS))
+    if problem.is_weight_quantized and runs_w4a16(gpu_params(arch, problem, options), problem):
+        options = dataclasses.replace(options, library="trtllm")
     smem_frac = draw(st.sampled_from((1.0, 1.0, 1.0, 0.5, 0.2, 0.02)))
     num_sms = draw(st.sampled_from((arch.num_sms, arch.num_sms, 1, 7, 200)))
     return arch.with_(smem_per_cta_bytes=int(arch.smem_per_cta_bytes * smem_frac), num_sms=num_sms), problem, options

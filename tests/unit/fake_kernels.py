@@ -48,7 +48,7 @@ class FakeKernelRunner(FakeRunner):
         super().__init__(latency_us)
         self.broken, self.num_built = set(broken), 0
         self.usual_us = latency_us
-        self.limits = limits_of_spec(_h200())
+        self.limits, self.spec = limits_of_spec(_h200()), _h200()
 
     def build(self, items: Sequence[Any]) -> None:
         self.num_built += len(items)
@@ -90,7 +90,7 @@ def bare_runner(monkeypatch: pytest.MonkeyPatch, dtype: str = "fp16") -> W4A16Ru
     runner = W4A16Runner.__new__(W4A16Runner)
     runner.input_dtype = runner.output_dtype = dtype
     runner.activation = DType(dtype)
-    runner.limits = limits_of_spec(_h200())
+    runner.limits, runner.spec = limits_of_spec(_h200()), _h200()
     runner.pool_bytes, runner.buffers, runner._items = 0, {}, []
     runner._scale_mode = runner._reference = runner._bound = None
     runner.stream = nullcontext()  # type: ignore[assignment]

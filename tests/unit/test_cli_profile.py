@@ -12,8 +12,7 @@ import gemm_eval.measure
 from gemm_eval.cli._app import app
 from gemm_eval.cli._render_profile import Chosen, document_of, print_profile
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.mapping import Decomposition
-from gemm_eval.measure import nearest_config, profile_kernels
+from gemm_eval.measure import profile_kernels
 
 from .fake_kernels import FakeKernelRunner, config, item
 
@@ -51,22 +50,13 @@ def test_nothing_to_time_is_an_error() -> None:
         profile_kernels(FakeKernelRunner(broken=[ITEMS[0].config]), ITEMS[:1], [])
 
 
-def test_the_nearest_kernel_of_a_proposal() -> None:
-    configs = [config(cta_m=16), config(cta_m=64), config(cta_m=64, split_k=4)]
-
-    assert nearest_config(config("sm90_wgmma", cta_m=64, split_k=4), configs) == (configs[2], True)
-    assert nearest_config(config("sm90_wgmma", cta_m=48), configs) == (configs[1], False)
-    stream = config(cta_m=16)._replace(decomposition=Decomposition.STREAM_K)
-    assert nearest_config(stream, configs) == (configs[0], False)
-
-
 def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setenv("COLUMNS", "240")
     found = profile_kernels(FakeKernelRunner(), ITEMS, [])
     choices = [
-        Chosen("static heuristic", ITEMS[1].config, None),
-        Chosen("analytic model", ITEMS[0].config, "something else"),
-        Chosen("nobody", config(cta_m=64), None),
+        Chosen("cost model", ITEMS[1].config, 11.0),
+        Chosen("somebody", ITEMS[0].config, 9.0),
+        Chosen("nobody", config(cta_m=64), 8.0),
     ]
     print_profile(found, choices, "h200-sxm", "fp16", 2)
     text = capsys.readouterr().out
@@ -74,15 +64,15 @@ def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str]
     assert "M 16, N 128, K 256, fp16 x int4 (scales: group of 128) on h200-sxm" in text
     assert "16x128x64" in text
     assert "128x128x64" not in text
-    assert "static heuristic: 10.00 us, the best, place 1" in text
-    assert "analytic model: 20.00 us, +100.0% from the best, place 2" in text
-    assert "which no kernel is: something else" in text
+    assert "cost model: 10.00 us (predicted 11.00 us), the best, place 1" in text
+    assert "somebody: 20.00 us (predicted 9.000 us), +100.0% from the best, place 2" in text
     assert "not timed" in text
 
     document = document_of(found, choices, "h200-sxm", "fp16")
     assert json.loads(json.dumps(document)) == document
     assert document["kernels"][0]["tflop_per_s"] == pytest.approx(2 * 16 * 256 * 128 / 10.0 / 1e6)
     assert document["choices"][1]["over_best_frac"] == pytest.approx(1.0)
+    assert document["choices"][1]["predicted_us"] == 9.0
     assert document["choices"][2]["place"] is None
 
 
@@ -93,7 +83,7 @@ def test_the_command_times_every_config(command: Any) -> None:
 
     assert document["gemm"]["bytes_moved"] == 4096 * 4096 // 2 + 2 * 32 * 4096 + 2 * 2 * 4096
     assert len(document["kernels"]) > 50
-    assert [choice["by"] for choice in document["choices"]] == ["static heuristic", "analytic model"]
+    assert [choice["by"] for choice in document["choices"]] == ["cost model"]
     assert all(choice["latency_us"] > 0 for choice in document["choices"])
 
 

@@ -196,7 +196,8 @@ def test_refusal(ev: GEMMEvaluator, error: type[GemmEvalError], words: str, call
     assert ev.cache_info().records.currsize == 0
 
 
-def test_a_mapping_in_plain_words(ev: GEMMEvaluator) -> None:
+def test_a_mapping_in_plain_words() -> None:
+    ev = GEMMEvaluator(ARCH, library="trtllm")
     config = ev.evaluate_problem(W4A16).mapping
     assert isinstance(config, KernelConfig)
     plain = tuple(getattr(value, "name", value) for value in config)

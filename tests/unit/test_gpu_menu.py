@@ -8,9 +8,11 @@ import pytest
 
 from gemm_eval import GemmProblem, InvalidMappingError, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec, list_archs
+from gemm_eval.kernels import Sizes, limits_of_spec
+from gemm_eval.kernels._registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import LIBRARIES, GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
-from gemm_eval.models.gpu.libraries import cluster_grid_sms
+from gemm_eval.models.gpu.libraries import FAMILIES, cluster_grid_sms
 from gemm_eval.models.gpu.menu import check_config, stage_bytes
 from gemm_eval.models.gpu.space import enumerate_kernels, is_row_aligned
 from gemm_eval.search.gpu import evaluate_config, find_best_config
@@ -36,8 +38,10 @@ SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
 
 
 # Fewer, configs and tiles: the kernel names of cuBLAS show five tiles for int8 on Hopper, TensorRT-LLM has ten of mixed
-# input there, of which instructions of 128 rows leave seven.
+# input there, of which instructions of 128 rows leave seven. Our own W4A16 kernels are those that are written, each
+# with few ways to cut K and one raster; many tokens leave those of two families.
 FEW = {
+    **{("gemm-eval", "w4a16", sm): few for sm, few in (("sm_80", (41, 17)), ("sm_89", (35, 15)), ("sm_90", (114, 22)))},
     ("cublas", "int8", "sm_90"): (300, 5),
     **{("trtllm", d, "sm_90"): (500, 10) for d in SCHEMES},
     **{("trtllm", d, "sm_100"): (500, 7) for d in SCHEMES},
@@ -63,7 +67,10 @@ def test_every_problem_has_hundreds_of_configs_and_many_tiles(name: str, dtype: 
         assert len({(config.cta_m, config.cta_n) for config in configs}) >= least[1], shape
         assert len(set(configs)) == len(configs)
         for config in configs[:: len(configs) // 20]:
-            check_config(arch, problem, config)
+            if FAMILIES[config.family].is_ours:
+                check_kernel(make_variant(config, "fp16", "group", 128), Sizes(*shape[1:]), limits_of_spec(arch))
+            else:
+                check_config(arch, problem, config)
 
 
 def test_the_default_library_is_that_of_the_types() -> None:
@@ -89,13 +96,16 @@ def test_a_library_splits_k_as_its_rule_says() -> None:
             assert 64 // (most + 1) < rule.min_steps or (most + 1) * tiles > slots
     decompositions = {c.decomposition for c in enumerate_configs(A100, problem, "trtllm")}
     assert decompositions == {Decomposition.DATA_PARALLEL, Decomposition.SPLIT_K}
-    assert {c.decomposition for c in enumerate_configs(A100, problem, "gemm-eval")} == set(Decomposition)
+    for sizes in ((1, 16, 4096, 4096), (1, 16, 4100, 4096)):  # our own kernels, and those for other rows
+        w4a16 = make_problem(*sizes, default_dtype=DENSE.input_dtype, dtype="w4a16")
+        assert {c.decomposition for c in enumerate_configs(A100, w4a16, "gemm-eval")} == set(Decomposition)
 
 
 # what is refused
 
 REFUSED: list[tuple[str, GpuSpec, GemmProblem, KernelConfig, str]] = [
     ("family", H100, DENSE, WGMMA._replace(family="sm70_mma"), "one of sm90_wgmma, .*got 'sm70_mma'"),
+    ("family", H100, DENSE, WGMMA._replace(family="w4a16_sm90"), "one of sm90_wgmma, .*got 'w4a16_sm90'"),
     ("family", A100, DENSE, WGMMA, "sm90_wgmma needs sm_90, a100-sxm-80gb is sm_80"),
     ("cta_k", H100, DENSE, WGMMA._replace(cta_k=32), "cta_k must be 64, .* got 32"),
     ("cta_k", H100, GemmProblem(1, 64, 64, 64, "fp8"), WGMMA, "cta_k must be 128, .* got 64"),  # type: ignore[arg-type]
@@ -161,7 +171,9 @@ def test_what_is_accepted_is_evaluated_whether_or_not_a_library_has_it(
 ) -> None:
     config = WGMMA._replace(**changes)
     resources = check_config(H100, problem, config)
-    cost = unpack_gpu_cost(evaluate_config(H100, problem, gpu_params(H100, problem, GpuOptions()), config)[0])
+    # library gemm-eval runs W4A16 with kernels of its own, which are all that it has
+    params = gpu_params(H100, problem, GpuOptions("trtllm" if problem is W4A16 else None))
+    cost = unpack_gpu_cost(evaluate_config(H100, problem, params, config)[0])
     drawn = ("raster_order", "raster_swizzle")  # what does not matter may come back as another that is as good
     assert cost.config._replace(**{name: getattr(config, name) for name in drawn}) == config
     assert 0 < cost.latency_us < 1e6
@@ -244,8 +256,9 @@ def test_clusters_take_whole_groups_of_sms() -> None:
 )
 def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: int, dtype: str, family: str) -> None:
     problem = make_problem(1, 256, K, N, default_dtype=arch.default_dtype, dtype=dtype)
-    best = unpack_gpu_cost(find_best_config(arch, problem, gpu_params(arch, problem, GpuOptions()))[0])
+    library = "trtllm" if dtype == "w4a16" else None
+    best = unpack_gpu_cost(find_best_config(arch, problem, gpu_params(arch, problem, GpuOptions(library)))[0])
     assert best.config.family == family
-    families = {config.family for config in enumerate_configs(arch, problem)}
+    families = {config.family for config in enumerate_configs(arch, problem, library)}
     assert families - {"gemv"} == {family}
     assert is_row_aligned(problem) == (family != "mma_unaligned")

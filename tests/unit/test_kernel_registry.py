@@ -13,8 +13,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.kernels import DeviceLimits, Sizes, WeightMode
 from gemm_eval.kernels._build import CompiledKernel
-from gemm_eval.kernels._heuristic import choose
-from gemm_eval.kernels._plan import make_plan, rounded_up
+from gemm_eval.kernels._choice import choose, rank, spec_of
 from gemm_eval.kernels._registry import (
     check_kernel,
     families,
@@ -38,6 +37,8 @@ def limits(name: str) -> DeviceLimits:
 
 
 HOPPER, ADA, AMPERE = limits("h200-sxm"), limits("rtx-4090"), limits("a100-sxm-80gb")
+PRESETS = {HOPPER: "h200-sxm", ADA: "rtx-4090", AMPERE: "a100-sxm-80gb"}
+SPECS = {gpu: load_arch(name, GpuSpec) for gpu, name in PRESETS.items()}
 
 
 def first(family: str) -> KernelConfig:
@@ -83,8 +84,8 @@ def test_a_gpu_that_is_too_old_runs_nothing() -> None:
     turing = AMPERE._replace(compute_capability=(7, 5))
 
     assert all(entry.refusal for entry in list_kernels(turing))
-    with pytest.raises(UnsupportedError, match=r"no W4A16 kernel can run M=64.*compute capability 7\.5"):
-        choose(SIZES, "fp16", "group", 128, turing)
+    with pytest.raises(UnsupportedError, match=r"no W4A16 kernel runs on a GPU of compute capability 7\.5"):
+        spec_of("titan-rtx", turing)
 
 
 @pytest.mark.parametrize("gpu", [HOPPER, ADA, AMPERE])
@@ -114,13 +115,14 @@ SHAPES = [(8, 8), (136, 72), (8, 28672), (28672, 8), (4096, 4096), (28672, 4096)
 def test_the_choice_is_legal(gpu: DeviceLimits, M: int, K: int, N: int) -> None:
     sizes = Sizes(M, K, N)
     mode = list(WeightMode)[(M + SHAPES.index((K, N))) % 3]  # in turn
-    chosen = choose(sizes, "fp16", mode, None, gpu)
+    group_size = 0 if mode is WeightMode.COLUMN else 128
+    chosen = choose(sizes, DType.FP16, mode, group_size, SPECS[gpu], gpu)
     check_kernel(make_variant(chosen, "fp16", mode, None), sizes, gpu)
 
 
 def test_few_tokens_and_many_take_other_families() -> None:
     def chosen(sizes: Sizes, gpu: DeviceLimits) -> KernelConfig:
-        return choose(sizes, "fp16", "group", 128, gpu)
+        return choose(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[gpu], gpu)
 
     assert chosen(Sizes(4, 4096, 4096), HOPPER).family.startswith("w4a16_gemv")
     assert chosen(Sizes(256, 4096, 4096), HOPPER).family == "w4a16_sm90"
@@ -201,15 +203,34 @@ def test_occupancy(
 
 
 @pytest.mark.parametrize("gpu", [HOPPER, AMPERE])
-def test_neighbours_share_a_choice_that_each_can_run(gpu: DeviceLimits) -> None:
-    assert [rounded_up(M) for M in (1, 17, 31, 33, 100, 1000, 4097)] == [1, 17, 31, 34, 100, 1024, 4352]
-    for M in (1, 33, 129, 255, 513, 1025, 1500, 4097):
+def test_the_choice_is_the_first_of_the_ranking(gpu: DeviceLimits) -> None:
+    for M in (1, 33, 129, 1025):
         sizes = Sizes(M, 2048, 1096)
-        plan = make_plan(sizes, DType.FP16, WeightMode.GROUP, 128, None, gpu)
-        check_kernel(plan.variant, sizes, gpu)
-        at_most = choose(sizes._replace(M=rounded_up(M)), "fp16", "group", 128, gpu)
-        own = choose(sizes, "fp16", "group", 128, gpu)
-        assert plan.variant.config in (at_most, own)
+        ranked = rank(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[gpu])
+        assert choose(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[gpu], gpu) == ranked[0]
+        assert set(ranked) == set(legal_configs(sizes, gpu, "fp16", "group", 128))
+        assert rank(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[gpu], 3) == ranked[:3]
+
+
+def test_a_choice_that_the_gpu_cannot_run_is_passed_over() -> None:
+    sizes = Sizes(4096, 4096, 4096)
+    ranked = rank(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[HOPPER])
+    small = HOPPER._replace(smem_per_cta_bytes=100 * 1024)  # less than the spec says
+    chosen = choose(sizes, DType.FP16, WeightMode.GROUP, 128, SPECS[HOPPER], small)
+
+    assert chosen != ranked[0]
+    assert chosen in ranked
+    check_kernel(make_variant(chosen, "fp16", "group", 128), sizes, small)
+
+
+def test_a_gpu_is_taken_for_its_preset_or_the_one_most_like_it() -> None:
+    assert spec_of("h200-sxm", HOPPER) == SPECS[HOPPER]
+    cut = spec_of("h200-sxm", HOPPER._replace(num_sms=66))
+    assert (cut.num_sms, cut.l2_bytes) == (66, SPECS[HOPPER].l2_bytes)
+    unknown = spec_of("some-hopper", HOPPER._replace(num_sms=114))
+    assert (unknown.sm_arch, unknown.num_sms) == ("sm_90", 114)
+    ampere = spec_of("geforce-rtx-3090", AMPERE._replace(compute_capability=(8, 6), num_sms=82))
+    assert (ampere.sm_arch, ampere.num_sms) in {("sm_80", 82), ("sm_89", 82)}
 
 
 def test_more_tiles_than_the_kernel_counts_are_refused() -> None:

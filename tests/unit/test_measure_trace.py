@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval.measure import KernelLaunch, gpu_slug, parse_trace
+from gemm_eval.arch._gpu_names import gpu_slug
+from gemm_eval.measure import KernelLaunch, parse_trace
 
 
 def kernel(ts: float, name: str, grid: tuple[int, int, int], dur: float = 1.0) -> dict[str, Any]:
@@ -40,4 +41,5 @@ def test_an_empty_trace_has_no_calls() -> None:
 
 def test_gpus_are_named_as_their_archs() -> None:
     assert gpu_slug("NVIDIA H200") == "h200-sxm"
-    assert gpu_slug("NVIDIA GeForce RTX 4090") == "geforce-rtx-4090"
+    assert gpu_slug("NVIDIA GeForce RTX 4090") == "rtx-4090"
+    assert gpu_slug("NVIDIA GeForce RTX 3090") == "geforce-rtx-3090"

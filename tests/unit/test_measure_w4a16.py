@@ -11,11 +11,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gemm_eval.arch import load_arch
+from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.cli._app import app
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import WeightMode
-from gemm_eval.kernels._registry import limits_of_spec
 from gemm_eval.measure import (
     COLUMNS,
     KERNEL_COLUMNS,
@@ -26,7 +25,6 @@ from gemm_eval.measure import (
     KernelItem,
     OperandLayout,
     TimingProtocol,
-    choose_static,
     compare_kernels,
     list_items,
     list_quant_shapes,
@@ -35,6 +33,7 @@ from gemm_eval.measure import (
     shuffle_shapes,
 )
 from gemm_eval.measure import _w4a16 as w4a16
+from gemm_eval.measure._kernel_choice import rank_configs
 from gemm_eval.measure._kernel_data import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
 from gemm_eval.measure._protocol import measure_floor_us
 from gemm_eval.measure._read_ceiling import _Reading, measure_read_us
@@ -43,7 +42,7 @@ from gemm_eval.validation import datasets
 from .fake_kernels import BUILT, FakeKernelRunner, bare_runner, config, item
 from .fake_runner import FakeRunner
 
-LIMITS = limits_of_spec(load_arch("h200-sxm"))  # type: ignore[arg-type]
+H200 = load_arch("h200-sxm", GpuSpec)
 ITEMS = [item(rows, cta_m=cta_m) for rows in (16, 300) for cta_m in (16, 32, 128)]
 FIRST = OperandLayout(0, (0,), 0)
 
@@ -77,20 +76,20 @@ def test_sets_have_the_problems_that_they_promise() -> None:
 
 def test_all_shapes_are_what_kernels_and_pools_take() -> None:
     for gemm in itertools.chain.from_iterable(map(list_quant_shapes, KERNEL_SETS)):
-        assert gemm.K % 128 == gemm.N % 64 == 0
+        assert gemm.K % 8 == gemm.N % 8 == 0
         assert copy_bytes(gemm) < 1 << 30
 
 
 def test_all_configs_or_the_promising_ones_and_a_few_others() -> None:
     gemms = list_quant_shapes("w4a16-smoke")
-    every = list_items(gemms, "fp16", LIMITS, Choice())
-    some = list_items(gemms, "fp16", LIMITS, Choice(15, 10))
+    every = list_items(gemms, "fp16", H200, Choice())
+    some = list_items(gemms, "fp16", H200, Choice(15, 10))
 
     assert len(every) == len(set(every)) > len(some)
     assert set(some) < set(every)
     assert [len([x for x in some if m == x.M]) for m in (1, 64)] == [25, 25]
-    assert some == list_items(gemms, "fp16", LIMITS, Choice(15, 10))
-    assert some[0].config == every[0].config == choose_static(gemms[0], "fp16", LIMITS)
+    assert some == list_items(gemms, "fp16", H200, Choice(15, 10))
+    assert some[0].config == every[0].config == rank_configs(gemms[0], "fp16", H200)[0]
     tiles = [(x.config[:3], x.config.schedule, x.config.split_k) for x in some[:15]]
     assert max(tiles.count(tile) for tile in tiles) <= 6
 

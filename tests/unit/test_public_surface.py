@@ -18,7 +18,8 @@ PUBLIC = [
     "InvalidMappingError", "InvalidOptionError", "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError",
     "MulticoreMapping", "MulticoreSpec", "Partition", "PlanOptions", "PrewarmReport", "SearchPlan", "Tile",
     "UnsupportedError", "__version__", "check_cost_model", "find_planned", "list_archs", "list_models", "load_arch",
-    "load_model", "prewarm", "prewarm_for_transformer", "transformer_gemms",
+    "load_model", "prewarm", "prewarm_for_transformer", "select_config",
+    "transformer_gemms",
 ]  # fmt: skip
 HEAVY = [
     "numba",

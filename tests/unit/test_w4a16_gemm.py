@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,8 @@ from gemm_eval.kernels import (
     _arrays,
     _device,
     _plan,
+    _profiled,
+    config_cache,
     gemm,
     legal_configs,
     occupancy,
@@ -29,8 +32,11 @@ from gemm_eval.kernels import (
     workspace_bytes,
 )
 from gemm_eval.kernels._build import CompiledKernel
+from gemm_eval.kernels._choice import rank
 from gemm_eval.kernels._family import Sizes
+from gemm_eval.kernels._profiled import PROFILED_CONFIGS, forget_profiled
 from gemm_eval.kernels._registry import limits_of_spec
+from gemm_eval.kernels._tune import TimedConfig, Tuning
 from gemm_eval.mapping import Decomposition, KernelConfig
 
 K, N = 512, 256
@@ -114,6 +120,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     for module in (_device, _arrays):
         monkeypatch.setattr(module, "import_cupy", lambda: made.cupy)
     monkeypatch.setattr(_device, "limits_of_device", lambda device: HOPPER)
+    monkeypatch.setattr(_device, "name_of_device", lambda device: "NVIDIA H200")
+    for module in (_plan, _profiled):
+        monkeypatch.setattr(module, "spec_of_device", lambda device: ARCH)
     monkeypatch.setattr(_device, "load_function", made.load)
     monkeypatch.setattr(_device, "_scratch", {})
     compiled = CompiledKernel(b"", "k", "sm_90a", 128, 0, 0, 0, 0, ())
@@ -178,6 +187,59 @@ def test_without_a_config_one_is_chosen(gpu: Gpu, packed: PackedW4, M: int) -> N
 
     assert w4a16_gemm(Array((M, K)), packed, out=out, bias=Array((N,)), alpha=2) is out
     assert len(gpu.launches) == 1
+
+
+@pytest.fixture
+def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[tuple[Any, ...]]]:
+    """Calls of the tuner, which finds the third candidate fastest; configs are kept in an empty folder."""
+    calls: list[tuple[Any, ...]] = []
+
+    def tune(configs: Any, *rest: Any) -> Tuning:
+        calls.append((tuple(configs), *rest))
+        order = [configs[2], *configs[:2], *configs[3:]]
+        return Tuning(tuple(TimedConfig(config, 10.0 + place) for place, config in enumerate(order)), ())
+
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(_profiled, "tune", tune)
+    monkeypatch.setattr(config_cache, "compiler_version", lambda: "13.0 13.0.88")
+    monkeypatch.setattr(config_cache, "driver_version", lambda: "580.0")
+    monkeypatch.setattr(config_cache, "shipped_path", lambda gpu: tmp_path / "none.json")
+    forget_profiled()
+    _profiled._gpu.cache_clear()
+    yield calls
+    forget_profiled()
+    _profiled._gpu.cache_clear()
+
+
+def test_the_models_first_choices_are_timed_once(
+    gpu: Gpu, packed: PackedW4, tuned: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    A = Array((4, K))
+    w4a16_gemm(A, packed, config="profile")
+    w4a16_gemm(A, packed, config="profile")
+    ((configs, sizes, tuned_weights, operands, device, stream),) = tuned
+
+    assert configs == rank(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, ARCH, PROFILED_CONFIGS)
+    assert (sizes, tuned_weights, device, stream) == (Sizes(4, K, N), packed, 0, 77)
+    assert (operands.a, operands.c, operands.workspace) == (A.data.ptr, 0, 0)  # nothing of the caller's is written
+    best = _plan.plan_on_device(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, configs[2], 0)
+    assert [launch[1] for launch in gpu.launches] == [best.launch.grid] * 2
+    assert list(tmp_path.glob("*.json"))
+
+    forget_profiled()  # as another process
+    w4a16_gemm(A, packed, config="profile")
+    assert len(tuned) == 1
+    w4a16_gemm(Array((5, K)), packed, config="profile")
+    assert len(tuned) == 2
+
+
+def test_the_model_chooses_without_timing(gpu: Gpu, packed: PackedW4, tuned: list[tuple[Any, ...]]) -> None:
+    w4a16_gemm(Array((4, K)), packed)
+    (first,) = rank(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, ARCH, 1)
+    plan = _plan.plan_on_device(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, first, 0)
+
+    assert gpu.launches[0][1] == plan.launch.grid
+    assert tuned == []
 
 
 @pytest.mark.parametrize(
@@ -339,8 +401,8 @@ def test_a_stream_must_be_one(gpu: Gpu, packed: PackedW4) -> None:
 
 
 def test_configs_that_do_not_fit_are_refused(gpu: Gpu, packed: PackedW4) -> None:
-    with pytest.raises(InvalidOptionError, match="config must be a KernelConfig or None, got str"):
-        w4a16_gemm(Array((4, K)), packed, config="fast")  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match="config must be a KernelConfig, 'auto' or 'profile', got 'fast'"):
+        w4a16_gemm(Array((4, K)), packed, config="fast")
     with pytest.raises(InvalidMappingError, match="has no such kernel"):
         w4a16_gemm(Array((4, K)), packed, config=WHOLE._replace(cta_k=96))
     with pytest.raises(InvalidMappingError, match=r"\(decomposition, split_k\) must be one of"):

@@ -124,8 +124,9 @@ def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> R
     Raises:
         InvalidMappingError: it cannot; the message gives the hardware reason, `.rule` its name.
     """
-    if config.family not in FAMILIES:
-        raise InvalidMappingError(f"family must be one of {', '.join(FAMILIES)}, got {config.family!r}", rule="family")
+    generic = [name for name, family in FAMILIES.items() if not family.is_ours]
+    if config.family not in generic:
+        raise InvalidMappingError(f"family must be one of {', '.join(generic)}, got {config.family!r}", rule="family")
     family = FAMILIES[config.family]
     if arch.sm_arch not in family.sm_archs:
         raise InvalidMappingError(

@@ -69,11 +69,11 @@ class _Numbered:
 
     def __init__(self) -> None:
         self._arrays: dict[int, npt.NDArray[Any]] = {}
-        self._numbers: dict[bytes, int] = {}
+        self._numbers: dict[tuple[np.dtype[Any], bytes], int] = {}
         self._next = itertools.count()
 
     def number_of(self, array: npt.NDArray[Any]) -> int:
-        key = array.tobytes()
+        key = array.dtype, array.tobytes()  # empty menus of two kinds differ by type alone
         number = self._numbers.get(key)
         if number is None:
             fresh = next(self._next)

@@ -61,6 +61,7 @@ _UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 _TOKEN_ROW_BYTES = 128.0  # 64 k
 _SUM_BYTES = 4.0
 _HALF_HIDDEN = 1.5  # of two cut tiles, ping-pong hides half of one behind the other warpgroup's work
+_PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 _PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together
 _LINE_ELEMS = 64  # fp16 or bf16, of a line of 128 bytes
 _WARM_HOLD_FRAC = 0.5  # share of L2 in which a buffer outlives one call, as the default of `l2_hold_frac` elsewhere
@@ -364,6 +365,20 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
 
 
 @kernel
+def _sums_cycles(row: Any, c: Any, t: ProblemTerms) -> float:
+    """Cycles at the end of a streaming CTA: sums of all warps to shared memory, and from there one sum of them."""
+    teams = row["cta_k"] // _BLOCK
+    stored = teams * (row["cta_m"] * (row["cta_n"] * _SUM_BYTES)) / c[_SUMS_BYTES_PER_CYCLE]
+    return float(stored + teams * _passes(row, t) * c[_TEAM_SUM_CYCLES])
+
+
+@kernel
+def _passes(row: Any, t: ProblemTerms) -> int:
+    """Rounds of all threads of a streaming CTA over the pairs of columns of all tokens."""
+    return ceil_div(min(row["cta_m"], t.M) * row["cta_n"], _PAIRS_OF_WARP * row["num_warps"])
+
+
+@kernel
 def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
     """Kernels for few tokens: every team of warps streams its own blocks of k, and sums are added at the end."""
     cta_m, cta_n = row["cta_m"], row["cta_n"]
@@ -389,11 +404,9 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
         serial += row["instructions"] / team_warps * c[_SERIAL_CYCLES]
     ingest = teams * row["weight_bytes"] / (_SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
     rows = min(cta_m, t.M)
-    passes = ceil_div(rows * cta_n, 64 * row["num_warps"])  # of all threads, over pairs of columns of all rows
     resident = float(row["ctas_per_sm"])
     start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms)
-    sums = teams * (cta_m * (cta_n * _SUM_BYTES)) / c[_SUMS_BYTES_PER_CYCLE] + teams * passes * c[_TEAM_SUM_CYCLES]
-    over = start + sums
+    over = start + _sums_cycles(row, c, t)
     first = rounds * steps * _shared_step(resident, work, serial, ingest) if rounds > 0 else 0.0
     last = 0.0
     left = np.ceil(rest / num_sms)
@@ -403,7 +416,7 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
 
     reduction_us = 0.0
     if split > 1:
-        trips = passes * (split // _PARTS_AT_ONCE + split % _PARTS_AT_ONCE)
+        trips = _passes(row, t) * (split // _PARTS_AT_ONCE + split % _PARTS_AT_ONCE)
         cycles = trips * c[_PART_CYCLES] + split * rows * (cta_n * _SUM_BYTES) / c[_PART_READ_BYTES_PER_CYCLE]
         reduction_us = c[_CUT_US] + cycles / cycles_per_us
 
@@ -431,21 +444,39 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
 
 
 @kernel
-def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream: bool) -> float:
-    """A time that a config cannot beat: compulsory DRAM reads, and the main loop without waits, evenly spread."""
+def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> float:
+    """A time that a kernel cannot beat with K cut into `split` parts; 0: however K is cut.
+
+    Its work is spread over all SMs that can have some, nothing is read twice, and adding parts costs only what is
+    fixed. All waves are taken as one: the 3-norm of sums is at most the sum of 3-norms.
+    """
     tiles = ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"])
     instructions, issue, matrix = row["instructions"], c[_ISSUE], row["matrix_cycles"]
+    cycles_per_us = p["cycles_per_us"]
+    fixed_us, fixed_cycles = p["launch_us"], 0.0
     if row["kind"] == _SM90:
-        issue = min(issue, c[_PINGPONG_ISSUE], c[_SHARED_ISSUE])
-        cycles = max(instructions / _SCHEDULERS * issue, matrix)
+        is_coop = row["schedule"] == _COOPERATIVE
+        if row["ctas_per_sm"] > 1:
+            issue = min(issue, c[_PINGPONG_ISSUE], c[_SHARED_ISSUE])
+            cycles = max(instructions / _SCHEDULERS * issue, matrix)
+        else:
+            issue = instructions / _SCHEDULERS * (issue if is_coop else c[_PINGPONG_ISSUE])
+            exposed = c[_EXPOSED_FRAC] if is_coop else c[_PINGPONG_EXPOSED_FRAC]
+            cycles = max(max(issue, matrix) + exposed * min(issue, matrix), row["producer"] * c[_PRODUCER_CYCLES])
+        fixed_us += c[_KERNEL_US]
+        fixed_cycles = c[_TILE_CYCLES] if is_coop else c[_PINGPONG_TILE_CYCLES]
     elif row["kind"] == _SM80:
         cycles = (instructions - row["mma"]) / _SCHEDULERS * issue + matrix * c[_MMA]
+        fixed_cycles = c[_CTA_CYCLES]
     else:
         cycles = instructions / _SCHEDULERS * issue + (matrix * c[_MMA] if row["kind"] == _GEMV_MMA else 0.0)
-    sms = float(p["num_sms"]) if is_stream else min(float(p["num_sms"]), float(tiles * split))
-    work_us = tiles * (t.K / _BLOCK) * cycles / (sms * p["cycles_per_us"])
+        fixed_us += (c[_CTA_CYCLES] + _sums_cycles(row, c, t)) / cycles_per_us
+    if split > 1:
+        fixed_us += c[_CUT_US]
+    ctas = float(tiles * split) if split > 0 else np.inf
+    work = tiles * (t.K / _BLOCK) * cycles / min(float(p["num_sms"]), ctas) + fixed_cycles
     dram_us = (t.a_read_bytes + t.b_read_bytes) / (p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC])
-    return float((p["launch_us"] + max(work_us, dram_us)) * _BOUND_SLACK)
+    return float((fixed_us + _norm3(work / cycles_per_us, dram_us, 0.0, 0.0)) * _BOUND_SLACK)
 
 
 @kernel

@@ -1,0 +1,95 @@
+"""`gemm-eval validate --w4a16`: the model against timings of our W4A16 kernels, config by config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemm_eval.arch import GpuSpec
+    from gemm_eval.validation.comparison import Compared
+    from gemm_eval.validation.kernel_ablation import Ablated
+    from gemm_eval.validation.kernel_study import KernelStudy
+
+__all__ = ["validate_w4a16"]
+
+_INT4_WO = "aiconfigurator/int4_wo"
+
+
+def validate_w4a16(
+    arch: str, data: Sequence[str], folds: int, seed: int, *, refit: bool | None, is_ablated: bool, worst: int,
+    plots: Path | None, csv: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Score, and print or write what was asked for; arguments as the options of `validate`."""
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.validation.kernel_ablation import ablate
+    from gemm_eval.validation.kernel_report import kernel_document, kernel_frame
+    from gemm_eval.validation.kernel_study import find_kernel_tables, study_kernels
+    from gemm_eval.validation.kernel_timings import read_kernel_timings
+
+    spec = load_arch(arch, GpuSpec)
+    fitted, as_it_is = find_kernel_tables(spec, [Path(name) for name in data], is_fit=refit)
+    if not fitted and not as_it_is:
+        raise InvalidOptionError(f"no timings of W4A16 kernels on {spec.name} are committed: give --data FILE")
+    if is_ablated and not fitted:
+        raise InvalidOptionError("--ablation fits, and there is nothing to fit on: leave out --no-fit, or add --refit")
+    studies = [study_kernels(spec, fitted, folds, seed)] if fitted else []
+    studies += [study_kernels(spec, as_it_is, folds, seed, fitted)] if as_it_is else []
+    found = list(ablate(read_kernel_timings(spec, fitted), folds, seed)) if is_ablated else []
+    public = _score_int4_wo(spec, folds, seed) if not data else []
+    if plots is not None:
+        from gemm_eval.validation.kernel_plots import save_kernel_plots
+
+        save_kernel_plots(studies, found, plots)
+    if csv is not None:
+        kernel_frame(studies).to_csv(csv, index=False)
+    if as_json:
+        from gemm_eval.cli._output import print_json
+        from gemm_eval.validation.report import report_document
+
+        document = {"arch": spec.name, "num_folds": folds, "seed": seed} | kernel_document(studies, worst, found)
+        print_json(document | {"int4_wo": report_document([item.score for item in public], worst)})
+    else:
+        _print(studies, found, public, worst)
+
+
+def _score_int4_wo(spec: GpuSpec, folds: int, seed: int) -> list[Compared]:
+    """TensorRT-LLM's W4A16 GEMMs of the public timings, where they exist for this GPU."""
+    from gemm_eval.validation.comparison import compare
+    from gemm_eval.validation.datasets import list_timings
+
+    sets = [timings for timings in list_timings(spec.name) if timings.name == _INT4_WO]
+    return [item for of_set in compare(spec, sets, folds, seed, refit=False) for item in of_set]
+
+
+def _print(
+    studies: Sequence[KernelStudy], found: Sequence[Ablated], public: Sequence[Compared], worst: int
+) -> None:
+    from gemm_eval.cli._output import make_console
+    from gemm_eval.validation.kernel_report import (
+        ablation_table,
+        choice_table,
+        cost_lines,
+        kernel_errors_table,
+        outlier_table,
+    )
+    from gemm_eval.validation.report import errors_table
+
+    console = make_console()
+    for study in studies:
+        for table in (kernel_errors_table(study), choice_table(study)):
+            console.print(table)
+            console.print()
+        for line in cost_lines(study):
+            console.print(line)
+        console.print()
+        if worst:
+            console.print(outlier_table(study, worst))
+            console.print()
+    if found:
+        console.print(ablation_table(found))
+        console.print()
+    if public:
+        console.print(errors_table([item.score for item in public], note=public[0].note))

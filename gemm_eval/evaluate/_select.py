@@ -1,0 +1,63 @@
+"""Choosing a kernel config by the model, without running one."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.evaluate._batch import types_alone
+from gemm_eval.mapping import KernelConfig
+from gemm_eval.models.gpu import GpuOptions, gpu_params, unpack_gpu_cost
+from gemm_eval.search.gpu import find_best_config, find_top_configs
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["select_config"]
+
+_MAX_PACKED = 256
+# (id of the spec, types, options) -> the spec, so that its id stays its own, and its record; a spec's hash takes longer
+# than the search
+_packed: dict[tuple[int, GemmProblem, GpuOptions], tuple[GpuSpec, npt.NDArray[np.void]]] = {}
+
+
+def select_config(
+    problem: GemmProblem,
+    arch: GpuSpec | str,
+    k: int = 1,
+    *,
+    library: str | None = None,
+    l2: str = "cold",
+    clock: str = "burst",
+) -> tuple[KernelConfig, ...]:
+    """Return the `k` kernel configs that the model finds fastest for a GEMM, best first; fewer if there are fewer.
+
+    For fp16 or bf16 activations and int4 weights these are kernels that `gemm_eval.kernels.w4a16_gemm` runs. Takes some
+    tens of microseconds for k = 1, once the model is loaded.
+
+    Args:
+        problem: sizes and data types.
+        arch: a GPU's spec, or its name; the same object is known again, so keep it.
+        k: how many.
+        library, l2, clock: as in `GEMMEvaluator.evaluate`.
+
+    Raises:
+        InvalidOptionError: `arch` is no GPU, k < 1, or another library, L2 or clock state than there are.
+        UnsupportedError: GPU, types and library do not go together.
+        InfeasibleError: no kernel can run it.
+    """
+    spec = load_arch(arch) if isinstance(arch, str) else arch
+    if not isinstance(spec, GpuSpec):
+        raise InvalidOptionError(f"select_config chooses kernels of GPUs, {spec.name} is none")
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        raise InvalidOptionError(f"k must be an integer >= 1, got {k!r}")
+    types, options = types_alone(problem), GpuOptions(library, l2, clock)
+    key = id(spec), types, options
+    known = _packed.get(key)
+    if known is None:
+        while len(_packed) >= _MAX_PACKED:
+            _packed.pop(next(iter(_packed)), None)
+        known = _packed[key] = spec, gpu_params(spec, types, options)
+    params = known[1]
+    find = find_best_config(spec, problem, params) if k == 1 else find_top_configs(spec, problem, params, k)
+    return tuple(unpack_gpu_cost(record).config for record in find)

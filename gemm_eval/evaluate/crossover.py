@@ -1,0 +1,294 @@
+"""When W4A16 pays: the M at which 4-bit weights stop beating a dense GEMM of the same shape on a GPU, as predicted.
+
+At few rows a GEMM takes the time of reading its weights, and those of 4 bits are a quarter of the bytes; at many rows
+it takes the time of its products, which W4A16 kernels dequantize for. In between both sides climb in steps, where tiles
+and waves fill up, at different M: so there is rarely one M that parts wins from losses.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
+from gemm_eval.evaluate._evaluator import GEMMEvaluator
+from gemm_eval.evaluate._explain_gpu import BOUND_TEXT
+
+__all__ = ["DENSE_DTYPES", "EVERY_M", "GRID_STEP", "MAX_M", "Crossover", "MRange", "w4a16_crossover"]
+
+EVERY_M = 1024
+"""Up to here every M is evaluated."""
+GRID_STEP = 64
+"""Beyond, the last M of every full row of tiles of this many rows, and the one after it: time climbs in steps there."""
+MAX_M = 1 << 20
+"""The largest bound that a crossover is looked for up to."""
+DENSE_DTYPES = ("fp16", "bf16")
+"""What the weights may be compared with; the activations are of the same type on both sides."""
+
+_SIZE_MULTIPLE = 8  # of K and N: rows start on 16 bytes, see gemm_eval/kernels/KERNELS.md
+_NUM_RANGES_SHOWN = 4
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+class MRange(NamedTuple):
+    """`first` <= M <= `last`."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first:,}" if self.first == self.last else f"{self.first:,}..{self.last:,}"
+
+
+class _Side(NamedTuple):
+    """One of the two GEMMs at some M."""
+
+    latency_us: Floats
+    bound: npt.NDArray[np.object_]
+    is_calibrated: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Crossover:
+    """W4A16 beside the dense GEMM C[M,N] = A[M,K] x B[K,N] on one GPU, over M; `str` says it in words.
+
+    Both sides are their library's best config by the cost model: gemm-eval for W4A16, cublas for dense weights.
+
+    Attributes:
+        arch_name: the GPU.
+        K, N: reduction length and columns.
+        group_size: weights along K that share a scale; -1: one scale a column.
+        dense_dtype: type of the dense weights, and of the activations of both.
+        l2, clock: as for `GEMMEvaluator.evaluate`.
+        max_M: M is 1 .. max_M.
+        min_speedup: how many times as long the dense GEMM must take for W4A16 to win.
+        is_calibrated: whether the coefficients of both libraries were fitted on timings of this GPU.
+        M: [num_samples], rising: every M up to `EVERY_M`, both sides of every multiple of `GRID_STEP` beyond, and both
+            sides of each change of winner, found by bisection.
+        w4a16_us, dense_us: [num_samples], latency in microseconds.
+        w4a16_bound, dense_bound: [num_samples] of words, what bounds each: see `GEMMResult.bound`.
+    """
+
+    arch_name: str
+    K: int
+    N: int
+    group_size: int
+    dense_dtype: str
+    l2: str
+    clock: str
+    max_M: int  # noqa: N815 (M is the field's name)
+    min_speedup: float
+    is_calibrated: bool
+    M: Integers
+    w4a16_us: Floats
+    dense_us: Floats
+    w4a16_bound: npt.NDArray[np.object_]
+    dense_bound: npt.NDArray[np.object_]
+
+    @cached_property
+    def speedup(self) -> Floats:
+        """[num_samples]: how many times as long the dense GEMM takes; above 1, W4A16 is faster."""
+        return self.dense_us / self.w4a16_us
+
+    @cached_property
+    def is_win(self) -> npt.NDArray[np.bool_]:
+        """[num_samples]: whether the speedup is above `min_speedup`."""
+        return self.speedup > self.min_speedup
+
+    @property
+    def first_loss_M(self) -> int | None:  # noqa: N802
+        """The smallest M at which W4A16 does not win; None: it always wins."""
+        return None if self.always_pays else int(self.M[np.argmin(self.is_win)])
+
+    @property
+    def last_win_M(self) -> int | None:  # noqa: N802
+        """The largest M at which W4A16 wins; None: it never does."""
+        return None if self.never_pays else int(self.M[np.flatnonzero(self.is_win)[-1]])
+
+    @property
+    def always_pays(self) -> bool:
+        """Whether W4A16 wins at every M up to `max_M`."""
+        return bool(self.is_win.all())
+
+    @property
+    def never_pays(self) -> bool:
+        """Whether W4A16 wins at no M up to `max_M`."""
+        return not self.is_win.any()
+
+    @cached_property
+    def win_ranges(self) -> tuple[MRange, ...]:
+        """The ranges of M in which W4A16 wins, rising."""
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], self.is_win, [False]]).astype(np.int8)))
+        return tuple(MRange(int(self.M[a]), int(self.M[b - 1])) for a, b in edges.reshape(-1, 2).tolist())
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """Return a short text: where W4A16 wins, and what bounds each side there."""
+        group = "one scale a column" if self.group_size < 0 else f"groups of {self.group_size}"
+        source = "calibrated" if self.is_calibrated else "analytic"
+        lines = [
+            f"W4A16 ({group}) against {self.dense_dtype} (cuBLAS), K={self.K} N={self.N} on {self.arch_name}, "
+            f"{self.l2} L2, {self.clock} clock, M = 1..{self.max_M:,}; predicted, {source}.",
+            self._say_ranges(),
+        ]
+        named = [("At few rows", 0), ("Most gained", int(np.argmax(self.speedup)))]
+        if self.first_loss_M is not None:
+            named.append(("First loss", int(np.argmin(self.is_win))))
+            named.append(("Most lost" if self.speedup.min() < 1.0 else "Least gained", int(np.argmin(self.speedup))))
+        if self.last_win_M is not None:
+            named.append(("Last win", int(np.flatnonzero(self.is_win)[-1])))
+        named.append(("At most rows", len(self.M) - 1))
+        said: set[int] = set()
+        for words, place in sorted(named, key=lambda item: item[1]):
+            if place not in said:
+                lines.append(f"{words}, {self._say_sample(place)}")
+            said.add(place)
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python values, ready for JSON; `curve` has a list for each column."""
+        names = ("arch_name", "K", "N", "group_size", "dense_dtype", "l2", "clock", "max_M", "min_speedup")
+        curve = ("M", "w4a16_us", "dense_us", "speedup", "w4a16_bound", "dense_bound")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "source": "calibrated" if self.is_calibrated else "analytic",
+            "first_loss_M": self.first_loss_M,
+            "last_win_M": self.last_win_M,
+            "always_pays": self.always_pays,
+            "never_pays": self.never_pays,
+            "win_ranges": [list(item) for item in self.win_ranges],
+            "curve": {name: getattr(self, name).tolist() for name in curve},
+        }
+
+    def _say_ranges(self) -> str:
+        faster = "faster" if self.min_speedup == 1.0 else f"more than {self.min_speedup:g} times as fast"
+        if self.always_pays:
+            return f"W4A16 is {faster} at every M."
+        if self.never_pays:
+            return f"W4A16 is {faster} at no M."
+        shown = ", ".join(map(str, self.win_ranges[:_NUM_RANGES_SHOWN]))
+        more = len(self.win_ranges) - _NUM_RANGES_SHOWN
+        rest = f" and {more} more range{'s' if more > 1 else ''} up to {self.last_win_M:,}" if more > 0 else ""
+        return f"W4A16 is {faster} at M = {shown}{rest}; first loss at M = {self.first_loss_M:,}."
+
+    def _say_sample(self, place: int) -> str:
+        ours, dense = BOUND_TEXT[self.w4a16_bound[place]], BOUND_TEXT[self.dense_bound[place]]
+        return (
+            f"M = {self.M[place]:,}: {self.speedup[place]:.2f}x; W4A16 {self.w4a16_us[place]:,.1f} us, bound by "
+            f"{ours}; {self.dense_dtype} {self.dense_us[place]:,.1f} us, bound by {dense}."
+        )
+
+
+def w4a16_crossover(
+    arch: ArchSpec | GEMMEvaluator | str | os.PathLike[str],
+    K: int,
+    N: int,
+    *,
+    group_size: int = 128,
+    dense_dtype: str = "fp16",
+    l2: str = "cold",
+    clock: str = "burst",
+    max_M: int = 16384,
+    min_speedup: float = 1.0,
+) -> Crossover:
+    """Find the M at which W4A16 stops beating a dense GEMM: our kernels against cuBLAS, each with its best config.
+
+    Exact up to M = `EVERY_M`. Beyond, every change of winner is found that lies alone between two samples (see
+    `Crossover.M`): the costs of both sides climb in steps after multiples of `GRID_STEP`, and are smooth in between. On
+    22 pairs (N, K) on the H200, evaluating every M up to 16,384 gave the same first loss and last win; 352 of the 354
+    changes of winner were found.
+
+    Args:
+        arch: a GPU, its name or path, or an evaluator of one, whose memory is used then.
+        K, N: reduction length and columns, multiples of 8.
+        group_size: weights along K that share a scale: 32, 64 or 128; -1 for one scale a column.
+        dense_dtype: of the dense weights and of all activations: ``"fp16"`` or ``"bf16"``.
+        l2, clock: as for `GEMMEvaluator.evaluate`.
+        max_M: the largest M that is looked at.
+        min_speedup: what counts as a win: 1.05 asks W4A16 for 5%, say for what the quantization costs elsewhere.
+
+    Raises:
+        InvalidProblemError: sizes that make no GEMM.
+        InvalidOptionError: an option out of its range.
+        InvalidInputError: `arch` is no architecture.
+        UnsupportedError: the arch is no GPU, or our W4A16 kernels do not take these sizes or types.
+    """
+    evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
+    _check_options(dense_dtype, max_M, min_speedup)
+    if not isinstance(evaluator.arch, GpuSpec):
+        raise UnsupportedError(f"W4A16 kernels run on GPUs; {evaluator.arch.name} is none")
+    types: dict[str, Any] = {"input_dtype": dense_dtype, "output_dtype": dense_dtype, "l2": l2, "clock": clock}
+    ours = types | {"weight_dtype": "int4", "group_size": group_size, "library": "gemm-eval"}
+    dense = types | {"weight_dtype": dense_dtype, "library": "cublas"}
+    # says what is wrong with sizes, types and options before they are used below
+    first = evaluator.evaluate(1, 1, K, N, **ours)
+    if K % _SIZE_MULTIPLE or N % _SIZE_MULTIPLE:
+        raise UnsupportedError(
+            f"our W4A16 kernels take K and N that are multiples of {_SIZE_MULTIPLE}, got {K} and {N}"
+        )
+    if not first.mapping.family.startswith("w4a16_"):  # type: ignore[union-attr]
+        raise UnsupportedError(f"{evaluator.arch.name} has no W4A16 kernels of ours for these types")
+    M = _samples(max_M)
+    sides = [_evaluate(evaluator, M, K, N, options) for options in (ours, dense)]
+    while len(between := _undecided(M, sides[1].latency_us / sides[0].latency_us > min_speedup)):
+        M = np.concatenate([M, between])
+        order = np.argsort(M)
+        M = M[order]
+        sides = [
+            _joined(side, _evaluate(evaluator, between, K, N, options), order)
+            for side, options in zip(sides, (ours, dense), strict=True)
+        ]
+    columns = (M, sides[0].latency_us, sides[1].latency_us, sides[0].bound, sides[1].bound)
+    for column in columns:
+        column.setflags(write=False)
+    return Crossover(
+        evaluator.arch.name, K, N, group_size, dense_dtype, l2, clock, max_M, float(min_speedup),
+        all(side.is_calibrated for side in sides), *columns,
+    )  # fmt: skip
+
+
+def _check_options(dense_dtype: str, max_M: int, min_speedup: float) -> None:
+    if dense_dtype not in DENSE_DTYPES:
+        raise InvalidOptionError(f"dense_dtype must be one of {', '.join(DENSE_DTYPES)}, got {dense_dtype!r}")
+    if not isinstance(max_M, int) or isinstance(max_M, bool) or not 1 <= max_M <= MAX_M:
+        raise InvalidOptionError(f"max_M must be an integer in 1..{MAX_M}, got {max_M!r}")
+    if not isinstance(min_speedup, int | float) or not 0.0 < min_speedup < np.inf:
+        raise InvalidOptionError(f"min_speedup must be a positive number, got {min_speedup!r}")
+
+
+def _samples(max_M: int) -> Integers:
+    every = np.arange(1, min(max_M, EVERY_M) + 1, dtype=np.int64)
+    edges = np.arange(EVERY_M, max_M + 1, GRID_STEP, dtype=np.int64)
+    beyond = np.unique(np.concatenate([edges, edges + 1, [max_M]]))
+    return np.concatenate([every, beyond[(beyond > EVERY_M) & (beyond <= max_M)]]).astype(np.int64)
+
+
+def _undecided(M: Integers, is_win: npt.NDArray[np.bool_]) -> Integers:
+    """Return the M in the middle of neighbours that differ in the winner and are not next to each other."""
+    gaps = np.flatnonzero((is_win[1:] != is_win[:-1]) & (np.diff(M) > 1))
+    middles: Integers = (M[gaps] + M[gaps + 1]) // 2
+    return middles
+
+
+def _evaluate(evaluator: GEMMEvaluator, M: Integers, K: int, N: int, options: dict[str, Any]) -> _Side:
+    sizes = np.column_stack([np.ones_like(M), M, np.full_like(M, K), np.full_like(M, N)])
+    table = evaluator.evaluate_many(sizes, progress=False, **options)
+    return _Side(table["latency_us"].copy(), table["bound"].copy(), table[0].source == "calibrated")
+
+
+def _joined(side: _Side, more: _Side, order: npt.NDArray[np.intp]) -> _Side:
+    return _Side(
+        np.concatenate([side.latency_us, more.latency_us])[order],
+        np.concatenate([side.bound, more.bound])[order],
+        side.is_calibrated and more.is_calibrated,
+    )

@@ -1,0 +1,301 @@
+"""When W4A16 pays, measured: our fastest kernel beside cuBLAS on the same GEMMs, against what the model predicts.
+
+The tables ``<name>.parquet`` and ``<name>-cublas.parquet`` of ``arch/measured/<gpu>/w4a16`` have the same GEMMs, timed
+in one session. Of ours the least latency of the configs that were timed counts, which are not always all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from gemm_eval.errors import InvalidInputError, UnsupportedError
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
+from gemm_eval.validation.extras import check_extra
+from gemm_eval.validation.kernel_timings import list_kernel_tables
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "CLEAR_FRAC",
+    "Bracket",
+    "compare_crossovers",
+    "first_loss_bracket",
+    "last_win_bracket",
+    "measured_speedups",
+    "plot_crossover",
+    "predict_speedups",
+    "sign_shares",
+]
+
+CLEAR_FRAC = 0.03
+"""A measured win or loss is clear beyond this share: timings of another day move by some 2%."""
+
+_GEMM = ["N", "K", "M"]
+_PAIR = ["table", "N", "K"]
+_TITLE = 9  # points
+_SPEEDUP_TICKS = (0.25, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+
+
+class Bracket(NamedTuple):
+    """Neighbouring measured M between which something changes; None: beyond what was measured."""
+
+    after: int | None
+    by: int | None
+
+    def __str__(self) -> str:
+        if self.by is None:
+            return f"> {self.after}"
+        return f"<= {self.by}" if self.after is None else f"{self.after}..{self.by}"
+
+
+def measured_speedups(gpu: str, group_size: int = 128, dense_dtype: str = "fp16") -> pd.DataFrame:
+    """Return the measured GEMMs that have both sides, from all tables of a GPU, those that were held back included.
+
+    Args:
+        gpu: arch name.
+        group_size: weights along K that share a scale; -1: one scale a column.
+        dense_dtype: of the dense weights and of the activations.
+
+    Returns:
+        Columns table, is_held_back (no coefficient was fitted on it), N, K, M, w4a16_us (least of the configs),
+        dense_us, speedup (dense / W4A16) and num_configs, by table, N, K and M.
+
+    Raises:
+        InvalidInputError: no such timings come with the library.
+        GemmEvalError: pyarrow is not installed.
+    """
+    check_extra("reading parquet", "calibrate", "pyarrow")
+    parts = [
+        _read(path, is_held_back, group_size, dense_dtype)
+        for is_held_back in (False, True)
+        for path in list_kernel_tables(gpu, is_held_back=is_held_back)
+        if path.with_name(f"{path.stem}-cublas.parquet").is_file()
+    ]
+    found = [part for part in parts if len(part)]
+    if not found:
+        raise InvalidInputError(
+            f"no timings of W4A16 (group_size {group_size}) beside {dense_dtype} on {gpu} come with the library"
+        )
+    return pd.concat(found, ignore_index=True)
+
+
+def _read(path: Path, is_held_back: bool, group_size: int, dense_dtype: str) -> pd.DataFrame:
+    ours = pd.read_parquet(path)
+    is_asked = (ours["group_size"] == group_size) & (ours["input_dtype"] == dense_dtype)
+    ours = ours[is_asked & ours["mode"].isin(["group", "column"])]
+    dense = pd.read_parquet(path.with_name(f"{path.stem}-cublas.parquet"))
+    dense = dense[dense["input_dtype"] == dense_dtype]
+    best = ours.groupby(_GEMM)["latency_us"].agg(w4a16_us="min", num_configs="size")
+    frame = best.join(dense.groupby(_GEMM)["latency_us"].median().rename("dense_us"), how="inner").reset_index()
+    frame = frame.astype(dict.fromkeys(_GEMM, "int64")).assign(
+        table=path.stem, is_held_back=is_held_back, speedup=frame["dense_us"] / frame["w4a16_us"]
+    )
+    columns = ["table", "is_held_back", *_GEMM, "w4a16_us", "dense_us", "speedup", "num_configs"]
+    return pd.DataFrame(frame[columns]).sort_values(_GEMM, ignore_index=True)
+
+
+def predict_speedups(
+    arch: GEMMEvaluator | str, measured: pd.DataFrame, group_size: int = 128, dense_dtype: str = "fp16"
+) -> pd.DataFrame:
+    """Return `measured` with predictions: cold L2 and burst clock, as measured, and the committed calibration.
+
+    Args:
+        arch: the GPU, or an evaluator of it.
+        measured: what `measured_speedups` returns, or rows of it.
+        group_size, dense_dtype: those of `measured`.
+
+    Returns:
+        With the columns predicted_w4a16_us, predicted_dense_us, predicted_speedup, is_sign_right (both speedups are
+        above 1, or neither) and is_clear (the measured one is more than `CLEAR_FRAC` off 1).
+    """
+    evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
+    sizes = measured.assign(G=1)[["G", "M", "K", "N"]].to_numpy(np.int64)
+    types: dict[str, Any] = {"input_dtype": dense_dtype, "output_dtype": dense_dtype, "l2": "cold", "clock": "burst"}
+    ours = evaluator.evaluate_many(
+        sizes, weight_dtype="int4", group_size=group_size, library="gemm-eval", progress=False, **types
+    )
+    dense = evaluator.evaluate_many(sizes, weight_dtype=dense_dtype, library="cublas", progress=False, **types)
+    predicted = dense["latency_us"] / ours["latency_us"]
+    return measured.assign(
+        predicted_w4a16_us=ours["latency_us"],
+        predicted_dense_us=dense["latency_us"],
+        predicted_speedup=predicted,
+        is_sign_right=(predicted > 1.0) == (measured["speedup"] > 1.0),
+        is_clear=(measured["speedup"] - 1.0).abs() > CLEAR_FRAC,
+    )
+
+
+def sign_shares(predicted: pd.DataFrame) -> pd.DataFrame:
+    """Say how often the predicted winner is the measured one.
+
+    Args:
+        predicted: what `predict_speedups` returns.
+
+    Returns:
+        A row for each table: num points and right_frac; num_clear and clear_right_frac of those whose measured speedup
+        is more than `CLEAR_FRAC` off 1; always_frac: the share of clear points that are wins, which is what "W4A16
+        always pays" gets right; lost_frac: how much longer than the measured best the predicted winner takes, in the
+        mean over all points; always_lost_frac and never_lost_frac: the same of always, and never, taking W4A16.
+    """
+    rows = []
+    for (is_held_back, table), points in predicted.groupby(["is_held_back", "table"], sort=True):
+        clear = points[points["is_clear"]]
+        takes_w4a16 = points["predicted_speedup"] > 1.0
+        taken_us = points["w4a16_us"].where(takes_w4a16, points["dense_us"])
+        best_us = points[["w4a16_us", "dense_us"]].min(axis=1)
+        rows.append(
+            {
+                "table": table,
+                "is_held_back": is_held_back,
+                "num": len(points),
+                "right_frac": points["is_sign_right"].mean(),
+                "num_clear": len(clear),
+                "clear_right_frac": clear["is_sign_right"].mean(),
+                "always_frac": (clear["speedup"] > 1.0).mean(),
+                "lost_frac": (taken_us / best_us - 1.0).mean(),
+                "always_lost_frac": (points["w4a16_us"] / best_us - 1.0).mean(),
+                "never_lost_frac": (points["dense_us"] / best_us - 1.0).mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def first_loss_bracket(M: Sequence[int], speedup: Sequence[float]) -> Bracket:
+    """Return between which measured M, rising, W4A16 first stops winning."""
+    losses = [place for place, value in enumerate(speedup) if value <= 1.0]
+    if not losses:
+        return Bracket(M[-1], None)
+    return Bracket(M[losses[0] - 1] if losses[0] else None, M[losses[0]])
+
+
+def last_win_bracket(M: Sequence[int], speedup: Sequence[float]) -> Bracket:
+    """Return after which measured M, rising, W4A16 does not win again: the last win and the M after it."""
+    wins = [place for place, value in enumerate(speedup) if value > 1.0]
+    if not wins:
+        return Bracket(None, M[0])
+    return Bracket(M[wins[-1]], M[wins[-1] + 1] if wins[-1] + 1 < len(M) else None)
+
+
+def compare_crossovers(
+    arch: GEMMEvaluator | str, predicted: pd.DataFrame, group_size: int = 128, dense_dtype: str = "fp16"
+) -> pd.DataFrame:
+    """Return the predicted crossover of each measured pair beside the measured one; M is looked at as far as measured.
+
+    Args:
+        arch: the GPU, or an evaluator of it.
+        predicted: what `predict_speedups` returns; rows of pairs with several M.
+        group_size, dense_dtype: those of `predicted`.
+
+    Returns:
+        A row for each table and pair: table, N, K, num (measured M), max_M (the largest), predicted first_loss_M and
+        last_win_M of all M up to max_M (missing: no loss, no win); as a `Bracket` of measured M each:
+        measured_first_loss and measured_last_win, predicted_first_loss and predicted_last_win; num_right (measured M
+        with the right winner), num_clear and num_clear_right, agrees (all winners are right) and agrees_clearly (all
+        that are clear). first_loss_M may well lie off its bracket: tiles end at the M that people measure, and the
+        first loss is often one row beyond.
+    """
+    evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
+    rows = []
+    groups: Iterator[tuple[Any, pd.DataFrame]] = iter(predicted.groupby(_PAIR, sort=False))
+    for (table, N, K), points in groups:
+        ordered = points.sort_values("M")
+        M, speedup, predicted_speedup = (ordered[name].tolist() for name in ("M", "speedup", "predicted_speedup"))
+        found = w4a16_crossover(
+            evaluator, int(K), int(N), group_size=group_size, dense_dtype=dense_dtype, max_M=int(M[-1])
+        )
+        right, clear = ordered["is_sign_right"], ordered["is_clear"]
+        rows.append(
+            {
+                "table": table, "N": N, "K": K, "num": len(M), "max_M": M[-1],
+                "first_loss_M": found.first_loss_M, "last_win_M": found.last_win_M,
+                "measured_first_loss": first_loss_bracket(M, speedup),
+                "predicted_first_loss": first_loss_bracket(M, predicted_speedup),
+                "measured_last_win": last_win_bracket(M, speedup),
+                "predicted_last_win": last_win_bracket(M, predicted_speedup),
+                "num_right": int(right.sum()), "num_clear": int(clear.sum()),
+                "num_clear_right": int((right & clear).sum()), "agrees": bool(right.all()),
+                "agrees_clearly": bool(right[clear].all()),
+            }
+        )  # fmt: skip
+    frame = pd.DataFrame(rows)
+    return frame.astype({"first_loss_M": "Int64", "last_win_M": "Int64"})
+
+
+def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -> Figure:
+    """Plot the speedup of W4A16 over M, and below it both latencies in microseconds, whose steps are tiles and waves.
+
+    Args:
+        crossover: the predicted lines.
+        measured: rows of `measured_speedups`, of which those of this N and K are drawn as points.
+
+    Raises:
+        GemmEvalError: matplotlib is not installed.
+        UnsupportedError: `measured` has the pair, but the crossover is not of cold weights in bursts.
+    """
+    check_extra("plotting", "plot", "matplotlib")
+    from matplotlib.figure import Figure
+
+    points = None
+    if measured is not None:
+        points = measured[(measured["N"] == crossover.N) & (measured["K"] == crossover.K)]
+        if len(points) and (crossover.l2, crossover.clock) != ("cold", "burst"):
+            raise UnsupportedError(
+                f"timings are of cold L2 and burst clock, the crossover is of {crossover.l2} and {crossover.clock}"
+            )
+    figure = Figure(figsize=(7.5, 6.0), layout="constrained")  # inches
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    M = crossover.M
+    upper.axhline(1.0, color="black", linewidth=0.8)
+    upper.plot(M, crossover.speedup, color="C0", linewidth=1.0, label="predicted")
+    upper.fill_between(
+        M, crossover.speedup, 1.0, where=crossover.speedup >= 1.0, color="C0", alpha=0.12, linewidth=0,
+        label="W4A16 is faster",
+    )  # fmt: skip
+    sides = ((crossover.w4a16_us, "w4a16_us", "W4A16"), (crossover.dense_us, "dense_us", crossover.dense_dtype))
+    for place, (latency_us, column, words) in enumerate(sides):
+        lower.plot(M, latency_us, color=f"C{2 * place}", linewidth=1.0, label=f"{words}, predicted")
+        if points is not None and len(points):
+            lower.scatter(points["M"], points[column], s=12, color=f"C{2 * place}", label=f"{words}, measured")
+    if points is not None and len(points):
+        upper.scatter(points["M"], points["speedup"], s=16, color="C3", zorder=3, label="measured")
+    upper.set(yscale="log", ylabel=f"speedup of W4A16: {crossover.dense_dtype} time / W4A16 time")
+    _set_speedup_ticks(upper, crossover, points)
+    lower.set(yscale="log", ylabel="latency (us)", xlabel="M (rows of A and C)")
+    _set_rows_axis(lower, crossover.max_M)
+    for axes in (upper, lower):
+        axes.grid(alpha=0.25, linewidth=0.5)
+        axes.legend(fontsize=_TITLE)
+    group = "one scale a column" if crossover.group_size < 0 else f"groups of {crossover.group_size}"
+    upper.set_title(
+        f"W4A16 ({group}) against {crossover.dense_dtype}: K={crossover.K} N={crossover.N} on {crossover.arch_name}\n"
+        f"{crossover.l2} L2, {crossover.clock} clock",
+        fontsize=_TITLE,
+    )
+    return figure
+
+
+def _set_speedup_ticks(axes: Axes, crossover: Crossover, points: pd.DataFrame | None) -> None:
+    """Few ticks, as plain numbers: on a log axis of less than a decade matplotlib would print powers of ten."""
+    values: npt.NDArray[np.float64] = crossover.speedup
+    if points is not None and len(points):
+        values = np.concatenate([values, points["speedup"].to_numpy(np.float64)])
+    low, high = float(values.min()), float(values.max())
+    kept = [tick for tick in _SPEEDUP_TICKS if 0.9 * low <= tick <= 1.1 * high]
+    axes.set_yticks(kept, labels=[f"{tick:g}" for tick in kept])
+    axes.set_yticks([], minor=True)
+
+
+def _set_rows_axis(axes: Axes, max_M: int) -> None:
+    powers = range(max_M.bit_length())
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([1 << power for power in powers[::2]], labels=[f"{1 << power:,}" for power in powers[::2]])
+    axes.set_xticks([1 << power for power in powers], minor=True, labels=[])

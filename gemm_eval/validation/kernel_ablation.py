@@ -1,0 +1,174 @@
+"""Which terms of the W4A16 families matter: errors when a coefficient has no effect and the others are fitted again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gemm_eval.models.gpu.params import pack_w4a16_coefficients
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
+from gemm_eval.validation.kernel_fit import MIN_ROWS, fit_kernel_family, row_weights
+from gemm_eval.validation.kernel_scores import NEAR_BEST
+from gemm_eval.validation.kernel_timings import KernelTimings
+from gemm_eval.validation.timings import Floats, Mask
+
+__all__ = ["BUYS_NOTHING_POINTS", "NEUTRAL", "Ablated", "Neutral", "ablate", "useless_terms"]
+
+BUYS_NOTHING_POINTS = 0.02
+"""A term whose removal raises the held-out MAPE by fewer percentage points buys nothing."""
+
+_MATTERS_POINTS = 0.3  # in sample: a term that costs more needs no cross-validation to be kept
+_REACHED_FRAC = 0.01  # a row is reached by a term whose removal, without a refit, moves its prediction by more
+_UNLIMITED = 1e9
+
+
+class Neutral(NamedTuple):
+    """What a coefficient is set to when its term is removed.
+
+    Attributes:
+        value: the value, in the coefficient's unit.
+        why: what that means.
+        same_as: take the fitted value of this coefficient of the family instead of `value`.
+    """
+
+    value: float
+    why: str
+    same_as: str = ""
+
+
+_FREE = Neutral(0.0, "costs nothing")
+_NO_LIMIT = Neutral(_UNLIMITED, "limits nothing")
+
+NEUTRAL: dict[str, Neutral] = {
+    **dict.fromkeys(
+        (
+            "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "tile_cycles", "producer_cycles",
+            "serial_cycles", "step_cycles", "line_waste", "cluster_loss", "store_exposed_frac", "team_sum_cycles",
+            "cut_us", "part_cycles", "reread_frac", "outside_row_cycles",
+        ),
+        _FREE,
+    ),
+    **dict.fromkeys(
+        (
+            "sm_l2_frac", "l2_frac", "epilogue_bytes_per_cycle", "sums_bytes_per_cycle", "part_write_bytes_per_cycle",
+            "part_read_bytes_per_cycle", "outside_rows_per_cycle",
+        ),
+        _NO_LIMIT,
+    ),
+    "pingpong_tile_cycles": Neutral(0.0, "as for cooperating warpgroups", "tile_cycles"),
+    "issue": Neutral(1.0, "an instruction takes one slot"),
+    "pingpong_issue": Neutral(0.0, "as for cooperating warpgroups", "issue"),
+    "shared_issue": Neutral(0.0, "two CTAs of an SM hide nothing more", "issue"),
+    "exposed_frac": Neutral(0.0, "perfect overlap"),
+    "pingpong_exposed_frac": Neutral(0.0, "as for cooperating warpgroups", "exposed_frac"),
+    "mma": Neutral(1.0, "mma.sync at its full rate"),
+    "dram_frac": Neutral(1.0, "the achievable bandwidth of the spec"),
+    "l2_hold_frac": Neutral(_UNLIMITED, "L2 keeps all that is read again"),
+    "stream_outside_rows_per_cycle": Neutral(0.0, "as without stream-K", "outside_rows_per_cycle"),
+}  # fmt: skip
+"""Of each coefficient; some belong to a term that another value than 0 removes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ablated:
+    """What the errors of a family become without one term. Changes are in percentage points; positive: worse.
+
+    Attributes:
+        family, coefficient: what was removed.
+        value: what the coefficient was held at.
+        why: what that means.
+        reached_frac: share of the family's rows whose predictions the term moves by over 1%.
+        in_sample_points: change of the weighted MAPE of a fit on all rows, weights as in the fit.
+        held_out_points, held_out_near_points, held_out_reached_points: change of the held-out MAPE of all rows, of those
+            near the best of their GEMM, and of those that the term reaches (None: there are none); all three are None
+            where the change in sample is so large that nothing needs to be held out to keep the term.
+        base_points: the held-out MAPE of the family with all terms.
+    """
+
+    family: str
+    coefficient: str
+    value: float
+    why: str
+    reached_frac: float
+    in_sample_points: float
+    held_out_points: float | None
+    held_out_near_points: float | None
+    held_out_reached_points: float | None
+    base_points: float
+
+
+def ablate(
+    timings: KernelTimings, num_folds: int = 5, seed: int = 0, families: Collection[str] = W4A16_FAMILIES
+) -> Iterator[Ablated]:
+    """Remove each coefficient's term in turn and fit the family's others again.
+
+    Every fit on all rows is in sample; where it changes the error by little, the same is done in cross-validation by
+    (N, K), with the folds of `KernelTimings.folds`.
+
+    Raises:
+        InvalidOptionError: fewer pairs than folds.
+    """
+    folds = timings.folds(num_folds, seed)
+    for family in families:
+        of_family = timings.kind == W4A16_FAMILIES.index(family)
+        if np.count_nonzero(of_family) >= MIN_ROWS:
+            yield from _ablate_family(timings.select(of_family), family, folds[of_family], num_folds)
+
+
+def _ablate_family(rows: KernelTimings, family: str, folds: Floats, num_folds: int) -> Iterator[Ablated]:
+    weights = row_weights(rows)
+    near = rows.measured_us <= NEAR_BEST * rows.best_us
+    full, _ = fit_kernel_family(rows, family)
+    full_us = _predict(rows, family, full)
+    base = _held_out_errors(rows, family, folds, num_folds, {})
+    for item in w4a16_coefficients_of(family):
+        neutral = NEUTRAL[item.name]
+        value = full[neutral.same_as] if neutral.same_as else neutral.value
+        fixed = {item.name: value}
+        moved = np.abs(_predict(rows, family, full | fixed) / full_us - 1.0) > _REACHED_FRAC
+        refit, _ = fit_kernel_family(rows, family, fixed)
+        without = _errors(rows, _predict(rows, family, refit))
+        change = 100.0 * float(np.average(without, weights=weights) - np.average(_errors(rows, full_us), weights=weights))
+        points: list[float | None] = [None, None, None]
+        if change < _MATTERS_POINTS:
+            held_out = _held_out_errors(rows, family, folds, num_folds, fixed)
+            everything = np.ones(len(rows), bool)
+            points = [_change(base, held_out, mask) for mask in (everything, near, moved)]
+        yield Ablated(
+            family, item.name, value, neutral.why, float(moved.mean()), change, *points, 100.0 * float(base.mean())
+        )
+
+
+def _change(base: Floats, without: Floats, rows: Mask) -> float | None:
+    return 100.0 * float(without[rows].mean() - base[rows].mean()) if rows.any() else None
+
+
+def _errors(rows: KernelTimings, predicted_us: Floats) -> Floats:
+    size: Floats = np.abs(predicted_us / rows.measured_us - 1.0)
+    return size
+
+
+def _predict(rows: KernelTimings, family: str, values: dict[str, float]) -> Floats:
+    packed = pack_w4a16_coefficients({name: values if name == family else {} for name in W4A16_FAMILIES})
+    return rows.predict(packed)
+
+
+def _held_out_errors(
+    rows: KernelTimings, family: str, folds: Floats, num_folds: int, fixed: dict[str, float]
+) -> Floats:
+    errors = np.empty(len(rows))
+    for fold in range(num_folds):
+        held_out = folds == fold
+        if held_out.any():
+            values, _ = fit_kernel_family(rows.select(~held_out), family, fixed)
+            part = rows.select(held_out)
+            errors[held_out] = _errors(part, _predict(part, family, values))
+    return errors
+
+
+def useless_terms(found: Collection[Ablated]) -> list[Ablated]:
+    """Return the terms that buy nothing: held out, their removal costs fewer than `BUYS_NOTHING_POINTS`."""
+    return [item for item in found if item.held_out_points is not None and item.held_out_points < BUYS_NOTHING_POINTS]

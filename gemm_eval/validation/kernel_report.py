@@ -1,0 +1,245 @@
+"""Scores of W4A16 kernels as tables for a terminal, as a DataFrame (CSV), and as a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.table import Table
+
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.validation.kernel_ablation import BUYS_NOTHING_POINTS, Ablated, useless_terms
+from gemm_eval.validation.kernel_choice import Regret
+from gemm_eval.validation.kernel_scores import ALL, NEAR_BEST, KernelErrors, breakdown_of, worst_rows
+from gemm_eval.validation.kernel_study import KernelStudy
+
+__all__ = [
+    "ablation_table",
+    "choice_table",
+    "cost_lines",
+    "kernel_document",
+    "kernel_errors_table",
+    "kernel_frame",
+    "outlier_records",
+    "outlier_table",
+]
+
+_ERROR_HEADERS = ("family", "regime", "predictor", "n", "MAPE", "median", "p90", "bias", "tau in GEMM")
+_CHOICE_HEADERS = (
+    "GEMMs", "method", "n", "mean", "median", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time of a choice"
+)  # fmt: skip
+_OUTLIER_HEADERS = ("M", "N", "K", "kernel", "measured us", "predicted us", "error", "terms of the prediction, us")
+_ABLATION_HEADERS = (
+    "family", "coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"
+)  # fmt: skip
+_TEXT = (
+    "family", "regime", "predictor", "GEMMs", "method", "kernel", "coefficient", "held at", "terms of the prediction, us",
+    "time of a choice",
+)  # fmt: skip
+_LEAST_TERM_US = 0.05
+
+
+def kernel_errors_table(study: KernelStudy) -> Table:
+    """Return the errors of all predictors, by family and regime."""
+    table = _table(_ERROR_HEADERS, study.title)
+    predictors = dict.fromkeys(item.predictor for item in study.errors)
+    by_group: dict[tuple[str, str], list[KernelErrors]] = {}
+    for item in study.errors:
+        by_group.setdefault((item.family, item.regime), []).append(item)
+    last = ""
+    for (family, regime), items in by_group.items():
+        if last and family != last:
+            table.add_section()
+        shown = items if family == ALL or regime == ALL else items[: len(predictors) - 1]
+        for place, item in enumerate(shown):
+            head = (family if family != last else "", "" if place else regime)
+            table.add_row(*head, item.predictor, *_error_cells(item))
+            last = family
+    table.caption = (
+        f"near best: measured up to {NEAR_BEST:g} x the best of the GEMM. tau: Kendall's tau-b within a GEMM, mean over "
+        "GEMMs of more than 5 configs"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _error_cells(item: KernelErrors) -> tuple[str, ...]:
+    errors = item.errors
+    sizes = (f"{value:.1%}" for value in (errors.mape_frac, errors.median_frac, errors.p90_frac))
+    tau = "-" if item.tau_within_gemms is None else f"{item.tau_within_gemms:.3f}"
+    return f"{errors.num:,}", *sizes, f"{errors.bias_frac:+.1%}", tau
+
+
+def choice_table(study: KernelStudy) -> Table:
+    """Return the regret of each method: all GEMMs whose configs were all timed, then all, then the former by regime."""
+    table = _table(_CHOICE_HEADERS, f"choice of a kernel: {study.title}")
+    groups = dict.fromkeys((item.gemms, item.regime) for item in study.regrets)
+    whole = [group for group in groups if group[1] == ALL]
+    by_regime = [group for group in groups if group[1] != ALL and group[0] == whole[0][0]]
+    for place, group in enumerate([*whole, *by_regime]):
+        if place:
+            table.add_section()
+        items = [item.regret for item in study.regrets if (item.gemms, item.regime) == group]
+        if group[1] != ALL:
+            items = [item for item in items if item.method in ("model", "static scoring", "roofline per family")]
+        for at, regret in enumerate(items):
+            words = group[0] if group[1] == ALL else f"{group[0]}, {group[1]}"
+            table.add_row("" if at else words, *_regret_cells(regret, study.overhead_us.get(regret.method)))
+        if group[1] == ALL:
+            for words in study.missing:
+                table.add_row("", words)
+    table.caption = (
+        "regret: measured time of the choice / best measured - 1. speed: geometric mean of best / choice. top k: the best "
+        "config is among the first k. all GEMMs: where some configs were not timed, the choice is among the timed ones. "
+        "time: on this machine, and the median device time of what is profiled, without builds and pauses"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def _regret_cells(regret: Regret, overhead_us: float | None) -> tuple[str, ...]:
+    sizes = (regret.mean_frac, regret.median_frac, regret.p95_frac, regret.worst_frac)
+    tops = (regret.top1_frac, regret.top3_frac, regret.top10_frac)
+    words = [] if overhead_us is None else [f"{overhead_us:,.0f} us"]
+    words += [f"{regret.profiled_s:.3g} s"] if regret.profiled_s else []
+    return (
+        regret.method, f"{regret.num_gemms:,}", *(f"{size:.1%}" for size in sizes), f"{regret.speed_frac:.1%}",
+        *("-" if top is None else f"{top:.1%}" for top in tops), " + ".join(words) or "-",
+    )  # fmt: skip
+
+
+def cost_lines(study: KernelStudy) -> list[str]:
+    """Return what choosing costs, in sentences."""
+    cost = study.cost
+    if not cost.num_gemms:
+        return ["time of a choice: no GEMM has all its configs timed"]
+    return [
+        f"time of a choice, median of {cost.num_gemms} GEMMs of {cost.num_configs} configs: model {cost.model_us:,.0f} us "
+        f"(p90 {cost.model_p90_us:,.0f} us, one thread of this machine); profiling all {cost.profile_s:.2f} s, of which "
+        f"{cost.profile_device_s:.2f} s are timed replays and the rest pauses and L2 flushes between them, without builds: "
+        f"{cost.ratio:,.0f} times the model"
+    ]
+
+
+def outlier_records(study: KernelStudy, num: int) -> list[dict[str, Any]]:
+    """Return the rows near the best of their GEMM with the largest errors of the model, and its terms in us."""
+    timings, model = study.timings, study.predictions[0]
+    found = []
+    for row in worst_rows(timings, model, num).tolist():
+        record = timings.frame.iloc[row]
+        predicted_us = float(model.predicted_us[row])
+        found.append(
+            {name: int(record[name]) for name in ("M", "N", "K")}
+            | {name: str(record[name]) for name in ("table", "mode", "family")}
+            | {
+                "config": _words_of(record),
+                "measured_us": float(record["latency_us"]),
+                "predicted_us": predicted_us,
+                "error_frac": predicted_us / float(record["latency_us"]) - 1.0,
+                "over_best": float(record["latency_us"] / timings.best_us[row]),
+                "terms_us": breakdown_of(timings, model, row),
+            }
+        )
+    return found
+
+
+def _words_of(record: pd.Series[Any]) -> str:
+    cut = {"STREAM_K": "stream-K", "SPLIT_K": f"split-K {record['split_k']}"}.get(str(record["decomposition"]).upper())
+    tile = "x".join(str(record[name]) for name in ("cta_m", "cta_n", "cta_k"))
+    cluster = f"cluster {record['cluster_m']}x{record['cluster_n']}"
+    return f"{tile} {cluster} {record['num_stages']} stages {str(record['schedule']).lower()} {cut or ''}".rstrip()
+
+
+def outlier_table(study: KernelStudy, num: int) -> Table:
+    """Return the rows of `outlier_records`."""
+    table = _table(_OUTLIER_HEADERS, "largest errors of the model near the best of a GEMM")
+    for item in outlier_records(study, num):
+        terms = sorted(item["terms_us"].items(), key=lambda term: -abs(term[1]))
+        table.add_row(
+            *(str(item[name]) for name in ("M", "N", "K")), f"{item['family']} {item['config']}",
+            f"{item['measured_us']:.2f}", f"{item['predicted_us']:.2f}", f"{item['error_frac']:+.1%}",
+            ", ".join(f"{name} {value:.2f}" for name, value in terms if abs(value) >= _LEAST_TERM_US),
+        )  # fmt: skip
+    return table
+
+
+def ablation_table(found: Sequence[Ablated]) -> Table:
+    """Return what each term buys; changes of the MAPE in percentage points, positive: worse without the term."""
+    table = _table(
+        _ABLATION_HEADERS, "error when a term is removed and the family's others are fitted again (MAPE, points)"
+    )
+    for family in W4A16_FAMILIES:
+        of_family = [item for item in found if item.family == family]
+        for place, item in enumerate(sorted(of_family, key=lambda item: -item.in_sample_points)):
+            points = (item.held_out_points, item.held_out_near_points, item.held_out_reached_points)
+            table.add_row(
+                "" if place else f"{family} ({item.base_points:.2f}%)", item.coefficient,
+                f"{item.value:.4g}: {item.why}", f"{item.reached_frac:.1%}", f"{item.in_sample_points:+.2f}",
+                *("-" if value is None else f"{value:+.3f}" for value in points),
+            )  # fmt: skip
+        if of_family:
+            table.add_section()
+    names = ", ".join(f"{item.family}.{item.coefficient}" for item in useless_terms(found)) or "none"
+    table.caption = (
+        "in sample: fits on all rows, weighted as in the fit. held out: only where that changes little; -: not needed. "
+        f"reaches: rows that move by over 1%. In brackets: held-out MAPE with all terms. Under {BUYS_NOTHING_POINTS:g} "
+        f"points, buys nothing: {names}"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def kernel_frame(studies: Iterable[KernelStudy]) -> pd.DataFrame:
+    """Return all errors and regrets as rows: `what` says which, `tables` of which data; errors are fractions."""
+    rows: list[dict[str, Any]] = []
+    for study in studies:
+        tables = " ".join(dict.fromkeys(study.timings.frame["table"]))
+        for item in study.errors:
+            rows.append({"what": "error", "tables": tables} | _flat_errors(item))
+        for gemms, regime, regret in study.regrets:
+            rows.append({"what": "choice", "tables": tables, "gemms": gemms, "regime": regime, **asdict(regret)})
+    return pd.DataFrame(rows)
+
+
+def _flat_errors(item: KernelErrors) -> dict[str, Any]:
+    flat = asdict(item)
+    return flat | flat.pop("errors")
+
+
+def kernel_document(studies: Iterable[KernelStudy], num_worst: int, found: Sequence[Ablated] = ()) -> dict[str, Any]:
+    """Return all numbers as a document for JSON; times in us or s as their names say, errors as fractions."""
+    parts = [
+        {
+            "title": study.title,
+            "tables": list(dict.fromkeys(study.timings.frame["table"])),
+            "num_rows": len(study.timings),
+            "num_gemms": len(study.is_full),
+            "num_gemms_with_all_configs": int(study.is_full.sum()),
+            "predictors": {item.name: item.how for item in study.predictions},
+            "errors": [_flat_errors(item) for item in study.errors],
+            "choices": [
+                {"gemms": gemms, "regime": regime, **asdict(regret), "choice_us": study.overhead_us.get(regret.method)}
+                for gemms, regime, regret in study.regrets
+            ],
+            "missing": list(study.missing),
+            "cost": asdict(study.cost) | {"ratio": study.cost.ratio},
+            "worst": outlier_records(study, num_worst),
+        }
+        for study in studies
+    ]
+    ablation = {"terms": [asdict(item) for item in found], "useless": [
+        f"{item.family}.{item.coefficient}" for item in useless_terms(found)
+    ]}  # fmt: skip
+    return {"parts": parts} | ({"ablation": ablation} if found else {})
+
+
+def _table(headers: Sequence[str], title: str) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False
+    )
+    for header in headers:
+        table.add_column(header, overflow="fold", justify="left" if header in _TEXT else "right")
+    return table

@@ -1,0 +1,493 @@
+"""The cost of our W4A16 kernels by hand: bytes, terms, cuts of K, and what each coefficient moves."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval import DType, GEMMEvaluator, GemmProblem, InvalidMappingError, load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.kernels import pack_w4
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu.calibration import calibration_path, coefficients_for, load_calibration
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.params import menu_of, pack_w4a16_coefficients, w4a16_coefficients
+from gemm_eval.models.gpu.w4a16.coefficients import (
+    NUM_W4A16_COEFFICIENTS,
+    W4A16_COEFFICIENTS,
+    W4A16_FAMILIES,
+    w4a16_coefficients_of,
+    w4a16_defaults,
+)
+from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS
+from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
+from gemm_eval.search.w4a16_kernels import evaluate_w4a16, find_top_w4a16
+
+H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
+GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES
+ALL = 1 << 20
+DATA_PARALLEL, SPLIT_K, STREAM_K = Decomposition
+# few tokens and many, tiles that fill the GPU and that do not, rows that start off lines of 128 bytes
+SHAPES = ((1, 4096, 4096), (7, 1000, 520), (64, 4096, 12288), (300, 4136, 1024), (4096, 4096, 4096))
+ARCHS = pytest.mark.parametrize("arch", [H200, A100, L40S], ids=lambda arch: arch.name)
+
+
+def typed(M: int, K: int, N: int, **types: Any) -> GemmProblem:
+    return GemmProblem(
+        1, M, K, N, **({"input_dtype": DType.FP16, "weight_dtype": DType.INT4, "group_size": 128} | types)
+    )
+
+
+def cost(problem: GemmProblem, config: KernelConfig, arch: GpuSpec = H200, **options: str) -> GpuCost:
+    params = gpu_params(arch, problem, GpuOptions(**options))
+    return unpack_gpu_cost(evaluate_config(arch, problem, params, config)[0])
+
+
+def costs(problem: GemmProblem, arch: GpuSpec = H200, **options: str) -> dict[KernelConfig, GpuCost]:
+    """Of all configs, in the order of the registry."""
+    params = gpu_params(arch, problem, GpuOptions(**options))
+    found = {c.config: c for c in map(unpack_gpu_cost, find_top_configs(arch, problem, params, ALL))}
+    return {config: found[config] for config in enumerate_configs(arch, problem)}
+
+
+def a_config(problem: GemmProblem, arch: GpuSpec = H200, **fields: Any) -> KernelConfig:
+    return next(c for c in enumerate_configs(arch, problem) if fields.items() <= c._asdict().items())
+
+
+def coefficients(family: str, arch: GpuSpec = H200) -> dict[str, float]:
+    return coefficients_for(arch, "gemm-eval", family)[0]
+
+
+# bytes
+
+
+MODES = [
+    ("column", None), ("group", 32), ("group", 128),
+    *(
+        pytest.param(
+            "group_zero", group, marks=pytest.mark.xfail(strict=True, reason="zero points count 4 bits, packed have 16")
+        )
+        for group in (32, 128)
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("activation", ["fp16", "bf16"])
+@pytest.mark.parametrize(("mode", "group"), MODES)
+def test_a_gemm_moves_its_packed_weights_and_its_tokens_once(activation: str, mode: str, group: int | None) -> None:
+    M, K, N = 5, 200, 328  # padded to 256 x 384
+    packed = pack_w4(np.random.default_rng(0).normal(size=(K, N)), group, mode, activation=activation)
+    zero = DType.INT4 if mode == "group_zero" else None
+    problem = typed(M, K, N, input_dtype=DType(activation), group_size=group, zero_dtype=zero)
+    for found in costs(problem).values():
+        assert found.traffic["a_bytes"] == M * K * 2
+        assert found.traffic["c_bytes"] == M * N * 2
+        assert found.traffic["b_bytes"] + found.traffic["scale_bytes"] == packed.nbytes
+        assert found.traffic["scale_bytes"] == pytest.approx(packed.scales.nbytes, abs=1)
+        assert found.dram_bytes == packed.nbytes + M * (K + N) * 2
+
+
+@ARCHS
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_no_config_moves_less_than_everything_once(arch: GpuSpec, shape: tuple[int, int, int]) -> None:
+    M, K, N = shape
+    padded_k, padded_n = -(-K // 128) * 128, -(-N // 64) * 64
+    once = M * K * 2 + M * N * 2 + padded_k * padded_n // 2 + padded_k // 128 * padded_n * 2
+    moved = {config: found.dram_bytes for config, found in costs(typed(*shape), arch).items()}
+
+    assert min(moved.values()) == pytest.approx(once, abs=1)
+    if M <= 64:  # L2 keeps what these tiles read twice, where no stream-K scatters them
+        assert {b for config, b in moved.items() if config.decomposition != STREAM_K} <= {once - 1, once, once + 1}
+
+
+def test_what_l2_does_not_hold_is_read_again() -> None:
+    problem = typed(8192, 16384, 16384)
+    once = min(found.dram_bytes for found in costs(problem, H200.with_(l2_bytes=1 << 40)).values())
+    small = costs(problem, H200.with_(l2_bytes=1 << 20))
+
+    assert once == 8192 * 16384 * 2 * 2 + 16384 * 16384 // 2 + 128 * 16384 * 2
+    assert all(found.dram_bytes > once for found in small.values())
+
+
+def test_warm_buffers_stay_where_they_fit() -> None:
+    small, large = typed(16, 1024, 4096), typed(16, 16384, 32768)
+    for problem, frac in ((small, 1e-3), (large, 1.0)):
+        cold, warm = costs(problem), costs(problem, l2="warm")
+        for config in cold:
+            assert warm[config].dram_bytes <= cold[config].dram_bytes * frac
+
+
+# terms
+
+
+@ARCHS
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("options", [{}, {"l2": "warm", "clock": "sustained"}], ids=str)
+def test_terms_add_up(arch: GpuSpec, shape: tuple[int, int, int], options: dict[str, str]) -> None:
+    problem = typed(*shape)
+    params = gpu_params(arch, problem, GpuOptions(**options))
+    records = find_top_configs(arch, problem, params, ALL)
+    assert len(records) > 20
+    assert (records["tensor_busy_frac"] >= 0).all()
+    assert (records["tensor_busy_frac"] <= 1).all()
+    assert not records["tensor_busy_frac"][records["family"] == 5].any()  # gemv multiplies on CUDA cores
+    for record in records:
+        found = unpack_gpu_cost(record)
+        breakdown = dict(found.breakdown)
+        assert sum(breakdown.values()) == pytest.approx(found.latency_us, rel=1e-12)
+        assert breakdown.pop("hidden_us") <= 1e-9 * found.latency_us
+        assert min(breakdown.values()) >= 0, found
+        assert breakdown["launch_us"] == arch.graph_node_us
+        assert breakdown["choice_us"] == 0  # nobody else chooses
+        assert found.latency_us >= max(breakdown["dram_us"], found.compute_us) + breakdown["launch_us"]
+        assert sum(found.traffic.values()) == found.dram_bytes
+        assert 0 < found.smem_bytes <= arch.smem_per_sm_bytes
+        assert 1 <= found.active_sms <= min(arch.num_sms, found.num_ctas)
+        assert not found.is_calibrated or arch is H200
+
+
+def test_a_hopper_kernel_by_hand() -> None:
+    """2048 x 4096: 16 x 16 tiles of 128 x 256 are one round of 132 CTAs and 124 tiles; 32 units of 128 k each."""
+    problem = typed(2048, 4096, 4096)
+    config = a_config(
+        problem, family=SM90, cta_m=128, cta_n=256, cluster_m=1, cluster_n=1, schedule=Schedule.COOPERATIVE
+    )
+    found, c = cost(problem, config), coefficients(SM90)
+    cycles_per_us = H200.max_clock_ghz * 1e3
+    matrix = 2 * 128 * 256 * 64 / 4096  # cycles of 64 k
+    bandwidth = H200.dram_achievable_gb_per_s * 1e3
+
+    assert (found.num_ctas, found.num_waves, found.active_sms) == (132, 2, 132)
+    assert found.breakdown["prologue_us"] == pytest.approx(c["kernel_us"] + c["ramp_us"])
+    assert found.breakdown["matrix_us"] == pytest.approx(2 * 64 * matrix / cycles_per_us)
+    assert found.breakdown["tile_overhead_us"] == pytest.approx(2 * c["tile_cycles"] / cycles_per_us)
+    assert found.breakdown["dram_us"] == pytest.approx(found.dram_bytes / (bandwidth * c["dram_frac"]), rel=1e-6)
+    assert found.breakdown["store_us"] == pytest.approx(c["store_exposed_frac"] * 2048 * 4096 * 2 / bandwidth)
+    assert found.breakdown["outside_us"] == 0
+    assert found.bound == "compute"
+
+
+def test_few_tiles_take_few_sms() -> None:
+    problem = typed(64, 4096, 512)
+    config = a_config(problem, family=SM90, cta_m=64, cta_n=64, cluster_m=1, cluster_n=1)
+    found, c = cost(problem, config), coefficients(SM90)
+
+    assert (found.num_ctas, found.active_sms, found.num_waves) == (8, 8, 1)
+    assert found.breakdown["prologue_us"] == pytest.approx(c["kernel_us"] + c["ramp_us"] * 8 / 132)
+    parts = cost(problem, config._replace(decomposition=SPLIT_K, split_k=4))
+    assert (parts.num_ctas, parts.active_sms) == (32, 32)
+
+
+def test_an_ampere_kernel_by_hand() -> None:
+    problem = typed(1024, 4096, 4096)
+    config = a_config(problem, A100, family=SM80, cta_m=128, cta_n=128, decomposition=DATA_PARALLEL)
+    found, c = cost(problem, config, A100), coefficients(SM80, A100)
+    slots = 108 * found.ctas_per_sm
+    cycles_per_us = A100.max_clock_ghz * 1e3
+    matrix = 2 * 128 * 128 * 64 / 2048 * c["mma"]
+    rounds, rest = divmod(8 * 32, slots)
+    done = rounds * found.ctas_per_sm + -(-rest // 108)
+
+    assert (found.num_ctas, found.num_waves) == (256, rounds + (rest > 0))
+    assert found.breakdown["matrix_us"] == pytest.approx(done * 64 * matrix / cycles_per_us)
+    started = c["cta_launch_cycles"] * min(found.ctas_per_sm, 256 / 108)
+    assert found.breakdown["prologue_us"] == pytest.approx(started / cycles_per_us)
+
+
+def test_rows_of_tiles_outside_the_matrix_take_time_on_hopper_only() -> None:
+    for config, found in costs(typed(65, 4096, 4096)).items():
+        assert (found.breakdown["outside_us"] > 0) == (config.family == SM90)
+    for config, found in costs(typed(64, 4096, 4096)).items():
+        if config.cta_m * config.cluster_m <= 64 and config.cluster_n == 1:
+            assert found.breakdown["outside_us"] == 0
+
+
+@ARCHS
+def test_rows_that_start_off_lines_take_longer(arch: GpuSpec) -> None:
+    """4,104 = 64 x 64 + 8: as many units of K as 4,160, which starts on lines."""
+    off, on = costs(typed(256, 4104, 4096), arch), costs(typed(256, 4160, 4096), arch)
+    dram = ("dram_us", "store_us")
+    slower = [config for config in off if off[config].breakdown["step_wait_us"] > on[config].breakdown["step_wait_us"]]
+
+    assert off.keys() == on.keys()
+    assert slower
+    assert all(off[config].breakdown[name] <= on[config].breakdown[name] for config in off for name in dram)
+
+
+# cuts of K
+
+
+@ARCHS
+@pytest.mark.parametrize("shape", [(1, 8192, 1024), (32, 8192, 1024), (200, 8192, 1024)], ids=str)
+def test_only_parts_of_k_are_added_up(arch: GpuSpec, shape: tuple[int, int, int]) -> None:
+    found = costs(typed(*shape), arch)
+    whole = [c.breakdown["reduction_us"] for config, c in found.items() if config.decomposition == DATA_PARALLEL]
+    parts = [c.breakdown["reduction_us"] for config, c in found.items() if config.decomposition == SPLIT_K]
+
+    assert len(parts) > 10
+    assert not any(whole)
+    assert min(parts) > 0.1  # fences alone take as long
+    for config, c in found.items():
+        if config.decomposition == SPLIT_K:
+            alone = found[config._replace(decomposition=DATA_PARALLEL, split_k=1)]
+            assert c.num_ctas >= alone.num_ctas
+            assert c.active_sms >= alone.active_sms
+
+
+@pytest.mark.parametrize(("arch", "family"), [(H200, SM80), (A100, SM80), (L40S, SM80), (H200, SM90)])
+def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, family: str) -> None:
+    """The registry has no stream-K there on Hopper, so the kernels are asked themselves."""
+    params = gpu_params(arch, typed(1, 64, 64), GpuOptions())
+    menu, packed = menu_of(int(params["menu"][0])), w4a16_coefficients(params)
+    out = np.zeros(2, GPU_COST_DTYPE)
+    for index in np.flatnonzero(menu["kind"] == W4A16_FAMILIES.index(family)):
+        row = menu[index]
+        slots = int(row["grid_cap"]) // int(row["cluster_m"] * row["cluster_n"])
+        M, N = int(row["cta_m"] * row["cluster_m"]), int(row["cta_n"] * row["cluster_n"]) * slots
+        for place, (rows, columns) in enumerate(((M, N), (M, N + int(row["cta_n"] * row["cluster_n"])))):
+            evaluate_w4a16(params, menu, packed, index, 0, rows, 4096, columns, out[place : place + 1])
+        assert out["decomposition"].tolist() == [STREAM_K] * 2
+        assert out["reduction_us"][0] == 0 < out["reduction_us"][1]
+        alone = np.zeros(1, GPU_COST_DTYPE)
+        evaluate_w4a16(params, menu, packed, index, 1, M, 4096, N, alone)
+        assert alone["matrix_us"][0] == pytest.approx(out["matrix_us"][0])  # the same work for each CTA
+
+
+def test_stages_alone_cost_nothing() -> None:
+    """More loads in flight are no cost of their own: what they take of an SM is in the CTAs that it holds."""
+    for arch in (H200, A100, L40S):
+        params = gpu_params(arch, typed(1, 64, 64), GpuOptions())
+        menu, packed = menu_of(int(params["menu"][0])), w4a16_coefficients(params)
+        deeper = menu.copy()
+        deeper["num_stages"] += 1
+        for M, K, N in SHAPES:
+            before, after = (latencies(params, rows, packed, M, K, N)[0] for rows in (menu, deeper))
+            assert before.tolist() == after.tolist()
+
+
+def latencies(params: Any, menu: Any, packed: Any, M: int, K: int, N: int) -> tuple[Any, Any]:
+    room = len(menu) * MAX_CUTS
+    latency_us, which = np.empty(room), np.empty((room, 2), np.int64)
+    num = find_top_w4a16(params, menu, packed, M, K, N, latency_us, which)
+    return latency_us[:num], which[:num]
+
+
+# what helps
+
+
+@ARCHS
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_more_bandwidth_warm_weights_and_a_burst_never_slow_a_config(
+    arch: GpuSpec, shape: tuple[int, int, int]
+) -> None:
+    problem = typed(*shape)
+    base = costs(problem, arch)
+    others = {
+        "bandwidth": costs(problem, arch.with_(dram_gb_per_s=2 * arch.dram_gb_per_s)),
+        "L2": costs(problem, arch.with_(l2_bytes=2 * arch.l2_bytes)),
+        "warm": costs(problem, arch, l2="warm"),
+        "launch": costs(problem, arch.with_(graph_node_us=arch.graph_node_us / 2)),
+    }
+    sustained = costs(problem, arch, clock="sustained")
+    for config, found in base.items():
+        for what, other in others.items():
+            assert other[config].latency_us <= found.latency_us * (1 + 1e-12), (what, config)
+        assert sustained[config].latency_us >= found.latency_us
+        assert sustained[config].breakdown["power_us"] >= found.breakdown["power_us"]
+    if arch is H200 and shape[0] == 4096:
+        assert sum(sustained[c].latency_us > found.latency_us for c, found in base.items()) > len(base) / 2
+
+
+def test_a_library_of_ours_beats_the_others_nowhere_by_magic() -> None:
+    """No config of ours is faster than its weights can be read at the best rate that a fit may give."""
+    for arch in (H200, A100, L40S):
+        for shape in SHAPES:
+            M, K, N = shape
+            least_us = K * N / 2 / (arch.dram_achievable_gb_per_s * 1e3 * 1.1) + arch.graph_node_us
+            peak_us = 2 * M * K * N / (arch.tensor_flop_per_cycle[DType.FP16] * arch.num_sms * arch.max_clock_ghz * 1e3)
+            for config, found in costs(typed(*shape), arch).items():
+                assert found.latency_us >= least_us
+                assert config.family == GEMV or found.latency_us >= peak_us
+
+
+# coefficients
+
+
+PROBE = (*SHAPES, (33, 8192, 256), (40, 4096, 4096), (520, 4104, 4096), (16384, 8192, 8192))
+
+
+@cache
+def probed() -> tuple[Any, Any]:
+    params = gpu_params(H200, typed(1, 64, 64), GpuOptions())
+    return params, menu_of(int(params["menu"][0]))
+
+
+def times_of(family: str, values: dict[str, dict[str, float]]) -> Any:
+    params, menu = probed()
+    rows = menu[menu["kind"] == W4A16_FAMILIES.index(family)]
+    packed = pack_w4a16_coefficients(values)[None]
+    return np.concatenate([latencies(params, rows, packed, *shape)[0] for shape in PROBE])
+
+
+@pytest.mark.parametrize("family", W4A16_FAMILIES)
+def test_a_coefficient_moves_the_times_of_its_families_and_no_others(family: str) -> None:
+    defaults = {name: w4a16_defaults(name) for name in W4A16_FAMILIES}
+    base = times_of(family, defaults)
+    for item in (entry.coefficient for entry in W4A16_COEFFICIENTS):
+        known = defaults[family].get(item.name)
+        value = item.high if known is None or known < item.high else item.low
+        moved = times_of(family, defaults | {family: defaults[family] | {item.name: value}})
+        assert (moved != base).any() == (known is not None), item.name
+        assert np.isfinite(moved).all()
+        assert (moved > 0).all()
+    other = {name: {key: 1.5 * value for key, value in defaults[name].items()} for name in W4A16_FAMILIES}
+    assert (times_of(family, other | {family: defaults[family]}) == base).all()
+
+
+SLOWER = {  # with more of it
+    "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "tile_cycles", "pingpong_tile_cycles", "issue",
+    "pingpong_issue", "exposed_frac", "pingpong_exposed_frac", "producer_cycles", "mma", "serial_cycles",
+    "step_cycles", "line_waste", "cluster_loss", "store_exposed_frac", "team_sum_cycles", "cut_us", "part_cycles",
+    "reread_frac", "outside_row_cycles", "shared_issue",
+}  # fmt: skip
+FASTER = {
+    "sm_l2_frac", "dram_frac", "l2_frac", "l2_hold_frac", "epilogue_bytes_per_cycle", "sums_bytes_per_cycle",
+    "part_write_bytes_per_cycle", "part_read_bytes_per_cycle", "outside_rows_per_cycle",
+    "stream_outside_rows_per_cycle",
+}  # fmt: skip
+
+
+def test_every_coefficient_has_a_direction() -> None:
+    assert {item.coefficient.name for item in W4A16_COEFFICIENTS} == SLOWER | FASTER
+    assert not SLOWER & FASTER
+
+
+@pytest.mark.parametrize("family", W4A16_FAMILIES)
+def test_a_larger_coefficient_never_goes_against_its_direction(family: str) -> None:
+    """`issue` of the streaming warps of a Hopper SM is apart: `shared_issue` is divided by it."""
+    defaults = {name: w4a16_defaults(name) for name in W4A16_FAMILIES}
+    for item in w4a16_coefficients_of(family):
+        low, high = (
+            times_of(family, defaults | {family: defaults[family] | {item.name: value}})
+            for value in (item.default, item.high)
+        )
+        slack = 1 + 1e-9
+        if item.name in SLOWER:
+            assert (low <= high * slack).all(), item.name
+        else:
+            assert (high <= low * slack).all(), item.name
+
+
+def test_coefficients_are_well_formed() -> None:
+    names = [item.coefficient.name for item in W4A16_COEFFICIENTS]
+    assert len(set(names)) == len(names) == NUM_W4A16_COEFFICIENTS
+    generic = {item.name: item for item in COEFFICIENTS}
+    for item, defaults in W4A16_COEFFICIENTS:
+        assert defaults
+        assert set(defaults) <= set(W4A16_FAMILIES), item.name
+        assert all(item.low <= value <= item.high for value in defaults.values()), item.name
+        assert item.low >= 0
+        assert item.unit
+        assert item.meaning
+        if item.name in generic:
+            assert item.unit == generic[item.name].unit
+    for family in W4A16_FAMILIES:
+        of_family = w4a16_coefficients_of(family)
+        assert {item.name: item.default for item in of_family} == w4a16_defaults(family)
+        assert [item.name for item in of_family] == [name for name in names if name in w4a16_defaults(family)]
+    packed = pack_w4a16_coefficients({family: w4a16_defaults(family) for family in W4A16_FAMILIES})
+    assert packed.shape == (4, NUM_W4A16_COEFFICIENTS)
+    assert np.count_nonzero(packed) == sum(len(w4a16_defaults(family)) for family in W4A16_FAMILIES)
+
+
+@pytest.mark.parametrize("family", W4A16_FAMILIES)
+def test_committed_calibrations_have_the_coefficients_of_their_family(family: str) -> None:
+    found = load_calibration(calibration_path("h200-sxm", "gemm-eval", family))
+
+    assert list(found.coefficients) == list(w4a16_defaults(family))
+    assert set(found.fitted) == set(found.coefficients)
+    assert coefficients_for(H200, "gemm-eval", family) == (
+        found.coefficients,
+        coefficients_for(H200, "gemm-eval", family)[1],
+    )
+    assert coefficients_for(H200, "gemm-eval", family)[1].is_calibrated
+    carried, origin = coefficients_for(A100, "gemm-eval", family)
+    assert (carried, origin.is_calibrated, origin.gpu) == (found.coefficients, False, "h200-sxm")
+    packed = w4a16_coefficients(gpu_params(H200, typed(1, 64, 64), GpuOptions()))[0]
+    expected = pack_w4a16_coefficients({name: coefficients(name) for name in W4A16_FAMILIES})
+    assert (packed == expected).all()
+
+
+def test_results_say_where_coefficients_come_from() -> None:
+    for name, source in (("h200-sxm", "calibrated"), ("a100-sxm-80gb", "analytic")):
+        result = GEMMEvaluator(name, disk_cache=False).evaluate_problem(typed(64, 4096, 4096))
+        assert result.source == source
+        assert f"coefficients of gemm-eval's {result.mapping.family} kernels: " in result.explain()  # type: ignore[union-attr]
+
+
+# what is refused
+
+
+def test_a_config_of_another_family_is_refused_with_those_that_there_are() -> None:
+    problem = typed(64, 4096, 4096)
+    generic = KernelConfig(
+        "sm90_wgmma", 64, 64, 64, 1, 1, 8, 4, Schedule.COOPERATIVE, DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1
+    )
+    with pytest.raises(InvalidMappingError, match=f"with {', '.join(W4A16_FAMILIES)}, got 'sm90_wgmma'") as caught:
+        cost(problem, generic)
+    assert caught.value.rule == "family"
+    assert cost(problem, generic, library="trtllm").config == generic
+    ours = best_config(problem)
+    for other, library in ((typed(64, 4100, 4096), "gemm-eval"), (problem, "trtllm")):
+        with pytest.raises(InvalidMappingError, match=f"family must be one of sm90_wgmma, .*got '{ours.family}'"):
+            cost(other, ours, library=library)
+
+
+def best_config(problem: GemmProblem, arch: GpuSpec = H200) -> KernelConfig:
+    return unpack_gpu_cost(find_best_config(arch, problem, gpu_params(arch, problem, GpuOptions()))[0]).config
+
+
+@pytest.mark.parametrize(
+    "change", [{"cta_m": 48}, {"num_stages": 17}, {"raster_swizzle": 16}, {"cluster_n": 8}], ids=str
+)
+def test_a_kernel_that_is_none_is_refused(change: dict[str, int]) -> None:
+    problem = typed(64, 4096, 4096)
+    config = a_config(problem, family=SM90)._replace(**change)
+    with pytest.raises(
+        InvalidMappingError, match=r"there is no such kernel on this GPU .*`gemm-eval kernels`"
+    ) as caught:
+        cost(problem, config)
+    assert caught.value.rule == "config"
+    with pytest.raises(InvalidMappingError, match="there is no such kernel on this GPU"):
+        cost(problem, a_config(problem, family=SM90), A100)
+
+
+@pytest.mark.parametrize("family", [GEMV_MMA, SM80, SM90])
+def test_a_cut_that_is_not_offered_is_refused_with_those_that_are(family: str) -> None:
+    problem = typed(32, 4096, 1024)
+    config = a_config(problem, family=family, decomposition=DATA_PARALLEL)
+    kernel = [
+        c for c in enumerate_configs(H200, problem) if c._replace(decomposition=DATA_PARALLEL, split_k=1) == config
+    ]
+    known = ", ".join("stream-K" if c.decomposition == STREAM_K else str(c.split_k) for c in kernel)
+    wrong = [
+        config._replace(decomposition=SPLIT_K, split_k=5000),
+        config._replace(decomposition=SPLIT_K, split_k=1),
+        config._replace(decomposition=DATA_PARALLEL, split_k=kernel[1].split_k),
+        config._replace(decomposition=STREAM_K, split_k=kernel[1].split_k),
+    ]
+    for mapping in wrong:
+        with pytest.raises(InvalidMappingError, match=f"for M=32, K=4096, N=1024 by .*: {known}$") as caught:
+            cost(problem, mapping)
+        assert caught.value.rule == "split"
+    assert [cost(problem, mapping).config for mapping in kernel] == kernel
+
+
+def test_a_kernel_for_few_tokens_takes_no_more() -> None:
+    few = a_config(typed(16, 4096, 4096), family=GEMV_MMA)
+    with pytest.raises(InvalidMappingError, match=r"for M=65, .*: none$"):
+        cost(typed(65, 4096, 4096), few)

@@ -1,0 +1,296 @@
+"""Our W4A16 kernels in the GPU model are those of the registry: the same configs, what they take, and their bytes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
+from gemm_eval.arch import GpuSpec, list_archs
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4
+from gemm_eval.kernels._build import compiler_version
+from gemm_eval.kernels._registry import compile_for, families, make_variant, occupancy_of
+from gemm_eval.mapping import Decomposition, KernelConfig
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, gpu_params
+from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.models.gpu.params import menu_of
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.menu import build_w4a16_menu, config_of_row, find_row, has_w4a16_kernels
+from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+
+NAMES = ("h200-sxm", "h100-pcie", "a100-sxm-80gb", "l40s", "rtx-4090")
+GPUS = {name: load_arch(name, GpuSpec) for name in NAMES}
+H200 = GPUS["h200-sxm"]
+MODES = (("column", None), ("group", 32), ("group", 64), ("group", 128), ("group_zero", 64), ("group_zero", 128))
+# one token to many, a K of one unit and of hundreds, few columns and many, none of them round in some
+SIZES = (
+    (1, 4096, 4096), (3, 8, 8), (5, 4104, 1000), (16, 28672, 8192), (17, 136, 72), (33, 64, 256), (64, 4096, 512),
+    (64, 12288, 49152), (65, 256, 24), (100, 1096, 2056), (300, 128, 4096), (512, 4096, 4096), (1000, 8192, 1280),
+    (4096, 2048, 2048), (8192, 8192, 28672), (100_000, 512, 8),
+)  # fmt: skip
+
+
+def typed(M: int, K: int, N: int, mode: str = "group", group: int | None = 128, act: str = "fp16", G: int = 1) -> Any:
+    zero = DType.INT4 if mode == "group_zero" else None
+    return GemmProblem(
+        G, M, K, N, DType(act), DType.INT4, group_size=None if mode == "column" else group, zero_dtype=zero
+    )
+
+
+def best_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions | None = None) -> Any:
+    return find_best_config(arch, problem, gpu_params(arch, problem, options or GpuOptions()))[0]
+
+
+# configs
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("activation", ["fp16", "bf16"])
+@pytest.mark.parametrize(("mode", "group"), MODES)
+def test_configs_are_those_of_the_registry(name: str, activation: str, mode: str, group: int | None) -> None:
+    """Equal in order too: of configs with the same time the model finds the one that the registry lists first."""
+    arch = GPUS[name]
+    for sizes in SIZES:
+        expected = list(legal_configs(Sizes(*sizes), limits_of_spec(arch), activation, mode, group))
+        assert list(enumerate_configs(arch, typed(*sizes, mode, group, activation))) == expected, sizes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_configs_of_any_sizes_are_those_of_the_registry(name: str) -> None:
+    arch, rng = GPUS[name], np.random.default_rng(7)
+    limits = limits_of_spec(arch)
+    for log2 in rng.uniform(0.0, 1.0, (60, 3)) * (13, 12, 12):
+        M, K, N = (int(x) for x in 2.0**log2)
+        sizes = Sizes(M, 8 * K, 8 * N)
+        assert list(enumerate_configs(arch, typed(*sizes))) == list(legal_configs(sizes, limits)), sizes
+
+
+@pytest.mark.parametrize("num_sms", [1, 7, 11, 200])
+@pytest.mark.parametrize("smem_frac", [1.0, 0.5])
+def test_configs_of_a_changed_chip_are_those_of_the_registry(num_sms: int, smem_frac: float) -> None:
+    arch = H200.with_(num_sms=num_sms, smem_per_cta_bytes=int(H200.smem_per_cta_bytes * smem_frac))
+    for sizes in ((4, 4096, 4096), (64, 1024, 2048), (700, 4096, 4096)):
+        expected = list(legal_configs(Sizes(*sizes), limits_of_spec(arch)))
+        assert list(enumerate_configs(arch, typed(*sizes))) == expected
+
+
+def test_families_are_those_of_the_registry_in_its_order() -> None:
+    assert tuple(families()) == W4A16_FAMILIES == tuple(name for name, family in FAMILIES.items() if family.is_ours)
+
+
+def test_a_row_stands_for_one_kernel() -> None:
+    for arch in GPUS.values():
+        menu = build_w4a16_menu(arch, typed(64, 64, 64))
+        configs = [config_of_row(row, 1) for row in menu]
+        assert len(set(configs)) == len(configs) > 50
+        assert [find_row(menu, config) for config in configs] == list(range(len(menu)))
+        assert config_of_row(menu[0], 0) == configs[0]._replace(decomposition=Decomposition.STREAM_K)
+        assert config_of_row(menu[0], 5) == configs[0]._replace(decomposition=Decomposition.SPLIT_K, split_k=5)
+
+
+# what a kernel takes
+
+
+@pytest.fixture
+def compiler() -> None:
+    try:
+        compiler_version()
+    except GemmEvalError as error:
+        pytest.skip(str(error))
+
+
+COMPILED = (
+    ("h200-sxm", "w4a16_gemv", "bf16", "group", 128, 5),
+    ("h200-sxm", "w4a16_gemv_mma", "fp16", "group_zero", 64, 20),
+    ("h200-sxm", "w4a16_sm90", "fp16", "group", 128, 0),
+    ("h200-sxm", "w4a16_sm90", "bf16", "column", None, 60),
+    ("a100-sxm-80gb", "w4a16_sm80", "fp16", "group", 32, 10),
+    ("rtx-4090", "w4a16_sm80", "fp16", "group", 128, 30),
+)
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.parametrize(("name", "family", "activation", "mode", "group", "place"), COMPILED)
+def test_what_a_kernel_takes_is_that_of_the_compiled_one(
+    name: str, family: str, activation: str, mode: str, group: int | None, place: int
+) -> None:
+    arch = GPUS[name]
+    menu = build_w4a16_menu(arch, typed(64, 64, 64, mode, group, activation))
+    rows = menu[menu["kind"] == W4A16_FAMILIES.index(family)]
+    row = rows[place % len(rows)]
+    variant = make_variant(config_of_row(row, 1), activation, mode, group)
+    limits = limits_of_spec(arch)
+    found = occupancy_of(variant, compile_for(variant, limits), limits)
+
+    assert row["smem_bytes"] == found.smem_bytes
+    assert row["ctas_per_sm"] == found.ctas_per_sm
+    assert row["registers"] == found.registers
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("mode", "group"), MODES)
+def test_what_a_kernel_takes_fits_the_gpu(name: str, mode: str, group: int | None) -> None:
+    arch = GPUS[name]
+    menu = build_w4a16_menu(arch, typed(64, 64, 64, mode, group))
+    threads = 32 * (menu["num_warps"] + 4 * (menu["kind"] == 3))  # a warpgroup more copies
+
+    assert (menu["smem_bytes"] <= arch.smem_per_cta_bytes).all()
+    assert (menu["ctas_per_sm"] * (menu["smem_bytes"] + arch.smem_reserved_bytes) <= arch.smem_per_sm_bytes).all()
+    assert (menu["ctas_per_sm"] * menu["registers"] * threads <= arch.registers_per_sm).all()
+    assert (menu["ctas_per_sm"] * threads <= arch.max_threads_per_sm).all()
+    assert (menu["expected_ctas"] <= menu["ctas_per_sm"]).all()
+    assert (menu["cluster_m"] * menu["cluster_n"] <= arch.max_cluster_ctas).all()
+    assert (menu["expected_cap"] % (menu["cluster_m"] * menu["cluster_n"]) == 0).all()
+    assert (menu["instructions"] > menu["mma"] * (menu["kind"] != 3)).all()
+
+
+def test_persistent_kernels_fill_the_sms_by_hand() -> None:
+    menu = build_w4a16_menu(H200, typed(64, 64, 64))
+    rows = menu[menu["kind"] == 3]
+    clusters = rows["cluster_m"] * rows["cluster_n"]
+
+    assert set(rows["grid_cap"][clusters <= 2] // rows["expected_ctas"][clusters <= 2]) == {132}
+    # 10 of 11 SMs lie in groups of four: 120 of 132
+    assert set(rows["grid_cap"][clusters == 4] // rows["expected_ctas"][clusters == 4]) <= {120}
+    others = menu[menu["kind"] < 3]
+    assert (others["grid_cap"] == 132 * others["ctas_per_sm"]).all()
+
+
+def test_tensor_cycles_by_hand() -> None:
+    """64 columns x 64 k times the tokens, at 4,096 FLOP a cycle for wgmma and 0.62 of it for mma.sync."""
+    menu = build_w4a16_menu(H200, typed(64, 64, 64))
+    for row in menu[menu["kind"] == 3]:
+        assert row["matrix_cycles"] == pytest.approx(2 * row["cta_m"] * row["cta_n"] * 64 / 4096)
+    for row in menu[menu["kind"] == 2]:
+        assert row["matrix_cycles"] == pytest.approx(2 * row["cta_m"] * row["cta_n"] * 64 / (4096 * 0.62))
+    assert not menu["matrix_cycles"][menu["kind"] == 0].any()
+    a100 = build_w4a16_menu(GPUS["a100-sxm-80gb"], typed(64, 64, 64))
+    for row in a100[a100["kind"] == 2]:
+        assert row["matrix_cycles"] == pytest.approx(2 * row["cta_m"] * row["cta_n"] * 64 / 2048)
+
+
+@pytest.mark.parametrize("activation", ["fp16", "bf16"])
+@pytest.mark.parametrize(("mode", "group"), MODES)
+def test_weight_bytes_are_those_of_packed_weights(activation: str, mode: str, group: int | None) -> None:
+    """Scales of groups come with the weights; those of columns are read once, by the epilogue."""
+    K, N = 256, 192
+    packed = packed_weights(K, N, activation, mode, group)
+    nbytes = packed.qweight.nbytes + (packed.scales.nbytes if mode != "column" else 0)
+    menu = build_w4a16_menu(H200, typed(64, K, N, mode, group, activation))
+
+    assert menu["weight_bytes"] == pytest.approx(menu["cta_n"] / N * nbytes * 64 / K, rel=1e-12)
+
+
+def packed_weights(K: int, N: int, activation: str, mode: str, group: int | None) -> Any:
+    weights = np.random.default_rng(0).normal(size=(K, N))
+    return pack_w4(weights, group, mode, activation=activation)
+
+
+# where our kernels do not run
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        typed(64, 4100, 4096), typed(64, 4096, 4100), typed(64, 4096, 1), typed(16, 4, 8),
+        GemmProblem(1, 64, 4096, 4096, DType.FP16, DType.INT8, group_size=128),
+        GemmProblem(1, 64, 4096, 4096, DType.FP16, DType.FP8, group_size=128),
+        typed(64, 4096, 4096, group=256), typed(64, 4096, 4096, group=16), typed(64, 4096, 4096, group=100),
+        GemmProblem(1, 64, 4096, 4096, DType.FP16, DType.INT4, group_size=128, scale_dtype=DType.FP32),
+        GemmProblem(1, 64, 4096, 4096, DType.FP16, DType.INT4, group_size=128, scale_dtype=DType.BF16),
+        GemmProblem(1, 64, 4096, 4096, DType.FP16, DType.INT4, group_size=128, zero_dtype=DType.FP16),
+        GemmProblem(1, 64, 4096, 4096, DType.FP16, DType.INT4, group_size=None, zero_dtype=DType.INT4),
+        GemmProblem(1, 64, 4096, 4096, DType.FP16, DType.INT4, DType.FP32, group_size=128),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["h200-sxm", "l40s"])
+def test_other_types_and_sizes_fall_back_to_the_generic_families(name: str, problem: GemmProblem) -> None:
+    arch = GPUS[name]
+    config = best_of(arch, problem)["family"]
+    families_found = {config.family for config in itertools.islice(enumerate_configs(arch, problem), 0, None, 97)}
+
+    assert not FAMILIES[next(f.name for f in FAMILIES.values() if f.number == config)].is_ours
+    assert families_found
+    assert not any(FAMILIES[family].is_ours for family in families_found)
+    assert has_w4a16_kernels(arch, problem) == (problem.K % 8 + problem.N % 8 > 0)  # sizes do not matter to it
+
+
+def test_gpus_without_our_kernels_have_the_generic_families() -> None:
+    for arch in (arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)):
+        problem = typed(64, 4096, 4096)
+        numbers = {FAMILIES[family].number for family in W4A16_FAMILIES}
+        assert (best_of(arch, problem)["family"] in numbers) == (arch.sm_arch in ("sm_80", "sm_89", "sm_90"))
+        assert best_of(arch, problem, GpuOptions("trtllm"))["family"] not in numbers
+    b200 = load_arch("b200", GpuSpec)
+    assert not has_w4a16_kernels(b200, problem)
+    assert gpu_params(b200, problem, GpuOptions())["w4a16"][0] == -1
+
+
+def test_a_chip_without_room_for_any_kernel_says_so() -> None:
+    arch, problem = H200.with_(smem_per_cta_bytes=1024), typed(64, 4096, 4096)
+    assert len(build_w4a16_menu(arch, problem)) == 0
+    assert list(enumerate_configs(arch, problem)) == []
+    params = gpu_params(arch, problem, GpuOptions())
+    for find in (find_best_config, lambda *given: find_top_configs(*given, 3)):
+        with pytest.raises(InfeasibleError, match="no kernel for"):
+            find(arch, problem, params)
+
+
+def test_an_empty_menu_is_not_taken_for_that_of_other_kernels() -> None:
+    """Menus are known by their bytes, and a menu of no kernels has none, whatever its fields."""
+    arch = H200.with_(smem_per_cta_bytes=1024)
+    problems = [typed(64, 4096, 4096), GemmProblem(1, 64, 4096, 4096), typed(64, 4100, 4096)]
+    params = [gpu_params(arch, problem, GpuOptions()) for problem in problems]
+    menus = {menu_of(int(record["menu"][0])).dtype for record in params}
+    sizes = np.array([problem.sizes for problem in problems], np.int64)
+    found = find_best_config_many(arch, np.concatenate(params), np.arange(3), sizes)
+
+    assert len(menus) == 2
+    assert not found["active_sms"].any()
+
+
+# batches
+
+
+_PER_LAUNCH = {
+    "latency_us", "compute_us", "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us",
+    "tile_overhead_us", "l2_us", "dram_us", "outside_us", "store_us", "reduction_us", "power_us", "choice_us",
+    "hidden_us", "dram_bytes", "dram_a_bytes", "dram_b_bytes", "dram_scale_bytes", "dram_c_bytes", "num_ctas",
+    "num_tiles", "num_waves",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sizes", [(1, 4096, 4096), (48, 4096, 12288), (2048, 4096, 4096)], ids=str)
+@pytest.mark.parametrize("G", [2, 7])
+def test_a_batch_is_so_many_launches(sizes: tuple[int, int, int], G: int) -> None:
+    """Our kernels take one GEMM: a batch is the same config again and again."""
+    one, many = typed(*sizes), typed(*sizes, G=G)
+    params = gpu_params(H200, many, GpuOptions())
+    batch = np.array([many.sizes, one.sizes, many.sizes], np.int64)
+    table = find_best_config_many(H200, params, np.zeros(3, np.int64), batch)
+    top_one, top_many = (find_top_configs(H200, problem, params, 5) for problem in (one, many))
+    pairs = [
+        (best_of(H200, one), best_of(H200, many)),
+        (best_of(H200, one), table[0]),
+        (table[1], table[2]),
+        *zip(top_one, top_many, strict=True),
+    ]
+    for single, repeated in pairs:
+        for name in GPU_COST_DTYPE.names or ():
+            factor = G if name in _PER_LAUNCH else 1
+            assert repeated[name] == single[name] * factor, name
+    result = GEMMEvaluator(H200, disk_cache=False).evaluate_problem(many)
+    assert isinstance(result.mapping, KernelConfig)
+    replayed = evaluate_config(H200, many, params, result.mapping)[0]
+    assert replayed["latency_us"] == result.latency_us == pairs[0][1]["latency_us"]
+    assert sum(result.breakdown.values()) == pytest.approx(result.latency_us, rel=1e-12)
+    assert list(enumerate_configs(H200, many)) == list(enumerate_configs(H200, one))
+
+
+def test_modes_have_names() -> None:
+    assert [mode.name.lower() for mode in WeightMode] == ["column", "group", "group_zero"]
