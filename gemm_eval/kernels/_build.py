@@ -26,7 +26,8 @@ __all__ = ["CompiledKernel", "compile_kernel", "compile_text", "compiler_version
 
 _CACHE_FORMAT = 1
 _SOURCES = Path(__file__).parent / "cuda"
-_OPTIONS = ("-std=c++17", "--ptxas-options=-v")
+# from its own cache NVRTC takes machine code without saying what ptxas says of it
+_OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--no-cache")
 
 _memo: dict[str, CompiledKernel] = {}
 

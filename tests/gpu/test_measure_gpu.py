@@ -55,7 +55,7 @@ def test_our_kernels_end_to_end(tmp_path: Path, dtype: str) -> None:
         pytest.skip(str(error))
     kinds = ((WeightMode.GROUP, 128), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 32))
     gemms = [QuantShape(1, m, 1024, 640, *kind) for m in (3, 70) for kind in kinds]
-    items = list_items(gemms, dtype, runner.limits, Choice(3, 2))
+    items = list_items(gemms, dtype, runner.spec, Choice(3, 2))
     path = Campaign(
         runner, TimingProtocol.quick(), tmp_path, "x", print, pool_bytes=1 << 29, with_trace=False
     ).run(items)  # fmt: skip

@@ -122,7 +122,7 @@ def run(cupy: Any, case: Case, config: KernelConfig | None, **more: Any) -> Any:
     memory = cupy.full(2 * GUARD_ELEMS + M * N, poison, cupy.uint16)
     out = memory[GUARD_ELEMS : GUARD_ELEMS + M * N].reshape(M, N)
     out = out.view(cupy.float16) if activation is DType.FP16 else out
-    assert w4a16_gemm(case.A, case.packed, case.bias, case.alpha, out, config, **more) is out
+    assert w4a16_gemm(case.A, case.packed, case.bias, case.alpha, out, config or "auto", **more) is out
     cupy.cuda.runtime.deviceSynchronize()
     assert bool((memory[:GUARD_ELEMS] == poison).all()), "written before out"
     assert bool((memory[-GUARD_ELEMS:] == poison).all()), "written behind out"
