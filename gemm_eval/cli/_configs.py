@@ -20,7 +20,6 @@ app = typer.Typer(
     help="Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.",
     epilog=EXIT_CODES,
 )
-_ACTIVATIONS = ("fp16", "bf16")
 
 _Out = Annotated[Path, typer.Option("--out", "-o", help="File to write; one that is there is replaced.")]
 
@@ -110,7 +109,7 @@ def _shipped_timings(arch: str) -> list[Path]:
     from gemm_eval.errors import InvalidInputError
 
     folder = data_root() / "measured" / arch / "w4a16"
-    found = [path for name in _ACTIVATIONS if (path := folder / f"{name}.parquet").is_file()]
+    found = [path for path in sorted(folder.glob("*.parquet")) if not path.stem.endswith("-cublas")]
     if not found:
         raise InvalidInputError(f"no timings of our kernels come for {arch}: give a file")
     return found

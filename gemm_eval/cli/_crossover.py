@@ -134,7 +134,9 @@ def _print_one(found: Crossover, points: pd.DataFrame | None) -> None:
     from gemm_eval.validation.crossover import CLEAR_FRAC
 
     tables = ", ".join(points["table"].unique())
-    fitted = "held back from the fit" if points["is_held_back"].all() else "W4A16 was fitted on it, cuBLAS on other tables"
+    fitted = (
+        "held back from the fit" if points["is_held_back"].all() else "W4A16 was fitted on it, cuBLAS on other tables"
+    )
     headers = ["M", "W4A16", "pred.", found.dense_dtype, "pred.", "speedup", "pred.", "winner"]
     title = f"measured on {found.arch_name} and predicted, us: {tables}; {fitted}"
     table = make_table(headers, title=title, right=headers[:-1])

@@ -64,9 +64,7 @@ def _score_int4_wo(spec: GpuSpec, folds: int, seed: int) -> list[Compared]:
     return [item for of_set in compare(spec, sets, folds, seed, refit=False) for item in of_set]
 
 
-def _print(
-    studies: Sequence[KernelStudy], found: Sequence[Ablated], public: Sequence[Compared], worst: int
-) -> None:
+def _print(studies: Sequence[KernelStudy], found: Sequence[Ablated], public: Sequence[Compared], worst: int) -> None:
     from gemm_eval.cli._output import make_console
     from gemm_eval.validation.kernel_report import (
         ablation_table,

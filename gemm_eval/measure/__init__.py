@@ -55,7 +55,6 @@ __all__ = [
     "dataset_hash",
     "estimate_seconds",
     "file_stem",
-    "gpu_slug",
     "list_items",
     "list_quant_shapes",
     "list_shapes",

@@ -74,7 +74,16 @@ class QuantShape(NamedTuple):
         return GemmShape(*self[:4])
 
 
-KERNEL_SETS = ("w4a16", "w4a16-spread", "w4a16-wide", "w4a16-blind", "w4a16-check", "w4a16-modes", "w4a16-smoke")
+KERNEL_SETS = (
+    "w4a16",
+    "w4a16-spread",
+    "w4a16-wide",
+    "w4a16-blind",
+    "w4a16-blind-modes",
+    "w4a16-check",
+    "w4a16-modes",
+    "w4a16-smoke",
+)
 """Names that `list_quant_shapes` knows."""
 
 
@@ -84,9 +93,10 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
     Args:
         shape_set: ``w4a16`` (12 pairs of N and K, 14 values of M), ``w4a16-spread`` (a quarter of them: few enough to
             time all kernels on each), ``w4a16-wide`` (40 other pairs, 46 values of M, a sixth of them on each pair),
-            ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-check`` (the GEMMs
-            that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero points) or
-            ``w4a16-smoke``. All but the modes have a scale for each group of 128 weights.
+            ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-blind-modes`` (the
+            same in other modes, in turn), ``w4a16-check`` (the GEMMs that other engines are timed on),
+            ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero points) or ``w4a16-smoke``. All but the
+            modes have a scale for each group of 128 weights.
 
     Raises:
         InvalidOptionError: no set of that name.
@@ -105,6 +115,14 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
             for pair, (n, k) in enumerate(_WIDE_NK)
             for place, m in enumerate(_WIDE_ROWS)
             if (pair + place) % _WIDE_STEP == 0 and 2 * m * n * k <= _WIDE_FLOP
+        ]
+    if shape_set == "w4a16-blind-modes":
+        blind = list_quant_shapes("w4a16-blind")
+        return [
+            gemm._replace(mode=mode, group_size=group)
+            for place, gemm in enumerate(blind)
+            for number, (mode, group) in enumerate(_MODES)
+            if place % len(_MODES) == number
         ]
     if shape_set == "w4a16-blind":
         return [

@@ -82,9 +82,9 @@ class Ablated:
         why: what that means.
         reached_frac: share of the family's rows whose predictions the term moves by over 1%.
         in_sample_points: change of the weighted MAPE of a fit on all rows, weights as in the fit.
-        held_out_points, held_out_near_points, held_out_reached_points: change of the held-out MAPE of all rows, of those
-            near the best of their GEMM, and of those that the term reaches (None: there are none); all three are None
-            where the change in sample is so large that nothing needs to be held out to keep the term.
+        held_out_points, held_out_near_points, held_out_reached_points: change of the held-out MAPE of all rows, of
+            those near the best of their GEMM, and of those that the term reaches (None: there are none); all three are
+            None where the change in sample is so large that nothing needs to be held out to keep the term.
         base_points: the held-out MAPE of the family with all terms.
     """
 
@@ -131,12 +131,16 @@ def _ablate_family(rows: KernelTimings, family: str, folds: Floats, num_folds: i
         moved = np.abs(_predict(rows, family, full | fixed) / full_us - 1.0) > _REACHED_FRAC
         refit, _ = fit_kernel_family(rows, family, fixed)
         without = _errors(rows, _predict(rows, family, refit))
-        change = 100.0 * float(np.average(without, weights=weights) - np.average(_errors(rows, full_us), weights=weights))
-        points: list[float | None] = [None, None, None]
+        change = 100.0 * float(
+            np.average(without, weights=weights) - np.average(_errors(rows, full_us), weights=weights)
+        )
+        points: tuple[float | None, float | None, float | None] = (None, None, None)
         if change < _MATTERS_POINTS:
             held_out = _held_out_errors(rows, family, folds, num_folds, fixed)
             everything = np.ones(len(rows), bool)
-            points = [_change(base, held_out, mask) for mask in (everything, near, moved)]
+            points = (
+                _change(base, held_out, everything), _change(base, held_out, near), _change(base, held_out, moved)
+            )  # fmt: skip
         yield Ablated(
             family, item.name, value, neutral.why, float(moved.mean()), change, *points, 100.0 * float(base.mean())
         )

@@ -117,11 +117,12 @@ def has_all_configs(timings: KernelTimings) -> Mask:
         kind = int(timings.type_of[row])
         of_type = slice(kind, kind + 1)
         menu = menus[int(ranges[kind, 0]) : int(ranges[kind, 1])]
-        sizes = (int(size) for size in timings.sizes[row, 1:])
+        _, M, K, N = (int(size) for size in timings.sizes[row])
         num_legal[place] = find_top_w4a16(
-            timings.params[of_type], menu, coefficients[of_type], *sizes, none_us, none
-        )
-    return num_timed == num_legal
+            timings.params[of_type], menu, coefficients[of_type], M, K, N, none_us, none
+        )  # fmt: skip
+    is_all: Mask = num_timed == num_legal
+    return is_all
 
 
 def static_points(timings: KernelTimings) -> Floats:
@@ -190,11 +191,11 @@ def measure_regret(timings: KernelTimings, choices: Choices, gemms: Mask) -> Reg
     best_us = timings.best_us[first_rows(timings)]
     ratio = (choices.chosen_us / best_us)[gemms]
     shares = choices.in_top[gemms].mean(axis=0)
-    tops = [None if np.isnan(share) else float(share) for share in shares]
+    top1, top3, top10 = (None if np.isnan(share) else float(share) for share in shares)
     regret = ratio - 1.0
     return Regret(
         choices.method, len(ratio), float(regret.mean()), float(np.median(regret)), float(np.quantile(regret, 0.95)),
-        float(regret.max()), float(np.exp(-np.log(ratio).mean())), *tops,
+        float(regret.max()), float(np.exp(-np.log(ratio).mean())), top1, top3, top10,
         float(np.median(choices.profiled_us[gemms])) / _US_PER_S,
     )  # fmt: skip
 

@@ -66,7 +66,9 @@ def nvidia_choices(timings: KernelTimings) -> tuple[list[Choices], float] | None
             in_top[at] = best[0] < np.array(TOP)
     in_top[:, np.array(TOP) > NUM_PROPOSALS] = np.nan
     how = "nearest of ours to its tiles for 16-bit weights"
-    found = [Choices(name, chosen_us[i], place[i], in_top, profiled_us[i], how) for i, name in enumerate((_FIRST, _TOP))]
+    found = [
+        Choices(name, chosen_us[i], place[i], in_top, profiled_us[i], how) for i, name in enumerate((_FIRST, _TOP))
+    ]
     return found, float(np.median(asked_us))
 
 

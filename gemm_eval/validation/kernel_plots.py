@@ -69,7 +69,9 @@ def plot_regret(study: KernelStudy) -> Figure:
         if choice.method != "profile all":
             percent = 100.0 * np.sort(choice.chosen_us[gemms] / best_us - 1.0)
             axes.step(np.maximum(percent, _LEAST_PERCENT), share, where="post", label=choice.method, linewidth=1.2)
-    axes.set(xscale="log", xlabel="regret: time of the choice / best measured - 1 (%)", ylabel="GEMMs (%)", ylim=(0, 101))
+    axes.set(
+        xscale="log", xlabel="regret: time of the choice / best measured - 1 (%)", ylabel="GEMMs (%)", ylim=(0, 101)
+    )
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.set_title(f"{len(best_us)} GEMMs\n{_short(study.title)}", fontsize=_TITLE)
     axes.legend(fontsize="small")

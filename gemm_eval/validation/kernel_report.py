@@ -36,8 +36,8 @@ _ABLATION_HEADERS = (
     "family", "coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"
 )  # fmt: skip
 _TEXT = (
-    "family", "regime", "predictor", "GEMMs", "method", "kernel", "coefficient", "held at", "terms of the prediction, us",
-    "time of a choice",
+    "family", "regime", "predictor", "GEMMs", "method", "kernel", "coefficient", "held at", "time of a choice",
+    "terms of the prediction, us",
 )  # fmt: skip
 _LEAST_TERM_US = 0.05
 
@@ -53,14 +53,14 @@ def kernel_errors_table(study: KernelStudy) -> Table:
     for (family, regime), items in by_group.items():
         if last and family != last:
             table.add_section()
-        shown = items if family == ALL or regime == ALL else items[: len(predictors) - 1]
+        shown = items if ALL in (family, regime) else items[: len(predictors) - 1]
         for place, item in enumerate(shown):
             head = (family if family != last else "", "" if place else regime)
             table.add_row(*head, item.predictor, *_error_cells(item))
             last = family
     table.caption = (
-        f"near best: measured up to {NEAR_BEST:g} x the best of the GEMM. tau: Kendall's tau-b within a GEMM, mean over "
-        "GEMMs of more than 5 configs"
+        f"near best: measured up to {NEAR_BEST:g} x the best of the GEMM. tau: Kendall's tau-b within a GEMM, mean "
+        "over GEMMs of more than 5 configs"
     )
     table.caption_justify = "left"
     return table
@@ -92,9 +92,9 @@ def choice_table(study: KernelStudy) -> Table:
             for words in study.missing:
                 table.add_row("", words)
     table.caption = (
-        "regret: measured time of the choice / best measured - 1. speed: geometric mean of best / choice. top k: the best "
-        "config is among the first k. all GEMMs: where some configs were not timed, the choice is among the timed ones. "
-        "time: on this machine, and the median device time of what is profiled, without builds and pauses"
+        "regret: measured time of the choice / best measured - 1. speed: geometric mean of best / choice. top k: the "
+        "best config is among the first k. all GEMMs: where some configs were not timed, the choice is among the timed "
+        "ones. time: on this machine, and the median device time of what is profiled, without builds and pauses"
     )
     table.caption_justify = "left"
     return table
@@ -117,10 +117,10 @@ def cost_lines(study: KernelStudy) -> list[str]:
     if not cost.num_gemms:
         return ["time of a choice: no GEMM has all its configs timed"]
     return [
-        f"time of a choice, median of {cost.num_gemms} GEMMs of {cost.num_configs} configs: model {cost.model_us:,.0f} us "
-        f"(p90 {cost.model_p90_us:,.0f} us, one thread of this machine); profiling all {cost.profile_s:.2f} s, of which "
-        f"{cost.profile_device_s:.2f} s are timed replays and the rest pauses and L2 flushes between them, without builds: "
-        f"{cost.ratio:,.0f} times the model"
+        f"time of a choice, median of {cost.num_gemms} GEMMs of {cost.num_configs} configs: model "
+        f"{cost.model_us:,.0f} us (p90 {cost.model_p90_us:,.0f} us, one thread of this machine); profiling all "
+        f"{cost.profile_s:.2f} s, of which {cost.profile_device_s:.2f} s are timed replays and the rest pauses and L2 "
+        f"flushes between them, without builds: {cost.ratio:,.0f} times the model"
     ]
 
 
@@ -197,16 +197,19 @@ def kernel_frame(studies: Iterable[KernelStudy]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for study in studies:
         tables = " ".join(dict.fromkeys(study.timings.frame["table"]))
-        for item in study.errors:
-            rows.append({"what": "error", "tables": tables} | _flat_errors(item))
-        for gemms, regime, regret in study.regrets:
-            rows.append({"what": "choice", "tables": tables, "gemms": gemms, "regime": regime, **asdict(regret)})
+        rows += [{"what": "error", "tables": tables} | _flat_errors(item) for item in study.errors]
+        rows += [
+            {"what": "choice", "tables": tables, "gemms": gemms, "regime": regime, **asdict(regret)}
+            for gemms, regime, regret in study.regrets
+        ]
     return pd.DataFrame(rows)
 
 
 def _flat_errors(item: KernelErrors) -> dict[str, Any]:
     flat = asdict(item)
-    return flat | flat.pop("errors")
+    errors: dict[str, Any] = flat.pop("errors")
+    errors.pop("kendall_tau")  # over all rows; the one within GEMMs says more
+    return flat | errors
 
 
 def kernel_document(studies: Iterable[KernelStudy], num_worst: int, found: Sequence[Ablated] = ()) -> dict[str, Any]:

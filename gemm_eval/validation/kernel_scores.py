@@ -1,4 +1,4 @@
-"""Predicted against measured latencies of our W4A16 kernels, config by config, and simple baselines on the same rows."""
+"""Predicted against measured latencies of our W4A16 kernels, config by config, and baselines on the same rows."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ class KernelErrors:
         family: of `W4A16_FAMILIES`, or "all".
         regime: of `metrics.REGIMES`, or "near best": rows up to `NEAR_BEST` times the best of their GEMM.
         errors: over the rows.
-        tau_within_gemms: mean over GEMMs with more than 5 of these configs of Kendall's tau-b of predicted and measured;
-            None where no GEMM has as many, or all predictions are equal.
+        tau_within_gemms: mean over GEMMs with more than 5 of these configs of Kendall's tau-b of predicted and
+            measured; None where no GEMM has as many, or all predictions are equal.
         num_gemms: GEMMs in that mean.
     """
 
@@ -183,7 +183,9 @@ def measure_kernel_errors(timings: KernelTimings, prediction: Prediction) -> lis
             rows = of_family & of_regime
             if rows.any():
                 errors = measure_errors(timings.measured_us[rows], prediction.predicted_us[rows])
-                tau, num = tau_within_gemms(timings.gemm[rows], timings.measured_us[rows], prediction.predicted_us[rows])
+                tau, num = tau_within_gemms(
+                    timings.gemm[rows], timings.measured_us[rows], prediction.predicted_us[rows]
+                )
                 found.append(KernelErrors(prediction.name, family, regime, errors, tau, num))
     return found
 
@@ -194,10 +196,11 @@ def tau_within_gemms(
     """Return the mean of Kendall's tau-b within the GEMMs that have more than 5 rows, and how many there are."""
     from scipy.stats import kendalltau
 
-    taus = []
-    for rows in rows_by_gemm(gemm):
-        if len(rows) >= _MIN_CONFIGS and np.ptp(predicted_us[rows]) > 0.0:
-            taus.append(float(kendalltau(measured_us[rows], predicted_us[rows], variant="b").statistic))
+    taus = [
+        float(kendalltau(measured_us[rows], predicted_us[rows], variant="b").statistic)
+        for rows in rows_by_gemm(gemm)
+        if len(rows) >= _MIN_CONFIGS and np.ptp(predicted_us[rows]) > 0.0
+    ]
     kept = [tau for tau in taus if np.isfinite(tau)]
     return (float(np.mean(kept)) if kept else None), len(kept)
 
@@ -227,7 +230,7 @@ def breakdown_of(timings: KernelTimings, prediction: Prediction, row: int) -> di
     kind = int(timings.type_of[row])
     out = np.zeros(1, GPU_COST_DTYPE)
     place, parts = (int(value) for value in timings.which[row])
-    sizes = (int(value) for value in timings.sizes[row, 1:])
+    _, M, K, N = (int(value) for value in timings.sizes[row])
     coefficients = prediction.coefficients[int(prediction.fit_of[row])][None]
-    evaluate_w4a16(timings.params[kind : kind + 1], timings.menus, coefficients, place, parts, *sizes, out)
+    evaluate_w4a16(timings.params[kind : kind + 1], timings.menus, coefficients, place, parts, M, K, N, out)
     return {term: float(out[f"{term}_us"][0]) for term in _TERMS}

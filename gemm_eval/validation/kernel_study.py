@@ -16,7 +16,6 @@ from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation.kernel_choice import (
     Choices,
-    Ints,
     Regret,
     first_rows,
     has_all_configs,
@@ -43,11 +42,12 @@ from gemm_eval.validation.kernel_scores import (
 )
 from gemm_eval.validation.kernel_timings import KernelTimings, list_kernel_tables, read_kernel_timings
 from gemm_eval.validation.metrics import REGIMES
-from gemm_eval.validation.timings import Mask
+from gemm_eval.validation.timings import Floats, Mask
 
 __all__ = ["ChoiceCost", "GroupRegret", "KernelStudy", "find_kernel_tables", "study_kernels"]
 
 NOT_INSTALLED = "nvMatmulHeuristics: not installed"
+_STATIC = "static scoring"
 _PROFILED = (3, 10)  # of the model's first ones
 _US_PER_S = 1e6
 
@@ -186,18 +186,14 @@ def _choose(
     choices = [ranked_choice(timings, "model", order)]
     choices += [ranked_choice(timings, f"model, profile its top {num}", order, num) for num in _PROFILED]
     overhead_us: dict[str, float] = {}
-    orders: list[tuple[str, Callable[[], Ints]]] = [
-        (item.name, lambda item=item: order_by(timings, item.predicted_us)) for item in predictions[1:]  # type: ignore[misc]
-    ]
-    orders.append(("static scoring", lambda: order_by(timings, -static_points(timings))))
-    for name, make in orders:
+    num_gemms = int(timings.gemm.max()) + 1
+    for name, score in [(item.name, _costs_of(item)) for item in predictions[1:]] + [(_STATIC, _static_costs)]:
         start = time.perf_counter()
-        order = make()
-        overhead_us[name] = _US_PER_S * (time.perf_counter() - start) / (int(timings.gemm.max()) + 1)
+        order = order_by(timings, score(timings))
+        overhead_us[name] = _US_PER_S * (time.perf_counter() - start) / num_gemms
         choices.append(ranked_choice(timings, name, order))
-        if name == "static scoring":
-            choices.append(ranked_choice(timings, "static scoring, profile its top 10", order, 10))
-            overhead_us[choices[-1].method] = overhead_us[name]
+    choices.append(ranked_choice(timings, f"{_STATIC}, profile its top {_PROFILED[-1]}", order, _PROFILED[-1]))
+    overhead_us[choices[-1].method] = overhead_us[_STATIC]
     missing = []
     asked = nvidia_choices(timings)
     if asked is None:
@@ -208,6 +204,14 @@ def _choose(
     choices.append(random_choice(timings))
     choices.append(ranked_choice(timings, "profile all", order_by(timings, timings.measured_us), len(timings)))
     return choices, overhead_us, missing
+
+
+def _static_costs(timings: KernelTimings) -> Floats:
+    return -static_points(timings)
+
+
+def _costs_of(prediction: Prediction) -> Callable[[KernelTimings], Floats]:
+    return lambda _: prediction.predicted_us
 
 
 def _regrets(timings: KernelTimings, choices: Sequence[Choices], is_full: Mask) -> list[GroupRegret]:

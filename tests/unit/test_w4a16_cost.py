@@ -14,7 +14,7 @@ from gemm_eval.kernels import pack_w4
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import calibration_path, coefficients_for, load_calibration
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
 from gemm_eval.models.gpu.params import menu_of, pack_w4a16_coefficients, w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import (
     NUM_W4A16_COEFFICIENTS,
@@ -83,7 +83,10 @@ def test_a_gemm_moves_its_packed_weights_and_its_tokens_once(activation: str, mo
     packed = pack_w4(np.random.default_rng(0).normal(size=(K, N)), group, mode, activation=activation)
     zero = DType.INT4 if mode == "group_zero" else None
     problem = typed(M, K, N, input_dtype=DType(activation), group_size=group, zero_dtype=zero)
-    for found in costs(problem).values():
+    for config, found in costs(problem).items():
+        if config.decomposition == STREAM_K:  # scattered over K, so L2 may lose some
+            assert found.dram_bytes >= packed.nbytes + M * (K + N) * 2
+            continue
         assert found.traffic["a_bytes"] == M * K * 2
         assert found.traffic["c_bytes"] == M * N * 2
         assert found.traffic["b_bytes"] + found.traffic["scale_bytes"] == packed.nbytes
@@ -97,11 +100,12 @@ def test_no_config_moves_less_than_everything_once(arch: GpuSpec, shape: tuple[i
     M, K, N = shape
     padded_k, padded_n = -(-K // 128) * 128, -(-N // 64) * 64
     once = M * K * 2 + M * N * 2 + padded_k * padded_n // 2 + padded_k // 128 * padded_n * 2
-    moved = {config: found.dram_bytes for config, found in costs(typed(*shape), arch).items()}
-
-    assert min(moved.values()) == pytest.approx(once, abs=1)
-    if M <= 64:  # L2 keeps what these tiles read twice, where no stream-K scatters them
-        assert {b for config, b in moved.items() if config.decomposition != STREAM_K} <= {once - 1, once, once + 1}
+    for config, found in costs(typed(*shape), arch).items():
+        assert found.dram_bytes >= once - 1
+        if config.cta_m >= M and config.decomposition != STREAM_K:
+            assert found.dram_bytes == pytest.approx(once, abs=1)
+    for config, found in costs(typed(*shape), arch.with_(l2_bytes=1 << 40)).items():  # it keeps what is read twice
+        assert config.decomposition == STREAM_K or found.dram_bytes == pytest.approx(once, abs=1)
 
 
 def test_what_l2_does_not_hold_is_read_again() -> None:
@@ -115,10 +119,11 @@ def test_what_l2_does_not_hold_is_read_again() -> None:
 
 def test_warm_buffers_stay_where_they_fit() -> None:
     small, large = typed(16, 1024, 4096), typed(16, 16384, 32768)
-    for problem, frac in ((small, 1e-3), (large, 1.0)):
+    for problem, frac in ((small, 0.02), (large, 1.0)):
         cold, warm = costs(problem), costs(problem, l2="warm")
         for config in cold:
-            assert warm[config].dram_bytes <= cold[config].dram_bytes * frac
+            is_scattered = config.decomposition == STREAM_K  # what it loses of L2 in a call is lost in each
+            assert warm[config].dram_bytes <= cold[config].dram_bytes * (1.0 if is_scattered else frac)
 
 
 # terms
@@ -200,7 +205,9 @@ def test_an_ampere_kernel_by_hand() -> None:
 
 def test_rows_of_tiles_outside_the_matrix_take_time_on_hopper_only() -> None:
     for config, found in costs(typed(65, 4096, 4096)).items():
-        assert (found.breakdown["outside_us"] > 0) == (config.family == SM90)
+        if config.family == SM90 and config.cluster_m * config.cluster_n == 1:  # a copy has no more rows than A
+            assert (found.breakdown["outside_us"] > 0) == (config.cta_m < 65)
+        assert config.family == SM90 or found.breakdown["outside_us"] == 0
     for config, found in costs(typed(64, 4096, 4096)).items():
         if config.cta_m * config.cluster_m <= 64 and config.cluster_n == 1:
             assert found.breakdown["outside_us"] == 0
@@ -326,26 +333,47 @@ def probed() -> tuple[Any, Any]:
     return params, menu_of(int(params["menu"][0]))
 
 
-def times_of(family: str, values: dict[str, dict[str, float]]) -> Any:
+def times_of(family: str, values: dict[str, dict[str, float]], *, is_lone_shared: bool = True) -> Any:
+    """Of all configs of a family on all probes; with those of lone warpgroups that share an SM, or without."""
     params, menu = probed()
     rows = menu[menu["kind"] == W4A16_FAMILIES.index(family)]
+    if not is_lone_shared:
+        rows = rows[(rows["schedule"] != Schedule.PINGPONG) | (rows["ctas_per_sm"] == 1)]
     packed = pack_w4a16_coefficients(values)[None]
     return np.concatenate([latencies(params, rows, packed, *shape)[0] for shape in PROBE])
 
 
-@pytest.mark.parametrize("family", W4A16_FAMILIES)
-def test_a_coefficient_moves_the_times_of_its_families_and_no_others(family: str) -> None:
-    defaults = {name: w4a16_defaults(name) for name in W4A16_FAMILIES}
-    base = times_of(family, defaults)
-    for item in (entry.coefficient for entry in W4A16_COEFFICIENTS):
-        known = defaults[family].get(item.name)
-        value = item.high if known is None or known < item.high else item.low
-        moved = times_of(family, defaults | {family: defaults[family] | {item.name: value}})
-        assert (moved != base).any() == (known is not None), item.name
+DEFAULTS = {family: w4a16_defaults(family) for family in W4A16_FAMILIES}
+NO_EFFECT = pytest.mark.xfail(strict=True, reason="w4a16_gemv has line_waste, and its cost does not look at it")
+PAIRS = [
+    pytest.param(family, item, marks=NO_EFFECT if (family, item.name) == (GEMV, "line_waste") else ())
+    for family in W4A16_FAMILIES
+    for item in w4a16_coefficients_of(family)
+]
+
+
+def with_value(family: str, name: str, value: float) -> dict[str, dict[str, float]]:
+    return DEFAULTS | {family: DEFAULTS[family] | {name: value}}
+
+
+@pytest.mark.parametrize(("family", "item"), PAIRS, ids=lambda x: getattr(x, "name", x))
+def test_each_coefficient_of_a_family_moves_some_times(family: str, item: Coefficient) -> None:
+    base = times_of(family, DEFAULTS)
+    ends = [times_of(family, with_value(family, item.name, value)) for value in (item.low, item.high)]
+    for moved in ends:
         assert np.isfinite(moved).all()
         assert (moved > 0).all()
-    other = {name: {key: 1.5 * value for key, value in defaults[name].items()} for name in W4A16_FAMILIES}
-    assert (times_of(family, other | {family: defaults[family]}) == base).all()
+    assert any((moved != base).any() for moved in ends)
+
+
+@pytest.mark.parametrize("family", W4A16_FAMILIES)
+def test_what_a_family_does_not_have_moves_none(family: str) -> None:
+    base = times_of(family, DEFAULTS)
+    for item in (entry.coefficient for entry in W4A16_COEFFICIENTS):
+        if item.name not in DEFAULTS[family]:
+            assert (times_of(family, with_value(family, item.name, item.high)) == base).all(), item.name
+    others = {name: {key: 1.5 * value for key, value in values.items()} for name, values in DEFAULTS.items()}
+    assert (times_of(family, others | {family: DEFAULTS[family]}) == base).all()
 
 
 SLOWER = {  # with more of it
@@ -368,18 +396,16 @@ def test_every_coefficient_has_a_direction() -> None:
 
 @pytest.mark.parametrize("family", W4A16_FAMILIES)
 def test_a_larger_coefficient_never_goes_against_its_direction(family: str) -> None:
-    """`issue` of the streaming warps of a Hopper SM is apart: `shared_issue` is divided by it."""
-    defaults = {name: w4a16_defaults(name) for name in W4A16_FAMILIES}
+    """`issue` of a lone warpgroup with a second CTA beside it is apart: `shared_issue` is taken relative to `issue`."""
     for item in w4a16_coefficients_of(family):
-        low, high = (
-            times_of(family, defaults | {family: defaults[family] | {item.name: value}})
+        is_apart = (family, item.name) == (SM90, "issue")
+        less, more = (
+            times_of(family, with_value(family, item.name, value), is_lone_shared=not is_apart)
             for value in (item.default, item.high)
         )
-        slack = 1 + 1e-9
-        if item.name in SLOWER:
-            assert (low <= high * slack).all(), item.name
-        else:
-            assert (high <= low * slack).all(), item.name
+        if item.name in FASTER:
+            less, more = more, less
+        assert (less <= more * (1 + 1e-9)).all(), item.name
 
 
 def test_coefficients_are_well_formed() -> None:

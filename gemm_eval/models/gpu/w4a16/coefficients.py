@@ -1,7 +1,7 @@
 """The coefficients of the W4A16 families: what these kernels do that neither a spec sheet nor their machine code says.
 
 Each belongs to some of the families; all carry over to other GPUs as those of `models.gpu.coefficients` do. Names that
-both lists have mean the same in both. MODEL.md, "W4A16 families", has the formulas.
+both lists have mean the same in both. MODEL.md has the formulas.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA,), 1.5, "share of the L2 bandwidth of hits"),
     _item("l2_hold_frac", "1", 0.02, 2.0, W4A16_FAMILIES, 0.4, "share of L2 that keeps what will be read again"),
     _item("line_waste", "1", 0.0, 8.0, W4A16_FAMILIES, 2.0, "more time for tokens whose rows start off 128 bytes"),
-    _item("cluster_loss", "1", 0.0, 0.5, (SM90,), 0.1, "DRAM rate lost at each doubling of a cluster"),
+    _item("cluster_loss", "1", 0.0, 0.4, (SM90,), 0.1, "DRAM rate lost at each doubling of a cluster"),
     _item("store_exposed_frac", "1", 0.0, 1.5, _TILED, 0.6, "part of the time of storing C that nothing hides"),
     _item(
         "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, (SM80,), 20.0,

@@ -1,6 +1,6 @@
 """Numba kernels of the cost of our W4A16 kernels: the time of one config, and why.
 
-The terms are defined in MODEL.md, "W4A16 families". A kernel sees scalars, one record `p` of
+The terms are defined in MODEL.md beside this. A kernel sees scalars, one record `p` of
 `params.GPU_PARAMS_DTYPE`, one record `row` of `w4a16.menu.W4A16_MENU_DTYPE`, and `c`, the coefficients of the row's
 family, [NUM_W4A16_COEFFICIENTS]. Times are in microseconds, sizes in bytes, `_cycles` at the highest SM clock.
 """
@@ -457,7 +457,7 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
     if row["kind"] == _SM90:
         is_coop = row["schedule"] == _COOPERATIVE
         if row["ctas_per_sm"] > 1:
-            issue = min(issue, c[_PINGPONG_ISSUE], c[_SHARED_ISSUE])
+            issue = min(1.0, c[_SHARED_ISSUE] / issue) * (issue if is_coop else c[_PINGPONG_ISSUE])
             cycles = max(instructions / _SCHEDULERS * issue, matrix)
         else:
             issue = instructions / _SCHEDULERS * (issue if is_coop else c[_PINGPONG_ISSUE])
@@ -481,7 +481,7 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
 
 @kernel
 def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream: bool) -> ConfigCost:
-    """The time of one kernel of ours, with K cut into `split` parts, or shared evenly: MODEL.md, "W4A16 families"."""
+    """The time of one kernel of ours, with K cut into `split` parts, or shared evenly: see MODEL.md."""
     if row["kind"] == _SM90:
         return _sm90_cost(p, row, c, t, split, is_stream)
     if row["kind"] == _SM80:

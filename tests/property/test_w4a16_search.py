@@ -1,0 +1,205 @@
+"""The search over our W4A16 kernels against brute force: equal to the bit, bounded from below, listed, in batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError
+from gemm_eval.arch import GpuSpec
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu.params import menu_of, pack_w4a16_params, unaligned_params, w4a16_coefficients
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
+from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, cuts_of, lower_bound_us, w4a16_cost, w4a16_terms
+from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
+from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+from tests import strategies
+
+Case = tuple[GpuSpec, GemmProblem, GpuOptions]
+Packed = npt.NDArray[np.void]
+
+TYPES = GemmProblem(1, 64, 64, 64, DType.FP16, DType.INT4, group_size=128)
+# plain Python takes 50 us for a config, and kernels of Hopper are twice as many
+ARCHS = tuple(
+    arch
+    for arch in strategies.GPUS
+    if has_w4a16_kernels(arch, TYPES) and (not numba.config.DISABLE_JIT or arch.sm_arch != "sm_90")
+)
+few = settings(max_examples=max(1, settings.default.max_examples // 4))
+COUNTS = ["num_candidates", "num_bounded"]
+FIRST_LISTED = 20
+
+
+@st.composite
+def problems(draw: st.DrawFn, *, max_log2: int = 14) -> GemmProblem:
+    """GEMMs that our kernels run; few tokens and many are equally frequent, ties between configs too."""
+    mode = draw(st.sampled_from(("column", "group", "group", "group_zero")))
+    sizes = st.sampled_from((8, 64, 128, 136, 1024, 4096, 8192, 12288)) | st.floats(3.0, max_log2).map(
+        lambda x: int(2.0**x) // 8 * 8
+    )
+    tokens = st.sampled_from((1, 2, 4, 8, 16, 17, 64, 65, 256, 4096)) | st.floats(0.0, 13.0).map(lambda x: int(2.0**x))
+    return GemmProblem(
+        G=draw(st.sampled_from((1, 1, 1, 3))),
+        M=draw(tokens),
+        K=draw(sizes),
+        N=draw(sizes),
+        input_dtype=draw(st.sampled_from((DType.FP16, DType.BF16))),
+        weight_dtype=DType.INT4,
+        group_size=None if mode == "column" else draw(st.sampled_from((32, 64, 128))),
+        zero_dtype=DType.INT4 if mode == "group_zero" else None,
+    )
+
+
+@st.composite
+def chips(draw: st.DrawFn) -> GpuSpec:
+    """Presets, and chips of little shared memory or of a strange number of SMs."""
+    arch = draw(st.sampled_from(ARCHS))
+    smem_frac = draw(st.sampled_from((1.0, 1.0, 1.0, 0.5, 0.1)))
+    num_sms = draw(st.sampled_from((arch.num_sms, arch.num_sms, 7, 200)))
+    return arch.with_(smem_per_cta_bytes=int(arch.smem_per_cta_bytes * smem_frac), num_sms=num_sms)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    options = GpuOptions(
+        draw(st.sampled_from((None, "gemm-eval"))),
+        draw(st.sampled_from(("cold", "warm"))),
+        draw(st.sampled_from(("burst", "sustained"))),
+    )
+    return draw(chips()), draw(problems()), options
+
+
+@st.composite
+def packed_anew(draw: st.DrawFn) -> tuple[GpuSpec, GemmProblem, Packed]:
+    """A record with any coefficients within their ranges, at the ends as often as between."""
+    arch, problem, options = draw(cases())
+    fracs = st.sampled_from((0.0, 1.0)) | st.floats(0.0, 1.0)
+    coefficients = {
+        family: {item.name: item.low + draw(fracs) * (item.high - item.low) for item in w4a16_coefficients_of(family)}
+        for family in W4A16_FAMILIES
+    }
+    unaligned = unaligned_params(gpu_params(arch, problem, options))
+    return arch, problem, pack_w4a16_params(arch, problem, unaligned, coefficients, is_calibrated=False)
+
+
+def without_counts(records: Packed) -> list[Any]:
+    records = records.copy()
+    records[COUNTS] = 0
+    return records.tolist()  # type: ignore[no-any-return]
+
+
+def by_brute_force(arch: GpuSpec, problem: GemmProblem, params: Packed) -> Packed:
+    """The cost of every config, evaluated one by one in the order of the registry."""
+    configs = list(enumerate_configs(arch, problem))
+    found = [evaluate_config(arch, problem, params, config) for config in configs]
+    assert [unpack_gpu_cost(record[0]).config for record in found] == configs
+    return np.concatenate(found) if found else np.zeros(0, GPU_COST_DTYPE)
+
+
+def check_search(arch: GpuSpec, problem: GemmProblem, params: Packed) -> None:
+    truth = by_brute_force(arch, problem, params)
+    if len(truth) == 0:
+        for search in (find_best_config, lambda *given: find_top_configs(*given, 3)):
+            with pytest.raises(InfeasibleError):
+                search(arch, problem, params)
+        return
+    best = int(np.argmin(truth["latency_us"]))  # the first of equals
+    found = find_best_config(arch, problem, params)
+    listed = find_top_configs(arch, problem, params, FIRST_LISTED)
+
+    assert without_counts(found) == without_counts(truth[best : best + 1])
+    assert 1 <= found["num_candidates"][0] <= len(truth)
+    order = np.argsort(truth["latency_us"], kind="stable")[:FIRST_LISTED]
+    assert without_counts(listed) == without_counts(truth[order])
+    assert (listed["num_candidates"] == len(truth)).all()
+
+
+@few
+@given(cases())
+def test_search_equals_brute_force(case: Case) -> None:
+    arch, problem, options = case
+    check_search(arch, problem, gpu_params(arch, problem, options))
+
+
+@few
+@given(packed_anew())
+def test_search_equals_brute_force_whatever_the_coefficients(case: tuple[GpuSpec, GemmProblem, Packed]) -> None:
+    """The bound of the search must hold for all that a fit may find."""
+    check_search(*case)
+
+
+@few
+@given(packed_anew())
+def test_bounds_are_below_the_cost_of_every_config(case: tuple[GpuSpec, GemmProblem, Packed]) -> None:
+    _, problem, params = case
+    menu, coefficients, cuts = menu_of(int(params["menu"][0])), w4a16_coefficients(params)[0], np.empty(MAX_CUTS, int)
+    p, M, K, N = params[0], problem.M, problem.K, problem.N
+    terms = w4a16_terms(p, M, K, N)
+    is_shared = (menu["kind"] == W4A16_FAMILIES.index("w4a16_sm90")) & (menu["ctas_per_sm"] > 1)
+    for row in np.concatenate([menu[:: max(1, len(menu) // 50)], menu[is_shared]]):
+        c = coefficients[row["kind"]]
+        of_all = lower_bound_us(p, row, c, terms, 0)
+        assert of_all > 0
+        for parts in cuts[: cuts_of(p, row, M, K, N, cuts)].tolist():
+            latency_us = w4a16_cost(p, row, c, terms, max(1, parts), parts == 0).latency_us
+            assert lower_bound_us(p, row, c, terms, parts) <= latency_us, (row, parts)
+            assert of_all <= latency_us, (row, parts)
+
+
+@few
+@given(cases(), st.integers(1, 60))
+def test_top_is_sorted_distinct_legal_and_starts_with_the_best(case: Case, k: int) -> None:
+    arch, problem, options = case
+    params = gpu_params(arch, problem, options)
+    space = list(enumerate_configs(arch, problem))
+    if not space:
+        return
+    top = find_top_configs(arch, problem, params, k)
+    configs = [unpack_gpu_cost(record).config for record in top]
+
+    assert without_counts(top[:1]) == without_counts(find_best_config(arch, problem, params))
+    assert np.all(np.diff(top["latency_us"]) >= 0)
+    assert len(set(configs)) == len(configs) == min(k, len(space))
+    assert set(configs) <= set(space)
+
+
+@few
+@given(st.data(), st.sampled_from(ARCHS))
+def test_a_batch_is_what_one_by_one_gives(data: st.DataObject, arch: GpuSpec) -> None:
+    """Dense types, weights of other kinds and rows that our kernels do not take stand between, in any order."""
+    drawn = st.one_of(problems(), strategies.gpu_problems(arch), strategies.gpu_problems(arch, quantized=True))
+    different = data.draw(st.lists(drawn, min_size=1, max_size=6))
+    options = GpuOptions(None, data.draw(st.sampled_from(("cold", "warm"))))
+    params = [gpu_params(arch, problem, options) for problem in different]
+    which = np.array(data.draw(st.lists(st.integers(0, len(different) - 1), min_size=1, max_size=60)), np.int64)
+    shifts = data.draw(st.lists(st.sampled_from((0, 0, 1, 4, 8)), min_size=len(which), max_size=len(which)))
+    sizes = np.array([different[index].sizes for index in which], np.int64)
+    sizes[:, 2] += shifts  # the same types, with and without rows that start on 16 bytes
+    seen: list[int] = []
+
+    many = find_best_config_many(arch, np.concatenate(params), which, sizes, on_progress=seen.append)
+
+    alone = [
+        find_best_config(arch, resized(different[index], of), params[index])
+        for index, of in zip(which.tolist(), sizes.tolist(), strict=True)
+    ]
+    assert many.tolist() == [record.tolist()[0] for record in alone]
+    assert sum(seen) == len(which)
+
+
+def resized(problem: GemmProblem, sizes: list[int]) -> GemmProblem:
+    names = ("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype")
+    return GemmProblem(*sizes, **{name: getattr(problem, name) for name in names})
+
+
+@few
+@given(st.lists(problems() | strategies.gpu_problems(ARCHS[0]), min_size=1, max_size=12))
+def test_a_table_of_an_evaluator_is_what_single_questions_give(asked: list[GemmProblem]) -> None:
+    many, single = (GEMMEvaluator(ARCHS[0], disk_cache=False) for _ in range(2))
+    assert list(many.evaluate_many(asked)) == [single.evaluate_problem(problem) for problem in asked]

@@ -1,0 +1,374 @@
+"""When W4A16 pays: the predicted crossover, the measured one, their comparison, the plot and the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from gemm_eval import GEMMEvaluator
+from gemm_eval.arch import data_root
+from gemm_eval.cli._app import _Group
+from gemm_eval.cli._crossover import crossover as command
+from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.evaluate.crossover import EVERY_M, GRID_STEP, Crossover, w4a16_crossover
+from gemm_eval.validation import crossover as measured_side
+from gemm_eval.validation.crossover import (
+    CLEAR_FRAC,
+    Bracket,
+    compare_crossovers,
+    first_loss_bracket,
+    last_win_bracket,
+    measured_speedups,
+    plot_crossover,
+    predict_speedups,
+    sign_shares,
+)
+
+K, N = 4096, 12288
+H200 = GEMMEvaluator("h200-sxm")
+MEASURED = measured_speedups("h200-sxm")
+PREDICTED = predict_speedups(H200, MEASURED)
+
+
+def of_pair(frame: pd.DataFrame, k: int = K, n: int = N) -> pd.DataFrame:
+    return frame[(frame["K"] == k) & (frame["N"] == n)]
+
+
+def made(speedup: list[float], M: list[int] | None = None, **changes: Any) -> Crossover:
+    """A crossover with W4A16 taking 10 us at every M."""
+    num = len(speedup)
+    rows = np.array(M or range(1, num + 1), np.int64)
+    words = np.array(["dram"] * num, object)
+    plain: dict[str, Any] = {
+        "arch_name": "h200-sxm", "K": K, "N": N, "group_size": 128, "dense_dtype": "fp16", "l2": "cold",
+        "clock": "burst", "max_M": int(rows[-1]), "min_speedup": 1.0, "is_calibrated": True, "M": rows,
+        "w4a16_us": np.full(num, 10.0), "dense_us": 10.0 * np.array(speedup), "w4a16_bound": words,
+        "dense_bound": words,
+    }  # fmt: skip
+    return Crossover(**(plain | changes))
+
+
+class TestPredicted:
+    @pytest.mark.parametrize(("k", "n"), [(4096, 4096), (2560, 5120), (3584, 37888)])
+    def test_first_loss_and_last_win_are_those_of_every_m(self, k: int, n: int) -> None:
+        sizes = [(1, m, k, n) for m in range(1, 4097)]
+        ours = H200.evaluate_many(sizes, "w4a16", library="gemm-eval")["latency_us"]
+        dense = H200.evaluate_many(sizes, "fp16", library="cublas")["latency_us"]
+        wins = np.flatnonzero(dense > ours) + 1
+        losses = np.flatnonzero(dense <= ours) + 1
+
+        found = w4a16_crossover(H200, k, n, max_M=4096)
+
+        assert (found.first_loss_M, found.last_win_M) == (losses[0], wins[-1])
+        np.testing.assert_array_equal(found.w4a16_us, ours[found.M - 1])
+        np.testing.assert_array_equal(found.dense_us, dense[found.M - 1])
+
+    def test_samples(self) -> None:
+        found = w4a16_crossover(H200, K, N, max_M=3000)
+        M = set(found.M.tolist())
+
+        assert (np.diff(found.M) > 0).all()
+        assert set(range(1, EVERY_M + 1)) <= M
+        assert {m for edge in range(EVERY_M, 3000, GRID_STEP) for m in (edge, edge + 1)} | {3000} <= M
+        assert max(M) == 3000
+
+    def test_a_change_of_winner_is_followed_to_neighbours(self) -> None:
+        found = w4a16_crossover(H200, K, N)
+        changes = np.flatnonzero(found.is_win[1:] != found.is_win[:-1])
+
+        assert (found.M[changes] > EVERY_M).any()
+        assert (np.diff(found.M)[changes] == 1).all()
+
+    def test_few_rows_win_and_it_is_said_why(self) -> None:
+        found = w4a16_crossover("h200-sxm", K, N, max_M=2048)
+        text = str(found)
+
+        assert found.win_ranges[0].first == 1
+        assert found.first_loss_M == found.win_ranges[0].last + 1
+        assert found.speedup[0] > 2.0
+        assert found.is_calibrated
+        assert "K=4096 N=12288 on h200-sxm, cold L2, burst clock, M = 1..2,048; predicted, calibrated" in text
+        assert f"first loss at M = {found.first_loss_M:,}" in text
+        assert "M = 1: " in text
+        assert "bound by DRAM bandwidth" in text
+
+    def test_a_gpu_without_timings_is_analytic(self) -> None:
+        found = w4a16_crossover("a100-sxm-80gb", K, N, dense_dtype="bf16", l2="warm", clock="sustained", max_M=64)
+
+        assert not found.is_calibrated
+        assert "against bf16" in str(found)
+        assert "analytic" in str(found)
+        assert (found.l2, found.clock) == ("warm", "sustained")
+
+    def test_options_of_the_evaluator_do_not_leak(self) -> None:
+        plain = w4a16_crossover(H200, K, N, max_M=16)
+        other = w4a16_crossover(GEMMEvaluator("h200-sxm", l2="warm", library="cublas"), K, N, max_M=16)
+
+        np.testing.assert_array_equal(plain.speedup, other.speedup)
+
+    def test_asking_for_more_gain_leaves_fewer_wins(self) -> None:
+        plain = w4a16_crossover(H200, K, N, max_M=2048)
+        more = w4a16_crossover(H200, K, N, max_M=2048, min_speedup=1.5)
+
+        assert more.last_win_M is not None
+        assert plain.last_win_M is not None
+        assert more.last_win_M < plain.last_win_M
+        assert "more than 1.5 times as fast" in str(more)
+
+    def test_it_is_frozen(self) -> None:
+        found = w4a16_crossover(H200, K, N, max_M=4)
+
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            found.K = 1  # type: ignore[misc]
+        with pytest.raises(ValueError, match="read-only"):
+            found.w4a16_us[0] = 0.0
+
+    def test_as_json(self) -> None:
+        document = json.loads(json.dumps(w4a16_crossover(H200, K, N, max_M=200).to_dict()))
+
+        assert document["first_loss_M"] == 129
+        assert document["win_ranges"] == [[1, 128]]
+        assert len({len(column) for column in document["curve"].values()}) == 1
+
+    @pytest.mark.parametrize(
+        ("given", "error", "words"),
+        [
+            ({"K": 0}, InvalidProblemError, "K must be"),
+            ({"K": 4095}, UnsupportedError, "multiples of 8, got 4095 and 12288"),
+            ({"group_size": 48}, UnsupportedError, "no W4A16 kernels of ours for these types"),
+            ({"dense_dtype": "fp8"}, InvalidOptionError, "dense_dtype must be one of fp16, bf16, got 'fp8'"),
+            ({"l2": "hot"}, InvalidOptionError, "l2"),
+            ({"max_M": 0}, InvalidOptionError, "max_M must be an integer in 1..1048576, got 0"),
+            ({"max_M": True}, InvalidOptionError, "max_M"),
+            ({"min_speedup": 0.0}, InvalidOptionError, "min_speedup must be a positive number"),
+            ({"arch": "sg2260"}, UnsupportedError, "sg2260 is none"),
+            ({"arch": "b200"}, UnsupportedError, "b200 has no W4A16 kernels of ours"),
+        ],
+    )
+    def test_refusals(self, given: dict[str, Any], error: type[Exception], words: str) -> None:
+        with pytest.raises(error, match=words):
+            w4a16_crossover(**({"arch": H200, "K": K, "N": N} | given))
+
+
+class TestRanges:
+    def test_of_wins_and_losses(self) -> None:
+        found = made([2.0, 1.5, 0.9, 1.0, 1.1, 0.8])
+
+        assert found.win_ranges == ((1, 2), (5, 5))
+        assert (found.first_loss_M, found.last_win_M) == (3, 5)
+        assert not found.always_pays
+        assert not found.never_pays
+        assert "faster at M = 1..2, 5; first loss at M = 3" in str(found)
+
+    def test_always(self) -> None:
+        found = made([2.0, 1.5])
+
+        assert found.always_pays
+        assert (found.first_loss_M, found.last_win_M) == (None, 2)
+        assert "faster at every M" in str(found)
+
+    def test_never(self) -> None:
+        found = made([0.9, 1.0])
+
+        assert found.never_pays
+        assert (found.first_loss_M, found.last_win_M) == (1, None)
+        assert found.win_ranges == ()
+        assert "faster at no M" in str(found)
+
+    def test_many_are_cut_short(self) -> None:
+        assert "and 2 more ranges up to 11" in str(made([2.0, 0.5] * 6))
+
+
+class TestMeasured:
+    def test_best_of_ours_beside_cublas(self) -> None:
+        folder = data_root() / "measured" / "h200-sxm" / "w4a16"
+        ours, dense = (pd.read_parquet(folder / f"fp16{suffix}.parquet") for suffix in ("", "-cublas"))
+        is_asked = (ours["mode"] == "group") & (ours["group_size"] == 128)
+        best = ours[is_asked & (ours["M"] == 64) & (ours["K"] == K) & (ours["N"] == N)]["latency_us"].min()
+        cublas = dense[(dense["M"] == 64) & (dense["K"] == K) & (dense["N"] == N)]["latency_us"].item()
+
+        row = of_pair(MEASURED).set_index("M").loc[64]
+
+        assert (row["w4a16_us"], row["dense_us"], row["speedup"]) == (best, cublas, cublas / best)
+        assert row["table"] == "fp16"
+
+    def test_tables(self) -> None:
+        sizes = MEASURED.groupby("table").size().to_dict()
+
+        assert sizes == {"fp16": 168, "fp16-wide": 304, "fp16-blind": 50}
+        assert set(MEASURED.loc[MEASURED["is_held_back"], "table"]) == {"fp16-blind"}
+        assert not MEASURED.isna().any().any()
+
+    def test_other_modes(self) -> None:
+        assert set(measured_speedups("h200-sxm", group_size=-1)["table"]) == {"fp16"}
+
+    @pytest.mark.parametrize("given", [("a100-sxm-80gb",), ("h200-sxm", 48), ("h200-sxm", 128, "bf16")])
+    def test_nothing_measured(self, given: tuple[Any, ...]) -> None:
+        with pytest.raises(InvalidInputError, match="no timings of W4A16"):
+            measured_speedups(*given)
+
+    @pytest.mark.parametrize(
+        ("speedup", "first_loss", "last_win"),
+        [
+            ([2.0, 1.1, 0.9], "2..4", "2..4"),
+            ([2.0, 0.9, 1.1], "1..2", "> 4"),
+            ([2.0, 1.5, 1.1], "> 4", "> 4"),
+            ([0.9, 0.9, 1.0], "<= 1", "<= 1"),
+        ],
+    )
+    def test_brackets(self, speedup: list[float], first_loss: str, last_win: str) -> None:
+        M = [1, 2, 4]
+
+        assert str(first_loss_bracket(M, speedup)) == first_loss
+        assert str(last_win_bracket(M, speedup)) == last_win
+
+
+class TestCompared:
+    def test_predictions_are_those_of_evaluate(self) -> None:
+        row = of_pair(PREDICTED).set_index("M").loc[16]
+
+        assert row["predicted_w4a16_us"] == H200.evaluate(1, 16, K, N, "w4a16").latency_us
+        assert row["predicted_dense_us"] == H200.evaluate(1, 16, K, N, "fp16").latency_us
+
+    def test_most_winners_are_right(self) -> None:
+        """On rows that W4A16 was fitted on, and on the table that was held back; cuBLAS was fitted on neither."""
+        shares = sign_shares(PREDICTED).set_index("table")
+
+        assert (shares["clear_right_frac"] > 0.85).all()
+        assert (shares["lost_frac"] < 0.015).all()
+        assert (shares["lost_frac"] < 0.5 * shares[["always_lost_frac", "never_lost_frac"]].min(axis=1)).all()
+
+    def test_shares(self) -> None:
+        frame = pd.DataFrame(
+            {
+                "table": "mine", "is_held_back": False, "w4a16_us": [10.0, 10.0, 10.0, 10.0],
+                "dense_us": [20.0, 10.1, 9.0, 12.0], "predicted_speedup": [1.5, 0.9, 0.8, 0.9],
+            }
+        )  # fmt: skip
+        frame["speedup"] = frame["dense_us"] / frame["w4a16_us"]
+        frame["is_sign_right"] = [True, False, True, False]
+        frame["is_clear"] = (frame["speedup"] - 1.0).abs() > CLEAR_FRAC
+        row = sign_shares(frame).iloc[0]
+
+        assert (row["num"], row["num_clear"]) == (4, 3)
+        assert row["right_frac"] == pytest.approx(0.5)
+        assert row["clear_right_frac"] == pytest.approx(2 / 3)
+        assert row["always_frac"] == pytest.approx(2 / 3)
+        assert row["lost_frac"] == pytest.approx((0.01 + 0.2) / 4)
+        assert row["always_lost_frac"] == pytest.approx((10 / 9 - 1) / 4)
+        assert row["never_lost_frac"] == pytest.approx((1.0 + 0.01 + 0.2) / 4)
+
+    def test_pairs(self) -> None:
+        pairs = compare_crossovers(H200, pd.concat([of_pair(PREDICTED), of_pair(PREDICTED, 8192, 1280)]))
+        wide, narrow = pairs.to_dict("records")
+
+        assert (wide["N"], wide["num"], wide["max_M"]) == (N, 14, 8192)
+        assert wide["first_loss_M"] == w4a16_crossover(H200, K, N, max_M=8192).first_loss_M
+        assert wide["measured_first_loss"] == Bracket(128, 256)
+        assert wide["num_right"] == of_pair(PREDICTED)["is_sign_right"].sum()
+        assert narrow["measured_last_win"] == Bracket(64, 128)
+        assert narrow["agrees"] == (narrow["num_right"] == 14)
+
+
+class TestPlot:
+    def test_curve_and_points(self) -> None:
+        figure = plot_crossover(w4a16_crossover(H200, K, N, max_M=2048), MEASURED)
+        upper, lower = figure.axes
+
+        assert "speedup" in upper.get_ylabel()
+        assert lower.get_ylabel() == "latency (us)"
+        assert lower.get_xlabel() == "M (rows of A and C)"
+        assert [upper.get_xscale(), upper.get_yscale(), lower.get_yscale()] == ["log", "log", "log"]
+        labels = [text.get_text() for text in lower.get_legend().get_texts()]
+        assert labels == ["W4A16, predicted", "W4A16, measured", "fp16, predicted", "fp16, measured"]
+        assert len(upper.collections[-1].get_offsets()) == 14  # type: ignore[arg-type]
+
+    def test_without_points(self) -> None:
+        for measured in (None, MEASURED[MEASURED["M"] < 0]):
+            figure = plot_crossover(made([2.0, 1.5, 0.9], [1, 16, 64], l2="warm"), measured)
+            labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+            assert "measured" not in labels
+
+    def test_points_of_other_conditions_are_refused(self) -> None:
+        with pytest.raises(UnsupportedError, match="crossover is of warm"):
+            plot_crossover(made([2.0, 1.5], l2="warm"), MEASURED)
+
+
+def run(words: str) -> Result:
+    app = typer.Typer(cls=_Group, pretty_exceptions_enable=False)
+    app.command(context_settings={"ignore_unknown_options": True})(command)
+    app.callback()(lambda: None)
+    return CliRunner().invoke(app, ["crossover", *shlex.split(words)])
+
+
+class TestCommand:
+    def test_in_words(self) -> None:
+        ran = run("4096 12288 --max-m 2048")
+
+        assert ran.exit_code == 0, ran.output
+        assert "W4A16 is faster at M = 1..128" in ran.stdout
+        assert "measured" not in ran.stdout
+
+    def test_measured_and_plotted(self, tmp_path: Path) -> None:
+        path = tmp_path / "new" / "curve.png"
+        ran = run(f"4096 12288 --max-m 2048 --measured --plot {path}")
+
+        assert ran.exit_code == 0, ran.output
+        assert "measured on h200-sxm" in ran.stdout
+        assert "1,038.83" in ran.stdout
+        assert path.read_bytes().startswith(b"\x89PNG")
+
+    def test_json(self) -> None:
+        document = json.loads(run("4096 12288 --max-m 256 --measured --json").stdout)
+
+        assert document["first_loss_M"] == 129
+        assert len(document["measured"]) == 14
+        assert document["measured"][0]["is_sign_right"] is True
+
+    @pytest.mark.parametrize("is_json", [False, True])
+    def test_all_pairs(self, is_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        few = pd.concat([of_pair(MEASURED, 8192, 1280), of_pair(MEASURED, 13696, 4096)])
+        monkeypatch.setattr(measured_side, "measured_speedups", lambda *given: few)
+        ran = run("--all --measured" + (" --json" if is_json else ""))
+
+        assert ran.exit_code == 0, ran.output
+        if is_json:
+            document = json.loads(ran.stdout)
+            assert [pair["first_loss_M"] for pair in document["pairs"]] == [65, None]
+            assert [pair["measured_first_loss"] for pair in document["pairs"]] == [[64, 128], [128, None]]
+            assert len(document["shares"]) == 2
+        else:
+            assert "64..128" in ran.stdout
+            assert "> 128" in ran.stdout
+            assert "held back from the fit" in ran.stdout
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            ("", "K and N must be given"),
+            ("4096", "K and N must be given"),
+            ("--all", "--all goes with --measured"),
+            ("4096 4096 --all --measured", "--all goes with --measured"),
+            ("4096 4096 --measured --l2 warm", "--measured goes with --l2 cold"),
+            ("4096 -4", "N must be in"),
+            ("4096 12280 --measured", "the nearest that were: K=4096 N=12288"),
+            ("4096 4096 --dense-dtype fp8", "dense_dtype must be one of"),
+        ],
+    )
+    def test_refusals(self, words: str, message: str) -> None:
+        ran = run(words)
+
+        assert ran.exit_code == 2
+        assert message in ran.stderr
+
+    def test_no_such_kernels(self) -> None:
+        assert run("4096 4096 --arch b200").exit_code == 3

@@ -1,0 +1,288 @@
+"""The fit of our W4A16 families: it finds what was planted, sees nothing held out, and refuses what it cannot use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu import GpuOptions, gpu_params
+from gemm_eval.models.gpu.calibration import load_calibration
+from gemm_eval.models.gpu.params import pack_w4a16_coefficients, w4a16_coefficients
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
+from gemm_eval.search.gpu import evaluate_config
+from gemm_eval.validation.datasets import measured_root
+from gemm_eval.validation.kernel_fit import (
+    MIN_ROWS,
+    calibrate_kernel_family,
+    cross_predict,
+    fit_kernel_family,
+    fit_kernels,
+    row_weights,
+)
+from gemm_eval.validation.kernel_timings import KernelTimings, _types_of, list_kernel_tables, read_kernel_timings
+from gemm_eval.validation.timings import Floats
+from gemm_eval.workload import GemmProblem
+
+H200 = load_arch("h200-sxm", GpuSpec)
+FOLDER = measured_root("h200-sxm") / "w4a16"
+GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES
+NOISE = 0.01
+NUM_ROWS = 600
+# away from the defaults, by a part of the way to the ends of the ranges
+PLANTED = {
+    family: {
+        item.name: item.default + (0.2 * (item.high - item.default) if place % 2 else 0.3 * (item.low - item.default))
+        for place, item in enumerate(w4a16_coefficients_of(family))
+    }
+    for family in W4A16_FAMILIES
+}
+
+
+@cache
+def real() -> KernelTimings:
+    return read_kernel_timings(H200, [FOLDER / "fp16-wide.parquet"])
+
+
+@cache
+def rows_of(family: str, num_rows: int = NUM_ROWS) -> KernelTimings:
+    found = real().select(real().kind == W4A16_FAMILIES.index(family))
+    return found.select(np.arange(len(found)) % max(1, len(found) // num_rows) == 0)
+
+
+def with_latency(timings: KernelTimings, latency_us: Floats) -> KernelTimings:
+    return replace(timings, frame=timings.frame.assign(latency_us=latency_us))
+
+
+@cache
+def planted(family: str, noise: float = NOISE) -> KernelTimings:
+    """Rows as they were measured, with the model's times."""
+    rows = rows_of(family)
+    exact = rows.predict(pack_w4a16_coefficients(PLANTED))
+    return with_latency(rows, exact * np.exp(np.random.default_rng(0).normal(0.0, noise, len(rows))))
+
+
+def error(timings: KernelTimings, predicted_us: Floats) -> float:
+    return float(np.abs(predicted_us / timings.measured_us - 1.0).mean())
+
+
+# fits
+
+
+@pytest.mark.parametrize(
+    ("family", "found"),
+    [
+        (GEMV_MMA, {"cta_cycles": 0.05, "mma": 0.02, "dram_frac": 0.03, "cut_us": 0.1}),
+        (SM80, {"mma": 0.02, "serial_cycles": 0.05, "part_write_bytes_per_cycle": 0.05, "cut_us": 0.1}),
+        (SM90, {"issue": 0.02, "pingpong_issue": 0.02, "producer_cycles": 0.03, "stream_outside_rows_per_cycle": 0.03}),
+    ],
+)
+def test_a_fit_finds_what_was_planted(family: str, found: dict[str, float]) -> None:
+    rows, exact = planted(family), planted(family, 0.0)
+    values, fitted = fit_kernel_family(rows, family)
+    packed = pack_w4a16_coefficients(PLANTED | {family: values})
+    start = pack_w4a16_coefficients({name: w4a16_defaults(name) for name in W4A16_FAMILIES})
+
+    assert error(exact, exact.predict(packed)) < 0.004
+    assert error(exact, exact.predict(start)) > 0.05
+    for name, tolerance in found.items():
+        assert values[name] == pytest.approx(PLANTED[family][name], rel=tolerance), name
+    assert set(fitted) == set(values) == set(w4a16_defaults(family))
+    assert all(item.low <= values[item.name] <= item.high for item in w4a16_coefficients_of(family))
+
+
+def test_held_out_rows_are_predicted_as_well_as_the_noise_lets() -> None:
+    rows = planted(GEMV_MMA)
+    expected = NOISE * (2.0 / np.pi) ** 0.5  # mean of a normal deviation's size
+
+    assert 0.8 * expected < error(rows, cross_predict(rows, num_folds=3)) < 1.4 * expected
+
+
+def test_outliers_do_not_decide() -> None:
+    rows, exact = planted(GEMV_MMA), planted(GEMV_MMA, 0.0)
+    wrong = np.where(np.arange(len(rows)) % 40 == 0, 3.0, 1.0)
+    values, _ = fit_kernel_family(with_latency(rows, rows.measured_us * wrong), GEMV_MMA)
+
+    assert error(exact, exact.predict(pack_w4a16_coefficients(PLANTED | {GEMV_MMA: values}))) < 0.02
+
+
+def test_coefficients_may_be_given() -> None:
+    rows = planted(GEMV_MMA)
+    values, fitted = fit_kernel_family(rows, GEMV_MMA, {"dram_frac": 2.5})
+
+    assert values["dram_frac"] == 2.5  # out of its range, as asked
+    assert set(fitted) == set(values) - {"dram_frac"}
+
+
+def test_a_family_with_few_rows_keeps_its_defaults() -> None:
+    few = rows_of(GEMV_MMA).select(np.arange(len(rows_of(GEMV_MMA))) < MIN_ROWS - 1)
+
+    assert fit_kernels(few) == {family: w4a16_defaults(family) for family in W4A16_FAMILIES}
+    assert fit_kernels(real(), ()) == fit_kernels(few)
+
+
+def test_rows_far_from_the_best_of_many_count_less() -> None:
+    rows = rows_of(SM90)
+    weights = row_weights(rows)
+    ratio, num = rows.measured_us / rows.best_us, rows.num_configs
+
+    assert weights.mean() == pytest.approx(1.0)
+    assert (ratio >= 1).all()
+    alike = num == num[np.argmax(num)]
+    assert (weights[alike & (ratio <= 2)] >= weights[alike].max() * (1 - 1e-12)).all()
+    far = np.flatnonzero(alike & (ratio > 2))
+    assert far.size
+    assert (weights[far] < weights[alike].max()).all()
+
+
+# held-out rows
+
+
+def test_folds_keep_pairs_together() -> None:
+    timings = real()
+    folds = timings.folds(5, 0)
+    pairs = list(zip(timings.frame["N"].tolist(), timings.frame["K"].tolist(), strict=True))
+    fold_of = dict(zip(pairs, folds.tolist(), strict=True))
+
+    assert [fold_of[pair] for pair in pairs] == folds.tolist()
+    assert sorted(np.bincount(list(fold_of.values()))) == [8] * 5  # 40 pairs
+    mask = np.arange(len(timings)) % 3 == 0
+    assert (timings.select(mask).folds(5, 0) == folds[mask]).all()  # of the pair alone, not of its rows
+    assert (timings.folds(5, 1) != folds).any()
+    with pytest.raises(InvalidOptionError, match=r"num_folds must be in 2\.\.40"):
+        timings.folds(41, 0)
+
+
+def test_a_held_out_pair_does_not_touch_its_own_prediction() -> None:
+    rows = planted(GEMV_MMA)
+    rows = rows.select(np.arange(len(rows)) % 2 == 0)
+    before = cross_predict(rows, num_folds=2)
+    held_out = rows.folds(2, 0) == 0
+    noise = np.where(held_out, np.random.default_rng(1).uniform(0.2, 5.0, len(rows)), 1.0)
+    after = cross_predict(with_latency(rows, rows.measured_us * noise), num_folds=2)
+
+    assert (after[held_out] == before[held_out]).all()
+    assert (after[~held_out] != before[~held_out]).any()  # what they were fitted on has changed
+
+
+# tables
+
+
+def test_tables_that_are_held_back_are_never_fitted_on() -> None:
+    fitted, held_back = list_kernel_tables("h200-sxm"), list_kernel_tables("h200-sxm", is_held_back=True)
+
+    assert {path.stem for path in fitted} == {"fp16", "fp16-wide"}
+    assert {path.stem for path in held_back} == {"fp16-blind"}
+    assert list_kernel_tables("l40s") == list_kernel_tables("no-such-gpu") == []
+    digests = {
+        load_calibration(path).errors[i].data
+        for path in sorted((measured_root("h200-sxm").parents[1] / "calibration" / "h200-sxm").glob("gemm-eval-*.yaml"))
+        for i in range(2)
+    }
+    assert digests == {f"w4a16/{path.stem}" for path in fitted}
+
+
+def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
+    """And to the bit as a user's own question would be."""
+    timings = real()
+    some = timings.select(np.arange(len(timings)) % 601 == 0)
+    predicted_us = some.predict(w4a16_coefficients(some.params[:1])[0])
+    for place, row in enumerate(some.frame.to_dict("records")):
+        config = KernelConfig(
+            row["family"], *(row[name] for name in KernelConfig._fields[1:8]), Schedule[row["schedule"].upper()],
+            Decomposition[row["decomposition"].upper()], row["split_k"], RasterOrder[row["raster_order"].upper()],
+            row["raster_swizzle"],
+        )  # fmt: skip
+        types = _types_of(row["input_dtype"], row["mode"], row["group_size"])
+        problem = GemmProblem(
+            1, row["M"], row["K"], row["N"], types.input_dtype, types.weight_dtype, group_size=types.group_size
+        )
+        params = gpu_params(H200, problem, GpuOptions("gemm-eval", row["l2"], row["clock"]))
+        assert evaluate_config(H200, problem, params, config)["latency_us"][0] == predicted_us[place]
+
+
+def test_all_tables_can_be_read() -> None:
+    timings = read_kernel_timings(H200, [*list_kernel_tables("h200-sxm"), FOLDER / "fp16-blind.parquet"])
+
+    assert set(timings.frame["table"]) == {"fp16", "fp16-wide", "fp16-blind"}
+    assert set(timings.kind.tolist()) == {0, 1, 2, 3}
+    assert timings.frame["mode"].nunique() == 3
+    assert (timings.best_us <= timings.measured_us).all()
+    predicted_us = timings.predict(w4a16_coefficients(timings.params[:1])[0])
+    assert error(timings, predicted_us) < 0.1
+
+
+def save(frame: pd.DataFrame, folder: Path, name: str = "table") -> Path:
+    path = folder / f"{name}.parquet"
+    frame.drop(columns="table", errors="ignore").to_parquet(path)
+    return path
+
+
+def test_a_calibration_is_what_a_file_gives_back(tmp_path: Path) -> None:
+    rows = planted(GEMV_MMA)
+    halves = [save(rows.frame[half::2], tmp_path, f"half-{half}") for half in range(2)]
+    found = calibrate_kernel_family(H200, GEMV_MMA, halves, num_folds=2, seed=3)
+    path = tmp_path / "h200-sxm" / f"gemm-eval-{GEMV_MMA}.yaml"
+    path.parent.mkdir()
+    path.write_text(found.to_yaml(), encoding="utf-8")
+
+    assert load_calibration(path) == found
+    assert (found.gpu, found.library, found.family) == ("h200-sxm", "gemm-eval", GEMV_MMA)
+    assert list(found.coefficients) == list(w4a16_defaults(GEMV_MMA))
+    assert set(found.fitted) == set(found.coefficients)
+    assert "seed 3" in found.folds
+    assert [(item.data, item.num_rows) for item in found.errors] == [
+        (f"w4a16/half-{half}", len(rows.frame[half::2])) for half in range(2)
+    ]
+    assert all(item.mape_percent < 1.5 and abs(item.bias_percent) < 0.5 for item in found.errors)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda frame: frame.drop(columns=["split_k"]), "needs the columns split_k; gemm-eval measure --kernel w4a16"),
+        (lambda frame: frame.drop(columns=["mode", "cta_m"]), "needs the columns mode, cta_m; "),
+        (lambda frame: frame.assign(cta_m=40), r"row 1: no kernel of ours on this GPU is .*'cta_m': 40"),
+        (lambda frame: frame.assign(family="sm90_wgmma"), "row 1: no kernel of ours"),
+        (lambda frame: frame.assign(schedule="vector"), "row 1: no kernel of ours"),
+        (lambda frame: frame.assign(group_size=256), "h200-sxm has no W4A16 kernels of ours for some of these types"),
+    ],
+)
+def test_tables_of_anything_else_are_refused(tmp_path: Path, change: Any, message: str) -> None:
+    path = save(change(rows_of(GEMV_MMA).frame), tmp_path)
+    with pytest.raises(InvalidInputError, match=message):
+        read_kernel_timings(H200, [path])
+
+
+def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.parquet").write_text("M,K,N\n", encoding="utf-8")
+    for name in ("text", "missing"):
+        with pytest.raises(InvalidInputError, match="cannot read timings from"):
+            read_kernel_timings(H200, [tmp_path / f"{name}.parquet"])
+    with pytest.raises(InvalidInputError, match="no timings of our W4A16 kernels on h200-sxm"):
+        read_kernel_timings(H200, [])
+    with pytest.raises(InvalidInputError, match="b200 has no W4A16 kernels of ours"):
+        read_kernel_timings(load_arch("b200", GpuSpec), [FOLDER / "fp16-wide.parquet"])
+    with pytest.raises(InvalidInputError, match="row 1: no kernel of ours on this GPU"):  # kernels of Hopper
+        read_kernel_timings(load_arch("l40s", GpuSpec), [save(rows_of(SM90).frame, tmp_path)])
+
+
+def test_too_few_rows_or_pairs_are_refused(tmp_path: Path) -> None:
+    frame = rows_of(GEMV_MMA).frame
+    few = save(frame[: MIN_ROWS - 1], tmp_path, "few")
+    with pytest.raises(InvalidInputError, match=f"at least 30 rows of {GEMV_MMA}, got 29"):
+        calibrate_kernel_family(H200, GEMV_MMA, [few])
+    with pytest.raises(InvalidInputError, match=f"at least 30 rows of {SM80}, got 0"):
+        calibrate_kernel_family(H200, SM80, [few])
+    one_pair = frame[(frame["N"] == frame["N"].iloc[0]) & (frame["K"] == frame["K"].iloc[0])]
+    again = pd.concat([one_pair] * MIN_ROWS, ignore_index=True)
+    with pytest.raises(InvalidOptionError, match=r"num_folds must be in 2\.\.1, "):
+        calibrate_kernel_family(H200, GEMV_MMA, [save(again, tmp_path, "pair")])
