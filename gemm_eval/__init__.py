@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         ModelConfigError,
         UnsupportedError,
     )
-    from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable, select_config
+    from gemm_eval.evaluate import Crossover, GEMMEvaluator, GEMMResult, GEMMTable, select_config, w4a16_crossover
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
     from gemm_eval.search.plans import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
@@ -38,6 +38,7 @@ __all__ = [
     "ArchNotFoundError",
     "ArchValidationError",
     "CostModel",
+    "Crossover",
     "DType",
     "GEMMEvaluator",
     "GEMMResult",
@@ -72,12 +73,20 @@ __all__ = [
     "prewarm_for_transformer",
     "select_config",
     "transformer_gemms",
+    "w4a16_crossover",
 ]
 
 _ROOMS = {
     "gemm_eval.arch": ("GpuSpec", "MulticoreSpec", "list_archs", "load_arch"),
     "gemm_eval.dtypes": ("DType",),
-    "gemm_eval.evaluate": ("GEMMEvaluator", "GEMMResult", "GEMMTable", "select_config"),
+    "gemm_eval.evaluate": (
+        "Crossover",
+        "GEMMEvaluator",
+        "GEMMResult",
+        "GEMMTable",
+        "select_config",
+        "w4a16_crossover",
+    ),
     "gemm_eval.mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
     "gemm_eval.search.plans": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
     "gemm_eval.transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),

@@ -10,7 +10,19 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gemm_eval.cli import _arch, _calibrate, _configs, _gemm, _kernel_table, _kernels, _measure, _model, _profile, _validate
+from gemm_eval.cli import (
+    _arch,
+    _calibrate,
+    _configs,
+    _crossover,
+    _gemm,
+    _kernel_table,
+    _kernels,
+    _measure,
+    _model,
+    _profile,
+    _validate,
+)
 from gemm_eval.cli._options import EXIT_CODES
 from gemm_eval.errors import GemmEvalError, InfeasibleError, UnsupportedError
 
@@ -72,6 +84,7 @@ app.command("kernel-table", no_args_is_help=True, epilog=EXIT_CODES)(_kernel_tab
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_measure.measure)
 app.command(no_args_is_help=True, context_settings=_GEMM_SETTINGS, epilog=EXIT_CODES)(_profile.profile)
 app.command(epilog=EXIT_CODES)(_validate.validate)
+app.command(no_args_is_help=True, context_settings=_GEMM_SETTINGS, epilog=EXIT_CODES)(_crossover.crossover)
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_calibrate.calibrate)
 app.add_typer(_arch.app, name="arch")
 app.add_typer(_configs.app, name="configs")

@@ -36,7 +36,7 @@ def validate_w4a16(
     if is_ablated and not fitted:
         raise InvalidOptionError("--ablation fits, and there is nothing to fit on: leave out --no-fit, or add --refit")
     studies = [study_kernels(spec, fitted, folds, seed)] if fitted else []
-    studies += [study_kernels(spec, as_it_is, folds, seed, fitted)] if as_it_is else []
+    studies += [study_kernels(spec, [path], folds, seed, fitted) for path in as_it_is]
     found = list(ablate(read_kernel_timings(spec, fitted), folds, seed)) if is_ablated else []
     public = _score_int4_wo(spec, folds, seed) if not data else []
     if plots is not None:
@@ -56,12 +56,32 @@ def validate_w4a16(
 
 
 def _score_int4_wo(spec: GpuSpec, folds: int, seed: int) -> list[Compared]:
-    """TensorRT-LLM's W4A16 GEMMs of the public timings, where they exist for this GPU."""
+    """TensorRT-LLM's W4A16 GEMMs of the public timings, where they exist for this GPU, by the model as it is.
+
+    A fit of that library searches its configs again and again; what it gives in cross-validation stands in the
+    calibration, and `gemm-eval validate` repeats it.
+    """
     from gemm_eval.validation.comparison import compare
     from gemm_eval.validation.datasets import list_timings
 
     sets = [timings for timings in list_timings(spec.name) if timings.name == _INT4_WO]
     return [item for of_set in compare(spec, sets, folds, seed, refit=False) for item in of_set]
+
+
+def _held_out_words(gpu: str) -> str:
+    """The held-out errors that the calibrations of this GPU give for that set."""
+    from gemm_eval.arch import data_root
+    from gemm_eval.models.gpu.calibration import load_calibration
+
+    files = sorted((data_root() / "calibration" / gpu).glob("trtllm-*.yaml"))
+    found = [
+        f"{calibration.family}: held out {errors.mape_percent:.1f}% MAPE, {errors.median_percent:.1f}% median, "
+        f"{errors.p90_percent:.1f}% p90 ({calibration.folds})"
+        for calibration in map(load_calibration, files)
+        for errors in calibration.errors
+        if errors.data == _INT4_WO
+    ]
+    return "\n".join(found)
 
 
 def _print(studies: Sequence[KernelStudy], found: Sequence[Ablated], public: Sequence[Compared], worst: int) -> None:
@@ -90,4 +110,5 @@ def _print(studies: Sequence[KernelStudy], found: Sequence[Ablated], public: Seq
         console.print(ablation_table(found))
         console.print()
     if public:
-        console.print(errors_table([item.score for item in public], note=public[0].note))
+        note = f"{public[0].note}\n{_held_out_words(public[0].score.timings.gpu)}".rstrip()
+        console.print(errors_table([item.score for item in public], note=note))

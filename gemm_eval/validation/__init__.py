@@ -3,5 +3,6 @@
 Needs pandas and scipy (``pip install 'gemm_eval[calibrate]'``); plots need matplotlib (``[plot]``). Import what you use
 from its modules: `timings` and `datasets` (measured timings), `folds`, `predictors` (what predicts), `baselines`,
 `metrics` (how wrong), `scoring` (cross-validation), `fit` (calibration), `comparison` (the model beside its baselines),
-`report` and `plots`.
+`report` and `plots`; for our W4A16 kernels `kernel_timings`, `kernel_fit`, `kernel_scores`, `kernel_choice`,
+`kernel_ablation`, `kernel_study` and `kernel_report`, and `crossover` (where they beat dense GEMMs).
 """

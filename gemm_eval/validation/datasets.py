@@ -12,8 +12,8 @@ protocol. Of a table with several conditions each one is a set of its own. Two m
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
 
 A table with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
-rank 0, is read, and only where the table is named: it is in no default. Nor is one with ``held_back``, which says why no
-coefficient is fitted on it.
+rank 0, is read, and only where the table is named: it is in no default. Nor is one with ``held_back``, which says why
+no coefficient is fitted on it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def calibration_out(gpu: str, library: str, family: str) -> Path:
 
 
 def list_timings(gpu: str, *, has_candidates: bool = False) -> list[TimingSet]:
-    """Read all timings that come with the library for `gpu`, by name; those that are in no default only if asked for."""
+    """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for."""
     root = measured_root(gpu)
     files = sorted(path for path in root.rglob("*") if path.suffix in _SUFFIXES) if root.is_dir() else []
     kept = [path for path in files if has_candidates or not _IN_NO_DEFAULT & _meta_of(path).keys()]

@@ -25,7 +25,7 @@ __all__ = ["plot_ablation", "plot_family", "plot_regret", "save_kernel_plots"]
 _GUIDE_FRAC = 0.1
 _TITLE = 9  # points
 _LEAST_PERCENT = 0.1  # regrets below are drawn here, since the axis is logarithmic
-_DIVERGING = 1e-3  # points, that the axis of ablations is linear below
+_LINEAR_POINTS = 0.01  # the axis of ablations is linear up to here
 
 
 def plot_family(study: KernelStudy, family: str) -> Figure:
@@ -60,7 +60,7 @@ def plot_regret(study: KernelStudy) -> Figure:
 
     GEMMs whose configs were all timed, or all where there is none; regrets under 0.1% are drawn at 0.1%.
     """
-    figure = _figure(7.5, 5.0)
+    figure = _figure(9.5, 5.0)
     axes = figure.add_subplot()
     gemms = study.is_full if study.is_full.any() else np.ones(len(study.is_full), bool)
     best_us = study.timings.best_us[first_rows(study.timings)][gemms]
@@ -74,7 +74,7 @@ def plot_regret(study: KernelStudy) -> Figure:
     )
     axes.grid(alpha=0.25, linewidth=0.5)
     axes.set_title(f"{len(best_us)} GEMMs\n{_short(study.title)}", fontsize=_TITLE)
-    axes.legend(fontsize="small")
+    figure.legend(fontsize="small", loc="outside right upper")
     return figure
 
 
@@ -89,7 +89,7 @@ def plot_ablation(found: Sequence[Ablated], family: str) -> Figure:
     held_out = [item.held_out_points or 0.0 for item in items if item.held_out_points is not None]
     axes.barh(np.array(known) - 0.2, held_out, 0.4, label="held out by (N, K)")
     axes.set_yticks(places, labels=[item.coefficient for item in items])
-    axes.set_xscale("symlog", linthresh=_DIVERGING * 10)
+    axes.set_xscale("symlog", linthresh=_LINEAR_POINTS)
     axes.axvline(0.0, color="black", linewidth=0.8)
     axes.set(xlabel="change of the MAPE without the term (percentage points)", ylabel="coefficient")
     axes.grid(alpha=0.25, linewidth=0.5, axis="x")

@@ -31,7 +31,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["KernelTimings", "list_kernel_tables", "read_kernel_timings"]
 
-_GEMM = ["M", "K", "N", "mode", "group_size"]
+_GEMM = ["input_dtype", "M", "K", "N", "mode", "group_size"]
 _NEEDED = (
     *_GEMM, "latency_us", "input_dtype", "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps",
     "num_stages", "schedule", "decomposition", "split_k", "raster_order", "raster_swizzle",

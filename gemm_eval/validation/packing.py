@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InfeasibleError
+from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.models.gpu.coefficients import default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.menu import MENU_DTYPE, launched_resources, menu_row
 from gemm_eval.models.gpu.params import pack_gpu_params, with_coefficients
+from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu import join_menus
 from gemm_eval.search.gpu_kernels import evaluate_rows, find_best_rows, is_aligned
@@ -197,6 +198,10 @@ def _records(
 ) -> tuple[npt.NDArray[np.void], tuple[str, str]]:
     """The record for aligned rows, which names the one for others, and the families of both."""
     rules = LIBRARIES[library]
+    if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem):
+        raise UnsupportedError(
+            f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate --w4a16 scores them"
+        )
     aligned, unaligned = (rules.family(arch, problem, is_unaligned=value) for value in (False, True))
     record = None
     for family in (unaligned, aligned):

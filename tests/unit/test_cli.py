@@ -472,9 +472,10 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
-        [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["kernels"], ["measure"], ["profile"], ["validate"],
-        ["calibrate"],
+        [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["kernels"], ["kernel-table"], ["measure"], ["profile"],
+        ["validate"], ["calibrate"],
         ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
+        ["configs"], ["configs", "build"], ["configs", "list"], ["configs", "merge"],
     ]  # fmt: skip
     for path, command in found:
         ran = Ran(*path, "--help")

@@ -210,8 +210,9 @@ class TestMeasured:
 
     def test_other_modes(self) -> None:
         assert set(measured_speedups("h200-sxm", group_size=-1)["table"]) == {"fp16"}
+        assert set(measured_speedups("h200-sxm", dense_dtype="bf16")["table"]) == {"bf16-blind"}
 
-    @pytest.mark.parametrize("given", [("a100-sxm-80gb",), ("h200-sxm", 48), ("h200-sxm", 128, "bf16")])
+    @pytest.mark.parametrize("given", [("a100-sxm-80gb",), ("h200-sxm", 48), ("h200-sxm", -1, "bf16")])
     def test_nothing_measured(self, given: tuple[Any, ...]) -> None:
         with pytest.raises(InvalidInputError, match="no timings of W4A16"):
             measured_speedups(*given)

@@ -43,7 +43,6 @@ def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for package in PACKAGES:
         pytest.importorskip(package, reason=f"notebooks need {package}: pip install 'gemm_eval[dev]'")
     import nbclient
-    from jupyter_client.manager import AsyncKernelManager
 
     work = tmp_path / "work"
     work.mkdir()
@@ -55,10 +54,8 @@ def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
     notebook = read(path)
-    client = nbclient.NotebookClient(
-        notebook, timeout=LIMIT_S, kernel_name="python3", resources={"metadata": {"path": str(work)}},
-        kernel_manager_class=AsyncKernelManager,
-    )  # fmt: skip
+    resources = {"metadata": {"path": str(work)}}
+    client = nbclient.NotebookClient(notebook, timeout=LIMIT_S, kernel_name="python3", resources=resources)
     client.execute()
 
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]

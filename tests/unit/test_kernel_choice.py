@@ -1,0 +1,249 @@
+"""Choosing among timed W4A16 kernels: points by hand, orders, regret and the cost of a choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.mapping import Schedule
+from gemm_eval.models.gpu import GpuOptions, enumerate_configs, gpu_params
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.menu import config_of_row
+from gemm_eval.search.gpu import join_w4a16_menus
+from gemm_eval.validation import kernel_nvidia
+from gemm_eval.validation.kernel_choice import (
+    has_all_configs,
+    measure_regret,
+    order_by,
+    pauses_and_flushes_s,
+    profile_us,
+    random_choice,
+    ranked_choice,
+    static_points,
+    time_find_best,
+)
+from gemm_eval.validation.kernel_timings import KernelTimings
+from gemm_eval.workload import GemmProblem
+
+H200 = load_arch("h200-sxm", GpuSpec)
+TYPES = GemmProblem(
+    1, 64, 64, 64, input_dtype="fp16", weight_dtype="int4", output_dtype="fp16", group_size=128, scale_dtype="fp16"
+)
+SMALL, LARGE = (1, 4096, 4096), (2048, 4096, 8192)  # M, K, N
+
+
+@cache
+def packed() -> tuple[Any, Any]:
+    params, menus, _, _ = join_w4a16_menus(gpu_params(H200, TYPES, GpuOptions("gemm-eval")))
+    return params, menus
+
+
+def row_of(**wanted: Any) -> int:
+    """The first row of the menu with these values."""
+    _, menus = packed()
+    mask = np.ones(len(menus), bool)
+    for name, value in wanted.items():
+        mask &= menus[name] == value
+    return int(np.flatnonzero(mask)[0])
+
+
+def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], replays: int = 3) -> KernelTimings:
+    """Timings of (M, K, N), row of the menu, parts of K and latency in us."""
+    params, menus = packed()
+    records: list[Mapping[str, Any]] = []
+    for (M, K, N), place, parts, latency_us in rows:
+        config = config_of_row(menus[place], parts)
+        names = {name: getattr(config, name).name.lower() for name in ("schedule", "decomposition", "raster_order")}
+        head = {"G": 1, "M": M, "K": K, "N": N, "input_dtype": "fp16", "weight_dtype": "int4", "output_dtype": "fp16"}
+        tail = {"mode": "group", "group_size": 128, "latency_us": latency_us, "table": "mine"}
+        counts = {"num_replays": replays, "calls_per_replay": 10}
+        records.append(head | tail | counts | config._asdict() | names)
+    which = np.array([(place, parts) for _, place, parts, _ in rows], np.int64)
+    return KernelTimings(H200, pd.DataFrame(records), params, menus, np.zeros(len(rows), np.int64), which)
+
+
+def two_gemms() -> KernelTimings:
+    """The best of the first is its third config, of the second its second; the table is sorted by time."""
+    return timings_of(
+        [(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 11.0), (SMALL, 5, 1, 20.0), (LARGE, 9, 1, 40.0), (LARGE, 8, 1, 60.0)]
+    )
+
+
+# ---- static scoring -------------------------------------------------------------------------------------------------
+
+
+def test_points_by_hand() -> None:
+    coop, pingpong = int(Schedule.COOPERATIVE), int(Schedule.PINGPONG)
+    wide = row_of(kind=3, cta_m=128, cta_n=256, cta_k=64, cluster_m=1, cluster_n=1, schedule=coop)
+    pair = row_of(kind=3, cta_m=128, cta_n=128, cta_k=128, cluster_m=2, cluster_n=1, schedule=coop)
+    few = row_of(kind=3, cta_m=64, cta_n=128, cluster_m=1, cluster_n=1, schedule=pingpong)
+    gemv = row_of(kind=0, cta_m=1)
+    menus = packed()[1]
+    timings = timings_of(
+        [
+            (LARGE, wide, 1, 1.0),
+            (LARGE, pair, 1, 1.0),
+            (LARGE, few, 1, 1.0),
+            (SMALL, few, 1, 1.0),
+            (SMALL, gemv, 1, 1.0),
+        ]
+    )
+
+    def step(row: int) -> float:
+        return 10.0 if menus[row]["cta_k"] == 64 else 0.0
+
+    assert static_points(timings).tolist() == [
+        100 + 8 + 10 + 5 + 20,
+        100 + 4 + 0 + 10 + 20,
+        50 + 4 + step(few) + 5 + 0,
+        100 + 4 + step(few) + 0 + 0,  # M below 128: clusters count nothing
+        50 + menus[gemv]["cta_n"] / 32 + step(gemv),
+    ]
+
+
+def test_a_larger_tile_than_preferred_gets_no_points_for_it() -> None:
+    row = row_of(kind=3, cta_m=128, cta_n=128, schedule=int(Schedule.COOPERATIVE))
+    step = 10.0 if packed()[1][row]["cta_k"] == 64 else 0.0
+
+    assert static_points(timings_of([(SMALL, row, 1, 1.0)])).tolist() == [4 + step + 20]
+
+
+# ---- orders and regret ----------------------------------------------------------------------------------------------
+
+
+def test_ties_follow_the_registry_and_not_the_table() -> None:
+    timings = two_gemms()
+
+    assert order_by(timings, np.zeros(5)).tolist() == [1, 2, 0, 4, 3]
+    assert order_by(timings, np.array([2.0, 3.0, 1.0, 5.0, 6.0])).tolist() == [2, 0, 1, 3, 4]
+
+
+def test_stream_k_comes_after_all_numbers_of_parts() -> None:
+    timings = timings_of([(LARGE, 200, 0, 1.0), (LARGE, 200, 8, 1.0), (LARGE, 200, 1, 1.0), (LARGE, 200, 2, 1.0)])
+
+    assert order_by(timings, np.zeros(4)).tolist() == [2, 3, 1, 0]
+
+
+def test_regret_of_known_choices() -> None:
+    timings = two_gemms()
+    order = order_by(timings, np.array([3.0, 1.0, 2.0, 1.0, 2.0]))  # chooses 11 of 10 us, and 40 of 40 us
+    first, two = ranked_choice(timings, "first", order), ranked_choice(timings, "two", order, 2)
+    all_gemms = np.ones(2, bool)
+    regret = measure_regret(timings, first, all_gemms)
+
+    assert first.chosen_us.tolist() == [11.0, 40.0]
+    assert first.place.tolist() == [3.0, 1.0]
+    assert regret.mean_frac == pytest.approx(0.05)
+    assert regret.median_frac == pytest.approx(0.05)
+    assert regret.p95_frac == pytest.approx(0.095)
+    assert regret.worst_frac == pytest.approx(0.1)
+    assert regret.speed_frac == pytest.approx((10 / 11) ** 0.5)
+    assert (regret.top1_frac, regret.top3_frac, regret.top10_frac) == (0.5, 1.0, 1.0)
+    assert regret.profiled_s == 0.0
+    assert two.chosen_us.tolist() == [11.0, 40.0]
+    assert two.profiled_us.tolist() == [30 * (11.0 + 20.0), 30 * 100.0]
+    assert measure_regret(timings, first, np.array([True, False])).worst_frac == pytest.approx(0.1)
+    assert ranked_choice(timings, "all", order, 9).chosen_us.tolist() == [10.0, 40.0]
+
+
+def test_regret_of_a_random_choice() -> None:
+    timings = two_gemms()
+    choices = random_choice(timings)
+
+    assert choices.chosen_us.tolist() == pytest.approx([41 / 3, 50.0])
+    assert choices.in_top.tolist() == [[pytest.approx(1 / 3), 1.0, 1.0], [0.5, 1.0, 1.0]]
+    assert measure_regret(timings, choices, np.ones(2, bool)).mean_frac == pytest.approx((41 / 30 + 1.25) / 2 - 1)
+
+
+def test_equal_best_configs_count_by_the_first() -> None:
+    timings = timings_of([(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 10.0)])
+
+    assert ranked_choice(timings, "", order_by(timings, np.array([1.0, 0.0]))).place.tolist() == [1.0]
+
+
+# ---- what a choice costs --------------------------------------------------------------------------------------------
+
+
+def test_time_of_profiling() -> None:
+    timings = two_gemms()
+    protocol = {"l2": "cold", "clock": "burst", "idle_s": 0.5, "max_short_rows": 256, "cold_bytes": 0}
+
+    assert profile_us(timings).tolist() == [300.0, 330.0, 600.0, 1200.0, 1800.0]
+    assert pauses_and_flushes_s(timings, {"mine": protocol}).tolist() == [0.0, 0.0, 0.0, 1.5, 1.5]
+    assert pauses_and_flushes_s(timings, {"other": protocol}).tolist() == [0.0] * 5
+    flushes_s = pauses_and_flushes_s(
+        timings, {"mine": {"l2": "cold", "cold_bytes": 1e9 * H200.dram_achievable_gb_per_s}}
+    )
+    assert flushes_s.tolist() == pytest.approx([9.0] * 5)
+    given_up = timings_of([(LARGE, 9, 1, 40.0)], replays=1)
+    assert pauses_and_flushes_s(given_up, {"mine": protocol}).tolist() == [0.0]
+
+
+def test_the_search_is_timed_by_the_clock_that_is_given() -> None:
+    ticks = iter(range(100))
+    found = time_find_best(two_gemms(), np.ones(2, bool), lambda: next(ticks))
+
+    assert found.tolist() == [1e6, 1e6]
+
+
+def test_which_gemms_have_all_configs() -> None:
+    M, K, N = SMALL
+    problem = replace(TYPES, M=M, K=K, N=N)
+    menus = packed()[1]
+    places = {config_of_row(menus[place], 1): place for place in range(len(menus))}
+    rows = []
+    for config in enumerate_configs(H200, problem, "gemm-eval"):
+        base = config._replace(decomposition=type(config.decomposition).DATA_PARALLEL, split_k=1)
+        parts = 0 if config.decomposition.name == "STREAM_K" else config.split_k
+        rows.append((SMALL, places[base], parts, 1.0 + len(rows)))
+
+    assert has_all_configs(timings_of([*rows, (LARGE, 9, 1, 1.0)])).tolist() == [True, False]
+    assert has_all_configs(timings_of(rows[1:])).tolist() == [False]
+
+
+# ---- nvMatmulHeuristics ---------------------------------------------------------------------------------------------
+
+
+def proposal(**sizes: int) -> SimpleNamespace:
+    names = dict.fromkeys(("cta_tile_m", "cta_tile_n", "cta_tile_k", "cluster_m", "cluster_n", "stages", "split_k"), 1)
+    return SimpleNamespace(**(names | sizes))
+
+
+def test_proposals_go_to_the_nearest_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    menus = packed()[1]
+    timings = two_gemms()
+
+    def like(row: int) -> SimpleNamespace:
+        names = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_stages")
+        ours = dict(zip(kernel_nvidia._SIZES, (int(menus[row][name]) for name in names), strict=False))
+        return proposal(**ours)
+
+    proposals = {1: [like(3), like(5)], 2048: [like(9), like(9)]}
+    monkeypatch.setattr(kernel_nvidia, "is_available", lambda _: True)
+    monkeypatch.setattr(kernel_nvidia, "_propose", lambda timings, row: proposals[int(timings.sizes[row, 1])])
+    found = kernel_nvidia.nvidia_choices(timings)
+    assert found is not None
+    first, top = found[0]
+
+    assert first.chosen_us.tolist() in ([11.0, 40.0], [11.0, 60.0])
+    assert top.chosen_us[0] == 11.0
+    assert np.isnan(top.in_top[:, 2]).all()
+    assert measure_regret(timings, first, np.ones(2, bool)).top10_frac is None
+
+
+def test_no_heuristics_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_nvidia, "is_available", lambda _: False)
+
+    assert kernel_nvidia.nvidia_choices(two_gemms()) is None
+
+
+def test_families_have_their_numbers() -> None:
+    assert set(packed()[1]["kind"].tolist()) <= set(range(len(W4A16_FAMILIES)))

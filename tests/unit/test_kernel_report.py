@@ -1,0 +1,291 @@
+"""Scores of W4A16 kernels: errors on made-up timings, ablation, tables, documents, and `gemm-eval validate --w4a16`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gemm_eval.cli import _validate_w4a16
+from gemm_eval.cli._app import app
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.models.gpu.params import pack_w4a16_coefficients
+from gemm_eval.models.gpu.w4a16.coefficients import (
+    W4A16_COEFFICIENTS,
+    W4A16_FAMILIES,
+    w4a16_coefficients_of,
+    w4a16_defaults,
+)
+from gemm_eval.validation import kernel_ablation, kernel_study
+from gemm_eval.validation.kernel_ablation import NEUTRAL, Ablated, ablate, useless_terms
+from gemm_eval.validation.kernel_report import ablation_table
+from gemm_eval.validation.kernel_scores import (
+    Prediction,
+    breakdown_of,
+    measure_kernel_errors,
+    predict_as_it_is,
+    predict_naively,
+    predict_with_roofline,
+    tau_within_gemms,
+    worst_rows,
+)
+from gemm_eval.validation.kernel_study import find_kernel_tables
+from gemm_eval.validation.kernel_timings import KernelTimings, list_kernel_tables
+
+from .test_kernel_choice import H200, packed, timings_of, two_gemms
+
+pytest.importorskip("scipy")
+GEMMS = [(M, 4096, N) for N in (1024, 2048, 8192) for M in (1, 16)]
+TERMS = (
+    Ablated("w4a16_sm90", "issue", 1.0, "an instruction takes one slot", 0.9, 5.0, None, None, None, 4.5),
+    Ablated("w4a16_sm90", "tile_cycles", 0.0, "costs nothing", 0.01, 0.01, 0.019, -0.1, None, 4.5),
+    Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 0.5, 0.1, 0.02, 0.0, 0.3, 5.0),
+)
+
+
+def as_predicted(num: int = 12, kind: int = 0) -> KernelTimings:
+    """Timings of `num` kernels of a family on 6 GEMMs, as the model with default coefficients has them."""
+    places = np.flatnonzero(packed()[1]["kind"] == kind)[:num].tolist()
+    timings = timings_of([(gemm, place, 1, 1.0) for gemm in GEMMS for place in places])
+    defaults = pack_w4a16_coefficients({family: w4a16_defaults(family) for family in W4A16_FAMILIES})
+    latency_us = timings.predict(defaults)
+    return timings_of(
+        [
+            (gemm, place, 1, us)
+            for (gemm, place), us in zip(((gemm, place) for gemm in GEMMS for place in places), latency_us, strict=True)
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A slice of the timings that come with the library: a few GEMMs of four pairs, up to 8 configs each."""
+    pytest.importorskip("pyarrow")
+    (path,) = (path for path in list_kernel_tables("h200-sxm") if path.stem == "fp16")
+    frame = pd.read_parquet(path)
+    frame = frame[(frame["mode"] == "group") & (frame["group_size"] == 128) & frame["M"].isin([1, 256, 2048])]
+    frame = frame[frame["N"].isin(sorted(frame["N"].unique())[:4])]
+    frame = frame.groupby(["M", "K", "N"]).head(8)
+    out = tmp_path_factory.mktemp("w4a16") / "slice.parquet"
+    frame.to_parquet(out)
+    return out
+
+
+def shown(renderable: Any) -> str:
+    console = Console(width=240, no_color=True)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def run(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["validate", "--w4a16", *words], env={"COLUMNS": "240", "TERM": "dumb"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_errors_by_family_and_regime() -> None:
+    timings = two_gemms()
+    predicted_us = timings.measured_us * np.array([1.1, 1.0, 1.0, 0.8, 0.8])
+    found = measure_kernel_errors(timings, Prediction("it", "", predicted_us))
+    by_group = {(item.family, item.regime): item for item in found}
+
+    assert by_group["all", "all"].errors.mape_frac == pytest.approx(0.1)
+    assert by_group["all", "all"].errors.bias_frac == pytest.approx(-0.06)
+    assert by_group["all", "decode"].errors.mape_frac == pytest.approx(0.1 / 3)
+    assert by_group["all", "prefill"].errors.mape_frac == pytest.approx(0.2)
+    assert by_group["all", "near best"].errors.num == 4  # 20 us is twice the best of its GEMM
+    assert ("all", "mid") not in by_group
+    assert all(item.tau_within_gemms is None for item in found)  # no GEMM has 6 configs
+
+
+def test_rank_agreement_is_within_gemms() -> None:
+    gemm = np.repeat([0, 1, 2, 3], [6, 6, 6, 5])
+    measured_us = np.concatenate([np.arange(1.0, 7.0), 100 + np.arange(6.0), np.arange(1.0, 7.0), np.arange(1.0, 6.0)])
+    predicted_us = np.concatenate([np.arange(6.0), -np.arange(6.0), np.ones(6), np.arange(5.0)])
+
+    assert tau_within_gemms(gemm[:6], measured_us[:6], predicted_us[:6]) == (pytest.approx(1.0), 1)
+    assert tau_within_gemms(gemm, measured_us, predicted_us) == (pytest.approx(0.0), 2)  # 5 rows, and equal ones: no
+    assert tau_within_gemms(gemm[18:], measured_us[18:], predicted_us[18:]) == (None, 0)
+
+
+def test_worst_rows_are_near_the_best() -> None:
+    timings = two_gemms()
+    predicted_us = timings.measured_us * np.array([1.1, 1.3, 9.0, 0.8, 1.0])
+
+    assert worst_rows(timings, Prediction("it", "", predicted_us), 3).tolist() == [1, 3, 0]
+    assert len(worst_rows(timings, Prediction("it", "", predicted_us), 9)) == 4
+
+
+def test_terms_add_up_to_the_prediction() -> None:
+    timings = as_predicted(3, kind=3)
+    prediction = predict_as_it_is(timings)
+
+    for row in range(len(timings)):
+        assert sum(breakdown_of(timings, prediction, row).values()) == pytest.approx(prediction.predicted_us[row])
+
+
+def test_rooflines() -> None:
+    timings = as_predicted()
+    naive = predict_naively(timings).predicted_us
+    held_out = predict_with_roofline(timings, num_folds=3)
+    fitted = predict_with_roofline(timings, train=timings)
+
+    assert (naive < timings.measured_us).all()
+    assert np.unique(naive).size == len(GEMMS)
+    assert held_out.how == "3-fold by (N, K)"
+    for prediction in (held_out, fitted):
+        assert (
+            np.abs(prediction.predicted_us / timings.measured_us - 1).mean()
+            < np.abs(naive / timings.measured_us - 1).mean()
+        )
+
+
+# ---- ablation -------------------------------------------------------------------------------------------------------
+
+
+def test_every_coefficient_has_a_neutral_value() -> None:
+    names = {item.coefficient.name for item in W4A16_COEFFICIENTS}
+
+    assert set(NEUTRAL) == names
+    for family in W4A16_FAMILIES:
+        own = {item.name for item in w4a16_coefficients_of(family)}
+        assert {NEUTRAL[name].same_as for name in own} - {""} <= own
+
+
+def test_a_term_that_matters_and_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [item for item in w4a16_coefficients_of("w4a16_gemv") if item.name in ("step_cycles", "line_waste")]
+    monkeypatch.setattr(kernel_ablation, "w4a16_coefficients_of", lambda family: kept)
+    found = {item.coefficient: item for item in ablate(as_predicted(), 2, families=["w4a16_gemv"])}
+
+    assert found["step_cycles"].in_sample_points > 0
+    assert found["step_cycles"].reached_frac > 0.5
+    assert found["line_waste"].reached_frac == 0.0  # all K are multiples of 64
+    assert found["line_waste"].held_out_points == pytest.approx(0.0, abs=0.02)
+    assert found["line_waste"].held_out_reached_points is None
+    assert found["line_waste"] in useless_terms(found.values())
+
+
+def test_families_with_few_rows_are_left_out() -> None:
+    assert list(ablate(as_predicted(2), 2)) == []
+
+
+def test_what_buys_nothing() -> None:
+    text = shown(ablation_table(TERMS))
+
+    assert [item.coefficient for item in useless_terms(TERMS)] == ["tile_cycles"]
+    assert "buys nothing: w4a16_sm90.tile_cycles" in " ".join(text.split())
+    assert "w4a16_sm90 (4.50%)" in text
+    assert "+0.019" in text
+
+
+# ---- tables of measurements -----------------------------------------------------------------------------------------
+
+
+def test_which_tables_are_fitted_on(tmp_path: Path, table: Path) -> None:
+    fitted, held_back = find_kernel_tables(H200, [], is_fit=None)
+    assert fitted == list_kernel_tables("h200-sxm")
+    assert held_back == list_kernel_tables("h200-sxm", is_held_back=True)
+    assert find_kernel_tables(H200, [], is_fit=False) == ([], fitted + held_back)
+    assert find_kernel_tables(H200, [table], is_fit=None) == ([table], [])
+
+    mine = tmp_path / "mine.parquet"
+    mine.write_bytes(table.read_bytes())
+    mine.with_suffix(".meta.yaml").write_text("held_back: for the end\n")
+    assert find_kernel_tables(H200, [table, mine], is_fit=True) == ([table], [mine])
+    with pytest.raises(InvalidInputError, match="no such file"):
+        find_kernel_tables(H200, [tmp_path / "none.parquet"], is_fit=True)
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_study, "nvidia_choices", lambda timings: None)
+
+
+def test_command_prints_tables(table: Path) -> None:
+    text = run("--data", str(table), "--no-fit", "--worst", "2")
+
+    assert "slice: " in text
+    assert "model as it is, coefficients fitted on timings of h200-sxm" in text
+    assert "w4a16_sm90" in text
+    assert "model, profile its top 3" in text
+    assert "nvMatmulHeuristics: not installed" in text
+    assert "among the timed" in " ".join(text.split())
+    assert "largest errors of the model near the best" in text
+    assert "int4_wo" not in text  # a table was named
+
+
+def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(kernel_ablation, "ablate", lambda *_: iter(TERMS))
+    csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
+    text = run(
+        "--data", str(table), "--folds", "2", "--ablation", "--json", "--csv", str(csv), "--plots", str(plots)
+    )  # fmt: skip
+    document = json.loads(text[text.index("{") :])
+    (part,) = document["parts"]
+
+    assert document["arch"] == "h200-sxm"
+    assert (document["num_folds"], document["seed"]) == (2, 0)
+    assert part["tables"] == ["slice"]
+    assert "2 folds, seed 0" in part["title"]
+    assert set(part["predictors"]) == {"model", "roofline per family", "naive roofline"}
+    whole = [item for item in part["errors"] if (item["family"], item["regime"]) == ("all", "all")]
+    assert [item["predictor"] for item in whole] == ["model", "roofline per family", "naive roofline"]
+    assert whole[0]["num"] == part["num_rows"]
+    assert set(whole[0]) == {
+        "predictor", "family", "regime", "num", "mape_frac", "median_frac", "p90_frac", "bias_frac",
+        "tau_within_gemms", "num_gemms",
+    }  # fmt: skip
+    assert whole[0]["mape_frac"] < whole[1]["mape_frac"] < whole[2]["mape_frac"]
+    chosen = {
+        item["method"]: item for item in part["choices"] if (item["gemms"], item["regime"]) == ("all GEMMs", "all")
+    }
+    assert chosen["profile all"]["worst_frac"] == 0.0
+    assert chosen["model, profile its top 10"]["mean_frac"] == 0.0  # 8 configs a GEMM
+    assert chosen["model"]["mean_frac"] < chosen["random"]["mean_frac"]
+    assert part["cost"]["num_gemms"] == 0
+    assert len(part["worst"]) == 5
+    assert sum(part["worst"][0]["terms_us"].values()) == pytest.approx(part["worst"][0]["predicted_us"])
+    assert document["ablation"]["useless"] == ["w4a16_sm90.tile_cycles"]
+    assert document["int4_wo"] == {"sets": []}
+    frame = pd.read_csv(csv)
+    assert set(frame["what"]) == {"error", "choice"}
+    assert len(frame) == len(part["errors"]) + len(part["choices"])
+    assert {"w4a16-slice-regret.png", "w4a16-ablation-w4a16_sm90.png"} <= {path.name for path in plots.iterdir()}
+
+
+def test_command_refuses_what_makes_no_sense(table: Path) -> None:
+    assert "--ablation goes with --w4a16" in CliRunner().invoke(app, ["validate", "--ablation"]).output
+    assert "--w4a16 does not go with" in run("--joint", code=2)
+    assert "--ablation fits" in run("--ablation", "--no-fit", code=2)
+    assert "no timings of W4A16 kernels on l4" in run("--arch", "l4", code=2)
+
+
+def test_public_timings_have_their_own_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def compare(spec: Any, sets: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        seen.extend(item.name for item in sets)
+        return []
+
+    monkeypatch.setattr("gemm_eval.validation.comparison.compare", compare)
+
+    assert _validate_w4a16._score_int4_wo(H200, 5, 0) == []
+    assert seen == ["aiconfigurator/int4_wo"]
+    assert "sm90_wgmma: held out" in _validate_w4a16._held_out_words("h200-sxm")
+    assert _validate_w4a16._held_out_words("l4") == ""
