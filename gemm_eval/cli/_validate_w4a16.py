@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gemm_eval.arch import GpuSpec
     from gemm_eval.validation.comparison import Compared
-    from gemm_eval.validation.kernel_ablation import Ablated
+    from gemm_eval.validation.kernel_ablation import Ablated, Removed
     from gemm_eval.validation.kernel_study import KernelStudy
 
 __all__ = ["validate_w4a16"]
@@ -24,7 +24,7 @@ def validate_w4a16(
     """Score, and print or write what was asked for; arguments as the options of `validate`."""
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.errors import InvalidOptionError
-    from gemm_eval.validation.kernel_ablation import ablate
+    from gemm_eval.validation.kernel_ablation import ablate, remove_in_turn
     from gemm_eval.validation.kernel_report import kernel_document, kernel_frame
     from gemm_eval.validation.kernel_study import find_kernel_tables, study_kernels
     from gemm_eval.validation.kernel_timings import read_kernel_timings
@@ -37,7 +37,12 @@ def validate_w4a16(
         raise InvalidOptionError("--ablation fits, and there is nothing to fit on: leave out --no-fit, or add --refit")
     studies = [study_kernels(spec, fitted, folds, seed)] if fitted else []
     studies += [study_kernels(spec, [path], folds, seed, fitted) for path in as_it_is]
-    found = list(ablate(read_kernel_timings(spec, fitted), folds, seed)) if is_ablated else []
+    found: list[Ablated] = []
+    removed: list[Removed] = []
+    if is_ablated:
+        timings = read_kernel_timings(spec, fitted)
+        found = list(ablate(timings, folds, seed))
+        removed = remove_in_turn(timings, found, folds, seed)
     public = _score_int4_wo(spec, folds, seed) if not data else []
     if plots is not None:
         from gemm_eval.validation.kernel_plots import save_kernel_plots
@@ -49,10 +54,12 @@ def validate_w4a16(
         from gemm_eval.cli._output import print_json
         from gemm_eval.validation.report import report_document
 
-        document = {"arch": spec.name, "num_folds": folds, "seed": seed} | kernel_document(studies, worst, found)
+        document = {"arch": spec.name, "num_folds": folds, "seed": seed} | kernel_document(
+            studies, worst, found, removed
+        )
         print_json(document | {"int4_wo": report_document([item.score for item in public], worst)})
     else:
-        _print(studies, found, public, worst)
+        _print(studies, found, removed, public, worst)
 
 
 def _score_int4_wo(spec: GpuSpec, folds: int, seed: int) -> list[Compared]:
@@ -84,7 +91,10 @@ def _held_out_words(gpu: str) -> str:
     return "\n".join(found)
 
 
-def _print(studies: Sequence[KernelStudy], found: Sequence[Ablated], public: Sequence[Compared], worst: int) -> None:
+def _print(
+    studies: Sequence[KernelStudy], found: Sequence[Ablated], removed: Sequence[Removed], public: Sequence[Compared],
+    worst: int,
+) -> None:  # fmt: skip
     from gemm_eval.cli._output import make_console
     from gemm_eval.validation.kernel_report import (
         ablation_table,
@@ -92,6 +102,7 @@ def _print(studies: Sequence[KernelStudy], found: Sequence[Ablated], public: Seq
         cost_lines,
         kernel_errors_table,
         outlier_table,
+        removed_lines,
     )
     from gemm_eval.validation.report import errors_table
 
@@ -108,6 +119,8 @@ def _print(studies: Sequence[KernelStudy], found: Sequence[Ablated], public: Seq
             console.print()
     if found:
         console.print(ablation_table(found))
+        for line in removed_lines(removed):
+            console.print(line)
         console.print()
     if public:
         note = f"{public[0].note}\n{_held_out_words(public[0].score.timings.gpu)}".rstrip()

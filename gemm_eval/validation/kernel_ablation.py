@@ -15,7 +15,16 @@ from gemm_eval.validation.kernel_scores import NEAR_BEST
 from gemm_eval.validation.kernel_timings import KernelTimings
 from gemm_eval.validation.timings import Floats, Mask
 
-__all__ = ["BUYS_NOTHING_POINTS", "NEUTRAL", "Ablated", "Neutral", "ablate", "useless_terms"]
+__all__ = [
+    "BUYS_NOTHING_POINTS",
+    "NEUTRAL",
+    "Ablated",
+    "Neutral",
+    "Removed",
+    "ablate",
+    "remove_in_turn",
+    "useless_terms",
+]
 
 BUYS_NOTHING_POINTS = 0.02
 """A term whose removal raises the held-out MAPE by fewer percentage points buys nothing."""
@@ -176,3 +185,50 @@ def _held_out_errors(
 def useless_terms(found: Collection[Ablated]) -> list[Ablated]:
     """Return the terms that buy nothing: held out, their removal costs fewer than `BUYS_NOTHING_POINTS`."""
     return [item for item in found if item.held_out_points is not None and item.held_out_points < BUYS_NOTHING_POINTS]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Terms of a family that buy nothing even together.
+
+    Attributes:
+        family: whose.
+        coefficients: those removed, in that order.
+        kept: those that alone buy nothing, but do once the others are gone: they stand in for each other.
+        held_out_points, held_out_near_points: change of the held-out MAPE without all of `coefficients`, of all rows
+            and of those near the best of their GEMM, in percentage points; positive: worse.
+    """
+
+    family: str
+    coefficients: tuple[str, ...]
+    kept: tuple[str, ...]
+    held_out_points: float
+    held_out_near_points: float
+
+
+def remove_in_turn(
+    timings: KernelTimings, found: Collection[Ablated], num_folds: int = 5, seed: int = 0
+) -> list[Removed]:
+    """Remove the terms that buy nothing alone one after another, as long as all that are gone buy nothing together."""
+    folds = timings.folds(num_folds, seed)
+    removed = []
+    useless = useless_terms(found)
+    for family in dict.fromkeys(item.family for item in useless):
+        of_family = timings.kind == W4A16_FAMILIES.index(family)
+        rows, fold_of = timings.select(of_family), folds[of_family]
+        near = rows.measured_us <= NEAR_BEST * rows.best_us
+        base = last = _held_out_errors(rows, family, fold_of, num_folds, {})
+        gone: dict[str, float] = {}
+        terms = sorted(
+            (item for item in useless if item.family == family), key=lambda item: item.held_out_points or 0.0
+        )
+        for item in terms:
+            trial = gone | {item.coefficient: item.value}
+            errors = _held_out_errors(rows, family, fold_of, num_folds, trial)
+            if 100.0 * float(errors.mean() - base.mean()) < BUYS_NOTHING_POINTS:
+                gone, last = trial, errors
+        kept = tuple(item.coefficient for item in terms if item.coefficient not in gone)
+        change = 100.0 * (last - base)
+        near_points = float(change[near].mean()) if near.any() else 0.0
+        removed.append(Removed(family, tuple(gone), kept, float(change.mean()), near_points))
+    return removed

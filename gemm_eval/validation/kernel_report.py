@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.validation.kernel_ablation import BUYS_NOTHING_POINTS, Ablated, useless_terms
+from gemm_eval.validation.kernel_ablation import BUYS_NOTHING_POINTS, Ablated, Removed, useless_terms
 from gemm_eval.validation.kernel_choice import Regret
 from gemm_eval.validation.kernel_scores import ALL, NEAR_BEST, KernelErrors, breakdown_of, worst_rows
 from gemm_eval.validation.kernel_study import KernelStudy
@@ -25,6 +25,7 @@ __all__ = [
     "kernel_frame",
     "outlier_records",
     "outlier_table",
+    "removed_lines",
 ]
 
 _ERROR_HEADERS = ("family", "regime", "predictor", "n", "MAPE", "median", "p90", "bias", "tau in GEMM")
@@ -115,7 +116,7 @@ def cost_lines(study: KernelStudy) -> list[str]:
     """Return what choosing costs, in sentences."""
     cost = study.cost
     if not cost.num_gemms:
-        return ["time of a choice: no GEMM has all its configs timed"]
+        return [f"time of a choice: model {cost.model_us:,.0f} us, median; no GEMM has all its configs timed"]
     return [
         f"time of a choice, median of {cost.num_gemms} GEMMs of {cost.num_configs} configs: model "
         f"{cost.model_us:,.0f} us (p90 {cost.model_p90_us:,.0f} us, one thread of this machine); profiling all "
@@ -166,6 +167,16 @@ def outlier_table(study: KernelStudy, num: int) -> Table:
     return table
 
 
+def removed_lines(removed: Iterable[Removed]) -> list[str]:
+    """Return, for each family, which terms buy nothing together."""
+    return [
+        f"{item.family}: {', '.join(item.coefficients) or 'none'} together change the held-out MAPE by "
+        f"{item.held_out_points:+.3f} points, near the best by {item.held_out_near_points:+.3f}"
+        + (f"; kept, since the others are gone: {', '.join(item.kept)}" if item.kept else "")
+        for item in removed
+    ]
+
+
 def ablation_table(found: Sequence[Ablated]) -> Table:
     """Return what each term buys; changes of the MAPE in percentage points, positive: worse without the term."""
     table = _table(
@@ -212,7 +223,9 @@ def _flat_errors(item: KernelErrors) -> dict[str, Any]:
     return flat | errors
 
 
-def kernel_document(studies: Iterable[KernelStudy], num_worst: int, found: Sequence[Ablated] = ()) -> dict[str, Any]:
+def kernel_document(
+    studies: Iterable[KernelStudy], num_worst: int, found: Sequence[Ablated] = (), removed: Sequence[Removed] = ()
+) -> dict[str, Any]:
     """Return all numbers as a document for JSON; times in us or s as their names say, errors as fractions."""
     parts = [
         {
@@ -233,9 +246,11 @@ def kernel_document(studies: Iterable[KernelStudy], num_worst: int, found: Seque
         }
         for study in studies
     ]
-    ablation = {"terms": [asdict(item) for item in found], "useless": [
-        f"{item.family}.{item.coefficient}" for item in useless_terms(found)
-    ]}  # fmt: skip
+    ablation = {
+        "terms": [asdict(item) for item in found],
+        "useless": [f"{item.family}.{item.coefficient}" for item in useless_terms(found)],
+        "together": [asdict(item) for item in removed],
+    }
     return {"parts": parts} | ({"ablation": ablation} if found else {})
 
 

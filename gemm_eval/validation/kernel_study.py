@@ -65,7 +65,7 @@ class ChoiceCost:
     """What it takes to choose a kernel for one GEMM, medians over those whose configs were all timed.
 
     Attributes:
-        num_gemms: GEMMs; 0: there is none, and all else is 0.
+        num_gemms: GEMMs; 0: there is none, so the model's times are of all GEMMs, and what profiling takes is 0.
         num_configs: configs of a GEMM.
         model_us, model_p90_us: search of the model on this machine, one thread, in microseconds; and its 90th
             percentile.
@@ -226,14 +226,16 @@ def _regrets(timings: KernelTimings, choices: Sequence[Choices], is_full: Mask) 
 
 
 def _cost_of(timings: KernelTimings, is_full: Mask, protocols: dict[str, dict[str, Any]]) -> ChoiceCost:
+    model_us = time_find_best(timings, is_full if is_full.any() else np.ones(len(is_full), bool))
+    median_us, p90_us = float(np.median(model_us)), float(np.quantile(model_us, 0.9))
     if not is_full.any():
-        return ChoiceCost(0, 0, 0.0, 0.0, 0.0, 0.0)
-    model_us = time_find_best(timings, is_full)
+        return ChoiceCost(0, 0, median_us, p90_us, 0.0, 0.0)
     device_s = np.bincount(timings.gemm, profile_us(timings))[is_full] / _US_PER_S
     between_s = np.bincount(timings.gemm, pauses_and_flushes_s(timings, protocols))[is_full]
+    num_configs = int(np.median(np.bincount(timings.gemm)[is_full]))
     return ChoiceCost(
-        int(is_full.sum()), int(np.median(np.bincount(timings.gemm)[is_full])), float(np.median(model_us)),
-        float(np.quantile(model_us, 0.9)), float(np.median(device_s)), float(np.median(device_s + between_s)),
+        int(is_full.sum()), num_configs, median_us, p90_us, float(np.median(device_s)),
+        float(np.median(device_s + between_s)),
     )  # fmt: skip
 
 

@@ -180,7 +180,8 @@ def test_tables_that_are_held_back_are_never_fitted_on() -> None:
     fitted, held_back = list_kernel_tables("h200-sxm"), list_kernel_tables("h200-sxm", is_held_back=True)
 
     assert {path.stem for path in fitted} == {"fp16", "fp16-wide"}
-    assert {path.stem for path in held_back} == {"fp16-blind"}
+    assert {path.stem for path in held_back} >= {"fp16-blind"}
+    assert all("blind" in path.stem for path in held_back)
     assert list_kernel_tables("l40s") == list_kernel_tables("no-such-gpu") == []
     digests = {
         load_calibration(path).errors[i].data

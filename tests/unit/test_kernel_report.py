@@ -23,8 +23,8 @@ from gemm_eval.models.gpu.w4a16.coefficients import (
     w4a16_defaults,
 )
 from gemm_eval.validation import kernel_ablation, kernel_study
-from gemm_eval.validation.kernel_ablation import NEUTRAL, Ablated, ablate, useless_terms
-from gemm_eval.validation.kernel_report import ablation_table
+from gemm_eval.validation.kernel_ablation import NEUTRAL, Ablated, Removed, ablate, remove_in_turn, useless_terms
+from gemm_eval.validation.kernel_report import ablation_table, removed_lines
 from gemm_eval.validation.kernel_scores import (
     Prediction,
     breakdown_of,
@@ -47,6 +47,7 @@ TERMS = (
     Ablated("w4a16_sm90", "tile_cycles", 0.0, "costs nothing", 0.01, 0.01, 0.019, -0.1, None, 4.5),
     Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 0.5, 0.1, 0.02, 0.0, 0.3, 5.0),
 )
+TOGETHER = Removed("w4a16_sm90", ("tile_cycles",), ("ramp_us",), 0.01, -0.02)
 
 
 def as_predicted(num: int = 12, kind: int = 0) -> KernelTimings:
@@ -175,6 +176,9 @@ def test_a_term_that_matters_and_one_that_does_not(monkeypatch: pytest.MonkeyPat
     assert found["line_waste"].held_out_points == pytest.approx(0.0, abs=0.02)
     assert found["line_waste"].held_out_reached_points is None
     assert found["line_waste"] in useless_terms(found.values())
+    (removed,) = remove_in_turn(as_predicted(), [found["line_waste"]], 2)
+    assert (removed.family, removed.coefficients, removed.kept) == ("w4a16_gemv", ("line_waste",), ())
+    assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
 
 
 def test_families_with_few_rows_are_left_out() -> None:
@@ -188,6 +192,10 @@ def test_what_buys_nothing() -> None:
     assert "buys nothing: w4a16_sm90.tile_cycles" in " ".join(text.split())
     assert "w4a16_sm90 (4.50%)" in text
     assert "+0.019" in text
+    assert removed_lines([TOGETHER]) == [
+        "w4a16_sm90: tile_cycles together change the held-out MAPE by +0.010 points, near the best by -0.020; "
+        "kept, since the others are gone: ramp_us"
+    ]
 
 
 # ---- tables of measurements -----------------------------------------------------------------------------------------
@@ -232,6 +240,7 @@ def test_command_prints_tables(table: Path) -> None:
 def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     monkeypatch.setattr(kernel_ablation, "ablate", lambda *_: iter(TERMS))
+    monkeypatch.setattr(kernel_ablation, "remove_in_turn", lambda *_: [TOGETHER])
     csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
     text = run(
         "--data", str(table), "--folds", "2", "--ablation", "--json", "--csv", str(csv), "--plots", str(plots)
@@ -259,9 +268,12 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
     assert chosen["model, profile its top 10"]["mean_frac"] == 0.0  # 8 configs a GEMM
     assert chosen["model"]["mean_frac"] < chosen["random"]["mean_frac"]
     assert part["cost"]["num_gemms"] == 0
+    assert part["cost"]["model_us"] > 0
+    assert part["cost"]["profile_s"] == part["cost"]["ratio"] == 0
     assert len(part["worst"]) == 5
     assert sum(part["worst"][0]["terms_us"].values()) == pytest.approx(part["worst"][0]["predicted_us"])
     assert document["ablation"]["useless"] == ["w4a16_sm90.tile_cycles"]
+    assert document["ablation"]["together"][0]["kept"] == ["ramp_us"]
     assert document["int4_wo"] == {"sets": []}
     frame = pd.read_csv(csv)
     assert set(frame["what"]) == {"error", "choice"}
