@@ -67,7 +67,6 @@ NEUTRAL: dict[str, Neutral] = {
         ),
         _NO_LIMIT,
     ),
-    "pingpong_tile_cycles": Neutral(0.0, "as for cooperating warpgroups", "tile_cycles"),
     "issue": Neutral(1.0, "an instruction takes one slot"),
     "pingpong_issue": Neutral(0.0, "as for cooperating warpgroups", "issue"),
     "shared_issue": Neutral(0.0, "two CTAs of an SM hide nothing more", "issue"),

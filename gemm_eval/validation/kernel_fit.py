@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InvalidInputError
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
 from gemm_eval.models.gpu.params import pack_w4a16_coefficients
@@ -126,8 +126,10 @@ def calibrate_kernel_family(
 
     Raises:
         InvalidInputError: no table, one that cannot be read, or too few rows of the family.
-        InvalidOptionError: fewer pairs than folds.
+        InvalidOptionError: no such family, or fewer pairs than folds.
     """
+    if family not in W4A16_FAMILIES:
+        raise InvalidOptionError(f"W4A16 families are {', '.join(W4A16_FAMILIES)}, got {family!r}")
     timings = read_kernel_timings(arch, paths)
     rows = timings.select(timings.kind == W4A16_FAMILIES.index(family))
     if len(rows) < MIN_ROWS:

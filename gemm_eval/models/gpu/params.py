@@ -126,6 +126,8 @@ def pack_w4a16_params(
     params["unaligned"] = _unaligned.number_of(unaligned)
     params["menu"] = _menus.number_of(build_w4a16_menu(arch, types))
     params["w4a16"] = _w4a16.number_of(pack_w4a16_coefficients(coefficients))
+    if types.zero_dtype is not None and types.scale_dtype is not None:  # packed, a zero point is as wide as a scale
+        params["scale_bytes_per_group"] = 2 * types.scale_dtype.bits / 8
     params["is_calibrated"] = is_calibrated
     params.setflags(write=False)
     return params

@@ -49,8 +49,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     ),
     _item("cta_cycles", "cycles", 0.0, 6000.0, _MULTISTAGE, 1500.0, "start and end of a CTA", sm80=3000.0),
     _item("cta_launch_cycles", "cycles", 0.0, 2000.0, _MULTISTAGE, 500.0, "to start one more CTA on an SM"),
-    _item("tile_cycles", "cycles", 0.0, 6000.0, (SM90,), 800.0, "start and end of a tile of cooperating warpgroups"),
-    _item("pingpong_tile_cycles", "cycles", 0.0, 6000.0, (SM90,), 1200.0, "start and end of a lone warpgroup's tile"),
+    _item("tile_cycles", "cycles", 0.0, 6000.0, (SM90,), 800.0, "start and end of a tile"),
     _item(
         "issue", "1", 0.2, 4.0, W4A16_FAMILIES, 1.1, "slots that a scheduler spends on an instruction", gemv_mma=0.5,
         sm90=2.0,
@@ -63,16 +62,19 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "producer_cycles", "cycles", 2.0, 15.0, (SM90,), 6.4,
         "of an instruction of the thread that copies, which has nothing to hide its latency",
     ),
-    _item("mma", "1", 0.8, 3.0, (GEMV_MMA, SM80), 1.0, "time of mma.sync over that at its full rate", gemv_mma=1.3),
+    _item("mma", "1", 0.8, 3.0, (GEMV_MMA,), 1.3, "time of mma.sync over that at its full rate"),
     _item("serial_cycles", "cycles", 0.0, 8.0, (GEMV, SM80), 1.6, "of an instruction of a warp by itself"),
     _item("step_cycles", "cycles", 0.0, 1500.0, _STREAMING, 350.0, "waits of a step of a warp by itself"),
-    _item("sm_l2_frac", "1", 0.2, 3.0, W4A16_FAMILIES, 1.2, "share of 64 B a cycle that an SM takes in", gemv_mma=0.45),
-    _item("dram_frac", "1", 0.75, 1.1, W4A16_FAMILIES, 1.0, "share of the achievable DRAM bandwidth in a main loop"),
+    _item(
+        "sm_l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, "share of 64 B a cycle that an SM takes in",
+        gemv_mma=0.45,
+    ),
+    _item("dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, "share of the achievable DRAM bandwidth in a main loop"),
     _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA,), 1.5, "share of the L2 bandwidth of hits"),
     _item("l2_hold_frac", "1", 0.02, 2.0, W4A16_FAMILIES, 0.4, "share of L2 that keeps what will be read again"),
-    _item("line_waste", "1", 0.0, 8.0, W4A16_FAMILIES, 2.0, "more time for tokens whose rows start off 128 bytes"),
+    _item("line_waste", "1", 0.0, 8.0, (GEMV_MMA, *_TILED), 2.0, "more time for tokens whose rows start off 128 bytes"),
     _item("cluster_loss", "1", 0.0, 0.4, (SM90,), 0.1, "DRAM rate lost at each doubling of a cluster"),
-    _item("store_exposed_frac", "1", 0.0, 1.5, _TILED, 0.6, "part of the time of storing C that nothing hides"),
+    _item("store_exposed_frac", "1", 0.0, 1.5, (SM90,), 0.6, "part of the time of storing C that nothing hides"),
     _item(
         "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, (SM80,), 20.0,
         "C of one SM, from sums through shared memory to L2",
@@ -90,9 +92,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "part_read_bytes_per_cycle", "B/cycle", 3.0, 400.0, W4A16_FAMILIES, 90.0,
         "sums of all parts, to the SM that adds them", sm80=28.0, gemv_mma=36.0, gemv=6.0,
     ),
-    _item(
-        "part_cycles", "cycles", 0.0, 1500.0, W4A16_FAMILIES, 350.0, "round trip for the sums of a part", sm80=50.0
-    ),
+    _item("part_cycles", "cycles", 0.0, 1500.0, (*_STREAMING, SM90), 350.0, "round trip for the sums of a part"),
     _item("reread_frac", "1", 0.0, 1.0, _TILED, 0.8, "share of stream-K's misses in L2 that go to DRAM"),
     _item(
         "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 9.0, "rows outside the matrix that TMA fills"

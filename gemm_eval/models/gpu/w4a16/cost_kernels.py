@@ -23,7 +23,6 @@ _RAMP_US = _PLACE["ramp_us"]
 _CTA_CYCLES = _PLACE["cta_cycles"]
 _CTA_LAUNCH_CYCLES = _PLACE["cta_launch_cycles"]
 _TILE_CYCLES = _PLACE["tile_cycles"]
-_PINGPONG_TILE_CYCLES = _PLACE["pingpong_tile_cycles"]
 _ISSUE = _PLACE["issue"]
 _PINGPONG_ISSUE = _PLACE["pingpong_issue"]
 _SHARED_ISSUE = _PLACE["shared_issue"]
@@ -143,12 +142,6 @@ def _reread_bytes(
 
 
 @kernel
-def _store_us(p: Any, c: Any, t: ProblemTerms) -> float:
-    result: float = c[_STORE_EXPOSED_FRAC] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_write_bytes_per_us"]
-    return result
-
-
-@kernel
 def _finish(
     p: Any, row: Any, prologue_us: float, chip_us: float, matrix_us: float, dequant_us: float,
     overhead_us: float, l2_us: float, dram_us: float, outside_us: float, store_us: float, reduction_us: float,
@@ -243,8 +236,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     if parts > 1.0:
         reduction = num_cuts * (c[_CUT_US] * cycles_per_us + tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE])
         reduction += parts * (tile_bytes / c[_PART_READ_BYTES_PER_CYCLE] + c[_PART_CYCLES])
-    fixed = c[_TILE_CYCLES] if is_coop else c[_PINGPONG_TILE_CYCLES]
-    over = fixed + reduction
+    over = c[_TILE_CYCLES] + reduction
     item = blocks * step
     last = 0.0
     if rest > 0:
@@ -261,9 +253,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     extra = _reread_bytes(p, row, c, t, tiles_m, tiles_n, clusters, in_flight, is_stream)
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
-    dram_us = dram_bytes / (
-        p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC] * (1.0 - c[_CLUSTER_LOSS] * row["cluster_log2"])
-    )
+    dram_us = dram_bytes / (p["dram_peak_bytes_per_us"] * (1.0 - c[_CLUSTER_LOSS] * row["cluster_log2"]))
     rows_per_cycle = c[_STREAM_OUTSIDE_ROWS_PER_CYCLE] if is_stream else c[_OUTSIDE_ROWS_PER_CYCLE]
     outside_us = (all_copied - t.M) * tiles_n * (2.0 * units) / (rows_per_cycle * cycles_per_us)
     share = rounds * clusters / items
@@ -271,7 +261,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     if rest > 0:
         main_us += _norm3(last / cycles_per_us, dram_us * (1.0 - share), outside_us * (1.0 - share), 0.0)
     busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
-    store_us = _store_us(p, c, t)
+    store_us = c[_STORE_EXPOSED_FRAC] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_write_bytes_per_us"]
     sms = min(ctas, num_sms)
     prologue_us = c[_KERNEL_US] + c[_RAMP_US] * (sms / num_sms)
     waves = rounds + (1 if rest > 0 else 0)
@@ -280,7 +270,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     reduction_us = min(chip_us, reduction_us)
     return _finish(
         p, row, prologue_us, chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
-        waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * fixed / cycles_per_us, 0.0, dram_us,
+        waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * c[_TILE_CYCLES] / cycles_per_us, 0.0, dram_us,
         outside_us, store_us, reduction_us, main_us, busy_us, read_bytes, ctas, tiles * cluster, waves,
         rest * cluster if rest > 0 else ctas, sms,
     )  # fmt: skip
@@ -315,7 +305,7 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
 
     # 64 k of a CTA
     issue = (row["instructions"] - row["mma"]) / _SCHEDULERS * c[_ISSUE]
-    matrix = row["matrix_cycles"] * c[_MMA]
+    matrix = row["matrix_cycles"]
     work = issue + matrix
     serial = row["instructions"] / row["num_warps"] * c[_SERIAL_CYCLES]
     waste = 1.0 + c[_LINE_WASTE] * t.line_waste
@@ -340,25 +330,24 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     if parts > 1.0:
         tile_bytes = min(cta_m, t.M) * (cta_n * _SUM_BYTES)
         cycles = num_cuts * tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE]
-        cycles += parts * (tile_bytes / c[_PART_READ_BYTES_PER_CYCLE] + c[_PART_CYCLES])
+        cycles += parts * tile_bytes / c[_PART_READ_BYTES_PER_CYCLE]
         reduction_us = num_cuts * c[_CUT_US] + cycles / cycles_per_us
 
     in_flight = min(min(ctas, slots) / (1 if is_stream else split), float(tiles))
     extra = _reread_bytes(p, row, c, t, tiles_m, tiles_n, min(ctas, slots), in_flight, is_stream)
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
-    dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / (p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC])
+    dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / p["dram_peak_bytes_per_us"]
     share = rounds * slots / ctas
     main_us = _norm3(first / cycles_per_us, dram_us * share, 0.0, 0.0) if rounds > 0 else 0.0
     if rest > 0:
         main_us += _norm3(last / cycles_per_us, dram_us * (1.0 - share), 0.0, 0.0)
     busy_us = tiles * units * 2.0 * row["matrix_cycles"] / (num_sms * cycles_per_us)
-    store_us = _store_us(p, c, t)
     prologue_us = c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms) / cycles_per_us
     waves = rounds + (1 if rest > 0 else 0)
     overlap = rounds * resident + max(0.0, np.ceil(rest / num_sms))  # CTAs that an SM works through
     return _finish(
         p, row, prologue_us, (first + last) / cycles_per_us, overlap * blocks * matrix / cycles_per_us,
-        overlap * blocks * issue / cycles_per_us, waves * c[_CTA_CYCLES] / cycles_per_us, 0.0, dram_us, 0.0, store_us,
+        overlap * blocks * issue / cycles_per_us, waves * c[_CTA_CYCLES] / cycles_per_us, 0.0, dram_us, 0.0, 0.0,
         reduction_us, main_us + reduction_us, busy_us, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas,
         min(ctas, num_sms),
     )  # fmt: skip
@@ -397,12 +386,16 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     is_mma = row["kind"] == _GEMV_MMA
 
     issue = row["instructions"] / _SCHEDULERS * c[_ISSUE]
-    matrix = row["matrix_cycles"] * c[_MMA] if is_mma else 0.0
-    work = teams * (issue + matrix)
     serial = c[_STEP_CYCLES]
-    if not is_mma:
+    matrix = ingest = 0.0
+    dram_frac = 1.0
+    if is_mma:
+        matrix = row["matrix_cycles"] * c[_MMA]
+        ingest = teams * row["weight_bytes"] / (_SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
+        dram_frac = c[_DRAM_FRAC]
+    else:
         serial += row["instructions"] / team_warps * c[_SERIAL_CYCLES]
-    ingest = teams * row["weight_bytes"] / (_SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
+    work = teams * (issue + matrix)
     rows = min(cta_m, t.M)
     resident = float(row["ctas_per_sm"])
     start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms)
@@ -424,7 +417,7 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     read_bytes = t.a_read_bytes + t.b_read_bytes
     if ctas > slots:  # not all tiles of tokens run at once: later ones read the weights again
         read_bytes += max(0.0, 1.0 - p["l2_bytes"] * c[_L2_HOLD_FRAC] / w_bytes) * w_bytes * (tiles_m - 1)
-    dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / (p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC])
+    dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / (p["dram_peak_bytes_per_us"] * dram_frac)
     l2_us = 0.0
     if is_mma:
         waste = 1.0 + c[_LINE_WASTE] * t.line_waste
@@ -453,7 +446,7 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
     tiles = ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"])
     instructions, issue, matrix = row["instructions"], c[_ISSUE], row["matrix_cycles"]
     cycles_per_us = p["cycles_per_us"]
-    fixed_us, fixed_cycles = p["launch_us"], 0.0
+    fixed_us, fixed_cycles, dram_frac = p["launch_us"], 0.0, 1.0
     if row["kind"] == _SM90:
         is_coop = row["schedule"] == _COOPERATIVE
         if row["ctas_per_sm"] > 1:
@@ -464,18 +457,21 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
             exposed = c[_EXPOSED_FRAC] if is_coop else c[_PINGPONG_EXPOSED_FRAC]
             cycles = max(max(issue, matrix) + exposed * min(issue, matrix), row["producer"] * c[_PRODUCER_CYCLES])
         fixed_us += c[_KERNEL_US]
-        fixed_cycles = c[_TILE_CYCLES] if is_coop else c[_PINGPONG_TILE_CYCLES]
+        fixed_cycles = c[_TILE_CYCLES]
     elif row["kind"] == _SM80:
-        cycles = (instructions - row["mma"]) / _SCHEDULERS * issue + matrix * c[_MMA]
+        cycles = (instructions - row["mma"]) / _SCHEDULERS * issue + matrix
         fixed_cycles = c[_CTA_CYCLES]
     else:
-        cycles = instructions / _SCHEDULERS * issue + (matrix * c[_MMA] if row["kind"] == _GEMV_MMA else 0.0)
+        cycles = instructions / _SCHEDULERS * issue
+        if row["kind"] == _GEMV_MMA:
+            cycles += matrix * c[_MMA]
+            dram_frac = c[_DRAM_FRAC]
         fixed_us += (c[_CTA_CYCLES] + _sums_cycles(row, c, t)) / cycles_per_us
     if split > 1:
         fixed_us += c[_CUT_US]
     ctas = float(tiles * split) if split > 0 else np.inf
     work = tiles * (t.K / _BLOCK) * cycles / min(float(p["num_sms"]), ctas) + fixed_cycles
-    dram_us = (t.a_read_bytes + t.b_read_bytes) / (p["dram_peak_bytes_per_us"] * c[_DRAM_FRAC])
+    dram_us = (t.a_read_bytes + t.b_read_bytes) / (p["dram_peak_bytes_per_us"] * dram_frac)
     return float((fixed_us + _norm3(work / cycles_per_us, dram_us, 0.0, 0.0)) * _BOUND_SLACK)
 
 
