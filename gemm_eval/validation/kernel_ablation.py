@@ -75,7 +75,6 @@ NEUTRAL: dict[str, Neutral] = {
     "mma": Neutral(1.0, "mma.sync at its full rate"),
     "dram_frac": Neutral(1.0, "the achievable bandwidth of the spec"),
     "l2_hold_frac": Neutral(_UNLIMITED, "L2 keeps all that is read again"),
-    "stream_outside_rows_per_cycle": Neutral(0.0, "as without stream-K", "outside_rows_per_cycle"),
 }  # fmt: skip
 """Of each coefficient; some belong to a term that another value than 0 removes."""
 

@@ -71,7 +71,10 @@ class Calibration(_Frozen):
         known_names = {item.name: item for item in coefficients_of(self.family)}
         if set(self.coefficients) != set(known_names):
             wrong = sorted(set(self.coefficients) ^ set(known_names))
-            raise ValueError(f"coefficients must be exactly those of the model (calibrate again without this file); wrong: {', '.join(wrong)}")
+            raise ValueError(
+                f"coefficients must be exactly those of the model; wrong: {', '.join(wrong)}; "
+                "delete the file and calibrate again"
+            )
         for name, value in self.coefficients.items():
             item = known_names[name]
             if not item.low <= value <= item.high:

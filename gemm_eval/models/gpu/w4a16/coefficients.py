@@ -70,8 +70,8 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         gemv_mma=0.45,
     ),
     _item("dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, "share of the achievable DRAM bandwidth in a main loop"),
-    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA,), 1.5, "share of the L2 bandwidth of hits"),
-    _item("l2_hold_frac", "1", 0.02, 2.0, W4A16_FAMILIES, 0.4, "share of L2 that keeps what will be read again"),
+    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, "share of the L2 bandwidth of hits"),
+    _item("l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, SM90), 0.4, "share of L2 that keeps what will be read again"),
     _item("line_waste", "1", 0.0, 8.0, (GEMV_MMA, *_TILED), 2.0, "more time for tokens whose rows start off 128 bytes"),
     _item("cluster_loss", "1", 0.0, 0.4, (SM90,), 0.1, "DRAM rate lost at each doubling of a cluster"),
     _item("store_exposed_frac", "1", 0.0, 1.5, (SM90,), 0.6, "part of the time of storing C that nothing hides"),
@@ -93,13 +93,9 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "sums of all parts, to the SM that adds them", sm80=28.0, gemv_mma=36.0, gemv=6.0,
     ),
     _item("part_cycles", "cycles", 0.0, 1500.0, (*_STREAMING, SM90), 350.0, "round trip for the sums of a part"),
-    _item("reread_frac", "1", 0.0, 1.0, _TILED, 0.8, "share of stream-K's misses in L2 that go to DRAM"),
+    _item("reread_frac", "1", 0.0, 1.0, (SM80,), 0.4, "share of stream-K's misses in L2 that go to DRAM"),
     _item(
         "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 9.0, "rows outside the matrix that TMA fills"
-    ),
-    _item(
-        "stream_outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 6.5,
-        "as outside_rows_per_cycle, when CTAs are at different places of K",
     ),
     _item("outside_row_cycles", "cycles", 0.0, 40.0, (SM90,), 3.5, "to fill a row outside the matrix, one SM"),
 )  # fmt: skip

@@ -7,6 +7,7 @@ family, [NUM_W4A16_COEFFICIENTS]. Times are in microseconds, sizes in bytes, `_c
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,6 @@ _PART_READ_BYTES_PER_CYCLE = _PLACE["part_read_bytes_per_cycle"]
 _PART_CYCLES = _PLACE["part_cycles"]
 _REREAD_FRAC = _PLACE["reread_frac"]
 _OUTSIDE_ROWS_PER_CYCLE = _PLACE["outside_rows_per_cycle"]
-_STREAM_OUTSIDE_ROWS_PER_CYCLE = _PLACE["stream_outside_rows_per_cycle"]
 _OUTSIDE_ROW_CYCLES = _PLACE["outside_row_cycles"]
 
 _GEMV, _GEMV_MMA, _SM80, _SM90 = range(4)  # of `row["kind"]`
@@ -59,11 +59,12 @@ _BLOCK = 64  # columns and k of a packed block
 _UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 _TOKEN_ROW_BYTES = 128.0  # 64 k
 _SUM_BYTES = 4.0
+_ALIKE_PHASES = 2  # with no more places of K at once, stream-K reads as data-parallel kernels do
 _HALF_HIDDEN = 1.5  # of two cut tiles, ping-pong hides half of one behind the other warpgroup's work
 _PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 _PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together
 _LINE_ELEMS = 64  # fp16 or bf16, of a line of 128 bytes
-_WARM_HOLD_FRAC = 0.5  # share of L2 in which a buffer outlives one call, as the default of `l2_hold_frac` elsewhere
+_HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
 _RAMP_BYTES = 4e6  # of weights, that fill the queues half
 _BOUND_SLACK = 1.0 - 1e-9  # rounding may differ between the bound and the cost
 _MAX_STREAMING_TOKENS, _MAX_STREAMING_CUTS = 64, 5
@@ -87,7 +88,7 @@ def w4a16_terms(p: Any, M: int, K: int, N: int) -> ProblemTerms:
     c_bytes = M * (N * p["c_elem_bytes"])
     stay_frac = 0.0
     if p["is_l2_warm"]:
-        footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / (p["l2_bytes"] * _WARM_HOLD_FRAC)
+        footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / (p["l2_bytes"] * _HOLD_FRAC)
         f2 = footprint * footprint
         stay_frac = 1.0 / (1.0 + f2 * f2)
     is_off_lines = 1.0 if K % _LINE_ELEMS != 0 else 0.0
@@ -123,17 +124,40 @@ def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes
 
 
 @kernel
+def _num_phases(tiles: int, ctas: int) -> int:
+    """Different places of K at which the CTAs of a stream-K kernel are at any time."""
+    return ctas // math.gcd(tiles, ctas)
+
+
+@kernel
+def _sm_bytes_per_cycle(p: Any, c: Any, active_sms: int, is_offset: bool) -> float:
+    """What an SM takes in: as much as it can, because CTAs that ask for the same lines are answered together.
+
+    With `is_offset` hardly two CTAs are at the same place of K, and L2 itself answers each.
+    """
+    rate: float = _SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]
+    if is_offset:
+        rate = min(rate, p["l2_peak_bytes_per_us"] / p["cycles_per_us"] * c[_L2_FRAC] / active_sms)
+    return rate
+
+
+@kernel
 def _reread_bytes(
-    p: Any, row: Any, c: Any, t: ProblemTerms, tiles_m: int, tiles_n: int, ctas: int, in_flight: float, is_stream: bool
+    row: Any,
+    t: ProblemTerms,
+    hold_bytes: float,
+    tiles_m: int,
+    tiles_n: int,
+    ctas: int,
+    in_flight: float,
+    is_offset: bool,
 ) -> float:
     """DRAM bytes beyond those that are compulsory: what L2 has lost when it is wanted again."""
     w_bytes = t.b_bytes + t.scale_bytes
-    hold_bytes = p["l2_bytes"] * c[_L2_HOLD_FRAC]
-    if is_stream:  # CTAs are at different places of K, so all of A and a panel of weights for each CTA are in use
+    if is_offset:  # CTAs are at different places of K, so all of A and a panel of weights for each CTA are in use
         a_lost = 1.0 / (1.0 + hold_bytes / t.a_bytes)
         w_lost = 1.0 / (1.0 + hold_bytes / (ctas * w_bytes / tiles_n))
-        lost = a_lost * t.a_bytes * (tiles_n - 1) + w_lost * w_bytes * (tiles_m - 1)
-        return float(c[_REREAD_FRAC] * lost)
+        return float(a_lost * t.a_bytes * (tiles_n - 1) + w_lost * w_bytes * (tiles_m - 1))
     both = t.a_bytes + w_bytes
     if hold_bytes >= both or tiles_m == 1 or tiles_n == 1:
         return 0.0
@@ -211,7 +235,8 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     copied_rows = cluster_n * box
     waste = 1.0 + c[_LINE_WASTE] * t.line_waste
     ingest = copied_rows * _TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
-    ingest /= _SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]
+    is_offset = is_stream and _num_phases(tiles, clusters) > _ALIKE_PHASES
+    ingest /= _sm_bytes_per_cycle(p, c, min(ctas, num_sms), is_offset)
     # rows of a tile that lie outside the matrix: those of the last tile if a CTA meets no others, else in the mean
     all_copied = tiles_m * cluster_m * copied_rows
     inside_last = max(0, t.M - (tiles_m * cluster_m - 1) * cta_m)
@@ -221,7 +246,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         outside_rows = (all_copied - t.M) / (tiles_m * cluster_m * cluster_n)
     else:
         outside_rows = float(min(box, max(0, copied_rows - inside_last)))
-    outside = outside_rows * c[_OUTSIDE_ROW_CYCLES]
+    outside = outside_rows * cluster_n * c[_OUTSIDE_ROW_CYCLES]
     resident = max(1.0, np.ceil(ctas / num_sms))
     step = _sm90_step(c, resident, work, copies, issue, matrix, ingest, outside)
 
@@ -250,12 +275,11 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
 
     # the chip
     in_flight = min(clusters / split, float(tiles))
-    extra = _reread_bytes(p, row, c, t, tiles_m, tiles_n, clusters, in_flight, is_stream)
+    extra = _reread_bytes(row, t, p["l2_bytes"] * c[_L2_HOLD_FRAC], tiles_m, tiles_n, clusters, in_flight, is_offset)
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
     dram_us = dram_bytes / (p["dram_peak_bytes_per_us"] * (1.0 - c[_CLUSTER_LOSS] * row["cluster_log2"]))
-    rows_per_cycle = c[_STREAM_OUTSIDE_ROWS_PER_CYCLE] if is_stream else c[_OUTSIDE_ROWS_PER_CYCLE]
-    outside_us = (all_copied - t.M) * tiles_n * (2.0 * units) / (rows_per_cycle * cycles_per_us)
+    outside_us = (all_copied - t.M) * cluster_n * tiles_n * (2.0 * units) / (c[_OUTSIDE_ROWS_PER_CYCLE] * cycles_per_us)
     share = rounds * clusters / items
     main_us = _norm3(first / cycles_per_us, dram_us * share, outside_us * share, 0.0)
     if rest > 0:
@@ -309,8 +333,9 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     work = issue + matrix
     serial = row["instructions"] / row["num_warps"] * c[_SERIAL_CYCLES]
     waste = 1.0 + c[_LINE_WASTE] * t.line_waste
+    is_offset = is_stream and _num_phases(tiles, ctas) > _ALIKE_PHASES
     ingest = min(cta_m, t.M) * _TOKEN_ROW_BYTES * waste + row["weight_bytes"]
-    ingest /= _SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]
+    ingest /= _sm_bytes_per_cycle(p, c, min(ctas, num_sms), is_offset)
     epilogue = cta_m * (cta_n * p["c_elem_bytes"]) / c[_EPILOGUE_BYTES_PER_CYCLE]
     first = last = 0.0
     resident = float(row["ctas_per_sm"])
@@ -334,7 +359,9 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         reduction_us = num_cuts * c[_CUT_US] + cycles / cycles_per_us
 
     in_flight = min(min(ctas, slots) / (1 if is_stream else split), float(tiles))
-    extra = _reread_bytes(p, row, c, t, tiles_m, tiles_n, min(ctas, slots), in_flight, is_stream)
+    extra = _reread_bytes(row, t, p["l2_bytes"] * _HOLD_FRAC, tiles_m, tiles_n, min(ctas, slots), in_flight, is_offset)
+    if is_offset:
+        extra *= c[_REREAD_FRAC]
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / p["dram_peak_bytes_per_us"]
     share = rounds * slots / ctas
