@@ -98,7 +98,7 @@ def _print(
     from gemm_eval.cli._output import make_console
     from gemm_eval.validation.kernel_report import (
         ablation_table,
-        choice_table,
+        choice_tables,
         cost_lines,
         kernel_errors_table,
         outlier_table,
@@ -108,7 +108,7 @@ def _print(
 
     console = make_console()
     for study in studies:
-        for table in (kernel_errors_table(study), choice_table(study)):
+        for table in (kernel_errors_table(study), *choice_tables(study)):
             console.print(table)
             console.print()
         for line in cost_lines(study):

@@ -30,7 +30,7 @@ _SIZES = {
     "cta_tile_m": "cta_m", "cta_tile_n": "cta_n", "cta_tile_k": "cta_k", "cluster_m": "cluster_m",
     "cluster_n": "cluster_n", "stages": "num_stages", "split_k": "split_k",
 }  # fmt: skip
-_FIRST, _TOP = "nvMatmulHeuristics", f"nvMatmulHeuristics, profile its {NUM_PROPOSALS}"
+_FIRST, _TOP = "nvMatmulHeuristics", f"nvMMH + profile {NUM_PROPOSALS}"
 
 
 def nvidia_choices(timings: KernelTimings) -> tuple[list[Choices], float] | None:

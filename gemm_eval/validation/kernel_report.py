@@ -18,7 +18,7 @@ from gemm_eval.validation.kernel_study import KernelStudy
 
 __all__ = [
     "ablation_table",
-    "choice_table",
+    "choice_tables",
     "cost_lines",
     "kernel_document",
     "kernel_errors_table",
@@ -28,35 +28,33 @@ __all__ = [
     "removed_lines",
 ]
 
-_ERROR_HEADERS = ("family", "regime", "predictor", "n", "MAPE", "median", "p90", "bias", "tau in GEMM")
-_CHOICE_HEADERS = (
-    "GEMMs", "method", "n", "mean", "median", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time of a choice"
-)  # fmt: skip
+_ERROR_HEADERS = ("family", "regime", "predictor", "n", "MAPE", "median", "p90", "bias", "tau")
+_CHOICE_HEADERS = ("method", "mean", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time")
 _OUTLIER_HEADERS = ("M", "N", "K", "kernel", "measured us", "predicted us", "error", "terms of the prediction, us")
 _ABLATION_HEADERS = (
     "family", "coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"
 )  # fmt: skip
-_TEXT = (
-    "family", "regime", "predictor", "GEMMs", "method", "kernel", "coefficient", "held at", "time of a choice",
-    "terms of the prediction, us",
-)  # fmt: skip
+_TEXT = ("family", "regime", "predictor", "method", "kernel", "coefficient", "held at", "terms of the prediction, us")
+_US_PER_S = 1e6
+_IN_SECONDS_US = 0.01 * _US_PER_S  # a choice that takes longer
 _LEAST_TERM_US = 0.05
 
 
 def kernel_errors_table(study: KernelStudy) -> Table:
-    """Return the errors of all predictors, by family and regime."""
+    """Return the errors of all predictors, by family and regime; those of held-back tables in brief."""
     table = _table(_ERROR_HEADERS, study.title)
     predictors = dict.fromkeys(item.predictor for item in study.errors)
     by_group: dict[tuple[str, str], list[KernelErrors]] = {}
     for item in study.errors:
-        by_group.setdefault((item.family, item.regime), []).append(item)
+        if not study.is_held_back or ALL in (item.family, item.regime):
+            by_group.setdefault((item.family, item.regime), []).append(item)
     last = ""
     for (family, regime), items in by_group.items():
         if last and family != last:
             table.add_section()
         shown = items if ALL in (family, regime) else items[: len(predictors) - 1]
         for place, item in enumerate(shown):
-            head = (family if family != last else "", "" if place else regime)
+            head = (family.removeprefix("w4a16_") if family != last else "", "" if place else regime)
             table.add_row(*head, item.predictor, *_error_cells(item))
             last = family
     table.caption = (
@@ -74,41 +72,41 @@ def _error_cells(item: KernelErrors) -> tuple[str, ...]:
     return f"{errors.num:,}", *sizes, f"{errors.bias_frac:+.1%}", tau
 
 
-def choice_table(study: KernelStudy) -> Table:
-    """Return the regret of each method: all GEMMs whose configs were all timed, then all, then the former by regime."""
-    table = _table(_CHOICE_HEADERS, f"choice of a kernel: {study.title}")
-    groups = dict.fromkeys((item.gemms, item.regime) for item in study.regrets)
-    whole = [group for group in groups if group[1] == ALL]
-    by_regime = [group for group in groups if group[1] != ALL and group[0] == whole[0][0]]
-    for place, group in enumerate([*whole, *by_regime]):
-        if place:
-            table.add_section()
-        items = [item.regret for item in study.regrets if (item.gemms, item.regime) == group]
-        if group[1] != ALL:
-            items = [item for item in items if item.method in ("model", "static scoring", "roofline per family")]
-        for at, regret in enumerate(items):
-            words = group[0] if group[1] == ALL else f"{group[0]}, {group[1]}"
-            table.add_row("" if at else words, *_regret_cells(regret, study.overhead_us.get(regret.method)))
-        if group[1] == ALL:
-            for words in study.missing:
-                table.add_row("", words)
-    table.caption = (
+def choice_tables(study: KernelStudy) -> list[Table]:
+    """Return the regret of each method: GEMMs whose configs were all timed, then all GEMMs, then some by regime."""
+    groups: dict[tuple[str, str], list[Regret]] = {}
+    for item in study.regrets:
+        groups.setdefault((item.gemms, item.regime), []).append(item.regret)
+    first = next(iter(groups))[0]
+    tables = []
+    for (gemms, regime), regrets in groups.items():
+        if regime != ALL and (gemms != first or study.is_held_back):
+            continue
+        words = gemms if regime == ALL else f"{gemms}, {regime}"
+        table = _table(_CHOICE_HEADERS, f"choice of a kernel, regret: {words} ({regrets[0].num_gemms:,} GEMMs)")
+        for regret in regrets:
+            table.add_row(*_regret_cells(regret, study.overhead_us.get(regret.method)))
+        if regime == ALL:
+            for missing in study.missing:
+                table.add_row(missing)
+        tables.append(table)
+    tables[-1].caption = (
         "regret: measured time of the choice / best measured - 1. speed: geometric mean of best / choice. top k: the "
         "best config is among the first k. all GEMMs: where some configs were not timed, the choice is among the timed "
-        "ones. time: on this machine, and the median device time of what is profiled, without builds and pauses"
+        "ones. time of a choice: on this machine, and the median device time of what is profiled, without builds and "
+        "pauses"
     )
-    table.caption_justify = "left"
-    return table
+    tables[-1].caption_justify = "left"
+    return tables
 
 
 def _regret_cells(regret: Regret, overhead_us: float | None) -> tuple[str, ...]:
-    sizes = (regret.mean_frac, regret.median_frac, regret.p95_frac, regret.worst_frac)
     tops = (regret.top1_frac, regret.top3_frac, regret.top10_frac)
-    words = [] if overhead_us is None else [f"{overhead_us:,.0f} us"]
-    words += [f"{regret.profiled_s:.3g} s"] if regret.profiled_s else []
+    time_us = (overhead_us or 0.0) + _US_PER_S * regret.profiled_s
+    time = f"{time_us / _US_PER_S:.2g} s" if time_us > _IN_SECONDS_US else f"{time_us:,.0f} us" if time_us else "-"
     return (
-        regret.method, f"{regret.num_gemms:,}", *(f"{size:.1%}" for size in sizes), f"{regret.speed_frac:.1%}",
-        *("-" if top is None else f"{top:.1%}" for top in tops), " + ".join(words) or "-",
+        regret.method, *(f"{size:.1%}" for size in (regret.mean_frac, regret.p95_frac, regret.worst_frac)),
+        f"{regret.speed_frac:.1%}", *("-" if top is None else f"{top:.1%}" for top in tops), time,
     )  # fmt: skip
 
 
@@ -256,8 +254,9 @@ def kernel_document(
 
 def _table(headers: Sequence[str], title: str) -> Table:
     table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False
-    )
+        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False,
+        collapse_padding=True,
+    )  # fmt: skip
     for header in headers:
         table.add_column(header, overflow="fold", justify="left" if header in _TEXT else "right")
     return table

@@ -127,7 +127,7 @@ def predict_with_roofline(
         num_folds, seed: deal the pairs to folds as for the model; a row is predicted by a fit on other folds.
         train: fit on these rows instead, and hold nothing out.
     """
-    name = "roofline per family"
+    name = "fitted roofline"
     if train is not None:
         everything = np.ones(len(timings), bool)
         return Prediction(name, "fitted on all that the model is fitted on", _roofline(train, timings, everything))

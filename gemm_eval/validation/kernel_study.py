@@ -101,6 +101,7 @@ class KernelStudy:
         cost: of choosing.
         overhead_us: method -> time that it takes for one GEMM beside what it profiles, where that was measured.
         missing: methods that could not be run, in words.
+        is_held_back: the rows were scored with the committed coefficients.
     """
 
     title: str
@@ -113,6 +114,7 @@ class KernelStudy:
     cost: ChoiceCost
     overhead_us: dict[str, float] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    is_held_back: bool = False
 
 
 def find_kernel_tables(arch: GpuSpec, files: Sequence[Path], *, is_fit: bool | None) -> tuple[list[Path], list[Path]]:
@@ -169,7 +171,7 @@ def study_kernels(
     title = f"{', '.join(path.stem for path in paths)}: {_counts(timings)}; {how}"
     return KernelStudy(
         title, timings, predictions, tuple(errors), tuple(choices), is_full,
-        tuple(_regrets(timings, choices, is_full)), cost, overhead_us, tuple(missing),
+        tuple(_regrets(timings, choices, is_full)), cost, overhead_us, tuple(missing), train is not None,
     )  # fmt: skip
 
 
@@ -184,7 +186,7 @@ def _choose(
     model = predictions[0]
     order = order_by(timings, model.predicted_us)
     choices = [ranked_choice(timings, "model", order)]
-    choices += [ranked_choice(timings, f"model, profile its top {num}", order, num) for num in _PROFILED]
+    choices += [ranked_choice(timings, f"model + profile {num}", order, num) for num in _PROFILED]
     overhead_us: dict[str, float] = {}
     num_gemms = int(timings.gemm.max()) + 1
     for name, score in [(item.name, _costs_of(item)) for item in predictions[1:]] + [(_STATIC, _static_costs)]:
@@ -192,7 +194,7 @@ def _choose(
         order = order_by(timings, score(timings))
         overhead_us[name] = _US_PER_S * (time.perf_counter() - start) / num_gemms
         choices.append(ranked_choice(timings, name, order))
-    choices.append(ranked_choice(timings, f"{_STATIC}, profile its top {_PROFILED[-1]}", order, _PROFILED[-1]))
+    choices.append(ranked_choice(timings, f"static + profile {_PROFILED[-1]}", order, _PROFILED[-1]))
     overhead_us[choices[-1].method] = overhead_us[_STATIC]
     missing = []
     asked = nvidia_choices(timings)

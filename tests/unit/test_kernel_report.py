@@ -252,9 +252,9 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
     assert (document["num_folds"], document["seed"]) == (2, 0)
     assert part["tables"] == ["slice"]
     assert "2 folds, seed 0" in part["title"]
-    assert set(part["predictors"]) == {"model", "roofline per family", "naive roofline"}
+    assert set(part["predictors"]) == {"model", "fitted roofline", "naive roofline"}
     whole = [item for item in part["errors"] if (item["family"], item["regime"]) == ("all", "all")]
-    assert [item["predictor"] for item in whole] == ["model", "roofline per family", "naive roofline"]
+    assert [item["predictor"] for item in whole] == ["model", "fitted roofline", "naive roofline"]
     assert whole[0]["num"] == part["num_rows"]
     assert set(whole[0]) == {
         "predictor", "family", "regime", "num", "mape_frac", "median_frac", "p90_frac", "bias_frac",
@@ -265,7 +265,7 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
         item["method"]: item for item in part["choices"] if (item["gemms"], item["regime"]) == ("all GEMMs", "all")
     }
     assert chosen["profile all"]["worst_frac"] == 0.0
-    assert chosen["model, profile its top 10"]["mean_frac"] == 0.0  # 8 configs a GEMM
+    assert chosen["model + profile 10"]["mean_frac"] == 0.0  # 8 configs a GEMM
     assert chosen["model"]["mean_frac"] < chosen["random"]["mean_frac"]
     assert part["cost"]["num_gemms"] == 0
     assert part["cost"]["model_us"] > 0
