@@ -55,8 +55,8 @@ NEUTRAL: dict[str, Neutral] = {
     **dict.fromkeys(
         (
             "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "tile_cycles", "producer_cycles",
-            "serial_cycles", "step_cycles", "line_waste", "cluster_loss", "store_exposed_frac", "team_sum_cycles",
-            "cut_us", "part_cycles", "reread_frac", "outside_row_cycles",
+            "serial_cycles", "step_cycles", "line_waste", "store_exposed_frac", "team_sum_cycles",
+            "cut_us", "part_cycles",
         ),
         _FREE,
     ),

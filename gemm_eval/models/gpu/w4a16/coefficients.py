@@ -23,7 +23,7 @@ GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES = ("w4a16_gemv", "w4a16_gemv_mma", "
 """The families, as `gemm_eval.kernels` names them, in the order of their numbers in menus."""
 
 _STREAMING = (GEMV, GEMV_MMA)
-_MULTISTAGE = (*_STREAMING, SM80)
+_MULTISTAGE = (GEMV_MMA, SM80)
 _TILED = (SM80, SM90)
 
 
@@ -44,8 +44,7 @@ def _item(
 W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item("kernel_us", "us", 0.0, 5.0, (SM90,), 1.0, "barriers, tensor maps, first and last instructions of a kernel"),
     _item(
-        "ramp_us", "us", 0.0, 4.0, (GEMV, SM90), 0.5,
-        "queue of the first loads when all SMs start at once; fewer SMs, less",
+        "ramp_us", "us", 0.0, 4.0, (GEMV,), 0.5, "queue of the first loads when all SMs start at once",
     ),
     _item("cta_cycles", "cycles", 0.0, 6000.0, _MULTISTAGE, 1500.0, "start and end of a CTA", sm80=3000.0),
     _item("cta_launch_cycles", "cycles", 0.0, 2000.0, _MULTISTAGE, 500.0, "to start one more CTA on an SM"),
@@ -66,14 +65,13 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item("serial_cycles", "cycles", 0.0, 8.0, (GEMV, SM80), 1.6, "of an instruction of a warp by itself"),
     _item("step_cycles", "cycles", 0.0, 1500.0, _STREAMING, 350.0, "waits of a step of a warp by itself"),
     _item(
-        "sm_l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, "share of 64 B a cycle that an SM takes in",
+        "sm_l2_frac", "1", 0.2, 3.0, (GEMV_MMA, SM90), 0.8, "share of 64 B a cycle that an SM takes in",
         gemv_mma=0.45,
     ),
     _item("dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, "share of the achievable DRAM bandwidth in a main loop"),
     _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, "share of the L2 bandwidth of hits"),
     _item("l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, SM90), 0.4, "share of L2 that keeps what will be read again"),
-    _item("line_waste", "1", 0.0, 8.0, (GEMV_MMA, *_TILED), 2.0, "more time for tokens whose rows start off 128 bytes"),
-    _item("cluster_loss", "1", 0.0, 0.4, (SM90,), 0.1, "DRAM rate lost at each doubling of a cluster"),
+    _item("line_waste", "1", 0.0, 8.0, (GEMV_MMA, SM90), 2.0, "more time for tokens whose rows start off 128 bytes"),
     _item("store_exposed_frac", "1", 0.0, 1.5, (SM90,), 0.6, "part of the time of storing C that nothing hides"),
     _item(
         "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, (SM80,), 20.0,
@@ -92,12 +90,10 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "part_read_bytes_per_cycle", "B/cycle", 3.0, 400.0, W4A16_FAMILIES, 90.0,
         "sums of all parts, to the SM that adds them", sm80=28.0, gemv_mma=36.0, gemv=6.0,
     ),
-    _item("part_cycles", "cycles", 0.0, 1500.0, (*_STREAMING, SM90), 350.0, "round trip for the sums of a part"),
-    _item("reread_frac", "1", 0.0, 1.0, (SM80,), 0.4, "share of stream-K's misses in L2 that go to DRAM"),
+    _item("part_cycles", "cycles", 0.0, 1500.0, (GEMV_MMA, SM90), 350.0, "round trip for the sums of a part"),
     _item(
         "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 9.0, "rows outside the matrix that TMA fills"
     ),
-    _item("outside_row_cycles", "cycles", 0.0, 40.0, (SM90,), 3.5, "to fill a row outside the matrix, one SM"),
 )  # fmt: skip
 """All coefficients, in the order in which they are packed; see `NUM_W4A16_COEFFICIENTS`."""
 

@@ -38,7 +38,6 @@ _DRAM_FRAC = _PLACE["dram_frac"]
 _L2_FRAC = _PLACE["l2_frac"]
 _L2_HOLD_FRAC = _PLACE["l2_hold_frac"]
 _LINE_WASTE = _PLACE["line_waste"]
-_CLUSTER_LOSS = _PLACE["cluster_loss"]
 _STORE_EXPOSED_FRAC = _PLACE["store_exposed_frac"]
 _EPILOGUE_BYTES_PER_CYCLE = _PLACE["epilogue_bytes_per_cycle"]
 _SUMS_BYTES_PER_CYCLE = _PLACE["sums_bytes_per_cycle"]
@@ -47,9 +46,7 @@ _CUT_US = _PLACE["cut_us"]
 _PART_WRITE_BYTES_PER_CYCLE = _PLACE["part_write_bytes_per_cycle"]
 _PART_READ_BYTES_PER_CYCLE = _PLACE["part_read_bytes_per_cycle"]
 _PART_CYCLES = _PLACE["part_cycles"]
-_REREAD_FRAC = _PLACE["reread_frac"]
 _OUTSIDE_ROWS_PER_CYCLE = _PLACE["outside_rows_per_cycle"]
-_OUTSIDE_ROW_CYCLES = _PLACE["outside_row_cycles"]
 
 _GEMV, _GEMV_MMA, _SM80, _SM90 = range(4)  # of `row["kind"]`
 _COOPERATIVE = 1
@@ -130,38 +127,28 @@ def _num_phases(tiles: int, ctas: int) -> int:
 
 
 @kernel
-def _sm_bytes_per_cycle(p: Any, c: Any, active_sms: int, is_offset: bool) -> float:
-    """What an SM takes in: as much as it can, because CTAs that ask for the same lines are answered together.
-
-    With `is_offset` hardly two CTAs are at the same place of K, and L2 itself answers each.
-    """
-    rate: float = _SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]
-    if is_offset:
-        rate = min(rate, p["l2_peak_bytes_per_us"] / p["cycles_per_us"] * c[_L2_FRAC] / active_sms)
-    return rate
+def _l2_share(p: Any, c: Any, active_sms: int) -> float:
+    """Bytes a cycle for each SM where hardly two CTAs are at the same place of K, so that L2 answers each by itself."""
+    result: float = p["l2_peak_bytes_per_us"] / p["cycles_per_us"] * c[_L2_FRAC] / active_sms
+    return result
 
 
 @kernel
-def _reread_bytes(
-    row: Any,
-    t: ProblemTerms,
-    hold_bytes: float,
-    tiles_m: int,
-    tiles_n: int,
-    ctas: int,
-    in_flight: float,
-    is_offset: bool,
-) -> float:
-    """DRAM bytes beyond those that are compulsory: what L2 has lost when it is wanted again."""
+def _offset_rereads(t: ProblemTerms, hold_bytes: float, tiles_m: int, tiles_n: int, ctas: int) -> float:
+    """Bytes that DRAM gives again to CTAs at different places of K: all of A and a panel of weights each are in use."""
     w_bytes = t.b_bytes + t.scale_bytes
-    if is_offset:  # CTAs are at different places of K, so all of A and a panel of weights for each CTA are in use
-        a_lost = 1.0 / (1.0 + hold_bytes / t.a_bytes)
-        w_lost = 1.0 / (1.0 + hold_bytes / (ctas * w_bytes / tiles_n))
-        return float(a_lost * t.a_bytes * (tiles_n - 1) + w_lost * w_bytes * (tiles_m - 1))
-    both = t.a_bytes + w_bytes
+    a_lost = 1.0 / (1.0 + hold_bytes / t.a_bytes)
+    w_lost = 1.0 / (1.0 + hold_bytes / (ctas * w_bytes / tiles_n))
+    return float(a_lost * t.a_bytes * (tiles_n - 1) + w_lost * w_bytes * (tiles_m - 1))
+
+
+@kernel
+def _panel_rereads(row: Any, t: ProblemTerms, hold_bytes: float, tiles_m: int, tiles_n: int, in_flight: float) -> float:
+    """Bytes that DRAM gives again to CTAs at the same place of K, which share panels wave by wave."""
+    both = t.a_bytes + t.b_bytes + t.scale_bytes
     if hold_bytes >= both or tiles_m == 1 or tiles_n == 1:
         return 0.0
-    panels = _panel_bytes(tiles_m, tiles_n, in_flight, row, t.a_bytes, w_bytes)
+    panels = _panel_bytes(tiles_m, tiles_n, in_flight, row, t.a_bytes, t.b_bytes + t.scale_bytes)
     return max(0.0, (1.0 - hold_bytes / both) * (panels - both))
 
 
@@ -190,10 +177,9 @@ def _finish(
 @kernel
 def _sm90_step(
     c: Any, resident: float, work: float, copies: float, issue: float, matrix: float, ingest: float,
-    outside: float,
 ) -> float:  # fmt: skip
     """Cycles of 64 k of a CTA that shares its SM with `resident` - 1 others."""
-    step = max(work, copies, ingest * resident, outside)
+    step = max(work, copies, ingest * resident)
     if resident > 1.0:
         step = max(step, resident * max(issue * c[_SHARED_ISSUE] / c[_ISSUE], matrix))
     return float(step)
@@ -236,19 +222,12 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     waste = 1.0 + c[_LINE_WASTE] * t.line_waste
     ingest = copied_rows * _TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
     is_offset = is_stream and _num_phases(tiles, clusters) > _ALIKE_PHASES
-    ingest /= _sm_bytes_per_cycle(p, c, min(ctas, num_sms), is_offset)
-    # rows of a tile that lie outside the matrix: those of the last tile if a CTA meets no others, else in the mean
-    all_copied = tiles_m * cluster_m * copied_rows
-    inside_last = max(0, t.M - (tiles_m * cluster_m - 1) * cta_m)
-    band = min(row["raster_swizzle"], tiles_m)
-    meets_others = tiles > clusters if is_stream else rounds > 1 and (tiles_m > band or clusters % band != 0)
-    if meets_others:
-        outside_rows = (all_copied - t.M) / (tiles_m * cluster_m * cluster_n)
-    else:
-        outside_rows = float(min(box, max(0, copied_rows - inside_last)))
-    outside = outside_rows * cluster_n * c[_OUTSIDE_ROW_CYCLES]
+    rate = _SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]  # CTAs that ask for the same lines are answered together
+    if is_offset:
+        rate = min(rate, _l2_share(p, c, min(ctas, num_sms)))
+    ingest /= rate
     resident = max(1.0, np.ceil(ctas / num_sms))
-    step = _sm90_step(c, resident, work, copies, issue, matrix, ingest, outside)
+    step = _sm90_step(c, resident, work, copies, issue, matrix, ingest)
 
     # a work item: a tile, or a part of it
     tile_bytes = cta_m * (cta_n * _SUM_BYTES)
@@ -266,7 +245,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     last = 0.0
     if rest > 0:
         resident = max(1.0, np.ceil(rest * cluster / num_sms))
-        last = blocks * _sm90_step(c, resident, work, copies, issue, matrix, ingest, outside) + over
+        last = blocks * _sm90_step(c, resident, work, copies, issue, matrix, ingest) + over
     if is_coop:
         first = rounds * (item + over)
     else:  # the end of a tile hides behind the other warpgroup's
@@ -274,12 +253,16 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         first = rounds * hidden if rest > 0 else (rounds - 1) * hidden + item + over
 
     # the chip
-    in_flight = min(clusters / split, float(tiles))
-    extra = _reread_bytes(row, t, p["l2_bytes"] * c[_L2_HOLD_FRAC], tiles_m, tiles_n, clusters, in_flight, is_offset)
+    hold_bytes = p["l2_bytes"] * c[_L2_HOLD_FRAC]
+    if is_offset:
+        extra = _offset_rereads(t, hold_bytes, tiles_m, tiles_n, clusters)
+    else:
+        extra = _panel_rereads(row, t, hold_bytes, tiles_m, tiles_n, min(clusters / split, float(tiles)))
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
-    dram_us = dram_bytes / (p["dram_peak_bytes_per_us"] * (1.0 - c[_CLUSTER_LOSS] * row["cluster_log2"]))
-    outside_us = (all_copied - t.M) * cluster_n * tiles_n * (2.0 * units) / (c[_OUTSIDE_ROWS_PER_CYCLE] * cycles_per_us)
+    dram_us = dram_bytes / p["dram_peak_bytes_per_us"]
+    outside_rows = (tiles_m * cluster_m * copied_rows - t.M) * cluster_n  # TMA fills them in each CTA of a multicast
+    outside_us = outside_rows * tiles_n * (2.0 * units) / (c[_OUTSIDE_ROWS_PER_CYCLE] * cycles_per_us)
     share = rounds * clusters / items
     main_us = _norm3(first / cycles_per_us, dram_us * share, outside_us * share, 0.0)
     if rest > 0:
@@ -287,13 +270,12 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
     store_us = c[_STORE_EXPOSED_FRAC] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_write_bytes_per_us"]
     sms = min(ctas, num_sms)
-    prologue_us = c[_KERNEL_US] + c[_RAMP_US] * (sms / num_sms)
     waves = rounds + (1 if rest > 0 else 0)
     chip_us = (first + last) / cycles_per_us
     reduction_us = waves * reduction / cycles_per_us
     reduction_us = min(chip_us, reduction_us)
     return _finish(
-        p, row, prologue_us, chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
+        p, row, c[_KERNEL_US], chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
         waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * c[_TILE_CYCLES] / cycles_per_us, 0.0, dram_us,
         outside_us, store_us, reduction_us, main_us, busy_us, read_bytes, ctas, tiles * cluster, waves,
         rest * cluster if rest > 0 else ctas, sms,
@@ -332,10 +314,10 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     matrix = row["matrix_cycles"]
     work = issue + matrix
     serial = row["instructions"] / row["num_warps"] * c[_SERIAL_CYCLES]
-    waste = 1.0 + c[_LINE_WASTE] * t.line_waste
     is_offset = is_stream and _num_phases(tiles, ctas) > _ALIKE_PHASES
-    ingest = min(cta_m, t.M) * _TOKEN_ROW_BYTES * waste + row["weight_bytes"]
-    ingest /= _sm_bytes_per_cycle(p, c, min(ctas, num_sms), is_offset)
+    ingest = 0.0
+    if is_offset:
+        ingest = (min(cta_m, t.M) * _TOKEN_ROW_BYTES + row["weight_bytes"]) / _l2_share(p, c, min(ctas, num_sms))
     epilogue = cta_m * (cta_n * p["c_elem_bytes"]) / c[_EPILOGUE_BYTES_PER_CYCLE]
     first = last = 0.0
     resident = float(row["ctas_per_sm"])
@@ -359,9 +341,9 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         reduction_us = num_cuts * c[_CUT_US] + cycles / cycles_per_us
 
     in_flight = min(min(ctas, slots) / (1 if is_stream else split), float(tiles))
-    extra = _reread_bytes(row, t, p["l2_bytes"] * _HOLD_FRAC, tiles_m, tiles_n, min(ctas, slots), in_flight, is_offset)
-    if is_offset:
-        extra *= c[_REREAD_FRAC]
+    extra = 0.0
+    if not is_offset:
+        extra = _panel_rereads(row, t, p["l2_bytes"] * _HOLD_FRAC, tiles_m, tiles_n, in_flight)
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / p["dram_peak_bytes_per_us"]
     share = rounds * slots / ctas
