@@ -7,6 +7,7 @@ clock.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ __all__ = [
     "config_cost",
     "fill_record",
     "lower_bound_us",
+    "power_time_us",
     "problem_terms",
     "row_alignment",
     "write_record",
@@ -61,6 +63,8 @@ RASTER_CODE = 100
 RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
 _LINE_BYTES = 128.0
+_BURST_US = 1e3  # of load that the burst clock is that of; timings replay short kernels for about as long
+_CLOCK_FALL_US = 5e3  # time constant from there to the sustained clock: cuBLAS and our kernels on an H200, see MODEL.md
 FULL_LOAD_BYTES = 16.0
 
 
@@ -114,6 +118,21 @@ class ConfigCost(NamedTuple):
 def ceil_div(a: int, b: int) -> int:
     """ceil(a / b), faster than by integers, and exact: a <= 2**40 and b < 2**12 leave room for rounding."""
     return int(np.ceil(a / b))
+
+
+@kernel
+def power_time_us(p: Any, main_us: float, tensor_busy: float) -> float:
+    """Time that the tensor cores' load adds to `main_us` at the highest clock, because it pulls the clock down.
+
+    A kernel longer than the bursts that the burst clock was measured in has a power controller against it: the clock
+    under load falls to the sustained one, exponentially.
+    """
+    clock = p["tensor_cycles_per_us"]
+    if main_us > _BURST_US:
+        floor = min(clock, p["sustained_cycles_per_us"])
+        clock = floor + (clock - floor) * math.exp((_BURST_US - main_us) / _CLOCK_FALL_US)
+    slow = (p["cycles_per_us"] - clock) * tensor_busy
+    return float(main_us * tensor_busy * (slow / (p["cycles_per_us"] - slow)))
 
 
 @kernel
@@ -392,8 +411,7 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     # the tensor cores' load pulls the clock down
     total_matrix = 0.0 if is_vector else units * step_count * row["matrix_cycles"] / num_sms / cycles_per_us
     tensor_busy = min(1.0, total_matrix / main)
-    slow = (cycles_per_us - p["tensor_cycles_per_us"]) * tensor_busy
-    power_us = main * tensor_busy * (slow / (cycles_per_us - slow))
+    power_us = power_time_us(p, main, tensor_busy)
     prologue_us = (p["c_vector_kernel_us"] if is_vector else p["c_kernel_us"]) + p[
         "load_latency_cycles"
     ] / cycles_per_us

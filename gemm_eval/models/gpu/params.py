@@ -45,8 +45,8 @@ _INTS = (
 )
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
-    "cycles_per_us", "tensor_cycles_per_us", "launch_us", "load_latency_cycles", "smem_bytes_per_cycle",
-    "dram_peak_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
+    "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
+    "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
     # of spec and coefficient
     "dram_bytes_per_us", "dram_write_bytes_per_us", "l2_bytes_per_us", "l2_hold_bytes", "sm_l2_bytes_per_cycle",
 )  # fmt: skip
@@ -188,6 +188,7 @@ def pack_gpu_params(
         "scale_bytes_per_group": scale_bits / 8,
         "cycles_per_us": cycles,
         "tensor_cycles_per_us": cycles_per_us(clock_ghz),
+        "sustained_cycles_per_us": cycles_per_us(arch.tensor_clock_ghz(problem.input_dtype, "sustained")),
         "launch_us": arch.graph_node_us,
         "load_latency_cycles": arch.dram_latency_ns * cycles / 1e3,
         "smem_bytes_per_cycle": arch.smem_bytes_per_cycle,

@@ -87,7 +87,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         sm80=8.0,
     ),
     _item(
-        "part_read_bytes_per_cycle", "B/cycle", 3.0, 400.0, W4A16_FAMILIES, 90.0,
+        "part_read_bytes_per_cycle", "B/cycle", 1.0, 400.0, W4A16_FAMILIES, 90.0,
         "sums of all parts, to the SM that adds them", sm80=28.0, gemv_mma=36.0, gemv=6.0,
     ),
     _item("part_cycles", "cycles", 0.0, 1500.0, (GEMV_MMA, SM90), 350.0, "round trip for the sums of a part"),

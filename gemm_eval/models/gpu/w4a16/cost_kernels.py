@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
-from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, ceil_div
+from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, ceil_div, power_time_us
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
 
 __all__ = ["MAX_CUTS", "cuts_of", "list_cuts", "lower_bound_us", "w4a16_cost", "w4a16_terms"]
@@ -161,8 +161,7 @@ def _finish(
 ) -> ConfigCost:  # fmt: skip
     """Add the clock under tensor load (`busy_us` at the highest clock) and what is in front of the main loop."""
     tensor_busy = min(1.0, busy_us / main_us)
-    slow = (p["cycles_per_us"] - p["tensor_cycles_per_us"]) * tensor_busy
-    power_us = main_us * tensor_busy * (slow / (p["cycles_per_us"] - slow))
+    power_us = power_time_us(p, main_us, tensor_busy)
     latency_us = p["launch_us"] + prologue_us + main_us + power_us + store_us
     matrix_us = min(matrix_us, chip_us)
     dequant_us = min(dequant_us, chip_us - matrix_us)
