@@ -131,7 +131,7 @@ def power_time_us(p: Any, main_us: float, tensor_busy: float) -> float:
     if main_us > _BURST_US:
         floor = min(clock, p["sustained_cycles_per_us"])
         clock = floor + (clock - floor) * math.exp((_BURST_US - main_us) / _CLOCK_FALL_US)
-    slow = (p["cycles_per_us"] - clock) * tensor_busy
+    slow = (p["cycles_per_us"] - clock) * tensor_busy * tensor_busy
     return float(main_us * tensor_busy * (slow / (p["cycles_per_us"] - slow)))
 
 
