@@ -101,7 +101,7 @@ def _print(
         choice_tables,
         cost_lines,
         kernel_errors_table,
-        outlier_table,
+        outlier_lines,
         removed_lines,
     )
     from gemm_eval.validation.report import errors_table
@@ -115,7 +115,9 @@ def _print(
             console.print(line)
         console.print()
         if worst:
-            console.print(outlier_table(study, worst))
+            console.print("largest errors of the model near the best of a GEMM, with its terms in us", style="bold")
+            for line in outlier_lines(study, worst):
+                console.print(line, highlight=False)
             console.print()
     if found:
         console.print(ablation_table(found))

@@ -23,18 +23,18 @@ __all__ = [
     "kernel_document",
     "kernel_errors_table",
     "kernel_frame",
+    "outlier_lines",
     "outlier_records",
-    "outlier_table",
     "removed_lines",
 ]
 
 _ERROR_HEADERS = ("family", "regime", "predictor", "n", "MAPE", "median", "p90", "bias", "tau")
 _CHOICE_HEADERS = ("method", "mean", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time")
-_OUTLIER_HEADERS = ("M", "N", "K", "kernel", "measured us", "predicted us", "error", "terms of the prediction, us")
 _ABLATION_HEADERS = (
     "family", "coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"
 )  # fmt: skip
-_TEXT = ("family", "regime", "predictor", "method", "kernel", "coefficient", "held at", "terms of the prediction, us")
+_NAMES = ("predictor", "method")
+_TEXT = (*_NAMES, "family", "regime", "coefficient", "held at")
 _US_PER_S = 1e6
 _IN_SECONDS_US = 0.01 * _US_PER_S  # a choice that takes longer
 _LEAST_TERM_US = 0.05
@@ -81,6 +81,8 @@ def choice_tables(study: KernelStudy) -> list[Table]:
     tables = []
     for (gemms, regime), regrets in groups.items():
         if regime != ALL and (gemms != first or study.is_held_back):
+            continue
+        if gemms != first and study.is_full.all():
             continue
         words = gemms if regime == ALL else f"{gemms}, {regime}"
         table = _table(_CHOICE_HEADERS, f"choice of a kernel, regret: {words} ({regrets[0].num_gemms:,} GEMMs)")
@@ -152,17 +154,17 @@ def _words_of(record: pd.Series[Any]) -> str:
     return f"{tile} {cluster} {record['num_stages']} stages {str(record['schedule']).lower()} {cut or ''}".rstrip()
 
 
-def outlier_table(study: KernelStudy, num: int) -> Table:
-    """Return the rows of `outlier_records`."""
-    table = _table(_OUTLIER_HEADERS, "largest errors of the model near the best of a GEMM")
+def outlier_lines(study: KernelStudy, num: int) -> list[str]:
+    """Return the rows of `outlier_records` in words, the largest terms first."""
+    lines = []
     for item in outlier_records(study, num):
         terms = sorted(item["terms_us"].items(), key=lambda term: -abs(term[1]))
-        table.add_row(
-            *(str(item[name]) for name in ("M", "N", "K")), f"{item['family']} {item['config']}",
-            f"{item['measured_us']:.2f}", f"{item['predicted_us']:.2f}", f"{item['error_frac']:+.1%}",
-            ", ".join(f"{name} {value:.2f}" for name, value in terms if abs(value) >= _LEAST_TERM_US),
-        )  # fmt: skip
-    return table
+        shown = ", ".join(f"{name} {value:.1f}" for name, value in terms if abs(value) >= _LEAST_TERM_US)
+        lines.append(
+            f"M {item['M']}, N {item['N']}, K {item['K']}: {item['family']} {item['config']}, measured "
+            f"{item['measured_us']:.1f} us, predicted {item['predicted_us']:.1f} us, {item['error_frac']:+.1%}; {shown}"
+        )
+    return lines
 
 
 def removed_lines(removed: Iterable[Removed]) -> list[str]:
@@ -254,9 +256,9 @@ def kernel_document(
 
 def _table(headers: Sequence[str], title: str) -> Table:
     table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False,
-        collapse_padding=True,
+        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", padding=0
     )  # fmt: skip
     for header in headers:
-        table.add_column(header, overflow="fold", justify="left" if header in _TEXT else "right")
+        is_text = header in _TEXT
+        table.add_column(header, overflow="fold", justify="left" if is_text else "right", no_wrap=header in _NAMES)
     return table

@@ -166,9 +166,9 @@ def test_every_coefficient_has_a_neutral_value() -> None:
 
 
 def test_a_term_that_matters_and_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = [item for item in w4a16_coefficients_of("w4a16_gemv") if item.name in ("step_cycles", "line_waste")]
+    kept = [item for item in w4a16_coefficients_of("w4a16_gemv_mma") if item.name in ("step_cycles", "line_waste")]
     monkeypatch.setattr(kernel_ablation, "w4a16_coefficients_of", lambda family: kept)
-    found = {item.coefficient: item for item in ablate(as_predicted(), 2, families=["w4a16_gemv"])}
+    found = {item.coefficient: item for item in ablate(as_predicted(kind=1), 2, families=["w4a16_gemv_mma"])}
 
     assert found["step_cycles"].in_sample_points > 0
     assert found["step_cycles"].reached_frac > 0.5
@@ -176,8 +176,8 @@ def test_a_term_that_matters_and_one_that_does_not(monkeypatch: pytest.MonkeyPat
     assert found["line_waste"].held_out_points == pytest.approx(0.0, abs=0.02)
     assert found["line_waste"].held_out_reached_points is None
     assert found["line_waste"] in useless_terms(found.values())
-    (removed,) = remove_in_turn(as_predicted(), [found["line_waste"]], 2)
-    assert (removed.family, removed.coefficients, removed.kept) == ("w4a16_gemv", ("line_waste",), ())
+    (removed,) = remove_in_turn(as_predicted(kind=1), [found["line_waste"]], 2)
+    assert (removed.family, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
     assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
 
 
@@ -228,11 +228,12 @@ def test_command_prints_tables(table: Path) -> None:
     text = run("--data", str(table), "--no-fit", "--worst", "2")
 
     assert "slice: " in text
-    assert "model as it is, coefficients fitted on timings of h200-sxm" in text
-    assert "w4a16_sm90" in text
-    assert "model, profile its top 3" in text
+    words = " ".join(text.split())
+    assert "model as it is, coefficients fitted on timings of h200-sxm" in words
+    assert "model + profile 3" in text
     assert "nvMatmulHeuristics: not installed" in text
-    assert "among the timed" in " ".join(text.split())
+    assert "among the timed" in words
+    assert max(map(len, text.splitlines())) <= 80
     assert "largest errors of the model near the best" in text
     assert "int4_wo" not in text  # a table was named
 

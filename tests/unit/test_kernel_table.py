@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -226,7 +227,9 @@ def test_another_loop_than_the_sources_is_refused() -> None:
 def test_a_kernel_stands_once_in_each_mode() -> None:
     variants = list(table_variants("sm_90a", "fp16"))
 
-    assert len(variants) == len(set(variants)) == 199 * len(MODES)
+    assert len(variants) == len(set(variants))
+    times = Counter(variant.config for variant in variants)
+    assert Counter(times.values()) == {len(MODES): 191, len(MODES) - 2: 8}  # eight do not take groups of 32
     assert len(list(table_variants("sm_80", "bf16", GROUP))) == 106
     assert targets() == ("sm_90a", "sm_89", "sm_80")
 

@@ -162,10 +162,10 @@ def test_a_hopper_kernel_by_hand() -> None:
     bandwidth = H200.dram_achievable_gb_per_s * 1e3
 
     assert (found.num_ctas, found.num_waves, found.active_sms) == (132, 2, 132)
-    assert found.breakdown["prologue_us"] == pytest.approx(c["kernel_us"] + c["ramp_us"])
+    assert found.breakdown["prologue_us"] == pytest.approx(c["kernel_us"])
     assert found.breakdown["matrix_us"] == pytest.approx(2 * 64 * matrix / cycles_per_us)
     assert found.breakdown["tile_overhead_us"] == pytest.approx(2 * c["tile_cycles"] / cycles_per_us)
-    assert found.breakdown["dram_us"] == pytest.approx(found.dram_bytes / (bandwidth * c["dram_frac"]), rel=1e-6)
+    assert found.breakdown["dram_us"] == pytest.approx(found.dram_bytes / bandwidth, rel=1e-6)
     assert found.breakdown["store_us"] == pytest.approx(c["store_exposed_frac"] * 2048 * 4096 * 2 / bandwidth)
     assert found.breakdown["outside_us"] == 0
     assert found.bound == "compute"
@@ -177,7 +177,7 @@ def test_few_tiles_take_few_sms() -> None:
     found, c = cost(problem, config), coefficients(SM90)
 
     assert (found.num_ctas, found.active_sms, found.num_waves) == (8, 8, 1)
-    assert found.breakdown["prologue_us"] == pytest.approx(c["kernel_us"] + c["ramp_us"] * 8 / 132)
+    assert found.breakdown["prologue_us"] == pytest.approx(c["kernel_us"])
     parts = cost(problem, config._replace(decomposition=SPLIT_K, split_k=4))
     assert (parts.num_ctas, parts.active_sms) == (32, 32)
 
@@ -188,7 +188,7 @@ def test_an_ampere_kernel_by_hand() -> None:
     found, c = cost(problem, config, A100), coefficients(SM80, A100)
     slots = 108 * found.ctas_per_sm
     cycles_per_us = A100.max_clock_ghz * 1e3
-    matrix = 2 * 128 * 128 * 64 / 2048 * c["mma"]
+    matrix = 2 * 128 * 128 * 64 / 2048
     rounds, rest = divmod(8 * 32, slots)
     done = rounds * found.ctas_per_sm + -(-rest // 108)
 
@@ -216,7 +216,7 @@ def test_rows_that_start_off_lines_take_longer(arch: GpuSpec) -> None:
     slower = [config for config in off if off[config].breakdown["step_wait_us"] > on[config].breakdown["step_wait_us"]]
 
     assert off.keys() == on.keys()
-    assert slower
+    assert bool(slower) == any(config.family == SM90 for config in off)  # those of sm80 have other limits
     assert all(off[config].breakdown[name] <= on[config].breakdown[name] for config in off for name in dram)
 
 
@@ -367,15 +367,13 @@ def test_what_a_family_does_not_have_moves_none(family: str) -> None:
 
 
 SLOWER = {  # with more of it
-    "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "tile_cycles", "pingpong_tile_cycles", "issue",
-    "pingpong_issue", "exposed_frac", "pingpong_exposed_frac", "producer_cycles", "mma", "serial_cycles",
-    "step_cycles", "line_waste", "cluster_loss", "store_exposed_frac", "team_sum_cycles", "cut_us", "part_cycles",
-    "reread_frac", "outside_row_cycles", "shared_issue",
+    "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "tile_cycles", "issue", "pingpong_issue",
+    "exposed_frac", "pingpong_exposed_frac", "producer_cycles", "mma", "serial_cycles", "step_cycles", "line_waste",
+    "store_exposed_frac", "team_sum_cycles", "cut_us", "part_cycles", "shared_issue",
 }  # fmt: skip
 FASTER = {
     "sm_l2_frac", "dram_frac", "l2_frac", "l2_hold_frac", "epilogue_bytes_per_cycle", "sums_bytes_per_cycle",
     "part_write_bytes_per_cycle", "part_read_bytes_per_cycle", "outside_rows_per_cycle",
-    "stream_outside_rows_per_cycle",
 }  # fmt: skip
 
 

@@ -493,10 +493,10 @@ def write_record(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool,
     both = max(1.0, t.a_bytes + t.b_bytes + t.scale_bytes)
     scale_share = t.scale_bytes / max(1.0, t.b_bytes + t.scale_bytes)
     b_read = t.b_read_bytes + extra * (t.b_bytes + t.scale_bytes) / both
-    a = int(t.a_read_bytes + extra * t.a_bytes / both)
-    scale = int(b_read * scale_share)
-    b = int(b_read) - scale
-    stored = int(t.c_bytes * (1.0 - t.stay_frac))
+    a = int(t.a_read_bytes + extra * t.a_bytes / both + 0.5)
+    scale = int(b_read * scale_share + 0.5)
+    b = int(b_read + 0.5) - scale
+    stored = int(t.c_bytes * (1.0 - t.stay_frac) + 0.5)
     out["dram_a_bytes"] = a
     out["dram_b_bytes"] = b
     out["dram_scale_bytes"] = scale

@@ -395,9 +395,12 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
 
     issue = row["instructions"] / _SCHEDULERS * c[_ISSUE]
     serial = c[_STEP_CYCLES]
-    matrix = ingest = 0.0
+    matrix = ingest = start = part_cycles = 0.0
     dram_frac = 1.0
+    resident = float(row["ctas_per_sm"])
     if is_mma:
+        start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms)
+        part_cycles = c[_PART_CYCLES]
         matrix = row["matrix_cycles"] * c[_MMA]
         ingest = teams * row["weight_bytes"] / (_SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
         dram_frac = c[_DRAM_FRAC]
@@ -405,8 +408,6 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
         serial += row["instructions"] / team_warps * c[_SERIAL_CYCLES]
     work = teams * (issue + matrix)
     rows = min(cta_m, t.M)
-    resident = float(row["ctas_per_sm"])
-    start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms)
     over = start + _sums_cycles(row, c, t)
     first = rounds * steps * _shared_step(resident, work, serial, ingest) if rounds > 0 else 0.0
     last = 0.0
@@ -418,7 +419,7 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     reduction_us = 0.0
     if split > 1:
         trips = _passes(row, t) * (split // _PARTS_AT_ONCE + split % _PARTS_AT_ONCE)
-        cycles = trips * c[_PART_CYCLES] + split * rows * (cta_n * _SUM_BYTES) / c[_PART_READ_BYTES_PER_CYCLE]
+        cycles = trips * part_cycles + split * rows * (cta_n * _SUM_BYTES) / c[_PART_READ_BYTES_PER_CYCLE]
         reduction_us = c[_CUT_US] + cycles / cycles_per_us
 
     w_bytes = t.b_bytes + t.scale_bytes
@@ -474,7 +475,8 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
         if row["kind"] == _GEMV_MMA:
             cycles += matrix * c[_MMA]
             dram_frac = c[_DRAM_FRAC]
-        fixed_us += (c[_CTA_CYCLES] + _sums_cycles(row, c, t)) / cycles_per_us
+            fixed_us += c[_CTA_CYCLES] / cycles_per_us
+        fixed_us += _sums_cycles(row, c, t) / cycles_per_us
     if split > 1:
         fixed_us += c[_CUT_US]
     ctas = float(tiles * split) if split > 0 else np.inf
