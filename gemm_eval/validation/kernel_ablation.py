@@ -72,7 +72,6 @@ NEUTRAL: dict[str, Neutral] = {
     "shared_issue": Neutral(0.0, "two CTAs of an SM hide nothing more", "issue"),
     "exposed_frac": Neutral(0.0, "perfect overlap"),
     "pingpong_exposed_frac": Neutral(0.0, "as for cooperating warpgroups", "exposed_frac"),
-    "mma": Neutral(1.0, "mma.sync at its full rate"),
     "dram_frac": Neutral(1.0, "the achievable bandwidth of the spec"),
     "l2_hold_frac": Neutral(_UNLIMITED, "L2 keeps all that is read again"),
 }  # fmt: skip

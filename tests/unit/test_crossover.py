@@ -82,7 +82,7 @@ class TestPredicted:
         assert max(M) == 3000
 
     def test_a_change_of_winner_is_followed_to_neighbours(self) -> None:
-        found = w4a16_crossover(H200, K, N)
+        found = w4a16_crossover(H200, 8192, 10240)
         changes = np.flatnonzero(found.is_win[1:] != found.is_win[:-1])
 
         assert (found.M[changes] > EVERY_M).any()

@@ -85,8 +85,8 @@ def shown(renderable: Any) -> str:
     return capture.get()
 
 
-def run(*words: str, code: int = 0) -> str:
-    result = CliRunner().invoke(app, ["validate", "--w4a16", *words], env={"COLUMNS": "240", "TERM": "dumb"})
+def run(*words: str, code: int = 0, width: int = 240) -> str:
+    result = CliRunner().invoke(app, ["validate", "--w4a16", *words], env={"COLUMNS": str(width), "TERM": "dumb"})
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     assert result.exit_code == code, result.output
@@ -225,7 +225,7 @@ def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_command_prints_tables(table: Path) -> None:
-    text = run("--data", str(table), "--no-fit", "--worst", "2")
+    text = run("--data", str(table), "--no-fit", "--worst", "2", width=80)
 
     assert "slice: " in text
     words = " ".join(text.split())

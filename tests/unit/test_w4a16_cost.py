@@ -368,7 +368,7 @@ def test_what_a_family_does_not_have_moves_none(family: str) -> None:
 
 SLOWER = {  # with more of it
     "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "tile_cycles", "issue", "pingpong_issue",
-    "exposed_frac", "pingpong_exposed_frac", "producer_cycles", "mma", "serial_cycles", "step_cycles", "line_waste",
+    "exposed_frac", "pingpong_exposed_frac", "producer_cycles", "serial_cycles", "step_cycles", "line_waste",
     "store_exposed_frac", "team_sum_cycles", "cut_us", "part_cycles", "shared_issue",
 }  # fmt: skip
 FASTER = {

@@ -50,7 +50,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item("cta_launch_cycles", "cycles", 0.0, 2000.0, _MULTISTAGE, 500.0, "to start one more CTA on an SM"),
     _item("tile_cycles", "cycles", 0.0, 6000.0, (SM90,), 800.0, "start and end of a tile"),
     _item(
-        "issue", "1", 0.2, 4.0, W4A16_FAMILIES, 1.1, "slots that a scheduler spends on an instruction", gemv_mma=0.5,
+        "issue", "1", 0.2, 4.0, W4A16_FAMILIES, 1.1, "slots that a scheduler spends on an instruction", gemv_mma=0.7,
         sm90=2.0,
     ),
     _item("pingpong_issue", "1", 0.8, 5.0, (SM90,), 2.6, "as issue, of a lone warpgroup, which waits for itself"),
@@ -61,12 +61,11 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "producer_cycles", "cycles", 2.0, 15.0, (SM90,), 6.4,
         "of an instruction of the thread that copies, which has nothing to hide its latency",
     ),
-    _item("mma", "1", 0.8, 3.0, (GEMV_MMA,), 1.3, "time of mma.sync over that at its full rate"),
-    _item("serial_cycles", "cycles", 0.0, 8.0, (GEMV, SM80), 1.6, "of an instruction of a warp by itself"),
+    _item("serial_cycles", "cycles", 0.0, 8.0, (GEMV, GEMV_MMA, SM80), 1.6, "of an instruction of a warp by itself"),
     _item("step_cycles", "cycles", 0.0, 1500.0, _STREAMING, 350.0, "waits of a step of a warp by itself"),
     _item(
         "sm_l2_frac", "1", 0.2, 3.0, (GEMV_MMA, SM90), 0.8, "share of 64 B a cycle that an SM takes in",
-        gemv_mma=0.45,
+        gemv_mma=0.8,
     ),
     _item("dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, "share of the achievable DRAM bandwidth in a main loop"),
     _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, "share of the L2 bandwidth of hits"),

@@ -30,7 +30,6 @@ _SHARED_ISSUE = _PLACE["shared_issue"]
 _EXPOSED_FRAC = _PLACE["exposed_frac"]
 _PINGPONG_EXPOSED_FRAC = _PLACE["pingpong_exposed_frac"]
 _PRODUCER_CYCLES = _PLACE["producer_cycles"]
-_MMA = _PLACE["mma"]
 _SERIAL_CYCLES = _PLACE["serial_cycles"]
 _STEP_CYCLES = _PLACE["step_cycles"]
 _SM_L2_FRAC = _PLACE["sm_l2_frac"]
@@ -384,7 +383,8 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     ctas = tiles * split
     teams = row["cta_k"] // _BLOCK
     team_warps = row["num_warps"] // teams
-    steps = ceil_div(ceil_div(ceil_div(t.K, _BLOCK), split), teams)
+    blocks = ceil_div(ceil_div(t.K, _BLOCK), split)
+    steps = ceil_div(blocks, teams)
     slots = row["grid_cap"]
     num_sms = p["num_sms"]
     cycles_per_us = p["cycles_per_us"]
@@ -393,28 +393,30 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     waves = rounds + (1 if rest > 0 else 0)
     is_mma = row["kind"] == _GEMV_MMA
 
+    # a step, in which all teams but those of the last blocks work
     issue = row["instructions"] / _SCHEDULERS * c[_ISSUE]
-    serial = c[_STEP_CYCLES]
-    matrix = ingest = start = part_cycles = 0.0
+    serial = c[_STEP_CYCLES] + row["instructions"] / team_warps * c[_SERIAL_CYCLES]
+    matrix = row["matrix_cycles"]
+    work = blocks / steps * (issue + matrix)
+    ingest = first_start = start = part_cycles = 0.0
     dram_frac = 1.0
     resident = float(row["ctas_per_sm"])
     if is_mma:
-        start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms)
-        part_cycles = c[_PART_CYCLES]
-        matrix = row["matrix_cycles"] * c[_MMA]
-        ingest = teams * row["weight_bytes"] / (_SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
+        ingest = blocks / steps * row["weight_bytes"] / (_SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
         dram_frac = c[_DRAM_FRAC]
-    else:
-        serial += row["instructions"] / team_warps * c[_SERIAL_CYCLES]
-    work = teams * (issue + matrix)
+        part_cycles = c[_PART_CYCLES]
+        # at first all CTAs of an SM start at once, later each when another ends
+        first_start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms)
+        start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES]
     rows = min(cta_m, t.M)
-    over = start + _sums_cycles(row, c, t)
+    sums = _sums_cycles(row, c, t)
     first = rounds * steps * _shared_step(resident, work, serial, ingest) if rounds > 0 else 0.0
     last = 0.0
     left = np.ceil(rest / num_sms)
     if rest > 0:
         last = steps * _shared_step(left, work, serial, ingest)
-    chip_us = (first + last + (waves - 1) * over) / cycles_per_us
+    chip_us = (first + last) / cycles_per_us
+    over_us = (waves - 1) * (start + sums) / cycles_per_us  # no loads are under way, so DRAM does not hide it
 
     reduction_us = 0.0
     if split > 1:
@@ -432,16 +434,15 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
         waste = 1.0 + c[_LINE_WASTE] * t.line_waste
         tokens = tiles_n * tiles_m * rows * (t.K * p["a_elem_bytes"]) * waste
         l2_us = (tokens + w_bytes * tiles_m) / (p["l2_peak_bytes_per_us"] * c[_L2_FRAC])
-    main_us = _norm3(chip_us, dram_us, l2_us, 0.0)
-    prologue_us = over / cycles_per_us
+    main_us = _norm3(chip_us, dram_us, l2_us, 0.0) + over_us
+    prologue_us = (first_start + sums) / cycles_per_us
     if not is_mma:
         prologue_us += c[_RAMP_US] * w_bytes / (w_bytes + _RAMP_BYTES)
     done = rounds * resident + left  # CTAs that an SM works through
     return _finish(
-        p, row, prologue_us, chip_us, done * steps * teams * matrix / cycles_per_us,
-        done * steps * teams * issue / cycles_per_us, (waves - 1) * over / cycles_per_us, l2_us, dram_us, 0.0, 0.0,
-        reduction_us, main_us + reduction_us, 0.0, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas,
-        min(ctas, num_sms),
+        p, row, prologue_us, chip_us + over_us, done * blocks * matrix / cycles_per_us,
+        done * blocks * issue / cycles_per_us, over_us, l2_us, dram_us, 0.0, 0.0, reduction_us, main_us + reduction_us,
+        0.0, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas, min(ctas, num_sms),
     )  # fmt: skip
 
 
@@ -471,12 +472,11 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
         cycles = (instructions - row["mma"]) / _SCHEDULERS * issue + matrix
         fixed_cycles = c[_CTA_CYCLES]
     else:
-        cycles = instructions / _SCHEDULERS * issue
-        if row["kind"] == _GEMV_MMA:
-            cycles += matrix * c[_MMA]
-            dram_frac = c[_DRAM_FRAC]
-            fixed_us += c[_CTA_CYCLES] / cycles_per_us
+        cycles = instructions / _SCHEDULERS * issue + matrix
         fixed_us += _sums_cycles(row, c, t) / cycles_per_us
+        if row["kind"] == _GEMV_MMA:
+            fixed_us += c[_CTA_CYCLES] / cycles_per_us
+            dram_frac = c[_DRAM_FRAC]
     if split > 1:
         fixed_us += c[_CUT_US]
     ctas = float(tiles * split) if split > 0 else np.inf
