@@ -63,7 +63,7 @@ def list_(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List the records of a file: GEMM, config, time, how and when it was found, and whether it still holds.
+    """List the records of a file, one a line: GEMM, config, time, how and when found, and whether it still holds.
 
     Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many; or a model.
     """
@@ -161,7 +161,7 @@ def _write(found: ConfigCache, out: Path, *, as_json: bool) -> None:
 
 def _print_tables(found: Sequence[tuple[Path, ConfigCache]]) -> None:
     from gemm_eval.cli._options import format_mapping
-    from gemm_eval.cli._output import format_number, make_console, make_table
+    from gemm_eval.cli._output import format_number, make_console, make_table, widest
 
     console = make_console()
     if not found:
@@ -178,6 +178,7 @@ def _print_tables(found: Sequence[tuple[Path, ConfigCache]]) -> None:
                 format_mapping(record.config) if void is None else f"void: {void}",
             )  # fmt: skip
         console.print(f"{path}: {len(records)} records", soft_wrap=True)
+        console.width = max(console.width, widest(console, table))  # a record is a line, for grep
         console.print(table)
 
 

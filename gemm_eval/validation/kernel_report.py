@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
-from rich import box
 from rich.table import Table
 
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -15,6 +14,7 @@ from gemm_eval.validation.kernel_ablation import BUYS_NOTHING_POINTS, Ablated, R
 from gemm_eval.validation.kernel_choice import Regret
 from gemm_eval.validation.kernel_scores import ALL, NEAR_BEST, KernelErrors, breakdown_of, worst_rows
 from gemm_eval.validation.kernel_study import KernelStudy
+from gemm_eval.validation.report import report_table
 
 __all__ = [
     "ablation_table",
@@ -30,11 +30,7 @@ __all__ = [
 
 _ERROR_HEADERS = ("family", "regime", "predictor", "n", "MAPE", "median", "p90", "bias", "tau")
 _CHOICE_HEADERS = ("method", "mean", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time")
-_ABLATION_HEADERS = (
-    "family", "coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"
-)  # fmt: skip
-_NAMES = ("predictor", "method")
-_TEXT = (*_NAMES, "family", "regime", "coefficient", "held at")
+_ABLATION_HEADERS = ("coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows")
 _US_PER_S = 1e6
 _IN_SECONDS_US = 0.01 * _US_PER_S  # a choice that takes longer
 _LEAST_TERM_US = 0.05
@@ -42,7 +38,7 @@ _LEAST_TERM_US = 0.05
 
 def kernel_errors_table(study: KernelStudy) -> Table:
     """Return the errors of all predictors, by family and regime; those of held-back tables in brief."""
-    table = _table(_ERROR_HEADERS, study.title)
+    table = report_table(_ERROR_HEADERS, study.title)
     predictors = dict.fromkeys(item.predictor for item in study.errors)
     by_group: dict[tuple[str, str], list[KernelErrors]] = {}
     for item in study.errors:
@@ -85,7 +81,7 @@ def choice_tables(study: KernelStudy) -> list[Table]:
         if gemms != first and study.is_full.all():
             continue
         words = gemms if regime == ALL else f"{gemms}, {regime}"
-        table = _table(_CHOICE_HEADERS, f"choice of a kernel, regret: {words} ({regrets[0].num_gemms:,} GEMMs)")
+        table = report_table(_CHOICE_HEADERS, f"choice of a kernel, regret: {words} ({regrets[0].num_gemms:,} GEMMs)")
         for regret in regrets:
             table.add_row(*_regret_cells(regret, study.overhead_us.get(regret.method)))
         if regime == ALL:
@@ -179,24 +175,25 @@ def removed_lines(removed: Iterable[Removed]) -> list[str]:
 
 def ablation_table(found: Sequence[Ablated]) -> Table:
     """Return what each term buys; changes of the MAPE in percentage points, positive: worse without the term."""
-    table = _table(
+    table = report_table(
         _ABLATION_HEADERS, "error when a term is removed and the family's others are fitted again (MAPE, points)"
     )
     for family in W4A16_FAMILIES:
         of_family = [item for item in found if item.family == family]
-        for place, item in enumerate(sorted(of_family, key=lambda item: -item.in_sample_points)):
-            points = (item.held_out_points, item.held_out_near_points, item.held_out_reached_points)
-            table.add_row(
-                "" if place else f"{family} ({item.base_points:.2f}%)", item.coefficient,
-                f"{item.value:.4g}: {item.why}", f"{item.reached_frac:.1%}", f"{item.in_sample_points:+.2f}",
-                *("-" if value is None else f"{value:+.3f}" for value in points),
-            )  # fmt: skip
         if of_family:
             table.add_section()
+            table.add_row(f"{family} ({of_family[0].base_points:.2f}%)")
+        for item in sorted(of_family, key=lambda item: -item.in_sample_points):
+            points = (item.held_out_points, item.held_out_near_points, item.held_out_reached_points)
+            table.add_row(
+                f"  {item.coefficient}", f"{item.value:.3g}", f"{item.reached_frac:.1%}",
+                f"{item.in_sample_points:+.2f}", *("-" if value is None else f"{value:+.3f}" for value in points),
+            )  # fmt: skip
     names = ", ".join(f"{item.family}.{item.coefficient}" for item in useless_terms(found)) or "none"
     table.caption = (
-        "in sample: fits on all rows, weighted as in the fit. held out: only where that changes little; -: not needed. "
-        f"reaches: rows that move by over 1%. In brackets: held-out MAPE with all terms. Under {BUYS_NOTHING_POINTS:g} "
+        "held at: 0 costs nothing, 1e+09 limits nothing; others: a term's plain value (in the JSON report). in sample: "
+        "fits on all rows, weighted as in the fit. held out: only where that changes little; -: not needed. reaches: "
+        f"rows that move by over 1%. In brackets: held-out MAPE with all terms. Under {BUYS_NOTHING_POINTS:g} "
         f"points, buys nothing: {names}"
     )
     table.caption_justify = "left"
@@ -252,13 +249,3 @@ def kernel_document(
         "together": [asdict(item) for item in removed],
     }
     return {"parts": parts} | ({"ablation": ablation} if found else {})
-
-
-def _table(headers: Sequence[str], title: str) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", padding=0
-    )  # fmt: skip
-    for header in headers:
-        is_text = header in _TEXT
-        table.add_column(header, overflow="fold", justify="left" if is_text else "right", no_wrap=header in _NAMES)
-    return table

@@ -78,7 +78,7 @@ class NvidiaHeuristics:
     @property
     def name(self) -> str:
         """Name in tables and plots."""
-        return "nvMatmulHeuristics" + (" refit" if self.is_refit else "")
+        return "nvMMH, refitted" if self.is_refit else _PACKAGE
 
     def fit(self, *train: TimingSet) -> NvidiaHeuristics:
         """Return one with the affine correction that fits `train` best, by robust least squares of relative errors."""

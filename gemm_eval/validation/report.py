@@ -15,11 +15,12 @@ from gemm_eval.validation.metrics import Metrics
 from gemm_eval.validation.scoring import Score, worst_pairs
 from gemm_eval.validation.timings import TimingSet
 
-__all__ = ["errors_frame", "errors_table", "report_document", "title_of", "worst_table"]
+__all__ = ["errors_frame", "errors_table", "report_document", "report_table", "title_of", "worst_table"]
 
 _HEADERS = ("group", "predictor", "fit", "n", "MAPE", "median", "p90", "bias", "tau")
 _WORST_HEADERS = ("N", "K", "n", "MAPE", "bias", "worst M", "its error")
-_TEXT_COLUMNS = ("group", "predictor", "fit")
+_NAMES = ("predictor", "method", "coefficient")
+_TEXT_COLUMNS = (*_NAMES, "group", "fit", "family", "regime")
 
 
 def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
@@ -64,7 +65,7 @@ def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str 
         note: a second line of the title, such as where coefficients come from.
     """
     title = title_of(scores[0].timings)
-    table = _table(_HEADERS, f"{title}\n{note}" if note else title)
+    table = report_table(_HEADERS, f"{title}\n{note}" if note else title)
     for place, group in enumerate(group for group in scores[0].errors if not groups or group in groups):
         if place:
             table.add_section()
@@ -75,7 +76,7 @@ def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str 
 
 def worst_table(scored: Score, num: int = 10) -> Table:
     """Return the pairs (N, K) with the largest mean errors of one predictor."""
-    table = _table(_WORST_HEADERS, f"largest mean errors of {scored.predictor} by (N, K): {scored.timings.name}")
+    table = report_table(_WORST_HEADERS, f"largest mean errors of {scored.predictor} by (N, K): {scored.timings.name}")
     for row in worst_pairs(scored, num).to_dict("records"):
         table.add_row(
             *(str(row[name]) for name in ("N", "K", "num")),
@@ -123,10 +124,12 @@ def _cells(errors: Metrics) -> tuple[str, ...]:
     return f"{errors.num:,}", *(f"{size:.1%}" for size in sizes), f"{errors.bias_frac:+.1%}", tau
 
 
-def _table(headers: Sequence[str], title: str) -> Table:
+def report_table(headers: Sequence[str], title: str) -> Table:
+    """Return an empty table of a report, made to fit a terminal of 80 columns; names never wrap."""
     table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", pad_edge=False
-    )
+        box=box.SIMPLE_HEAD, show_edge=False, title=title, title_justify="left", title_style="bold", padding=0
+    )  # fmt: skip
     for header in headers:
-        table.add_column(header, overflow="fold", justify="left" if header in _TEXT_COLUMNS else "right")
+        is_text = header in _TEXT_COLUMNS
+        table.add_column(header, overflow="fold", justify="left" if is_text else "right", no_wrap=header in _NAMES)
     return table

@@ -297,7 +297,7 @@ def test_nvidia_heuristics_refit_is_affine() -> None:
 @pytest.mark.usefixtures("fake_library")
 def test_baselines_are_those_that_can_answer() -> None:
     names = [baseline.name for baseline in make_baselines(H200, make_timings())]
-    assert names == ["naive roofline", "fitted roofline", "nvMatmulHeuristics", "nvMatmulHeuristics refit"]
+    assert names == ["naive roofline", "fitted roofline", "nvMatmulHeuristics", "nvMMH, refitted"]
 
     quantized = make_timings(weight_dtype="int4")
     assert [baseline.name for baseline in make_baselines(H200, quantized)] == names[:2]
