@@ -48,6 +48,17 @@ _BLIND_ROWS = (
     4096,
 )  # fmt: skip
 _BLIND_STEP, _BLIND_STRIDE = 13, 5
+_BLIND_2_NK = (
+    (7168, 7168), (2048, 4096), (4096, 2048), (14336, 3584), (3584, 14336), (8192, 3584), (3584, 8192), (20480, 7168),
+    (7168, 20480), (16384, 6144), (6144, 6144), (4544, 18176), (16384, 7168), (4096, 7168), (2048, 8192), (8192, 2048),
+    (3072, 2048), (8192, 3072), (5120, 3072), (9216, 3072), (2880, 2880), (5120, 2880), (4096, 12288), (17408, 5120),
+    (5120, 17408), (25600, 5120), (53248, 16384), (1024, 8192), (2304, 6144), (32000, 4096), (1368, 5000), (728, 3072),
+)  # fmt: skip
+_BLIND_2_ROWS = (
+    1, 2, 3, 5, 6, 8, 9, 13, 16, 20, 27, 32, 40, 50, 64, 77, 96, 128, 160, 192, 256, 300, 400, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6000,
+)  # fmt: skip
+_BLIND_2_STEP, _BLIND_2_STRIDE, _BLIND_2_FLOP = 15, 7, 1 << 40
 
 _CHECK_NK, _CHECK_ROWS = ((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672)), (1, 16, 64, 256, 1024, 4096)
 
@@ -80,6 +91,7 @@ KERNEL_SETS = (
     "w4a16-wide",
     "w4a16-blind",
     "w4a16-blind-modes",
+    "w4a16-blind-2",
     "w4a16-check",
     "w4a16-modes",
     "w4a16-smoke",
@@ -94,7 +106,7 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
         shape_set: ``w4a16`` (12 pairs of N and K, 14 values of M), ``w4a16-spread`` (a quarter of them: few enough to
             time all kernels on each), ``w4a16-wide`` (40 other pairs, 46 values of M, a sixth of them on each pair),
             ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-blind-modes`` (the
-            same in other modes, in turn), ``w4a16-check`` (the GEMMs that other engines are timed on),
+            same in other modes, in turn), ``w4a16-blind-2`` (32 more, held back as well), ``w4a16-check`` (the GEMMs that other engines are timed on),
             ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero points) or ``w4a16-smoke``. All but the
             modes have a scale for each group of 128 weights.
 
@@ -130,6 +142,13 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
             for pair, (n, k) in enumerate(_BLIND_NK)
             for place, m in enumerate(_BLIND_ROWS)
             if (pair * _BLIND_STRIDE + place) % _BLIND_STEP == 0
+        ]
+    if shape_set == "w4a16-blind-2":
+        return [
+            QuantShape(1, m, k, n, *_USUAL)
+            for pair, (n, k) in enumerate(_BLIND_2_NK)
+            for place, m in enumerate(_BLIND_2_ROWS)
+            if (pair * _BLIND_2_STRIDE + place) % _BLIND_2_STEP == 0 and 2 * m * n * k <= _BLIND_2_FLOP
         ]
     step = _SPREAD_STEP if shape_set == "w4a16-spread" else 1
     return [

@@ -70,6 +70,11 @@ def test_sets_have_the_problems_that_they_promise() -> None:
     assert {(gemm.mode, gemm.group_size) for gemm in list_quant_shapes("w4a16-modes")} == {
         (WeightMode.GROUP, 32), (WeightMode.GROUP, 64), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 128),
     }  # fmt: skip
+    pairs = {name: {(gemm.N, gemm.K) for gemm in list_quant_shapes(name)} for name in KERNEL_SETS}
+    for blind, num in (("w4a16-blind", 24), ("w4a16-blind-2", 32)):
+        assert len(pairs[blind]) == num
+        assert all(pairs[blind].isdisjoint(pairs[name]) for name in KERNEL_SETS if not name.startswith(blind))
+    assert pairs["w4a16-blind"].isdisjoint(pairs["w4a16-blind-2"])
     with pytest.raises(InvalidOptionError, match="got 'model-zoo'"):
         list_quant_shapes("model-zoo")
 
