@@ -174,12 +174,12 @@ def _finish(
 
 @kernel
 def _sm90_step(
-    c: Any, resident: float, work: float, copies: float, issue: float, matrix: float, ingest: float,
+    resident: float, work: float, copies: float, shared: float, matrix: float, ingest: float,
 ) -> float:  # fmt: skip
     """Cycles of 64 k of a CTA that shares its SM with `resident` - 1 others."""
     step = max(work, copies, ingest * resident)
     if resident > 1.0:
-        step = max(step, resident * max(issue * c[_SHARED_ISSUE] / c[_ISSUE], matrix))
+        step = max(step, resident * max(shared, matrix))
     return float(step)
 
 
@@ -211,6 +211,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     # 64 k of a CTA
     instructions = row["instructions"]
     issue = instructions / _SCHEDULERS * (c[_ISSUE] if is_coop else c[_PINGPONG_ISSUE])
+    shared = instructions / _SCHEDULERS * c[_SHARED_ISSUE]
     matrix = row["matrix_cycles"]
     exposed = c[_EXPOSED_FRAC] if is_coop else c[_PINGPONG_EXPOSED_FRAC]
     work = max(issue, matrix) + exposed * min(issue, matrix)
@@ -225,7 +226,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         rate = min(rate, _l2_share(p, c, min(ctas, num_sms)))
     ingest /= rate
     resident = max(1.0, np.ceil(ctas / num_sms))
-    step = _sm90_step(c, resident, work, copies, issue, matrix, ingest)
+    step = _sm90_step(resident, work, copies, shared, matrix, ingest)
 
     # a work item: a tile, or a part of it
     tile_bytes = cta_m * (cta_n * _SUM_BYTES)
@@ -236,14 +237,14 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         if clusters % tiles != 0:  # a CTA may have a part of two tiles
             num_cuts = 2.0 if is_coop else _HALF_HIDDEN
     if parts > 1.0:
-        reduction = num_cuts * (c[_CUT_US] * cycles_per_us + tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE])
+        reduction = num_cuts * (c[_CUT_US] * cycles_per_us + resident * tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE])
         reduction += parts * (tile_bytes / c[_PART_READ_BYTES_PER_CYCLE] + c[_PART_CYCLES])
     over = c[_TILE_CYCLES] + reduction
     item = blocks * step
     last = 0.0
     if rest > 0:
         resident = max(1.0, np.ceil(rest * cluster / num_sms))
-        last = blocks * _sm90_step(c, resident, work, copies, issue, matrix, ingest) + over
+        last = blocks * _sm90_step(resident, work, copies, shared, matrix, ingest) + over
     if is_coop:
         first = rounds * (item + over)
     else:  # the end of a tile hides behind the other warpgroup's
@@ -326,6 +327,7 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         left = max(1.0, np.ceil(rest / num_sms))
         last = blocks * _shared_step(left, work, serial, ingest) + c[_CTA_CYCLES] + left * epilogue
 
+    overlap = rounds * resident + max(0.0, np.ceil(rest / num_sms))  # CTAs that an SM works through
     parts, num_cuts = float(split), 1.0
     if is_stream:
         parts = 1.0 if tiles % ctas == 0 else max(1.0, ctas / tiles) + 1.0
@@ -334,7 +336,7 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     reduction_us = 0.0
     if parts > 1.0:
         tile_bytes = min(cta_m, t.M) * (cta_n * _SUM_BYTES)
-        cycles = num_cuts * tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE]
+        cycles = num_cuts * overlap * tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE]
         cycles += parts * tile_bytes / c[_PART_READ_BYTES_PER_CYCLE]
         reduction_us = num_cuts * c[_CUT_US] + cycles / cycles_per_us
 
@@ -351,7 +353,6 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     busy_us = tiles * units * 2.0 * row["matrix_cycles"] / (num_sms * cycles_per_us)
     prologue_us = c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms) / cycles_per_us
     waves = rounds + (1 if rest > 0 else 0)
-    overlap = rounds * resident + max(0.0, np.ceil(rest / num_sms))  # CTAs that an SM works through
     return _finish(
         p, row, prologue_us, (first + last) / cycles_per_us, overlap * blocks * matrix / cycles_per_us,
         overlap * blocks * issue / cycles_per_us, waves * c[_CTA_CYCLES] / cycles_per_us, 0.0, dram_us, 0.0, 0.0,
@@ -422,7 +423,7 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     if split > 1:
         trips = _passes(row, t) * (split // _PARTS_AT_ONCE + split % _PARTS_AT_ONCE)
         cycles = trips * part_cycles + split * rows * (cta_n * _SUM_BYTES) / c[_PART_READ_BYTES_PER_CYCLE]
-        reduction_us = c[_CUT_US] + cycles / cycles_per_us
+        reduction_us = c[_CUT_US] * waves + cycles / cycles_per_us
 
     w_bytes = t.b_bytes + t.scale_bytes
     read_bytes = t.a_read_bytes + t.b_read_bytes
@@ -460,7 +461,7 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
     if row["kind"] == _SM90:
         is_coop = row["schedule"] == _COOPERATIVE
         if row["ctas_per_sm"] > 1:
-            issue = min(1.0, c[_SHARED_ISSUE] / issue) * (issue if is_coop else c[_PINGPONG_ISSUE])
+            issue = min(c[_SHARED_ISSUE], issue if is_coop else c[_PINGPONG_ISSUE])
             cycles = max(instructions / _SCHEDULERS * issue, matrix)
         else:
             issue = instructions / _SCHEDULERS * (issue if is_coop else c[_PINGPONG_ISSUE])
