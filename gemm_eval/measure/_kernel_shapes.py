@@ -106,9 +106,9 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
         shape_set: ``w4a16`` (12 pairs of N and K, 14 values of M), ``w4a16-spread`` (a quarter of them: few enough to
             time all kernels on each), ``w4a16-wide`` (40 other pairs, 46 values of M, a sixth of them on each pair),
             ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-blind-modes`` (the
-            same in other modes, in turn), ``w4a16-blind-2`` (32 more, held back as well), ``w4a16-check`` (the GEMMs that other engines are timed on),
-            ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero points) or ``w4a16-smoke``. All but the
-            modes have a scale for each group of 128 weights.
+            same in other modes, in turn), ``w4a16-blind-2`` (32 more pairs, held back as well), ``w4a16-check`` (the
+            GEMMs that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero
+            points) or ``w4a16-smoke``. All but the modes have a scale for each group of 128 weights.
 
     Raises:
         InvalidOptionError: no set of that name.

@@ -54,7 +54,7 @@ _NO_LIMIT = Neutral(_UNLIMITED, "limits nothing")
 NEUTRAL: dict[str, Neutral] = {
     **dict.fromkeys(
         (
-            "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "tile_cycles", "producer_cycles",
+            "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "producer_cycles",
             "serial_cycles", "step_cycles", "line_waste", "store_exposed_frac", "team_sum_cycles",
             "cut_us", "part_cycles",
         ),

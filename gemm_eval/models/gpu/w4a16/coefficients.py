@@ -48,7 +48,6 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     ),
     _item("cta_cycles", "cycles", 0.0, 6000.0, _MULTISTAGE, 1500.0, "start and end of a CTA", sm80=3000.0),
     _item("cta_launch_cycles", "cycles", 0.0, 2000.0, _MULTISTAGE, 500.0, "to start one more CTA on an SM"),
-    _item("tile_cycles", "cycles", 0.0, 6000.0, (SM90,), 800.0, "start and end of a tile"),
     _item(
         "issue", "1", 0.2, 4.0, W4A16_FAMILIES, 1.1, "slots that a scheduler spends on an instruction", gemv_mma=0.7,
         sm90=2.0,
@@ -73,8 +72,8 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item("line_waste", "1", 0.0, 8.0, (GEMV_MMA, SM90), 2.0, "more time for tokens whose rows start off 128 bytes"),
     _item("store_exposed_frac", "1", 0.0, 1.5, (SM90,), 0.6, "part of the time of storing C that nothing hides"),
     _item(
-        "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, (SM80,), 20.0,
-        "C of one SM, from sums through shared memory to L2",
+        "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, _TILED, 20.0,
+        "C of one SM, from sums through shared memory to L2", sm90=30.0,
     ),
     _item(
         "sums_bytes_per_cycle", "B/cycle", 4.0, 400.0, _STREAMING, 32.0, "sums of all warps of an SM to shared memory"

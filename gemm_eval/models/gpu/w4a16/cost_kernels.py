@@ -23,7 +23,6 @@ _KERNEL_US = _PLACE["kernel_us"]
 _RAMP_US = _PLACE["ramp_us"]
 _CTA_CYCLES = _PLACE["cta_cycles"]
 _CTA_LAUNCH_CYCLES = _PLACE["cta_launch_cycles"]
-_TILE_CYCLES = _PLACE["tile_cycles"]
 _ISSUE = _PLACE["issue"]
 _PINGPONG_ISSUE = _PLACE["pingpong_issue"]
 _SHARED_ISSUE = _PLACE["shared_issue"]
@@ -239,7 +238,8 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     if parts > 1.0:
         reduction = num_cuts * (c[_CUT_US] * cycles_per_us + resident * tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE])
         reduction += parts * (tile_bytes / c[_PART_READ_BYTES_PER_CYCLE] + c[_PART_CYCLES])
-    over = c[_TILE_CYCLES] + reduction
+    epilogue = min(cta_m, t.M) * (cta_n * p["c_elem_bytes"]) / c[_EPILOGUE_BYTES_PER_CYCLE]
+    over = epilogue + reduction
     item = blocks * step
     last = 0.0
     if rest > 0:
@@ -275,7 +275,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     reduction_us = min(chip_us, reduction_us)
     return _finish(
         p, row, c[_KERNEL_US], chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
-        waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * c[_TILE_CYCLES] / cycles_per_us, 0.0, dram_us,
+        waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * epilogue / cycles_per_us, 0.0, dram_us,
         outside_us, store_us, reduction_us, main_us, busy_us, read_bytes, ctas, tiles * cluster, waves,
         rest * cluster if rest > 0 else ctas, sms,
     )  # fmt: skip
@@ -468,7 +468,8 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
             exposed = c[_EXPOSED_FRAC] if is_coop else c[_PINGPONG_EXPOSED_FRAC]
             cycles = max(max(issue, matrix) + exposed * min(issue, matrix), row["producer"] * c[_PRODUCER_CYCLES])
         fixed_us += c[_KERNEL_US]
-        fixed_cycles = c[_TILE_CYCLES]
+        tile_bytes = min(row["cta_m"], t.M) * (row["cta_n"] * p["c_elem_bytes"])
+        fixed_cycles = tile_bytes / c[_EPILOGUE_BYTES_PER_CYCLE]
     elif row["kind"] == _SM80:
         cycles = (instructions - row["mma"]) / _SCHEDULERS * issue + matrix
         fixed_cycles = c[_CTA_CYCLES]
