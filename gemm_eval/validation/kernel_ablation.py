@@ -70,8 +70,7 @@ NEUTRAL: dict[str, Neutral] = {
     "issue": Neutral(1.0, "an instruction takes one slot"),
     "pingpong_issue": Neutral(0.0, "as for cooperating warpgroups", "issue"),
     "shared_issue": Neutral(0.0, "two CTAs of an SM hide nothing more", "issue"),
-    "exposed_frac": Neutral(0.0, "perfect overlap"),
-    "pingpong_exposed_frac": Neutral(0.0, "as for cooperating warpgroups", "exposed_frac"),
+    "exposed_frac": Neutral(0.0, "as much overlap as in a 2-norm"),
     "dram_frac": Neutral(1.0, "the achievable bandwidth of the spec"),
     "l2_hold_frac": Neutral(_UNLIMITED, "L2 keeps all that is read again"),
 }  # fmt: skip

@@ -54,8 +54,10 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     ),
     _item("pingpong_issue", "1", 0.8, 5.0, (SM90,), 2.6, "as issue, of a lone warpgroup, which waits for itself"),
     _item("shared_issue", "1", 0.5, 4.0, (SM90,), 1.65, "as issue, of two CTAs of an SM, which hide waits"),
-    _item("exposed_frac", "1", 0.0, 1.0, (SM90,), 0.4, "part of the shorter of dequantization and wgmma that shows"),
-    _item("pingpong_exposed_frac", "1", 0.0, 1.0, (SM90,), 0.5, "as exposed_frac, of a lone warpgroup"),
+    _item(
+        "exposed_frac", "1", -0.5, 1.0, (SM90,), 0.1,
+        "dequantization that shows beside wgmma, beyond that of a 2-norm; 1: all of it",
+    ),
     _item(
         "producer_cycles", "cycles", 2.0, 15.0, (SM90,), 6.4,
         "of an instruction of the thread that copies, which has nothing to hide its latency",

@@ -27,7 +27,6 @@ _ISSUE = _PLACE["issue"]
 _PINGPONG_ISSUE = _PLACE["pingpong_issue"]
 _SHARED_ISSUE = _PLACE["shared_issue"]
 _EXPOSED_FRAC = _PLACE["exposed_frac"]
-_PINGPONG_EXPOSED_FRAC = _PLACE["pingpong_exposed_frac"]
 _PRODUCER_CYCLES = _PLACE["producer_cycles"]
 _SERIAL_CYCLES = _PLACE["serial_cycles"]
 _STEP_CYCLES = _PLACE["step_cycles"]
@@ -181,6 +180,13 @@ def _norm8(x: float, y: float) -> float:
 
 
 @kernel
+def _overlapped(c: Any, issue: float, matrix: float) -> float:
+    """Dequantization under wgmma: the 2-norm, and what shows beyond it (1: they follow each other)."""
+    result: float = np.sqrt(issue * issue + matrix * matrix + 2.0 * c[_EXPOSED_FRAC] * issue * matrix)
+    return result
+
+
+@kernel
 def _sm90_step(
     resident: float, work: float, copies: float, shared: float, matrix: float, ingest: float,
 ) -> float:  # fmt: skip
@@ -221,8 +227,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     issue = instructions / _SCHEDULERS * (c[_ISSUE] if is_coop else c[_PINGPONG_ISSUE])
     shared = instructions / _SCHEDULERS * c[_SHARED_ISSUE]
     matrix = row["matrix_cycles"]
-    exposed = c[_EXPOSED_FRAC] if is_coop else c[_PINGPONG_EXPOSED_FRAC]
-    work = max(issue, matrix) + exposed * min(issue, matrix)
+    work = _overlapped(c, issue, matrix)
     copies = row["producer"] * c[_PRODUCER_CYCLES]
     box = min(cta_m // cluster_n, t.M)  # rows of A that a CTA copies
     copied_rows = cluster_n * box
@@ -474,8 +479,7 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
             cycles = max(instructions / _SCHEDULERS * issue, matrix)
         else:
             issue = instructions / _SCHEDULERS * (issue if is_coop else c[_PINGPONG_ISSUE])
-            exposed = c[_EXPOSED_FRAC] if is_coop else c[_PINGPONG_EXPOSED_FRAC]
-            cycles = max(max(issue, matrix) + exposed * min(issue, matrix), row["producer"] * c[_PRODUCER_CYCLES])
+            cycles = max(_overlapped(c, issue, matrix), row["producer"] * c[_PRODUCER_CYCLES])
         fixed_us += c[_KERNEL_US]
         tile_bytes = min(row["cta_m"], t.M) * (row["cta_n"] * p["c_elem_bytes"])
         fixed_cycles = tile_bytes / c[_EPILOGUE_BYTES_PER_CYCLE]
