@@ -44,10 +44,10 @@ pytest.importorskip("scipy")
 GEMMS = [(M, 4096, N) for N in (1024, 2048, 8192) for M in (1, 16)]
 TERMS = (
     Ablated("w4a16_sm90", "issue", 1.0, "an instruction takes one slot", 0.9, 5.0, None, None, None, 4.5),
-    Ablated("w4a16_sm90", "tile_cycles", 0.0, "costs nothing", 0.01, 0.01, 0.019, -0.1, None, 4.5),
+    Ablated("w4a16_sm90", "part_cycles", 0.0, "costs nothing", 0.01, 0.01, 0.019, -0.1, None, 4.5),
     Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 0.5, 0.1, 0.02, 0.0, 0.3, 5.0),
 )
-TOGETHER = Removed("w4a16_sm90", ("tile_cycles",), ("ramp_us",), 0.01, -0.02)
+TOGETHER = Removed("w4a16_sm90", ("part_cycles",), ("ramp_us",), 0.01, -0.02)
 
 
 def as_predicted(num: int = 12, kind: int = 0) -> KernelTimings:
@@ -188,12 +188,12 @@ def test_families_with_few_rows_are_left_out() -> None:
 def test_what_buys_nothing() -> None:
     text = shown(ablation_table(TERMS))
 
-    assert [item.coefficient for item in useless_terms(TERMS)] == ["tile_cycles"]
-    assert "buys nothing: w4a16_sm90.tile_cycles" in " ".join(text.split())
+    assert [item.coefficient for item in useless_terms(TERMS)] == ["part_cycles"]
+    assert "buys nothing: w4a16_sm90.part_cycles" in " ".join(text.split())
     assert "w4a16_sm90 (4.50%)" in text
     assert "+0.019" in text
     assert removed_lines([TOGETHER]) == [
-        "w4a16_sm90: tile_cycles together change the held-out MAPE by +0.010 points, near the best by -0.020; "
+        "w4a16_sm90: part_cycles together change the held-out MAPE by +0.010 points, near the best by -0.020; "
         "kept, since the others are gone: ramp_us"
     ]
 
@@ -273,7 +273,7 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
     assert part["cost"]["profile_s"] == part["cost"]["ratio"] == 0
     assert len(part["worst"]) == 5
     assert sum(part["worst"][0]["terms_us"].values()) == pytest.approx(part["worst"][0]["predicted_us"])
-    assert document["ablation"]["useless"] == ["w4a16_sm90.tile_cycles"]
+    assert document["ablation"]["useless"] == ["w4a16_sm90.part_cycles"]
     assert document["ablation"]["together"][0]["kept"] == ["ramp_us"]
     assert document["int4_wo"] == {"sets": []}
     frame = pd.read_csv(csv)

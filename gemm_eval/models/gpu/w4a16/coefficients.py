@@ -47,7 +47,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "ramp_us", "us", 0.0, 4.0, (GEMV,), 0.5, "queue of the first loads when all SMs start at once",
     ),
     _item("cta_cycles", "cycles", 0.0, 6000.0, _MULTISTAGE, 1500.0, "start and end of a CTA", sm80=3000.0),
-    _item("cta_launch_cycles", "cycles", 0.0, 2000.0, _MULTISTAGE, 500.0, "to start one more CTA on an SM"),
+    _item("cta_launch_cycles", "cycles", 0.0, 2000.0, (GEMV_MMA,), 500.0, "to start one more CTA on an SM"),
     _item(
         "issue", "1", 0.2, 4.0, W4A16_FAMILIES, 1.1, "slots that a scheduler spends on an instruction", gemv_mma=0.7,
         sm90=2.0,
@@ -55,7 +55,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item("pingpong_issue", "1", 0.8, 5.0, (SM90,), 2.6, "as issue, of a lone warpgroup, which waits for itself"),
     _item("shared_issue", "1", 0.5, 4.0, (SM90,), 1.65, "as issue, of two CTAs of an SM, which hide waits"),
     _item(
-        "exposed_frac", "1", -0.5, 1.0, (SM90,), 0.1,
+        "exposed_frac", "1", 0.0, 1.0, (SM90,), 0.1,
         "dequantization that shows beside wgmma, beyond that of a 2-norm; 1: all of it",
     ),
     _item(

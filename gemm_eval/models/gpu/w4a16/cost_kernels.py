@@ -365,10 +365,9 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     if rest > 0:
         main_us += _norm3(last / cycles_per_us, dram_us * (1.0 - share), 0.0, 0.0)
     busy_us = tiles * units * 2.0 * row["matrix_cycles"] / (num_sms * cycles_per_us)
-    prologue_us = c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms) / cycles_per_us
     waves = rounds + (1 if rest > 0 else 0)
     return _finish(
-        p, row, prologue_us, (first + last) / cycles_per_us, overlap * blocks * matrix / cycles_per_us,
+        p, row, 0.0, (first + last) / cycles_per_us, overlap * blocks * matrix / cycles_per_us,
         overlap * blocks * issue / cycles_per_us, waves * c[_CTA_CYCLES] / cycles_per_us, 0.0, dram_us, 0.0, 0.0,
         reduction_us, main_us + reduction_us, busy_us, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas,
         min(ctas, num_sms),
