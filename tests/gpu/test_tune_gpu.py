@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import PackedW4, Sizes, WeightMode, _device, legal_configs, pack_w4, w4a16_gemm
 from gemm_eval.kernels._choice import rank, spec_of_device
 from gemm_eval.kernels._family import Operands
@@ -18,14 +18,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the ven
 
 POISON = 0x7E01
 SIZES = Sizes(16, 4096, 4096)
-
-
-@pytest.fixture(scope="module")
-def cupy() -> Any:
-    try:
-        return _device.import_cupy()
-    except GemmEvalError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

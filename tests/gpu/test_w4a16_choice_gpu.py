@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import PackedW4, Sizes, _device, dequantize, pack_w4, w4a16_gemm
 from gemm_eval.kernels._choice import rank, spec_of_device
 from gemm_eval.kernels._family import Operands
@@ -20,14 +20,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the ven
 
 K, N = 3072, 2048
 MAX_ERROR = 1e-3
-
-
-@pytest.fixture(scope="module")
-def cupy() -> Any:
-    try:
-        return _device.import_cupy()
-    except GemmEvalError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import GemmEvalError, InvalidOptionError, InvalidProblemError
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import (
     DeviceLimits,
     PackedW4,
@@ -57,14 +57,6 @@ class Case(NamedTuple):
     bias: Any
     alpha: float
     expected: Any
-
-
-@pytest.fixture(scope="module")
-def cupy() -> Any:
-    try:
-        return _device.import_cupy()
-    except GemmEvalError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
