@@ -137,10 +137,10 @@ def _void(record: ConfigRecord) -> str | None:
     """Why a record no longer holds; None: it does."""
     from gemm_eval.errors import GemmEvalError
     from gemm_eval.kernels._config_record import why_void
-    from gemm_eval.kernels._plan import limits_of
+    from gemm_eval.kernels._config_store import limits_of_preset
 
     try:
-        return why_void(record, limits_of(record.key.gpu))
+        return why_void(record, limits_of_preset(record.key.gpu))
     except GemmEvalError as error:
         return str(error)
 

@@ -14,7 +14,7 @@ from gemm_eval.kernels._config_file import lock, read_content, set_aside, to_tex
 from gemm_eval.kernels._config_record import ConfigKey, ConfigRecord, why_void
 from gemm_eval.kernels._family import DeviceLimits
 
-__all__ = ["ANY_VERSIONS", "ConfigCache", "ConfigVersionWarning", "Versions", "change_file"]
+__all__ = ["ANY_VERSIONS", "ConfigCache", "ConfigVersionWarning", "Versions", "change_file", "limits_of_preset"]
 
 _MAX_ANSWERS = 4096  # remembered by a cache
 
@@ -131,7 +131,7 @@ class ConfigCache:
         records = self._by_gemm.get(key._replace(gpu=""))
         if not records:
             return None
-        limits = _limits_of_preset(key.gpu) if limits is None else limits
+        limits = limits_of_preset(key.gpu) if limits is None else limits
         valid = []
         for (gpu, _), record in records.items():
             void = why_void(record, limits) if gpu == key.gpu else f"it is of {gpu}, not {key.gpu}"
@@ -240,7 +240,8 @@ def _place(key: ConfigKey) -> tuple[object, ...]:
 
 
 @cache
-def _limits_of_preset(gpu: str) -> DeviceLimits:
+def limits_of_preset(gpu: str) -> DeviceLimits:
+    """Return the limits of a preset, read once."""
     from gemm_eval.kernels._plan import limits_of
 
     return limits_of(gpu)
