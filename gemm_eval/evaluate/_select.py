@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.arch import ArchSpec, GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate._batch import types_alone
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import GpuOptions, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuOptions, gpu_params, unpack_config
 from gemm_eval.search.gpu import find_best_config, find_top_configs
 from gemm_eval.workload import GemmProblem
 
@@ -19,6 +19,7 @@ _MAX_PACKED = 256
 # (id of the spec, types, options) -> the spec, so that its id stays its own, and its record; a spec's hash takes longer
 # than the search
 _packed: dict[tuple[int, GemmProblem, GpuOptions], tuple[GpuSpec, npt.NDArray[np.void]]] = {}
+_presets: dict[str, ArchSpec] = {}  # reading one takes a thousand times as long as a search
 
 
 def select_config(
@@ -37,7 +38,8 @@ def select_config(
 
     Args:
         problem: sizes and data types.
-        arch: a GPU's spec, or its name; the same object is known again, so keep it.
+        arch: a GPU's spec, a preset's name, or the path of a file. A preset is read once, a file at every call, and a
+            spec is known again by being the same object: keep it.
         k: how many.
         library, l2, clock: as in `GEMMEvaluator.evaluate`.
 
@@ -46,7 +48,7 @@ def select_config(
         UnsupportedError: GPU, types and library do not go together.
         InfeasibleError: no kernel can run it.
     """
-    spec = load_arch(arch) if isinstance(arch, str) else arch
+    spec = _load(arch) if isinstance(arch, str) else arch
     if not isinstance(spec, GpuSpec):
         raise InvalidOptionError(f"select_config chooses kernels of GPUs, {spec.name} is none")
     if not isinstance(k, int) or isinstance(k, bool) or k < 1:
@@ -60,4 +62,13 @@ def select_config(
         known = _packed[key] = spec, gpu_params(spec, types, options)
     params = known[1]
     find = find_best_config(spec, problem, params) if k == 1 else find_top_configs(spec, problem, params, k)
-    return tuple(unpack_gpu_cost(record).config for record in find)
+    return tuple(unpack_config(record) for record in find)
+
+
+def _load(name_or_path: str) -> ArchSpec:
+    spec = _presets.get(name_or_path)
+    if spec is None:
+        spec = load_arch(name_or_path)
+        if name_or_path in list_archs():
+            spec = _presets.setdefault(name_or_path, spec)
+    return spec

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval.evaluate import select_config
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS
-from gemm_eval.search.gpu import find_best_config, join_w4a16_menus
+from gemm_eval.search.gpu import join_w4a16_menus
 from gemm_eval.search.w4a16_kernels import find_top_w4a16
-from gemm_eval.validation.kernel_timings import KernelTimings
+from gemm_eval.validation.kernel_timings import KernelTimings, types_of
 from gemm_eval.validation.timings import Floats, Mask
-from gemm_eval.workload import GemmProblem
 
 __all__ = [
     "TOP",
@@ -35,7 +35,7 @@ __all__ = [
     "random_choice",
     "ranked_choice",
     "static_points",
-    "time_find_best",
+    "time_select_config",
 ]
 
 Ints = npt.NDArray[np.int64]
@@ -200,17 +200,23 @@ def measure_regret(timings: KernelTimings, choices: Choices, gemms: Mask) -> Reg
     )  # fmt: skip
 
 
-def time_find_best(timings: KernelTimings, gemms: Mask, clock: Callable[[], float] = time.perf_counter) -> Floats:
-    """Time the model's exhaustive search of each GEMM on this machine, one thread, kernels compiled: [gemms], in us."""
-    rows = first_rows(timings)[gemms]
-    problems = [GemmProblem(*sizes) for sizes in timings.sizes[rows].tolist()]  # types are those of the record
-    records = [timings.params[kind : kind + 1] for kind in timings.type_of[rows].tolist()]
+def time_select_config(timings: KernelTimings, gemms: Mask, clock: Callable[[], float] = time.perf_counter) -> Floats:
+    """Time `select_config` on each GEMM on this machine, one thread, the model loaded: [gemms], in us."""
+    rows = timings.frame.iloc[first_rows(timings)[gemms]].to_dict("records")
+    asked = [
+        (
+            replace(types_of(row["input_dtype"], row["mode"], row["group_size"]), M=row["M"], K=row["K"], N=row["N"]),
+            {"library": "gemm-eval", "l2": row.get("l2", "cold"), "clock": row.get("clock", "burst")},
+        )
+        for row in rows
+    ]
+    first_of_types = {(row["input_dtype"], row["mode"], row["group_size"]): place for place, row in enumerate(rows)}
+    for place in first_of_types.values():
+        select_config(asked[place][0], timings.arch, **asked[place][1])  # compiles, or loads what was compiled
     found = np.empty(len(rows))
-    for record in {record.tobytes(): record for record in records}.values():
-        find_best_config(timings.arch, problems[0], record)  # compiles, or loads what was compiled, and joins menus
-    for place, (problem, record) in enumerate(zip(problems, records, strict=True)):
+    for place, (problem, options) in enumerate(asked):
         start = clock()
-        find_best_config(timings.arch, problem, record)
+        select_config(problem, timings.arch, **options)
         found[place] = _US_PER_S * (clock() - start)
     return found
 

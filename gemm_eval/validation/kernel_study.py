@@ -26,7 +26,7 @@ from gemm_eval.validation.kernel_choice import (
     random_choice,
     ranked_choice,
     static_points,
-    time_find_best,
+    time_select_config,
 )
 from gemm_eval.validation.kernel_nvidia import nvidia_choices
 from gemm_eval.validation.kernel_scores import (
@@ -67,7 +67,7 @@ class ChoiceCost:
     Attributes:
         num_gemms: GEMMs; 0: there is none, so the model's times are of all GEMMs, and what profiling takes is 0.
         num_configs: configs of a GEMM.
-        model_us, model_p90_us: search of the model on this machine, one thread, in microseconds; and its 90th
+        model_us, model_p90_us: `select_config` on this machine, one thread, in microseconds; and its 90th
             percentile.
         profile_device_s: device time of all replays of all configs, as the tables say, in seconds.
         profile_s: that and the pauses and L2 flushes between replays; no build, no launch that is not timed.
@@ -228,7 +228,7 @@ def _regrets(timings: KernelTimings, choices: Sequence[Choices], is_full: Mask) 
 
 
 def _cost_of(timings: KernelTimings, is_full: Mask, protocols: dict[str, dict[str, Any]]) -> ChoiceCost:
-    model_us = time_find_best(timings, is_full if is_full.any() else np.ones(len(is_full), bool))
+    model_us = time_select_config(timings, is_full if is_full.any() else np.ones(len(is_full), bool))
     median_us, p90_us = float(np.median(model_us)), float(np.quantile(model_us, 0.9))
     if not is_full.any():
         return ChoiceCost(0, 0, median_us, p90_us, 0.0, 0.0)

@@ -29,7 +29,7 @@ from gemm_eval.validation.folds import fold_of_pairs
 from gemm_eval.validation.timings import Floats, Mask
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["KernelTimings", "list_kernel_tables", "read_kernel_timings"]
+__all__ = ["KernelTimings", "list_kernel_tables", "read_kernel_timings", "types_of"]
 
 _GEMM = ["input_dtype", "M", "K", "N", "mode", "group_size"]
 _NEEDED = (
@@ -149,7 +149,7 @@ def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:
     clock = frame["clock"] if "clock" in frame else pd.Series("burst", index=frame.index)
     keys = list(zip(frame["input_dtype"], frame["mode"], frame["group_size"], l2, clock, strict=True))
     kinds = list(dict.fromkeys(keys))
-    records = [gpu_params(arch, _types_of(*key[:3]), GpuOptions("gemm-eval", *key[3:])) for key in kinds]
+    records = [gpu_params(arch, types_of(*key[:3]), GpuOptions("gemm-eval", *key[3:])) for key in kinds]
     if any(record["w4a16"][0] < 0 for record in records):
         raise InvalidInputError(f"{arch.name} has no W4A16 kernels of ours for some of these types")
     params, menus, ranges, _ = join_w4a16_menus(np.concatenate(records))
@@ -175,7 +175,8 @@ def _read(path: Path) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(integers, "int64")).assign(table=path.stem)
 
 
-def _types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
+def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
+    """Return the types of a row as a problem, of sizes that do not matter."""
     return GemmProblem(
         1, 64, 64, 64, input_dtype=DType(input_dtype), weight_dtype=DType.INT4, output_dtype=DType(input_dtype),
         group_size=group_size if group_size > 0 else None, scale_dtype=DType(input_dtype),

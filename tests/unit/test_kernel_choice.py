@@ -28,7 +28,7 @@ from gemm_eval.validation.kernel_choice import (
     random_choice,
     ranked_choice,
     static_points,
-    time_find_best,
+    time_select_config,
 )
 from gemm_eval.validation.kernel_timings import KernelTimings
 from gemm_eval.workload import GemmProblem
@@ -187,9 +187,9 @@ def test_time_of_profiling() -> None:
     assert pauses_and_flushes_s(given_up, {"mine": protocol}).tolist() == [0.0]
 
 
-def test_the_search_is_timed_by_the_clock_that_is_given() -> None:
+def test_select_config_is_timed_by_the_clock_that_is_given() -> None:
     ticks = iter(range(100))
-    found = time_find_best(two_gemms(), np.ones(2, bool), lambda: next(ticks))
+    found = time_select_config(two_gemms(), np.ones(2, bool), lambda: next(ticks))
 
     assert found.tolist() == [1e6, 1e6]
 

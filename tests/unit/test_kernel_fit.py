@@ -28,7 +28,7 @@ from gemm_eval.validation.kernel_fit import (
     fit_kernels,
     row_weights,
 )
-from gemm_eval.validation.kernel_timings import KernelTimings, _types_of, list_kernel_tables, read_kernel_timings
+from gemm_eval.validation.kernel_timings import KernelTimings, list_kernel_tables, read_kernel_timings, types_of
 from gemm_eval.validation.timings import Floats
 from gemm_eval.workload import GemmProblem
 
@@ -202,7 +202,7 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
             Decomposition[row["decomposition"].upper()], row["split_k"], RasterOrder[row["raster_order"].upper()],
             row["raster_swizzle"],
         )  # fmt: skip
-        types = _types_of(row["input_dtype"], row["mode"], row["group_size"])
+        types = types_of(row["input_dtype"], row["mode"], row["group_size"])
         problem = GemmProblem(
             1, row["M"], row["K"], row["N"], types.input_dtype, types.weight_dtype, group_size=types.group_size
         )

@@ -3,7 +3,14 @@
 from gemm_eval.models.gpu.calibration import Calibration, Origin, calibration_stamp, coefficients_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.libraries import LIBRARIES, default_library
-from gemm_eval.models.gpu.model import GPU_MODEL_VERSION, GpuCost, GpuOptions, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu.model import (
+    GPU_MODEL_VERSION,
+    GpuCost,
+    GpuOptions,
+    gpu_params,
+    unpack_config,
+    unpack_gpu_cost,
+)
 from gemm_eval.models.gpu.space import enumerate_configs
 
 __all__ = [
@@ -19,5 +26,6 @@ __all__ = [
     "default_library",
     "enumerate_configs",
     "gpu_params",
+    "unpack_config",
     "unpack_gpu_cost",
 ]

@@ -21,7 +21,7 @@ from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "gpu_params", "unpack_gpu_cost"]
+__all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "gpu_params", "unpack_config", "unpack_gpu_cost"]
 
 GPU_MODEL_VERSION = "gpu-2"
 """Changes whenever the same GPU, problem and config can get another cost."""
@@ -120,11 +120,7 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
         KeyError, ValueError, IndexError: the record holds a code that does not exist.
     """
     values = record.tolist()  # all at once: field by field it takes five times as long
-    family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, work, split_k, order, swizzle = _CONFIG_OF(values)
-    config = KernelConfig(
-        _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, Schedule(schedule), Decomposition(work),
-        split_k, RasterOrder(order), swizzle,
-    )  # fmt: skip
+    config = _config_of(values)
     latency_us, compute_us, dram_us, dram_bytes, bound = _TOTALS_OF(values)
     smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, is_calibrated = _COUNTS_OF(values)
     terms = _TERMS_OF(values)
@@ -134,6 +130,19 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     return GpuCost(
         config, latency_us, compute_us, dram_us, dram_bytes, BOUNDS[bound], breakdown, traffic, smem, sms,
         ctas_per_sm, ctas, waves, num_candidates, {"lower_bound": num_bounded}, bool(is_calibrated),
+    )  # fmt: skip
+
+
+def unpack_config(record: np.void) -> KernelConfig:
+    """Return the config alone, as `unpack_gpu_cost` does."""
+    return _config_of(record.tolist())
+
+
+def _config_of(values: Any) -> KernelConfig:
+    family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, work, split_k, order, swizzle = _CONFIG_OF(values)
+    return KernelConfig(
+        _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, Schedule(schedule), Decomposition(work),
+        split_k, RasterOrder(order), swizzle,
     )  # fmt: skip
 
 
