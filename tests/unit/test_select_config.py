@@ -60,7 +60,7 @@ def test_k_is_a_count(k: Any) -> None:
 
 
 def test_what_does_not_exist() -> None:
-    with pytest.raises(ArchNotFoundError, match="did you mean .*h200-sxm"):
+    with pytest.raises(ArchNotFoundError, match=r"did you mean .*h200-sxm"):
         select_config(W4A16, "h200")
     with pytest.raises(InvalidOptionError, match="library must be one of"):
         select_config(W4A16, H200, library="mine")
