@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
@@ -25,7 +26,14 @@ from gemm_eval.validation.kernel_timings import KernelTimings, read_kernel_timin
 from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.timings import Floats
 
-__all__ = ["MIN_ROWS", "calibrate_kernel_family", "cross_predict", "fit_kernel_family", "fit_kernels", "row_weights"]
+__all__ = [
+    "MIN_ROWS",
+    "calibrate_kernel_family",
+    "cross_fit",
+    "fit_kernel_family",
+    "fit_kernels",
+    "row_weights",
+]
 
 MIN_ROWS = 30
 """Of a family, for a fit of its coefficients."""
@@ -93,19 +101,23 @@ def fit_kernels(timings: KernelTimings, families: Collection[str] = W4A16_FAMILI
     return found
 
 
-def cross_predict(timings: KernelTimings, num_folds: int = 5, seed: int = 0) -> Floats:
-    """Predict each row by a fit on the pairs (N, K) of other folds, in microseconds.
+def cross_fit(
+    timings: KernelTimings, num_folds: int = 5, seed: int = 0
+) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+    """Predict each row by a fit on the pairs (N, K) of other folds.
+
+    Returns:
+        Predictions in microseconds, [rows]; fits, [folds, families, coefficients]; fold of each row, [rows].
 
     Raises:
         InvalidOptionError: fewer pairs than folds.
     """
     folds = timings.folds(num_folds, seed)
+    fits = [pack_w4a16_coefficients(fit_kernels(timings.select(folds != fold))) for fold in range(num_folds)]
     predicted_us = np.empty(len(timings))
-    for fold in range(num_folds):
-        coefficients = pack_w4a16_coefficients(fit_kernels(timings.select(folds != fold)))
-        held_out = folds == fold
-        predicted_us[held_out] = timings.select(held_out).predict(coefficients)
-    return predicted_us
+    for fold, coefficients in enumerate(fits):
+        predicted_us[folds == fold] = timings.select(folds == fold).predict(coefficients)
+    return predicted_us, np.stack(fits), folds
 
 
 def _predict(rows: KernelTimings, family: str, values: Mapping[str, float]) -> Floats:
@@ -135,7 +147,7 @@ def calibrate_kernel_family(
     if len(rows) < MIN_ROWS:
         raise InvalidInputError(f"a fit needs at least {MIN_ROWS} rows of {family}, got {len(rows)}")
     coefficients, fitted = fit_kernel_family(rows, family)
-    predicted_us = cross_predict(rows, num_folds, seed)
+    predicted_us = cross_fit(rows, num_folds, seed)[0]
     return Calibration(
         gpu=arch.name, library="gemm-eval", family=family, model_version=GPU_MODEL_VERSION,
         code_version=version("gemm_eval"), date=datetime.datetime.now(datetime.UTC).date().isoformat(),

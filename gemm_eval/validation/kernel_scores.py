@@ -14,7 +14,7 @@ from gemm_eval.models.gpu.params import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.w4a16_kernels import evaluate_w4a16
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
-from gemm_eval.validation.kernel_fit import MIN_ROWS, fit_kernels
+from gemm_eval.validation.kernel_fit import MIN_ROWS, cross_fit
 from gemm_eval.validation.kernel_timings import KernelTimings
 from gemm_eval.validation.metrics import REGIMES, Metrics, measure_errors
 from gemm_eval.validation.timings import Floats, Mask, TimingSet
@@ -88,18 +88,12 @@ class KernelErrors:
 
 
 def predict_held_out(timings: KernelTimings, num_folds: int = 5, seed: int = 0) -> Prediction:
-    """Predict each row by a fit on the pairs (N, K) of other folds, as `kernel_fit.cross_predict`, with the fits.
+    """Predict each row by a fit on the pairs (N, K) of other folds: `kernel_fit.cross_fit`.
 
     Raises:
         InvalidOptionError: fewer pairs than folds.
     """
-    folds = timings.folds(num_folds, seed)
-    fits = [pack_w4a16_coefficients(fit_kernels(timings.select(folds != fold))) for fold in range(num_folds)]
-    predicted_us = np.empty(len(timings))
-    for fold, coefficients in enumerate(fits):
-        predicted_us[folds == fold] = timings.select(folds == fold).predict(coefficients)
-    how = f"{num_folds}-fold by (N, K)"
-    return Prediction("model", how, predicted_us, np.stack(fits), folds)
+    return Prediction("model", f"{num_folds}-fold by (N, K)", *cross_fit(timings, num_folds, seed))
 
 
 def predict_as_it_is(timings: KernelTimings) -> Prediction:

@@ -23,7 +23,7 @@ from gemm_eval.validation.datasets import measured_root
 from gemm_eval.validation.kernel_fit import (
     MIN_ROWS,
     calibrate_kernel_family,
-    cross_predict,
+    cross_fit,
     fit_kernel_family,
     fit_kernels,
     row_weights,
@@ -103,7 +103,7 @@ def test_held_out_rows_are_predicted_as_well_as_the_noise_lets() -> None:
     rows = planted(GEMV_MMA)
     expected = NOISE * (2.0 / np.pi) ** 0.5  # mean of a normal deviation's size
 
-    assert 0.8 * expected < error(rows, cross_predict(rows, num_folds=3)) < 1.4 * expected
+    assert 0.8 * expected < error(rows, cross_fit(rows, num_folds=3)[0]) < 1.4 * expected
 
 
 def test_outliers_do_not_decide() -> None:
@@ -164,10 +164,10 @@ def test_folds_keep_pairs_together() -> None:
 def test_a_held_out_pair_does_not_touch_its_own_prediction() -> None:
     rows = planted(GEMV_MMA)
     rows = rows.select(np.arange(len(rows)) % 2 == 0)
-    before = cross_predict(rows, num_folds=2)
+    before = cross_fit(rows, num_folds=2)[0]
     held_out = rows.folds(2, 0) == 0
     noise = np.where(held_out, np.random.default_rng(1).uniform(0.2, 5.0, len(rows)), 1.0)
-    after = cross_predict(with_latency(rows, rows.measured_us * noise), num_folds=2)
+    after = cross_fit(with_latency(rows, rows.measured_us * noise), num_folds=2)[0]
 
     assert (after[held_out] == before[held_out]).all()
     assert (after[~held_out] != before[~held_out]).any()  # what they were fitted on has changed
