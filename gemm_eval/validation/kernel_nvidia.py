@@ -1,7 +1,7 @@
 """nvMatmulHeuristics as a chooser among our W4A16 kernels: what it proposes for the dense GEMM of the same sizes.
 
 It knows nothing of 4-bit weights, so its proposals are tiles for 16-bit ones. Each is taken to the most similar config
-of ours that was timed: a factor of two in a size counts 1, another decomposition 2, as `gemm-eval profile` compares.
+of ours that was timed: a factor of two in a size counts 1, another decomposition 2.
 """
 
 from __future__ import annotations
