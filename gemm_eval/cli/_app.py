@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 
 from gemm_eval.cli import (
     _arch,
+    _asm,
     _calibrate,
     _configs,
     _crossover,
@@ -80,6 +81,7 @@ for _command in (_gemm.evaluate, _gemm.top):
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_model.model)
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_model.prewarm)
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_kernels.kernels)
+app.command(no_args_is_help=True, epilog=EXIT_CODES)(_asm.asm)
 app.command("kernel-table", no_args_is_help=True, epilog=EXIT_CODES)(_kernel_table.kernel_table)
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_measure.measure)
 app.command(no_args_is_help=True, context_settings=_GEMM_SETTINGS, epilog=EXIT_CODES)(_profile.profile)

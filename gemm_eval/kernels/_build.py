@@ -22,7 +22,16 @@ from gemm_eval._jit import cache_dir
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels._family import Family, Variant
 
-__all__ = ["CompiledKernel", "compile_kernel", "compile_text", "compiler_version", "target_of", "text_of"]
+__all__ = [
+    "CompiledKernel",
+    "compile_kernel",
+    "compile_text",
+    "compiler_version",
+    "read_checked",
+    "target_of",
+    "text_of",
+    "write_checked",
+]
 
 _CACHE_FORMAT = 1
 _SOURCES = Path(__file__).parent / "cuda"
@@ -184,11 +193,8 @@ def _describe(cubin: bytes, entry: str, target: str, log: str) -> CompiledKernel
 
 def _read(path: Path) -> CompiledKernel | None:
     """What `_write` wrote, or None: no file, or not all of it."""
-    try:
-        checksum, _, content = path.read_bytes().partition(b"\n")
-    except OSError:
-        return None
-    if hashlib.sha256(content).hexdigest().encode() != checksum:
+    content = read_checked(path)
+    if content is None:
         return None
     header, _, cubin = content.partition(b"\n")
     facts = json.loads(header)
@@ -196,10 +202,23 @@ def _read(path: Path) -> CompiledKernel | None:
 
 
 def _write(path: Path, kernel: CompiledKernel) -> None:
-    """Write a checksum, a line of JSON and the machine code. A folder that cannot be written only means no cache."""
+    """Write a line of JSON and the machine code."""
     facts = kernel._asdict()
     cubin = facts.pop("cubin")
-    content = json.dumps(facts).encode() + b"\n" + cubin
+    write_checked(path, json.dumps(facts).encode() + b"\n" + cubin)
+
+
+def read_checked(path: Path) -> bytes | None:
+    """Return what `write_checked` wrote, or None: no file, or not all of it."""
+    try:
+        checksum, _, content = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return content if hashlib.sha256(content).hexdigest().encode() == checksum else None
+
+
+def write_checked(path: Path, content: bytes) -> None:
+    """Write a checksum and `content`, whole or not at all. A folder that cannot be written only means no cache."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")

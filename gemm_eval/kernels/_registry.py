@@ -28,6 +28,7 @@ __all__ = [
     "list_kernels",
     "make_variant",
     "occupancy_of",
+    "occupancy_of_cta",
     "why_not",
 ]
 
@@ -229,9 +230,16 @@ def compile_for(variant: Variant, limits: DeviceLimits) -> CompiledKernel:
 def occupancy_of(variant: Variant, compiled: CompiledKernel, limits: DeviceLimits) -> Occupancy:
     """Return how many CTAs of a kernel an SM holds at once, from what it takes."""
     family = family_of(variant.config)
-    num_threads = family.num_threads(variant)
     smem_bytes = family.smem_bytes(variant) + compiled.static_smem_bytes
-    registers_of_warp = ceil_div(compiled.registers * _THREADS_PER_WARP, _REGISTERS_UNIT_OF_WARP)
+    spill_bytes = compiled.spill_store_bytes + compiled.spill_load_bytes
+    return occupancy_of_cta(family.num_threads(variant), compiled.registers, smem_bytes, spill_bytes, limits)
+
+
+def occupancy_of_cta(
+    num_threads: int, registers: int, smem_bytes: int, spill_bytes: int, limits: DeviceLimits
+) -> Occupancy:
+    """Return how many CTAs an SM holds at once; the arguments are the attributes of `Occupancy`."""
+    registers_of_warp = ceil_div(registers * _THREADS_PER_WARP, _REGISTERS_UNIT_OF_WARP)
     warps_of_quarter = limits.registers_per_sm // _SM_QUARTERS // (registers_of_warp * _REGISTERS_UNIT_OF_WARP)
     smem_taken = ceil_div(smem_bytes + limits.smem_reserved_bytes, _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
     is_too_large = smem_bytes > limits.smem_per_cta_bytes
@@ -242,8 +250,7 @@ def occupancy_of(variant: Variant, compiled: CompiledKernel, limits: DeviceLimit
         "CTAs": limits.max_ctas_per_sm,
     }
     limited_by = min(rooms, key=rooms.__getitem__)
-    spill_bytes = compiled.spill_store_bytes + compiled.spill_load_bytes
-    return Occupancy(rooms[limited_by], limited_by, num_threads, compiled.registers, smem_bytes, spill_bytes)
+    return Occupancy(rooms[limited_by], limited_by, num_threads, registers, smem_bytes, spill_bytes)
 
 
 def limits_of_spec(arch: GpuSpec) -> DeviceLimits:

@@ -1,5 +1,7 @@
 """From machine code to what its main loop issues: nvdisasm, the loop that does the work, its instructions by class.
 
+Instructions are read as nvdisasm, cuobjdump and Triton write them. `find_main_loop` takes those of PTX too.
+
 A warp takes one issue slot for each instruction, also for one whose predicate is false. What a class costs beyond that
 depends on the GPU: classes are cut so that instructions of one class go to one execution unit.
 """
@@ -7,6 +9,7 @@ depends on the GPU: classes are cut so that instructions of one class go to one 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import shutil
 import struct
@@ -20,24 +23,32 @@ from typing import NamedTuple
 from gemm_eval.errors import GemmEvalError
 
 __all__ = [
+    "INSTRUCTION_BYTES",
     "Instruction",
     "InstructionCounts",
+    "class_of",
     "count_instructions",
     "disassemble",
+    "disassemble_code",
     "find_main_loop",
     "nvdisasm_version",
     "parse_sass",
 ]
 
 _PACKAGE = "nvidia-cuda-nvdisasm"
+_PROGRAM_NAMES = ("nvdisasm", "nvdisasm.exe")
 _TIMEOUT_S = 120
-_LABEL = re.compile(r"\s*(\.L_\w+):")
-_INSTRUCTION = re.compile(
-    r"\s*/\*(?P<address>[0-9a-f]{4,})\*/\s+(?:(?P<guard>@!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)\s*(?P<operands>[^;]*);"
+INSTRUCTION_BYTES = 16
+"""Of each instruction since compute capability 7.0."""
+
+_LABEL = re.compile(r"\s*(\.L_\w+|LBB\d+):")
+_INSTRUCTION = re.compile(  # Triton writes stalls and barriers where others write the address
+    r"\s*(?:/\*(?P<address>[0-9a-f]{4,})\*/|[\d-]{2}:[\d-]:[\d-]:[Y-]:[\da-f])\s+"
+    r"(?:(?P<guard>@!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)\s*(?P<operands>[^;]*);"
 )
-_TARGET = re.compile(r"`\((\.L_\w+)\)")
-_BRANCHES = {"BRA", "BRX", "JMP", "JMX"}
-_ENDS = {"EXIT", "RET"}
+_TARGET = re.compile(r"(?:^|,\s*)(?:`\((?P<label>\.L_\w+)\)|(?P<triton>LBB\d+)|(?P<address>0x[\da-f]+))$")
+_BRANCHES = {"BRA", "BRX", "JMP", "JMX", "bra", "brx"}  # in small letters: of PTX
+_ENDS = {"EXIT", "RET", "exit", "ret", "trap"}
 _NEVER = "@!PT"
 _PER_LANE_BRANCH = "BRA.U.ANY"  # back to an instruction that takes one lane's operands at a time
 
@@ -49,7 +60,7 @@ class Instruction(NamedTuple):
         address: in bytes from the start of the kernel.
         guard: predicate that it is executed under, such as "@!P0"; empty: always.
         opcode: with its modifiers, such as "LDS.128".
-        operands: as nvdisasm writes them.
+        operands: as they were written.
         target: address that a branch goes to, or None.
     """
 
@@ -67,7 +78,7 @@ class Instruction(NamedTuple):
     @property
     def may_fall_through(self) -> bool:
         """Whether the next instruction may follow: all but jumps and ends without a condition."""
-        has_condition = bool(self.guard) or not self.operands.startswith("`")  # BRA P1, `(.L_x_1)
+        has_condition = bool(self.guard) or self.target is None or "," in self.operands  # BRA P1, `(.L_x_1)
         return self.name not in _ENDS | _BRANCHES or (has_condition and (self.name in _BRANCHES or bool(self.guard)))
 
 
@@ -136,18 +147,21 @@ _CLASS_OF = {name: kind for kind, names in _CLASSES.items() for name in names}
 
 @cache
 def _nvdisasm() -> Path:
-    """Where the disassembler is: in its package, or on the PATH."""
+    """Where the disassembler is: in its package, on the PATH, or in Triton's package."""
     try:
         files = importlib.metadata.files(_PACKAGE) or []
     except importlib.metadata.PackageNotFoundError:
         files = []
-    for file in files:
-        if file.name in {"nvdisasm", "nvdisasm.exe"} and (path := Path(str(file.locate()))).is_file():
-            return path
-    found = shutil.which("nvdisasm")
-    if found is None:
-        raise GemmEvalError(f"reading machine code needs nvdisasm: pip install {_PACKAGE}")
-    return Path(found)
+    places = [Path(str(file.locate())) for file in files if file.name in _PROGRAM_NAMES]
+    if found := shutil.which("nvdisasm"):
+        places.append(Path(found))
+    if (triton := importlib.util.find_spec("triton")) and triton.origin:  # which does not import it
+        folder = Path(triton.origin).parent / "backends" / "nvidia" / "bin"
+        places += [folder / name for name in _PROGRAM_NAMES]
+    for place in places:
+        if place.is_file():
+            return place
+    raise GemmEvalError(f"reading machine code needs nvdisasm: pip install {_PACKAGE}")
 
 
 @cache
@@ -174,6 +188,24 @@ def disassemble(cubin: bytes) -> str:
         return _run("-c", "-ndf", str(file))  # without data flow: the same text, a third sooner
 
 
+def disassemble_code(code: bytes, target: str) -> str:
+    """Return what nvdisasm writes about instructions without the file around them.
+
+    It takes a third of a second to start, whatever it reads: put the code of many kernels one after the other.
+
+    Args:
+        code: instructions.
+        target: what they are for, such as "sm_90a".
+
+    Raises:
+        GemmEvalError: there is no nvdisasm, or it does not read this.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "code.bin"
+        file.write_bytes(code)
+        return _run("-b", target.replace("sm_", "SM"), "-ndf", str(file))
+
+
 def _run(*arguments: str) -> str:
     try:
         done = subprocess.run(
@@ -197,35 +229,36 @@ def _whole(cubin: bytes) -> bytes:
 
 
 def parse_sass(text: str) -> tuple[Instruction, ...]:
-    """Return the instructions of the only kernel in what nvdisasm wrote.
+    """Return the instructions of the only kernel in what nvdisasm, cuobjdump or Triton wrote.
 
     Raises:
         GemmEvalError: there are none, or a branch goes nowhere.
     """
-    found: list[re.Match[str]] = []
+    found: list[tuple[int, re.Match[str]]] = []
     labels: dict[str, int] = {}
     waiting: list[str] = []
     for line in text.splitlines():
-        if match := _LABEL.match(line):
+        if match := _INSTRUCTION.match(line):
+            address = int(match["address"], 16) if match["address"] else INSTRUCTION_BYTES * len(found)
+            if waiting:
+                labels.update(dict.fromkeys(waiting, address))
+                waiting.clear()
+            found.append((address, match))
+        elif match := _LABEL.match(line):
             waiting.append(match[1])
-        elif match := _INSTRUCTION.match(line):
-            labels.update(dict.fromkeys(waiting, int(match["address"], 16)))
-            waiting.clear()
-            found.append(match)
     if not found:
-        raise GemmEvalError("no instructions in what nvdisasm wrote")
+        raise GemmEvalError("no instructions in what should be machine code as text")
+    addresses = {address for address, _ in found}
     instructions = []
-    for match in found:
-        target, to = None, _TARGET.search(match["operands"])
-        if match["opcode"].partition(".")[0] in _BRANCHES and to:
-            if to[1] not in labels:
-                raise GemmEvalError(f"a branch goes to {to[1]}, which is not there")
-            target = labels[to[1]]
-        instructions.append(
-            Instruction(
-                int(match["address"], 16), match["guard"] or "", match["opcode"], match["operands"].strip(), target
-            )
-        )
+    for address, match in found:
+        guard, opcode, operands = match.group("guard", "opcode", "operands")
+        operands, target = operands.strip(), None
+        if opcode.partition(".")[0] in _BRANCHES and (to := _TARGET.search(operands)):
+            name = to["label"] or to["triton"] or to["address"]
+            target = int(name, 16) if to["address"] else labels.get(name)
+            if target not in addresses:
+                raise GemmEvalError(f"a branch goes to {name}, which is not there")
+        instructions.append(Instruction(address, guard or "", opcode, operands, target))
     return tuple(instructions)
 
 
@@ -233,11 +266,12 @@ def count_instructions(instructions: Sequence[Instruction]) -> InstructionCounts
     """Count instructions by class."""
     counts = dict.fromkeys(InstructionCounts._fields, 0)
     for instruction in instructions:
-        counts[_class_of(instruction)] += 1
+        counts[class_of(instruction)] += 1
     return InstructionCounts(**counts)
 
 
-def _class_of(instruction: Instruction) -> str:
+def class_of(instruction: Instruction) -> str:
+    """Return the class that `InstructionCounts` counts an instruction in."""
     if instruction.guard == _NEVER:
         return "other"
     if instruction.opcode.startswith("HADD2.F32"):  # adds nothing: one half of a pair becomes fp32
@@ -290,9 +324,11 @@ class _Blocks:
             if last.may_fall_through and block + 2 < len(self._starts):
                 following.add(block + 1)
             self._after.append(following)
-        self._order = [0]  # blocks that can be reached
+        self._order, found = [0], {0}  # blocks that can be reached
         for block in self._order:
-            self._order += sorted(self._after[block].difference(self._order))
+            fresh = sorted(self._after[block] - found)
+            self._order += fresh
+            found.update(fresh)
         self._before: dict[int, set[int]] = {block: set() for block in self._order}
         for block in self._order:
             for after in self._after[block]:

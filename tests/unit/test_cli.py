@@ -472,8 +472,8 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
-        [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["kernels"], ["kernel-table"], ["measure"], ["profile"],
-        ["validate"], ["crossover"], ["calibrate"],
+        [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["kernels"], ["asm"], ["kernel-table"], ["measure"],
+        ["profile"], ["validate"], ["crossover"], ["calibrate"],
         ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
         ["configs"], ["configs", "build"], ["configs", "list"], ["configs", "merge"],
     ]  # fmt: skip

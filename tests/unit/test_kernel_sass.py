@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -139,9 +141,45 @@ def test_no_instructions(text: str) -> None:
         parse_sass(text)
 
 
-def test_a_branch_to_nowhere() -> None:
-    with pytest.raises(GemmEvalError, match=r"\.L_x_7"):
-        parse_sass("        /*0000*/ BRA `(.L_x_7) ;")
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("        /*0000*/ BRA `(.L_x_7) ;", r"\.L_x_7"),
+        ("        /*0000*/ @P0 BRA 0x70 ;", "0x70"),
+        ("--:-:-:Y:5\t@P0 BRA LBB7;", "LBB7"),
+    ],
+)
+def test_a_branch_to_nowhere(line: str, name: str) -> None:
+    with pytest.raises(GemmEvalError, match=f"goes to {name}, which"):
+        parse_sass(line)
+
+
+def test_cuobjdump_and_triton_write_the_same_instructions() -> None:
+    """Targets are addresses, or labels of another form; Triton writes no addresses, and labels of some targets only."""
+    expected = [
+        Instruction(0x0, "", "MOV", "R1, c[0x0][0x28]", None),
+        Instruction(0x10, "@!P0", "BRA", "TO", 0x30),
+        Instruction(0x20, "", "BRA", "P1, TO", 0x0),
+        Instruction(0x30, "", "BRA", "TO", 0x30),
+    ]
+    cuobjdump = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;    /* 0x00000a0000017a02 */
+                                                             /* 0x000fe40000000f00 */
+        /*0010*/              @!P0 BRA 0x30 ;                /* 0x0000000000008947 */
+        /*0020*/                   BRA P1, 0x0 ;             /* 0x0000000000008947 */
+        /*0030*/                   BRA 0x30;                 /* 0xfffffff000007947 */
+"""
+    triton = (
+        "Function:k\n--:-:-:Y:4\tMOV R1, c[0x0][0x28];\n01:0:-:-:5\t@!P0 BRA LBB0;\n--:-:1:-:f\tBRA P1, 0x0;\n"
+        "LBB0:\n--:-:-:Y:0\tBRA LBB0;\n"
+    )
+    for text, target in ((cuobjdump, "0x30"), (triton, "LBB0")):
+        found = parse_sass(text)
+        targets = [None, target, "0x0", target]
+        assert found == tuple(
+            i._replace(operands=i.operands.replace("TO", to or "")) for i, to in zip(expected, targets, strict=True)
+        )
+        assert [i.may_fall_through for i in found] == [True, True, True, False]
 
 
 def test_classes() -> None:
@@ -169,15 +207,32 @@ def test_total_is_over_all_classes() -> None:
     assert InstructionCounts(*range(len(InstructionCounts._fields))).total == 91
 
 
-def test_without_nvdisasm_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def no_nvdisasm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither its package, nor one on the PATH, nor Triton's."""
     monkeypatch.setattr(_sass, "_PACKAGE", "no-such-package-of-ours")
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     _sass._nvdisasm.cache_clear()
-    try:
-        with pytest.raises(GemmEvalError, match="pip install no-such-package-of-ours"):
-            disassemble(b"\x7fELF\x02" + bytes(100))
-    finally:
-        _sass._nvdisasm.cache_clear()
+    yield
+    _sass._nvdisasm.cache_clear()
+
+
+def test_without_nvdisasm_the_package_is_named(no_nvdisasm: None) -> None:
+    with pytest.raises(GemmEvalError, match="pip install no-such-package-of-ours"):
+        disassemble(b"\x7fELF\x02" + bytes(100))
+
+
+def test_nvdisasm_of_triton_is_taken_when_there_is_no_other(
+    no_nvdisasm: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "backends" / "nvidia" / "bin" / "nvdisasm"
+    program.parent.mkdir(parents=True)
+    program.touch()
+    spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: spec if name == "triton" else None)
+
+    assert _sass._nvdisasm() == program
 
 
 def test_what_is_no_cubin() -> None:

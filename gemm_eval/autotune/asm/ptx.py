@@ -1,0 +1,260 @@
+"""PTX: its kernels, their instructions, and what each of them is.
+
+PTX has no registers and no schedule yet, and not all of its instructions become one of the machine: moves vanish,
+64-bit arithmetic doubles, loops are unrolled. What it copies and multiplies is what the machine will.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.kernels._sass import INSTRUCTION_BYTES, Instruction
+from gemm_eval.models.gpu.triton.code import MmaCount
+
+__all__ = ["PtxKernel", "is_mma_wait", "kind_of", "mma_of", "split_ptx", "width_of"]
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
+_TARGET = re.compile(r"^\s*\.target\s+(sm_\w+)", re.M)
+_ENTRY = re.compile(r"\.entry\s+([\w$%]+)([^{;]*)\{")
+_SHARED = re.compile(r"(?:^|[;{}])\s*(?:\.(?:visible|weak|common)\s+)?\.shared\b[^;]*;", re.M)  # not .extern
+_VARIABLE = re.compile(r"\.[a-z]*(\d+)\s+[\w$%]+((?:\[\d+\])*)")
+_SPACE = re.compile(r"\s*")
+_LABEL = re.compile(r"([\w$%]+)\s*:(?!:)")
+_STATEMENT = re.compile(r"(?:@(!?[%\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
+_BRANCHES = ("bra",)
+
+_TYPE_BITS = {
+    "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1, "f64": 64,
+    "f32": 32, "s32": 32,
+}  # fmt: skip
+_SHAPE = re.compile(r"\.m(\d+)n(\d+)k(\d+)\b")
+_A_IN_REGISTERS = re.compile(r"^\{[^}]*\}\s*,\s*\{")
+_WIDTH = re.compile(r"\.[busf](8|16|32|64|128)\b")
+_VECTOR = re.compile(r"\.[vx](\d)\b")
+_COPY_BYTES = re.compile(r"\],\s*(0x[\da-f]+|\d+)", re.I)
+_HALF = re.compile(r"\.b?f16(x2)?\b")
+_SINGLE = re.compile(r"\.f(32|64)(x2)?\b")
+
+_KINDS = {
+    name: kind
+    for kind, names in {
+        "tensor": ("mma",),
+        "ldmatrix": ("ldmatrix",),
+        "store_shared": ("stmatrix",),
+        "atomic": ("atom", "red", "multimem"),
+        "barrier": ("bar", "barrier", "mbarrier"),
+        "wait": ("fence", "membar", "griddepcontrol", "nanosleep"),
+        "branch": ("bra", "brx", "ret", "exit", "call", "trap"),
+        "convert": ("cvt",),
+        "special": ("ex2", "lg2", "rcp", "sqrt", "rsqrt", "sin", "cos", "tanh", "div", "rem"),
+        "integer": (
+            "setp", "set", "selp", "min", "max", "and", "or", "xor", "not", "lop3", "shl", "shr", "shf", "prmt", "bfe",
+            "bfi", "popc", "clz", "brev", "bfind", "szext", "bmsk", "sad", "cnot",
+        ),
+    }.items()
+    for name in names
+}  # fmt: skip
+_ARITHMETIC = {"add", "sub", "mul", "mad", "fma", "neg", "abs", "addc", "subc", "madc", "mul24", "mad24", "dp4a"}
+_MULTIPLIES = {"mul", "mad", "madc", "mul24", "mad24", "dp4a"}
+
+
+class PtxKernel(NamedTuple):
+    """One entry.
+
+    Attributes:
+        kernel: its name.
+        target: such as "sm_90a", or None.
+        num_threads: of a CTA, as required or at most, or None.
+        max_registers: of a thread, by `.maxnreg`, or None.
+        stack_bytes: of `.local` variables.
+        static_smem_bytes: of `.shared` variables that are not `.extern`, those of the module included.
+        instructions: numbered as if each were one of the machine.
+    """
+
+    kernel: str
+    target: str | None
+    num_threads: int | None
+    max_registers: int | None
+    stack_bytes: int
+    static_smem_bytes: int
+    instructions: tuple[Instruction, ...]
+
+
+def split_ptx(text: str) -> Iterator[PtxKernel]:
+    """Yield the kernels of a module.
+
+    Raises:
+        InvalidInputError: a kernel does not end, or a branch goes nowhere.
+    """
+    text = _COMMENT.sub(" ", text)
+    target, entries = _TARGET.search(text), list(_ENTRY.finditer(text))
+    bodies = [_Body(text, match.end()) for match in entries]
+    module_smem_bytes = sum(
+        _size_of(match[0])
+        for match in _SHARED.finditer(text)
+        if not any(entry.start() <= match.start() < body.end for entry, body in zip(entries, bodies, strict=True))
+    )
+    for entry, body in zip(entries, bodies, strict=True):
+        header = entry[2].rpartition(")")[2]
+        required = _numbers(header, ".reqntid") or _numbers(header, ".maxntid")
+        registers = _numbers(header, ".maxnreg")
+        yield PtxKernel(
+            entry[1],
+            target[1] if target else None,
+            _product(required) if required else None,
+            registers[0] if registers else None,
+            sum(_size_of(line) for line in body.directives if line.startswith(".local")),
+            module_smem_bytes + sum(_size_of(line) for line in body.directives if line.startswith(".shared")),
+            body.resolved(),
+        )
+
+
+def _numbers(header: str, name: str) -> list[int]:
+    match = re.search(rf"{re.escape(name)}\s+([\d,\s]+)", header)
+    return [int(number) for number in re.findall(r"\d+", match[1])] if match else []
+
+
+def _product(numbers: list[int]) -> int:
+    total = 1
+    for number in numbers:
+        total *= number
+    return total
+
+
+def _size_of(declaration: str) -> int:
+    """Bytes of a variable: ".shared .align 16 .b8 name[1024];"."""
+    match = _VARIABLE.search(re.sub(r"\.align\s+\d+", "", declaration))
+    return int(match[1]) // 8 * _product(_bracketed(match[2])) if match else 0
+
+
+def _bracketed(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+class _Body:
+    """What stands between the braces of a kernel; braces inside are scopes of names, labels included."""
+
+    def __init__(self, text: str, start: int) -> None:
+        self.directives: list[str] = []
+        self._instructions: list[tuple[Instruction, tuple[int, ...]]] = []
+        self._labels: dict[tuple[tuple[int, ...], str], int] = {}
+        self.end = self._read(text, start)
+
+    def _read(self, text: str, at: int) -> int:
+        scope: tuple[int, ...] = (0,)
+        num_scopes = 1
+        while scope:
+            at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
+            if text.startswith("{", at):
+                scope, num_scopes, at = (*scope, num_scopes), num_scopes + 1, at + 1
+            elif text.startswith("}", at):
+                scope, at = scope[:-1], at + 1
+            elif label := _LABEL.match(text, at):
+                self._labels[scope, label[1]] = INSTRUCTION_BYTES * len(self._instructions)
+                at = label.end()
+            else:
+                mark = "\n" if text.startswith((".loc", ".file"), at) else ";"
+                end = text.find(mark, at)
+                if end < 0:
+                    raise InvalidInputError("this PTX ends inside a kernel")
+                self._add(text[at:end].rstrip(), scope)
+                at = end + 1
+        return at
+
+    def _add(self, line: str, scope: tuple[int, ...]) -> None:
+        if line.startswith("."):
+            self.directives.append(line)
+        elif match := _STATEMENT.fullmatch(line):
+            guard = f"@{match[1]}" if match[1] else ""
+            address = INSTRUCTION_BYTES * len(self._instructions)
+            self._instructions.append((Instruction(address, guard, match[2], match[3], None), scope))
+
+    def resolved(self) -> tuple[Instruction, ...]:
+        """All instructions, branches with their targets; one at the very end of a kernel is left out."""
+        return tuple(
+            one._replace(target=self._target(one.operands, scope)) if one.name in _BRANCHES else one
+            for one, scope in self._instructions
+        )
+
+    def _target(self, name: str, scope: tuple[int, ...]) -> int | None:
+        for depth in range(len(scope), 0, -1):
+            if (found := self._labels.get((scope[:depth], name))) is not None:
+                return found if found < INSTRUCTION_BYTES * len(self._instructions) else None
+        raise InvalidInputError(f"a branch goes to {name}, which is not there")
+
+
+def kind_of(instruction: Instruction) -> str:
+    """Return the field of `OpCounts` that counts it."""
+    name, opcode = instruction.name, instruction.opcode
+    if name in {"wgmma", "tcgen05", "wmma"}:
+        if ".mma" in opcode:
+            return "tensor"
+        return "ldmatrix" if name == "wmma" else "wait"
+    if name == "cp":
+        return _copy_kind(opcode)
+    if name in {"ld", "ldu", "st"}:
+        return _memory_kind(name, opcode)
+    if name == "bar" and ".warp" in opcode:
+        return "wait"
+    if kind := _KINDS.get(name):
+        return "integer" if kind == "special" and not _SINGLE.search(opcode) and not _HALF.search(opcode) else kind
+    if name not in _ARITHMETIC:
+        return "other"
+    if _HALF.search(opcode):
+        return "half"
+    if _SINGLE.search(opcode):
+        return "single"
+    return "imad" if name in _MULTIPLIES else "integer"
+
+
+def _copy_kind(opcode: str) -> str:
+    if "commit_group" in opcode or "wait_group" in opcode:
+        return "wait"
+    if "mbarrier.arrive" in opcode:
+        return "barrier"
+    if opcode.startswith("cp.reduce"):
+        return "atomic"
+    if ".bulk" in opcode:
+        return "store_global" if ".global.shared" in opcode else "tma"
+    return "cp_async"
+
+
+def _memory_kind(name: str, opcode: str) -> str:
+    if ".param" in opcode or ".const" in opcode:
+        return "other"
+    space = next((space for space in ("shared", "local") if f".{space}" in opcode), "global")
+    return f"{'store' if name == 'st' else 'load'}_{space}"
+
+
+def width_of(instruction: Instruction) -> int | None:
+    """Return bytes that one lane loads or stores, or None for a bulk copy."""
+    opcode = instruction.opcode
+    if instruction.name == "cp":
+        size = None if ".bulk" in opcode else _COPY_BYTES.search(instruction.operands)
+        return int(size[1], 0) if size else None
+    vector = _VECTOR.search(opcode)
+    count = int(vector[1]) if vector else 1
+    if instruction.name in {"ldmatrix", "stmatrix"}:
+        return 4 * count
+    width = _WIDTH.search(opcode)
+    return int(width[1]) // 8 * count if width else None
+
+
+def is_mma_wait(instruction: Instruction) -> bool:
+    """Whether it waits until all wgmma before are done."""
+    return instruction.opcode.startswith("wgmma.wait_group") and instruction.operands == "0"
+
+
+def mma_of(instruction: Instruction) -> MmaCount | None:
+    """Return a tensor-core instruction's shape; None where only a descriptor says it."""
+    shape = _SHAPE.search(instruction.opcode)
+    if shape is None:
+        return None
+    types = [word for word in instruction.opcode.split(".") if word in _TYPE_BITS]
+    is_wmma = instruction.name == "wmma"
+    bits = 16 if is_wmma and len(types) == 2 else _TYPE_BITS[types[1]]  # d and c only: a and b are fp16
+    in_registers = instruction.name != "wgmma" or bool(_A_IN_REGISTERS.match(instruction.operands))
+    return MmaCount(int(shape[1]), int(shape[2]), int(shape[3]), bits, in_registers, 1)

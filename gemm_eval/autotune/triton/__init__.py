@@ -1,0 +1,36 @@
+"""Pruning for `@triton.autotune`: which configs of a Triton GEMM kernel are worth a benchmark.
+
+    from gemm_eval.autotune.triton import KernelArguments, autotune  # pip install 'gemm_eval[triton]'
+
+    @autotune(CONFIGS, key=["M", "N", "K"], top_k=0.2)  # instead of @triton.autotune
+    @triton.jit
+    def kernel(a_ptr, b_ptr, c_ptr, M, N, K, ..., BLOCK_M: tl.constexpr, ...): ...
+
+Or by hand, as a plug-in of Triton's own decorator: see `TritonPruner`.
+"""
+
+from gemm_eval.autotune.triton.arguments import KernelArguments, TensorArgument
+from gemm_eval.autotune.triton.assembly import CodeReader
+from gemm_eval.autotune.triton.compile import CompiledConfig, compile_offline
+from gemm_eval.autotune.triton.decorator import autotune
+from gemm_eval.autotune.triton.pruner import TritonPruner
+from gemm_eval.autotune.triton.ranker import TritonModel
+from gemm_eval.autotune.triton.ranking import Ranking, Verdict
+from gemm_eval.autotune.triton.rules import Rejection, reject_configs
+from gemm_eval.autotune.triton.small import is_small
+
+__all__ = [
+    "CodeReader",
+    "CompiledConfig",
+    "KernelArguments",
+    "Ranking",
+    "Rejection",
+    "TensorArgument",
+    "TritonModel",
+    "TritonPruner",
+    "Verdict",
+    "autotune",
+    "compile_offline",
+    "is_small",
+    "reject_configs",
+]
