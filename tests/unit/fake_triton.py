@@ -36,7 +36,7 @@ def tiles(make: Callable[..., Any] = FakeConfig, sizes: Sequence[int] = SIZES) -
 def code_of(
     config: TritonConfig, *, registers: int = 64, smem_bytes: int = 16384, is_compiled: bool = False
 ) -> KernelCode:
-    loop = MainLoop(config.block_k, (), 100, 10, 10, 0, 10, 10, 0, 1, 1, 1, 0, 0)
+    loop = MainLoop(config.block_k, (), 100, 10, 10, 0, 10, 10, 0, 1, 1, 1, 0, 10, 0)
     return KernelCode(config.num_warps, registers, smem_bytes, 0, 100, loop, is_compiled)
 
 

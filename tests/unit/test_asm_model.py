@@ -24,7 +24,7 @@ OPS = OpCounts(*range(1, 23))
 
 
 def loop_of(*mma: MmaCount, ops: OpCounts = OPS) -> LoopCard:
-    return LoopCard(True, ops, mma, (), 0)
+    return LoopCard(True, ops, mma, (), 0, 0)
 
 
 def wgmma(n: int, count: int, *, k: int = 16, bits: int = 16) -> MmaCount:

@@ -94,6 +94,7 @@ class LoopCard(NamedTuple):
         mma: tensor-core instructions by shape; one whose shape the code does not say is only in `ops`.
         accesses: to global, shared and local memory, by class and width.
         mma_waits: how often it waits until all wgmma before are done.
+        copy_waits: how often it waits for cp.async: in a software pipeline, once a step of the source.
     """
 
     is_loop: bool
@@ -101,6 +102,7 @@ class LoopCard(NamedTuple):
     mma: tuple[MmaCount, ...]
     accesses: tuple[Access, ...]
     mma_waits: int
+    copy_waits: int
 
     @property
     def is_serialized(self) -> bool:
@@ -179,6 +181,7 @@ class ScoreCard(NamedTuple):
                 "mma": [one._asdict() for one in loop.mma],
                 "accesses": [access._asdict() for access in loop.accesses],
                 "mma_waits": loop.mma_waits,
+                "copy_waits": loop.copy_waits,
                 "is_serialized": loop.is_serialized,
                 "issue_per_mma": loop.issue_per_mma,
                 "warp_flop": loop.warp_flop,

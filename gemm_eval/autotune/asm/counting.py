@@ -30,16 +30,18 @@ class Language(NamedTuple):
         width_of: bytes of one lane of a load or store, or None.
         mma_of: shape of a tensor-core instruction, or None.
         is_mma_wait: whether it waits until all wgmma before are done.
+        is_copy_wait: whether it waits for cp.async.
     """
 
     kind_of: Callable[[Instruction], str]
     width_of: Callable[[Instruction], int | None]
     mma_of: Callable[[Instruction], MmaCount | None]
     is_mma_wait: Callable[[Instruction], bool]
+    is_copy_wait: Callable[[Instruction], bool]
 
 
-SASS = Language(sass.kind_of, sass.width_of, sass.mma_of, sass.is_mma_wait)
-PTX = Language(ptx.kind_of, ptx.width_of, ptx.mma_of, ptx.is_mma_wait)
+SASS = Language(sass.kind_of, sass.width_of, sass.mma_of, sass.is_mma_wait, sass.is_copy_wait)
+PTX = Language(ptx.kind_of, ptx.width_of, ptx.mma_of, ptx.is_mma_wait, ptx.is_copy_wait)
 
 
 def count_kernel(instructions: Sequence[Instruction], language: Language) -> tuple[OpCounts, LoopCard]:
@@ -88,4 +90,5 @@ def _loop_card(loop: Sequence[Instruction], kinds: dict[int, str], language: Lan
         tuple(shape._replace(num=count) for shape, count in sorted(mma.items())),
         tuple(Access(*access, accesses[access]) for access in order),
         sum(map(language.is_mma_wait, loop)),
+        sum(map(language.is_copy_wait, loop)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gemm_eval.autotune.asm.card import LoopCard, ScoreCard
+from gemm_eval.autotune.asm.card import Access, LoopCard, ScoreCard
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton.code import KernelCode, MainLoop, MmaCount
@@ -17,6 +17,9 @@ __all__ = ["LoopCycles", "cycles_of_loop", "kernel_code", "loop_k", "occupancy_o
 
 _WGMMA_M = 64
 _WARPS_PER_WGMMA = 4
+_THREADS_PER_WARP = 32
+_WAVEFRONT_BYTES = 128
+_SHARED = {"ldmatrix", "load_shared", "store_shared"}
 _DTYPES = {4: (DType.INT4,), 8: (DType.FP8, DType.INT8), 16: (DType.FP16,), 32: (DType.TF32,)}
 """Of operands, by bits; those of one width have one rate where a GPU has both."""
 
@@ -91,7 +94,7 @@ def kernel_code(
     ops = card.loop.ops
     k = loop_k(card.loop, block_m=block_m, block_n=block_n, num_warps=num_warps)
     if block_k is not None:
-        k = max(1, k // block_k) * block_k
+        k = (card.loop.copy_waits or max(1, k // block_k)) * block_k
     loop = MainLoop(
         k=k,
         mma=card.loop.mma,
@@ -106,6 +109,7 @@ def kernel_code(
         wait=ops.wait,
         branch=ops.branch,
         spill=ops.spill,
+        shared_wavefronts=sum(_wavefronts(access) for access in card.loop.accesses),
         mma_wait=card.loop.mma_waits,
     )
     return KernelCode(
@@ -117,6 +121,13 @@ def kernel_code(
         loop=loop,
         is_compiled=card.source != "ptx",
     )
+
+
+def _wavefronts(access: Access) -> int:
+    """Of a shared-memory access; of one whose width the code does not say, one."""
+    if access.kind not in _SHARED:
+        return 0
+    return access.num * max(1, (access.width_bytes or 0) * _THREADS_PER_WARP // _WAVEFRONT_BYTES)
 
 
 def occupancy_of_card(card: ScoreCard, arch: GpuSpec, *, smem_bytes: int | None = None) -> Occupancy | None:

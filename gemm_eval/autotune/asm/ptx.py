@@ -14,7 +14,7 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.kernels._sass import INSTRUCTION_BYTES, Instruction
 from gemm_eval.models.gpu.triton.code import MmaCount
 
-__all__ = ["PtxKernel", "is_mma_wait", "kind_of", "mma_of", "split_ptx", "width_of"]
+__all__ = ["PtxKernel", "is_copy_wait", "is_mma_wait", "kind_of", "mma_of", "split_ptx", "width_of"]
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
 _TARGET = re.compile(r"^\s*\.target\s+(sm_\w+)", re.M)
@@ -246,6 +246,11 @@ def width_of(instruction: Instruction) -> int | None:
 def is_mma_wait(instruction: Instruction) -> bool:
     """Whether it waits until all wgmma before are done."""
     return instruction.opcode.startswith("wgmma.wait_group") and instruction.operands == "0"
+
+
+def is_copy_wait(instruction: Instruction) -> bool:
+    """Whether it waits for cp.async."""
+    return instruction.opcode.startswith("cp.async.wait")
 
 
 def mma_of(instruction: Instruction) -> MmaCount | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gemm_eval.kernels._sass import Instruction, class_of
 from gemm_eval.models.gpu.triton.code import MmaCount
 
-__all__ = ["SassText", "is_mma_wait", "kind_of", "mma_of", "split_sass", "width_of"]
+__all__ = ["SassText", "is_copy_wait", "is_mma_wait", "kind_of", "mma_of", "split_sass", "width_of"]
 
 _KERNEL = re.compile(
     r"^(?:\s*\.section\s+\.text\.(?P<section>[^,\s]+),.*|\s*Function\s*:\s*(?P<function>\S+)\s*)$", re.M
@@ -120,6 +120,11 @@ def width_of(instruction: Instruction) -> int | None:
 def is_mma_wait(instruction: Instruction) -> bool:
     """Whether it waits until all wgmma before are done."""
     return instruction.opcode.startswith("WARPGROUP.DEPBAR") and instruction.operands.endswith("0x0")
+
+
+def is_copy_wait(instruction: Instruction) -> bool:
+    """Whether it waits for cp.async."""
+    return instruction.opcode.startswith("DEPBAR.LE") and instruction.operands.startswith("SB0")
 
 
 def mma_of(instruction: Instruction) -> MmaCount | None:

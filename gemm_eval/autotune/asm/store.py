@@ -55,12 +55,13 @@ def save_cards(code: bytes, cards: Cards) -> None:
 
 def _card(values: list[Any]) -> ScoreCard:
     """A card from what JSON makes of it: lists."""
-    *facts, ops, (is_loop, loop_ops, mma, accesses, mma_waits) = values
+    *facts, ops, (is_loop, loop_ops, mma, accesses, mma_waits, copy_waits) = values
     loop = LoopCard(
         is_loop,
         OpCounts(*loop_ops),
         tuple(MmaCount(*one) for one in mma),
         tuple(Access(*one) for one in accesses),
         mma_waits,
+        copy_waits,
     )
     return ScoreCard._make((*facts, OpCounts(*ops), loop))

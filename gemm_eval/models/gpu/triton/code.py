@@ -42,6 +42,7 @@ class MainLoop(NamedTuple):
         wait: waits for copies and for the tensor cores, fences.
         branch: branches.
         spill: loads and stores of local memory.
+        shared_wavefronts: of `shared`, 128 bytes each, if no banks conflict: cycles of an SM's shared memory.
         mma_wait: of `wait`, those until all wgmma before are done: what follows one does not overlap them.
     """
 
@@ -58,6 +59,7 @@ class MainLoop(NamedTuple):
     wait: int
     branch: int
     spill: int
+    shared_wavefronts: int
     mma_wait: int
 
 

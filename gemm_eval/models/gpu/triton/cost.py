@@ -25,10 +25,12 @@ __all__ = ["LaunchTimes", "Launches", "launch_times", "pack_launches", "stack_la
 Array = npt.NDArray[np.float64]
 
 _L2_FRAC = 1.4  # of the L2 bandwidth, as wgmma kernels of cuBLAS reach it (models/gpu/coefficients.py)
-_THROUGHPUT_NORM = 4.0  # units of an SM overlap, but not perfectly
+_THROUGHPUT_NORM = 3.0  # units of an SM overlap, but not perfectly
 _LATENCY_NORM = 3.0  # the same for what a CTA waits for: other CTAs fill some of it
 _CHIP_NORM = 4.0
 _LOOP_BARRIERS = 2.0
+_STAGES_NOT_IN_FLIGHT = 1.3  # one is computed on; the next one's loads start only within a step
+_LEAST_IN_FLIGHT = 0.7
 _WGMMA_M = 64
 _WARPS_PER_WGMMA = 4
 _ACCUMULATOR_BYTES = 4.0
@@ -44,7 +46,7 @@ class Launches(NamedTuple):
         block_m, block_n, block_k, group_m, split_k, num_warps, num_stages: the config.
         ctas_per_sm: that registers, shared memory and warps leave room for; 0: none can be launched.
         wgmma_cycles, mma_sync_cycles: of an SM's tensor cores for one k-step of a CTA.
-        issue, shared, spill, barrier, mma_wait: of the main loop of a warp, as in `MainLoop`.
+        issue, shared_wavefronts, spill, barrier, mma_wait: of the main loop of a warp, as in `MainLoop`.
     """
 
     G: Array
@@ -65,7 +67,7 @@ class Launches(NamedTuple):
     wgmma_cycles: Array
     mma_sync_cycles: Array
     issue: Array
-    shared: Array
+    shared_wavefronts: Array
     spill: Array
     barrier: Array
     mma_wait: Array
@@ -152,7 +154,7 @@ def pack_launches(
         loop = code.loop
         steps = loop.k / config.block_k  # of an iteration: more than one if the compiler unrolled the loop
         wgmma, mma_sync = tensor_cycles(arch, loop.mma, code.num_warps)
-        per_step = [wgmma, mma_sync, loop.issue, loop.shared, loop.spill, loop.barrier, loop.mma_wait]
+        per_step = [wgmma, mma_sync, loop.issue, loop.shared_wavefronts, loop.spill, loop.barrier, loop.mma_wait]
         rows.append(
             [
                 *sizes, config.block_m, config.block_n, config.block_k, config.group_m, config.split_k, code.num_warps,
@@ -191,7 +193,7 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     tensor = x.wgmma_cycles / c["wgmma_frac"] + x.mma_sync_cycles
     issue = x.issue * x.num_warps / arch.issue_slots_per_cycle / c["issue_frac"]
     spill = x.spill * x.num_warps * c["spill_cycles"]
-    shared = x.shared * x.num_warps * c["shared_cycles"] + spill
+    shared = x.shared_wavefronts * x.num_warps * c["shared_cycles"] + spill
     ingest = step_bytes / SM_L2_BYTES_PER_CYCLE
     is_waited_for = (x.mma_wait > 0) | (x.mma_sync_cycles > 0)
     chain = (
@@ -201,7 +203,7 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     latency = arch.dram_latency_ns * cycles_us / 1e3 * c["latency_frac"]
 
     def round_trip(ctas: Array) -> Array:
-        return (latency + ctas * ingest) / np.maximum(x.num_stages - 1.0, 1.0)
+        return (latency + ctas * ingest) / np.maximum(x.num_stages - _STAGES_NOT_IN_FLIGHT, _LEAST_IN_FLIGHT)
 
     def step_of(ctas: Array) -> Array:
         """A k-step of an SM with so many CTAs."""

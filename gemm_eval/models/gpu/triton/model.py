@@ -1,0 +1,124 @@
+"""Times of Triton GEMM kernels on a GPU: coefficients from a calibration, and the cost of configs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from gemm_eval.arch import GpuSpec, data_root, read_yaml
+from gemm_eval.errors import ArchValidationError, UnsupportedError
+from gemm_eval.models.gpu.calibration import ErrorFigures, Origin
+from gemm_eval.models.gpu.triton.code import KernelCode
+from gemm_eval.models.gpu.triton.coefficients import TRITON_COEFFICIENTS, default_triton_coefficients
+from gemm_eval.models.gpu.triton.config import TritonConfig
+from gemm_eval.models.gpu.triton.cost import LaunchTimes, launch_times, pack_launches
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["TritonCalibration", "triton_calibration_path", "triton_coefficients", "triton_costs", "triton_times_us"]
+
+
+class TritonCalibration(BaseModel):
+    """A file of fitted coefficients: `arch/calibration/<gpu>/triton.yaml`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    gpu: str
+    triton_version: str = Field(description="of the compiler whose kernels were timed")
+    code_version: str
+    date: str
+    folds: str = Field(description="how rows were held out for the errors")
+    coefficients: dict[str, float]
+    errors: tuple[ErrorFigures, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> TritonCalibration:
+        known = {item.name: item for item in TRITON_COEFFICIENTS}
+        if wrong := sorted(set(known) ^ set(self.coefficients)):
+            raise ValueError(f"coefficients must be exactly those of the model; wrong: {', '.join(wrong)}")
+        for name, value in self.coefficients.items():
+            item = known[name]
+            if not item.low <= value <= item.high:
+                raise ValueError(f"{name} must be in {item.low}..{item.high} {item.unit}, got {value}")
+        return self
+
+    def to_yaml(self) -> str:
+        """The text of the file; units and meanings stand as comments."""
+        import yaml
+
+        head: dict[str, Any] = self.model_dump(mode="json", exclude={"coefficients"})
+        lines = ["# Written by `gemm-eval calibrate --triton`; not to be edited by hand."]
+        lines += [yaml.safe_dump(head, sort_keys=False), "coefficients:"]
+        for item in TRITON_COEFFICIENTS:
+            lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}: {item.meaning}")
+        return "\n".join(lines) + "\n"
+
+
+def triton_calibration_path(gpu: str) -> Path:
+    """Where the calibration of Triton kernels on a GPU lies, if there is one."""
+    return data_root() / "calibration" / gpu / "triton.yaml"
+
+
+def triton_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
+    """Return the coefficients of Triton kernels on a GPU, and where they come from.
+
+    A calibration of this GPU is taken as it is; without one, the first by name carries over, for coefficients belong to
+    what the compiler makes and not to chips; without any, defaults hold.
+    """
+    return _coefficients(data_root() / "calibration", arch.name)
+
+
+@cache
+def _coefficients(root: Path, gpu: str) -> tuple[dict[str, float], Origin]:
+    paths = sorted(root.glob("*/triton.yaml"), key=lambda path: (path.parent.name != gpu, path))
+    if not paths:
+        return default_triton_coefficients(), Origin(False, None, "defaults, fitted on nothing")
+    path = paths[0]
+    try:
+        found = TritonCalibration.model_validate(read_yaml(path))
+    except ValueError as error:
+        raise ArchValidationError(f"{path}: {error}") from error
+    if found.gpu != path.parent.name:
+        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}")
+    if found.gpu == gpu:
+        return dict(found.coefficients), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
+    text = f"carried over from {found.gpu}, fitted on nothing of this GPU"
+    return dict(found.coefficients), Origin(False, found.gpu, text)
+
+
+def triton_costs(
+    arch: GpuSpec,
+    problem: GemmProblem,
+    configs: Sequence[TritonConfig],
+    codes: Sequence[KernelCode],
+    coefficients: Mapping[str, float] | None = None,
+) -> LaunchTimes:
+    """Return where the time of each config goes, all arrays [len(configs)]; operands are not in L2.
+
+    Args:
+        arch: the GPU.
+        problem: the GEMM.
+        configs: what the kernel is launched with.
+        codes: of each config: compiled (`gemm_eval.autotune.asm`), or `estimate_code`.
+        coefficients: None: those of `triton_coefficients`.
+
+    Raises:
+        UnsupportedError: Triton's tensor-core instructions of this GPU are not in the model.
+    """
+    if arch.mma_accumulators_in != "registers":
+        raise UnsupportedError(f"{arch.name}: kernels that accumulate in tensor memory are not in the Triton model")
+    if coefficients is None:
+        coefficients = triton_coefficients(arch)[0]
+    return launch_times(arch, pack_launches(arch, problem, configs, codes), coefficients)
+
+
+def triton_times_us(
+    arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
+) -> npt.NDArray[np.float64]:
+    """Return the predicted time of each config in us, infinite if it cannot be launched; see `triton_costs`."""
+    return triton_costs(arch, problem, configs, codes).latency_us
