@@ -8,7 +8,7 @@ from typing import Any
 
 import triton
 import yaml
-from triton_pool import DATA_SETS, DataSet, config_pool, kernel_of
+from triton_pool import DATA_SETS, DataSet, config_pool, kernel_of, kernel_sources
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.autotune.asm import kernel_code, score_cubins
@@ -67,9 +67,10 @@ def codes_meta(num_rows: int) -> dict[str, Any]:
     return {
         "what": "main loops of Triton's kernels as their machine code says, one row a kernel; no timings",
         "has_no_timings": True,
-        "gpu": {"name": "NVIDIA H200", "is_present": False},
-        "kernels": "examples/triton_gemm.py and examples/triton_w4a16_gemm.py; rows with is_split were compiled with "
-        f"SPLIT_K {_SPLIT_K}, all with GROUP_M 8 and K a multiple of BLOCK_K",
+        "gpu": {"name": "NVIDIA H200", "is_needed": False},
+        "kernels": f"rows with is_split were compiled with SPLIT_K {_SPLIT_K}, all with GROUP_M 8 and K a multiple of "
+        "BLOCK_K",
+        "sources": kernel_sources(),
         "triton": triton.__version__,
         "columns": "gemm_eval/validation/triton_codes.py; counts are of a warp and an iteration of the main loop",
         "command": "python examples/measure_triton.py --codes --out FOLDER",
@@ -78,8 +79,8 @@ def codes_meta(num_rows: int) -> dict[str, Any]:
 
 
 def _key_of(data: DataSet, config: triton.Config) -> KernelKey:
-    tile = (config.kwargs[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
-    return KernelKey(data.name, *tile, config.num_warps, config.num_stages, config.kwargs["SPLIT_K"] > 1)
+    m, n, k, split = (int(config.kwargs[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "SPLIT_K"))
+    return KernelKey(data.name, m, n, k, config.num_warps, config.num_stages, split > 1)
 
 
 def _representative(config: triton.Config) -> triton.Config:

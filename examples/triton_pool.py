@@ -5,15 +5,26 @@ No GEMM has the (N, K) of one in benchmark_asm_aware.py.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import triton
 import triton_gemm
 import triton_w4a16_gemm
 
-__all__ = ["DATA_SETS", "PAIRS", "DataSet", "config_pool", "is_worth_timing", "kernel_of", "list_gemms"]
+__all__ = [
+    "DATA_SETS",
+    "PAIRS",
+    "DataSet",
+    "config_pool",
+    "is_worth_timing",
+    "kernel_of",
+    "kernel_sources",
+    "list_gemms",
+]
 
 PAIRS = (  # N, K
     (5120, 5120), (2560, 2560), (13824, 5120), (5120, 13824), (11008, 4096), (4096, 11008), (18944, 3584),
@@ -53,6 +64,12 @@ DATA_SETS = (
 def kernel_of(data: DataSet) -> Any:
     """The kernel of a data set, before it is tuned."""
     return triton_w4a16_gemm.w4a16_kernel if data.group_size else triton_gemm.gemm_kernel
+
+
+def kernel_sources() -> dict[str, str]:
+    """SHA-256 of the files with the kernels, by name: what was timed or compiled."""
+    files = (Path(triton_gemm.__file__), Path(triton_w4a16_gemm.__file__))
+    return {f"examples/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def config_pool(data: DataSet) -> list[triton.Config]:

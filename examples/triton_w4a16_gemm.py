@@ -76,6 +76,16 @@ def unpack_bf16(packed):
     )
 
 
+@triton.jit
+def finished(acc):
+    """The same sums, once the product that makes them is done.
+
+    A wgmma that is still under way reads its first operand from registers, which Triton would let the next step's
+    weights overwrite. No instruction, but a use that is neither a product nor the loop's end makes it wait.
+    """
+    return tl.inline_asm_elementwise("", "=f,0", [acc], dtype=tl.float32, is_pure=True, pack=1)
+
+
 @triton.jit(do_not_specialize=["M"])  # as in triton_gemm
 def w4a16_kernel(
     a_ptr, w_ptr, scale_ptr, c_ptr, part_ptr, count_ptr, M, N, K, stride_am, stride_wn, stride_cm,
@@ -113,7 +123,7 @@ def w4a16_kernel(
         else:
             w_low, w_high = unpack_fp16(packed)
         acc = tl.dot(w_low * scale_low[:, None], a_low, acc)
-        acc = tl.dot(w_high * scale_high[:, None], a_high, acc)
+        acc = finished(tl.dot(w_high * scale_high[:, None], a_high, acc))
     acc = tl.trans(acc)
     store_tile(acc, c_ptr, part_ptr, count_ptr, offs_m, offs_n, M, N, stride_cm, tile, part, SPLIT_K)
 

@@ -1,7 +1,8 @@
-"""The command `calibrate`: fits the coefficients of a library's kernel family on timings and writes them as YAML."""
+"""The command `calibrate`: fits the coefficients of a library's kernel family, or of Triton kernels, on timings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
     from gemm_eval.arch import GpuSpec
     from gemm_eval.models.gpu import Calibration
+    from gemm_eval.models.gpu.calibration import ErrorFigures
+    from gemm_eval.models.gpu.triton import TritonCalibration
 
 __all__ = ["calibrate"]
 
@@ -19,9 +22,9 @@ __all__ = ["calibrate"]
 def calibrate(
     arch: Annotated[str, typer.Option(metavar="NAME|FILE", help="GPU preset or YAML file.", show_default=False)],
     family: Annotated[
-        str,
+        str | None,
         typer.Option(help="Kernel family whose coefficients are fitted, such as sm90_wgmma.", show_default=False),
-    ],
+    ] = None,
     library: Annotated[str, typer.Option(help="Whose kernels: cublas, trtllm, gemm-eval.")] = "cublas",
     data: Annotated[
         list[str] | None,
@@ -33,6 +36,14 @@ def calibrate(
         ),
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")] = None,
+    triton: Annotated[
+        bool,
+        typer.Option(
+            "--triton",
+            help="Fit the model of Triton kernels instead of a family. --data: a table of examples/measure_triton.py; "
+            "default: the one that comes with the library.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="What deals the (N, K) pairs to the folds of the stated errors.")] = 0,
     max_evaluations: Annotated[
         int | None, typer.Option(min=1, help="Rounds of search and fit.", show_default=False)
@@ -62,6 +73,13 @@ def calibrate(
     from gemm_eval.validation.datasets import calibration_out, find_timings
 
     spec = load_arch(arch, GpuSpec)
+    if triton:
+        if family or dtype or max_evaluations:
+            raise InvalidOptionError("--triton does not go with --family, --dtype or --max-evaluations")
+        _calibrate_triton(spec, data or [], seed, out)
+        return
+    if family is None:
+        raise InvalidOptionError(f"--family must be one of {', '.join(FAMILIES)}; or give --triton")
     for option, value, known in (("--family", family, FAMILIES), ("--library", library, LIBRARIES)):
         if value not in known:
             raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {value!r}")
@@ -70,7 +88,7 @@ def calibrate(
     path = calibration_out(spec.name, library, family) if out is None else out
     if FAMILIES[family].is_ours:
         fitted, num_rows = _calibrate_ours(spec, library, family, data, seed)
-        _write(fitted, path, num_rows)
+        _write(fitted, path, _title(fitted), num_rows)
         return
     sets = find_timings(spec.name, data or [], library=library, dtype=dtype)
     if not data:
@@ -85,7 +103,7 @@ def calibrate(
         raise InvalidOptionError(f"no cold burst timings of {library} on {spec.name} are committed: give --data FILE")
     limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
     fitted = fit.calibrate(spec, library, family, sets, seed=seed, **limits)
-    _write(fitted, path, {timings.name: len(timings) for timings in sets})
+    _write(fitted, path, _title(fitted), {timings.name: len(timings) for timings in sets})
 
 
 def _calibrate_ours(
@@ -103,24 +121,39 @@ def _calibrate_ours(
     return fitted, {errors.data: errors.num_rows for errors in fitted.errors}
 
 
-def _write(fitted: Calibration, path: Path, num_rows: dict[str, int]) -> None:
+def _calibrate_triton(spec: GpuSpec, data: list[str], seed: int, out: Path | None) -> None:
+    """Fit the model of Triton kernels on a table that tells the config of each row."""
+    from gemm_eval.cli._validate_triton import triton_table_of
+    from gemm_eval.validation.datasets import triton_calibration_out
+    from gemm_eval.validation.triton_fit import calibrate_triton
+
+    path = triton_calibration_out(spec.name) if out is None else out
+    fitted = calibrate_triton(spec, triton_table_of(spec.name, data), seed=seed)
+    title = f"Triton kernels on {fitted.gpu}: errors {fitted.folds}"
+    _write(fitted, path, title, {errors.data: errors.num_rows for errors in fitted.errors})
+
+
+def _write(fitted: Calibration | TritonCalibration, path: Path, title: str, num_rows: dict[str, int]) -> None:
     from gemm_eval.cli._output import make_console
 
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(fitted.to_yaml(), encoding="utf-8")
     console = make_console()
-    console.print(_table(fitted, num_rows))
+    console.print(_table(fitted.errors, title, num_rows))
     console.print(f"written to {path}", soft_wrap=True)
 
 
-def _table(fitted: Calibration, num_rows: dict[str, int]) -> Table:
+def _title(fitted: Calibration) -> str:
+    return f"{fitted.family} kernels of {fitted.library} on {fitted.gpu}: errors {fitted.folds}"
+
+
+def _table(figures: Sequence[ErrorFigures], title: str, num_rows: dict[str, int]) -> Table:
     """The sets, how many of their rows counted, and the held-out errors."""
     from gemm_eval.cli._output import make_table
 
     headers = ("data", "rows", "used", "MAPE", "median", "p90", "bias", "tau")
-    title = f"{fitted.family} kernels of {fitted.library} on {fitted.gpu}: errors {fitted.folds}"
     table = make_table(headers, title=title, right=headers[1:])
-    of_set = {errors.data: errors for errors in fitted.errors}
+    of_set = {errors.data: errors for errors in figures}
     for name, num in num_rows.items():
         errors = of_set.get(name)
         if errors is None:

@@ -71,10 +71,19 @@ def validate(
             "gemm-eval measure --kernel w4a16; default: those that come with the library.",
         ),
     ] = False,
+    triton: Annotated[
+        bool,
+        typer.Option(
+            "--triton",
+            help="Score the model of Triton kernels instead, config by config, and the choice among them. --data: a "
+            "table of examples/measure_triton.py; default: the one that comes with the library.",
+        ),
+    ] = False,
     ablation: Annotated[
         bool,
         typer.Option(
-            "--ablation", help="With --w4a16: also what the error is without each term of the model; takes minutes."
+            "--ablation",
+            help="With --w4a16 or --triton: also what the error is without each term of the model; takes minutes.",
         ),
     ] = False,
     plots: Annotated[
@@ -100,6 +109,17 @@ def validate(
     from gemm_eval.validation.datasets import find_timings
     from gemm_eval.validation.report import errors_frame, report_document
 
+    if triton:
+        from gemm_eval.cli._validate_triton import validate_triton
+
+        if w4a16 or joint or regime or library or dtype or plots:
+            raise InvalidOptionError(
+                "--triton does not go with --w4a16, --joint, --regime, --library, --dtype or --plots"
+            )
+        validate_triton(
+            arch, data or [], folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json
+        )
+        return
     if w4a16:
         from gemm_eval.cli._validate_w4a16 import validate_w4a16
 
@@ -111,7 +131,7 @@ def validate(
         )  # fmt: skip
         return
     if ablation:
-        raise InvalidOptionError("--ablation goes with --w4a16")
+        raise InvalidOptionError("--ablation goes with --w4a16 or --triton")
     spec = load_arch(arch, GpuSpec)
     sets = find_timings(spec.name, data or [], library=library, dtype=dtype)
     if not sets:

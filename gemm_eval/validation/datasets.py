@@ -13,7 +13,7 @@ protocol. Of a table with several conditions each one is a set of its own. Two m
 
 A table with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
 rank 0, is read, and only where the table is named: it is in no default. Nor is one with ``held_back``, which says why
-no coefficient is fitted on it.
+no coefficient is fitted on it. One with ``has_no_timings`` says something else of kernels and is not read here.
 """
 
 from __future__ import annotations
@@ -29,13 +29,22 @@ from gemm_eval.arch._yaml import read_yaml
 from gemm_eval.dtypes import parse_scheme
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.calibration import calibration_path
+from gemm_eval.models.gpu.triton import triton_calibration_path
 from gemm_eval.validation.extras import check_extra
 from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, TimingSet
 
-__all__ = ["calibration_out", "find_timings", "list_timings", "measured_root", "read_timings"]
+__all__ = [
+    "calibration_out",
+    "find_timings",
+    "list_timings",
+    "measured_root",
+    "read_timings",
+    "triton_calibration_out",
+]
 
 _SUFFIXES = (".csv", ".parquet")
 _META_SUFFIX = ".meta.yaml"
+_NO_TIMINGS = "has_no_timings"
 _IN_NO_DEFAULT = {"has_all_candidates", "held_back"}
 _CONDITIONS = ("library", "l2", "clock")
 _TYPES = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
@@ -55,16 +64,31 @@ def calibration_out(gpu: str, library: str, family: str) -> Path:
     Raises:
         InvalidOptionError: this is an installed wheel, whose files are not to be written.
     """
+    _check_checkout()
+    return calibration_path(gpu, library, family)
+
+
+def triton_calibration_out(gpu: str) -> Path:
+    """Return where the calibration of Triton kernels is committed, as `calibration_out`.
+
+    Raises:
+        InvalidOptionError: this is an installed wheel, whose files are not to be written.
+    """
+    _check_checkout()
+    return triton_calibration_path(gpu)
+
+
+def _check_checkout() -> None:
     if data_root().name == "_arch_data":
         raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
-    return calibration_path(gpu, library, family)
 
 
 def list_timings(gpu: str, *, has_candidates: bool = False) -> list[TimingSet]:
     """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for."""
     root = measured_root(gpu)
     files = sorted(path for path in root.rglob("*") if path.suffix in _SUFFIXES) if root.is_dir() else []
-    kept = [path for path in files if has_candidates or not _IN_NO_DEFAULT & _meta_of(path).keys()]
+    left_out = {_NO_TIMINGS} if has_candidates else {_NO_TIMINGS, *_IN_NO_DEFAULT}
+    kept = [path for path in files if not left_out & _meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
 
 

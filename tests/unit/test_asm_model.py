@@ -90,7 +90,7 @@ def test_kernel_code() -> None:
     assert code.outside == 99
     assert code.loop == MainLoop(
         k=64, mma=CARD.loop.mma, issue=253, alu=15, fma=16 + 17 + 18, convert=19, shared=2 + 3 + 4, copy=5 + 6 + 7,
-        store=8 + 9, barrier=12, wait=13, branch=14, spill=10 + 11,
+        store=8 + 9, barrier=12, wait=13, branch=14, spill=10 + 11, shared_wavefronts=0, mma_wait=0,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import TensorArgument, is_small, reject_configs
 from gemm_eval.autotune.triton.rules import RULES, shared_bytes_bounds
-from gemm_eval.autotune.triton.small import SMALL_SHARE, work_us
+from gemm_eval.autotune.triton.small import SMALL_SHARE, SMALL_SHARE_QUANTIZED, work_us
 from gemm_eval.models.gpu.triton import TritonConfig
 from tests.unit.fake_triton import FakeConfig
 
@@ -154,14 +154,16 @@ def test_comparing_never_rejects_all(problem: GemmProblem, configs: list[TritonC
         (GemmProblem(1, 16, 4096, 64), False),  # a long way along K
         (GemmProblem(1, 16, 128, 65536), False),  # 16 MiB of weights
         (GemmProblem(64, 128, 128, 128), False),
-        (GemmProblem(1, 16, 256, 256, weight_dtype="int4", group_size=128), True),
+        (GemmProblem(1, 16, 128, 128, weight_dtype="int4", group_size=128), True),
+        (GemmProblem(1, 16, 256, 256, weight_dtype="int4", group_size=128), False),  # as plain fp16 it is small
         (GemmProblem(1, 1, 2048, 1024, weight_dtype="int4", group_size=128), False),  # unpacking 1 MiB takes its time
         (GemmProblem(1, 4096, 4096, 4096), False),
     ],
 )
 def test_small_is_what_a_launch_costs(problem: GemmProblem, expected: bool) -> None:
     assert is_small(problem, H200) is expected
-    assert (work_us(problem, H200) <= SMALL_SHARE * H200.graph_node_us) is expected
+    share = SMALL_SHARE_QUANTIZED if problem.is_weight_quantized else SMALL_SHARE
+    assert (work_us(problem, H200) <= share * H200.graph_node_us) is expected
 
 
 def test_types_that_the_gpu_lacks_are_never_small() -> None:

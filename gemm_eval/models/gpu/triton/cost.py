@@ -5,6 +5,7 @@ Times are in microseconds, sizes in bytes, `_cycles` at the highest SM clock; ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -154,11 +155,15 @@ def pack_launches(
         loop = code.loop
         steps = loop.k / config.block_k  # of an iteration: more than one if the compiler unrolled the loop
         wgmma, mma_sync = tensor_cycles(arch, loop.mma, code.num_warps)
+        resident = _ctas_per_sm(arch, code)
+        if math.isinf(wgmma):  # the GPU has no such instruction
+            wgmma = mma_sync = 0.0
+            resident = 0
         per_step = [wgmma, mma_sync, loop.issue, loop.shared_wavefronts, loop.spill, loop.barrier, loop.mma_wait]
         rows.append(
             [
                 *sizes, config.block_m, config.block_n, config.block_k, config.group_m, config.split_k, code.num_warps,
-                config.num_stages, _ctas_per_sm(arch, code), *(count / steps for count in per_step),
+                config.num_stages, resident, *(count / steps for count in per_step),
             ]
         )  # fmt: skip
     table = np.array(rows, np.float64).reshape(len(rows), len(Launches._fields))

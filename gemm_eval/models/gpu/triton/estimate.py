@@ -1,7 +1,8 @@
 """What a config's machine code will be, before anything is compiled: enough to choose what to compile.
 
 The counts follow from the tile (accumulators, tensor-core instructions, 16-byte copies) and a few constants read off
-compiled kernels of the examples for sm_90; compiled code replaces all of it.
+265 compiled kernels of the examples for sm_80, sm_89 and sm_90; compiled code replaces all of it. MODEL.md, "Before
+anything is compiled", says how far off they are.
 """
 
 from __future__ import annotations
@@ -14,20 +15,27 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["estimate_code"]
 
+_BITS_PER_BYTE = 8
 _THREADS_PER_WARP = 32
 _COPY_BYTES = 16
+_WAVEFRONT_BYTES = 128
+_WAVEFRONTS_PER_LDMATRIX = 4
 _WARPGROUP = 4
 _WGMMA_M = 64
-_ISSUE_BASE = 45  # waits, barriers, pointers, descriptors of a loop
-_ISSUE_PER_COPY = 8.0  # address, predicate and the copy itself
+_MMA_SYNC_M, _MMA_SYNC_N, _MMA_SYNC_K_BYTES = 16, 8, 32
+_WEIGHT_COPIES = 4  # of scales, and of weights in pieces of less than 16 bytes
+_WEIGHT_WAITS = 2  # for wgmma that reads weights from registers, before the next ones overwrite them
+_ISSUE_BASE_WGMMA = 40  # waits, barriers, pointers, descriptors of a loop
+_ISSUE_BASE_MMA_SYNC = 20
+_ISSUE_PER_COPY = 7.0  # address, predicate and the copy itself
 _ISSUE_PER_WEIGHT = 2.5  # unpacking and scaling a 4-bit weight, all of it
-_ALU_SHARE = 0.45
-_REGISTERS_BASE = 40
+_ALU_SHARE = 0.3
+_REGISTERS_LEAST = 8
+_REGISTERS_SPARE = 22  # that ptxas takes if it may, and does without before it spills
 _REGISTERS_PER_COPY = 2
-_MMA_SYNC_OPERAND_REGISTERS = 24
+_REDUCTION_REGISTERS = 40  # at the end, beside the sums and what is added to them
 _SPILLS_PER_REGISTER = 4  # a register too many is stored and loaded again, more than once a step
 _OUTSIDE = 600
-_BITS_PER_BYTE = 8
 
 
 def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> KernelCode:
@@ -37,37 +45,54 @@ def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> 
     in registers, where the tile has 64 columns or more.
     """
     assert problem.weight_dtype is not None
-    m, n, k = config.block_m, config.block_n, config.block_k
-    warps = config.num_warps
+    m, n, k, warps = config.block_m, config.block_n, config.block_k, config.num_warps
     threads = warps * _THREADS_PER_WARP
     is_quantized = problem.is_weight_quantized
     a_bytes = m * k * problem.input_dtype.bits / _BITS_PER_BYTE
     b_bytes = n * k * problem.weight_dtype.bits / _BITS_PER_BYTE
-    copies = max(2, round((a_bytes + b_bytes) / (_COPY_BYTES * threads)))
-    rows, columns = (n, m) if is_quantized and n >= _WGMMA_M else (m, n)
-    is_wgmma = arch.warps_per_mma == _WARPGROUP and rows >= _WGMMA_M and warps % _WARPGROUP == 0
-    accumulators = m * n // threads
-    registers = _REGISTERS_BASE + accumulators + _REGISTERS_PER_COPY * copies
+    copies = max(2, round((a_bytes + b_bytes) / (_COPY_BYTES * threads))) + (_WEIGHT_COPIES if is_quantized else 0)
     weights = n * k // threads if is_quantized else 0
-    registers += weights // 4
+    rows, columns = (n, m) if is_quantized and n >= _WGMMA_M else (m, n)
+    groups = warps // _WARPGROUP
+    is_wgmma = arch.warps_per_mma == _WARPGROUP and rows >= _WGMMA_M and warps % _WARPGROUP == 0
+    operands = converted = 0  # registers of mma.sync's fragments; elements of them that a thread converts
     if is_wgmma:
         mma = _wgmma(arch, problem.input_dtype, rows, columns, k, warps, has_a_in_registers=is_quantized)
-        wavefronts = weights // _BITS_PER_BYTE
+        wavefronts = loads = weights // 4
+        issue = _ISSUE_BASE_WGMMA
     else:
         mma = _mma_sync(arch, problem.input_dtype, m, n, k, warps)
-        wavefronts = 2 * sum(one.num for one in mma)
-        registers += _MMA_SYNC_OPERAND_REGISTERS
+        # weights are unpacked once: each warp has rows of its own, and all columns
+        warps_m, warps_n = (warps, 1) if is_quantized else _warps_of(rows, columns, warps)
+        warp_rows, warp_columns = max(rows // warps_m, _MMA_SYNC_M), max(columns // warps_n, _MMA_SYNC_N)
+        operands = (warp_rows + warp_columns) // 4  # one instruction's K of both: 32 bytes, over 32 lanes
+        read = warp_columns if is_quantized else warp_rows + warp_columns
+        matrices = round(read * k * problem.input_dtype.bits / _BITS_PER_BYTE / _WAVEFRONT_BYTES)
+        wavefronts = matrices + weights // 8
+        loads = matrices // _WAVEFRONTS_PER_LDMATRIX + weights // 8
+        if mma[0].input_bits > problem.input_dtype.bits:
+            converted = read * k // _THREADS_PER_WARP
+        issue = _ISSUE_BASE_MMA_SYNC
     tensor = sum(one.num for one in mma)
-    issue = round(_ISSUE_BASE + _ISSUE_PER_COPY * copies + _ISSUE_PER_WEIGHT * weights + tensor + wavefronts / 2)
+    issue += round(_ISSUE_PER_COPY * copies + _ISSUE_PER_WEIGHT * weights) + tensor + loads + converted // 2
+    accumulators = m * n // threads
     limit = min(arch.max_registers_per_thread, config.maxnreg or arch.max_registers_per_thread)
-    spill = _SPILLS_PER_REGISTER * max(0, registers - limit)
+    least = _REGISTERS_LEAST + accumulators + operands + _REGISTERS_PER_COPY * copies
+    registers = least + _REGISTERS_SPARE + weights // 2
+    if config.split_k > 1:
+        registers = max(registers, _REDUCTION_REGISTERS + 2 * accumulators)
+    spill = _SPILLS_PER_REGISTER * max(0, least - limit)
+    mma_wait = tensor if spill else _WEIGHT_WAITS * is_quantized  # ptxas serializes wgmma whose registers move
+    has_shared_scales = is_quantized and is_wgmma and rows > _WGMMA_M * groups
     loop = MainLoop(
         k=k, mma=mma, issue=issue + spill, alu=round(_ALU_SHARE * issue), fma=round((1 - _ALU_SHARE) * weights),
-        convert=0, shared=wavefronts // 4, copy=copies, store=0, barrier=2, wait=5, branch=1, spill=spill,
-        shared_wavefronts=wavefronts, mma_wait=1 if is_quantized and is_wgmma else 0,
+        convert=converted // 2, shared=loads, copy=copies, store=0, barrier=3 if has_shared_scales else 2, wait=5,
+        branch=1, spill=spill, shared_wavefronts=wavefronts, mma_wait=mma_wait if is_wgmma else 0,
     )  # fmt: skip
-    held = config.num_stages if is_wgmma else max(1, config.num_stages - 1)
-    smem_bytes = round(held * (a_bytes + b_bytes))
+    # wgmma reads a step's shared memory until the next one's loads have begun; what goes to registers is free before
+    free = max(1, config.num_stages - 1)
+    held = config.num_stages if is_wgmma else free
+    smem_bytes = round(held * a_bytes + (free if is_quantized else held) * b_bytes)
     return KernelCode(warps, min(registers, limit), smem_bytes, 0, _OUTSIDE, loop, False)
 
 
@@ -86,6 +111,21 @@ def _wgmma(
 def _mma_sync(arch: GpuSpec, dtype: DType, m: int, n: int, k: int, warps: int) -> tuple[MmaCount, ...]:
     """m16n8, 32 bytes of k; on Hopper 8-bit floats are converted to fp16 first."""
     bits = 16 if dtype is DType.FP8 and arch.warps_per_mma == _WARPGROUP else dtype.bits
-    mma_k = 32 * _BITS_PER_BYTE // bits
-    tiles = max(1, -(-m // 16) * (n // 8) // warps)
-    return (MmaCount(16, 8, mma_k, bits, True, tiles * max(1, k // mma_k)),)
+    mma_k = _MMA_SYNC_K_BYTES * _BITS_PER_BYTE // bits
+    tiles = max(1, -(-m // _MMA_SYNC_M) * (n // _MMA_SYNC_N) // warps)
+    return (MmaCount(_MMA_SYNC_M, _MMA_SYNC_N, mma_k, bits, True, tiles * max(1, k // mma_k)),)
+
+
+def _warps_of(rows: int, columns: int, warps: int) -> tuple[int, int]:
+    """How Triton deals the rows and columns of mma.sync to warps: so that a warp has as many instructions along both.
+
+    As `warpsPerTileV2` of Triton's AccelerateMatmul does.
+    """
+    warps_m = warps_n = 1
+    left_m, left_n = max(1, rows // _MMA_SYNC_M), max(1, columns // _MMA_SYNC_N)
+    while warps_m * warps_n < warps:
+        if left_m >= left_n:
+            warps_m, left_m = 2 * warps_m, max(1, left_m // 2)
+        else:
+            warps_n, left_n = 2 * warps_n, left_n // 2
+    return warps_m, warps_n

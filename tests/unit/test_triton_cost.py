@@ -1,0 +1,445 @@
+"""The cost of Triton kernels by hand, their coefficients, and the estimate of code against compiled kernels."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from gemm_eval import DType, GemmProblem, UnsupportedError, load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import ArchValidationError, GemmEvalError
+from gemm_eval.kernels._registry import limits_of_spec, occupancy_of_cta
+from gemm_eval.models.gpu.triton import (
+    TRITON_COEFFICIENTS,
+    KernelCode,
+    MainLoop,
+    MmaCount,
+    TritonCalibration,
+    TritonConfig,
+    default_triton_coefficients,
+    estimate_code,
+    launch_times,
+    pack_launches,
+    triton_calibration_path,
+    triton_coefficients,
+    triton_costs,
+    triton_times_us,
+)
+from gemm_eval.models.gpu.triton import model as triton_model
+from gemm_eval.models.gpu.triton.cost import tensor_cycles
+
+H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PROBLEM = GemmProblem(1, 512, 4096, 4096)
+CONFIG = TritonConfig(128, 128, 64, 8, 3)
+LOOP = MainLoop(
+    k=64, mma=(MmaCount(64, 128, 16, 16, False, 4),), issue=104, alu=20, fma=28, convert=0, shared=0, copy=8, store=0,
+    barrier=2, wait=5, branch=1, spill=0, shared_wavefronts=0, mma_wait=0,
+)  # fmt: skip
+CODE = KernelCode(8, 108, 98304, 0, 503, LOOP, True)
+ROUND = {
+    "kernel_us": 4.0, "tile_cycles": 2000.0, "wgmma_frac": 0.8, "issue_frac": 0.5, "step_cycles": 150.0,
+    "instruction_cycles": 3.0, "shared_cycles": 2.0, "spill_cycles": 5.0, "barrier_cycles": 60.0,
+    "mma_wait_cycles": 100.0, "latency_frac": 1.5, "dram_frac": 0.9, "evict_frac": 0.75, "l2_hold_frac": 0.25,
+    "part_bytes_per_cycle": 8.0, "add_bytes_per_cycle": 50.0, "add_cycles": 300.0,
+}  # fmt: skip
+"""Coefficients for work by hand; defaults follow the fits."""
+
+
+def with_loop(**fields: Any) -> KernelCode:
+    return CODE._replace(loop=LOOP._replace(**fields))
+
+
+def time_us(code: KernelCode = CODE, config: TritonConfig = CONFIG, arch: GpuSpec = H200, **values: float) -> float:
+    launches = pack_launches(arch, PROBLEM, [config], [code])
+    return float(launch_times(arch, launches, ROUND | values).latency_us[0])
+
+
+# tensor cores
+
+
+@pytest.mark.parametrize(
+    ("arch", "mma", "num_warps", "wgmma", "mma_sync"),
+    [
+        # 2 * 64 * 256 * 16 FLOP at 4096 a cycle; (256 + 64) * 16 * 2 bytes at 128 take 80
+        pytest.param(H200, MmaCount(64, 256, 16, 16, False, 4), 8, 128 * 4 * 2, 0, id="wgmma: arithmetic"),
+        # 32 cycles of arithmetic; (64 + 64) * 32 / 128 too; with A from registers half of that is read
+        pytest.param(H200, MmaCount(64, 64, 16, 16, False, 1), 4, 32, 0, id="wgmma: both alike"),
+        pytest.param(H200, MmaCount(64, 32, 16, 16, False, 1), 4, 24, 0, id="wgmma: operands, (32 + 64) * 32 / 128"),
+        pytest.param(H200, MmaCount(64, 32, 16, 16, True, 1), 4, 16, 0, id="wgmma from registers: arithmetic"),
+        pytest.param(H200, MmaCount(64, 8, 16, 16, True, 3), 4, 13.2 * 3, 0, id="wgmma from registers: floor"),
+        pytest.param(H200, MmaCount(64, 8, 16, 16, False, 1), 4, 18, 0, id="wgmma: (8 + 64) * 32 / 128 over the floor"),
+        pytest.param(H200, MmaCount(64, 128, 32, 8, False, 2), 4, 64 * 2, 0, id="wgmma fp8: twice the rate"),
+        pytest.param(H200, MmaCount(64, 128, 8, 32, False, 1), 4, 64, 0, id="wgmma tf32: half the rate"),
+        pytest.param(H200, MmaCount(16, 8, 16, 16, True, 128), 4, 0, 512 / 0.629, id="mma.sync on Hopper"),
+        pytest.param(A100, MmaCount(16, 8, 16, 16, True, 128), 4, 0, 1024, id="mma.sync on Ampere"),
+        pytest.param(A100, MmaCount(16, 8, 32, 8, True, 128), 4, 0, 1024, id="mma.sync int8 on Ampere"),
+        pytest.param(L40S, MmaCount(16, 8, 32, 8, True, 64), 8, 0, 2048, id="mma.sync fp8 on Ada"),
+    ],
+)
+def test_cycles_of_the_tensor_cores(
+    arch: GpuSpec, mma: MmaCount, num_warps: int, wgmma: float, mma_sync: float
+) -> None:
+    assert tensor_cycles(arch, [mma], num_warps) == pytest.approx((wgmma, mma_sync), rel=1e-12)
+
+
+def test_instructions_add_up() -> None:
+    shapes = [MmaCount(64, 256, 16, 16, False, 4), MmaCount(64, 8, 16, 16, True, 3), MmaCount(16, 8, 16, 16, True, 2)]
+    alone = np.array([tensor_cycles(H200, [one], 8) for one in shapes])
+    assert tensor_cycles(H200, shapes, 8) == pytest.approx(tuple(alone.sum(axis=0)))
+    assert tensor_cycles(H200, [], 8) == (0, 0)
+
+
+def test_what_the_tensor_cores_do_not_take_never_ends() -> None:
+    assert tensor_cycles(H200, [MmaCount(16, 8, 64, 4, True, 1)], 4) == (math.inf, math.inf)
+
+
+# what runs at once
+
+
+@pytest.mark.parametrize("arch", [H200, A100, L40S], ids=lambda arch: arch.name)
+def test_ctas_of_an_sm_are_those_of_the_registry(arch: GpuSpec) -> None:
+    """Warps in fours: those that Triton's GEMMs have. An SM's quarters hand out registers apart, so 1 and 2 differ."""
+    limits = limits_of_spec(arch)
+    seen = set()
+    for num_warps in (4, 8, 16):
+        for registers in (16, 32, 40, 64, 65, 72, 96, 104, 128, 129, 168, 186, 255):
+            for smem_bytes in (0, 16384, 33024, 49152, 65792, 98304, 114688, 147456, 196608, 232448):
+                code = CODE._replace(num_warps=num_warps, registers=registers, smem_bytes=smem_bytes)
+                packed = pack_launches(arch, PROBLEM, [CONFIG], [code])
+                expected = occupancy_of_cta(num_warps * 32, registers, smem_bytes, 0, limits).ctas_per_sm
+                assert packed.ctas_per_sm[0] == expected, code
+                seen.add(expected)
+    assert len(seen) > 5
+
+
+@pytest.mark.parametrize("code", [CODE._replace(smem_bytes=232_449), CODE._replace(registers=256)])
+def test_a_kernel_that_no_sm_can_hold_takes_forever(code: KernelCode) -> None:
+    assert time_us(code) == math.inf
+    assert list(triton_times_us(H200, PROBLEM, [CONFIG, CONFIG], [code, CODE]) == math.inf) == [True, False]
+
+
+def test_a_full_wave_by_hand() -> None:
+    """132 x 2 CTAs of 128x128 fill an H200 once: each term is worked out here."""
+    problem = GemmProblem(1, 128 * 12, 4096, 128 * 22)
+    found = triton_costs(H200, problem, [CONFIG], [CODE], ROUND)
+    tensor, issue, ingest = 4 * 64 * 2 / 0.8, 104 * 8 / 4 / 0.5, 64 * 256 * 2 / 64
+    busy = sum((2 * x) ** 3 for x in (tensor, issue, ingest)) ** (1 / 3)
+    chain = 150 + 3 * 104
+    trip = (332 * 1.98 * 1.5 + 2 * ingest) / 1.7
+    step = (busy**3 + chain**3 + trip**3) ** (1 / 3)
+    sm_us = (64 * step + 2000) / 1980
+    reads = (1536 + 2816) * 4096 * 2
+    dram_us = reads * 1.75 / (4800 * 0.9375 * 0.9 * 1e3)
+    l2_us = (264 * 256 * 4096 * 2 + 1536 * 2816 * 2) / (4300 * 1.98e3 * 1.4)
+
+    assert found.step_cycles[0] == pytest.approx(step)
+    assert found.sm_us[0] == pytest.approx(sm_us)
+    assert found.dram_us[0] == pytest.approx(dram_us)
+    assert found.l2_us[0] == pytest.approx(l2_us)
+    assert found.latency_us[0] == pytest.approx(4 + (sm_us**4 + dram_us**4 + l2_us**4) ** 0.25)
+
+
+def test_rows_outside_the_matrix_are_not_read() -> None:
+    """96 rows of A, whatever the tile."""
+    problem = GemmProblem(1, 96, 4096, 4096)
+    wide = triton_costs(H200, problem, [CONFIG._replace(block_m=256)], [CODE])
+    fits = triton_costs(H200, problem, [CONFIG._replace(block_m=96)], [CODE])
+    assert wide.ingest_cycles[0] == fits.ingest_cycles[0] == 2 * 64 * (96 + 128) * 2 / 64
+    assert wide.dram_us[0] == fits.dram_us[0]
+
+
+def test_scales_and_zeros_are_read_with_their_weights() -> None:
+    problem = GemmProblem(1, 64, 4096, 4096, weight_dtype=DType.INT4, group_size=128, zero_dtype=DType.INT4)
+    assert pack_launches(H200, problem, [CONFIG], [CODE]).b_elem_bytes[0] == (4 + (16 + 4) / 128) / 8
+    column = GemmProblem(1, 64, 4096, 4096, weight_dtype=DType.INT4)
+    assert pack_launches(H200, column, [CONFIG], [CODE]).b_elem_bytes[0] == (4 + 16 / 4096) / 8
+
+
+# loops
+
+
+def test_an_unrolled_loop_counts_half_a_step() -> None:
+    counts = {"issue": 104, "shared_wavefronts": 16, "spill": 6, "barrier": 3, "mma_wait": 2}
+    once = with_loop(**counts)
+    twice = with_loop(k=128, mma=(LOOP.mma[0]._replace(num=8),), **{name: 2 * count for name, count in counts.items()})
+    packed = pack_launches(H200, PROBLEM, [CONFIG, CONFIG], [once, twice])
+    for name in (*counts, "wgmma_cycles", "mma_sync_cycles"):
+        first, second = getattr(packed, name)
+        assert first == second, name
+    assert packed.wgmma_cycles[0] == 4 * 64 * 2
+    assert time_us(once) == time_us(twice)
+
+
+def test_a_wait_for_the_tensor_cores_hides_nothing() -> None:
+    """One wait a step: 100 cycles of its own, and the step's tensor work no longer runs beside its instructions."""
+    codes = [with_loop(mma_wait=num) for num in (0, 1)]
+    free, waits = triton_costs(H200, PROBLEM, [CONFIG, CONFIG], codes, ROUND).chain_cycles
+    assert free == 150 + 3 * 104
+    assert waits == pytest.approx(free + 100 + 4 * 64 * 2 / 0.8)
+
+
+def test_two_barriers_are_part_of_a_step() -> None:
+    assert time_us(with_loop(barrier=0)) == time_us(with_loop(barrier=2)) < time_us(with_loop(barrier=3))
+
+
+def test_only_a_split_k_is_added_up() -> None:
+    split = CONFIG._replace(split_k=4)
+    found = triton_costs(H200, PROBLEM, [CONFIG, split], [CODE, CODE], ROUND)
+    assert found.reduction_us[0] == 0
+    assert found.reduction_us[1] == pytest.approx(4 * (128 * 128 * 4 / 50 + 300) / 1980)
+    assert found.l2_us[1] > found.l2_us[0]  # fp32 parts are written
+
+
+# coefficients
+
+
+def test_coefficients_are_well_formed() -> None:
+    names = [item.name for item in TRITON_COEFFICIENTS]
+    assert len(set(names)) == len(names)
+    for item in TRITON_COEFFICIENTS:
+        assert 0 <= item.low < item.high
+        assert item.low <= item.default <= item.high, item.name
+        assert item.unit
+        assert item.meaning
+    assert default_triton_coefficients() == {item.name: item.default for item in TRITON_COEFFICIENTS}
+
+
+@pytest.mark.parametrize("item", TRITON_COEFFICIENTS, ids=lambda item: item.name)
+def test_each_coefficient_moves_some_time(item: Any) -> None:
+    problem = GemmProblem(1, 4096, 8192, 8192)
+    code = with_loop(barrier=3, mma_wait=1, spill=4, shared_wavefronts=32)
+    chosen = [CONFIG, CONFIG._replace(split_k=4), CONFIG._replace(group_m=8)]
+    packed = pack_launches(H200, problem, chosen, [code] * 3)
+    ends = [launch_times(H200, packed, ROUND | {item.name: value}).latency_us for value in (item.low, item.high)]
+    assert np.isfinite(ends).all()
+    assert (ends[0] != ends[1]).any()
+
+
+def calibration(**changes: Any) -> dict[str, Any]:
+    return {
+        "gpu": "h200-sxm", "triton_version": "3.6.0", "code_version": "abc", "date": "2026-01-01", "folds": "by shape",
+        "coefficients": default_triton_coefficients(), "errors": [],
+    } | changes  # fmt: skip
+
+
+def without(name: str) -> dict[str, float]:
+    return {key: value for key, value in default_triton_coefficients().items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"coefficients": without("issue_frac")}, "exactly those of the model; wrong: issue_frac"),
+        ({"coefficients": default_triton_coefficients() | {"magic": 1.0}}, "exactly those of the model; wrong: magic"),
+        (
+            {"coefficients": default_triton_coefficients() | {"wgmma_frac": 1.5}},
+            r"wgmma_frac must be in 0.5..1.0 1, got 1.5",
+        ),
+        ({"coefficients": default_triton_coefficients() | {"kernel_us": 0.5}}, r"kernel_us must be in 1.0..8.0 us"),
+        ({"coefficients": default_triton_coefficients() | {"kernel_us": math.nan}}, "finite"),
+        ({"more": 1}, "Extra inputs"),
+    ],
+)
+def test_a_calibration_that_is_none(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TritonCalibration.model_validate(calibration(**changes))
+
+
+def test_a_calibration_reads_what_it_wrote() -> None:
+    found = TritonCalibration.model_validate(calibration())
+    text = found.to_yaml()
+    assert TritonCalibration.model_validate(yaml.safe_load(text)) == found
+    for item in TRITON_COEFFICIENTS:
+        assert f"# {item.unit}: {item.meaning}" in text
+
+
+def write(root: Path, folder: str, **changes: Any) -> None:
+    path = root / folder / "triton.yaml"
+    path.parent.mkdir()
+    path.write_text(TritonCalibration.model_validate(calibration(**changes)).to_yaml(), encoding="utf-8")
+
+
+def test_where_coefficients_come_from(tmp_path: Path) -> None:
+    of = triton_model._coefficients.__wrapped__  # the cache knows no second file
+    values, origin = of(tmp_path, "h200-sxm")
+    assert (values, origin.is_calibrated, origin.gpu) == (default_triton_coefficients(), False, None)
+    assert origin.text == "defaults, fitted on nothing"
+
+    fitted = default_triton_coefficients() | {"kernel_us": 2.5}
+    write(tmp_path, "h200-sxm", coefficients=fitted)
+    values, origin = of(tmp_path, "h200-sxm")
+    assert (values, origin.is_calibrated, origin.gpu) == (fitted, True, "h200-sxm")
+    assert origin.text == "fitted on timings of h200-sxm (2026-01-01)"
+
+    write(tmp_path, "a100-sxm-80gb", gpu="a100-sxm-80gb")
+    assert of(tmp_path, "h200-sxm")[0] == fitted  # its own, though another comes first by name
+    values, origin = of(tmp_path, "l40s")
+    assert (values, origin.is_calibrated, origin.gpu) == (default_triton_coefficients(), False, "a100-sxm-80gb")
+    assert origin.text == "carried over from a100-sxm-80gb, fitted on nothing of this GPU"
+
+
+def test_a_calibration_in_the_wrong_place_is_refused(tmp_path: Path) -> None:
+    of = triton_model._coefficients.__wrapped__
+    write(tmp_path, "l40s")
+    with pytest.raises(ArchValidationError, match=r"l40s/triton.yaml: this is a calibration of h200-sxm"):
+        of(tmp_path, "l40s")
+    (tmp_path / "l40s" / "triton.yaml").write_text("gpu: l40s\n", encoding="utf-8")
+    with pytest.raises(ArchValidationError, match=r"l40s/triton.yaml: .*validation errors"):
+        of(tmp_path, "l40s")
+
+
+def test_the_package_has_coefficients_for_every_gpu() -> None:
+    for arch in (H200, A100, L40S):
+        values, origin = triton_coefficients(arch)
+        assert values.keys() == default_triton_coefficients().keys()
+        assert origin.is_calibrated == triton_calibration_path(arch.name).is_file()
+    assert triton_calibration_path("l40s").parts[-3:] == ("calibration", "l40s", "triton.yaml")
+
+
+def test_blackwell_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"b200.*accumulate in tensor memory are not in the Triton model"):
+        triton_times_us(load_arch("b200", GpuSpec), PROBLEM, [CONFIG], [CODE])
+
+
+# the estimate of code
+
+
+W4A16 = GemmProblem(1, 512, 4096, 4096, weight_dtype=DType.INT4, group_size=128)
+FP8 = GemmProblem(1, 512, 4096, 4096, input_dtype=DType.FP8, output_dtype=DType.FP16)
+
+
+class Example(NamedTuple):
+    """A config of an example kernel on a GPU."""
+
+    arch: GpuSpec
+    problem: GemmProblem
+    config: TritonConfig
+
+
+DENSE_EXAMPLES = {
+    "256 columns": Example(H200, PROBLEM, TritonConfig(128, 256, 64, 8, 3, 8)),
+    "256 rows": Example(H200, PROBLEM, TritonConfig(256, 64, 64, 8, 3, 8)),
+    "one warpgroup": Example(H200, PROBLEM, TritonConfig(128, 128, 64, 4, 4, 8)),
+    "split K": Example(H200, PROBLEM, TritonConfig(64, 128, 64, 4, 3, 8, 4)),
+    "small": Example(H200, PROBLEM, TritonConfig(64, 32, 128, 4, 5, 8)),
+    "fp8": Example(H200, FP8, TritonConfig(128, 128, 128, 8, 3, 8)),
+    "mma.sync": Example(H200, PROBLEM, TritonConfig(16, 64, 128, 4, 5, 8)),
+    "mma.sync of fp8": Example(H200, FP8, TritonConfig(32, 64, 128, 4, 3, 8)),
+    "mma.sync on Ampere": Example(A100, PROBLEM, TritonConfig(128, 128, 64, 8, 3, 8)),
+    "mma.sync, as many rows as columns": Example(A100, PROBLEM, TritonConfig(128, 64, 64, 8, 3, 8)),
+}
+W4A16_EXAMPLES = {
+    "W4A16, 16 tokens": Example(H200, W4A16, TritonConfig(16, 64, 128, 4, 5, 8)),
+    "W4A16, two blocks of columns": Example(H200, W4A16, TritonConfig(32, 128, 128, 4, 3, 8)),
+    "W4A16, split K": Example(H200, W4A16, TritonConfig(64, 64, 128, 4, 3, 8, 4)),
+    "W4A16, 256 columns": Example(H200, W4A16, TritonConfig(128, 256, 64, 8, 3, 8)),
+    "W4A16, 256 tokens": Example(H200, W4A16, TritonConfig(256, 128, 64, 8, 3, 8)),
+    "W4A16, mma.sync": Example(A100, W4A16, TritonConfig(32, 64, 128, 4, 3, 8)),
+}
+ALL_EXAMPLES = DENSE_EXAMPLES | W4A16_EXAMPLES
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelCode]:
+    """The machine code of all examples."""
+    triton = pytest.importorskip("triton")
+    from gemm_eval.autotune.asm import kernel_code, score_cubins
+    from gemm_eval.autotune.triton import TensorArgument, compile_offline
+    from gemm_eval.kernels._sass import nvdisasm_version
+
+    try:
+        nvdisasm_version()
+    except GemmEvalError as error:
+        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES)
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        patch.setenv("GEMM_EVAL_CACHE_DIR", "off")
+        kernels = {
+            False: importlib.import_module("triton_gemm").gemm_kernel,
+            True: importlib.import_module("triton_w4a16_gemm").w4a16_kernel,
+        }
+        found = []
+        for arch, problem, config in ALL_EXAMPLES.values():
+            _, M, K, N = problem.sizes
+            dtype = TensorArgument(str(problem.input_dtype.value))
+            values: dict[str, Any] = {
+                "a_ptr": dtype, "c_ptr": TensorArgument("fp16"), "part_ptr": TensorArgument("fp32"),
+                "count_ptr": TensorArgument("i32"), "M": M, "N": N, "K": K, "stride_am": K, "stride_cm": N,
+            }  # fmt: skip
+            if problem.is_weight_quantized:
+                values |= {"w_ptr": TensorArgument("u8"), "scale_ptr": dtype, "stride_wn": K // 2, "GROUP_SIZE": 128}
+            else:
+                values |= {"b_ptr": dtype, "stride_bn": K}
+            blocks = {"BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "BLOCK_K": config.block_k}
+            chosen = triton.Config(
+                blocks | {"GROUP_M": config.group_m, "SPLIT_K": config.split_k},
+                num_warps=config.num_warps, num_stages=config.num_stages,
+            )  # fmt: skip
+            found.append(compile_offline(kernels[problem.is_weight_quantized], chosen, values, arch=arch))
+        cards = score_cubins([one.cubin for one in found])
+    return {
+        name: kernel_code(
+            card, block_m=example.config.block_m, block_n=example.config.block_n, block_k=example.config.block_k,
+            num_warps=one.num_warps, smem_bytes=one.smem_bytes,
+        )
+        for (name, example), one, card in zip(ALL_EXAMPLES.items(), found, cards, strict=True)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALL_EXAMPLES)
+def test_the_estimate_is_near_what_the_compiler_makes(compiled: dict[str, KernelCode], name: str) -> None:
+    arch, problem, config = ALL_EXAMPLES[name]
+    real, found = compiled[name], estimate_code(arch, problem, config)
+    steps = real.loop.k / config.block_k
+
+    assert not found.is_compiled
+    assert found.num_warps == real.num_warps
+    assert found.loop.k == config.block_k
+    assert [one._replace(num=0) for one in found.loop.mma] == [one._replace(num=0) for one in real.loop.mma]
+    assert [one.num * steps for one in found.loop.mma] == [one.num for one in real.loop.mma]
+    assert found.smem_bytes == pytest.approx(real.smem_bytes, rel=0.02)
+    assert found.registers == pytest.approx(real.registers, rel=0.25)
+    assert 1 / 1.4 < found.loop.issue * steps / real.loop.issue < 1.4
+    assert found.loop.barrier * steps == real.loop.barrier or arch is A100
+    assert found.loop.spill == real.loop.spill == 0
+    assert found.loop.mma_wait * steps == real.loop.mma_wait or name == "256 columns"  # ptxas serializes that one
+    assert found.loop.shared_wavefronts * steps == pytest.approx(real.loop.shared_wavefronts, rel=0.2)
+
+
+def test_dense_wgmma_reads_no_operands_with_warps() -> None:
+    assert estimate_code(H200, PROBLEM, CONFIG).loop.shared_wavefronts == 0
+    assert estimate_code(A100, PROBLEM, CONFIG).loop.shared_wavefronts == 96  # (64 + 32) x 64 fp16 of 128 bytes
+
+
+def test_fp8_of_mma_sync_is_converted_on_hopper_only() -> None:
+    config = TritonConfig(32, 64, 128, 4, 3)
+    hopper, ada = estimate_code(H200, FP8, config).loop, estimate_code(L40S, FP8, config).loop
+    assert (hopper.convert, hopper.mma[0].input_bits) == (96, 16)  # 48 rows and columns x 128, over 32 lanes, in pairs
+    assert (ada.convert, ada.mma[0].input_bits) == (0, 8)
+
+
+@pytest.mark.parametrize(
+    ("config", "spill"),
+    [
+        (TritonConfig(128, 128, 64, 4, 3), 0),
+        (TritonConfig(128, 128, 64, 4, 3, maxnreg=168), 0),  # ptxas: 3
+        (TritonConfig(128, 128, 64, 4, 3, maxnreg=160), 32),  # 34
+        (TritonConfig(64, 256, 64, 4, 3, maxnreg=160), 64),  # 71
+        (TritonConfig(128, 256, 64, 4, 3), 228),  # 256
+    ],
+    ids=str,
+)
+def test_registers_that_are_missing_spill(config: TritonConfig, spill: int) -> None:
+    found = estimate_code(H200, PROBLEM, config)
+    assert found.loop.spill == spill
+    assert found.registers <= min(255, config.maxnreg or 255)
+    assert found.loop.mma_wait == (found.loop.mma[0].num if spill else 0)

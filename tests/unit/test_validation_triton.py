@@ -1,0 +1,280 @@
+"""Timings of Triton kernels: loading, machine code as a table, folds, fits, scores, and the two commands."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.cli._app import app
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.measure import dataset_hash
+from gemm_eval.measure import read_timings as read_measured
+from gemm_eval.models.gpu.triton import (
+    TRITON_COEFFICIENTS,
+    MmaCount,
+    TritonCalibration,
+    default_triton_coefficients,
+    triton_calibration_path,
+)
+from gemm_eval.validation.datasets import find_timings
+from gemm_eval.validation.triton import (
+    CODES_FILE,
+    GEMM_COLUMNS,
+    TIMING_COLUMNS,
+    TritonTimings,
+    read_triton_timings,
+    triton_table,
+)
+from gemm_eval.validation.triton_ablation import NEUTRAL
+from gemm_eval.validation.triton_choice import choice_speeds
+from gemm_eval.validation.triton_codes import CODE_COLUMNS, mma_text, parse_mma, read_codes, write_codes
+from gemm_eval.validation.triton_fit import fit_triton
+from gemm_eval.validation.triton_scores import study_triton, worst_choices
+
+H200 = load_arch("h200-sxm", GpuSpec)
+TABLE = triton_table("h200-sxm")
+
+
+@pytest.fixture(scope="module")
+def committed() -> TritonTimings:
+    return read_triton_timings(H200, TABLE)
+
+
+@pytest.fixture(scope="module")
+def some(committed: TritonTimings) -> TritonTimings:
+    """A twentieth of the GEMMs, whole."""
+    return committed.select(committed.gemm % 20 == 0)
+
+
+@pytest.fixture(scope="module")
+def small_table(committed: TritonTimings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """13 GEMMs."""
+    path = tmp_path_factory.mktemp("triton") / "timings.parquet"
+    committed.frame[committed.gemm % 60 == 0].to_parquet(path, index=False)
+    (path.parent / CODES_FILE).write_bytes(TABLE.with_name(CODES_FILE).read_bytes())
+    return path
+
+
+def calibration() -> TritonCalibration:
+    return TritonCalibration.model_validate(yaml.safe_load(triton_calibration_path("h200-sxm").read_text()))
+
+
+def test_committed_table(committed: TritonTimings) -> None:
+    meta = yaml.safe_load(TABLE.with_suffix(".meta.yaml").read_text())
+    gemms = committed.frame[GEMM_COLUMNS].drop_duplicates()
+
+    assert tuple(pd.read_parquet(TABLE).columns) == TIMING_COLUMNS
+    assert (len(committed), len(gemms), committed.gemm.max()) == (39558, 730, 729)
+    assert committed.data_sets[:3] == ("w4a16-fp16", "fp16", "fp8")
+    assert (meta["num_rows"], meta["sha256"]) == (len(committed), dataset_hash(TABLE))
+    assert len(read_measured(TABLE)) == len(committed)
+    assert (committed.launches.ctas_per_sm > 0).all()
+    assert np.isfinite(committed.without_code().predict(default_triton_coefficients())).all()
+    ranks = committed.frame.sort_values([*GEMM_COLUMNS, "latency_us"], kind="stable")["rank"]
+    assert (
+        ranks.groupby(committed.gemm[ranks.index]).apply(lambda of_gemm: set(of_gemm) == set(range(len(of_gemm)))).all()
+    )
+
+
+def test_the_fastest_of_each_gemm_is_a_set_of_timings() -> None:
+    (timings,) = find_timings("h200-sxm", ["triton/timings"])
+
+    assert (len(timings), timings.library, timings.l2) == (730, "triton", "cold")
+    assert set(timings.frame["rank"]) == {0}
+
+
+def test_every_kernel_has_its_code_and_back(tmp_path: Path) -> None:
+    codes = read_codes(TABLE.with_name(CODES_FILE))
+    write_codes(tmp_path / "codes.csv", codes)
+
+    assert len(codes) == 792
+    assert all(code.is_compiled and code.loop.mma and code.loop.k % key.block_k == 0 for key, code in codes.items())
+    assert (tmp_path / "codes.csv").read_bytes() == TABLE.with_name(CODES_FILE).read_bytes()
+    assert read_codes(tmp_path / "codes.csv") == codes
+
+
+def test_instructions_as_text_and_back() -> None:
+    mma = (MmaCount(64, 128, 16, 16, False, 8), MmaCount(16, 8, 32, 8, True, 3))
+
+    assert mma_text(mma) == "64x128x16:16:s*8 16x8x32:8:r*3"
+    assert parse_mma(mma_text(mma)) == mma
+    assert parse_mma("") == ()
+    with pytest.raises(InvalidInputError, match="got '64x128'"):
+        parse_mma("64x128")
+
+
+def test_what_lacks_is_named(tmp_path: Path, some: TritonTimings) -> None:
+    path = tmp_path / "timings.parquet"
+    with pytest.raises(InvalidInputError, match="cannot read timings from"):
+        read_triton_timings(H200, path)
+    some.frame.drop(columns=["split_k"]).to_parquet(path)
+    with pytest.raises(InvalidInputError, match="lacks split_k"):
+        read_triton_timings(H200, path)
+    some.frame.to_parquet(path)
+    with pytest.raises(InvalidInputError, match="cannot read the machine code"):
+        read_triton_timings(H200, path)
+    codes = pd.read_csv(TABLE.with_name(CODES_FILE))
+    codes.drop(columns=["mma"]).to_csv(tmp_path / CODES_FILE)
+    with pytest.raises(InvalidInputError, match="lacks mma"):
+        read_triton_timings(H200, path)
+    codes[codes["data_set"] != "fp8"].to_csv(tmp_path / CODES_FILE)
+    with pytest.raises(InvalidInputError, match=r"has no row for KernelKey\(data_set='fp8'"):
+        read_triton_timings(H200, path)
+    assert tuple(codes.columns) == CODE_COLUMNS
+
+
+def test_folds_share_no_pair(committed: TritonTimings) -> None:
+    frame = committed.frame.assign(fold=committed.folds(5, 0))
+
+    assert (frame.groupby(["N", "K"])["fold"].nunique() == 1).all()
+    assert sorted(frame["fold"].unique()) == [0, 1, 2, 3, 4]
+
+
+def test_a_fit_recovers_coefficients_of_its_own_times(some: TritonTimings) -> None:
+    true = {
+        item.name: min(max(item.default * factor, item.low), item.high)
+        for item, factor in zip(
+            TRITON_COEFFICIENTS, np.tile([0.9, 1.1, 1.05], 6)[: len(TRITON_COEFFICIENTS)], strict=True
+        )
+    }
+    made = some.frame.assign(latency_us=some.predict(true))
+    found = fit_triton(TritonTimings(H200, made, some.launches, some.estimated))
+
+    assert np.abs(some.predict(found) / some.predict(true) - 1.0).max() < 0.01
+    for item in TRITON_COEFFICIENTS:
+        assert found[item.name] == pytest.approx(true[item.name], rel=0.1), item.name
+
+
+def test_fixed_coefficients_stay(some: TritonTimings) -> None:
+    assert fit_triton(some, {"add_cycles": 0.0})["add_cycles"] == 0.0
+    assert set(NEUTRAL) == {item.name for item in TRITON_COEFFICIENTS}
+
+
+def test_what_cannot_be_fitted_is_refused(some: TritonTimings) -> None:
+    with pytest.raises(InvalidInputError, match="at least 200 timings of Triton kernels, got 5"):
+        fit_triton(some.select(np.arange(len(some)) < 5))
+    broken = some.launches._replace(ctas_per_sm=np.where(np.arange(len(some)) == 7, 0.0, 1.0))
+    with pytest.raises(InvalidInputError, match="row 8 has a kernel that cannot be launched"):
+        fit_triton(TritonTimings(H200, some.frame, broken, some.estimated))
+
+
+def test_the_committed_calibration_is_of_the_committed_data(committed: TritonTimings) -> None:
+    found = calibration()
+
+    assert (found.gpu, found.triton_version) == ("h200-sxm", "3.6.0")
+    assert {errors.sha256 for errors in found.errors} == {hashlib.sha256(TABLE.read_bytes()).hexdigest()}
+    assert {errors.data: errors.num_rows for errors in found.errors} == {
+        f"triton/{name}": int(committed.of_set(name).sum()) for name in committed.data_sets
+    }
+
+
+def test_the_committed_figures_come_out_again(committed: TritonTimings) -> None:
+    """One fold of five, fitted from the committed coefficients on: the same optimum, and errors like those stated."""
+    found = calibration()
+    folds = committed.folds(5, 0)
+    train, held_out = committed.select(folds != 0), committed.select(folds == 0)
+    fitted = fit_triton(train.select(np.arange(len(train)) % 4 == 0), start=found.coefficients)
+    stated = sum(errors.mape_percent * errors.num_rows for errors in found.errors) / len(committed)
+
+    def error_percent(coefficients: dict[str, float], rows: TritonTimings) -> float:
+        return float(100.0 * np.abs(rows.predict(coefficients) / rows.measured_us - 1.0).mean())
+
+    assert error_percent(found.coefficients, committed) == pytest.approx(stated, abs=0.3)
+    assert error_percent(fitted, held_out) == pytest.approx(error_percent(found.coefficients, held_out), abs=0.5)
+    speeds = choice_speeds(committed, committed.predict(found.coefficients))
+    assert np.exp(np.log(speeds).mean(axis=0)) == pytest.approx([0.965, 0.99, 0.998], abs=0.01)
+
+
+def test_scores_of_a_table(some: TritonTimings) -> None:
+    study = study_triton(some, 2, 0, is_fit=False)
+    perfect = choice_speeds(some, some.measured_us)
+    of_all = {item.predictor: item for item in study.errors if (item.data_set, item.regime) == ("all", "all")}
+    first = {
+        item.method: item for item in study.choices if (item.data_set, item.regime, item.top) == ("all", "all", "first")
+    }
+
+    assert perfect.shape == (len(np.unique(some.gemm)), 3)
+    assert (perfect == 1.0).all()
+    assert of_all["model"].errors.mape_frac < of_all["naive roofline"].errors.mape_frac
+    assert of_all["naive roofline"].tau_within_gemms is None
+    assert first["at random"].speed_frac < first["model"].speed_frac <= 1.0
+    (worst,) = worst_choices(study, 1)
+    assert worst["speed_frac"] == first["model"].worst_frac
+    assert worst["chosen"]["predicted_us"] <= worst["best"]["predicted_us"]
+
+
+def run(*args: object) -> str:
+    result = CliRunner().invoke(app, [str(arg) for arg in args], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_validate_prints_at_most_80_columns(small_table: Path, tmp_path: Path) -> None:
+    text = run("validate", "--triton", "--data", small_table, "--folds", 2, "--worst", 1, "--csv", tmp_path / "a.csv")
+
+    assert max(len(line) for line in text.splitlines()) <= 80
+    for word in ("model", "no code", "fitted roofline", "naive roofline", "at random", "w4a16-fp16", "decode"):
+        assert word in text
+    assert set(pd.read_csv(tmp_path / "a.csv")["what"]) == {"error", "choice"}
+
+
+def test_validate_as_json(small_table: Path) -> None:
+    document = json.loads(run("validate", "--triton", "--data", small_table, "--no-fit", "--worst", 2, "--json"))
+
+    assert document["num_gemms"] == 13
+    assert set(document["predictors"]) == {"model", "no code", "naive roofline"}
+    assert len(document["worst"]) == 2
+
+
+def test_calibrate_writes_what_the_library_reads(small_table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "triton.yaml"
+    text = run("calibrate", "--arch", "h200-sxm", "--triton", "--data", small_table, "--out", out)
+    found = TritonCalibration.model_validate(yaml.safe_load(out.read_text()))
+
+    assert "triton/w4a16-fp16" in text
+    assert sum(errors.num_rows for errors in found.errors) == len(pd.read_parquet(small_table))
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("calibrate", "--arch", "h200-sxm"), "--family must be one of"),
+        (("calibrate", "--arch", "h200-sxm", "--triton", "--family", "sm90_wgmma"), "--triton does not go with"),
+        (("calibrate", "--arch", "l4", "--triton"), "no timings of Triton kernels on l4"),
+        (("validate", "--triton", "--w4a16"), "--triton does not go with --w4a16"),
+        (("validate", "--triton", "--no-fit", "--ablation"), "nothing to fit on"),
+        (("validate", "--triton", "--data", "a.parquet", "--data", "b.parquet"), "takes one --data"),
+        (("validate", "--ablation"), "--ablation goes with --w4a16 or --triton"),
+    ],
+)
+def test_options_that_do_not_go_together(args: tuple[str, ...], message: str) -> None:
+    result = CliRunner().invoke(app, list(args))
+
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_the_committed_code_is_what_the_compiler_makes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Two kernels of `examples/measure_triton.py --codes`, which takes minutes for all."""
+    triton = pytest.importorskip("triton")
+    if triton.__version__ != calibration().triton_version:
+        pytest.skip(f"the table is of Triton {calibration().triton_version}")
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "examples")
+    from triton_codes import compile_pool
+    from triton_pool import DATA_SETS
+
+    committed_codes = read_codes(TABLE.with_name(CODES_FILE))
+    (fp8,) = (data for data in DATA_SETS if data.name == "fp8")
+    found = compile_pool(fp8, 2)
+
+    assert len(found) == 2
+    assert {key: committed_codes[key] for key in found} == found
