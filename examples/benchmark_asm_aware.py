@@ -61,6 +61,7 @@ _FLUSH_BYTES = 256 << 20
 _AHEAD_CYCLES = 200_000  # 0.1 ms: longer than Python needs for a launch
 _MAX_LAUNCHES = 80
 _TURNS = 5
+_IDLE_S = 0.015  # before a burst of launches: else the clock depends on what ran before
 _REQUIRED = {"asm_aware": (0.99, 0.95), "asm_aware_3": (0.97, 0.0), "model": (0.95, 0.0)}
 
 
@@ -86,6 +87,7 @@ class Bench:
         start = time.perf_counter()
         call()
         self._torch.cuda.synchronize()
+        time.sleep(_IDLE_S)
         once = statistics.median(self.launches(call, 3)) + 0.065
         self.launches(call, self._count(self.warmup_ms, once))
         median = statistics.median(self.launches(call, self._count(self.rep_ms, once)))
@@ -159,12 +161,10 @@ def tuners_of(kernel: str, bench: Bench) -> tuple[dict[str, Any], list[Any]]:
     bare = triton_w4a16_gemm.w4a16_kernel if kernel == "w4a16" else triton_gemm.gemm_kernel
     configs = list(module.CONFIGS)
     key, arguments = module.KEY, ARGUMENTS[kernel]
-    tuners = {
-        "baseline_opt": triton.autotune(configs, key, do_bench=bench)(fresh(bare)),
-        "asm_aware": autotune(configs, key, arguments=arguments, top_k=_SHARE, do_bench=bench)(fresh(bare)),
-        "asm_aware_3": autotune(configs, key, arguments=arguments, top_k=3, compile_k=0.4, do_bench=bench)(fresh(bare)),
-        "model": autotune(configs, key, arguments=arguments, top_k=1, compile_k=0.4, do_bench=bench)(fresh(bare)),
-    }
+    tuners = {"baseline_opt": triton.autotune(configs, key, do_bench=bench)(fresh(bare))}
+    for method, top_k in (("asm_aware", _SHARE), ("asm_aware_3", 3), ("model", 1)):
+        tune = autotune(configs, key, arguments=arguments, top_k=top_k, compile_k=1.0, do_bench=bench)
+        tuners[method] = tune(fresh(bare))
     return tuners, configs
 
 
@@ -235,6 +235,7 @@ def measure_size(
             for name, config in distinct.items():
                 once = timed[name][0] + 0.065 if name in timed else 1.0
                 count = max(5, min(60, int(8.0 / once)))
+                time.sleep(_IDLE_S)
                 turns[name].append(statistics.median(bench.launches(partial(launch, config), count)))
     base = statistics.median(turns[str(chosen["baseline_opt"])])
     flop = 2.0 * size[0] * size[1] * size[2]
@@ -348,8 +349,8 @@ def main() -> None:
     parser.add_argument("--kernel", choices=("gemm", "w4a16"), default="gemm")
     parser.add_argument("--dtype", choices=("fp16", "bf16", "fp8"), default="fp16", help="of the activations")
     parser.add_argument("--results", type=Path, default=DEFAULT_RESULTS, help="JSON that is added to")
-    parser.add_argument("--warmup-ms", type=float, default=4.0, help="GPU time of untimed launches of a benchmark")
-    parser.add_argument("--rep-ms", type=float, default=16.0, help="GPU time of timed launches of a benchmark")
+    parser.add_argument("--warmup-ms", type=float, default=2.0, help="GPU time of untimed launches of a benchmark")
+    parser.add_argument("--rep-ms", type=float, default=9.0, help="GPU time of timed launches of a benchmark")
     parser.add_argument("--sizes", type=int, default=len(SIZES), help="measure only so many sizes, spread over all")
     parser.add_argument("--show", action="store_true", help="print the tables of the results that are there")
     options = parser.parse_args()
@@ -369,7 +370,7 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"), "num_cpus": os.cpu_count(),
         "protocol": {
             "warmup_ms": options.warmup_ms, "rep_ms": options.rep_ms, "l2": "cold: 256 MB written before each launch",
-            "turns": _TURNS, "clock": "as the GPU sets it",
+            "turns": _TURNS, "clock": "burst: 15 ms idle before each",
         },
     }  # fmt: skip
     options.results.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ _UNLIMITED = 1e9
 
 NEUTRAL: dict[str, float] = {
     **dict.fromkeys((item.name for item in TRITON_COEFFICIENTS), 0.0),
-    **dict.fromkeys(("wgmma_frac", "issue_frac", "latency_frac", "dram_frac", "l2_hold_frac"), 1.0),
+    **dict.fromkeys(("wgmma_frac", "issue_frac", "latency_frac"), 1.0),
     **dict.fromkeys(("part_bytes_per_cycle", "add_bytes_per_cycle"), _UNLIMITED),
 }
 """What a coefficient is set to when its term is removed: 0 costs nothing, 1 is the spec's own value, 1e9 no limit."""

@@ -96,7 +96,7 @@ def dram_read_bytes(
         rows = min(tiles_m, band * math.ceil(run / tiles_n))
     waves = max(1.0, tiles / wave)
     panels = waves * (rows * a / tiles_m + columns * b / tiles_n)
-    held = min(1.0, c["l2_hold_frac"] * arch.l2_bytes / (a + b))
+    held = min(1.0, arch.l2_bytes / (a + b))
     return problem.G * (a + b + (1 - held) * max(0.0, panels - (a + b)))
 
 
@@ -157,7 +157,7 @@ def launch_us(
     l2_us = l2_bytes / (arch.l2_bytes_per_cycle * cycles_per_us * L2_FRAC)
     read = dram_read_bytes(arch, problem, config, resident, c)
     evicted = c["evict_frac"] * min(read, DIRTY_L2_FRAC * arch.l2_bytes)
-    dram_us = (read + evicted) / (arch.dram_gb_per_s * arch.dram_efficiency_frac * 1000 * c["dram_frac"])
+    dram_us = (read + evicted) / (arch.dram_gb_per_s * arch.dram_efficiency_frac * 1000)
 
     # waves
     capacity = arch.num_sms * resident

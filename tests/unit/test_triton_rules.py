@@ -14,7 +14,7 @@ from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import TensorArgument, is_small, reject_configs
 from gemm_eval.autotune.triton.rules import RULES, shared_bytes_bounds
-from gemm_eval.autotune.triton.small import SMALL_SHARE, SMALL_SHARE_QUANTIZED, work_us
+from gemm_eval.autotune.triton.small import SMALL_SHARE, work_us
 from gemm_eval.models.gpu.triton import TritonConfig
 from tests.unit.fake_triton import FakeConfig
 
@@ -112,14 +112,12 @@ def test_a_witness_that_falls_itself_counts_for_nothing() -> None:
     assert reject_configs(A100, problem, [TritonConfig(128, 64, 64, 4, 3), broken])[0] is None
 
 
-def test_stages_beyond_the_steps_fall_if_fewer_do() -> None:
+def test_stages_beyond_the_steps_are_for_the_model_to_judge() -> None:
+    """The code of another depth is another one: on an H200, 5 stages for 3 steps beat 3 stages by 7%."""
     problem = GemmProblem(1, 4096, 192, 4096)  # 3 steps
-    configs = [GOOD._replace(num_stages=stages, num_warps=warps) for stages, warps in ((5, 8), (4, 8), (3, 8), (5, 4))]
+    configs = [GOOD._replace(num_stages=stages) for stages in (5, 3)]
 
-    found = reject_configs(H200, problem, configs)
-    assert [no and no.rule for no in found] == ["idle_stages", "idle_stages", None, None]
-    assert "5 stages for 3 steps along K: 3 do the same" in found[0].reason  # type: ignore[union-attr]
-    assert reject_configs(H200, problem, configs[:1]) == (None,)
+    assert reject_configs(H200, problem, configs) == (None, None)
 
 
 CONFIGS = st.builds(
@@ -149,21 +147,21 @@ def test_comparing_never_rejects_all(problem: GemmProblem, configs: list[TritonC
 @pytest.mark.parametrize(
     ("problem", "expected"),
     [
-        (GemmProblem(1, 16, 256, 256), True),
-        (GemmProblem(1, 1, 128, 1024), True),
+        (GemmProblem(1, 16, 128, 128), True),
+        (GemmProblem(1, 256, 256, 256), False),
+        (GemmProblem(1, 1, 128, 512), True),
         (GemmProblem(1, 16, 4096, 64), False),  # a long way along K
         (GemmProblem(1, 16, 128, 65536), False),  # 16 MiB of weights
         (GemmProblem(64, 128, 128, 128), False),
         (GemmProblem(1, 16, 128, 128, weight_dtype="int4", group_size=128), True),
-        (GemmProblem(1, 16, 256, 256, weight_dtype="int4", group_size=128), False),  # as plain fp16 it is small
+        (GemmProblem(1, 16, 256, 256, weight_dtype="int4", group_size=128), False),
         (GemmProblem(1, 1, 2048, 1024, weight_dtype="int4", group_size=128), False),  # unpacking 1 MiB takes its time
         (GemmProblem(1, 4096, 4096, 4096), False),
     ],
 )
 def test_small_is_what_a_launch_costs(problem: GemmProblem, expected: bool) -> None:
     assert is_small(problem, H200) is expected
-    share = SMALL_SHARE_QUANTIZED if problem.is_weight_quantized else SMALL_SHARE
-    assert (work_us(problem, H200) <= share * H200.graph_node_us) is expected
+    assert (work_us(problem, H200) <= SMALL_SHARE * H200.graph_node_us) is expected
 
 
 def test_types_that_the_gpu_lacks_are_never_small() -> None:

@@ -151,7 +151,7 @@ def reject_configs(
     them stands to the end.
     """
     found = [next((no for rule in RULES if (no := rule(arch, problem, config))), None) for config in configs]
-    for compare in (_oversized_m, _oversized_n, _oversized_k, _idle_stages):
+    for compare in (_oversized_m, _oversized_n, _oversized_k):
         standing = [config for config, no in zip(configs, found, strict=True) if no is None]
         found = [no or compare(arch, problem, config, standing) for config, no in zip(configs, found, strict=True)]
     return tuple(found)
@@ -183,24 +183,6 @@ def _oversized(name: str, size: int, least: int, block: int, others: Sequence[in
     if block >= 2 * enough and any(other <= enough for other in others):
         text = f"block {name} {block} for {name} = {size}: {enough} does, and some config has no more"
         return Rejection("oversized", text, True)
-    return None
-
-
-def _idle_stages(
-    arch: GpuSpec, problem: GemmProblem, config: TritonConfig, others: Sequence[TritonConfig]
-) -> Rejection | None:
-    """More stages than steps, where the same config with fewer is there: they only take shared memory."""
-    del arch
-    steps = -(-problem.K // (config.block_k * config.split_k))
-    enough = max(steps, 2)
-    fewer = [
-        other.num_stages
-        for other in others
-        if enough <= other.num_stages < config.num_stages and other._replace(num_stages=config.num_stages) == config
-    ]
-    if fewer:
-        text = f"{config.num_stages} stages for {steps} steps along K: {min(fewer)} do the same"
-        return Rejection("idle_stages", text, True)
     return None
 
 

@@ -7,16 +7,13 @@ from gemm_eval.dtypes import DType
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["SMALL_SHARE", "SMALL_SHARE_QUANTIZED", "SMALL_TILE", "is_small", "work_us"]
+__all__ = ["SMALL_SHARE", "SMALL_TILE", "is_small", "work_us"]
 
-SMALL_SHARE = 0.6
+SMALL_SHARE = 0.3
 """A GEMM is small if its work takes at most this share of the fixed cost of a launch (`GpuSpec.graph_node_us`).
 
-Of the timings in arch/measured/h200-sxm/triton, the config dispatched below it is at most 4% (0.3 us) slower than the
-best of the example's; up to a share of 1 it is 8%."""
-
-SMALL_SHARE_QUANTIZED = 0.3
-"""The same with quantized weights, whose unpacking the model knows from machine code only: above it, 10%."""
+Of the timings in arch/measured/h200-sxm/triton, the config dispatched below it is at most 4% (0.2 us) slower than the
+best of the example's; at twice the share it is 6%."""
 
 SMALL_TILE = 32
 """Rows and columns of the tile whose way along K counts as work: a small one, of which a small GEMM has many."""
@@ -31,8 +28,7 @@ def is_small(problem: GemmProblem, arch: GpuSpec) -> bool:
     What is then at stake between sane configs is less than a launch, while a benchmark of two takes as long as
     thousands of calls: the model's choice stands.
     """
-    share = SMALL_SHARE_QUANTIZED if problem.is_weight_quantized else SMALL_SHARE
-    return work_us(problem, arch) <= share * arch.graph_node_us
+    return work_us(problem, arch) <= SMALL_SHARE * arch.graph_node_us
 
 
 def work_us(problem: GemmProblem, arch: GpuSpec) -> float:

@@ -28,11 +28,9 @@ TRITON_COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient("barrier_cycles", "cycles", 0.0, 200.0, 60.0, "a barrier beyond the two of a pipelined loop"),
     Coefficient("mma_wait_cycles", "cycles", 0.0, 600.0, 94.0, "a wait until all wgmma before are done"),
     Coefficient("latency_frac", "1", 0.5, 4.0, 1.4, "latency of a load under traffic over that of an idle DRAM"),
-    Coefficient("dram_frac", "1", 0.5, 1.1, 0.92, "share of the achievable DRAM bandwidth"),
     Coefficient(
         "evict_frac", "1", 0.0, 2.0, 0.87, "dirty bytes that a read line drives out of L2, of what was written"
     ),
-    Coefficient("l2_hold_frac", "1", 0.05, 1.0, 0.21, "share of L2 in which operands outlive a wave"),
     Coefficient("part_bytes_per_cycle", "B/cycle", 2.0, 256.0, 7.3, "fp32 partial sums of an SM on their way to L2"),
     Coefficient("add_bytes_per_cycle", "B/cycle", 4.0, 256.0, 49.0, "fp32 partial sums that an SM reads back"),
     Coefficient("add_cycles", "cycles", 0.0, 3000.0, 370.0, "a part that is added, besides its bytes"),

@@ -229,9 +229,9 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     l2_bytes = units * used_parts * steps * step_bytes
     written = x.G * x.M * x.N * np.where(is_split, _ACCUMULATOR_BYTES * x.split_k, x.c_elem_bytes)
     l2_us = (l2_bytes + written) / (bytes_per_us(arch.l2_gb_per_s) * _L2_FRAC)
-    read = _dram_read_bytes(arch, x, tiles_m, tiles_n, np.minimum(units, capacity) / x.split_k, c["l2_hold_frac"])
+    read = _dram_read_bytes(arch, x, tiles_m, tiles_n, np.minimum(units, capacity) / x.split_k)
     evicted = c["evict_frac"] * np.minimum(read, 0.8 * arch.l2_bytes)
-    dram_us = (read + evicted) / (bytes_per_us(arch.dram_achievable_gb_per_s) * c["dram_frac"])
+    dram_us = (read + evicted) / bytes_per_us(arch.dram_achievable_gb_per_s)
     share = rounds * capacity / units
     main_us = _norm(_CHIP_NORM, full_us, dram_us * share, l2_us * share)
     main_us += np.where(rest > 0, _norm(_CHIP_NORM, last_us, dram_us * (1.0 - share), l2_us * (1.0 - share)), 0.0)
@@ -253,9 +253,7 @@ def _norm(power: float, *times: Array) -> Array:
     return total
 
 
-def _dram_read_bytes(
-    arch: GpuSpec, x: Launches, tiles_m: Array, tiles_n: Array, in_flight: Array, hold_frac: float
-) -> Array:
+def _dram_read_bytes(arch: GpuSpec, x: Launches, tiles_m: Array, tiles_n: Array, in_flight: Array) -> Array:
     """Bytes of A and B that come from DRAM: once each, and again what waves need after L2 has dropped it.
 
     A wave of tiles is a block of bands of `group_m` rows; each row panel of A and column panel of B of it is read once.
@@ -269,6 +267,6 @@ def _dram_read_bytes(
     rows = np.where(run > tiles_n, np.minimum(tiles_m, band * np.ceil(run / tiles_n)), band)
     columns = np.minimum(run, tiles_n)
     again = np.maximum(1.0, tiles / wave) * (rows * a_bytes / tiles_m + columns * b_bytes / tiles_n)
-    held = np.minimum(1.0, hold_frac * arch.l2_bytes / once)
+    held = np.minimum(1.0, arch.l2_bytes / once)
     result: Array = x.G * (once + (1.0 - held) * np.maximum(0.0, again - once))
     return result
