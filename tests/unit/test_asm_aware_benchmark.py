@@ -1,0 +1,148 @@
+"""The benchmark of pruned tuning, but for its timing: sizes, configs, methods, summary, and its committed results."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemm_eval import load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.autotune.triton import TensorArgument, TritonPruner
+
+pytest.importorskip("triton", reason="Triton has packages for Linux only")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+import benchmark_asm_aware as benchmark  # noqa: E402
+import triton_gemm  # noqa: E402
+import triton_pool  # noqa: E402
+import triton_w4a16_gemm  # noqa: E402
+
+H200 = load_arch("h200-sxm", GpuSpec)
+KERNELS = {"gemm": triton_gemm, "w4a16": triton_w4a16_gemm}
+TENSORS = {
+    "fp32": ["part_ptr"],
+    "int32": ["count_ptr"],
+    "uint8": ["w_ptr"],
+    "fp16": ["a_ptr", "b_ptr", "scale_ptr", "c_ptr"],
+}
+RESULTS = json.loads(benchmark.DEFAULT_RESULTS.read_text(encoding="utf-8"))["results"]
+
+
+def bare(kernel: str) -> Any:
+    return triton_gemm.gemm_kernel if kernel == "gemm" else triton_w4a16_gemm.w4a16_kernel
+
+
+def call_of(kernel: str, M: int, N: int, K: int) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "M": M,
+        "N": N,
+        "K": K,
+        "stride_am": K,
+        "stride_bn": K,
+        "stride_wn": K // 2,
+        "stride_cm": N,
+    }
+    values |= {name: TensorArgument(dtype) for dtype, names in TENSORS.items() for name in names}
+    values |= {"GROUP_SIZE": benchmark.GROUP_SIZE}
+    return {name: values[name] for name in bare(kernel).arg_names if name in values}
+
+
+def test_sizes() -> None:
+    assert len(set(benchmark.SIZES)) >= 40
+    assert {(256, 256, 256), (8192, 8192, 8192)} < set(benchmark.SIZES)
+
+
+def test_no_layer_of_the_benchmark_was_fitted_on() -> None:
+    assert not {(n, k) for _, n, k in benchmark.SIZES} & set(triton_pool.PAIRS)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_configs(kernel: str) -> None:
+    configs = [str(config) for config in KERNELS[kernel].CONFIGS]
+
+    assert len(set(configs)) == len(configs) >= 60
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_model_ranks_the_kernels_without_a_gpu(
+    kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "triton"))
+    configs = KERNELS[kernel].CONFIGS
+    pruner = TritonPruner(H200, benchmark.ARGUMENTS[kernel], kernel=bare(kernel), top_k=0.2, compile_k=4)
+    large = pruner.rank(configs, call_of(kernel, 8192, 8192, 8192))
+    assert large.num_compiled >= len(large.kept) == len(configs) // 5
+    assert all(config.kwargs["BLOCK_M"] * config.kwargs["BLOCK_N"] >= 64 * 128 for config in large.kept[:3])
+    assert {verdict.reason for verdict in large.verdicts if verdict.is_kept} == {""}
+    assert all(verdict.reason for verdict in large.verdicts if not verdict.is_kept)
+
+    pruner.use_assembly = False
+    decode = pruner.rank(configs, call_of(kernel, 1, 8192, 8192))
+    assert all(config.kwargs["BLOCK_M"] == 16 for config in decode.kept[:3])
+
+
+def test_roofline_counts_whole_tiles_on_the_sms_that_have_one() -> None:
+    problem = benchmark.ARGUMENTS["gemm"].problem(
+        call_of("gemm", 100, 4096, 8192) | triton_gemm.CONFIGS[0].all_kwargs()
+    )
+    wide = next(c for c in triton_gemm.CONFIGS if c.kwargs["BLOCK_M"] == 128 and c.kwargs["BLOCK_N"] == 256)
+    expected_us = 2 * 128 * 4096 * 8192 / (H200.peak_tflop_per_s("fp16") * 1e6 * 16 / 132)
+
+    assert benchmark.roofline_us(H200, problem, wide) == pytest.approx(expected_us)
+
+
+def result_of(speeds: dict[str, float], noise: float) -> dict[str, Any]:
+    methods = {
+        method: {
+            "speed_up": speeds.get(method, 1.0), "noise_frac": noise,
+            "tuning_s": 10.0 if method == "baseline_opt" else 2.0,
+            "num_benchmarked": 50 if method == "baseline_opt" else 10,
+        }
+        for method in benchmark.METHODS
+    }  # fmt: skip
+    return {"methods": methods}
+
+
+def test_gains_over_full_tuning_are_counted_as_none() -> None:
+    results = [
+        result_of({"asm_aware": 1.5}, 0.01),
+        result_of({"asm_aware": 0.81}, 0.01),
+        result_of({"model": 1.01}, 0.01),
+    ]
+    summary = benchmark.summarize(results)
+
+    assert summary["asm_aware"]["geo_mean"] == pytest.approx(0.81 ** (1 / 3))
+    assert summary["asm_aware"]["geo_mean_uncapped"] == pytest.approx((1.5 * 0.81) ** (1 / 3))
+    assert (summary["asm_aware"]["worst"], summary["asm_aware"]["num_faster"]) == (0.81, 1)
+    assert summary["model"]["num_faster"] == 0  # within the noise
+    assert (summary["asm_aware"]["times_less_tuning"], summary["asm_aware"]["benchmarked_frac"]) == (5.0, 0.2)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_committed_results(kernel: str) -> None:
+    """Every size, by every method, with the configs that there are, and right."""
+    results = [result for result in RESULTS if result["kernel"] == kernel]
+    known = {str(config) for config in KERNELS[kernel].CONFIGS}
+
+    assert {(result["M"], result["N"], result["K"]) for result in results} == set(benchmark.SIZES)
+    for result in results:
+        assert set(result["methods"]) == set(benchmark.METHODS)
+        for of_method in result["methods"].values():
+            assert of_method["config"] in known
+            assert of_method["relative_error"] < 1e-3
+            flop = 2 * result["M"] * result["N"] * result["K"]
+            assert of_method["tflop_per_s"] == pytest.approx(flop / of_method["steady_ms"] / 1e9, rel=1e-3)
+
+
+def test_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmark_asm_aware.py", "--show"])
+    benchmark.main()
+    printed = capsys.readouterr().out
+
+    assert "asm_aware" in printed
+    assert "…" not in printed
+    assert max(map(len, printed.splitlines())) <= 80
