@@ -40,8 +40,8 @@ def calibrate(
         bool,
         typer.Option(
             "--triton",
-            help="Fit the model of Triton kernels instead of a family. --data: a table of examples/measure_triton.py; "
-            "default: the one that comes with the library.",
+            help="Fit the model of Triton kernels instead of a family. --data: a table that measure_triton.py of "
+            "examples wrote; default: the one that comes with the library.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="What deals the (N, K) pairs to the folds of the stated errors.")] = 0,

@@ -14,7 +14,6 @@ from gemm_eval.workload import GemmProblem
 __all__ = ["ctas_per_sm", "dram_read_bytes", "launch_us", "mma_cycles"]
 
 L2_FRAC = 1.4
-SM_INGEST_BYTES_PER_CYCLE = 64.0
 HOPPER_MMA_SYNC_FRAC = 0.629
 DIRTY_L2_FRAC = 0.8
 FP32_BYTES = 4
@@ -132,7 +131,6 @@ def launch_us(
     issue = warp_issue * code.num_warps / arch.issue_slots_per_cycle / c["issue_frac"]
     spill = loop.spill / source_steps * code.num_warps * c["spill_cycles"]
     shared = loop.shared_wavefronts / source_steps * code.num_warps * c["shared_cycles"] + spill
-    ingest = (a_bytes + b_bytes) / SM_INGEST_BYTES_PER_CYCLE
     chain = c["step_cycles"] + c["instruction_cycles"] * warp_issue + spill
     chain += mma_wait * c["mma_wait_cycles"] + extra_barriers * c["barrier_cycles"]
     if mma_wait > 0 or mma_sync > 0:
@@ -142,8 +140,8 @@ def launch_us(
 
     def wave_us(ctas: int) -> float:
         """A wave with so many CTAs on the fullest SM."""
-        busy = norm(3, ctas * tensor, ctas * issue, ctas * shared, ctas * ingest)
-        step = norm(3, busy, chain, (latency + ctas * ingest) / in_flight)
+        busy = norm(3, ctas * tensor, ctas * issue, ctas * shared)
+        step = norm(2, busy, chain, latency / in_flight)
         tile = c["tile_cycles"]
         if config.split_k > 1:
             part_bytes = min(config.block_m, problem.M) * min(config.block_n, problem.N) * FP32_BYTES
@@ -165,10 +163,10 @@ def launch_us(
     total = c["kernel_us"]
     if full_waves:
         share = full_waves * capacity / units
-        total += norm(4, full_waves * wave_us(resident), dram_us * share, l2_us * share)
+        total += norm(3, full_waves * wave_us(resident), dram_us * share, l2_us * share)
     if rest:
         share = rest / units
-        total += norm(4, wave_us(math.ceil(rest / arch.num_sms)), dram_us * share, l2_us * share)
+        total += norm(3, wave_us(math.ceil(rest / arch.num_sms)), dram_us * share, l2_us * share)
     if config.split_k > 1:
         adding = config.block_m * config.block_n * FP32_BYTES / c["add_bytes_per_cycle"] + c["add_cycles"]
         total += config.split_k * adding / cycles_per_us

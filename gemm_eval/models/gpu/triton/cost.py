@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.params import SM_L2_BYTES_PER_CYCLE
 from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount
 from gemm_eval.models.gpu.triton.coefficients import HOPPER_MMA_SYNC_FRAC
 from gemm_eval.models.gpu.triton.config import TritonConfig
@@ -27,8 +26,8 @@ Array = npt.NDArray[np.float64]
 
 _L2_FRAC = 1.4  # of the L2 bandwidth, as wgmma kernels of cuBLAS reach it (models/gpu/coefficients.py)
 _THROUGHPUT_NORM = 3.0  # units of an SM overlap, but not perfectly
-_LATENCY_NORM = 3.0  # the same for what a CTA waits for: other CTAs fill some of it
-_CHIP_NORM = 4.0
+_LATENCY_NORM = 2.0  # the same for what a CTA waits for: other CTAs fill some of it
+_CHIP_NORM = 3.0
 _LOOP_BARRIERS = 2.0
 _STAGES_NOT_IN_FLIGHT = 1.3  # one is computed on; the next one's loads start only within a step
 _LEAST_IN_FLIGHT = 0.7
@@ -84,7 +83,7 @@ class LaunchTimes(NamedTuple):
         l2_us, dram_us: L2 and DRAM at their bandwidths.
         reduction_us: adding the parts of a split K.
         step_cycles: a k-step of a full SM, and what it would be if only one thing limited it:
-        tensor_cycles, issue_cycles, shared_cycles, ingest_cycles: of the SM's units;
+        tensor_cycles, issue_cycles, shared_cycles: of the SM's units;
         chain_cycles, round_trip_cycles: instructions that wait for each other; loads under way.
     """
 
@@ -98,7 +97,6 @@ class LaunchTimes(NamedTuple):
     tensor_cycles: Array
     issue_cycles: Array
     shared_cycles: Array
-    ingest_cycles: Array
     chain_cycles: Array
     round_trip_cycles: Array
 
@@ -199,7 +197,6 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     issue = x.issue * x.num_warps / arch.issue_slots_per_cycle / c["issue_frac"]
     spill = x.spill * x.num_warps * c["spill_cycles"]
     shared = x.shared_wavefronts * x.num_warps * c["shared_cycles"] + spill
-    ingest = step_bytes / SM_L2_BYTES_PER_CYCLE
     is_waited_for = (x.mma_wait > 0) | (x.mma_sync_cycles > 0)
     chain = (
         c["step_cycles"] + c["instruction_cycles"] * x.issue + spill + np.where(is_waited_for, tensor, 0.0)
@@ -207,13 +204,12 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     )  # fmt: skip
     latency = arch.dram_latency_ns * cycles_us / 1e3 * c["latency_frac"]
 
-    def round_trip(ctas: Array) -> Array:
-        return (latency + ctas * ingest) / np.maximum(x.num_stages - _STAGES_NOT_IN_FLIGHT, _LEAST_IN_FLIGHT)
+    round_trip = latency / np.maximum(x.num_stages - _STAGES_NOT_IN_FLIGHT, _LEAST_IN_FLIGHT)
 
     def step_of(ctas: Array) -> Array:
         """A k-step of an SM with so many CTAs."""
-        busy = _norm(_THROUGHPUT_NORM, ctas * tensor, ctas * issue, ctas * shared, ctas * ingest)
-        return _norm(_LATENCY_NORM, busy, chain, round_trip(ctas))
+        busy = _norm(_THROUGHPUT_NORM, ctas * tensor, ctas * issue, ctas * shared)
+        return _norm(_LATENCY_NORM, busy, chain, round_trip)
 
     def tile_of(ctas: Array) -> Array:
         """What a CTA does besides its main loop, with so many on an SM."""
@@ -242,8 +238,8 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     kernel_us = np.full_like(main_us, c["kernel_us"])
     return LaunchTimes(
         np.where(can_launch, kernel_us + main_us + reduction_us, np.inf), kernel_us, full_us + last_us, l2_us, dram_us,
-        reduction_us, step_of(resident), resident * tensor, resident * issue, resident * shared, resident * ingest,
-        chain, round_trip(resident),
+        reduction_us, step_of(resident), resident * tensor, resident * issue, resident * shared,
+        chain, round_trip,
     )  # fmt: skip
 
 
