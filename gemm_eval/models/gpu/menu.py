@@ -14,7 +14,15 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, TileChoice, cluster_grid_sms
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["MENU_DTYPE", "build_menu", "check_config", "cta_resources", "launched_resources", "menu_row"]
+__all__ = [
+    "MENU_DTYPE",
+    "build_menu",
+    "check_config",
+    "cta_resources",
+    "ctas_per_sm",
+    "launched_resources",
+    "menu_row",
+]
 
 _INTS = (
     "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
@@ -92,7 +100,7 @@ def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
         )  # fmt: skip
     extra_threads = _PRODUCER_WARPS * _THREADS_PER_WARP if family.is_warp_specialized else 0
     all_registers = registers * threads + _PRODUCER_REGISTERS * extra_threads
-    per_sm = _ctas_per_sm(arch, smem, all_registers, threads + extra_threads)
+    per_sm = ctas_per_sm(arch, smem, all_registers, threads + extra_threads)
     if per_sm < 1:
         raise InvalidMappingError(
             f"a CTA of {threads + extra_threads} threads needs {all_registers:,} registers, {arch.name} has "
@@ -105,11 +113,12 @@ def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
 
 def launched_resources(arch: GpuSpec, smem_bytes: int, registers: int, threads: int) -> Resources:
     """Occupancy of a kernel that was seen running, from its launch."""
-    per_sm = _ctas_per_sm(arch, smem_bytes, registers * threads, threads)
+    per_sm = ctas_per_sm(arch, smem_bytes, registers * threads, threads)
     return Resources(smem_bytes, registers, threads, max(1, per_sm))
 
 
-def _ctas_per_sm(arch: GpuSpec, smem_bytes: int, cta_registers: int, threads: int) -> int:
+def ctas_per_sm(arch: GpuSpec, smem_bytes: int, cta_registers: int, threads: int) -> int:
+    """Return how many CTAs an SM holds at once, from what a CTA takes."""
     return min(
         arch.smem_per_sm_bytes // (smem_bytes + arch.smem_reserved_bytes),
         arch.registers_per_sm // cta_registers,

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.menu import ctas_per_sm
 from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount
 from gemm_eval.models.gpu.triton.coefficients import HOPPER_MMA_SYNC_FRAC
 from gemm_eval.models.gpu.triton.config import TritonConfig
@@ -129,12 +130,7 @@ def _ctas_per_sm(arch: GpuSpec, code: KernelCode) -> int:
         return 0
     granule = arch.register_alloc_per_warp
     warp_registers = -(-code.registers * 32 // granule) * granule
-    return min(
-        arch.registers_per_sm // (warp_registers * code.num_warps),
-        arch.smem_per_sm_bytes // (code.smem_bytes + arch.smem_reserved_bytes),
-        arch.max_warps_per_sm // code.num_warps,
-        arch.max_ctas_per_sm,
-    )
+    return ctas_per_sm(arch, code.smem_bytes, warp_registers * code.num_warps, 32 * code.num_warps)
 
 
 def pack_launches(
