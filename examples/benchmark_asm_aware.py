@@ -31,10 +31,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import triton
+import triton_gemm
+import triton_w4a16_gemm
 from rich.console import Console
 from rich.table import Table
+from triton.runtime.autotuner import Heuristics
+from triton_gemm import grid
 
-from gemm_eval import GemmProblem, GpuSpec
+from gemm_eval import GemmProblem, GpuSpec, load_arch
 from gemm_eval.autotune.triton import KernelArguments, autotune, reject_configs
 
 DEFAULT_RESULTS = Path(__file__).parent / "results" / "asm_aware-h200-sxm.json"
@@ -49,10 +54,7 @@ SIZES = (
     *OTHERS,
 )
 """M, N, K."""
-ARGUMENTS = {
-    "gemm": KernelArguments(),
-    "w4a16": KernelArguments(b="w_ptr", weight_dtype="int4", group_size="GROUP_SIZE"),
-}
+ARGUMENTS = {"gemm": KernelArguments(), "w4a16": triton_w4a16_gemm.ARGUMENTS}
 METHODS = ("baseline_opt", "baseline_smart", "roofline", "model", "asm_aware_3", "asm_aware")
 _TUNED = ("baseline_opt", "asm_aware", "asm_aware_3", "model")
 _SHARE = 0.15
@@ -129,9 +131,6 @@ def roofline_us(arch: GpuSpec, problem: GemmProblem, config: Any) -> float:
 
 def fresh(kernel: Any) -> Any:
     """A copy of a kernel that has compiled nothing."""
-    import triton
-    from triton.runtime.autotuner import Heuristics
-
     if isinstance(kernel, Heuristics):
         return Heuristics(fresh(kernel.fn), kernel.arg_names, kernel.values)
     return triton.jit(kernel.fn, do_not_specialize=["M"])
@@ -153,10 +152,6 @@ def triton_cache(folder: Path) -> Iterator[None]:
 
 def tuners_of(kernel: str, bench: Bench) -> tuple[dict[str, Any], list[Any]]:
     """Each method's own copy of a kernel, tuned its way; and the configs."""
-    import triton
-    import triton_gemm
-    import triton_w4a16_gemm
-
     module: Any = triton_w4a16_gemm if kernel == "w4a16" else triton_gemm
     bare = triton_w4a16_gemm.w4a16_kernel if kernel == "w4a16" else triton_gemm.gemm_kernel
     configs = list(module.CONFIGS)
@@ -170,11 +165,10 @@ def tuners_of(kernel: str, bench: Bench) -> tuple[dict[str, Any], list[Any]]:
 
 def measure_size(
     kernel: str, size: tuple[int, int, int], dtype: str, tuners: dict[str, Any], configs: list[Any], bench: Bench,
-    folder: Path, arch: GpuSpec,
+    folder: Path,
 ) -> dict[str, Any]:  # fmt: skip
     """Tune one size by all methods, check what they chose, and time it in turns."""
     import torch
-    from triton_gemm import grid
     from triton_operands import make_operands, relative_error
 
     operands = make_operands(*size, dtype, group_size=GROUP_SIZE if kernel == "w4a16" else 0, seed=sum(size))
@@ -201,6 +195,7 @@ def measure_size(
             timed = dict(zip(ran, bench.times, strict=True))
         else:
             found[method]["is_small"] = tuner.pruner.last.is_small
+    arch = load_arch(tuners["asm_aware"].pruner.last.gpu, GpuSpec)
     arguments = ARGUMENTS[kernel]
     values = [{**operands.named, **operands.meta, **config.all_kwargs()} for config in configs]
     problem = arguments.problem(values[0])
@@ -256,14 +251,11 @@ def measure_size(
 
 def run(kernel: str, dtype: str, sizes: list[tuple[int, int, int]], bench: Bench, save: Callable[[Any], None]) -> None:
     """Measure all sizes; `save` gets each result."""
-    from gemm_eval.autotune.triton._triton import running_gpu
-
     tuners, configs = tuners_of(kernel, bench)
-    arch = running_gpu()
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             start = time.perf_counter()
-            result = measure_size(kernel, size, dtype, tuners, configs, bench, Path(folder), arch)
+            result = measure_size(kernel, size, dtype, tuners, configs, bench, Path(folder))
             save(result)
             speeds = "  ".join(f"{name} {result['methods'][name]['speed_up']:.3f}" for name in METHODS[1:])
             print(f"{kernel} {size}: {speeds}  [{time.perf_counter() - start:.1f} s]", flush=True)
@@ -363,7 +355,6 @@ def main() -> None:
     if options.kernel == "w4a16" and options.dtype == "fp8":
         sys.exit("w4a16 takes fp16 or bf16 activations")
     import torch
-    import triton
 
     document |= {
         "gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,

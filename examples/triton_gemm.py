@@ -4,8 +4,8 @@ Tiles go over M in bands of GROUP_M, so that a wave shares panels of A and B in 
 write fp32 partial sums to a workspace, and the part that arrives last adds them, always in the same order: the result
 does not depend on who that is.
 
-    from triton_gemm import gemm  # on a machine with a GPU
-    C = gemm(A, W)  # A[M,K], W[N,K]; tunes at the first call of each shape, on a fifth of the 72 configs
+    from triton_gemm import gemm  # on a machine with a GPU and PyTorch
+    C = gemm(A, W)  # A[M,K], W[N,K]; tunes at the first call of each shape, on a fifth of the 62 configs
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from typing import Any
 import triton
 import triton.language as tl
 
-__all__ = ["CONFIGS", "KEY", "gemm_kernel", "grid", "store_tile", "tile_of"]
+from gemm_eval.autotune.triton import autotune
+
+__all__ = ["CONFIGS", "KEY", "MAX_SPLIT_K", "gemm", "gemm_kernel", "grid", "store_tile", "tile_of", "workspaces"]
 
 KEY = ["M", "N", "K"]
+MAX_SPLIT_K = 8
+_MAX_TILES = 1 << 22
 
 
 @triton.jit
@@ -120,3 +124,31 @@ CONFIGS = [
 def grid(meta: dict[str, Any]) -> tuple[int, int]:
     """Programs: tiles of C, parts of K."""
     return triton.cdiv(meta["M"], meta["BLOCK_M"]) * triton.cdiv(meta["N"], meta["BLOCK_N"]), int(meta["SPLIT_K"])
+
+
+_tuned = autotune(CONFIGS, KEY)(gemm_kernel)
+_kept: dict[Any, Any] = {}
+
+
+def workspaces(M: int, N: int, device: Any) -> tuple[Any, Any]:
+    """Memory that all launches of a device share: fp32 sums of the parts of K, and counters, which each leaves at 0."""
+    import torch
+
+    sums, counts = _kept.get(device, (None, None))
+    if sums is None or sums.numel() < MAX_SPLIT_K * M * N:
+        _kept.pop(device, None)
+        sums = torch.empty(MAX_SPLIT_K * M * N, dtype=torch.float32, device=device)
+        if counts is None:
+            counts = torch.zeros(_MAX_TILES, dtype=torch.int32, device=device)
+        _kept[device] = sums, counts
+    return sums, counts
+
+
+def gemm(a: Any, w: Any) -> Any:
+    """Return a[M,K] x w[N,K]^T as [M,N]; fp16, bf16, or fp8 with a result in fp16. K is contiguous in both."""
+    import torch
+
+    (M, K), N = a.shape, w.shape[0]
+    c = torch.empty(M, N, dtype=torch.float16 if a.element_size() == 1 else a.dtype, device=a.device)
+    _tuned[grid](a, w, c, *workspaces(M, N, a.device), M, N, K, a.stride(0), w.stride(0), c.stride(0))
+    return c

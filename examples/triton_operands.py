@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from triton_gemm import gemm_kernel
-from triton_w4a16_gemm import w4a16_kernel
+from triton_gemm import gemm_kernel, workspaces
+from triton_w4a16_gemm import pack_weights, w4a16_kernel
 
-__all__ = ["MAX_SPLIT_K", "TORCH_DTYPES", "Operands", "make_operands", "relative_error"]
+__all__ = ["TORCH_DTYPES", "Operands", "make_operands", "relative_error"]
 
-MAX_SPLIT_K = 8
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
 _ZERO_POINT = 8
 
@@ -43,20 +42,7 @@ class Operands(NamedTuple):
         return dict(zip(self.kernel.arg_names, self.args, strict=False))
 
 
-_workspaces: dict[str, torch.Tensor] = {}
-
-
-def _workspace(name: str, num: int, dtype: torch.dtype) -> torch.Tensor:
-    """Memory that all problems share; of the counters, every launch leaves 0."""
-    if name not in _workspaces or _workspaces[name].numel() < num:
-        _workspaces.pop(name, None)
-        _workspaces[name] = torch.zeros(num, dtype=dtype, device="cuda")
-    return _workspaces[name]
-
-
-def make_operands(
-    M: int, N: int, K: int, dtype: str, *, group_size: int = 0, seed: int = 0, max_split_k: int = MAX_SPLIT_K
-) -> Operands:
+def make_operands(M: int, N: int, K: int, dtype: str, *, group_size: int = 0, seed: int = 0) -> Operands:
     """Random operands of a GEMM; with a `group_size`, weights are 4 bits wide and scaled by group.
 
     `dtype`: fp16, bf16 or fp8 (E4M3, result in fp16), of the activations where weights are 4 bits wide.
@@ -69,8 +55,7 @@ def make_operands(
     torch_dtype = TORCH_DTYPES[dtype]
     a = normal(M, K).to(torch_dtype)
     c = torch.full((M, N), float("nan"), device="cuda", dtype=torch.float16 if dtype == "fp8" else torch_dtype)
-    parts = _workspace("parts", max_split_k * M * N, torch.float32)
-    counts = _workspace("counts", 1 << 22, torch.int32)
+    parts, counts = workspaces(M, N, c.device)
     if not group_size:
         b = (normal(N, K) * K**-0.5).to(torch_dtype)
         return Operands(gemm_kernel, (a, b, c, parts, counts, M, N, K, K, K, N), {}, c, a, b)
@@ -78,8 +63,7 @@ def make_operands(
     scales = ((0.5 + torch.rand(K // group_size, N, device="cuda", generator=generator)) * 0.2 * K**-0.5).to(
         torch_dtype
     )
-    runs = q.view(N, K // 128, 2, 64)
-    packed = (runs[:, :, 0] | (runs[:, :, 1] << 4)).reshape(N, K // 2)
+    packed = pack_weights(q)
     b = (q.to(torch_dtype) - _ZERO_POINT) * scales.t().repeat_interleave(group_size, dim=1)
     args = (a, packed, scales, c, parts, counts, M, N, K, K, K // 2, N)
     return Operands(w4a16_kernel, args, {"GROUP_SIZE": group_size}, c, a, b)

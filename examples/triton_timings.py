@@ -1,9 +1,9 @@
 """Times configs of the pool on its GEMMs and writes them; needs a GPU, PyTorch, Triton, pandas and pyarrow.
 
-Every config is first checked against float64 on a ragged GEMM, with a poisoned result. A time is the median of launches
-between CUDA events, each after 256 MB were written, so that L2 holds none of the operands: as `triton.testing.do_bench`
-does it, but with the GPU held back until all launches are queued, because a launch by Python takes longer than a small
-kernel does.
+Every config is first checked against float64 on a ragged and on a large GEMM, with a poisoned result. A time is the
+median of launches between CUDA events, each after 256 MB were written, so that L2 holds none of the operands: as
+`triton.testing.do_bench` does it, but with the GPU held back until all launches are queued, because a launch by Python
+takes longer than a small kernel does.
 """
 
 from __future__ import annotations

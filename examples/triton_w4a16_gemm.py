@@ -4,6 +4,9 @@ Weights are packed once, whatever the config: byte j of a run of 64 bytes holds 
 k = 64 + j in its high ones. So a byte's halves belong to two products with k contiguous in each, and no config has to
 shuffle weights between threads. The product is computed as C^T = W x A^T, because the tensor cores of Hopper take their
 first operand from registers, where the weights are unpacked; the second one, A, is read from shared memory.
+
+    from triton_w4a16_gemm import pack_weights, w4a16_gemm  # on a machine with a GPU and PyTorch
+    C = w4a16_gemm(A, pack_weights(q), scales)  # A[M,K], q[N,K] of 0 to 15, scales[K/group,N]; W = (q - 8) * scale
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from typing import Any
 
 import triton
 import triton.language as tl
-from triton_gemm import store_tile, tile_of
+from triton_gemm import store_tile, tile_of, workspaces
 
-__all__ = ["CONFIGS", "KEY", "grid", "w4a16_kernel"]
+from gemm_eval.autotune.triton import KernelArguments, autotune
+
+__all__ = ["ARGUMENTS", "CONFIGS", "KEY", "grid", "pack_weights", "w4a16_gemm", "w4a16_kernel"]
 
 KEY = ["M", "N", "K"]
+ARGUMENTS = KernelArguments(b="w_ptr", weight_dtype="int4", group_size="GROUP_SIZE")
 
 
 @triton.jit
@@ -162,3 +168,28 @@ CONFIGS = [
 def grid(meta: dict[str, Any]) -> tuple[int, int]:
     """Programs: tiles of C, parts of K."""
     return triton.cdiv(meta["M"], meta["BLOCK_M"]) * triton.cdiv(meta["N"], meta["BLOCK_N"]), int(meta["SPLIT_K"])
+
+
+_tuned = autotune(CONFIGS, KEY, arguments=ARGUMENTS)(w4a16_kernel)
+
+
+def pack_weights(q: Any) -> Any:
+    """Return q [N, K] of 0 to 15, uint8, as [N, K/2] bytes; K a multiple of 128."""
+    N, K = q.shape
+    runs = q.view(N, K // 128, 2, 64)
+    return (runs[:, :, 0] | (runs[:, :, 1] << 4)).reshape(N, K // 2)
+
+
+def w4a16_gemm(a: Any, packed: Any, scales: Any) -> Any:
+    """Return a[M,K] x W[N,K]^T as [M,N], of the type of a: fp16 or bf16, as the scales [K/group, N] are.
+
+    `packed` is what `pack_weights` returns; groups are 64 or a multiple of 128 along K.
+    """
+    import torch
+
+    (M, K), N = a.shape, packed.shape[0]
+    c = torch.empty(M, N, dtype=a.dtype, device=a.device)
+    strides = a.stride(0), packed.stride(0), c.stride(0)
+    group_size = K // scales.shape[0]
+    _tuned[grid](a, packed, scales, c, *workspaces(M, N, a.device), M, N, K, *strides, GROUP_SIZE=group_size)
+    return c

@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from gemm_eval import load_arch
+from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton import TensorArgument, TritonPruner
+from gemm_eval.autotune.triton import KernelArguments, TensorArgument, TritonPruner
+from gemm_eval.autotune.triton.small import SMALL_SHARE, work_us
+from gemm_eval.models.gpu.triton import triton_coefficients
+from gemm_eval.validation.triton import CONFIG_COLUMNS, GEMM_COLUMNS, read_triton_timings, triton_table
 
 pytest.importorskip("triton", reason="Triton has packages for Linux only")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -29,6 +32,7 @@ TENSORS = {
     "uint8": ["w_ptr"],
     "fp16": ["a_ptr", "b_ptr", "scale_ptr", "c_ptr"],
 }
+ARGUMENTS = KernelArguments()
 RESULTS = json.loads(benchmark.DEFAULT_RESULTS.read_text(encoding="utf-8"))["results"]
 
 
@@ -93,6 +97,35 @@ def test_roofline_counts_whole_tiles_on_the_sms_that_have_one() -> None:
     expected_us = 2 * 128 * 4096 * 8192 / (H200.peak_tflop_per_s("fp16") * 1e6 * 16 / 132)
 
     assert benchmark.roofline_us(H200, problem, wide) == pytest.approx(expected_us)
+
+
+def test_small_gemms_lose_little_to_a_config_that_was_not_benchmarked() -> None:
+    """What the docstring of `SMALL_SHARE` says, from the timings of configs that the examples have."""
+    timings = read_triton_timings(H200, triton_table("h200-sxm"))
+    rows = timings.frame.assign(predicted_us=timings.without_code().predict(triton_coefficients(H200)[0]))
+    known = {
+        (weights, *ARGUMENTS.config(config.all_kwargs())[:7])
+        for weights, module in (("dense", triton_gemm), ("int4", triton_w4a16_gemm))
+        for config in module.CONFIGS
+    }
+    weights = rows["weight_dtype"].where(rows["weight_dtype"] == "int4", "dense")
+    configs = zip(weights, *(rows[name] for name in CONFIG_COLUMNS), strict=True)
+    rows = rows[[config in known for config in configs]]
+    losses = {}
+    for gemm, mine in rows.groupby(GEMM_COLUMNS):
+        first = mine.iloc[0]
+        types = {name: first[name] for name in ("input_dtype", "weight_dtype", "output_dtype")}
+        group = int(first["group_size"]) if first["weight_dtype"] == "int4" else None
+        problem = GemmProblem(1, *(int(first[name]) for name in "MKN"), **types, group_size=group)
+        if len(mine) >= 8:
+            chosen_us = mine.loc[mine["predicted_us"].idxmin(), "latency_us"]
+            losses[gemm] = work_us(problem, H200) / H200.graph_node_us, 1 - mine["latency_us"].min() / chosen_us
+    small = [loss for share, loss in losses.values() if share <= SMALL_SHARE]
+    up_to_1 = [loss for share, loss in losses.values() if share <= 1.0]
+
+    assert (len(small), len(up_to_1)) == (3, 36)
+    assert max(small) <= 0.05
+    assert max(up_to_1) <= 0.07
 
 
 def result_of(speeds: dict[str, float], noise: float) -> dict[str, Any]:

@@ -32,6 +32,7 @@ _CHIP_NORM = 3.0
 _LOOP_BARRIERS = 2.0
 _STAGES_NOT_IN_FLIGHT = 1.3  # one is computed on; the next one's loads start only within a step
 _LEAST_IN_FLIGHT = 0.7
+_DIRTY_L2_FRAC = 0.8  # of L2, that the lines of a flush are dirty in
 _WGMMA_M = 64
 _WARPS_PER_WGMMA = 4
 _ACCUMULATOR_BYTES = 4.0
@@ -222,7 +223,7 @@ def launch_times(arch: GpuSpec, launches: Launches, coefficients: Mapping[str, f
     written = x.G * x.M * x.N * np.where(is_split, _ACCUMULATOR_BYTES * x.split_k, x.c_elem_bytes)
     l2_us = (l2_bytes + written) / (bytes_per_us(arch.l2_gb_per_s) * _L2_FRAC)
     read = _dram_read_bytes(arch, x, tiles_m, tiles_n, np.minimum(units, capacity) / x.split_k)
-    evicted = c["evict_frac"] * np.minimum(read, 0.8 * arch.l2_bytes)
+    evicted = c["evict_frac"] * np.minimum(read, _DIRTY_L2_FRAC * arch.l2_bytes)
     dram_us = (read + evicted) / bytes_per_us(arch.dram_achievable_gb_per_s)
     share = rounds * capacity / units
     main_us = _norm(_CHIP_NORM, full_us, dram_us * share, l2_us * share)
