@@ -91,8 +91,8 @@ class Bench:
         self._torch.cuda.synchronize()
         time.sleep(_IDLE_S)
         once = statistics.median(self.launches(call, 3)) + 0.065
-        self.launches(call, self._count(self.warmup_ms, once))
-        median = statistics.median(self.launches(call, self._count(self.rep_ms, once)))
+        self.launches(call, self.count(self.warmup_ms, once))
+        median = statistics.median(self.launches(call, self.count(self.rep_ms, once)))
         self.times.append((median, time.perf_counter() - start))
         return median if quantiles is None else [median] * len(quantiles)
 
@@ -101,7 +101,9 @@ class Bench:
         cuda = self._torch.cuda
         events = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(count)]
         cuda._sleep(count * _AHEAD_CYCLES)
-        for start, end in events:
+        for place, (start, end) in enumerate(events):
+            if place == count // 2:
+                self._flush[:1].zero_()  # one launch more: every second launch of a GPU takes 0.5 us longer
             self._flush.zero_()
             start.record()
             call()
@@ -110,8 +112,9 @@ class Bench:
         return [start.elapsed_time(end) for start, end in events]
 
     @staticmethod
-    def _count(budget_ms: float, once_ms: float) -> int:
-        return max(3, min(_MAX_LAUNCHES, int(budget_ms / once_ms)))
+    def count(budget_ms: float, once_ms: float) -> int:
+        """An even number: see `launches`."""
+        return max(4, min(_MAX_LAUNCHES, 2 * int(budget_ms / once_ms / 2)))
 
 
 def roofline_us(arch: GpuSpec, problem: GemmProblem, config: Any) -> float:
@@ -229,9 +232,8 @@ def measure_size(
         for _ in range(_TURNS):
             for name, config in distinct.items():
                 once = timed[name][0] + 0.065 if name in timed else 1.0
-                count = max(5, min(60, int(8.0 / once)))
                 time.sleep(_IDLE_S)
-                turns[name].append(statistics.median(bench.launches(partial(launch, config), count)))
+                turns[name].append(statistics.median(bench.launches(partial(launch, config), bench.count(8.0, once))))
     base = statistics.median(turns[str(chosen["baseline_opt"])])
     flop = 2.0 * size[0] * size[1] * size[2]
     for method, of_method in found.items():
@@ -310,15 +312,15 @@ def summary_table(results: list[dict[str, Any]], title: str) -> Table:
 
 
 def sizes_table(results: list[dict[str, Any]]) -> Table:
-    """Every size, in 80 columns: the time of full tuning's choice, and the speed of the other methods' choices."""
+    """Every size of one kernel, 80 columns: the time of full tuning's choice, and the speed of the other methods'."""
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for head in ("kernel", "M", "N", "K", "opt us", "TFLOP/s", "noise", "smart", "roof", "model", "top 3", "asm"):
-        table.add_column(head, justify="left" if head == "kernel" else "right")
+    for head in ("M", "N", "K", "opt us", "TFLOP/s", "noise", "smart", "roof", "model", "top 3", "asm"):
+        table.add_column(head, justify="right")
     for result in results:
         of = result["methods"]
         base = of["baseline_opt"]
         table.add_row(
-            result["kernel"], *(str(result[name]) for name in "MNK"), f"{1e3 * base['steady_ms']:.1f}",
+            *(str(result[name]) for name in "MNK"), f"{1e3 * base['steady_ms']:.1f}",
             f"{base['tflop_per_s']:.0f}", f"{base['noise_frac']:.1%}",
             *(f"{of[name]['speed_up']:.1%}" for name in METHODS[1:]),
         )  # fmt: skip
@@ -326,13 +328,21 @@ def sizes_table(results: list[dict[str, Any]]) -> Table:
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print the tables of results."""
+    """Print the tables of results, kernel by kernel; at the end the summaries."""
     console = Console(width=max(80, Console().width))
-    console.print(sizes_table(document["results"]))
-    for kernel in sorted({result["kernel"] for result in document["results"]}):
-        mine = [result for result in document["results"] if result["kernel"] == kernel]
-        title = f"\n{kernel} {mine[0]['dtype']}, {len(mine)} sizes on {document['gpu']}: speed of full tuning's choice"
-        console.print(summary_table(mine, title))
+    kinds: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for result in document["results"]:
+        kinds.setdefault((result["kernel"], result["dtype"]), []).append(result)
+    for (kernel, dtype), results in kinds.items():
+        console.print(f"{kernel} {dtype}")
+        console.print(sizes_table(results))
+    for (kernel, dtype), results in kinds.items():
+        title = f"\n{kernel} {dtype}, {len(results)} sizes on {document['gpu']}: speed of full tuning's choice"
+        console.print(summary_table(results, title))
+    noises = [one["noise_frac"] for result in document["results"] for one in result["methods"].values()]
+    console.print(
+        f"turns of a config differ by {statistics.median(noises):.1%} in the median, {max(noises):.1%} at most"
+    )
 
 
 def main() -> None:
@@ -362,6 +372,7 @@ def main() -> None:
         "protocol": {
             "warmup_ms": options.warmup_ms, "rep_ms": options.rep_ms, "l2": "cold: 256 MB written before each launch",
             "turns": _TURNS, "clock": "burst: 15 ms idle before each",
+            "launches": "one more in the middle of a burst, as every second one of a GPU takes longer",
         },
     }  # fmt: skip
     options.results.parent.mkdir(parents=True, exist_ok=True)
@@ -369,7 +380,7 @@ def main() -> None:
     document["results"] = [one for one in document["results"] if (one["kernel"], one["dtype"]) != kind]
 
     def save(result: dict[str, Any]) -> None:
-        document["results"].append(result)
+        document["results"].append(json.loads(json.dumps(result), parse_float=lambda text: float(f"{float(text):.5g}")))
         options.results.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
     step = len(SIZES) / min(options.sizes, len(SIZES))

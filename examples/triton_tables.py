@@ -54,8 +54,9 @@ def write_table(
         "protocol": {
             "l2": "cold: 256 MB are written before each launch",
             "clock": "burst",
-            "latency_us": "median of 3 to 15 launches (num_replays), each between two CUDA events; min_us: the least",
-            "queue": "the GPU is held back until all launches are queued: Python is slower than a small kernel",
+            "latency_us": "median of 4 to 16 launches (num_replays), each between two CUDA events; min_us: the least",
+            "queue": "the GPU is held back until all launches are queued: Python is slower than a small kernel; "
+            "one launch more in the middle, because every second one takes longer",
         },
         "data": "random normal A and W; 4-bit integers all equally likely, random scales",
         "checks": {
