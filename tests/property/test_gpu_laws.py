@@ -22,6 +22,7 @@ from tests import strategies
 Case = tuple[GpuSpec, GemmProblem, GpuOptions]
 
 ROUNDING = 1e-9
+CLOCK_YIELDS = 1e-3  # where memory waits less, tensor cores are busier, and to that the clock yields
 DRAM_OVER_ACHIEVABLE = 1.15  # short reads beat the rate of a large one: the upper end of coefficient dram_frac
 # More SMs leave a last wave of other size: 5% at most in 48,000 draws.
 WAVES = 1.08
@@ -146,7 +147,7 @@ def test_warm_is_no_slower_than_cold_and_burst_no_slower_than_sustained(case: Ca
         for clock in ("burst", "sustained")
     }
     for state in ("burst", "sustained"):
-        assert latency_us["warm", state] <= latency_us["cold", state] * (1 + ROUNDING)
+        assert latency_us["warm", state] <= latency_us["cold", state] * (1 + CLOCK_YIELDS)
     for l2 in ("cold", "warm"):
         assert latency_us[l2, "burst"] <= latency_us[l2, "sustained"] * (1 + ROUNDING)
 
