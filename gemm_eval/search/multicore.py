@@ -26,6 +26,7 @@ __all__ = [
     "find_best",
     "find_best_few",
     "find_best_many",
+    "find_best_of_archs",
     "find_best_of_each_partition",
     "infeasible_error",
 ]
@@ -130,6 +131,31 @@ def find_best_many(
         find(params, type_of, sizes, start, stop, partitions, allow_idle_cores, out)
 
     run_in_chunks(work, num, on_progress)
+    return out
+
+
+def find_best_of_archs(
+    num_cores: int,
+    params: npt.NDArray[np.void],
+    type_of: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    *,
+    allow_idle_cores: bool,
+) -> npt.NDArray[np.void]:
+    """Find the best mapping of many problems on many chips, in this thread; the GIL is released.
+
+    Args:
+        num_cores: of every chip.
+        params: [num_types] of PARAMS_DTYPE, of any chips that have this many cores and the same timing.
+        type_of, sizes, allow_idle_cores: as for `find_best_many`.
+
+    Returns:
+        [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
+    """
+    out = np.zeros(len(sizes), COST_DTYPE)
+    find = find_best_of_range_pipeline if params["is_pipeline"][0] else find_best_of_range_overlap
+    partitions = enumerate_partitions(num_cores, allow_idle_cores=allow_idle_cores)
+    find(params, type_of, sizes, 0, len(sizes), partitions, allow_idle_cores, out)
     return out
 
 

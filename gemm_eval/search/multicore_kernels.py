@@ -15,6 +15,7 @@ Candidates are compared by the whole key of MODEL.md, "Choice", so ties fall the
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,12 +117,76 @@ def _bound_of(p: Any, blk: Block) -> _Bound:
 
 
 @kernel
+def _bytes_bound_of(blk: Block, q: _Bound) -> _Bound:
+    """The same for `busiest_core_bytes`, by which candidates of one latency are told apart: the times are bytes then."""
+    bytes_per_us = blk.active_cores * blk.dram_share
+    return _Bound(
+        q.a, q.b, q.scale_row, q.c_store, q.c_spill,
+        q.a_per_share * bytes_per_us, q.b_per_share * bytes_per_us, q.c_per_share * bytes_per_us,
+        0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+    )  # fmt: skip
+
+
+@kernel
+def _least_trips(p: Any, blk: Block) -> tuple[float, float, float]:
+    """Least products of trips (real numbers) with which a tile of C, A and B alone fits in SRAM; no padding."""
+    room = 8.0 * p["sram_usable_bytes"]
+    b_bits = p["input_buffers"] * p["b_bits"] + (p["a_bits"] if p["has_dequant_copy"] else 0)
+    trips_mn = p["output_buffers"] * p["acc_bits"] * float(blk.m) * blk.n / room
+    trips_mk = p["input_buffers"] * p["a_bits"] * float(blk.m) * blk.k / room
+    trips_nk = b_bits * float(blk.n) * blk.k / room
+    return trips_mn, trips_mk, trips_nk
+
+
+@kernel
+def _least_sum(per_x: float, per_y: float, least_product: float) -> float:
+    """Least ``per_x * x + per_y * y`` over x and y of at least 1 whose product is at least `least_product`."""
+    if least_product <= 1.0:
+        return per_x + per_y
+    x = min(max(math.sqrt(per_y * least_product / per_x), 1.0), least_product)
+    return per_x * x + per_y * (least_product / x)
+
+
+@kernel
+def _least_traffic(q: _Bound, a: float, b: float, c: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
+    """Least traffic of a partition, given what a byte of A, B and C counts and the trips that SRAM asks for.
+
+    Whichever operand stays while the innermost loop runs, the trips of its two dimensions set how often the other two
+    are loaded, and the operand's tile has to fit.
+    """
+    a *= q.a
+    b *= q.b + q.scale_row
+    spill = q.c_spill * c
+    c_stays = _least_sum(a, b, trips_mn)
+    a_stays = a + _least_sum(b, spill, trips_mk) - spill
+    b_stays = b + _least_sum(a, spill, trips_nk) - spill
+    return q.c_store * c + min(c_stays, a_stays, b_stays)
+
+
+@kernel
+def _sram_bound_us(p: Any, blk: Block, q: _Bound) -> float:
+    """A latency that no tile of a partition beats, because its operands share SRAM; bytes, with a bound of bytes."""
+    trips_mn, trips_mk, trips_nk = _least_trips(p, blk)
+    dma_us = _least_traffic(q, q.a_per_share, q.b_per_share, q.c_per_share, trips_mn, trips_mk, trips_nk)
+    if q.per_port > 0.0:
+        port = q.per_port
+        dma_us = max(dma_us, _least_traffic(q, port, port, port, trips_mn, trips_mk, trips_nk))
+    return _bound_us(p, q, dma_us, 1.0, blk.g * max(1.0, trips_mn, trips_mk, trips_nk))
+
+
+@kernel
 def _quick_bound_us(p: Any, q: _Bound, f_a: float, f_b: float, f_c: float, T_k: float, visits: float) -> float:
     """A latency that no candidate with at least these factors beats."""
     a = q.a * f_a
     b = (q.b + q.scale_row * T_k) * f_b
     c = q.c_store + q.c_spill * (f_c - 1.0)
     dma_us = max(a * q.a_per_share + b * q.b_per_share + c * q.c_per_share, (a + b + c) * q.per_port)
+    return _bound_us(p, q, dma_us, f_b, visits)
+
+
+@kernel
+def _bound_us(p: Any, q: _Bound, dma_us: float, f_b: float, visits: float) -> float:
+    """A latency that no candidate with at least this DMA time, these loads of B and these visits beats."""
     cube_us = q.step_us + q.visit_us * visits
     vector_us = q.vector_us * f_b
     compute_us = max(cube_us, vector_us) if p["vector_is_concurrent"] else cube_us + vector_us
@@ -162,10 +227,45 @@ def _pair_bound_us(p: Any, q: _Bound, T_m: int, T_n: int, T_k: float, visits: fl
 
 
 @kernel
+def _wider_traffic(
+    q: _Bound, a: float, b: float, c: float, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float
+) -> float:  # fmt: skip
+    """Least traffic with T_m trips of m and any number of n trips from T_n up, as `_least_traffic`."""
+    a *= q.a
+    b *= q.b + q.scale_row
+    spill = q.c_spill * c
+    c_stays = a * T_n + b * T_m
+    a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk / T_m) - 1.0)
+    turn_n = max(float(T_n), min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))  # where more trips cost more
+    b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
+    return q.c_store * c + min(c_stays, a_stays, b_stays)
+
+
+@kernel
+def _wider_bound_us(
+    p: Any, q: _Bound, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float, visits: float
+) -> float:  # fmt: skip
+    """A latency that no number of n trips from T_n up, at least 2, beats, if k takes `floor_T_k` trips or more."""
+    dma_us = _wider_traffic(
+        q, q.a_per_share, q.b_per_share, q.c_per_share, T_m, T_n, floor_T_k, trips_mk, trips_nk
+    )  # fmt: skip
+    if q.per_port > 0.0:
+        port = q.per_port
+        dma_us = max(dma_us, _wider_traffic(q, port, port, port, T_m, T_n, floor_T_k, trips_mk, trips_nk))
+    return _bound_us(p, q, dma_us, 1.0, visits * floor_T_k)
+
+
+@kernel
 def _worst_us(best: _Best) -> float:
     """Latency that a candidate must not exceed to be among the best."""
     last = best.keys_f.shape[0] - 1
     return best.keys_f[last, 0] if best.num[0] > last else np.inf
+
+
+@kernel
+def _worst_bytes(best: _Best) -> float:
+    """Bytes that a candidate of the latency of the last must not exceed to be among the best."""
+    return float(best.keys_f[best.keys_f.shape[0] - 1, 1])
 
 
 @kernel
@@ -266,8 +366,11 @@ def most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
 
 
 @kernel
-def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> None:
-    """All candidates of one partition that can win under overlap timing."""
+def _search_overlap(p: Any, blk: Block, q: _Bound, floor_us: float, rank: int, best: _Best) -> None:
+    """All candidates of one partition that can win under overlap timing; none of them is below `floor_us`."""
+    times = q
+    sizes = _bytes_bound_of(blk, q)
+    _, trips_mk, trips_nk = _least_trips(p, blk)
     cube_m = p["cube_m"]
     cube_n = p["cube_n"]
     unit_k = p["unit_k"]
@@ -283,6 +386,7 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> No
         tile_m = min(low_m * cube_m, blk.m)
         top_n = most_units(p, tile_m, cube_n, units_n, blk.n)
         best.counters[_REFUSED_SRAM] += top_n < units_n
+        floor_T_k = _least_trips_k(p, blk, tile_m, min(cube_n, blk.n))  # beside the narrowest tile
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
             low_n = ceil_div(units_n, T_n)
@@ -293,10 +397,14 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> No
                 best.counters[_REFUSED_SRAM] += 1
                 continue
             visits = float(blk.g * T_m * T_n)
-            worst_us = _worst_us(best)
-            if _pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst_us:
-                if T_n > 1 and _pair_bound_us(p, q, T_m, T_n, 1.0, visits) > worst_us:
-                    break  # with all of k in SRAM nothing but reloads grows with T_n
+            worst = _worst_us(best)
+            q = times
+            if worst <= floor_us:  # then fewer bytes are all that can win
+                worst = _worst_bytes(best)
+                q = sizes
+            if _pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst:
+                if T_n > 1 and _wider_bound_us(p, q, T_m, T_n, floor_T_k, trips_mk, trips_nk, visits) > worst:
+                    break
                 continue
             fit_k = most_units_k(p, blk.k, tile_m, tile_n, units_k)
             if fit_k == 0:
@@ -310,7 +418,7 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, rank: int, best: _Best) -> No
                     if order == 2 and T_m == 1:
                         continue
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    if _quick_bound_us(p, q, f_a, f_b, f_c, T_k, blk.g * T_m * T_n * T_k) <= _worst_us(best):
+                    if _quick_bound_us(p, times, f_a, f_b, f_c, T_k, blk.g * T_m * T_n * T_k) <= _worst_us(best):
                         _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, 0.0)
 
 
@@ -358,6 +466,7 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
     unit_n = p["cube_n"]
     unit_k = p["unit_k"]
     limit = p["sram_usable_bytes"]
+    _, trips_mk, trips_nk = _least_trips(p, blk)
     a_size = p["a_bits"] / 8.0
     b_size = p["b_bits"] / 8.0
     units_m = ceil_div(blk.m, unit_m)
@@ -383,8 +492,8 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
                 best.counters[_REFUSED_SRAM] += 1
                 top_k = 0
             elif _pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst_us:
-                if T_n > 1 and _pair_bound_us(p, q, T_m, T_n, 1.0, visits) > worst_us:
-                    break  # with all of k in SRAM nothing but reloads grows with T_n
+                if T_n > 1 and _wider_bound_us(p, q, T_m, T_n, 1.0, trips_mk, trips_nk, visits) > worst_us:
+                    break
                 top_k = 0
             while top_k > 0:
                 T_k = ceil_div(units_k, top_k)
@@ -596,9 +705,13 @@ def find_top_overlap(
             blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
             bound_us, bound_bytes = _partition_bound(p, blk)
             if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
-                _search_overlap(p, blk, _bound_of(p, blk), ranks[turn], best)
-                worst_us = _worst_us(best)
-                continue
+                q = _bound_of(p, blk)
+                bound_us = max(bound_us, _sram_bound_us(p, blk, q))
+                bound_bytes = max(bound_bytes, _sram_bound_us(p, blk, _bytes_bound_of(blk, q)))
+                if _may_enter(best, bound_us, bound_bytes):
+                    _search_overlap(p, blk, q, bound_us, ranks[turn], best)
+                    worst_us = _worst_us(best)
+                    continue
         counters[_BOUNDED] += 1
     return _write(p, G, M, K, N, partitions, best, out)
 
@@ -624,9 +737,11 @@ def find_top_pipeline(
                 blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
                 bound_us, bound_bytes = _partition_bound(p, blk)
                 if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
-                    _search_pipeline(p, blk, _bound_of(p, blk), ranks[turn], best, pass_ == 1)
-                    worst_us = _worst_us(best)
-                    continue
+                    q = _bound_of(p, blk)
+                    if _sram_bound_us(p, blk, q) <= worst_us:
+                        _search_pipeline(p, blk, q, ranks[turn], best, pass_ == 1)
+                        worst_us = _worst_us(best)
+                        continue
             counters[_BOUNDED] += pass_
     return _write(p, G, M, K, N, partitions, best, out)
 
