@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit nojit bench plans size golden clean
+.PHONY: help demo test check unit browser nojit bench rates plans size golden clean
 
 help:  ## show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -21,8 +21,17 @@ check: $(VENV)/.dev  ## formatting, lint and types only
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-unit: $(VENV)/.dev  ## all tests that need no GPU
+unit: $(VENV)/.dev browser  ## all tests that need no GPU
 	$(BIN)/pytest -m "not gpu" -n auto
+
+CHROMIUMS := chromium chromium-browser google-chrome google-chrome-stable chrome
+browser:  # for tests/browser, which skip without one; nothing is installed on a developer's machine
+	@if [ -n "$$CI" ] && [ -z "$$GEMM_EVAL_CHROMIUM" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && ! { for name in $(CHROMIUMS); do command -v $$name && break; done; } >/dev/null; then \
+	  echo "installing chromium for tests/browser"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium; } \
+	    >/dev/null || echo "chromium cannot be installed: tests/browser will be skipped" >&2; \
+	fi
 
 nojit: $(VENV)/.dev  ## the oracle tests with the kernels as plain Python
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest tests/property -m "not slow and not gpu" -n auto --hypothesis-profile=nojit
@@ -30,6 +39,9 @@ nojit: $(VENV)/.dev  ## the oracle tests with the kernels as plain Python
 bench: $(VENV)/.dev  ## speed, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-group-by=group \
 	  --benchmark-columns=median,min,max,rounds --benchmark-sort=mean
+
+rates: $(VENV)/.dev  ## what sweeps cost: evaluations a second, on Dask too, and memory of a million points (40 minutes)
+	$(BIN)/python -m tests.benchmarks.sweep_rates
 
 plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact search
 	$(BIN)/python -m tests.benchmarks.plan_losses

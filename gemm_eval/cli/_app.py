@@ -22,6 +22,8 @@ from gemm_eval.cli import (
     _measure,
     _model,
     _profile,
+    _report,
+    _sweep,
     _validate,
 )
 from gemm_eval.cli._options import EXIT_CODES
@@ -88,6 +90,9 @@ app.command(no_args_is_help=True, context_settings=_GEMM_SETTINGS, epilog=EXIT_C
 app.command(epilog=EXIT_CODES)(_validate.validate)
 app.command(no_args_is_help=True, context_settings=_GEMM_SETTINGS, epilog=EXIT_CODES)(_crossover.crossover)
 app.command(no_args_is_help=True, epilog=EXIT_CODES)(_calibrate.calibrate)
+app.command(no_args_is_help=True, epilog=EXIT_CODES)(_sweep.sweep)
+app.command(no_args_is_help=True, epilog=EXIT_CODES)(_sweep.pareto)
+app.command(no_args_is_help=True, epilog=EXIT_CODES)(_report.report)
 app.add_typer(_arch.app, name="arch")
 app.add_typer(_configs.app, name="configs")
 

@@ -118,7 +118,7 @@ def _bound_of(p: Any, blk: Block) -> _Bound:
 
 @kernel
 def _bytes_bound_of(blk: Block, q: _Bound) -> _Bound:
-    """The same for `busiest_core_bytes`, by which candidates of one latency are told apart: the times are bytes then."""
+    """The same for `busiest_core_bytes`, which tells candidates of one latency apart: the times are bytes then."""
     bytes_per_us = blk.active_cores * blk.dram_share
     return _Bound(
         q.a, q.b, q.scale_row, q.c_store, q.c_spill,

@@ -22,6 +22,7 @@ GPU_LAYERS = ("kernels", "measure", "autotune")
 CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
 VALIDATION_ONLY = {"scipy", "matplotlib"}
+SWEEP_ONLY = {"scipy", "pyarrow", "simpleeval", "optuna", "SALib"}
 
 
 def layer_of(path: Path) -> str:
@@ -87,7 +88,7 @@ def test_outside_packages_stay_where_they_belong(path: Path) -> None:
     outside = tops(path) - {"gemm_eval"} - set(sys.stdlib_module_names)
 
     if layer not in (*GPU_LAYERS, "report"):
-        assert outside <= ALLOWED_OUTSIDE | (VALIDATION_ONLY if layer == "validation" else set())
+        assert outside <= ALLOWED_OUTSIDE | {"validation": VALIDATION_ONLY, "sweep": SWEEP_ONLY}.get(layer, set())
     assert "numba" not in outside or relative(path) == "_jit.py"
     assert not outside & {"typer", "click"} or layer == "cli"
     assert not outside & {"rich", "pandas"} or layer not in BELOW_EVALUATE

@@ -1,0 +1,95 @@
+"""Whole reports, with their figures: of a sweep, and of a transformer model on an arch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.report.model_page import PhaseResult, model_page
+from gemm_eval.report.page import Figure, Page
+from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
+from gemm_eval.report.sweep_page import sweep_page
+from gemm_eval.sweep import SweepResult
+from gemm_eval.transformer import ModelConfig, load_model, transformer_gemms
+
+__all__ = ["model_report", "sweep_report"]
+
+_MOST_CELLS = 32  # values of a field that a heat map shows
+
+
+def sweep_report(result: SweepResult, *, title: str = "") -> Page:
+    """Return the report on a sweep: fronts, tables, the best designs and why; ``sweep_report(result).write("x.html")``.
+
+    Raises:
+        GemmEvalError: matplotlib is not installed.
+    """
+    front = result.pareto()
+    if not len(front):
+        return sweep_page(result, title=title)
+    point = int(front["point"].iloc[0])
+    gemms = [(one.name, problem, count) for one in result.workloads for problem, count in one.gemms]
+    names = [f"{name} {problem.M}x{problem.K}x{problem.N}" for name, problem, _ in gemms]
+    found = [gemm for table in result.evaluate(point).values() for gemm in table]
+    roofline = plot_roofline(result.evaluator(point), [problem for _, problem, _ in gemms], names=names)
+    breakdown = plot_breakdown(found, names=names, counts=[count for _, _, count in gemms])
+    figures = [
+        Figure(roofline, f"Point {point}: its GEMMs under its roofs"),
+        Figure(breakdown, f"Point {point}: where the time of its GEMMs goes"),
+    ]
+    feasible = result.rows(np.flatnonzero(result.is_feasible))
+    fields = [name for name in result.field_names if 2 <= feasible[name].nunique() <= _MOST_CELLS]
+    if len(fields) >= 2:
+        aim = result.objectives[0]
+        reduce = "max" if result.is_maximized(aim) else "min"
+        heat_map = plot_heat_map(feasible, fields[0], fields[1], aim, reduce=reduce)
+        figures.append(Figure(heat_map, f"Best {aim} over {fields[0]} and {fields[1]}"))
+    return sweep_page(result, figures=figures, title=title)
+
+
+def model_report(
+    model: ModelConfig | str | os.PathLike[str],
+    evaluator: GEMMEvaluator,
+    *,
+    phases: Sequence[Literal["prefill", "decode"]] = ("prefill", "decode"),
+    batch_size: int = 1,
+    seq_len: int = 2048,
+    tensor_parallel: int = 1,
+    expert_parallel: int = 1,
+    dtype: str | None = None,
+) -> Page:
+    """Return the report on a transformer on an arch: where the time of a forward pass goes, and what would help.
+
+    Args:
+        model: a `ModelConfig`, or the name or path of one.
+        evaluator: of the arch.
+        phases, batch_size, seq_len, tensor_parallel, expert_parallel: as for `transformer_gemms`.
+        dtype: types of weight GEMMs; default: the default type of the arch.
+
+    Raises:
+        ModelConfigError, InvalidOptionError, InfeasibleError, UnsupportedError: as `evaluate_many` does.
+        GemmEvalError: matplotlib is not installed.
+    """
+    config = model if isinstance(model, ModelConfig) else load_model(model)
+    types = str(evaluator.arch.default_dtype) if dtype is None else dtype
+    sizes: dict[str, Any] = {
+        "batch_size": batch_size, "seq_len": seq_len,
+        "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel,
+    }  # fmt: skip
+    found, figures = [], []
+    for phase in phases:
+        gemms = transformer_gemms(config, phase=phase, dtype=types, **sizes)
+        results = list(evaluator.evaluate_many([gemm.problem for gemm in gemms], progress=False))
+        tokens = batch_size * (seq_len if phase == "prefill" else 1)
+        found.append(PhaseResult(phase, tokens, list(zip(gemms, results, strict=True))))
+        names, counts = [gemm.name for gemm in gemms], [gemm.total_count for gemm in gemms]
+        roofline, breakdown = plot_roofline(evaluator, gemms), plot_breakdown(results, names=names, counts=counts)
+        figures += [
+            Figure(roofline, f"{phase}: GEMMs under the roofs of {evaluator.arch.name}"),
+            Figure(breakdown, f"{phase}: where the time of the GEMMs goes"),
+        ]
+    said = [("types of weight GEMMs", types), *((key.replace("_", " "), f"{value:,}") for key, value in sizes.items())]
+    return model_page(config, evaluator, found, setting=said, figures=figures)

@@ -1,0 +1,102 @@
+"""What a sweep is, as JSON: enough to tell it from another, and to rebuild its chips and workloads without the space."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gemm_eval.arch import ArchSpec
+from gemm_eval.arch._gpu import GpuSpec
+from gemm_eval.arch._loader import build_spec
+from gemm_eval.arch._multicore import MulticoreSpec
+from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
+from gemm_eval.models.multicore.model import MODEL_VERSION
+from gemm_eval.sweep.chunk import Task
+from gemm_eval.sweep.fields import Dependent, Field
+from gemm_eval.sweep.workload import Workload
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["base_archs", "describe", "workloads_of"]
+
+_VERSION = 1
+_PROBLEM = (
+    "input_dtype",
+    "weight_dtype",
+    "output_dtype",
+    "accumulator_dtype",
+    "group_size",
+    "scale_dtype",
+    "zero_dtype",
+)
+
+
+def describe(
+    task: Task, objectives: Sequence[str], sampling: Any, num_points: int, chunk_size: int
+) -> dict[str, Any]:  # fmt: skip
+    """Return a sweep as plain values. Functions stand in it by a hash of what they compile to."""
+    space = task.space
+    return {
+        "version": _VERSION,
+        "models": {"multicore": MODEL_VERSION, "gpu": GPU_MODEL_VERSION},
+        "bases": {name: arch.model_dump(mode="json") for name, arch in space.bases.items()},
+        "variables": {name: _field(field) for name, field in space.variables.items()},
+        "fields": {name: _field(field) for name, field in space.fields.items()},
+        "workloads": [
+            {
+                "name": one.name,
+                "num_tokens": one.num_tokens,
+                "gemms": [[*problem.sizes, *_types(problem), count] for problem, count in one.gemms],
+            }
+            for one in task.workloads
+        ],
+        "objectives": list(objectives),
+        "constraints": [str(one) for one in task.constraints],
+        "options": dict(task.options),
+        "sampling": repr(sampling),
+        "num_points": num_points,
+        "chunk_size": chunk_size,
+        "columns": task.schema.kinds,
+    }
+
+
+def base_archs(description: Mapping[str, Any]) -> dict[str, ArchSpec]:
+    """Return the base archs of a description."""
+    kinds: dict[str, type[ArchSpec]] = {"multicore": MulticoreSpec, "gpu": GpuSpec}
+    return {
+        name: build_spec(kinds[data["type"]], data, origin=name) for name, data in description["bases"].items()
+    }  # fmt: skip
+
+
+def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
+    """Return the workloads of a description."""
+    found = []
+    for one in description["workloads"]:
+        gemms = tuple((GemmProblem(*row[:-1]), row[-1]) for row in one["gemms"])
+        found.append(Workload(one["name"], gemms, one["num_tokens"]))
+    return tuple(found)
+
+
+def _types(problem: GemmProblem) -> list[Any]:
+    values = (getattr(problem, name) for name in _PROBLEM)
+    return [value if value is None or isinstance(value, int) else str(value) for value in values]
+
+
+def _field(field: Field) -> str:
+    if isinstance(field, Dependent) and not isinstance(field.of, str):
+        return f"Dependent({_hash(field.of)})"
+    return repr(field)
+
+
+def _hash(function: Callable[..., Any]) -> str:
+    code = getattr(function, "__code__", None)
+    digest = hashlib.sha256()
+    stack = [code if code is not None else repr(type(function))]
+    while stack:
+        part = stack.pop()
+        if hasattr(part, "co_code"):
+            digest.update(part.co_code + repr((part.co_names, part.co_varnames)).encode())
+            stack += list(part.co_consts)
+        else:
+            digest.update(repr(part).encode())
+    return digest.hexdigest()[:16]

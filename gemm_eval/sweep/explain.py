@@ -1,0 +1,43 @@
+"""A point of a sweep in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gemm_eval.sweep.result import SweepResult
+
+__all__ = ["explain_point"]
+
+_MOST = 5
+
+
+def explain_point(result: SweepResult, point: int) -> str:
+    """See `SweepResult.explain`."""
+    row = result.row(point)
+    chip = ", ".join(f"{name} {row[name]:,}" if isinstance(row[name], int | float) else f"{name} {row[name]}"
+                     for name in result.field_names)  # fmt: skip
+    lines = [f"Point {point}: {row['arch']} with {chip}" if chip else f"Point {point}: {row['arch']}"]
+    if row["excluded"]:
+        lines.append(f"Excluded: {row['excluded']}")
+        if row["excluded"].startswith("invalid"):
+            return "\n".join(lines)
+    lines += [f"{name}: {row[name]:,.6g}" for name in result.objectives if row[name] is not None]
+    for workload, table in zip(result.workloads, result.evaluate(point).values(), strict=True):
+        counts = np.array([count for _, count in workload.gemms])
+        if not table.is_feasible.all():
+            lines.append(f"{workload.name}: {int((~table.is_feasible).sum())} of {len(table)} GEMMs do not fit")
+            continue
+        times = table["latency_us"] * counts
+        lines.append(f"{workload.name}: {times.sum():,.1f} us")
+        order = np.argsort(-times, kind="stable")
+        for at in order[:_MOST].tolist():
+            gemm = table[at]
+            lines.append(
+                f"  {times[at] / times.sum():5.1%}  {workload.gemms[at][1]} x {gemm.problem}: {gemm.latency_us:,.1f} us, "
+                f"{gemm.bound}, {gemm.mapping}"
+            )
+        lines += ["  " + line for line in table[int(order[0])].explain().splitlines()]
+    return "\n".join(lines)

@@ -1,0 +1,171 @@
+"""Sweeps as YAML files, which `gemm-eval sweep` runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gemm_eval.arch import read_yaml
+from gemm_eval.arch._loader import build_spec
+from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalError, InvalidOptionError
+from gemm_eval.sweep.fields import LogRange, Range
+from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
+from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.workload import Workload, as_workloads, transformer_workloads
+
+__all__ = ["SweepFile", "read_sweep_file"]
+
+_SAMPLINGS: dict[str, Callable[..., Any]] = {
+    "grid": Grid, "random": Random, "latin_hypercube": LatinHypercube, "adaptive": Adaptive,
+}  # fmt: skip
+_RANGES: dict[str, type[Range | LogRange]] = {"range": Range, "log_range": LogRange}
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class _Model(_Strict):
+    model: str = Field(description="preset, or path of a Hugging Face config.json")
+    phases: list[Literal["prefill", "decode"]] = Field(default=["prefill", "decode"], min_length=1)
+    name: str | None = Field(default=None, description="of the workload; with two phases, before theirs")
+    batch_size: int = 1
+    seq_len: int = 2048
+    dtype: str | None = None
+    tensor_parallel: int = 1
+    expert_parallel: int = 1
+
+
+class _Gemms(_Strict):
+    name: str
+    gemms: list[list[int]] = Field(description="G, M, K, N and, if not 1, how often it runs")
+    num_tokens: int | None = None
+    dtype: str | None = None
+
+
+class _File(_Strict):
+    base: str | list[str] = Field(description="name or path of one arch or several")
+    fields: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
+    workloads: list[dict[str, Any]] = Field(min_length=1)
+    objectives: list[str] = Field(default=["latency_us"], min_length=1)
+    constraints: list[str] = []
+    sampling: dict[str, Any] = {"method": "grid"}
+    allow_idle_cores: bool = False
+    library: str | None = None
+    l2: str | None = None
+    clock: str | None = None
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """What a file asks for.
+
+    Attributes:
+        space: the chips.
+        workloads: what runs on each.
+        options: keyword arguments of `sweep`: objectives, constraints, sampling and those of the evaluator.
+    """
+
+    space: Space
+    workloads: tuple[Workload, ...]
+    options: Mapping[str, Any]
+
+
+def read_sweep_file(path: str | os.PathLike[str]) -> SweepFile:
+    """Read a sweep::
+
+        base: demo-8core                                  # a preset, a path, or a list of them
+        fields:
+          num_cores: [8, 16, 32, 64]
+          sram_bytes: {log_range: [262144, 4194304], num: 5}
+          dram_gb_per_s: {range: [100.0, 1600.0], num: 6}
+          area_mm2: = num_cores * (2.0 + 1.2 * sram_bytes / 2**20)   # follows from the others
+        workloads:
+          - {model: llama-3-8b, phases: [decode], batch_size: 16, seq_len: 4096, dtype: fp16}
+          - {name: mine, gemms: [[1, 16, 4096, 4096], [1, 16, 4096, 14336, 3]]}  # G, M, K, N, how often
+        objectives: [latency_us, area_mm2]
+        constraints: [area_mm2 <= 200]
+        sampling: {method: latin_hypercube, num_points: 1000, seed: 0}    # or random, adaptive, grid (the default)
+
+    Paths of archs and models are relative to the file.
+
+    Raises:
+        GemmEvalError: it cannot be read, or asks for something that cannot be; the message names file and key.
+    """
+    file = Path(path)
+    try:
+        data = read_yaml(file)
+        asked = build_spec(_File, data, origin=str(file))
+    except (ArchNotFoundError, ArchValidationError) as error:
+        raise InvalidOptionError(str(error)) from None
+    try:
+        bases = [asked.base] if isinstance(asked.base, str) else asked.base
+        fields = {name: _field(name, value) for name, value in asked.fields.items()}
+        variables = {name: _field(name, value) for name, value in asked.variables.items()}
+        space = Space([_relative(file, base) for base in bases], fields, variables=variables)
+        workloads = _workloads(file, space, asked.workloads)
+        sampling = _sampling(asked.sampling)
+    except GemmEvalError as error:
+        raise InvalidOptionError(f"{file}: {error}") from None
+    options = {
+        "objectives": asked.objectives,
+        "constraints": asked.constraints,
+        "sampling": sampling,
+        **{name: getattr(asked, name) for name in ("allow_idle_cores", "library", "l2", "clock")},
+    }
+    return SweepFile(space, workloads, options)
+
+
+def _relative(file: Path, name: str) -> str:
+    return str(file.parent / name) if name.endswith((".yaml", ".yml", ".json")) else name
+
+
+def _field(name: str, value: Any) -> Any:
+    if not isinstance(value, dict) or not set(value) & set(_RANGES):
+        return value
+    kind = next(key for key in value if key in _RANGES)
+    ends, rest = value[kind], {key: of for key, of in value.items() if key != kind}
+    if not isinstance(ends, list) or len(ends) != 2 or not set(rest) <= {"num", "step"}:
+        raise InvalidOptionError(f"{name}: a range is {{{kind}: [low, high], num: 5, step: 1}}, got {value}")
+    return _RANGES[kind](*ends, **rest)
+
+
+def _workloads(file: Path, space: Space, items: list[dict[str, Any]]) -> tuple[Workload, ...]:
+    default = next(iter(space.bases.values())).default_dtype
+    found: list[Workload] = []
+    for at, item in enumerate(items):
+        origin = f"workloads, {at + 1}"
+        if "model" in item:
+            asked = build_spec(_Model, item, origin=origin)
+            of_model = transformer_workloads(
+                _relative(file, asked.model), phases=asked.phases, batch_size=asked.batch_size, seq_len=asked.seq_len,
+                dtype=asked.dtype or str(default), tensor_parallel=asked.tensor_parallel,
+                expert_parallel=asked.expert_parallel,
+            )  # fmt: skip
+            for one in of_model:
+                prefix = "" if asked.name is None else asked.name if len(of_model) == 1 else f"{asked.name}_{one.name}"
+                found.append(Workload(prefix or one.name, one.gemms, one.num_tokens))
+        else:
+            gemms = build_spec(_Gemms, item, origin=origin)
+            rows: list[Any] = [row if len(row) == 4 else (row[:4], row[4]) for row in gemms.gemms if len(row) in (4, 5)]
+            if len(rows) < len(gemms.gemms):
+                raise InvalidOptionError(f"{origin}: a GEMM is [G, M, K, N] or [G, M, K, N, count]")
+            (one,) = as_workloads({gemms.name: rows}, default, gemms.dtype)
+            found.append(Workload(one.name, one.gemms, gemms.num_tokens))
+    return as_workloads(found, default)
+
+
+def _sampling(asked: dict[str, Any]) -> Any:
+    method = asked.get("method")
+    if method not in _SAMPLINGS:
+        raise InvalidOptionError(f"sampling: method must be one of {', '.join(_SAMPLINGS)}, got {method!r}")
+    try:
+        return _SAMPLINGS[method](**{key: value for key, value in asked.items() if key != "method"})
+    except TypeError as error:
+        raise InvalidOptionError(f"sampling: {method}: {error}") from None

@@ -1,0 +1,96 @@
+"""`sensitivity`: which field of a space matters to which objective."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.sweep.fields import Choices
+from gemm_eval.sweep.metrics import is_maximized
+from gemm_eval.sweep.run import sweep
+from gemm_eval.sweep.sensitivity import SensitivityResult, analyze_sensitivity
+from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.workload import as_workloads
+
+__all__ = ["sensitivity"]
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Points of the unit cube of a space, as a method of sensitivity analysis wants them."""
+
+    unit: npt.NDArray[np.float64] = field(repr=False)  # [num_points, num_fields]
+
+    def num_points_of(self, space: Space) -> int:  # noqa: ARG002
+        return len(self.unit)
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        return space.rows_of(self.unit[start:stop])
+
+
+def sensitivity(
+    space: Space,
+    workloads: Any,
+    objectives: str | Sequence[str] = ("latency_us",),
+    *,
+    method: str = "morris",
+    num_samples: int | None = None,
+    seed: int = 0,
+    base: Mapping[str, Any] | None = None,
+    on_infeasible: str = "raise",
+    **options: Any,
+) -> SensitivityResult:
+    """Measure which fields and variables of a space matter, each over the whole of its range or values.
+
+    Args:
+        space: the chips; dependent fields follow, they are no inputs.
+        workloads, objectives: as for `sweep`.
+        method: ``"oat"`` (one at a time around `base`), ``"morris"`` (elementary effects) or ``"sobol"`` (variance).
+        num_samples, seed: see `analyze_sensitivity`.
+        base: oat only: values of fields, by name, that stay while others move; default: the middle.
+        on_infeasible: ``"raise"``, ``"worst"`` (count as the worst point) or, oat only, ``"omit"``.
+        options: as for `sweep`: constraints, dtype, executor, allow_idle_cores, ...
+
+    Raises:
+        InvalidOptionError: an option out of its range.
+        GemmEvalError: points are infeasible and `on_infeasible` does not say what to do.
+    """
+    aims = (objectives,) if isinstance(objectives, str) else tuple(objectives)
+    names = tuple(space.drawn)
+
+    def evaluate(unit: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        result = sweep(space, workloads, aims, sampling=_Places(unit), **options)
+        found = np.stack([result[name].astype(np.float64) for name in aims], axis=1)
+        found[~result.is_feasible] = np.nan
+        return found
+
+    loads = as_workloads(workloads, next(iter(space.bases.values())).default_dtype, options.get("dtype"))
+    return analyze_sensitivity(
+        evaluate, names, output_names=aims, method=method, num_samples=num_samples, seed=seed,
+        base=None if base is None else [_unit_of(space, name, base) for name in names],
+        on_infeasible=on_infeasible, maximize=[is_maximized(name, loads) for name in aims],
+    )  # fmt: skip
+
+
+def _unit_of(space: Space, name: str, base: Mapping[str, Any]) -> float:
+    """Where a value lies in the unit interval of its field: the nearest of 1,001 places."""
+    unknown = set(base) - set(space.drawn)
+    if unknown:
+        raise InvalidOptionError(f"base names {', '.join(sorted(unknown))}, which the space does not vary")
+    if name not in base:
+        return 0.5
+    of, value = space.drawn[name], base[name]
+    if isinstance(of, Choices):
+        if value not in of.values:
+            raise InvalidOptionError(f"base: {name} must be one of {', '.join(map(str, of.values))}, got {value!r}")
+        return (of.values.index(value) + 0.5) / len(of.values)
+    unit = np.linspace(0.0, 1.0, 1001)
+    values = np.array(of.take(unit), np.float64)
+    if not values[0] <= value <= values[-1]:
+        raise InvalidOptionError(f"base: {name} must be in {values[0]:g}..{values[-1]:g}, got {value!r}")
+    return float(unit[np.argmin(np.abs(values - value))])

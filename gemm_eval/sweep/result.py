@@ -1,0 +1,238 @@
+"""`SweepResult`: the table of a sweep, its front, its ranking, and any of its points in full."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import ArchSpec
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
+from gemm_eval.sweep.columns import Schema
+from gemm_eval.sweep.describe import base_archs, workloads_of
+from gemm_eval.sweep.metrics import is_maximized
+from gemm_eval.sweep.pareto import pareto_front, pareto_rank
+from gemm_eval.sweep.space import ARCH, build_arch
+from gemm_eval.sweep.store import FolderStore, Store, read_description
+from gemm_eval.sweep.workload import Workload
+
+__all__ = ["SweepResult", "load_sweep"]
+
+
+class SweepResult:
+    """One row for each point: number, base arch, variables, fields, area, metrics, and why it is excluded, if it is.
+
+    Columns have units in their names; ``result["latency_us"]`` is one as an array. A sweep in a folder stays there: what
+    is asked for is read, column by column.
+    """
+
+    def __init__(self, store: Store, description: Mapping[str, Any]) -> None:
+        self._store = store
+        self._description = description
+
+    def __len__(self) -> int:
+        return int(self._store.read(["point"]).num_rows)
+
+    def __repr__(self) -> str:
+        return f"<SweepResult of {self._description['num_points']:,} points on {', '.join(self.bases)}>"
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        self._check_columns([name])
+        column: npt.NDArray[Any] = self._store.read([name])[name].to_numpy()
+        return column
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """What the sweep is, as plain values: space, workloads, objectives, sampling, versions of the models."""
+        return self._description
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns, with units."""
+        return tuple(self._description["columns"])
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Columns that say what a chip is: variables and fields."""
+        return (*self._description["variables"], *self._description["fields"])
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """The columns that count."""
+        return tuple(self._description["objectives"])
+
+    @cached_property
+    def bases(self) -> dict[str, ArchSpec]:
+        """The base archs by name."""
+        return base_archs(self._description)
+
+    @cached_property
+    def workloads(self) -> tuple[Workload, ...]:
+        """What ran on every chip."""
+        return workloads_of(self._description)
+
+    @property
+    def is_feasible(self) -> npt.NDArray[np.bool_]:
+        """[num_points]: whether a point can run everything and holds all constraints."""
+        mask: npt.NDArray[np.bool_] = self["excluded"] == ""
+        return mask
+
+    def is_maximized(self, name: str) -> bool:
+        """Say whether more of a column is better."""
+        return is_maximized(name, self.workloads)
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
+        """Return a pyarrow Table, in the order of the points."""
+        if columns is not None:
+            self._check_columns(columns)
+        return self._store.read(columns)
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
+        """Return a pandas DataFrame, in the order of the points."""
+        return self.to_arrow(columns).to_pandas()
+
+    def read(self, start: int, stop: int, columns: Sequence[str]) -> Any:
+        """Return a pyarrow Table of some columns of points start..stop-1."""
+        self._check_columns(columns)
+        return self._store.read(columns).slice(start, stop - start)
+
+    def rows(self, places: Any) -> Any:
+        """Return some rows as a DataFrame, in the order asked for."""
+        return self._store.read().take(np.asarray(places, np.int64)).to_pandas()
+
+    def pareto(self, objectives: Sequence[str] | None = None) -> Any:
+        """Return the rows of the Pareto front as a DataFrame, best first by the first objective.
+
+        A point is on it if it holds all constraints and no other such point is better in one objective and no worse in
+        the rest; exact for any number of objectives.
+        """
+        names = self._objectives(objectives)
+        values, places = self._values(names)
+        front = pareto_front(values, maximize=[self.is_maximized(name) for name in names])
+        return self._sorted(values[front], places[front], names)
+
+    def rank(self, objectives: Sequence[str] | None = None, *, limit: int | None = 10) -> Any:
+        """Return the best points as a DataFrame: front by front, and by the first objective within one.
+
+        With one objective that is its order. Column `front` says on which front a point is, from 0.
+        """
+        names = self._objectives(objectives)
+        values, places = self._values(names)
+        first = values[:, 0] * (-1.0 if self.is_maximized(names[0]) else 1.0)
+        if len(names) == 1:
+            order = np.argsort(first, kind="stable")[:limit]
+            return self.rows(places[order])
+        fronts = pareto_rank(values, maximize=[self.is_maximized(name) for name in names])
+        order = np.lexsort([places, first, fronts])
+        order = order[fronts[order] >= 0][:limit]
+        return self.rows(places[order]).assign(front=fronts[order])
+
+    def excluded(self) -> Any:
+        """Return a DataFrame of the reasons for which points are excluded, how many for each, and the first of them."""
+        import pandas as pd
+
+        reasons = self["excluded"]
+        kinds = [_kind_of(reason) for reason in reasons]
+        counts = Counter(kind for kind in kinds if kind)
+        firsts = {kind: at for at, kind in reversed(list(enumerate(kinds)))}
+        rows = [
+            {"reason": kind, "num_points": num, "first_point": firsts[kind], "example": reasons[firsts[kind]]}
+            for kind, num in counts.most_common()
+        ]
+        return pd.DataFrame(rows, columns=["reason", "num_points", "first_point", "example"])
+
+    def arch(self, point: int) -> ArchSpec:
+        """Return the spec of a point.
+
+        Raises:
+            InvalidOptionError: there is no such point.
+            ArchValidationError: its values make no valid spec.
+        """
+        row = self._row(point)
+        schema = Schema(self._description["columns"])
+        changes = {name: schema.plain(name, row[name]) for name in self._description["fields"]}
+        return build_arch(self.bases[row[ARCH]], changes, f"point-{point}")
+
+    def evaluate(self, point: int) -> dict[str, GEMMTable]:
+        """Evaluate a point again, GEMM by GEMM: a table for each workload, rows in its order."""
+        evaluator = self.evaluator(point)
+        return {
+            one.name: evaluator.evaluate_many([problem for problem, _ in one.gemms], errors="mark", progress=False)
+            for one in self.workloads
+        }
+
+    def evaluator(self, point: int) -> GEMMEvaluator:
+        """Return an evaluator of the chip of a point, with the options of the sweep."""
+        arch = self.arch(point)
+        options = dict(self._description["options"])
+        if arch.type == "gpu":
+            options["allow_idle_cores"] = True
+        else:
+            options = {"allow_idle_cores": options["allow_idle_cores"]}
+        return GEMMEvaluator(arch, disk_cache=False, **options)
+
+    def explain(self, point: int) -> str:
+        """Return a text on a point: what it is, where the time of each workload goes, what would help its heaviest GEMM."""
+        from gemm_eval.sweep.explain import explain_point
+
+        return explain_point(self, point)
+
+    def row(self, point: int) -> dict[str, Any]:
+        """Return all columns of a point."""
+        return self._row(point)
+
+    def _row(self, point: int) -> dict[str, Any]:
+        table = self._store.read()
+        if isinstance(point, bool) or not 0 <= point < table.num_rows:
+            raise InvalidOptionError(f"point must be in 0..{table.num_rows - 1}, got {point!r}")
+        row: dict[str, Any] = table.slice(point, 1).to_pylist()[0]
+        return row
+
+    def _objectives(self, names: Sequence[str] | None) -> tuple[str, ...]:
+        found = self.objectives if names is None else (names,) if isinstance(names, str) else tuple(names)
+        self._check_columns(found)
+        if not found:
+            raise InvalidOptionError("at least one objective is needed")
+        return found
+
+    def _check_columns(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self.columns:
+                raise InvalidOptionError(f"no column {name!r}; there are {', '.join(self.columns)}")
+
+    def _values(self, names: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Objectives [num, num_objectives] of the feasible points, and where these stand."""
+        table = self._store.read([*dict.fromkeys(names), "excluded"])
+        places = np.flatnonzero(table["excluded"].to_numpy() == "")
+        columns = [table[name].to_numpy().astype(np.float64)[places] for name in names]
+        return np.stack(columns, axis=1), places
+
+    def _sorted(self, values: npt.NDArray[np.float64], places: npt.NDArray[np.int64], names: Sequence[str]) -> Any:
+        first = values[:, 0] * (-1.0 if self.is_maximized(names[0]) else 1.0)
+        return self.rows(places[np.lexsort([places, first])])
+
+
+def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
+    """Return the sweep in a folder, as far as it has come.
+
+    Raises:
+        GemmEvalError: the folder holds none.
+    """
+    description = read_description(path)
+    return SweepResult(FolderStore(path, Schema(description["columns"]), None), description)
+
+
+def _kind_of(reason: str) -> str:
+    """The part of a reason that points share: its kind, or the column of a constraint."""
+    if not reason:
+        return ""
+    head, colon, _ = reason.partition(": ")
+    if colon and head in ("invalid", "unsupported", "infeasible"):
+        return head
+    return ", ".join(part.split(" ")[0] for part in reason.split("; "))

@@ -1,0 +1,130 @@
+"""Which points of a space a sweep looks at: all of a grid, or some at random."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+
+if TYPE_CHECKING:
+    from gemm_eval.sweep.space import Space
+
+__all__ = ["Adaptive", "Grid", "LatinHypercube", "Random", "Sampling", "check_count"]
+
+_BLOCK = 4096  # points that one seed draws: any chunk of points is found without drawing those before it
+
+
+class Sampling(Protocol):
+    """Points by number: the same number is the same point, however the work is cut."""
+
+    def num_points_of(self, space: Space) -> int:
+        """Return how many points there are."""
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        """Return what points start..stop-1 choose."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All combinations of the values."""
+
+    def num_points_of(self, space: Space) -> int:
+        """Return how many points there are."""
+        return space.grid_size
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        """Return what points start..stop-1 choose; the last field varies fastest."""
+        return space.grid_rows(start, stop)
+
+
+@dataclass(frozen=True)
+class Random:
+    """Points drawn at random, each field by itself."""
+
+    num_points: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("num_points", self.num_points)
+
+    def num_points_of(self, space: Space) -> int:  # noqa: ARG002
+        """Return how many points there are."""
+        return self.num_points
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        """Return what points start..stop-1 choose."""
+        width = len(space.drawn)
+        blocks = range(start // _BLOCK, -(-stop // _BLOCK))
+        drawn = [np.random.default_rng([self.seed, block]).random((_BLOCK, width)) for block in blocks]
+        first = blocks.start * _BLOCK
+        return space.rows_of(np.concatenate(drawn)[start - first : stop - first])
+
+
+@dataclass(frozen=True)
+class LatinHypercube:
+    """Points at random, but evenly spread along every field: as many strata as points, one point in each."""
+
+    num_points: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("num_points", self.num_points)
+
+    def num_points_of(self, space: Space) -> int:  # noqa: ARG002
+        """Return how many points there are."""
+        return self.num_points
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        """Return what points start..stop-1 choose."""
+        return space.rows_of(_latin_hypercube(self.num_points, len(space.drawn), self.seed)[start:stop])
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """Points that optuna chooses in batches by what it has seen, for one or several objectives.
+
+    Attributes:
+        num_points: how many, as many batches as that takes.
+        batch_size: points that are chosen at once, and evaluated in parallel.
+        seed: of the sampler; the same seed takes the same points.
+        sampler: ``"nsga2"`` (NSGA-II), ``"tpe"`` (tree-structured Parzen estimators) or ``"qmc"`` (quasi-Monte Carlo).
+    """
+
+    num_points: int
+    batch_size: int = 64
+    seed: int = 0
+    sampler: str = "nsga2"
+
+    def __post_init__(self) -> None:
+        check_count("num_points", self.num_points)
+        check_count("batch_size", self.batch_size)
+        if self.sampler not in ("nsga2", "tpe", "qmc"):
+            raise InvalidOptionError(f"sampler must be nsga2, tpe or qmc, got {self.sampler!r}")
+
+
+def check_count(name: str, value: Any) -> int:
+    """Return a whole number of at least 1.
+
+    Raises:
+        InvalidOptionError: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidOptionError(f"{name} must be a whole number >= 1, got {value!r}")
+    return value
+
+
+@lru_cache(maxsize=1)
+def _latin_hypercube(num_points: int, width: int, seed: int) -> npt.NDArray[np.float64]:
+    try:
+        from scipy.stats import qmc
+    except ImportError:
+        raise GemmEvalError("LatinHypercube needs scipy: pip install 'gemm_eval[sweep]'") from None
+    if width == 0:
+        return np.empty((num_points, 0))
+    unit: npt.NDArray[np.float64] = qmc.LatinHypercube(width, rng=np.random.default_rng(seed)).random(num_points)
+    return unit

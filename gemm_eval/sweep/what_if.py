@@ -1,0 +1,56 @@
+"""What a change of a chip would bring: some changes, each by itself, against the chip as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.sweep.run import sweep
+from gemm_eval.sweep.space import Space, build_arch
+
+__all__ = ["what_if"]
+
+
+def what_if(
+    arch: ArchSpec | str | os.PathLike[str],
+    workloads: Any,
+    changes: Mapping[str, Mapping[str, Any]] | Sequence[Mapping[str, Any]],
+    *,
+    objectives: Sequence[str] = ("latency_us",),
+    **options: Any,
+) -> Any:
+    """Return a DataFrame of the chip as it is and after each change, with objectives and their ratio to the first row.
+
+    Args:
+        arch: the chip.
+        workloads: as for `sweep`.
+        changes: fields and their new values, each set by itself: a list, or a mapping with a name for each.
+            ``[{"dram_gb_per_s": 2000.0}, {"num_cores": 16, "sram_bytes": 1 << 21}]``
+        objectives: metric columns; each has a second one, ``latency_us_ratio``.
+        options: as for `sweep`: dtype, allow_idle_cores, library, l2, clock.
+
+    Raises:
+        InvalidOptionError, ArchValidationError: a change that makes no valid spec.
+    """
+    base = load_arch(arch) if isinstance(arch, str | os.PathLike) else arch
+    if not isinstance(base, MulticoreSpec | GpuSpec):
+        raise InvalidOptionError(f"arch must be a spec, a preset name or a path, got {arch!r}")
+    named = dict(changes) if isinstance(changes, Mapping) else {_say(change): change for change in changes}
+    archs = [build_arch(base, change, f"change-{at}") for at, change in enumerate([{}, *named.values()])]
+    table = sweep(Space(archs), workloads, objectives, progress=False, **options).to_pandas()
+    table = table[[*objectives, "excluded"]].copy()
+    table.insert(0, "change", ["as it is", *named])
+    for name in reversed(objectives):
+        column = table[name].to_numpy(np.float64)
+        table.insert(list(table.columns).index(name) + 1, f"{name}_ratio", column / column[0])
+    return table
+
+
+def _say(change: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value:,}" if isinstance(value, int | float) else f"{name} {value}"
+                     for name, value in change.items())  # fmt: skip

@@ -1,0 +1,130 @@
+"""`Workload`: GEMMs with counts, which a sweep evaluates on every chip."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.sweep.sampling import check_count
+from gemm_eval.transformer import LayerGemm, ModelConfig, load_model, transformer_gemms
+from gemm_eval.workload import GemmProblem, make_problem
+
+__all__ = ["Workload", "as_workloads", "transformer_workloads"]
+
+_NAME_CHARS = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """GEMMs that run one after the other.
+
+    Attributes:
+        name: letters, digits and underscores; columns of several workloads begin with it.
+        gemms: different problems, each with how often it runs.
+        num_tokens: tokens that one run makes or reads, for `tokens_per_s`; None: not a language model.
+    """
+
+    name: str
+    gemms: tuple[tuple[GemmProblem, int], ...]
+    num_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name or not set(self.name) <= _NAME_CHARS or self.name[0].isdigit():
+            raise InvalidOptionError(f"a workload's name is of letters, digits and _, got {self.name!r}")
+        counts: dict[GemmProblem, int] = {}
+        for problem, count in self.gemms:
+            if not isinstance(problem, GemmProblem):
+                raise InvalidOptionError(f"{self.name}: gemms must be (GemmProblem, count), got {problem!r}")
+            counts[problem] = counts.get(problem, 0) + check_count(f"{self.name}: count", count)
+        if not counts:
+            raise InvalidOptionError(f"workload {self.name} has no GEMMs")
+        if self.num_tokens is not None:
+            check_count(f"{self.name}: num_tokens", self.num_tokens)
+        object.__setattr__(self, "gemms", tuple(counts.items()))
+
+    @property
+    def flop(self) -> int:
+        """Operations of one run, a MAC being two."""
+        return sum(count * problem.flop for problem, count in self.gemms)
+
+
+def transformer_workloads(
+    model: ModelConfig | str | os.PathLike[str],
+    *,
+    batch_size: int = 1,
+    seq_len: int = 2048,
+    phases: Sequence[Literal["prefill", "decode"]] = ("prefill", "decode"),
+    **options: Any,
+) -> list[Workload]:
+    """Return a workload for each phase of a transformer, named after it: one forward pass, every layer counted.
+
+    Args:
+        model: a `ModelConfig`, or the name or path of one.
+        batch_size, seq_len, options: as for `transformer_gemms` (`dtype`, `tensor_parallel`, ...).
+        phases: ``"prefill"``, ``"decode"`` or both.
+
+    Raises:
+        ModelConfigError, InvalidOptionError: see `load_model` and `transformer_gemms`.
+    """
+    config = model if isinstance(model, ModelConfig) else load_model(model)
+    workloads = []
+    for phase in phases:
+        gemms = transformer_gemms(config, phase=phase, batch_size=batch_size, seq_len=seq_len, **options)
+        tokens = batch_size * (seq_len if phase == "prefill" else 1)
+        workloads.append(Workload(phase, tuple((gemm.problem, gemm.total_count) for gemm in gemms), tokens))
+    return workloads
+
+
+def as_workloads(workloads: Any, default_dtype: DType, dtype: str | None = None) -> tuple[Workload, ...]:
+    """Read what a user gives: workloads, a model, or GEMMs.
+
+    Args:
+        workloads: a `Workload` or several; a model (config, preset name): prefill and decode of 2,048 tokens; GEMMs
+            as (G, M, K, N), `GemmProblem` or `LayerGemm`; or a mapping of names to GEMMs.
+        default_dtype: of (G, M, K, N), unless `dtype` says otherwise.
+        dtype: shorthand for these and for models.
+
+    Raises:
+        InvalidOptionError, InvalidProblemError: it is none of these.
+    """
+    if isinstance(workloads, Workload):
+        found = [workloads]
+    elif isinstance(workloads, str | ModelConfig | os.PathLike):
+        found = transformer_workloads(workloads, dtype=str(default_dtype) if dtype is None else dtype)
+    elif isinstance(workloads, Mapping):
+        found = [
+            of if isinstance(of, Workload) else Workload(name, tuple(_gemms(of, default_dtype, dtype)))
+            for name, of in workloads.items()
+        ]
+    elif isinstance(workloads, Iterable):
+        items = list(workloads)
+        if items and all(isinstance(item, Workload) for item in items):
+            found = items
+        else:
+            found = [Workload("gemms", tuple(_gemms(items, default_dtype, dtype)))]
+    else:
+        raise InvalidOptionError(f"workloads must be GEMMs, a model or Workloads, got {workloads!r}")
+    names = [workload.name for workload in found]
+    if len(set(names)) < len(names):
+        raise InvalidOptionError(f"workloads need names of their own, got {', '.join(names)}")
+    return tuple(found)
+
+
+def _gemms(items: Any, default_dtype: DType, dtype: str | None) -> Iterable[tuple[GemmProblem, int]]:
+    for item in items:
+        if isinstance(item, GemmProblem):
+            yield item, 1
+        elif isinstance(item, LayerGemm):
+            yield item.problem, item.total_count
+        elif isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], GemmProblem):
+            yield item[0], item[1]
+        elif isinstance(item, Sequence) and len(item) == 4:
+            yield make_problem(*item, default_dtype=default_dtype, dtype=dtype), 1
+        elif isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], Sequence) and len(item[0]) == 4:
+            yield make_problem(*item[0], default_dtype=default_dtype, dtype=dtype), item[1]
+        else:
+            raise InvalidOptionError(f"a GEMM is (G, M, K, N), ((G, M, K, N), count) or a GemmProblem, got {item!r}")
