@@ -29,13 +29,15 @@ BOUND_TEXT = {
 def say_waves(arch: GpuSpec, record: np.void) -> str:
     """Say how the CTAs of a kernel, by its record of `GPU_COST_DTYPE`, fill the SMs."""
     cost = unpack_gpu_cost(record)
-    config, resident = cost.config, -(-cost.num_ctas // cost.active_sms)
+    config = cost.config
+    num_ctas = min(cost.num_ctas, cost.ctas_per_sm * cost.active_sms)  # some kernels launch more, which wait
+    resident = -(-num_ctas // cost.active_sms)
     tiles = f"{record['num_tiles']:,} tiles of C" if record["num_tiles"] > 1 else "1 tile of C"
     if config.cluster_m * config.cluster_n > 1:
         tiles += " (in whole clusters)"
     if config.split_k > 1:
         tiles += f" x {config.split_k} parts of K"
-    ctas = f"{'1 CTA' if cost.num_ctas == 1 else f'{cost.num_ctas:,} CTAs'} at once, {resident} an SM"
+    ctas = f"{'1 CTA' if num_ctas == 1 else f'{num_ctas:,} CTAs'} at once, {resident} an SM"
     fill = f"{record['last_wave_frac']:.0%} full"
     if config.decomposition is Decomposition.STREAM_K:
         work = f"{tiles}, shared evenly by {ctas}"

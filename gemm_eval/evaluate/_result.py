@@ -71,6 +71,11 @@ class GEMMResult:
     _evaluator: GEMMEvaluator = field(repr=False, compare=False)
 
     @property
+    def evaluator(self) -> GEMMEvaluator:
+        """The evaluator that made it."""
+        return self._evaluator
+
+    @property
     def tflop_per_s(self) -> float:
         """Achieved rate in 1e12 FLOP/s."""
         return tflop_per_s(self.flop, self.latency_us)

@@ -236,6 +236,8 @@ def test_waves_are_those_of_the_record(ev: GEMMEvaluator) -> None:
     )
     assert waves(base._replace(cluster_m=1)).startswith("Waves: 529 tiles of C, 132 CTAs at once, 1 an SM; 5 waves, ")
     problem = GemmProblem(1, 64, 8192, 128)
+    many = GEMMEvaluator("a100-sxm-80gb").evaluate(1, 1024, 4096, 28672, dtype="w4a16").explain()
+    assert "Waves: 1,792 tiles of C, 216 CTAs at once, 2 an SM; 9 waves, the last 30% full; 108 of 108" in many
     assert "Waves: 1 tile of C, 1 CTA at once, 1 an SM; one wave, 1% full; 1 of 132" in waves(
         base._replace(cluster_m=1)
     )
