@@ -137,6 +137,16 @@ def test_a_renamed_spec_is_another_gpu(root: Path) -> None:
     assert GEMMEvaluator(renamed).evaluate(*SIZES).source == "analytic"
 
 
+def test_a_changed_spec_keeps_the_coefficients_of_its_name_but_is_not_calibrated(root: Path) -> None:
+    write(root, make())
+    faster = H200.with_(dram_gb_per_s=9600.0)
+
+    assert coefficients_for(faster, "cublas", FAMILY)[0] == FITTED
+    assert "whose spec was changed" in coefficients_for(faster, "cublas", FAMILY)[1].text
+    assert GEMMEvaluator(faster).evaluate(*SIZES).source == "analytic"
+    assert GEMMEvaluator(H200.with_(title="in other words")).evaluate(*SIZES).source == "calibrated"
+
+
 def test_own_library_comes_before_others(root: Path) -> None:
     write(root, make(gpu="a100-sxm-80gb", library="trtllm", coefficients=FITTED | {"kernel_us": 4.0}))
     assert coefficients_for(H200, "cublas", FAMILY)[0]["kernel_us"] == 4.0

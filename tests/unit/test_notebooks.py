@@ -1,8 +1,10 @@
-"""The notebooks run from top to bottom, and are committed without outputs."""
+"""The notebooks run from top to bottom in a clean kernel, in under a minute, and are committed without outputs."""
 
 from __future__ import annotations
 
 import os
+import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LIMIT_S = 300  # of a cell; all of a notebook takes well under a minute where nothing else runs
+NUMBERED = [
+    "01_first_steps.ipynb",
+    "02_design_space.ipynb",
+    "03_gpus.ipynb",
+    "04_mapping.ipynb",
+    "05_w4a16_validation.ipynb",
+]
+MAX_S = 60  # of a whole notebook
+LIMIT_S = 300  # of a cell, after which it is given up
 PACKAGES = ("nbformat", "nbclient", "ipykernel")
 
 
@@ -23,17 +33,26 @@ def name_of(path: Path) -> str:
     return path.name
 
 
-def test_there_are_notebooks() -> None:
-    assert "validation.ipynb" in {path.name for path in NOTEBOOKS}
+def cpu_s_of_children() -> float:
+    """Return the CPU time of processes that have ended, as kernels have after `execute`."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def test_numbered_notebooks() -> None:
+    assert [path.name for path in NOTEBOOKS if path.name[0].isdigit()] == NUMBERED
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=name_of)
 def test_committed_without_outputs(path: Path) -> None:
-    for cell in read(path).cells:
+    notebook = read(path)
+    assert set(notebook.metadata) == {"kernelspec", "language_info"}
+    assert dict(notebook.metadata["language_info"]) == {"name": "python"}
+    for cell in notebook.cells:
+        assert cell.metadata == {}
         if cell.cell_type == "code":
             assert cell.outputs == [], f"strip the outputs: {cell.source[:60]}"
             assert cell.execution_count is None
-            assert "execution" not in cell.metadata
 
 
 @pytest.mark.slow
@@ -53,12 +72,17 @@ def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])))
-    notebook = read(path)
-    resources = {"metadata": {"path": str(work)}}
-    client = nbclient.NotebookClient(notebook, timeout=LIMIT_S, kernel_name="python3", resources=resources)
-    client.execute()
+    for _ in range(2):  # the first run on a machine compiles kernels, which takes most of a minute by itself
+        start_s, start_cpu_s = time.perf_counter(), cpu_s_of_children()
+        notebook = read(path)
+        resources = {"metadata": {"path": str(work)}}
+        nbclient.NotebookClient(notebook, timeout=LIMIT_S, kernel_name="python3", resources=resources).execute()
+        took_s, took_cpu_s = time.perf_counter() - start_s, cpu_s_of_children() - start_cpu_s
 
-    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert not [output for output in outputs if output.output_type == "error"]
-    assert any("image/png" in output.get("data", {}) for output in outputs)
-    assert list(work.iterdir()) == []
+        outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+        assert not [output for output in outputs if output.output_type == "error"]
+        assert any("image/png" in output.get("data", {}) for output in outputs)
+        assert list(work.iterdir()) == []
+        if min(took_s, took_cpu_s) < MAX_S:  # CPU time, where other tests run beside this one
+            return
+    pytest.fail(f"{path.name} takes {took_s:.0f} s, {took_cpu_s:.0f} s of CPU; the limit is {MAX_S} s")

@@ -25,6 +25,7 @@ def commands() -> list[str]:
 
 def test_python_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     assert len(blocks("python")) >= 3
     exec(compile("\n".join(blocks("python")), "README.md", "exec"), {})
 

@@ -94,6 +94,9 @@ class Calibration(_Frozen):
         return "\n".join(lines) + "\n"
 
 
+_WORDS = {"title", "notes", "published", "sources", "provenance"}  # what a spec says about itself
+
+
 class Origin(NamedTuple):
     """Where the coefficients of a library on a GPU come from."""
 
@@ -128,10 +131,30 @@ def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str
 
     A calibration of this GPU is taken as it is. Without one, that of the same library and family on another GPU carries
     over (the first by name), because coefficients belong to kernels and not to chips; without that, one of the same
-    family in another library; without that, the defaults of the family hold. A spec that was changed or built in memory
-    keeps the calibration of its name.
+    family in another library; without that, the defaults of the family hold. A spec that was changed keeps the
+    coefficients of its name, but nothing was fitted on such a GPU.
     """
-    return _coefficients(data_root() / "calibration", arch.name, library, family)
+    coefficients, origin = _coefficients(data_root() / "calibration", arch.name, library, family)
+    if origin.is_calibrated and not _is_preset(arch):
+        text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
+        return coefficients, Origin(False, origin.gpu, text)
+    return coefficients, origin
+
+
+def _is_preset(arch: GpuSpec) -> bool:
+    """Whether a spec is, apart from its words, the preset of its name."""
+    preset = _preset(data_root(), arch.name)
+    return preset is not None and all(
+        getattr(arch, name) == getattr(preset, name) for name in GpuSpec.model_fields if name not in _WORDS
+    )
+
+
+@cache
+def _preset(root: Path, name: str) -> GpuSpec | None:  # noqa: ARG001  another root has other presets
+    try:
+        return load_arch(name, GpuSpec)
+    except ArchError:
+        return None
 
 
 @cache

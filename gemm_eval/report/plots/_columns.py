@@ -22,6 +22,7 @@ _SPELLED = {
     "smem": "shared memory", "tdp": "TDP", "mac": "MAC", "ttft": "TTFT", "tpot": "TPOT", "num": "number of",
 }  # fmt: skip
 _DECADE = 10.0
+_SHOWN_WHOLE, _SHOWN_WITH_EXPONENT = 1e3, 1e9
 
 
 def axis_label(name: str) -> str:
@@ -120,7 +121,9 @@ def shown(value: Any) -> str:
     """Return a value as a label: integers with separators from 10,000 on, other numbers in four digits."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return f"{value:,}" if abs(int(value)) >= 10_000 else str(value)
-    return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
+    if isinstance(value, float | np.floating):
+        return f"{value:,.0f}" if _SHOWN_WHOLE <= abs(value) < _SHOWN_WITH_EXPONENT else f"{value:.4g}"
+    return str(value)
 
 
 def _names(table: Any) -> list[str]:
