@@ -71,7 +71,13 @@ def pareto(
 
     result = load_sweep(folder)
     if explain is not None:
-        typer.echo(result.explain(explain))
+        text = result.explain(explain)
+        if json:
+            from gemm_eval.cli._output import print_json
+
+            print_json({"point": explain, "explanation": text})
+        else:
+            typer.echo(text)
     else:
         _print_front(result, objective, limit, json=json)
 
@@ -86,6 +92,7 @@ def _print_front(result: SweepResult, objectives: list[str] | None, limit: int, 
 
         print_json({
             "num_points": len(result),
+            "num_points_asked": result.description["num_points"],
             "num_excluded": int(reasons["num_points"].sum()),
             "excluded": reasons.to_dict("records"),
             "front": _plain(front[columns]),
@@ -102,6 +109,8 @@ def _print_front(result: SweepResult, objectives: list[str] | None, limit: int, 
     console.print(table)
     if len(front) > limit:
         console.print(f"{len(front) - limit} more: --limit")
+    if len(result) < result.description["num_points"]:
+        console.print(f"unfinished: {len(result):,} of {result.description['num_points']:,} points are done")
     for row in reasons.itertuples(index=False):
         console.print(f"excluded: {row.num_points:,} points, {row.reason} (point {row.first_point}: {row.example})")
 
@@ -126,6 +135,8 @@ def _plain(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _format(value: Any) -> str:
-    if isinstance(value, float):
+    if isinstance(value, float) and value == value:  # noqa: PLR0124  nan
         return f"{value:,.0f}" if 1e4 <= abs(value) < 1e9 else f"{value:,.4g}"
+    if value is None or isinstance(value, float):
+        return "-"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -10,9 +10,12 @@ import numpy as np
 
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.report.model_page import PhaseResult, model_page
-from gemm_eval.report.page import Figure, Page
+from gemm_eval.report.page import Page
+from gemm_eval.report.parts import Figure
 from gemm_eval.report.plots import plot_breakdown, plot_heat_map, plot_roofline
+from gemm_eval.report.sweep_best import find_best
 from gemm_eval.report.sweep_page import sweep_page
+from gemm_eval.report.sweep_tables import effects
 from gemm_eval.sweep import SweepResult
 from gemm_eval.transformer import ModelConfig, load_model, transformer_gemms
 
@@ -27,12 +30,14 @@ def sweep_report(result: SweepResult, *, title: str = "") -> Page:
     Raises:
         GemmEvalError: matplotlib is not installed.
     """
-    front = result.pareto()
-    if not len(front):
-        return sweep_page(result, title=title)
-    point = int(front["point"].iloc[0])
+    best = find_best(result, result.pareto())
+    return sweep_page(result, figures=_sweep_figures(result, best[-1].point) if best else (), title=title)
+
+
+def _sweep_figures(result: SweepResult, point: int) -> list[Figure]:
+    """What a design does with its GEMMs, and the first objective over the two fields on which it depends most."""
     gemms = [(one.name, problem, count) for one in result.workloads for problem, count in one.gemms]
-    names = [f"{name} {problem.M}x{problem.K}x{problem.N}" for name, problem, _ in gemms]
+    names = [f"{name} {'x'.join(map(str, problem.sizes[problem.G == 1 :]))}" for name, problem, _ in gemms]
     found = [gemm for table in result.evaluate(point).values() for gemm in table]
     roofline = plot_roofline(result.evaluator(point), [problem for _, problem, _ in gemms], names=names)
     breakdown = plot_breakdown(found, names=names, counts=[count for _, _, count in gemms])
@@ -41,13 +46,16 @@ def sweep_report(result: SweepResult, *, title: str = "") -> Page:
         Figure(breakdown, f"Point {point}: where the time of its GEMMs goes"),
     ]
     feasible = result.rows(np.flatnonzero(result.is_feasible))
-    fields = [name for name in result.field_names if 2 <= feasible[name].nunique() <= _MOST_CELLS]
+    aim = result.objectives[0]
+    effect = effects(result, feasible, aim)
+    drawn = [name for name in effect if not result.description["fields"].get(name, "").startswith("Dependent(")]
+    fields = sorted((name for name in drawn if feasible[name].nunique() <= _MOST_CELLS), key=lambda name: -effect[name])
     if len(fields) >= 2:
-        aim = result.objectives[0]
-        reduce = "max" if result.is_maximized(aim) else "min"
-        heat_map = plot_heat_map(feasible, fields[0], fields[1], aim, reduce=reduce)
+        heat_map = plot_heat_map(
+            feasible, fields[0], fields[1], aim, reduce="max" if result.is_maximized(aim) else "min"
+        )
         figures.append(Figure(heat_map, f"Best {aim} over {fields[0]} and {fields[1]}"))
-    return sweep_page(result, figures=figures, title=title)
+    return figures
 
 
 def model_report(

@@ -9,25 +9,15 @@ from dataclasses import dataclass
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
-from gemm_eval.report.page import Cell, Column, Facts, Figure, Page, Part, Section, Table, Text
+from gemm_eval.report.gemm_cells import GEMM_COLUMNS, gemm_cells
+from gemm_eval.report.page import Page, Section
+from gemm_eval.report.parts import Cell, Column, Facts, Figure, Part, Table, Text
 from gemm_eval.transformer import LayerGemm, ModelConfig, num_parameters
 
 __all__ = ["PhaseResult", "model_page"]
 
 _MIN_GAIN_FRAC = 0.005  # below, a change is not worth a row
-_GEMM_COLUMNS = (
-    Column("GEMM", kind="text"),
-    Column("types", kind="text"),
-    *(Column(name) for name in "GMKN"),
-    Column("count"),
-    Column("latency", "us"),
-    Column("in all", "us"),
-    Column("share", "%", digits=3),
-    Column("bound", kind="text"),
-    Column("of peak", "%", digits=3),
-    Column("DRAM", "GB/s"),
-    Column("mapping", kind="text"),
-)
+_GEMM_COLUMNS = (Column("GEMM", kind="text"), *GEMM_COLUMNS)
 _LEVER_COLUMNS = (
     Column("change", kind="text"),
     Column("phase would take", "us"),
@@ -158,28 +148,10 @@ def _total(phase: PhaseResult) -> list[Cell]:
 def _gemm_table(phase: PhaseResult) -> Table:
     return Table(
         _GEMM_COLUMNS,
-        [_gemm_row(phase, gemm, result) for gemm, result in phase.gemms],
+        [[gemm.name, *gemm_cells(result, gemm.total_count, phase.latency_us)] for gemm, result in phase.gemms],
         caption=f"GEMMs of {phase.name}, in the order they run",
         note="C[G,M,N] = A[G,M,K] x B[G,K,N]; latency of one, count in the model, time of all of them.",
     )
-
-
-def _gemm_row(phase: PhaseResult, gemm: LayerGemm, result: GEMMResult) -> list[Cell]:
-    problem = result.problem
-    weights = f" x {problem.weight_dtype}" if problem.is_weight_quantized else ""
-    return [
-        gemm.name,
-        f"{problem.input_dtype}{weights}",
-        *problem.sizes,
-        gemm.total_count,
-        result.latency_us,
-        gemm.total_count * result.latency_us,
-        100.0 * phase.share_frac(gemm, result),
-        result.bound,
-        100.0 * result.utilization_frac,
-        result.dram_gb_per_s,
-        str(result.mapping),
-    ]
 
 
 def _changed_evaluators(phases: Sequence[PhaseResult], evaluator: GEMMEvaluator) -> dict[str, GEMMEvaluator]:

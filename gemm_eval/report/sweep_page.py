@@ -1,142 +1,125 @@
-"""The report on a sweep: its front, its best designs and why, every point, and what was excluded."""
+"""The report on a sweep: its best designs and why, its front, every point, and what was excluded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemm_eval.report.page import Chart, Column, Facts, Figure, Page, Part, Section, Table, Text
-from gemm_eval.sweep import SweepResult, pareto_front
-from gemm_eval.sweep.space import ARCH
+from gemm_eval.evaluate import GEMMResult
+from gemm_eval.report.gemm_cells import GEMM_COLUMNS, gemm_cells
+from gemm_eval.report.page import Page, Section
+from gemm_eval.report.parts import Column, Facts, Figure, Part, Table, Text
+from gemm_eval.report.sweep_best import BestDesign, find_best
+from gemm_eval.report.sweep_tables import best_table, charts, excluded_table, field_table, point_table
+from gemm_eval.report.sweep_words import say_sampling, say_value
+from gemm_eval.sweep import SweepResult
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["sweep_page"]
 
-_MOST_BEST = 4
-_MOST_CHARTS = 3
-_DECADE = 10.0
-_UNITS = {
-    "us": "us", "pj": "pJ", "mm2": "mm2", "w": "W", "bytes": "bytes", "ghz": "GHz", "frac": "", "cycles": "cycles",
-}  # fmt: skip
+_METRIC = Column("")
+_GEMM_COLUMNS = (Column("no."), *GEMM_COLUMNS)
+_GEMM_NOTE = (
+    "C[G,M,N] = A[G,M,K] x B[G,K,N]; latency of one, time of all of them, share of the workload. The first one in full:"
+)
 
 
 def sweep_page(result: SweepResult, *, figures: Sequence[Figure] = (), title: str = "") -> Page:
-    """Return the report on a sweep.
+    """Return the report on a sweep, finished or not.
 
     Args:
         result: the sweep.
-        figures: drawings that the caller made; they stand behind the best designs.
+        figures: drawings that the caller made; they stand in a section of their own.
         title: of the page; default: the names of the base archs.
     """
-    front = result.pareto()
-    best = _best_points(result, front)
-    names = ["point", *([ARCH] if len(result.bases) > 1 else []), *result.field_names]
-    metrics = [name for name in result.columns if name not in {*names, ARCH, "excluded", *result.objectives}]
-    columns = [*names, *result.objectives, *metrics]
+    front, reasons = result.pareto(), result.excluded()
     feasible = result.rows(np.flatnonzero(result.is_feasible))
-    sections = [
-        Section("Overview", [Facts(_facts(result, len(front))), *_charts(result, feasible)]),
-        Section("Pareto front", [_table(front, columns, f"{len(front)} points, best first by {result.objectives[0]}")]),
-        Section("Best designs, and why", [
-            *(Text(result.explain(point), title=f"Least {name}" if not result.is_maximized(name) else f"Most {name}")
-              for name, point in best),
-            *figures,
-        ]),
-        Section("All points", [_table(feasible, columns, "Points that hold all constraints")]),
-    ]  # fmt: skip
-    reasons = result.excluded()
-    if len(reasons):
-        sections.append(Section("Excluded points", [_excluded(reasons)]))
+    best = find_best(result, front)
+    aim = result.objectives[0]
+    overview: list[Part] = [*_warnings(result, feasible, front), Facts(_facts(result, reasons, len(front)))]
+    if best:
+        overview.append(best_table(result, best))
+    sections = [Section("Overview", overview)]
+    excluded = [Section("Excluded points", [excluded_table(reasons)])] if len(reasons) else []
+    if len(feasible):
+        sections.append(Section("Trade-offs", [field_table(result, feasible, front), *charts(result, feasible)]))
+    else:
+        sections += [*excluded, Section("Design space", [field_table(result, feasible, front)])]
+    if best:
+        sections.append(Section("Best designs, and why", [part for one in best for part in _explained(result, one)]))
+    if figures:
+        sections.append(Section("Figures", figures))
+    if len(front):
+        front_table = point_table(
+            result, front, f"{_count(len(front), 'point')} that no other beats, best first by {aim}"
+        )
+        sections.append(Section("Pareto front", [front_table]))
+    if len(feasible):
+        ranked = feasible.sort_values(aim, ascending=not result.is_maximized(aim), kind="stable")
+        table = point_table(result, ranked, f"Points that hold all constraints, best first by {aim}")
+        sections += [Section("All points", [table]), *excluded]
     name = title or f"Design space of {', '.join(result.bases)}"
-    return Page(name, f"{len(result):,} chips, {', '.join(one.name for one in result.workloads)}", sections)
+    loads = ", ".join(one.name for one in result.workloads)
+    return Page(name, f"{_count(result.description['num_points'], 'chip')}, {loads}", sections)
 
 
-def _best_points(result: SweepResult, front: pd.DataFrame) -> list[tuple[str, int]]:
-    """For each objective its best point on the front, each point once."""
-    found: dict[int, str] = {}
-    for name in result.objectives[:_MOST_BEST]:
-        if len(front):
-            column = front[name].to_numpy(np.float64)
-            row = int(np.argmax(column) if result.is_maximized(name) else np.argmin(column))
-            point = int(front["point"].iloc[row])
-            found[point] = f"{found[point]}, {name}" if point in found else name
-    return [(name, point) for point, name in found.items()]
+def _warnings(result: SweepResult, feasible: pd.DataFrame, front: pd.DataFrame) -> list[Part]:
+    num, asked = len(result), result.description["num_points"]
+    found: list[Part] = []
+    if num < asked:
+        found.append(
+            Text(
+                f"{num:,} of {asked:,} points are done; this page knows nothing of the others. The same call of sweep, "
+                "or the same gemm-eval sweep, goes on with them.",
+                title="This sweep is not finished",
+            )
+        )
+    if num and not len(feasible):
+        found.append(Text("Excluded points says what stood in the way.", title="No point is feasible"))
+    elif num and not len(front):
+        aims = ", ".join(result.objectives)
+        found.append(Text(f"Of no point are all objectives known ({aims}).", title="There is no best design"))
+    return found
 
 
-def _facts(result: SweepResult, num_front: int) -> list[tuple[str, str]]:
-    num_excluded = int((~result.is_feasible).sum())
+def _facts(result: SweepResult, reasons: pd.DataFrame, num_front: int) -> list[tuple[str, str]]:
     description = result.description
+    models = {arch.type for arch in result.bases.values()}
+    num_excluded = int(reasons["num_points"].sum())
+    options = {name: value for name, value in description["options"].items() if value not in (None, False)}
     return [
         ("base", ", ".join(result.bases)),
-        *((name, text) for name, text in (description["variables"] | description["fields"]).items()),
-        *((f"workload {one.name}", f"{len(one.gemms)} GEMMs, {one.flop:.4g} FLOP") for one in result.workloads),
-        ("objectives", ", ".join(f"{name} ({'more' if result.is_maximized(name) else 'less'} is better)"
-                                 for name in result.objectives)),
-        *([("constraints", ", ".join(description["constraints"]))] if description["constraints"] else []),
-        ("sampling", str(description["sampling"])),
-        ("points", f"{len(result):,}, of which {num_excluded:,} are excluded and {num_front:,} are on the front"),
-        ("cost models", ", ".join(sorted(description["models"].values()))),
+        ("points", f"{len(result):,}, {num_excluded:,} excluded, {num_front:,} on the front"),
+        ("sampling", say_sampling(str(description["sampling"]))),
+        *((f"objective {at}", f"{name}, {'more' if result.is_maximized(name) else 'less'} is better")
+          for at, name in enumerate(result.objectives, 1)),
+        *(("constraint", one) for one in description["constraints"]),
+        *((f"workload {one.name}", _count(len(one.gemms), "GEMM") + f", {one.flop / 1e12:,.4g} TFLOP"
+           + (f", {_count(one.num_tokens, 'token')}" if one.num_tokens else "")) for one in result.workloads),
+        *((name.replace("_", " "), "yes" if value is True else str(value)) for name, value in options.items()),
+        ("cost model", ", ".join(version for kind, version in sorted(description["models"].items()) if kind in models)),
     ]  # fmt: skip
 
 
-def _charts(result: SweepResult, feasible: pd.DataFrame) -> list[Part]:
-    """The first objective against each of the others, with the front of the two; a single one over the first field."""
-    kinds = result.description["columns"]
-    numbers = [name for name in result.field_names if kinds[name] in ("whole", "number")]
-    y, *others = result.objectives
-    if not len(feasible):
-        return []
-    return [_chart(result, feasible, x, y, is_front=bool(others)) for x in (others or numbers[:1])[:_MOST_CHARTS]]
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _chart(result: SweepResult, feasible: pd.DataFrame, x: str, y: str, *, is_front: bool) -> Chart:
-    names = ["point", *([ARCH] if len(result.bases) > 1 else []), *result.field_names, *result.objectives]
-    names = list(dict.fromkeys([*names, x, y]))
-    best = [y, x] if is_front else [y]
-    marked = pareto_front(feasible[best].to_numpy(np.float64), maximize=[result.is_maximized(name) for name in best])
-    return Chart(
-        [_column(name, feasible, is_named_whole=True) for name in names],
-        _rows(feasible, names),
-        x=x, y=y, log_x=_spans_decade(feasible[x]), log_y=_spans_decade(feasible[y]),
-        highlight=marked.tolist(),
-        highlight_label="Pareto front of these two" if is_front else "best",
-        label="other points",
-        caption=f"{y} against {x}",
-    )  # fmt: skip
-
-
-def _table(frame: pd.DataFrame, names: Sequence[str], caption: str) -> Table:
-    names = list(dict.fromkeys(names))
-    return Table([_column(name, frame) for name in names], _rows(frame, names), caption=caption)
-
-
-def _excluded(reasons: pd.DataFrame) -> Table:
-    columns = [Column("reason", kind="text"), Column("points"), Column("first"), Column("for example", kind="text")]
-    return Table(columns, [list(row) for row in reasons.itertuples(index=False)], caption="Why points are excluded")
-
-
-def _column(name: str, frame: pd.DataFrame, *, is_named_whole: bool = False) -> Column:
-    """A column of the page; its unit stands beside the name."""
-    kind: Literal["number", "text"] = "number" if frame[name].dtype.kind in "iuf" else "text"
-    quantity, _, last = name.rpartition("_")
-    if is_named_whole or not quantity or last not in _UNITS:
-        return Column(name, kind=kind)
-    return Column(quantity.replace("_", " "), _UNITS[last], kind=kind)
-
-
-def _rows(frame: pd.DataFrame, names: Sequence[str]) -> list[list[Any]]:
-    columns = [frame[name].tolist() for name in names]
-    texts = [frame[name].dtype.kind not in "iuf" for name in names]
-    return [
-        [None if value is None else str(value) if is_text else value for value, is_text in zip(row, texts, strict=True)]
-        for row in zip(*columns, strict=True)
-    ]
-
-
-def _spans_decade(column: pd.Series) -> bool:
-    low, high = float(column.min()), float(column.max())
-    return low > 0.0 and high / low > _DECADE
+def _explained(result: SweepResult, best: BestDesign) -> list[Part]:
+    """A design in full: its GEMMs, and for each workload what the heaviest one waits for."""
+    chip = ", ".join(f"{name} {say_value(best.row[name])}" for name in result.field_names)
+    aims = ", ".join(f"{name} {_METRIC.format(best.row[name])}" for name in result.objectives)
+    name = f"Point {best.point}"
+    parts: list[Part] = [Text(f"{best.row['arch']} with {chip}.\n{aims}.", title=f"{name}: {best.best_in}")]
+    for workload, found in zip(result.workloads, result.evaluate(best.point).values(), strict=True):
+        runs: list[tuple[GEMMResult, int]] = [(gemm, of[1]) for gemm, of in zip(found, workload.gemms, strict=True)]
+        total_us = sum(gemm.latency_us * count for gemm, count in runs)
+        runs.sort(key=lambda run: -run[0].latency_us * run[1])
+        rows = [[at, *gemm_cells(gemm, count, total_us)] for at, (gemm, count) in enumerate(runs, 1)]
+        caption = f"{name}, {workload.name}: its GEMMs, heaviest first"
+        parts += [Table(_GEMM_COLUMNS, rows, caption=caption, note=_GEMM_NOTE), Text(runs[0][0].explain())]
+    return parts

@@ -1,210 +1,202 @@
 """One chunk of a sweep: some points, evaluated in the calling thread, as a table.
 
-Archs are data to the search, so a chunk of any chips compiles nothing and is one call of a kernel for every number of
-cores in it; GPUs go one by one through their evaluator.
+Archs are data to the search, so a chunk of any chips compiles nothing and is a few calls of a kernel for every number
+of cores in it; GPUs go one by one through their evaluator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.evaluate._batch import types_alone
-from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params
 from gemm_eval.search.multicore import check_idle_cores, find_best_of_archs
 from gemm_eval.sweep.metrics import Constraint, add_up, metric_columns, metric_names
-from gemm_eval.sweep.space import Space
-from gemm_eval.sweep.workload import Workload
-from gemm_eval.workload import GemmProblem
+from gemm_eval.sweep.task import Task
 
-if TYPE_CHECKING:
-    from gemm_eval.sweep.columns import Schema
-
-__all__ = ["Task", "evaluate_rows"]
+__all__ = ["StoppedError", "evaluate_rows"]
 
 _FLOP_PER_US_PER_TFLOP_PER_S = 1e6
 _TOTALS = ("latency_us", "energy_pj", "dram_bytes")
+_GEMMS_AT_ONCE = 256  # of a call of the kernel, which nothing can stop
+
+Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Task:
-    """What all chunks of a sweep share.
-
-    Attributes:
-        space: the chips.
-        workloads: what runs on each.
-        constraints: what a point must hold.
-        options: of `GEMMEvaluator`: allow_idle_cores, library, l2, clock.
-        schema: the columns of the table.
-    """
-
-    space: Space
-    workloads: tuple[Workload, ...]
-    constraints: tuple[Constraint, ...]
-    options: Mapping[str, Any]
-    schema: Schema
-
-    @cached_property
-    def problems(self) -> tuple[GemmProblem, ...]:
-        """All different GEMMs."""
-        return tuple(dict.fromkeys(problem for workload in self.workloads for problem, _ in workload.gemms))
-
-    @cached_property
-    def kinds(self) -> tuple[GemmProblem, ...]:
-        """Their data types, each once."""
-        return tuple(dict.fromkeys(map(types_alone, self.problems)))
-
-    @cached_property
-    def kind_of(self) -> npt.NDArray[np.int64]:
-        """[num_problems], index into `kinds`."""
-        return np.array([self.kinds.index(types_alone(problem)) for problem in self.problems], np.int64)
+class StoppedError(Exception):
+    """A chunk that nobody waits for any more."""
 
 
-class _Costs:
-    """Latency, energy and DRAM bytes of every GEMM on every point of a chunk; nan where there is no answer."""
+class _Chunk:
+    """Points on their way: their chips, costs of every GEMM (nan: no answer), and why a point is excluded."""
 
-    def __init__(self, num_points: int, problems: Sequence[GemmProblem]) -> None:
-        self.place = {problem: at for at, problem in enumerate(problems)}
-        self.of = {name: np.full((num_points, len(problems)), np.nan) for name in _TOTALS}
+    def __init__(self, task: Task, num_points: int) -> None:
+        self.task = task
+        self.archs: list[ArchSpec | None] = [None] * num_points
+        self.excluded = [""] * num_points
+        self.area_mm2 = np.full(num_points, np.nan)
+        self.ideal_us = [np.full(num_points, np.nan) for _ in task.workloads]
+        self.costs = {name: np.full((num_points, len(task.problems)), np.nan) for name in _TOTALS}
 
-    def totals(self, workload: Workload) -> dict[str, npt.NDArray[np.float64]]:
-        """Return the sums [num_points] of a workload."""
-        return {
-            name: add_up(count * values[:, self.place[problem]] for problem, count in workload.gemms)
-            for name, values in self.of.items()
-        }
+    def build(self, at: int, values: Mapping[str, Any], early: Sequence[Constraint]) -> None:
+        """Make the chip of a point, and check what needs no search."""
+        try:
+            arch = self.task.space.arch(values)
+            if isinstance(arch, MulticoreSpec):
+                check_idle_cores(arch, allow_idle_cores=bool(self.task.options["allow_idle_cores"]))
+        except (ArchValidationError, InvalidOptionError) as error:
+            self.excluded[at] = f"invalid: {error}"
+            return
+        known = getattr(arch, "area_mm2", None)
+        self.area_mm2[at] = np.nan if known is None else known
+        self.excluded[at] = _broken(early, {**values, "area_mm2": known})
+        if self.excluded[at]:
+            return
+        try:
+            for of, flop in zip(self.ideal_us, self.task.flop, strict=True):
+                of[at] = _ideal_us(arch, flop)
+            self.archs[at] = arch
+        except UnsupportedError as error:
+            self.excluded[at] = f"unsupported: {error}"
+
+    def blocks(self) -> Iterator[list[int]]:
+        """Yield points whose chips go together: one GPU, or some chips with the same number of cores."""
+        groups: dict[Any, list[int]] = {}
+        for at, arch in enumerate(self.archs):
+            if isinstance(arch, GpuSpec):
+                yield [at]
+            elif arch is not None:
+                groups.setdefault((arch.num_cores, arch.timing), []).append(at)
+        num = max(1, _GEMMS_AT_ONCE // len(self.task.problems))
+        for places in groups.values():
+            yield from (places[start : start + num] for start in range(0, len(places), num))
+
+    def totals(self) -> list[dict[str, Floats]]:
+        """Return the sums [num_points] of each workload."""
+        place = {problem: at for at, problem in enumerate(self.task.problems)}
+        return [
+            {
+                name: add_up(count * values[:, place[problem]] for problem, count in workload.gemms)
+                for name, values in self.costs.items()
+            }
+            for workload in self.task.workloads
+        ]
 
 
-def evaluate_rows(task: Task, rows: Sequence[tuple[Any, ...]], first: int) -> Any:
+def evaluate_rows(
+    task: Task, rows: Sequence[tuple[Any, ...]], first: int, is_stopped: Callable[[], bool] = lambda: False
+) -> Any:
     """Evaluate points, given what they choose; returns a pyarrow Table with a row for each.
 
     Args:
         task: what all chunks share.
         rows: what each point chooses, as `Space.drawn` orders it.
         first: number of the first point.
+        is_stopped: asked now and then.
 
     Raises:
         InvalidOptionError: a dependent field names something unknown, or an option is not for the chips.
+        StoppedError: `is_stopped` says so.
     """
     num = len(rows)
-    points = [task.space.values(row) for row in rows]
-    excluded = [""] * num
-    archs: list[ArchSpec | None] = [None] * num
-    area_mm2 = np.full(num, np.nan)
+    chunk = _Chunk(task, num)
     early = [one for one in task.constraints if one.column in task.space.names or one.column == "area_mm2"]
-    for at, values in enumerate(points):
-        try:
-            arch = task.space.arch(values, f"point-{first + at}")
-            if isinstance(arch, MulticoreSpec):
-                check_idle_cores(arch, allow_idle_cores=bool(task.options["allow_idle_cores"]))
-        except (ArchValidationError, InvalidOptionError) as error:
-            excluded[at] = f"invalid: {error}".removesuffix(f" (point-{first + at})")
-            continue
-        known = getattr(arch, "area_mm2", None)
-        area_mm2[at] = np.nan if known is None else known
-        excluded[at] = _broken(early, {**values, "area_mm2": known})
-        if not excluded[at]:
-            archs[at] = arch
-    costs = _Costs(num, task.problems)
-    ideal_us = [np.full(num, np.nan) for _ in task.workloads]
-    groups: dict[tuple[int, str], list[int]] = {}
-    for at, found in enumerate(archs):
-        if found is None:
-            continue
-        try:
-            for of, workload in zip(ideal_us, task.workloads, strict=True):
-                of[at] = _ideal_us(found, workload)
-        except UnsupportedError as error:
-            excluded[at] = f"unsupported: {error}"
-            continue
-        if isinstance(found, GpuSpec):
-            excluded[at] = _evaluate_gpu(task, found, costs, at)
+    points = []
+    for at, row in enumerate(rows):
+        values, why = task.space.values(row)
+        points.append(values)
+        if why:
+            chunk.excluded[at] = f"invalid: {why}"
         else:
-            groups.setdefault((found.num_cores, found.timing), []).append(at)
-    for (num_cores, _), places in groups.items():
-        for at, why in zip(places, _evaluate_multicore(task, num_cores, archs, places, costs), strict=True):
-            excluded[at] = why
-    totals = [costs.totals(workload) for workload in task.workloads]
-    metrics = metric_columns(task.workloads, totals, ideal_us=ideal_us, area_mm2=area_mm2)
+            chunk.build(at, values, early)
+    for places in chunk.blocks():
+        if is_stopped():
+            raise StoppedError
+        if isinstance(chunk.archs[places[0]], GpuSpec):
+            _evaluate_gpu(chunk, places[0])
+        else:
+            _evaluate_multicore(chunk, places)
+    metrics = metric_columns(task.workloads, chunk.totals(), ideal_us=chunk.ideal_us, area_mm2=chunk.area_mm2)
     late = [one for one in task.constraints if one not in early]
     for at in range(num):
-        if late and not excluded[at]:
-            excluded[at] = _broken(late, {one.column: metrics[one.column][at] for one in late})
+        if late and not chunk.excluded[at]:
+            chunk.excluded[at] = _broken(late, {one.column: metrics[one.column][at] for one in late})
     columns: dict[str, Any] = {"point": np.arange(first, first + num)}
     columns |= {name: [values[name] for values in points] for name in task.space.names}
-    columns.setdefault("area_mm2", area_mm2)
+    columns.setdefault("area_mm2", chunk.area_mm2)
     columns |= {name: metrics[name] for name in metric_names(task.workloads)}
-    return task.schema.table(columns | {"excluded": excluded})
+    return task.schema.table(columns | {"excluded": chunk.excluded})
 
 
-def _evaluate_multicore(
-    task: Task, num_cores: int, archs: Sequence[ArchSpec | None], places: Sequence[int], costs: _Costs
-) -> list[str]:
-    """Fill in the costs of points whose chips have the same number of cores; returns why each is excluded, or ''."""
-    why = [""] * len(places)
-    params, good = [], []
-    for row, at in enumerate(places):
-        arch = archs[at]
-        assert isinstance(arch, MulticoreSpec)
+def _evaluate_multicore(chunk: _Chunk, places: Sequence[int]) -> None:
+    """Find the costs of points whose chips have the same number of cores and timing."""
+    task = chunk.task
+    params = np.empty((len(places), len(task.kinds)), PARAMS_DTYPE)
+    good: list[int] = []
+    for at in places:
         try:
-            params += [pack_params(arch, types) for types in task.kinds]
+            for place, types in enumerate(task.kinds):
+                # a record at a time: to concatenate records costs numpy twice what packing them does
+                params[len(good), place] = pack_params(_multicore(chunk, at), types)[0]
         except UnsupportedError as error:
-            why[row] = f"unsupported: {error}"
-            del params[len(good) * len(task.kinds) :]
+            chunk.excluded[at] = f"unsupported: {error}"
             continue
-        good.append(row)
+        good.append(at)
     if not good:
-        return why
+        return
     type_of = (np.arange(len(good))[:, None] * len(task.kinds) + task.kind_of).ravel()
-    sizes = np.tile(np.array([one.sizes for one in task.problems], np.int64), (len(good), 1))
     records = find_best_of_archs(
-        num_cores, np.concatenate(params), type_of, sizes, allow_idle_cores=bool(task.options["allow_idle_cores"])
+        _multicore(chunk, good[0]).num_cores,
+        params[: len(good)].ravel(),
+        type_of,
+        np.tile(task.sizes, (len(good), 1)),
+        allow_idle_cores=bool(task.options["allow_idle_cores"]),
     ).reshape(len(good), len(task.problems))
     feasible = records["active_cores"] > 0
-    at_good = np.array(places)[good]
-    for name, values in costs.of.items():
-        values[at_good] = np.where(feasible, records[name], np.nan)
-    for row, at, fits in zip(good, at_good.tolist(), feasible, strict=True):
-        if not fits.all():
-            arch = archs[at]
-            assert isinstance(arch, MulticoreSpec)
-            problem = task.problems[int(np.argmin(fits))]
-            why[row] = f"infeasible: {problem} does not fit in {arch.sram_usable_bytes:,} bytes of SRAM a core"
-    return why
+    for name, values in chunk.costs.items():
+        values[good] = np.where(feasible, records[name], np.nan)
+    for row in np.flatnonzero(~feasible.all(axis=1)).tolist():
+        problem = task.problems[int(np.argmin(feasible[row]))]
+        usable_bytes = _multicore(chunk, good[row]).sram_usable_bytes
+        chunk.excluded[good[row]] = f"infeasible: {problem} does not fit in {usable_bytes:,} bytes of SRAM a core"
 
 
-def _evaluate_gpu(task: Task, arch: GpuSpec, costs: _Costs, at: int) -> str:
-    """Fill in the costs of a point; returns why it is excluded, or ''."""
-    options = {name: value for name, value in task.options.items() if name != "allow_idle_cores"}
+def _multicore(chunk: _Chunk, at: int) -> MulticoreSpec:
+    arch = chunk.archs[at]
+    assert isinstance(arch, MulticoreSpec)
+    return arch
+
+
+def _evaluate_gpu(chunk: _Chunk, at: int) -> None:
+    """Find the costs of a point."""
+    arch, problems = chunk.archs[at], chunk.task.problems
+    assert isinstance(arch, GpuSpec)
+    options = {name: value for name, value in chunk.task.options.items() if name != "allow_idle_cores"}
     try:
-        table = GEMMEvaluator(arch, disk_cache=False, **options).evaluate_many(
-            task.problems, errors="mark", progress=False
-        )
+        evaluator = GEMMEvaluator(arch, disk_cache=False, **options)
+        table = evaluator.evaluate_many(problems, errors="mark", progress=False)
     except UnsupportedError as error:
-        return f"unsupported: {error}"
-    for name, values in costs.of.items():
+        chunk.excluded[at] = f"unsupported: {error}"
+        return
+    for name, values in chunk.costs.items():
         values[at] = table[name]
     if not table.is_feasible.all():
-        return f"infeasible: {table.problem(int(np.argmin(table.is_feasible)))}"
-    return ""
+        chunk.excluded[at] = f"infeasible: {table.problem(int(np.argmin(table.is_feasible)))}"
 
 
-def _ideal_us(arch: ArchSpec, workload: Workload) -> float:
-    flop: dict[Any, int] = {}
-    for problem, count in workload.gemms:
-        flop[problem.input_dtype] = flop.get(problem.input_dtype, 0) + count * problem.flop
+def _ideal_us(arch: ArchSpec, flop: Mapping[DType, int]) -> float:
+    """Time that all operations would take at the peaks of their types."""
     try:
         return sum(of / (arch.peak_tflop_per_s(dtype) * _FLOP_PER_US_PER_TFLOP_PER_S) for dtype, of in flop.items())
     except KeyError as error:
-        raise UnsupportedError(f"its matrix units do not take {error.args[0]}") from None
+        raise UnsupportedError(f"{arch.name}: its matrix units do not take {error.args[0]}") from None
 
 
 def _broken(constraints: Sequence[Constraint], values: Mapping[str, Any]) -> str:

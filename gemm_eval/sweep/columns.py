@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemm_eval.errors import GemmEvalError
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.sweep.fields import Choices, Dependent
 from gemm_eval.sweep.metrics import metric_names
 from gemm_eval.sweep.workload import Workload
@@ -53,10 +53,8 @@ class Schema:
         arrays = []
         for name, kind in self.kinds.items():
             values = columns[name]
-            if kind == "json":
-                values = [json.dumps(value, sort_keys=True) for value in values]
-            elif not isinstance(values, np.ndarray):
-                values = [None if value is None else _PLAIN[kind](value) for value in values]
+            if not isinstance(values, np.ndarray):
+                values = [_PLAIN[kind](value) for value in values]
             arrays.append(pa.array(values, schema.field(name).type))
         return pa.Table.from_arrays(arrays, schema=schema)
 
@@ -65,36 +63,65 @@ class Schema:
         return json.loads(value) if self.kinds[name] == "json" and isinstance(value, str) else value
 
 
-_PLAIN: dict[str, Any] = {"whole": int, "number": float, "truth": bool, "text": str}
-
-
-def make_schema(space: Space, workloads: Sequence[Workload], first_row: tuple[Any, ...]) -> Schema:
-    """Return the columns of a sweep; what a dependent field is, one point has to show.
+def make_schema(space: Space, workloads: Sequence[Workload], first_rows: Sequence[tuple[Any, ...]]) -> Schema:
+    """Return the columns of a sweep; what a dependent variable is, some points have to show.
 
     Args:
         space: the chips.
         workloads: what runs.
-        first_row: what a point chooses.
+        first_rows: what some points choose.
 
     Raises:
-        InvalidOptionError: a dependent field names something unknown.
+        InvalidOptionError: a dependent field names something unknown, or two columns have the same name.
     """
-    point = space.values(first_row)
+    points = [space.values(row)[0] for row in first_rows]
     kinds = {"point": "whole"}
     for name in space.names:
-        field = (space.variables | space.fields).get(name)
+        field = space.variables.get(name)
         if field is None:
-            kinds[name] = "text"
+            kinds[name] = space.kinds.get(name, "text")  # the base arch
         elif isinstance(field, Choices):
             kinds[name] = _kind_of(field.values)
         elif isinstance(field, Dependent):
-            kind = _kind_of([point[name]])
-            kinds[name] = "number" if kind == "whole" and not space.is_whole(name) else kind
+            kind = _kind_of([point[name] for point in points])
+            kinds[name] = "number" if kind == "whole" else kind  # another point's may have a fraction
         else:
-            kinds[name] = "whole" if all(isinstance(value, int) for value in (field.low, field.high)) else "number"
+            kinds[name] = "whole" if field.is_whole else "number"
     kinds.setdefault("area_mm2", "number")
-    kinds |= dict.fromkeys(metric_names(workloads), "number")
-    return Schema(kinds | {"excluded": "text"})
+    metrics = metric_names(workloads)
+    clash = sorted(set(kinds) & {*metrics, "excluded"}) or sorted({name for name in metrics if metrics.count(name) > 1})
+    if clash:
+        raise InvalidOptionError(
+            f"columns need names of their own; variables or workloads make a second {', '.join(clash)}"
+        )
+    return Schema(kinds | dict.fromkeys(metrics, "number") | {"excluded": "text"})
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and -(2**63) <= value < 2**63 else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=lambda of: of.item())
+
+
+# a value that a field cannot have, 8.5 cores, is none in the table; why the point is excluded tells it
+_PLAIN: dict[str, Any] = {
+    "whole": _whole, "number": _number, "json": _json,
+    "truth": lambda value: value if isinstance(value, bool) else None,
+    "text": lambda value: str(value) if isinstance(value, str) else None,
+}  # fmt: skip
 
 
 def _kind_of(values: Sequence[Any]) -> str:

@@ -1,19 +1,20 @@
-"""What a sweep is, as JSON: enough to tell it from another, and to rebuild its chips and workloads without the space."""
+"""What a sweep is, as JSON: enough to tell it from another, and to rebuild chips and workloads without its space."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemm_eval.arch import ArchSpec
 from gemm_eval.arch._gpu import GpuSpec
 from gemm_eval.arch._loader import build_spec
 from gemm_eval.arch._multicore import MulticoreSpec
+from gemm_eval.models.gpu.calibration import calibration_stamp
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
 from gemm_eval.models.multicore.model import MODEL_VERSION
-from gemm_eval.sweep.chunk import Task
 from gemm_eval.sweep.fields import Dependent, Field
+from gemm_eval.sweep.fingerprint import fingerprint
+from gemm_eval.sweep.task import Task
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.workload import GemmProblem
 
@@ -31,14 +32,14 @@ _PROBLEM = (
 )
 
 
-def describe(
-    task: Task, objectives: Sequence[str], sampling: Any, num_points: int, chunk_size: int
-) -> dict[str, Any]:  # fmt: skip
-    """Return a sweep as plain values. Functions stand in it by a hash of what they compile to."""
+def describe(task: Task, objectives: Sequence[str], sampling: Any, num_points: int, chunk_size: int) -> dict[str, Any]:
+    """Return a sweep as plain values. Functions stand in it by a digest, see `fingerprint`."""
     space = task.space
+    gpus = {name: arch for name, arch in space.bases.items() if isinstance(arch, GpuSpec)}
     return {
         "version": _VERSION,
         "models": {"multicore": MODEL_VERSION, "gpu": GPU_MODEL_VERSION},
+        "calibrations": {name: calibration_stamp(arch) for name, arch in gpus.items()},
         "bases": {name: arch.model_dump(mode="json") for name, arch in space.bases.items()},
         "variables": {name: _field(field) for name, field in space.variables.items()},
         "fields": {name: _field(field) for name, field in space.fields.items()},
@@ -63,9 +64,7 @@ def describe(
 def base_archs(description: Mapping[str, Any]) -> dict[str, ArchSpec]:
     """Return the base archs of a description."""
     kinds: dict[str, type[ArchSpec]] = {"multicore": MulticoreSpec, "gpu": GpuSpec}
-    return {
-        name: build_spec(kinds[data["type"]], data, origin=name) for name, data in description["bases"].items()
-    }  # fmt: skip
+    return {name: build_spec(kinds[data["type"]], data, origin=name) for name, data in description["bases"].items()}
 
 
 def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
@@ -84,19 +83,5 @@ def _types(problem: GemmProblem) -> list[Any]:
 
 def _field(field: Field) -> str:
     if isinstance(field, Dependent) and not isinstance(field.of, str):
-        return f"Dependent({_hash(field.of)})"
+        return f"Dependent({fingerprint(field.of)})"
     return repr(field)
-
-
-def _hash(function: Callable[..., Any]) -> str:
-    code = getattr(function, "__code__", None)
-    digest = hashlib.sha256()
-    stack = [code if code is not None else repr(type(function))]
-    while stack:
-        part = stack.pop()
-        if hasattr(part, "co_code"):
-            digest.update(part.co_code + repr((part.co_names, part.co_varnames)).encode())
-            stack += list(part.co_consts)
-        else:
-            digest.update(repr(part).encode())
-    return digest.hexdigest()[:16]

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 
-__all__ = ["Workers", "open_workers"]
+__all__ = ["Job", "Workers", "open_workers"]
+
+Job = tuple[int, Callable[..., Any], tuple[Any, ...]]
+"""The number of a chunk, what is called, and with what."""
 
 _AHEAD = 2  # chunks that wait for each worker, so that none is ever idle
+_ASK_AGAIN_S = 5.0  # clusters grow and shrink
 
 
 class Workers:
@@ -20,15 +26,26 @@ class Workers:
 
     Args:
         executor: runs them.
-        num_workers: how many it runs at once.
+        num_workers: says how many it runs at once.
+        lost: errors that say that a worker is gone for good.
+        more_arguments: what every job is given besides its own.
     """
 
-    def __init__(self, executor: Executor, num_workers: int) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        num_workers: Callable[[], int],
+        *,
+        lost: tuple[type[BaseException], ...] = (BrokenExecutor,),
+        more_arguments: tuple[Any, ...] = (),
+    ) -> None:
         self._executor = executor
-        self.num_workers = num_workers
+        self._num_workers = num_workers
+        self._lost = lost
+        self._more_arguments = more_arguments
 
-    def run(self, jobs: Iterator[tuple[int, Callable[..., Any], tuple[Any, ...]]]) -> Iterator[tuple[int, Any]]:
-        """Yield (number, result) of each job (number, function, arguments), in the order they finish.
+    def run(self, jobs: Iterator[Job]) -> Generator[tuple[int, Any], None, None]:
+        """Yield (number, result) of each job, in the order they finish; what does not run yet is taken back at the end.
 
         Raises:
             GemmEvalError: the executor has lost a worker and cannot go on.
@@ -36,21 +53,23 @@ class Workers:
         waiting: dict[Future[Any], int] = {}
         try:
             while True:
-                while len(waiting) < (1 + _AHEAD) * self.num_workers:
+                while len(waiting) < (1 + _AHEAD) * self._num_workers():
                     job = next(jobs, None)
                     if job is None:
                         break
                     number, function, arguments = job
-                    waiting[self._executor.submit(function, *arguments)] = number
+                    waiting[self._executor.submit(function, *arguments, *self._more_arguments)] = number
                 if not waiting:
                     return
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
-                for future in sorted(done, key=waiting.__getitem__):
+                # what is good first: it is kept even if another has failed
+                for future in sorted(done, key=lambda one: (one.exception() is not None, waiting[one])):
                     number = waiting.pop(future)
                     yield number, future.result()
-        except BrokenExecutor as error:
+        except self._lost as error:
             raise GemmEvalError(
-                f"a worker of the executor died ({error}); with a path, what is done is kept, and the same call goes on"
+                f"a worker of the executor died ({type(error).__name__}: {error}); what is done is kept if the sweep "
+                "has a path: the same call, with an executor that works, goes on there"
             ) from error
         finally:
             for future in waiting:
@@ -69,15 +88,37 @@ def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
         InvalidOptionError: it is none of these.
     """
     if executor is None:
-        num = os.cpu_count() or 1
+        num, is_stopped = os.cpu_count() or 1, threading.Event()
         with ThreadPoolExecutor(num, thread_name_prefix="gemm_eval.sweep") as threads:
-            yield Workers(threads, num)
+            try:
+                yield Workers(threads, lambda: num, more_arguments=(is_stopped.is_set,))
+            finally:
+                is_stopped.set()
     elif hasattr(executor, "get_executor") and hasattr(executor, "nthreads"):
-        num = sum(executor.nthreads().values()) or 1
-        yield Workers(executor.get_executor(pure=False, retries=retries), num)
+        from distributed import KilledWorker
+
+        with executor.get_executor(pure=False, retries=retries) as cluster:
+            yield Workers(cluster, _NumThreads(executor), lost=(KilledWorker, BrokenExecutor))
     elif isinstance(executor, Executor):
-        yield Workers(executor, getattr(executor, "_max_workers", None) or os.cpu_count() or 1)
+        known = getattr(executor, "_max_workers", None)
+        num = known if isinstance(known, int) else os.cpu_count() or 1
+        yield Workers(executor, lambda: num)
     else:
         raise InvalidOptionError(
             f"executor must be None, a concurrent.futures executor or a Dask client, got {executor!r}"
         )
+
+
+class _NumThreads:
+    """How many threads a Dask cluster has now, asked for now and then."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._num = 0
+        self._asked_s = 0.0
+
+    def __call__(self) -> int:
+        if not self._num or time.monotonic() - self._asked_s > _ASK_AGAIN_S:
+            self._num = sum(self._client.nthreads().values()) or 1  # none yet: one chunk waits for the first
+            self._asked_s = time.monotonic()
+        return self._num

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,14 +17,13 @@ _MOST = 5
 def explain_point(result: SweepResult, point: int) -> str:
     """See `SweepResult.explain`."""
     row = result.row(point)
-    chip = ", ".join(f"{name} {row[name]:,}" if isinstance(row[name], int | float) else f"{name} {row[name]}"
-                     for name in result.field_names)  # fmt: skip
+    chip = ", ".join(f"{name} {_say(row[name])}" for name in result.field_names)
     lines = [f"Point {point}: {row['arch']} with {chip}" if chip else f"Point {point}: {row['arch']}"]
     if row["excluded"]:
         lines.append(f"Excluded: {row['excluded']}")
-        if row["excluded"].startswith("invalid"):
+        if row["excluded"].startswith(("invalid", "unsupported")):  # there is nothing to evaluate
             return "\n".join(lines)
-    lines += [f"{name}: {row[name]:,.6g}" for name in result.objectives if row[name] is not None]
+    lines += [f"{name}: {row[name]:,.6g}" for name in result.objectives if _is_known(row[name])]
     for workload, table in zip(result.workloads, result.evaluate(point).values(), strict=True):
         counts = np.array([count for _, count in workload.gemms])
         if not table.is_feasible.all():
@@ -36,8 +35,18 @@ def explain_point(result: SweepResult, point: int) -> str:
         for at in order[:_MOST].tolist():
             gemm = table[at]
             lines.append(
-                f"  {times[at] / times.sum():5.1%}  {workload.gemms[at][1]} x {gemm.problem}: {gemm.latency_us:,.1f} us, "
-                f"{gemm.bound}, {gemm.mapping}"
+                f"  {times[at] / times.sum():5.1%}  {workload.gemms[at][1]} x {gemm.problem}: "
+                f"{gemm.latency_us:,.1f} us, {gemm.bound}, {gemm.mapping}"
             )
         lines += ["  " + line for line in table[int(order[0])].explain().splitlines()]
     return "\n".join(lines)
+
+
+def _say(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _is_known(value: Any) -> bool:
+    return value is not None and not np.isnan(value)

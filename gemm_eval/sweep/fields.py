@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ import numpy.typing as npt
 
 from gemm_eval.errors import InvalidOptionError
 
-__all__ = ["Choices", "Dependent", "Field", "LogRange", "Range", "as_field"]
+__all__ = ["Choices", "Dependent", "Drawn", "Field", "LogRange", "Range", "as_field", "fit_range"]
+
+_ULPS = 1e-9  # 0.3 is a multiple of 0.1, though not to the last bit
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values, in the order given."""
+    """Some values, in the order given: None, truths, numbers, texts, or tables of these."""
 
     values: tuple[Any, ...]
 
@@ -26,6 +29,9 @@ class Choices:
         object.__setattr__(self, "values", values)
         if not values:
             raise InvalidOptionError("a field needs at least one value, got none")
+        for value in values:
+            if value is not None and not isinstance(value, bool | int | float | str | Mapping):
+                raise InvalidOptionError(f"a value is None, a truth, a number, a text or a table, got {value!r}")
 
     def grid(self) -> tuple[Any, ...]:
         """All values."""
@@ -33,69 +39,128 @@ class Choices:
 
     def take(self, unit: npt.NDArray[np.float64]) -> list[Any]:
         """Return the value for each number in [0, 1]; all values are equally likely."""
-        places = np.minimum((unit * len(self.values)).astype(np.int64), len(self.values) - 1)
-        return [self.values[place] for place in places.tolist()]
+        last = len(self.values) - 1
+        return [self.values[min(int(one * (last + 1)), last)] for one in unit.tolist()]
 
 
 @dataclass(frozen=True)
-class Range:
+class _Span:
+    """The part that `Range` and `LogRange` share.
+
+    What differs is how they spread: `_between` over numbers, given the ends.
+    """
+
+    low: float
+    high: float
+    num: int | None = None
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "num", "step"):
+            value = getattr(self, name)
+            object.__setattr__(self, name, value.item() if isinstance(value, np.number) else value)
+        for name in ("low", "high"):
+            if not _is_number(getattr(self, name)):
+                raise InvalidOptionError(f"{name} of a range must be a finite number, got {getattr(self, name)!r}")
+        if not self._least() < self.low < self.high:
+            least = "0 < " if self._least() == 0 else ""
+            raise InvalidOptionError(f"a range needs {least}low < high, got {self.low!r} and {self.high!r}")
+        if self.num is not None and (isinstance(self.num, bool) or not isinstance(self.num, int) or self.num < 2):
+            raise InvalidOptionError(f"num of a range must be a whole number >= 2, got {self.num!r}")
+        if self.step is not None:
+            if not _is_number(self.step) or not self.step > 0:
+                raise InvalidOptionError(f"step of a range must be a number > 0, got {self.step!r}")
+            first, last = self._multiples()
+            if first > last:
+                raise InvalidOptionError(f"a range must hold a multiple of its step, got {self}")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all values are whole numbers."""
+        is_stepped = self.step is None or self.step == int(self.step)
+        return isinstance(self.low, int) and isinstance(self.high, int) and is_stepped
+
+    def grid(self) -> tuple[Any, ...]:
+        """The values of a grid: `num` of them, fewer where several round to the same, or all multiples of `step`."""
+        if self.num is None:
+            if self.step is None:
+                raise InvalidOptionError(f"a full grid needs num, how many values of a range to take: {self}")
+            first, last = self._multiples()
+            return tuple(self._multiple(place) for place in range(first, last + 1))
+        values = (self._between(self.low, self.high, at / (self.num - 1)) for at in range(self.num))
+        return tuple(dict.fromkeys(map(self._nearest, values)))
+
+    def take(self, unit: npt.NDArray[np.float64]) -> list[Any]:
+        """Return the value for each number in [0, 1]."""
+        # number by number: a vector of logarithms may round otherwise than one of another length
+        if not self._is_stepped:
+            return [self._nearest(self._between(self.low, self.high, one)) for one in unit.tolist()]
+        first, last = self._multiples()
+        ends = first - 0.5, last + 0.5  # the first and the last multiple get their full share
+        places = (round(self._between(*ends, one)) for one in unit.tolist())
+        return [self._multiple(min(max(place, first), last)) for place in places]
+
+    @property
+    def _is_stepped(self) -> bool:
+        return self.step is not None or self.is_whole
+
+    def _multiples(self) -> tuple[int, int]:
+        step = 1 if self.step is None else self.step
+        if self.is_whole:
+            return -(-int(self.low) // int(step)), int(self.high) // int(step)
+        return math.ceil(self.low / step - _ULPS), math.floor(self.high / step + _ULPS)
+
+    def _multiple(self, place: int) -> Any:
+        if self.is_whole:
+            return place * (1 if self.step is None else int(self.step))
+        return min(max(place * float(self.step or 1), self.low), self.high)
+
+    def _nearest(self, value: float) -> Any:
+        if not self._is_stepped:
+            return min(max(value, self.low), self.high)
+        first, last = self._multiples()
+        return self._multiple(min(max(round(value / (1 if self.step is None else self.step)), first), last))
+
+    def _least(self) -> float:
+        raise NotImplementedError
+
+    def _between(self, low: float, high: float, unit: float) -> float:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Range(_Span):
     """The numbers from `low` to `high`, both included, evenly spread.
 
     Attributes:
-        low, high: if both are whole numbers, so are the values.
+        low, high: the ends. Values are whole where the field of the spec is; those of a variable are if both ends are.
         num: how many of them a grid takes; sampling takes any.
         step: values are multiples of it.
     """
 
-    low: float
-    high: float
-    num: int | None = None
-    step: float | None = None
+    def _least(self) -> float:
+        return -math.inf
 
-    def __post_init__(self) -> None:
-        _check_range(self, least=-math.inf)
-
-    def grid(self) -> tuple[Any, ...]:
-        """The `num` values of a grid, fewer where several round to the same."""
-        if self.num is None and self.step is not None:
-            first, last = math.ceil(self.low / self.step), math.floor(self.high / self.step)
-            return tuple(self._number(place * self.step) for place in range(first, last + 1))
-        return tuple(dict.fromkeys(self.take(_grid_of(self))))
-
-    def take(self, unit: npt.NDArray[np.float64]) -> list[Any]:
-        """Return the value for each number in [0, 1]."""
-        return [self._number(value) for value in (self.low + (self.high - self.low) * unit).tolist()]
-
-    def _number(self, value: float) -> Any:
-        return _rounded(value, self)
+    def _between(self, low: float, high: float, unit: float) -> float:
+        return high if unit == 1 else low + (high - low) * unit
 
 
 @dataclass(frozen=True)
-class LogRange:
+class LogRange(_Span):
     """The numbers from `low` to `high`, both included, evenly spread in their logarithm: ``LogRange(2**19, 2**23, 5)``.
 
     Attributes:
-        low, high: above 0; if both are whole numbers, so are the values.
+        low, high: the ends, above 0. Values are whole where the field of the spec is; those of a variable are if both
+            ends are.
         num: how many of them a grid takes; sampling takes any.
         step: values are multiples of it.
     """
 
-    low: float
-    high: float
-    num: int | None = None
-    step: float | None = None
+    def _least(self) -> float:
+        return 0.0
 
-    def __post_init__(self) -> None:
-        _check_range(self, least=0.0)
-
-    def grid(self) -> tuple[Any, ...]:
-        """The `num` values of a grid, fewer where several round to the same."""
-        return tuple(dict.fromkeys(self.take(_grid_of(self))))
-
-    def take(self, unit: npt.NDArray[np.float64]) -> list[Any]:
-        """Return the value for each number in [0, 1]."""
-        values = self.low * (self.high / self.low) ** unit
-        return [_rounded(value, self) for value in values.tolist()]
+    def _between(self, low: float, high: float, unit: float) -> float:
+        return high if unit == 1 else low * (high / low) ** unit
 
 
 @dataclass(frozen=True)
@@ -109,81 +174,50 @@ class Dependent:
 
     of: Callable[[Any], Any] | str
 
-    def value(self, known: Mapping[str, Any]) -> Any:
-        """Return the value, given those of all fields and variables that come before."""
-        if not isinstance(self.of, str):
-            return self.of(_Known(known))
-        from simpleeval import NameNotDefined, SimpleEval
 
-        functions = {"min": min, "max": max, "round": round, "ceil": math.ceil, "floor": math.floor, "sqrt": math.sqrt,
-                     "log2": math.log2, "log": math.log, "exp": math.exp, "int": int, "float": float}  # fmt: skip
-        try:
-            return SimpleEval(names=dict(known), functions=functions).eval(self.of)
-        except NameNotDefined as error:
-            raise InvalidOptionError(f"{self.of!r}: {error}; it may name fields of the spec and variables") from None
-
-
-Field = Choices | Range | LogRange | Dependent
-
-
-class _Known:
-    """Values as attributes."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self._values[name]
-        except KeyError:
-            raise AttributeError(f"no field or variable {name!r} that comes before") from None
+Drawn = Choices | Range | LogRange
+Field = Drawn | Dependent
 
 
 def as_field(name: str, value: Any) -> Field:
-    """Read what a user writes for a field: a value, some values, a range, a function, or an expression after ``=``."""
+    """Read what a user writes for a field: a value, some values, a range, a function, or an expression after ``=``.
+
+    Raises:
+        InvalidOptionError: no values, or some that no field can have.
+    """
     if isinstance(value, Choices | Range | LogRange | Dependent):
         return value
     if callable(value):
         return Dependent(value)
     if isinstance(value, str) and value.startswith("="):
         return Dependent(value[1:].strip())
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        return Choices((value,))
+    if isinstance(value, set | frozenset):
+        raise InvalidOptionError(f"{name}: a set has no order, and points are numbered; give a list, got {value!r}")
     try:
+        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+            return Choices((value,))
         return Choices(tuple(value))
     except InvalidOptionError as error:
         raise InvalidOptionError(f"{name}: {error}") from None
 
 
-def _check_range(field: Range | LogRange, *, least: float) -> None:
-    low, high = field.low, field.high
-    for what, value in (("low", low), ("high", high)):
-        if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-            raise InvalidOptionError(f"{what} of a range must be a finite number, got {value!r}")
-        object.__setattr__(field, what, value.item() if isinstance(value, np.number) else value)
-    if not least < low < high:
-        raise InvalidOptionError(f"a range needs {'0 < ' if least == 0 else ''}low < high, got {low!r} and {high!r}")
-    if field.num is not None and (isinstance(field.num, bool) or not isinstance(field.num, int) or field.num < 2):
-        raise InvalidOptionError(f"num of a range must be a whole number >= 2, got {field.num!r}")
-    if field.step is not None and not field.step > 0:
-        raise InvalidOptionError(f"step of a range must be > 0, got {field.step!r}")
+def fit_range(name: str, field: Field, kind: str) -> Field:
+    """Return a range as a field of the spec takes it, of whole numbers or of any; other fields as they are.
+
+    Raises:
+        InvalidOptionError: the field takes no numbers, or whole ones only while the range is of others.
+    """
+    if not isinstance(field, Range | LogRange):
+        return field
+    if kind == "number":
+        return dataclasses.replace(field, low=float(field.low), high=float(field.high))
+    if kind != "whole":
+        raise InvalidOptionError(f"{name} takes no numbers, so it has no range: give its values, got {field}")
+    for value in (field.low, field.high, field.step):
+        if value is not None and value != int(value):
+            raise InvalidOptionError(f"{name} takes whole numbers only, got {field}")
+    return dataclasses.replace(field, low=int(field.low), high=int(field.high))
 
 
-def _grid_of(field: Range | LogRange) -> npt.NDArray[np.float64]:
-    if field.num is None:
-        raise InvalidOptionError(f"a full grid needs num, how many values of a range to take: {field}")
-    return np.linspace(0.0, 1.0, field.num)
-
-
-def _rounded(value: float, field: Range | LogRange) -> Any:
-    """Keep to the step, within the range, and whole if the ends are."""
-    if field.step is not None:
-        first, last = math.ceil(field.low / field.step), math.floor(field.high / field.step)
-        value = min(max(round(value / field.step), first), last) * field.step
-    if (
-        isinstance(field.low, int)
-        and isinstance(field.high, int)
-        and (field.step is None or field.step == int(field.step))
-    ):
-        return round(value)
-    return min(max(value, field.low), field.high)
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

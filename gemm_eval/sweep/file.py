@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gemm_eval.arch import read_yaml
 from gemm_eval.arch._loader import build_spec
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalError, InvalidOptionError
 from gemm_eval.sweep.fields import LogRange, Range
 from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
@@ -133,39 +135,58 @@ def _field(name: str, value: Any) -> Any:
     ends, rest = value[kind], {key: of for key, of in value.items() if key != kind}
     if not isinstance(ends, list) or len(ends) != 2 or not set(rest) <= {"num", "step"}:
         raise InvalidOptionError(f"{name}: a range is {{{kind}: [low, high], num: 5, step: 1}}, got {value}")
-    return _RANGES[kind](*ends, **rest)
+    try:
+        return _RANGES[kind](*ends, **rest)
+    except InvalidOptionError as error:
+        raise InvalidOptionError(f"{name}: {error}") from None
 
 
 def _workloads(file: Path, space: Space, items: list[dict[str, Any]]) -> tuple[Workload, ...]:
     default = next(iter(space.bases.values())).default_dtype
     found: list[Workload] = []
-    for at, item in enumerate(items):
-        origin = f"workloads, {at + 1}"
+    for at, item in enumerate(items, 1):
+        origin = f"workloads, {at}"
         if "model" in item:
-            asked = build_spec(_Model, item, origin=origin)
-            of_model = transformer_workloads(
-                _relative(file, asked.model), phases=asked.phases, batch_size=asked.batch_size, seq_len=asked.seq_len,
-                dtype=asked.dtype or str(default), tensor_parallel=asked.tensor_parallel,
-                expert_parallel=asked.expert_parallel,
-            )  # fmt: skip
-            for one in of_model:
-                prefix = "" if asked.name is None else asked.name if len(of_model) == 1 else f"{asked.name}_{one.name}"
-                found.append(Workload(prefix or one.name, one.gemms, one.num_tokens))
+            model = build_spec(_Model, item, origin=origin)
+            make = partial(_model_workloads, file, model, default)
         else:
-            gemms = build_spec(_Gemms, item, origin=origin)
-            rows: list[Any] = [row if len(row) == 4 else (row[:4], row[4]) for row in gemms.gemms if len(row) in (4, 5)]
-            if len(rows) < len(gemms.gemms):
-                raise InvalidOptionError(f"{origin}: a GEMM is [G, M, K, N] or [G, M, K, N, count]")
-            (one,) = as_workloads({gemms.name: rows}, default, gemms.dtype)
-            found.append(Workload(one.name, one.gemms, gemms.num_tokens))
+            make = partial(_gemm_workloads, build_spec(_Gemms, item, origin=origin), default)
+        try:
+            found += make()
+        except GemmEvalError as error:
+            raise InvalidOptionError(f"{origin}: {error}") from None
     return as_workloads(found, default)
+
+
+def _model_workloads(file: Path, asked: _Model, default: DType) -> list[Workload]:
+    found = transformer_workloads(
+        _relative(file, asked.model),
+        phases=asked.phases,
+        batch_size=asked.batch_size,
+        seq_len=asked.seq_len,
+        dtype=asked.dtype or str(default),
+        tensor_parallel=asked.tensor_parallel,
+        expert_parallel=asked.expert_parallel,
+    )
+    if asked.name is None:
+        return found
+    names = [asked.name] if len(found) == 1 else [f"{asked.name}_{one.name}" for one in found]
+    return [Workload(name, one.gemms, one.num_tokens) for name, one in zip(names, found, strict=True)]
+
+
+def _gemm_workloads(asked: _Gemms, default: DType) -> list[Workload]:
+    if not all(len(row) in (4, 5) for row in asked.gemms):
+        raise InvalidOptionError("a GEMM is [G, M, K, N] or [G, M, K, N, count]")
+    rows: list[Any] = [row if len(row) == 4 else (row[:4], row[4]) for row in asked.gemms]
+    (one,) = as_workloads({asked.name: rows}, default, asked.dtype)
+    return [Workload(one.name, one.gemms, asked.num_tokens)]
 
 
 def _sampling(asked: dict[str, Any]) -> Any:
     method = asked.get("method")
-    if method not in _SAMPLINGS:
+    if not isinstance(method, str) or method not in _SAMPLINGS:
         raise InvalidOptionError(f"sampling: method must be one of {', '.join(_SAMPLINGS)}, got {method!r}")
     try:
         return _SAMPLINGS[method](**{key: value for key, value in asked.items() if key != "method"})
-    except TypeError as error:
+    except (TypeError, InvalidOptionError) as error:
         raise InvalidOptionError(f"sampling: {method}: {error}") from None

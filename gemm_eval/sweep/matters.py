@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import as_workloads
 
 __all__ = ["sensitivity"]
+
+_NUM_HALVINGS = 60  # to the last bit of a float
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def sensitivity(
     names = tuple(space.drawn)
 
     def evaluate(unit: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        result = sweep(space, workloads, aims, sampling=_Places(unit), **options)
+        result = sweep(space, loads, aims, sampling=_Places(unit), **options)
         found = np.stack([result[name].astype(np.float64) for name in aims], axis=1)
         found[~result.is_feasible] = np.nan
         return found
@@ -78,7 +80,7 @@ def sensitivity(
 
 
 def _unit_of(space: Space, name: str, base: Mapping[str, Any]) -> float:
-    """Where a value lies in the unit interval of its field: the nearest of 1,001 places."""
+    """Where a value lies in the unit interval of its field: or the nearest that the field takes."""
     unknown = set(base) - set(space.drawn)
     if unknown:
         raise InvalidOptionError(f"base names {', '.join(sorted(unknown))}, which the space does not vary")
@@ -89,8 +91,16 @@ def _unit_of(space: Space, name: str, base: Mapping[str, Any]) -> float:
         if value not in of.values:
             raise InvalidOptionError(f"base: {name} must be one of {', '.join(map(str, of.values))}, got {value!r}")
         return (of.values.index(value) + 0.5) / len(of.values)
-    unit = np.linspace(0.0, 1.0, 1001)
-    values = np.array(of.take(unit), np.float64)
-    if not values[0] <= value <= values[-1]:
-        raise InvalidOptionError(f"base: {name} must be in {values[0]:g}..{values[-1]:g}, got {value!r}")
-    return float(unit[np.argmin(np.abs(values - value))])
+    low, high = of.take(np.array([0.0, 1.0]))
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not low <= value <= high:
+        raise InvalidOptionError(f"base: {name} must be in {low:g}..{high:g}, got {value!r}")
+    return _find_unit(lambda unit: float(of.take(np.array([unit]))[0]), float(value))
+
+
+def _find_unit(take: Callable[[float], float], value: float) -> float:
+    """Where a function that never falls is nearest to a value, given that it starts below and ends above."""
+    low, high = 0.0, 1.0
+    for _ in range(_NUM_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if take(middle) >= value else (middle, high)
+    return min((low, high), key=lambda unit: abs(take(unit) - value))

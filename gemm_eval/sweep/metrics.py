@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,9 +21,9 @@ __all__ = [
     "Constraint",
     "add_up",
     "as_constraints",
+    "is_maximized",
     "metric_columns",
     "metric_names",
-    "is_maximized",
 ]
 
 Column = npt.NDArray[np.float64]
@@ -56,9 +57,9 @@ def metric_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
 
 def is_maximized(name: str, workloads: Sequence[Workload]) -> bool:
     """Say whether more is better: as the name of the metric says, with or without a workload before it."""
-    for one in workloads:
-        name = name.removeprefix(f"{one.name}_")
-    return name in MAXIMIZED
+    return name in MAXIMIZED or any(
+        name.startswith(f"{one.name}_") and name.removeprefix(f"{one.name}_") in MAXIMIZED for one in workloads
+    )
 
 
 def metric_columns(
@@ -125,22 +126,29 @@ class Constraint:
     sign: str
     limit: float
 
-    def __str__(self) -> str:
-        return f"{self.column} {self.sign} {self.limit:g}"
-
     def __post_init__(self) -> None:
         if self.sign not in _SIGNS:
             raise InvalidOptionError(f"a constraint compares with {', '.join(_SIGNS)}, got {self.sign!r}")
+        limit = self.limit.item() if isinstance(self.limit, np.number) else self.limit
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or math.isnan(limit):
+            raise InvalidOptionError(f"the limit of a constraint on {self.column} must be a number, got {limit!r}")
+        object.__setattr__(self, "limit", limit)
+
+    def __str__(self) -> str:
+        return f"{self.column} {self.sign} {_say(self.limit)}"
 
     def violated(self, value: Any) -> str:
         """Return why a value breaks it, or nothing; what is not known breaks it too."""
         if value is None or value != value:  # noqa: PLR0124  nan
-            return f"{self.column} is not known, and must be {self.sign} {self.limit:g}"
-        return (
-            ""
-            if _SIGNS[self.sign](value, self.limit)
-            else f"{self.column} = {value:.6g}, not {self.sign} {self.limit:g}"
-        )
+            return f"{self.column} is not known, and must be {self.sign} {_say(self.limit)}"
+        if _SIGNS[self.sign](value, self.limit):
+            return ""
+        return f"{self.column} = {value:.6g}, not {self.sign} {_say(self.limit)}"
+
+
+def _say(limit: float) -> str:
+    text = f"{limit:g}"
+    return text if float(text) == limit else repr(limit)
 
 
 def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
@@ -151,6 +159,8 @@ def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
     """
     if isinstance(constraints, str | Constraint):
         constraints = [constraints]
+    if not isinstance(constraints, Iterable):
+        raise InvalidOptionError(f"constraints are a list of conditions, 'area_mm2 <= 800', got {constraints!r}")
     found = []
     for one in constraints:
         if isinstance(one, Constraint):

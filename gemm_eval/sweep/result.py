@@ -14,11 +14,12 @@ import numpy.typing as npt
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
+from gemm_eval.sweep.archs import build_arch
 from gemm_eval.sweep.columns import Schema
 from gemm_eval.sweep.describe import base_archs, workloads_of
 from gemm_eval.sweep.metrics import is_maximized
 from gemm_eval.sweep.pareto import pareto_front, pareto_rank
-from gemm_eval.sweep.space import ARCH, build_arch
+from gemm_eval.sweep.space import ARCH
 from gemm_eval.sweep.store import FolderStore, Store, read_description
 from gemm_eval.sweep.workload import Workload
 
@@ -28,8 +29,9 @@ __all__ = ["SweepResult", "load_sweep"]
 class SweepResult:
     """One row for each point: number, base arch, variables, fields, area, metrics, and why it is excluded, if it is.
 
-    Columns have units in their names; ``result["latency_us"]`` is one as an array. A sweep in a folder stays there: what
-    is asked for is read, column by column.
+    Columns have units in their names; ``result["latency_us"]`` is one as an array. A sweep in a folder stays there:
+    what is asked for is read, column by column, and of a single point only the file that holds it. Of a sweep that was
+    interrupted, there are rows for the points that are done.
     """
 
     def __init__(self, store: Store, description: Mapping[str, Any]) -> None:
@@ -37,7 +39,7 @@ class SweepResult:
         self._description = description
 
     def __len__(self) -> int:
-        return int(self._store.read(["point"]).num_rows)
+        return len(self._store)
 
     def __repr__(self) -> str:
         return f"<SweepResult of {self._description['num_points']:,} points on {', '.join(self.bases)}>"
@@ -98,13 +100,13 @@ class SweepResult:
         return self.to_arrow(columns).to_pandas()
 
     def read(self, start: int, stop: int, columns: Sequence[str]) -> Any:
-        """Return a pyarrow Table of some columns of points start..stop-1."""
+        """Return a pyarrow Table of some columns of rows start..stop-1."""
         self._check_columns(columns)
-        return self._store.read(columns).slice(start, stop - start)
+        return self._store.take(np.arange(start, min(stop, len(self))), columns)
 
     def rows(self, places: Any) -> Any:
         """Return some rows as a DataFrame, in the order asked for."""
-        return self._store.read().take(np.asarray(places, np.int64)).to_pandas()
+        return self._store.take(np.asarray(places, np.int64)).to_pandas()
 
     def pareto(self, objectives: Sequence[str] | None = None) -> Any:
         """Return the rows of the Pareto front as a DataFrame, best first by the first objective.
@@ -137,14 +139,15 @@ class SweepResult:
         """Return a DataFrame of the reasons for which points are excluded, how many for each, and the first of them."""
         import pandas as pd
 
-        reasons = self["excluded"]
-        kinds = [_kind_of(reason) for reason in reasons]
-        counts = Counter(kind for kind in kinds if kind)
-        firsts = {kind: at for at, kind in reversed(list(enumerate(kinds)))}
-        rows = [
-            {"reason": kind, "num_points": num, "first_point": firsts[kind], "example": reasons[firsts[kind]]}
-            for kind, num in counts.most_common()
-        ]
+        counts: Counter[str] = Counter()
+        first_of: dict[str, tuple[int, str]] = {}
+        for table in self._store.parts(["point", "excluded"]):
+            for point, reason in zip(*(table[name].to_pylist() for name in ("point", "excluded")), strict=True):
+                if reason:
+                    kind = _kind_of(reason)
+                    counts[kind] += 1
+                    first_of.setdefault(kind, (point, reason))
+        rows = [(kind, num, *first_of[kind]) for kind, num in counts.most_common()]
         return pd.DataFrame(rows, columns=["reason", "num_points", "first_point", "example"])
 
     def arch(self, point: int) -> ArchSpec:
@@ -154,10 +157,10 @@ class SweepResult:
             InvalidOptionError: there is no such point.
             ArchValidationError: its values make no valid spec.
         """
-        row = self._row(point)
+        row = self.row(point)
         schema = Schema(self._description["columns"])
         changes = {name: schema.plain(name, row[name]) for name in self._description["fields"]}
-        return build_arch(self.bases[row[ARCH]], changes, f"point-{point}")
+        return build_arch(self.bases[row[ARCH]], changes) if changes else self.bases[row[ARCH]]
 
     def evaluate(self, point: int) -> dict[str, GEMMTable]:
         """Evaluate a point again, GEMM by GEMM: a table for each workload, rows in its order."""
@@ -178,20 +181,23 @@ class SweepResult:
         return GEMMEvaluator(arch, disk_cache=False, **options)
 
     def explain(self, point: int) -> str:
-        """Return a text on a point: what it is, where the time of each workload goes, what would help its heaviest GEMM."""
+        """Return a text on a point: what it is, where the time of each workload goes, what would help the heaviest."""
         from gemm_eval.sweep.explain import explain_point
 
         return explain_point(self, point)
 
     def row(self, point: int) -> dict[str, Any]:
-        """Return all columns of a point."""
-        return self._row(point)
+        """Return all columns of a point.
 
-    def _row(self, point: int) -> dict[str, Any]:
-        table = self._store.read()
-        if isinstance(point, bool) or not 0 <= point < table.num_rows:
-            raise InvalidOptionError(f"point must be in 0..{table.num_rows - 1}, got {point!r}")
-        row: dict[str, Any] = table.slice(point, 1).to_pylist()[0]
+        Raises:
+            InvalidOptionError: there is no such point, or it is not done yet.
+        """
+        num = self._description["num_points"]
+        if isinstance(point, bool) or not isinstance(point, int | np.integer) or not 0 <= point < num:
+            raise InvalidOptionError(f"point must be in 0..{num - 1}, got {point!r}")
+        row = self._store.point(int(point))
+        if row is None:
+            raise InvalidOptionError(f"point {point} is not done yet: {len(self):,} of {num:,} are")
         return row
 
     def _objectives(self, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -208,10 +214,13 @@ class SweepResult:
 
     def _values(self, names: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Objectives [num, num_objectives] of the feasible points, and where these stand."""
-        table = self._store.read([*dict.fromkeys(names), "excluded"])
-        places = np.flatnonzero(table["excluded"].to_numpy() == "")
-        columns = [table[name].to_numpy().astype(np.float64)[places] for name in names]
-        return np.stack(columns, axis=1), places
+        found, places, num = [np.empty((0, len(names)))], [np.empty(0, np.int64)], 0
+        for table in self._store.parts(list(dict.fromkeys([*names, "excluded"]))):
+            good = np.flatnonzero(table["excluded"].to_numpy() == "")
+            found.append(np.stack([table[name].to_numpy().astype(np.float64)[good] for name in names], axis=1))
+            places.append(good + num)
+            num += table.num_rows
+        return np.concatenate(found), np.concatenate(places)
 
     def _sorted(self, values: npt.NDArray[np.float64], places: npt.NDArray[np.int64], names: Sequence[str]) -> Any:
         first = values[:, 0] * (-1.0 if self.is_maximized(names[0]) else 1.0)
@@ -225,7 +234,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
         GemmEvalError: the folder holds none.
     """
     description = read_description(path)
-    return SweepResult(FolderStore(path, Schema(description["columns"]), None), description)
+    return SweepResult(FolderStore(path, Schema(description["columns"])), description)
 
 
 def _kind_of(reason: str) -> str:

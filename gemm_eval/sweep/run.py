@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.evaluate._progress import progress_bar
 from gemm_eval.sweep.adaptive import Proposer
-from gemm_eval.sweep.chunk import Task, evaluate_rows
-from gemm_eval.sweep.columns import import_pyarrow, make_schema
+from gemm_eval.sweep.chunk import evaluate_rows
+from gemm_eval.sweep.columns import Schema, import_pyarrow, make_schema
 from gemm_eval.sweep.describe import describe
-from gemm_eval.sweep.executors import Workers, open_workers
-from gemm_eval.sweep.metrics import as_constraints, is_maximized
+from gemm_eval.sweep.executors import Job, Workers, open_workers
+from gemm_eval.sweep.metrics import Constraint, as_constraints, is_maximized
 from gemm_eval.sweep.result import SweepResult
 from gemm_eval.sweep.sampling import Adaptive, Grid, Sampling, check_count
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.store import FolderStore, MemoryStore, Store
+from gemm_eval.sweep.task import Task
 from gemm_eval.sweep.workload import as_workloads
 
 __all__ = ["sweep"]
 
 _MIN_CHUNK, _MAX_CHUNK, _CHUNKS = 16, 1024, 64
+_MAX_CHUNK_GEMMS = 1 << 14  # a few seconds of searches
+_NUM_SHOWN = 16  # points that tell what dependent variables are
 
 
 def sweep(
@@ -64,7 +71,7 @@ def sweep(
         executor: None: all cores of this machine. Else a `concurrent.futures` executor or a Dask client; a space with
             functions needs one that can send them (Dask and threads can, processes take expressions).
         retries: how often Dask repeats a chunk that failed; what a lost worker had is given to others anyway.
-        chunk_size: points that one job evaluates.
+        chunk_size: points that one job evaluates, and a file holds; a folder that has begun keeps its own.
         allow_idle_cores: as for `GEMMEvaluator`, but off unless asked for: on, a search of 64 cores takes ten times as
             long.
         library, l2, clock: as for `GEMMEvaluator`, for GPUs.
@@ -82,58 +89,109 @@ def sweep(
         raise InvalidOptionError(f"dtype must be given: base archs have different ones ({', '.join(sorted(types))})")
     loads = as_workloads(workloads, next(iter(space.bases.values())).default_dtype, dtype)
     sampling = Grid() if sampling is None else sampling
-    if isinstance(sampling, Adaptive):
-        num_points = sampling.num_points
-        first_row = space.rows_of(np.full((1, len(space.drawn)), 0.5))[0]
-    else:
-        num_points = sampling.num_points_of(space)
-        first_row = sampling.rows(space, 0, 1)[0]
-    schema = make_schema(space, loads, first_row)
+    num_points, first_rows = _first_rows(space, sampling)
+    schema = make_schema(space, loads, first_rows)
     limits = as_constraints(constraints)
     aims = (objectives,) if isinstance(objectives, str) else tuple(objectives)
+    _check_columns(schema, aims, limits)
+    options = {"allow_idle_cores": allow_idle_cores, "library": library, "l2": l2, "clock": clock}
+    _check_options(space, options)
+    task = Task(space, loads, limits, options, schema)
+    if chunk_size is None:
+        most = max(1, min(_MAX_CHUNK, _MAX_CHUNK_GEMMS // len(task.problems)))
+        chunk_size = min(max(-(-num_points // _CHUNKS), _MIN_CHUNK), most)
+    check_count("chunk_size", chunk_size)
+    description = describe(task, aims, sampling, num_points, chunk_size)
+    store: Store = MemoryStore(schema)
+    if path is not None:
+        # a grid is the same whatever is looked for in it; chunks of another size would overlap those that are there
+        ignore = ["chunk_size"] if isinstance(sampling, Adaptive) else ["chunk_size", "objectives"]
+        store = folder = FolderStore(path, schema)
+        description = folder.open(description, ignore) | {"objectives": list(aims)}
+        chunk_size = int(description["chunk_size"])
+    with open_workers(executor, retries) as workers, progress_bar(num_points, "points", progress) as advance:
+        if isinstance(sampling, Adaptive):
+            _run_adaptive(task, sampling, aims, (workers, store, advance), chunk_size)
+        else:
+            plan = _plan(sampling, space, num_points, chunk_size)
+            _run(task, plan, workers, store, advance)
+    return SweepResult(store, description)
+
+
+Chunk = tuple[int, int, Callable[[], list[tuple[Any, ...]]]]
+"""The first point, how many points, and what they choose."""
+
+
+def _plan(sampling: Sampling, space: Space, num_points: int, chunk_size: int) -> Iterator[Chunk]:
+    for first in range(0, num_points, chunk_size):
+        stop = min(first + chunk_size, num_points)
+        yield first, stop - first, partial(sampling.rows, space, first, stop)
+
+
+def _run(task: Task, plan: Iterable[Chunk], workers: Workers, store: Store, advance: Callable[[int], None]) -> None:
+    """Evaluate the chunks that the store does not hold."""
+    done = set(store.firsts())
+
+    def jobs() -> Iterator[Job]:
+        for first, num, rows in plan:
+            if first in done:
+                advance(num)
+            else:
+                yield first, evaluate_rows, (task, rows(), first)
+
+    # closed at once after an error: what waits must not run on until somebody has dealt with it
+    with closing(workers.run(jobs())) as results:
+        for first, table in results:
+            store.put(first, table)
+            advance(table.num_rows)
+
+
+def _run_adaptive(
+    task: Task, sampling: Adaptive, aims: Sequence[str], at: tuple[Workers, Store, Callable[[int], None]], size: int
+) -> None:
+    """Evaluate batch by batch; the proposer is told of points that the store holds as of new ones."""
+    store = at[1]
+    proposer = Proposer(task.space, sampling, [is_maximized(name, task.workloads) for name in aims])
+    for first in range(0, sampling.num_points, sampling.batch_size):
+        rows = proposer.propose(min(sampling.batch_size, sampling.num_points - first))
+        cuts = range(0, len(rows), size)
+        parts = [rows[start : start + size] for start in cuts]
+        plan: list[Chunk] = [
+            (first + start, len(part), partial(list, part)) for start, part in zip(cuts, parts, strict=True)
+        ]
+        _run(task, plan, *at)
+        told = store.take(np.arange(first, first + len(rows)), list(dict.fromkeys([*aims, "excluded"])))
+        values = np.stack([told[name].to_numpy().astype(np.float64) for name in aims], axis=1)
+        proposer.tell(values, told["excluded"].to_numpy() == "")
+
+
+def _first_rows(space: Space, sampling: Any) -> tuple[int, list[tuple[Any, ...]]]:
+    """Return the number of points, and what a few choose."""
+    if isinstance(sampling, Adaptive):
+        return sampling.num_points, space.rows_of(np.full((1, len(space.drawn)), 0.5))
+    if not callable(getattr(sampling, "rows", None)):
+        raise InvalidOptionError(f"sampling must be Grid(), Random, LatinHypercube or Adaptive, got {sampling!r}")
+    num_points = sampling.num_points_of(space)
+    return num_points, sampling.rows(space, 0, min(_NUM_SHOWN, num_points))
+
+
+def _check_columns(schema: Schema, aims: Sequence[str], limits: Sequence[Constraint]) -> None:
+    if not aims:
+        raise InvalidOptionError("at least one objective is needed")
     for what, names in (("objective", aims), ("constraint", [one.column for one in limits])):
         for name in names:
             if schema.kinds.get(name) not in ("whole", "number"):
                 known = ", ".join(key for key, kind in schema.kinds.items() if kind in ("whole", "number"))
                 raise InvalidOptionError(f"{what} {name!r} is no column of numbers; there are {known}")
-    options = {"allow_idle_cores": allow_idle_cores, "library": library, "l2": l2, "clock": clock}
-    task = Task(space, loads, limits, options, schema)
-    if chunk_size is None:
-        chunk_size = min(max(-(-num_points // _CHUNKS), _MIN_CHUNK), _MAX_CHUNK)
-    check_count("chunk_size", chunk_size)
-    description = describe(task, aims, sampling, num_points, chunk_size)
-    store: Store = MemoryStore(schema) if path is None else FolderStore(path, schema, description)
-    result = SweepResult(store, description)
-    with open_workers(executor, retries) as workers, progress_bar(num_points, "points", progress) as advance:
-        if isinstance(sampling, Adaptive):
-            proposer = Proposer(space, sampling, [is_maximized(name, loads) for name in aims])
-            for first in range(0, num_points, sampling.batch_size):
-                rows = proposer.propose(min(sampling.batch_size, num_points - first))
-                jobs = _jobs(task, store, rows, first, chunk_size)
-                _run(workers, store, jobs, advance)
-                told = result.read(first, first + len(rows), (*aims, "excluded"))
-                values = np.array([told[name].to_numpy(zero_copy_only=False) for name in aims]).T
-                proposer.tell(values, told["excluded"].to_numpy(zero_copy_only=False) == "")
-        else:
-            done = store.done()
-            firsts = (first for first in range(0, num_points, chunk_size) if first not in done)
-            ahead = (
-                (first, evaluate_rows, (task, sampling.rows(space, first, min(first + chunk_size, num_points)), first))
-                for first in firsts
-            )
-            advance(sum(min(chunk_size, num_points - first) for first in done))
-            _run(workers, store, ahead, advance)
-    return result
 
 
-def _jobs(task: Task, store: Store, rows: Sequence[Any], first: int, chunk_size: int) -> Iterator[Any]:
-    done = store.done()
-    for start in range(0, len(rows), chunk_size):
-        if first + start not in done:
-            yield first + start, evaluate_rows, (task, rows[start : start + chunk_size], first + start)
-
-
-def _run(workers: Workers, store: Store, jobs: Iterator[Any], advance: Any) -> None:
-    for first, table in workers.run(jobs):
-        store.put(first, table)
-        advance(table.num_rows)
+def _check_options(space: Space, options: Mapping[str, Any]) -> None:
+    """Let evaluators of the base archs look at the options, each at its own: a space may hold chips of both kinds."""
+    of_gpus = {name: value for name, value in options.items() if name != "allow_idle_cores"}
+    if not isinstance(options["allow_idle_cores"], bool):
+        raise InvalidOptionError(f"allow_idle_cores must be True or False, got {options['allow_idle_cores']!r}")
+    gpus = [arch for arch in space.bases.values() if isinstance(arch, GpuSpec)]
+    if not gpus and any(value is not None for value in of_gpus.values()):
+        raise InvalidOptionError("library, l2 and clock are for GPUs, and no base arch is one")
+    for arch in gpus:
+        GEMMEvaluator(arch, disk_cache=False, **of_gpus)

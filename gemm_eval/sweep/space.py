@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
-from gemm_eval.arch._loader import build_spec
-from gemm_eval.errors import ArchValidationError, InvalidOptionError
-from gemm_eval.sweep.fields import Choices, Dependent, Field, as_field
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.sweep.archs import as_spec_value, build_arch, check_field, field_kind, plain_fields
+from gemm_eval.sweep.dependents import Known, NoValueError, check_expression
+from gemm_eval.sweep.fields import Choices, Dependent, Drawn, Field, as_field, fit_range
 
-__all__ = ["ARCH", "Space", "build_arch"]
+__all__ = ["ARCH", "Space"]
 
 ARCH = "arch"
 """The name of the column that tells several base archs apart."""
 
-_WORDS = {"title", "notes", "published", "sources", "provenance", "name"}  # what a spec says about itself
 _RESERVED = {ARCH, "point", "excluded"}
+_MAX_POINTS = 2**63 - 1  # what a column of point numbers holds
+
+Base = ArchSpec | str | os.PathLike[str]
 
 
 class Space:
@@ -29,50 +32,59 @@ class Space:
 
     >>> Space("demo-8core", num_cores=[8, 16, 32], sram_bytes=LogRange(2**19, 2**23, 5))      # doctest: +SKIP
 
-    A field is given as values (a list), a `Range`, a `LogRange`, a single value, or something that follows from fields
-    before it: a function (``area_mm2=lambda a: 0.5 * a.num_cores + a.sram_bytes / 2**20``) or the same as text
+    A field is given as values (a list), a `Range`, a `LogRange`, a single value, or something that follows from other
+    fields: a function (``area_mm2=lambda a: 0.5 * a.num_cores + a.sram_bytes / 2**20``) or the same as text
     (``area_mm2="= 0.5 * num_cores + sram_bytes / 2**20"``). A dotted name is an entry of a table (``"mac_pj.fp16"``).
+    Where such a function divides by 0 or raises another error that is a matter of the point, the point is excluded.
 
     Args:
-        base: an arch, its name or path; or several (say, made by `arch.with_`), each of which gets all fields.
+        base: an arch, its name or path; or several (say, made by `arch.with_`), each of which gets all fields: a list
+            of archs with names of their own, or a mapping of labels to archs. A GPU keeps the calibration of its name.
         fields: fields by name, in the order of the columns; dotted names can only be given here.
-        variables: names that are not fields of a spec, for dependent fields to use.
+        variables: names that are not fields of a spec, for dependent fields and constraints to use.
         more_fields: as `fields`.
 
     Raises:
-        InvalidOptionError: a name that is no field of the spec, or values that make no field.
+        InvalidOptionError: a name that is no field of the spec, values that make no field, or an expression that names
+            something that there is not.
         ArchError: `base` names no valid arch.
     """
 
     def __init__(
         self,
-        base: ArchSpec | str | os.PathLike[str] | Sequence[ArchSpec | str | os.PathLike[str]],
+        base: Base | Sequence[Base] | Mapping[str, Base],
         fields: Mapping[str, Any] | None = None,
         *,
         variables: Mapping[str, Any] | None = None,
         **more_fields: Any,
     ) -> None:
-        bases = [base] if isinstance(base, MulticoreSpec | GpuSpec | str | os.PathLike) else list(base)
-        archs = [load_arch(one) if isinstance(one, str | os.PathLike) else one for one in bases]
-        if not archs or not all(isinstance(arch, MulticoreSpec | GpuSpec) for arch in archs):
-            raise InvalidOptionError(f"base must be an arch, a name, a path, or a list of them, got {base!r}")
-        self.bases: dict[str, ArchSpec] = {arch.name: arch for arch in archs}
-        if len(self.bases) < len(archs):
-            raise InvalidOptionError("base archs need names of their own: arch.with_(name=...)")
+        self.bases = _read_bases(base)
+        twice = sorted(set(fields or {}) & set(more_fields))
+        if twice:
+            raise InvalidOptionError(f"a field is given once, got {', '.join(twice)} twice")
         given = {name: as_field(name, value) for name, value in {**(fields or {}), **more_fields}.items()}
+        self._check_names(given, variables or {})
+        self.kinds = {name: self._kind_of(name) for name in given}
+        """What each field of the spec takes: whole, number, truth, text or json."""
+        self.fields = {name: fit_range(name, field, self.kinds[name]) for name, field in given.items()}
         self.variables = {name: as_field(name, value) for name, value in (variables or {}).items()}
-        self.fields: dict[str, Field] = given
-        self._check_names()
-        drawn: dict[str, Field] = {ARCH: Choices(tuple(self.bases))} if len(archs) > 1 else {}
-        drawn |= self.variables | given
-        self.drawn = {name: field for name, field in drawn.items() if not isinstance(field, Dependent)}
+        drawn: dict[str, Field] = {ARCH: Choices(tuple(self.bases))} if len(self.bases) > 1 else {}
+        drawn |= self.variables | self.fields
+        self.drawn: dict[str, Drawn] = {
+            name: field for name, field in drawn.items() if not isinstance(field, Dependent)
+        }  # fmt: skip
         """What a point chooses, by name."""
-        self.dependent = {name: field for name, field in drawn.items() if isinstance(field, Dependent)}
-        self._whole = {name for name in given if self.is_whole(name)}
-        self._plain = {name: _plain_fields(arch) for name, arch in self.bases.items()}
+        self.dependent = {name: field.of for name, field in drawn.items() if isinstance(field, Dependent)}
+        for name, of in self.dependent.items():
+            if isinstance(of, str):
+                example = plain_fields(next(iter(self.bases.values())))
+                check_expression(name, of, {*example, *self.variables}, example)
 
     def __repr__(self) -> str:
-        return f"Space({', '.join(self.bases)}; {', '.join(f'{name}={field}' for name, field in self.fields.items())})"
+        return f"Space({', '.join([*self.bases, *(f'{name}={field}' for name, field in self.fields.items())])})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_plain", "_grids")}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,107 +93,111 @@ class Space:
 
     @property
     def grid_size(self) -> int:
-        """Points of the full grid."""
+        """Points of the full grid.
+
+        Raises:
+            InvalidOptionError: a range does not say how many of its values to take, or there are more than 2**63 - 1.
+        """
         size = 1
-        for field in self.drawn.values():
-            size *= len(field.grid())  # type: ignore[union-attr]  # dependent ones are not drawn
+        for values in self._grids:
+            size *= len(values)
+        if size > _MAX_POINTS:
+            raise InvalidOptionError(f"a grid of {size:.3g} points cannot be numbered: sample it, Random(num_points)")
         return size
 
     def grid_rows(self, start: int, stop: int) -> list[tuple[Any, ...]]:
         """Return what points start..stop-1 of the full grid choose; the last name varies fastest."""
-        values = [field.grid() for field in self.drawn.values()]  # type: ignore[union-attr]
-        shape = tuple(map(len, values))
-        places = np.unravel_index(np.arange(start, stop), shape) if shape else ()
-        columns = [[of[place] for place in at.tolist()] for of, at in zip(values, places, strict=True)]
-        return list(zip(*columns, strict=True)) if columns else [()] * (stop - start)
+        columns = []
+        places = np.arange(start, stop, dtype=np.int64)
+        for values in reversed(self._grids):
+            places, at = np.divmod(places, len(values))
+            columns.append([values[place] for place in at.tolist()])
+        return list(zip(*reversed(columns), strict=True)) if columns else [()] * (stop - start)
 
     def rows_of(self, unit: npt.NDArray[np.float64]) -> list[tuple[Any, ...]]:
         """Return what points choose, given numbers in [0, 1], [num_points, len(drawn)]."""
-        columns = [field.take(unit[:, at]) for at, field in enumerate(self.drawn.values())]  # type: ignore[union-attr]
+        columns = [field.take(unit[:, at]) for at, field in enumerate(self.drawn.values())]
         return list(zip(*columns, strict=True)) if columns else [()] * len(unit)
 
-    def values(self, row: Sequence[Any]) -> dict[str, Any]:
+    def values(self, row: Sequence[Any]) -> tuple[dict[str, Any], str]:
         """Return all columns of a point by name, dependent ones too, given what it chooses.
 
+        Also returns why the point makes no chip, or ``""``: a dependent field without a value, None among the columns.
+
         Raises:
-            InvalidOptionError: an expression names something unknown.
+            InvalidOptionError: a dependent field names something unknown, or itself.
         """
         chosen = dict(zip(self.drawn, row, strict=True))
-        base = chosen.get(ARCH) or next(iter(self.bases))
-        known = {**self._plain[base], **{name: value for name, value in chosen.items() if name != ARCH}}
-        values = {ARCH: base}
+        base = chosen.pop(ARCH, None) or next(iter(self.bases))
+        known = Known(self._plain[base], self.dependent)
+        for name, value in chosen.items():
+            known.set(name, value)
+        values, why = {ARCH: base}, ""
         for name in (*self.variables, *self.fields):
-            value = chosen[name] if name in chosen else self.dependent[name].value(known)
-            if isinstance(value, np.generic):
-                value = value.item()
-            if name in self._whole and isinstance(value, float) and value.is_integer():
-                value = int(value)
-            values[name] = known[name] = value
-        return values
+            try:
+                value = chosen[name] if name in chosen else known[name]
+                values[name] = as_spec_value(self.kinds.get(name, ""), value)
+            except NoValueError as error:
+                values[name] = None
+                why = why or str(error)
+        return values, why
 
-    def arch(self, values: Mapping[str, Any], name: str | None = None) -> ArchSpec:
+    def arch(self, values: Mapping[str, Any]) -> ArchSpec:
         """Return the spec of a point, given its columns.
 
         Raises:
             ArchValidationError: the values make no valid spec.
         """
         base = self.bases[values[ARCH]]
-        return build_arch(base, {field: values[field] for field in self.fields}, name or base.name)
+        return build_arch(base, {field: values[field] for field in self.fields}) if self.fields else base
 
-    def _check_names(self) -> None:
-        for name in self.fields:
-            top, _, _ = name.partition(".")
-            for arch in self.bases.values():
-                known = type(arch).model_fields
-                if top not in known or top in _WORDS or top == "type":
-                    near = difflib.get_close_matches(top, set(known) - _WORDS, n=1)
-                    hint = f", did you mean {near[0]}?" if near else ""
-                    raise InvalidOptionError(
-                        f"{name} is not a field of {arch.name} ({arch.type}){hint} (helpers of yours go to variables)"
-                    )
-        clash = (_RESERVED | set(self.fields)) & set(self.variables)
-        clash |= {
-            name for name in self.variables if any(name in type(arch).model_fields for arch in self.bases.values())
+    @cached_property
+    def _plain(self) -> dict[str, dict[str, Any]]:
+        """What does not vary, by base; a dependent field is not known there, or it would pass for its base's value."""
+        return {
+            label: {name: value for name, value in plain_fields(arch).items() if name not in self.dependent}
+            for label, arch in self.bases.items()
         }
+
+    @cached_property
+    def _grids(self) -> tuple[tuple[Any, ...], ...]:
+        return tuple(field.grid() for field in self.drawn.values())
+
+    def _kind_of(self, name: str) -> str:
+        kinds = {field_kind(type(arch), name) for arch in self.bases.values()}
+        return kinds.pop() if len(kinds) == 1 else "json"
+
+    def _check_names(self, fields: Mapping[str, Field], variables: Mapping[str, Any]) -> None:
+        for arch in self.bases.values():
+            for name in fields:
+                check_field(arch, name)
+        tops = [name.partition(".")[0] for name in fields if "." in name]
+        both = sorted(set(tops) & set(fields))
+        if both:
+            raise InvalidOptionError(f"a table varies as a whole or by its entries, got both of {', '.join(both)}")
+        known = {name for arch in self.bases.values() for name in type(arch).model_fields}
+        clash = sorted(set(variables) & (_RESERVED | known))
         if clash:
-            raise InvalidOptionError(f"variables need names that nothing else has, got {', '.join(sorted(clash))}")
-
-    def is_whole(self, name: str) -> bool:
-        """Say whether a field of the spec takes whole numbers only."""
-        top, _, key = name.partition(".")
-        arch = next(iter(self.bases.values()))
-        if not key:
-            return type(arch).model_fields[top].annotation is int
-        table = getattr(arch, top)
-        return isinstance(table, Mapping) and any(type(value) is int for value in table.values())
+            raise InvalidOptionError(f"variables need names that nothing else has, got {', '.join(clash)}")
+        wrong = [name for name in variables if not isinstance(name, str) or not name.isidentifier()]
+        if wrong:
+            raise InvalidOptionError(f"a variable's name is of letters, digits and _, got {wrong[0]!r}")
 
 
-def build_arch(base: ArchSpec, changes: Mapping[str, Any], name: str) -> ArchSpec:
-    """Return a spec with fields changed (dotted names: entries of a table), checked anew, without its references.
-
-    Raises:
-        ArchValidationError: the values make no valid spec.
-    """
-    data: dict[str, Any] = {field: getattr(base, field) for field in base.model_fields_set if field not in _WORDS}
-    for field, value in changes.items():
-        top, _, key = field.partition(".")
-        if key:
-            table = data.get(top, getattr(base, top))
-            if not isinstance(table, Mapping):
-                raise ArchValidationError(f"{top} is no table, so it has no {key} ({base.name}: {field})")
-            data[top] = {**table, key: value}
-        else:
-            data[top] = value
-    return build_spec(type(base), {**data, "name": name}, origin=name)
-
-
-def _plain_fields(arch: ArchSpec) -> dict[str, Any]:
-    known: dict[str, Any] = {}
-    names: Iterable[str] = type(arch).model_fields
-    for name in names:
-        if name not in _WORDS:
-            value = getattr(arch, name)
-            known[name] = value
-            if isinstance(value, Mapping):
-                known |= {f"{name}.{key}": item for key, item in value.items()}
-    return known
+def _read_bases(base: Any) -> dict[str, ArchSpec]:
+    is_one = isinstance(base, MulticoreSpec | GpuSpec | str | os.PathLike)
+    if not is_one and not isinstance(base, Sequence | Mapping):
+        raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {base!r}")
+    given = [base] if is_one else base
+    labels = list(given) if isinstance(given, Mapping) else [None] * len(given)
+    found = list(given.values()) if isinstance(given, Mapping) else given
+    archs = [load_arch(one) if isinstance(one, str | os.PathLike) else one for one in found]
+    if not archs or not all(isinstance(arch, MulticoreSpec | GpuSpec) for arch in archs):
+        raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {base!r}")
+    bases = {arch.name if label is None else str(label): arch for label, arch in zip(labels, archs, strict=True)}
+    if len(bases) < len(archs):
+        raise InvalidOptionError(
+            f"base archs need names of their own, got {', '.join(arch.name for arch in archs)}: "
+            "give a mapping of labels to archs"
+        )
+    return bases

@@ -10,10 +10,13 @@ import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.sweep.archs import build_arch, check_field
 from gemm_eval.sweep.run import sweep
-from gemm_eval.sweep.space import Space, build_arch
+from gemm_eval.sweep.space import Space
 
 __all__ = ["what_if"]
+
+_AS_IS = "as it is"
 
 
 def what_if(
@@ -21,7 +24,7 @@ def what_if(
     workloads: Any,
     changes: Mapping[str, Mapping[str, Any]] | Sequence[Mapping[str, Any]],
     *,
-    objectives: Sequence[str] = ("latency_us",),
+    objectives: str | Sequence[str] = ("latency_us",),
     **options: Any,
 ) -> Any:
     """Return a DataFrame of the chip as it is and after each change, with objectives and their ratio to the first row.
@@ -40,17 +43,29 @@ def what_if(
     base = load_arch(arch) if isinstance(arch, str | os.PathLike) else arch
     if not isinstance(base, MulticoreSpec | GpuSpec):
         raise InvalidOptionError(f"arch must be a spec, a preset name or a path, got {arch!r}")
-    named = dict(changes) if isinstance(changes, Mapping) else {_say(change): change for change in changes}
-    archs = [build_arch(base, change, f"change-{at}") for at, change in enumerate([{}, *named.values()])]
-    table = sweep(Space(archs), workloads, objectives, progress=False, **options).to_pandas()
-    table = table[[*objectives, "excluded"]].copy()
-    table.insert(0, "change", ["as it is", *named])
-    for name in reversed(objectives):
+    if isinstance(changes, Mapping):
+        if not all(isinstance(change, Mapping) for change in changes.values()):
+            raise InvalidOptionError(f"changes are tables of fields, by name or in a list, got {changes!r}")
+        named = {str(name): change for name, change in changes.items()}
+    else:
+        named = {_say(change): change for change in changes}
+    archs = {_AS_IS: base}
+    for name, change in named.items():
+        for field in change:
+            check_field(base, field)
+        archs[name] = build_arch(base, change)
+    aims = [objectives] if isinstance(objectives, str) else list(dict.fromkeys(objectives))
+    # labels may be any text, and two changes may give the same chip: they are told apart by their order
+    numbered = {f"{at}": arch for at, arch in enumerate(archs.values())}
+    result = sweep(Space(numbered), workloads, aims, progress=False, **options)
+    table = result.to_pandas([*aims, "excluded"])
+    table.insert(0, "change", list(archs))
+    for name in aims:
         column = table[name].to_numpy(np.float64)
         table.insert(list(table.columns).index(name) + 1, f"{name}_ratio", column / column[0])
     return table
 
 
 def _say(change: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value:,}" if isinstance(value, int | float) else f"{name} {value}"
-                     for name, value in change.items())  # fmt: skip
+    is_number = {name: isinstance(value, int | float) and not isinstance(value, bool) for name, value in change.items()}
+    return ", ".join(f"{name} {value:,}" if is_number[name] else f"{name} {value}" for name, value in change.items())

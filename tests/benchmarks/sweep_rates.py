@@ -3,8 +3,8 @@
     python -m tests.benchmarks.sweep_rates                    # make rates: 10,000 chips x 28 GEMMs, a million points
     python -m tests.benchmarks.sweep_rates --points 500 --memory-points 5000
 
-Chips are of the class of 64 cores, drawn at random: SRAM 0.5 to 8 MB a core, DRAM 0.2 to 3.2 TB/s, matrix units 16 to 64
-wide. GEMMs are those of Llama 3 70B in prefill and decode, at several batch sizes. Searches are exact.
+Chips are of the class of 64 cores, drawn at random: SRAM 0.5 to 8 MB a core, DRAM 0.2 to 3.2 TB/s, matrix units 16 to
+64 wide. GEMMs are those of Llama 3 70B in prefill and decode, at several batch sizes. Searches are exact.
 """
 
 from __future__ import annotations
@@ -59,18 +59,20 @@ def _rate(num_points: int, executor: Any) -> tuple[float, Any]:
 def _peak_mb(num_points: int, folder: str, queue: Any) -> None:
     start = time.perf_counter()
     sweep(make_space(), make_workload(1), sampling=Random(num_points), path=Path(folder) / "points", progress=False)
+    seconds = time.perf_counter() - start
     kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    queue.put((kib / 1024, num_points / (time.perf_counter() - start)))
+    num_bytes = sum(file.stat().st_size for file in (Path(folder) / "points").iterdir())
+    queue.put((kib / 1024, num_points / seconds, num_bytes / num_points))
 
 
-def _memory(num_points: int) -> tuple[float, float]:
-    """Most memory of a process of its own that streams points into a folder, in MB; points a second."""
+def _memory(num_points: int) -> tuple[float, float, float]:
+    """Most memory of a process that streams points into a folder, in MB; points a second; bytes of a point on disk."""
     context = multiprocessing.get_context("spawn")
     folder, queue = tempfile.mkdtemp(), context.Queue()
     try:
         process = context.Process(target=_peak_mb, args=(num_points, folder, queue))
         process.start()
-        found: tuple[float, float] = queue.get()
+        found: tuple[float, float, float] = queue.get()
         process.join()
         return found
     finally:
@@ -87,14 +89,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before")
     threads, table = _rate(options.points, None)
-    print(f"threads: {threads:,.0f} (arch, GEMM) a second over {options.points:,} chips x {NUM_GEMMS} GEMMs", flush=True)
+    print(f"threads: {threads:,.0f} (arch, GEMM)/s over {options.points:,} chips x {NUM_GEMMS} GEMMs", flush=True)
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
         dask, dask_table = _rate(options.points, client)
     is_same = table.to_pandas().equals(dask_table.to_pandas())  # where arrow takes nan for nan
     print(f"Dask, two workers: {dask:,.0f} a second, {dask / threads:.0%} of that; same table: {is_same}", flush=True)
     for num_points in (options.memory_points // 10, options.memory_points):
-        peak_mb, points_per_s = _memory(num_points)
-        print(f"streamed {num_points:,} points: {peak_mb:,.0f} MB at most, {points_per_s:,.0f} points/s", flush=True)
+        peak_mb, points_per_s, point_bytes = _memory(num_points)
+        print(
+            f"streamed {num_points:,} points of one GEMM: {peak_mb:,.0f} MB at most, {points_per_s:,.0f} points/s, "
+            f"{point_bytes:,.0f} bytes a point on disk",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

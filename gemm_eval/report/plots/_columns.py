@@ -122,7 +122,7 @@ def shown(value: Any) -> str:
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return f"{value:,}" if abs(int(value)) >= 10_000 else str(value)
     if isinstance(value, float | np.floating):
-        return f"{value:,.0f}" if _SHOWN_WHOLE <= abs(value) < _SHOWN_WITH_EXPONENT else f"{value:.4g}"
+        return f"{value:,.0f}" if _SHOWN_WHOLE <= abs(float(value)) < _SHOWN_WITH_EXPONENT else f"{value:.4g}"
     return str(value)
 
 

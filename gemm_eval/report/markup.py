@@ -1,0 +1,159 @@
+"""Parts of a report page as HTML: every name and number escaped, charts as data for the page's script."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from html import escape
+from numbers import Integral, Real
+from typing import Any
+
+from gemm_eval.report.parts import Cell, Chart, Column, Facts, Figure, Part, Table, Text
+from gemm_eval.report.svg import inline_svg, matplotlib_svg
+
+__all__ = ["part_html"]
+
+_MISSING = "\N{EN DASH}"
+_FILTER_FROM_ROWS = 20  # shorter tables are read at a glance
+_LONG_TEXT_CHARS = 160  # longer text wraps; shorter stays on its line, so that rows are low
+_SORT_DIGITS = 9
+
+
+def part_html(part: Part, name: str) -> str:
+    """Return a part as HTML.
+
+    Args:
+        part: any of them.
+        name: an id that no other part of the page has.
+
+    Raises:
+        InvalidOptionError: a figure cannot be embedded, or a cell is not what its column says.
+    """
+    if isinstance(part, Text):
+        title = f"<h3>{escape(part.title)}</h3>" if part.title else ""
+        paragraphs = re.split(r"\n\s*\n", part.text.strip())
+        return title + "".join(f"<p>{_lines_html(paragraph.splitlines())}</p>" for paragraph in paragraphs)
+    if isinstance(part, Facts):
+        items = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in part.items)
+        return f'<dl class="facts">{items}</dl>'
+    if isinstance(part, Table):
+        return _table_html(part, name)
+    return _figure_html(part, name) if isinstance(part, Figure) else _chart_html(part, name)
+
+
+def _lines_html(lines: Sequence[str]) -> str:
+    if len(lines) == 1:
+        return escape(lines[0])
+    return "".join(f'<span class="line">{escape(line)}</span>' for line in lines)
+
+
+def _table_html(table: Table, name: str) -> str:
+    shown = table.rows[: table.max_rows]
+    notes = [f"The first {len(shown):,} of {len(table.rows):,} rows."] if len(shown) < len(table.rows) else []
+    notes += [table.note] if table.note else []
+    heads = "".join(
+        f'<th scope="col" aria-sort="none" data-kind="{column.kind}"><button type="button">'
+        f"<span>{escape(column.name)}{_unit(column)}</span></button></th>"
+        for column in table.columns
+    )
+    body = "\n".join(f"<tr>{''.join(_cells(table.columns, row))}</tr>" for row in shown)
+    label = f'aria-labelledby="{name}"' if table.caption else 'aria-label="Table"'
+    return (
+        '<figure class="table">'
+        + (f'<figcaption id="{name}">{escape(table.caption)}</figcaption>' if table.caption else "")
+        + (_FILTER if len(shown) >= _FILTER_FROM_ROWS else "")
+        + f'<div class="scroll" tabindex="0" role="region" {label}><table {label}>\n'
+        + f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+        + (f'<p class="note">{escape(" ".join(notes))}</p>' if notes else "")
+        + "</figure>"
+    )
+
+
+_FILTER = (
+    '<div class="filter" hidden><label>Filter <input type="search" autocomplete="off" spellcheck="false"></label>'
+    '<output aria-live="polite"></output></div>'
+)
+
+
+def _unit(column: Column) -> str:
+    return f' <span class="unit">{escape(column.unit)}</span>' if column.unit else ""
+
+
+def _cells(columns: Sequence[Column], row: Sequence[Cell]) -> Iterator[str]:
+    for index, (column, value) in enumerate(zip(columns, row, strict=True)):
+        text = column.format(value)
+        words = ["n"] if column.kind == "number" else ["long"] if len(text) > _LONG_TEXT_CHARS else []
+        words += [] if text else ["missing"]
+        attributes = f' class="{" ".join(words)}"' if words else ""
+        if not text:
+            attributes += ' data-v=""'
+        elif column.kind == "number" and isinstance(value, Real) and not isinstance(value, Integral):
+            attributes += f' data-v="{float(value):.{_SORT_DIGITS}g}"'  # what it is sorted by; the text is rounded
+        tag, scope = ("td", "") if index else ("th", ' scope="row"')
+        yield f"<{tag}{scope}{attributes}>{escape(text) or _MISSING}</{tag}>"
+
+
+def _chart_html(chart: Chart, name: str) -> str:
+    names = [column.name for column in chart.columns]
+    x, y = names.index(chart.x), names.index(chart.y)
+    marks = chart.highlight if chart.highlight is not None else [False] * len(chart.rows)
+    points = [
+        (row, bool(mark))
+        for row, mark in zip(chart.rows, marks, strict=True)
+        if _can_place(row[x], chart.log_x) and _can_place(row[y], chart.log_y)
+    ]
+    plain = [index for index, (_, mark) in enumerate(points) if not mark]
+    stride = math.ceil(len(plain) / max(1, chart.max_points))
+    left_out = set(plain).difference(plain[:: max(1, stride)])
+    shown = [point for index, point in enumerate(points) if index not in left_out]
+    notes: list[str] = []
+    if left_out:
+        notes.append(f"{len(shown):,} of {len(points):,} points are drawn; none that stands out is left out.")
+    if len(points) < len(chart.rows):
+        notes.append(f"{len(chart.rows) - len(points):,} of {len(chart.rows):,} points have no place on these axes.")
+    data = {
+        "axes": [_axis(chart, index, [row for row, _ in shown]) for index in (x, y)],
+        "columns": [
+            {"name": column.name, "unit": column.unit, "texts": [column.format(row[index]) for row, _ in shown]}
+            for index, column in enumerate(chart.columns)
+        ],
+        "highlight": [index for index, (_, mark) in enumerate(shown) if mark],
+        "labels": [chart.highlight_label, chart.label],
+        "caption": chart.caption or f"{chart.y} over {chart.x}",
+    }
+    caption = " ".join(filter(None, [_sentence(chart.caption), *notes])) if notes else chart.caption
+    return (
+        f'<figure class="chart" data-points="{name}"><noscript><p>This chart needs a script.</p></noscript>'
+        f"<figcaption>{escape(caption)}</figcaption>"
+        f'<script type="application/json" id="{name}">{_json(data)}</script></figure>'
+    )
+
+
+def _sentence(text: str) -> str:
+    return text if not text or text.endswith(".") else f"{text}."
+
+
+def _can_place(value: Cell, is_log: bool) -> bool:
+    return isinstance(value, Real) and math.isfinite(value) and (value > 0 or not is_log)
+
+
+def _axis(chart: Chart, index: int, rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
+    column = chart.columns[index]
+    values = [float(f"{float(row[index]):.{_SORT_DIGITS}g}") for row in rows]  # type: ignore[arg-type]  # checked
+    is_log = chart.log_x if column.name == chart.x else chart.log_y
+    return {"name": column.name, "unit": column.unit, "log": is_log, "values": values}
+
+
+def _json(data: Any) -> str:
+    """JSON that cannot end the script element that it stands in."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _figure_html(part: Figure, name: str) -> str:
+    svg = part.figure if isinstance(part.figure, str) else matplotlib_svg(part.figure)
+    caption = f"<figcaption>{escape(part.caption)}</figcaption>" if part.caption else ""
+    box = f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(part.caption or "Figure")}">'
+    return f'<figure class="drawing">{box}{inline_svg(svg, name, part.caption)}</div>{caption}</figure>'

@@ -1,0 +1,164 @@
+"""What stands on a report page, as plain data: text, facts, tables, drawings and charts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from gemm_eval.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+
+__all__ = ["Cell", "Chart", "Column", "Facts", "Figure", "Part", "Table", "Text"]
+
+Cell: TypeAlias = str | float | None
+"""What a table holds; numpy's numbers too. None and nan are missing values."""
+
+_MIN_FIXED, _MAX_FIXED = 1e-4, 1e15  # outside, numbers are written with an exponent
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table, or what the tooltip of a chart says about a point.
+
+    Attributes:
+        name: header.
+        unit: shown beside the name; empty for none.
+        kind: numbers are aligned to the right and sorted by value.
+        digits: significant digits of numbers that are not whole; digits before the point are never rounded away.
+    """
+
+    name: str
+    unit: str = ""
+    kind: Literal["number", "text"] = "number"
+    digits: int = 4
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("number", "text"):
+            raise InvalidOptionError(f'kind must be "number" or "text", got {self.kind!r} (column {self.name!r})')
+        if not 1 <= self.digits <= 17:
+            raise InvalidOptionError(f"digits must be in 1..17, got {self.digits} (column {self.name!r})")
+
+    def format(self, value: Cell) -> str:
+        """Return the text of a cell, empty for a missing value.
+
+        Raises:
+            InvalidOptionError: words in a column of numbers.
+        """
+        if value is None or value != value:  # noqa: PLR0124  nan is the one value that differs from itself
+            return ""
+        if self.kind == "text":
+            return str(value)
+        if not isinstance(value, Real):
+            raise InvalidOptionError(f"column {self.name!r} holds numbers, got {value!r}")
+        if isinstance(value, Integral):
+            return f"{int(value):,}"
+        number = float(value)
+        if math.isinf(number):
+            return "∞" if number > 0 else "-∞"
+        exponent = int(f"{number:.{self.digits - 1}e}".partition("e")[2])  # after rounding: 9.9996 counts as 10
+        if number and not _MIN_FIXED <= abs(number) < _MAX_FIXED:
+            return f"{number:.{self.digits - 1}e}"
+        return f"{number:,.{max(0, self.digits - 1 - exponent)}f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Paragraphs, an empty line between them; lines stay lines. `title` is a heading below the section's."""
+
+    text: str
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A list of names and values."""
+
+    items: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table that sorts by the click of a header; the first column names the row.
+
+    Attributes:
+        columns: what the rows hold.
+        rows: one cell for each column.
+        caption: says what the table shows.
+        note: small print below.
+        max_rows: more are left out, and the page says so.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    caption: str = ""
+    note: str = ""
+    max_rows: int = 2000
+
+    def __post_init__(self) -> None:
+        _check_rows(self.columns, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A drawing: a matplotlib Figure, or SVG text whose styles are attributes (matplotlib's are)."""
+
+    figure: str | matplotlib.figure.Figure
+    caption: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Points that say all their columns when pointed at, tapped, or reached by arrow keys.
+
+    Attributes:
+        columns: what is known of a point; names are unique.
+        rows: the points. Those without `x` or `y`, or not above 0 on a log axis, are left out, and the page says so.
+        x, y: names of the columns that place a point.
+        log_x, log_y: logarithmic axes.
+        highlight: [num_rows], which points stand out and are joined in the order of x.
+        highlight_label, label: what the points that stand out, and the others, are.
+        caption: says what the chart shows.
+        max_points: more are thinned out evenly, but for those that stand out, and the page says so.
+    """
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+    x: str
+    y: str
+    log_x: bool = False
+    log_y: bool = False
+    highlight: Sequence[bool] | None = None
+    highlight_label: str = "Pareto front"
+    label: str = "others"
+    caption: str = ""
+    max_points: int = 20_000
+
+    def __post_init__(self) -> None:
+        _check_rows(self.columns, self.rows)
+        names = [column.name for column in self.columns]
+        if len(set(names)) < len(names):
+            raise InvalidOptionError(f"names of columns must differ, got {', '.join(names)}")
+        for axis, name in (("x", self.x), ("y", self.y)):
+            if name not in names or self.columns[names.index(name)].kind != "number":
+                numbers = ", ".join(column.name for column in self.columns if column.kind == "number")
+                raise InvalidOptionError(f"{axis} must name a column of numbers ({numbers}), got {name!r}")
+        if self.highlight is not None and len(self.highlight) != len(self.rows):
+            raise InvalidOptionError(
+                f"highlight must have one entry for each of {len(self.rows)} points, got {len(self.highlight)}"
+            )
+
+
+Part: TypeAlias = Text | Facts | Table | Figure | Chart
+
+
+def _check_rows(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
+    if not columns:
+        raise InvalidOptionError("columns must not be empty")
+    for number, row in enumerate(rows):
+        if len(row) != len(columns):
+            raise InvalidOptionError(f"rows must have {len(columns)} cells each, got {len(row)} in row {number}")

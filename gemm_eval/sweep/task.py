@@ -1,0 +1,71 @@
+"""`Task`: what all chunks of a sweep share, and what is worked out of it once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.dtypes import DType
+from gemm_eval.evaluate._batch import types_alone
+from gemm_eval.sweep.columns import Schema
+from gemm_eval.sweep.metrics import Constraint
+from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.workload import Workload
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["Task"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all chunks of a sweep share.
+
+    Attributes:
+        space: the chips.
+        workloads: what runs on each.
+        constraints: what a point must hold.
+        options: of `GEMMEvaluator`: allow_idle_cores, library, l2, clock.
+        schema: the columns of the table.
+    """
+
+    space: Space
+    workloads: tuple[Workload, ...]
+    constraints: tuple[Constraint, ...]
+    options: Mapping[str, Any]
+    schema: Schema
+
+    @cached_property
+    def problems(self) -> tuple[GemmProblem, ...]:
+        """All different GEMMs."""
+        return tuple(dict.fromkeys(problem for workload in self.workloads for problem, _ in workload.gemms))
+
+    @cached_property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """[num_problems, 4]: their G, M, K, N."""
+        return np.array([one.sizes for one in self.problems], np.int64)
+
+    @cached_property
+    def kinds(self) -> tuple[GemmProblem, ...]:
+        """Their data types, each once."""
+        return tuple(dict.fromkeys(map(types_alone, self.problems)))
+
+    @cached_property
+    def kind_of(self) -> npt.NDArray[np.int64]:
+        """[num_problems], index into `kinds`."""
+        return np.array([self.kinds.index(types_alone(problem)) for problem in self.problems], np.int64)
+
+    @cached_property
+    def flop(self) -> tuple[dict[DType, int], ...]:
+        """Of each workload, the operations by input type."""
+        found = []
+        for workload in self.workloads:
+            flop: dict[DType, int] = {}
+            for problem, count in workload.gemms:
+                flop[problem.input_dtype] = flop.get(problem.input_dtype, 0) + count * problem.flop
+            found.append(flop)
+        return tuple(found)

@@ -1,0 +1,283 @@
+"""The commands on design spaces, `sweep`, `pareto` and `report`: what they print and write, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gemm_eval.cli._app import app
+from gemm_eval.evaluate import _disk
+from gemm_eval.sweep import SweepResult, load_sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+SPACE = """
+base: demo-8core
+fields:
+  num_cores: [2, 4, 8]
+  dram_gb_per_s: {range: [100.0, 400.0], num: 4}
+  area_mm2: = 2 * num_cores + 0.02 * dram_gb_per_s
+workloads:
+  - {name: gemms, gemms: [[1, 16, 1024, 1024], [1, 256, 1024, 1024, 3]]}
+objectives: [latency_us, area_mm2]
+constraints: [area_mm2 <= 20]
+"""
+NUM = 12
+
+
+class Ran:
+    """Exit code, stdout and stderr of one run."""
+
+    def __init__(self, *words: str | Path, columns: int = 80) -> None:
+        env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
+        result = CliRunner().invoke(app, list(map(str, words)), env=env)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
+
+    def json(self) -> Any:
+        assert (self.code, self.err) == (0, "")
+        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
+    yield
+    _disk._cache_at.cache_clear()  # closes the file
+
+
+@pytest.fixture(scope="module")
+def points(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep."""
+    folder = tmp_path_factory.mktemp("sweep")
+    Ran("sweep", space_file(folder), "--out", folder / "points")
+    return folder / "points"
+
+
+@pytest.fixture(scope="module")
+def result(points: Path) -> SweepResult:
+    return load_sweep(points)
+
+
+def space_file(folder: Path, text: str = SPACE) -> Path:
+    path = folder / "space.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def table(text: str) -> list[list[str]]:
+    """Cells of the rows below the line of a table."""
+    lines = text.splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("──")) + 1
+    rows = []
+    for line in lines[start:]:
+        if not re.match(r"\s*\d+\s{2,}", line):
+            break
+        rows.append(line.split())
+    return rows
+
+
+def unfinished(points: Path, folder: Path) -> Path:
+    """A copy of a sweep of which nothing is done yet."""
+    folder.mkdir()
+    shutil.copy(points / "_sweep.json", folder)
+    return folder
+
+
+# sweep
+
+
+def test_sweep_prints_the_front_and_keeps_the_points(tmp_path: Path) -> None:
+    ran = Ran("sweep", space_file(tmp_path), "--out", tmp_path / "points")
+    result = load_sweep(tmp_path / "points")
+    front = result.pareto()
+
+    assert (ran.code, ran.err) == (0, "")
+    assert len(result) == NUM
+    assert ran.out.startswith(f"Pareto front: {len(front)} of {NUM} points")
+    rows = table(ran.out)
+    assert [row[0] for row in rows] == [str(point) for point in front["point"]]
+    assert [row[-1] for row in rows] == [f"{value:,.4g}" for value in front["latency_us"]]
+    (reason,) = result.excluded().itertuples(index=False)
+    expected = f"excluded: {reason.num_points} points, area_mm2 (point {reason.first_point}: {reason.example})"
+    assert ran.out.rstrip().endswith(expected)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "cache") == ["points", "space.yaml"]
+
+
+def test_json_says_the_same(tmp_path: Path) -> None:
+    document = Ran("sweep", space_file(tmp_path), "--out", tmp_path / "points", "--json").json()
+    result = load_sweep(tmp_path / "points")
+    columns = ["point", "num_cores", "dram_gb_per_s", "area_mm2", "latency_us"]
+
+    assert document["front"] == result.pareto()[columns].to_dict("records")
+    assert document["num_points"] == document["num_points_asked"] == NUM
+    assert document["num_excluded"] == int((~result.is_feasible).sum())
+    assert document["excluded"] == result.excluded().to_dict("records")
+
+
+def test_a_second_call_goes_on_where_the_first_was(tmp_path: Path, points: Path) -> None:
+    whole = Ran("pareto", points).out
+    folder = unfinished(points, tmp_path / "part")
+    again = Ran("sweep", space_file(tmp_path), "--out", folder, "--limit", "20")
+    assert (again.code, again.out) == (0, whole)
+
+    (part,) = folder.glob("points-*.parquet")
+    before = part.stat().st_mtime_ns
+    assert Ran("sweep", space_file(tmp_path), "--out", folder, "--limit", "20").out == whole
+    assert part.stat().st_mtime_ns == before
+
+
+def test_limit_says_how_many_more(points: Path, result: SweepResult) -> None:
+    out = Ran("pareto", points, "--limit", "2").out
+    assert len(table(out)) == 2
+    assert f"{len(result.pareto()) - 2} more: --limit" in out
+
+
+def test_names_of_archs_stand_in_the_table_where_there_are_several(tmp_path: Path) -> None:
+    chip = yaml.safe_load((ROOT / "arch" / "multicore" / "demo-8core.yaml").read_text(encoding="utf-8"))
+    for name in ("left", "right"):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**chip, "name": name}), encoding="utf-8")
+    text = SPACE.replace("demo-8core", "[left.yaml, right.yaml]")
+    ran = Ran("sweep", space_file(tmp_path, text), "--out", tmp_path / "points", "--limit", "99")
+
+    front = load_sweep(tmp_path / "points").pareto()
+    assert [row[:2] for row in table(ran.out)] == [[str(one.point), one.arch] for one in front.itertuples()]
+    assert set(front["arch"]) == {"left", "right"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SPACE + "colour: red\n", "colour"),
+        (SPACE.replace("num_cores: [", "num_core: ["), "num_core is not a field of demo-8core"),
+        (SPACE.replace("[latency_us, area", "[latency, area"), "objective 'latency' is no column of numbers"),
+        (SPACE.replace("area_mm2 <= 20", "area_mm2 << 20"), "a constraint is a column, a sign and a number"),
+        (SPACE.replace("{range: [100.0, 400.0], num: 4}", "{range: [100.0, 400.0]}"), "a full grid needs num"),
+    ],
+)
+def test_spaces_that_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    for is_json in (False, True):
+        ran = Ran("sweep", space_file(tmp_path, text), "--out", tmp_path / "points", *["--json"][:is_json])
+        assert (ran.code, ran.out) == (2, "")
+        error = json.loads(ran.err)["error"]["message"] if is_json else ran.err.removeprefix("error: ").rstrip("\n")
+        assert message in error
+        assert "\n" not in error
+    assert not (tmp_path / "points").exists()
+
+
+def test_folders_that_are_refused(tmp_path: Path, points: Path) -> None:
+    other = space_file(tmp_path, SPACE.replace("[2, 4, 8]", "[2, 4]"))
+    ran = Ran("sweep", other, "--out", points)
+    assert (ran.code, ran.out) == (2, "")
+    assert "holds another sweep" in ran.err
+    ran = Ran("sweep", other, "--out", tmp_path)
+    assert ran.code == 2
+    assert "must be a new folder or one of a sweep" in ran.err
+    ran = Ran("sweep", tmp_path / "none.yaml", "--out", tmp_path / "x")
+    assert ran.code == 2
+    assert "none.yaml" in ran.err
+    for command in ("pareto", "report"):
+        ran = Ran(command, tmp_path)
+        assert (ran.code, ran.out) == (2, "")
+        assert "is no folder of a sweep" in ran.err
+
+
+# pareto
+
+
+def test_pareto_by_other_objectives(points: Path, result: SweepResult) -> None:
+    aims = ["tflop_per_s", "dram_bytes"]
+    document = Ran("pareto", points, "-o", aims[0], "--objective", aims[1], "--json").json()
+
+    front = result.pareto(aims)
+    assert [row["point"] for row in document["front"]] == front["point"].tolist()
+    assert list(document["front"][0]) == ["point", "num_cores", "dram_gb_per_s", "area_mm2", *aims]
+    ran = Ran("pareto", points, "-o", "speed")
+    assert (ran.code, ran.out) == (2, "")
+    assert "no column 'speed'; there are point, arch, num_cores" in ran.err
+
+
+def test_explain(points: Path, result: SweepResult) -> None:
+    assert Ran("pareto", points, "--explain", "5").out == result.explain(5) + "\n"
+    document = Ran("pareto", points, "--explain", "5", "--json").json()
+    assert document == {"point": 5, "explanation": result.explain(5)}
+    excluded = int(result.excluded()["first_point"].iloc[0])
+    assert "Excluded: area_mm2 = " in Ran("pareto", points, "--explain", str(excluded)).out
+    ran = Ran("pareto", points, "--explain", str(NUM))
+    assert (ran.code, ran.out) == (2, "")
+    assert f"point must be in 0..{NUM - 1}, got {NUM}" in ran.err
+
+
+def test_an_unfinished_sweep_says_so(points: Path, tmp_path: Path) -> None:
+    folder = unfinished(points, tmp_path / "part")
+
+    assert f"unfinished: 0 of {NUM} points are done" in Ran("pareto", folder).out
+    document = Ran("pareto", folder, "--json").json()
+    assert (document["num_points"], document["num_points_asked"], document["front"]) == (0, NUM, [])
+    assert "unfinished" not in Ran("pareto", points).out
+
+
+# report
+
+
+def test_report_on_a_sweep(points: Path, tmp_path: Path, result: SweepResult) -> None:
+    path = tmp_path / "page.html"
+    path.write_text("old", encoding="utf-8")
+    ran = Ran("report", points, "--out", path)
+
+    assert (ran.code, ran.out, ran.err) == (0, f"wrote {path}\n", "")
+    html = path.read_text(encoding="utf-8")
+    assert html.startswith("<!DOCTYPE html>")
+    assert f"{result.pareto()['latency_us'].iloc[0]:.4g}" in html
+
+
+def test_report_on_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    words = ("--model", "llama-3-8b", "--arch", "demo-8core", "--phase", "decode", "--batch", "2", "--seq-len", "64")
+    ran = Ran("report", *words, "--out", path)
+
+    assert (ran.code, ran.out) == (0, f"wrote {path}\n")
+    assert "<title>llama-3-8b on demo-8core</title>" in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["FOLDER", "--model", "llama-3-8b"], ["--model", "llama-3-8b"], ["FOLDER", "--arch", "demo-8core"]]
+)
+def test_reports_on_nothing_or_two_things_are_refused(points: Path, tmp_path: Path, words: list[str]) -> None:
+    ran = Ran("report", *(str(points) if word == "FOLDER" else word for word in words), "--out", tmp_path / "x.html")
+    assert ran.code == 2
+    assert not (tmp_path / "x.html").exists()
+
+
+def test_a_report_that_cannot_be_written(points: Path, tmp_path: Path) -> None:
+    ran = Ran("report", points, "--out", tmp_path)
+    assert (ran.code, ran.out) == (2, "")
+    assert "is not a file" in ran.err
+
+
+# help
+
+
+@pytest.mark.parametrize("command", ["sweep", "pareto", "report"])
+def test_help_fits_80_columns_and_keeps_its_brackets(command: str) -> None:
+    ran = Ran(command, "--help")
+
+    assert ran.code == 0
+    assert max(map(len, ran.out.splitlines())) <= 80
+    assert "GEMM" in ran.out or "Pareto" in ran.out
+    words = {
+        "sweep": ["SPACE.yaml", "--out", "FOLDER", "(lists, ranges", "(area_mm2 <= 200)", "--limit", "--json"],
+        "pareto": ["FOLDER", "--objective", "-o", "--explain", "POINT"],
+        "report": ["[FOLDER]", "(FOLDER)", "--model", "--arch", "(--model llama-3-70b", "[default: report.html]"],
+    }[command]
+    text = " ".join(ran.out.replace("│", " ").split())
+    for word in words:
+        assert word in text

@@ -1,0 +1,366 @@
+"""The report on a sweep: its numbers are those of the sweep, and every kind of sweep has a page that says so."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_eval import load_arch
+from gemm_eval.report import sweep_report
+from gemm_eval.report.page import Page
+from gemm_eval.report.parts import Chart, Facts, Figure, Part, Table, Text
+from gemm_eval.report.sweep_best import find_best
+from gemm_eval.report.sweep_page import sweep_page
+from gemm_eval.report.sweep_tables import effects
+from gemm_eval.report.sweep_words import say_field, say_sampling, say_value
+from gemm_eval.sweep import LogRange, Random, Range, Space, SweepResult, Workload, load_sweep, sweep
+from gemm_eval.workload import make_problem
+
+GEMMS = [(1, 16, 1024, 1024), (1, 256, 1024, 2048)]
+AREA = "= num_cores * (2.0 + 1.2 * sram_bytes / 2**20) + 0.02 * dram_gb_per_s"
+
+
+def space(**more: Any) -> Space:
+    fields = {"num_cores": [4, 8, 16], "sram_bytes": LogRange(2**18, 2**20, 3), "dram_gb_per_s": [100.0, 400.0]}
+    return Space("demo-8core", fields | more)
+
+
+def workload(name: str, *sizes: tuple[int, int, int, int], tokens: int | None = None) -> Workload:
+    problems = [make_problem(*one, default_dtype=load_arch("demo-8core").default_dtype) for one in sizes]
+    return Workload(name, tuple((problem, at) for at, problem in enumerate(problems, 2)), tokens)
+
+
+LOADS = [workload("first", GEMMS[0], tokens=16), workload("second", GEMMS[1])]
+
+
+@pytest.fixture(scope="module")
+def result() -> SweepResult:
+    aims = ["latency_us", "area_mm2"]
+    return sweep(space(area_mm2=AREA), LOADS, aims, ["area_mm2 <= 40"], progress=False)
+
+
+@pytest.fixture(scope="module")
+def page(result: SweepResult) -> Page:
+    return sweep_page(result)
+
+
+def headings(page: Page) -> list[str]:
+    return [section.heading for section in page.sections]
+
+
+def parts(page: Page, heading: str, kind: Any = None) -> list[Any]:
+    found: list[Part] = [part for section in page.sections if section.heading == heading for part in section.parts]
+    return [part for part in found if kind is None or isinstance(part, kind)]
+
+
+def rows(table: Table | Chart) -> list[dict[str, Any]]:
+    names = [column.name for column in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in table.rows]
+
+
+def same(row: dict[str, Any], expected: Any) -> bool:
+    """Whether a row says what a row of the sweep does, in every column but for those that are not known."""
+    return all(
+        row[name] == expected[name] or (row[name] is None and pd.isna(expected[name]))
+        for name in row
+        if name in expected.index
+    )
+
+
+# content
+
+
+def test_sections_and_facts(result: SweepResult, page: Page) -> None:
+    assert page.title == "Design space of demo-8core"
+    assert page.subtitle == "18 chips, first, second"
+    assert headings(page) == [
+        "Overview", "Trade-offs", "Best designs, and why", "Pareto front", "All points", "Excluded points",
+    ]  # fmt: skip
+    (facts,) = parts(page, "Overview", Facts)
+    found = dict(facts.items)
+    num_excluded = int((~result.is_feasible).sum())
+    assert found["points"] == f"18, {num_excluded} excluded, {len(result.pareto())} on the front"
+    assert found["objective 2"] == "area_mm2, less is better"
+    assert found["constraint"] == "area_mm2 <= 40"
+    flop = 2 * 2 * 16 * 1024 * 1024
+    assert found["workload first"] == f"1 GEMM, {flop / 1e12:.4g} TFLOP, 16 tokens"
+    assert found["sampling"] == "all combinations"
+    assert found["cost model"].startswith("multicore")
+
+
+def test_tables_of_points_are_the_front_and_all_feasible_points(result: SweepResult, page: Page) -> None:
+    table = result.to_pandas().set_index("point", drop=False)
+    (front,), (everything,) = parts(page, "Pareto front"), parts(page, "All points")
+
+    assert [row["point"] for row in rows(front)] == result.pareto()["point"].tolist()
+    feasible = table[table["excluded"] == ""].sort_values("latency_us", kind="stable")
+    assert [row["point"] for row in rows(everything)] == feasible["point"].tolist()
+    for row in rows(front) + rows(everything):
+        assert same(row, table.loc[row["point"]])
+    names = [column.name for column in everything.columns]
+    assert names[:6] == ["point", "num_cores", "sram_bytes", "dram_gb_per_s", "area_mm2", "latency_us"]
+    assert set(result.columns) - set(names) <= {"arch", "excluded"} | {n for n in table if table[n].isna().all()}
+
+
+def test_best_designs_are_the_best(result: SweepResult, page: Page) -> None:
+    front = result.pareto()
+    (table,) = parts(page, "Overview", Table)
+    found = {said: row for row in rows(table) for said in row["best in"].split(", ")}
+
+    assert set(found) == {"least latency_us", "least area_mm2", "balance"}
+    assert found["least latency_us"]["latency_us"] == front["latency_us"].min()
+    assert found["least area_mm2"]["area_mm2"] == front["area_mm2"].min()
+    product = front["latency_us"] * front["area_mm2"]
+    assert found["balance"]["point"] == front["point"].iloc[int(np.argmin(product))]
+    assert "ratios" in table.note
+    points = [row["point"] for row in rows(table)]
+    assert len(set(points)) == len(points)
+
+
+def test_what_varies_and_how_much_it_matters(result: SweepResult, page: Page) -> None:
+    (table,) = parts(page, "Trade-offs", Table)
+    found = {row["field"]: row for row in rows(table)}
+    feasible = result.rows(np.flatnonzero(result.is_feasible))
+
+    assert found["num_cores"]["values"] == "4, 8, 16"
+    assert found["sram_bytes"]["values"] == "262,144 to 1,048,576, logarithmic, 3 values"
+    assert found["area_mm2"]["values"] == AREA
+    on_front = sorted(result.pareto()["num_cores"].unique())
+    assert found["num_cores"]["on the front"] == ", ".join(map(str, on_front))
+    for name in ("num_cores", "sram_bytes", "dram_gb_per_s"):
+        best = [feasible.loc[feasible[name] == value, "latency_us"].min() for value in feasible[name].unique()]
+        assert found[name]["latency_us differs by"] == pytest.approx(max(best) / min(best))
+    assert "area_mm2 differs by" in found["num_cores"]
+
+
+def test_charts_hold_all_feasible_points_and_mark_the_front(result: SweepResult, page: Page) -> None:
+    (chart,) = parts(page, "Trade-offs", Chart)
+
+    assert (chart.x, chart.y) == ("area_mm2", "latency_us")
+    assert len(chart.rows) == int(result.is_feasible.sum())
+    marked = {row["point"] for row, mark in zip(rows(chart), chart.highlight, strict=True) if mark}
+    assert marked == set(result.pareto()["point"])
+
+
+def test_designs_are_explained_by_their_gemms(result: SweepResult, page: Page) -> None:
+    best = find_best(result, result.pareto())
+    tables, texts = (parts(page, "Best designs, and why", kind) for kind in (Table, Text))
+
+    assert [text.title for text in texts if text.title] == [f"Point {one.point}: {one.best_in}" for one in best]
+    at = 0
+    for one in best:
+        for load, gemms in result.evaluate(one.point).items():
+            found = rows(tables[at])
+            assert tables[at].caption == f"Point {one.point}, {load}: its GEMMs, heaviest first"
+            assert [row["no."] for row in found] == list(range(1, len(found) + 1))
+            total_us = sum(row["in all"] for row in found)
+            assert total_us == pytest.approx(result.row(one.point)[f"{load}_latency_us"])
+            assert sum(row["share"] for row in found) == pytest.approx(100.0)
+            assert gemms[0].explain() in {text.text for text in texts}
+            at += 1
+    assert at == len(tables)
+
+
+def test_excluded_points(result: SweepResult, page: Page) -> None:
+    (table,) = parts(page, "Excluded points")
+    assert [list(row.values()) for row in rows(table)] == result.excluded().to_numpy().tolist()
+
+
+def test_the_whole_report_has_figures_and_is_a_page(result: SweepResult, tmp_path: Path) -> None:
+    page = sweep_report(result)
+    figures = parts(page, "Figures", Figure)
+    balanced = find_best(result, result.pareto())[-1].point
+
+    assert [figure.caption for figure in figures[:2]] == [
+        f"Point {balanced}: its GEMMs under its roofs",
+        f"Point {balanced}: where the time of its GEMMs goes",
+    ]
+    feasible = result.rows(np.flatnonzero(result.is_feasible))
+    effect = effects(result, feasible, "latency_us")
+    drawn = sorted((name for name in effect if name != "area_mm2"), key=lambda name: -effect[name])
+    assert figures[2].caption == f"Best latency_us over {drawn[0]} and {drawn[1]}"
+    html = page.write(tmp_path / "x.html").read_text(encoding="utf-8")
+    assert html.count("<svg") == 3
+    assert "LogRange(" not in html
+    assert "Choices(" not in html
+
+
+def test_names_from_outside_are_text(result: SweepResult) -> None:
+    hostile = "</script><script>alert(1)</script>"
+    figure = Figure('<svg width="1" height="1"/>', caption=hostile)
+    label = {hostile: load_arch("demo-8core"), "other": load_arch("demo-8core")}
+    labelled = sweep(Space(label, num_cores=[4, 8]), LOADS, progress=False)
+
+    for page in (sweep_page(result, title=hostile, figures=[figure]), sweep_page(labelled)):
+        html = page.to_html()
+        assert "<script>alert" not in html
+        assert "&lt;/script&gt;" in html
+
+
+# kinds of sweeps
+
+
+def test_one_objective_over_its_fields() -> None:
+    result = sweep(space(), GEMMS, progress=False)
+    page = sweep_page(result)
+    charts = parts(page, "Trade-offs", Chart)
+
+    assert [chart.x for chart in charts] == ["num_cores", "sram_bytes", "dram_gb_per_s"]
+    table = result.to_pandas()
+    for chart in charts:
+        for row, mark in zip(rows(chart), chart.highlight, strict=True):
+            best = table.loc[table[chart.x] == row[chart.x], "latency_us"].min()
+            assert mark == (row["latency_us"] == best)
+    (best_table,) = parts(page, "Overview", Table)
+    assert [row["best in"] for row in rows(best_table)] == ["least latency_us"]
+    assert best_table.note == ""
+
+
+def test_more_is_better_for_some_objectives() -> None:
+    result = sweep(space(), LOADS, ["first_tokens_per_s", "dram_bytes"], progress=False)
+    (table,) = parts(sweep_page(result), "Overview", Table)
+
+    (most,) = [row for row in rows(table) if "most first_tokens_per_s" in row["best in"]]
+    assert most["first_tokens_per_s"] == result["first_tokens_per_s"].max()
+
+
+def test_several_base_archs() -> None:
+    bases = ["demo-8core", "sg2260e"]
+    page = sweep_report(sweep(Space(bases, dram_gb_per_s=[200.0, 400.0]), GEMMS, dtype="fp16", progress=False))
+
+    assert page.title == "Design space of demo-8core, sg2260e"
+    found = rows(parts(page, "Trade-offs", Table)[0])
+    assert (found[0]["field"], found[0]["values"]) == ("arch", "demo-8core, sg2260e")
+    assert {row["arch"] for row in rows(parts(page, "All points")[0])} == set(bases)
+
+
+def test_gpus() -> None:
+    result = sweep(Space("h100-sxm", dram_gb_per_s=[2000.0, 4000.0], num_sms=[132]), GEMMS[:1], progress=False)
+    page = sweep_report(result)
+
+    (facts,) = parts(page, "Overview", Facts)
+    assert dict(facts.items)["cost model"].startswith("gpu")
+    assert len(rows(parts(page, "All points")[0])) == 2
+    assert len(parts(page, "Figures")) == 2  # one field varies: no heat map
+
+
+def test_nothing_varies() -> None:
+    page = sweep_report(sweep(Space("demo-8core"), GEMMS, progress=False))
+    assert parts(page, "Trade-offs", Chart) == []
+    assert page.subtitle == "1 chip, gemms"
+
+
+def test_no_point_is_feasible() -> None:
+    page = sweep_report(sweep(space(), GEMMS, constraints=["latency_us <= 0.001"], progress=False))
+
+    assert headings(page) == ["Overview", "Excluded points", "Design space"]
+    assert parts(page, "Overview", Text)[0].title == "No point is feasible"
+    assert rows(parts(page, "Excluded points")[0])[0]["points"] == 18
+
+
+def test_an_objective_that_is_not_known() -> None:
+    page = sweep_report(sweep(Space("sg2260e", num_cores=[1, 2]), GEMMS, ["energy_pj", "latency_us"], progress=False))
+
+    assert parts(page, "Overview", Text)[0].title == "There is no best design"
+    assert headings(page) == ["Overview", "Trade-offs", "All points"]
+    (chart,) = parts(page, "Trade-offs", Chart)
+    assert (chart.x, chart.y) == ("num_cores", "latency_us")
+
+
+def test_an_unfinished_sweep_says_so(tmp_path: Path) -> None:
+    whole = sweep(space(), GEMMS, path=tmp_path / "whole", chunk_size=6, progress=False)
+    assert not parts(sweep_page(whole), "Overview", Text)
+    for left, num in ((["points-0000000006.parquet"], 6), ([], 0)):
+        folder = tmp_path / f"part{num}"
+        folder.mkdir()
+        for name in ["_sweep.json", *left]:
+            shutil.copy(tmp_path / "whole" / name, folder)
+        page = sweep_report(load_sweep(folder))
+
+        said = parts(page, "Overview", Text)[0]
+        assert said.title == "This sweep is not finished"
+        assert said.text.startswith(f"{num} of 18 points are done")
+        points = [row["point"] for row in rows(parts(page, "All points")[0])] if num else []
+        assert sorted(points) == list(range(6, 6 + num))
+
+
+def test_values_of_every_kind() -> None:
+    tables = [{"fp16": 1.0, "int8": 1.0, "fp8": 1.0}, {"fp16": 2.0, "int8": 4.0, "fp8": 1.5}]
+    varied = Space(
+        "demo-8core", cube_steps_per_cycle=tables, reduction=["dram", "noc"], vector_is_concurrent=[True, False]
+    )
+    page = sweep_page(sweep(varied, GEMMS[:1], progress=False))
+
+    found = {row["field"]: row for row in rows(parts(page, "Trade-offs", Table)[0])}
+    assert found["cube_steps_per_cycle"]["values"] == "(fp16 1, int8 1, fp8 1), (fp16 2, int8 4, fp8 1.5)"
+    assert found["vector_is_concurrent"]["values"] == "True, False"
+    first = rows(parts(page, "All points")[0])[0]
+    assert first["cube_steps_per_cycle"] in ("fp16 2, fp8 1.5, int8 4", "fp8 1.5, fp16 2, int8 4")
+    assert first["reduction"] in ("dram", "noc")
+
+
+def test_pages_of_many_points_stay_small() -> None:
+    many = Space("demo-8core", num_cores=[8, 16], sram_bytes=LogRange(2**18, 2**22), dram_gb_per_s=Range(100.0, 1600.0))
+    aims = ["latency_us", "sram_bytes", "dram_gb_per_s"]
+    result = sweep(many, [(1, 16, 128, 128)], aims, sampling=Random(5000), progress=False)
+    page = sweep_page(result)
+    html = page.to_html()
+
+    assert len(html) < 2_500_000
+    (everything,) = parts(page, "All points")
+    assert len(everything.rows) == 1000
+    assert "The first 1,000 of 5,000 points." in html
+    assert [row["latency_us"] for row in rows(everything)] == sorted(result["latency_us"])[:1000]
+    (table,) = parts(page, "Trade-offs", Table)
+    assert {row["field"]: row["on the front"] for row in rows(table)}["sram_bytes"].count(" to ") == 1
+
+
+def test_the_same_sweep_gives_the_same_page(result: SweepResult) -> None:
+    assert sweep_page(result).to_html() == sweep_page(result).to_html()
+
+
+# words
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ([8], "8"),
+        ([8, 16.5, None, "mesh", True], "8, 16.5, None, mesh, True"),
+        (list(range(20)), "0, 1, 2, 3, 4, ..., 15, 16, 17, 18, 19 (20 values)"),
+        (Range(100.0, 1600.0, 4), "100 to 1,600, 4 values"),
+        (Range(1, 9, step=2), "1 to 9, multiples of 2"),
+        (LogRange(2**18, 2**22), "262,144 to 4,194,304, logarithmic"),
+        ("= 2 * num_cores", "= 2 * num_cores"),
+        (lambda a: a.num_cores, "a function of the others"),
+    ],
+)
+def test_fields_in_words(field: Any, words: str) -> None:
+    described = sweep(Space("demo-8core", variables={"x": field}), GEMMS[:1], sampling=Random(1), progress=False)
+    assert say_field(described.description["variables"]["x"]) == words
+
+
+@pytest.mark.parametrize("written", ["Something(low=1)", "Range(high=2)", "(((", "Choices(values=inf)", ""])
+def test_what_is_not_known_stands_as_it_is(written: str) -> None:
+    assert say_field(written) == written
+    assert say_sampling(written) == written
+
+
+def test_samplings_in_words() -> None:
+    assert say_sampling("Random(num_points=20000, seed=3)") == "20,000 points at random, seed 3"
+    assert say_sampling("LatinHypercube(num_points=9, seed=0)") == "9 points, a Latin hypercube, seed 0"
+    said = say_sampling("Adaptive(num_points=100, batch_size=64, seed=0, sampler='nsga2')")
+    assert said == "100 points, chosen by nsga2 in batches of 64, seed 0"
+
+
+def test_values_in_words() -> None:
+    texts = [say_value(value) for value in (1600.0, 1e300, 2**70, 0.1 + 0.2, -5, False, "fp16", json.loads("null"))]
+    assert texts == ["1,600", "1e+300", f"{2**70:,}", "0.3", "-5", "False", "fp16", "None"]
+    assert re.fullmatch(r"1,599\.87", say_value(1599.8712))
