@@ -294,7 +294,11 @@ def test_an_unfinished_sweep_says_so(tmp_path: Path) -> None:
 def test_values_of_every_kind() -> None:
     tables = [{"fp16": 1.0, "int8": 1.0, "fp8": 1.0}, {"fp16": 2.0, "int8": 4.0, "fp8": 1.5}]
     varied = Space(
-        "demo-8core", cube_steps_per_cycle=tables, reduction=["dram", "noc"], vector_is_concurrent=[True, False]
+        "demo-8core",
+        cube_k_by_dtype={},
+        cube_steps_per_cycle=tables,
+        reduction=["dram", "noc"],
+        vector_is_concurrent=[True, False],
     )
     page = sweep_page(sweep(varied, GEMMS[:1], progress=False))
 
