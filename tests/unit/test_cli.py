@@ -473,7 +473,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
         [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["kernels"], ["asm"], ["kernel-table"], ["measure"],
-        ["profile"], ["validate"], ["crossover"], ["calibrate"],
+        ["profile"], ["validate"], ["crossover"], ["calibrate"], ["sweep"], ["pareto"], ["report"],
         ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
         ["configs"], ["configs", "build"], ["configs", "list"], ["configs", "merge"],
     ]  # fmt: skip
