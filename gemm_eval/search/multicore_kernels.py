@@ -130,7 +130,7 @@ def _bytes_bound_of(blk: Block, q: _Bound) -> _Bound:
 @kernel
 def _least_trips(p: Any, blk: Block) -> tuple[float, float, float]:
     """Least products of trips (real numbers) with which a tile of C, A and B alone fits in SRAM; no padding."""
-    room = 8.0 * p["sram_usable_bytes"]
+    room = max(8.0 * p["sram_usable_bytes"], 1.0)  # of no SRAM at all nothing is asked: nothing fits
     b_bits = p["input_buffers"] * p["b_bits"] + (p["a_bits"] if p["has_dequant_copy"] else 0)
     trips_mn = p["output_buffers"] * p["acc_bits"] * float(blk.m) * blk.n / room
     trips_mk = p["input_buffers"] * p["a_bits"] * float(blk.m) * blk.k / room
