@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class _Span:
+class _Span(ABC):
     """The part that `Range` and `LogRange` share.
 
     What differs is how they spread: `_between` over numbers, given the ends.
@@ -121,11 +122,13 @@ class _Span:
         first, last = self._multiples()
         return self._multiple(min(max(round(value / (1 if self.step is None else self.step)), first), last))
 
+    @abstractmethod
     def _least(self) -> float:
-        raise NotImplementedError
+        """Return what `low` must be above."""
 
+    @abstractmethod
     def _between(self, low: float, high: float, unit: float) -> float:
-        raise NotImplementedError
+        """Return the number that lies that far, 0 to 1, between two."""
 
 
 @dataclass(frozen=True)
