@@ -5,13 +5,24 @@ Models count bytes, cycles and microseconds. Specs speak of GB/s (1e9 bytes a se
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
 __all__ = [
     "FLOP_PER_MAC",
     "bytes_per_us",
     "cycles_per_us",
+    "per_s",
     "pj_per_us",
     "tflop_per_s",
+    "us_at_peak",
+    "watt",
 ]
+
+Number = TypeVar("Number", float, "npt.NDArray[np.float64]")
 
 FLOP_PER_MAC = 2
 """A multiply-accumulate counts as two floating-point operations, everywhere."""
@@ -20,6 +31,7 @@ _BYTES_PER_US_PER_GB_PER_S = 1e3  # 1e9 bytes / 1e6 us
 _CYCLES_PER_US_PER_GHZ = 1e3  # 1e9 cycles / 1e6 us
 _FLOP_PER_US_PER_TFLOP_PER_S = 1e6  # 1e12 FLOP / 1e6 us
 _PJ_PER_US_PER_W = 1e6  # 1 W = 1e12 pJ/s = 1e6 pJ/us
+_US_PER_S = 1e6
 
 
 def bytes_per_us(gb_per_s: float) -> float:
@@ -32,11 +44,26 @@ def cycles_per_us(ghz: float) -> float:
     return ghz * _CYCLES_PER_US_PER_GHZ
 
 
-def tflop_per_s(flop: float, us: float) -> float:
+def tflop_per_s(flop: float, us: Number) -> Number:
     """Rate in TFLOP/s (1e12) of `flop` operations done in `us` microseconds."""
     return flop / us / _FLOP_PER_US_PER_TFLOP_PER_S
+
+
+def us_at_peak(flop: float, peak_tflop_per_s: float) -> float:
+    """Microseconds of `flop` operations at a rate in TFLOP/s (1e12)."""
+    return flop / (peak_tflop_per_s * _FLOP_PER_US_PER_TFLOP_PER_S)
+
+
+def per_s(count: float, us: Number) -> Number:
+    """Rate a second of `count` things done in `us` microseconds."""
+    return count / us * _US_PER_S
 
 
 def pj_per_us(watt: float) -> float:
     """Convert watts to picojoules per microsecond."""
     return watt * _PJ_PER_US_PER_W
+
+
+def watt(pj: Number, us: Number) -> Number:
+    """Mean power in watts of `pj` picojoules spent in `us` microseconds."""
+    return pj / us / _PJ_PER_US_PER_W

@@ -13,6 +13,7 @@ from gemm_eval.report.gemm_cells import GEMM_COLUMNS, gemm_cells
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Cell, Column, Facts, Figure, Part, Table, Text
 from gemm_eval.transformer import LayerGemm, ModelConfig, num_parameters
+from gemm_eval.units import per_s
 
 __all__ = ["PhaseResult", "model_page"]
 
@@ -48,7 +49,7 @@ class PhaseResult:
     @property
     def tokens_per_s(self) -> float:
         """New tokens a second, if there were nothing but GEMMs."""
-        return self.num_tokens / self.latency_us * 1e6
+        return per_s(self.num_tokens, self.latency_us)
 
     def share_frac(self, gemm: LayerGemm, result: GEMMResult) -> float:
         """Part of the time that a kind of GEMM takes."""

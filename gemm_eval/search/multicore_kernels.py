@@ -5,8 +5,8 @@ Exactness rests on three facts, each held by a test against brute force:
 1. With overlap timing a mapping's cost depends on its tile through the trip counts only, and grows with them. So of all
    tile sizes with the same trip count the smallest stands for all (it needs the least SRAM), and of all tile_k that fit
    beside a (tile_m, tile_n) those with the fewest trips win.
-2. A cost in which every operand moves once and nothing waits is below every cost of its partition. A partition
-   whose bound is above the best so far cannot win.
+2. A cost in which every operand moves once and nothing waits is below every cost of its partition, and so is the least
+   traffic that its operands can have in the SRAM there is. A partition whose bound is above the best so far cannot win.
 3. With pipeline timing sizes matter, not only trip counts. There a bound per class of trip counts decides whether
    the tiles of the class are tried one by one.
 
@@ -15,7 +15,6 @@ Candidates are compared by the whole key of MODEL.md, "Choice", so ties fall the
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +28,21 @@ from gemm_eval.models.multicore.cost_kernels import (
     padded_tile_bytes,
     sram_used_bytes,
 )
-from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, store_bits
+from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
+from gemm_eval.search.multicore_bound_kernels import (
+    BOUND_SLACK,
+    Bound,
+    bound_of,
+    bytes_bound_of,
+    least_trips,
+    least_trips_k,
+    pair_bound_us,
+    pipeline_bound_us,
+    quick_bound_us,
+    sram_bound_us,
+    wider_bound_us,
+)
 
 __all__ = [
     "find_best_of_range_overlap",
@@ -57,202 +69,6 @@ class _Best(NamedTuple):
     num: Any  # int64 [1]: how many rows are filled
     key: Any  # int64 [_KEY_INTS]: the candidate at hand
     counters: Any  # int64 [_NUM_COUNTERS]
-
-
-class _Bound(NamedTuple):
-    """Constants of one partition for a quick bound: no division, no rounding, times in us and sizes in bytes.
-
-    Every count is at or below the exact one, so apart from float rounding the bound is at or below the exact cost.
-    """
-
-    a: float
-    b: float  # with its scales when their number does not depend on the tile
-    scale_row: float  # one row of scales per trip of k, for scales per column
-    c_store: float
-    c_spill: float  # one spill and one refill
-    a_per_share: float  # time of an A byte in DRAM: 1 / (cores that share it * bandwidth of a core)
-    b_per_share: float
-    c_per_share: float
-    per_port: float  # time of any byte over the core's port
-    step_us: float
-    visit_us: float
-    vector_us: float
-    fixed_us: float
-    unhidden_frac: float
-
-
-# Relative slack between the quick bound and the exact cost: covers the rounding of some twenty operations of 1.1e-16.
-_BOUND_SLACK = 1e-12
-
-
-@kernel
-def _bound_of(p: Any, blk: Block) -> _Bound:
-    once = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, 1, 1, 1, 1, 1, 1, -1.0)
-    b = blk.g * blk.k * blk.n * p["b_bits"] / 8.0
-    scale_row = 0.0
-    if p["is_quantized"]:
-        row = blk.g * blk.n * p["group_bits"] / 8.0
-        if p["group_size"] > 0:
-            b += ceil_div(blk.k, p["group_size"]) * row
-        else:
-            scale_row = row
-    c_elems = blk.g * blk.m * blk.n
-    is_shared = p["is_multicast"]
-    return _Bound(
-        blk.g * blk.m * blk.k * p["a_bits"] / 8.0,
-        b,
-        scale_row,
-        c_elems * store_bits(p, blk.E_K) / 8.0,
-        c_elems * p["acc_bits"] / 4.0,
-        1.0 / ((blk.E_N if is_shared else 1) * blk.dram_share),
-        1.0 / ((blk.E_M if is_shared else 1) * blk.dram_share),
-        1.0 / blk.dram_share,
-        1.0 / p["noc_bytes_per_us"],
-        once.cube_us,
-        p["fill_drain_cycles"] / p["cycles_per_us"],
-        once.vector_us,
-        p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us,
-        0.0 if p["is_pipeline"] else 1.0 - p["overlap_frac"],
-    )
-
-
-@kernel
-def _bytes_bound_of(blk: Block, q: _Bound) -> _Bound:
-    """The same for `busiest_core_bytes`, which tells candidates of one latency apart: the times are bytes then."""
-    bytes_per_us = blk.active_cores * blk.dram_share
-    return _Bound(
-        q.a, q.b, q.scale_row, q.c_store, q.c_spill,
-        q.a_per_share * bytes_per_us, q.b_per_share * bytes_per_us, q.c_per_share * bytes_per_us,
-        0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
-    )  # fmt: skip
-
-
-@kernel
-def _least_trips(p: Any, blk: Block) -> tuple[float, float, float]:
-    """Least products of trips (real numbers) with which a tile of C, A and B alone fits in SRAM; no padding."""
-    room = max(8.0 * p["sram_usable_bytes"], 1.0)  # of no SRAM at all nothing is asked: nothing fits
-    b_bits = p["input_buffers"] * p["b_bits"] + (p["a_bits"] if p["has_dequant_copy"] else 0)
-    trips_mn = p["output_buffers"] * p["acc_bits"] * float(blk.m) * blk.n / room
-    trips_mk = p["input_buffers"] * p["a_bits"] * float(blk.m) * blk.k / room
-    trips_nk = b_bits * float(blk.n) * blk.k / room
-    return trips_mn, trips_mk, trips_nk
-
-
-@kernel
-def _least_sum(per_x: float, per_y: float, least_product: float) -> float:
-    """Least ``per_x * x + per_y * y`` over x and y of at least 1 whose product is at least `least_product`."""
-    if least_product <= 1.0:
-        return per_x + per_y
-    x = min(max(math.sqrt(per_y * least_product / per_x), 1.0), least_product)
-    return per_x * x + per_y * (least_product / x)
-
-
-@kernel
-def _least_traffic(q: _Bound, a: float, b: float, c: float, trips_mn: float, trips_mk: float, trips_nk: float) -> float:
-    """Least traffic of a partition, given what a byte of A, B and C counts and the trips that SRAM asks for.
-
-    Whichever operand stays while the innermost loop runs, the trips of its two dimensions set how often the other two
-    are loaded, and the operand's tile has to fit.
-    """
-    a *= q.a
-    b *= q.b + q.scale_row
-    spill = q.c_spill * c
-    c_stays = _least_sum(a, b, trips_mn)
-    a_stays = a + _least_sum(b, spill, trips_mk) - spill
-    b_stays = b + _least_sum(a, spill, trips_nk) - spill
-    return q.c_store * c + min(c_stays, a_stays, b_stays)
-
-
-@kernel
-def _sram_bound_us(p: Any, blk: Block, q: _Bound) -> float:
-    """A latency that no tile of a partition beats, because its operands share SRAM; bytes, with a bound of bytes."""
-    trips_mn, trips_mk, trips_nk = _least_trips(p, blk)
-    dma_us = _least_traffic(q, q.a_per_share, q.b_per_share, q.c_per_share, trips_mn, trips_mk, trips_nk)
-    if q.per_port > 0.0:
-        port = q.per_port
-        dma_us = max(dma_us, _least_traffic(q, port, port, port, trips_mn, trips_mk, trips_nk))
-    return _bound_us(p, q, dma_us, 1.0, blk.g * max(1.0, trips_mn, trips_mk, trips_nk))
-
-
-@kernel
-def _quick_bound_us(p: Any, q: _Bound, f_a: float, f_b: float, f_c: float, T_k: float, visits: float) -> float:
-    """A latency that no candidate with at least these factors beats."""
-    a = q.a * f_a
-    b = (q.b + q.scale_row * T_k) * f_b
-    c = q.c_store + q.c_spill * (f_c - 1.0)
-    dma_us = max(a * q.a_per_share + b * q.b_per_share + c * q.c_per_share, (a + b + c) * q.per_port)
-    return _bound_us(p, q, dma_us, f_b, visits)
-
-
-@kernel
-def _bound_us(p: Any, q: _Bound, dma_us: float, f_b: float, visits: float) -> float:
-    """A latency that no candidate with at least this DMA time, these loads of B and these visits beats."""
-    cube_us = q.step_us + q.visit_us * visits
-    vector_us = q.vector_us * f_b
-    compute_us = max(cube_us, vector_us) if p["vector_is_concurrent"] else cube_us + vector_us
-    main_us = max(compute_us, dma_us) + q.unhidden_frac * min(compute_us, dma_us)
-    return (q.fixed_us + main_us) * (1.0 - _BOUND_SLACK)
-
-
-@kernel
-def _least_trips_k(p: Any, blk: Block, tile_m: int, tile_n: int) -> float:
-    """Fewest k trips (a real number, not rounded) that SRAM allows beside tile_m and tile_n; inf if none.
-
-    Padding is left out, so the true number is never below.
-    """
-    output = p["output_buffers"] * float(tile_m) * tile_n * p["acc_bits"]
-    bits_per_k = p["input_buffers"] * (float(tile_m) * p["a_bits"] + float(tile_n) * p["b_bits"])
-    if p["has_dequant_copy"]:
-        bits_per_k += float(tile_n) * p["a_bits"]
-    room = 8.0 * p["sram_usable_bytes"] - output
-    if room <= 0.0:
-        return np.inf
-    return max(1.0, blk.k * bits_per_k / room)
-
-
-@kernel
-def _pair_bound_us(p: Any, q: _Bound, T_m: int, T_n: int, T_k: float, visits: float) -> float:
-    """A latency that no order and no number of k trips from `T_k` up beats, for given trips of m and n."""
-    if T_k <= 1.0:  # all of k may lie in SRAM: then one of A and B is loaded again by the loop of the other
-        return min(
-            _quick_bound_us(p, q, 1.0, T_m if T_n > 1 else 1.0, 1.0, 1.0, visits),
-            _quick_bound_us(p, q, T_n if T_m > 1 else 1.0, 1.0, 1.0, 1.0, visits),
-        )
-    T_k = max(T_k, 2.0)
-    visits *= T_k
-    c_stays_us = _quick_bound_us(p, q, T_n, T_m, 1.0, T_k, visits)
-    a_stays_us = _quick_bound_us(p, q, 1.0, T_m, T_k if T_n > 1 else 1.0, T_k, visits)
-    b_stays_us = _quick_bound_us(p, q, T_n, 1.0, T_k if T_m > 1 else 1.0, T_k, visits)
-    return min(c_stays_us, a_stays_us, b_stays_us)
-
-
-@kernel
-def _wider_traffic(
-    q: _Bound, a: float, b: float, c: float, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float
-) -> float:  # fmt: skip
-    """Least traffic with T_m trips of m and any number of n trips from T_n up, as `_least_traffic`."""
-    a *= q.a
-    b *= q.b + q.scale_row
-    spill = q.c_spill * c
-    c_stays = a * T_n + b * T_m
-    a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk / T_m) - 1.0)
-    turn_n = max(float(T_n), min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))  # where more trips cost more
-    b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
-    return q.c_store * c + min(c_stays, a_stays, b_stays)
-
-
-@kernel
-def _wider_bound_us(
-    p: Any, q: _Bound, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float, visits: float
-) -> float:  # fmt: skip
-    """A latency that no number of n trips from T_n up, at least 2, beats, if k takes `floor_T_k` trips or more."""
-    dma_us = _wider_traffic(
-        q, q.a_per_share, q.b_per_share, q.c_per_share, T_m, T_n, floor_T_k, trips_mk, trips_nk
-    )  # fmt: skip
-    if q.per_port > 0.0:
-        port = q.per_port
-        dma_us = max(dma_us, _wider_traffic(q, port, port, port, T_m, T_n, floor_T_k, trips_mk, trips_nk))
-    return _bound_us(p, q, dma_us, 1.0, visits * floor_T_k)
 
 
 @kernel
@@ -366,11 +182,11 @@ def most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
 
 
 @kernel
-def _search_overlap(p: Any, blk: Block, q: _Bound, floor_us: float, rank: int, best: _Best) -> None:
+def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: _Best) -> None:
     """All candidates of one partition that can win under overlap timing; none of them is below `floor_us`."""
     times = q
-    sizes = _bytes_bound_of(blk, q)
-    _, trips_mk, trips_nk = _least_trips(p, blk)
+    sizes = bytes_bound_of(blk, q)
+    _, trips_mk, trips_nk = least_trips(p, blk)
     cube_m = p["cube_m"]
     cube_n = p["cube_n"]
     unit_k = p["unit_k"]
@@ -386,13 +202,13 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, floor_us: float, rank: int, b
         tile_m = min(low_m * cube_m, blk.m)
         top_n = most_units(p, tile_m, cube_n, units_n, blk.n)
         best.counters[_REFUSED_SRAM] += top_n < units_n
-        floor_T_k = _least_trips_k(p, blk, tile_m, min(cube_n, blk.n))  # beside the narrowest tile
+        floor_T_k = least_trips_k(p, blk, tile_m, min(cube_n, blk.n))  # beside the narrowest tile
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
             low_n = ceil_div(units_n, T_n)
             top_n = low_n - 1
             tile_n = min(low_n * cube_n, blk.n)
-            least_T_k = _least_trips_k(p, blk, tile_m, tile_n)
+            least_T_k = least_trips_k(p, blk, tile_m, tile_n)
             if least_T_k == np.inf:
                 best.counters[_REFUSED_SRAM] += 1
                 continue
@@ -402,8 +218,8 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, floor_us: float, rank: int, b
             if worst <= floor_us:  # then fewer bytes are all that can win
                 worst = _worst_bytes(best)
                 q = sizes
-            if _pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst:
-                if T_n > 1 and _wider_bound_us(p, q, T_m, T_n, floor_T_k, trips_mk, trips_nk, visits) > worst:
+            if pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst:
+                if T_n > 1 and wider_bound_us(p, q, T_m, T_n, floor_T_k, trips_mk, trips_nk, visits) > worst:
                     break
                 continue
             fit_k = most_units_k(p, blk.k, tile_m, tile_n, units_k)
@@ -418,7 +234,7 @@ def _search_overlap(p: Any, blk: Block, q: _Bound, floor_us: float, rank: int, b
                     if order == 2 and T_m == 1:
                         continue
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    if _quick_bound_us(p, times, f_a, f_b, f_c, T_k, blk.g * T_m * T_n * T_k) <= _worst_us(best):
+                    if quick_bound_us(p, times, f_a, f_b, f_c, T_k, blk.g * T_m * T_n * T_k) <= _worst_us(best):
                         _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, 0.0)
 
 
@@ -433,40 +249,13 @@ def _try_pipeline(
 
 
 @kernel
-def _pipeline_bound_us(
-    p: Any, q: _Bound, f_a: int, f_b: int, f_c: int, T_m: int, T_n: int, T_k: int, g: int,
-    first_a: float, first_b: float,
-) -> float:  # fmt: skip
-    """A latency that no pipeline with these factors beats, if its first A and B tile have at least these bytes.
-
-    The first loads precede all computation, the last visit follows all loads, and one output buffer exposes all of C.
-    """
-    a = q.a * f_a
-    b = (q.b + q.scale_row * T_k) * f_b
-    c = q.c_store + q.c_spill * (f_c - 1)
-    visits = g * T_m * T_n * T_k
-    cube_us = q.step_us + q.visit_us * visits
-    vector_us = q.vector_us * f_b
-    compute_us = max(cube_us, vector_us) if p["vector_is_concurrent"] else cube_us + vector_us
-    first_us = max(first_a * q.a_per_share + first_b * q.b_per_share, (first_a + first_b) * q.per_port)
-    c_us = max(c * q.c_per_share, c * q.per_port)
-    if p["output_buffers"] == 1:
-        ab_us = max(a * q.a_per_share + b * q.b_per_share, (a + b) * q.per_port)
-        main_us = max(compute_us + first_us, ab_us + q.visit_us) + c_us
-    else:
-        dma_us = max(a * q.a_per_share + b * q.b_per_share + c * q.c_per_share, (a + b + c) * q.per_port)
-        main_us = max(compute_us + first_us, dma_us)
-    return (q.fixed_us + main_us) * (1.0 - _BOUND_SLACK)
-
-
-@kernel
-def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_full: bool) -> None:
+def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: _Best, is_full: bool) -> None:
     """All candidates of one partition under pipeline timing; unless `is_full`, only the smallest tile of each class."""
     unit_m = p["cube_m"]
     unit_n = p["cube_n"]
     unit_k = p["unit_k"]
     limit = p["sram_usable_bytes"]
-    _, trips_mk, trips_nk = _least_trips(p, blk)
+    _, trips_mk, trips_nk = least_trips(p, blk)
     a_size = p["a_bits"] / 8.0
     b_size = p["b_bits"] / 8.0
     units_m = ceil_div(blk.m, unit_m)
@@ -484,21 +273,21 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
             low_n = ceil_div(units_n, T_n)
             tile_m = min(low_m * unit_m, blk.m)
             tile_n = min(low_n * unit_n, blk.n)
-            least_T_k = _least_trips_k(p, blk, tile_m, tile_n)
+            least_T_k = least_trips_k(p, blk, tile_m, tile_n)
             top_k = units_k
             visits = float(blk.g * T_m * T_n)
             worst_us = _worst_us(best)
             if least_T_k == np.inf:
                 best.counters[_REFUSED_SRAM] += 1
                 top_k = 0
-            elif _pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst_us:
-                if T_n > 1 and _wider_bound_us(p, q, T_m, T_n, 1.0, trips_mk, trips_nk, visits) > worst_us:
+            elif pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst_us:
+                if T_n > 1 and wider_bound_us(p, q, T_m, T_n, 1.0, trips_mk, trips_nk, visits) > worst_us:
                     break
                 top_k = 0
             while top_k > 0:
                 T_k = ceil_div(units_k, top_k)
                 low_k = ceil_div(units_k, T_k)
-                if T_k < least_T_k * (1.0 - _BOUND_SLACK):
+                if T_k < least_T_k * (1.0 - BOUND_SLACK):
                     best.counters[_REFUSED_SRAM] += 1
                     top_k = low_k - 1
                     continue
@@ -507,9 +296,7 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
                 first_b = tile_k * tile_n * b_size
                 for order in range(6):
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    if _pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b) > _worst_us(
-                        best
-                    ):
+                    if pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b) > _worst_us(best):
                         continue
                     if is_full:
                         _search_class(
@@ -526,7 +313,7 @@ def _search_pipeline(p: Any, blk: Block, q: _Bound, rank: int, best: _Best, is_f
 
 @kernel
 def _search_class(
-    p: Any, blk: Block, q: _Bound, rank: int, best: _Best, order: int, T_m: int, T_n: int, T_k: int,
+    p: Any, blk: Block, q: Bound, rank: int, best: _Best, order: int, T_m: int, T_n: int, T_k: int,
     low_m: int, top_m: int, low_n: int, top_n: int, low_k: int, top_k: int,
 ) -> None:  # fmt: skip
     """All tiles, given as ranges of units, that share trip counts, except the smallest of each dimension together."""
@@ -543,7 +330,7 @@ def _search_class(
                 tile_k = min(units_k * p["unit_k"], blk.k)
                 first_a = tile_m * tile_k * a_size
                 first_b = tile_k * tile_n * b_size
-                bound_us = _pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
+                bound_us = pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
                 if bound_us > _worst_us(best):
                     break  # a larger tile only has more to load first
                 if sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
@@ -573,14 +360,14 @@ def _mark_tight(marks: Any, size: int, q: int) -> None:
 def _fill_floors(p: Any, floors: Any, G: int, M: int, K: int, N: int) -> None:
     """Latency that no partition into that many parts beats: all work and all compulsory traffic, evenly spread."""
     whole = block_of(p, G, M, K, N, 1, 1, 1, 1)
-    q = _bound_of(p, whole)
+    q = bound_of(p, whole)
     bytes_ = q.a + q.b + q.scale_row + G * M * N * p["c_bits"] / 8.0
     for parts in range(1, floors.shape[0]):
         share = p["dram_bytes_per_us"] / (parts if p["is_fair"] else p["num_cores"])
         dma_us = bytes_ / parts / min(share, p["dram_core_limit_bytes_per_us"])
         compute_us = q.step_us / parts
         main_us = max(compute_us, dma_us) + q.unhidden_frac * min(compute_us, dma_us)
-        floors[parts] = (p["launch_us"] + main_us) * (1.0 - _BOUND_SLACK)
+        floors[parts] = (p["launch_us"] + main_us) * (1.0 - BOUND_SLACK)
 
 
 @kernel
@@ -705,9 +492,9 @@ def find_top_overlap(
             blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
             bound_us, bound_bytes = _partition_bound(p, blk)
             if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
-                q = _bound_of(p, blk)
-                bound_us = max(bound_us, _sram_bound_us(p, blk, q))
-                bound_bytes = max(bound_bytes, _sram_bound_us(p, blk, _bytes_bound_of(blk, q)))
+                q = bound_of(p, blk)
+                bound_us = max(bound_us, sram_bound_us(p, blk, q))
+                bound_bytes = max(bound_bytes, sram_bound_us(p, blk, bytes_bound_of(blk, q)))
                 if _may_enter(best, bound_us, bound_bytes):
                     _search_overlap(p, blk, q, bound_us, ranks[turn], best)
                     worst_us = _worst_us(best)
@@ -737,8 +524,8 @@ def find_top_pipeline(
                 blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
                 bound_us, bound_bytes = _partition_bound(p, blk)
                 if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
-                    q = _bound_of(p, blk)
-                    if _sram_bound_us(p, blk, q) <= worst_us:
+                    q = bound_of(p, blk)
+                    if sram_bound_us(p, blk, q) <= worst_us:
                         _search_pipeline(p, blk, q, ranks[turn], best, pass_ == 1)
                         worst_us = _worst_us(best)
                         continue

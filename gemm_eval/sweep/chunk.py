@@ -20,10 +20,10 @@ from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params
 from gemm_eval.search.multicore import check_idle_cores, find_best_of_archs
 from gemm_eval.sweep.metrics import Constraint, add_up, metric_columns, metric_names
 from gemm_eval.sweep.task import Task
+from gemm_eval.units import us_at_peak
 
 __all__ = ["StoppedError", "evaluate_rows"]
 
-_FLOP_PER_US_PER_TFLOP_PER_S = 1e6
 _TOTALS = ("latency_us", "energy_pj", "dram_bytes")
 _GEMMS_AT_ONCE = 256  # of a call of the kernel, which nothing can stop
 
@@ -194,7 +194,7 @@ def _evaluate_gpu(chunk: _Chunk, at: int) -> None:
 def _ideal_us(arch: ArchSpec, flop: Mapping[DType, int]) -> float:
     """Time that all operations would take at the peaks of their types."""
     try:
-        return sum(of / (arch.peak_tflop_per_s(dtype) * _FLOP_PER_US_PER_TFLOP_PER_S) for dtype, of in flop.items())
+        return sum(us_at_peak(of, arch.peak_tflop_per_s(dtype)) for dtype, of in flop.items())
     except KeyError as error:
         raise UnsupportedError(f"{arch.name}: its matrix units do not take {error.args[0]}") from None
 

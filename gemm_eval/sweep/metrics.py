@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.workload import Workload
+from gemm_eval.units import per_s, tflop_per_s, watt
 
 __all__ = [
     "MAXIMIZED",
@@ -37,9 +38,6 @@ METRICS = (
 MAXIMIZED = {"tokens_per_s", "tflop_per_s", "utilization_frac", "tflop_per_s_per_mm2", "tflop_per_s_per_w"}
 """Metrics of which more is better."""
 
-_US_PER_S = 1e6
-_FLOP_PER_US_PER_TFLOP_PER_S = 1e6
-_PJ_PER_US_PER_W = 1e6
 _SIGNS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
@@ -91,21 +89,21 @@ def _metrics(
     total: Mapping[str, Column], flop: float, ideal_us: Column, area_mm2: Column, tokens: int, prefix: str
 ) -> dict[str, Column]:  # fmt: skip
     latency_us, energy_pj = total["latency_us"], total["energy_pj"]
-    tflop_per_s = flop / latency_us / _FLOP_PER_US_PER_TFLOP_PER_S
-    power_w = energy_pj / latency_us / _PJ_PER_US_PER_W
+    rate = tflop_per_s(flop, latency_us)
+    power_w = watt(energy_pj, latency_us)
     columns = {
         "latency_us": latency_us,
         "energy_pj": energy_pj,
         "energy_delay_pj_us": energy_pj * latency_us,
         "power_w": power_w,
         "dram_bytes": total["dram_bytes"],
-        "tflop_per_s": tflop_per_s,
+        "tflop_per_s": rate,
         "utilization_frac": ideal_us / latency_us,
-        "tflop_per_s_per_mm2": tflop_per_s / area_mm2,
-        "tflop_per_s_per_w": tflop_per_s / power_w,
+        "tflop_per_s_per_mm2": rate / area_mm2,
+        "tflop_per_s_per_w": rate / power_w,
     }
     if tokens:
-        columns["tokens_per_s"] = tokens / latency_us * _US_PER_S
+        columns["tokens_per_s"] = per_s(tokens, latency_us)
     return {prefix + name: columns[name] for name in METRICS if name in columns}
 
 

@@ -43,8 +43,8 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Random:
-    """Points drawn at random, each field by itself."""
+class _Drawn:
+    """So many points of a seed."""
 
     num_points: int
     seed: int = 0
@@ -55,6 +55,10 @@ class Random:
     def num_points_of(self, space: Space) -> int:  # noqa: ARG002
         """Return how many points there are."""
         return self.num_points
+
+
+class Random(_Drawn):
+    """Points drawn at random, each field by itself."""
 
     def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
         """Return what points start..stop-1 choose."""
@@ -65,19 +69,8 @@ class Random:
         return space.rows_of(np.concatenate(drawn)[start - first : stop - first])
 
 
-@dataclass(frozen=True)
-class LatinHypercube:
+class LatinHypercube(_Drawn):
     """Points at random, but evenly spread along every field: as many strata as points, one point in each."""
-
-    num_points: int
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_count("num_points", self.num_points)
-
-    def num_points_of(self, space: Space) -> int:  # noqa: ARG002
-        """Return how many points there are."""
-        return self.num_points
 
     def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
         """Return what points start..stop-1 choose."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import pytest
@@ -252,14 +251,12 @@ def test_axes_of_few_and_of_equal_values(open_page: Open) -> None:
         assert "Infinity" not in drawn
 
 
-def test_large_pages_open_fast(open_page: Open) -> None:
+def test_large_pages_open(open_page: Open) -> None:
     rows = [(f"d{n}", 1 + n * 7919 % 20_011, 1e6 / (n + 1)) for n in range(20_000)]
     chart = Chart(
         COLUMNS, rows, "area", "latency", log_x=True, log_y=True, highlight=[n % 500 == 0 for n in range(20_000)]
     )
-    begin_s = time.monotonic()
     opened = open_page(Page("large", sections=[Section("all", [chart, Table(COLUMNS, rows)])]))
     opened.page.get_by_role("button", name="area").click()
 
     assert column(opened, 1)[:3] == [f"{area:,}" for area in sorted(row[1] for row in rows[:2000])[:3]]
-    assert time.monotonic() - begin_s < 20  # about one second when nothing else runs

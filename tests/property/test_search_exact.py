@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, InvalidMappingError, MulticoreSpec
-from gemm_eval.models.multicore.cost_kernels import block_of
+from gemm_eval.models.multicore.cost_kernels import block_of, core_cost
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.params import pack_params
-from gemm_eval.search import multicore_kernels
+from gemm_eval.search import multicore_bound_kernels as bounds_of
 from tests import strategies
 from tests.oracle import naive
 
@@ -93,19 +93,31 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
     p = pack_params(arch, problem)[0]
     blk = block_of(p, *problem.sizes, *mapping.partition)
     trips = [ceil_div(size, tile) for size, tile in zip((blk.m, blk.n, blk.k), mapping.tile, strict=True)]
-    q = multicore_kernels._bound_of(p, blk)
+    q = bounds_of.bound_of(p, blk)
     factors = reload_factors(int(mapping.loop_order), *trips)
     visits = float(blk.g * math.prod(trips))
-    bounds = {"quick": multicore_kernels._quick_bound_us(p, q, *map(float, factors), float(trips[2]), visits)}
+    bounds = {"quick": bounds_of.quick_bound_us(p, q, *map(float, factors), float(trips[2]), visits)}
     if naive.is_legal(arch, problem, mapping):
-        least = multicore_kernels._least_trips_k(p, blk, mapping.tile.tile_m, mapping.tile.tile_n)
+        least = bounds_of.least_trips_k(p, blk, mapping.tile.tile_m, mapping.tile.tile_n)
         assert least <= trips[2] * (1 + 1e-12)
         pair_visits = float(blk.g * trips[0] * trips[1])
-        bounds["pair"] = multicore_kernels._pair_bound_us(p, q, trips[0], trips[1], least, pair_visits)
+        bounds["pair"] = bounds_of.pair_bound_us(p, q, trips[0], trips[1], least, pair_visits)
+        bounds["sram"] = bounds_of.sram_bound_us(p, blk, q)
+        in_bytes = bounds_of.bytes_bound_of(blk, q)
+        moved_bytes = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, *trips, *factors, -1.0).busiest_bytes
+        assert bounds_of.sram_bound_us(p, blk, in_bytes) <= moved_bytes
+        assert bounds_of.pair_bound_us(p, in_bytes, trips[0], trips[1], least, pair_visits) <= moved_bytes
+        if trips[1] > 1:
+            fewer = data.draw(st.integers(2, trips[1]))
+            floor = bounds_of.least_trips_k(p, blk, mapping.tile.tile_m, min(arch.cube_n, blk.n))
+            _, trips_mk, trips_nk = bounds_of.least_trips(p, blk)
+            wider = trips[0], fewer, floor, trips_mk, trips_nk, float(blk.g * trips[0] * fewer)
+            bounds["wider"] = bounds_of.wider_bound_us(p, q, *wider)
+            assert bounds_of.wider_bound_us(p, in_bytes, *wider) <= moved_bytes
     if arch.timing == "pipeline":
         first_a = mapping.tile.tile_m * mapping.tile.tile_k * float(p["a_bits"]) / 8
         first_b = mapping.tile.tile_k * mapping.tile.tile_n * float(p["b_bits"]) / 8
-        bounds["pipeline"] = multicore_kernels._pipeline_bound_us(p, q, *factors, *trips, blk.g, first_a, first_b)
+        bounds["pipeline"] = bounds_of.pipeline_bound_us(p, q, *factors, *trips, blk.g, first_a, first_b)
     for name, bound_us in bounds.items():
         assert bound_us <= latency_us, name
 
