@@ -48,7 +48,8 @@ def _sweep_figures(result: SweepResult, point: int) -> list[Figure]:
     feasible = result.rows(np.flatnonzero(result.is_feasible))
     aim = result.objectives[0]
     effect = effects(result, feasible, aim)
-    drawn = [name for name in effect if not result.description["fields"].get(name, "").startswith("Dependent(")]
+    fields_of = result.description["fields"]
+    drawn = [name for name in effect if name not in fields_of or fields_of[name]["kind"] != "Dependent"]
     fields = sorted((name for name in drawn if feasible[name].nunique() <= _MOST_CELLS), key=lambda name: -effect[name])
     if len(fields) >= 2:
         heat_map = plot_heat_map(

@@ -94,7 +94,7 @@ def _facts(result: SweepResult, reasons: pd.DataFrame, num_front: int) -> list[t
     return [
         ("base", ", ".join(result.bases)),
         ("points", f"{len(result):,}, {num_excluded:,} excluded, {num_front:,} on the front"),
-        ("sampling", say_sampling(str(description["sampling"]))),
+        ("sampling", say_sampling(description["sampling"])),
         *((f"objective {at}", f"{name}, {'more' if result.is_maximized(name) else 'less'} is better")
           for at, name in enumerate(result.objectives, 1)),
         *(("constraint", one) for one in description["constraints"]),

@@ -58,11 +58,11 @@ def best_table(result: SweepResult, best: Sequence[BestDesign]) -> Table:
 def field_table(result: SweepResult, feasible: pd.DataFrame, front: pd.DataFrame) -> Table:
     """Return a table of what varies: the values, those on the front, and how much the objectives differ."""
     said = {**result.description["variables"], **result.description["fields"]}
-    texts = {name: say_field(text) for name, text in said.items()}
+    texts = {name: say_field(field) for name, field in said.items()}
     if len(result.bases) > 1:
         texts = {ARCH: ", ".join(result.bases)} | texts
     # an objective that is drawn itself depends on nothing
-    aims = [aim for aim in result.objectives if said.get(aim, "Dependent(").startswith("Dependent(")]
+    aims = [aim for aim in result.objectives if aim not in said or said[aim]["kind"] == "Dependent"]
     factors = {aim: effects(result, feasible, aim) for aim in aims[:_MOST_OBJECTIVES]}
     factors = {aim: of for aim, of in factors.items() if of}
     columns = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,7 +56,7 @@ def describe(task: Task, objectives: Sequence[str], sampling: Any, num_points: i
         "objectives": list(objectives),
         "constraints": [str(one) for one in task.constraints],
         "options": dict(task.options),
-        "sampling": repr(sampling),
+        "sampling": _described(sampling),
         "num_points": num_points,
         "chunk_size": chunk_size,
         "columns": task.schema.kinds,
@@ -81,7 +83,26 @@ def _types(problem: GemmProblem) -> list[Any]:
     return [value if value is None or isinstance(value, int) else str(value) for value in values]
 
 
-def _field(field: Field) -> str:
+def _field(field: Field) -> dict[str, Any]:
     if isinstance(field, Dependent) and not isinstance(field.of, str):
-        return f"Dependent({fingerprint(field.of)})"
-    return repr(field)
+        return {"kind": "Dependent", "function": fingerprint(field.of)}
+    return _described(field)
+
+
+def _described(of: Any) -> dict[str, Any]:
+    """A dataclass as its name and fields; of anything else, such as a user's own sampling, what it says of itself."""
+    if not dataclasses.is_dataclass(of):
+        return {"kind": type(of).__name__, "said": repr(of)}
+    shown = (field.name for field in dataclasses.fields(of) if field.repr)
+    return {"kind": type(of).__name__, **{name: _plain(getattr(of, name)) for name in shown}}
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)

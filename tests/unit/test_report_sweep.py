@@ -20,7 +20,18 @@ from gemm_eval.report.sweep_best import find_best
 from gemm_eval.report.sweep_page import sweep_page
 from gemm_eval.report.sweep_tables import effects
 from gemm_eval.report.sweep_words import say_field, say_sampling, say_value
-from gemm_eval.sweep import LogRange, Random, Range, Space, SweepResult, Workload, load_sweep, sweep
+from gemm_eval.sweep import (
+    Adaptive,
+    LatinHypercube,
+    LogRange,
+    Random,
+    Range,
+    Space,
+    SweepResult,
+    Workload,
+    load_sweep,
+    sweep,
+)
 from gemm_eval.workload import make_problem
 
 GEMMS = [(1, 16, 1024, 1024), (1, 256, 1024, 2048)]
@@ -351,17 +362,32 @@ def test_fields_in_words(field: Any, words: str) -> None:
     assert say_field(described.description["variables"]["x"]) == words
 
 
-@pytest.mark.parametrize("written", ["Something(low=1)", "Range(high=2)", "(((", "Choices(values=inf)", ""])
-def test_what_is_not_known_stands_as_it_is(written: str) -> None:
-    assert say_field(written) == written
-    assert say_sampling(written) == written
+class Corners:
+    """A sampling of a user's own."""
+
+    def __repr__(self) -> str:
+        return "corners of the space"
+
+    def num_points_of(self, space: Space) -> int:
+        return 2
+
+    def rows(self, space: Space, start: int, stop: int) -> list[tuple[Any, ...]]:
+        return space.rows_of(np.array([[0.0], [1.0]])[start:stop])
 
 
-def test_samplings_in_words() -> None:
-    assert say_sampling("Random(num_points=20000, seed=3)") == "20,000 points at random, seed 3"
-    assert say_sampling("LatinHypercube(num_points=9, seed=0)") == "9 points, a Latin hypercube, seed 0"
-    said = say_sampling("Adaptive(num_points=100, batch_size=64, seed=0, sampler='nsga2')")
-    assert said == "100 points, chosen by nsga2 in batches of 64, seed 0"
+@pytest.mark.parametrize(
+    ("sampling", "words"),
+    [
+        (None, "all combinations"),
+        (Random(20, seed=3), "20 points at random, seed 3"),
+        (LatinHypercube(9), "9 points, a Latin hypercube, seed 0"),
+        (Adaptive(4, batch_size=4), "4 points, chosen by nsga2 in batches of 4, seed 0"),
+        (Corners(), "corners of the space"),
+    ],
+)
+def test_samplings_in_words(sampling: Any, words: str) -> None:
+    found = sweep(Space("demo-8core", num_cores=[8, 16]), GEMMS[:1], sampling=sampling, progress=False)
+    assert say_sampling(found.description["sampling"]) == words
 
 
 def test_values_in_words() -> None:
