@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 
+import numpy as np
 import pytest
 
 from gemm_eval import DType, InvalidProblemError, units
@@ -31,10 +33,19 @@ def test_rate_of_a_known_gemm() -> None:
     assert units.FLOP_PER_MAC == 2
     assert units.tflop_per_s(flop, 1e6) == pytest.approx(0.137438953472)
     assert units.tflop_per_s(2e6, 1.0) == 2.0
+    assert units.us_at_peak(flop, 0.137438953472) == pytest.approx(1e6)
+
+
+def test_rates_of_arrays() -> None:
+    us = np.array([1.0, 4.0])
+
+    assert units.per_s(2, us).tolist() == [2e6, 5e5]
+    assert units.watt(np.array([1e6, 2e6]), us).tolist() == [1.0, 0.5]
+    assert units.watt(units.pj_per_us(350.0), 1.0) == 350.0
 
 
 def test_module_exports_all_its_conversions() -> None:
-    functions = {name for name, value in vars(units).items() if callable(value) and not name.startswith("_")}
+    functions = {name for name, value in vars(units).items() if inspect.isfunction(value) and not name.startswith("_")}
 
     assert functions | {"FLOP_PER_MAC"} == set(units.__all__)
 
