@@ -140,6 +140,14 @@ class GpuSpec(BaseSpec):
         dtype = self.default_dtype if dtype is None else DType(dtype)
         return self._tflop_per_s(dtype, self.boost_clock_ghz)
 
+    def highest_tflop_per_s(self, dtype: DType | str | None = None) -> float:
+        """What no GEMM can beat, 1e12/s: the maker's peak, or where chips clock higher, the rate at the burst clock.
+
+        Raises:
+            KeyError: the tensor cores do not take that type.
+        """
+        return max(self.peak_tflop_per_s(dtype), self.tensor_tflop_per_s(dtype, "burst"))
+
     def tensor_clock_ghz(self, dtype: DType | str | None = None, clock: ClockState = "burst") -> float:
         """SM clock under full tensor load: that of `dtype` where it is known, else that of the default type.
 

@@ -145,3 +145,11 @@ class MulticoreSpec(BaseSpec):
         dtype = self.default_dtype if dtype is None else DType(dtype)
         macs_per_cycle = self.cube_m * self.cube_k_of(dtype) * self.cube_n * self.cube_steps_per_cycle[dtype]
         return tflop_per_s(FLOP_PER_MAC * macs_per_cycle * self.num_cores * cycles_per_us(self.frequency_ghz), 1.0)
+
+    def highest_tflop_per_s(self, dtype: DType | str | None = None) -> float:
+        """What no GEMM can beat, 1e12/s: the peak.
+
+        Raises:
+            KeyError: the matrix unit does not take that type.
+        """
+        return self.peak_tflop_per_s(dtype)

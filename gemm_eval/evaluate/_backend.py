@@ -167,6 +167,10 @@ class Backend(Protocol):
         """Turn a record into a result; `is_found` by a search, or replayed."""
         ...
 
+    def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
+        """Return a column of types or options with what the answers say instead of what was left to them."""
+        ...
+
     def column(self, name: str, records: Records) -> npt.NDArray[Any]:
         """Return a column of a table: a number of `GEMMResult`, its bound, or one of `mapping_columns`.
 

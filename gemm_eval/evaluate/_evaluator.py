@@ -153,8 +153,11 @@ class GEMMEvaluator:
             group_size: quantized weights: weights along K that share a scale; -1 for one scale per column.
             zero_dtype: quantized weights: type of zero points; None for symmetric quantization.
             library: GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type),
-                ``"gemm-eval"`` (our own W4A16 kernels, the default for int4 weights) or ``"trtllm"`` (TensorRT-LLM).
-            l2: GPUs: ``"cold"`` (the default): the operands come from DRAM; or ``"warm"``: what fits is in L2.
+                ``"gemm-eval"`` (our own W4A16 kernels), ``"trtllm"`` (TensorRT-LLM) or ``"hypothetical"`` (weight-only
+                kernels that nobody has written). ``"auto"``, the default for narrower weights: gemm-eval where it runs
+                the GEMM, else hypothetical; the options of the result say which.
+            l2: GPUs: ``"cold"`` (the default): weights come from DRAM, and L2 keeps A and C from the call before as far
+                as they fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits.
             clock: GPUs: ``"burst"`` (the default): the GPU is cool and idle before; or ``"sustained"``: as under
                 minutes of load.
 

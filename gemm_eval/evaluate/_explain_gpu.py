@@ -23,6 +23,8 @@ BOUND_TEXT = {
     "reduction": "the reduction over CTAs that split K",
     "launch": "the fixed cost of a kernel launch",
     "store": "the stores of C",
+    "prologue": "the start of a kernel, up to its first data",
+    "fill": "TMA, which fills rows outside the matrix",
 }
 
 

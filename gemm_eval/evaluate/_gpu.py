@@ -19,12 +19,15 @@ from gemm_eval.evaluate._explain_gpu import BOUND_TEXT, say_waves, spec_changes
 from gemm_eval.evaluate._result import GEMMResult
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import (
+    AUTO,
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     GpuOptions,
     calibration_stamp,
     coefficients_for,
     default_library,
+    library_of_family,
+    unpack_config,
     unpack_gpu_cost,
 )
 from gemm_eval.search.gpu import (
@@ -75,7 +78,7 @@ class GpuBackend:
         self.arch = arch
         self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
         self._packed = lru_cache(maxsize=_NUM_PACKED)(self._pack)
-        self._peak_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.peak_tflop_per_s)
+        self._highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
 
     @property
     def costs_as(self) -> Hashable:
@@ -88,8 +91,10 @@ class GpuBackend:
         if asked != NOTHING_SAID:
             self.check(asked)
         library = preferred.library
-        if library is None or not (asked.library or self._has_kernels(types, library)):
+        if library in (None, AUTO) or not (asked.library or self._has_kernels(types, library)):
             library = default_library(types)
+        if asked.library == AUTO:
+            asked = asked._replace(library=default_library(types))
         return asked.over(RunOptions(library, preferred.l2 or _DEFAULT_L2, preferred.clock or _DEFAULT_CLOCK))
 
     def _can_pack(self, types: GemmProblem, library: str) -> bool:
@@ -136,7 +141,7 @@ class GpuBackend:
         self, problem: GemmProblem, options: RunOptions, record: np.void, evaluator: GEMMEvaluator, *, is_found: bool
     ) -> GEMMResult:
         cost = unpack_gpu_cost(record)
-        peak_flop_per_us = self._peak_tflop_per_s(problem.input_dtype) * 1e6
+        peak_flop_per_us = self._highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
         return GEMMResult(
             problem=problem,
@@ -154,7 +159,7 @@ class GpuBackend:
             energy_pj=None,
             sram_used_bytes=cost.smem_bytes,
             active_cores=cost.active_sms,
-            options=_spelled(options),
+            options=_spelled(options, cost.config.family),
             source="calibrated" if cost.is_calibrated else "analytic",
             model_version=GPU_MODEL_VERSION,
             is_exhaustive=is_found,
@@ -162,6 +167,12 @@ class GpuBackend:
             num_refused=FrozenDict(cost.num_refused),
             _evaluator=evaluator,
         )
+
+    def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
+        if name == "library":
+            for row in np.flatnonzero((column == AUTO) & self.is_feasible(records)):
+                column[row] = library_of_family(AUTO, unpack_config(records[row]).family)
+        return column
 
     def column(self, name: str, records: Records) -> npt.NDArray[Any]:
         feasible = self.is_feasible(records)
@@ -230,8 +241,10 @@ def _as_gpu_options(asked: RunOptions) -> GpuOptions:
 
 
 @lru_cache(maxsize=_NUM_TYPES)
-def _spelled(options: RunOptions) -> FrozenDict[str, str]:
-    return FrozenDict({name: value for name, value in options._asdict().items() if value is not None})
+def _spelled(options: RunOptions, family: str) -> FrozenDict[str, str]:
+    """Return options with the library that answers."""
+    said = {name: value for name, value in options._asdict().items() if value is not None}
+    return FrozenDict(said | {"library": library_of_family(said["library"], family)})
 
 
 def _word_of(name: str, record: np.void) -> str:

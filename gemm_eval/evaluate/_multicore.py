@@ -137,7 +137,7 @@ class MulticoreBackend:
         is_found: bool,
     ) -> GEMMResult:
         cost = unpack_cost(record)
-        peak_flop_per_us = self.arch.peak_tflop_per_s(problem.input_dtype) * 1e6
+        peak_flop_per_us = self.arch.highest_tflop_per_s(problem.input_dtype) * 1e6
         return GEMMResult(
             problem=problem,
             arch_name=self.arch.name,
@@ -166,6 +166,9 @@ class MulticoreBackend:
             ),
             _evaluator=evaluator,
         )
+
+    def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:  # noqa: ARG002
+        return column
 
     def column(self, name: str, records: Records) -> npt.NDArray[Any]:
         words = {"bound": BOUNDS, "loop_order": tuple(LoopOrder.__members__)}.get(name)

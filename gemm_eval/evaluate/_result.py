@@ -29,7 +29,7 @@ class GEMMResult:
         dram_us: time that DRAM needs for the slowest core (GPU: for all), overlap left aside.
         flop: operations, a multiply-accumulate being two.
         dram_bytes: DRAM traffic of the whole chip, reads and writes.
-        utilization_frac: achieved over peak FLOP/s of the whole chip, for the input type.
+        utilization_frac: achieved over the highest FLOP/s of the whole chip, for the input type: at most 1.
         bound: what limits: ``compute`` (matrix unit), ``vector``, ``dram``, ``noc``, ``reduction`` or ``launch``; on a
             GPU ``compute``, ``dequant``, ``latency``, ``l2``, ``dram``, ``reduction``, ``launch`` or ``store``.
         mapping: the choices behind these numbers: a `MulticoreMapping`, or the `KernelConfig` of a GPU kernel.

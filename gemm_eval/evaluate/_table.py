@@ -135,7 +135,7 @@ class GEMMTable:
         if name in self._problem_columns:
             values = [getattr(kind.types if name in _TYPE_COLUMNS else kind.options, name) for kind in kinds]
             column = np.array([getattr(value, "value", value) for value in values], object)[kind_of]
-            return column
+            return self._evaluator.backend.spell_options(name, column, self._records)
         if name in ("tflop_per_s", "utilization_frac"):
             flop = FLOP_PER_MAC * self._batch.sizes.prod(axis=1)  # exact: below 2**63, see MAX_MACS
             latency_us: npt.NDArray[np.float64] = self._column("latency_us")
@@ -143,7 +143,7 @@ class GEMMTable:
                 column = flop / latency_us / 1e6  # these two as `GEMMResult` has them, to the bit
                 return column
             peaks = np.array(
-                [self._evaluator.backend.arch.peak_tflop_per_s(kind.types.input_dtype) for kind in kinds], float
+                [self._evaluator.backend.arch.highest_tflop_per_s(kind.types.input_dtype) for kind in kinds], float
             )
             column = flop / (latency_us * (peaks * 1e6)[kind_of])
             return column

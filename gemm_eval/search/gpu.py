@@ -9,15 +9,22 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InfeasibleError, InvalidMappingError
+from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, RASTER_CODE
+from gemm_eval.models.gpu.libraries import HYPOTHETICAL
 from gemm_eval.models.gpu.menu import MENU_DTYPE, check_config, menu_row
 from gemm_eval.models.gpu.model import gpu_params
 from gemm_eval.models.gpu.params import menu_of, unaligned_params, w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, list_cuts
-from gemm_eval.models.gpu.w4a16.menu import W4A16_MENU_DTYPE, config_of_row, find_row, takes_sizes
+from gemm_eval.models.gpu.w4a16.menu import (
+    W4A16_MENU_DTYPE,
+    check_w4a16_sizes,
+    config_of_row,
+    find_row,
+    takes_sizes,
+)
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu_kernels import evaluate_one_config, find_best_of_range, find_top_of_problem, is_aligned
 from gemm_eval.search.w4a16_kernels import evaluate_w4a16, find_best_w4a16, find_top_w4a16
@@ -40,6 +47,7 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np
 
     Raises:
         InfeasibleError: the library has no kernel that this GPU can run on these types.
+        UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
     out = np.zeros(1, GPU_COST_DTYPE)
     sizes = np.array([problem.sizes], np.int64)
@@ -49,7 +57,7 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np
     else:
         find_best_of_range(*join_menus(params), _FIRST, sizes, 0, 1, out)
     if out["active_sms"][0] == 0:
-        raise _infeasible(arch, problem)
+        raise _infeasible(arch, problem, params)
     return out
 
 
@@ -114,11 +122,11 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np
     """
     if runs_w4a16(params, problem):
         return _find_top_w4a16(arch, problem, params, k)
-    params = _record_for(params, problem)
+    asked, params = params, _record_for(params, problem)
     menu = menu_of(int(params["menu"][0]))
     num = find_top_of_problem(params, menu, *problem.sizes, np.empty(0), np.empty((0, 3), np.int64))
     if num == 0:
-        raise _infeasible(arch, problem)
+        raise _infeasible(arch, problem, asked)
     latency_us, which = np.empty(num), np.empty((num, 3), np.int64)
     find_top_of_problem(params, menu, *problem.sizes, latency_us, which)
     best = np.argsort(latency_us, kind="stable")[:k]
@@ -139,9 +147,11 @@ def evaluate_config(
 
     Raises:
         InvalidMappingError: the GPU cannot run it; the message gives the hardware reason, `.rule` its name.
+        UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
     if runs_w4a16(params, problem):
         return _evaluate_w4a16(params, problem, config)
+    _check_sizes(problem, params)
     params = _record_for(params, problem)
     resources = check_config(arch, problem, config)
     menu = np.array([menu_row(arch, problem, config, resources)], MENU_DTYPE)
@@ -214,7 +224,7 @@ def _find_top_w4a16(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np.
     latency_us, which = np.empty(room), np.empty((room, 2), np.int64)
     num = find_top_w4a16(params, menu, coefficients, *problem.sizes[1:], latency_us, which)
     if num == 0:
-        raise _infeasible(arch, problem)
+        raise _infeasible(arch, problem, params)
     best = np.argsort(latency_us[:num], kind="stable")[:k]
     out = np.zeros(len(best), GPU_COST_DTYPE)
     for place, (row, parts) in enumerate(which[best].tolist()):
@@ -264,10 +274,27 @@ def _repeat(records: npt.NDArray[np.void], times: npt.NDArray[np.int64] | int) -
 
 
 def _record_for(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.NDArray[np.void]:
-    return params if is_aligned(params, problem.K, problem.N) else unaligned_params(params)
+    """The record of the generic kernels that run a problem."""
+    is_first = params["w4a16"][0] < 0 and is_aligned(params, problem.K, problem.N)
+    return params if is_first else unaligned_params(params)
 
 
-def _infeasible(arch: GpuSpec, problem: GemmProblem) -> InfeasibleError:
+def _check_sizes(problem: GemmProblem, params: npt.NDArray[np.void]) -> None:
+    """Raise `UnsupportedError` for sizes of which the library that `params` are of has no kernels."""
+    record = _record_for(params, problem)
+    if len(menu_of(int(record["menu"][0]))) > 0:
+        return
+    if params["w4a16"][0] >= 0:
+        check_w4a16_sizes(problem)
+    if not is_aligned(params, problem.K, problem.N):
+        raise UnsupportedError(
+            f"the library has kernels for rows of A and B (K long) and C (N long) that start on 16 bytes, not for "
+            f"{problem}: pad K or N; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
+        )
+
+
+def _infeasible(arch: GpuSpec, problem: GemmProblem, params: npt.NDArray[np.void]) -> InfeasibleError:
+    _check_sizes(problem, params)
     return InfeasibleError(
         f"no kernel for {problem} runs on {arch.name}", resource="smem", demand=1, limit=0, unit="kernels",
         levers=("smem_per_cta_bytes", "registers_per_sm"),

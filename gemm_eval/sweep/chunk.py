@@ -194,7 +194,7 @@ def _evaluate_gpu(chunk: _Chunk, at: int) -> None:
 def _ideal_us(arch: ArchSpec, flop: Mapping[DType, int]) -> float:
     """Time that all operations would take at the peaks of their types."""
     try:
-        return sum(us_at_peak(of, arch.peak_tflop_per_s(dtype)) for dtype, of in flop.items())
+        return sum(us_at_peak(of, arch.highest_tflop_per_s(dtype)) for dtype, of in flop.items())
     except KeyError as error:
         raise UnsupportedError(f"{arch.name}: its matrix units do not take {error.args[0]}") from None
 

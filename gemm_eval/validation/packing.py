@@ -18,7 +18,7 @@ from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.models.gpu.coefficients import default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.menu import MENU_DTYPE, launched_resources, menu_row
-from gemm_eval.models.gpu.params import pack_gpu_params, with_coefficients
+from gemm_eval.models.gpu.params import pack_gpu_params, pack_no_kernels, with_coefficients
 from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu import join_menus
@@ -204,7 +204,9 @@ def _records(
         )
     aligned, unaligned = (rules.family(arch, problem, is_unaligned=value) for value in (False, True))
     record = None
-    for family in (unaligned, aligned):
+    if not rules.has_unaligned:
+        record = pack_no_kernels(arch, problem, l2=timings.l2, clock=timings.clock)
+    for family in (unaligned, aligned) if record is None else (aligned,):
         record = pack_gpu_params(
             arch, problem, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
             is_calibrated=False, unaligned=record,

@@ -7,6 +7,8 @@ in Python.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,18 +16,38 @@ import numpy.typing as npt
 
 from gemm_eval._jit import kernel
 from gemm_eval.arch import GpuSpec
-from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, config_cost, problem_terms
-from gemm_eval.models.gpu.libraries import default_library
+from gemm_eval.models.gpu.libraries import LIBRARIES, SplitRule
 from gemm_eval.models.gpu.menu import MENU_DTYPE, RASTER_SWIZZLES, menu_row
 from gemm_eval.models.gpu.model import GpuOptions, gpu_params
 from gemm_eval.models.gpu.params import unaligned_params
-from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, is_row_aligned
+from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, is_row_aligned, library_for
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["Best", "Space", "find_best", "space_of"]
+__all__ = [
+    "RASTERS",
+    "Best",
+    "Kernels",
+    "Space",
+    "find_best",
+    "is_row_aligned",
+    "kernels_of",
+    "library_for",
+    "space_of",
+    "splits_of",
+    "with_sizes",
+]
 
 RASTERS = np.array([order * RASTER_CODE + swizzle for order in RasterOrder for swizzle in RASTER_SWIZZLES], np.int64)
+
+
+class Kernels(NamedTuple):
+    """Every kernel of a library that a GPU can run on some types, for rows that start on 16 bytes or for others."""
+
+    choices: list[KernelChoice]  # their splits are of the problem that the kernels were listed for
+    menu: npt.NDArray[np.void]  # [choices] of MENU_DTYPE
+    rule: SplitRule
 
 
 class Space(NamedTuple):
@@ -45,14 +67,42 @@ class Best(NamedTuple):
     latency_us: float
 
 
-def space_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> Space:
+def with_sizes(types: GemmProblem, sizes: Sequence[int]) -> GemmProblem:
+    """Return a problem of these types."""
+    return dataclasses.replace(types, **dict(zip("GMKN", sizes, strict=True)))
+
+
+def kernels_of(arch: GpuSpec, problem: GemmProblem, library: str) -> Kernels:
     """Check and pack every kernel of the library."""
-    library = options.library or default_library(problem)
-    params = gpu_params(arch, problem, options)
-    if not is_row_aligned(problem):
-        params = unaligned_params(params)
     choices = list(enumerate_kernels(arch, problem, library))
     menu = np.array([menu_row(arch, problem, choice.config, choice.resources) for choice in choices], MENU_DTYPE)
+    rule = LIBRARIES[library].split_rule(arch, problem, is_unaligned=not is_row_aligned(problem))
+    return Kernels(choices, menu, rule)
+
+
+def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDArray[np.int64]:
+    """First, stop and stream-K of each kernel, [choices, 3]: what `enumerate_kernels` works out one by one."""
+    menu, rule = kernels.menu, kernels.rule
+    tiles = problem.G * -(-problem.M // menu["cta_m"]) * -(-problem.N // menu["cta_n"])
+    by_length = np.minimum(-(-problem.K // menu["cta_k"]) // rule.min_steps, rule.max_parts)
+    room = menu["grid_cap"] - (menu["cluster_m"] * menu["cluster_n"] > 2)
+    most = np.maximum(1, np.minimum(by_length, room // tiles))
+    first, stop = np.ones_like(most), most + 1
+    if rule.is_full:
+        is_refused = (most == 1) & (np.minimum(by_length, arch.num_sms // tiles) > 1)
+        first, stop = most, np.where(is_refused, most, most + 1)
+    is_vector = menu["schedule"] == Schedule.VECTOR
+    first[is_vector], stop[is_vector] = 1, np.where(menu["cta_m"] >= problem.M, 2, 1)[is_vector]
+    is_stream = [choice.has_stream_k for choice in kernels.choices]
+    return np.stack([first, stop, np.array(is_stream, np.int64).reshape(-1)], axis=1)
+
+
+def space_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> Space:
+    """Check and pack every kernel of the library; which splits of K it takes is worked out one by one."""
+    params = gpu_params(arch, problem, options)
+    if params["w4a16"][0] >= 0 or not is_row_aligned(problem):
+        params = unaligned_params(params)
+    choices, menu, _ = kernels_of(arch, problem, library_for(arch, problem, options.library))
     splits = [(choice.splits.start, choice.splits.stop, int(choice.has_stream_k)) for choice in choices]
     ways = sum(len(choice.splits) + choice.has_stream_k for choice in choices)
     return Space(params, choices, menu, np.array(splits, np.int64).reshape(-1, 3), ways * len(RASTERS))

@@ -2,7 +2,7 @@
 
 from gemm_eval.models.gpu.calibration import Calibration, Origin, calibration_stamp, coefficients_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
-from gemm_eval.models.gpu.libraries import LIBRARIES, default_library
+from gemm_eval.models.gpu.libraries import AUTO, LIBRARIES, default_library, library_of_family
 from gemm_eval.models.gpu.model import (
     GPU_MODEL_VERSION,
     GpuCost,
@@ -14,6 +14,7 @@ from gemm_eval.models.gpu.model import (
 from gemm_eval.models.gpu.space import enumerate_configs
 
 __all__ = [
+    "AUTO",
     "GPU_COST_DTYPE",
     "GPU_MODEL_VERSION",
     "LIBRARIES",
@@ -26,6 +27,7 @@ __all__ = [
     "default_library",
     "enumerate_configs",
     "gpu_params",
+    "library_of_family",
     "unpack_config",
     "unpack_gpu_cost",
 ]

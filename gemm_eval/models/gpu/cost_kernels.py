@@ -15,19 +15,22 @@ import numpy as np
 from gemm_eval._jit import kernel
 
 __all__ = [
+    "ALL_COLD",
     "BEST_RASTER",
     "BOUNDS",
+    "COLD",
     "FULL_LOAD_BYTES",
     "GPU_COST_DTYPE",
     "NO_RASTER",
     "RASTER_CODE",
+    "WARM",
     "ConfigCost",
     "ProblemTerms",
     "ceil_div",
     "config_cost",
     "fill_record",
+    "loaded_time_us",
     "lower_bound_us",
-    "power_time_us",
     "problem_terms",
     "row_alignment",
     "write_record",
@@ -50,9 +53,12 @@ _FLOATS = (
 GPU_COST_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` indexes `BOUNDS`."""
 
-BOUNDS = ("compute", "dequant", "latency", "l2", "dram", "reduction", "launch", "store")
+BOUNDS = ("compute", "dequant", "latency", "l2", "dram", "reduction", "launch", "store", "prologue", "fill")
 """What can limit a GEMM on a GPU; see `_bound_of`."""
-_COMPUTE, _DEQUANT, _LATENCY, _L2, _DRAM, _REDUCTION, _LAUNCH, _STORE = range(len(BOUNDS))
+_COMPUTE, _DEQUANT, _LATENCY, _L2, _DRAM, _REDUCTION, _LAUNCH, _STORE, _PROLOGUE, _FILL = range(len(BOUNDS))
+
+COLD, WARM, ALL_COLD = range(3)
+"""What L2 holds at the start, `l2_state` of a record: all but the weights, everything, nothing; as far as it can."""
 
 _DATA_PARALLEL, _SPLIT_K, _STREAM_K = 0, 1, 2
 _PINGPONG, _COOPERATIVE, _MULTISTAGE, _VECTOR = 0, 1, 2, 3
@@ -82,7 +88,7 @@ class ProblemTerms(NamedTuple):
     stay_frac: float  # share of a buffer, used by the call before, that L2 still holds
     a_read_bytes: float  # compulsory DRAM reads of A, B (with scales)
     b_read_bytes: float
-    l2_hold_frac: float  # share of A and B that L2 can hold
+    l2_hold_frac: float  # share of A and B of one GEMM of a batch that L2 can hold
     line_waste: float  # L2 requests per line that is needed
     load_frac: float  # rate of loads over that of 16-byte ones; below 1 rows do not start on 16 bytes
 
@@ -121,18 +127,21 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @kernel
-def power_time_us(p: Any, main_us: float, tensor_busy: float) -> float:
-    """Time that the tensor cores' load adds to `main_us` at the highest clock, because it pulls the clock down.
+def loaded_time_us(p: Any, main_us: float, matrix_us: float) -> float:
+    """Time of a main loop of `main_us` at the highest clock, `matrix_us` of it on tensor cores, which pull it down.
 
     A kernel longer than the bursts that the burst clock was measured in has a power controller against it: the clock
-    under load falls to the sustained one, exponentially.
+    under load falls to the sustained one, exponentially. No kernel is faster than its tensor work alone at the clock
+    under full load: else one that waits for memory, so that the clock yields less, could be done sooner.
     """
     clock = p["tensor_cycles_per_us"]
     if main_us > _BURST_US:
         floor = min(clock, p["sustained_cycles_per_us"])
         clock = floor + (clock - floor) * math.exp((_BURST_US - main_us) / _CLOCK_FALL_US)
+    tensor_busy = min(1.0, matrix_us / main_us)
     slow = (p["cycles_per_us"] - clock) * tensor_busy * tensor_busy
-    return float(main_us * tensor_busy * (slow / (p["cycles_per_us"] - slow)))
+    yielding_us = matrix_us * (slow / (p["cycles_per_us"] - slow))
+    return float(max(main_us + yielding_us, matrix_us * (p["cycles_per_us"] / clock)))
 
 
 @kernel
@@ -159,9 +168,12 @@ def _alignment(row_bytes: float) -> float:
 
 @kernel
 def row_alignment(p: Any, K: int, N: int) -> float:
-    """Bytes, at most 16, on which the rows of A, B (K long) and C (N long) all start."""
+    """Bytes, at most 16, on which the rows of A, B (K long) and C (N long) all start.
+
+    Of a single column, C is one row; not so in weight-only kernels, which have columns on the instruction's rows.
+    """
     result: float = min(_alignment(K * p["a_elem_bytes"]), _alignment(K * p["b_elem_bytes"]))
-    if N > 1:  # of a single column, C is one row
+    if N > 1 or p["b_elem_bytes"] < p["a_elem_bytes"]:
         result = min(result, _alignment(N * p["c_elem_bytes"]))
     return result
 
@@ -178,9 +190,10 @@ def problem_terms(p: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     c_bytes = G * M * (N * p["c_elem_bytes"])
     footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / p["l2_hold_bytes"]
     f2 = footprint * footprint
-    stay_frac = 1.0 / (1.0 + f2 * f2)
-    b_stay = stay_frac if p["is_l2_warm"] else 0.0
-    l2_hold_frac = min(1.0, p["l2_hold_bytes"] / (a_bytes + b_bytes + scale_bytes))
+    stay_frac = 0.0 if p["l2_state"] == ALL_COLD else 1.0 / (1.0 + f2 * f2)
+    b_stay = stay_frac if p["l2_state"] == WARM else 0.0
+    # the GEMMs of a batch follow each other: what is read again is of one of them
+    l2_hold_frac = min(1.0, p["l2_hold_bytes"] * G / (a_bytes + b_bytes + scale_bytes))
     line_waste = 1.0
     row_bytes = K * p["b_elem_bytes"]
     if row_bytes % _LINE_BYTES != 0.0 and row_bytes > _LINE_BYTES:
@@ -314,7 +327,8 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     all_steps = ceil_div(t.K, row["cta_k"])
     cap = row["grid_cap"]
     if is_stream:
-        units = min(row["sm_cap"], tiles * all_steps)  # one CTA an SM: more only cut more tiles
+        # one CTA an SM, more only cut more tiles; as long as each has the k-steps that a part of K has at least
+        units = min(row["sm_cap"], max(1, tiles * all_steps // p["min_split_steps"]))
         step_count = tiles * all_steps / units
     else:
         part_steps = ceil_div(all_steps, split)
@@ -411,12 +425,12 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     # the tensor cores' load pulls the clock down
     total_matrix = 0.0 if is_vector else units * step_count * row["matrix_cycles"] / num_sms / cycles_per_us
     tensor_busy = min(1.0, total_matrix / main)
-    power_us = power_time_us(p, main, tensor_busy)
+    loaded = loaded_time_us(p, main, total_matrix)
     prologue_us = (p["c_vector_kernel_us"] if is_vector else p["c_kernel_us"]) + p[
         "load_latency_cycles"
     ] / cycles_per_us
     prologue_us += p["c_ramp_us"] * (sms / num_sms)
-    latency = p["launch_us"] + prologue_us + main + power_us + reduction_us
+    latency = p["launch_us"] + prologue_us + loaded + reduction_us
     choice_us = latency * p["c_choice_loss"]
     latency += choice_us
     matrix_us = (
@@ -430,34 +444,37 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     overhead_us = min(chip_us - matrix_us - dequant_us, overhead_us)
     return ConfigCost(
         latency, prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
-        l2_us, dram_us, outside_us, store_us, reduction_us, power_us, choice_us, main, tensor_busy, read_bytes, ctas,
-        tiles,
-        rounds + (1 if rest > 0 else 0), rest if rest > 0 else ctas, sms,
+        l2_us, dram_us, outside_us, store_us, reduction_us, loaded - main, choice_us, main, tensor_busy, read_bytes,
+        ctas, tiles, rounds + (1 if rest > 0 else 0), rest if rest > 0 else ctas, sms,
         raster if raster >= 0 else RASTER_CODE_DEFAULT,
     )  # fmt: skip
 
 
 @kernel
 def _bound_of(p: Any, c: ConfigCost) -> int:
-    """What takes longest: fixed costs, the reduction, stores, or the slowest of the resources of the main loop."""
-    fixed = p["launch_us"] + c.prologue_us
+    """The longest of launch, prologue, reduction, stores and the resources of the main loop.
+
+    The time of the SMs counts as one; where it is the longest, its largest part gives the name.
+    """
     chip = c.matrix_us + c.dequant_us + c.step_wait_us + c.tile_overhead_us
-    longest = max(chip, c.l2_us, c.dram_us, c.outside_us)
-    if fixed >= max(longest, c.reduction_us, c.store_us):
-        return _LAUNCH
-    if c.reduction_us >= max(longest, c.store_us):
-        return _REDUCTION
-    if c.store_us >= longest:
-        return _STORE
-    if c.dram_us >= longest:
-        return _DRAM
-    if c.l2_us >= longest:
-        return _L2
-    if c.outside_us >= longest:
-        return _LATENCY
-    if c.dequant_us > max(c.matrix_us, c.step_wait_us):
-        return _DEQUANT
-    return _COMPUTE if c.matrix_us >= 0.5 * chip else _LATENCY
+    bound, longest = _DRAM, c.dram_us
+    if c.l2_us > longest:
+        bound, longest = _L2, c.l2_us
+    if chip > longest:
+        bound, longest = _LATENCY, chip
+        if c.dequant_us > max(c.matrix_us, c.step_wait_us):
+            bound = _DEQUANT
+        elif c.matrix_us >= 0.5 * chip:
+            bound = _COMPUTE
+    if c.outside_us > longest:
+        bound, longest = _FILL, c.outside_us
+    if c.store_us > longest:
+        bound, longest = _STORE, c.store_us
+    if c.reduction_us > longest:
+        bound, longest = _REDUCTION, c.reduction_us
+    if c.prologue_us > longest:
+        bound, longest = _PROLOGUE, c.prologue_us
+    return _LAUNCH if p["launch_us"] > longest else bound
 
 
 @kernel

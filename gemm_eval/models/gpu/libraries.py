@@ -13,14 +13,18 @@ from gemm_eval.mapping import Schedule
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
+    "AUTO",
     "FAMILIES",
+    "HYPOTHETICAL",
     "LIBRARIES",
+    "OURS",
     "Family",
     "Library",
     "SplitRule",
     "TileChoice",
     "cluster_grid_sms",
     "default_library",
+    "library_of_family",
 ]
 
 
@@ -202,6 +206,7 @@ class Library:
         split_rules: kernel family -> how it splits K; families that are not named follow `_FREE_SPLIT`.
         has_stream_k: it has stream-K kernels.
         is_dense, is_weight_only: which problems it takes.
+        has_unaligned: it has kernels for rows that do not start on 16 bytes.
         is_chosen_by_model: whoever runs its kernels asks this model which, so nothing is lost by the choice.
         weight_only_tiles: columns of weights, and rows of tokens, that its Hopper kernels have as tiles.
     """
@@ -212,6 +217,7 @@ class Library:
     is_dense: bool
     is_weight_only: bool
     weight_only_tiles: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    has_unaligned: bool = True
     is_chosen_by_model: bool = False
 
     def check(self, arch: GpuSpec, problem: GemmProblem) -> None:
@@ -225,7 +231,7 @@ class Library:
         if problem.is_weight_quantized and not self.is_weight_only:
             raise UnsupportedError(
                 f"{self.name} has no kernels for {problem.weight_dtype} weights and {problem.input_dtype} inputs; "
-                f"weight-only kernels: library {' or '.join(x.name for x in LIBRARIES.values() if x.is_weight_only)}"
+                f"weight-only kernels: library {', '.join(x.name for x in LIBRARIES.values() if x.is_weight_only)}"
             )
         if not problem.is_weight_quantized and not self.is_dense:
             raise UnsupportedError(f"{self.name} has weight-only kernels; for dense GEMMs use library cublas")
@@ -252,8 +258,10 @@ class Library:
         return self.split_rules.get(family, _FREE_SPLIT)
 
     def tiles(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool) -> Iterator[TileChoice]:
-        """Tiles that the library has for this GPU and these types."""
+        """Tiles that the library has for this GPU and these types; those of our own kernels stand in a table."""
         self.check(arch, problem)
+        if self.name == OURS:
+            return
         family = self.family(arch, problem, is_unaligned=is_unaligned)
         if problem.is_weight_quantized:
             yield from _vector_tiles()
@@ -271,6 +279,15 @@ class Library:
                 yield from _small_tiles(family)
 
 
+OURS = "gemm-eval"
+"""The library of our own W4A16 kernels (`gemm_eval.kernels`)."""
+
+HYPOTHETICAL = "hypothetical"
+"""The library of weight-only kernels that nobody has written: what a good one would do."""
+
+AUTO = "auto"
+"""No library: our own weight-only kernels where they run a GEMM, else the hypothetical ones, which the answer names."""
+
 _OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
 
 LIBRARIES: dict[str, Library] = {
@@ -282,8 +299,14 @@ LIBRARIES: dict[str, Library] = {
             "cublas", {"sm90_wgmma": SplitRule(21, is_full=True)}, has_stream_k=False, is_dense=True,
             is_weight_only=False,
         ),
+        # our kernels, whose configs stand in a table (`models.gpu.w4a16`)
         Library(
-            "gemm-eval", {}, has_stream_k=True, is_dense=False, is_weight_only=True,
+            OURS, {}, has_stream_k=False, is_dense=False, is_weight_only=True, has_unaligned=False,
+            is_chosen_by_model=True,
+        ),
+        # what nobody has written, or not for these types, sizes or GPUs: mixed-input kernels as CUTLASS could have them
+        Library(
+            HYPOTHETICAL, {}, has_stream_k=True, is_dense=False, is_weight_only=True,
             weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
             is_chosen_by_model=True,
         ),
@@ -291,7 +314,7 @@ LIBRARIES: dict[str, Library] = {
         # columns and long K show (arch/measured/h200-sxm/aiconfigurator)
         Library(
             "trtllm", {"sm90_wgmma": SplitRule(8, is_full=False, max_parts=4)}, has_stream_k=False, is_dense=False,
-            is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)),
+            is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)), has_unaligned=False,
         ),
     )
 }  # fmt: skip
@@ -299,8 +322,15 @@ LIBRARIES: dict[str, Library] = {
 
 
 def default_library(problem: GemmProblem) -> str:
-    """cuBLAS for dense GEMMs, our own kernels for quantized weights."""
-    return "gemm-eval" if problem.is_weight_quantized else "cublas"
+    """cuBLAS for dense GEMMs; for quantized weights `AUTO`, as sizes decide too."""
+    return AUTO if problem.is_weight_quantized else "cublas"
+
+
+def library_of_family(library: str, family: str) -> str:
+    """Return the library that a kernel family is of, of those that an answer by `library` can come from."""
+    if library != AUTO:
+        return library
+    return OURS if FAMILIES[family].is_ours else HYPOTHETICAL
 
 
 def cluster_grid_sms(arch: GpuSpec, cluster_ctas: int) -> int:

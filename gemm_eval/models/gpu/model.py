@@ -15,10 +15,10 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.cost_kernels import BOUNDS, GPU_COST_DTYPE
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, default_library
-from gemm_eval.models.gpu.params import pack_gpu_params, pack_w4a16_params
+from gemm_eval.models.gpu.libraries import AUTO, FAMILIES, HYPOTHETICAL, LIBRARIES, OURS, default_library
+from gemm_eval.models.gpu.params import L2_STATES, pack_gpu_params, pack_no_kernels, pack_w4a16_params
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
+from gemm_eval.models.gpu.w4a16.menu import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "gpu_params", "unpack_config", "unpack_gpu_cost"]
@@ -26,7 +26,6 @@ __all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "gpu_params", "unpack_c
 GPU_MODEL_VERSION = "gpu-2"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
-_L2_STATES = ("cold", "warm")
 _CLOCKS = ("burst", "sustained")
 _FAMILY_NAMES = {family.number: family.name for family in FAMILIES.values()}
 
@@ -36,8 +35,11 @@ class GpuOptions:
     """How a GPU runs a GEMM.
 
     Attributes:
-        library: whose kernels: ``cublas``, ``gemm-eval``, ``trtllm``; None: the default for the data types.
-        l2: ``cold``: weights come from DRAM; ``warm``: what fits is still in L2 from the call before.
+        library: whose kernels: ``cublas``; ``gemm-eval`` (our W4A16 kernels); ``trtllm``; ``hypothetical`` (weight-only
+            kernels that nobody has written); ``auto``, as None: cublas for dense types; else gemm-eval where it runs
+            the GEMM, and hypothetical where it does not.
+        l2: ``cold``: weights come from DRAM, A and C stay in L2 from the call before as far as they fit, as in a model
+            whose layers follow each other; ``cold-all``: nothing is in L2; ``warm``: everything that fits.
         clock: ``burst``: at most about 10 ms busy; ``sustained``: as long as the power limit takes to set the clock.
 
     Raises:
@@ -49,7 +51,7 @@ class GpuOptions:
     clock: str = "burst"
 
     def __post_init__(self) -> None:
-        known: Mapping[str, tuple[str, ...]] = {"library": tuple(LIBRARIES), "l2": _L2_STATES, "clock": _CLOCKS}
+        known: Mapping[str, tuple[str, ...]] = {"library": (*LIBRARIES, AUTO), "l2": tuple(L2_STATES), "clock": _CLOCKS}
         for name, allowed in known.items():
             value = getattr(self, name)
             if value not in allowed and not (name == "library" and value is None):
@@ -92,25 +94,39 @@ def gpu_params(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> npt.
     Raises:
         UnsupportedError: GPU, types and library do not go together.
     """
-    library = options.library or default_library(problem)
-    rules = LIBRARIES[library]
-    params = None
-    for is_unaligned in (True, False):
-        if not is_unaligned and rules.is_chosen_by_model and has_w4a16_kernels(arch, problem):
-            assert params is not None
-            found = {family: coefficients_for(arch, library, family) for family in W4A16_FAMILIES}
-            return pack_w4a16_params(
-                arch, problem, params, {family: values for family, (values, _) in found.items()},
-                is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
-            )  # fmt: skip
-        family = rules.family(arch, problem, is_unaligned=is_unaligned)
-        coefficients, origin = coefficients_for(arch, library, family)
-        params = pack_gpu_params(
-            arch, problem, library, coefficients, l2=options.l2, clock=options.clock,
-            is_calibrated=origin.is_calibrated, unaligned=params,
-        )  # fmt: skip
-    assert params is not None
-    return params
+    library = default_library(problem) if options.library in (None, AUTO) else options.library
+    is_ours = library == OURS or (library == AUTO and has_w4a16_kernels(arch, problem))
+    if library == OURS:
+        LIBRARIES[library].check(arch, problem)
+        check_w4a16_types(arch, problem)
+    elif library == AUTO:
+        library = HYPOTHETICAL
+    if LIBRARIES[library].has_unaligned:
+        unaligned = _pack_generic(arch, problem, library, options, None)
+    else:
+        unaligned = pack_no_kernels(arch, problem, l2=options.l2, clock=options.clock)
+    if is_ours:
+        return _pack_ours(arch, problem, unaligned)
+    return _pack_generic(arch, problem, library, options, unaligned)
+
+
+def _pack_generic(
+    arch: GpuSpec, types: GemmProblem, library: str, options: GpuOptions, unaligned: npt.NDArray[np.void] | None
+) -> npt.NDArray[np.void]:
+    family = LIBRARIES[library].family(arch, types, is_unaligned=unaligned is None)
+    coefficients, origin = coefficients_for(arch, library, family)
+    return pack_gpu_params(
+        arch, types, library, coefficients, l2=options.l2, clock=options.clock, is_calibrated=origin.is_calibrated,
+        unaligned=unaligned,
+    )  # fmt: skip
+
+
+def _pack_ours(arch: GpuSpec, types: GemmProblem, substitute: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    found = {family: coefficients_for(arch, OURS, family) for family in W4A16_FAMILIES}
+    return pack_w4a16_params(
+        arch, types, substitute, {family: values for family, (values, _) in found.items()},
+        is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
+    )  # fmt: skip
 
 
 def unpack_gpu_cost(record: np.void) -> GpuCost:

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, WARM
 from gemm_eval.models.gpu.libraries import LIBRARIES
-from gemm_eval.models.gpu.menu import build_menu
+from gemm_eval.models.gpu.menu import MENU_DTYPE, build_menu
 from gemm_eval.models.gpu.w4a16.coefficients import NUM_W4A16_COEFFICIENTS, W4A16_COEFFICIENTS, W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.menu import build_w4a16_menu
 from gemm_eval.units import bytes_per_us, cycles_per_us
@@ -20,9 +21,11 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = [
     "GPU_PARAMS_DTYPE",
+    "L2_STATES",
     "SM_L2_BYTES_PER_CYCLE",
     "menu_of",
     "pack_gpu_params",
+    "pack_no_kernels",
     "pack_w4a16_coefficients",
     "pack_w4a16_params",
     "unaligned_params",
@@ -33,7 +36,7 @@ __all__ = [
 _INTS = (
     "num_sms",
     "group_size",
-    "is_l2_warm",
+    "l2_state",
     "min_split_steps",
     "is_split_full",
     "max_split_parts",
@@ -46,7 +49,7 @@ _INTS = (
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
     "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
-    "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
+    "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "dram_spec_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
     # of spec and coefficient
     "dram_bytes_per_us", "dram_write_bytes_per_us", "l2_bytes_per_us", "l2_hold_bytes", "sm_l2_bytes_per_cycle",
 )  # fmt: skip
@@ -59,6 +62,9 @@ GPU_PARAMS_DTYPE = np.dtype(
 `unaligned` that of a record of `unaligned_params`; fields `c_*` are the coefficients of a kernel family. Where our own
 W4A16 kernels run, `w4a16` is the number of their coefficients (`w4a16_coefficients`) and `menu` that of a table of
 `W4A16_MENU_DTYPE`; else `w4a16` is -1."""
+
+L2_STATES = {"cold": COLD, "cold-all": ALL_COLD, "warm": WARM}
+"""What L2 holds when a kernel starts, as users say it, and as records do; MODEL.md, "Bytes"."""
 
 SM_L2_BYTES_PER_CYCLE = 64.0
 """What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
@@ -108,22 +114,22 @@ def w4a16_coefficients(params: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
 def pack_w4a16_params(
     arch: GpuSpec,
     types: GemmProblem,
-    unaligned: npt.NDArray[np.void],
+    substitute: npt.NDArray[np.void],
     coefficients: Mapping[str, Mapping[str, float]],
     *,
     is_calibrated: bool,
 ) -> npt.NDArray[np.void]:
-    """Return the record [1] of our W4A16 kernels; `unaligned` is that for sizes which they do not take.
+    """Return the record [1] of our W4A16 kernels; `substitute` is that for sizes which they do not take.
 
     Args:
         arch: a GPU that has such kernels (`has_w4a16_kernels`).
         types: data types; sizes do not matter.
-        unaligned: record of library gemm-eval for rows that do not start on 16 bytes.
+        substitute: record of hypothetical kernels for rows that do not start on 16 bytes, or of none at all.
         coefficients: by family.
         is_calibrated: whether those of all families were fitted on this GPU.
     """
-    params = unaligned.copy()
-    params["unaligned"] = _unaligned.number_of(unaligned)
+    params = substitute.copy()
+    params["unaligned"] = _unaligned.number_of(substitute)
     params["menu"] = _menus.number_of(build_w4a16_menu(arch, types))
     params["w4a16"] = _w4a16.number_of(pack_w4a16_coefficients(coefficients))
     if types.zero_dtype is not None and types.scale_dtype is not None:  # packed, a zero point is as wide as a scale
@@ -163,6 +169,32 @@ def pack_gpu_params(
     rules = LIBRARIES[library]
     rules.check(arch, problem)
     split = rules.split_rule(arch, problem, is_unaligned=unaligned is None)
+    params = _pack_chip(arch, problem, l2, clock)
+    values: dict[str, int] = {
+        "min_split_steps": split.min_steps,
+        "is_split_full": split.is_full,
+        "max_split_parts": split.max_parts,
+        "has_stream_k": rules.has_stream_k,
+        "is_calibrated": is_calibrated,
+        "menu": _menus.number_of(build_menu(arch, problem, library, is_unaligned=unaligned is None)),
+        "unaligned": -1 if unaligned is None else _unaligned.number_of(unaligned),
+    }
+    for name, value in values.items():
+        params[name] = value
+    if rules.is_chosen_by_model:
+        coefficients = {**coefficients, "choice_loss": 0.0}
+    return with_coefficients(params, coefficients)
+
+
+def pack_no_kernels(arch: GpuSpec, problem: GemmProblem, *, l2: str, clock: str) -> npt.NDArray[np.void]:
+    """Return a record as `pack_gpu_params` does, of a library without a kernel."""
+    params = _pack_chip(arch, problem, l2, clock)
+    params["menu"] = _menus.number_of(np.empty(0, MENU_DTYPE))
+    return with_coefficients(params, {item.name: item.default for item in COEFFICIENTS})
+
+
+def _pack_chip(arch: GpuSpec, problem: GemmProblem, l2: str, clock: str) -> npt.NDArray[np.void]:
+    """Fill in what GPU, data types and states decide."""
     assert problem.weight_dtype is not None
     assert problem.output_dtype is not None
     scale_bits = 0
@@ -173,14 +205,8 @@ def pack_gpu_params(
     values: dict[str, float] = {
         "num_sms": arch.num_sms,
         "group_size": problem.group_size or 0,
-        "is_l2_warm": l2 == "warm",
-        "min_split_steps": split.min_steps,
-        "is_split_full": split.is_full,
-        "max_split_parts": split.max_parts,
-        "has_stream_k": rules.has_stream_k,
-        "is_calibrated": is_calibrated,
-        "menu": _menus.number_of(build_menu(arch, problem, library, is_unaligned=unaligned is None)),
-        "unaligned": -1 if unaligned is None else _unaligned.number_of(unaligned),
+        "l2_state": L2_STATES[l2],
+        "unaligned": -1,
         "w4a16": -1,
         "a_elem_bytes": problem.input_dtype.bits / 8,
         "b_elem_bytes": problem.weight_dtype.bits / 8,
@@ -193,15 +219,14 @@ def pack_gpu_params(
         "load_latency_cycles": arch.dram_latency_ns * cycles / 1e3,
         "smem_bytes_per_cycle": arch.smem_bytes_per_cycle,
         "dram_peak_bytes_per_us": bytes_per_us(arch.dram_achievable_gb_per_s),
+        "dram_spec_bytes_per_us": bytes_per_us(arch.dram_gb_per_s),
         "l2_peak_bytes_per_us": bytes_per_us(arch.l2_gb_per_s),
         "l2_bytes": arch.l2_bytes,
     }
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     for name, value in values.items():
         params[name] = value
-    if rules.is_chosen_by_model:
-        coefficients = {**coefficients, "choice_loss": 0.0}
-    return with_coefficients(params, coefficients)
+    return params
 
 
 def with_coefficients(params: npt.NDArray[np.void], coefficients: Mapping[str, float]) -> npt.NDArray[np.void]:
@@ -209,7 +234,10 @@ def with_coefficients(params: npt.NDArray[np.void], coefficients: Mapping[str, f
     params = params.copy()
     for item in COEFFICIENTS:
         params[f"c_{item.name}"] = coefficients[item.name]
-    params["dram_bytes_per_us"] = params["dram_peak_bytes_per_us"] * params["c_dram_frac"]
+    # a share that was fitted on one chip may be too much for another, whose efficiency is higher
+    params["dram_bytes_per_us"] = np.minimum(
+        params["dram_peak_bytes_per_us"] * params["c_dram_frac"], params["dram_spec_bytes_per_us"]
+    )
     params["dram_write_bytes_per_us"] = params["dram_peak_bytes_per_us"]
     params["l2_bytes_per_us"] = params["l2_peak_bytes_per_us"] * params["c_l2_frac"]
     params["l2_hold_bytes"] = params["l2_bytes"] * params["c_l2_hold_frac"]

@@ -10,7 +10,16 @@ import numpy as np
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, SplitRule, cluster_grid_sms, default_library
+from gemm_eval.models.gpu.libraries import (
+    AUTO,
+    FAMILIES,
+    HYPOTHETICAL,
+    LIBRARIES,
+    OURS,
+    SplitRule,
+    cluster_grid_sms,
+    default_library,
+)
 from gemm_eval.models.gpu.menu import (
     MAX_STAGES,
     MIN_STAGES,
@@ -21,10 +30,17 @@ from gemm_eval.models.gpu.menu import (
 )  # fmt: skip
 from gemm_eval.models.gpu.params import GPU_PARAMS_DTYPE
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, list_cuts
-from gemm_eval.models.gpu.w4a16.menu import build_w4a16_menu, config_of_row, has_w4a16_kernels, takes_sizes
+from gemm_eval.models.gpu.w4a16.menu import (
+    build_w4a16_menu,
+    check_w4a16_sizes,
+    check_w4a16_types,
+    config_of_row,
+    has_w4a16_kernels,
+    takes_sizes,
+)
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned"]
+__all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned", "library_for"]
 
 _TMA_ROW_BITS = 128
 
@@ -46,22 +62,43 @@ class KernelChoice(NamedTuple):
 
 
 def is_row_aligned(problem: GemmProblem) -> bool:
-    """Whether the rows of A, B (both K long) and C start on 16 bytes, as TMA wants it; a single column is one row."""
+    """Whether the rows of A, B (both K long) and C start on 16 bytes, as TMA wants it.
+
+    A single column is one row, but not in weight-only kernels, which have columns on the instruction's rows.
+    """
     assert problem.weight_dtype is not None
     assert problem.output_dtype is not None
     rows_bits = [problem.K * problem.input_dtype.bits, problem.K * problem.weight_dtype.bits]
-    if problem.N > 1:
+    if problem.N > 1 or problem.is_weight_quantized:
         rows_bits.append(problem.N * problem.output_dtype.bits)
     return all(bits % _TMA_ROW_BITS == 0 for bits in rows_bits)
 
 
+def library_for(arch: GpuSpec, problem: GemmProblem, library: str | None = None) -> str:
+    """Return the library whose kernels run a problem: the one asked for, or what `auto` (None) stands for.
+
+    Raises:
+        UnsupportedError: our kernels were asked for, and do not run the problem.
+    """
+    if library in (None, AUTO):
+        library = default_library(problem)
+    if library == AUTO:
+        is_ours = has_w4a16_kernels(arch, problem) and takes_sizes(problem.K, problem.N)
+        return OURS if is_ours else HYPOTHETICAL
+    if library == OURS:
+        LIBRARIES[library].check(arch, problem)
+        check_w4a16_types(arch, problem)
+        check_w4a16_sizes(problem)
+    return library
+
+
 def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None = None) -> Iterator[KernelChoice]:
-    """Yield every tile, cluster and number of stages of a library that the GPU can run.
+    """Yield every tile, cluster and number of stages of a library that the GPU can run; not of our W4A16 kernels.
 
     Raises:
         UnsupportedError: GPU, types and library do not go together.
     """
-    rules = LIBRARIES[library or default_library(problem)]
+    rules = LIBRARIES[library_for(arch, problem, library)]
     is_unaligned = not is_row_aligned(problem)
     split_rule = rules.split_rule(arch, problem, is_unaligned=is_unaligned)
     for choice in dict.fromkeys(rules.tiles(arch, problem, is_unaligned=is_unaligned)):  # a tile may be listed twice
@@ -110,8 +147,8 @@ def enumerate_configs(arch: GpuSpec, problem: GemmProblem, library: str | None =
     Raises:
         UnsupportedError: GPU, types and library do not go together.
     """
-    rules = LIBRARIES[library or default_library(problem)]
-    if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem) and takes_sizes(problem.K, problem.N):
+    library = library_for(arch, problem, library)
+    if library == OURS:
         yield from _our_configs(arch, problem)
         return
     for config, _, splits, has_stream_k in enumerate_kernels(arch, problem, library):

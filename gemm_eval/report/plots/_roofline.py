@@ -127,7 +127,7 @@ def _find_roofs(evaluator: GEMMEvaluator, points: _Points) -> _Roofs:
             rate = arch.tensor_tflop_per_s(dtype, "sustained" if clock == "sustained" else "burst")
             compute[f"{dtype} tensor cores, {clock} clock: {rate:,.4g} TFLOP/s"] = rate
         else:
-            rate = arch.peak_tflop_per_s(dtype)
+            rate = arch.highest_tflop_per_s(dtype)
             compute[f"{dtype} matrix units: {rate:,.4g} TFLOP/s"] = rate
     ordered = dict(sorted(compute.items(), key=lambda roof: -roof[1]))
     return _Roofs(ordered, arch.dram_gb_per_s * arch.dram_efficiency_frac)

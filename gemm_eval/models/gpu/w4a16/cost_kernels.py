@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
-from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, ceil_div, power_time_us
+from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, WARM, ConfigCost, ProblemTerms, ceil_div, loaded_time_us
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
 
 __all__ = ["MAX_CUTS", "cuts_of", "list_cuts", "lower_bound_us", "w4a16_cost", "w4a16_terms"]
@@ -72,7 +72,7 @@ MAX_CUTS = 9
 def w4a16_terms(p: Any, M: int, K: int, N: int) -> ProblemTerms:
     """Bytes of a problem (G = 1) as packed, and what of it L2 keeps.
 
-    `line_waste` is 1 where rows of A do not start on lines of 128 bytes.
+    `line_waste` is 1 where rows of A do not start on lines of 128 bytes. Cold, A and C come from DRAM with the weights.
     """
     padded_k, padded_n = ceil_div(K, 128) * 128, ceil_div(N, _BLOCK) * _BLOCK
     a_bytes = M * (K * p["a_elem_bytes"])
@@ -81,7 +81,7 @@ def w4a16_terms(p: Any, M: int, K: int, N: int) -> ProblemTerms:
     scale_bytes = padded_n * (groups * p["scale_bytes_per_group"])
     c_bytes = M * (N * p["c_elem_bytes"])
     stay_frac = 0.0
-    if p["is_l2_warm"]:
+    if p["l2_state"] == WARM:
         footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / (p["l2_bytes"] * _HOLD_FRAC)
         f2 = footprint * footprint
         stay_frac = 1.0 / (1.0 + f2 * f2)
@@ -157,16 +157,16 @@ def _finish(
     last_wave_ctas: int, active_sms: int,
 ) -> ConfigCost:  # fmt: skip
     """Add the clock under tensor load (`busy_us` at the highest clock) and what is in front of the main loop."""
-    tensor_busy = min(1.0, busy_us / main_us)
-    power_us = power_time_us(p, main_us, tensor_busy)
-    latency_us = p["launch_us"] + prologue_us + main_us + power_us + store_us
+    loaded_us = loaded_time_us(p, main_us, busy_us)
+    latency_us = p["launch_us"] + prologue_us + loaded_us + store_us
     matrix_us = min(matrix_us, chip_us)
     dequant_us = min(dequant_us, chip_us - matrix_us)
     overhead_us = min(overhead_us, chip_us - matrix_us - dequant_us)
     return ConfigCost(
         latency_us, prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
-        l2_us, dram_us, outside_us, store_us, reduction_us, power_us, 0.0, main_us, tensor_busy, read_bytes, num_ctas,
-        num_tiles, num_waves, last_wave_ctas, active_sms, row["raster_order"] * RASTER_CODE + row["raster_swizzle"],
+        l2_us, dram_us, outside_us, store_us, reduction_us, loaded_us - main_us, 0.0, main_us,
+        min(1.0, busy_us / main_us), read_bytes, num_ctas, num_tiles, num_waves, last_wave_ctas, active_sms,
+        row["raster_order"] * RASTER_CODE + row["raster_swizzle"],
     )  # fmt: skip
 
 
@@ -389,6 +389,12 @@ def _passes(row: Any, t: ProblemTerms) -> int:
 
 
 @kernel
+def _dram_bytes_per_us(p: Any, dram_frac: float) -> float:
+    """DRAM rate at a share of what a large read reaches; never more than the data sheet says."""
+    return float(min(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]))
+
+
+@kernel
 def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
     """Kernels for few tokens: every team of warps streams its own blocks of k, and sums are added at the end."""
     cta_m, cta_n = row["cta_m"], row["cta_n"]
@@ -442,7 +448,7 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     read_bytes = t.a_read_bytes + t.b_read_bytes
     if ctas > slots:  # not all tiles of tokens run at once: later ones read the weights again
         read_bytes += max(0.0, 1.0 - p["l2_bytes"] * c[_L2_HOLD_FRAC] / w_bytes) * w_bytes * (tiles_m - 1)
-    dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / (p["dram_peak_bytes_per_us"] * dram_frac)
+    dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / _dram_bytes_per_us(p, dram_frac)
     l2_us = 0.0
     if is_mma:
         waste = 1.0 + c[_LINE_WASTE] * t.line_waste
@@ -492,10 +498,13 @@ def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> flo
             fixed_us += c[_CTA_CYCLES] / cycles_per_us
             dram_frac = c[_DRAM_FRAC]
     if split > 1:
-        fixed_us += c[_CUT_US]
+        if row["kind"] == _SM90:  # within a wave, beside which DRAM is read
+            fixed_cycles += c[_CUT_US] * cycles_per_us
+        else:
+            fixed_us += c[_CUT_US]
     ctas = float(tiles * split) if split > 0 else np.inf
     work = tiles * (t.K / _BLOCK) * cycles / min(float(p["num_sms"]), ctas) + fixed_cycles
-    dram_us = (t.a_read_bytes + t.b_read_bytes) / (p["dram_peak_bytes_per_us"] * dram_frac)
+    dram_us = (t.a_read_bytes + t.b_read_bytes) / _dram_bytes_per_us(p, dram_frac)
     return float((fixed_us + _norm3(work / cycles_per_us, dram_us, 0.0, 0.0)) * _BOUND_SLACK)
 
 

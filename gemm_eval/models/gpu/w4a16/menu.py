@@ -18,13 +18,22 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidMappingError
+from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.models.gpu.libraries import FAMILIES, HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["W4A16_MENU_DTYPE", "build_w4a16_menu", "config_of_row", "find_row", "has_w4a16_kernels", "takes_sizes"]
+__all__ = [
+    "W4A16_MENU_DTYPE",
+    "build_w4a16_menu",
+    "check_w4a16_sizes",
+    "check_w4a16_types",
+    "config_of_row",
+    "find_row",
+    "has_w4a16_kernels",
+    "takes_sizes",
+]
 
 _INTS = (
     "family", "kind", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
@@ -80,6 +89,27 @@ def has_w4a16_kernels(arch: GpuSpec, types: GemmProblem) -> bool:
     )
 
 
+def check_w4a16_types(arch: GpuSpec, types: GemmProblem) -> None:
+    """Raise `UnsupportedError` where our kernels do not exist for this GPU or these types; it says what there is."""
+    if not has_w4a16_kernels(arch, types):
+        group = "a column" if types.group_size is None else types.group_size
+        raise UnsupportedError(
+            f"library {OURS} has kernels for {', '.join(_TARGETS)}, fp16 or bf16 inputs and outputs, and int4 weights "
+            "with a scale of the inputs' type for groups of 32, 64, 128 or a column (int4 zero points for groups); "
+            f"got {arch.sm_arch}, {types.input_dtype} inputs, {types.weight_dtype} weights, groups of {group}, "
+            f"{types.output_dtype} outputs; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
+        )
+
+
+def check_w4a16_sizes(problem: GemmProblem) -> None:
+    """Raise `UnsupportedError` for sizes that our kernels do not take."""
+    if not takes_sizes(problem.K, problem.N):
+        raise UnsupportedError(
+            f"kernels of library {OURS} take K and N in multiples of {_SIZE_MULTIPLE}, got K={problem.K} "
+            f"N={problem.N}: pad them; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
+        )
+
+
 def takes_sizes(K: Any, N: Any) -> Any:
     """Whether rows of A and C start on 16 bytes, which our kernels need: of integers, or of arrays of them."""
     return (K % _SIZE_MULTIPLE == 0) & (N % _SIZE_MULTIPLE == 0)
@@ -121,35 +151,40 @@ def build_w4a16_menu(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.void]:
         config = entry.config
         if entry.smem_bytes > arch.smem_per_cta_bytes:
             continue
-        of_registers, of_others = _room(arch, entry)
-        ctas_per_sm = min(of_registers, of_others)
+        ctas_per_sm = _ctas_per_sm(arch, entry)
         cluster = config.cluster_m * config.cluster_n
         if ctas_per_sm < 1 or cluster > arch.max_cluster_ctas:
             continue
-        rows.append(_row(arch, types, entry, ctas_per_sm, max(1, min(entry.min_ctas, of_others))))
+        expected = max(1, min(entry.min_ctas, ctas_per_sm))
+        if _cluster_sms(arch, cluster) * expected >= cluster:
+            rows.append(_row(arch, types, entry, ctas_per_sm, expected))
     return np.array(rows, W4A16_MENU_DTYPE)
 
 
-def _room(arch: GpuSpec, entry: _Entry) -> tuple[int, int]:
-    """CTAs that an SM holds by its registers, and by everything else (CUDA occupancy calculator, sm_80 to sm_90)."""
+def _cluster_sms(arch: GpuSpec, cluster: int) -> int:
+    """SMs that CTAs in clusters of this size can lie on."""
+    if cluster <= _FREE_CLUSTER:
+        return arch.num_sms
+    return arch.num_sms * _LARGE_CLUSTER_SMS[0] // _LARGE_CLUSTER_SMS[1]
+
+
+def _ctas_per_sm(arch: GpuSpec, entry: _Entry) -> int:
+    """CTAs that an SM holds (CUDA occupancy calculator, sm_80 to sm_90)."""
     registers_of_warp = -(-entry.registers * _THREADS_PER_WARP // _REGISTERS_UNIT_OF_WARP) * _REGISTERS_UNIT_OF_WARP
     warps = arch.registers_per_sm // _SCHEDULERS // registers_of_warp * _SCHEDULERS
     of_registers = warps // -(-entry.num_threads // _THREADS_PER_WARP)
     smem = -(-(entry.smem_bytes + arch.smem_reserved_bytes) // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
-    of_others = min(
-        arch.smem_per_sm_bytes // smem, arch.max_threads_per_sm // entry.num_threads, arch.max_ctas_per_sm
+    return min(
+        of_registers, arch.smem_per_sm_bytes // smem, arch.max_threads_per_sm // entry.num_threads, arch.max_ctas_per_sm
     )  # fmt: skip
-    return of_registers, of_others
 
 
 def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, ctas_per_sm: int, expected: int) -> tuple[float, ...]:
     config = entry.config
     kind = W4A16_FAMILIES.index(config.family)
     cluster = config.cluster_m * config.cluster_n
-    sms = arch.num_sms
-    if cluster > _FREE_CLUSTER:
-        sms = sms * _LARGE_CLUSTER_SMS[0] // _LARGE_CLUSTER_SMS[1]
-    expected_cap = max(1, sms * expected // cluster) * cluster
+    sms = _cluster_sms(arch, cluster)
+    expected_cap = sms * expected // cluster * cluster
     # persistent kernels are launched with as many CTAs as the registry expects to fit
     grid_cap = expected_cap if config.family == "w4a16_sm90" else sms * ctas_per_sm
     blocks = config.cta_n / _BLOCK

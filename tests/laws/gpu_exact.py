@@ -1,0 +1,117 @@
+"""The search over kernel configs of a GPU against brute force, on random problems.
+
+`evaluate` must be `top(..., 1)[0]`, and no raster, split or number of stages of any kernel may beat it. Among rasters
+of one config, more bytes from DRAM must not take less time.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval import GemmProblem, UnsupportedError
+from gemm_eval._jit import kernel
+from gemm_eval.arch import GpuSpec
+from gemm_eval.models.gpu import GpuOptions, gpu_params
+from gemm_eval.models.gpu.cost_kernels import config_cost, problem_terms
+from gemm_eval.models.gpu.params import unaligned_params
+from gemm_eval.models.gpu.w4a16.menu import takes_sizes
+from gemm_eval.search.gpu import find_best_config_many, find_top_configs
+from tests.laws import draws
+from tests.laws.report import Report
+from tests.oracle import naive_gpu
+
+__all__ = ["run"]
+
+_PROBLEMS_OF_TYPES = 400  # of one chip and its types, whose kernels are listed once
+_EXACT = 1.0 - 1e-12  # two rasters of nearly the same traffic differ by less than rounding
+_COUNTS = ["num_candidates", "num_bounded"]
+
+
+class _Generic(NamedTuple):
+    """Kernels of a library for rows that start on 16 bytes, or for others."""
+
+    params: npt.NDArray[np.void]
+    kernels: naive_gpu.Kernels
+
+
+def run(seed: int, count: int) -> Report:
+    """Check `count` random problems."""
+    rng, report = random.Random(seed), Report()
+    while report.checked["equals brute force"] < count:
+        arch = draws.draw_arch(rng)
+        types = draws.draw_types(rng, arch)
+        options = draws.draw_options(rng, types)
+        try:
+            params = gpu_params(arch, types, options)
+        except UnsupportedError:
+            continue
+        left = count - report.checked["equals brute force"]
+        _check_types(arch, types, options, params, draws.draw_sizes(rng, min(_PROBLEMS_OF_TYPES, left)), report)
+    return report
+
+
+def _check_types(
+    arch: GpuSpec, types: GemmProblem, options: GpuOptions, params: npt.NDArray[np.void],
+    sizes: npt.NDArray[np.int64], report: Report,
+) -> None:  # fmt: skip
+    many = find_best_config_many(arch, params, np.zeros(len(sizes), np.int64), sizes)
+    generic: dict[bool, _Generic] = {}
+    for row, found in zip(sizes.tolist(), many, strict=True):
+        problem = naive_gpu.with_sizes(types, row)
+        what = f"{arch.name} ({arch.num_sms} SMs, {arch.smem_per_cta_bytes} B) {problem} {options}"
+        is_ours = params["w4a16"][0] >= 0 and bool(takes_sizes(problem.K, problem.N))
+        report.checked["equals brute force"] += 1
+        if found["active_sms"] == 0:
+            report.checked["has no kernel"] += 1
+            continue
+        top = find_top_configs(arch, problem, params, 1)[0]
+        if _without_counts(top) != _without_counts(found):
+            report.violations.append(f"{what}: evaluate {found['latency_us']}, top {top['latency_us']}")
+        if is_ours:
+            report.checked["ours: top is brute force"] += 1
+            continue
+        is_aligned = naive_gpu.is_row_aligned(problem)
+        if is_aligned not in generic:
+            record = params if is_aligned and params["w4a16"][0] < 0 else unaligned_params(params)
+            library = naive_gpu.library_for(arch, problem, options.library)
+            generic[is_aligned] = _Generic(record, naive_gpu.kernels_of(arch, problem, library))
+        record, kernels = generic[is_aligned]
+        splits = naive_gpu.splits_of(kernels, arch, problem)
+        best_us, num_odd = _walk(record, kernels.menu, splits, naive_gpu.RASTERS, *problem.sizes)
+        if not best_us * (2.0 - _EXACT) >= found["latency_us"] >= best_us:
+            report.violations.append(f"{what}: evaluate {found['latency_us']}, brute force {best_us}")
+        report.checked["more traffic of a config is no faster"] += 1
+        if num_odd:
+            report.violations.append(f"{what}: {num_odd} pairs of rasters with more traffic in less time")
+
+
+def _without_counts(record: np.void) -> tuple[Any, ...]:
+    record = record.copy()
+    for name in _COUNTS:
+        record[name] = 0
+    return tuple(record.tolist())
+
+
+@kernel
+def _walk(params: Any, menu: Any, splits: Any, rasters: Any, G: int, M: int, K: int, N: int) -> tuple[float, int]:
+    """The least latency of all configs, and pairs of rasters of which the one with more traffic is faster."""
+    p = params[0]
+    t = problem_terms(p, G, M, K, N)
+    best, num_odd = np.inf, 0
+    bytes_of, us_of = np.empty(len(rasters)), np.empty(len(rasters))
+    for index in range(len(menu)):
+        for way in range(splits[index, 0], splits[index, 1] + splits[index, 2]):
+            is_stream = way == splits[index, 1]
+            for place, raster in enumerate(rasters):
+                cost = config_cost(p, menu[index], t, 1 if is_stream else way, is_stream, raster)
+                bytes_of[place], us_of[place] = cost.dram_read_bytes, cost.latency_us
+                best = min(best, cost.latency_us)
+            if t.l2_hold_frac < 1.0:
+                for a in range(len(rasters)):
+                    for b in range(len(rasters)):
+                        num_odd += bytes_of[a] > bytes_of[b] and us_of[a] < us_of[b] * _EXACT
+    return best, num_odd

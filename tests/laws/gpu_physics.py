@@ -1,0 +1,302 @@
+"""Laws of physics that the answers of the GPU model must keep, on random problems.
+
+Each law compares the best configs of the same problems under two states, chips, types or sizes, or one answer with a
+figure of the data sheet. Where a law holds only up to a tolerance or but for named exceptions, both stand here with
+their causes, and in MODEL.md, "Laws".
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval import GemmProblem, UnsupportedError
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu import GpuOptions, gpu_params
+from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.search.gpu import find_best_config_many
+from gemm_eval.units import bytes_per_us
+from tests.laws import draws
+from tests.laws.report import Report
+
+__all__ = ["run"]
+
+Floats = npt.NDArray[np.float64]
+Sizes = npt.NDArray[np.int64]
+
+ROUNDING = 1e-9
+BURST_US = 1e3  # the burst clock is that of about 1 ms of load; MODEL.md, "Time"
+# A wave waits for its slowest resource, and CTAs come in whole waves: with more SMs, or rows, the last wave is another.
+OTHER_WAVES = 0.25
+ONE_MORE = 0.175  # the same, and the rule by which a library cuts K, for one row, column, k or GEMM more
+_PROBLEMS = 250  # of one chip, types and states
+# Where a higher clock alone makes memory no faster, the tensor cores' clock has further to fall.
+YIELDS = 1e-3
+_FACTORS = (1.0625, 1.3, 2.0, 4.0)
+
+
+def run(seed: int, count: int) -> Report:
+    """Check laws until `count` answers have been compared."""
+    rng, report = random.Random(seed), Report()
+    while sum(report.checked.values()) < count:
+        arch = draws.draw_arch(rng)
+        types = draws.draw_types(rng, arch)
+        options = draws.draw_options(rng, types)
+        sizes = draws.draw_sizes(rng, _PROBLEMS)
+        try:
+            found = _find(arch, types, options, sizes)
+        except UnsupportedError:
+            continue
+        case = _Case(arch, types, options, sizes, found, report)
+        for law in rng.sample(_LAWS, 4):
+            law(case, rng)
+    return report
+
+
+class _Case:
+    """Random problems of one chip, with their answers."""
+
+    def __init__(
+        self, arch: GpuSpec, types: GemmProblem, options: GpuOptions, sizes: Sizes, found: npt.NDArray[np.void],
+        report: Report,
+    ) -> None:  # fmt: skip
+        is_feasible = found["active_sms"] > 0
+        self.arch, self.types, self.options, self.report = arch, types, options, report
+        self.sizes, self.found = sizes[is_feasible], found[is_feasible]
+
+    @property
+    def latency_us(self) -> Floats:
+        latency_us: Floats = self.found["latency_us"]
+        return latency_us
+
+    def other(
+        self,
+        *,
+        arch: GpuSpec | None = None,
+        types: GemmProblem | None = None,
+        sizes: Sizes | None = None,
+        **options: Any,
+    ) -> npt.NDArray[np.void]:
+        """Answers with something changed; latencies are inf where nothing runs."""
+        asked = replace(self.options, **options)
+        found = _find(arch or self.arch, types or self.types, asked, self.sizes if sizes is None else sizes)
+        found["latency_us"][found["active_sms"] == 0] = np.inf
+        return found
+
+    def check(
+        self, law: str, faster_us: Floats, slower_us: Floats, tolerance: float = ROUNDING, what: str = "",
+        excepted: dict[str, npt.NDArray[np.bool_]] | None = None,
+    ) -> None:  # fmt: skip
+        """`faster_us` must not be above `slower_us`, but where a mask of `excepted` says why it may."""
+        self.report.checked[law] += len(faster_us)
+        with np.errstate(invalid="ignore"):
+            ratio = faster_us / slower_us
+        bad = ~(ratio <= 1.0 + ROUNDING) & np.isfinite(slower_us)
+        for row in np.flatnonzero(bad):
+            for name, mask in (excepted or {}).items():
+                if mask[row]:
+                    self.report.except_(f"{law}: {name}", ratio[row])
+                    break
+            else:
+                if ratio[row] <= 1.0 + tolerance:
+                    self.report.except_(f"{law}: within {tolerance:g}", ratio[row])
+                    continue
+                self.report.violations.append(
+                    f"{law}: {ratio[row]:.6f} = {faster_us[row]:.4f} / {slower_us[row]:.4f} us, {what} "
+                    f"{self.arch.name} ({self.arch.num_sms} SMs, {self.arch.smem_per_cta_bytes} B) "
+                    f"{'x'.join(map(str, self.sizes[row]))} {self.types.input_dtype} x {self.types.weight_dtype} "
+                    f"{self.types.group_size} {self.types.zero_dtype} {self.options}"
+                )
+
+
+def _find(arch: GpuSpec, types: GemmProblem, options: GpuOptions, sizes: Sizes) -> npt.NDArray[np.void]:
+    params = gpu_params(arch, types, options)
+    return find_best_config_many(arch, params, np.zeros(len(sizes), np.int64), sizes)
+
+
+# --- one answer and the data sheet -----------------------------------------------------------------------------------
+
+
+def _no_faster_than_the_data_sheet(case: _Case, _: random.Random) -> None:
+    arch, sizes = case.arch, case.sizes.astype(float)
+    G, M, K, N = sizes.T
+    flop_us = 2 * G * M * K * N / (arch.highest_tflop_per_s(case.types.input_dtype) * 1e6)
+    case.check("utilization is at most 1", flop_us, case.latency_us)
+    if case.options.l2 != "warm":
+        assert case.types.weight_dtype is not None
+        read_us = G * K * N * case.types.weight_dtype.bits / 8 / bytes_per_us(arch.dram_gb_per_s)
+        case.check("weights are read no faster than the spec's DRAM", read_us, case.latency_us)
+    if case.options.l2 == "cold-all":
+        read_us += G * M * K * case.types.input_dtype.bits / 8 / bytes_per_us(arch.dram_gb_per_s)
+        case.check("operands are read no faster than the spec's DRAM", read_us, case.latency_us)
+    case.check("launch is part of it", np.full(len(sizes), arch.graph_node_us), case.latency_us)
+
+
+# --- states ----------------------------------------------------------------------------------------------------------
+
+
+def _states(case: _Case, _: random.Random) -> None:
+    us = {l2: case.other(l2=l2)["latency_us"] for l2 in ("warm", "cold", "cold-all")}
+    case.check("warm is no slower than cold", us["warm"], us["cold"])
+    case.check("cold is no slower than cold-all", us["cold"], us["cold-all"])
+
+
+def _clocks(case: _Case, _: random.Random) -> None:
+    us = {clock: case.other(clock=clock)["latency_us"] for clock in ("burst", "sustained")}
+    case.check("burst is no slower than sustained", us["burst"], us["sustained"])
+
+
+# --- more of everything ----------------------------------------------------------------------------------------------
+
+
+def _scaled(table: Any, factor: float) -> dict[Any, float]:
+    return {dtype: value * factor for dtype, value in table.items()}
+
+
+def _faster_clocks(arch: GpuSpec, factor: float) -> dict[str, Any]:
+    return {
+        "max_clock_ghz": arch.max_clock_ghz * factor,
+        "boost_clock_ghz": arch.boost_clock_ghz * factor,
+        "tensor_clock_burst_ghz": _scaled(arch.tensor_clock_burst_ghz, factor),
+        "tensor_clock_sustained_ghz": _scaled(arch.tensor_clock_sustained_ghz, factor),
+    }
+
+
+_MORE: dict[str, Callable[[GpuSpec, float], dict[str, Any]]] = {
+    "DRAM bandwidth": lambda arch, f: {"dram_gb_per_s": arch.dram_gb_per_s * f},
+    "L2 bandwidth": lambda arch, f: {"l2_bytes_per_cycle": arch.l2_bytes_per_cycle * f},
+    "L2": lambda arch, f: {"l2_bytes": int(arch.l2_bytes * f)},
+    "clock": _faster_clocks,
+    "highest clock alone": lambda arch, f: {"max_clock_ghz": arch.max_clock_ghz * f},
+    "tensor clock": lambda arch, f: {
+        "max_clock_ghz": arch.max_clock_ghz * f,
+        "tensor_clock_burst_ghz": _scaled(arch.tensor_clock_burst_ghz, f),
+        "tensor_clock_sustained_ghz": _scaled(arch.tensor_clock_sustained_ghz, f),
+    },
+    "tensor rate": lambda arch, f: {"tensor_flop_per_cycle": _scaled(arch.tensor_flop_per_cycle, f)},
+    "shared-memory bandwidth": lambda arch, f: {"smem_bytes_per_cycle": arch.smem_bytes_per_cycle * f},
+    "DRAM latency": lambda arch, f: {"dram_latency_ns": arch.dram_latency_ns / f},
+    "launch": lambda arch, f: {"graph_node_us": arch.graph_node_us / f},
+    "issue slots": lambda arch, f: {
+        "issue_slots_per_cycle": arch.issue_slots_per_cycle * f, "half2_ops_per_cycle": arch.half2_ops_per_cycle * f,
+    },
+}  # fmt: skip
+_QUANTIZED: dict[str, Callable[[GpuSpec, float], dict[str, Any]]] = {
+    "SMs": lambda arch, f: {"num_sms": int(arch.num_sms * f)},
+    "shared memory": lambda arch, f: {
+        name: int(getattr(arch, name) * f) for name in ("smem_per_sm_bytes", "smem_per_cta_bytes")
+    },
+}
+
+
+def _more_is_not_slower(case: _Case, rng: random.Random) -> None:
+    what, factor = rng.choice(sorted(_MORE)), rng.choice(_FACTORS)
+    after = case.other(arch=case.arch.with_(**_MORE[what](case.arch, factor)))
+    tolerance = YIELDS if what == "highest clock alone" else ROUNDING
+    case.check(f"more {what} is not slower", after["latency_us"], case.latency_us, tolerance, what=f"x{factor}")
+
+
+def _more_sms_are_not_slower(case: _Case, rng: random.Random) -> None:
+    what, factor = rng.choice(sorted(_QUANTIZED)), rng.choice(_FACTORS)
+    after = case.other(arch=case.arch.with_(**_QUANTIZED[what](case.arch, factor)))
+    case.check(
+        f"more {what} are not slower", after["latency_us"], case.latency_us, OTHER_WAVES, what=f"x{factor}",
+        excepted={_OTHER_SPLIT: _is_cut_otherwise(after, case.found)},
+    )  # fmt: skip
+
+
+# --- types and sizes -------------------------------------------------------------------------------------------------
+
+
+def _fp8_is_not_slower(case: _Case, _: random.Random) -> None:
+    rates = case.arch.tensor_flop_per_cycle
+    if case.types.is_weight_quantized or DType.FP8 not in rates or case.types.input_dtype is DType.FP8:
+        return
+    if case.types.input_dtype not in (DType.FP16, DType.BF16):
+        return
+    types = GemmProblem(1, 1, 1, 1, DType.FP8)
+    narrow = case.other(types=types)
+    is_less = (_alignment(types, case.sizes) < _alignment(case.types, case.sizes)).any(axis=0)
+    excepted = {_FEWER_BYTES: is_less, _OTHER_SPLIT: _is_cut_otherwise(narrow, case.found)}
+    case.check("fp8 is not slower than 16 bits", narrow["latency_us"], case.latency_us, excepted=excepted)
+
+
+def _batch_is_not_slower(case: _Case, _: random.Random) -> None:
+    one = case.sizes.copy()
+    one[:, 0] = 1
+    alone, batch = case.other(sizes=one, l2="cold-all"), case.other(l2="cold-all")
+    is_long = (batch["latency_us"] > BURST_US) & (case.options.clock == "burst")
+    case.check(
+        "a batch is not slower than its GEMMs one by one", batch["latency_us"], alone["latency_us"] * case.sizes[:, 0],
+        OTHER_WAVES,
+        excepted={
+            "it is longer than the bursts in which each of them has its clock": is_long,
+            _OTHER_SPLIT: _is_cut_otherwise(batch, alone),
+        },
+    )  # fmt: skip
+
+
+def _bigger_is_not_faster(case: _Case, rng: random.Random) -> None:
+    axis = rng.randrange(4)
+    more = case.sizes.copy()
+    if rng.random() < 0.5:
+        more[:, axis] += 1
+        law, tolerance = f"one {'GMKN'[axis]} more is not faster", ONE_MORE
+    else:
+        more[:, axis] *= 2
+        law, tolerance = f"twice the {'GMKN'[axis]} is not faster", OTHER_WAVES
+    found = case.other(sizes=more)
+    before, after = _alignment(case.types, case.sizes), _alignment(case.types, more)
+    excepted = {
+        _FEWER_BYTES: (before < after).any(axis=0),
+        "another library answers auto": _is_ours(case.found) != _is_ours(found),
+        "another family, for rows that do not start on 16 bytes": case.found["family"] != found["family"],
+        _OTHER_SPLIT: _is_cut_otherwise(case.found, found),
+        "it has more rows outside the matrix, which TMA fills": (
+            case.latency_us - case.found["outside_us"] <= found["latency_us"] - found["outside_us"]
+        ),
+    }
+    case.check(law, case.latency_us, found["latency_us"], tolerance, excepted=excepted)
+
+
+_FEWER_BYTES = "its rows start on fewer bytes"
+_OTHER_SPLIT = "K is cut otherwise, by the library's rule"
+
+
+def _is_ours(found: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Whether our own kernels answer."""
+    ours = [family.number for family in FAMILIES.values() if family.is_ours]
+    is_ours: npt.NDArray[np.bool_] = np.isin(found["family"], ours)
+    return is_ours
+
+
+def _is_cut_otherwise(found: npt.NDArray[np.void], other: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    """Whether K is cut in another way, or was by one of the two."""
+    is_other: npt.NDArray[np.bool_] = found["split_k"] != other["split_k"]
+    return is_other | (found["decomposition"] != other["decomposition"])
+
+
+def _alignment(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.int64]:
+    """Bits, at most those of a line of L2, on which the rows of A, B and C all start, [3, rows]; C at most 16 bytes."""
+    assert types.weight_dtype is not None
+    assert types.output_dtype is not None
+    c_bits = sizes[:, 3] * types.output_dtype.bits
+    if not types.is_weight_quantized:
+        c_bits = np.where(sizes[:, 3] == 1, _LOAD_BITS, c_bits)  # one column is one row
+    bits = np.stack([sizes[:, 2] * types.input_dtype.bits, sizes[:, 2] * types.weight_dtype.bits, c_bits])
+    return np.minimum(bits & -bits, np.array([[_LINE_BITS], [_LINE_BITS], [_LOAD_BITS]]))
+
+
+_LINE_BITS, _LOAD_BITS = 128 * 8, 16 * 8
+
+
+_LAWS = (
+    _no_faster_than_the_data_sheet, _states, _clocks, _more_is_not_slower, _more_is_not_slower,
+    _more_sms_are_not_slower, _fp8_is_not_slower, _batch_is_not_slower, _bigger_is_not_faster,
+)  # fmt: skip
