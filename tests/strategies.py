@@ -15,6 +15,7 @@ from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.gpu import GpuOptions
+from gemm_eval.models.gpu.space import is_row_aligned
 from gemm_eval.workload import GemmProblem
 from tests.oracle import naive
 
@@ -190,10 +191,12 @@ def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = Non
 @st.composite
 def gpu_options(draw: st.DrawFn, problem: GemmProblem) -> GpuOptions:
     """A library that takes the types of `problem`, and states of L2 and clocks."""
-    libraries = ("gemm-eval", "trtllm", None) if problem.is_weight_quantized else ("cublas", None)
+    libraries = ("hypothetical", "auto", None) if problem.is_weight_quantized else ("cublas", None)
+    if problem.is_weight_quantized and is_row_aligned(problem):
+        libraries += ("trtllm",)
     return GpuOptions(
         draw(st.sampled_from(libraries)),
-        draw(st.sampled_from(("cold", "warm"))),
+        draw(st.sampled_from(("cold", "cold-all", "warm"))),
         draw(st.sampled_from(("burst", "sustained"))),
     )
 

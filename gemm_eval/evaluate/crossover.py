@@ -31,7 +31,6 @@ MAX_M = 1 << 20
 DENSE_DTYPES = ("fp16", "bf16")
 """What the weights may be compared with; the activations are of the same type on both sides."""
 
-_SIZE_MULTIPLE = 8  # of K and N: rows start on 16 bytes, see gemm_eval/kernels/KERNELS.md
 _NUM_RANGES_SHOWN = 4
 
 Floats = npt.NDArray[np.float64]
@@ -229,13 +228,7 @@ def w4a16_crossover(
     ours = types | {"weight_dtype": "int4", "group_size": group_size, "library": "gemm-eval"}
     dense = types | {"weight_dtype": dense_dtype, "library": "cublas"}
     # says what is wrong with sizes, types and options before they are used below
-    first = evaluator.evaluate(1, 1, K, N, **ours)
-    if K % _SIZE_MULTIPLE or N % _SIZE_MULTIPLE:
-        raise UnsupportedError(
-            f"our W4A16 kernels take K and N that are multiples of {_SIZE_MULTIPLE}, got {K} and {N}"
-        )
-    if not first.mapping.family.startswith("w4a16_"):  # type: ignore[union-attr]
-        raise UnsupportedError(f"{evaluator.arch.name} has no W4A16 kernels of ours for these types")
+    evaluator.evaluate(1, 1, K, N, **ours)
     M = _samples(max_M)
     sides = [_evaluate(evaluator, M, K, N, options) for options in (ours, dense)]
     while len(between := _undecided(M, sides[1].latency_us / sides[0].latency_us > min_speedup)):

@@ -286,7 +286,7 @@ def _check_sizes(problem: GemmProblem, params: npt.NDArray[np.void]) -> None:
         return
     if params["w4a16"][0] >= 0:
         check_w4a16_sizes(problem)
-    if not is_aligned(params, problem.K, problem.N):
+    elif not is_aligned(params, problem.K, problem.N):
         raise UnsupportedError(
             f"the library has kernels for rows of A and B (K long) and C (N long) that start on 16 bytes, not for "
             f"{problem}: pad K or N; library {HYPOTHETICAL} says what a kernel that nobody has written would do"

@@ -141,6 +141,7 @@ def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:
 
     Raises:
         InvalidInputError: no table, one that cannot be read, or a config that is no kernel of ours on this GPU.
+        UnsupportedError: no kernels of ours run some of the types on this GPU.
     """
     if not paths:
         raise InvalidInputError(f"no timings of our W4A16 kernels on {arch.name}: give tables of gemm-eval measure")
@@ -150,8 +151,6 @@ def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:
     keys = list(zip(frame["input_dtype"], frame["mode"], frame["group_size"], l2, clock, strict=True))
     kinds = list(dict.fromkeys(keys))
     records = [gpu_params(arch, types_of(*key[:3]), GpuOptions("gemm-eval", *key[3:])) for key in kinds]
-    if any(record["w4a16"][0] < 0 for record in records):
-        raise InvalidInputError(f"{arch.name} has no W4A16 kernels of ours for some of these types")
     params, menus, ranges, _ = join_w4a16_menus(np.concatenate(records))
     type_of = np.array([kinds.index(key) for key in keys], np.int64)
     return KernelTimings(arch, frame, params, menus, type_of, _which(frame, menus, ranges, type_of))

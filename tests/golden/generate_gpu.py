@@ -26,8 +26,8 @@ _SCHEMES = (
     ("fp16", "cublas", "cold"),
     ("fp8", "cublas", "cold"),
     ("int8", "cublas", "warm"),
-    ("w4a16", "gemm-eval", "cold"),
-    ("w8a16", "trtllm", "cold"),
+    ("w4a16", "auto", "cold"),
+    ("w8a16", "hypothetical", "cold"),
 )
 _LAYERS = ((4096, 4096), (4096, 6144), (14336, 4096), (4096, 28672), (8192, 10240), (28672, 8192))  # K, N
 _TOKENS = (1, 16, 64, 256, 1024, 4096)

@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval import GemmProblem, UnsupportedError
-from gemm_eval._jit import kernel
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu import GpuOptions, gpu_params
-from gemm_eval.models.gpu.cost_kernels import config_cost, problem_terms
 from gemm_eval.models.gpu.params import unaligned_params
 from gemm_eval.models.gpu.w4a16.menu import takes_sizes
 from gemm_eval.search.gpu import find_best_config_many, find_top_configs
@@ -27,7 +25,6 @@ from tests.oracle import naive_gpu
 __all__ = ["run"]
 
 _PROBLEMS_OF_TYPES = 400  # of one chip and its types, whose kernels are listed once
-_EXACT = 1.0 - 1e-12  # two rasters of nearly the same traffic differ by less than rounding
 _COUNTS = ["num_candidates", "num_bounded"]
 
 
@@ -81,8 +78,8 @@ def _check_types(
             generic[is_aligned] = _Generic(record, naive_gpu.kernels_of(arch, problem, library))
         record, kernels = generic[is_aligned]
         splits = naive_gpu.splits_of(kernels, arch, problem)
-        best_us, num_odd = _walk(record, kernels.menu, splits, naive_gpu.RASTERS, *problem.sizes)
-        if not best_us * (2.0 - _EXACT) >= found["latency_us"] >= best_us:
+        best_us, num_odd, *_ = naive_gpu.walk(record, kernels.menu, splits, naive_gpu.RASTERS, *problem.sizes)
+        if not best_us * (2.0 - naive_gpu.EXACT) >= found["latency_us"] >= best_us:
             report.violations.append(f"{what}: evaluate {found['latency_us']}, brute force {best_us}")
         report.checked["more traffic of a config is no faster"] += 1
         if num_odd:
@@ -94,24 +91,3 @@ def _without_counts(record: np.void) -> tuple[Any, ...]:
     for name in _COUNTS:
         record[name] = 0
     return tuple(record.tolist())
-
-
-@kernel
-def _walk(params: Any, menu: Any, splits: Any, rasters: Any, G: int, M: int, K: int, N: int) -> tuple[float, int]:
-    """The least latency of all configs, and pairs of rasters of which the one with more traffic is faster."""
-    p = params[0]
-    t = problem_terms(p, G, M, K, N)
-    best, num_odd = np.inf, 0
-    bytes_of, us_of = np.empty(len(rasters)), np.empty(len(rasters))
-    for index in range(len(menu)):
-        for way in range(splits[index, 0], splits[index, 1] + splits[index, 2]):
-            is_stream = way == splits[index, 1]
-            for place, raster in enumerate(rasters):
-                cost = config_cost(p, menu[index], t, 1 if is_stream else way, is_stream, raster)
-                bytes_of[place], us_of[place] = cost.dram_read_bytes, cost.latency_us
-                best = min(best, cost.latency_us)
-            if t.l2_hold_frac < 1.0:
-                for a in range(len(rasters)):
-                    for b in range(len(rasters)):
-                        num_odd += bytes_of[a] > bytes_of[b] and us_of[a] < us_of[b] * _EXACT
-    return best, num_odd

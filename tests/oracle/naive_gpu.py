@@ -26,6 +26,7 @@ from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, is_row_a
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
+    "EXACT",
     "RASTERS",
     "Best",
     "Kernels",
@@ -36,8 +37,12 @@ __all__ = [
     "library_for",
     "space_of",
     "splits_of",
+    "walk",
     "with_sizes",
 ]
+
+EXACT = 1.0 - 1e-12
+"""Two rasters of nearly the same traffic differ by less than rounding, so the best of them is one of two."""
 
 RASTERS = np.array([order * RASTER_CODE + swizzle for order in RasterOrder for swizzle in RASTER_SWIZZLES], np.int64)
 
@@ -110,9 +115,9 @@ def space_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> Space:
 
 def find_best(problem: GemmProblem, space: Space) -> Best:
     """Evaluate every config of a space."""
-    found = np.zeros(4, np.int64)
-    latency_us = _walk(space.params, space.menu, space.splits, RASTERS, *problem.sizes, found)
-    row, split_k, is_stream, raster = found.tolist()
+    latency_us, _, row, split_k, is_stream, raster = walk(
+        space.params, space.menu, space.splits, RASTERS, *problem.sizes
+    )
     decomposition = Decomposition.SPLIT_K if split_k > 1 else Decomposition.DATA_PARALLEL
     config = space.choices[row].config._replace(
         decomposition=Decomposition.STREAM_K if is_stream else decomposition,
@@ -124,17 +129,34 @@ def find_best(problem: GemmProblem, space: Space) -> Best:
 
 
 @kernel
-def _walk(params: Any, menu: Any, splits: Any, rasters: Any, G: int, M: int, K: int, N: int, found: Any) -> float:
+def walk(
+    params: Any, menu: Any, splits: Any, rasters: Any, G: int, M: int, K: int, N: int
+) -> tuple[float, int, int, int, bool, int]:
+    """The least latency of all configs; pairs of rasters of which the one with more traffic is faster; the best.
+
+    The best is told as row, parts of K, stream-K or not, and raster.
+    """
     p = params[0]
     t = problem_terms(p, G, M, K, N)
-    best = np.inf
+    best, num_odd, best_row, best_split, best_stream, best_raster = np.inf, 0, 0, 1, False, 0
+    bytes_of, us_of = np.empty(len(rasters)), np.empty(len(rasters))
     for index in range(len(menu)):
         for way in range(splits[index, 0], splits[index, 1] + splits[index, 2]):
             is_stream = way == splits[index, 1]
             split = 1 if is_stream else way
-            for raster in rasters:
-                latency_us = config_cost(p, menu[index], t, split, is_stream, raster).latency_us
-                if latency_us < best:
-                    best = latency_us
-                    found[0], found[1], found[2], found[3] = index, split, is_stream, raster
-    return best
+            for place, raster in enumerate(rasters):
+                cost = config_cost(p, menu[index], t, split, is_stream, raster)
+                bytes_of[place], us_of[place] = cost.dram_read_bytes, cost.latency_us
+                if cost.latency_us < best:
+                    best, best_row, best_split, best_stream, best_raster = (
+                        cost.latency_us,
+                        index,
+                        split,
+                        is_stream,
+                        raster,
+                    )
+            if t.l2_hold_frac < 1.0:
+                for a in range(len(rasters)):
+                    for b in range(len(rasters)):
+                        num_odd += bytes_of[a] > bytes_of[b] and us_of[a] < us_of[b] * EXACT
+    return best, num_odd, best_row, best_split, best_stream, best_raster

@@ -143,15 +143,15 @@ class TestPredicted:
         ("given", "error", "words"),
         [
             ({"K": 0}, InvalidProblemError, "K must be"),
-            ({"K": 4095}, UnsupportedError, "multiples of 8, got 4095 and 12288"),
-            ({"group_size": 48}, UnsupportedError, "no W4A16 kernels of ours for these types"),
+            ({"K": 4095}, UnsupportedError, "multiples of 8, got K=4095 N=12288"),
+            ({"group_size": 48}, UnsupportedError, "library gemm-eval has kernels for .* groups of 48"),
             ({"dense_dtype": "fp8"}, InvalidOptionError, "dense_dtype must be one of fp16, bf16, got 'fp8'"),
             ({"l2": "hot"}, InvalidOptionError, "l2"),
             ({"max_M": 0}, InvalidOptionError, "max_M must be an integer in 1..1048576, got 0"),
             ({"max_M": True}, InvalidOptionError, "max_M"),
             ({"min_speedup": 0.0}, InvalidOptionError, "min_speedup must be a positive number"),
             ({"arch": "sg2260"}, UnsupportedError, "sg2260 is none"),
-            ({"arch": "b200"}, UnsupportedError, "b200 has no W4A16 kernels of ours"),
+            ({"arch": "b200"}, UnsupportedError, "library gemm-eval has kernels for .* got sm_100"),
         ],
     )
     def test_refusals(self, given: dict[str, Any], error: type[Exception], words: str) -> None:

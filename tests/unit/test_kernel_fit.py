@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GpuOptions, gpu_params
 from gemm_eval.models.gpu.calibration import load_calibration
@@ -254,7 +254,6 @@ def test_a_calibration_is_what_a_file_gives_back(tmp_path: Path) -> None:
         (lambda frame: frame.assign(cta_m=40), r"row 1: no kernel of ours on this GPU is .*'cta_m': 40"),
         (lambda frame: frame.assign(family="sm90_wgmma"), "row 1: no kernel of ours"),
         (lambda frame: frame.assign(schedule="vector"), "row 1: no kernel of ours"),
-        (lambda frame: frame.assign(group_size=256), "h200-sxm has no W4A16 kernels of ours for some of these types"),
     ],
 )
 def test_tables_of_anything_else_are_refused(tmp_path: Path, change: Any, message: str) -> None:
@@ -270,7 +269,9 @@ def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
             read_kernel_timings(H200, [tmp_path / f"{name}.parquet"])
     with pytest.raises(InvalidInputError, match="no timings of our W4A16 kernels on h200-sxm"):
         read_kernel_timings(H200, [])
-    with pytest.raises(InvalidInputError, match="b200 has no W4A16 kernels of ours"):
+    with pytest.raises(UnsupportedError, match=r"got sm_90, .* groups of 256"):
+        read_kernel_timings(H200, [save(rows_of(GEMV_MMA).frame.assign(group_size=256), tmp_path)])
+    with pytest.raises(UnsupportedError, match=r"library gemm-eval has kernels for sm_80, .* got sm_100"):
         read_kernel_timings(load_arch("b200", GpuSpec), [FOLDER / "fp16-wide.parquet"])
     with pytest.raises(InvalidInputError, match="row 1: no kernel of ours on this GPU"):  # kernels of Hopper
         read_kernel_timings(load_arch("l40s", GpuSpec), [save(rows_of(SM90).frame, tmp_path)])

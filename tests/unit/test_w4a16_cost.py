@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import DType, GEMMEvaluator, GemmProblem, InvalidMappingError, load_arch
+from gemm_eval import DType, GEMMEvaluator, GemmProblem, InvalidMappingError, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.kernels import pack_w4
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -451,9 +451,23 @@ def test_a_config_of_another_family_is_refused_with_those_that_there_are() -> No
     assert caught.value.rule == "family"
     assert cost(problem, generic, library="trtllm").config == generic
     ours = best_config(problem)
-    for other, library in ((typed(64, 4100, 4096), "gemm-eval"), (problem, "trtllm")):
+    for other, library in ((typed(64, 4100, 4096), "auto"), (problem, "trtllm")):
         with pytest.raises(InvalidMappingError, match=f"family must be one of sm90_wgmma, .*got '{ours.family}'"):
             cost(other, ours, library=library)
+
+
+def test_sizes_that_our_kernels_do_not_take_are_refused_by_name() -> None:
+    for problem in (typed(64, 4100, 4096), typed(64, 4096, 1), typed(64, 4096, 4095)):
+        params = gpu_params(H200, problem, GpuOptions("gemm-eval"))
+        for ask in (
+            lambda problem, params: find_best_config(H200, problem, params),
+            lambda problem, params: find_top_configs(H200, problem, params, 3),
+            lambda problem, params: evaluate_config(H200, problem, params, best_config(typed(64, 4096, 4096))),
+        ):
+            with pytest.raises(
+                UnsupportedError, match=r"gemm-eval take K and N in multiples of 8, got K=.* hypothetical"
+            ):
+                ask(problem, params)
 
 
 def best_config(problem: GemmProblem, arch: GpuSpec = H200) -> KernelConfig:

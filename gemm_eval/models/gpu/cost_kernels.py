@@ -68,6 +68,7 @@ NO_RASTER = -2  # as if L2 held all of A and B: no raster is better
 RASTER_CODE = 100
 RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
+_MIN_STREAM_STEPS = 8  # of a CTA of stream-K: as of a part of a split K, where a library weighs it (`_FREE_SPLIT`)
 _LINE_BYTES = 128.0
 _BURST_US = 1e3  # of load that the burst clock is that of; timings replay short kernels for about as long
 _CLOCK_FALL_US = 5e3  # time constant from there to the sustained clock: cuBLAS and our kernels on an H200, see MODEL.md
@@ -327,8 +328,8 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     all_steps = ceil_div(t.K, row["cta_k"])
     cap = row["grid_cap"]
     if is_stream:
-        # one CTA an SM, more only cut more tiles; as long as each has the k-steps that a part of K has at least
-        units = min(row["sm_cap"], max(1, tiles * all_steps // p["min_split_steps"]))
+        # one CTA an SM, more only cut more tiles; as long as each has some steps to do
+        units = min(row["sm_cap"], max(1, tiles * all_steps // _MIN_STREAM_STEPS))
         step_count = tiles * all_steps / units
     else:
         part_steps = ceil_div(all_steps, split)
@@ -364,7 +365,10 @@ def config_cost(p: Any, row: Any, t: ProblemTerms, split: int, is_stream: bool, 
     step_loss = p["c_vector_step_cycles"] if is_vector else p["c_step_cycles"]
     work = max(matrix, dequant) + p["c_dequant_exposed"] * min(matrix, dequant)
     fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
-    ingest = l2_bytes / (units * step_count) / (p["sm_l2_bytes_per_cycle"] * t.load_frac)
+    # of a full tile, as the slowest CTA decides
+    a_row, b_row = t.a_bytes / (t.G * t.M), (t.b_bytes + t.scale_bytes) / (t.G * t.N)
+    tile_bytes = min(cta_m, t.M) * a_row / row["cluster_n"] + min(cta_n, t.N) * b_row / row["cluster_m"]
+    ingest = tile_bytes * t.line_waste / all_steps / (p["sm_l2_bytes_per_cycle"] * t.load_frac)
     busy = np.sqrt(fill * fill + ingest * ingest)
     round_trip = (fill + ingest + p["load_latency_cycles"]) / (row["num_stages"] - 1.0)
     epilogue = cta_m * min(cta_n, t.N) * row["store_elem_bytes"] / p["c_epilogue_bytes_per_cycle"]

@@ -23,7 +23,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "gpu_params", "unpack_config", "unpack_gpu_cost"]
 
-GPU_MODEL_VERSION = "gpu-2"
+GPU_MODEL_VERSION = "gpu-3"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
 _CLOCKS = ("burst", "sustained")

@@ -100,6 +100,9 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
     """
     rules = LIBRARIES[library_for(arch, problem, library)]
     is_unaligned = not is_row_aligned(problem)
+    if is_unaligned and not rules.has_unaligned:
+        rules.check(arch, problem)
+        return
     split_rule = rules.split_rule(arch, problem, is_unaligned=is_unaligned)
     for choice in dict.fromkeys(rules.tiles(arch, problem, is_unaligned=is_unaligned)):  # a tile may be listed twice
         for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
