@@ -79,7 +79,7 @@ def test_preset_has_the_sizes_of_its_config_json(name: str) -> None:
 
 
 def test_unknown_name_offers_near_ones() -> None:
-    with pytest.raises(ModelConfigError, match=r"no model of the name 'llama3-8b'; did you mean llama-3-8b"):
+    with pytest.raises(ModelConfigError, match=r"no model of the name 'llama3-8b', did you mean llama-3-8b\?"):
         load_model("llama3-8b")
 
 
