@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 def _check_events(text: str) -> None:
     """Refuse what is too deep or too long, aliases and tags, before anything is built of them."""
     depth = 0
-    for number, event in enumerate(yaml.parse(text, Loader=_Loader)):
+    events: Iterator[Any] = yaml.parse(text, Loader=_Loader)
+    for number, event in enumerate(events):
         if number > _MAX_EVENTS:
             raise _refusal(f"more than {_MAX_EVENTS:,} keys and values", event.start_mark)
         if isinstance(event, yaml.AliasEvent):
@@ -90,5 +92,5 @@ def _check_events(text: str) -> None:
             raise _refusal(f"nested deeper than {_MAX_DEPTH} levels", event.start_mark)
 
 
-def _refusal(problem: str, mark: yaml.Mark | None) -> yaml.YAMLError:
+def _refusal(problem: str, mark: Any) -> yaml.YAMLError:
     return yaml.constructor.ConstructorError(None, None, problem, mark)
