@@ -11,7 +11,7 @@ from gemm_eval.errors import InvalidOptionError
 
 __all__ = ["as_integer", "check_flag", "check_word", "plain_integer"]
 
-_POWER_FROM_BITS = 20  # from here on a limit reads better as a power of two
+_POWER_FROM_BITS = 21  # from here on a limit reads better as a power of two
 
 
 def plain_integer(value: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -34,6 +34,8 @@ class MulticoreSpec(BaseSpec):
     Raises:
         pydantic.ValidationError: on direct construction; `load_arch` and `with_` raise `ArchValidationError`.
     """
+
+    _shown: ClassVar = ("num_cores", "frequency_ghz", "cube_m", "cube_k", "cube_n", "sram_bytes", "dram_gb_per_s")
 
     type: Literal["multicore"] = "multicore"
     is_coarse: bool = Field(default=False, description="the chip is not really of this kind; expect coarse answers")

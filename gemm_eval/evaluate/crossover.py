@@ -106,6 +106,12 @@ class Crossover:
         """[num_samples]: whether the speedup is above `min_speedup`."""
         return self.speedup > self.min_speedup
 
+    def __repr__(self) -> str:
+        return (
+            f"<Crossover of K={self.K} N={self.N} group {self.group_size} against {self.dense_dtype} on "
+            f"{self.arch_name}, {self.l2} L2, {self.clock} clock: first loss at M = {self.first_loss_M}, last win at {self.last_win_M}>"
+        )
+
     @property
     def first_loss_M(self) -> int | None:  # noqa: N802
         """The smallest M at which W4A16 does not win; None: it always wins."""

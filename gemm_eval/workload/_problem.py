@@ -118,6 +118,17 @@ class GemmProblem:
         """(G, M, K, N)."""
         return self.G, self.M, self.K, self.N
 
+    def __repr__(self) -> str:
+        """An expression that makes it anew, without what follows from the rest."""
+        names = ["input_dtype", *(["weight_dtype", "group_size"] if self.is_weight_quantized else []), "output_dtype"]
+        if self.zero_dtype is not None:
+            names.append("zero_dtype")
+        if self.is_weight_quantized and self.scale_dtype != _scale_of(self.input_dtype):
+            names.append("scale_dtype")
+        values = ((name, getattr(self, name)) for name in names)
+        types = (f"{name}={str(value)!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values)
+        return f"GemmProblem({', '.join([*map(str, self.sizes), *types])})"
+
     def __str__(self) -> str:
         weights = ""
         if self.is_weight_quantized:
