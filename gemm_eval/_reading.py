@@ -6,11 +6,13 @@ import os
 import stat
 from pathlib import Path
 
+from gemm_eval._words import one_line
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 
 __all__ = ["read_bounded"]
 
 # Without O_NONBLOCK, opening a FIFO waits for a writer, for ever maybe; without O_NOCTTY, a terminal may become ours.
+_MAX_PATH_CHARS = 1024
 _EXTRA_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # Windows has neither
 
 
@@ -54,6 +56,5 @@ def _open(path: str, flags: int) -> int:
 
 
 def _name_of(path: str | os.PathLike[str]) -> str:
-    """The path as it is, or with escapes if it would not print as one line."""
-    text = str(Path(path))
-    return text if text.isprintable() else repr(text)
+    """The path on one line, all of it unless no file system would take it."""
+    return one_line(str(Path(path)), _MAX_PATH_CHARS)

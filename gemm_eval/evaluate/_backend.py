@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NOTHING_SAID", "Backend", "Kind", "Records", "RunOptions", "make_backend", "run_options"]
 
+_MAX_WORD_CHARS = 64
+
 Records: TypeAlias = npt.NDArray[np.void]
 
 
@@ -48,7 +50,7 @@ def run_options(library: Any, l2: Any, clock: Any) -> RunOptions:
     """
     asked = RunOptions(library, l2, clock)
     for name, value in zip(RunOptions._fields, asked, strict=True):
-        if value is not None and not isinstance(value, str):
+        if value is not None and not (isinstance(value, str) and len(value) <= _MAX_WORD_CHARS):
             raise InvalidOptionError(f"{name} must be a word or None, got {shown(value)}")
     return asked
 

@@ -86,18 +86,22 @@ def read_batch(
         return ProblemBatch(_check_array(problems), np.zeros(len(problems), np.int64), (make_kind(),))
     if isinstance(problems, str | bytes | GemmProblem) or not isinstance(problems, Iterable):
         raise InvalidProblemError(f"problems must be an iterable of (G, M, K, N) or GemmProblem, got {shown(problems)}")
-    items = list(problems)
+    items = []
+    for place, item in enumerate(problems):  # one by one: what is no batch may be endless
+        if not (isinstance(item, GemmProblem) or _is_row(item)):
+            raise InvalidProblemError(f"problem {place} must be (G, M, K, N), got {shown(item)}")
+        items.append(item)
     if any(isinstance(item, GemmProblem) for item in items):
         return _read_problems(items, make_kind, kind_of_problem)
     return ProblemBatch(_read_tuples(items), np.zeros(len(items), np.int64), (make_kind(),))
 
 
+def _is_row(item: Any) -> bool:
+    is_sequence = isinstance(item, tuple | list) or (isinstance(item, np.ndarray) and item.ndim == 1)
+    return is_sequence and len(item) == len(_SIZES)
+
+
 def _read_tuples(items: Sequence[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
-    for index, item in enumerate(items):
-        is_row = isinstance(item, tuple | list) or (isinstance(item, np.ndarray) and item.ndim == 1)
-        if not is_row or len(item) != len(_SIZES):
-            place = index if places is None else places[index]
-            raise InvalidProblemError(f"problem {place} must be (G, M, K, N), got {shown(item)}")
     kinds = set(map(type, chain.from_iterable(items)))
     are_plain = all(kind is int or (issubclass(kind, np.integer) and np.dtype(kind).kind in "iu") for kind in kinds)
     try:

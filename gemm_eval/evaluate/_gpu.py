@@ -63,10 +63,11 @@ class GpuBackend:
     option_columns = RunOptions._fields
 
     def __init__(self, arch: GpuSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
-        if getattr(plan, "plan", plan) != "exact":
+        name = getattr(plan, "plan", plan)
+        if not isinstance(name, str) or name != "exact":
             raise InvalidOptionError(
-                f"plan must be exact for a GPU, got {plan!r}: plans choose among partitions of multi-core chips, and "
-                "every kernel config of a GPU is evaluated anyway"
+                f"plan must be exact for a GPU, got {shown(plan)}: plans choose among partitions of multi-core chips, "
+                "and every kernel config of a GPU is evaluated anyway"
             )
         if not allow_idle_cores:
             raise InvalidOptionError(

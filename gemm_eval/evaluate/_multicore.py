@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._checks import check_word
 from gemm_eval._frozen import FrozenDict
 from gemm_eval._words import shown
 from gemm_eval.arch import MulticoreSpec
@@ -55,6 +56,8 @@ class MulticoreBackend:
     def __init__(self, arch: MulticoreSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
         check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
         self.arch = arch
+        if not isinstance(plan, PlanOptions):
+            check_word("plan", plan, SearchPlan)
         self._plan = as_plan_options(plan)
         self._allow_idle_cores = allow_idle_cores
         self.is_exhaustive = self._plan.plan is SearchPlan.EXACT

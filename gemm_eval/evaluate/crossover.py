@@ -109,7 +109,7 @@ class Crossover:
     def __repr__(self) -> str:
         return (
             f"<Crossover of K={self.K} N={self.N} group {self.group_size} against {self.dense_dtype} on "
-            f"{self.arch_name}, {self.l2} L2, {self.clock} clock: first loss at M = {self.first_loss_M}, last win at {self.last_win_M}>"
+            f"{self.arch_name}: first loss at M = {self.first_loss_M}, last win at {self.last_win_M}>"
         )
 
     @property

@@ -14,6 +14,7 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from gemm_eval._checks import check_word, plain_integer
 from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
@@ -81,13 +82,12 @@ class ConfigKey(NamedTuple):
             InvalidInputError: a value that there is not.
         """
         mode = parse_mode(mode)
-        group_size = parse_group_size(group_size or None, mode)
+        group_size = parse_group_size(None if plain_integer(group_size) == 0 else group_size, mode)
         if not isinstance(gpu, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", gpu):
             raise InvalidOptionError(f"gpu must be the name of a preset, such as h200-sxm, got {shown(gpu)}")
-        if not all(type(size) is int and 1 <= size <= MAX_DIM for size in sizes):
-            raise InvalidOptionError(f"M, K and N must be integers in 1..2**40, got {shown(tuple(sizes))}")
-        if l2 not in L2_STATES:
-            raise InvalidOptionError(f"l2 must be one of {', '.join(L2_STATES)}, got {l2!r}")
+        if not isinstance(sizes, tuple) or not all(type(size) is int and 1 <= size <= MAX_DIM for size in sizes):
+            raise InvalidOptionError(f"sizes must be M, K and N, integers in 1..2**40, got {shown(sizes)}")
+        check_word("l2", l2, L2_STATES)
         return cls(gpu, *sizes, parse_activation(activation), mode, group_size, l2)
 
 
@@ -123,8 +123,7 @@ class ConfigRecord:
     def __post_init__(self) -> None:
         if not isinstance(self.latency_us, float) or not 0 < self.latency_us < math.inf:
             raise InvalidOptionError(f"latency_us must be a finite float > 0, got {shown(self.latency_us)}")
-        if self.found_by not in FOUND_BY:
-            raise InvalidOptionError(f"found_by must be one of {', '.join(FOUND_BY)}, got {shown(self.found_by)}")
+        check_word("found_by", self.found_by, FOUND_BY)
         if type(self.num_timed) is not int or self.num_timed < 0 or (self.num_timed == 0) is self.is_measured:
             raise InvalidOptionError(f"num_timed must be >= 1, or 0 if found_by is model, got {shown(self.num_timed)}")
         for name in ("driver", "compiler", "kernel_hash", "date"):

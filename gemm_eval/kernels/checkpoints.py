@@ -152,7 +152,7 @@ def _pack(integers: Array, zeros: Array, scales: Any, group_size: int | None, ac
         if found != shape:
             raise InvalidProblemError(
                 f"{what} must have {shape[0]} rows for {N} columns (K = {K}, group_size = {group_size}), "
-                f"got {found[0]} for {found[-1]}"
+                f"got shape {list(found)}"
             )
     if bool((zeros == MIDDLE).all()):
         mode = WeightMode.GROUP if group else WeightMode.COLUMN
