@@ -56,9 +56,12 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What `repr` and `str` show: texts shortened."""
+        """What `repr` and `str` show: texts shortened, words of tables plain."""
         for name, value in super().__repr_args__():
-            yield name, one_line(value) if isinstance(value, str) else value
+            if isinstance(value, Mapping):
+                yield name, {str(key): item for key, item in value.items()}
+            else:
+                yield name, one_line(value) if isinstance(value, str) else value
 
 
 class Provenance(_Frozen):

@@ -174,7 +174,9 @@ class GEMMEvaluator:
             return self._evaluate_cached(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, library, l2, clock
             )
-        except TypeError:  # an unhashable argument is an error in the words of the checks behind, or a 0-d array
+        except InvalidInputError:
+            raise
+        except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
             return self._evaluate(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, library, l2, clock
             )
@@ -353,7 +355,9 @@ class GEMMEvaluator:
             return self.evaluate_problem(problem, library=library, l2=l2, clock=clock)
         try:
             kind = self._kind_of_words(*types, library, l2, clock)
-        except TypeError:  # unhashable
+        except InvalidInputError:
+            raise
+        except (TypeError, ValueError):  # no hash
             kind = self._make_kind(*types, library, l2, clock)
         problem = with_sizes(kind.types, (G, M, K, N))
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))

@@ -85,7 +85,7 @@ class ConfigKey(NamedTuple):
         group_size = parse_group_size(None if plain_integer(group_size) == 0 else group_size, mode)
         if not isinstance(gpu, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", gpu):
             raise InvalidOptionError(f"gpu must be the name of a preset, such as h200-sxm, got {shown(gpu)}")
-        if not isinstance(sizes, tuple) or not all(type(size) is int and 1 <= size <= MAX_DIM for size in sizes):
+        if not isinstance(sizes, Sizes) or not all(type(size) is int and 1 <= size <= MAX_DIM for size in sizes):
             raise InvalidOptionError(f"sizes must be M, K and N, integers in 1..2**40, got {shown(sizes)}")
         check_word("l2", l2, L2_STATES)
         return cls(gpu, *sizes, parse_activation(activation), mode, group_size, l2)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Literal
+from itertools import islice, product
+from typing import Any, Literal
 
 from gemm_eval._checks import as_integer
 from gemm_eval._words import shown
@@ -21,6 +22,7 @@ from gemm_eval.workload import MAX_DIM, GemmProblem
 __all__ = ["PrewarmReport", "prewarm", "prewarm_for_transformer"]
 
 Phase = Literal["prefill", "decode"]
+_MAX_COMBINATIONS = 1_000_000
 _DEFAULT_HEAD_DIM = 128  # of Llama, Qwen, Mistral and most others
 
 
@@ -91,22 +93,19 @@ def prewarm(
     started_s = time.perf_counter()
     _check_evaluator(evaluator)
     config = model if isinstance(model, ModelConfig) else load_model(model)
-    for name, values in (
-        ("phases", phases),
-        ("batch_sizes", batch_sizes),
-        ("seq_lens", seq_lens),
-        ("tensor_parallel", tensor_parallel),
-        ("expert_parallel", expert_parallel),
-        ("dtypes", dtypes),
-    ):
-        if isinstance(values, str | bytes) or not isinstance(values, Collection) or not len(values):
-            raise InvalidOptionError(f"{name} must be a sequence of at least one value, got {shown(values)}")
+    ranges = [
+        _values("phases", phases),
+        _values("batch_sizes", batch_sizes),
+        _values("seq_lens", seq_lens),
+        _values("tensor_parallel", tensor_parallel),
+        _values("expert_parallel", expert_parallel),
+        _values("dtypes", dtypes),
+    ]
+    if (num := math.prod(map(len, ranges))) > _MAX_COMBINATIONS:
+        raise InvalidOptionError(f"the ranges must have at most {_MAX_COMBINATIONS:,} combinations, got {num:,}")
     problems = [
         gemm.problem
-        for phase in phases
-        for batch_size, seq_len in product(batch_sizes, seq_lens)
-        for tp, ep in product(tensor_parallel, expert_parallel)
-        for dtype in dtypes
+        for phase, batch_size, seq_len, tp, ep, dtype in product(*ranges)
         for gemm in transformer_gemms(
             config,
             phase=phase,
@@ -196,6 +195,17 @@ def prewarm_for_transformer(
         if gemm.name != "lm_head" or vocab_size is not None
     ]
     return _warm(evaluator, config.name, problems, started_s, progress)
+
+
+def _values(name: str, values: Any) -> tuple[Any, ...]:
+    """A range that a user gives, which may be endless."""
+    is_range = (
+        isinstance(values, Collection) and not isinstance(values, str | bytes) and getattr(values, "ndim", 1) == 1
+    )
+    found = tuple(islice(values, _MAX_COMBINATIONS + 1)) if is_range else ()
+    if not found:
+        raise InvalidOptionError(f"{name} must be a sequence of at least one value, got {shown(values)}")
+    return found
 
 
 def _check_evaluator(evaluator: object) -> None:
