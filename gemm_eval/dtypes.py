@@ -6,8 +6,11 @@
 from __future__ import annotations
 
 import enum
+import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from gemm_eval._words import did_you_mean, shown
 from gemm_eval.errors import InvalidProblemError
 
 __all__ = ["DType", "DtypeScheme", "accumulator_of", "default_output_of", "parse_dtype", "parse_scheme"]
@@ -36,6 +39,7 @@ class DType(enum.StrEnum):
         return self in (DType.INT8, DType.INT4, DType.INT32)
 
 
+_NAMES = frozenset(map(str, DType))
 _BITS = {
     DType.FP32: 32,
     DType.TF32: 32,
@@ -56,6 +60,20 @@ _DEFAULT_OUTPUT = {
     DType.INT8: DType.INT32,
     DType.INT4: DType.INT32,
     DType.INT32: DType.INT32,
+}
+
+
+# What numpy, torch and compilers call them: not taken, for a type that is nearly meant is a wrong answer, but offered.
+_SPELLINGS = {
+    **{str(dtype): dtype for dtype in DType},
+    **dict.fromkeys(("float32", "float", "single", "f32"), DType.FP32),
+    **dict.fromkeys(("tfloat32", "tensorfloat32"), DType.TF32),
+    **dict.fromkeys(("float16", "half", "f16"), DType.FP16),
+    **dict.fromkeys(("bfloat16", "bfloat"), DType.BF16),
+    **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e4m3", "float8_e5m2", "e4m3", "e5m2", "f8"), DType.FP8),
+    **dict.fromkeys(("i8", "s8"), DType.INT8),
+    **dict.fromkeys(("i4", "s4", "uint4"), DType.INT4),
+    **dict.fromkeys(("i32", "s32"), DType.INT32),
 }
 
 
@@ -82,12 +100,9 @@ def parse_dtype(value: object, *, what: str = "dtype") -> DType:
     Raises:
         InvalidProblemError: `value` is no known data type; `what` names the argument in the message.
     """
-    if isinstance(value, str):
-        try:
-            return DType(value)
-        except ValueError:
-            pass
-    raise InvalidProblemError(f"{what} must be one of {', '.join(DType)}, got {value!r}")
+    if isinstance(value, str) and value in _NAMES:
+        return DType(value)
+    raise InvalidProblemError(_refusal(what, value, DType))
 
 
 def parse_scheme(value: object) -> DtypeScheme:
@@ -100,11 +115,18 @@ def parse_scheme(value: object) -> DtypeScheme:
         scheme = _SCHEMES.get(value)
         if scheme is not None:
             return scheme
-        if value in DType.__members__.values():
+        if value in _NAMES:
             dtype = DType(value)
             return DtypeScheme(dtype, dtype, default_output_of(dtype), None)
-    known = [d for d in DType if d is not DType.INT32]
-    raise InvalidProblemError(f"dtype must be one of {', '.join(known)}, {', '.join(_SCHEMES)}, got {value!r}")
+    raise InvalidProblemError(_refusal("dtype", value, (*(d for d in DType if d is not DType.INT32), *_SCHEMES)))
+
+
+def _refusal(what: str, value: object, known: Iterable[str]) -> str:
+    """Return the message that `value` is none of the `known` types, with the one that it may stand for."""
+    names, given = tuple(map(str, known)), shown(value)
+    words = re.findall(r"\w+", given.lower())  # of "torch.float16", dtype('float16'), <class 'numpy.float16'>
+    meant = next((_SPELLINGS[word] for word in words if word in _SPELLINGS), value)
+    return f"{what} must be one of {', '.join(names)}, got {given}{did_you_mean(meant, names)}"
 
 
 def accumulator_of(input_dtype: DType) -> DType:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import Annotated, Any, Self, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from gemm_eval._frozen import FrozenDict
+from gemm_eval._words import one_line
 from gemm_eval.dtypes import DType
 
 __all__ = [
@@ -26,6 +27,9 @@ __all__ = [
 ]
 
 _MAX_DIM = 1 << 16
+_CHANGED = "changed by with_"
+_MAX_CHANGES_SHOWN = 3
+_MAX_CHANGE_CHARS = 30
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -51,6 +55,14 @@ class ProvenanceKind(enum.StrEnum):
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What `repr` and `str` show: texts shortened, words of tables plain."""
+        for name, value in super().__repr_args__():
+            if isinstance(value, Mapping):
+                yield name, {str(key): item for key, item in value.items()}
+            else:
+                yield name, one_line(value) if isinstance(value, str) else value
+
 
 class Provenance(_Frozen):
     """Where one number of a spec comes from."""
@@ -72,12 +84,26 @@ class Published(_Frozen):
 class BaseSpec(_Frozen):
     """The part of a spec that does not depend on the kind of chip."""
 
+    _shown: ClassVar[tuple[str, ...]] = ()
+    """The fields that tell specs apart at a glance; a repr has these and what `with_` changed, not all sixty."""
+
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     title: Text = ""
     notes: Text = Field(default="", description="modelling decisions, in words")
     published: Published | None = None
     sources: Table[str, Text] = Field(default={}, description="short name -> full reference")
     provenance: Table[str, Provenance] = Field(default={}, description="field (or field.dtype) -> kind and source")
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What `repr` and `str` show."""
+        yield None, self.name
+        rest = type(self).model_fields.keys() - set(self._shown)
+        changed = [key for key, entry in self.provenance.items() if entry.source == _CHANGED and key in rest]
+        for key in (*self._shown, *changed[:_MAX_CHANGES_SHOWN]):
+            value = getattr(self, key)
+            yield key, value if isinstance(value, bool | int | float) else one_line(str(value), _MAX_CHANGE_CHARS)
+        if len(changed) > _MAX_CHANGES_SHOWN:
+            yield "num_more_changes", len(changed) - _MAX_CHANGES_SHOWN
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with the given fields changed and everything checked again.
@@ -96,5 +122,5 @@ class BaseSpec(_Frozen):
         if "provenance" not in changes:
             data["provenance"] = {
                 key: value for key, value in self.provenance.items() if key.split(".")[0] not in changes
-            } | {key: Provenance(kind=ProvenanceKind.ASSUMED, source="changed by with_") for key in changes}
+            } | {key: Provenance(kind=ProvenanceKind.ASSUMED, source=_CHANGED) for key in changes}
         return build_spec(type(self), data, origin=f"{self.name}.with_")

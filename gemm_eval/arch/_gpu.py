@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,8 @@ class GpuSpec(BaseSpec):
     Raises:
         pydantic.ValidationError: on direct construction; `load_arch` and `with_` raise `ArchValidationError`.
     """
+
+    _shown: ClassVar = ("sm_arch", "num_sms", "boost_clock_ghz", "l2_bytes", "dram_bytes", "dram_gb_per_s")
 
     type: Literal["gpu"] = "gpu"
     sm_arch: Literal["sm_80", "sm_89", "sm_90", "sm_100"] = Field(description="generation of the SM")

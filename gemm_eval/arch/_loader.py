@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
+from gemm_eval._words import did_you_mean, one_line, refusal, shown
 from gemm_eval.arch._gpu import GpuSpec
 from gemm_eval.arch._multicore import MulticoreSpec
 from gemm_eval.arch._paths import data_root
@@ -25,6 +25,7 @@ _KINDS: dict[str, type[MulticoreSpec] | type[GpuSpec]] = {"multicore": Multicore
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_BASES = 8
 _MAX_PROBLEMS = 6  # a file of the wrong kind has dozens
+_MAX_DEPTH = 4  # of tables in tables
 _ENTRY_KEYS = {"value", "kind", "source"}
 
 SpecT = TypeVar("SpecT", bound=BaseModel)
@@ -60,7 +61,7 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = N
     data.setdefault("name", path.stem)
     kind = data.get("type", "multicore")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise ArchValidationError(f"type must be one of {', '.join(_KINDS)}, got {kind!r} ({path}: type)")
+        raise ArchValidationError(f"{refusal('type', kind, _KINDS)} ({path}: type)")
     model = _KINDS[kind]
     if expect is not None and model is not expect:
         wanted = next((name for name, known in _KINDS.items() if known is expect), repr(expect))
@@ -73,18 +74,18 @@ def build_spec(model: type[SpecT], data: Mapping[str, Any], *, origin: str) -> S
     try:
         return model.model_validate({key: _plain(value) for key, value in data.items()})
     except ValidationError as error:
-        problems = [_describe(dict(item), model, origin) for item in error.errors(include_url=False)]
-        more = len(problems) - _MAX_PROBLEMS
-        told = problems[:_MAX_PROBLEMS] + ([f"and {more} more problems"] if more > 0 else [])
-        raise ArchValidationError("; ".join(told)) from None
+        problems = error.errors(include_url=False)
+        told = [_describe(dict(item), model, origin) for item in problems[:_MAX_PROBLEMS]]
+        more = [f"and {len(problems) - _MAX_PROBLEMS} more problems"] if len(problems) > _MAX_PROBLEMS else []
+        raise ArchValidationError("; ".join(told + more)) from None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = 0) -> Any:
     """Turn numpy scalars, which sweeps are full of, into Python numbers; the models themselves are strict."""
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Mapping) and depth < _MAX_DEPTH:  # deeper ones, endless ones too, the models refuse
+        return {key: _plain(item, depth + 1) for key, item in value.items()}
     return value
 
 
@@ -96,10 +97,10 @@ def _preset_paths() -> dict[str, Path]:
 
 def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = None) -> Path:
     if not isinstance(name_or_path, str | os.PathLike):
-        raise ArchNotFoundError(f"an arch is given by name or path, got {name_or_path!r}")
+        raise ArchNotFoundError(f"an arch is given by name or path, got {shown(name_or_path)}")
     text = os.fspath(name_or_path)
-    if "\0" in text:
-        raise ArchNotFoundError(f"no arch of the name {text!r}")
+    if not isinstance(text, str) or "\0" in text:
+        raise ArchNotFoundError(f"no arch of the name {shown(text)}")
     is_path = isinstance(name_or_path, os.PathLike) or text.endswith((".yaml", ".yml")) or os.sep in text
     if is_path:
         path = Path(text)
@@ -107,9 +108,8 @@ def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = No
     presets = _preset_paths()
     if _NAME.fullmatch(text) and text in presets:
         return presets[text]
-    near = difflib.get_close_matches(text, presets, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(presets))}"
-    raise ArchNotFoundError(f"no arch of the name {text!r}; {hint} (a file is given by its path, ending in .yaml)")
+    hint = did_you_mean(text, sorted(presets)) or f"; known: {', '.join(sorted(presets))}"
+    raise ArchNotFoundError(f"no arch of the name {shown(text)}{hint} (a file is given by its path, ending in .yaml)")
 
 
 def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if base is None:
         return own
     if not isinstance(base, str):
-        raise ArchValidationError(f"base must be a preset name or a path, got {base!r} ({path}: base)")
+        raise ArchValidationError(f"base must be a preset name or a path, got {shown(base)} ({path}: base)")
     data = _read_with_bases(_resolve(base, relative_to=path.parent), (*seen, resolved))
     data.pop("name", None)  # a child's name is its own
     data.pop("published", None)  # published figures speak of the base chip
@@ -136,7 +136,9 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     merged["provenance"] = inherited | own["provenance"]
     cited = repr((merged["provenance"], merged.get("published"), merged.get("notes")))
     if not isinstance(own.get("sources", {}), dict):
-        raise ArchValidationError(f"sources must be a table of references, got {own['sources']!r} ({path}: sources)")
+        raise ArchValidationError(
+            f"sources must be a table of references, got {shown(own['sources'])} ({path}: sources)"
+        )
     kept = {key: text for key, text in sources.items() if key in cited}  # the base may cite more than the child does
     merged["sources"] = kept | own.get("sources", {})
     return merged
@@ -152,7 +154,7 @@ def _split_provenance(raw: dict[str, Any], origin: str) -> dict[str, Any]:
             return value
         if set(value) != _ENTRY_KEYS:
             raise ArchValidationError(
-                f"{key} takes exactly value, kind and source, got {list(value)} ({origin}: {key})"
+                f"{one_line(key)} takes exactly value, kind and source, got {shown(list(value))} ({origin})"
             )
         provenance[key] = {"kind": value["kind"], "source": value["source"]}
         return value["value"]
@@ -173,12 +175,11 @@ _RANGE_WORDS = {"greater_than": ("gt", ">"), "greater_than_equal": ("ge", ">="),
 
 
 def _describe(item: dict[str, Any], model: type[BaseModel], origin: str) -> str:
-    field = ".".join(str(part) for part in item["loc"] if part != "[key]")
+    field = one_line(".".join(str(part) for part in item["loc"] if part != "[key]"))
     context = item.get("ctx", {})
     kind = item["type"]
     if kind == "extra_forbidden":
-        near = difflib.get_close_matches(field, model.model_fields, n=1)
-        return f"{field} is not a field" + (f", did you mean {near[0]}?" if near else "") + f" ({origin}: {field})"
+        return f"{field} is not a field{did_you_mean(field, model.model_fields)} ({origin}: {field})"
     if kind == "missing":
         return f"{field} must be given ({origin}: {field})"
     if kind == "value_error":
@@ -190,8 +191,4 @@ def _describe(item: dict[str, Any], model: type[BaseModel], origin: str) -> str:
         message: str = item["msg"]
         _, should, rest = message.partition(" should ")
         rule = f"must {rest}" if should else message
-    try:
-        shown = repr(item["input"])
-    except ValueError:  # Python prints no int of more than 4,300 digits
-        shown = "a number of thousands of digits"
-    return f"{field} {rule}, got {shown if len(shown) <= 80 else shown[:77] + '...'} ({origin}: {field})"
+    return f"{field} {rule}, got {shown(item['input'])} ({origin}: {field})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,9 +18,9 @@ from gemm_eval.arch._common import (
 from gemm_eval.dtypes import DType
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, tflop_per_s
 
-__all__ = ["MulticoreSpec"]
+__all__ = ["MAX_CORES", "MulticoreSpec"]
 
-_MAX_CORES = 1 << 20
+MAX_CORES = 1 << 20
 
 _Buffers = Annotated[int, Field(ge=1, le=2)]  # not Literal[1, 2], which takes True
 
@@ -35,11 +35,13 @@ class MulticoreSpec(BaseSpec):
         pydantic.ValidationError: on direct construction; `load_arch` and `with_` raise `ArchValidationError`.
     """
 
+    _shown: ClassVar = ("num_cores", "frequency_ghz", "cube_m", "cube_k", "cube_n", "sram_bytes", "dram_gb_per_s")
+
     type: Literal["multicore"] = "multicore"
     is_coarse: bool = Field(default=False, description="the chip is not really of this kind; expect coarse answers")
 
     # cores and matrix unit
-    num_cores: int = Field(ge=1, le=_MAX_CORES)
+    num_cores: int = Field(ge=1, le=MAX_CORES)
     frequency_ghz: Positive
     cube_m: Dim = Field(description="rows of C that one matrix-unit step computes")
     cube_k: Dim = Field(description="reduction length of one step, for types without an entry in cube_k_by_dtype")

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, MulticoreSpec
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate._result import GEMMResult
     from gemm_eval.search.plans import PlanOptions, SearchPlan
 
-__all__ = ["NOTHING_SAID", "Backend", "Kind", "Records", "RunOptions", "make_backend"]
+__all__ = ["NOTHING_SAID", "Backend", "Kind", "Records", "RunOptions", "make_backend", "run_options"]
+
+_MAX_WORD_CHARS = 64
 
 Records: TypeAlias = npt.NDArray[np.void]
 
@@ -36,6 +40,19 @@ class RunOptions(NamedTuple):
 
 
 NOTHING_SAID = RunOptions()
+
+
+def run_options(library: Any, l2: Any, clock: Any) -> RunOptions:
+    """Return what a caller asks for; which words there are is known to the backend.
+
+    Raises:
+        InvalidOptionError: something that is neither a word nor None.
+    """
+    asked = RunOptions(library, l2, clock)
+    for name, value in zip(RunOptions._fields, asked, strict=True):
+        if value is not None and not (isinstance(value, str) and len(value) <= _MAX_WORD_CHARS):
+            raise InvalidOptionError(f"{name} must be a word or None, got {shown(value)}")
+    return asked
 
 
 class Kind(NamedTuple):

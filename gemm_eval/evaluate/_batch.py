@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem
@@ -79,32 +80,34 @@ def read_batch(
         InvalidProblemError: something in it is no GEMM; the message gives its place.
         InvalidOptionError, UnsupportedError: options that `make_kind` refuses.
     """
-    if hasattr(problems, "columns") and hasattr(problems, "to_dict"):
+    if hasattr(problems, "columns") and hasattr(problems, "iloc"):
         return _read_frame(problems, make_kind)
     if isinstance(problems, np.ndarray):
         return ProblemBatch(_check_array(problems), np.zeros(len(problems), np.int64), (make_kind(),))
     if isinstance(problems, str | bytes | GemmProblem) or not isinstance(problems, Iterable):
-        raise InvalidProblemError(f"problems must be an iterable of (G, M, K, N) or GemmProblem, got {problems!r}")
-    items = list(problems)
+        raise InvalidProblemError(f"problems must be an iterable of (G, M, K, N) or GemmProblem, got {shown(problems)}")
+    items = []
+    for place, item in enumerate(problems):  # one by one: what is no batch may be endless
+        if not (isinstance(item, GemmProblem) or _is_row(item)):
+            raise InvalidProblemError(f"problem {place} must be (G, M, K, N), got {shown(item)}")
+        items.append(item)
     if any(isinstance(item, GemmProblem) for item in items):
         return _read_problems(items, make_kind, kind_of_problem)
     return ProblemBatch(_read_tuples(items), np.zeros(len(items), np.int64), (make_kind(),))
 
 
+def _is_row(item: Any) -> bool:
+    is_sequence = isinstance(item, tuple | list) or (isinstance(item, np.ndarray) and item.ndim == 1)
+    return is_sequence and len(item) == len(_SIZES)
+
+
 def _read_tuples(items: Sequence[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
-    for index, item in enumerate(items):
-        is_row = isinstance(item, tuple | list) or (isinstance(item, np.ndarray) and item.ndim == 1)
-        if not is_row or len(item) != len(_SIZES):
-            place = index if places is None else places[index]
-            raise InvalidProblemError(f"problem {place} must be (G, M, K, N), got {item!r}")
     kinds = set(map(type, chain.from_iterable(items)))
-    if not all(kind is int or (issubclass(kind, np.integer) and np.dtype(kind).kind in "iu") for kind in kinds):
-        _refuse_first_bad(items, places)
+    are_plain = all(kind is int or (issubclass(kind, np.integer) and np.dtype(kind).kind in "iu") for kind in kinds)
     try:
-        sizes = np.array(items, dtype=np.int64).reshape(-1, 4)
+        sizes = np.array(items if are_plain else _sizes_one_by_one(items, places), dtype=np.int64).reshape(-1, 4)
     except OverflowError:
-        _refuse_first_bad(items, places)
-        raise
+        sizes = np.array(_sizes_one_by_one(items, places), dtype=np.int64)
     return _check_array(sizes, places)
 
 
@@ -113,6 +116,9 @@ def _check_array(sizes: npt.NDArray[Any], places: Sequence[int] | None = None) -
         raise InvalidProblemError(f"an array of problems must have the shape [num, 4] of G, M, K, N, got {sizes.shape}")
     if sizes.dtype.kind not in "iu":
         raise InvalidProblemError(f"an array of problems must hold integers, got {sizes.dtype}")
+    if np.ma.is_masked(sizes):
+        place = int(np.flatnonzero(np.ma.getmaskarray(sizes).any(axis=1))[0])
+        raise InvalidProblemError(f"problem {place}: G, M, K and N must be integers >= 1, got a masked one")
     checked: npt.NDArray[np.int64] = np.array(sizes, dtype=np.int64, order="C", subok=False)  # never the caller's own
     # products in floating point are off by parts in 1e15; what comes near the limit is looked at exactly
     is_doubtful = (sizes < 1) | (sizes > MAX_DIM)
@@ -120,17 +126,19 @@ def _check_array(sizes: npt.NDArray[Any], places: Sequence[int] | None = None) -
     suspects = np.flatnonzero(is_doubtful.any(axis=1) | is_large)
     if len(suspects):
         where = suspects if places is None else np.array(places)[suspects]
-        _refuse_first_bad([sizes[index] for index in suspects], where)
+        _sizes_one_by_one([sizes[index] for index in suspects], where)
     return checked
 
 
-def _refuse_first_bad(items: Sequence[Any], places: Any = None) -> None:
-    """Find the first item that is no GEMM, and say so in the words of `GemmProblem`."""
+def _sizes_one_by_one(items: Sequence[Any], places: Any = None) -> list[tuple[int, int, int, int]]:
+    """Return the sizes of items; the first one that is no GEMM is refused in the words of `GemmProblem`."""
+    sizes = []
     for index, item in enumerate(items):
         try:
-            GemmProblem(*item)
+            sizes.append(GemmProblem(*item).sizes)
         except InvalidProblemError as error:
             raise InvalidProblemError(f"problem {index if places is None else places[index]}: {error}") from None
+    return sizes
 
 
 def _read_problems(
@@ -166,7 +174,7 @@ def _types_alone(
 
 
 def _read_frame(frame: Any, make_kind: Callable[..., Kind]) -> ProblemBatch:
-    names = list(frame.columns)
+    names = [name for name in frame.columns if isinstance(name, str)]
     missing = [name for name in _SIZES if name not in names]
     if missing:
         raise InvalidProblemError(f"a DataFrame of problems needs the columns G, M, K, N; {', '.join(missing)} missing")
@@ -214,6 +222,6 @@ def _values(column: Any, name: str) -> list[Any]:
         elif name == "group_size" and isinstance(plain, float) and plain.is_integer():
             plain = int(plain)  # a column with gaps is a column of floats
         elif isinstance(plain, bool) or not isinstance(plain, str | int | float):
-            raise InvalidProblemError(f"problem {place}: {name} must be a plain value, got {value!r}")
+            raise InvalidProblemError(f"problem {place}: {name} must be a plain value, got {shown(value)}")
         values.append(plain)
     return values

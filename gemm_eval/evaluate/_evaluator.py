@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
+from gemm_eval._checks import as_integer, check_flag, check_word
+from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
-from gemm_eval.evaluate._backend import Backend, Kind, RunOptions, make_backend
+from gemm_eval.evaluate._backend import Backend, Kind, RunOptions, make_backend, run_options
 from gemm_eval.evaluate._batch import are_sizes, read_batch, types_alone, with_sizes
 from gemm_eval.evaluate._costs import FoundCosts
 from gemm_eval.evaluate._records import RecordCacheInfo
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["CacheInfo", "GEMMEvaluator"]
 
 _CACHE_SIZE = 1 << 14  # results of about 3 KB each
+_MAX_TOP = 10_000
 _NUM_KINDS = 256  # types and options as users spell them
 _TYPES = ("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype")
 
@@ -86,13 +89,12 @@ class GEMMEvaluator:
         if isinstance(arch, str | os.PathLike):
             arch = load_arch(arch)
         if not isinstance(arch, MulticoreSpec | GpuSpec):
-            raise InvalidInputError(f"arch must be a spec, a preset name or a path, got {arch!r}")
-        if not isinstance(allow_idle_cores, bool):
-            raise InvalidOptionError(f"allow_idle_cores must be True or False, got {allow_idle_cores!r}")
+            raise InvalidInputError(f"arch must be a spec, a preset name or a path, got {shown(arch)}")
+        check_flag("allow_idle_cores", allow_idle_cores)
         if not isinstance(disk_cache, bool | str | os.PathLike):
-            raise InvalidOptionError(f"disk_cache must be True, False or a path, got {disk_cache!r}")
+            raise InvalidOptionError(f"disk_cache must be True, False or a path, got {shown(disk_cache)}")
         self._backend = make_backend(arch, plan, allow_idle_cores=allow_idle_cores)
-        self._defaults = RunOptions(library, l2, clock)
+        self._defaults = run_options(library, l2, clock)
         self._backend.check(self._defaults)
         self._settings: dict[str, Any] = {
             "plan": plan, "allow_idle_cores": allow_idle_cores, "disk_cache": disk_cache,
@@ -175,7 +177,9 @@ class GEMMEvaluator:
             return self._evaluate_cached(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, library, l2, clock
             )
-        except TypeError:  # an unhashable argument is an error in the words of the checks behind, or a 0-d array
+        except InvalidInputError:
+            raise
+        except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
             return self._evaluate(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, library, l2, clock
             )
@@ -184,7 +188,7 @@ class GEMMEvaluator:
         self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None
     ) -> GEMMResult:
         """Find the best mapping of a `GemmProblem`; see `evaluate`."""
-        kind = self._kind_of(problem, RunOptions(library, l2, clock))
+        kind = self._kind_of(problem, run_options(library, l2, clock))
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
 
     def evaluate_many(
@@ -223,15 +227,14 @@ class GEMMEvaluator:
             UnsupportedError: the arch cannot run the types, or takes no `library`, `l2` and `clock`.
             InfeasibleError: no mapping fits a problem, with ``errors="raise"``.
         """
-        if errors not in ("raise", "mark"):
-            raise InvalidOptionError(f"errors must be 'raise' or 'mark', got {errors!r}")
-        if progress is not None and not isinstance(progress, bool):
-            raise InvalidOptionError(f"progress must be True, False or None, got {progress!r}")
+        check_word("errors", errors, ("raise", "mark"))
+        if progress is not None:
+            check_flag("progress", progress)
         types = dict(zip(_TYPES, (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype), strict=True))
-        asked = RunOptions(library, l2, clock)
+        asked = run_options(library, l2, clock)
 
         def make_kind(**row: Any) -> Kind:
-            options = RunOptions(*(row.pop(name, None) for name in RunOptions._fields))
+            options = run_options(*(row.pop(name, None) for name in RunOptions._fields))
             scale_dtype = row.pop("scale_dtype", None)
             # a row's own shorthand replaces every type of the call
             problem = self._make_problem(1, 1, 1, 1, **((dict.fromkeys(_TYPES) if "dtype" in row else types) | row))
@@ -263,7 +266,7 @@ class GEMMEvaluator:
             InvalidOptionError: no such `library`, `l2` or `clock`.
             UnsupportedError: the arch cannot run these types, or takes no `library`, `l2` and `clock`.
         """
-        kind = self._kind_of(problem, RunOptions(library, l2, clock))
+        kind = self._kind_of(problem, run_options(library, l2, clock))
         cost = self._backend.replay(problem, self._costs.params(kind), mapping)
         return self._backend.make_result(problem, kind.options, cost[0], self, is_found=False)
 
@@ -291,9 +294,9 @@ class GEMMEvaluator:
         Raises:
             InvalidOptionError: `k` or `distinct` out of range; otherwise as `evaluate`.
         """
-        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= 10_000:
-            raise InvalidOptionError(f"k must be an integer in 1..10000, got {k!r}")
-        kind = self._kind_of(problem, RunOptions(library, l2, clock))
+        k = as_integer("k", k, 1, _MAX_TOP)
+        check_word("distinct", distinct, ("mapping", "partition"))
+        kind = self._kind_of(problem, run_options(library, l2, clock))
         costs = self._backend.find_top(problem, self._costs.params(kind), k, distinct)
         return [self._backend.make_result(problem, kind.options, cost, self, is_found=True) for cost in costs]
 
@@ -318,6 +321,8 @@ class GEMMEvaluator:
         Raises:
             InvalidInputError: the table was made for another arch, or by other options.
         """
+        if not isinstance(table, GEMMTable):
+            raise InvalidInputError(f"table must be a GEMMTable, as evaluate_many returns one, got {shown(table)}")
         if table.evaluator.costs_as != self.costs_as:
             raise InvalidInputError(f"the table was made by {table.evaluator!r}, whose costs are not those of {self!r}")
         return self._costs.save(table.batch, table.records)
@@ -334,7 +339,7 @@ class GEMMEvaluator:
     def _kind_of(self, problem: GemmProblem, asked: RunOptions) -> Kind:
         if not isinstance(problem, GemmProblem):
             raise InvalidProblemError(
-                f"problem must be a GemmProblem, got {problem!r}; evaluate(G, M, K, N) takes sizes"
+                f"problem must be a GemmProblem, got {shown(problem)}; evaluate(G, M, K, N) takes sizes"
             )
         types = types_alone(problem)
         return Kind(types, self._backend.resolve(types, asked, self._defaults))
@@ -353,7 +358,9 @@ class GEMMEvaluator:
             return self.evaluate_problem(problem, library=library, l2=l2, clock=clock)
         try:
             kind = self._kind_of_words(*types, library, l2, clock)
-        except TypeError:  # unhashable
+        except InvalidInputError:
+            raise
+        except (TypeError, ValueError):  # no hash
             kind = self._make_kind(*types, library, l2, clock)
         problem = with_sizes(kind.types, (G, M, K, N))
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
@@ -361,7 +368,7 @@ class GEMMEvaluator:
     def _make_kind(self, *words: Any) -> Kind:
         """Return the kind of data types and options as `evaluate` takes them."""
         types = dict(zip(_TYPES, words[: len(_TYPES)], strict=True))
-        return self._kind_of(self._make_problem(1, 1, 1, 1, **types), RunOptions(*words[len(_TYPES) :]))
+        return self._kind_of(self._make_problem(1, 1, 1, 1, **types), run_options(*words[len(_TYPES) :]))
 
 
 def _rebuild(arch: ArchSpec | str | os.PathLike[str], settings: dict[str, Any]) -> GEMMEvaluator:

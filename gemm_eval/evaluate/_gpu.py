@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval._frozen import FrozenDict
+from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate._backend import NOTHING_SAID, Kind, RunOptions
@@ -65,10 +66,11 @@ class GpuBackend:
     option_columns = RunOptions._fields
 
     def __init__(self, arch: GpuSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
-        if getattr(plan, "plan", plan) != "exact":
+        name = getattr(plan, "plan", plan)
+        if not isinstance(name, str) or name != "exact":
             raise InvalidOptionError(
-                f"plan must be exact for a GPU, got {plan!r}: plans choose among partitions of multi-core chips, and "
-                "every kernel config of a GPU is evaluated anyway"
+                f"plan must be exact for a GPU, got {shown(plan)}: plans choose among partitions of multi-core chips, "
+                "and every kernel config of a GPU is evaluated anyway"
             )
         if not allow_idle_cores:
             raise InvalidOptionError(
@@ -266,12 +268,13 @@ def _as_config(mapping: Any) -> KernelConfig:
             raise TypeError
     except (TypeError, ValueError, KeyError, AttributeError):
         raise InvalidMappingError(
-            f"a mapping on a GPU is a KernelConfig ({', '.join(KernelConfig._fields)}), got {mapping!r}", rule="form"
+            f"a mapping on a GPU is a KernelConfig ({', '.join(KernelConfig._fields)}), got {shown(mapping)}",
+            rule="form",
         ) from None
     for name, value in values.items():
         if name in _NAMED:
             continue
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 1 << 31:
-            raise InvalidMappingError(f"{name} must be an integer >= 1, got {value!r}", rule="form")
+            raise InvalidMappingError(f"{name} must be an integer >= 1, got {shown(value)}", rule="form")
         values[name] = int(value)
     return KernelConfig(**values)

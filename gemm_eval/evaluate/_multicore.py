@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._checks import check_word
 from gemm_eval._frozen import FrozenDict
+from gemm_eval._words import shown
 from gemm_eval.arch import MulticoreSpec
-from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
+from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.evaluate._backend import NOTHING_SAID, RunOptions
 from gemm_eval.evaluate._batch import with_sizes
 from gemm_eval.evaluate._explain_multicore import BOUND_TEXT, spec_changes
@@ -54,6 +56,8 @@ class MulticoreBackend:
     def __init__(self, arch: MulticoreSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
         check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
         self.arch = arch
+        if not isinstance(plan, PlanOptions):
+            check_word("plan", plan, SearchPlan)
         self._plan = as_plan_options(plan)
         self._allow_idle_cores = allow_idle_cores
         self.is_exhaustive = self._plan.plan is SearchPlan.EXACT
@@ -66,7 +70,7 @@ class MulticoreBackend:
         for name, value in zip(asked._fields, asked, strict=True):
             if value is not None:
                 raise UnsupportedError(
-                    f"{name} is for GPUs, and {self.arch.name} is a multi-core chip: leave it out, got {value!r}"
+                    f"{name} is for GPUs, and {self.arch.name} is a multi-core chip: leave it out, got {shown(value)}"
                 )
 
     def resolve(
@@ -115,10 +119,8 @@ class MulticoreBackend:
     def find_top(self, problem: GemmProblem, params: Records, k: int, distinct: str) -> Records:
         if distinct == "mapping":
             return find_best_few(self.arch, problem, params, k, allow_idle_cores=self._allow_idle_cores)
-        if distinct == "partition":
-            found = find_best_of_each_partition(self.arch, problem, params, allow_idle_cores=self._allow_idle_cores)
-            return found[:k]
-        raise InvalidOptionError(f"distinct must be 'mapping' or 'partition', got {distinct!r}")
+        found = find_best_of_each_partition(self.arch, problem, params, allow_idle_cores=self._allow_idle_cores)
+        return found[:k]
 
     def replay(self, problem: GemmProblem, params: Records, mapping: Any) -> Records:
         return evaluate_mapping(self.arch, problem, params, mapping)

@@ -70,6 +70,13 @@ class GEMMResult:
     num_refused: FrozenDict[str, int]
     _evaluator: GEMMEvaluator = field(repr=False, compare=False)
 
+    def __repr__(self) -> str:
+        options = "".join(f", {name} {value}" for name, value in self.options.items())
+        return (
+            f"<GEMMResult {self.problem} on {self.arch_name}{options}: {self.latency_us:.4g} us, bound {self.bound}, "
+            f"{self.source}>"
+        )
+
     @property
     def evaluator(self) -> GEMMEvaluator:
         """The evaluator that made it."""

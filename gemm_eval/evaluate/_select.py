@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import ArchSpec, GpuSpec, list_archs, load_arch
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval._checks import as_integer
+from gemm_eval._words import shown
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, list_archs, load_arch
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError
+from gemm_eval.evaluate._backend import run_options
 from gemm_eval.evaluate._batch import types_alone
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import GpuOptions, gpu_params, unpack_config
@@ -16,6 +19,7 @@ from gemm_eval.workload import GemmProblem
 __all__ = ["select_config"]
 
 _MAX_PACKED = 256
+_MAX_CONFIGS = 1 << 40  # more than there are
 # (id of the spec, types, options) -> the spec, so that its id stays its own, and its record; a spec's hash takes longer
 # than the search
 _packed: dict[tuple[int, GemmProblem, GpuOptions], tuple[GpuSpec, npt.NDArray[np.void]]] = {}
@@ -44,16 +48,19 @@ def select_config(
         library, l2, clock: as in `GEMMEvaluator.evaluate`.
 
     Raises:
+        InvalidProblemError: `problem` is none.
         InvalidOptionError: `arch` is no GPU, k < 1, or another library, L2 or clock state than there are.
         UnsupportedError: GPU, types and library do not go together.
         InfeasibleError: no kernel can run it.
     """
     spec = _load(arch) if isinstance(arch, str) else arch
     if not isinstance(spec, GpuSpec):
-        raise InvalidOptionError(f"select_config chooses kernels of GPUs, {spec.name} is none")
-    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-        raise InvalidOptionError(f"k must be an integer >= 1, got {k!r}")
-    types, options = types_alone(problem), GpuOptions(library, l2, clock)
+        what = spec.name if isinstance(spec, MulticoreSpec) else shown(spec)
+        raise InvalidOptionError(f"select_config chooses kernels of GPUs, {what} is none")
+    if not isinstance(problem, GemmProblem):
+        raise InvalidProblemError(f"problem must be a GemmProblem, got {shown(problem)}")
+    k = as_integer("k", k, 1, _MAX_CONFIGS)
+    types, options = types_alone(problem), GpuOptions(*run_options(library, l2, clock))  # type: ignore[arg-type]
     key = id(spec), types, options
     known = _packed.get(key)
     if known is None:

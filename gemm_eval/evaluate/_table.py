@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import refusal
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.units import FLOP_PER_MAC
 
@@ -121,7 +122,7 @@ class GEMMTable:
     def _column(self, name: str) -> npt.NDArray[Any]:
         if name not in self._columns:
             if name not in self.columns:
-                raise KeyError(f"no column {name!r}; there are {', '.join(self.columns)}")
+                raise KeyError(refusal("column", name, self.columns))
             column = self._make_column(name)
             column.setflags(write=False)
             self._columns[name] = column

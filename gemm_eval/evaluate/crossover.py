@@ -8,6 +8,7 @@ and waves fill up, at different M: so there is rarely one M that parts wins from
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._checks import as_integer, check_word
+from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate._evaluator import GEMMEvaluator
@@ -102,6 +105,12 @@ class Crossover:
         """[num_samples]: whether the speedup is above `min_speedup`."""
         return self.speedup > self.min_speedup
 
+    def __repr__(self) -> str:
+        return (
+            f"<Crossover of K={self.K} N={self.N} group {self.group_size} against {self.dense_dtype} on "
+            f"{self.arch_name}: first loss at M = {self.first_loss_M}, last win at {self.last_win_M}>"
+        )
+
     @property
     def first_loss_M(self) -> int | None:  # noqa: N802
         """The smallest M at which W4A16 does not win; None: it always wins."""
@@ -175,10 +184,10 @@ class Crossover:
             return f"W4A16 is {faster} at every M."
         if self.never_pays:
             return f"W4A16 is {faster} at no M."
-        shown = ", ".join(map(str, self.win_ranges[:_NUM_RANGES_SHOWN]))
+        first = ", ".join(map(str, self.win_ranges[:_NUM_RANGES_SHOWN]))
         more = len(self.win_ranges) - _NUM_RANGES_SHOWN
         rest = f" and {more} more range{'s' if more > 1 else ''} up to {self.last_win_M:,}" if more > 0 else ""
-        return f"W4A16 is {faster} at M = {shown}{rest}; first loss at M = {self.first_loss_M:,}."
+        return f"W4A16 is {faster} at M = {first}{rest}; first loss at M = {self.first_loss_M:,}."
 
     def _say_sample(self, place: int) -> str:
         ours, dense = BOUND_TEXT[self.w4a16_bound[place]], BOUND_TEXT[self.dense_bound[place]]
@@ -249,12 +258,10 @@ def w4a16_crossover(
 
 
 def _check_options(dense_dtype: str, max_M: int, min_speedup: float) -> None:
-    if dense_dtype not in DENSE_DTYPES:
-        raise InvalidOptionError(f"dense_dtype must be one of {', '.join(DENSE_DTYPES)}, got {dense_dtype!r}")
-    if not isinstance(max_M, int) or isinstance(max_M, bool) or not 1 <= max_M <= MAX_M:
-        raise InvalidOptionError(f"max_M must be an integer in 1..{MAX_M}, got {max_M!r}")
-    if not isinstance(min_speedup, int | float) or not 0.0 < min_speedup < np.inf:
-        raise InvalidOptionError(f"min_speedup must be a positive number, got {min_speedup!r}")
+    check_word("dense_dtype", dense_dtype, DENSE_DTYPES)
+    as_integer("max_M", max_M, 1, MAX_M)
+    if not isinstance(min_speedup, int | float) or not 0.0 < min_speedup <= sys.float_info.max:
+        raise InvalidOptionError(f"min_speedup must be a positive number, got {shown(min_speedup)}")
 
 
 def _samples(max_M: int) -> Integers:

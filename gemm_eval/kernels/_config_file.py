@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gemm_eval._reading import read_bounded
+from gemm_eval._words import one_line, shown
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.kernels._config_record import ConfigRecord
 
@@ -33,6 +35,9 @@ _VERSION = 1
 _LOCK_TIMEOUT_S = 30.0
 _LOCK_POLL_S = 0.005
 _NUM_KEPT_ASIDE = 3
+_MAX_FILE_BYTES = 1 << 23  # some 20,000 GEMMs
+_MAX_RECORDS = 100_000
+_MAX_TOLD_CHARS = 300
 
 
 class Content(NamedTuple):
@@ -43,41 +48,55 @@ class Content(NamedTuple):
 
 
 def to_text(records: Sequence[ConfigRecord]) -> str:
-    """A JSON document with a line for each record."""
+    """A JSON document with a line for each record, in ASCII.
+
+    Raises:
+        GemmEvalError: it would be larger than what `read_content` reads.
+    """
     head = f'{{\n"format": {json.dumps(_FORMAT)},\n"version": {_VERSION},\n"records": ['
-    return head + ",".join(f"\n{record.to_line()}" for record in records) + "\n]\n}\n"
+    text = head + ",".join(f"\n{record.to_line()}" for record in records) + "\n]\n}\n"
+    if len(text) > _MAX_FILE_BYTES:
+        raise GemmEvalError(
+            f"{len(records):,} configs take {len(text):,} bytes, and a file may have {_MAX_FILE_BYTES:,} at most: "
+            "keep fewer GEMMs in one file"
+        )
+    return text
 
 
 def read_content(path: Path) -> Content | None:
     """Read a file; None: there is none.
 
     Raises:
-        GemmEvalError: it cannot be read, or a newer version of this library wrote it.
+        GemmEvalError: it cannot be read, is larger than 8 MiB, or a newer version of this library wrote it.
     """
     try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise GemmEvalError(f"cannot read {path}: {error}") from error
+        raw = read_bounded(
+            path, _MAX_FILE_BYTES, "file of configs", unreadable=GemmEvalError, too_large=GemmEvalError
+        )  # fmt: skip
+    except GemmEvalError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            return None
+        raise
     try:
         document = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        return Content((), f"it is no JSON document ({error})")
+        return Content((), f"it is no JSON document ({one_line(str(error))})")
     if not isinstance(document, dict) or document.get("format") != _FORMAT or type(document.get("version")) is not int:
         return Content((), f'it has no "format": "{_FORMAT}" and "version"')
     if document["version"] > _VERSION:
         raise GemmEvalError(
-            f"{path} has version {document['version']}, and this gemm_eval reads {_VERSION} at most: "
+            f"{path} has version {shown(document['version'])}, and this gemm_eval reads {_VERSION} at most: "
             "update gemm_eval, or move the file away"
         )
     records, damages = [], []
     lines = document.get("records")
+    if isinstance(lines, list) and len(lines) > _MAX_RECORDS:
+        return Content((), f"it has {len(lines):,} records, more than {_MAX_RECORDS:,}")
     for number, fields in enumerate(lines if isinstance(lines, list) else (), 1):
         try:
             records.append(ConfigRecord.from_json(fields))
         except InvalidInputError as error:
-            damages.append(f"record {number}: {error}")
+            damages.append(f"record {number}: {one_line(str(error), _MAX_TOLD_CHARS)}")
     if not isinstance(lines, list) or document["version"] < 1:
         damages.append(f"it has no list of records in version {_VERSION}")
     more = f", and {len(damages) - 1} more" if len(damages) > 1 else ""
@@ -91,7 +110,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if isinstance(value, list) and isinstance(found.get(name), list):
             found[name] = found[name] + value
         elif name in found and found[name] != value:
-            raise ValueError(f"{name} stands there twice")
+            raise ValueError(f"{shown(name)} stands there twice")
         else:
             found[name] = value
     return found

@@ -7,12 +7,15 @@ import hashlib
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from gemm_eval._checks import check_word, plain_integer
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import _build
@@ -20,6 +23,7 @@ from gemm_eval.kernels._family import DeviceLimits, Sizes, Variant, WeightMode
 from gemm_eval.kernels._layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.kernels._registry import check_kernel, family_of, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.workload import MAX_DIM
 
 __all__ = ["FOUND_BY", "L2_STATES", "ConfigKey", "ConfigRecord", "kernel_hash_of", "why_void"]
 
@@ -78,13 +82,12 @@ class ConfigKey(NamedTuple):
             InvalidInputError: a value that there is not.
         """
         mode = parse_mode(mode)
-        group_size = parse_group_size(group_size or None, mode)
-        if not isinstance(gpu, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", gpu):
-            raise InvalidOptionError(f"gpu must be the name of a preset, such as h200-sxm, got {gpu!r}")
-        if not all(type(size) is int and size >= 1 for size in sizes):
-            raise InvalidOptionError(f"M, K and N must be integers >= 1, got {tuple(sizes)}")
-        if l2 not in L2_STATES:
-            raise InvalidOptionError(f"l2 must be one of {', '.join(L2_STATES)}, got {l2!r}")
+        group_size = parse_group_size(None if plain_integer(group_size) == 0 else group_size, mode)
+        if not isinstance(gpu, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", gpu):
+            raise InvalidOptionError(f"gpu must be the name of a preset, such as h200-sxm, got {shown(gpu)}")
+        if not isinstance(sizes, Sizes) or not all(type(size) is int and 1 <= size <= MAX_DIM for size in sizes):
+            raise InvalidOptionError(f"sizes must be M, K and N, integers in 1..2**40, got {shown(sizes)}")
+        check_word("l2", l2, L2_STATES)
         return cls(gpu, *sizes, parse_activation(activation), mode, group_size, l2)
 
 
@@ -119,20 +122,24 @@ class ConfigRecord:
 
     def __post_init__(self) -> None:
         if not isinstance(self.latency_us, float) or not 0 < self.latency_us < math.inf:
-            raise InvalidOptionError(f"latency_us must be a finite float > 0, got {self.latency_us!r}")
-        if self.found_by not in FOUND_BY:
-            raise InvalidOptionError(f"found_by must be one of {', '.join(FOUND_BY)}, got {self.found_by!r}")
+            raise InvalidOptionError(f"latency_us must be a finite float > 0, got {shown(self.latency_us)}")
+        check_word("found_by", self.found_by, FOUND_BY)
         if type(self.num_timed) is not int or self.num_timed < 0 or (self.num_timed == 0) is self.is_measured:
-            raise InvalidOptionError(f"num_timed must be >= 1, or 0 if found_by is model, got {self.num_timed!r}")
+            raise InvalidOptionError(f"num_timed must be >= 1, or 0 if found_by is model, got {shown(self.num_timed)}")
         for name in ("driver", "compiler", "kernel_hash", "date"):
             if not isinstance(getattr(self, name), str):
                 raise InvalidOptionError(f"{name} must be a text, got {getattr(self, name)!r}")
         if not re.fullmatch(rf"[0-9a-f]{{{_HASH_DIGITS}}}", self.kernel_hash):
-            raise InvalidOptionError(f"kernel_hash must be {_HASH_DIGITS} hex digits, got {self.kernel_hash!r}")
+            raise InvalidOptionError(f"kernel_hash must be {_HASH_DIGITS} hex digits, got {shown(self.kernel_hash)}")
         try:
             date.fromisoformat(self.date)
         except ValueError:
-            raise InvalidOptionError(f"date must be as 2026-11-21, got {self.date!r}") from None
+            raise InvalidOptionError(f"date must be as 2026-11-21, got {shown(self.date)}") from None
+
+    def __repr__(self) -> str:
+        key = self.key
+        gemm = f"M={key.M} K={key.K} N={key.N} {key.activation} {key.mode.name.lower()} {key.group_size} {key.l2}"
+        return f"<ConfigRecord {gemm} on {key.gpu}: {self.latency_us:.4g} us ({self.found_by}), {self.config!r}>"
 
     @property
     def is_measured(self) -> bool:
@@ -173,13 +180,14 @@ class ConfigRecord:
         config = config_from_json(_taken(rest, "config"))
         group_size = gemm["group_size"]
         if type(group_size) is not int or (group_size == 0) is not (gemm["mode"] == "column"):
-            raise InvalidOptionError(f"group_size must be 32, 64 or 128, or 0 in mode column, got {group_size!r}")
+            raise InvalidOptionError(f"group_size must be 32, 64 or 128, or 0 in mode column, got {shown(group_size)}")
         names = [name for name in cls.__dataclass_fields__ if name not in {"key", "config"}]
         values = {name: _taken(rest, name) for name in names}
         if rest:
             raise InvalidOptionError(f"a record has no field {', '.join(sorted(rest))}")
-        if type(values["latency_us"]) is int:  # a person may write 5 for 5.0
-            values["latency_us"] = float(values["latency_us"])
+        latency_us = values["latency_us"]
+        if type(latency_us) is int and latency_us.bit_length() < sys.float_info.max_exp:  # a person writes 5 for 5.0
+            values["latency_us"] = float(latency_us)
         return cls(ConfigKey.of(sizes=sizes, **gemm), config, **values)
 
 
@@ -197,10 +205,14 @@ def config_from_json(fields: Any) -> KernelConfig:
         if name in _ENUMS:
             members = _ENUMS[name].__members__
             if not isinstance(value, str) or not value.islower() or value.upper() not in members:
-                raise InvalidOptionError(f"config.{name} must be one of {', '.join(members).lower()}, got {value!r}")
+                raise InvalidOptionError(
+                    f"config.{name} must be one of {', '.join(members).lower()}, got {shown(value)}"
+                )
             values[name] = members[value.upper()]
         elif type(value) is not (str if name == "family" else int):
-            raise InvalidOptionError(f"config.{name} must be {'a text' if name == 'family' else 'int'}, got {value!r}")
+            raise InvalidOptionError(
+                f"config.{name} must be {'a text' if name == 'family' else 'int'}, got {shown(value)}"
+            )
     return KernelConfig(**values)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy
 
+from gemm_eval._checks import plain_integer
+from gemm_eval._words import refusal, shown
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels._device import import_cupy
@@ -74,6 +76,8 @@ def as_array(values: Any, what: str, xp: ModuleType | None = None) -> Array:
     """
     home = module_of(values)
     target = xp or home
+    if isinstance(values, numpy.ma.MaskedArray):
+        raise InvalidProblemError(f"{what} must be a plain array, got a masked one: fill it first (filled())")
     try:
         array = home.asarray(values)
     except (TypeError, ValueError) as error:
@@ -105,7 +109,7 @@ def parse_mode(value: object) -> WeightMode:
         return value
     if isinstance(value, str) and value.islower() and value.upper() in WeightMode.__members__:
         return WeightMode[value.upper()]
-    raise InvalidOptionError(f"mode must be one of {', '.join(m.name.lower() for m in WeightMode)}, got {value!r}")
+    raise InvalidOptionError(refusal("mode", value, (mode.name.lower() for mode in WeightMode)))
 
 
 def parse_activation(value: object) -> DType:
@@ -116,17 +120,19 @@ def parse_activation(value: object) -> DType:
     return dtype
 
 
-def parse_group_size(value: int | None, mode: WeightMode) -> int:
+def parse_group_size(value: Any, mode: WeightMode) -> int:
     """Weights along K that share a scale; 0: all of them."""
+    group_size = _DEFAULT_GROUP_SIZE if value is None else plain_integer(value)
     if mode is WeightMode.COLUMN:
-        if value:
-            raise InvalidOptionError(f"mode column has one scale for all K: group_size must be None, got {value}")
+        if value is not None and group_size != 0:
+            raise InvalidOptionError(
+                f"mode column has one scale for all K: group_size must be None, got {shown(value)}"
+            )
         return 0
-    group_size = _DEFAULT_GROUP_SIZE if value is None else value
     if group_size not in GROUP_SIZES:
         raise InvalidOptionError(
-            f"group_size must be one of {', '.join(map(str, GROUP_SIZES))} in mode {mode.name.lower()}, got {value!r}; "
-            "one scale for all K is mode column"
+            f"group_size must be one of {', '.join(map(str, GROUP_SIZES))} in mode {mode.name.lower()}, "
+            f"got {shown(value)}; one scale for all K is mode column"
         )
     return group_size
 
@@ -134,10 +140,11 @@ def parse_group_size(value: int | None, mode: WeightMode) -> int:
 def check_sizes(K: int, N: int) -> None:
     """Refuse weights [K, N] that no kernel can read."""
     for name, size in (("K", K), ("N", N)):
-        if size < _SIZE_MULTIPLE or size % _SIZE_MULTIPLE:
+        if not plain_integer(size) or size < _SIZE_MULTIPLE or size % _SIZE_MULTIPLE:
+            rows = "A" if name == "K" else "C"
             raise InvalidProblemError(
-                f"{name} must be a positive multiple of {_SIZE_MULTIPLE}, got {size}: kernels move 16 bytes at a time, "
-                f"so rows of {'A' if name == 'K' else 'C'} have to start at multiples of 16 bytes; pad with zeros"
+                f"{name} must be a positive multiple of {_SIZE_MULTIPLE}, got {shown(size)}: kernels move 16 bytes at "
+                f"a time, so rows of {rows} have to start at multiples of 16 bytes; pad with zeros"
             )
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval._checks import plain_integer
+from gemm_eval._words import shown
+from gemm_eval.arch import GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError, UnsupportedError
 from gemm_eval.kernels import _device
@@ -66,7 +68,8 @@ def spec_and_limits(arch: GpuSpec | str | None) -> tuple[GpuSpec, DeviceLimits]:
         return spec_of_device(device), _device.limits_of_device(device)
     spec = load_arch(arch) if isinstance(arch, str) else arch
     if not isinstance(spec, GpuSpec):
-        raise UnsupportedError(f"W4A16 kernels need an NVIDIA GPU, {spec.name} is none")
+        what = spec.name if isinstance(spec, MulticoreSpec) else shown(spec)
+        raise UnsupportedError(f"W4A16 kernels need an NVIDIA GPU, {what} is none")
     return spec, limits_of_spec(spec)
 
 
@@ -127,5 +130,5 @@ def check_rows(sizes: Sizes) -> None:
     Raises:
         InvalidProblemError: it is not.
     """
-    if not isinstance(sizes.M, int) or not 1 <= sizes.M <= LARGEST_SIZE:
-        raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {sizes.M!r}")
+    if not 1 <= (plain_integer(sizes.M) or 0) <= LARGEST_SIZE:
+        raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {shown(sizes.M)}")

@@ -7,13 +7,16 @@ from functools import cache
 from importlib import import_module
 from typing import NamedTuple
 
+from gemm_eval._checks import plain_integer
+from gemm_eval._words import one_line, refusal, shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels._build import CompiledKernel, compile_kernel, target_of
 from gemm_eval.kernels._family import DeviceLimits, Family, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels._layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.workload import MAX_DIM
 
 __all__ = [
     "KernelEntry",
@@ -95,11 +98,9 @@ def family_of(config: KernelConfig) -> Family:
     Raises:
         InvalidMappingError: there is no such family.
     """
-    family = families().get(config.family)
+    family = families().get(config.family) if isinstance(config.family, str) else None
     if family is None:
-        raise InvalidMappingError(
-            f"config.family must be one of {', '.join(families())}, got {config.family!r}", rule="family"
-        )
+        raise InvalidMappingError(refusal("config.family", config.family, families()), rule="family")
     return family
 
 
@@ -118,7 +119,10 @@ def make_variant(
         InvalidInputError: activations, mode or group size that W4A16 kernels do not have.
     """
     if not isinstance(config, KernelConfig):
-        raise InvalidOptionError(f"config must be a KernelConfig, got {type(config).__name__}")
+        raise InvalidOptionError(f"config must be a KernelConfig, got {shown(config)}")
+    for name, value in config._asdict().items():
+        if name != "family" and plain_integer(value) is None:
+            raise InvalidMappingError(f"config.{name} must be an integer, got {shown(value)}", rule="config")
     try:  # plain integers equal the members of these enums, but families ask for identity
         config = config._replace(
             schedule=Schedule(config.schedule),
@@ -126,7 +130,7 @@ def make_variant(
             raster_order=RasterOrder(config.raster_order),
         )
     except ValueError as error:
-        raise InvalidMappingError(f"config: {error}", rule="config") from None
+        raise InvalidMappingError(f"config: {one_line(str(error))}", rule="config") from None
     known = parse_mode(mode)
     return Variant(config, parse_activation(activation), known, parse_group_size(group_size, known))
 
@@ -141,8 +145,9 @@ def list_kernels(
     """List all kernels, with the reason where a GPU cannot run one: for any sizes, or for `sizes` (elements).
 
     Raises:
-        InvalidInputError: activations, mode or group size that W4A16 kernels do not have.
+        InvalidInputError: activations, mode or group size that W4A16 kernels do not have; no limits or sizes.
     """
+    _check_place(sizes, limits)
     entries = []
     for family in families().values():
         for config in family.configs():
@@ -162,13 +167,23 @@ def legal_configs(
     """Yield every config that `check_kernel` lets pass for one GEMM: each kernel with each way to cut K.
 
     Raises:
-        InvalidInputError: activations, mode or group size that W4A16 kernels do not have.
+        InvalidInputError: activations, mode or group size that W4A16 kernels do not have; no limits or sizes.
     """
+    _check_place(sizes, limits)
     for family in families().values():
         for config in family.configs():
             variant = make_variant(config, activation, mode, group_size)
             if why_not(variant, sizes, limits) is None:
                 yield from (split.config for split in legal_splits(variant, sizes, limits))
+
+
+def _check_place(sizes: Sizes | None, limits: DeviceLimits) -> None:
+    if not isinstance(limits, DeviceLimits):
+        raise InvalidOptionError(f"limits must be DeviceLimits, as limits_of_spec returns them, got {shown(limits)}")
+    if sizes is None:
+        return
+    if not isinstance(sizes, Sizes) or not all(1 <= (plain_integer(size) or 0) <= MAX_DIM for size in sizes):
+        raise InvalidProblemError(f"sizes must be Sizes(M, K, N) of integers in 1..2**40, got {shown(sizes)}")
 
 
 def check_kernel(variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> None:
@@ -254,7 +269,13 @@ def occupancy_of_cta(
 
 
 def limits_of_spec(arch: GpuSpec) -> DeviceLimits:
-    """Return the limits of a GPU that a spec describes."""
+    """Return the limits of a GPU that a spec describes.
+
+    Raises:
+        InvalidOptionError: `arch` is no such spec.
+    """
+    if not isinstance(arch, GpuSpec):
+        raise InvalidOptionError(f"arch must be a GpuSpec, got {shown(arch)}")
     digits = arch.sm_arch.removeprefix("sm_")
     return DeviceLimits(
         compute_capability=(int(digits[:-1]), int(digits[-1])),

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from gemm_eval._checks import as_integer, check_flag, plain_integer
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels._family import WeightMode, ceil_div
-from gemm_eval.kernels._layout import GROUP_SIZES, MIDDLE, Array, as_array, module_of
+from gemm_eval.kernels._layout import GROUP_SIZES, MIDDLE, Array, as_array, check_sizes, module_of
 from gemm_eval.kernels.weights import PackedW4, pack_w4
 
 __all__ = ["from_awq", "from_gptq"]
@@ -24,7 +26,7 @@ __all__ = ["from_awq", "from_gptq"]
 _PER_WORD = 8
 _AWQ_COLUMNS = (0, 2, 4, 6, 1, 3, 5, 7)
 _IN_ORDER = tuple(range(_PER_WORD))
-_WHOLE_K = (None, -1)
+_WHOLE_K = -1
 
 
 def from_awq(
@@ -79,8 +81,9 @@ def from_gptq(
         InvalidProblemError: tensors of other types or shapes, of sizes that no kernel takes, groups out of order, or
             zero points that are not 8 although `sym`, or not known.
     """
-    if version not in (1, 2):
-        raise InvalidOptionError(f"version must be 1 or 2, got {version!r}")
+    version = as_integer("version", version, 1, 2)
+    if sym is not None:
+        check_flag("sym", sym)
     integers = _unpack(qweight, "qweight", _IN_ORDER, axis=0)
     zeros = _unpack(qzeros, "qzeros", _IN_ORDER, axis=1)
     if version == 1:
@@ -118,12 +121,13 @@ def _unpack(words: Any, what: str, order: tuple[int, ...], axis: int) -> Array:
 
 
 def _group_of(group_size: int | None) -> int | None:
-    if group_size in _WHOLE_K:
+    number = _WHOLE_K if group_size is None else plain_integer(group_size)
+    if number == _WHOLE_K:
         return None
-    if group_size not in GROUP_SIZES:
+    if number not in GROUP_SIZES:
         sizes = ", ".join(map(str, GROUP_SIZES))
-        raise InvalidOptionError(f"group_size must be one of {sizes}, or None or -1 for all K, got {group_size!r}")
-    return group_size
+        raise InvalidOptionError(f"group_size must be one of {sizes}, or None or -1 for all K, got {shown(group_size)}")
+    return number
 
 
 def _check_order(g_idx: Array, K: int, group_size: int) -> None:
@@ -139,6 +143,7 @@ def _check_order(g_idx: Array, K: int, group_size: int) -> None:
 
 def _pack(integers: Array, zeros: Array, scales: Any, group_size: int | None, activation: DType | str) -> PackedW4:
     K, N = integers.shape
+    check_sizes(K, N)
     group = _group_of(group_size)
     shape = ceil_div(K, group or K), N
     xp = module_of(integers)
@@ -147,7 +152,7 @@ def _pack(integers: Array, zeros: Array, scales: Any, group_size: int | None, ac
         if found != shape:
             raise InvalidProblemError(
                 f"{what} must have {shape[0]} rows for {N} columns (K = {K}, group_size = {group_size}), "
-                f"got {found[0]} for {found[-1]}"
+                f"got shape {list(found)}"
             )
     if bool((zeros == MIDDLE).all()):
         mode = WeightMode.GROUP if group else WeightMode.COLUMN

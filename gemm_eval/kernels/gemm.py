@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy
 
+from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
@@ -26,7 +28,7 @@ from gemm_eval.kernels._plan import (
 )
 from gemm_eval.kernels._profiled import profiled_config
 from gemm_eval.kernels._registry import Occupancy, check_kernel, compile_for, make_variant, occupancy_of
-from gemm_eval.kernels.weights import PackedW4
+from gemm_eval.kernels.weights import PackedW4, check_packed
 from gemm_eval.mapping import KernelConfig
 
 __all__ = ["occupancy", "w4a16_gemm", "workspace_bytes"]
@@ -97,8 +99,8 @@ def w4a16_gemm(
     if weights.device != _device.current_device():
         with _device.on_device(weights.device):
             return w4a16_gemm(A, packed, bias, alpha, out, config, stream, workspace)
-    if not isinstance(config, KernelConfig) and config not in _CHOICES:
-        raise InvalidOptionError(f"config must be a KernelConfig, 'auto' or 'profile', got {config!r}")
+    if not isinstance(config, KernelConfig) and not (isinstance(config, str) and config in _CHOICES):
+        raise InvalidOptionError(f"config must be a KernelConfig, 'auto' or 'profile', got {shown(config)}")
     handle = _device.stream_handle(stream)
     a = _matrix(A, "A", packed.K, packed.activation, weights.device, handle)
     sizes = Sizes(a.num_rows, packed.K, packed.N)
@@ -185,8 +187,9 @@ def workspace_bytes(
         UnsupportedError: the GPU lacks what the kernel needs.
         GemmEvalError: no CuPy or NVRTC; without `arch`, no GPU.
     """
-    if not isinstance(config, KernelConfig) and config != "auto":
-        raise InvalidOptionError(f"config must be a KernelConfig or 'auto', got {config!r}")
+    check_packed(packed)
+    if not isinstance(config, KernelConfig) and not (isinstance(config, str) and config == "auto"):
+        raise InvalidOptionError(f"config must be a KernelConfig or 'auto', got {shown(config)}")
     sizes = Sizes(M, packed.K, packed.N)
     check_rows(sizes)
     types = packed.activation, packed.mode, packed.group_size
@@ -202,8 +205,7 @@ def _weights_of(packed: PackedW4) -> _Weights:
     found = _weights.get(packed) if isinstance(packed, PackedW4) else None
     if found is not None:
         return found
-    if not isinstance(packed, PackedW4):
-        raise InvalidProblemError(f"packed must be a PackedW4, as pack_w4 makes it, got {type(packed).__name__}")
+    check_packed(packed)
     if isinstance(packed.qweight, numpy.ndarray):
         raise InvalidProblemError("packed must be on a GPU, got weights in CPU memory: packed.to_gpu() moves them")
     arrays = [as_device_array(array, "packed", 0) for array in (packed.qweight, packed.scales)]
@@ -270,6 +272,7 @@ def _scratch(plan: Plan, workspace: Any, device: int, stream: int, others: list[
 
 
 def _finite(alpha: Any) -> float:
-    if not isinstance(alpha, float | int | numpy.floating | numpy.integer) or not math.isfinite(alpha):
-        raise InvalidOptionError(f"alpha must be a finite number, got {alpha!r}")
+    is_number = isinstance(alpha, float | int | numpy.floating | numpy.integer)
+    if not is_number or not abs(alpha) <= sys.float_info.max:
+        raise InvalidOptionError(f"alpha must be a finite number, got {shown(alpha)}")
     return float(alpha)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels import _layout
@@ -40,6 +41,10 @@ class QuantizedW4(NamedTuple):
     integers: Array
     scales: Array
     zeros: Array | None
+
+    def __repr__(self) -> str:
+        arrays = (None if x is None else f"{x.dtype}{list(x.shape)}" for x in self)
+        return f"<QuantizedW4 {', '.join(f'{name} {x}' for name, x in zip(self._fields, arrays, strict=True))}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +83,10 @@ class PackedW4:
         _layout.check_array("scales", self.scales, scale_type, shape)
         if module_of(self.qweight) is not module_of(self.scales):
             raise InvalidProblemError("qweight and scales must lie both on the CPU or both on a GPU")
+
+    def __repr__(self) -> str:
+        where = module_of(self.qweight).__name__
+        return f"<PackedW4 K={self.K} N={self.N} {self.activation} {self.mode.name.lower()} {self.group_size}, {where}>"
 
     @property
     def num_column_blocks(self) -> int:
@@ -210,7 +219,12 @@ def pack_w4(
 
 
 def unpack_w4(packed: PackedW4) -> QuantizedW4:
-    """What was packed, exactly, without padding."""
+    """What was packed, exactly, without padding.
+
+    Raises:
+        InvalidProblemError: `packed` is no `PackedW4`.
+    """
+    check_packed(packed)
     N, K = packed.N, packed.K
     num_groups = ceil_div(K, packed.group_size or K)
     scales, zeros = _layout.unpack_scales(packed.scales, packed.mode, packed.activation)
@@ -219,12 +233,32 @@ def unpack_w4(packed: PackedW4) -> QuantizedW4:
 
 
 def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
-    """The weights [K, N] that are meant, s * (u - z), computed in `dtype`: in float64, not rounded."""
+    """The weights [K, N] that are meant, s * (u - z), computed in `dtype`: in float64, not rounded.
+
+    Raises:
+        InvalidProblemError: `packed` is no `PackedW4`, or `dtype` no type of floats.
+    """
+    try:
+        kind = numpy.dtype(dtype).kind
+    except (TypeError, ValueError):
+        kind = ""
+    if kind != "f":
+        raise InvalidProblemError(f"dtype must be a type of floats, such as numpy.float32, got {shown(dtype)}")
     integers, scales, zeros = unpack_w4(packed)
     xp = module_of(integers)
     group = packed.group_size or packed.K
     spread = [None if x is None else xp.repeat(x.astype(dtype), group, axis=0)[: packed.K] for x in (scales, zeros)]
     return spread[0] * (integers.astype(dtype) - (MIDDLE if spread[1] is None else spread[1]))
+
+
+def check_packed(packed: object) -> None:
+    """Check that an argument is packed weights.
+
+    Raises:
+        InvalidProblemError: it is not.
+    """
+    if not isinstance(packed, PackedW4):
+        raise InvalidProblemError(f"packed must be a PackedW4, as pack_w4 makes it, got {shown(packed)}")
 
 
 def _given(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from gemm_eval._words import shown
+
 __all__ = ["Decomposition", "KernelConfig", "RasterOrder", "Schedule"]
 
 
@@ -68,6 +70,11 @@ class KernelConfig(NamedTuple):
     split_k: int
     raster_order: RasterOrder
     raster_swizzle: int
+
+    def __repr__(self) -> str:
+        """All fields in their order; also of a config that a user filled with something else."""
+        values = (value.name if isinstance(value, enum.Enum) else shown(value) for value in self)
+        return f"KernelConfig({', '.join(values)})"
 
     def __str__(self) -> str:
         text = (

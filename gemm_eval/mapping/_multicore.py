@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval._checks import as_integer, check_flag
+from gemm_eval.arch._multicore import MAX_CORES
 
 __all__ = ["LoopOrder", "MulticoreMapping", "Partition", "Tile", "enumerate_partitions"]
 
@@ -66,11 +67,10 @@ def enumerate_partitions(num_cores: int, *, allow_idle_cores: bool = False) -> n
         Read-only array [num_partitions, 4] of P_G, P_M, P_N, P_K, sorted by (P_K, P_G, P_M, P_N), their rank in ties.
 
     Raises:
-        InvalidOptionError: `num_cores` < 1.
+        InvalidOptionError: `num_cores` is no integer of 1..2**20.
     """
-    if isinstance(num_cores, bool) or not isinstance(num_cores, int | np.integer) or num_cores < 1:
-        raise InvalidOptionError(f"num_cores must be an integer >= 1, got {num_cores!r}")
-    return _enumerate(int(num_cores), bool(allow_idle_cores))
+    check_flag("allow_idle_cores", allow_idle_cores)
+    return _enumerate(as_integer("num_cores", num_cores, 1, MAX_CORES), allow_idle_cores)
 
 
 @lru_cache(maxsize=64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import enum
 import types
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import numpy as np
 from pydantic import ValidationError
 
+from gemm_eval._words import did_you_mean, one_line
 from gemm_eval.arch import ArchSpec
 from gemm_eval.arch._loader import build_spec
 from gemm_eval.dtypes import DType
@@ -31,10 +31,9 @@ def check_field(arch: ArchSpec, name: str) -> None:
     top, _, key = name.partition(".")
     known = set(type(arch).model_fields) - _WORDS
     if top not in known:
-        near = difflib.get_close_matches(top, known, n=1)
-        hint = f", did you mean {near[0]}?" if near else ""
         raise InvalidOptionError(
-            f"{name} is not a field of {arch.name} ({arch.type}){hint} (helpers of yours go to variables)"
+            f"{one_line(name)} is not a field of {arch.name} ({arch.type}){did_you_mean(top, sorted(known))} "
+            "(helpers of yours go to variables)"
         )
     if key:
         if field_kind(type(arch), top) != "json":

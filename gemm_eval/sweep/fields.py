@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 
 __all__ = ["Choices", "Dependent", "Drawn", "Field", "LogRange", "Range", "as_field", "fit_range"]
@@ -33,6 +34,9 @@ class Choices:
         for value in values:
             if value is not None and not isinstance(value, bool | int | float | str | Mapping):
                 raise InvalidOptionError(f"a value is None, a truth, a number, a text or a table, got {value!r}")
+
+    def __repr__(self) -> str:
+        return f"Choices({shown(self.values)})"
 
     def grid(self) -> tuple[Any, ...]:
         """All values."""

@@ -74,6 +74,10 @@ class SensitivityResult:
     num_replaced: int
     measures: FrozenDict[str, Floats]
 
+    def __repr__(self) -> str:
+        what = f"{len(self.names)} inputs to {len(self.output_names)} outputs"
+        return f"<SensitivityResult by {self.method} of {what}, {self.num_evaluations:,} evaluations>"
+
     @property
     def importance(self) -> Floats:
         """[num_inputs, num_outputs]: swing, mu_star or ST."""

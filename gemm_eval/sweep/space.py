@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import one_line
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.archs import as_spec_value, build_arch, check_field, field_kind, plain_fields
@@ -22,6 +23,7 @@ ARCH = "arch"
 """The name of the column that tells several base archs apart."""
 
 _RESERVED = {ARCH, "point", "excluded"}
+_MAX_REPR_CHARS = 200
 _MAX_POINTS = 2**63 - 1  # what a column of point numbers holds
 
 Base = ArchSpec | str | os.PathLike[str]
@@ -81,7 +83,8 @@ class Space:
                 check_expression(name, of, {*example, *self.variables}, example)
 
     def __repr__(self) -> str:
-        return f"Space({', '.join([*self.bases, *(f'{name}={field}' for name, field in self.fields.items())])})"
+        said = (*self.bases, *(f"{name}={field!r}" for name, field in self.fields.items()))
+        return f"Space({one_line(', '.join(said), _MAX_REPR_CHARS)})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_plain", "_grids")}

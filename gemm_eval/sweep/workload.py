@@ -32,6 +32,9 @@ class Workload:
     gemms: tuple[tuple[GemmProblem, int], ...]
     num_tokens: int | None = None
 
+    def __repr__(self) -> str:
+        return f"<Workload {self.name} of {len(self.gemms)} GEMMs, num_tokens {self.num_tokens}>"
+
     def __post_init__(self) -> None:
         if not self.name or not set(self.name) <= _NAME_CHARS or self.name[0].isdigit():
             raise InvalidOptionError(f"a workload's name is of letters, digits and _, got {self.name!r}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gemm_eval._words import one_line
 from gemm_eval.arch._loader import build_spec
 from gemm_eval.errors import ArchValidationError, ModelConfigError
 
@@ -29,6 +30,11 @@ _Maybe = Annotated[int, Field(ge=0, le=1 << 24)]
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What `repr` and `str` show: texts shortened."""
+        for name, value in super().__repr_args__():
+            yield name, one_line(value) if isinstance(value, str) else value
 
 
 class GroupedAttention(_Frozen):
@@ -187,6 +193,14 @@ class ModelConfig(_Frozen):
     def num_window_layers(self) -> int:
         """Layers that attend to a window."""
         return self.attention.num_window_layers if isinstance(self.attention, GroupedAttention) else 0
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What `repr` and `str` show: what tells models apart at a glance."""
+        yield None, self.name
+        for name in ("hidden_size", "num_layers", "vocab_size"):
+            yield name, getattr(self, name)
+        yield "num_heads", self.attention.num_heads
+        yield "num_experts", 0 if self.moe is None else self.moe.num_experts
 
     def with_(self, **changes: Any) -> ModelConfig:
         """Return a copy with fields replaced, checked anew; it drops `published`, which speaks of the original.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import math
-import operator
+import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
+from gemm_eval._checks import as_integer, check_flag, check_word
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.transformer._attention_shapes import attention_shapes
@@ -99,22 +102,30 @@ def transformer_gemms(
         InvalidOptionError: an option is out of range, or a degree does not divide what it splits.
         InvalidProblemError: `dtype` is unknown, or a GEMM would be too large.
     """
-    if phase not in _PHASES:
-        raise InvalidOptionError(f"phase must be one of {', '.join(_PHASES)}, got {phase!r}")
-    context = _check_count("seq_len", seq_len)
+    if not isinstance(config, ModelConfig):
+        raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
+    check_word("phase", phase, _PHASES)
+    for name, flag in (
+        ("quantize_lm_head", quantize_lm_head),
+        ("quantize_router", quantize_router),
+        ("lm_head_all_tokens", lm_head_all_tokens),
+        ("absorb_mla", False if absorb_mla is None else absorb_mla),
+    ):
+        check_flag(name, flag)
+    context = as_integer("seq_len", seq_len, 1, MAX_DIM)
     step = Step(
         model=config.name,
-        num_seqs=_check_count("batch_size", batch_size),
+        num_seqs=as_integer("batch_size", batch_size, 1, MAX_DIM),
         new_tokens=context if phase == "prefill" else 1,
         context=context,
-        tensor_parallel=_check_count("tensor_parallel", tensor_parallel),
-        expert_parallel=_check_count("expert_parallel", expert_parallel),
+        tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
+        expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM),
         expert_imbalance=_check_imbalance(expert_imbalance),
         absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
         lm_head_all_tokens=lm_head_all_tokens,
     )
     scheme = dtype if isinstance(dtype, DtypeScheme) else parse_scheme(dtype)
-    dense = scheme.input_dtype if dense_dtype is None else parse_dtype(dense_dtype, what="dense_dtype")
+    dense = parse_dtype(scheme.input_dtype if dense_dtype is None else dense_dtype, what="dense_dtype")
     quantized = {Operand.WEIGHT}
     quantized |= {Operand.LM_HEAD} if quantize_lm_head else set()
     quantized |= {Operand.ROUTER} if quantize_router else set()
@@ -132,21 +143,8 @@ def _layer_gemm(shape: Shape, dtype: DtypeScheme | DType) -> LayerGemm:
     return LayerGemm(shape.name, problem, 1, shape.num_layers, shape.operand is not Operand.ACTIVATION)
 
 
-def _check_count(name: str, value: Any) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        count = 0
-    if isinstance(value, bool) or not 1 <= count <= MAX_DIM:
-        raise InvalidOptionError(f"{name} must be an integer in 1..2**40, got {value!r}")
-    return count
-
-
 def _check_imbalance(value: Any) -> float:
-    try:
-        imbalance = float(value)
-    except (TypeError, ValueError, OverflowError):
-        imbalance = math.nan
-    if isinstance(value, bool) or not 1 <= imbalance < math.inf:
-        raise InvalidOptionError(f"expert_imbalance must be a finite number >= 1, got {value!r}")
-    return imbalance
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not is_number or not 1 <= value <= sys.float_info.max:
+        raise InvalidOptionError(f"expert_imbalance must be a finite number >= 1, got {shown(value)}")
+    return float(value)

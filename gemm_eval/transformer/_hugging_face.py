@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gemm_eval._words import did_you_mean
 from gemm_eval.transformer._config import ModelConfig, build_config
 from gemm_eval.transformer._hugging_face_common import Fields, attention, biases, gated, num_layers, sizes
 from gemm_eval.transformer._hugging_face_gpt import read_gpt2, read_gpt_neox, read_opt
@@ -30,7 +31,7 @@ def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelCon
     reader = _READERS.get(kind)
     if reader is None:
         hint = "; for the language part, give its text_config as a file of its own" if "text_config" in keys else ""
-        keys.refuse("model_type", f"must be one of {', '.join(MODEL_TYPES)}{hint}")
+        keys.refuse("model_type", f"must be one of {', '.join(MODEL_TYPES)}{did_you_mean(kind, MODEL_TYPES)}{hint}")
     source = f"Hugging Face config.json, model_type {kind}"
     return build_config({"name": name, "source": source, **reader(keys)}, origin=origin)
 

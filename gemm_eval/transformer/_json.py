@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from gemm_eval._reading import read_bounded
+from gemm_eval._words import one_line, shown
 from gemm_eval.errors import ModelConfigError
 
 __all__ = ["Keys", "read_json"]
@@ -15,7 +17,6 @@ __all__ = ["Keys", "read_json"]
 _MAX_FILE_BYTES = 1 << 22
 _MAX_DEPTH = 32
 _MAX_SIZE = 1 << 24
-_MAX_SHOWN_CHARS = 80
 
 
 class _Required:
@@ -32,13 +33,7 @@ def read_json(path: Path) -> dict[str, Any]:
         ModelConfigError: the file is missing, unreadable, larger than 4 MiB, no UTF-8 JSON, nested deeper than 32
             levels, gives a key twice or holds a number that is not finite.
     """
-    try:
-        with path.open("rb") as file:
-            raw = file.read(_MAX_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise ModelConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    if len(raw) > _MAX_FILE_BYTES:
-        raise ModelConfigError(f"{path}: larger than {_MAX_FILE_BYTES:,} bytes, which no config needs")
+    raw = read_bounded(path, _MAX_FILE_BYTES, "config", unreadable=ModelConfigError, too_large=ModelConfigError)
     try:
         data = json.loads(
             raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
@@ -46,7 +41,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ModelConfigError(f"{path}: nested deeper than {_MAX_DEPTH} levels") from None
     except ValueError as error:  # JSON and Unicode errors, integers too long to convert, the refusals below
-        raise ModelConfigError(f"{path}: not a readable JSON config: {error}") from error
+        raise ModelConfigError(f"{path}: not a readable JSON config: {one_line(str(error))}") from error
     if not isinstance(data, dict):
         raise ModelConfigError(f"{path}: the top level must be an object of keys, got {type(data).__name__}")
     _check_depth(data, path)
@@ -57,7 +52,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for name, value in pairs:
         if name in data:
-            raise ValueError(f"{_shown(name)} is given twice")
+            raise ValueError(f"{shown(name)} is given twice")
         data[name] = value
     return data
 
@@ -69,7 +64,7 @@ def _refuse_constant(text: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{_shown(text)} is too large a number")
+        raise ValueError(f"{shown(text)} is too large a number")
     return value
 
 
@@ -159,9 +154,4 @@ class Keys:
         return int(value)
 
     def _refuse(self, key: str, rule: str, value: Any) -> NoReturn:
-        raise ModelConfigError(f"{key} {rule}, got {_shown(value)} ({self.origin}: {key})")
-
-
-def _shown(value: Any) -> str:
-    text = ascii(value)
-    return text if len(text) <= _MAX_SHOWN_CHARS else text[: _MAX_SHOWN_CHARS - 3] + "..."
+        raise ModelConfigError(f"{key} {rule}, got {shown(value)} ({self.origin}: {key})")

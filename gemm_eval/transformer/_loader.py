@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
 
+from gemm_eval._words import did_you_mean, shown
 from gemm_eval.arch._paths import data_root
 from gemm_eval.arch._yaml import read_yaml
 from gemm_eval.errors import ArchError, ModelConfigError
@@ -58,10 +58,10 @@ def _preset_paths() -> dict[str, Path]:
 
 def _resolve(name_or_path: str | os.PathLike[str]) -> Path:
     if not isinstance(name_or_path, str | os.PathLike):
-        raise ModelConfigError(f"a model is given by name or path, got {name_or_path!r}")
+        raise ModelConfigError(f"a model is given by name or path, got {shown(name_or_path)}")
     text = os.fspath(name_or_path)
     if not isinstance(text, str) or "\0" in text:
-        raise ModelConfigError(f"no model of the name {text!r}")
+        raise ModelConfigError(f"no model of the name {shown(text)}")
     if isinstance(name_or_path, os.PathLike) or text.endswith((".yaml", ".yml", ".json")) or os.sep in text:
         return Path(text)
     presets = _preset_paths()
@@ -69,9 +69,8 @@ def _resolve(name_or_path: str | os.PathLike[str]) -> Path:
         return presets[text]
     if text and _is_folder(Path(text)):
         return Path(text)
-    near = difflib.get_close_matches(text.lower(), presets, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(presets))}"
-    raise ModelConfigError(f"no model of the name {text!r}; {hint} (a file is given by its path)")
+    hint = did_you_mean(text, sorted(presets)) or f"; known: {', '.join(sorted(presets))}"
+    raise ModelConfigError(f"no model of the name {shown(text)}{hint} (a file is given by its path)")
 
 
 def _is_folder(path: Path) -> bool:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Literal
+from itertools import islice, product
+from typing import Any, Literal
 
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval._checks import as_integer
+from gemm_eval._words import shown
+from gemm_eval.errors import InvalidInputError, InvalidOptionError, ModelConfigError
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.transformer._config import Ffn, GroupedAttention, ModelConfig
+from gemm_eval.transformer._config import ModelConfig, build_config
 from gemm_eval.transformer._gemms import transformer_gemms
 from gemm_eval.transformer._loader import load_model
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import MAX_DIM, GemmProblem
 
 __all__ = ["PrewarmReport", "prewarm", "prewarm_for_transformer"]
 
 Phase = Literal["prefill", "decode"]
+_MAX_COMBINATIONS = 1_000_000
 _DEFAULT_HEAD_DIM = 128  # of Llama, Qwen, Mistral and most others
 
 
@@ -89,22 +93,19 @@ def prewarm(
     started_s = time.perf_counter()
     _check_evaluator(evaluator)
     config = model if isinstance(model, ModelConfig) else load_model(model)
-    for name, values in (
-        ("phases", phases),
-        ("batch_sizes", batch_sizes),
-        ("seq_lens", seq_lens),
-        ("tensor_parallel", tensor_parallel),
-        ("expert_parallel", expert_parallel),
-        ("dtypes", dtypes),
-    ):
-        if isinstance(values, str | bytes) or not isinstance(values, Sized) or not len(values):
-            raise InvalidOptionError(f"{name} must be a sequence of at least one value, got {values!r}")
+    ranges = [
+        _values("phases", phases),
+        _values("batch_sizes", batch_sizes),
+        _values("seq_lens", seq_lens),
+        _values("tensor_parallel", tensor_parallel),
+        _values("expert_parallel", expert_parallel),
+        _values("dtypes", dtypes),
+    ]
+    if (num := math.prod(map(len, ranges))) > _MAX_COMBINATIONS:
+        raise InvalidOptionError(f"the ranges must have at most {_MAX_COMBINATIONS:,} combinations, got {num:,}")
     problems = [
         gemm.problem
-        for phase in phases
-        for batch_size, seq_len in product(batch_sizes, seq_lens)
-        for tp, ep in product(tensor_parallel, expert_parallel)
-        for dtype in dtypes
+        for phase, batch_size, seq_len, tp, ep, dtype in product(*ranges)
         for gemm in transformer_gemms(
             config,
             phase=phase,
@@ -155,26 +156,31 @@ def prewarm_for_transformer(
     """
     started_s = time.perf_counter()
     _check_evaluator(evaluator)
+    hidden_size = as_integer("hidden_size", hidden_size, 1, MAX_DIM)
+    intermediate_size = as_integer("intermediate_size", intermediate_size, 1, MAX_DIM)
     if num_heads is None:
-        if not isinstance(head_dim, int) or head_dim < 1:
-            raise InvalidOptionError(f"head_dim must be an integer >= 1, got {head_dim!r}")
-        if not isinstance(hidden_size, int) or hidden_size % head_dim:
+        head_dim = as_integer("head_dim", head_dim, 1, MAX_DIM)
+        if hidden_size % head_dim:
             raise InvalidOptionError(
-                f"hidden_size must be a multiple of head_dim = {head_dim}, got {hidden_size!r}; or give num_heads"
+                f"hidden_size must be a multiple of head_dim = {head_dim}, got {hidden_size}; or give num_heads"
             )
         num_heads = hidden_size // head_dim
+    sizes = {
+        "name": f"transformer-{hidden_size}-{intermediate_size}",
+        "hidden_size": hidden_size,
+        "num_layers": 1,
+        "vocab_size": 1 if vocab_size is None else vocab_size,
+        "attention": {
+            "kind": "gqa",
+            "num_heads": num_heads,
+            "num_kv_heads": num_heads if num_kv_heads is None else num_kv_heads,
+            "head_dim": head_dim,
+        },
+        "ffn": {"intermediate_size": intermediate_size, "is_gated": is_gated},
+    }
     try:
-        config = ModelConfig(
-            name=f"transformer-{hidden_size}-{intermediate_size}",
-            hidden_size=hidden_size,
-            num_layers=1,
-            vocab_size=1 if vocab_size is None else vocab_size,
-            attention=GroupedAttention(
-                num_heads=num_heads, num_kv_heads=num_heads if num_kv_heads is None else num_kv_heads, head_dim=head_dim
-            ),
-            ffn=Ffn(intermediate_size=intermediate_size, is_gated=is_gated),
-        )
-    except ValueError as error:
+        config = build_config(sizes, origin="prewarm_for_transformer")
+    except ModelConfigError as error:
         raise InvalidOptionError(f"these sizes make no transformer: {error}") from None
     problems = [
         gemm.problem
@@ -191,9 +197,20 @@ def prewarm_for_transformer(
     return _warm(evaluator, config.name, problems, started_s, progress)
 
 
+def _values(name: str, values: Any) -> tuple[Any, ...]:
+    """A range that a user gives, which may be endless."""
+    is_range = (
+        isinstance(values, Collection) and not isinstance(values, str | bytes) and getattr(values, "ndim", 1) == 1
+    )
+    found = tuple(islice(values, _MAX_COMBINATIONS + 1)) if is_range else ()
+    if not found:
+        raise InvalidOptionError(f"{name} must be a sequence of at least one value, got {shown(values)}")
+    return found
+
+
 def _check_evaluator(evaluator: object) -> None:
     if not isinstance(evaluator, GEMMEvaluator):
-        raise InvalidInputError(f"evaluator must be a GEMMEvaluator, got {evaluator!r}")
+        raise InvalidInputError(f"evaluator must be a GEMMEvaluator, got {shown(evaluator)}")
 
 
 def _warm(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numbers
-import operator
 from dataclasses import dataclass
 from typing import Any
 
+from gemm_eval._checks import plain_integer
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType, accumulator_of, default_output_of, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.units import FLOP_PER_MAC
@@ -118,6 +118,17 @@ class GemmProblem:
         """(G, M, K, N)."""
         return self.G, self.M, self.K, self.N
 
+    def __repr__(self) -> str:
+        """An expression that makes it anew, without what follows from the rest."""
+        names = ["input_dtype", *(["weight_dtype", "group_size"] if self.is_weight_quantized else []), "output_dtype"]
+        if self.zero_dtype is not None:
+            names.append("zero_dtype")
+        if self.is_weight_quantized and self.scale_dtype != _scale_of(self.input_dtype):
+            names.append("scale_dtype")
+        values = ((name, getattr(self, name)) for name in names)
+        types = (f"{name}={str(value)!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values)
+        return f"GemmProblem({', '.join([*map(str, self.sizes), *types])})"
+
     def __str__(self) -> str:
         weights = ""
         if self.is_weight_quantized:
@@ -147,7 +158,7 @@ def make_problem(
     Raises:
         InvalidProblemError: see `GemmProblem`.
     """
-    weight: str | None
+    weight: DType
     if dtype is not None:
         a, weight, c, group = parse_scheme(dtype)
         if input_dtype is not None and parse_dtype(input_dtype, what="input_dtype") is not a:
@@ -158,10 +169,10 @@ def make_problem(
     else:
         a = default_dtype if input_dtype is None else parse_dtype(input_dtype, what="input_dtype")
         weight, c, group = a, default_output_of(a), None
-    if weight_dtype is not None and weight_dtype != weight:
-        weight, group = weight_dtype, None
+    if weight_dtype is not None and (asked := parse_dtype(weight_dtype, what="weight_dtype")) is not weight:
+        weight, group = asked, None
     if group_size is not None:
-        group = None if isinstance(group_size, numbers.Integral) and group_size == -1 else group_size
+        group = None if plain_integer(group_size) == -1 else group_size
     return GemmProblem(
         G, M, K, N, a, weight, c if output_dtype is None else output_dtype, None, group, None, zero_dtype  # type: ignore[arg-type]
     )  # fmt: skip
@@ -172,17 +183,13 @@ def _set(problem: GemmProblem, name: str, value: Any) -> None:
 
 
 def _check_size(name: str, value: Any) -> int:
-    if type(value) is not int:
-        if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
-            raise InvalidProblemError(f"{name} must be an integer >= 1, got the truth value {value!r}")
-        try:
-            value = operator.index(value)
-        except TypeError:
-            raise InvalidProblemError(f"{name} must be an integer >= 1, got {value!r}") from None
-    if not 1 <= value <= MAX_DIM:
-        shown = value if abs(value) < 1 << 64 else "a number of more than 64 bits"
-        raise InvalidProblemError(f"{name} must be in 1..2**40, got {shown}")
-    return int(value)
+    number = plain_integer(value)
+    if number is None:
+        raise InvalidProblemError(f"{name} must be an integer >= 1, got {shown(value)}")
+    if not 1 <= number <= MAX_DIM:
+        given = number if abs(number) < 1 << 64 else "a number of more than 64 bits"
+        raise InvalidProblemError(f"{name} must be in 1..2**40, got {given}")
+    return number
 
 
 def _scale_of(input_dtype: DType) -> DType:

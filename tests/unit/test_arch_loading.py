@@ -150,7 +150,7 @@ def test_hostile_file_is_refused_in_words_and_in_time(
 
 
 @pytest.mark.parametrize(
-    "base", ["nope.yaml", "demo-9core", "''", "../", '"a\\0.yaml"', '"\\ud800.yaml"', "x" * 300 + ".yaml"]
+    "base", ["nope.yaml", "demo-9core", "''", "../", '"a\\0.yaml"', '"\\x1b.yaml"', "x" * 300 + ".yaml"]
 )
 def test_missing_base(base: str, tmp_path: Path) -> None:
     with pytest.raises(ArchNotFoundError):

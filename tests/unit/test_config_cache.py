@@ -378,6 +378,38 @@ def test_what_cannot_be_read_or_written_is_an_error_of_ours(tmp_path: Path) -> N
         ConfigCache().update_file(tmp_path / "file" / "c.json")
 
 
+def test_what_is_no_file_or_too_large_is_refused_unread(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "large.json").write_bytes(b" " * ((1 << 23) + 1))
+    for name, message in (("pipe.json", "not a regular file"), ("large.json", "larger than 8,388,608 bytes")):
+        with pytest.raises(GemmEvalError, match=message):
+            ConfigCache.load(tmp_path / name)
+    assert [x.name for x in tmp_path.glob("*damaged*")] == []
+
+
+def test_numbers_beyond_floats_and_endless_records_are_damage(tmp_path: Path) -> None:
+    line = record().to_line()
+    head = '{"format": "gemm-eval w4a16 configs", "version": 1, "records": ['
+    for number, (text, message) in enumerate((
+        (line.replace('"latency_us": 5.0', f'"latency_us": {10**400}'), "latency_us must be a finite float"),
+        (line.replace('"M": ', '"M": 1' + "0" * 400), "integers in 1"),
+        (line.replace('"cold"', f'"{"x" * 100_000}"'), "l2 must be one of cold, warm"),
+        ("0," * 200_000 + "0", "200,001 records, more than 100,000"),
+    )):  # fmt: skip
+        path = tmp_path / f"{number}.json"
+        path.write_text(f"{head}{text}]}}")
+        with pytest.raises(GemmEvalError, match=message) as caught:
+            ConfigCache.load(path, is_read_only=True)
+        assert len(str(caught.value)) < 1000
+
+
+def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_config_file, "_MAX_FILE_BYTES", 100)
+    with pytest.raises(GemmEvalError, match="keep fewer GEMMs in one file"):
+        ConfigCache([record()]).save(tmp_path / "c.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "c.json"
     ConfigCache([record()]).save(path)

@@ -160,7 +160,7 @@ GOOD = (1, 8, 8, 8)
         ("problem 0 must be", [np.ones((4, 1), int)]), ("problem 2 must be", [GemmProblem(*GOOD), GOOD, (1, 8)]),
         ("problem 2: K must be", [GemmProblem(*GOOD), GOOD, (1, 8, 0, 8)]),
         ("problem 1: M must be", [GOOD, (1, 8.0, 8, 8)]), ("problem 1: M must be", [GOOD, (1, np.float32(8), 8, 8)]),
-        ("problem 1: G must be .* truth", [GOOD, (True, 8, 8, 8)]), ("problem 0: N must be", [(1, 8, 8, np.True_)]),
+        ("problem 1: G must be .* got True", [GOOD, (True, 8, 8, 8)]), ("problem 0: N must be", [(1, 8, 8, np.True_)]),
         ("problem 0: N must be", [(1, 8, 8, "8")]), ("problem 0: N must be", [(1, 8, 8, None)]),
         ("problem 0: G must be", [(np.timedelta64(1, "s"), 8, 8, 8)]), ("problem 0: M must be", [(1, [8], 8, 8)]),
         ("problem 1: M .* more than 64", [GOOD, (1, 10**30, 8, 8)]), ("problem 1: M must be", [GOOD, (1, -3, 8, 8)]),

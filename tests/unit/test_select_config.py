@@ -55,7 +55,7 @@ def test_a_file_is_read_at_every_call(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("k", [0, -1, True, 1.0, "1", None])
 def test_k_is_a_count(k: Any) -> None:
-    with pytest.raises(InvalidOptionError, match="k must be an integer >= 1"):
+    with pytest.raises(InvalidOptionError, match=r"k must be an integer in 1\.\."):
         select_config(W4A16, H200, k)
 
 
@@ -64,5 +64,5 @@ def test_what_does_not_exist() -> None:
         select_config(W4A16, "h200")
     with pytest.raises(InvalidOptionError, match="library must be one of"):
         select_config(W4A16, H200, library="mine")
-    with pytest.raises(InvalidOptionError, match="l2 must be one of"):
+    with pytest.raises(InvalidOptionError, match=r"l2 must be a word or None, got \[\]"):
         select_config(W4A16, H200, l2=[])  # type: ignore[arg-type]

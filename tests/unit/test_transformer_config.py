@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gemm_eval import ModelConfigError, list_archs
+from gemm_eval.arch import _loader as arch_loader
 from gemm_eval.transformer import (
     Ffn,
     GroupedAttention,
@@ -79,7 +81,7 @@ def test_preset_has_the_sizes_of_its_config_json(name: str) -> None:
 
 
 def test_unknown_name_offers_near_ones() -> None:
-    with pytest.raises(ModelConfigError, match=r"no model of the name 'llama3-8b'; did you mean llama-3-8b"):
+    with pytest.raises(ModelConfigError, match=r"no model of the name 'llama3-8b', did you mean llama-3-8b\?"):
         load_model("llama3-8b")
 
 
@@ -493,3 +495,28 @@ def test_configs_are_frozen_hashable_and_picklable() -> None:
     assert config == load_model("deepseek-v3")
     assert len({config, load_model("deepseek-v3"), SMALL}) == 2
     assert pickle.loads(pickle.dumps(config)) == config
+
+
+def test_a_megabyte_of_keys_is_an_error_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def count(word: object, _: object) -> str:
+        asked.append(word)
+        return ""
+
+    monkeypatch.setattr(arch_loader, "did_you_mean", count)
+    path = tmp_path / "m.yaml"
+    for num, message in ((60_000, "more than 50,000 keys and values"), (20_000, "and 19998 more problems")):
+        path.write_text("".join(f"key{i}: {i}\n" for i in range(num)))
+        with pytest.raises(ModelConfigError, match=message):
+            load_model(path)
+    assert len(asked) <= 6  # suggestions cost a quarter of a millisecond each
+
+
+def test_what_is_no_file_is_refused_unread(tmp_path: Path) -> None:
+    for name in ("config.json", "model.yaml"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(ModelConfigError, match="not a regular file"):
+            load_model(tmp_path / name)
+    with pytest.raises(ModelConfigError, match="not a regular file"):
+        load_model(tmp_path)

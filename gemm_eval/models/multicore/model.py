@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
@@ -109,12 +110,12 @@ def _check_shape(mapping: Any) -> MulticoreMapping:
     except (TypeError, ValueError, KeyError, AttributeError):
         raise InvalidMappingError(
             "a mapping is (partition, tile, loop_order): ((P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), "
-            f"one of {', '.join(LoopOrder.__members__)}), got {mapping!r}",
+            f"one of {', '.join(LoopOrder.__members__)}), got {shown(mapping)}",
             rule="form",
         ) from None
     for field, value in (partition._asdict() | tile._asdict()).items():
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 1 << 62:
-            raise InvalidMappingError(f"{field} must be an integer >= 1, got {value!r}", rule="form")
+            raise InvalidMappingError(f"{field} must be an integer >= 1, got {shown(value)}", rule="form")
     return MulticoreMapping(Partition(*map(int, partition)), Tile(*map(int, tile)), order)
 
 

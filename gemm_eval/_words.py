@@ -1,0 +1,82 @@
+"""Words of error messages: what was given, in a line of bounded length, and what was meant."""
+
+from __future__ import annotations
+
+import difflib
+import reprlib
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean", "one_line", "refusal", "shown"]
+
+_MAX_SHOWN_CHARS = 80
+_MAX_WORD_CHARS = 64  # no name is longer, and what is longer takes difflib long
+_MAX_NEAR = 3
+_CUTOFF = 0.6
+
+
+class _Repr(reprlib.Repr):
+    """`reprlib.Repr` of at most a few nested things; whatever cannot be written out is named by its type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel, self.maxlist, self.maxtuple, self.maxdict, self.maxset = 2, 6, 6, 4, 6
+        self.maxstring = self.maxlong = self.maxother = _MAX_SHOWN_CHARS
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Python writes out no int of more than 4,300 digits, and shorter ones in quadratic time."""
+        return super().repr_int(x, level) if x.bit_length() < 256 else f"<int of {x.bit_length():,} bits>"
+
+
+_repr = _Repr().repr
+
+
+def shown(value: object) -> str:
+    """Return a value as an error message shows it: its repr on one line of at most 80 characters."""
+    return one_line(_repr(value))
+
+
+def one_line(text: str, max_chars: int = _MAX_SHOWN_CHARS) -> str:
+    """Return `text` on one line of at most `max_chars` characters, all of which print: no control sequences."""
+    words = " ".join(text[: 4 * max_chars].split())
+    safe = words if words.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+    return safe if len(safe) <= max_chars and len(text) <= 4 * max_chars else safe[: max_chars - 3] + "..."
+
+
+def did_you_mean(word: object, known: Iterable[str]) -> str:
+    """Return ``", did you mean a or b?"`` with the names that `word` may stand for; an empty text where none is near.
+
+    Near is, in this order: the same but for case and ``-_. /``; one is the beginning of the other; one is part of the
+    other; much the same letters.
+    """
+    if not isinstance(word, str) or not 0 < len(word) <= _MAX_WORD_CHARS:
+        return ""
+    plain = {name: _plain(name) for name in known}
+    asked = _plain(word)
+    if not asked:
+        return ""
+    for is_near in (str.__eq__, _begins, _contains):
+        near = [name for name, letters in plain.items() if letters and is_near(letters, asked)]
+        if near:
+            break
+    else:
+        matches = difflib.get_close_matches(asked, plain.values(), n=_MAX_NEAR, cutoff=_CUTOFF)
+        near = [name for match in dict.fromkeys(matches) for name, letters in plain.items() if letters == match]
+    return f", did you mean {' or '.join(near[:_MAX_NEAR])}?" if near else ""
+
+
+def refusal(what: str, value: object, known: Iterable[str]) -> str:
+    """Return the message that `what` is none of the `known` words: all of them, what was given, and what was meant."""
+    names = tuple(map(str, known))
+    return f"{what} must be one of {', '.join(names)}, got {shown(value)}{did_you_mean(value, names)}"
+
+
+def _plain(word: str) -> str:
+    return "".join(char for char in word.casefold() if char not in "-_. /")
+
+
+def _begins(name: str, word: str) -> bool:
+    return min(len(name), len(word)) > 1 and (name.startswith(word) or word.startswith(name))
+
+
+def _contains(name: str, word: str) -> bool:
+    return min(len(name), len(word)) > 2 and (word in name or name in word)

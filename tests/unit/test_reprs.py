@@ -1,0 +1,73 @@
+"""What a failing test or a notebook prints of a value is short, and says what matters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from gemm_eval import (
+    GEMMEvaluator,
+    GemmProblem,
+    GpuSpec,
+    PlanOptions,
+    list_archs,
+    list_models,
+    load_arch,
+    load_model,
+    select_config,
+    transformer_gemms,
+)
+from gemm_eval.kernels import limits_of_spec, list_kernels, pack_w4, quantize_w4
+from gemm_eval.kernels.config_cache import ConfigCache, shipped_path
+from gemm_eval.mapping import KernelConfig
+from gemm_eval.sweep import Space, Workload
+from tests.strategies import archs, gpu_cases
+
+MAX_CHARS = 300
+PROBLEM = GemmProblem(1, 16, 4096, 4096, "fp16", "int4", group_size=64, zero_dtype="int4", scale_dtype="fp32")  # type: ignore[arg-type]
+
+
+def test_values_print_short() -> None:
+    chips = [load_arch(name) for name in list_archs()]
+    models = [load_model(name) for name in list_models()]
+    weights = np.eye(64, dtype=np.float32)
+    ev = GEMMEvaluator("demo-8core", disk_cache=False)
+    config = select_config(PROBLEM, "h100-sxm", library="trtllm")[0]
+    values = [
+        *chips, *(chip.published for chip in chips), *(entry for chip in chips for entry in chip.provenance.values()),
+        *models, *(model.attention for model in models), *(model.moe for model in models),
+        chips[0].with_(**{name: getattr(chips[0], name) for name in type(chips[0]).model_fields if name != "name"}),
+        PROBLEM, config,
+        ev, ev.evaluate(1, 64, 64, 64), ev.evaluate(1, 64, 64, 64).mapping, ev.evaluate_many([(1, 64, 64, 64)] * 1000),
+        *transformer_gemms(models[0], phase="decode", batch_size=1, seq_len=8), PlanOptions.heuristic(3, 4),
+        *ConfigCache.load(shipped_path("h200-sxm"), is_read_only=True).records[:3],
+        *list_kernels(limits_of_spec(load_arch("h100-sxm", GpuSpec)))[:3], pack_w4(weights), quantize_w4(weights),
+        Space("demo-8core", {"num_cores": list(range(1, 1000)), "sram_bytes": list(range(1000, 2000))}),
+        Workload("many", tuple((GemmProblem(1, m, 64, 64), 1) for m in range(1, 100))),
+    ]  # fmt: skip
+    for value in values:
+        for text in (repr(value), str(value)):
+            assert len(text) <= MAX_CHARS, (len(text), text)
+    garbage = KernelConfig(*([10**5000] * 13))  # type: ignore[arg-type]
+    assert repr(garbage).startswith("KernelConfig(<int of 16,610 bits>, ")
+
+
+def test_a_repr_says_what_matters() -> None:
+    chip = load_arch("demo-8core")
+
+    assert repr(chip).startswith("MulticoreSpec('demo-8core', num_cores=8, ")
+    assert repr(chip.with_(num_cores=4, launch_us=1.5)).endswith(", launch_us=1.5)")  # what was changed, too
+    assert eval(repr(PROBLEM)) == PROBLEM
+    assert eval(repr(GemmProblem(1, 2, 3, 4))) == GemmProblem(1, 2, 3, 4)
+
+
+def test_a_failing_law_prints_little() -> None:
+    @settings(max_examples=1, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(archs(), gpu_cases())
+    def law(chip: object, case: object) -> None:
+        raise AssertionError
+
+    with pytest.raises(AssertionError) as caught:
+        law()
+    assert len("".join(getattr(caught.value, "__notes__", []))) < 1500
