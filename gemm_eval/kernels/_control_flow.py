@@ -29,8 +29,8 @@ def find_main_loop(
     """
     blocks = _Blocks(instructions)
     members = blocks.natural_loops()
-    work = {}
-    innermost = {}
+    work: dict[int, int] = {}
+    innermost: dict[int, bool] = {}
     for entry in members:  # inner ones first
         inner = [work[block] for block in members[entry] if block in work]
         own = (entry, *(block for block in members[entry] if block not in work))

@@ -25,6 +25,7 @@ _OUTPUT_PER_CODE = 64  # bytes of text for a byte of code: 5 are usual, a line o
 _MAX_ERROR_BYTES = 1 << 12
 _ELF_HEADER_BYTES = 64
 
+
 @cache
 def _nvdisasm() -> Path:
     """Where the disassembler is: in its package, on the PATH, or in Triton's package."""
@@ -65,7 +66,9 @@ def disassemble(cubin: bytes) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(_whole(cubin))
-        return _run("-c", "-ndf", str(file), num_code_bytes=len(cubin))  # without data flow: the same text, a third sooner
+        return _run(
+            "-c", "-ndf", str(file), num_code_bytes=len(cubin)
+        )  # without data flow: the same text, a third sooner
 
 
 def disassemble_code(code: bytes, target: str) -> str:

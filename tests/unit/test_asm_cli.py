@@ -171,7 +171,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     ran = Ran(tmp_path / "missing.cubin")
 
     assert (ran.code, ran.out) == (2, "")
-    assert "missing.cubin cannot be read: No such file or directory" in ran.err
+    assert "missing.cubin: No such file or directory" in ran.err
 
 
 def test_help_names_what_is_read() -> None:

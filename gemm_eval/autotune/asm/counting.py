@@ -67,8 +67,10 @@ def _without_padding(instructions: Sequence[Instruction]) -> Sequence[Instructio
     """All but the end of a kernel, which is never come to: a branch to itself, and NOPs."""
     come_to = {one.target for one in instructions if one.target != one.address}
     end = len(instructions)
-    while end > 1 and (last := instructions[end - 1]).address not in come_to and (
-        last.name == "NOP" or last.target == last.address
+    while (
+        end > 1
+        and (last := instructions[end - 1]).address not in come_to
+        and (last.name == "NOP" or last.target == last.address)
     ):
         end -= 1
     return instructions[:end]
