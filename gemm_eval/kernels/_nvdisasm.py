@@ -12,6 +12,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 from threading import Thread, Timer
+from typing import IO
 
 from gemm_eval.errors import GemmEvalError
 
@@ -22,7 +23,7 @@ _PROGRAM_NAMES = ("nvdisasm", "nvdisasm.exe")
 _TIMEOUT_S = 120.0
 _MIN_OUTPUT_BYTES = 1 << 20
 _OUTPUT_PER_CODE = 64  # bytes of text for a byte of code: 5 are usual, a line of 80 for 16
-_MAX_ERROR_BYTES = 1 << 12
+_MAX_ERROR_BYTES = 256
 _ELF_HEADER_BYTES = 64
 
 
@@ -103,7 +104,7 @@ def _run(*arguments: str, num_code_bytes: int = 0) -> str:
         assert process.stdout is not None
         assert process.stderr is not None
         timer = Timer(_TIMEOUT_S, process.kill)
-        reader = Thread(target=lambda stream: errors.append(stream.read(_MAX_ERROR_BYTES)), args=(process.stderr,))
+        reader = Thread(target=_drain, args=(process.stderr, errors))
         timer.start()
         reader.start()
         try:
@@ -123,6 +124,13 @@ def _run(*arguments: str, num_code_bytes: int = 0) -> str:
         said = (errors[0] or output[:_MAX_ERROR_BYTES]).decode(errors="replace").split()
         raise GemmEvalError(f"nvdisasm fails: {' '.join(said) or f'exit code {process.returncode}'}")
     return output.decode(errors="replace")
+
+
+def _drain(stream: IO[bytes], kept: list[bytes]) -> None:
+    """Keep the begin of what comes, and let the rest go: it would wait with a full pipe."""
+    kept.append(stream.read(_MAX_ERROR_BYTES))
+    while stream.read(_MIN_OUTPUT_BYTES):
+        pass
 
 
 def _whole(cubin: bytes) -> bytes:

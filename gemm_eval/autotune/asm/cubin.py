@@ -140,6 +140,7 @@ def _kernels(cubin: _Bytes) -> Iterator[CubinKernel]:
         limit = int.from_bytes(own.get(_ATTRIBUTE_MAXREG_COUNT, b"\xff"), "little")
         registers = of_all[_ATTRIBUTE_REGCOUNT, number]
         code = cubin.part(section.offset, section.size)
+        check_instructions(len(code) // INSTRUCTION_BYTES, name)
         if not code or len(code) % INSTRUCTION_BYTES or smem_bytes < 0 or num_threads == 0:
             raise ValueError("no kernel is like this")
         if not 0 < registers <= _MAX_REGISTERS:

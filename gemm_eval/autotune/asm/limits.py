@@ -6,7 +6,7 @@ from gemm_eval.errors import InvalidInputError
 
 __all__ = ["MAX_FILE_BYTES", "MAX_INSTRUCTIONS", "MAX_KERNELS", "check_instructions", "check_kernels", "check_name"]
 
-MAX_FILE_BYTES = 16 << 20
+MAX_FILE_BYTES = 8 << 20
 """Of a file. A GEMM of Triton's or CUTLASS's takes 20 KB to 2 MB, as a cubin or as text."""
 MAX_INSTRUCTIONS = 1 << 18
 """Of all kernels of a file; nvdisasm takes some 10 s for as many."""

@@ -154,8 +154,9 @@ def _size_of(declaration: str) -> int:
         return 0
     size = int(match[1]) // 8
     for extent in _EXTENT.finditer(match[2]):
-        size *= int(extent[1]) if len(extent[1]) <= _MAX_DIGITS else _MAX_VARIABLE_BYTES
-        if size > _MAX_VARIABLE_BYTES:
+        is_number = len(extent[1]) <= _MAX_DIGITS
+        size *= int(extent[1]) if is_number else 0
+        if not is_number or size > _MAX_VARIABLE_BYTES:
             raise InvalidInputError(f"a variable larger than any memory: {declaration:.80}")
     return size
 
