@@ -34,8 +34,9 @@ def asm(
     """Print the score card of a compiled kernel: what it takes of an SM, and what its main loop issues.
 
     Counts are instructions of one warp, of one iteration of the main loop: the innermost loop with the most tensor-core
-    instructions. A cubin says most; PTX has no registers yet, and SASS as text has lost them. Reading a cubin needs
-    nvdisasm: pip install nvidia-cuda-nvdisasm, or triton.
+    instructions. A cubin says most. PTX says threads and no registers, which are yet to be chosen; SASS says no
+    threads, and registers only as nvdisasm writes it for some GPUs. Without both there is no occupancy. Reading a cubin
+    needs nvdisasm: pip install nvidia-cuda-nvdisasm, or triton.
     """
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.autotune.asm import cycles_of_loop, occupancy_of_card, score_file

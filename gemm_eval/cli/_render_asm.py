@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.asm import LoopCard, LoopCycles, OpCounts, ScoreCard
+from gemm_eval.autotune.asm import LoopCycles, OpCounts, ScoreCard
 from gemm_eval.cli._output import format_number, format_share, make_console, make_table
 from gemm_eval.kernels import Occupancy
 
@@ -46,7 +46,7 @@ def print_card(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None, cycl
             table.add_row(_word(access.kind), width, str(access.num))
         console.print(table)
         console.print()
-    for line in _conclusions(loop, spec, cycles):
+    for line in _conclusions(card, spec, cycles):
         console.print(line)
 
 
@@ -64,7 +64,9 @@ def _resources(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None) -> I
     if card.target is not None and card.target.rstrip("af") != spec.sm_arch:
         yield f"{spec.name} is {spec.sm_arch}: what is said of it is for code as this, compiled for it"
     if occupancy is None:
-        yield f"occupancy on {spec.name}: unknown, {_SOURCES[card.source]} does not say registers and threads"
+        said = {"registers": card.registers, "threads": card.num_threads}
+        unsaid = " and ".join(name for name, value in said.items() if value is None)
+        yield f"occupancy on {spec.name}: unknown, {_SOURCES[card.source]} does not say {unsaid}"
         return
     warps = occupancy.ctas_per_sm * -(-occupancy.num_threads // _THREADS_PER_WARP)
     yield (
@@ -74,7 +76,8 @@ def _resources(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None) -> I
     )
 
 
-def _conclusions(loop: LoopCard, spec: GpuSpec, cycles: LoopCycles | None) -> Iterator[str]:
+def _conclusions(card: ScoreCard, spec: GpuSpec, cycles: LoopCycles | None) -> Iterator[str]:
+    loop = card.loop
     if not loop.is_loop:
         yield "No loop does the work: counts are of the whole kernel, each instruction once."
     if loop.issue_per_mma is not None:
@@ -93,7 +96,8 @@ def _conclusions(loop: LoopCard, spec: GpuSpec, cycles: LoopCycles | None) -> It
     if loop.is_serialized:
         yield "Each wgmma is waited for before the next: the compiler serialized them, and tensor cores idle."
     if loop.ops.spill:
-        yield f"{loop.ops.spill} loads and stores of local memory: registers spill."
+        what = "arrays of a thread" if card.source == "ptx" else "spilled registers, or arrays of a thread"
+        yield f"{loop.ops.spill} loads and stores of local memory: {what}."
 
 
 def document_of(

@@ -27,17 +27,12 @@ import yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels._build import compile_kernel, compiler_version
+from gemm_eval.kernels._control_flow import find_main_loop
 from gemm_eval.kernels._family import DeviceLimits, Variant, WeightMode
 from gemm_eval.kernels._gemv import team_warps_of
+from gemm_eval.kernels._nvdisasm import disassemble, nvdisasm_version
 from gemm_eval.kernels._registry import families, family_of, make_variant
-from gemm_eval.kernels._sass import (
-    InstructionCounts,
-    count_instructions,
-    disassemble,
-    find_main_loop,
-    nvdisasm_version,
-    parse_sass,
-)
+from gemm_eval.kernels._sass import InstructionCounts, count_instructions, parse_sass
 from gemm_eval.mapping import KernelConfig, RasterOrder
 
 __all__ = [

@@ -1,6 +1,4 @@
-"""From machine code to what its main loop issues: nvdisasm, the loop that does the work, its instructions by class.
-
-Instructions are read as nvdisasm, cuobjdump and Triton write them. `find_main_loop` takes those of PTX too.
+"""Machine code as text: its instructions, as nvdisasm, cuobjdump and Triton write them, and their classes.
 
 A warp takes one issue slot for each instruction, also for one whose predicate is false. What a class costs beyond that
 depends on the GPU: classes are cut so that instructions of one class go to one execution unit.
@@ -8,16 +6,8 @@ depends on the GPU: classes are cut so that instructions of one class go to one 
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import re
-import shutil
-import struct
-import subprocess
-import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gemm_eval.errors import GemmEvalError
@@ -28,29 +18,22 @@ __all__ = [
     "InstructionCounts",
     "class_of",
     "count_instructions",
-    "disassemble",
-    "disassemble_code",
-    "find_main_loop",
-    "nvdisasm_version",
     "parse_sass",
 ]
 
-_PACKAGE = "nvidia-cuda-nvdisasm"
-_PROGRAM_NAMES = ("nvdisasm", "nvdisasm.exe")
-_TIMEOUT_S = 120
 INSTRUCTION_BYTES = 16
 """Of each instruction since compute capability 7.0."""
 
-_LABEL = re.compile(r"\s*(\.L_\w+|LBB\d+):")
+# Possessive, so that a line of any length is gone through once.
+_LABEL = re.compile(r"\s*+(\.L_\w++|LBB\d++):")
 _INSTRUCTION = re.compile(  # Triton writes stalls and barriers where others write the address
-    r"\s*(?:/\*(?P<address>[0-9a-f]{4,})\*/|[\d-]{2}:[\d-]:[\d-]:[Y-]:[\da-f])\s+"
-    r"(?:(?P<guard>@!?U?P\w+)\s+)?(?P<opcode>[A-Z][\w.]*)\s*(?P<operands>[^;]*);"
+    r"\s*+(?:/\*(?P<address>[0-9a-f]{4,16})\*/|[\d-]{2}:[\d-]:[\d-]:[Y-]:[\da-f])\s++"
+    r"(?:(?P<guard>@!?U?P\w++)\s++)?+(?P<opcode>[A-Z][\w.]*+)\s*+(?P<operands>[^;]*+);"
 )
-_TARGET = re.compile(r"(?:^|,\s*)(?:`\((?P<label>\.L_\w+)\)|(?P<triton>LBB\d+)|(?P<address>0x[\da-f]+))$")
+_TARGET = re.compile(r"(?:^|,\s*+)(?:`\((?P<label>\.L_\w+)\)|(?P<triton>LBB\d+)|(?P<address>0x[\da-f]+))$")
 _BRANCHES = {"BRA", "BRX", "JMP", "JMX", "bra", "brx"}  # in small letters: of PTX
 _ENDS = {"EXIT", "RET", "exit", "ret", "trap"}
 _NEVER = "@!PT"
-_PER_LANE_BRANCH = "BRA.U.ANY"  # back to an instruction that takes one lane's operands at a time
 
 
 class Instruction(NamedTuple):
@@ -76,10 +59,20 @@ class Instruction(NamedTuple):
         return self.opcode.partition(".")[0]
 
     @property
+    def is_branch(self) -> bool:
+        """Whether it may go elsewhere: a jump."""
+        return self.name in _BRANCHES
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the kernel, or the function, may end with it."""
+        return self.name in _ENDS
+
+    @property
     def may_fall_through(self) -> bool:
         """Whether the next instruction may follow: all but jumps and ends without a condition."""
         has_condition = bool(self.guard) or self.target is None or "," in self.operands  # BRA P1, `(.L_x_1)
-        return self.name not in _ENDS | _BRANCHES or (has_condition and (self.name in _BRANCHES or bool(self.guard)))
+        return not (self.is_branch or self.is_end) or (has_condition and (self.is_branch or bool(self.guard)))
 
 
 class InstructionCounts(NamedTuple):
@@ -145,121 +138,44 @@ _CLASSES: dict[str, tuple[str, ...]] = {
 _CLASS_OF = {name: kind for kind, names in _CLASSES.items() for name in names}
 
 
-@cache
-def _nvdisasm() -> Path:
-    """Where the disassembler is: in its package, on the PATH, or in Triton's package."""
-    try:
-        files = importlib.metadata.files(_PACKAGE) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    places = [Path(str(file.locate())) for file in files if file.name in _PROGRAM_NAMES]
-    if found := shutil.which("nvdisasm"):
-        places.append(Path(found))
-    if (triton := importlib.util.find_spec("triton")) and triton.origin:  # which does not import it
-        folder = Path(triton.origin).parent / "backends" / "nvidia" / "bin"
-        places += [folder / name for name in _PROGRAM_NAMES]
-    for place in places:
-        if place.is_file():
-            return place
-    raise GemmEvalError(f"reading machine code needs nvdisasm: pip install {_PACKAGE}")
-
-
-@cache
-def nvdisasm_version() -> str:
-    """Version of the disassembler, such as "13.5.37".
-
-    Raises:
-        GemmEvalError: there is none.
-    """
-    text = _run("--version")
-    match = re.search(r"\bV(\d+[\d.]*)", text)
-    return match[1] if match else text.strip().splitlines()[-1]
-
-
-def disassemble(cubin: bytes) -> str:
-    """Return what nvdisasm writes about the code of a cubin.
-
-    Raises:
-        GemmEvalError: there is no nvdisasm, or it does not read this.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "kernel.cubin"
-        file.write_bytes(_whole(cubin))
-        return _run("-c", "-ndf", str(file))  # without data flow: the same text, a third sooner
-
-
-def disassemble_code(code: bytes, target: str) -> str:
-    """Return what nvdisasm writes about instructions without the file around them.
-
-    It takes a third of a second to start, whatever it reads: put the code of many kernels one after the other.
-
-    Args:
-        code: instructions.
-        target: what they are for, such as "sm_90a".
-
-    Raises:
-        GemmEvalError: there is no nvdisasm, or it does not read this.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "code.bin"
-        file.write_bytes(code)
-        return _run("-b", target.replace("sm_", "SM"), "-ndf", str(file))
-
-
-def _run(*arguments: str) -> str:
-    try:
-        done = subprocess.run(
-            [str(_nvdisasm()), *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GemmEvalError(f"nvdisasm does not run: {error}") from None
-    if done.returncode:
-        raise GemmEvalError(f"nvdisasm fails: {(done.stderr or done.stdout).strip()}")
-    return done.stdout
-
-
-def _whole(cubin: bytes) -> bytes:
-    """The cubin up to the end of its program headers: CuPy drops a last byte of 0, which nvdisasm insists on."""
-    if cubin[:5] != b"\x7fELF\x02":
-        raise GemmEvalError("not a cubin: no 64-bit ELF file")
-    program_headers, section_headers = struct.unpack_from("<QQ", cubin, 0x20)
-    size_p, num_p, size_s, num_s = struct.unpack_from("<HHHH", cubin, 0x36)
-    end = max(program_headers + size_p * num_p, section_headers + size_s * num_s)
-    return cubin + bytes(max(0, end - len(cubin)))
-
-
 def parse_sass(text: str) -> tuple[Instruction, ...]:
     """Return the instructions of the only kernel in what nvdisasm, cuobjdump or Triton wrote.
 
     Raises:
-        GemmEvalError: there are none, or a branch goes nowhere.
+        GemmEvalError: there are none, their addresses do not rise, or a branch goes nowhere.
     """
-    found: list[tuple[int, re.Match[str]]] = []
+    found: list[Instruction] = []
     labels: dict[str, int] = {}
     waiting: list[str] = []
     for line in text.splitlines():
         if match := _INSTRUCTION.match(line):
+            guard, opcode, operands = match.group("guard", "opcode", "operands")
             address = int(match["address"], 16) if match["address"] else INSTRUCTION_BYTES * len(found)
-            if waiting:
-                labels.update(dict.fromkeys(waiting, address))
-                waiting.clear()
-            found.append((address, match))
+            if found and address <= found[-1].address:
+                raise GemmEvalError(
+                    f"an instruction at 0x{address:x} follows one at 0x{found[-1].address:x}: the code of one kernel "
+                    "has rising addresses"
+                )
+            labels.update(dict.fromkeys(waiting, address))
+            waiting.clear()
+            found.append(Instruction(address, guard or "", opcode, operands.strip(), None))
         elif match := _LABEL.match(line):
             waiting.append(match[1])
     if not found:
         raise GemmEvalError("no instructions in what should be machine code as text")
-    addresses = {address for address, _ in found}
-    instructions = []
-    for address, match in found:
-        guard, opcode, operands = match.group("guard", "opcode", "operands")
-        operands, target = operands.strip(), None
-        if opcode.partition(".")[0] in _BRANCHES and (to := _TARGET.search(operands)):
-            name = to["label"] or to["triton"] or to["address"]
-            target = int(name, 16) if to["address"] else labels.get(name)
-            if target not in addresses:
-                raise GemmEvalError(f"a branch goes to {name}, which is not there")
-        instructions.append(Instruction(address, guard or "", opcode, operands, target))
-    return tuple(instructions)
+    addresses = {one.address for one in found}
+    return tuple(one._replace(target=_target(one, labels, addresses)) if one.is_branch else one for one in found)
+
+
+def _target(branch: Instruction, labels: dict[str, int], addresses: set[int]) -> int | None:
+    to = _TARGET.search(branch.operands)
+    if to is None:  # a register says it
+        return None
+    name = to["label"] or to["triton"] or to["address"]
+    target = int(name, 16) if to["address"] else labels.get(name)
+    if target not in addresses:
+        raise GemmEvalError(f"a branch goes to {name:.80}, which is not there")
+    return target
 
 
 def count_instructions(instructions: Sequence[Instruction]) -> InstructionCounts:
@@ -278,106 +194,3 @@ def class_of(instruction: Instruction) -> str:
         return "convert"
     known = _CLASS_OF.get(instruction.name)
     return known or ("uniform" if instruction.name.startswith("U") else "other")
-
-
-def find_main_loop(
-    instructions: Sequence[Instruction], is_work: Callable[[Instruction], bool]
-) -> tuple[Instruction, ...]:
-    """Return what a warp issues in one steady iteration of the innermost loop that does (most of) the work.
-
-    Of ways through the loop that is the longest: copies for a later iteration are taken to be made. Code that the
-    compiler moved behind the loop is left out: there a warp spins on a barrier, or collects lanes that diverged. Loops
-    over lanes (`BRA.U.ANY`) are gone through once: for one lane, or lanes with the same operands.
-
-    Raises:
-        GemmEvalError: no loop does such work, or there is no straight way through it.
-    """
-    blocks = _Blocks(instructions)
-    loops = blocks.natural_loops()
-    work = {entry: sum(map(is_work, blocks.instructions_of(body))) for entry, body in loops.items()}
-    working = [entry for entry in loops if work[entry]]
-    innermost = [entry for entry in working if not any(loops[other] < loops[entry] for other in working)]
-    if not innermost:
-        raise GemmEvalError("no loop of this kernel does the work that was asked for")
-    entry = max(innermost, key=work.__getitem__)
-    return blocks.longest_way(entry, loops[entry])
-
-
-class _Blocks:
-    """Basic blocks, numbered in the order of their addresses; the first is the entry of the kernel."""
-
-    def __init__(self, instructions: Sequence[Instruction]) -> None:
-        self._instructions = instructions
-        index = {instruction.address: i for i, instruction in enumerate(instructions)}
-        starts = {0}
-        for i, instruction in enumerate(instructions):
-            if instruction.target is not None:
-                starts.add(index[instruction.target])
-            if instruction.name in _BRANCHES | _ENDS and i + 1 < len(instructions):
-                starts.add(i + 1)
-        self._starts = [*sorted(starts), len(instructions)]
-        number = {start: block for block, start in enumerate(self._starts)}
-        self._after: list[set[int]] = []
-        for block in range(len(self._starts) - 1):
-            last = instructions[self._starts[block + 1] - 1]
-            following = {number[index[last.target]]} if last.target is not None else set()
-            if last.may_fall_through and block + 2 < len(self._starts):
-                following.add(block + 1)
-            self._after.append(following)
-        self._order, found = [0], {0}  # blocks that can be reached
-        for block in self._order:
-            fresh = sorted(self._after[block] - found)
-            self._order += fresh
-            found.update(fresh)
-        self._before: dict[int, set[int]] = {block: set() for block in self._order}
-        for block in self._order:
-            for after in self._after[block]:
-                self._before[after].add(block)
-
-    def instructions_of(self, blocks: Iterable[int]) -> list[Instruction]:
-        return [self._instructions[i] for b in sorted(blocks) for i in range(self._starts[b], self._starts[b + 1])]
-
-    def natural_loops(self) -> dict[int, set[int]]:
-        """Blocks of each loop, by the one block that it is entered at."""
-        dominators = self._dominators()
-        loops: dict[int, set[int]] = {}
-        for block in self._order:
-            if self._instructions[self._starts[block + 1] - 1].opcode == _PER_LANE_BRANCH:
-                continue
-            for entry in self._after[block] & dominators[block]:
-                body, waiting = loops.setdefault(entry, {entry}), [block]
-                while waiting:
-                    if (inside := waiting.pop()) not in body:
-                        body.add(inside)
-                        waiting.extend(self._before[inside])
-        return loops
-
-    def _dominators(self) -> dict[int, set[int]]:
-        """For each block: the blocks on all ways to it."""
-        dominators = {block: set(self._order) for block in self._order} | {0: {0}}
-        is_done = False
-        while not is_done:
-            is_done = True
-            for block in self._order[1:]:
-                now = set.intersection(*(dominators[before] for before in self._before[block])) | {block}
-                if now != dominators[block]:
-                    dominators[block], is_done = now, False
-        return dominators
-
-    def longest_way(self, entry: int, loop: set[int]) -> tuple[Instruction, ...]:
-        """From the loop's entry to the last branch back to it, forwards only."""
-        last = max(block for block in loop if entry in self._after[block])
-        ways = {entry: (self._size(entry), frozenset({entry}))}
-        for block in sorted(inside for inside in loop if entry <= inside <= last):
-            if block not in ways:  # it is come to from behind the loop only
-                continue
-            size, way = ways[block]
-            for after in self._after[block] & loop:
-                if block < after and (after not in ways or size + self._size(after) > ways[after][0]):
-                    ways[after] = size + self._size(after), way | {after}
-        if last not in ways:
-            raise GemmEvalError("no way through the main loop goes forwards only")
-        return tuple(self.instructions_of(ways[last][1]))
-
-    def _size(self, block: int) -> int:
-        return self._starts[block + 1] - self._starts[block]

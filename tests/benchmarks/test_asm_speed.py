@@ -18,8 +18,8 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, WeightMode
 from gemm_eval.kernels._choice import choose
+from gemm_eval.kernels._nvdisasm import nvdisasm_version
 from gemm_eval.kernels._registry import compile_for, limits_of_spec, make_variant
-from gemm_eval.kernels._sass import nvdisasm_version
 
 SPEC = load_arch("h200-sxm", GpuSpec)
 TYPES = DType.FP16, WeightMode.GROUP, 128

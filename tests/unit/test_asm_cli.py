@@ -98,7 +98,7 @@ def test_a_card(cubin: Path) -> None:
     assert "512 bytes of a warp from global memory at most, 512.00 tensor-core FLOP a byte" in text
     assert "takes 64.00 cycles of its tensor cores and 2.250 of issue: tensor cores are the first limit" in text
     assert "the compiler serialized them" in text
-    assert "1 loads and stores of local memory: registers spill" in text
+    assert "1 loads and stores of local memory: spilled registers, or arrays of a thread." in text
 
 
 @pytest.mark.parametrize("columns", [80, 60, 200])
@@ -148,6 +148,22 @@ def test_what_ptx_leaves_open(ptx: Path) -> None:
     assert not found["loop"]["is_loop"]
 
 
+def test_only_what_is_not_said_is_called_unsaid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registers and threads stand in the second line of the card; the line about occupancy must not deny them."""
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "off")
+    ptx, sass = (tmp_path / f"k.{end}" for end in ("ptx", "sass"))
+    ptx.write_text(PTX.replace("second()", "second() .reqntid 64"), encoding="utf-8")
+    sass.write_text('\t.section\t.text.k,"ax"\n\t.sectioninfo\t@"SHI_REGISTERS=80"\n' + SASS, encoding="utf-8")
+    for words, resources, unsaid in (
+        ((ptx, "--kernel", "first"), "threads unknown, registers unknown", "PTX does not say registers and threads"),
+        ((ptx, "--kernel", "second"), "threads 64 (2 warps), registers unknown", "PTX does not say registers No"),
+        ((sass,), "threads unknown, registers 80", "SASS does not say threads instructions"),
+    ):
+        text = one_line(Ran(*words).out)
+        assert resources in text
+        assert f"occupancy on h200-sxm: unknown, {unsaid}" in text.replace("instructions of a warp no loop", "No")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -171,7 +187,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     ran = Ran(tmp_path / "missing.cubin")
 
     assert (ran.code, ran.out) == (2, "")
-    assert "missing.cubin cannot be read: No such file or directory" in ran.err
+    assert "missing.cubin: No such file or directory" in ran.err
 
 
 def test_help_names_what_is_read() -> None:

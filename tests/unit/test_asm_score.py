@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -225,5 +226,20 @@ def test_files_that_hold_nothing(tmp_path: Path, content: bytes, message: str) -
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(InvalidInputError, match=r"cannot be read: (Is a directory|No such file)"):
+        with pytest.raises(InvalidInputError, match=r"cannot read .*: (Is a directory|No such file)"):
             score_file(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"null", b"[]x", b"[[]]", b'[["k"]]', b"[" * 100_000, b'[{"kernel": 1}]', b"\xff"]
+)
+def test_a_file_with_a_right_checksum_that_holds_no_cards_is_written_anew(
+    nvdisasm: Disassembler, tmp_path: Path, content: bytes
+) -> None:
+    first = score_cubin(make_cubin(FULL))
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+    assert score_cubin(make_cubin(FULL)) == first
+    assert path.read_bytes() == whole

@@ -32,8 +32,8 @@ from gemm_eval.kernels._kernel_table import (
     targets,
     write_kernel_tables,
 )
+from gemm_eval.kernels._nvdisasm import nvdisasm_version
 from gemm_eval.kernels._registry import family_of
-from gemm_eval.kernels._sass import nvdisasm_version
 
 FOLDER = data_root() / "kernels" / "w4a16"
 TABLES = sorted(FOLDER.glob("*.csv"))

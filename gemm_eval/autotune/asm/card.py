@@ -145,9 +145,10 @@ class ScoreCard(NamedTuple):
         target: what it is for, such as "sm_90a".
         source: what was read: "cubin", "sass" or "ptx".
         num_threads: of a CTA: as many as the kernel requires, or the most that it may be launched with.
-        registers: of a thread; in PTX there are none yet.
+        registers: of a thread. In PTX they are yet to be chosen; of SASS only what nvdisasm writes for some GPUs has
+            them.
         max_registers: most registers that the compiler was allowed.
-        stack_bytes: local memory of a thread: spills and arrays.
+        stack_bytes: local memory of a thread: arrays, and but for PTX spilled registers.
         static_smem_bytes: shared memory of a CTA besides the dynamic part, which only a launch says.
         ops: the whole kernel.
         loop: its main loop.

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from gemm_eval.autotune.asm import ptx, sass
 from gemm_eval.autotune.asm.card import Access, LoopCard, OpCounts
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels._sass import Instruction, find_main_loop
+from gemm_eval.kernels._control_flow import find_main_loop
+from gemm_eval.kernels._sass import Instruction
 from gemm_eval.models.gpu.triton.code import MmaCount
 
 __all__ = ["PTX", "SASS", "Language", "count_kernel"]
@@ -64,9 +65,12 @@ def count_kernel(instructions: Sequence[Instruction], language: Language) -> tup
 
 def _without_padding(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
     """All but the end of a kernel, which is never come to: a branch to itself, and NOPs."""
+    come_to = {one.target for one in instructions if one.target != one.address}
     end = len(instructions)
-    while end > 1 and (
-        instructions[end - 1].name == "NOP" or instructions[end - 1].target == instructions[end - 1].address
+    while (
+        end > 1
+        and (last := instructions[end - 1]).address not in come_to
+        and (last.name == "NOP" or last.target == last.address)
     ):
         end -= 1
     return instructions[:end]

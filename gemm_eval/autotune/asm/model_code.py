@@ -78,7 +78,7 @@ def kernel_code(
     """Return what the cost model of Triton kernels wants to know.
 
     Args:
-        card: of a cubin; SASS and PTX do not say registers.
+        card: with registers, which that of a cubin always has.
         block_m, block_n: tile of C of a CTA, in elements.
         num_warps: of a CTA.
         block_k: elements of K that the source has in one iteration, where it is known: an iteration of the machine code
@@ -90,7 +90,9 @@ def kernel_code(
         InvalidInputError: the card lacks registers, or its main loop does not fit the tile.
     """
     if card.registers is None:
-        raise InvalidInputError(f"{card.source} does not say how many registers {card.kernel} takes: score its cubin")
+        raise InvalidInputError(
+            f"this {card.source} does not say how many registers {card.kernel} takes: score its cubin"
+        )
     ops = card.loop.ops
     k = loop_k(card.loop, block_m=block_m, block_n=block_n, num_warps=num_warps)
     if block_k is not None:

@@ -6,35 +6,46 @@ PTX has no registers and no schedule yet, and not all of its instructions become
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gemm_eval.autotune.asm.limits import check_instructions, check_kernels, check_name
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.kernels._sass import INSTRUCTION_BYTES, Instruction
 from gemm_eval.models.gpu.triton.code import MmaCount
 
 __all__ = ["PtxKernel", "is_copy_wait", "is_mma_wait", "kind_of", "mma_of", "split_ptx", "width_of"]
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.S)
-_TARGET = re.compile(r"^\s*\.target\s+(sm_\w+)", re.M)
-_ENTRY = re.compile(r"\.entry\s+([\w$%]+)([^{;]*)\{")
-_SHARED = re.compile(r"(?:^|[;{}])\s*(?:\.(?:visible|weak|common)\s+)?\.shared\b[^;]*;", re.M)  # not .extern
-_VARIABLE = re.compile(r"\.[a-z]*(\d+)\s+[\w$%]+((?:\[\d+\])*)")
-_SPACE = re.compile(r"\s*")
-_LABEL = re.compile(r"([\w$%]+)\s*:(?!:)")
-_STATEMENT = re.compile(r"(?:@(!?[%\w$]+)\s+)?([a-z][\w.:]*)\s*(.*)", re.S)
+# Nothing here goes back over what it has passed, nor starts again within it: time is in proportion to the text. Hence
+# the possessive repeats, and spaces at the begin of a line without line ends among them.
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.S)
+_TARGET = re.compile(r"^[ \t]*+\.target\s++(sm_\w++)", re.M)
+_ENTRY = re.compile(r"\.entry\s++([\w$%]++)([^.{;]*+(?:\.(?!entry\b)[^.{;]*+)*+)\{")
+_STATEMENT_OF_MODULE = re.compile(r"[^;{}]++")
+_SHARED = re.compile(r"^[ \t]*+(?:\.(?:visible|weak|common)\s++)?\.shared\b", re.M)  # not .extern
+_ALIGNMENT = re.compile(r"\.align\s++\d++")
+_VARIABLE = re.compile(r"\.[a-z]*+(\d{1,4})\s++[\w$%]++((?:\[\d++\])*+)")
+_EXTENT = re.compile(r"\[(\d++)\]")
+_SPACE = re.compile(r"\s*+")
+_LABEL = re.compile(r"([\w$%]++)\s*+:(?!:)")
+_STATEMENT = re.compile(r"(?:@(!?[%\w$]++)\s++)?+([a-z][\w.:]*+)\s*+(.*)", re.S)
+_MAX_SCOPES = 64  # one within the other: inline assembly has one or two
+_MAX_DIGITS = 10
+_MAX_VARIABLE_BYTES = 1 << 40
 _BRANCHES = ("bra",)
 
 _TYPE_BITS = {
     "f16": 16, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1, "f64": 64,
     "f32": 32, "s32": 32,
 }  # fmt: skip
-_SHAPE = re.compile(r"\.m(\d+)n(\d+)k(\d+)\b")
-_A_IN_REGISTERS = re.compile(r"^\{[^}]*\}\s*,\s*\{")
+_SHAPE = re.compile(r"\.m(\d{1,4})n(\d{1,4})k(\d{1,4})\b")
+_A_IN_REGISTERS = re.compile(r"\{[^}]*+\}\s*+,\s*+\{")
 _WIDTH = re.compile(r"\.[busf](8|16|32|64|128)\b")
 _VECTOR = re.compile(r"\.[vx](\d)\b")
-_COPY_BYTES = re.compile(r"\],\s*(0x[\da-f]+|\d+)", re.I)
+_COPY_BYTES = re.compile(r"\],\s*+(0x[\da-f]{1,2}|\d{1,2})\b", re.I)
+_COPY_SIZES = {4, 8, 16}
 _HALF = re.compile(r"\.b?f16(x2)?\b")
 _SINGLE = re.compile(r"\.f(32|64)(x2)?\b")
 
@@ -87,58 +98,74 @@ def split_ptx(text: str) -> Iterator[PtxKernel]:
     """Yield the kernels of a module.
 
     Raises:
-        InvalidInputError: a kernel does not end, or a branch goes nowhere.
+        InvalidInputError: a kernel does not end, has what is no PTX or more than `limits` allow, or a branch goes
+            nowhere.
     """
-    text = _COMMENT.sub(" ", text)
-    target, entries = _TARGET.search(text), list(_ENTRY.finditer(text))
-    bodies = [_Body(text, match.end()) for match in entries]
-    module_smem_bytes = sum(
-        _size_of(match[0])
-        for match in _SHARED.finditer(text)
-        if not any(entry.start() <= match.start() < body.end for entry, body in zip(entries, bodies, strict=True))
-    )
-    for entry, body in zip(entries, bodies, strict=True):
-        header = entry[2].rpartition(")")[2]
-        required = _numbers(header, ".reqntid") or _numbers(header, ".maxntid")
+    text = _COMMENT.sub(lambda comment: " " + "\n" * comment[0].count("\n"), text)
+    target = _TARGET.search(text)
+    entries, module_smem_bytes, at = [], 0, 0
+    while entry := _ENTRY.search(text, at):
+        module_smem_bytes += _smem_of_module(text[at : entry.start()])
+        body = _Body(text, entry.end())
+        entries.append((entry[1], entry[2], body))
+        check_kernels(len(entries))
+        at = body.end
+    module_smem_bytes += _smem_of_module(text[at:])
+    for name, words, body in entries:
+        header = words.rpartition(")")[2]
         registers = _numbers(header, ".maxnreg")
         yield PtxKernel(
-            entry[1],
+            check_name(name),
             target[1] if target else None,
-            _product(required) if required else None,
+            _threads(header, ".reqntid") or _threads(header, ".maxntid"),
             registers[0] if registers else None,
-            sum(_size_of(line) for line in body.directives if line.startswith(".local")),
-            module_smem_bytes + sum(_size_of(line) for line in body.directives if line.startswith(".shared")),
+            sum(_size_of(line) for line in body.variables if line.startswith(".local")),
+            module_smem_bytes + sum(_size_of(line) for line in body.variables if line.startswith(".shared")),
             body.resolved(),
         )
 
 
+def _smem_of_module(text: str) -> int:
+    """Bytes of what is declared in a part of a module that has no kernels."""
+    found = (_SHARED.search(statement[0]) for statement in _STATEMENT_OF_MODULE.finditer(text))
+    return sum(_size_of(match.string[match.start() :]) for match in found if match)
+
+
 def _numbers(header: str, name: str) -> list[int]:
-    match = re.search(rf"{re.escape(name)}\s+([\d,\s]+)", header)
-    return [int(number) for number in re.findall(r"\d+", match[1])] if match else []
+    """What follows a directive: up to three numbers."""
+    match = re.search(rf"{re.escape(name)}\s++(\d[\d,\s]*+)", header)
+    words = match[1].replace(",", " ").split() if match else []
+    if len(words) > 3 or any(len(word) > _MAX_DIGITS for word in words):
+        raise InvalidInputError(f"{name} takes up to three numbers, not {match and match[1]:.80}")
+    return [int(word) for word in words]
 
 
-def _product(numbers: list[int]) -> int:
-    total = 1
-    for number in numbers:
-        total *= number
-    return total
+def _threads(header: str, name: str) -> int | None:
+    numbers = _numbers(header, name)
+    if 0 in numbers:
+        raise InvalidInputError(f"{name} must not be 0")
+    return math.prod(numbers) if numbers else None
 
 
 def _size_of(declaration: str) -> int:
-    """Bytes of a variable: ".shared .align 16 .b8 name[1024];"."""
-    match = _VARIABLE.search(re.sub(r"\.align\s+\d+", "", declaration))
-    return int(match[1]) // 8 * _product(_bracketed(match[2])) if match else 0
-
-
-def _bracketed(text: str) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", text)]
+    """Bytes of a variable: ".shared .align 16 .b8 name[1024]"."""
+    match = _VARIABLE.search(_ALIGNMENT.sub("", declaration))
+    if match is None:
+        return 0
+    size = int(match[1]) // 8
+    for extent in _EXTENT.finditer(match[2]):
+        is_number = len(extent[1]) <= _MAX_DIGITS
+        size *= int(extent[1]) if is_number else 0
+        if not is_number or size > _MAX_VARIABLE_BYTES:
+            raise InvalidInputError(f"a variable larger than any memory: {declaration:.80}")
+    return size
 
 
 class _Body:
     """What stands between the braces of a kernel; braces inside are scopes of names, labels included."""
 
     def __init__(self, text: str, start: int) -> None:
-        self.directives: list[str] = []
+        self.variables: list[str] = []
         self._instructions: list[tuple[Instruction, tuple[int, ...]]] = []
         self._labels: dict[tuple[tuple[int, ...], str], int] = {}
         self.end = self._read(text, start)
@@ -150,27 +177,38 @@ class _Body:
             at = _SPACE.match(text, at).end()  # type: ignore[union-attr]
             if text.startswith("{", at):
                 scope, num_scopes, at = (*scope, num_scopes), num_scopes + 1, at + 1
+                if len(scope) > _MAX_SCOPES:
+                    raise InvalidInputError(
+                        f"line {_line_of(text, at)}: more than {_MAX_SCOPES} braces, one in another"
+                    )
             elif text.startswith("}", at):
                 scope, at = scope[:-1], at + 1
             elif label := _LABEL.match(text, at):
                 self._labels[scope, label[1]] = INSTRUCTION_BYTES * len(self._instructions)
+                check_instructions(len(self._labels))  # a module has no more of these than of those
                 at = label.end()
             else:
                 mark = "\n" if text.startswith((".loc", ".file"), at) else ";"
                 end = text.find(mark, at)
                 if end < 0:
                     raise InvalidInputError("this PTX ends inside a kernel")
-                self._add(text[at:end].rstrip(), scope)
+                line = text[at:end].rstrip()
+                if not self._add(line, scope):
+                    raise InvalidInputError(f"line {_line_of(text, at)} is no PTX: {line[:80]!r}")
                 at = end + 1
         return at
 
-    def _add(self, line: str, scope: tuple[int, ...]) -> None:
-        if line.startswith("."):
-            self.directives.append(line)
+    def _add(self, line: str, scope: tuple[int, ...]) -> bool:
+        """Whether a statement may be PTX."""
+        if line.startswith((".local", ".shared")):
+            self.variables.append(line)
         elif match := _STATEMENT.fullmatch(line):
             guard = f"@{match[1]}" if match[1] else ""
             address = INSTRUCTION_BYTES * len(self._instructions)
             self._instructions.append((Instruction(address, guard, match[2], match[3], None), scope))
+        else:
+            return not line or line.startswith(".")
+        return True
 
     def resolved(self) -> tuple[Instruction, ...]:
         """All instructions, branches with their targets; one at the very end of a kernel is left out."""
@@ -183,7 +221,11 @@ class _Body:
         for depth in range(len(scope), 0, -1):
             if (found := self._labels.get((scope[:depth], name))) is not None:
                 return found if found < INSTRUCTION_BYTES * len(self._instructions) else None
-        raise InvalidInputError(f"a branch goes to {name}, which is not there")
+        raise InvalidInputError(f"a branch goes to {name:.80}, which is not there")
+
+
+def _line_of(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
 
 
 def kind_of(instruction: Instruction) -> str:
@@ -233,8 +275,13 @@ def width_of(instruction: Instruction) -> int | None:
     """Return bytes that one lane loads or stores, or None for a bulk copy."""
     opcode = instruction.opcode
     if instruction.name == "cp":
-        size = None if ".bulk" in opcode else _COPY_BYTES.search(instruction.operands)
-        return int(size[1], 0) if size else None
+        if ".bulk" in opcode:
+            return None
+        size = _COPY_BYTES.search(instruction.operands)
+        num_bytes = int(size[1], 16 if size[1][:2] in {"0x", "0X"} else 10) if size else 0
+        if num_bytes not in _COPY_SIZES:
+            raise InvalidInputError(f"{opcode} copies 4, 8 or 16 bytes, not as in: {instruction.operands:.80}")
+        return num_bytes
     vector = _VECTOR.search(opcode)
     count = int(vector[1]) if vector else 1
     if instruction.name in {"ldmatrix", "stmatrix"}:
@@ -260,6 +307,8 @@ def mma_of(instruction: Instruction) -> MmaCount | None:
         return None
     types = [word for word in instruction.opcode.split(".") if word in _TYPE_BITS]
     is_wmma = instruction.name == "wmma"
+    if len(types) < 2:
+        raise InvalidInputError(f"{instruction.opcode:.80} has no types of operands")
     bits = 16 if is_wmma and len(types) == 2 else _TYPE_BITS[types[1]]  # d and c only: a and b are fp16
     in_registers = instruction.name != "wgmma" or bool(_A_IN_REGISTERS.match(instruction.operands))
     return MmaCount(int(shape[1]), int(shape[2]), int(shape[3]), bits, in_registers, 1)

@@ -6,18 +6,21 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gemm_eval.autotune.asm.limits import check_name
+from gemm_eval.errors import InvalidInputError
 from gemm_eval.kernels._sass import Instruction, class_of
 from gemm_eval.models.gpu.triton.code import MmaCount
 
 __all__ = ["SassText", "is_copy_wait", "is_mma_wait", "kind_of", "mma_of", "split_sass", "width_of"]
 
+# Each of a line, and possessive, so that every line is gone through once.
 _KERNEL = re.compile(
-    r"^(?:\s*\.section\s+\.text\.(?P<section>[^,\s]+),.*|\s*Function\s*:\s*(?P<function>\S+)\s*)$", re.M
+    r"^[ \t]*+(?:\.section[ \t]++\.text\.(?P<section>[^,\s]++),.*|Function[ \t]*+:[ \t]*+(?P<function>\S++)\s*?)$", re.M
 )
-_ENTRY = re.compile(r"^\s*\.other\s+(?P<kernel>\S+),@\".*STO_CUDA_ENTRY", re.M)
-_TARGET = re.compile(r"^\s*(?:code for|\.target)\s+(sm_\w+)", re.M)
-_FLAGS = re.compile(r"EF_CUDA_VIRTUAL_SM\(EF_CUDA_SM(\d+)\)")
-_REGISTERS = re.compile(r"SHI_REGISTERS=(\d+)")
+_ENTRY = re.compile(r'^[ \t]*+\.other[ \t]++(?P<kernel>[^\s,]++),@"(?P<flags>[^"\n]*+)', re.M)
+_TARGET = re.compile(r"^[ \t]*+(?:code for|\.target)[ \t]++(sm_\w++)", re.M)
+_FLAGS = re.compile(r"EF_CUDA_VIRTUAL_SM\(EF_CUDA_SM(\d{1,4})\)")
+_REGISTERS = re.compile(r"SHI_REGISTERS=(\d{1,3})\b")
 _NAMELESS = "kernel"
 
 # By classes of `kernels._sass`, and where those are coarser, by name.
@@ -40,7 +43,7 @@ _KIND_OF_NAME = {
 }
 _NEVER = "@!PT"
 
-_SHAPE = re.compile(r"\.(?:(\d+)x(\d+)x(\d+)|(16|8)8(\d+))\b")  # 64x128x16; 16816 is 16x8x16
+_SHAPE = re.compile(r"\.(?:(\d{1,4})x(\d{1,4})x(\d{1,4})|(16|8)8(\d{1,4}))\b")  # 64x128x16; 16816 is 16x8x16
 _BITS = {"HGMMA": 16, "HMMA": 16, "IGMMA": 8, "IMMA": 8, "QGMMA": 8, "QMMA": 8, "BGMMA": 1, "BMMA": 1, "DMMA": 64}
 _WIDTHS = {"U8": 1, "S8": 1, "8": 1, "U16": 2, "S16": 2, "16": 2, "32": 4, "64": 8, "128": 16, "256": 32}
 _MATRIX_WIDTHS = {"2": 8, "4": 16}
@@ -67,22 +70,24 @@ class SassText(NamedTuple):
 
 def split_sass(text: str) -> Iterator[SassText]:
     """Yield the kernels of a text as nvdisasm, cuobjdump or Triton writes it; functions that they call are left out."""
-    marks = list(_KERNEL.finditer(text))
-    entries = {match["kernel"] for match in _ENTRY.finditer(text)}
-    common = text[: marks[0].start()] if marks else text
-    target = _target_of(common)
-    if not marks:
+    marks = _KERNEL.finditer(text)
+    mark = next(marks, None)
+    entries = {match["kernel"] for match in _ENTRY.finditer(text) if "STO_CUDA_ENTRY" in match["flags"]}
+    target = _target_of(text[: mark.start()] if mark else text)
+    if mark is None:
         yield SassText(_NAMELESS, target, None, text, is_from_triton=False)
-    ends = [mark.start() for mark in marks[1:]] + [len(text)] * bool(marks)
-    for mark, end in zip(marks, ends, strict=True):
+    while mark is not None:
+        following = next(marks, None)
+        end = following.start() if following else len(text)
         name, part = mark["section"] or mark["function"], text[mark.start() : end]
         if not entries or name in entries:
             registers = _REGISTERS.search(part)
             yield SassText(
-                name, target or _target_of(part), int(registers[1]) if registers else None, part,
+                check_name(name), target or _target_of(part), int(registers[1]) if registers else None, part,
                 is_from_triton=part.startswith("Function:"),
             )  # fmt: skip
         target = _target_of(part) if "code for" in part else target  # of the next one, in a file for several GPUs
+        mark = following
 
 
 def _target_of(text: str) -> str | None:
@@ -139,6 +144,9 @@ def mma_of(instruction: Instruction) -> MmaCount | None:
     elif modifiers[-1] in {"S4", "U4"}:
         bits = 4
     if shape[1]:
-        second = instruction.operands.split(",")[1].strip()
-        return MmaCount(int(shape[1]), int(shape[2]), int(shape[3]), bits, second.startswith("R"), 1)
+        _, comma, source = instruction.operands.partition(",")
+        if not comma:
+            raise InvalidInputError(f"{instruction.opcode:.80} at 0x{instruction.address:x} has no operand A")
+        has_a_in_registers = source.lstrip().startswith("R")
+        return MmaCount(int(shape[1]), int(shape[2]), int(shape[3]), bits, has_a_in_registers, 1)
     return MmaCount(int(shape[4]), 8, int(shape[5]), bits, True, 1)

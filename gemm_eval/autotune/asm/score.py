@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from gemm_eval.autotune.asm.card import ScoreCard
-from gemm_eval.autotune.asm.counting import PTX, SASS, count_kernel
+from gemm_eval._reading import read_bounded
+from gemm_eval.autotune.asm.card import LoopCard, OpCounts, ScoreCard
+from gemm_eval.autotune.asm.counting import PTX, SASS, Language, count_kernel
 from gemm_eval.autotune.asm.cubin import CubinKernel, read_cubin
+from gemm_eval.autotune.asm.limits import MAX_FILE_BYTES, check_instructions, check_kernels
 from gemm_eval.autotune.asm.ptx import split_ptx
 from gemm_eval.autotune.asm.sass import split_sass
 from gemm_eval.autotune.asm.store import load_cards, save_cards
 from gemm_eval.errors import GemmEvalError, InvalidInputError
-from gemm_eval.kernels._sass import INSTRUCTION_BYTES, Instruction, disassemble_code, parse_sass
+from gemm_eval.kernels._nvdisasm import disassemble_code
+from gemm_eval.kernels._sass import INSTRUCTION_BYTES, Instruction, parse_sass
 
 __all__ = ["score_cubin", "score_cubins", "score_file", "score_ptx", "score_sass"]
 
@@ -21,7 +24,8 @@ Cards = tuple[ScoreCard, ...]
 
 _ELF = b"\x7fELF"
 _FATBIN = bytes.fromhex("50ed55ba")
-_PTX = re.compile(r"^\s*\.version\s+\d", re.M)
+_PTX = re.compile(r"^[ \t]*+\.version[ \t]++\d", re.M)
+_MAX_NAMES = 20
 _NUM_IN_TRITON_SASS = 4096  # Triton reads addresses of four digits only, and stops there
 
 
@@ -74,13 +78,11 @@ def score_file(path: Path | str, *, kernel: str | None = None) -> ScoreCard:
     """Return the score card of a kernel in a file with PTX, a cubin, or SASS as text.
 
     Raises:
-        InvalidInputError: the file cannot be read, is none of these, or has no such kernel.
+        InvalidInputError: the file cannot be read, is none of these, has no such kernel, or is larger than `limits`
+            allow.
         GemmEvalError: there is no nvdisasm, or it does not read this.
     """
-    try:
-        content = Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"{path} cannot be read: {error.strerror or error}") from None
+    content = read_bounded(path, MAX_FILE_BYTES, "compiled kernel")
     try:
         return _choose(_cards_of_content(content), kernel)
     except InvalidInputError as error:
@@ -100,7 +102,9 @@ def _cards_of_content(content: bytes) -> Cards:
 
 
 def _choose(cards: Cards, kernel: str | None) -> ScoreCard:
-    names = ", ".join(card.kernel for card in cards)
+    names = ", ".join(card.kernel for card in cards[:_MAX_NAMES]) + (", ..." if len(cards) > _MAX_NAMES else "")
+    if not cards:
+        raise InvalidInputError("there are no kernels in it, only functions that kernels call")
     if kernel is None:
         if len(cards) > 1:
             raise InvalidInputError(f"there are {len(cards)} kernels, say which: {names}")
@@ -130,6 +134,8 @@ def _instructions_of(kernels: Iterable[CubinKernel]) -> dict[tuple[str, bytes], 
     found = {}
     for target, codes in by_target.items():
         all_of_it = parse_sass(disassemble_code(b"".join(codes), target))
+        if len(all_of_it) != sum(map(len, codes)) // INSTRUCTION_BYTES:
+            raise GemmEvalError(f"nvdisasm does not understand all of the code for {target}")
         start = 0
         for code in codes:
             end = start + len(code) // INSTRUCTION_BYTES
@@ -146,15 +152,21 @@ def _inside(instructions: tuple[Instruction, ...]) -> Iterator[Instruction]:
 
 
 def _card_of_cubin(kernel: CubinKernel, instructions: tuple[Instruction, ...]) -> ScoreCard:
-    ops, loop = count_kernel(instructions, SASS)
+    ops, loop = _counts(kernel.kernel, instructions, SASS)
     return ScoreCard(
         kernel.kernel, kernel.target, "cubin", kernel.num_threads, kernel.registers, kernel.max_registers,
         kernel.stack_bytes, kernel.static_smem_bytes, ops, loop,
     )  # fmt: skip
 
 
+def _counts(kernel: str, instructions: tuple[Instruction, ...], language: Language) -> tuple[OpCounts, LoopCard]:
+    check_instructions(len(instructions), kernel)
+    return count_kernel(instructions, language)
+
+
 def _cards_of_text(text: str, language: str) -> Cards:
-    code = f"{language}\n{text}".encode()
+    check_instructions(text.count(";"))
+    code = f"{language}\n{text}".encode(errors="surrogatepass")
     cards = load_cards(code)
     if cards is None:
         cards = tuple(_cards_of_ptx(text) if language == "ptx" else _cards_of_sass(text))
@@ -167,7 +179,7 @@ def _cards_of_ptx(text: str) -> Iterator[ScoreCard]:
     if not kernels:
         raise InvalidInputError("this PTX has no kernels")
     for kernel in kernels:
-        ops, loop = count_kernel(kernel.instructions, PTX)
+        ops, loop = _counts(kernel.kernel, kernel.instructions, PTX)
         yield ScoreCard(
             kernel.kernel, kernel.target, "ptx", kernel.num_threads, None, kernel.max_registers,
             kernel.stack_bytes, kernel.static_smem_bytes, ops, loop,
@@ -175,7 +187,8 @@ def _cards_of_ptx(text: str) -> Iterator[ScoreCard]:
 
 
 def _cards_of_sass(text: str) -> Iterator[ScoreCard]:
-    for kernel in split_sass(text):
+    for number, kernel in enumerate(split_sass(text), 1):
+        check_kernels(number)
         if kernel.is_from_triton and kernel.text.count(";\n") >= _NUM_IN_TRITON_SASS:
             raise InvalidInputError(
                 f"Triton writes the first {_NUM_IN_TRITON_SASS:,} instructions of {kernel.kernel} only: score its cubin"
@@ -184,5 +197,5 @@ def _cards_of_sass(text: str) -> Iterator[ScoreCard]:
             instructions = parse_sass(kernel.text)
         except GemmEvalError as error:
             raise InvalidInputError(f"neither PTX nor a cubin, and as SASS: {error}") from None
-        ops, loop = count_kernel(instructions, SASS)
+        ops, loop = _counts(kernel.kernel, instructions, SASS)
         yield ScoreCard(kernel.kernel, kernel.target, "sass", None, kernel.registers, None, None, None, ops, loop)

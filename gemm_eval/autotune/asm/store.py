@@ -1,7 +1,7 @@
 """Cards of code that was scored before, in the user's cache folder: one JSON file for each code.
 
 A file is named after a digest of the code and of the modules that count, and begins with a checksum. Processes may
-share the folder: a file appears whole or not at all, and one that is damaged is written anew.
+share the folder: a file appears whole or not at all, and one that is damaged, or holds no cards, is written anew.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from gemm_eval._jit import cache_dir
-from gemm_eval.autotune.asm.card import Access, LoopCard, OpCounts, ScoreCard
-from gemm_eval.kernels import _sass
+from gemm_eval.autotune.asm.card import ScoreCard
+from gemm_eval.kernels import _control_flow, _sass
 from gemm_eval.kernels._build import read_checked, write_checked
-from gemm_eval.models.gpu.triton.code import MmaCount
 
 __all__ = ["load_cards", "save_cards"]
 
@@ -27,7 +27,7 @@ Cards = tuple[ScoreCard, ...]
 def _counting_version() -> bytes:
     """A digest of the modules that count."""
     digest = hashlib.sha256()
-    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(_sass.__file__)):
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(_sass.__file__), Path(_control_flow.__file__)):
         digest.update(path.read_bytes())
     return digest.digest()
 
@@ -43,7 +43,12 @@ def load_cards(code: bytes) -> Cards | None:
     """Return the cards of all kernels of a file, or None: it was not scored before, or the cache is turned off."""
     path = _path_of(code)
     content = None if path is None else read_checked(path)
-    return None if content is None else tuple(map(_card, json.loads(content)))
+    if content is None:
+        return None
+    try:
+        return _adapter().validate_json(content, strict=True)
+    except ValidationError:
+        return None
 
 
 def save_cards(code: bytes, cards: Cards) -> None:
@@ -53,15 +58,7 @@ def save_cards(code: bytes, cards: Cards) -> None:
         write_checked(path, json.dumps(cards).encode())
 
 
-def _card(values: list[Any]) -> ScoreCard:
-    """A card from what JSON makes of it: lists."""
-    *facts, ops, (is_loop, loop_ops, mma, accesses, mma_waits, copy_waits) = values
-    loop = LoopCard(
-        is_loop,
-        OpCounts(*loop_ops),
-        tuple(MmaCount(*one) for one in mma),
-        tuple(Access(*one) for one in accesses),
-        mma_waits,
-        copy_waits,
-    )
-    return ScoreCard._make((*facts, OpCounts(*ops), loop))
+@cache
+def _adapter() -> TypeAdapter[Cards]:
+    """Makes cards of what JSON makes of them, lists, and checks every value's type."""
+    return TypeAdapter(Cards)
