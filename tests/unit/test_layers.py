@@ -22,7 +22,7 @@ GPU_LAYERS = ("kernels", "measure", "autotune")
 CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
 VALIDATION_ONLY = {"scipy", "matplotlib"}
-SWEEP_ONLY = {"scipy", "pyarrow", "simpleeval", "optuna", "SALib", "distributed"}
+SWEEP_ONLY = {"scipy", "pyarrow", "optuna", "SALib", "distributed"}
 
 
 def layer_of(path: Path) -> str:
