@@ -26,7 +26,7 @@ _held: set[int] = set()
 class FileLock:
     """A lock on a file of its own: what it protects is replaced, and a lock would stay with the old file.
 
-    The file is made, for its owner alone, and stays. On a file system without locks nobody is kept out.
+    The file is made, and stays. On a file system without locks nobody is kept out.
 
     Args:
         path: of the lock's own file; a link is refused.
@@ -47,7 +47,7 @@ class FileLock:
             OSError: the file cannot be made or opened.
         """
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-        self._descriptor = os.open(self._path, flags, 0o600)
+        self._descriptor = os.open(self._path, flags, 0o666)
         _held.add(self._descriptor)
         deadline_s = time.monotonic() + timeout_s
         while not _try_lock(self._descriptor, shared=shared):
