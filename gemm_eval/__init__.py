@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         InvalidOptionError,
         InvalidProblemError,
         ModelConfigError,
+        StorageError,
         UnsupportedError,
     )
     from gemm_eval.evaluate import Crossover, GEMMEvaluator, GEMMResult, GEMMTable, select_config, w4a16_crossover
@@ -60,6 +61,7 @@ __all__ = [
     "PlanOptions",
     "PrewarmReport",
     "SearchPlan",
+    "StorageError",
     "Tile",
     "UnsupportedError",
     "__version__",

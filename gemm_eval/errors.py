@@ -11,6 +11,7 @@ The tree::
     │   ├── ArchNotFoundError       no such preset or file (also a LookupError)
     │   └── ArchValidationError     a spec that does not hold together (also a ValueError)
     ├── ModelConfigError            a transformer config that is missing or does not hold together (also a ValueError)
+    ├── StorageError                a folder that cannot be written: a full disk, no permission, others at work in it
     ├── UnsupportedError            a valid GEMM that this arch has no way to run
     └── InfeasibleError             no mapping fits: demand, limit, gap, unit, levers
 """
@@ -30,6 +31,7 @@ __all__ = [
     "InvalidOptionError",
     "InvalidProblemError",
     "ModelConfigError",
+    "StorageError",
     "UnsupportedError",
 ]
 
@@ -79,6 +81,10 @@ class ArchValidationError(ArchError, ValueError):
 
 class ModelConfigError(GemmEvalError, ValueError):
     """A transformer config that cannot be found or read, is malformed or contradicts itself; it names file and key."""
+
+
+class StorageError(GemmEvalError):
+    """A folder that cannot be written: the disk is full, a permission is missing, or others are at work in it."""
 
 
 class UnsupportedError(GemmEvalError):

@@ -14,15 +14,12 @@ import contextlib
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gemm_eval._locks import FileLock
 from gemm_eval.cache._trouble import Kind, Trouble
-
-if sys.platform != "win32":
-    import fcntl
 
 __all__ = [
     "Identity",
@@ -39,7 +36,6 @@ __all__ = [
 COMPANIONS = ("-wal", "-shm", "-journal")
 NUM_KEPT_ASIDE = 3
 _FILE_NAME = "results-v1.sqlite3"  # the schema's version: a later one will not meet this file
-_GUARD_POLL_S = 0.005
 
 Identity = tuple[int, int]  # device and inode
 
@@ -84,37 +80,18 @@ def guard(path: Path, *, exclusive: bool, timeout_s: float) -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
+    lock = FileLock(path.with_name(path.name + ".guard"))
     try:
-        descriptor = os.open(path.with_name(path.name + ".guard"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        is_ours = lock.acquire(shared=not exclusive, timeout_s=timeout_s)
     except OSError:
         yield
         return
+    if not is_ours:
+        raise Trouble(Kind.BUSY, "others are opening or replacing the file")
     try:
-        _lock(descriptor, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH, timeout_s)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                # closing would not do: a child forked just now has a copy of the descriptor
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+        yield
     finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, operation: int, timeout_s: float) -> None:
-    if sys.platform == "win32":
-        return
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise Trouble(Kind.BUSY, "others are opening or replacing the file") from None
-        except OSError:  # a file system without locks
-            return
-        time.sleep(_GUARD_POLL_S)
+        lock.release()
 
 
 def staging_path(path: Path) -> Path:

@@ -27,12 +27,14 @@ from gemm_eval.cli import (
     _validate,
 )
 from gemm_eval.cli._options import EXIT_CODES
-from gemm_eval.errors import GemmEvalError, InfeasibleError, UnsupportedError
+from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
 
-__all__ = ["EXIT_INPUT", "EXIT_NO_ANSWER", "app"]
+__all__ = ["EXIT_FAILED", "EXIT_INPUT", "EXIT_NO_ANSWER", "app"]
 
+EXIT_FAILED = 1
 EXIT_INPUT = 2
 EXIT_NO_ANSWER = 3
+_EXIT_OF = {StorageError: EXIT_FAILED, InfeasibleError: EXIT_NO_ANSWER, UnsupportedError: EXIT_NO_ANSWER}
 
 # A size such as -4 is no option: it reaches the library, which says what sizes may be.
 _GEMM_SETTINGS = {"ignore_unknown_options": True}
@@ -49,7 +51,7 @@ class _Group(TyperGroup):
             code = super().main(given, *rest, **extra)
         except GemmEvalError as error:
             _say_error(type(error).__name__, str(error), is_json="--json" in given)
-            code = EXIT_NO_ANSWER if isinstance(error, InfeasibleError | UnsupportedError) else EXIT_INPUT
+            code = next((code for kind, code in _EXIT_OF.items() if isinstance(error, kind)), EXIT_INPUT)
         except Exception as error:
             # typer brings its own copy of click, or not, depending on its version: no class to catch by name
             if not hasattr(error, "format_message"):

@@ -38,8 +38,9 @@ __all__ = [
 ]
 
 EXIT_CODES = (
-    "Exit codes: 0 ok; 1 a check failed; 2 wrong usage or bad input; 3 a valid GEMM that does not fit the arch or that "
-    "the arch cannot run. Errors are one line on stderr, or with --json one JSON object on stderr."
+    "Exit codes: 0 ok; 1 a check failed, or a folder could not be written; 2 wrong usage or bad input; 3 a valid GEMM "
+    "that does not fit the arch or that the arch cannot run. Errors are one line on stderr, or with --json one JSON "
+    "object on stderr."
 )
 """What every --help ends with."""
 

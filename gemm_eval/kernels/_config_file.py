@@ -1,8 +1,6 @@
 """The file of best configs as a file: JSON that a person can read, replaced as a whole, by one process at a time.
 
-The lock is the operating system's, on a file of its own beside it (the file itself is replaced, and a lock would stay
-with the old one); it ends with its process. It is a few lines, so the library needs no package for it: the file is read
-where there is no GPU, and none of its extras is installed.
+The file is read where there is no GPU, and none of the library's extras is installed.
 """
 
 from __future__ import annotations
@@ -12,28 +10,21 @@ import json
 import os
 import re
 import secrets
-import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gemm_eval._locks import FileLock
 from gemm_eval._reading import read_bounded
 from gemm_eval._words import one_line, shown
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.kernels._config_record import ConfigRecord
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
 
 __all__ = ["Content", "lock", "read_content", "set_aside", "to_text", "write_text"]
 
 _FORMAT = "gemm-eval w4a16 configs"
 _VERSION = 1
 _LOCK_TIMEOUT_S = 30.0
-_LOCK_POLL_S = 0.005
 _NUM_KEPT_ASIDE = 3
 _MAX_FILE_BYTES = 1 << 23  # some 20,000 GEMMs
 _MAX_RECORDS = 100_000
@@ -183,50 +174,15 @@ def lock(path: Path, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
         GemmEvalError: others held the lock for longer than `timeout_s` seconds, or the folder cannot be written.
     """
     place = path.with_name(path.name + ".lock")
+    held = FileLock(place)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(place, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        is_ours = held.acquire(timeout_s=timeout_s)
     except OSError as error:
         raise GemmEvalError(f"cannot write {place}: {error}") from error
+    if not is_ours:
+        raise GemmEvalError(f"other processes hold {place} for more than {timeout_s:g} s")
     try:
-        deadline_s = time.monotonic() + timeout_s
-        while not _try_lock(descriptor):
-            if time.monotonic() >= deadline_s:
-                raise GemmEvalError(f"other processes hold {place} for more than {timeout_s:g} s")
-            time.sleep(_LOCK_POLL_S)
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                _unlock(descriptor)  # closing would not do: a child forked just now has a copy of the descriptor
+        yield
     finally:
-        os.close(descriptor)
-
-
-if sys.platform == "win32":
-
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        except OSError:
-            return True
-        return True
-
-    def _unlock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-
-else:
-
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
-
-    def _unlock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        held.release()

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import math
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.sweep.expressions import parse_expression
+from gemm_eval.sweep.values import check_value, shown
 
 __all__ = ["Known", "NoValueError", "check_expression"]
 
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "min": min, "max": max, "abs": abs, "round": round, "ceil": math.ceil, "floor": math.floor, "sqrt": math.sqrt,
-    "log2": math.log2, "log": math.log, "exp": math.exp, "int": int, "float": float,
-}  # fmt: skip
-_MISTAKES = (NameError, AttributeError, ImportError)  # of who wrote the function, whatever the point
+_MISTAKES = (NameError, AttributeError, ImportError, RecursionError)  # of who wrote the function, whatever the point
 
 
 class NoValueError(GemmEvalError):
@@ -97,64 +91,40 @@ def check_expression(name: str, text: str, known: Iterable[str], example: Mappin
         name: of the field.
         text: the expression.
         known: names that it may use.
-        example: some values, of the base arch, to try it with.
+        example: values of some of these, of the base arch: a text or a table among them is one at every point.
 
     Raises:
-        InvalidOptionError: it is no expression, or names something that there is not.
+        InvalidOptionError: it is no expression, names something that there is not or is no number, or has no value
+            wherever it is asked for.
     """
-    import simpleeval
-
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except (SyntaxError, ValueError) as error:
-        raise InvalidOptionError(f"{name}: {text!r} is no expression: {error}") from None
-    calls = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    allowed = set(known) | {"True", "False", "None"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id not in (_FUNCTIONS if id(node) in calls else allowed):
-            what = f"functions are {', '.join(_FUNCTIONS)}" if id(node) in calls else "names are fields and variables"
-            raise InvalidOptionError(f"{name}: {text!r} names {node.id!r}, which there is not; {what}")
-    try:
-        _apply(text, example)
-    except simpleeval.InvalidExpression as error:
-        if not isinstance(error, simpleeval.NameNotDefined):  # of what varies; points have it
-            raise InvalidOptionError(f"{name}: {text!r}: {error}") from None
-    except Exception:
-        return  # of the base's values; those of points may do
+        expression = parse_expression(text)
+    except InvalidOptionError as error:
+        raise InvalidOptionError(f"{name}: {error}") from None
+    known = set(known)
+    for used in sorted(expression.names):
+        top, _, key = used.partition(".")
+        if top not in known:
+            raise InvalidOptionError(
+                f"{name}: {shown(text)} names {top!r}, which there is not; names are fields and variables"
+            )
+        value = example.get(top)
+        if isinstance(value, str) or (value is not None and isinstance(value, Mapping) != bool(key)):
+            what = "use a Python function" if isinstance(value, str) else "an entry of a table is named mac_pj.fp16"
+            raise InvalidOptionError(f"{name}: {shown(text)} names {used!r}, which is no number; {what}")
+    if not expression.names:
+        try:
+            expression({})
+        except (ArithmeticError, ValueError, TypeError) as error:
+            raise InvalidOptionError(f"{name}: {shown(text)} has no value: {error}") from None
 
 
 def _apply(of: Callable[[Any], Any] | str, known: Any) -> Any:
-    if not isinstance(of, str):
-        return of(known)
-    evaluator = _evaluator()
-    before, evaluator.names = evaluator.names, known  # an expression may ask for another one
-    try:
-        return evaluator.eval(of, previously_parsed=_parsed(of))
-    finally:
-        evaluator.names = before
-
-
-_of_thread = threading.local()
-
-
-def _evaluator() -> Any:
-    if not hasattr(_of_thread, "evaluator"):
-        from simpleeval import SimpleEval
-
-        _of_thread.evaluator = SimpleEval(functions=_FUNCTIONS)
-    return _of_thread.evaluator
-
-
-@lru_cache(maxsize=256)
-def _parsed(text: str) -> Any:
-    from simpleeval import SimpleEval
-
-    return SimpleEval.parse(text)
+    return parse_expression(of)(known) if isinstance(of, str) else of(known)
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
-    if value is not None and not isinstance(value, bool | int | float | str | Mapping):
-        raise TypeError(f"the value must be None, a truth, a number, a text or a table, got {value!r}")
+    check_value(value)
     return value

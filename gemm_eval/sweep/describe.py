@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gemm_eval.arch import ArchSpec
 from gemm_eval.arch._gpu import GpuSpec
 from gemm_eval.arch._loader import build_spec
 from gemm_eval.arch._multicore import MulticoreSpec
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu.calibration import calibration_stamp
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
 from gemm_eval.models.multicore.model import MODEL_VERSION
-from gemm_eval.sweep.fields import Dependent, Field
+from gemm_eval.sweep.fields import Choices, Dependent, Field, LogRange, Range
 from gemm_eval.sweep.fingerprint import fingerprint
+from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.task import Task
+from gemm_eval.sweep.values import shown
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["base_archs", "describe", "workloads_of"]
+__all__ = ["VERSION", "base_archs", "describe", "digest_of", "field_of", "sampling_of", "workloads_of"]
 
-_VERSION = 1
+VERSION = 2
+"""Of descriptions and of the parts beside them."""
+
+_FIELDS: dict[str, Callable[..., Field]] = {
+    "Choices": Choices, "Range": Range, "LogRange": LogRange, "Dependent": Dependent
+}  # fmt: skip
+_SAMPLINGS: dict[str, Callable[..., Any]] = {
+    "Grid": Grid, "Random": Random, "LatinHypercube": LatinHypercube, "Adaptive": Adaptive
+}  # fmt: skip
 _PROBLEM = (
     "input_dtype",
     "weight_dtype",
@@ -32,14 +45,15 @@ _PROBLEM = (
     "scale_dtype",
     "zero_dtype",
 )
+_NUM_IN_ROW = 4 + len(_PROBLEM) + 1  # sizes, types, count
 
 
 def describe(task: Task, objectives: Sequence[str], sampling: Any, num_points: int, chunk_size: int) -> dict[str, Any]:
     """Return a sweep as plain values. Functions stand in it by a digest, see `fingerprint`."""
     space = task.space
     gpus = {name: arch for name, arch in space.bases.items() if isinstance(arch, GpuSpec)}
-    return {
-        "version": _VERSION,
+    description = {
+        "version": VERSION,
         "models": {"multicore": MODEL_VERSION, "gpu": GPU_MODEL_VERSION},
         "calibrations": {name: calibration_stamp(arch) for name, arch in gpus.items()},
         "bases": {name: arch.model_dump(mode="json") for name, arch in space.bases.items()},
@@ -61,21 +75,76 @@ def describe(task: Task, objectives: Sequence[str], sampling: Any, num_points: i
         "chunk_size": chunk_size,
         "columns": task.schema.kinds,
     }
+    plain: dict[str, Any] = json.loads(json.dumps(description))
+    return plain | {"digest": digest_of(plain)}
+
+
+def digest_of(description: Mapping[str, Any]) -> str:
+    """Return the digest of a description, of all that it says but the digest itself."""
+    content = {key: value for key, value in description.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def base_archs(description: Mapping[str, Any]) -> dict[str, ArchSpec]:
-    """Return the base archs of a description."""
-    kinds: dict[str, type[ArchSpec]] = {"multicore": MulticoreSpec, "gpu": GpuSpec}
-    return {name: build_spec(kinds[data["type"]], data, origin=name) for name, data in description["bases"].items()}
+    """Return the base archs of a description.
+
+    Raises:
+        ArchValidationError: one is no valid spec.
+    """
+    found: dict[str, ArchSpec] = {}
+    for name, data in description["bases"].items():
+        kind: type[ArchSpec] = GpuSpec if data.get("type") == "gpu" else MulticoreSpec
+        found[name] = build_spec(kind, data, origin=name)
+    return found
 
 
 def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
-    """Return the workloads of a description."""
+    """Return the workloads of a description.
+
+    Raises:
+        InvalidInputError: they are none.
+    """
     found = []
     for one in description["workloads"]:
+        for row in one["gemms"]:
+            if len(row) != _NUM_IN_ROW:
+                raise InvalidOptionError(f"a GEMM has {_NUM_IN_ROW} entries, got {len(row)} ({one['name']})")
         gemms = tuple((GemmProblem(*row[:-1]), row[-1]) for row in one["gemms"])
         found.append(Workload(one["name"], gemms, one["num_tokens"]))
     return tuple(found)
+
+
+def field_of(said: Mapping[str, Any]) -> Field:
+    """Return the field that a description speaks of; of a function there is only its digest.
+
+    Raises:
+        InvalidOptionError: it is none.
+    """
+    if said.keys() == {"kind", "function"} and isinstance(said["function"], str):
+        return Dependent(said["function"])
+    kind, rest = said.get("kind"), {key: value for key, value in said.items() if key != "kind"}
+    is_plain = isinstance(rest.get("values", []), list) and isinstance(rest.get("of", ""), str)
+    if not isinstance(kind, str) or kind not in _FIELDS or not is_plain:
+        raise InvalidOptionError(f"no field is like {shown(said)}")
+    try:
+        return _FIELDS[kind](**rest)
+    except TypeError as error:
+        raise InvalidOptionError(f"no field is like {shown(said)}: {error}") from None
+
+
+def sampling_of(said: Mapping[str, Any]) -> Any:
+    """Return the sampling that a description speaks of; None: a user's own.
+
+    Raises:
+        InvalidOptionError: it is none.
+    """
+    kind, rest = said.get("kind"), {key: value for key, value in said.items() if key != "kind"}
+    if not isinstance(kind, str):
+        raise InvalidOptionError(f"no sampling is like {shown(said)}")
+    try:
+        return _SAMPLINGS[kind](**rest) if kind in _SAMPLINGS else None
+    except TypeError as error:
+        raise InvalidOptionError(f"no sampling is like {shown(said)}: {error}") from None
 
 
 def _types(problem: GemmProblem) -> list[Any]:

@@ -14,9 +14,12 @@ import numpy.typing as npt
 
 from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.sweep.values import check_value, shown
 
 __all__ = ["Choices", "Dependent", "Drawn", "Field", "LogRange", "Range", "as_field", "fit_range"]
 
+_SMALLEST, _LARGEST = 1e-100, 1e100  # of the ends and steps of ranges: their ratios and differences are finite
+_MAX_GRID = 1_000_000  # values of one range
 _ULPS = 1e-9  # 0.3 is a multiple of 0.1, though not to the last bit
 
 
@@ -32,8 +35,7 @@ class Choices:
         if not values:
             raise InvalidOptionError("a field needs at least one value, got none")
         for value in values:
-            if value is not None and not isinstance(value, bool | int | float | str | Mapping):
-                raise InvalidOptionError(f"a value is None, a truth, a number, a text or a table, got {value!r}")
+            check_value(value)
 
     def __repr__(self) -> str:
         return f"Choices({shown(self.values)})"
@@ -66,15 +68,19 @@ class _Span(ABC):
             object.__setattr__(self, name, value.item() if isinstance(value, np.number) else value)
         for name in ("low", "high"):
             if not _is_number(getattr(self, name)):
-                raise InvalidOptionError(f"{name} of a range must be a finite number, got {getattr(self, name)!r}")
-        if not self._least() < self.low < self.high:
-            least = "0 < " if self._least() == 0 else ""
+                raise InvalidOptionError(
+                    f"{name} of a range must be a finite number, {_LARGEST:g} at most, got {shown(getattr(self, name))}"
+                )
+        if not self._least() <= self.low < self.high:
+            least = f"{_SMALLEST:g} <= " if self._least() > 0 else ""
             raise InvalidOptionError(f"a range needs {least}low < high, got {self.low!r} and {self.high!r}")
         if self.num is not None and (isinstance(self.num, bool) or not isinstance(self.num, int) or self.num < 2):
-            raise InvalidOptionError(f"num of a range must be a whole number >= 2, got {self.num!r}")
+            raise InvalidOptionError(f"num of a range must be a whole number >= 2, got {shown(self.num)}")
+        if self.num is not None and self.num > _MAX_GRID:
+            raise InvalidOptionError(f"num of a range must be {_MAX_GRID:,} at most; sample the space instead")
         if self.step is not None:
-            if not _is_number(self.step) or not self.step > 0:
-                raise InvalidOptionError(f"step of a range must be a number > 0, got {self.step!r}")
+            if not _is_number(self.step) or not self.step >= _SMALLEST:
+                raise InvalidOptionError(f"step of a range must be a number >= {_SMALLEST:g}, got {shown(self.step)}")
             first, last = self._multiples()
             if first > last:
                 raise InvalidOptionError(f"a range must hold a multiple of its step, got {self}")
@@ -86,11 +92,17 @@ class _Span(ABC):
         return isinstance(self.low, int) and isinstance(self.high, int) and is_stepped
 
     def grid(self) -> tuple[Any, ...]:
-        """The values of a grid: `num` of them, fewer where several round to the same, or all multiples of `step`."""
+        """The values of a grid: `num` of them, fewer where several round to the same, or all multiples of `step`.
+
+        Raises:
+            InvalidOptionError: neither is given, or there are more than a million values.
+        """
+        if self.num is None and self.step is None:
+            raise InvalidOptionError(f"a full grid needs num, how many values of a range to take: {self}")
         if self.num is None:
-            if self.step is None:
-                raise InvalidOptionError(f"a full grid needs num, how many values of a range to take: {self}")
             first, last = self._multiples()
+            if last - first >= _MAX_GRID:
+                raise InvalidOptionError(f"a grid takes {_MAX_GRID:,} values of a range at most: sample {self}")
             return tuple(self._multiple(place) for place in range(first, last + 1))
         values = (self._between(self.low, self.high, at / (self.num - 1)) for at in range(self.num))
         return tuple(dict.fromkeys(map(self._nearest, values)))
@@ -128,7 +140,7 @@ class _Span(ABC):
 
     @abstractmethod
     def _least(self) -> float:
-        """Return what `low` must be above."""
+        """Return what `low` must be at least."""
 
     @abstractmethod
     def _between(self, low: float, high: float, unit: float) -> float:
@@ -164,7 +176,7 @@ class LogRange(_Span):
     """
 
     def _least(self) -> float:
-        return 0.0
+        return _SMALLEST
 
     def _between(self, low: float, high: float, unit: float) -> float:
         return high if unit == 1 else low * (high / low) ** unit
@@ -227,4 +239,5 @@ def fit_range(name: str, field: Field, kind: str) -> Field:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and -_LARGEST <= value <= _LARGEST

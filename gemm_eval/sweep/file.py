@@ -18,6 +18,7 @@ from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalErr
 from gemm_eval.sweep.fields import LogRange, Range
 from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.values import shown
 from gemm_eval.sweep.workload import Workload, as_workloads, transformer_workloads
 
 __all__ = ["SweepFile", "read_sweep_file"]
@@ -134,7 +135,7 @@ def _field(name: str, value: Any) -> Any:
     kind = next(key for key in value if key in _RANGES)
     ends, rest = value[kind], {key: of for key, of in value.items() if key != kind}
     if not isinstance(ends, list) or len(ends) != 2 or not set(rest) <= {"num", "step"}:
-        raise InvalidOptionError(f"{name}: a range is {{{kind}: [low, high], num: 5, step: 1}}, got {value}")
+        raise InvalidOptionError(f"{name}: a range is {{{kind}: [low, high], num: 5, step: 1}}, got {shown(value)}")
     try:
         return _RANGES[kind](*ends, **rest)
     except InvalidOptionError as error:
@@ -185,7 +186,7 @@ def _gemm_workloads(asked: _Gemms, default: DType) -> list[Workload]:
 def _sampling(asked: dict[str, Any]) -> Any:
     method = asked.get("method")
     if not isinstance(method, str) or method not in _SAMPLINGS:
-        raise InvalidOptionError(f"sampling: method must be one of {', '.join(_SAMPLINGS)}, got {method!r}")
+        raise InvalidOptionError(f"sampling: method must be one of {', '.join(_SAMPLINGS)}, got {shown(method)}")
     try:
         return _SAMPLINGS[method](**{key: value for key, value in asked.items() if key != "method"})
     except (TypeError, InvalidOptionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,10 @@ class _Places:
     """Points of the unit cube of a space, as a method of sensitivity analysis wants them."""
 
     unit: npt.NDArray[np.float64] = field(repr=False)  # [num_points, num_fields]
+    digest: str = field(init=False)  # of these, so that a folder knows its own
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", hashlib.sha256(self.unit.tobytes()).hexdigest())
 
     def num_points_of(self, space: Space) -> int:  # noqa: ARG002
         return len(self.unit)

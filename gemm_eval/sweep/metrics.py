@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.sweep.values import shown
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.units import per_s, tflop_per_s, watt
 
@@ -41,7 +42,8 @@ MAXIMIZED = {"tokens_per_s", "tflop_per_s", "utilization_frac", "tflop_per_s_per
 _SIGNS: dict[str, Callable[[Any, Any], Any]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq, "!=": operator.ne,
 }  # fmt: skip
-_CONSTRAINT = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|<|>)\s*(.+?)\s*")
+_CONSTRAINT = re.compile(r"([A-Za-z_][\w.]*)\s*(<=|>=|==|!=|<|>)\s*(\S.*)")
+_MAX_CHARS = 200  # of a constraint
 
 
 def metric_names(workloads: Sequence[Workload]) -> tuple[str, ...]:
@@ -126,10 +128,10 @@ class Constraint:
 
     def __post_init__(self) -> None:
         if self.sign not in _SIGNS:
-            raise InvalidOptionError(f"a constraint compares with {', '.join(_SIGNS)}, got {self.sign!r}")
+            raise InvalidOptionError(f"a constraint compares with {', '.join(_SIGNS)}, got {shown(self.sign)}")
         limit = self.limit.item() if isinstance(self.limit, np.number) else self.limit
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or math.isnan(limit):
-            raise InvalidOptionError(f"the limit of a constraint on {self.column} must be a number, got {limit!r}")
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not abs(limit) <= math.inf:
+            raise InvalidOptionError(f"the limit of a constraint on {self.column} must be a number, got {shown(limit)}")
         object.__setattr__(self, "limit", limit)
 
     def __str__(self) -> str:
@@ -158,18 +160,20 @@ def as_constraints(constraints: Any) -> tuple[Constraint, ...]:
     if isinstance(constraints, str | Constraint):
         constraints = [constraints]
     if not isinstance(constraints, Iterable):
-        raise InvalidOptionError(f"constraints are a list of conditions, 'area_mm2 <= 800', got {constraints!r}")
+        raise InvalidOptionError(f"constraints are a list of conditions, 'area_mm2 <= 800', got {shown(constraints)}")
     found = []
     for one in constraints:
         if isinstance(one, Constraint):
             found.append(one)
             continue
-        match = _CONSTRAINT.fullmatch(one) if isinstance(one, str) else None
+        match = _CONSTRAINT.fullmatch(one.strip()) if isinstance(one, str) and len(one) <= _MAX_CHARS else None
         try:
             limit = float(match[3].replace("_", "")) if match else float("nan")
         except ValueError:
             limit = float("nan")
         if match is None or limit != limit:  # noqa: PLR0124
-            raise InvalidOptionError(f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {one!r}")
+            raise InvalidOptionError(
+                f"a constraint is a column, a sign and a number, 'area_mm2 <= 800', got {shown(one)}"
+            )
         found.append(Constraint(match[1], match[2], limit))
     return tuple(found)

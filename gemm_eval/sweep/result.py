@@ -17,10 +17,12 @@ from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
 from gemm_eval.sweep.archs import build_arch
 from gemm_eval.sweep.columns import Schema
 from gemm_eval.sweep.describe import base_archs, workloads_of
+from gemm_eval.sweep.description import read_description
+from gemm_eval.sweep.folder import as_folder
 from gemm_eval.sweep.metrics import is_maximized
 from gemm_eval.sweep.pareto import pareto_front, pareto_rank
 from gemm_eval.sweep.space import ARCH
-from gemm_eval.sweep.store import FolderStore, Store, read_description
+from gemm_eval.sweep.store import FolderStore, Store
 from gemm_eval.sweep.workload import Workload
 
 __all__ = ["SweepResult", "load_sweep"]
@@ -230,11 +232,14 @@ class SweepResult:
 def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
     """Return the sweep in a folder, as far as it has come.
 
+    What is read of it later is checked then: a file that is damaged or of another sweep raises a `GemmEvalError`.
+
     Raises:
-        GemmEvalError: the folder holds none.
+        GemmEvalError: the folder holds none, or its description is damaged.
     """
-    description = read_description(path)
-    return SweepResult(FolderStore(path, Schema(description["columns"])), description)
+    folder = as_folder(path)
+    description = read_description(folder)
+    return SweepResult(FolderStore(folder, Schema(description["columns"]), description), description)
 
 
 def _kind_of(reason: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,14 +16,17 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.evaluate._progress import progress_bar
 from gemm_eval.sweep.adaptive import Proposer
 from gemm_eval.sweep.chunk import evaluate_rows
+from gemm_eval.sweep.chunks import Chunks
 from gemm_eval.sweep.columns import Schema, import_pyarrow, make_schema
 from gemm_eval.sweep.describe import describe
+from gemm_eval.sweep.description import chunks_of
 from gemm_eval.sweep.executors import Job, Workers, open_workers
+from gemm_eval.sweep.folder import as_folder, claim
 from gemm_eval.sweep.metrics import Constraint, as_constraints, is_maximized
 from gemm_eval.sweep.result import SweepResult
 from gemm_eval.sweep.sampling import Adaptive, Grid, Sampling, check_count
 from gemm_eval.sweep.space import Space
-from gemm_eval.sweep.store import FolderStore, MemoryStore, Store
+from gemm_eval.sweep.store import FolderStore, MemoryStore, Rows, Store
 from gemm_eval.sweep.task import Task
 from gemm_eval.sweep.workload import as_workloads
 
@@ -79,7 +82,10 @@ def sweep(
 
     Raises:
         InvalidOptionError: an option, constraint or objective that cannot be.
-        GemmEvalError: a package of the extra ``[sweep]`` is missing, or a worker is lost that nobody replaces.
+        StorageError: the folder cannot be written, the disk is full, or another sweep is at work in it.
+        GemmEvalError: a package of the extra ``[sweep]`` is missing, a worker is lost that nobody replaces, or the
+            description in the folder is damaged. Other files of the folder that are damaged or do not belong to the
+            sweep are set aside with a `RuntimeWarning`, and their points evaluated anew.
     """
     import_pyarrow()
     if not isinstance(space, Space):
@@ -103,66 +109,67 @@ def sweep(
     check_count("chunk_size", chunk_size)
     description = describe(task, aims, sampling, num_points, chunk_size)
     store: Store = MemoryStore(schema)
-    if path is not None:
-        # a grid is the same whatever is looked for in it; chunks of another size would overlap those that are there
-        ignore = ["chunk_size"] if isinstance(sampling, Adaptive) else ["chunk_size", "objectives"]
-        store = folder = FolderStore(path, schema)
-        description = folder.open(description, ignore) | {"objectives": list(aims)}
-        chunk_size = int(description["chunk_size"])
-    with open_workers(executor, retries) as workers, progress_bar(num_points, "points", progress) as advance:
+    with ExitStack() as stack:
+        if path is not None:
+            # a grid is the same whatever is looked for in it; chunks of another size would overlap those that are there
+            ignore = ["chunk_size"] if isinstance(sampling, Adaptive) else ["chunk_size", "objectives"]
+            folder = as_folder(path)
+            description = stack.enter_context(claim(folder, description, ignore))
+            store = FolderStore(folder, schema, description)
+        workers = stack.enter_context(open_workers(executor, retries))
+        advance = stack.enter_context(progress_bar(num_points, "points", progress))
+        at = _At(task, chunks_of(description), workers, store, advance)
         if isinstance(sampling, Adaptive):
-            _run_adaptive(task, sampling, aims, (workers, store, advance), chunk_size)
+            _run_adaptive(at, sampling, aims)
         else:
-            plan = _plan(sampling, space, num_points, chunk_size)
-            _run(task, plan, workers, store, advance)
-    return SweepResult(store, description)
+            _run(at, 0, num_points, partial(sampling.rows, space))
+    return SweepResult(store, description | {"objectives": list(aims)})
 
 
-Chunk = tuple[int, int, Callable[[], list[tuple[Any, ...]]]]
-"""The first point, how many points, and what they choose."""
+class _At(NamedTuple):
+    """Where a sweep is at work."""
+
+    task: Task
+    chunks: Chunks
+    workers: Workers
+    store: Store
+    advance: Callable[[int], None]
 
 
-def _plan(sampling: Sampling, space: Space, num_points: int, chunk_size: int) -> Iterator[Chunk]:
-    for first in range(0, num_points, chunk_size):
-        stop = min(first + chunk_size, num_points)
-        yield first, stop - first, partial(sampling.rows, space, first, stop)
-
-
-def _run(task: Task, plan: Iterable[Chunk], workers: Workers, store: Store, advance: Callable[[int], None]) -> None:
-    """Evaluate the chunks that the store does not hold."""
-    done = set(store.firsts())
+def _run(at: _At, start: int, stop: int, rows_of: Callable[[int, int], Rows]) -> None:
+    """Evaluate the chunks from one point to another that the store does not hold, given what points choose."""
+    waiting: dict[int, Rows] = {}
 
     def jobs() -> Iterator[Job]:
-        for first, num, rows in plan:
-            if first in done:
-                advance(num)
+        for first, num in at.chunks.between(start, stop):
+            rows = rows_of(first, first + num)
+            if at.store.holds(first, rows):
+                at.advance(num)
             else:
-                yield first, evaluate_rows, (task, rows(), first)
+                waiting[first] = rows
+                yield first, evaluate_rows, (at.task, rows, first)
 
     # closed at once after an error: what waits must not run on until somebody has dealt with it
-    with closing(workers.run(jobs())) as results:
+    with closing(at.workers.run(jobs())) as results:
         for first, table in results:
-            store.put(first, table)
-            advance(table.num_rows)
+            at.store.put(first, waiting.pop(first), table)
+            at.advance(table.num_rows)
 
 
-def _run_adaptive(
-    task: Task, sampling: Adaptive, aims: Sequence[str], at: tuple[Workers, Store, Callable[[int], None]], size: int
-) -> None:
+def _run_adaptive(at: _At, sampling: Adaptive, aims: Sequence[str]) -> None:
     """Evaluate batch by batch; the proposer is told of points that the store holds as of new ones."""
-    store = at[1]
-    proposer = Proposer(task.space, sampling, [is_maximized(name, task.workloads) for name in aims])
-    for first in range(0, sampling.num_points, sampling.batch_size):
-        rows = proposer.propose(min(sampling.batch_size, sampling.num_points - first))
-        cuts = range(0, len(rows), size)
-        parts = [rows[start : start + size] for start in cuts]
-        plan: list[Chunk] = [
-            (first + start, len(part), partial(list, part)) for start, part in zip(cuts, parts, strict=True)
-        ]
-        _run(task, plan, *at)
-        told = store.take(np.arange(first, first + len(rows)), list(dict.fromkeys([*aims, "excluded"])))
+    proposer = Proposer(at.task.space, sampling, [is_maximized(name, at.task.workloads) for name in aims])
+    for begin in range(0, sampling.num_points, sampling.batch_size):
+        rows = proposer.propose(min(sampling.batch_size, sampling.num_points - begin))
+        end = begin + len(rows)
+        _run(at, begin, end, partial(_slice, rows, begin))
+        told = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
         values = np.stack([told[name].to_numpy().astype(np.float64) for name in aims], axis=1)
         proposer.tell(values, told["excluded"].to_numpy() == "")
+
+
+def _slice(rows: Rows, begin: int, first: int, stop: int) -> Rows:
+    return rows[first - begin : stop - begin]
 
 
 def _first_rows(space: Space, sampling: Any) -> tuple[int, list[tuple[Any, ...]]]:

@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.sweep.values import shown
 
 if TYPE_CHECKING:
     from gemm_eval.sweep.space import Space
 
 __all__ = ["Adaptive", "Grid", "LatinHypercube", "Random", "Sampling", "check_count"]
 
+_MAX_DRAWN = 1 << 27  # numbers: 1 GiB, and as much again to sort them
 _BLOCK = 4096  # points that one seed draws: any chunk of points is found without drawing those before it
 
 
@@ -51,6 +53,7 @@ class _Drawn:
 
     def __post_init__(self) -> None:
         check_count("num_points", self.num_points)
+        _check_seed(self.seed, 63)
 
     def num_points_of(self, space: Space) -> int:  # noqa: ARG002
         """Return how many points there are."""
@@ -96,19 +99,26 @@ class Adaptive:
     def __post_init__(self) -> None:
         check_count("num_points", self.num_points)
         check_count("batch_size", self.batch_size)
+        _check_seed(self.seed, 32)  # what optuna takes
         if self.sampler not in ("nsga2", "tpe", "qmc"):
-            raise InvalidOptionError(f"sampler must be nsga2, tpe or qmc, got {self.sampler!r}")
+            raise InvalidOptionError(f"sampler must be nsga2, tpe or qmc, got {shown(self.sampler)}")
 
 
 def check_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 1.
+    """Return a whole number of at least 1, such as points have in a column.
 
     Raises:
         InvalidOptionError: it is something else.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidOptionError(f"{name} must be a whole number >= 1, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 63:
+        beyond = " and < 2^63" if isinstance(value, int) and value > 1 else ""
+        raise InvalidOptionError(f"{name} must be a whole number >= 1{beyond}, got {shown(value)}")
     return value
+
+
+def _check_seed(seed: Any, num_bits: int) -> None:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 1 << num_bits:
+        raise InvalidOptionError(f"seed must be a whole number >= 0 and < 2^{num_bits}, got {shown(seed)}")
 
 
 @lru_cache(maxsize=1)
@@ -117,6 +127,11 @@ def _latin_hypercube(num_points: int, width: int, seed: int) -> npt.NDArray[np.f
         from scipy.stats import qmc
     except ImportError:
         raise GemmEvalError("LatinHypercube needs scipy: pip install 'gemm_eval[sweep]'") from None
+    if num_points * width > _MAX_DRAWN:
+        raise InvalidOptionError(
+            f"LatinHypercube draws all its points at once, {_MAX_DRAWN:,} numbers at most; {num_points:,} points of "
+            f"{width} are more: take Random"
+        )
     if width == 0:
         return np.empty((num_points, 0))
     unit: npt.NDArray[np.float64] = qmc.LatinHypercube(width, rng=np.random.default_rng(seed)).random(num_points)

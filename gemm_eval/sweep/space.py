@@ -16,6 +16,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.archs import as_spec_value, build_arch, check_field, field_kind, plain_fields
 from gemm_eval.sweep.dependents import Known, NoValueError, check_expression
 from gemm_eval.sweep.fields import Choices, Dependent, Drawn, Field, as_field, fit_range
+from gemm_eval.sweep.values import check_value
 
 __all__ = ["ARCH", "Space"]
 
@@ -24,6 +25,7 @@ ARCH = "arch"
 
 _RESERVED = {ARCH, "point", "excluded"}
 _MAX_REPR_CHARS = 200
+_MAX_NAMES = 256  # dependents look for each other
 _MAX_POINTS = 2**63 - 1  # what a column of point numbers holds
 
 Base = ArchSpec | str | os.PathLike[str]
@@ -64,6 +66,9 @@ class Space:
         twice = sorted(set(fields or {}) & set(more_fields))
         if twice:
             raise InvalidOptionError(f"a field is given once, got {', '.join(twice)} twice")
+        num = len({**(fields or {}), **more_fields, **(variables or {})})
+        if num > _MAX_NAMES:
+            raise InvalidOptionError(f"a space has at most {_MAX_NAMES} fields and variables, got {num:,}")
         given = {name: as_field(name, value) for name, value in {**(fields or {}), **more_fields}.items()}
         self._check_names(given, variables or {})
         self.kinds = {name: self._kind_of(name) for name in given}
@@ -198,6 +203,8 @@ def _read_bases(base: Any) -> dict[str, ArchSpec]:
     if not archs or not all(isinstance(arch, MulticoreSpec | GpuSpec) for arch in archs):
         raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {base!r}")
     bases = {arch.name if label is None else str(label): arch for label, arch in zip(labels, archs, strict=True)}
+    for label in bases:
+        check_value(label)
     if len(bases) < len(archs):
         raise InvalidOptionError(
             f"base archs need names of their own, got {', '.join(arch.name for arch in archs)}: "

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
-import json
 import os
-import re
-import time
-import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -18,14 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._reading import read_bounded
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.sweep.columns import Schema, import_pyarrow
+from gemm_eval.sweep.description import chunks_of
+from gemm_eval.sweep.folder import part_name, part_names, set_aside, write_whole
+from gemm_eval.sweep.parts import MAX_PART_BYTES, Part, digest_of_rows, part_bytes
 
-__all__ = ["FolderStore", "MemoryStore", "Store", "read_description"]
+__all__ = ["FolderStore", "MemoryStore", "Store"]
 
-_DESCRIPTION = "_sweep.json"  # readers of parquet folders pass over names that begin with _
-_PART = re.compile(r"points-(\d{10,})\.parquet")
-_STALE_S = 3600.0  # no write takes so long: what is left of one is older
+Rows = Sequence[tuple[Any, ...]]
 
 
 class Store(ABC):
@@ -39,8 +36,12 @@ class Store(ABC):
         """Return the first points of the parts that are there, in order."""
 
     @abstractmethod
-    def put(self, first: int, table: Any) -> None:
-        """Keep a part."""
+    def holds(self, first: int, rows: Rows) -> bool:
+        """Say whether the part of these points, given what they choose, is there."""
+
+    @abstractmethod
+    def put(self, first: int, rows: Rows, table: Any) -> None:
+        """Keep the part of these points."""
 
     @abstractmethod
     def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
@@ -107,8 +108,12 @@ class MemoryStore(Store):
         """Return the first points of the parts that are there, in order."""
         return sorted(self._tables)
 
-    def put(self, first: int, table: Any) -> None:
-        """Keep a part."""
+    def holds(self, first: int, rows: Rows) -> bool:  # noqa: ARG002  its own rows, since it began
+        """Say whether the part of these points is there."""
+        return first in self._tables
+
+    def put(self, first: int, rows: Rows, table: Any) -> None:  # noqa: ARG002
+        """Keep the part of these points."""
         self._tables[first] = table
 
     def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
@@ -121,123 +126,85 @@ class MemoryStore(Store):
 
 
 class FolderStore(Store):
-    """Parts as parquet files in a folder, each written whole or not at all, beside a description of the sweep.
+    """Parts as parquet files in a folder, each written whole or not at all, and read if it is whole and belongs there.
 
     Args:
-        path: the folder.
+        path: the folder, in which there is the description.
         schema: the columns.
+        description: what the sweep is.
     """
 
-    def __init__(self, path: str | os.PathLike[str], schema: Schema) -> None:
+    def __init__(self, path: Path, schema: Schema, description: Mapping[str, Any]) -> None:
         super().__init__(schema)
-        self.path = Path(path)
-
-    def open(self, description: Mapping[str, Any], ignore: Sequence[str] = ()) -> dict[str, Any]:
-        """Take the folder for a sweep, a new one or the one that it holds; returns the description that it has then.
-
-        Parts that cannot be read are removed, and so is what writers left that were killed long ago.
-
-        Args:
-            description: what the sweep is, ready for JSON.
-            ignore: keys in which the sweep of the folder may differ.
-
-        Raises:
-            InvalidOptionError: the folder holds another sweep, or files that are none.
-        """
-        self.path.mkdir(parents=True, exist_ok=True)
-        described: dict[str, Any] = json.loads(json.dumps(description))
-        if not (self.path / _DESCRIPTION).is_file():
-            there = sorted(entry.name for entry in self.path.iterdir() if not entry.name.startswith("."))
-            if there:
-                raise InvalidOptionError(f"{self.path} must be a new folder or one of a sweep, and holds {there[0]}")
-            self._write(_DESCRIPTION, lambda to: to.write_text(json.dumps(described, indent=1), encoding="utf-8"))
-            return described
-        known = read_description(self.path)
-        differs = [key for key in described if key not in ignore and known.get(key) != described[key]]
-        if differs:
-            raise InvalidOptionError(
-                f"{self.path} holds another sweep (it differs in {', '.join(differs)}): choose another folder"
-            )
-        for left in self.path.glob(".*.tmp"):
-            with contextlib.suppress(FileNotFoundError):
-                if time.time() - left.stat().st_mtime > _STALE_S:
-                    left.unlink()
-        for first in self.firsts():
-            try:
-                self.part(first)
-            except GemmEvalError:
-                self._file(first).unlink()
-        return known
+        self._path = path
+        self._columns = schema.arrow()
+        self._sweep: str = description["digest"]
+        self._chunks = chunks_of(description)
 
     def firsts(self) -> list[int]:
-        """Return the first points of the parts that are there, in order."""
-        names = (_PART.fullmatch(entry.name) for entry in self.path.iterdir())
-        return sorted(int(name[1]) for name in names if name)
+        """Return the first points of the parts that are there, in order.
 
-    def put(self, first: int, table: Any) -> None:
-        """Keep a part."""
-        pa = import_pyarrow()
-        self._write(
-            self._file(first).name, lambda to: pa.parquet.write_table(table, to, write_page_checksum=True)
-        )  # fmt: skip
+        Raises:
+            GemmEvalError: the folder cannot be read, or has files that look like parts and are none.
+        """
+        firsts, foreign = part_names(self._path, self._chunks)
+        if foreign:
+            raise GemmEvalError(
+                f"{self._path / foreign[0]} is no part of the sweep of this folder: remove it, or repeat the call of "
+                "sweep, which sets it aside"
+            )
+        return firsts
+
+    def holds(self, first: int, rows: Rows) -> bool:
+        """Say whether the part of these points is there; a file in its place that is another is set aside.
+
+        Raises:
+            StorageError: it cannot be set aside.
+        """
+        file = self._file(first)
+        if not os.path.lexists(file):
+            return False
+        try:
+            if self._part(first).rows_digest == digest_of_rows(rows):
+                return True
+            why = "its points choose something else"
+        except GemmEvalError as error:
+            why = str(error)
+        set_aside(file, why)
+        return False
+
+    def put(self, first: int, rows: Rows, table: Any) -> None:
+        """Keep the part of these points.
+
+        Raises:
+            StorageError: it cannot be written.
+            InvalidOptionError: it is too large.
+        """
+        raw = part_bytes(table, sweep=self._sweep, first=first, rows_digest=digest_of_rows(rows))
+        write_whole(self._file(first), raw)
 
     def part(self, first: int, columns: Sequence[str] | None = None) -> Any:
         """Return a part, or some columns of it.
 
         Raises:
-            GemmEvalError: the file is damaged.
+            GemmEvalError: the file is damaged, or another.
         """
-        with self._reading(first) as read:
-            names = None if columns is None else list(dict.fromkeys(columns))
-            table = read.read_table(
-                self._file(first), columns=names, partitioning=None, page_checksum_verification=True, use_threads=False
-            )
-            return table if columns is None else table.select(list(columns))
-
-    def num_rows(self, first: int) -> int:
-        """Return the number of points of a part, which reads no column.
-
-        Raises:
-            GemmEvalError: the file is damaged.
-        """
-        with self._reading(first) as read:
-            return int(read.read_metadata(self._file(first)).num_rows)
-
-    def _file(self, first: int) -> Path:
-        return self.path / f"points-{first:010d}.parquet"
-
-    @contextlib.contextmanager
-    def _reading(self, first: int) -> Iterator[Any]:
-        pa = import_pyarrow()
         try:
-            yield pa.parquet
-        except (OSError, pa.ArrowException) as error:
+            return self._part(first).read(columns)
+        except GemmEvalError as error:
             raise GemmEvalError(
-                f"{self._file(first)} cannot be read ({error}): the same call of sweep evaluates its points anew"
+                f"{self._file(first)} cannot be used: {error}; the same call of sweep evaluates its points anew"
             ) from error
 
-    def _write(self, name: str, write: Callable[[Path], Any]) -> None:
-        temporary = self.path / f".{name}.{uuid.uuid4().hex}.tmp"
-        try:
-            write(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())  # the name must not be there before the bytes are, whatever fails then
-            temporary.replace(self.path / name)
-        finally:
-            temporary.unlink(missing_ok=True)
+    def num_rows(self, first: int) -> int:
+        """Return the number of points of a part, without a look at it: with fewer or more it is none."""
+        return self._chunks.num_at(first)
 
+    def _file(self, first: int) -> Path:
+        return self._path / part_name(first)
 
-def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what the sweep in a folder is.
-
-    Raises:
-        GemmEvalError: there is none, or it cannot be read.
-    """
-    file = Path(path) / _DESCRIPTION
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise GemmEvalError(f"{path} is no folder of a sweep: {error}") from None
-    if not isinstance(document, dict):
-        raise GemmEvalError(f"{path} is no folder of a sweep: {file.name} holds no table")
-    return document
+    def _part(self, first: int) -> Part:
+        return Part(
+            read_bounded(self._file(first), MAX_PART_BYTES, "part of a sweep"),
+            sweep=self._sweep, first=first, num_points=self._chunks.num_at(first), schema=self._columns,
+        )  # fmt: skip

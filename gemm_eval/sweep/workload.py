@@ -10,6 +10,7 @@ from typing import Any, Literal
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.sampling import check_count
+from gemm_eval.sweep.values import shown
 from gemm_eval.transformer import LayerGemm, ModelConfig, load_model, transformer_gemms
 from gemm_eval.workload import GemmProblem, make_problem
 
@@ -37,7 +38,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         if not self.name or not set(self.name) <= _NAME_CHARS or self.name[0].isdigit():
-            raise InvalidOptionError(f"a workload's name is of letters, digits and _, got {self.name!r}")
+            raise InvalidOptionError(f"a workload's name is of letters, digits and _, got {shown(self.name)}")
         counts: dict[GemmProblem, int] = {}
         for problem, count in self.gemms:
             if not isinstance(problem, GemmProblem):
@@ -110,7 +111,7 @@ def as_workloads(workloads: Any, default_dtype: DType, dtype: str | None = None)
         else:
             found = [Workload("gemms", tuple(_gemms(items, default_dtype, dtype)))]
     else:
-        raise InvalidOptionError(f"workloads must be GEMMs, a model or Workloads, got {workloads!r}")
+        raise InvalidOptionError(f"workloads must be GEMMs, a model or Workloads, got {shown(workloads)}")
     names = [workload.name for workload in found]
     if len(set(names)) < len(names):
         raise InvalidOptionError(f"workloads need names of their own, got {', '.join(names)}")
@@ -130,4 +131,6 @@ def _gemms(items: Any, default_dtype: DType, dtype: str | None) -> Iterable[tupl
         elif isinstance(item, Sequence) and len(item) == 2 and isinstance(item[0], Sequence) and len(item[0]) == 4:
             yield make_problem(*item[0], default_dtype=default_dtype, dtype=dtype), item[1]
         else:
-            raise InvalidOptionError(f"a GEMM is (G, M, K, N), ((G, M, K, N), count) or a GemmProblem, got {item!r}")
+            raise InvalidOptionError(
+                f"a GEMM is (G, M, K, N), ((G, M, K, N), count) or a GemmProblem, got {shown(item)}"
+            )

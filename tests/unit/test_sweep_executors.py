@@ -87,7 +87,7 @@ def test_a_dead_process_is_an_error_and_the_folder_goes_on(tmp_path: Path, on_pr
             table(SLOW, executor=executor, path=tmp_path)
     done = load_sweep(tmp_path)["point"].tolist()
     assert CHUNK <= len(done) < 24
-    assert not list(tmp_path.glob(".*"))
+    assert not list(tmp_path.glob(".*.tmp"))
     assert same(table(SLOW, path=tmp_path), table(SLOW))
 
 

@@ -204,7 +204,7 @@ def test_the_example_says_what_it_says() -> None:
         (MINIMAL + "fields: {num_cores: {range: [a, b]}}\n", ["num_cores", "'a'"]),
         (MINIMAL + "fields: {num_cores: {range: [1, 8], number: 5}}\n", ["num_cores", "number"]),
         (MINIMAL + "fields: {num_cores: {range: [1, 8], num: 2.5}}\n", ["num_cores", "2.5"]),
-        (MINIMAL + "fields: {sram_bytes: {log_range: [0, 8], num: 2}}\n", ["sram_bytes", "0 < low < high"]),
+        (MINIMAL + "fields: {sram_bytes: {log_range: [0, 8], num: 2}}\n", ["sram_bytes", "1e-100 <= low < high"]),
         (MINIMAL + "fields: {sram_bytes: {log_range: [1, 8], range: [1, 8]}}\n", ["sram_bytes"]),
         (MINIMAL + "fields: {area_mm2: = cores * 2}\n", ["area_mm2", "cores"]),
         (MINIMAL + "fields: {area_mm2: = (}\n", ["area_mm2", "("]),
