@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
@@ -137,7 +138,8 @@ class SweepResult:
 
     def excluded(self) -> Any:
         """Return a DataFrame of the reasons for which points are excluded, how many for each, and the first of them."""
-        import pandas as pd
+        with needs_extra("a table of a sweep", "sweep"):
+            import pandas as pd
 
         counts: Counter[str] = Counter()
         first_of: dict[str, tuple[int, str]] = {}

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from gemm_eval._extras import check_extra, has_package
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.validation.extras import check_extra, has_package
 from gemm_eval.validation.timings import Floats, TimingSet
 
 __all__ = ["NvidiaHeuristics", "is_available", "knows_types"]
@@ -73,7 +73,7 @@ class NvidiaHeuristics:
     def __post_init__(self) -> None:
         if self.gpu not in _GPUS:
             raise UnsupportedError(f"nvMatmulHeuristics has no {self.gpu}; it has {', '.join(_GPUS)}")
-        check_extra("comparing with nvMatmulHeuristics", "compare", _PACKAGE)
+        check_extra("comparing with nvMatmulHeuristics", "compare", "nvMatmulHeuristics")
 
     @property
     def name(self) -> str:
