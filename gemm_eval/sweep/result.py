@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._extras import needs_extra
+from gemm_eval._extras import check_extra, needs_extra
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
@@ -233,8 +233,9 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
     """Return the sweep in a folder, as far as it has come.
 
     Raises:
-        GemmEvalError: the folder holds none.
+        GemmEvalError: the folder holds none, or a package of the extra ``[sweep]`` is missing.
     """
+    check_extra("a sweep", "sweep", "pandas", "pyarrow")
     description = read_description(path)
     return SweepResult(FolderStore(path, Schema(description["columns"])), description)
 

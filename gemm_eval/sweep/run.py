@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from gemm_eval._extras import check_extra
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.evaluate._progress import progress_bar
 from gemm_eval.sweep.adaptive import Proposer
 from gemm_eval.sweep.chunk import evaluate_rows
-from gemm_eval.sweep.columns import Schema, import_pyarrow, make_schema
+from gemm_eval.sweep.columns import Schema, make_schema
 from gemm_eval.sweep.describe import describe
 from gemm_eval.sweep.executors import Job, Workers, open_workers
 from gemm_eval.sweep.metrics import Constraint, as_constraints, is_maximized
@@ -81,7 +82,7 @@ def sweep(
         InvalidOptionError: an option, constraint or objective that cannot be.
         GemmEvalError: a package of the extra ``[sweep]`` is missing, or a worker is lost that nobody replaces.
     """
-    import_pyarrow()
+    check_extra("a sweep", "sweep", "pandas", "pyarrow")
     if not isinstance(space, Space):
         raise InvalidOptionError(f"space must be a Space, got {space!r}")
     types = {arch.default_dtype for arch in space.bases.values()}

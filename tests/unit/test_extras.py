@@ -17,10 +17,12 @@ from packaging.requirements import Requirement
 
 from gemm_eval._extras import check_extra, needs_extra
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.kernels.config_cache import ConfigCache
 from tests.lowest import lower_bounds, requirements
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "gemm_eval"
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 IMPORT_NAMES = {
     "PyYAML": {"yaml"},
     "dask": {"dask", "distributed"},
@@ -68,7 +70,7 @@ def installed_for(path: Path) -> frozenset[str]:
     """What the packages around a file have checked when they were imported, which Python does first."""
     found = EXTRAS[""] | NO_EXTRA | {"gemm_eval"}
     for folder in path.relative_to(PACKAGE).parents:
-        for statement in ast.parse((PACKAGE / folder / "__init__.py").read_text(encoding="utf-8")).body:
+        for statement in TREES[PACKAGE / folder / "__init__.py"].body:
             if isinstance(statement, ast.Expr) and (said := promises(statement.value)):
                 found |= set(said[2:])
     return frozenset(found)
@@ -77,8 +79,8 @@ def installed_for(path: Path) -> frozenset[str]:
 def test_every_optional_import_names_an_extra_that_has_it() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {package}"
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for line, package in outside_imports(ast.parse(path.read_text(encoding="utf-8")), installed_for(path))
+        for path, tree in TREES.items()
+        for line, package in outside_imports(tree, installed_for(path))
     ]
 
     assert found == []
@@ -87,8 +89,8 @@ def test_every_optional_import_names_an_extra_that_has_it() -> None:
 def test_every_check_names_packages_of_its_extra() -> None:
     calls = [
         (f"{path.relative_to(ROOT)}:{node.lineno}", promises(node))
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and promises(node)
     ]
 
@@ -136,19 +138,19 @@ COMMANDS = [
     ("validate --triton", "calibrate"),
     ("validate --w4a16", "calibrate"),
     ("calibrate --arch h200-sxm --family sm90_wgmma", "calibrate"),
-    ("crossover -k 4096 -n 4096 --max-m 64", ""),
-    ("crossover -k 4096 -n 4096 --max-m 64 --measured", "calibrate"),
-    ("crossover -k 4096 -n 4096 --max-m 64 --plot plot.png", "calibrate"),
-    (f"sweep {ROOT}/examples/chip_space.yaml --out points", "sweep"),
+    ("crossover 4096 4096 --max-m 64", ""),
+    ("crossover 4096 4096 --max-m 64 --measured", "calibrate"),
+    ("crossover 4096 4096 --max-m 64 --plot plot.png", "calibrate"),
+    ("sweep {root}/examples/chip_space.yaml --out points", "sweep"),
     ("pareto points", "sweep"),
     ("report points", "sweep"),
     ("report --model llama-3-8b --arch demo-8core --seq-len 16", "plot"),
     ("arch list", ""),
     ("arch show h200-sxm", ""),
     ("arch check demo-8core", ""),
-    ("configs build timings.parquet --out configs.json", "calibrate"),
+    ("configs build {root}/arch/measured/h200-sxm/w4a16/fp16.parquet --out configs.json", "calibrate"),
     ("configs list", ""),
-    ("configs merge none.json --out configs.json", ""),
+    ("configs merge empty.json --out configs.json", ""),
 ]
 
 
@@ -180,11 +182,11 @@ def optional_packages() -> set[str]:
 def test_every_command_without_extras(tmp_path: Path) -> None:
     """Success, or one line on stderr with the command that installs what is missing, and no line on stdout."""
     (tmp_path / "kernel.ptx").write_text(".version 8.0\n.target sm_80\n.visible .entry first() { ret; }\n")
-    (tmp_path / "none.json").write_text('{"schema": 2, "records": []}')
-    (tmp_path / "points").mkdir()
+    ConfigCache().save(tmp_path / "empty.json")
+    extra_of = {tuple(word.format(root=ROOT) for word in words.split()): extra for words, extra in COMMANDS}
     done = subprocess.run(
         [sys.executable, "-m", "tests.unit.core_only_cli"],
-        input=json.dumps([[words.split() for words, _ in COMMANDS], sorted(optional_packages())]),
+        input=json.dumps([list(extra_of), sorted(optional_packages())]),
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
@@ -193,14 +195,17 @@ def test_every_command_without_extras(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     ran, commands = json.loads(done.stdout)
-    extra_of = dict(COMMANDS)
 
     assert {tuple(command) for command in commands} == {tuple(command) for command, *_ in ran}
+    wrong = []
     for _, words, code, out, err in ran:
-        extra = extra_of[" ".join(word for word in words if word != "--json")]
+        extra = extra_of[tuple(word for word in words if word != "--json")]
         if not extra:
-            assert (code, bool(out)) == (0, True), (words, err)
-            continue
-        assert (code, out, err.count("\n")) == (2, "", 1), (words, out, err)
-        line = json.loads(err)["error"]["message"] if "--json" in words else err
-        assert re.findall(r"pip install 'gemm_eval\[(\w+)\]'", line) == [extra], (words, line)
+            is_right = code == 0 and bool(out)
+        else:
+            line = json.loads(err)["error"]["message"] if "--json" in words and code else err
+            named = re.findall(r"pip install 'gemm_eval\[(\w+)\]'", line)
+            is_right = (code, out, err.count("\n"), named) == (2, "", 1, [extra])
+        if not is_right:
+            wrong.append((words, code, out[:200], err[-400:]))
+    assert not wrong, "\n".join(map(str, wrong))
