@@ -6,6 +6,7 @@ same examples in every run: a test fails for what was changed, not by chance.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,19 @@ settings.register_profile("default", max_examples=150, **_COMMON, **_SAME)
 settings.register_profile("nojit", max_examples=25, **_COMMON, **_SAME)
 settings.register_profile("deep", max_examples=5000, **_COMMON)
 settings.load_profile("default")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was skipped, by folder or file and reason; a reason says how to have it run."""
+    groups: Counter[tuple[str, str]] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        place = report.nodeid.split("::")[0]
+        place = place if "/unit/" in place else place.rpartition("/")[0]
+        groups[place, report.longrepr[-1].removeprefix("Skipped: ")] += 1
+    if groups:
+        terminalreporter.section("skipped")
+    for (place, reason), num in sorted(groups.items()):
+        terminalreporter.write_line(f"{num} in {place}: {reason}")
 
 
 @pytest.fixture

@@ -22,10 +22,12 @@ def requirements() -> dict[str, list[str]]:
 
 
 def lower_bounds() -> dict[str, set[str]]:
-    """Lower bounds by package; one each, or the project contradicts itself."""
+    """Lower bounds by package; one each, or the project contradicts itself. What `dev` pins has none."""
+    lines = list(chain.from_iterable(requirements().values()))
     bounds: dict[str, set[str]] = {}
-    for found in filter(None, map(_BOUND.fullmatch, chain.from_iterable(requirements().values()))):
-        bounds.setdefault(found["name"], set()).add(found["version"])
+    for found in filter(None, map(_BOUND.fullmatch, lines)):
+        if not any(line.startswith(f"{found['name']}==") for line in lines):
+            bounds.setdefault(found["name"], set()).add(found["version"])
     return bounds
 
 
