@@ -6,20 +6,31 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit browser nojit bench rates plans size golden clean
+.PHONY: help demo test check kernels unit browser nojit lowest test-lowest bench rates plans size golden clean
 
 help:  ## show this help
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.core  ## best mappings and latencies of a Llama-3-8B layer on three chips
 	$(BIN)/python examples/llama3_8b_layer.py
 
-test: check unit nojit  ## everything CI runs: formatting, lint, types, tests, tests without the JIT
+# mypy takes one core for a minute: meanwhile the other compiles the kernels that all tests share. What was skipped is
+# said last, by `unit`.
+test:  ## everything CI runs: formatting, lint, types, all tests, with the lowest versions too, and without the JIT
+	@$(MAKE) --no-print-directory -j 2 check kernels lowest
+	@$(MAKE) --no-print-directory nojit
+	@$(MAKE) --no-print-directory unit
+	@echo "not run: tests/gpu, which need an NVIDIA GPU: $(BIN)/pytest -m gpu tests/gpu"
+	@[ -e $(LOWEST)/.core ] || echo "not run: the lowest versions, which need a package index: make lowest"
 
 check: $(VENV)/.dev  ## formatting, lint and types only
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+kernels: $(VENV)/.dev  # so that no two processes of the tests compile the same ones at the same time
+	@for gemm in "--arch demo-8core 1 64 64 64" "--arch h200-sxm 1 64 64 64" "--arch h200-sxm --dtype w4a16 1 64 64 64"; do \
+	  for command in "evaluate --explain" "top"; do $(BIN)/gemm-eval $$command $$gemm >/dev/null || exit 1; done; done
 
 unit: $(VENV)/.dev browser  ## all tests that need no GPU
 	$(BIN)/pytest -m "not gpu" -n auto
@@ -35,6 +46,20 @@ browser:  # for tests/browser, which skip without one; nothing is installed on a
 
 nojit: $(VENV)/.dev  ## the oracle tests with the kernels as plain Python
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest tests/property -m "not slow and not gpu" -n auto --hypothesis-profile=nojit
+
+# From no extras at all: every command then works or says which it needs. Old versions may warn of each other's use.
+LOWEST := $(VENV)-lowest
+LOWEST_TESTS := $(addprefix tests/unit/test_,extras.py install.py arch_loading.py arch_spec.py errors.py problem.py evaluator.py)
+lowest:  ## every command and the core's tests, with the lowest versions that pyproject.toml promises and no extras
+	@if $(MAKE) --no-print-directory $(LOWEST)/.core; then \
+	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(LOWEST)/cache $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -q $(LOWEST_TESTS); \
+	elif [ -n "$$CI" ]; then exit 1; else echo "the lowest versions cannot be installed: not tested" >&2; fi
+
+test-lowest:  ## all tests with the lowest versions of everything, extras too (half an hour)
+	$(PYTHON) -m venv --clear $(LOWEST)-all
+	$(PYTHON) tests/lowest.py > $(LOWEST)-all/constraints.txt
+	$(LOWEST)-all/bin/python -m pip --disable-pip-version-check install --quiet -c $(LOWEST)-all/constraints.txt -e ".[dev]"
+	GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(LOWEST)-all/cache $(LOWEST)-all/bin/python -m pytest -W default -p no:cacheprovider -m "not gpu" -n auto
 
 bench: $(VENV)/.dev  ## speed, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-group-by=group \
@@ -56,7 +81,7 @@ golden: $(VENV)/.dev  ## write the golden mappings and rankings anew, after a ch
 	$(BIN)/python -m tests.golden.generate_gpu
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(LOWEST) $(LOWEST)-all .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("gemm_eval needs Python 3.11 or later, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -64,6 +89,12 @@ $(VENV)/bin/python:
 
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml
 	$(PIP) -e .
+	@touch $@
+
+$(LOWEST)/.core: pyproject.toml tests/lowest.py
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(PYTHON) tests/lowest.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip --disable-pip-version-check install --quiet -c $(LOWEST)/constraints.txt -e . pytest hypothesis
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/bin/python pyproject.toml

@@ -1,17 +1,49 @@
-"""Hypothesis profiles: `default`, `nojit` (kernels as plain Python, slowly) and `deep` (for long runs)."""
+"""What all tests share: Hypothesis profiles, and a cache folder of a test's own.
+
+Profiles are `default`, `nojit` (kernels as plain Python, slowly) and `deep` (for long runs). The first two draw the
+same examples in every run: a test fails for what was changed, not by chance.
+"""
 
 from __future__ import annotations
 
-import os
+from collections import Counter
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from gemm_eval._jit import cache_dir
 
 _COMMON = {
     "deadline": None,  # the first example may compile kernels
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-    "derandomize": "CI" in os.environ,  # the same examples in every CI run; new ones at every developer's run
 }
-settings.register_profile("default", max_examples=150, **_COMMON)
-settings.register_profile("nojit", max_examples=25, **_COMMON)
+_SAME = {"derandomize": True, "database": None}
+settings.register_profile("default", max_examples=150, **_COMMON, **_SAME)
+settings.register_profile("nojit", max_examples=25, **_COMMON, **_SAME)
 settings.register_profile("deep", max_examples=5000, **_COMMON)
 settings.load_profile("default")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was skipped, by folder or file and reason; a reason says how to have it run."""
+    groups: Counter[tuple[str, str]] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        place = report.nodeid.split("::")[0]
+        place = place if "/unit/" in place else place.rpartition("/")[0]
+        groups[place, report.longrepr[-1].removeprefix("Skipped: ")] += 1
+    if groups:
+        terminalreporter.section("skipped")
+    for (place, reason), num in sorted(groups.items()):
+        terminalreporter.write_line(f"{num} in {place}: {reason}")
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of this test, with the kernels of the usual one, which take half a minute to compile."""
+    usual, own = cache_dir(), tmp_path / "cache"
+    own.mkdir()
+    if usual is not None and (usual / "kernels").is_dir():
+        (own / "kernels").symlink_to((usual / "kernels").absolute(), target_is_directory=True)
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(own))
+    return own

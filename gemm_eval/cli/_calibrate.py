@@ -62,9 +62,6 @@ def calibrate(
     The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions. Rows that
     the library runs with another family, and rows of rough bands, are left out.
     """
-    from gemm_eval.validation.extras import check_extra
-
-    check_extra("gemm-eval calibrate", "calibrate", "pandas", "scipy")
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES

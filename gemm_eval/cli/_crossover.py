@@ -63,10 +63,6 @@ def crossover(
     from gemm_eval.evaluate import GEMMEvaluator
 
     _check_words(k, n, is_all=all_, is_measured=measured, has_plot=plot is not None, l2=l2, clock=clock)
-    if measured or plot is not None:
-        from gemm_eval.validation.extras import check_extra
-
-        check_extra(_WHAT, "calibrate", "pandas")
     evaluator = GEMMEvaluator(arch)
     if all_:
         _print_all(evaluator, group_size, dense_dtype, as_json=json)

@@ -100,9 +100,6 @@ def validate(
     and nvMatmulHeuristics where it is installed. Regimes: decode M <= 16, mid M <= 256, prefill above. On a GPU without
     a calibration of its own nothing is fitted on its timings: the model and the fitted roofline carry over to it.
     """
-    from gemm_eval.validation.extras import check_extra
-
-    check_extra("gemm-eval validate", "calibrate", "pandas", "scipy")
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.validation.comparison import compare, is_calibrated_on

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._extras import needs_extra
 from gemm_eval._words import refusal
-from gemm_eval.errors import GemmEvalError
 from gemm_eval.units import FLOP_PER_MAC
 
 if TYPE_CHECKING:
@@ -113,10 +113,8 @@ class GEMMTable:
         Raises:
             GemmEvalError: pandas is not installed.
         """
-        try:
+        with needs_extra("to_pandas", "sweep"):
             import pandas as pd
-        except ImportError:
-            raise GemmEvalError("to_pandas needs pandas: pip install 'gemm_eval[sweep]'") from None
         return pd.DataFrame({name: self._column(name) for name in self.columns})
 
     def _column(self, name: str) -> npt.NDArray[Any]:

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gemm_eval._extras import needs_extra
 from gemm_eval._jit import cache_dir
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels._family import Family, Variant
@@ -144,10 +145,8 @@ def compiler_version() -> str:
 
 
 def _nvrtc() -> Any:
-    try:
+    with needs_extra("compiling kernels", "gpu"):
         from cupy.cuda import nvrtc
-    except ImportError as error:
-        raise GemmEvalError(f"compiling kernels needs CuPy: pip install 'gemm_eval[gpu]' ({error})") from None
     return nvrtc
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels._build import CompiledKernel
 from gemm_eval.kernels._family import DeviceLimits
@@ -74,10 +75,8 @@ def import_cupy() -> Any:
     Raises:
         GemmEvalError: it is missing, or there is no GPU.
     """
-    try:
+    with needs_extra("working on a GPU", "gpu"):
         import cupy
-    except ImportError as error:
-        raise GemmEvalError(f"this needs CuPy: pip install 'gemm_eval[gpu]' ({error})") from None
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:
@@ -243,7 +242,8 @@ def load_function(compiled: CompiledKernel, device: int, smem_bytes: int, stream
         return function
     refuse_capture(stream, "run this GEMM once before the capture, so that its kernel is loaded")
     cupy = import_cupy()
-    from cupy_backends.cuda.api import driver
+    with needs_extra("working on a GPU", "gpu"):
+        from cupy_backends.cuda.api import driver
 
     with _lock:
         if key not in _functions:

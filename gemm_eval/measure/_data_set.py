@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.errors import GemmEvalError, InvalidInputError
+from gemm_eval._extras import needs_extra
+from gemm_eval.errors import InvalidInputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,13 +52,9 @@ _POSITIVE = ("latency_us", "min_us")
 
 
 def _import_pandas() -> Any:
-    try:
+    with needs_extra("a table of timings", "calibrate"):
         import pandas as pd
         import pyarrow  # noqa: F401  pandas loads it later, without saying what to install
-    except ImportError as error:
-        raise GemmEvalError(
-            f"measured timings need pandas and pyarrow: pip install 'gemm_eval[gpu]' ({error})"
-        ) from None
     return pd
 
 

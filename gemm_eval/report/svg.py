@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ _STYLE_OF_ALL = re.compile(r"\s*\*\s*\{([^{}]*)\}\s*")  # the only rule that mat
 
 def matplotlib_svg(figure: matplotlib.figure.Figure) -> str:
     """Return a matplotlib figure as SVG text, the same in every run."""
-    import matplotlib as mpl
+    with needs_extra("plotting", "plot"):
+        import matplotlib as mpl
 
     text = io.StringIO()
     # letters as outlines: the reader may not have the font; the salt makes ids the same in every run

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.errors import GemmEvalError
+from gemm_eval._extras import needs_extra
 from gemm_eval.sweep.fields import Choices
 from gemm_eval.sweep.sampling import Adaptive
 
@@ -33,10 +33,8 @@ class Proposer:
     """
 
     def __init__(self, space: Space, sampling: Adaptive, maximize: Sequence[bool]) -> None:
-        try:
+        with needs_extra("adaptive sampling", "sweep"):
             import optuna
-        except ImportError:
-            raise GemmEvalError("adaptive sampling needs optuna: pip install 'gemm_eval[sweep]'") from None
         self._optuna = optuna
         self._space = space
         with self._silent():

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval._extras import needs_extra
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.fields import Choices, Dependent
 from gemm_eval.sweep.metrics import metric_names
 from gemm_eval.sweep.workload import Workload
@@ -27,11 +28,9 @@ def import_pyarrow() -> Any:
     Raises:
         GemmEvalError: it is not installed.
     """
-    try:
+    with needs_extra("a sweep", "sweep"):
         import pyarrow as pa
         import pyarrow.parquet
-    except ImportError:
-        raise GemmEvalError("sweeps need pandas and pyarrow: pip install 'gemm_eval[sweep]'") from None
     return pa
 
 

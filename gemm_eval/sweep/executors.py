@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 
 __all__ = ["Job", "Workers", "open_workers"]
@@ -95,7 +96,8 @@ def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
             finally:
                 is_stopped.set()
     elif hasattr(executor, "get_executor") and hasattr(executor, "nthreads"):
-        from distributed import KilledWorker
+        with needs_extra("a Dask client", "sweep"):
+            from distributed import KilledWorker
 
         with executor.get_executor(pure=False, retries=retries) as cluster:
             yield Workers(cluster, _NumThreads(executor), lost=(KilledWorker, BrokenExecutor))

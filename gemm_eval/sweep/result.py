@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._extras import check_extra, needs_extra
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
@@ -139,7 +140,8 @@ class SweepResult:
 
     def excluded(self) -> Any:
         """Return a DataFrame of the reasons for which points are excluded, how many for each, and the first of them."""
-        import pandas as pd
+        with needs_extra("a table of a sweep", "sweep"):
+            import pandas as pd
 
         counts: Counter[str] = Counter()
         first_of: dict[str, tuple[int, str]] = {}
@@ -235,8 +237,10 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepResult:
     What is read of it later is checked then: a file that is damaged or of another sweep raises a `GemmEvalError`.
 
     Raises:
-        GemmEvalError: the folder holds none, or its description is damaged.
+        GemmEvalError: the folder holds none, its description is damaged, or a package of the extra ``[sweep]`` is
+            missing.
     """
+    check_extra("a sweep", "sweep", "pandas", "pyarrow")
     folder = as_folder(path)
     description = read_description(folder)
     return SweepResult(FolderStore(folder, Schema(description["columns"]), description), description)

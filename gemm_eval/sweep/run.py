@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemm_eval._extras import check_extra
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
@@ -17,7 +18,7 @@ from gemm_eval.evaluate._progress import progress_bar
 from gemm_eval.sweep.adaptive import Proposer
 from gemm_eval.sweep.chunk import evaluate_rows
 from gemm_eval.sweep.chunks import Chunks
-from gemm_eval.sweep.columns import Schema, import_pyarrow, make_schema
+from gemm_eval.sweep.columns import Schema, make_schema
 from gemm_eval.sweep.describe import describe
 from gemm_eval.sweep.description import chunks_of
 from gemm_eval.sweep.executors import Job, Workers, open_workers
@@ -87,7 +88,7 @@ def sweep(
             description in the folder is damaged. Other files of the folder that are damaged or do not belong to the
             sweep are set aside with a `RuntimeWarning`, and their points evaluated anew.
     """
-    import_pyarrow()
+    check_extra("a sweep", "sweep", "pandas", "pyarrow")
     if not isinstance(space, Space):
         raise InvalidOptionError(f"space must be a Space, got {space!r}")
     types = {arch.default_dtype for arch in space.bases.values()}

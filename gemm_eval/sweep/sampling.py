@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval._extras import needs_extra
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.values import shown
 
 if TYPE_CHECKING:
@@ -123,10 +124,8 @@ def _check_seed(seed: Any, num_bits: int) -> None:
 
 @lru_cache(maxsize=1)
 def _latin_hypercube(num_points: int, width: int, seed: int) -> npt.NDArray[np.float64]:
-    try:
+    with needs_extra("LatinHypercube", "sweep"):
         from scipy.stats import qmc
-    except ImportError:
-        raise GemmEvalError("LatinHypercube needs scipy: pip install 'gemm_eval[sweep]'") from None
     if num_points * width > _MAX_DRAWN:
         raise InvalidOptionError(
             f"LatinHypercube draws all its points at once, {_MAX_DRAWN:,} numbers at most; {num_points:,} points of "

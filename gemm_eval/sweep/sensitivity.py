@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._extras import needs_extra
 from gemm_eval._frozen import FrozenDict
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError
 from gemm_eval.sweep.pareto import check_maximize
@@ -89,10 +90,8 @@ class SensitivityResult:
         Raises:
             GemmEvalError: pandas is not installed.
         """
-        try:
+        with needs_extra("to_pandas", "sweep"):
             import pandas as pd
-        except ImportError:
-            raise GemmEvalError("to_pandas needs pandas: pip install 'gemm_eval[sweep]'") from None
         places = [
             (i, j) for j in range(len(self.output_names)) for i in np.argsort(-self.importance[:, j], kind="stable")
         ]
@@ -229,15 +228,13 @@ def _plan_sobol(num_inputs: int, num_base: int, seed: int) -> _Plan:
 
 def _import_salib(method: str) -> tuple[Any, Any]:
     """The sampling and the analysis module of a method."""
-    try:
+    with needs_extra(f"method {method!r}", "sweep"):
         if method == "morris":
             from SALib.analyze import morris as analyzer
             from SALib.sample import morris as sampler
         else:
             from SALib.analyze import sobol as analyzer
             from SALib.sample import sobol as sampler
-    except ImportError as error:
-        raise GemmEvalError(f"method {method!r} needs SALib: pip install 'gemm_eval[sweep]' ({error})") from None
     return sampler, analyzer
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
-from gemm_eval.validation.extras import check_extra
 from gemm_eval.validation.kernel_timings import list_kernel_tables
 
 if TYPE_CHECKING:
@@ -71,9 +71,7 @@ def measured_speedups(gpu: str, group_size: int = 128, dense_dtype: str = "fp16"
 
     Raises:
         InvalidInputError: no such timings come with the library.
-        GemmEvalError: pyarrow is not installed.
     """
-    check_extra("reading parquet", "calibrate", "pyarrow")
     parts = [
         _read(path, is_held_back, group_size, dense_dtype)
         for is_held_back in (False, True)
@@ -241,8 +239,8 @@ def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -
         GemmEvalError: matplotlib is not installed.
         UnsupportedError: `measured` has the pair, but the crossover is not of cold weights in bursts.
     """
-    check_extra("plotting", "plot", "matplotlib")
-    from matplotlib.figure import Figure
+    with needs_extra("plotting", "plot"):
+        from matplotlib.figure import Figure
 
     points = None
     if measured is not None:

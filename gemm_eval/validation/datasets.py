@@ -30,7 +30,6 @@ from gemm_eval.dtypes import parse_scheme
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.calibration import calibration_path
 from gemm_eval.models.gpu.triton import triton_calibration_path
-from gemm_eval.validation.extras import check_extra
 from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, TimingSet
 
 __all__ = [
@@ -158,8 +157,6 @@ def _meta_of(path: Path) -> Mapping[str, Any]:
 def _read_table(path: Path) -> pd.DataFrame:
     if path.suffix not in _SUFFIXES:
         raise InvalidInputError(f"timings must be a {' or '.join(_SUFFIXES)} file, got {path}")
-    if path.suffix == ".parquet":
-        check_extra("reading parquet", "calibrate", "pyarrow")
     try:
         return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except (OSError, ValueError) as error:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.validation.extras import check_extra
 from gemm_eval.validation.kernel_ablation import Ablated
 from gemm_eval.validation.kernel_choice import first_rows
 from gemm_eval.validation.kernel_scores import regime_of
@@ -111,8 +111,8 @@ def save_kernel_plots(studies: Sequence[KernelStudy], found: Sequence[Ablated], 
 
 
 def _figure(width: float, height: float) -> Figure:
-    check_extra("plotting", "plot", "matplotlib")
-    from matplotlib.figure import Figure
+    with needs_extra("plotting", "plot"):
+        from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")  # inches
 

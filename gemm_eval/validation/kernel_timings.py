@@ -157,9 +157,6 @@ def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    from gemm_eval.validation.extras import check_extra
-
-    check_extra("reading parquet", "calibrate", "pyarrow")
     try:
         frame = pd.read_parquet(path)
     except (OSError, ValueError) as error:

@@ -6,16 +6,15 @@ least run time that it estimates among the kernels that it proposes for CUTLASS 
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from gemm_eval._extras import check_extra, has_package, needs_extra
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.validation.extras import check_extra, has_package
 from gemm_eval.validation.timings import Floats, TimingSet
 
 __all__ = ["NvidiaHeuristics", "is_available", "knows_types"]
@@ -73,7 +72,7 @@ class NvidiaHeuristics:
     def __post_init__(self) -> None:
         if self.gpu not in _GPUS:
             raise UnsupportedError(f"nvMatmulHeuristics has no {self.gpu}; it has {', '.join(_GPUS)}")
-        check_extra("comparing with nvMatmulHeuristics", "compare", _PACKAGE)
+        check_extra("comparing with nvMatmulHeuristics", "compare", "nvMatmulHeuristics")
 
     @property
     def name(self) -> str:
@@ -121,7 +120,10 @@ class _Library:
     """One handle of the C++ library, and the answers that it gave."""
 
     def __init__(self, gpu: str) -> None:
-        module: Any = importlib.import_module(_PACKAGE)
+        with needs_extra("comparing with nvMatmulHeuristics", "compare"):
+            import nvMatmulHeuristics
+
+        module: Any = nvMatmulHeuristics
         target = module.NvMatmulHeuristicsTarget
         self._layout = module.NvMatmulHeuristicsMatmulLayout[_LAYOUT]
         self._interface = module.NvMatmulHeuristicsInterfaceEx(

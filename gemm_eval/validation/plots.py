@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval.validation.extras import check_extra
+from gemm_eval._extras import needs_extra
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.report import title_of
@@ -136,8 +136,8 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def _figure(width: float, height: float) -> Figure:
-    check_extra("plotting", "plot", "matplotlib")
-    from matplotlib.figure import Figure
+    with needs_extra("plotting", "plot"):
+        from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")  # inches
 

@@ -145,9 +145,6 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> TritonTimings:
         InvalidInputError: a file cannot be read, or lacks a column, or the machine code of a kernel.
         UnsupportedError: the arch is one whose Triton kernels the model does not know.
     """
-    from gemm_eval.validation.extras import check_extra
-
-    check_extra("reading parquet", "calibrate", "pyarrow")
     try:
         frame = pd.read_parquet(path)
     except (OSError, ValueError) as error:

@@ -1,9 +1,10 @@
-"""A headless Chromium for tests of pages: the one named by $GEMM_EVAL_CHROMIUM, or one on the PATH."""
+"""A headless Chromium for tests of pages: named by $GEMM_EVAL_CHROMIUM, on the PATH, or playwright's own."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,10 +56,14 @@ def find_chromium() -> str | None:
 def browser() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
     chromium = find_chromium()
-    if chromium is None:
-        pytest.skip(f"needs a browser: none of {', '.join(NAMES)} is on the PATH; $GEMM_EVAL_CHROMIUM may name one")
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0  # Chromium refuses to sandbox itself as root
     with sync_api.sync_playwright() as driver:
+        chromium = chromium or driver.chromium.executable_path
+        if shutil.which(chromium) is None:
+            pytest.skip(
+                f"needs a browser: {sys.executable} -m playwright install chromium, or one of {', '.join(NAMES)} on "
+                "the PATH, or $GEMM_EVAL_CHROMIUM to name one"
+            )
         found = driver.chromium.launch(executable_path=chromium, args=FLAGS, chromium_sandbox=not is_root)
         yield found
         found.close()

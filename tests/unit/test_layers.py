@@ -12,8 +12,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
-    "errors", "units", "_frozen", "_locks", "_words", "_reading", "_checks", "dtypes", "_jit", "arch", "workload",
-    "mapping", "models", "search", "cache", "evaluate", "transformer", "sweep", "kernels", "measure", "validation",
+    "errors", "units", "_frozen", "_locks", "_words", "_reading", "_checks", "_extras", "dtypes", "_jit", "arch",
+    "workload", "mapping", "models", "search", "cache", "evaluate", "transformer", "sweep", "kernels", "measure", "validation",
     "autotune", "report", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gemm_eval._extras import check_extra
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.validation import nvidia_heuristics
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, rooflines
-from gemm_eval.validation.extras import check_extra
 from gemm_eval.validation.folds import assign_folds
 from gemm_eval.validation.metrics import REGIMES, group_rows, measure_errors
 from gemm_eval.validation.nvidia_heuristics import NvidiaHeuristics

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.cli._app import app
 from gemm_eval.models.gpu.calibration import Origin
-from gemm_eval.validation import comparison, extras, fit
+from gemm_eval.validation import comparison, fit
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.datasets import find_timings, read_timings
 from gemm_eval.validation.plots import (
@@ -285,10 +285,3 @@ H200_WGMMA = ("calibrate", "--arch", "h200-sxm", "--family", "sm90_wgmma")
 )
 def test_what_cannot_be_done_is_said(words: tuple[str, ...], code: int, message: str) -> None:
     assert message in run(*words, code=code)
-
-
-@pytest.mark.parametrize("command", ["validate", "calibrate"])
-def test_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    monkeypatch.setattr(extras, "has_package", lambda package: package != "scipy")
-    words = ("--arch", "h200-sxm") if command == "validate" else ("--arch", "a", "--family", "b", "--data", "c")
-    assert f"gemm-eval {command} needs scipy: pip install 'gemm_eval[calibrate]'" in run(command, *words, code=2)

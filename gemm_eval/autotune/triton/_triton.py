@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.arch._gpu_names import gpu_slug
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidOptionError
@@ -28,10 +29,8 @@ def import_triton() -> Any:
     Raises:
         GemmEvalError: it is missing.
     """
-    try:
+    with needs_extra("tuning Triton kernels", "triton"):
         import triton
-    except ImportError as error:
-        raise GemmEvalError(f"this needs Triton: pip install 'gemm_eval[triton]' ({error})") from None
     return triton
 
 
@@ -44,7 +43,8 @@ def without_autotuner(kernel: Any) -> Any:
 
 def jit_function(kernel: Any) -> Any | None:
     """Return the `JITFunction` below decorators; None if there is none, as under TRITON_INTERPRET=1."""
-    from triton.runtime.jit import JITFunction
+    with needs_extra("tuning Triton kernels", "triton"):
+        from triton.runtime.jit import JITFunction
 
     while not isinstance(kernel, JITFunction) and hasattr(kernel, "fn"):
         kernel = kernel.fn
@@ -70,8 +70,8 @@ def capability_of(arch: GpuSpec) -> int:
 
 def active_capability() -> int | None:
     """Return the generation of the GPU that Triton would launch on, or None if there is none of NVIDIA's."""
-    import_triton()
-    from triton.runtime import driver
+    with needs_extra("tuning Triton kernels", "triton"):
+        from triton.runtime import driver
 
     try:
         target = driver.active.get_current_target()

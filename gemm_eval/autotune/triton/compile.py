@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton._triton import (
     capability_of,
@@ -75,9 +76,10 @@ def compile_many_offline(
 ) -> list[CompiledConfig | Exception | None]:
     """Compile configs for a GPU that need not be there; what does not compile gives its exception."""
     triton = import_triton()
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource, make_backend
-    from triton.runtime.jit import create_function_from_signature
+    with needs_extra("tuning Triton kernels", "triton"):
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource, make_backend
+        from triton.runtime.jit import create_function_from_signature
 
     kernel = without_autotuner(kernel)
     function = jit_function(kernel)
@@ -118,21 +120,19 @@ def compile_with_jit(
             config.pre_hook({**values, **config.all_kwargs()})
         return kernel.warmup(grid=values.get("grid"), **{**_arguments(values), **config.all_kwargs()})
 
-    mode = getattr(triton, "AsyncCompileMode", None)  # younger than Triton 3.0
-    if mode is None or num_threads == 1 or _is_async():
+    if num_threads == 1 or _is_async():
         jobs = [_attempt(start, config) for config in configs]
     else:
-        with ThreadPoolExecutor(num_threads) as threads, mode(threads, ignore_errors=True):
+        with ThreadPoolExecutor(num_threads) as threads, triton.AsyncCompileMode(threads, ignore_errors=True):
             jobs = [_attempt(start, config) for config in configs]
     return [_attempt(_finished, job) for job in jobs]
 
 
 def _is_async() -> bool:
     """Whether the caller compiles in threads of its own, in which what is compiled here then runs too."""
-    try:
+    with needs_extra("tuning Triton kernels", "triton"):
         from triton.runtime._async_compile import active_mode
-    except ImportError:
-        return False
+
     return active_mode.get() is not None
 
 

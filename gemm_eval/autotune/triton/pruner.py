@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton._triton import gpu_spec, running_gpu, with_heuristics, without_autotuner
 from gemm_eval.autotune.triton.arguments import KernelArguments
@@ -202,7 +203,8 @@ class TritonPruner:
             return only_us * _MS_PER_US if quantiles is None else [only_us * _MS_PER_US] * len(quantiles)
         bench = self.bench
         if bench is None:
-            from triton.runtime import driver
+            with needs_extra("tuning Triton kernels", "triton"):
+                from triton.runtime import driver
 
             bench = driver.active.get_benchmarker()
         return bench(kernel_call, quantiles=quantiles, **kwargs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.report.plots._columns import axis_label, feasible_rows, read_column, shown, spans_decade
 from gemm_eval.report.plots._style import (
@@ -106,7 +107,8 @@ def _draw(pivot: _Pivot) -> Figure:
     num_rows, num_columns = pivot.cells.shape
     width, height = 2.0 + _CELL_INCHES * num_columns, 1.4 + _ROW_INCHES * num_rows
     figure = new_figure(min(11.0, max(5.6, width)), min(8.0, max(3.4, height)))
-    from matplotlib.colors import LogNorm, Normalize
+    with needs_extra("plotting", "plot"):
+        from matplotlib.colors import LogNorm, Normalize
 
     axes = figure.add_subplot()
     known = pivot.cells[np.isfinite(pivot.cells)]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.report.plots._style import GRAY, SMALL
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def place_labels(
     `areas` of the markers are in square points; `others` are x and y of more markers, without a text. Lines are kept
     free too. Limits and scales of the axes must be final. What finds no room inside the axes is left out.
     """
-    from matplotlib.transforms import Bbox
+    with needs_extra("plotting", "plot"):
+        from matplotlib.transforms import Bbox
 
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -81,7 +83,8 @@ def place_labels(
 
 def _boxes_of_lines(axes: Axes) -> list[Bbox]:
     """Small boxes along all lines."""
-    from matplotlib.transforms import Bbox
+    with needs_extra("plotting", "plot"):
+        from matplotlib.transforms import Bbox
 
     boxes: list[Bbox] = []
     for line in axes.get_lines():

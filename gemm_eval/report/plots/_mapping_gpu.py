@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.evaluate._backend import Kind, RunOptions
@@ -123,7 +124,8 @@ def _raster(config: KernelConfig, clusters_m: int, clusters_n: int) -> npt.NDArr
 
 
 def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
-    from matplotlib.colors import ListedColormap
+    with needs_extra("plotting", "plot"):
+        from matplotlib.colors import ListedColormap
 
     # the last wave ends in the last corner: what does not fit is cut off at the other side
     top, left = (max(0, size - _MOST_CELLS) for size in waves.wave.shape)
@@ -150,8 +152,9 @@ def _draw_tiles(axes: Axes, waves: _Waves, result: GEMMResult) -> None:
 
 
 def _wave_colors(num_waves: int) -> list[tuple[float, ...]]:
-    from matplotlib import colormaps
-    from matplotlib.colors import to_rgba
+    with needs_extra("plotting", "plot"):
+        from matplotlib import colormaps
+        from matplotlib.colors import to_rgba
 
     full = colormaps[RAMP](np.linspace(0.3, 0.95, max(1, num_waves - 1)))[: num_waves - 1]
     return [*map(tuple, full), to_rgba(_LAST)]

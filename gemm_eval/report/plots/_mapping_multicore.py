@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import MulticoreMapping
@@ -70,7 +71,8 @@ def draw_partition(result: GEMMResult) -> Figure:
 
 
 def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
-    from matplotlib.collections import PolyCollection
+    with needs_extra("plotting", "plot"):
+        from matplotlib.collections import PolyCollection
 
     block = grid.block
     rows, columns = min(grid.num_rows, _MOST_CELLS), min(block.E_N, _MOST_CELLS)
@@ -100,7 +102,8 @@ def _draw_blocks(axes: Axes, grid: _Grid, mapping: MulticoreMapping) -> None:
 
 
 def _frame(left: float, top: float, width: float, height: float) -> Any:
-    from matplotlib.patches import Rectangle
+    with needs_extra("plotting", "plot"):
+        from matplotlib.patches import Rectangle
 
     return Rectangle((left, top), width, height, fill=False, edgecolor="black", linewidth=0.8)
 
@@ -169,7 +172,8 @@ def _say_partition(grid: _Grid, mapping: MulticoreMapping, rows: int, columns: i
 
 
 def _draw_tiles(axes: Axes, block: Block, mapping: MulticoreMapping) -> None:
-    from matplotlib.colors import to_rgb
+    with needs_extra("plotting", "plot"):
+        from matplotlib.colors import to_rgb
 
     tile = mapping.tile
     trips = {"m": -(-block.m // tile.tile_m), "n": -(-block.n // tile.tile_n), "k": -(-block.k // tile.tile_k)}

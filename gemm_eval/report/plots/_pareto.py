@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.report.plots._columns import (
     axis_label,
@@ -169,7 +170,8 @@ def _draw_points(figure: Figure, axes: Axes, cloud: _Cloud, color: tuple[str, np
         return
     name, column = color
     if is_number(column):
-        from matplotlib.colors import LogNorm
+        with needs_extra("plotting", "plot"):
+            from matplotlib.colors import LogNorm
 
         values = column.astype(float)
         norm = LogNorm() if spans_decade(values[np.isfinite(values)]) else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._extras import needs_extra
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
@@ -148,7 +149,8 @@ def _roof_lines(points: _Points, roofs: _Roofs) -> list[tuple[str, npt.NDArray[n
 
 def _draw(points: _Points, roofs: _Roofs, title: str) -> Figure:
     figure = new_figure(7.4, 5.4)  # says what to install, if need be
-    from matplotlib.lines import Line2D
+    with needs_extra("plotting", "plot"):
+        from matplotlib.lines import Line2D
 
     axes = figure.add_subplot()
     lines = _roof_lines(points, roofs)

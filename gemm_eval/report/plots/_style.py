@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gemm_eval.validation.extras import check_extra
+from gemm_eval._extras import needs_extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,8 +57,8 @@ def new_figure(width: float, height: float) -> Figure:
     Raises:
         GemmEvalError: matplotlib is not installed.
     """
-    check_extra("plotting", "plot", "matplotlib")
-    from matplotlib.figure import Figure
+    with needs_extra("plotting", "plot"):
+        from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
@@ -69,8 +69,8 @@ def plotly_objects() -> Any:
     Raises:
         GemmEvalError: plotly is not installed.
     """
-    check_extra("an interactive plot", "plot", "plotly")
-    import plotly.graph_objects
+    with needs_extra("an interactive plot", "plot"):
+        import plotly.graph_objects
 
     return plotly.graph_objects
 
@@ -88,7 +88,8 @@ def style_plotly(figure: Any, *, title: str, width: int = 860, height: int = 560
 
 def use_plain_ticks(axis: Axis) -> None:
     """Tick a logarithmic axis at 1, 2 and 5 of each decade, with plain numbers."""
-    from matplotlib.ticker import LogLocator, NullLocator
+    with needs_extra("plotting", "plot"):
+        from matplotlib.ticker import LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_minor_locator(NullLocator())
@@ -97,7 +98,8 @@ def use_plain_ticks(axis: Axis) -> None:
 
 def use_whole_ticks(axes: Axes) -> None:
     """Tick both axes at integers only, in small print."""
-    from matplotlib.ticker import MaxNLocator
+    with needs_extra("plotting", "plot"):
+        from matplotlib.ticker import MaxNLocator
 
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))

@@ -1,0 +1,49 @@
+"""Packages that only some parts need: what is missing becomes one line with the pip command of its extra."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gemm_eval.errors import GemmEvalError
+
+__all__ = ["check_extra", "has_package", "needs_extra"]
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Stand around imports of packages that `extra` installs; `what` needs them.
+
+    >>> with needs_extra("a sweep", "sweep"):  # doctest: +SKIP
+    ...     import pyarrow
+
+    Raises:
+        GemmEvalError: one of them is missing, or does not load; the message has the pip command of `extra`.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise GemmEvalError(f"{what} needs {error.name}: {_command(extra)}") from error
+    except ImportError as error:
+        raise GemmEvalError(f"{what} needs a package that does not load: {_command(extra)} ({error})") from error
+
+
+def check_extra(what: str, extra: str, *packages: str) -> None:
+    """Check that `packages` (import names) are there before `what` begins a long work; nothing is imported.
+
+    Raises:
+        GemmEvalError: one of them is missing; the message has the pip command of `extra`.
+    """
+    missing = [package for package in packages if not has_package(package)]
+    if missing:
+        raise GemmEvalError(f"{what} needs {' and '.join(missing)}: {_command(extra)}")
+
+
+def has_package(package: str) -> bool:
+    """Whether `package` (its import name) is installed; nothing is imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def _command(extra: str) -> str:
+    return f"pip install 'gemm_eval[{extra}]'"
