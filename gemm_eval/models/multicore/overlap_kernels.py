@@ -14,7 +14,7 @@ __all__ = ["dma_us", "overlap_main_us"]
 def dma_us(p: Any, blk: Any, a: float, b: float, c: float) -> float:
     """Time in us to move these bytes: A, B with its scales, and C."""
     charged = a / blk.E_N + b / blk.E_M + c if p["is_multicast"] else a + b + c
-    us = charged / blk.dram_share
+    us: float = charged / blk.dram_share
     if p["has_noc"]:
         us = max(us, (a + b + c) / p["noc_bytes_per_us"])
     return us
@@ -46,4 +46,5 @@ def overlap_main_us(
         compute_us + dma_us(p, blk, lead_a, lead_b, tail_c),
         tile_us + dma_us(p, blk, a_bytes, b_bytes, tail_c),
     )
-    return (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
+    main_us: float = (1.0 - p["overlap_frac"]) * (compute_us + all_dma_us) + p["overlap_frac"] * best_us
+    return main_us
