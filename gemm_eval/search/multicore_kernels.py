@@ -56,6 +56,7 @@ __all__ = [
     "find_top_pipeline",
     "most_units",
     "most_units_k",
+    "partition_bound",
 ]
 
 # What a search counts, as places in an array.
@@ -428,7 +429,7 @@ def _fill_floors(p: Any, floors: Any, G: int, M: int, K: int, N: int) -> None:
 
 
 @kernel
-def _partition_bound(p: Any, blk: Block) -> tuple[float, float]:
+def partition_bound(p: Any, blk: Block) -> tuple[float, float]:
     """Latency and bytes that no tile and loop order of a partition beats: of the smallest tile, all moving once."""
     tile_m = min(p["cube_m"], blk.m)
     tile_n = min(p["cube_n"], blk.n)
@@ -477,7 +478,7 @@ def _plan_partitions(
             blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
             if blk.E_K > 1 and p["reduction"] == 0:
                 continue
-            bound_us, _ = _partition_bound(p, blk)
+            bound_us, _ = partition_bound(p, blk)
             if bound_us < first_us:
                 first_us = bound_us
                 first = num
@@ -550,7 +551,7 @@ def find_top_overlap(
     for turn in range(num):
         if floors[turn] <= worst_us:
             blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
-            bound_us, bound_bytes = _partition_bound(p, blk)
+            bound_us, bound_bytes = partition_bound(p, blk)
             if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
                 q = bound_of(p, blk)
                 bound_us = max(bound_us, sram_bound_us(p, blk, q))
@@ -582,7 +583,7 @@ def find_top_pipeline(
         for turn in range(num):
             if floors[turn] <= worst_us:
                 blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
-                bound_us, bound_bytes = _partition_bound(p, blk)
+                bound_us, bound_bytes = partition_bound(p, blk)
                 if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
                     q = bound_of(p, blk)
                     if sram_bound_us(p, blk, q) <= worst_us:

@@ -14,6 +14,7 @@ from gemm_eval.models.multicore.cost_kernels import block_of, core_cost
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.search import multicore_bound_kernels as bounds_of
+from gemm_eval.search.multicore_kernels import partition_bound
 from tests import strategies
 from tests.oracle import naive
 
@@ -120,6 +121,8 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
             wider = trips[0], fewer, floor, trips_mk, trips_nk, float(blk.g * trips[0] * fewer)
             bounds["wider"] = bounds_of.wider_bound_us(p, q, *wider)
             assert bounds_of.wider_bound_us(p, in_bytes, *wider) <= moved_bytes
+        bounds["partition"], least_bytes = partition_bound(p, blk)
+        assert least_bytes <= moved_bytes
     if arch.timing == "pipeline":
         first_a = mapping.tile.tile_m * mapping.tile.tile_k * float(p["a_bits"]) / 8
         first_b = mapping.tile.tile_k * mapping.tile.tile_n * float(p["b_bits"]) / 8
