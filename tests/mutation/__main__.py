@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant, draw_mutants
-from tests.mutation.run import CAUGHT, SURVIVED, Scratch, Verdict
+from tests.mutation.run import CAUGHT, SURVIVED, Scratch, Truth, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,17 +52,15 @@ def _read(path: Path | None) -> dict[str, Verdict]:
 
 
 def _judge_all(mutants: list[Mutant], jobs: int, folder: Path, judged: dict[str, Verdict], out: Path | None) -> None:
-    first = Scratch(ROOT, folder / "0")
-    first.ask_unmutated()
+    truth = Truth(Scratch(ROOT, folder / "unmutated"))
     idle: queue.SimpleQueue[Scratch] = queue.SimpleQueue()
-    idle.put(first)
-    for number in range(1, min(jobs, len(mutants))):
-        idle.put(Scratch(ROOT, folder / str(number)).like(first))
+    for number in range(min(jobs, len(mutants))):
+        idle.put(Scratch(ROOT, folder / str(number)))
 
     def judge(mutant: Mutant) -> Verdict:
         scratch = idle.get()
         try:
-            return scratch.judge(mutant)
+            return scratch.judge(mutant, truth)
         finally:
             idle.put(scratch)
 

@@ -1,7 +1,7 @@
 """Answers to fixed questions through the public API, as text: a mutant that changes none of them tells nothing.
 
-``python -m tests.mutation.corpus small`` asks what plain Python answers in seconds, ``full`` what compiled kernels do.
-Counts of what a search looked at are no answers.
+``python -m tests.mutation.corpus small chips gpus triton`` asks what plain Python answers in seconds, ``full`` what
+compiled kernels do. Counts of what a search looked at are no answers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 import json
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InfeasibleError, MulticoreSpec, list_archs, load_arch
@@ -45,11 +45,13 @@ _TRITON = tuple(
 )
 
 
-def answers(size: str) -> dict[str, str]:
+Questions = Iterator[tuple[str, Callable[[], Any]]]
+
+
+def answers(size: str, kinds: Iterable[str]) -> dict[str, str]:
     """Return question -> answer."""
-    is_full = size == "full"
-    questions = itertools.chain(_chips(150 if is_full else 20), _gpus(is_full), _presets() if is_full else ())
-    return {name: _asked(question) for name, question in questions}
+    ask: dict[str, Callable[[bool], Questions]] = {"chips": _chips, "gpus": _gpus, "triton": _triton}
+    return {name: _asked(question) for kind in kinds for name, question in ask[kind](size == "full")}
 
 
 def _asked(question: Callable[[], Any]) -> str:
@@ -64,8 +66,9 @@ def _asked(question: Callable[[], Any]) -> str:
 def _said(value: Any) -> Any:
     """A result as plain values, rounded, without what the search counted."""
     if isinstance(value, GEMMResult):
+        counts = ("num_candidates", "num_refused")
         known = {name: getattr(value, name) for name in value.__dataclass_fields__ if name[0] != "_"}
-        return {name: _said(field) for name, field in known.items() if name not in ("num_candidates", "num_refused")}
+        return {name: _said(field) for name, field in known.items() if name not in counts}
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}")
     if isinstance(value, dict):
@@ -77,9 +80,9 @@ def _saying(function: Callable[..., Any], *arguments: Any, **options: Any) -> Ca
     return lambda: _said(function(*arguments, **options))
 
 
-def _chips(count: int) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Random chips: the best, the best few, one mapping, plans, and both timings."""
-    for seed in range(count):
+def _chips(is_full: bool) -> Questions:
+    """Random chips: the best, the best few, one mapping, plans, and both timings; and presets."""
+    for seed in range(150 if is_full else 20):
         rng = random.Random(seed)
         arch = draw_chip(rng)
         problem = draw_problem(rng, arch)
@@ -95,6 +98,12 @@ def _chips(count: int) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"chip {seed} {plan}", _saying(planned.evaluate_problem, problem)
         tiny = GEMMEvaluator(arch.with_(sram_bytes=5), disk_cache=False)
         yield f"chip {seed} tiny", functools.partial(_levers, tiny, problem)
+    for name in list_archs() if is_full else ():
+        preset = load_arch(name)
+        if isinstance(preset, MulticoreSpec):
+            evaluator = GEMMEvaluator(preset, disk_cache=False)
+            for dtype, shape in itertools.product((None, "w4a16"), _CHIP_SHAPES):
+                yield f"{name} {dtype} {shape}", _saying(evaluator.evaluate, *shape, dtype=dtype)
 
 
 def _levers(evaluator: GEMMEvaluator, problem: GemmProblem) -> Any:
@@ -104,32 +113,30 @@ def _levers(evaluator: GEMMEvaluator, problem: GemmProblem) -> Any:
         return str(error), error.demand, error.limit, error.levers
 
 
-def _presets() -> Iterator[tuple[str, Callable[[], Any]]]:
-    for name in list_archs():
-        arch = load_arch(name)
-        if isinstance(arch, MulticoreSpec):
-            evaluator = GEMMEvaluator(arch, disk_cache=False)
-            for dtype, shape in itertools.product((None, "w4a16"), _CHIP_SHAPES):
-                yield f"{name} {dtype} {shape}", _saying(evaluator.evaluate, *shape, dtype=dtype)
+def _gpu_specs(is_full: bool) -> Iterator[GpuSpec]:
+    archs = map(load_arch, list_archs() if is_full else ("h100-sxm", "l40s"))
+    return (arch for arch in archs if isinstance(arch, GpuSpec))
 
 
-def _gpus(is_full: bool) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Best configs, the best few, a config replayed, under all states; and Triton's costs."""
-    for name in list_archs() if is_full else ("h100-sxm", "l40s"):
-        arch = load_arch(name)
-        if not isinstance(arch, GpuSpec):
-            continue
+def _gpus(is_full: bool) -> Questions:
+    """Best configs, the best few, a config replayed, under all states."""
+    for arch in _gpu_specs(is_full):
         states = (("cold", "burst"), ("warm", "sustained")) if is_full else (("cold", "burst"),)
         for l2, clock in states:
             evaluator = GEMMEvaluator(arch, l2=l2, clock=clock, disk_cache=False)
             shapes = _GPU_SHAPES if is_full else _GPU_SHAPES[:2]
             for dtype, shape in itertools.product(_GPU_TYPES if is_full else ("fp16", "w4a16", "w8a16"), shapes):
-                what = f"{name} {l2} {clock} {dtype} {shape}"
+                what = f"{arch.name} {l2} {clock} {dtype} {shape}"
                 yield what, functools.partial(_configs, evaluator, shape, dtype, is_full)
+
+
+def _triton(is_full: bool) -> Questions:
+    """Costs of configs, from estimated code."""
+    for arch in _gpu_specs(is_full):
         types = ({"input_dtype": "fp16"}, {"input_dtype": "bf16", "weight_dtype": "int4", "group_size": 64})
         for (_, M, K, N), kind in itertools.product(_GPU_SHAPES[:: 2 if is_full else 6], types):
             problem = GemmProblem(1, M, K, N, **kind)  # type: ignore[arg-type]
-            yield f"triton {name} {problem}", functools.partial(_triton, arch, problem)
+            yield f"triton {arch.name} {problem}", functools.partial(_triton_costs, arch, problem)
 
 
 def _configs(evaluator: GEMMEvaluator, shape: tuple[int, int, int, int], dtype: str, is_full: bool) -> Any:
@@ -138,10 +145,10 @@ def _configs(evaluator: GEMMEvaluator, shape: tuple[int, int, int, int], dtype: 
     return _said([best, *top, evaluator.evaluate_mapping(best.problem, top[-1].mapping)])
 
 
-def _triton(arch: GpuSpec, problem: GemmProblem) -> Any:
+def _triton_costs(arch: GpuSpec, problem: GemmProblem) -> Any:
     codes = [estimate_code(arch, problem, config) for config in _TRITON]
     return [[float(f"{x:.{_DIGITS}g}") for x in column] for column in triton_costs(arch, problem, _TRITON, codes)]
 
 
 if __name__ == "__main__":
-    json.dump(answers(sys.argv[1]), sys.stdout)
+    json.dump(answers(sys.argv[1], sys.argv[2:]), sys.stdout)

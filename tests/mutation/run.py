@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from tests.mutation.areas import area_of
 from tests.mutation.mutants import Mutant
 
-__all__ = ["CAUGHT", "SAME", "SURVIVED", "Scratch", "Verdict"]
+__all__ = ["CAUGHT", "SAME", "SURVIVED", "Scratch", "Truth", "Verdict"]
 
 SAME, CAUGHT, SURVIVED = "changes no answer", "caught", "survived"
 
@@ -35,6 +36,26 @@ class Verdict(NamedTuple):
     seconds: float
 
 
+class Truth:
+    """Answers of the code as it is, asked when they are first needed, and how long they took."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._scratch = scratch
+        self._known: dict[tuple[str, tuple[str, ...]], tuple[dict[str, str], float]] = {}
+        self._lock = threading.Lock()
+
+    def answers(self, size: str, kinds: tuple[str, ...]) -> tuple[dict[str, str], float]:
+        """Return question -> answer, and seconds."""
+        with self._lock:
+            if (size, kinds) not in self._known:
+                start = time.monotonic()
+                answers = self._scratch.ask(size, kinds, _TESTS_S)
+                if isinstance(answers, str):
+                    raise RuntimeError(f"the code as it is does not answer: {answers}")
+                self._known[size, kinds] = answers, time.monotonic() - start
+            return self._known[size, kinds]
+
+
 class Scratch:
     """A copy of the repository, with a cache folder of its own, in which mutants are tried one after another."""
 
@@ -46,25 +67,8 @@ class Scratch:
                 shutil.copytree(root / name, self._tree / name, ignore=_LEFT_OUT)
             elif (root / name).exists():
                 shutil.copy(root / name, self._tree / name)
-        self.answers: dict[str, dict[str, str]] = {}
-        self._seconds: dict[str, float] = {}
 
-    def ask_unmutated(self) -> None:
-        """Note the answers of the code as it is, and how long they take."""
-        for size in ("small", "full"):
-            start = time.monotonic()
-            answers = self._ask(size, _TESTS_S)
-            if isinstance(answers, str):
-                raise RuntimeError(f"the code as it is does not answer: {answers}")
-            self.answers[size] = answers
-            self._seconds[size] = time.monotonic() - start
-
-    def like(self, other: Scratch) -> Scratch:
-        """Take over the answers of another copy."""
-        self.answers, self._seconds = other.answers, other._seconds
-        return self
-
-    def judge(self, mutant: Mutant) -> Verdict:
+    def judge(self, mutant: Mutant, truth: Truth) -> Verdict:
         """Try one mutant, and put the file back."""
         start = time.monotonic()
         path = self._tree / mutant.path
@@ -72,17 +76,18 @@ class Scratch:
         shutil.rmtree(self._cache, ignore_errors=True)
         try:
             path.write_text(mutant.text, encoding="utf-8")
-            changed = self._changed()
+            changed = self._changed(area_of(mutant.path).asked, truth)
             verdict, how = (SAME, "") if changed is None else self._caught(mutant)
         finally:
             path.write_text(text, encoding="utf-8")
         how = "; ".join(filter(None, (changed, how)))
         return Verdict(mutant.name, verdict, how, round(time.monotonic() - start, 1))
 
-    def _changed(self) -> str | None:
+    def _changed(self, kinds: tuple[str, ...], truth: Truth) -> str | None:
         """The first question whose answer is another one, None if there is none."""
-        for size, expected in self.answers.items():
-            answers = self._ask(size, max(_LEAST_PATIENCE_S, _PATIENCE * self._seconds[size]))
+        for size in ("small", "full"):
+            expected, seconds = truth.answers(size, kinds)
+            answers = self.ask(size, kinds, max(_LEAST_PATIENCE_S, _PATIENCE * seconds))
             if isinstance(answers, str):
                 return answers
             for question, answer in expected.items():
@@ -90,9 +95,9 @@ class Scratch:
                     return question
         return None
 
-    def _ask(self, size: str, timeout_s: float) -> dict[str, str] | str:
-        """Answers, or what happened instead."""
-        done = self._python(["-m", "tests.mutation.corpus", size], timeout_s, is_plain=size == "small")
+    def ask(self, size: str, kinds: tuple[str, ...], timeout_s: float) -> dict[str, str] | str:
+        """Answers of the code in the copy, or what happened instead."""
+        done = self._python(["-m", "tests.mutation.corpus", size, *kinds], timeout_s, is_plain=size == "small")
         if done is None:
             return "hangs"
         if done.returncode:
