@@ -112,7 +112,7 @@ def problems(draw: st.DrawFn, arch: MulticoreSpec, *, max_units: int | None = No
             "zero_dtype": draw(st.none() | st.sampled_from((DType.INT4, DType.INT8, DType.FP16))),
         }
     return GemmProblem(
-        G=draw(st.sampled_from((1, 1, 2, 3, 4))),
+        G=draw(st.sampled_from((1, 1, 2, 3, 4, 5))),  # 5 in three parts is 2, 2, 1
         M=draw(_sizes(arch.cube_m, max_units)),
         K=draw(_sizes(arch.cube_k_of(a), max_units)),
         N=draw(_sizes(arch.cube_n, max_units)),

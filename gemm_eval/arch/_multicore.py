@@ -95,7 +95,7 @@ class MulticoreSpec(BaseSpec):
     # timing
     timing: Literal["overlap", "pipeline"] = "overlap"
     overlap_frac: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
-        default=1.0, description="overlap timing: the part of the shorter of compute and DMA that hides"
+        default=1.0, description="overlap timing: how much of what buffers and tile visits let overlap does overlap"
     )
     launch_us: NonNegative = Field(default=0.0, description="fixed cost of a GEMM")
 

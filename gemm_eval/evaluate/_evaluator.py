@@ -283,7 +283,7 @@ class GEMMEvaluator:
         """Return the `k` best mappings, best first; fewer when there are not so many.
 
         Mappings that another one stands for are not listed: the same data movement under another loop order's name, a
-        larger tile with the same trip counts, a tile_k smaller than what fits.
+        larger tile with the same trip counts, another tile_k (overlap timing; the best is listed).
 
         Args:
             problem: the GEMM.

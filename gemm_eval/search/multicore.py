@@ -60,7 +60,8 @@ def find_best_few(
     """Find the `limit` best mappings, best first (fewer when there are not so many).
 
     Mappings that another one stands for are not listed: the same data movement under another name of the loop order, a
-    larger tile with the same trip counts, or a tile_k smaller than what fits. Returns an array of COST_DTYPE.
+    larger tile with the same trip counts, or (overlap timing) another tile_k, of which the best is listed. Returns an
+    array of COST_DTYPE.
 
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.

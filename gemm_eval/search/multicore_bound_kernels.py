@@ -21,8 +21,10 @@ __all__ = [
     "Bound",
     "bound_of",
     "bytes_bound_of",
+    "edge_bytes",
     "least_trips",
     "least_trips_k",
+    "mixed_us",
     "pair_bound_us",
     "pipeline_bound_us",
     "quick_bound_us",
@@ -50,7 +52,9 @@ class Bound(NamedTuple):
     visit_us: float
     vector_us: float
     fixed_us: float
-    unhidden_frac: float
+    overlap_frac: float
+    loads_exposed: bool  # all loads of A and B wait for the computation, and all of C below
+    c_exposed: bool
 
 
 # Relative slack between the quick bound and the exact cost: covers the rounding of some twenty operations of 1.1e-16.
@@ -60,7 +64,7 @@ BOUND_SLACK = 1e-12
 @kernel
 def bound_of(p: Any, blk: Block) -> Bound:
     """Work out the constants of a partition."""
-    once = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, 1, 1, 1, 1, 1, 1, -1.0)
+    once = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1.0)
     b = blk.g * blk.k * blk.n * p["b_bits"] / 8.0
     scale_row = 0.0
     if p["is_quantized"]:
@@ -85,7 +89,9 @@ def bound_of(p: Any, blk: Block) -> Bound:
         p["fill_drain_cycles"] / p["cycles_per_us"],
         once.vector_us,
         p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us,
-        0.0 if p["is_pipeline"] else 1.0 - p["overlap_frac"],
+        1.0 if p["is_pipeline"] else p["overlap_frac"],
+        p["input_buffers"] == 1,
+        p["output_buffers"] == 1,
     )
 
 
@@ -96,7 +102,7 @@ def bytes_bound_of(blk: Block, q: Bound) -> Bound:
     return Bound(
         q.a, q.b, q.scale_row, q.c_store, q.c_spill,
         q.a_per_share * bytes_per_us, q.b_per_share * bytes_per_us, q.c_per_share * bytes_per_us,
-        0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+        0.0, 0.0, 0.0, 0.0, 0.0, 1.0, False, False,
     )  # fmt: skip
 
 
@@ -144,27 +150,64 @@ def sram_bound_us(p: Any, blk: Block, q: Bound) -> float:
     if q.per_port > 0.0:
         port = q.per_port
         dma_us = max(dma_us, _least_traffic(q, port, port, port, trips_mn, trips_mk, trips_nk))
-    return _bound_us(p, q, dma_us, 1.0, blk.g * max(1.0, trips_mn, trips_mk, trips_nk))
+    return _bound_us(p, q, dma_us, _least_exposed_us(q, dma_us), 1.0, blk.g * max(1.0, trips_mn, trips_mk, trips_nk))
 
 
 @kernel
-def quick_bound_us(p: Any, q: Bound, f_a: float, f_b: float, f_c: float, T_k: float, visits: float) -> float:
-    """A latency that no candidate with at least these factors beats."""
+def _transfer_us(q: Bound, a: float, b: float, c: float) -> float:
+    """Time to move these bytes."""
+    return max(a * q.a_per_share + b * q.b_per_share + c * q.c_per_share, (a + b + c) * q.per_port)
+
+
+@kernel
+def _least_exposed_us(q: Bound, least_dma_us: float) -> float:
+    """DMA time that runs beside no computation whatever the tile, in a main loop of at least this DMA time."""
+    if q.loads_exposed and q.c_exposed:
+        return least_dma_us
+    a = q.a if q.loads_exposed else 0.0
+    b = q.b + q.scale_row if q.loads_exposed else 0.0
+    return _transfer_us(q, a, b, q.c_store if q.c_exposed else 0.0)
+
+
+@kernel
+def edge_bytes(p: Any, blk: Block, tile_m: int, tile_n: int, tile_k: int) -> tuple[float, float, float]:
+    """Bytes of one tile: of A and B, the first loads, and of C, the last store; without scales and rounding."""
+    return (
+        float(tile_m) * tile_k * p["a_bits"] / 8.0,
+        float(tile_k) * tile_n * p["b_bits"] / 8.0,
+        float(tile_m) * tile_n * store_bits(p, blk.E_K) / 8.0,
+    )
+
+
+@kernel
+def quick_bound_us(
+    p: Any, q: Bound, f_a: float, f_b: float, f_c: float, T_k: float, visits: float,
+    first_a: float, first_b: float, last_c: float,
+) -> float:  # fmt: skip
+    """A latency that no candidate with at least these factors, first loads and last store (bytes) beats."""
     a = q.a * f_a
     b = (q.b + q.scale_row * T_k) * f_b
     c = q.c_store + q.c_spill * (f_c - 1.0)
-    dma_us = max(a * q.a_per_share + b * q.b_per_share + c * q.c_per_share, (a + b + c) * q.per_port)
-    return _bound_us(p, q, dma_us, f_b, visits)
+    exposed_us = _transfer_us(
+        q, a if q.loads_exposed else first_a, b if q.loads_exposed else first_b, c if q.c_exposed else last_c
+    )
+    return _bound_us(p, q, _transfer_us(q, a, b, c), exposed_us, f_b, visits)
 
 
 @kernel
-def _bound_us(p: Any, q: Bound, dma_us: float, f_b: float, visits: float) -> float:
-    """A latency that no candidate with at least this DMA time, these loads of B and these visits beats."""
+def _bound_us(p: Any, q: Bound, dma_us: float, exposed_us: float, f_b: float, visits: float) -> float:
+    """A latency that no candidate with at least these DMA times, these loads of B and these visits beats."""
     cube_us = q.step_us + q.visit_us * visits
     vector_us = q.vector_us * f_b
     compute_us = max(cube_us, vector_us) if p["vector_is_concurrent"] else cube_us + vector_us
-    main_us = max(compute_us, dma_us) + q.unhidden_frac * min(compute_us, dma_us)
+    main_us = mixed_us(q, compute_us, dma_us, exposed_us)
     return (q.fixed_us + main_us) * (1.0 - BOUND_SLACK)
+
+
+@kernel
+def mixed_us(q: Bound, compute_us: float, dma_us: float, exposed_us: float) -> float:
+    """Least time of a main loop, of whose DMA time so much runs beside no computation."""
+    return (1.0 - q.overlap_frac) * (compute_us + dma_us) + q.overlap_frac * max(compute_us + exposed_us, dma_us)
 
 
 @kernel
@@ -184,18 +227,24 @@ def least_trips_k(p: Any, blk: Block, tile_m: int, tile_n: int) -> float:
 
 
 @kernel
-def pair_bound_us(p: Any, q: Bound, T_m: int, T_n: int, T_k: float, visits: float) -> float:
+def pair_bound_us(
+    p: Any, q: Bound, T_m: int, T_n: int, T_k: float, visits: float, first_a: float, first_b: float, last_c: float
+) -> float:  # fmt: skip
     """A latency that no order and no number of k trips from `T_k` up beats, for given trips of m and n."""
     if T_k <= 1.0:  # all of k may lie in SRAM: then one of A and B is loaded again by the loop of the other
         return min(
-            quick_bound_us(p, q, 1.0, T_m if T_n > 1 else 1.0, 1.0, 1.0, visits),
-            quick_bound_us(p, q, T_n if T_m > 1 else 1.0, 1.0, 1.0, 1.0, visits),
+            quick_bound_us(p, q, 1.0, T_m if T_n > 1 else 1.0, 1.0, 1.0, visits, first_a, first_b, last_c),
+            quick_bound_us(p, q, T_n if T_m > 1 else 1.0, 1.0, 1.0, 1.0, visits, first_a, first_b, last_c),
         )
     T_k = max(T_k, 2.0)
     visits *= T_k
-    c_stays_us = quick_bound_us(p, q, T_n, T_m, 1.0, T_k, visits)
-    a_stays_us = quick_bound_us(p, q, 1.0, T_m, T_k if T_n > 1 else 1.0, T_k, visits)
-    b_stays_us = quick_bound_us(p, q, T_n, 1.0, T_k if T_m > 1 else 1.0, T_k, visits)
+    c_stays_us = quick_bound_us(p, q, T_n, T_m, 1.0, T_k, visits, first_a, first_b, last_c)
+    a_stays_us = quick_bound_us(
+        p, q, 1.0, T_m, T_k if T_n > 1 else 1.0, T_k, visits, first_a, first_b, last_c
+    )  # fmt: skip
+    b_stays_us = quick_bound_us(
+        p, q, T_n, 1.0, T_k if T_m > 1 else 1.0, T_k, visits, first_a, first_b, last_c
+    )  # fmt: skip
     return min(c_stays_us, a_stays_us, b_stays_us)
 
 
@@ -225,7 +274,7 @@ def wider_bound_us(
     if q.per_port > 0.0:
         port = q.per_port
         dma_us = max(dma_us, _wider_traffic(q, port, port, port, T_m, T_n, floor_T_k, trips_mk, trips_nk))
-    return _bound_us(p, q, dma_us, 1.0, visits * floor_T_k)
+    return _bound_us(p, q, dma_us, _least_exposed_us(q, dma_us), 1.0, visits * floor_T_k)
 
 
 @kernel
@@ -244,12 +293,9 @@ def pipeline_bound_us(
     cube_us = q.step_us + q.visit_us * visits
     vector_us = q.vector_us * f_b
     compute_us = max(cube_us, vector_us) if p["vector_is_concurrent"] else cube_us + vector_us
-    first_us = max(first_a * q.a_per_share + first_b * q.b_per_share, (first_a + first_b) * q.per_port)
-    c_us = max(c * q.c_per_share, c * q.per_port)
-    if p["output_buffers"] == 1:
-        ab_us = max(a * q.a_per_share + b * q.b_per_share, (a + b) * q.per_port)
-        main_us = max(compute_us + first_us, ab_us + q.visit_us) + c_us
+    first_us = _transfer_us(q, first_a, first_b, 0.0)
+    if q.c_exposed:
+        main_us = max(compute_us + first_us, _transfer_us(q, a, b, 0.0) + q.visit_us) + _transfer_us(q, 0.0, 0.0, c)
     else:
-        dma_us = max(a * q.a_per_share + b * q.b_per_share + c * q.c_per_share, (a + b + c) * q.per_port)
-        main_us = max(compute_us + first_us, dma_us)
+        main_us = max(compute_us + first_us, _transfer_us(q, a, b, c))
     return (q.fixed_us + main_us) * (1.0 - BOUND_SLACK)

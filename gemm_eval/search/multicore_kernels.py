@@ -2,9 +2,10 @@
 
 Exactness rests on three facts, each held by a test against brute force:
 
-1. With overlap timing a mapping's cost depends on its tile through the trip counts only, and grows with them. So of all
-   tile sizes with the same trip count the smallest stands for all (it needs the least SRAM), and of all tile_k that fit
-   beside a (tile_m, tile_n) those with the fewest trips win.
+1. With overlap timing what a mapping moves and computes depends on its tile through the trip counts only, and what of
+   that cannot overlap grows with the tile. So of all tile sizes with the same trip count the smallest stands for all:
+   it needs the least SRAM too. Fewer trips of k move less, more of them overlap more: the trips of k that fit beside a
+   (tile_m, tile_n) are tried upwards, until what they move and compute takes too long even if all of it overlaps.
 2. A cost in which every operand moves once and nothing waits is below every cost of its partition, and so is the least
    traffic that its operands can have in the SRAM there is. A partition whose bound is above the best so far cannot win.
 3. With pipeline timing sizes matter, not only trip counts. There a bound per class of trip counts decides whether
@@ -22,6 +23,7 @@ import numpy as np
 from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import (
     Block,
+    CoreCost,
     block_of,
     core_cost,
     evaluate_into,
@@ -29,14 +31,17 @@ from gemm_eval.models.multicore.cost_kernels import (
     sram_used_bytes,
 )
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
+from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
     Bound,
     bound_of,
     bytes_bound_of,
+    edge_bytes,
     least_trips,
     least_trips_k,
+    mixed_us,
     pair_bound_us,
     pipeline_bound_us,
     quick_bound_us,
@@ -51,6 +56,7 @@ __all__ = [
     "find_top_pipeline",
     "most_units",
     "most_units_k",
+    "partition_bound",
 ]
 
 # What a search counts, as places in an array.
@@ -153,14 +159,24 @@ def most_units_k(p: Any, k: int, tile_m: int, tile_n: int, units_k: int) -> int:
 
 
 @kernel
+def _cost_of(
+    p: Any, blk: Block, order: int, tile_m: int, tile_n: int, tile_k: int, T_m: int, T_n: int, T_k: int,
+    pipeline_us: float,
+) -> CoreCost:  # fmt: skip
+    """Cost of the full block under one mapping."""
+    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+    return core_cost(
+        p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us
+    )  # fmt: skip
+
+
+@kernel
 def _try(
     p: Any, blk: Block, best: _Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
     T_m: int, T_n: int, T_k: int, pipeline_us: float,
 ) -> None:  # fmt: skip
     """Cost one candidate that fits in SRAM, and offer it."""
-    best.counters[_CANDIDATES] += 1
-    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-    cost = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us)
+    cost = _cost_of(p, blk, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, pipeline_us)
     if _may_enter(best, cost.latency_us, cost.busiest_bytes):
         key = best.key
         key[0] = blk.active_cores
@@ -193,6 +209,7 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
     units_m = ceil_div(blk.m, cube_m)
     units_n = ceil_div(blk.n, cube_n)
     units_k = ceil_div(blk.k, unit_k)
+    low_k = min(unit_k, blk.k)
     top_m = most_units(p, min(cube_n, blk.n), cube_m, units_m, blk.m)
     best.counters[_REFUSED_SRAM] += top_m < units_m
     while top_m > 0:  # one step per distinct trip count T_m, ascending
@@ -218,7 +235,8 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
             if worst <= floor_us:  # then fewer bytes are all that can win
                 worst = _worst_bytes(best)
                 q = sizes
-            if pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst:
+            first_a, first_b, last_c = edge_bytes(p, blk, tile_m, tile_n, low_k)
+            if pair_bound_us(p, q, T_m, T_n, least_T_k, visits, first_a, first_b, last_c) > worst:
                 if T_n > 1 and wider_bound_us(p, q, T_m, T_n, floor_T_k, trips_mk, trips_nk, visits) > worst:
                     break
                 continue
@@ -226,16 +244,53 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
             if fit_k == 0:
                 best.counters[_REFUSED_SRAM] += 1
                 continue
-            T_k = ceil_div(units_k, fit_k)
-            tile_k = min(ceil_div(units_k, T_k) * unit_k, blk.k)
             # KMN and KNM move exactly what one of the first four orders moves, and come later in ties.
             for order in range(4):
-                if order == 0 or (T_n > 1 and order == 1 + (T_k == 1)) or (T_m > 1 and order == 3 and T_k > 1):
-                    if order == 2 and T_m == 1:
-                        continue
-                    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    if quick_bound_us(p, times, f_a, f_b, f_c, T_k, blk.g * T_m * T_n * T_k) <= _worst_us(best):
-                        _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, 0.0)
+                if order == 0 or (T_n > 1 if order == 1 else T_m > 1 and (order == 3 or T_n > 1)):
+                    _search_trips_k(p, blk, times, rank, best, order, tile_m, tile_n, T_m, T_n, fit_k, units_k)
+
+
+@kernel
+def _search_trips_k(
+    p: Any, blk: Block, q: Bound, rank: int, best: _Best, order: int, tile_m: int, tile_n: int, T_m: int, T_n: int,
+    fit_k: int, units_k: int,
+) -> None:  # fmt: skip
+    """Offer the best tile_k, of at most `fit_k` units, for one order and trips of m and n under overlap timing."""
+    unit_k = p["unit_k"]
+    smallest_k = min(unit_k, blk.k)
+    first_a, first_b, last_c = edge_bytes(p, blk, tile_m, tile_n, smallest_k)
+    best_us = _worst_us(best)
+    best_T_k = 0
+    top_k = fit_k
+    while top_k > 0:
+        T_k = ceil_div(units_k, top_k)
+        low_k = ceil_div(units_k, T_k)
+        top_k = low_k - 1
+        if order == 2 and T_k > 1:
+            break  # then it is MNK
+        if T_k == 1 and order % 2 == 1:
+            continue  # then it is MNK or NMK
+        tile_k = min(low_k * unit_k, blk.k)
+        f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+        visits = blk.g * T_m * T_n * T_k
+        if quick_bound_us(p, q, f_a, f_b, f_c, T_k, visits, first_a, first_b, last_c) > best_us:
+            break
+        best.counters[_CANDIDATES] += 1
+        cost = _cost_of(p, blk, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, 0.0)
+        if cost.latency_us < best_us or (cost.latency_us == best_us and best_T_k == 0):
+            best_us = cost.latency_us
+            best_T_k = T_k
+        # what these trips and more of them take at least: the same with the smallest tile to load first
+        main_us = overlap_main_us(
+            p, blk, cost.a_bytes, cost.b_bytes + cost.s_bytes, cost.store_bytes + 2 * cost.spill_bytes,
+            cost.compute_us, max(cost.dram_us, cost.noc_us), tile_m, tile_n, smallest_k,
+        )  # fmt: skip
+        floor_us = p["launch_us"] + main_us + (cost.red_dram_us + cost.red_noc_us + cost.red_add_us)
+        if floor_us > best_us or (floor_us == best_us and best_T_k > 0):
+            break
+    if best_T_k > 0:
+        tile_k = min(ceil_div(units_k, best_T_k) * unit_k, blk.k)
+        _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, best_T_k, 0.0)
 
 
 @kernel
@@ -244,6 +299,7 @@ def _try_pipeline(
     T_m: int, T_n: int, T_k: int,
 ) -> None:  # fmt: skip
     """Cost one candidate that fits in SRAM under pipeline timing, and offer it."""
+    best.counters[_CANDIDATES] += 1
     main_us = pipeline_main_us(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
     _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, main_us)
 
@@ -276,11 +332,12 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: _Best, is_fu
             least_T_k = least_trips_k(p, blk, tile_m, tile_n)
             top_k = units_k
             visits = float(blk.g * T_m * T_n)
+            first_a, first_b, _ = edge_bytes(p, blk, tile_m, tile_n, min(unit_k, blk.k))
             worst_us = _worst_us(best)
             if least_T_k == np.inf:
                 best.counters[_REFUSED_SRAM] += 1
                 top_k = 0
-            elif pair_bound_us(p, q, T_m, T_n, least_T_k, visits) > worst_us:
+            elif pair_bound_us(p, q, T_m, T_n, least_T_k, visits, first_a, first_b, 0.0) > worst_us:
                 if T_n > 1 and wider_bound_us(p, q, T_m, T_n, 1.0, trips_mk, trips_nk, visits) > worst_us:
                     break
                 top_k = 0
@@ -361,19 +418,23 @@ def _fill_floors(p: Any, floors: Any, G: int, M: int, K: int, N: int) -> None:
     """Latency that no partition into that many parts beats: all work and all compulsory traffic, evenly spread."""
     whole = block_of(p, G, M, K, N, 1, 1, 1, 1)
     q = bound_of(p, whole)
-    bytes_ = q.a + q.b + q.scale_row + G * M * N * p["c_bits"] / 8.0
+    loads = q.a + q.b + q.scale_row
+    stored = G * M * N * p["c_bits"] / 8.0
+    exposed = loads * q.loads_exposed + stored * q.c_exposed
     for parts in range(1, floors.shape[0]):
         share = p["dram_bytes_per_us"] / (parts if p["is_fair"] else p["num_cores"])
-        dma_us = bytes_ / parts / min(share, p["dram_core_limit_bytes_per_us"])
-        compute_us = q.step_us / parts
-        main_us = max(compute_us, dma_us) + q.unhidden_frac * min(compute_us, dma_us)
+        us_per_byte = 1.0 / (parts * min(share, p["dram_core_limit_bytes_per_us"]))
+        main_us = mixed_us(q, q.step_us / parts, (loads + stored) * us_per_byte, exposed * us_per_byte)
         floors[parts] = (p["launch_us"] + main_us) * (1.0 - BOUND_SLACK)
 
 
 @kernel
-def _partition_bound(p: Any, blk: Block) -> tuple[float, float]:
-    """Latency and bytes that no tile and loop order of a partition beats: everything moves once, nothing waits."""
-    cost = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, 1, 1, 1, 1, 1, 1, -1.0)
+def partition_bound(p: Any, blk: Block) -> tuple[float, float]:
+    """Latency and bytes that no tile and loop order of a partition beats: of the smallest tile, all moving once."""
+    tile_m = min(p["cube_m"], blk.m)
+    tile_n = min(p["cube_n"], blk.n)
+    tile_k = min(p["unit_k"], blk.k)
+    cost = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, 1, 1, 1, 1, 1, 1, -1.0)
     return cost.latency_us, cost.busiest_bytes
 
 
@@ -417,7 +478,7 @@ def _plan_partitions(
             blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
             if blk.E_K > 1 and p["reduction"] == 0:
                 continue
-            bound_us, _ = _partition_bound(p, blk)
+            bound_us, _ = partition_bound(p, blk)
             if bound_us < first_us:
                 first_us = bound_us
                 first = num
@@ -490,7 +551,7 @@ def find_top_overlap(
     for turn in range(num):
         if floors[turn] <= worst_us:
             blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
-            bound_us, bound_bytes = _partition_bound(p, blk)
+            bound_us, bound_bytes = partition_bound(p, blk)
             if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
                 q = bound_of(p, blk)
                 bound_us = max(bound_us, sram_bound_us(p, blk, q))
@@ -522,7 +583,7 @@ def find_top_pipeline(
         for turn in range(num):
             if floors[turn] <= worst_us:
                 blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
-                bound_us, bound_bytes = _partition_bound(p, blk)
+                bound_us, bound_bytes = partition_bound(p, blk)
                 if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
                     q = bound_of(p, blk)
                     if sram_bound_us(p, blk, q) <= worst_us:

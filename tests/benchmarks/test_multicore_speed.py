@@ -45,12 +45,6 @@ class TestOneGemm:
         assert found is not None
         assert found[0] == evaluator.evaluate(*SQUARE).mapping
 
-    def test_naive_largest_tile_k(self, benchmark: Any, evaluator: GEMMEvaluator) -> None:
-        problem = GemmProblem(*SQUARE)
-        found = benchmark.pedantic(naive.find_best_with_largest_tile_k, (evaluator.arch, problem), rounds=3)
-        assert found is not None
-        assert found[0] == evaluator.evaluate(*SQUARE).mapping
-
 
 @pytest.mark.benchmark(group="1,000 transformer GEMMs, cold, each timed alone (microseconds a GEMM)")
 @pytest.mark.parametrize("idle", [False, True], ids=["all-cores", "idle-cores"])

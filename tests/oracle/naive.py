@@ -7,8 +7,6 @@ cores are walked one by one.
 
 from __future__ import annotations
 
-import bisect
-import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -21,7 +19,6 @@ from tests.oracle.simulators import ActiveGrid, Bits, Block, Visit, bits_of, wal
 
 __all__ = ["CoreCounts", "Key", "NaiveCost", "can_run", "core_latencies", "count_core", "evaluate_mapping", "find_best"]
 __all__ += [
-    "find_best_with_largest_tile_k",
     "full_block",
     "is_legal",
     "legal_tile_sizes",
@@ -321,7 +318,7 @@ def _time_core(setting: _Setting, work: _Work, tile: Tile, order: int) -> _CoreT
     dma_us = max(dram_us, noc_us)
     compute_us = _compute_us(setting, counts.cube_steps, counts.visits, counts.dequant)
     if arch.timing == "overlap":
-        main_us = max(compute_us, dma_us) + (1 - arch.overlap_frac) * min(compute_us, dma_us)
+        main_us = _overlap_us(setting, work.block, tile, (a_bytes, b_bytes + s_bytes, c_bytes), compute_us, dma_us)
     else:
         main_us = _pipeline_us(setting, work.block, tile, LoopOrder(order))
     latency_us = arch.launch_us + main_us + work.reduction_us
@@ -344,6 +341,35 @@ def _compute_us(setting: _Setting, cube_steps: int, visits: int, dequant: int) -
         vector_cycles = dequant * arch.dequant_ops_per_elem / arch.vector_ops_per_cycle
         cycles = max(cycles, vector_cycles) if arch.vector_is_concurrent else cycles + vector_cycles
     return cycles / setting.cycles_per_us
+
+
+def _dma_us(setting: _Setting, a_bytes: float, b_bytes: float, c_bytes: float) -> float:
+    """Time of moving bytes of A, of B with its scales, and of C."""
+    charged_bytes = _charged(setting, a_bytes, b_bytes, 0, c_bytes)
+    return max(charged_bytes / setting.share, (a_bytes + b_bytes + c_bytes) / setting.port)
+
+
+def _overlap_us(
+    setting: _Setting, block: Block, tile: Tile, moved: tuple[int, int, int], compute_us: float, all_dma_us: float
+) -> float:
+    """Compute and DMA side by side, but for the first loads, the last store, and what has only one buffer."""
+    arch, bits = setting.arch, setting.bits
+    a_bytes, b_bytes, c_bytes = moved
+    tile_m, tile_n, tile_k = min(tile.tile_m, block.m), min(tile.tile_n, block.n), min(tile.tile_k, block.k)
+    lead_a, lead_b = a_bytes, b_bytes
+    if arch.input_buffers == 2:
+        lead_a, lead_b = _bytes(tile_m * tile_k, bits.a), _bytes(tile_k * tile_n, bits.b)
+        if setting.is_quantized:
+            lead_b += _bytes(_ceil_div(tile_k, setting.group) * tile_n, bits.group)
+    tail_c = _bytes(tile_m * tile_n, setting.store_bits) if arch.output_buffers == 2 else c_bytes
+    steps = _ceil_div(tile_m, arch.cube_m) * _ceil_div(tile_n, arch.cube_n) * _ceil_div(tile_k, setting.cube_k)
+    tile_us = (steps / setting.steps_per_cycle + arch.fill_drain_cycles) / setting.cycles_per_us
+    best_us = max(
+        all_dma_us,
+        compute_us + _dma_us(setting, lead_a, lead_b, tail_c),
+        tile_us + _dma_us(setting, a_bytes, b_bytes, tail_c),
+    )
+    return (1 - arch.overlap_frac) * (compute_us + all_dma_us) + arch.overlap_frac * best_us
 
 
 def _pipeline_us(setting: _Setting, block: Block, tile: Tile, order: LoopOrder) -> float:
@@ -539,35 +565,6 @@ def find_best(arch: MulticoreSpec, problem: GemmProblem, *, allow_idle_cores: bo
                     if sram > limit:
                         break  # a longer tile does not fit either
                     best = space.better(best, tile, sram)
-    return None if best is None else (best[1], evaluate_mapping(arch, problem, best[1]))
-
-
-def find_best_with_largest_tile_k(arch: MulticoreSpec, problem: GemmProblem) -> Best | None:
-    """Like `find_best` for overlap timing, but compute one tile_k for each tile_m and tile_n instead of trying all.
-
-    Fewer trips along k never move more, so the longest tile_k that fits has the trip count to have; among the tile_k
-    with that trip count the shortest one needs least SRAM.
-
-    Raises:
-        ValueError: the arch cannot run the problem, or its timing is not overlap.
-    """
-    if arch.timing != "overlap":
-        raise ValueError(f"a longest tile_k is best for overlap timing only, got {arch.timing}")
-    limit = _sram_limit(arch)
-    best: _Best | None = None
-    unit_k = units_of(arch, problem).tile_k
-    for space in _spaces(arch, problem, allow_idle_cores=False):
-        setting, k, sizes_k = space.setting, space.setting.block.k, space.sizes_k
-        for tile_m in space.sizes_m:
-            for tile_n in space.sizes_n:
-                tiles = [Tile(tile_m, tile_n, size) for size in sizes_k]
-                fitting = bisect.bisect_right(tiles, limit, key=functools.partial(_sram_used, setting))
-                if fitting == 0:
-                    break  # a wider tile does not fit either
-                T_k = _ceil_div(k, tiles[fitting - 1].tile_k)
-                tile_k = k if T_k == 1 else _ceil_div(_ceil_div(k, T_k), unit_k) * unit_k
-                tile = Tile(tile_m, tile_n, tile_k)
-                best = space.better(best, tile, _sram_used(setting, tile))
     return None if best is None else (best[1], evaluate_mapping(arch, problem, best[1]))
 
 

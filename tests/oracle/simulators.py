@@ -310,6 +310,22 @@ def _schedule(core: _Core, visits: Sequence[Visit]) -> Iterator[_Phase]:
         yield _Phase(_Transfer(c=core.c_bytes_of(None, visits[last])))
 
 
+def _overlapped_us(core: _Core, visits: Sequence[Visit], moved: _Transfer, compute_us: float) -> float:
+    """Time of a main loop that overlaps all it can: no less than each of three chains of work that nothing shortens."""
+    bits, first = core.bits, visits[0]  # the first tile is a full one
+    largest_store = _ceil_div(max(visit.c_store for visit in visits) * core.store_bits, 8)
+    loads = ((first.a_load, bits.a), (first.b_load, bits.b), (first.s_load, bits.group))
+    head = _Transfer(*(_ceil_div(elements * size, 8) for elements, size in loads))
+    if core.arch.input_buffers == 1:  # no load while anything is computed
+        head = moved._replace(c=0.0)
+    stored = moved.c if core.arch.output_buffers == 1 else largest_store
+    return max(
+        core.dma_us(moved),
+        compute_us + core.dma_us(head._replace(c=stored)),
+        core.compute_us(first.cube_steps, 1, 0) + core.dma_us(moved._replace(c=stored)),
+    )
+
+
 # --- the chip --------------------------------------------------------------------------------------------------------
 
 
@@ -388,8 +404,11 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
             main_us = simulate_pipeline(arch, problem, block, mapping.tile, mapping.loop_order, grid, k_start=k_start)
         else:
             compute_us = core.compute_us(walk.cube_steps, visits, walk.dequant)
-            dma_us = core.dma_us(_Transfer(a_bytes, b_bytes, s_bytes, c_bytes))
-            main_us = max(compute_us, dma_us) + (1 - arch.overlap_frac) * min(compute_us, dma_us)
+            traffic_of_core = _Transfer(a_bytes, b_bytes, s_bytes, c_bytes)
+            tiles = list(walk_visits(arch, problem, block, mapping.tile, mapping.loop_order, k_start=k_start))
+            best_us = _overlapped_us(core, tiles, traffic_of_core, compute_us)
+            serial_us = compute_us + core.dma_us(traffic_of_core)
+            main_us = (1 - arch.overlap_frac) * serial_us + arch.overlap_frac * best_us
         latency_us[index] = arch.launch_us + main_us + core.reduction_us(block.g, block.m, block.n)
         traffic[index] = Traffic(walk, visits)
 

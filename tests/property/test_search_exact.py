@@ -14,6 +14,7 @@ from gemm_eval.models.multicore.cost_kernels import block_of, core_cost
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.search import multicore_bound_kernels as bounds_of
+from gemm_eval.search.multicore_kernels import partition_bound
 from tests import strategies
 from tests.oracle import naive
 
@@ -96,17 +97,23 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
     q = bounds_of.bound_of(p, blk)
     factors = reload_factors(int(mapping.loop_order), *trips)
     visits = float(blk.g * math.prod(trips))
-    bounds = {"quick": bounds_of.quick_bound_us(p, q, *map(float, factors), float(trips[2]), visits)}
+    smallest_k = min(int(p["unit_k"]), blk.k)
+    first_a, first_b, last_c = bounds_of.edge_bytes(p, blk, mapping.tile.tile_m, mapping.tile.tile_n, smallest_k)
+    if arch.timing == "pipeline":
+        last_c = 0.0  # its last tile may be what remains of one
+    edges = first_a, first_b, last_c
+    bounds = {"quick": bounds_of.quick_bound_us(p, q, *map(float, factors), float(trips[2]), visits, *edges)}
     if naive.is_legal(arch, problem, mapping):
         least = bounds_of.least_trips_k(p, blk, mapping.tile.tile_m, mapping.tile.tile_n)
         assert least <= trips[2] * (1 + 1e-12)
         pair_visits = float(blk.g * trips[0] * trips[1])
-        bounds["pair"] = bounds_of.pair_bound_us(p, q, trips[0], trips[1], least, pair_visits)
+        bounds["pair"] = bounds_of.pair_bound_us(p, q, trips[0], trips[1], least, pair_visits, *edges)
         bounds["sram"] = bounds_of.sram_bound_us(p, blk, q)
         in_bytes = bounds_of.bytes_bound_of(blk, q)
-        moved_bytes = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, *trips, *factors, -1.0).busiest_bytes
+        sizes = blk.g, blk.m, blk.n, blk.k
+        moved_bytes = core_cost(p, blk, *sizes, *mapping.tile, *trips, *factors, -1.0).busiest_bytes
         assert bounds_of.sram_bound_us(p, blk, in_bytes) <= moved_bytes
-        assert bounds_of.pair_bound_us(p, in_bytes, trips[0], trips[1], least, pair_visits) <= moved_bytes
+        assert bounds_of.pair_bound_us(p, in_bytes, trips[0], trips[1], least, pair_visits, *edges) <= moved_bytes
         if trips[1] > 1:
             fewer = data.draw(st.integers(2, trips[1]))
             floor = bounds_of.least_trips_k(p, blk, mapping.tile.tile_m, min(arch.cube_n, blk.n))
@@ -114,6 +121,8 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
             wider = trips[0], fewer, floor, trips_mk, trips_nk, float(blk.g * trips[0] * fewer)
             bounds["wider"] = bounds_of.wider_bound_us(p, q, *wider)
             assert bounds_of.wider_bound_us(p, in_bytes, *wider) <= moved_bytes
+        bounds["partition"], least_bytes = partition_bound(p, blk)
+        assert least_bytes <= moved_bytes
     if arch.timing == "pipeline":
         first_a = mapping.tile.tile_m * mapping.tile.tile_k * float(p["a_bits"]) / 8
         first_b = mapping.tile.tile_k * mapping.tile.tile_n * float(p["b_bits"]) / 8

@@ -84,7 +84,7 @@ def check(r: GEMMResult, ev: GEMMEvaluator) -> None:
     assert all(size >= 1 for size in r.mapping.tile)
     assert r.bound in ("compute", "vector", "dram", "noc", "reduction", "launch")
     assert r.energy_pj is None or (math.isfinite(r.energy_pj) and r.energy_pj > 0)
-    assert (r.source, r.model_version, r.arch_name) == ("analytic", "multicore-1", arch.name)
+    assert (r.source, r.model_version, r.arch_name) == ("analytic", "multicore-2", arch.name)
 
 
 def same_cost(a: GEMMResult, b: GEMMResult) -> bool:

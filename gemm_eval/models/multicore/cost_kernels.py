@@ -12,9 +12,20 @@ import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_bits
+from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
 
-__all__ = ["BOUNDS", "COST_DTYPE", "Block", "block_of", "core_cost", "evaluate_into", "evaluate_one", "sram_used_bytes"]
+__all__ = [
+    "BOUNDS",
+    "COST_DTYPE",
+    "Block",
+    "CoreCost",
+    "block_of",
+    "core_cost",
+    "evaluate_into",
+    "evaluate_one",
+    "sram_used_bytes",
+]
 
 _INTS = (
     "P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order",
@@ -122,12 +133,13 @@ def sram_used_bytes(p: Any, tile_m: int, tile_n: int, tile_k: int) -> int:
 
 @kernel
 def core_cost(
-    p: Any, blk: Block, g: int, m: int, n: int, k: int, T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int,
-    pipeline_us: float,
+    p: Any, blk: Block, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int,
+    T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int, pipeline_us: float,
 ) -> CoreCost:  # fmt: skip
     """Cost of one core with block (g, m, n, k), which is that of `blk` or, at the edge, smaller.
 
-    Trip counts and reload factors are given, so that a search can ask for the bound in which every operand moves once.
+    Trip counts and reload factors are given, so that a search can ask for the bound in which every operand moves once
+    and the first and last tiles are small. The tile sizes do not exceed the block.
     `pipeline_us` is the main loop's time under pipeline timing; negative asks for a bound on it, perfect overlap.
     """
     # what moves
@@ -150,7 +162,7 @@ def core_cost(
     noc_us = 0.0
     if p["has_noc"]:
         noc_us = (a_bytes + b_bytes + s_bytes + c_bytes) / p["noc_bytes_per_us"]
-    dma_us = max(dram_us, noc_us)
+    all_dma_us = max(dram_us, noc_us)
 
     # what is computed
     visits = g * T_m * T_n * T_k
@@ -181,11 +193,13 @@ def core_cost(
         red_add_us = (blk.E_K - 1) * part / p["vector_ops_per_cycle"] / p["cycles_per_us"]
 
     if not p["is_pipeline"]:
-        main_us = max(compute_us, dma_us) + (1.0 - p["overlap_frac"]) * min(compute_us, dma_us)
+        main_us = overlap_main_us(
+            p, blk, a_bytes, b_bytes + s_bytes, c_bytes, compute_us, all_dma_us, tile_m, tile_n, tile_k
+        )
     elif pipeline_us < 0.0:
         # the pipeline counts unrounded bytes and adds up step by step: stay below both roundings
         rounding_us = 8.0 / blk.dram_share + 8.0 / p["noc_bytes_per_us"]
-        main_us = max(compute_us, dma_us - rounding_us) * (1.0 - 1e-9)
+        main_us = max(compute_us, all_dma_us - rounding_us) * (1.0 - 1e-9)
     else:
         main_us = pipeline_us
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
@@ -238,7 +252,10 @@ def evaluate_into(
                     pipeline_us = 0.0
                     if p["is_pipeline"]:
                         pipeline_us = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order)
-                    cost = core_cost(p, blk, g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us)
+                    cost = core_cost(
+                        p, blk, g, m, n, k, min(tile_m, m), min(tile_n, n), min(tile_k, k),
+                        T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us,
+                    )  # fmt: skip
                     if cost.latency_us > slowest_us:
                         slowest_us = cost.latency_us
                         _fill_times(p, blk, cost, out)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gemm_eval._jit import kernel
 from gemm_eval.models.multicore.count_kernels import ceil_div, store_bits
+from gemm_eval.models.multicore.overlap_kernels import dma_us
 
 __all__ = ["pipeline_main_us"]
 
@@ -38,16 +39,6 @@ def _class_count(which: int, trips: int) -> int:
 @kernel
 def _size(index: int, trips: int, tile: int, block: int) -> int:
     return block - (trips - 1) * tile if index == trips - 1 else tile
-
-
-@kernel
-def _dma_us(p: Any, blk: Any, a: float, b: float, c: float) -> float:
-    """Time to move these bytes: A, B with its scales, and C."""
-    charged = a / blk.E_N + b / blk.E_M + c if p["is_multicast"] else a + b + c
-    us = charged / blk.dram_share
-    if p["has_noc"]:
-        us = max(us, (a + b + c) / p["noc_bytes_per_us"])
-    return us
 
 
 @kernel
@@ -171,9 +162,7 @@ def pipeline_main_us(
                     if is_exposed:
                         if next_changed & c_mask:
                             store = size_m * size_n * (final_size if ik == T_k - 1 else acc_size)
-                        step_us = max(compute_us, _dma_us(p, blk, a, b, 0.0)) + _dma_us(
-                            p, blk, 0.0, 0.0, store + refill
-                        )
+                        step_us = max(compute_us, dma_us(p, blk, a, b, 0.0)) + dma_us(p, blk, 0.0, 0.0, store + refill)
                     else:
                         # the C tile that left after the visit before this one
                         if changed & c_mask and not is_first:
@@ -190,9 +179,9 @@ def pipeline_main_us(
                             hn = _size(_pick(1, d0, d1, h0, h1, h2), T_n, tile_n, n)
                             hk = _pick(2, d0, d1, h0, h1, h2)
                             store = hm * hn * (final_size if hk == T_k - 1 else acc_size)
-                        step_us = max(compute_us, _dma_us(p, blk, a, b, refill + store))
+                        step_us = max(compute_us, dma_us(p, blk, a, b, refill + store))
                         if is_last:
-                            step_us += _dma_us(p, blk, 0.0, 0.0, size_m * size_n * final_size)
+                            step_us += dma_us(p, blk, 0.0, 0.0, size_m * size_n * final_size)
                     total += count * step_us
 
     # the first loads have nothing to hide behind
@@ -202,4 +191,4 @@ def pipeline_main_us(
     first_b = first_k * first_n * b_size
     if quantized:
         first_b += (ceil_div(first_k, group) if group > 0 else 1) * first_n * s_size
-    return total + _dma_us(p, blk, first_m * first_k * a_size, first_b, 0.0)
+    return total + dma_us(p, blk, first_m * first_k * a_size, first_b, 0.0)

@@ -1,0 +1,254 @@
+"""Laws of the multi-core model and its search, on random chips and problems.
+
+The search is compared with brute force over every partition, legal tile and loop order; the cost of a mapping with the
+plain-Python oracle; and costs and answers with what physics says of them (MODEL.md, "Latency of a core").
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval import GemmProblem, InfeasibleError, MulticoreSpec
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one
+from gemm_eval.models.multicore.model import MulticoreCost, unpack_cost
+from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.search.multicore import find_best
+from tests.laws.multicore_draws import draw_chip, draw_mapping, draw_problem, legal_sizes
+from tests.laws.report import Report
+from tests.oracle import naive
+
+__all__ = ["run"]
+
+ROUNDING = 1e-12
+MAX_MAPPINGS = 20_000
+"""Larger spaces are left out: brute force takes some microseconds a mapping."""
+_KEY = ("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes")
+
+
+def run(seed: int, count: int) -> Report:
+    """Check laws on `count` random problems."""
+    rng, report = random.Random(seed), Report()
+    for _ in range(count):
+        arch = draw_chip(rng)
+        case = _Case(arch, draw_problem(rng, arch), rng, report)
+        case.check_search()
+        case.check_mapping()
+        case.check_more_hardware()
+    return report
+
+
+class _Case:
+    """A random chip and problem, and the laws that they must keep."""
+
+    def __init__(self, arch: MulticoreSpec, problem: GemmProblem, rng: random.Random, report: Report) -> None:
+        self.arch, self.problem, self.rng, self.report = arch, problem, rng, report
+        self.params = pack_params(arch, problem)
+
+    # --- the search --------------------------------------------------------------------------------------------------
+
+    def check_search(self) -> None:
+        """The answer is the least key of all legal mappings."""
+        allow_idle_cores = self.rng.random() < 0.5
+        mappings = list(itertools.islice(self._mappings(allow_idle_cores), MAX_MAPPINGS + 1))
+        if len(mappings) > MAX_MAPPINGS:
+            return
+        found = self._best(self.arch, allow_idle_cores=allow_idle_cores)
+        law = "the search is brute force"
+        self.report.checked[law] += 1
+        self.report.checked["mappings of brute force"] += len(mappings)
+        out = np.zeros(1, COST_DTYPE)
+        keys = []
+        for mapping in mappings:
+            self._evaluate_into(self.params, mapping, out)
+            P_G, P_M, P_N, P_K = mapping.partition
+            keys.append((*out[list(_KEY)][0].item(), (P_K, P_G, P_M, P_N), mapping.loop_order, *mapping.tile))
+        if not keys or found is None:
+            if keys or found is not None:
+                self._violates(law, f"found {found}, of {len(keys)} mappings")
+            return
+        key, mapping = min(zip(keys, mappings, strict=True))
+        if self.arch.timing == "overlap":
+            is_same = found.mapping == mapping and found.latency_us == key[0]
+        else:  # a sum of visits, whose last bits depend on the mapping
+            is_same = abs(found.latency_us - key[0]) <= ROUNDING * key[0]
+        if not is_same:
+            self._violates(law, f"found {found.latency_us} {found.mapping}, brute force {key[0]} {mapping}")
+
+    def _mappings(self, allow_idle_cores: bool) -> Iterator[MulticoreMapping]:
+        arch, problem, record = self.arch, self.problem, self.params[0]
+        for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
+            block = block_of(record, *problem.sizes, *row)
+            if block.E_K > 1 and arch.reduction == "none":
+                continue
+            units = ((block.m, arch.cube_m), (block.n, arch.cube_n), (block.k, int(record["unit_k"])))
+            for sizes in itertools.product(*(legal_sizes(size, unit) for size, unit in units)):
+                tile = Tile(*sizes)
+                if naive.sram_used_bytes(arch, problem, tile) <= arch.sram_usable_bytes:
+                    for order in LoopOrder:
+                        yield MulticoreMapping(Partition(*row), tile, order)
+
+    def _best(self, arch: MulticoreSpec, *, allow_idle_cores: bool = True) -> MulticoreCost | None:
+        try:
+            params = pack_params(arch, self.problem)
+            return unpack_cost(find_best(arch, self.problem, params, allow_idle_cores=allow_idle_cores)[0])
+        except InfeasibleError:
+            return None
+
+    def _evaluate_into(self, params: npt.NDArray[np.void], mapping: MulticoreMapping, out: Any) -> None:
+        evaluate_one(params, *self.problem.sizes, *mapping.partition, *mapping.tile, int(mapping.loop_order), out)
+
+    # --- one mapping -------------------------------------------------------------------------------------------------
+
+    def check_mapping(self) -> None:
+        """Laws that hold at any mapping, whether it fits in SRAM or not."""
+        mapping = draw_mapping(self.rng, self.arch, self.problem, self.params)
+        self._check_oracle(mapping)
+        two = self._cost(mapping, input_buffers=2, output_buffers=2)
+        cost = self._cost(mapping)
+        for name, main_us in (
+            ("computation", cost.compute_us),
+            ("DMA", cost.dma_us * (1 - ROUNDING) - self._byte_us()),
+        ):
+            self._is_most(f"no faster than {name} alone", main_us, cost.main_us, mapping)
+        for timing, inputs in (("overlap", 1), ("overlap", 2), ("pipeline", 2)):
+            more = self._cost(mapping, timing=timing, input_buffers=2, output_buffers=2)
+            fewer = self._cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1)
+            self._is_most(f"two buffers are no slower than one ({timing})", more.main_us, fewer.main_us, mapping)
+        one = self._cost(mapping, timing="overlap", input_buffers=1, output_buffers=1)
+        self._is_most("one buffer of each overlaps nothing", one.compute_us + one.dma_us, one.main_us, mapping)
+        if two.visits == 1 and self.arch.timing == "overlap":
+            self._is_most("one visit overlaps nothing", two.compute_us + two.dma_us, two.main_us, mapping)
+        self._check_pipeline(mapping)
+        self._check_traffic(mapping, cost)
+        self._check_orders(mapping)
+
+    def _check_oracle(self, mapping: MulticoreMapping) -> None:
+        law = "a mapping costs what the oracle says"
+        self.report.checked[law] += 1
+        cost, truth = self._cost(mapping), naive.evaluate_mapping(self.arch, self.problem, mapping)
+        exact = (cost.dram_bytes, cost.visits, cost.active_cores, cost.compute_us, cost.dma_us)
+        if exact != (truth.dram_bytes, truth.visits, truth.active_cores, truth.compute_us, truth.dma_us):
+            self._violates(law, f"{exact}, {truth} {mapping}")
+        assert cost.energy_pj is not None
+        assert truth.energy_pj is not None
+        for name, ours, theirs in (
+            ("latency_us", cost.latency_us, truth.latency_us),
+            ("energy_pj", cost.energy_pj, truth.energy_pj),
+        ):
+            if abs(ours - theirs) > ROUNDING * theirs:
+                self._violates(law, f"{name} {ours}, {theirs} {mapping}")
+
+    def _check_pipeline(self, mapping: MulticoreMapping) -> None:
+        """Perfect overlap is below the pipeline, which is below no overlap."""
+        for buffers in (1, 2):
+            kept = {"input_buffers": 2, "output_buffers": buffers}
+            pipeline = self._cost(mapping, timing="pipeline", **kept)
+            best = self._cost(mapping, timing="overlap", overlap_frac=1.0, **kept)
+            block = block_of(self.params[0], *self.problem.sizes, *mapping.partition)
+            sizes = zip((block.m, block.n, block.k), mapping.tile, strict=True)
+            if all(size % tile == 0 for size, tile in sizes):
+                least_us = best.main_us * (1 - ROUNDING) - 4 * self._byte_us()
+                self._is_most("perfect overlap is no slower than the pipeline", least_us, pipeline.main_us, mapping)
+            if self.arch.noc_gb_per_s is None and not (self.arch.vector_is_concurrent and best.vector_us > 0.0):
+                serial_us = best.compute_us + best.dma_us
+                self._is_most("no overlap is no faster than the pipeline", pipeline.main_us, serial_us, mapping)
+
+    def _check_traffic(self, mapping: MulticoreMapping, cost: MulticoreCost) -> None:
+        problem = self.problem
+        assert problem.weight_dtype is not None
+        assert problem.output_dtype is not None
+        for name, moved, elements, dtype in (
+            ("A", cost.a_bytes, problem.G * problem.M * problem.K, problem.input_dtype),
+            ("B", cost.b_bytes, problem.G * problem.K * problem.N, problem.weight_dtype),
+            ("C", cost.c_store_bytes + cost.reduction_bytes, problem.G * problem.M * problem.N, problem.output_dtype),
+        ):
+            self._is_most(f"all of {name} is moved", elements * dtype.bits / 8, moved, mapping)
+        assert cost.energy_pj is not None
+        assert self.arch.dram_pj_per_byte is not None
+        least_pj = problem.macs * self.arch.mac_pj[problem.input_dtype] + cost.dram_bytes * self.arch.dram_pj_per_byte
+        least_pj += self.arch.static_w * 1e6 * cost.latency_us
+        self._is_most("energy is at least that of MACs, DRAM and leakage", least_pj, cost.energy_pj, mapping)
+
+    def _check_orders(self, mapping: MulticoreMapping) -> None:
+        """Of two loop orders of a tile, one that loads more and moves more of C takes no less time and energy."""
+        if self.problem.is_weight_quantized and self.arch.dequant == "vector":
+            return  # loading more of B then is more to compute, too
+        costs = [self._cost(mapping._replace(loop_order=order), timing="overlap") for order in LoopOrder]
+        for less, more in itertools.permutations(costs, 2):
+            if (
+                less.a_bytes <= more.a_bytes
+                and less.b_bytes + less.scale_bytes <= more.b_bytes + more.scale_bytes
+                and less.c_spill_bytes <= more.c_spill_bytes
+            ):
+                self._is_most("more traffic is no faster", less.latency_us, more.latency_us, mapping)
+                assert less.energy_pj is not None
+                assert more.energy_pj is not None
+                self._is_most("more traffic takes no less energy", less.energy_pj, more.energy_pj, mapping)
+
+    def _cost(self, mapping: MulticoreMapping, **changes: Any) -> MulticoreCost:
+        params = pack_params(self.arch.with_(**changes), self.problem) if changes else self.params
+        out = np.zeros(1, COST_DTYPE)
+        self._evaluate_into(params, mapping, out)
+        return unpack_cost(out[0])
+
+    def _byte_us(self) -> float:
+        """Time of the bytes by which sums of a pipeline, which rounds none, may be below sums that are rounded up."""
+        record = self.params[0]
+        share = min(record["dram_bytes_per_us"] / record["num_cores"], record["dram_core_limit_bytes_per_us"])
+        return float(4 / share + 4 / record["noc_bytes_per_us"])
+
+    # --- more hardware -----------------------------------------------------------------------------------------------
+
+    def check_more_hardware(self) -> None:
+        """Of every resource more is no slower."""
+        arch, rng = self.arch, self.rng
+        before = self._best(arch)
+        if before is None:
+            return
+        factor = rng.choice((1.0625, 1.5, 2.0, 8.0))
+        changes: dict[str, dict[str, Any]] = {
+            "DRAM bandwidth": {"dram_gb_per_s": arch.dram_gb_per_s * factor},
+            "SRAM": {"sram_bytes": arch.sram_bytes + rng.randint(1, 1 << rng.randint(1, 16))},
+            "clock": {"frequency_ghz": arch.frequency_ghz * factor},
+            "steps a cycle": {
+                "cube_steps_per_cycle": {dtype: rate * factor for dtype, rate in arch.cube_steps_per_cycle.items()}
+            },
+            "overlap": {"overlap_frac": min(1.0, arch.overlap_frac * factor)},
+        }
+        if arch.noc_gb_per_s is not None:
+            changes["network bandwidth"] = {"noc_gb_per_s": arch.noc_gb_per_s * factor}
+        if arch.dram_sharing == "fair":
+            changes["cores"] = {"num_cores": arch.num_cores + rng.randint(1, 4)}
+        if arch.vector_ops_per_cycle is not None:
+            changes["vector operations"] = {"vector_ops_per_cycle": arch.vector_ops_per_cycle * factor}
+        for name, change in changes.items():
+            self._is_no_slower(f"more {name} is no slower", arch.with_(**change), before)
+        roomy = arch.with_(sram_bytes=1 << 24, input_buffers=2, output_buffers=1)
+        single = self._best(roomy)
+        assert single is not None
+        self._is_no_slower("two C buffers are no slower where there is room", roomy.with_(output_buffers=2), single)
+        if arch.timing == "overlap":
+            single = self._best(roomy.with_(input_buffers=1))
+            assert single is not None
+            self._is_no_slower("two input buffers are no slower where there is room", roomy, single)
+
+    def _is_no_slower(self, law: str, arch: MulticoreSpec, before: MulticoreCost) -> None:
+        after = self._best(arch)
+        after_us = float("inf") if after is None else after.latency_us
+        self._is_most(law, after_us, before.latency_us, before.mapping)
+
+    def _is_most(self, law: str, small: float, large: float, mapping: MulticoreMapping) -> None:
+        self.report.checked[law] += 1
+        if small > large * (1 + ROUNDING):
+            self._violates(law, f"{small!r} > {large!r} at {mapping}")
+
+    def _violates(self, law: str, what: str) -> None:
+        spec = self.arch.model_dump(mode="json", exclude_defaults=True)
+        self.report.violations.append(f"{law}: {what}; {self.problem!r} on {spec}")

@@ -1,0 +1,11 @@
+"""A short run of the multi-core laws, the same problems every time; `python -m tests.laws` makes long ones."""
+
+from __future__ import annotations
+
+from tests.laws import multicore
+
+
+def test_no_law_is_broken() -> None:
+    report = multicore.run(seed=16, count=20)
+    assert not report.violations, report.text()
+    assert report.checked["the search is brute force"] >= 15

@@ -1,0 +1,93 @@
+"""The multi-core kernels against the slow oracle where mistakes hide: ragged parts, half bytes, what is counted."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.models.multicore.cost_kernels import block_of
+from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.search.multicore_kernels import partition_bound
+from tests.oracle import naive, simulators
+
+CHIP = MulticoreSpec(
+    name="ragged",
+    num_cores=60,
+    frequency_ghz=1.0,
+    cube_m=2,
+    cube_k=2,
+    cube_n=2,
+    cube_steps_per_cycle={DType.FP16: 1.0, DType.INT4: 4.0},
+    sram_bytes=1 << 16,
+    dram_gb_per_s=7.0,
+    dram_sharing="fair",
+    reduction="dram",
+    vector_ops_per_cycle=4.0,
+    noc_gb_per_s=0.3,
+    mac_pj={DType.FP16: 0.7, DType.INT4: 0.1},
+    sram_pj_per_byte=1.3,
+    dram_pj_per_byte=17.0,
+    noc_pj_per_byte=2.9,
+    static_w=0.01,
+)
+SHARINGS = itertools.product(("private", "multicast"), ("dram", "noc"))
+
+
+@pytest.mark.parametrize(("load_sharing", "reduction"), list(SHARINGS))
+def test_every_way_of_cutting_a_problem_into_parts(load_sharing: str, reduction: str) -> None:
+    """Two, three and more parts, the last of them full, smaller or missing, in every pair of dimensions."""
+    arch = CHIP.with_(load_sharing=load_sharing, reduction=reduction)
+    evaluator = GEMMEvaluator(arch, disk_cache=False)
+    ways = [(parts, size) for parts in (1, 2, 3, 4, 5) for size in (1, 5, 7, 8) if size > 1 or parts == 2]
+    for (first, second), odd in itertools.product(itertools.combinations(range(4), 2), (False, True)):
+        for (parts, size), (other_parts, other_size) in zip(ways, ways[5:] + ways[:5], strict=True):
+            cut, sizes = [1, 1, 1, 1], [2, 3, 4, 5]  # G, M, N, K
+            cut[first], sizes[first], cut[second], sizes[second] = parts, size, other_parts, other_size
+            problem = GemmProblem(sizes[0], sizes[1], sizes[3], sizes[2], output_dtype=DType.INT8 if odd else None)
+            block = naive.full_block(problem, Partition(*cut))
+            mapping = MulticoreMapping(
+                Partition(*cut), Tile(min(2, block.m), min(2, block.n), min(2, block.k)), LoopOrder.KNM
+            )  # fmt: skip
+            result, cost = evaluator.evaluate_mapping(problem, mapping), naive.evaluate_mapping(arch, problem, mapping)
+            walk = simulators.simulate_chip(arch, problem, mapping)
+            assert (result.latency_us, result.dram_bytes) == (cost.latency_us, cost.dram_bytes), mapping
+            assert result.latency_us == max(walk.latency_us.values()), mapping
+            assert result.active_cores == len(walk.latency_us), mapping
+            assert result.energy_pj == pytest.approx(cost.energy_pj, rel=1e-12), mapping
+            assert sum(result.traffic.values()) == result.dram_bytes, mapping
+
+
+def test_half_bytes_do_not_lift_the_bound_of_a_pipeline() -> None:
+    """A pipeline moves halves of a byte where a sum of bytes is rounded up: the bound must stay below it."""
+    arch = CHIP.with_(num_cores=1, timing="pipeline", reduction="none", frequency_ghz=1e3, default_dtype=DType.INT4)
+    for noc_gb_per_s, buffers, G, K in itertools.product((None, 0.3, 70.0), (1, 2), (1, 3), (1, 3, 5)):
+        chip = arch.with_(noc_gb_per_s=noc_gb_per_s, output_buffers=buffers)
+        problem = GemmProblem(G, 1, K, 1, DType.INT4, output_dtype=DType.INT4)
+        params = pack_params(chip, problem)
+        bound_us, _ = partition_bound(params[0], block_of(params[0], *problem.sizes, 1, 1, 1, 1))
+        mapping = MulticoreMapping(Partition(1, 1, 1, 1), Tile(1, 1, K), LoopOrder.MNK)
+        latency_us = naive.evaluate_mapping(chip, problem, mapping).latency_us
+        assert bound_us <= latency_us, (problem, chip)
+
+
+def test_a_search_counts_its_partitions() -> None:
+    """Those that amount to another one, or split K where the chip cannot reduce, are dropped; no other is."""
+    for reduction, sizes in itertools.product(
+        ("none", "dram"), ((1, 5, 7, 9), (4, 3, 40, 1), (2, 9, 8, 6), (1, 1, 1, 1))
+    ):
+        arch = CHIP.with_(num_cores=12, reduction=reduction)
+        problem = GemmProblem(*sizes)
+        num_dropped = 0
+        partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=True).tolist()
+        for row in partitions:
+            block = naive.full_block(problem, Partition(*row))
+            pairs = zip((problem.G, problem.M, problem.N, problem.K), block, row, strict=True)
+            is_twin = any(-(-size // part) != parts for size, part, parts in pairs)
+            num_dropped += is_twin or (reduction == "none" and block.k < problem.K)
+        refused = GEMMEvaluator(arch, disk_cache=False).evaluate_problem(problem).num_refused
+        assert refused["partition_dropped"] == num_dropped, (reduction, sizes)
+        assert 0 <= refused["partition_bound"] < len(partitions) - num_dropped
