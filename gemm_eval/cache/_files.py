@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gemm_eval._private import why_unsafe
 from gemm_eval.cache._trouble import Kind, Trouble
 
 if sys.platform != "win32":
@@ -27,6 +28,7 @@ if sys.platform != "win32":
 __all__ = [
     "Identity",
     "can_write",
+    "check_safe",
     "default_path",
     "guard",
     "identity_of",
@@ -71,6 +73,17 @@ def can_write(*places: Path) -> bool:
     return all(os.access(place, os.R_OK | os.W_OK, effective_ids=effective) for place in places)
 
 
+def check_safe(path: Path) -> None:
+    """Check that nobody else could have written the file at `path` or a companion, whether it exists or not.
+
+    Raises:
+        Trouble: UNSAFE, somebody could.
+    """
+    unsafe = why_unsafe(path.parent, path, *(path.with_name(path.name + suffix) for suffix in COMPANIONS))
+    if unsafe is not None:
+        raise Trouble(Kind.UNSAFE, f"it is not yours alone: {unsafe}")
+
+
 @contextlib.contextmanager
 def guard(path: Path, *, exclusive: bool, timeout_s: float) -> Iterator[None]:
     """Hold the right to open (shared) or to replace (exclusive) the file at `path`.
@@ -85,7 +98,7 @@ def guard(path: Path, *, exclusive: bool, timeout_s: float) -> Iterator[None]:
         yield
         return
     try:
-        descriptor = os.open(path.with_name(path.name + ".guard"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path.with_name(path.name + ".guard"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         yield
         return

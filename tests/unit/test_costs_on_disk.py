@@ -294,7 +294,7 @@ def test_an_entry_that_makes_no_sense_is_not_believed(lie: str, expected: GEMMRe
     _disk._cache_at(default_path()).put_many({key: text, good: whole.replace("[1,16,512,768]", "[1,16,512,769]")})
     evaluator = GEMMEvaluator(ARCH)
 
-    with pytest.warns(RuntimeWarning, match="skipped 1 entries of the disk cache") as caught:
+    with pytest.warns(RuntimeWarning, match="removed 1 entries of the disk cache") as caught:
         assert evaluator.evaluate(*SIZES) == expected
 
     assert len(caught) == 1

@@ -353,7 +353,7 @@ def test_an_entry_that_makes_no_sense_is_not_believed(ev: GEMMEvaluator, field: 
     entry["cost"][place] = float(value) if field == "latency_us" and isinstance(value, int) else value
     store._cache.put_many({key: json.dumps(entry)})
 
-    with pytest.warns(RuntimeWarning, match="skipped 1 entries"):
+    with pytest.warns(RuntimeWarning, match="removed 1 entries"):
         assert GEMMEvaluator(ARCH).evaluate(*SIZES) == ev.evaluate(*SIZES)
 
 
