@@ -31,8 +31,12 @@ def answers_stamp() -> str:
     Raises:
         ArchNotFoundError, OSError: the installation lost its data or its sources.
     """
+    return _digest(Path(__file__).parent.parent, data_root())
+
+
+def _digest(package: Path, data: Path) -> str:
     digest = hashlib.sha256()
-    for root, names in ((Path(__file__).parent.parent, _CODE), (data_root(), _DATA)):
+    for root, names in ((package, _CODE), (data, _DATA)):
         for path in _files(root, names):
             content = path.read_bytes()
             digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())

@@ -44,10 +44,11 @@ def replay_configs(
     """
     out = np.zeros(len(found), GPU_COST_DTYPE)
     is_ours = (params["w4a16"][type_of] >= 0) & takes_sizes(sizes[:, 2], sizes[:, 3])
-    for is_chosen, join, names, find in (
+    searches: tuple[tuple[Any, ...], ...] = (
         (~is_ours, join_menus, _KERNEL, find_best_of_range),
         (is_ours, join_w4a16_menus, _OUR_KERNEL, find_best_w4a16),
-    ):
+    )
+    for is_chosen, join, names, find in searches:
         rows = np.flatnonzero(is_chosen)
         if not len(rows):
             continue
@@ -62,7 +63,7 @@ def replay_configs(
         numbers = {kernel: number for number, kernel in enumerate(dict.fromkeys(kernels))}
         types = np.array([kernel[0] for kernel in numbers])
         records = (types[:, None] * per_type + np.arange(per_type)).reshape(-1)
-        of_one: tuple[Any, ...] = (
+        of_one = (
             packed[records], menus, np.concatenate([known[kernel] for kernel in numbers]),
             *(values[types] for values in coefficients),
             np.array([numbers[kernel] for kernel in kernels]), sizes[rows],

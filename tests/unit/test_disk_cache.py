@@ -450,6 +450,16 @@ DAMAGES = [
 
 
 class TestDamage:
+    def test_any_byte_of_the_first_page(self, make: Make, path: Path) -> None:
+        """Header and schema, some of whose bytes SQLite quotes in messages; all of them: `python -m tests.stress.cache`."""
+        stride = 37
+        with make() as cache:
+            cache.put_many(some(3))
+        whole = path.read_bytes()
+        for place in range(0, 4096, stride):
+            for value in (whole[place] ^ 0xFF, 0):
+                check_damaged(path, whole[:place] + bytes([value]) + whole[place + 1 :], some(3))
+
     @pytest.mark.parametrize("damage", DAMAGES)
     def test_is_set_aside_and_rebuilt(self, make: Make, path: Path, damage: Callable[[Path], None]) -> None:
         items = some(1000)
@@ -579,6 +589,23 @@ class TestDamage:
         assert [worker.wait(60) for worker in workers] == [0] * 6
         assert len(asides(path)) == 1
         assert make().num_entries == 120
+
+
+def check_damaged(path: Path, content: bytes, items: dict[bytes, str]) -> bool:
+    """Check that a file is used, or set aside with a warning, and that the cache works on; say whether it was."""
+    for found in path.parent.iterdir():
+        found.unlink()
+    path.write_bytes(content)
+    with recorded() as told:
+        with DiskCache(path, namespace="model 1") as cache:
+            answers = cache.get_many(items)
+            answers |= dict(cache.load_all())
+            assert answers.items() <= items.items()
+            assert cache.put_many(items) == len(items), cache.status
+        with DiskCache(path, namespace="model 1") as cache:
+            assert cache.get_many(items) == items
+    assert len(told) == len(asides(path)) <= 1
+    return bool(told)
 
 
 def make_folder_here(path: Path) -> None:

@@ -73,9 +73,18 @@ def test_imports_go_down_only(path: Path) -> None:
 
 
 def test_first_layers_import_nothing_of_ours() -> None:
-    assert [
-        layer for name in ("errors", "units", "_frozen", "_jit") for _, layer in own_imports(PACKAGE / f"{name}.py")
-    ] == []
+    found = {
+        name: {layer for _, layer in own_imports(PACKAGE / f"{name}.py")}
+        for name in ("errors", "units", "_frozen", "_private", "_jit")
+    }
+    assert found == {"errors": set(), "units": set(), "_frozen": set(), "_private": set(), "_jit": {"_private"}}
+
+
+def test_machine_code_depends_on_kernels_and_coefficients_only() -> None:
+    """The cache of compiled kernels is stamped with the text of these; a constant from elsewhere would go stale."""
+    for path in (path for path in PACKAGE.rglob("*_kernels.py") if layer_of(path) != "cli"):
+        own = {module.rsplit(".", 1)[0] for _, module in imports(path) if module.startswith("gemm_eval.")}
+        assert all(name.endswith(("._jit", "_kernels", ".coefficients")) for name in own), (relative(path), own)
 
 
 def tops(path: Path) -> set[str]:
