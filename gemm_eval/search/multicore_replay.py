@@ -29,6 +29,7 @@ def replay_mappings(
     Returns:
         [num] of COST_DTYPE, zeros where a mapping is illegal; counts of the search are 0.
     """
+    found = found.copy()  # numba compiles anew for an array that is read-only
     out = np.zeros(len(found), COST_DTYPE)
     run_in_chunks(lambda start, stop: replay_range(params, type_of, sizes, start, stop, found, out), len(found))
     return out

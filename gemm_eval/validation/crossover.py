@@ -18,6 +18,7 @@ from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
 from gemm_eval.validation.extras import check_extra
+from gemm_eval.validation.figures import new_figure
 from gemm_eval.validation.kernel_timings import list_kernel_tables
 
 if TYPE_CHECKING:
@@ -241,9 +242,6 @@ def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -
         GemmEvalError: matplotlib is not installed.
         UnsupportedError: `measured` has the pair, but the crossover is not of cold weights in bursts.
     """
-    check_extra("plotting", "plot", "matplotlib")
-    from matplotlib.figure import Figure
-
     points = None
     if measured is not None:
         points = measured[(measured["N"] == crossover.N) & (measured["K"] == crossover.K)]
@@ -251,7 +249,7 @@ def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -
             raise UnsupportedError(
                 f"timings are of cold L2 and burst clock, the crossover is of {crossover.l2} and {crossover.clock}"
             )
-    figure = Figure(figsize=(7.5, 6.0), layout="constrained")  # inches
+    figure = new_figure(7.5, 6.0)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     M = crossover.M
     upper.axhline(1.0, color="black", linewidth=0.8)

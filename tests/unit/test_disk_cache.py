@@ -451,7 +451,7 @@ DAMAGES = [
 
 class TestDamage:
     def test_any_byte_of_the_first_page(self, make: Make, path: Path) -> None:
-        """Header and schema, some of whose bytes SQLite quotes in messages; all of them: `python -m tests.stress.cache`."""
+        """SQLite quotes them in messages, be they text or not. All, not some: `python -m tests.stress.cache`."""
         stride = 37
         with make() as cache:
             cache.put_many(some(3))
