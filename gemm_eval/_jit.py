@@ -3,7 +3,8 @@
 `kernel` marks a function that other kernels call; `entry_point` marks one that Python calls. Only entry points are
 cached on disk: they contain the machine code of everything below them. The cache lies in the user's cache folder, not
 beside the sources, and is stamped with the text of all kernel modules, because numba itself notices a change in an
-entry point's own file only. ``GEMM_EVAL_CACHE_DIR`` moves the cache folder; ``off`` turns it off.
+entry point's own file only. ``GEMM_EVAL_CACHE_DIR`` moves the cache folder; ``off`` turns it off. Compiled kernels are
+pickles, which run what they say, so a folder that others can write (`gemm_eval._private`) is not used.
 ``NUMBA_DISABLE_JIT=1`` runs everything as plain Python.
 """
 
@@ -21,6 +22,8 @@ from typing import Any, Self, TypeVar
 
 import numba
 from numba.core import caching, event
+
+from gemm_eval._private import make_folder, why_unsafe
 
 __all__ = ["cache_dir", "entry_point", "kernel", "source_stamp"]
 
@@ -51,13 +54,32 @@ def entry_point(function: F) -> F:
 
 
 def cache_dir() -> Path | None:
-    """The user's cache folder of this library, or None when caching is turned off."""
-    configured = os.environ.get("GEMM_EVAL_CACHE_DIR")
-    if configured is not None:
-        return None if configured.strip().lower() in ("", "off", "0", "none") else Path(configured)
-    import platformdirs
+    """The user's cache folder of this library, or None: caching is turned off, or others can write there.
 
-    return platformdirs.user_cache_path("gemm_eval", appauthor=False)
+    The latter is one RuntimeWarning. Whoever makes the folder does it with `gemm_eval._private.make_folder`.
+    """
+    configured = os.environ.get("GEMM_EVAL_CACHE_DIR")
+    if configured is None:
+        import platformdirs
+
+        folder = platformdirs.user_cache_path("gemm_eval", appauthor=False)
+    elif configured.strip().lower() in ("", "off", "0", "none"):
+        return None
+    else:
+        folder = Path(configured)
+    return folder if _is_ours(folder) else None
+
+
+@cache
+def _is_ours(folder: Path) -> bool:
+    unsafe = why_unsafe(folder)
+    if unsafe is not None:
+        warnings.warn(
+            f"no cache in {folder}, which is not yours alone: {unsafe}; GEMM_EVAL_CACHE_DIR names another",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return unsafe is None
 
 
 @cache
@@ -72,6 +94,23 @@ def source_stamp() -> str:
         digest.update(path.relative_to(package).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+@cache
+def _kernel_folder(root: Path) -> Path | None:
+    """The folder of these kernels, made if it is missing; None: it cannot be made, or is not this user's alone."""
+    folder = root / "kernels" / source_stamp()[:16]
+    try:
+        make_folder(folder)
+        unsafe = why_unsafe(folder, *folder.iterdir())
+    except OSError:
+        return None
+    if unsafe is not None:
+        warnings.warn(
+            f"compiled kernels in {folder} are not used: {unsafe}; or delete the folder", RuntimeWarning, stacklevel=2
+        )
+        return None
+    return folder
 
 
 class _KernelLocator(caching._CacheLocator):  # type: ignore[misc]
@@ -93,9 +132,10 @@ class _KernelLocator(caching._CacheLocator):  # type: ignore[misc]
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Self | None:  # noqa: ARG003  numba's signature
         root = cache_dir()
-        if root is None:
+        folder = None if root is None else _kernel_folder(root)
+        if folder is None:
             return None
-        locator = cls(root / "kernels" / source_stamp()[:16])
+        locator = cls(folder)
         try:
             locator.ensure_cache_path()
         except OSError:  # a read-only folder only means no cache

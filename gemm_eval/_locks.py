@@ -47,7 +47,7 @@ class FileLock:
             OSError: the file cannot be made or opened.
         """
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-        self._descriptor = os.open(self._path, flags, 0o666)
+        self._descriptor = os.open(self._path, flags, 0o600)
         _held.add(self._descriptor)
         deadline_s = time.monotonic() + timeout_s
         while not _try_lock(self._descriptor, shared=shared):

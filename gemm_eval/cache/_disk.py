@@ -175,6 +175,18 @@ class DiskCache:
             _check_key(key)
         self._run(lambda store: store.touch(used), None)
 
+    def remove_many(self, keys: Iterable[bytes]) -> None:
+        """Remove those of `keys` that are stored, e.g. because their values make no sense.
+
+        Raises:
+            TypeError: a key is not bytes.
+        """
+        unwanted = list(keys)
+        for key in unwanted:
+            _check_key(key)
+        if unwanted:
+            self._run(lambda store: store.remove_many(unwanted), None)
+
     @property
     def num_entries(self) -> int:
         """Entries of this namespace; 0 when the file cannot be used."""

@@ -19,11 +19,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gemm_eval._locks import FileLock
+from gemm_eval._private import why_unsafe
 from gemm_eval.cache._trouble import Kind, Trouble
 
 __all__ = [
     "Identity",
     "can_write",
+    "check_safe",
     "default_path",
     "guard",
     "identity_of",
@@ -65,6 +67,17 @@ def can_write(*places: Path) -> bool:
     """Whether all these files and folders may be read and written."""
     effective = os.access in os.supports_effective_ids
     return all(os.access(place, os.R_OK | os.W_OK, effective_ids=effective) for place in places)
+
+
+def check_safe(path: Path) -> None:
+    """Check that nobody else could have written the file at `path` or a companion, whether it exists or not.
+
+    Raises:
+        Trouble: UNSAFE, somebody could.
+    """
+    unsafe = why_unsafe(path.parent, path, *(path.with_name(path.name + suffix) for suffix in COMPANIONS))
+    if unsafe is not None:
+        raise Trouble(Kind.UNSAFE, f"it is not yours alone: {unsafe}")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm_eval.cache._files import Identity, can_write, guard, identity_of, is_on_network, set_aside
+from gemm_eval._private import make_folder
+from gemm_eval.cache._files import Identity, can_write, check_safe, guard, identity_of, is_on_network, set_aside
 from gemm_eval.cache._sqlite import build, open_existing, translated
 from gemm_eval.cache._trouble import Kind, Trouble
 
@@ -41,6 +42,7 @@ def open_or_build(path: Path, *, timeout_s: float) -> tuple[Opened, list[str]]:
     with translated():
         use_wal = not is_on_network(path.parent)
         for _ in range(_MAX_ROUNDS):
+            check_safe(path)
             try:
                 with guard(path, exclusive=False, timeout_s=timeout_s):
                     opened = _open(path, timeout_s=timeout_s, use_wal=use_wal)
@@ -48,7 +50,7 @@ def open_or_build(path: Path, *, timeout_s: float) -> tuple[Opened, list[str]]:
                     return opened, said
             except _DamagedError as damage:
                 said += replace_damaged(path, damage.identity, damage.reason, timeout_s=timeout_s)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             if not can_write(path.parent):
                 raise Trouble(Kind.READ_ONLY, f"cannot write to {path.parent}")
             with guard(path, exclusive=True, timeout_s=timeout_s):

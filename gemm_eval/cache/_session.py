@@ -182,7 +182,7 @@ class Session:
             self._impatient_until_s = time.monotonic() + IMPATIENCE * self._timeout_s
         if trouble.kind not in _SILENT:
             self._notices.append(Notice(trouble.kind.name, f"cache file {self._path}: {trouble.reason}"))
-        if trouble.kind is Kind.READ_ONLY and not was_open:
+        if trouble.kind is Kind.UNSAFE or (trouble.kind is Kind.READ_ONLY and not was_open):
             self._given_up = trouble.reason
         elif trouble.kind not in _KEEP_OPEN or not was_open:
             self._num_failures += 1

@@ -65,6 +65,8 @@ def translated() -> Iterator[None]:
             raise
         kind = _KIND_OF_CODE.get(code) or _KIND_OF_CODE.get(code & 0xFF, Kind.FAILED)
         raise Trouble(kind, str(error)) from error
+    except UnicodeDecodeError as error:  # sqlite3 reads SQLite's messages as UTF-8, and they quote what the file says
+        raise Trouble(Kind.DAMAGED, f"it holds text that is no UTF-8 ({error.reason})") from error
     except OSError as error:
         raise from_os_error(error) from error
 
@@ -137,28 +139,28 @@ def _prepared(
         connection.execute("PRAGMA cell_size_check = ON")
         connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT_BYTES}")
+        connection.text_factory = bytes  # what a file says may be no text
         _check_format(connection)
         if journal_mode is not None:
             actual = _set_journal_mode(connection, journal_mode)
             # why NORMAL goes with WAL and FULL with a rollback journal: see `_store`
-            connection.execute(f"PRAGMA synchronous = {'NORMAL' if actual == 'wal' else 'FULL'}")
+            connection.execute(f"PRAGMA synchronous = {'NORMAL' if actual == b'wal' else 'FULL'}")
         if takes_over:
             connection.execute("PRAGMA locking_mode = NORMAL")
         connection.execute("SELECT 1 FROM entries LIMIT 1").fetchall()  # opens the companions; drops an exclusive lock
-        connection.text_factory = bytes
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _set_journal_mode(connection: sqlite3.Connection, mode: str) -> str:
+def _set_journal_mode(connection: sqlite3.Connection, mode: str) -> bytes:
     try:
-        return str(connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0])
+        return bytes(connection.execute(f"PRAGMA journal_mode = {mode}").fetchone()[0])
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
             raise
-        return str(connection.execute("PRAGMA journal_mode").fetchone()[0])  # others use it as it is: so can we
+        return bytes(connection.execute("PRAGMA journal_mode").fetchone()[0])  # others use it as it is: so can we
 
 
 def _check_format(connection: sqlite3.Connection) -> None:
@@ -170,6 +172,10 @@ def _check_format(connection: sqlite3.Connection) -> None:
     if version != SCHEMA_VERSION:
         age = "a newer" if version > SCHEMA_VERSION else "an older"
         raise Trouble(Kind.DAMAGED, f"{age} gemm_eval wrote it (schema {version}, this one is {SCHEMA_VERSION})")
+    # exactly: a view or a trigger in the place of a table could do anything, or never end
+    found = [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master")]
+    if found != [sql.encode() for sql in _SCHEMA]:
+        raise Trouble(Kind.DAMAGED, "its tables are not those of a cache")
 
 
 def _connect(path: Path, mode: str, timeout_s: float, options: str = "") -> sqlite3.Connection:

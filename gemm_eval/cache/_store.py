@@ -15,6 +15,7 @@ import contextlib
 import functools
 import hashlib
 import itertools
+import operator
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -117,7 +118,22 @@ class Store:
             f"{'>=' if is_first else '>'} ? ORDER BY key LIMIT ?"
         )
         rows = self._connection.execute(sql, (self._namespace, after, limit))
-        return [(key, self._checked(key, value, checksum)) for key, value, checksum in rows]
+        found = [(key, self._checked(key, value, checksum)) for key, value, checksum in rows]
+        keys = [key for key, _ in found]
+        # in a damaged index a reader could go in circles
+        if not all(itertools.starmap(operator.lt, itertools.pairwise(keys if is_first else [after, *keys]))):
+            raise Trouble(Kind.DAMAGED, "its entries are not in order")
+        return found
+
+    @_translating
+    def remove_many(self, keys: Iterable[bytes]) -> None:
+        """Remove the entries of `keys`."""
+        if self.is_read_only:
+            return
+        with self._transaction():
+            self._connection.executemany(
+                "DELETE FROM entries WHERE namespace = ? AND key = ?", [(self._namespace, key) for key in keys]
+            )
 
     @_translating
     def put_many(self, items: Mapping[bytes, str]) -> int:

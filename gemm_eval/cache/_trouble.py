@@ -15,6 +15,7 @@ class Kind(Enum):
     MOVED = "another process set the file aside: open the path anew"
     BUSY = "somebody else holds the file: skip this operation"
     READ_ONLY = "read what is there, write nothing"
+    UNSAFE = "others could have written the file: go without it"
     CANNOT_OPEN = "no access, or no file descriptors left"
     NO_SPACE = "the write failed, reads go on"
     FAILED = "anything else: close, and try again at the next operation"

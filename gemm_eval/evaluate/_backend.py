@@ -80,6 +80,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def search_counts(self) -> tuple[str, ...]:
+        """Fields of a record that tell of the search and not of what it found."""
+        ...
+
+    @property
     def is_exhaustive(self) -> bool:
         """Whether `find` returns the best of the whole space."""
         ...
@@ -199,8 +204,22 @@ class Backend(Protocol):
         """Return what decides the costs, as values for JSON: the key of what is kept on disk."""
         ...
 
-    def is_sound(self, record: Mapping[str, Any]) -> bool:
-        """Say whether numbers read from disk, by the names of `record_dtype`, can be the answer of a search."""
+    def replay_many(
+        self,
+        params: Sequence[Records],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        found: Records,
+    ) -> Records:
+        """Evaluate what the records of earlier searches have found again, whatever numbers they hold.
+
+        Args:
+            params, kind_of, sizes: as for `find_many`.
+            found: [num_problems] of `record_dtype`.
+
+        Returns:
+            What the records must be to the bit, but for `search_counts`; zeros where no search finds such a mapping.
+        """
         ...
 
     def say_bound(self, bound: str) -> str:

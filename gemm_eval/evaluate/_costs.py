@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemm_eval.evaluate._batch import ProblemBatch, types_alone
+from gemm_eval.evaluate._batch import ProblemBatch
 from gemm_eval.evaluate._progress import progress_bar
 from gemm_eval.evaluate._records import RecordCache, RecordCacheInfo, RecordKey
 
@@ -133,10 +133,7 @@ class FoundCosts:
             if not self._is_disk_read:
                 path = self._disk_path
                 if path is not None and os.path.exists(path):  # noqa: PTH110  Path.exists raises if a name is too long
-                    from gemm_eval.evaluate._backend import Kind
-
                     self._records.put_many(
-                        ((self.number_of(Kind(types_alone(problem), options)), *problem.sizes), record)
-                        for problem, options, record in self.store().load()
+                        ((self.number_of(kind), *sizes), record) for kind, sizes, record in self.store().load()
                     )
                 self._is_disk_read = True

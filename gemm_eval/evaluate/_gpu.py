@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -38,6 +37,7 @@ from gemm_eval.search.gpu import (
     find_top_configs,
     gpu_params,
 )
+from gemm_eval.search.gpu_replay import replay_configs
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class GpuBackend:
     """See `Backend`."""
 
     record_dtype = GPU_COST_DTYPE
+    search_counts = ("num_candidates", "num_bounded")
     is_exhaustive = True
     mapping_columns = KernelConfig._fields
     option_columns = RunOptions._fields
@@ -200,18 +201,14 @@ class GpuBackend:
             "calibration": calibration_stamp(self.arch),
         }
 
-    def is_sound(self, record: Mapping[str, Any]) -> bool:
-        if not all(math.isfinite(value) and (value >= 0 or isinstance(value, float)) for value in record.values()):
-            return False
-        if not (record["latency_us"] > 0 and 1 <= record["active_sms"] <= self.arch.num_sms):
-            return False
-        cost = unpack_gpu_cost(np.array([tuple(record.values())], GPU_COST_DTYPE)[0])  # raises where a code is unknown
-        return (
-            min(cost.compute_us, cost.dram_us, cost.dram_bytes, cost.smem_bytes, *cost.traffic.values()) >= 0
-            and all(us >= 0 for name, us in cost.breakdown.items() if name != "hidden_us")
-            and cost.bound in BOUND_TEXT
-            and all(size >= 1 for size in (cost.config.cta_m, cost.config.cta_n, cost.config.cta_k))
-        )
+    def replay_many(
+        self,
+        params: Sequence[Records],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        found: Records,
+    ) -> Records:
+        return replay_configs(np.concatenate(params), kind_of, sizes, found)
 
     def say_bound(self, bound: str) -> str:
         return BOUND_TEXT[bound]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ from gemm_eval.search.multicore import (
     find_best_many,
     find_best_of_each_partition,
 )
+from gemm_eval.search.multicore_replay import replay_mappings
 from gemm_eval.search.plans import AnalyticCostModel, PlanOptions, SearchPlan, as_plan_options, find_planned
 from gemm_eval.workload import GemmProblem
 
@@ -42,7 +42,6 @@ __all__ = ["MulticoreBackend"]
 
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
-_AT_LEAST_1 = ("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "active_cores")
 _NO_OPTIONS: FrozenDict[str, str] = FrozenDict()
 
 
@@ -50,6 +49,9 @@ class MulticoreBackend:
     """See `Backend`."""
 
     record_dtype = COST_DTYPE
+    search_counts = (
+        "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
+    )  # fmt: skip
     mapping_columns = ("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order")
     option_columns = ()
 
@@ -190,18 +192,14 @@ class MulticoreBackend:
             "options": {"allow_idle_cores": self._allow_idle_cores, "plan": dataclasses.astuple(self._plan)},
         }
 
-    def is_sound(self, record: Mapping[str, Any]) -> bool:
-        cores = record["P_G"] * record["P_M"] * record["P_N"] * record["P_K"]
-        energy_pj = record["energy_pj"]  # the one number that may be unknown
-        return (
-            all(0 <= value < math.inf for name, value in record.items() if name != "energy_pj")
-            and (math.isnan(energy_pj) or 0 <= energy_pj < math.inf)
-            and all(record[name] >= 1 for name in _AT_LEAST_1)
-            and record["active_cores"] <= cores <= self.arch.num_cores
-            and record["loop_order"] < len(LoopOrder)
-            and record["bound"] < len(BOUNDS)
-            and record["latency_us"] > 0
-        )
+    def replay_many(
+        self,
+        params: Sequence[Records],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        found: Records,
+    ) -> Records:
+        return replay_mappings(np.concatenate(params), kind_of, sizes, found)
 
     def say_bound(self, bound: str) -> str:
         return BOUND_TEXT[bound]

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval._extras import needs_extra
 from gemm_eval._jit import cache_dir
+from gemm_eval._private import make_folder, why_unsafe
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels._family import Family, Variant
 
@@ -208,7 +209,9 @@ def _write(path: Path, kernel: CompiledKernel) -> None:
 
 
 def read_checked(path: Path) -> bytes | None:
-    """Return what `write_checked` wrote, or None: no file, or not all of it."""
+    """Return what `write_checked` wrote, or None: no file, not all of it, or a file that others could have written."""
+    if why_unsafe(path.parent, path) is not None:
+        return None
     try:
         checksum, _, content = path.read_bytes().partition(b"\n")
     except OSError:
@@ -219,7 +222,7 @@ def read_checked(path: Path) -> bytes | None:
 def write_checked(path: Path, content: bytes) -> None:
     """Write a checksum and `content`, whole or not at all. A folder that cannot be written only means no cache."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec
 from gemm_eval.arch._gpu import GpuSpec
 from gemm_eval.arch._loader import build_spec
@@ -21,7 +22,6 @@ from gemm_eval.sweep.fields import Choices, Dependent, Field, LogRange, Range
 from gemm_eval.sweep.fingerprint import fingerprint
 from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.task import Task
-from gemm_eval.sweep.values import shown
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.workload import GemmProblem
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.sweep.values import check_value, shown
+from gemm_eval.sweep.values import check_value
 
 __all__ = ["Choices", "Dependent", "Drawn", "Field", "LogRange", "Range", "as_field", "fit_range"]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gemm_eval._locks import FileLock
+from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
 from gemm_eval.sweep.chunks import Chunks
 from gemm_eval.sweep.description import DESCRIPTION, chunks_of, description_bytes, read_description
-from gemm_eval.sweep.values import shown
 
 __all__ = ["as_folder", "claim", "part_name", "part_names", "set_aside", "write_whole"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.sweep.values import shown
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.units import per_s, tflop_per_s, watt
 

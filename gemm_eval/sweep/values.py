@@ -6,13 +6,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 
-__all__ = ["check_value", "shown"]
+__all__ = ["check_value"]
 
 _MAX_CHARS = 1000
 _MAX_DEPTH = 4  # tables of specs have one level
-_MOST_SHOWN = 80
 _LARGEST = int(sys.float_info.max)
 
 
@@ -43,12 +43,3 @@ def check_value(value: Any, depth: int = 0) -> None:
             check_value(item, depth + 1)
     else:
         raise InvalidOptionError(f"a value is None, a truth, a number, a text or a table, got {shown(value)}")
-
-
-def shown(value: Any) -> str:
-    """Return what was given for a message: as Python writes it, or the beginning of that."""
-    try:
-        text = repr(value)
-    except ValueError:  # Python prints no int of more than 4,300 digits
-        return "a number of thousands of digits"
-    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."

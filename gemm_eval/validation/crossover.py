@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval._extras import needs_extra
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
+from gemm_eval.validation.figures import new_figure
 from gemm_eval.validation.kernel_timings import list_kernel_tables
 
 if TYPE_CHECKING:
@@ -239,9 +239,6 @@ def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -
         GemmEvalError: matplotlib is not installed.
         UnsupportedError: `measured` has the pair, but the crossover is not of cold weights in bursts.
     """
-    with needs_extra("plotting", "plot"):
-        from matplotlib.figure import Figure
-
     points = None
     if measured is not None:
         points = measured[(measured["N"] == crossover.N) & (measured["K"] == crossover.K)]
@@ -249,7 +246,7 @@ def plot_crossover(crossover: Crossover, measured: pd.DataFrame | None = None) -
             raise UnsupportedError(
                 f"timings are of cold L2 and burst clock, the crossover is of {crossover.l2} and {crossover.clock}"
             )
-    figure = Figure(figsize=(7.5, 6.0), layout="constrained")  # inches
+    figure = new_figure(7.5, 6.0)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     M = crossover.M
     upper.axhline(1.0, color="black", linewidth=0.8)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemm_eval._extras import needs_extra
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.validation.figures import new_figure
 from gemm_eval.validation.kernel_ablation import Ablated
 from gemm_eval.validation.kernel_choice import first_rows
 from gemm_eval.validation.kernel_scores import regime_of
@@ -30,7 +30,7 @@ _LINEAR_POINTS = 0.01  # the axis of ablations is linear up to here
 
 def plot_family(study: KernelStudy, family: str) -> Figure:
     """Plot predicted against measured latency of one family's configs, log-log, in microseconds."""
-    figure = _figure(6.4, 5.8)
+    figure = new_figure(6.4, 5.8)
     axes = figure.add_subplot()
     of_family = study.timings.kind == W4A16_FAMILIES.index(family)
     measured_us, predicted_us = study.timings.measured_us, study.predictions[0].predicted_us
@@ -60,7 +60,7 @@ def plot_regret(study: KernelStudy) -> Figure:
 
     GEMMs whose configs were all timed, or all where there is none; regrets under 0.1% are drawn at 0.1%.
     """
-    figure = _figure(9.5, 5.0)
+    figure = new_figure(9.5, 5.0)
     axes = figure.add_subplot()
     gemms = study.is_full if study.is_full.any() else np.ones(len(study.is_full), bool)
     best_us = study.timings.best_us[first_rows(study.timings)][gemms]
@@ -81,7 +81,7 @@ def plot_regret(study: KernelStudy) -> Figure:
 def plot_ablation(found: Sequence[Ablated], family: str) -> Figure:
     """Plot what the removal of each term of a family does to its MAPE, in percentage points: in sample and held out."""
     items = sorted((item for item in found if item.family == family), key=lambda item: item.in_sample_points)
-    figure = _figure(7.0, 1.2 + 0.24 * len(items))
+    figure = new_figure(7.0, 1.2 + 0.24 * len(items))
     axes = figure.add_subplot()
     places = np.arange(len(items))
     axes.barh(places + 0.2, [item.in_sample_points for item in items], 0.4, label="in sample, weighted")
@@ -108,13 +108,6 @@ def save_kernel_plots(studies: Sequence[KernelStudy], found: Sequence[Ablated], 
         save_figure(plot_regret(study), folder / f"{stem}-regret.png")
     for family in dict.fromkeys(item.family for item in found):
         save_figure(plot_ablation(found, family), folder / f"w4a16-ablation-{family}.png")
-
-
-def _figure(width: float, height: float) -> Figure:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")  # inches
 
 
 def _short(title: str) -> str:

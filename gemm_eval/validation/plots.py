@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval._extras import needs_extra
+from gemm_eval.validation.figures import new_figure
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.report import title_of
@@ -36,7 +36,7 @@ _TITLE = 9  # points
 
 def plot_predicted(scored: Score) -> Figure:
     """Plot predicted against measured latency, log-log, in microseconds, with lines at -10%, 0 and +10%."""
-    figure = _figure(6.4, 5.8)
+    figure = new_figure(6.4, 5.8)
     axes = figure.add_subplot()
     measured_us = scored.timings.latency_us
     for regime in REGIMES[:-1]:
@@ -64,7 +64,7 @@ def plot_error_by_rows(scored: Score) -> Figure:
 
     Rows are taken together in half octaves of M, since M = 127, 128 and 129 are of few rows each.
     """
-    figure = _figure(7.0, 4.2)
+    figure = new_figure(7.0, 4.2)
     axes = figure.add_subplot()
     percent = 100.0 * (scored.predicted_us / scored.timings.latency_us - 1.0)
     M = scored.timings.column("M").astype(np.float64)
@@ -93,7 +93,7 @@ def plot_latency_curves(predictor: Predictor, timings: TimingSet, pairs: Sequenc
         pairs: (N, K) of the curves; empty: up to six pairs of `timings` with many M, spread over the sizes of their
             weights. Of a pair with several G or types, the combination with most rows is drawn.
     """
-    figure = _figure(7.5, 5.2)
+    figure = new_figure(7.5, 5.2)
     axes = figure.add_subplot()
     for place, pair in enumerate(pairs or _spread_pairs(timings)):
         of_pair = _most_alike(timings.select(_is_pair(timings, pair)))
@@ -133,13 +133,6 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG; the folder is made if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=_DPI)
-
-
-def _figure(width: float, height: float) -> Figure:
-    with needs_extra("plotting", "plot"):
-        from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")  # inches
 
 
 def _set_rows_axis(axes: Axes, M: npt.NDArray[Any]) -> None:

@@ -16,7 +16,7 @@ from gemm_eval.cache import default_path
 from gemm_eval.evaluate import _disk, _multicore
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
 
-SIZES = (1, 16, 512, 768)
+SIZES, OTHER_SIZES = (1, 16, 512, 768), (1, 16, 512, 769)
 PROBLEMS = [(1, m, 256, 64) for m in range(1, 40)]
 ARCH = load_arch("demo-8core")
 NAMES = COST_DTYPE.names or ()
@@ -283,20 +283,28 @@ LIES: dict[str, Callable[[dict[str, Any]], str]] = {
     "more at work than cores": with_cost(active_cores=9),
     "infeasible": with_cost(active_cores=0),
     "traffic negative": with_cost(a_bytes=-1),
+    "a count negative": with_cost(num_candidates=-1),
+    "of other sizes": with_part(sizes=[1, 16, 512, 770]),
+    "too fast": with_cost(latency_us=1e-9),
+    "a tile beyond the block": with_cost(tile_m=10**6),
+    "a mapping that is not its own": with_cost(tile_n=16),
 }
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_an_entry_that_makes_no_sense_is_not_believed(lie: str, expected: GEMMResult) -> None:
     text = LIES[lie](entry_text())
-    good = prefix(ARCH) + b"good"
-    ((key, whole),) = _disk._cache_at(default_path()).load_all()
-    _disk._cache_at(default_path()).put_many({key: text, good: whole.replace("[1,16,512,768]", "[1,16,512,769]")})
+    ((key, _),) = _disk._cache_at(default_path()).load_all()
+    store(problems=[OTHER_SIZES])
+    _disk._cache_at(default_path()).put_many({key: text})
     evaluator = GEMMEvaluator(ARCH)
 
-    with pytest.warns(RuntimeWarning, match="skipped 1 entries of the disk cache") as caught:
+    with pytest.warns(RuntimeWarning, match="removed 1 entries of the disk cache") as caught:
         assert evaluator.evaluate(*SIZES) == expected
 
     assert len(caught) == 1
     assert evaluator.evaluate_many([SIZES])[0] == expected
     assert evaluator.cache_info().records.currsize == 2  # the good one, and the one just computed
+    later = GEMMEvaluator(ARCH)  # told once: the entry is gone
+    later.evaluate(*OTHER_SIZES)
+    assert later.cache_info().records[:2] == (1, 0)

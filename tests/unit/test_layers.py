@@ -12,9 +12,9 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
-    "errors", "units", "_frozen", "_locks", "_words", "_reading", "_checks", "_extras", "dtypes", "_jit", "arch",
-    "workload", "mapping", "models", "search", "cache", "evaluate", "transformer", "sweep", "kernels", "measure", "validation",
-    "autotune", "report", "", "cli",
+    "errors", "units", "_frozen", "_private", "_locks", "_words", "_reading", "_checks", "_extras", "dtypes", "_jit",
+    "arch", "workload", "mapping", "models", "search", "cache", "evaluate", "transformer", "sweep", "kernels",
+    "measure", "validation", "autotune", "report", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
 IMPORTERS = ("import_module", "importlib.import_module", "__import__")
@@ -74,11 +74,19 @@ def test_imports_go_down_only(path: Path) -> None:
 
 
 def test_first_layers_import_nothing_of_ours() -> None:
-    assert [
-        layer
-        for name in ("errors", "units", "_frozen", "_locks", "_jit")
-        for _, layer in own_imports(PACKAGE / f"{name}.py")
-    ] == []
+    found = {
+        name: {layer for _, layer in own_imports(PACKAGE / f"{name}.py")}
+        for name in ("errors", "units", "_frozen", "_private", "_locks", "_jit")
+    }
+    assert found.pop("_jit") == {"_private"}
+    assert not set().union(*found.values())
+
+
+def test_machine_code_depends_on_kernels_and_coefficients_only() -> None:
+    """The cache of compiled kernels is stamped with the text of these; a constant from elsewhere would go stale."""
+    for path in (path for path in PACKAGE.rglob("*_kernels.py") if layer_of(path) != "cli"):
+        own = {module.rsplit(".", 1)[0] for _, module in imports(path) if module.startswith("gemm_eval.")}
+        assert all(name.endswith(("._jit", "_kernels", ".coefficients")) for name in own), (relative(path), own)
 
 
 def tops(path: Path) -> set[str]:

@@ -13,6 +13,7 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
+from gemm_eval.models.multicore.replay_kernels import RULES, find_broken_rule
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["MODEL_VERSION", "MulticoreCost", "evaluate_mapping", "unpack_cost"]
@@ -123,36 +124,30 @@ def _check_rules(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], mapping: MulticoreMapping
 ) -> None:
     partition, tile = mapping.partition, mapping.tile
-    used = partition.P_G * partition.P_M * partition.P_N * partition.P_K
-    if used > arch.num_cores:
-        raise InvalidMappingError(
-            f"P_G*P_M*P_N*P_K must be <= num_cores = {arch.num_cores}, got {used} ({arch.name})", rule="num_cores"
+    broken = find_broken_rule(params, *problem.sizes, *partition, *tile)
+    if broken < 0:
+        return
+    rule = RULES[broken]
+    if rule == "num_cores":
+        used = math.prod(partition)
+        text = f"P_G*P_M*P_N*P_K must be <= num_cores = {arch.num_cores}, got {used} ({arch.name})"
+    elif rule == "reduction":
+        text = (
+            f"P_K must be 1, got {partition.P_K}: {arch.name} cannot add partial results (reduction: {arch.reduction})"
         )
-    record = params[0]
-    block = block_of(record, *problem.sizes, *partition)
-    if block.E_K > 1 and arch.reduction == "none":
-        raise InvalidMappingError(
-            f"P_K must be 1, got {partition.P_K}: {arch.name} cannot add partial results (reduction: none)",
-            rule="reduction",
-        )
-    for name, size, unit, block_size in (
-        ("tile_m", tile.tile_m, arch.cube_m, block.m),
-        ("tile_n", tile.tile_n, arch.cube_n, block.n),
-        ("tile_k", tile.tile_k, int(record["unit_k"]), block.k),
-    ):
-        if size > block_size:
-            raise InvalidMappingError(
-                f"{name} must be <= {block_size}, a core's block, got {size}", rule=f"{name}_block"
-            )
-        if size % unit and size != block_size:
-            raise InvalidMappingError(
-                f"{name} must be a multiple of {unit} or the whole block of {block_size}, got {size}",
-                rule=f"{name}_multiple",
-            )
-    demand = sram_used_bytes(record, *tile)
-    if demand > arch.sram_usable_bytes:
-        raise InvalidMappingError(
+    elif rule == "sram":
+        demand = sram_used_bytes(params[0], *tile)
+        text = (
             f"the tiles need {demand:,} bytes of SRAM, {arch.name} has {arch.sram_usable_bytes:,} usable: "
-            f"{demand - arch.sram_usable_bytes:,} too many",
-            rule="sram",
+            f"{demand - arch.sram_usable_bytes:,} too many"
         )
+    else:
+        name = rule.rsplit("_", 1)[0]
+        size, dimension = getattr(tile, name), name[-1]
+        block_size = getattr(block_of(params[0], *problem.sizes, *partition), dimension)
+        if rule.endswith("_block"):
+            text = f"{name} must be <= {block_size}, a core's block, got {size}"
+        else:
+            unit = {"m": arch.cube_m, "n": arch.cube_n, "k": int(params["unit_k"][0])}[dimension]
+            text = f"{name} must be a multiple of {unit} or the whole block of {block_size}, got {size}"
+    raise InvalidMappingError(text, rule=rule)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gemm_eval._extras import needs_extra
+from gemm_eval.validation.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
 
 __all__ = [
     "BOUND_PLACES",
@@ -49,18 +49,6 @@ BOUND_PLACES = {
     "store": 7,
 }  # fmt: skip
 """Which of `COLORS` and `MARKERS` stands for what limits a GEMM."""
-
-
-def new_figure(width: float, height: float) -> Figure:
-    """Return an empty Figure, sizes in inches, that pyplot does not know of.
-
-    Raises:
-        GemmEvalError: matplotlib is not installed.
-    """
-    with needs_extra("plotting", "plot"):
-        from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
 
 
 def plotly_objects() -> Any:

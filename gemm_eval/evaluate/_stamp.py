@@ -1,0 +1,53 @@
+"""What costs on disk hold for: this code, and the data that comes with it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from gemm_eval.arch import data_root
+
+__all__ = ["answers_stamp"]
+
+# all that is at or below `evaluate`; layers above cannot change an answer, for imports go one way
+_CODE = (
+    *("errors.py", "units.py", "_frozen.py", "_private.py", "dtypes.py", "_jit.py"),
+    *("arch", "workload", "mapping", "models", "search", "cache", "evaluate"),
+)
+# specs of GPUs too: whether a calibration is of this GPU depends on the preset of its name
+_DATA = ("kernels", "calibration", "gpu")
+_NO_SOURCES = (".pyc", ".md")
+
+
+@cache
+def answers_stamp() -> str:
+    """Return a digest of the code that finds answers and of the tables and coefficients that it reads.
+
+    It takes a few milliseconds, once in a process, and does not depend on where the library lies, nor on the versions
+    of Python, numpy and numba: answers are the same to the bit.
+
+    Raises:
+        ArchNotFoundError, OSError: the installation lost its data or its sources.
+    """
+    return _digest(Path(__file__).parent.parent, data_root())
+
+
+def _digest(package: Path, data: Path) -> str:
+    digest = hashlib.sha256()
+    for root, names in ((package, _CODE), (data, _DATA)):
+        for path in _files(root, names):
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _files(root: Path, names: tuple[str, ...]) -> Iterator[Path]:
+    for name in names:
+        place = root / name
+        if place.is_file():
+            yield place
+        else:
+            yield from sorted(path for path in place.rglob("*.*") if path.suffix not in _NO_SOURCES)

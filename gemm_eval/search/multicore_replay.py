@@ -1,0 +1,35 @@
+"""Costs of mappings that were found before, evaluated again many at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
+from gemm_eval.models.multicore.replay_kernels import replay_range
+from gemm_eval.search._threads import run_in_chunks
+
+__all__ = ["replay_mappings"]
+
+
+def replay_mappings(
+    params: npt.NDArray[np.void],
+    type_of: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    found: npt.NDArray[np.void],
+) -> npt.NDArray[np.void]:
+    """Evaluate the mappings of records again, whatever numbers they hold.
+
+    Args:
+        params: [num_types] of PARAMS_DTYPE.
+        type_of: [num], index into `params`.
+        sizes: [num, 4] of G, M, K, N.
+        found: [num] of COST_DTYPE.
+
+    Returns:
+        [num] of COST_DTYPE, zeros where a mapping is illegal; counts of the search are 0.
+    """
+    found = found.copy()  # numba compiles anew for an array that is read-only
+    out = np.zeros(len(found), COST_DTYPE)
+    run_in_chunks(lambda start, stop: replay_range(params, type_of, sizes, start, stop, found, out), len(found))
+    return out
