@@ -1,9 +1,9 @@
 """The disk cache under kills and crowds: `python -m tests.stress.cache --kills 200`, and every byte of its first page.
 
 Eight processes of eight threads put entries of their own into one file, and note each write after it was confirmed.
-One process after another is killed (-9) in the middle and replaced. Afterwards every confirmed entry must be there, whole
-and once, and nothing else but what was in flight. Every value tells its key, so a wrong one is noticed whoever wrote it,
-and whenever.
+One process after another is killed (-9) in the middle and replaced. Afterwards every confirmed entry must be there,
+whole and once, and nothing else but what was in flight. Every value tells its key, so a wrong one is noticed whoever
+wrote it, and whenever.
 """
 
 from __future__ import annotations
