@@ -160,7 +160,7 @@ class Sm90Family(Family):
 
     def _resident_clusters(self, variant: Variant, num_sms: int) -> int:
         ctas = variant.config.cluster_m * variant.config.cluster_n
-        return self._cluster_sms(ctas, num_sms) * self._ctas_per_sm(variant) // ctas
+        return max(1, self._cluster_sms(ctas, num_sms) * self._ctas_per_sm(variant) // ctas)
 
     def _cluster_sms(self, ctas: int, num_sms: int) -> int:
         # a cluster lies within one graphics processing cluster; those of 18 SMs leave 2 without a cluster of 4
