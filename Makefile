@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check kernels unit browser nojit lowest test-lowest bench rates plans size golden clean
+.PHONY: help demo test check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans size golden clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -60,6 +60,21 @@ test-lowest:  ## all tests with the lowest versions of everything, extras too (h
 	$(PYTHON) tests/lowest.py > $(LOWEST)-all/constraints.txt
 	$(LOWEST)-all/bin/python -m pip --disable-pip-version-check install --quiet -c $(LOWEST)-all/constraints.txt -e ".[dev]"
 	GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(LOWEST)-all/cache $(LOWEST)-all/bin/python -m pytest -W default -p no:cacheprovider -m "not gpu" -n auto
+
+COUNT ?= 100000
+SEED ?= 0
+laws: $(VENV)/.dev  ## COUNT random problems from SEED on: search against brute force, physics, multi-core chips
+	$(BIN)/python -m tests.laws --count $(COUNT) --seed $(SEED)
+
+fuzz: $(VENV)/.dev  ## ten thousand damaged inputs of every kind: only the project's errors, in bounded time and memory
+	$(BIN)/python -m tests.fuzz --count 10000 --seed $(SEED)
+
+stress: $(VENV)/.dev  ## 200 kills of processes that crowd one cache and one sweep folder: nothing lost, nothing doubled
+	$(BIN)/python -m tests.stress.cache --kills 200
+	$(BIN)/python -m tests.stress.sweep --kills 200
+
+mutants: $(VENV)/.dev  ## 200 random mutations of models and search: which change an answer, and which of those a test catches
+	$(BIN)/python -m tests.mutation --count 200 --seed $(SEED)
 
 bench: $(VENV)/.dev  ## speed, as ratios within one run
 	$(BIN)/pytest tests/benchmarks --benchmark-enable --benchmark-only --benchmark-group-by=group \

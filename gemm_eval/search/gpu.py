@@ -281,12 +281,11 @@ def _record_for(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.NDArr
 
 def _check_sizes(problem: GemmProblem, params: npt.NDArray[np.void]) -> None:
     """Raise `UnsupportedError` for sizes of which the library that `params` are of has no kernels."""
-    record = _record_for(params, problem)
-    if len(menu_of(int(record["menu"][0]))) > 0:
+    if _record_for(params, problem)["has_kernels"][0]:
         return
     if params["w4a16"][0] >= 0:
         check_w4a16_sizes(problem)
-    elif not is_aligned(params, problem.K, problem.N):
+    else:
         raise UnsupportedError(
             f"the library has kernels for rows of A and B (K long) and C (N long) that start on 16 bytes, not for "
             f"{problem}: pad K or N; library {HYPOTHETICAL} says what a kernel that nobody has written would do"

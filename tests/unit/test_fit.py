@@ -91,7 +91,7 @@ def test_a_fit_finds_what_was_planted(exact: TimingSet, fitted: ModelPredictor) 
 
     assert error < 0.01 < start
     assert found["kernel_us"] == pytest.approx(PLANTED["kernel_us"], abs=0.25)
-    assert found["dram_frac"] == pytest.approx(PLANTED["dram_frac"], rel=0.03)
+    assert found["dram_frac"] == pytest.approx(PLANTED["dram_frac"], rel=0.05)
     assert found["step_cycles"] == pytest.approx(PLANTED["step_cycles"], rel=0.1)
 
 

@@ -42,6 +42,7 @@ _INTS = (
     "max_split_parts",
     "has_stream_k",
     "is_calibrated",
+    "has_kernels",
     "menu",
     "unaligned",
     "w4a16",
@@ -59,9 +60,9 @@ GPU_PARAMS_DTYPE = np.dtype(
     + [(f"c_{item.name}", np.float64) for item in COEFFICIENTS]
 )
 """One record per (GPU, data types, library, L2 and clock state). `menu` is the number of a table of `menu_of`,
-`unaligned` that of a record of `unaligned_params`; fields `c_*` are the coefficients of a kernel family. Where our own
-W4A16 kernels run, `w4a16` is the number of their coefficients (`w4a16_coefficients`) and `menu` that of a table of
-`W4A16_MENU_DTYPE`; else `w4a16` is -1."""
+`unaligned` that of a record of `unaligned_params`; `has_kernels` is 0 where the library has none, on whatever GPU;
+fields `c_*` are the coefficients of a kernel family. Where our own W4A16 kernels run, `w4a16` is the number of their
+coefficients (`w4a16_coefficients`) and `menu` that of a table of `W4A16_MENU_DTYPE`; else `w4a16` is -1."""
 
 L2_STATES = {"cold": COLD, "cold-all": ALL_COLD, "warm": WARM}
 """What L2 holds when a kernel starts, as users say it, and as records do; MODEL.md, "Bytes"."""
@@ -132,6 +133,7 @@ def pack_w4a16_params(
     params["unaligned"] = _unaligned.number_of(substitute)
     params["menu"] = _menus.number_of(build_w4a16_menu(arch, types))
     params["w4a16"] = _w4a16.number_of(pack_w4a16_coefficients(coefficients))
+    params["has_kernels"] = 1
     if types.zero_dtype is not None and types.scale_dtype is not None:  # packed, a zero point is as wide as a scale
         params["scale_bytes_per_group"] = 2 * types.scale_dtype.bits / 8
     params["is_calibrated"] = is_calibrated
@@ -176,6 +178,7 @@ def pack_gpu_params(
         "max_split_parts": split.max_parts,
         "has_stream_k": rules.has_stream_k,
         "is_calibrated": is_calibrated,
+        "has_kernels": 1,
         "menu": _menus.number_of(build_menu(arch, problem, library, is_unaligned=unaligned is None)),
         "unaligned": -1 if unaligned is None else _unaligned.number_of(unaligned),
     }
