@@ -18,7 +18,7 @@ ModelArgument = Annotated[
         metavar="MODEL", help="Preset name, or a Hugging Face config.json or a folder with one.", show_default=False
     ),
 ]
-ArchOption = Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="ARCH")]
+ArchOption = Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME")]
 DtypeOption = Annotated[
     str | None,
     typer.Option(help="Types of weight GEMMs: bf16, fp16, w4a16, ... Default: the default type of the arch."),
@@ -139,4 +139,6 @@ def prewarm(
 
         print_json(dataclasses.asdict(report))
     else:
-        typer.echo(str(report))
+        from gemm_eval.cli._output import say
+
+        say(str(report))
