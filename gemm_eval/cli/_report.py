@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gemm_eval.cli._model import Phase
+from gemm_eval.cli._model import DenseDtypeOption, IgnoreMemoryOption, Phase
 from gemm_eval.cli._options import ClockOption, IdleCoresOption, L2Option, ModelLibraryOption
 from gemm_eval.cli._words import refuse_others
 
@@ -45,6 +45,8 @@ def report(
     dtype: Annotated[
         str | None, typer.Option(help="With --model: types of weight GEMMs. Default: the default type of the arch.")
     ] = None,
+    dense_dtype: DenseDtypeOption = None,
+    ignore_memory: IgnoreMemoryOption = False,
     library: ModelLibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
@@ -78,5 +80,7 @@ def report(
             tensor_parallel=tensor_parallel,
             expert_parallel=expert_parallel,
             dtype=dtype,
+            dense_dtype=dense_dtype,
+            ignore_memory=ignore_memory,
         )
     say(f"wrote {page.write(out)}")

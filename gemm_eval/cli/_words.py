@@ -111,8 +111,8 @@ def _name_of(param: Any) -> str:
 
 
 def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=2)
-    return f"; did you mean {' or '.join(near)}?" if near else ""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -50,7 +50,8 @@ def test_an_option_that_takes_one_value_is_taken_once() -> None:
                 assert (code, err) == (0, ""), line
             else:
                 assert (code, out) == (2, ""), line
-                assert re.fullmatch(r"error: \S+ is given 2 times, and counts once: give it once\n", err), line
+                assert "is given 2 times, and counts once: give it once" in err, line
+                assert err.count("\n") == 1
 
 
 def test_no_option_is_told_by_its_metavar() -> None:
