@@ -403,7 +403,6 @@ def test_arch_check_goes_on_after_an_invalid_file(tmp_path: Path) -> None:
 
 FAILURES = [
     (2, "UsageError", ["evaluate", *DEMO, "-4", "1", "1", "1"], "No such option: -4; a size is an integer >= 1"),
-    (2, "InvalidProblemError", ["evaluate", *DEMO, "--", "-4", "1", "1", "1"], "G must be in 1..2**40, got -4"),
     (2, "InvalidProblemError", ["top", *DEMO, "1", "0", "1", "1"], "M must be in 1..2**40, got 0"),
     (2, "InvalidProblemError", ["evaluate", *DEMO, "1", "1", "4096.0", "1"], "K must be an integer >= 1, got '4096.0'"),
     (2, "InvalidProblemError", ["evaluate", *DEMO, "1", "1", "1", "4k"], "N must be an integer >= 1, got '4k'"),

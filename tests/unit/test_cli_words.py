@@ -93,6 +93,7 @@ def test_mistyped_options_and_commands_are_understood() -> None:
         "evalute 1 1 1 1": "No such command 'evalute'; did you mean evaluate",
         "arch lst": "No such command 'lst'; did you mean list?; see gemm-eval arch --help",
         "--verson": "No such option: --verson; did you mean --version?",
+        "evaluate --arch demo-8core -- -4 1 1 1": "G must be in 1..2**40, got -4",
         "zzzz": "No such command 'zzzz'; see gemm-eval --help",
     }.items():
         code, out, err = ran(line)

@@ -350,7 +350,6 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            ("", "K and N must be given"),
             ("4096", "K and N must be given"),
             ("--all", "--all goes with --measured"),
             ("4096 4096 --all --measured", "--all does not go with K and N; it goes with"),

@@ -43,7 +43,8 @@ _SLOW = {"compile_", "measured", "all_", "plot", "plots", "ablation", "joint", "
 # Ends of command lines that keep a command from work that takes minutes, or a GPU.
 _ENDS = {
     "measure": ("--list",), "profile": ("--dtype", "fp61"), "kernel-table": ("--target", "sm_1"),
-    "validate": ("--data", "nothing.csv"), "calibrate": ("--data", "nothing.csv"), "sweep": (),
+    "validate": ("--data", "nothing.csv"), "calibrate": ("--data", "nothing.csv"), "configs list": ("--json",),
+    "configs build": ("nothing",),
 }  # fmt: skip
 _CODES = {0, 1, 2, 3}
 _ACTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
