@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval._text import visible
+from gemm_eval._words import visible
 from gemm_eval.cli import (
     _arch,
     _asm,

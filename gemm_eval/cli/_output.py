@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from gemm_eval._text import visible
+from gemm_eval._words import visible
 
 if TYPE_CHECKING:
     import pandas as pd

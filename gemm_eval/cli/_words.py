@@ -5,7 +5,6 @@ Nothing here names a class of click: typer brings its own copy of it, or not, de
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from gemm_eval._words import did_you_mean
 from gemm_eval.errors import InvalidOptionError
 
 __all__ = ["Command", "Group", "refuse", "refuse_others", "usage_message"]
@@ -41,7 +41,7 @@ class Group(TyperGroup):
         """Find the command that the first word names."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            ctx.fail(f"No such command '{name}'{_did_you_mean(name, self.list_commands(ctx))}")
+            ctx.fail(f"No such command '{name}'{did_you_mean(name, self.list_commands(ctx))}")
         return super().resolve_command(ctx, args)
 
 
@@ -62,7 +62,7 @@ def usage_message(error: Any, words: Sequence[str]) -> str:
         else:
             params = [] if ctx is None else ctx.command.get_params(ctx)
             known = [name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")]
-            meant = _did_you_mean(f"--{word.lstrip('-')}", known)
+            meant = did_you_mean(f"--{word.lstrip('-')}", known)
         message = f"No such option: {word}{meant}"
     return f"{message}; see {getattr(ctx, 'command_path', 'gemm-eval')} --help"
 
@@ -108,11 +108,6 @@ def _name_of(param: Any) -> str:
     if param.param_type_name == "argument":
         return str(param.metavar or param.name).strip("[].")
     return str(next((name for name in param.opts if name.startswith("--")), param.opts[0]))
-
-
-def _did_you_mean(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _listed(names: Iterable[str]) -> str:

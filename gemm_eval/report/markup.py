@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from gemm_eval._text import visible
+from gemm_eval._words import visible
 from gemm_eval.report.parts import Cell, Chart, Column, Facts, Figure, Part, Table, Text
 from gemm_eval.report.svg import inline_svg, matplotlib_svg
 

@@ -418,7 +418,7 @@ FAILURES = [
     (2, "UsageError", ["evaluate", *DEMO, "1", "1", "1"], "Missing argument"),
     (2, "UsageError", ["evaluate", *WORDS], "--arch"),
     (2, "UsageError", ["evaluate", *DEMO, *WORDS, "--expalin"], "--expalin"),
-    (2, "UsageError", ["evaluate", *DEMO, "--dtyp", "w4a16", *WORDS], "No such option: --dtyp; did you mean --dtype?"),
+    (2, "UsageError", ["evaluate", *DEMO, "--dtyp", "w4a16", *WORDS], "No such option: --dtyp, did you mean --dtype?"),
     (2, "UsageError", ["top", *DEMO, *WORDS, "-k", "ten"], "-k"),
     (2, "UsageError", ["top", *DEMO, *WORDS, "--distinct", "tile"], "--distinct"),
     (2, "UsageError", ["evlauate"], "evlauate"),

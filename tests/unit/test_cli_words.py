@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 import typer
 
-from gemm_eval._text import visible
+from gemm_eval._words import visible
 from gemm_eval.cli._app import app
 from gemm_eval.cli._output import make_console, make_table
 from gemm_eval.kernels.config_cache import ConfigCache
@@ -81,18 +81,18 @@ def test_no_command_reads_words_that_it_does_not_know() -> None:
 
 def test_mistyped_options_and_commands_are_understood() -> None:
     for line, meant in {
-        "evaluate --arhc demo-8core 1 1 1 1": "No such option: --arhc; did you mean --arch?; see gemm-eval evaluate",
-        "evaluate -arch demo-8core 1 1 1 1": "No such option: -arch; did you mean --arch?",
-        "evaluate --arhc=demo-8core 1 1 1 1": "No such option: --arhc; did you mean --arch?",
-        "top --cuont 3": "No such option: --cuont; did you mean --count?",
+        "evaluate --arhc demo-8core 1 1 1 1": "No such option: --arhc, did you mean --arch?; see gemm-eval evaluate",
+        "evaluate -arch demo-8core 1 1 1 1": "No such option: -arch, did you mean --arch?",
+        "evaluate --arhc=demo-8core 1 1 1 1": "No such option: --arhc, did you mean --arch?",
+        "top --cuont 3": "No such option: --cuont, did you mean --count?",
         "model llama-3-8b --dens-dtype bf16": "did you mean --dense-dtype",
         "profile 1 8 8 --groupsize 32": "did you mean --group-size?",
         "evaluate 1 -16 1 1 --arch demo-8core": "No such option: -16; a size is an integer >= 1",
         "crossover 4096 -4": "No such option: -4; a size is an integer >= 1",
         "configs build --outt x": "did you mean --out?; see gemm-eval configs build --help",
-        "evalute 1 1 1 1": "No such command 'evalute'; did you mean evaluate",
-        "arch lst": "No such command 'lst'; did you mean list?; see gemm-eval arch --help",
-        "--verson": "No such option: --verson; did you mean --version?",
+        "evalute 1 1 1 1": "No such command 'evalute', did you mean evaluate",
+        "arch lst": "No such command 'lst', did you mean list?; see gemm-eval arch --help",
+        "--verson": "No such option: --verson, did you mean --version?",
         "evaluate --arch demo-8core -- -4 1 1 1": "G must be in 1..2**40, got -4",
         "zzzz": "No such command 'zzzz'; see gemm-eval --help",
     }.items():

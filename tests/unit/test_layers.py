@@ -12,8 +12,8 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
-    "errors", "units", "_text", "_frozen", "_private", "_locks", "_words", "_reading", "_checks", "_extras", "dtypes",
-    "_jit", "arch", "workload", "mapping", "models", "search", "cache", "evaluate", "transformer", "sweep", "kernels",
+    "errors", "units", "_frozen", "_private", "_locks", "_words", "_reading", "_checks", "_extras", "dtypes", "_jit",
+    "arch", "workload", "mapping", "models", "search", "cache", "evaluate", "transformer", "sweep", "kernels",
     "measure", "validation", "autotune", "report", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
@@ -76,7 +76,7 @@ def test_imports_go_down_only(path: Path) -> None:
 def test_first_layers_import_nothing_of_ours() -> None:
     found = {
         name: {layer for _, layer in own_imports(PACKAGE / f"{name}.py")}
-        for name in ("errors", "units", "_text", "_frozen", "_private", "_locks", "_jit")
+        for name in ("errors", "units", "_frozen", "_private", "_locks", "_jit")
     }
     assert found.pop("_jit") == {"_private"}
     assert not set().union(*found.values())

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from gemm_eval._text import visible
+from gemm_eval._words import visible
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.report.page import Chart, Column, Facts, Figure, Page, Part, Section, Table, Text
 
