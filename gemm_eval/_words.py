@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import difflib
 import reprlib
+import unicodedata
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "one_line", "refusal", "shown"]
+__all__ = ["did_you_mean", "one_line", "refusal", "shown", "visible"]
 
 _MAX_SHOWN_CHARS = 80
 _MAX_WORD_CHARS = 64  # no name is longer, and what is longer takes difflib long
 _MAX_NEAR = 3
 _CUTOFF = 0.6
+_SLIP_CUTOFF = 0.9
+_HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (direction, joiners), lone surrogates, separators of lines
 
 
 class _Repr(reprlib.Repr):
@@ -38,15 +41,28 @@ def shown(value: object) -> str:
 def one_line(text: str, max_chars: int = _MAX_SHOWN_CHARS) -> str:
     """Return `text` on one line of at most `max_chars` characters, all of which print: no control sequences."""
     words = " ".join(text[: 4 * max_chars].split())
-    safe = words if words.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+    safe = visible(words)
     return safe if len(safe) <= max_chars and len(text) <= 4 * max_chars else safe[: max_chars - 3] + "..."
+
+
+def visible(text: str) -> str:
+    r"""Return `text` with every character that acts instead of being seen written as an escape, such as ``\x1b``.
+
+    A title could else move the cursor of a terminal, rename its window, or turn the direction of the line around it.
+    Line feeds and tabs stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char in "\n\t" or unicodedata.category(char) not in _HIDDEN else ascii(char)[1:-1] for char in text
+    )
 
 
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return ``", did you mean a or b?"`` with the names that `word` may stand for; an empty text where none is near.
 
-    Near is, in this order: the same but for case and ``-_. /``; one is the beginning of the other; one is part of the
-    other; much the same letters.
+    Near is, in this order: the same but for case and ``-_. /``; the same but for a letter or two of many; one is the
+    beginning of the other; one is part of the other; much the same letters.
     """
     if not isinstance(word, str) or not 0 < len(word) <= _MAX_WORD_CHARS:
         return ""
@@ -54,7 +70,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     asked = _plain(word)
     if not asked:
         return ""
-    for is_near in (str.__eq__, _begins, _contains):
+    for is_near in (str.__eq__, _is_slip, _begins, _contains):
         near = [name for name, letters in plain.items() if letters and is_near(letters, asked)]
         if near:
             break
@@ -72,6 +88,10 @@ def refusal(what: str, value: object, known: Iterable[str]) -> str:
 
 def _plain(word: str) -> str:
     return "".join(char for char in word.casefold() if char not in "-_. /")
+
+
+def _is_slip(name: str, word: str) -> bool:
+    return difflib.SequenceMatcher(None, name, word).ratio() >= _SLIP_CUTOFF
 
 
 def _begins(name: str, word: str) -> bool:

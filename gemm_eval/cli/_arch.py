@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli._options import EXIT_CODES, JsonOption
+from gemm_eval.cli._words import Command, Group
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
@@ -15,10 +16,10 @@ __all__ = ["app"]
 
 EXIT_CHECK_FAILED = 1
 
-app = typer.Typer(no_args_is_help=True, help="List, show and check architectures.", epilog=EXIT_CODES)
+app = typer.Typer(cls=Group, no_args_is_help=True, help="List, show and check architectures.", epilog=EXIT_CODES)
 
 
-@app.command("list", epilog=EXIT_CODES)
+@app.command("list", cls=Command, epilog=EXIT_CODES)
 def list_(json: JsonOption = False) -> None:
     """List the presets of each kind: cores or SMs, peak for the default type, DRAM in GB/s (1e9), SRAM or L2 in MiB."""
     from gemm_eval.arch import list_archs, load_arch
@@ -34,7 +35,7 @@ def list_(json: JsonOption = False) -> None:
         print_arch_list(archs)
 
 
-@app.command(no_args_is_help=True, epilog=EXIT_CODES)
+@app.command(cls=Command, no_args_is_help=True, epilog=EXIT_CODES)
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME|FILE", help="Preset name or YAML file.", show_default=False)],
     json: JsonOption = False,
@@ -55,7 +56,7 @@ def show(
         print_arch(arch)
 
 
-@app.command(no_args_is_help=True, epilog=EXIT_CODES)
+@app.command(cls=Command, no_args_is_help=True, epilog=EXIT_CODES)
 def check(
     names: Annotated[
         list[str], typer.Argument(metavar="NAME|FILE...", help="Preset names or YAML files.", show_default=False)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gemm_eval.cli._words import refuse_others
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -20,6 +22,7 @@ __all__ = ["calibrate"]
 
 
 def calibrate(
+    ctx: typer.Context,
     arch: Annotated[str, typer.Option(metavar="NAME|FILE", help="GPU preset or YAML file.", show_default=False)],
     family: Annotated[
         str | None,
@@ -44,7 +47,9 @@ def calibrate(
             "examples wrote; default: the one that comes with the library.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="What deals the (N, K) pairs to the folds of the stated errors.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="What deals the (N, K) pairs to the folds of the stated errors.")
+    ] = 0,
     max_evaluations: Annotated[
         int | None, typer.Option(min=1, help="Rounds of search and fit.", show_default=False)
     ] = None,
@@ -67,12 +72,11 @@ def calibrate(
     from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
     from gemm_eval.validation import fit
     from gemm_eval.validation.comparison import is_default_training
-    from gemm_eval.validation.datasets import calibration_out, find_timings
+    from gemm_eval.validation.datasets import TABLE_SUFFIXES, calibration_out, find_timings
 
     spec = load_arch(arch, GpuSpec)
     if triton:
-        if family or dtype or max_evaluations:
-            raise InvalidOptionError("--triton does not go with --family, --dtype or --max-evaluations")
+        refuse_others(ctx, "--triton", {"triton", "arch", "data", "seed", "out"})
         _calibrate_triton(spec, data or [], seed, out)
         return
     if family is None:
@@ -84,9 +88,13 @@ def calibrate(
         raise InvalidOptionError(f"--family {family} does not run on {spec.name}, which is {spec.sm_arch}")
     path = calibration_out(spec.name, library, family) if out is None else out
     if FAMILIES[family].is_ours:
+        # its tables say their types, and the fit is one of least squares: there are no rounds
+        refuse_others(ctx, f"--family {family}", {"family", "library", "arch", "data", "seed", "out"})
         fitted, num_rows = _calibrate_ours(spec, library, family, data, seed)
         _write(fitted, path, _title(fitted), num_rows)
         return
+    if dtype and not any(name.endswith(TABLE_SUFFIXES) for name in data or []):
+        raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
     sets = find_timings(spec.name, data or [], library=library, dtype=dtype)
     if not data:
         sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]

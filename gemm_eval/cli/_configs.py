@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli._options import EXIT_CODES, JsonOption
+from gemm_eval.cli._words import Command, Group
 
 if TYPE_CHECKING:
     from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     help="Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.",
     epilog=EXIT_CODES,
@@ -24,7 +26,7 @@ app = typer.Typer(
 _Out = Annotated[Path, typer.Option("--out", "-o", help="File to write; one that is there is replaced.")]
 
 
-@app.command(epilog=EXIT_CODES, no_args_is_help=True)
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def build(
     out: _Out,
     timings: Annotated[
@@ -35,7 +37,7 @@ def build(
             show_default=False,
         ),
     ] = None,
-    arch: Annotated[str, typer.Option(help="Preset of the GPU that was measured.", metavar="ARCH")] = "h200-sxm",
+    arch: Annotated[str, typer.Option(help="Preset of the GPU that was measured.", metavar="NAME")] = "h200-sxm",
     json: JsonOption = False,
 ) -> None:
     """Write the fastest config of each GEMM that was timed."""
@@ -55,7 +57,7 @@ def build(
     _write(found, out, as_json=json)
 
 
-@app.command("list", epilog=EXIT_CODES)
+@app.command("list", cls=Command, epilog=EXIT_CODES)
 def list_(
     file: Annotated[
         Path | None,
@@ -89,7 +91,7 @@ def list_(
         _print_tables(found)
 
 
-@app.command(epilog=EXIT_CODES, no_args_is_help=True)
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def merge(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to merge.", show_default=False)],
     out: _Out,
@@ -155,8 +157,10 @@ def _write(found: ConfigCache, out: Path, *, as_json: bool) -> None:
 
         print_json({"path": str(out), "num_records": len(found), "num_bytes": out.stat().st_size, "found_by": counts})
     else:
+        from gemm_eval.cli._output import say
+
         ways = ", ".join(f"{count} by {way}" for way, count in sorted(counts.items()))
-        typer.echo(f"{out}: {len(found)} records" + (f" ({ways})" if ways else ""))
+        say(f"{out}: {len(found)} records" + (f" ({ways})" if ways else ""))
 
 
 def _print_tables(found: Sequence[tuple[Path, ConfigCache]]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli._options import ClockOption, JsonOption, L2Option, integer
+from gemm_eval.cli._words import refuse_others
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,7 @@ _WHAT = "gemm-eval crossover --measured or --plot"
 
 
 def crossover(
+    ctx: typer.Context,
     k: Annotated[
         int | None,
         typer.Argument(metavar="K", help="Reduction length, in elements.", parser=integer, show_default=False),
@@ -62,7 +64,9 @@ def crossover(
     """
     from gemm_eval.evaluate import GEMMEvaluator
 
-    _check_words(k, n, is_all=all_, is_measured=measured, has_plot=plot is not None, l2=l2, clock=clock)
+    if all_:
+        refuse_others(ctx, "--all", {"all_", "measured", "arch", "group_size", "dense_dtype", "l2", "clock", "json"})
+    _check_words(k, n, is_all=all_, is_measured=measured, l2=l2, clock=clock)
     evaluator = GEMMEvaluator(arch)
     if all_:
         _print_all(evaluator, group_size, dense_dtype, as_json=json)
@@ -91,17 +95,19 @@ def crossover(
 
 
 def _check_words(
-    k: int | None, n: int | None, *, is_all: bool, is_measured: bool, has_plot: bool, l2: str | None, clock: str | None
+    k: int | None, n: int | None, *, is_all: bool, is_measured: bool, l2: str | None, clock: str | None
 ) -> None:
     from gemm_eval.errors import InvalidOptionError
 
     if is_all:
-        if not is_measured or has_plot or k is not None or n is not None:
-            raise InvalidOptionError("--all goes with --measured, without K, N and --plot: give one K and N, or --all")
+        if not is_measured:
+            raise InvalidOptionError("--all goes with --measured: add it, or give one K and N")
     elif k is None or n is None:
         raise InvalidOptionError("K and N must be given, or --all --measured")
     if is_measured and (l2 not in (None, "cold") or clock not in (None, "burst")):
-        raise InvalidOptionError(f"--measured goes with --l2 cold and --clock burst, got {l2 or 'cold'}, {clock}")
+        raise InvalidOptionError(
+            f"--measured goes with --l2 cold and --clock burst, got {l2 or 'cold'}, {clock or 'burst'}"
+        )
 
 
 def _measured_points(evaluator: GEMMEvaluator, found: Crossover) -> pd.DataFrame:

@@ -27,6 +27,7 @@ from gemm_eval.cli._options import (
     ZeroDtypeOption,
     parse_mapping,
 )
+from gemm_eval.cli._words import refuse
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
@@ -36,13 +37,14 @@ __all__ = ["evaluate", "top"]
 
 
 def evaluate(
+    ctx: typer.Context,
     g: BatchSize,
     m: Rows,
     k: ReductionLength,
     n: Columns,
     arch: Annotated[
         list[str],
-        typer.Option(help="Preset name or YAML file of an architecture; repeat it to compare several.", metavar="ARCH"),
+        typer.Option(help="Preset name or YAML file of an architecture; repeat it to compare several.", metavar="NAME"),
     ],
     dtype: DtypeOption = None,
     input_dtype: InputDtypeOption = None,
@@ -76,6 +78,8 @@ def evaluate(
     """
     from gemm_eval.evaluate import GEMMEvaluator
 
+    if mapping is not None:
+        refuse(ctx, "--mapping", {"idle_cores"})  # it says itself which cores work
     types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
     pairs = []
     for name in arch:
@@ -104,7 +108,7 @@ def top(
     m: Rows,
     k: ReductionLength,
     n: Columns,
-    arch: Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="ARCH")],
+    arch: Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME")],
     count: Annotated[int, typer.Option("--count", "-k", help="How many mappings to list, 1 to 10000.")] = 10,
     distinct: Annotated[
         Distinct, typer.Option(help="mapping: the best mappings; partition: the best of each partition (not on a GPU).")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli._options import JsonOption
+from gemm_eval.cli._words import refuse_others
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +23,8 @@ _KIB = 1 << 10
 
 
 def kernels(
-    arch: Annotated[str, typer.Option(help="Preset name or YAML file of a GPU.", metavar="ARCH")],
+    ctx: typer.Context,
+    arch: Annotated[str, typer.Option(help="Preset name or YAML file of a GPU.", metavar="NAME")],
     activation: Annotated[str, typer.Option(help="Type of A and C: fp16 or bf16.")] = "fp16",
     mode: Annotated[
         str, typer.Option(help="What is stored beside the 4 bits of a weight: column, group or group_zero.")
@@ -52,15 +54,11 @@ def kernels(
     Tile: tokens x columns x K of a stage, in elements. KiB: shared memory of a CTA (JSON: bytes). With --compile:
     registers of a thread, bytes that were spilled, and CTAs that an SM holds at once.
     """
-    from gemm_eval.errors import InvalidOptionError
     from gemm_eval.kernels import list_kernels
     from gemm_eval.kernels._plan import limits_of
 
     if measured:
-        if compile_ or family is not None or mode != "group" or (m, k, n, group_size) != (None,) * 4:
-            raise InvalidOptionError(
-                "--measured goes with --arch, --activation and --json alone: it prints all timings"
-            )
+        refuse_others(ctx, "--measured", {"measured", "arch", "activation", "json"})  # it prints all timings
         _print_measured(arch, activation, as_json=json)
         return
     limits, sizes = limits_of(arch), _sizes(m, k, n)

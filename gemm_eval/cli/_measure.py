@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gemm_eval.cli._words import refuse
+
 __all__ = ["measure"]
 
 
 def measure(
+    ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for the data set, its meta file and the work file.")],
     kernel: Annotated[
         str,
@@ -71,6 +76,7 @@ def measure(
     second data set has cuBLAS on the same GEMMs, and a table compares them.
     """
     from gemm_eval.arch._gpu_names import gpu_slug
+    from gemm_eval.cli._output import say
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.measure import (
         Campaign,
@@ -99,13 +105,16 @@ def measure(
             protocol=protocol,
             out=out,
             stem=file_stem(gpu_of(runner), what, dtype, protocol),
-            say=lambda line: typer.echo(line, err=True),
+            say=partial(say, err=True),
             stop_at=None if budget_seconds is None else begin + budget_seconds,
             pool_bytes=int(pool_gib * (1 << 30)),
             with_trace=trace and kernel != W4A16Runner.kernel,
             plan=plan,
         )
 
+    for option, number in (("--pool-gib", pool_gib), ("--budget-seconds", budget_seconds)):
+        if number is not None and not 0.0 < number < math.inf:
+            raise InvalidOptionError(f"{option} must be a positive number, got {number}")
     if candidates is not None and kernel != CandidateRunner.kernel:
         raise InvalidOptionError(f"--candidates needs --kernel {CandidateRunner.kernel}, got --kernel {kernel}")
     if kernel == W4A16Runner.kernel:
@@ -113,6 +122,9 @@ def measure(
 
         if (top is not None and top < 1) or num_random < 0:
             raise InvalidOptionError(f"--top must be >= 1 and --random >= 0, got {top} and {num_random}")
+        if top is None:
+            refuse(ctx, "every legal config, without --top,", {"num_random"})
+        refuse(ctx, f"--kernel {kernel}", {"trace"})
         names, choice = shape_sets or ["w4a16"], Choice(top, num_random)
         if show:
             list_kernel_work(names, dtype, choice, protocol, gpu_name or "h200-sxm", with_cublas=cublas)
@@ -121,21 +133,24 @@ def measure(
         return
     if top is not None or num_random:
         raise InvalidOptionError(f"--top and --random need --kernel {W4A16Runner.kernel}, got --kernel {kernel}")
+    refuse(ctx, f"--kernel {kernel}", {"num_random", "cublas"})
     shapes = shuffle_shapes([shape for name in shape_sets or ["model-zoo"] for shape in list_shapes(name, dtype)])
+    if not shapes:
+        raise InvalidOptionError(f"--set {', '.join(shape_sets or [])} has no GEMMs of --dtype {dtype}")
     num_candidates = 8 if candidates is None else candidates
     if not 1 <= num_candidates <= 64:
         raise InvalidOptionError(f"--candidates must be 1 to 64, got {candidates}")
     if show:
         for shape in shapes:
-            typer.echo(" ".join(map(str, shape)))
+            say(" ".join(map(str, shape)))
         each = f", up to {num_candidates} algorithms of each" if kernel == CandidateRunner.kernel else ""
         seconds = (num_candidates if each else 1) * estimate_seconds(shapes, protocol)
-        typer.echo(f"{len(shapes)} GEMMs (G M K N){each}, about {seconds:.0f} s", err=True)
+        say(f"{len(shapes)} GEMMs (G M K N){each}, about {seconds:.0f} s", err=True)
         return
     runner = make_runner(kernel, dtype)
     items: Sequence[GemmItem] = shapes
     if isinstance(runner, CandidateRunner):
         items = runner.candidates(shapes, num_candidates)
         if none := len(shapes) - len({item[:4] for item in items}):
-            typer.echo(f"{none} GEMMs have no algorithm at all", err=True)
-    typer.echo(str(make_campaign(runner, kernel).run(items)))
+            say(f"{none} GEMMs have no algorithm at all", err=True)
+    say(str(make_campaign(runner, kernel).run(items)))

@@ -63,12 +63,7 @@ class Distinct(enum.StrEnum):
 
 
 def integer(text: str) -> int:
-    """Return the integer that `text` spells, or `text` itself: what is wrong with it is for the library to say.
-
-    Words with a dash come here too, so that -4 gets the library's answer; a mistyped option does not pass.
-    """
-    if text.startswith("-") and not text[1:2].isdigit():
-        raise typer.BadParameter(f"no such option: {text}")
+    """Return the integer that `text` spells, or `text` itself: what is wrong with it is for the library to say."""
     try:
         return int(text)
     except ValueError:

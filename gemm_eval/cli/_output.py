@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from gemm_eval._words import visible
+
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.console import RenderableType
+    from rich.text import Text
 
     from gemm_eval.mapping import KernelConfig
 
@@ -26,7 +31,9 @@ __all__ = [
     "make_console",
     "make_table",
     "print_json",
+    "say",
     "widest",
+    "write_csv",
 ]
 
 _UNBOUNDED_WIDTH = 1 << 16
@@ -36,9 +43,26 @@ _TERM_WORDS = {
 }
 
 
+class _Console(Console):
+    """Shows what control characters there are in any string, of whoever's table."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(visible(text), **options)
+
+
 def make_console() -> Console:
     """Return a console that prints text as it is: names and titles may hold brackets, colons and numbers."""
-    return Console(markup=False, emoji=False, highlight=False)
+    return _Console(markup=False, emoji=False, highlight=False)
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Print a line on stdout, or on stderr."""
+    (sys.stderr if err else sys.stdout).write(f"{visible(line)}\n")
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table of results as CSV; names in it are those of files."""
+    frame.map(lambda cell: visible(cell) if isinstance(cell, str) else cell).to_csv(path, index=False)
 
 
 def make_table(headers: Sequence[str], *, title: str | None = None, right: Sequence[str] = ()) -> Table:

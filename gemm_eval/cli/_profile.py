@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["profile"]
 
+_COUNT = 10
 _USAGE = "profile takes M N K, in elements, or --m, --n and --k"
 
 
@@ -32,7 +33,7 @@ def profile(
     k: Annotated[int | None, typer.Option("--k", help="Reduction length, instead of the arguments.")] = None,
     arch: Annotated[
         str | None,
-        typer.Option(help="GPU whose kernels the model chooses. Default: this machine's.", metavar="ARCH"),
+        typer.Option(help="GPU whose kernels the model chooses. Default: this machine's.", metavar="NAME"),
     ] = None,
     dtype: Annotated[str, typer.Option(help="Type of A and C: fp16 or bf16.")] = "fp16",
     group_size: Annotated[
@@ -43,7 +44,10 @@ def profile(
         bool, typer.Option("--zero-points/--no-zero-points", help="Whether each group has a zero point.")
     ] = False,
     l2: Annotated[str, typer.Option("--l2", help="cold: weights come from memory; warm: from L2.")] = "cold",
-    count: Annotated[int, typer.Option("--count", min=1, help="How many kernels to list.")] = 10,
+    count: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many kernels to list. Default: 10; all with --json.", show_default=False),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Time every kernel of ours for C[M,N] = A[M,K] x B[K,N] with 4-bit weights, on this machine's NVIDIA GPU.
@@ -53,6 +57,7 @@ def profile(
     """
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.arch._gpu_names import gpu_slug
+    from gemm_eval.cli._output import say
     from gemm_eval.cli._render_profile import Chosen, document_of, print_profile
     from gemm_eval.dtypes import DType
     from gemm_eval.evaluate import GEMMEvaluator
@@ -67,7 +72,7 @@ def profile(
     items = list_items([gemm], dtype, runner.spec, Choice())
     gpu = gpu_slug(runner.gpu_name)
     if arch not in (None, gpu):
-        typer.echo(f"--arch {arch} is not this GPU, {gpu}: the model's choice is for another", err=True)
+        say(f"--arch {arch} is not this GPU, {gpu}: the model's choice is for another", err=True)
     problem = problem_of(Sizes(gemm.M, gemm.K, gemm.N), DType(dtype), gemm.mode, gemm.group_size)
     result = GEMMEvaluator(given or runner.spec, l2=l2).evaluate_problem(problem)
     assert isinstance(result.mapping, KernelConfig)
@@ -76,9 +81,9 @@ def profile(
     if json:
         from gemm_eval.cli._output import print_json
 
-        print_json(document_of(found, choices, gpu, dtype))
+        print_json(document_of(found, choices, gpu, dtype, count))
     else:
-        print_profile(found, choices, gpu, dtype, count)
+        print_profile(found, choices, gpu, dtype, count or _COUNT)
 
 
 def _gemm(

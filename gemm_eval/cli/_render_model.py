@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from gemm_eval.arch import ArchSpec
 from gemm_eval.cli._output import format_number, format_share, make_console, make_table, widest
 from gemm_eval.evaluate import GEMMResult
-from gemm_eval.transformer import LayerGemm, ModelConfig
+from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, ModelConfig, ModelMemory, say_memory
 
-__all__ = ["print_phase"]
+__all__ = ["print_notes", "print_phase"]
 
 _RIGHT = ("G·M·K·N", "layers", "us", "us in all", "share", "of peak")
 _SHAPES = ("GEMM", "types", "G·M·K·N", "layers")
@@ -37,6 +38,13 @@ def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm,
         f"GEMMs of a layer: {format_number(in_layers_us / config.num_layers)} us in the mean; of the model: "
         f"{format_number(total_us)} us, {format_number(total_us / tokens)} us a token\n"
     )
+
+
+def print_notes(memory: ModelMemory, arch: ArchSpec) -> None:
+    """Print what the model takes of a device, and what the sums say of a whole pass."""
+    console = make_console()
+    console.print(f"Memory: {say_memory(memory, arch)}.")
+    console.print(WHAT_COUNTS)
 
 
 def _cells(gemm: LayerGemm, result: GEMMResult, total_us: float) -> dict[str, str]:

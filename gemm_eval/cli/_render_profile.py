@@ -62,12 +62,14 @@ def print_profile(found: Profile, choices: Sequence[Chosen], gpu: str, dtype: st
         console.print(_sentence(found, chosen))
 
 
-def document_of(found: Profile, choices: Sequence[Chosen], gpu: str, dtype: str) -> dict[str, Any]:
-    """Return everything as plain values."""
+def document_of(
+    found: Profile, choices: Sequence[Chosen], gpu: str, dtype: str, count: int | None = None
+) -> dict[str, Any]:
+    """Return everything as plain values: all kernels, or the `count` fastest."""
     return {
         "gpu": gpu,
         "gemm": _plain(found.gemm._asdict()) | {"dtype": dtype, "bytes_moved": found.bytes_moved},
-        "kernels": [_kernel(found, kernel) for kernel in found.kernels],
+        "kernels": [_kernel(found, kernel) for kernel in found.kernels[:count]],
         "choices": [_choice(found, chosen) for chosen in choices],
         "errors": [{**_plain(config._asdict()), "error": error} for config, error in found.errors.items()],
     }

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from gemm_eval.cli._model import Phase
+from gemm_eval.cli._model import DenseDtypeOption, IgnoreMemoryOption, Phase
 from gemm_eval.cli._options import ClockOption, IdleCoresOption, L2Option, ModelLibraryOption
+from gemm_eval.cli._words import refuse_others
 
 __all__ = ["report"]
 
 
 def report(
+    ctx: typer.Context,
     folder: Annotated[
         Path | None,
         typer.Argument(
@@ -26,11 +28,14 @@ def report(
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODEL", help="Instead of a sweep: a preset name or a Hugging Face config.json.", show_default=False
+            metavar="NAME",
+            help="Instead of a sweep: a preset name or a Hugging Face config.json.",
+            show_default=False,
         ),
     ] = None,
     arch: Annotated[
-        str | None, typer.Option(metavar="ARCH", help="With --model: preset name or YAML file.", show_default=False)
+        str | None,
+        typer.Option(metavar="NAME", help="With --model: preset name or YAML file.", show_default=False),
     ] = None,
     phase: Annotated[Phase, typer.Option(help="With --model: which forward pass.")] = Phase.BOTH,
     batch_size: Annotated[int, typer.Option("--batch", help="With --model: number of sequences.")] = 1,
@@ -40,6 +45,8 @@ def report(
     dtype: Annotated[
         str | None, typer.Option(help="With --model: types of weight GEMMs. Default: the default type of the arch.")
     ] = None,
+    dense_dtype: DenseDtypeOption = None,
+    ignore_memory: IgnoreMemoryOption = False,
     library: ModelLibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
@@ -49,11 +56,13 @@ def report(
 
     Of a sweep (FOLDER), or of a transformer on an arch (--model llama-3-70b --arch h200-sxm).
     """  # fmt: skip
+    from gemm_eval.cli._output import say
     from gemm_eval.errors import InvalidOptionError
 
     if (folder is None) == (model is None) or (model is None) != (arch is None):
         raise InvalidOptionError("report takes the folder of a sweep, or --model together with --arch")
     if folder is not None:
+        refuse_others(ctx, "FOLDER", {"folder", "out"})
         from gemm_eval.report import sweep_report
         from gemm_eval.sweep import load_sweep
 
@@ -71,5 +80,7 @@ def report(
             tensor_parallel=tensor_parallel,
             expert_parallel=expert_parallel,
             dtype=dtype,
+            dense_dtype=dense_dtype,
+            ignore_memory=ignore_memory,
         )
-    typer.echo(f"wrote {page.write(out)}")
+    say(f"wrote {page.write(out)}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gemm_eval.cli._options import JsonOption
+from gemm_eval.cli._words import refuse_others
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +26,11 @@ ObjectiveOption = Annotated[
     list[str] | None,
     typer.Option("--objective", "-o", help="A column that counts; repeat for several. Default: those of the sweep."),
 ]
+LimitOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Points of the front to print. Default: 20; all with --json.", show_default=False),
+]
+_LIMIT = 20
 
 
 def sweep(
@@ -40,7 +46,7 @@ def sweep(
             show_default=False,
         ),
     ],
-    limit: Annotated[int, typer.Option(min=1, help="Points of the front to print.")] = 10,
+    limit: LimitOption = None,
     json: JsonOption = False,
 ) -> None:
     """Evaluate a design space of chips against workloads, and print the Pareto front.
@@ -58,9 +64,10 @@ def sweep(
 
 
 def pareto(
+    ctx: typer.Context,
     folder: FolderArgument,
     objective: ObjectiveOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="Points of the front to print.")] = 20,
+    limit: LimitOption = None,
     explain: Annotated[
         int | None, typer.Option(metavar="POINT", help="Explain a point instead, GEMM by GEMM.", show_default=False)
     ] = None,
@@ -69,6 +76,8 @@ def pareto(
     """Print the Pareto front of a sweep: the points that no other beats in every objective."""
     from gemm_eval.sweep import load_sweep
 
+    if explain is not None:
+        refuse_others(ctx, "--explain", {"explain", "folder", "json"})
     result = load_sweep(folder)
     if explain is not None:
         text = result.explain(explain)
@@ -77,12 +86,14 @@ def pareto(
 
             print_json({"point": explain, "explanation": text})
         else:
-            typer.echo(text)
+            from gemm_eval.cli._output import say
+
+            say(text)
     else:
         _print_front(result, objective, limit, json=json)
 
 
-def _print_front(result: SweepResult, objectives: list[str] | None, limit: int, *, json: bool) -> None:
+def _print_front(result: SweepResult, objectives: list[str] | None, limit: int | None, *, json: bool) -> None:
     front = result.pareto(objectives)
     names = [*result.field_names, *(objectives or result.objectives)]
     columns = list(dict.fromkeys(["point", *(["arch"] if len(result.bases) > 1 else []), *names]))
@@ -95,7 +106,7 @@ def _print_front(result: SweepResult, objectives: list[str] | None, limit: int, 
             "num_points_asked": result.description["num_points"],
             "num_excluded": int(reasons["num_points"].sum()),
             "excluded": reasons.to_dict("records"),
-            "front": _plain(front[columns]),
+            "front": _plain(front[columns].head(len(front) if limit is None else limit)),
         })  # fmt: skip
         return
     from gemm_eval.cli._output import make_console, make_table, widest
@@ -103,6 +114,7 @@ def _print_front(result: SweepResult, objectives: list[str] | None, limit: int, 
     console = make_console()
     headers = [_header(name) for name in columns]
     table = make_table(headers, title=f"Pareto front: {len(front)} of {len(result):,} points", right=headers)
+    limit = limit or _LIMIT
     for row in front[columns].head(limit).itertuples(index=False):
         table.add_row(*(_format(value) for value in row))
     console.width = max(console.width, widest(console, table))  # a digit on a line of its own says nothing

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gemm_eval.cli._options import JsonOption
+from gemm_eval.cli._words import refuse_others
 
 if TYPE_CHECKING:
     from gemm_eval.validation.comparison import Compared
@@ -21,6 +22,10 @@ _DATA_HELP = (
 )
 
 
+_OF_KERNELS = ("arch", "data", "folds", "seed", "refit", "ablation", "worst", "csv", "json")
+"""What --w4a16 and --triton obey."""
+
+
 class RowGroup(enum.StrEnum):
     """Regimes of M that can be chosen."""
 
@@ -31,12 +36,13 @@ class RowGroup(enum.StrEnum):
 
 
 def validate(
+    ctx: typer.Context,
     arch: Annotated[str, typer.Option(metavar="NAME|FILE", help="GPU preset or YAML file.")] = "h200-sxm",
     data: Annotated[list[str] | None, typer.Option(metavar="FILE|NAME", help=_DATA_HELP, show_default=False)] = None,
     folds: Annotated[
         int, typer.Option(min=2, help="Folds of the cross-validation, by (N, K) pair: at most as many as pairs.")
     ] = 5,
-    seed: Annotated[int, typer.Option(help="What deals the pairs to folds.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="What deals the pairs to folds.")] = 0,
     refit: Annotated[
         bool | None,
         typer.Option(
@@ -53,7 +59,7 @@ def validate(
     regime: Annotated[
         list[RowGroup] | None,
         typer.Option(
-            metavar="REGIME",
+            metavar="NAME",
             help="Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.",
             show_default=False,
         ),
@@ -101,18 +107,16 @@ def validate(
     a calibration of its own nothing is fitted on its timings: the model and the fitted roofline carry over to it.
     """
     from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.cli._output import write_csv
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.validation.comparison import compare, is_calibrated_on
-    from gemm_eval.validation.datasets import find_timings
+    from gemm_eval.validation.datasets import TABLE_SUFFIXES, find_timings
     from gemm_eval.validation.report import errors_frame, report_document
 
     if triton:
         from gemm_eval.cli._validate_triton import validate_triton
 
-        if w4a16 or joint or regime or library or dtype or plots:
-            raise InvalidOptionError(
-                "--triton does not go with --w4a16, --joint, --regime, --library, --dtype or --plots"
-            )
+        refuse_others(ctx, "--triton", {"triton", *_OF_KERNELS})
         validate_triton(
             arch, data or [], folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json
         )
@@ -120,13 +124,14 @@ def validate(
     if w4a16:
         from gemm_eval.cli._validate_w4a16 import validate_w4a16
 
-        if joint or regime or library or dtype:
-            raise InvalidOptionError("--w4a16 does not go with --joint, --regime, --library or --dtype")
+        refuse_others(ctx, "--w4a16", {"w4a16", "plots", *_OF_KERNELS})
         validate_w4a16(
             arch, data or [], folds, seed, refit=refit, is_ablated=ablation, worst=worst, plots=plots, csv=csv,
             as_json=json,
         )  # fmt: skip
         return
+    if (library or dtype) and not any(name.endswith(TABLE_SUFFIXES) for name in data or []):
+        raise InvalidOptionError("--library and --dtype go with --data FILE: committed timings say theirs")
     if ablation:
         raise InvalidOptionError("--ablation goes with --w4a16 or --triton")
     spec = load_arch(arch, GpuSpec)
@@ -143,16 +148,17 @@ def validate(
         if plots is not None:
             for item in of_set:
                 _save_plots(item, plots)
+    groups = [str(group) for group in regime or []]
     scores = [item.score for of_set in compared for item in of_set]
     if csv is not None:
-        errors_frame(scores).to_csv(csv, index=False)
+        write_csv(errors_frame(scores), csv)
     if json:
         from gemm_eval.cli._output import print_json
 
         notes = {of_set[0].score.timings.name: of_set[0].note for of_set in compared}
-        print_json({"arch": spec.name, "coefficients": notes} | report_document(scores, worst))
+        print_json({"arch": spec.name, "coefficients": notes} | report_document(scores, worst, groups))
     else:
-        _print(compared, [str(group) for group in regime or []], worst)
+        _print(compared, groups, worst)
 
 
 def _save_plots(item: Compared, folder: Path) -> None:

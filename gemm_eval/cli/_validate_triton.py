@@ -27,7 +27,7 @@ def validate_triton(
 ) -> None:  # fmt: skip
     """Score, and print or write what was asked for; arguments as the options of `validate`."""
     from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli._output import make_console, print_json
+    from gemm_eval.cli._output import make_console, print_json, write_csv
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.models.gpu.triton import triton_coefficients
     from gemm_eval.validation import triton_report as report
@@ -43,7 +43,7 @@ def validate_triton(
     study = study_triton(timings, folds, seed, is_fit=is_fit)
     found = list(ablate_triton(timings, folds, seed)) if is_ablated else []
     if csv is not None:
-        report.triton_frame(study).to_csv(csv, index=False)
+        write_csv(report.triton_frame(study), csv)
     if as_json:
         document = report.triton_document(study, worst, found)
         print_json({"arch": spec.name, "num_folds": folds, "seed": seed} | document)

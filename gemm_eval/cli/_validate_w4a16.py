@@ -23,6 +23,7 @@ def validate_w4a16(
 ) -> None:  # fmt: skip
     """Score, and print or write what was asked for; arguments as the options of `validate`."""
     from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.cli._output import write_csv
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.validation.kernel_ablation import ablate, remove_in_turn
     from gemm_eval.validation.kernel_report import kernel_document, kernel_frame
@@ -49,7 +50,7 @@ def validate_w4a16(
 
         save_kernel_plots(studies, found, plots)
     if csv is not None:
-        kernel_frame(studies).to_csv(csv, index=False)
+        write_csv(kernel_frame(studies), csv)
     if as_json:
         from gemm_eval.cli._output import print_json
         from gemm_eval.validation.report import report_document

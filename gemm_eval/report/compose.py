@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,15 @@ from gemm_eval.report.sweep_best import find_best
 from gemm_eval.report.sweep_page import sweep_page
 from gemm_eval.report.sweep_tables import effects
 from gemm_eval.sweep import SweepResult
-from gemm_eval.transformer import ModelConfig, load_model, transformer_gemms
+from gemm_eval.transformer import (
+    ModelConfig,
+    check_memory,
+    load_model,
+    model_memory,
+    say_memory,
+    transformer_gemms,
+    types_on,
+)
 
 __all__ = ["model_report", "sweep_report"]
 
@@ -69,6 +78,8 @@ def model_report(
     tensor_parallel: int = 1,
     expert_parallel: int = 1,
     dtype: str | None = None,
+    dense_dtype: str | None = None,
+    ignore_memory: bool = False,
 ) -> Page:
     """Return the report on a transformer on an arch: where the time of a forward pass goes, and what would help.
 
@@ -76,21 +87,25 @@ def model_report(
         model: a `ModelConfig`, or the name or path of one.
         evaluator: of the arch.
         phases, batch_size, seq_len, tensor_parallel, expert_parallel: as for `transformer_gemms`.
-        dtype: types of weight GEMMs; default: the default type of the arch.
+        dtype, dense_dtype: types of weight GEMMs, default: the default type of the arch; and of what checkpoints keep.
+        ignore_memory: report on a model that does not fit into the DRAM of the GPU.
 
     Raises:
+        InfeasibleError: weights and KV cache do not fit into the DRAM of a device; see `check_memory`.
         ModelConfigError, InvalidOptionError, InfeasibleError, UnsupportedError: as `evaluate_many` does.
         GemmEvalError: matplotlib is not installed.
     """
     config = model if isinstance(model, ModelConfig) else load_model(model)
-    types = str(evaluator.arch.default_dtype) if dtype is None else dtype
+    types = types_on(evaluator.arch, dtype, dense_dtype)
     sizes: dict[str, Any] = {
         "batch_size": batch_size, "seq_len": seq_len,
         "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel,
     }  # fmt: skip
+    measure = model_memory if ignore_memory else partial(check_memory, arch=evaluator.arch)
+    memory = measure(config, **sizes, **types)
     found, figures = [], []
     for phase in phases:
-        gemms = transformer_gemms(config, phase=phase, dtype=types, **sizes)
+        gemms = transformer_gemms(config, phase=phase, **types, **sizes)
         results = list(evaluator.evaluate_many([gemm.problem for gemm in gemms], progress=False))
         tokens = batch_size * (seq_len if phase == "prefill" else 1)
         found.append(PhaseResult(phase, tokens, list(zip(gemms, results, strict=True))))
@@ -100,5 +115,10 @@ def model_report(
             Figure(roofline, f"{phase}: GEMMs under the roofs of {evaluator.arch.name}"),
             Figure(breakdown, f"{phase}: where the time of the GEMMs goes"),
         ]
-    said = [("types of weight GEMMs", types), *((key.replace("_", " "), f"{value:,}") for key, value in sizes.items())]
+    said = [
+        ("types of weight GEMMs", types["dtype"]),
+        ("type of what is kept", types["dense_dtype"]),
+        *((key.replace("_", " "), f"{value:,}") for key, value in sizes.items()),
+        ("memory", say_memory(memory, evaluator.arch)),
+    ]
     return model_page(config, evaluator, found, setting=said, figures=figures)

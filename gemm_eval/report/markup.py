@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
 from collections.abc import Iterator, Sequence
-from html import escape
 from numbers import Integral, Real
 from typing import Any
 
+from gemm_eval._words import visible
 from gemm_eval.report.parts import Cell, Chart, Column, Facts, Figure, Part, Table, Text
 from gemm_eval.report.svg import inline_svg, matplotlib_svg
 
-__all__ = ["part_html"]
+__all__ = ["escape", "part_html"]
 
 _MISSING = "\N{EN DASH}"
 _FILTER_FROM_ROWS = 20  # shorter tables are read at a glance
 _LONG_TEXT_CHARS = 160  # longer text wraps; shorter stays on its line, so that rows are low
 _SORT_DIGITS = 9
+
+
+def escape(text: str) -> str:
+    """Return text as it stands in HTML, what is not seen written out."""
+    return html.escape(visible(text))
 
 
 def part_html(part: Part, name: str) -> str:
@@ -34,7 +40,7 @@ def part_html(part: Part, name: str) -> str:
     if isinstance(part, Text):
         title = f"<h3>{escape(part.title)}</h3>" if part.title else ""
         paragraphs = re.split(r"\n\s*\n", part.text.strip())
-        return title + "".join(f"<p>{_lines_html(paragraph.splitlines())}</p>" for paragraph in paragraphs)
+        return title + "".join(f"<p>{_lines_html(paragraph)}</p>" for paragraph in paragraphs)
     if isinstance(part, Facts):
         items = "".join(f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>" for key, value in part.items)
         return f'<dl class="facts">{items}</dl>'
@@ -43,7 +49,8 @@ def part_html(part: Part, name: str) -> str:
     return _figure_html(part, name) if isinstance(part, Figure) else _chart_html(part, name)
 
 
-def _lines_html(lines: Sequence[str]) -> str:
+def _lines_html(paragraph: str) -> str:
+    lines = paragraph.split("\n")
     if len(lines) == 1:
         return escape(lines[0])
     return "".join(f'<span class="line">{escape(line)}</span>' for line in lines)
@@ -116,12 +123,16 @@ def _chart_html(chart: Chart, name: str) -> str:
     data = {
         "axes": [_axis(chart, index, [row for row, _ in shown]) for index in (x, y)],
         "columns": [
-            {"name": column.name, "unit": column.unit, "texts": [column.format(row[index]) for row, _ in shown]}
+            {
+                "name": visible(column.name),
+                "unit": visible(column.unit),
+                "texts": [visible(column.format(row[index])) for row, _ in shown],
+            }
             for index, column in enumerate(chart.columns)
         ],
         "highlight": [index for index, (_, mark) in enumerate(shown) if mark],
-        "labels": [chart.highlight_label, chart.label],
-        "caption": chart.caption or f"{chart.y} over {chart.x}",
+        "labels": [visible(chart.highlight_label), visible(chart.label)],
+        "caption": visible(chart.caption or f"{chart.y} over {chart.x}"),
     }
     caption = " ".join(filter(None, [_sentence(chart.caption), *notes])) if notes else chart.caption
     return (
@@ -143,7 +154,7 @@ def _axis(chart: Chart, index: int, rows: Sequence[Sequence[Cell]]) -> dict[str,
     column = chart.columns[index]
     values = [float(f"{float(row[index]):.{_SORT_DIGITS}g}") for row in rows]  # type: ignore[arg-type]  # checked
     is_log = chart.log_x if column.name == chart.x else chart.log_y
-    return {"name": column.name, "unit": column.unit, "log": is_log, "values": values}
+    return {"name": visible(column.name), "unit": visible(column.unit), "log": is_log, "values": values}
 
 
 def _json(data: Any) -> str:
@@ -156,4 +167,4 @@ def _figure_html(part: Figure, name: str) -> str:
     svg = part.figure if isinstance(part.figure, str) else matplotlib_svg(part.figure)
     caption = f"<figcaption>{escape(part.caption)}</figcaption>" if part.caption else ""
     box = f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(part.caption or "Figure")}">'
-    return f'<figure class="drawing">{box}{inline_svg(svg, name, part.caption)}</div>{caption}</figure>'
+    return f'<figure class="drawing">{box}{inline_svg(svg, name, visible(part.caption))}</div>{caption}</figure>'

@@ -12,7 +12,7 @@ from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
 from gemm_eval.report.gemm_cells import GEMM_COLUMNS, gemm_cells
 from gemm_eval.report.page import Page, Section
 from gemm_eval.report.parts import Cell, Column, Facts, Figure, Part, Table, Text
-from gemm_eval.transformer import LayerGemm, ModelConfig, num_parameters
+from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, ModelConfig, num_parameters
 from gemm_eval.units import per_s
 
 __all__ = ["PhaseResult", "model_page"]
@@ -84,18 +84,19 @@ def model_page(
     for phase in phases:
         help_parts += [_lever_table(phase, changed), *_explained(phase, num_explained)]
     sections = [
-        Section("Overview", [Facts(_facts(config, evaluator, phases, setting)), _totals(phases), Text(_WHAT_COUNTS)]),
+        Section(
+            "Overview",
+            [
+                Facts(_facts(config, evaluator, phases, setting)),
+                _totals(phases),
+                Text(f"Times are those of one device, of GEMMs one after the other. {WHAT_COUNTS}"),
+            ],
+        ),
         *([Section("Figures", figures)] if figures else []),
         *(Section(phase.name.capitalize(), [_gemm_table(phase)]) for phase in phases),
         Section("What would help", help_parts),
     ]
     return Page(f"{config.name} on {arch.name}", f"{config.title or config.name}; {arch.title or arch.name}", sections)
-
-
-_WHAT_COUNTS = (
-    "Times are those of one device. Sums cover GEMMs only, one after the other: no norms, softmax or communication; so "
-    "rates are upper bounds."
-)
 
 
 def _facts(

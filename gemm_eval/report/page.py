@@ -18,11 +18,10 @@ import os
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.report.markup import part_html
+from gemm_eval.report.markup import escape, part_html
 from gemm_eval.report.parts import Cell, Chart, Column, Facts, Figure, Part, Table, Text
 
 __all__ = ["Cell", "Chart", "Column", "Facts", "Figure", "Page", "Part", "Section", "Table", "Text"]

@@ -11,21 +11,29 @@ from gemm_eval.transformer._config import (
 )
 from gemm_eval.transformer._gemms import LayerGemm, transformer_gemms
 from gemm_eval.transformer._loader import list_models, load_model
+from gemm_eval.transformer._memory import WHAT_COUNTS, ModelMemory, check_memory, model_memory, say_memory
 from gemm_eval.transformer._parameters import ParameterCounts, count_parameters, num_parameters
+from gemm_eval.transformer._types import types_on
 
 __all__ = [
+    "WHAT_COUNTS",
     "Attention",
     "Ffn",
     "GroupedAttention",
     "LatentAttention",
     "LayerGemm",
     "ModelConfig",
+    "ModelMemory",
     "Moe",
     "ParameterCounts",
     "PublishedParameters",
+    "check_memory",
     "count_parameters",
     "list_models",
     "load_model",
+    "model_memory",
     "num_parameters",
+    "say_memory",
     "transformer_gemms",
+    "types_on",
 ]

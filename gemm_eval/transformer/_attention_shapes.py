@@ -8,7 +8,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.transformer._config import GroupedAttention, LatentAttention, ModelConfig
 from gemm_eval.transformer._shapes import Operand, Shape, Step
 
-__all__ = ["attention_shapes"]
+__all__ = ["attention_shapes", "local_kv_heads"]
 
 
 def attention_shapes(config: ModelConfig, step: Step) -> Iterator[Shape]:
@@ -21,7 +21,7 @@ def attention_shapes(config: ModelConfig, step: Step) -> Iterator[Shape]:
 def _grouped_shapes(config: ModelConfig, attention: GroupedAttention, step: Step) -> Iterator[Shape]:
     layers, head_dim = config.num_layers, attention.head_dim
     heads = step.tensor_split(attention.num_heads, "num_heads")
-    kv_heads = _local_kv_heads(attention.num_kv_heads, step)
+    kv_heads = local_kv_heads(attention.num_kv_heads, step)
     yield Shape("qkv_proj", 1, step.tokens, config.hidden_size, (heads + 2 * kv_heads) * head_dim, layers)
 
     # the query heads that share a KV head are rows of one GEMM, so that K and V are read once
@@ -36,7 +36,7 @@ def _grouped_shapes(config: ModelConfig, attention: GroupedAttention, step: Step
     yield Shape("o_proj", 1, step.tokens, heads * head_dim, config.hidden_size, layers)
 
 
-def _local_kv_heads(num_kv_heads: int, step: Step) -> int:
+def local_kv_heads(num_kv_heads: int, step: Step) -> int:
     """KV heads of one device; beyond one device a KV head, each is replicated."""
     if step.tensor_parallel <= num_kv_heads:
         return step.tensor_split(num_kv_heads, "num_kv_heads")

@@ -19,6 +19,11 @@ def ffn_shapes(config: ModelConfig, step: Step) -> Iterator[Shape]:
         yield from _network(config, "", width, config.ffn.is_gated, 1, step.tokens, config.num_dense_layers)
     if config.moe is not None:
         yield from _moe_shapes(config, config.moe, step)
+    elif step.expert_parallel > 1:
+        raise InvalidOptionError(
+            f"expert_parallel is for models with experts, which {step.model} has not: leave it at 1, got "
+            f"{step.expert_parallel}"
+        )
 
 
 def _moe_shapes(config: ModelConfig, moe: Moe, step: Step) -> Iterator[Shape]:
@@ -44,7 +49,9 @@ def _moe_shapes(config: ModelConfig, moe: Moe, step: Step) -> Iterator[Shape]:
         num_local_experts=local,
         imbalance=step.expert_imbalance,
     )
-    yield from _network(config, "expert_", width, moe.is_gated, load.num_active, load.tokens_per_expert, moe.num_layers)
+    G, M = load
+    for shape in _network(config, "expert_", width, moe.is_gated, G, M, moe.num_layers):
+        yield shape._replace(num_held=local)
 
     if moe.num_shared_experts:
         shared = step.tensor_split(moe.shared_width, "the intermediate size of the shared experts")

@@ -10,15 +10,16 @@ import numpy as np
 
 from gemm_eval._checks import as_integer, check_flag, check_word
 from gemm_eval._words import shown
-from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
+from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.transformer._attention_shapes import attention_shapes
 from gemm_eval.transformer._config import ModelConfig
 from gemm_eval.transformer._ffn_shapes import ffn_shapes, lm_head_shape
 from gemm_eval.transformer._shapes import Operand, Shape, Step
+from gemm_eval.transformer._types import weight_and_dense_types
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
-__all__ = ["LayerGemm", "transformer_gemms"]
+__all__ = ["LayerGemm", "make_step", "transformer_gemms"]
 
 _PHASES = ("prefill", "decode")
 
@@ -90,11 +91,13 @@ def transformer_gemms(
     are replicated beyond one a device; latent projections and routers are not divided. `expert_parallel` spreads whole
     experts. One degree divides the other: below `tensor_parallel` it lies inside the group, and the rest of the group
     divides each expert; above, ``expert_parallel / tensor_parallel`` groups run side by side, each with its own
-    `batch_size`, and all their tokens meet in the experts. It has no effect on dense models.
+    `batch_size`, and all their tokens meet in the experts. Models without experts take no `expert_parallel` but 1.
 
-    **Data types.** `dtype` is a shorthand (``"bf16"``, ``"w4a16"``) or a `DtypeScheme`, and holds for weights.
-    Attention is dense, and so are LM head and routers unless `quantize_lm_head`, `quantize_router` ask otherwise; dense
-    GEMMs run in `dense_dtype`, by default the input type of `dtype` (``dtype="fp8", dense_dtype="bf16"`` is common).
+    **Data types.** `dtype` is a shorthand (``"bf16"``, ``"fp8"``, ``"w4a16"``) or a `DtypeScheme`, and holds for the
+    projections of attention, the feed-forward networks and the experts. Scores and values of attention, the routers
+    and the LM head are kept in `dense_dtype`, as fp8 and int4 checkpoints keep them: by default the input type of
+    `dtype`, or bf16 where that has fewer than 16 bits. `quantize_lm_head`, `quantize_router` give these `dtype` too.
+    Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.1: embedding, head, gating and attention keep BF16 or FP32.
 
     In prefill the LM head sees the last token of each sequence, or all with `lm_head_all_tokens`.
 
@@ -102,8 +105,6 @@ def transformer_gemms(
         InvalidOptionError: an option is out of range, or a degree does not divide what it splits.
         InvalidProblemError: `dtype` is unknown, or a GEMM would be too large.
     """
-    if not isinstance(config, ModelConfig):
-        raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
     check_word("phase", phase, _PHASES)
     for name, flag in (
         ("quantize_lm_head", quantize_lm_head),
@@ -112,8 +113,46 @@ def transformer_gemms(
         ("absorb_mla", False if absorb_mla is None else absorb_mla),
     ):
         check_flag(name, flag)
+    step = make_step(
+        config,
+        phase,
+        batch_size,
+        seq_len,
+        tensor_parallel,
+        expert_parallel,
+        expert_imbalance=expert_imbalance,
+        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
+        lm_head_all_tokens=lm_head_all_tokens,
+    )
+    scheme, dense = weight_and_dense_types(dtype, dense_dtype)
+    quantized = {Operand.WEIGHT}
+    quantized |= {Operand.LM_HEAD} if quantize_lm_head else set()
+    quantized |= {Operand.ROUTER} if quantize_router else set()
+    shapes = (*attention_shapes(config, step), *ffn_shapes(config, step), lm_head_shape(config, step))
+    return tuple(_layer_gemm(shape, scheme if shape.operand in quantized else dense) for shape in shapes)
+
+
+def make_step(
+    config: ModelConfig,
+    phase: str,
+    batch_size: int,
+    seq_len: int,
+    tensor_parallel: int,
+    expert_parallel: int,
+    *,
+    expert_imbalance: float = 1.0,
+    absorb_mla: bool = False,
+    lm_head_all_tokens: bool = False,
+) -> Step:
+    """Check the options of `transformer_gemms` that sizes depend on.
+
+    Raises:
+        InvalidOptionError: `config` is none, or an option is out of range.
+    """
+    if not isinstance(config, ModelConfig):
+        raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
     context = as_integer("seq_len", seq_len, 1, MAX_DIM)
-    step = Step(
+    return Step(
         model=config.name,
         num_seqs=as_integer("batch_size", batch_size, 1, MAX_DIM),
         new_tokens=context if phase == "prefill" else 1,
@@ -121,16 +160,9 @@ def transformer_gemms(
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
         expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM),
         expert_imbalance=_check_imbalance(expert_imbalance),
-        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
+        absorb_mla=absorb_mla,
         lm_head_all_tokens=lm_head_all_tokens,
     )
-    scheme = dtype if isinstance(dtype, DtypeScheme) else parse_scheme(dtype)
-    dense = parse_dtype(scheme.input_dtype if dense_dtype is None else dense_dtype, what="dense_dtype")
-    quantized = {Operand.WEIGHT}
-    quantized |= {Operand.LM_HEAD} if quantize_lm_head else set()
-    quantized |= {Operand.ROUTER} if quantize_router else set()
-    shapes = (*attention_shapes(config, step), *ffn_shapes(config, step), lm_head_shape(config, step))
-    return tuple(_layer_gemm(shape, scheme if shape.operand in quantized else dense) for shape in shapes)
 
 
 def _layer_gemm(shape: Shape, dtype: DtypeScheme | DType) -> LayerGemm:

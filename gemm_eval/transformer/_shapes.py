@@ -23,7 +23,10 @@ class Operand(enum.Enum):
 
 
 class Shape(NamedTuple):
-    """A GEMM before it has data types, C[G,M,N] = A[G,M,K] x B[G,K,N], run once in each of `num_layers` layers."""
+    """A GEMM before it has data types, C[G,M,N] = A[G,M,K] x B[G,K,N], run once in each of `num_layers` layers.
+
+    `num_held` counts the matrices B that the device holds, where they are more than the G at work: idle experts.
+    """
 
     name: str
     G: int
@@ -32,6 +35,7 @@ class Shape(NamedTuple):
     N: int
     num_layers: int
     operand: Operand = Operand.WEIGHT
+    num_held: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

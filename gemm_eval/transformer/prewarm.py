@@ -17,6 +17,7 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.transformer._config import ModelConfig, build_config
 from gemm_eval.transformer._gemms import transformer_gemms
 from gemm_eval.transformer._loader import load_model
+from gemm_eval.transformer._types import types_on
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
 __all__ = ["PrewarmReport", "prewarm", "prewarm_for_transformer"]
@@ -68,6 +69,7 @@ def prewarm(
     tensor_parallel: Sequence[int] = (1,),
     expert_parallel: Sequence[int] = (1,),
     dtypes: Sequence[str | None] = (None,),
+    dense_dtype: str | None = None,
     progress: bool | None = None,
 ) -> PrewarmReport:
     """Evaluate every GEMM of a model for all combinations of the ranges, and keep the results in memory and on disk.
@@ -82,6 +84,7 @@ def prewarm(
         phases: ``"prefill"``, ``"decode"`` or both.
         tensor_parallel, expert_parallel: degrees.
         dtypes: shorthands for weight GEMMs; None: the default type of the arch.
+        dense_dtype: of attention's scores and values, routers and the LM head; None: see `transformer_gemms`.
         progress: as for `GEMMEvaluator.evaluate_many`.
 
     Raises:
@@ -113,7 +116,7 @@ def prewarm(
             seq_len=seq_len,
             tensor_parallel=tp,
             expert_parallel=ep,
-            dtype=str(evaluator.arch.default_dtype) if dtype is None else dtype,
+            **types_on(evaluator.arch, dtype, dense_dtype),
         )
     ]
     return _warm(evaluator, config.name, problems, started_s, progress)
@@ -132,6 +135,7 @@ def prewarm_for_transformer(
     vocab_size: int | None = None,
     is_gated: bool = True,
     dtype: str | None = None,
+    dense_dtype: str | None = None,
     progress: bool | None = None,
 ) -> PrewarmReport:
     """Prewarm the GEMMs of a transformer given by its sizes, in prefill and decode; `prewarm` takes models and ranges.
@@ -147,6 +151,7 @@ def prewarm_for_transformer(
         vocab_size: also warm the LM head; None: leave it out.
         is_gated: gate and up projection, as in Llama; else up projection only.
         dtype: shorthand for weight GEMMs; None: the default type of the arch.
+        dense_dtype: of attention's scores and values and the LM head; None: see `transformer_gemms`.
         progress: as for `GEMMEvaluator.evaluate_many`.
 
     Raises:
@@ -190,7 +195,7 @@ def prewarm_for_transformer(
             phase=phase,
             batch_size=batch_size,
             seq_len=seq_len,
-            dtype=str(evaluator.arch.default_dtype) if dtype is None else dtype,
+            **types_on(evaluator.arch, dtype, dense_dtype),
         )
         if gemm.name != "lm_head" or vocab_size is not None
     ]

@@ -33,6 +33,7 @@ from gemm_eval.models.gpu.triton import triton_calibration_path
 from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, TimingSet
 
 __all__ = [
+    "TABLE_SUFFIXES",
     "calibration_out",
     "find_timings",
     "list_timings",
@@ -41,7 +42,8 @@ __all__ = [
     "triton_calibration_out",
 ]
 
-_SUFFIXES = (".csv", ".parquet")
+TABLE_SUFFIXES = (".csv", ".parquet")
+"""Of the files that hold timings."""
 _META_SUFFIX = ".meta.yaml"
 _NO_TIMINGS = "has_no_timings"
 _IN_NO_DEFAULT = {"has_all_candidates", "held_back"}
@@ -85,7 +87,7 @@ def _check_checkout() -> None:
 def list_timings(gpu: str, *, has_candidates: bool = False) -> list[TimingSet]:
     """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for."""
     root = measured_root(gpu)
-    files = sorted(path for path in root.rglob("*") if path.suffix in _SUFFIXES) if root.is_dir() else []
+    files = sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
     left_out = {_NO_TIMINGS} if has_candidates else {_NO_TIMINGS, *_IN_NO_DEFAULT}
     kept = [path for path in files if not left_out & _meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
@@ -106,7 +108,7 @@ def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[TimingSet
         return list_timings(gpu)
     found: list[TimingSet] = []
     for name in names:
-        if name.endswith(_SUFFIXES):
+        if name.endswith(TABLE_SUFFIXES):
             found += read_timings(Path(name), gpu=gpu, **given)
             continue
         committed = list_timings(gpu, has_candidates=True)
@@ -155,8 +157,8 @@ def _meta_of(path: Path) -> Mapping[str, Any]:
 
 
 def _read_table(path: Path) -> pd.DataFrame:
-    if path.suffix not in _SUFFIXES:
-        raise InvalidInputError(f"timings must be a {' or '.join(_SUFFIXES)} file, got {path}")
+    if path.suffix not in TABLE_SUFFIXES:
+        raise InvalidInputError(f"timings must be a {' or '.join(TABLE_SUFFIXES)} file, got {path}")
     try:
         return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except (OSError, ValueError) as error:

@@ -88,8 +88,14 @@ def worst_table(scored: Score, num: int = 10) -> Table:
     return table
 
 
-def report_document(scores: Sequence[Score], num_worst: int = 10) -> dict[str, Any]:
-    """Return the scores as a document for JSON: data sets with their hashes, errors, and the worst pairs."""
+def report_document(scores: Sequence[Score], num_worst: int = 10, groups: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the scores as a document for JSON: data sets with their hashes, errors, and the worst pairs.
+
+    Args:
+        scores: all of one set after another.
+        num_worst: pairs.
+        groups: which groups of rows; empty: all.
+    """
     sets = []
     for _, of_set in groupby(scores, key=lambda scored: id(scored.timings)):
         same = list(of_set)
@@ -108,7 +114,11 @@ def report_document(scores: Sequence[Score], num_worst: int = 10) -> dict[str, A
                         "name": scored.predictor,
                         "num_folds": scored.num_folds,
                         "fit": scored.fit,
-                        "errors": {group: asdict(errors) for group, errors in scored.errors.items()},
+                        "errors": {
+                            group: asdict(errors)
+                            for group, errors in scored.errors.items()
+                            if not groups or group in groups
+                        },
                         "worst_pairs": worst_pairs(scored, num_worst).to_dict("records"),
                     }
                     for scored in same

@@ -402,7 +402,7 @@ def test_arch_check_goes_on_after_an_invalid_file(tmp_path: Path) -> None:
 # errors and exit codes
 
 FAILURES = [
-    (2, "InvalidProblemError", ["evaluate", *DEMO, "-4", "1", "1", "1"], "G must be in 1..2**40, got -4"),
+    (2, "UsageError", ["evaluate", *DEMO, "-4", "1", "1", "1"], "No such option: -4; a size is an integer >= 1"),
     (2, "InvalidProblemError", ["top", *DEMO, "1", "0", "1", "1"], "M must be in 1..2**40, got 0"),
     (2, "InvalidProblemError", ["evaluate", *DEMO, "1", "1", "4096.0", "1"], "K must be an integer >= 1, got '4096.0'"),
     (2, "InvalidProblemError", ["evaluate", *DEMO, "1", "1", "1", "4k"], "N must be an integer >= 1, got '4k'"),
@@ -418,7 +418,7 @@ FAILURES = [
     (2, "UsageError", ["evaluate", *DEMO, "1", "1", "1"], "Missing argument"),
     (2, "UsageError", ["evaluate", *WORDS], "--arch"),
     (2, "UsageError", ["evaluate", *DEMO, *WORDS, "--expalin"], "--expalin"),
-    (2, "UsageError", ["evaluate", *DEMO, "--dtyp", "w4a16", *WORDS], "no such option: --dtyp"),
+    (2, "UsageError", ["evaluate", *DEMO, "--dtyp", "w4a16", *WORDS], "No such option: --dtyp, did you mean --dtype?"),
     (2, "UsageError", ["top", *DEMO, *WORDS, "-k", "ten"], "-k"),
     (2, "UsageError", ["top", *DEMO, *WORDS, "--distinct", "tile"], "--distinct"),
     (2, "UsageError", ["evlauate"], "evlauate"),

@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from gemm_eval.arch._paths import data_root
 from gemm_eval.cli import _configs
-from gemm_eval.cli._app import _Group
+from gemm_eval.cli._app import _Application
 from gemm_eval.kernels import config_cache
 from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
 
 TIMINGS = data_root() / "measured" / "h200-sxm" / "w4a16" / "fp16.parquet"
-app = typer.Typer(cls=_Group)
+app = typer.Typer(cls=_Application)
 app.add_typer(_configs.app, name="configs")
 
 

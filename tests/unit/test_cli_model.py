@@ -16,7 +16,7 @@ from gemm_eval import GEMMEvaluator, GEMMResult
 from gemm_eval.cli._app import app
 from gemm_eval.cli._output import format_number, format_share
 from gemm_eval.evaluate import _disk
-from gemm_eval.transformer import LayerGemm, load_model, transformer_gemms
+from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, load_model, model_memory, transformer_gemms
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 
 ARCH = ("--arch", "demo-8core")
@@ -64,6 +64,7 @@ CALLS: list[tuple[str, list[str], dict[str, Any]]] = [
     ("llama-3-8b", [], {}),
     ("llama-3-8b", ["--batch", "7", "--dtype", "w4a16"], {"batch_size": 7, "dtype": "w4a16"}),
     ("llama-3-70b", ["--tp", "8"], {"tensor_parallel": 8}),
+    ("deepseek-v3", ["--dtype", "fp8", "--dense-dtype", "fp16"], {"dtype": "fp8", "dense_dtype": "fp16"}),
     ("mixtral-8x7b", ["--tp", "2", "--ep", "4"], {"tensor_parallel": 2, "expert_parallel": 4}),
     ("deepseek-v3", ["--batch", "3"], {"batch_size": 3}),
 ]
@@ -74,7 +75,10 @@ def test_model_json_is_what_the_library_says(model: str, words: list[str], optio
     found = Ran("model", model, *ARCH, *SHORT, *words, "--json").json()
 
     phases = {phase: document(library(model, phase, **options)) for phase in ("prefill", "decode")}
-    assert found == {"model": model, "arch": "demo-8core", "phases": phases}
+    memory = dataclasses.asdict(model_memory(load_model(model), **{"batch_size": 1, "seq_len": 64} | options))
+    assert found == {
+        "model": model, "arch": "demo-8core", "what_counts": WHAT_COUNTS, "memory": memory, "phases": phases,
+    }  # fmt: skip
     assert list(found["phases"]) == ["prefill", "decode"]
 
 
@@ -173,6 +177,29 @@ def test_model_by_config_json(tmp_path: Path) -> None:
 
     assert found["model"] == "mine"
     assert found["phases"]["prefill"] == document(library(str(path), "prefill"))
+
+
+def test_a_gpu_that_is_too_small_is_refused_unless_asked_otherwise() -> None:
+    words = ("model", "llama-3-70b", "--arch", "h200-sxm", *SHORT, "--phase", "decode")
+    text, code = Ran(*words), Ran(*words, "--json")
+
+    assert (text.code, text.out, code.code) == (3, "", 3)
+    assert "llama-3-70b does not fit into the DRAM of a device (h200-sxm), with weights of 141,104,775,168" in text.err
+    assert "limit 141,000,000,000 bytes, gap" in text.err
+    assert "levers: tensor_parallel = 2; narrower weights (dtype)" in text.err
+    assert json.loads(code.err)["error"]["type"] == "InfeasibleError"
+    for more in (("--ignore-memory",), ("--tp", "2"), ("--dtype", "w4a16")):
+        assert Ran(*words, *more).code == 0, more
+
+
+def test_the_notes_say_what_the_sums_leave_out() -> None:
+    for arch, said in (
+        ("demo-8core", "the size of its DRAM is not known, so whether they fit is not checked."),
+        ("h200-sxm", "weights 16.1 GB and KV cache 0.0 GB a device, of 141 GB."),
+    ):
+        out = " ".join(Ran("model", "llama-3-8b", "--arch", arch, *SHORT, "--phase", "decode").out.split())
+        assert said in out
+        assert out.endswith(WHAT_COUNTS)
 
 
 def test_model_writes_nothing_to_disk(tmp_path: Path) -> None:

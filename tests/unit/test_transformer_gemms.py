@@ -281,8 +281,9 @@ def test_expert_work_is_kept_however_it_is_spread(tensor: int, expert: int) -> N
         assert devices * table[name].total_flop == groups * whole[name].total_flop
 
 
-def test_expert_parallel_leaves_dense_models_alone() -> None:
-    assert shapes("llama-3-8b", expert_parallel=7) == shapes("llama-3-8b")
+def test_a_model_without_experts_takes_no_expert_parallel() -> None:
+    with pytest.raises(InvalidOptionError, match="models with experts, which llama-3-8b has not: leave it at 1, got 7"):
+        shapes("llama-3-8b", expert_parallel=7)
 
 
 # Experts.
@@ -374,7 +375,21 @@ def test_dense_gemms_can_have_a_type_of_their_own() -> None:
     assert gemms["o_proj"].problem.input_dtype is DType.FP8
     for name in ("attn_score", "attn_value", "router", "lm_head"):
         assert gemms[name].problem.input_dtype is DType.BF16
-    assert by_name("deepseek-v3", dtype="fp8")["router"].problem.input_dtype is DType.FP8
+
+
+def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
+    kept = ("attn_score", "attn_value", "router", "lm_head")
+    for dtype, of_weights, of_kept in (
+        ("fp8", "fp8", "bf16"),
+        ("int8", "int8", "bf16"),
+        ("w8a8", "int8", "bf16"),
+        ("w4a8", "int8", "bf16"),
+        ("w4a16", "fp16", "fp16"),
+        ("fp16", "fp16", "fp16"),
+        ("fp32", "fp32", "fp32"),
+    ):
+        for name, gemm in by_name("deepseek-v3", dtype=dtype).items():
+            assert gemm.problem.input_dtype == (of_kept if name in kept else of_weights), (dtype, name)
 
 
 def test_dtype_may_be_a_scheme_of_ones_own() -> None:

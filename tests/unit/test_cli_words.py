@@ -1,0 +1,193 @@
+"""The words of a command line: each option once and with an effect, mistyped ones understood, names as they are."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import typer
+
+from gemm_eval._words import visible
+from gemm_eval.cli._app import app
+from gemm_eval.cli._output import make_console, make_table
+from gemm_eval.kernels.config_cache import ConfigCache
+from gemm_eval.report.page import Column, Facts, Page, Section, Table, Text
+
+HOSTILE = "a\x1b[2Jb\x07c\r\u202edrow[red]\udc80"
+SHOWN = r"a\x1b[2Jb\x07c\r\u202edrow[red]\udc80"
+
+
+APPLICATION = typer.main.get_command(app)  # made once: CliRunner makes all commands anew at each call
+
+
+def ran(line: str | list[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command line."""
+    out, err = io.StringIO(), io.StringIO()
+    words = line.split() if isinstance(line, str) else line
+    with redirect_stdout(out), redirect_stderr(err), patch.dict(os.environ, COLUMNS="400", TERM="dumb"):
+        try:
+            APPLICATION.main(words, prog_name="gemm-eval")
+        except SystemExit as done:
+            return int(done.code or 0), out.getvalue(), err.getvalue()
+    raise AssertionError("a command line ends in SystemExit")
+
+
+def leaves(command: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield path, command
+    for name, child in getattr(command, "commands", {}).items():
+        yield from leaves(child, f"{path} {name}".strip())
+
+
+COMMANDS = dict(leaves(APPLICATION))
+
+
+def options(command: Any) -> list[Any]:
+    return [param for param in command.params if param.param_type_name == "option" and param.name != "help"]
+
+
+def test_an_option_that_takes_one_value_is_taken_once() -> None:
+    for path, command in COMMANDS.items():
+        for option in options(command):
+            name, value = option.opts[0], [] if option.is_flag else ["1"]
+            line = " ".join([path, *(2 * [name, *value])])
+            if option.multiple:
+                continue
+            code, out, err = ran(line)
+            assert (code, out) == (2, ""), line
+            assert "is given 2 times, and counts once: give it once" in err, line
+            assert err.count("\n") == 1
+
+
+def test_no_option_is_told_by_its_metavar() -> None:
+    """Some versions of typer (0.27) name `--arch` after a metavar ARCH, and know no --arch."""
+    for path, command in COMMANDS.items():
+        for option in options(command):
+            names = {name.lstrip("-").upper() for name in option.opts}
+            assert (option.metavar or "").replace("_", "-") not in names, (path, option.opts)
+
+
+def test_no_command_reads_words_that_it_does_not_know() -> None:
+    for path, command in COMMANDS.items():
+        assert not command.ignore_unknown_options, path
+        assert not command.allow_extra_args, path
+
+
+def test_mistyped_options_and_commands_are_understood() -> None:
+    for line, meant in {
+        "evaluate --arhc demo-8core 1 1 1 1": "No such option: --arhc, did you mean --arch?; see gemm-eval evaluate",
+        "evaluate -arch demo-8core 1 1 1 1": "No such option: -arch, did you mean --arch?",
+        "evaluate --arhc=demo-8core 1 1 1 1": "No such option: --arhc, did you mean --arch?",
+        "top --cuont 3": "No such option: --cuont, did you mean --count?",
+        "model llama-3-8b --dens-dtype bf16": "did you mean --dense-dtype",
+        "profile 1 8 8 --groupsize 32": "did you mean --group-size?",
+        "evaluate 1 -16 1 1 --arch demo-8core": "No such option: -16; a size is an integer >= 1",
+        "crossover 4096 -4": "No such option: -4; a size is an integer >= 1",
+        "configs build --outt x": "did you mean --out?; see gemm-eval configs build --help",
+        "evalute 1 1 1 1": "No such command 'evalute', did you mean evaluate",
+        "arch lst": "No such command 'lst', did you mean list?; see gemm-eval arch --help",
+        "--verson": "No such option: --verson, did you mean --version?",
+        "evaluate --arch demo-8core -- -4 1 1 1": "G must be in 1..2**40, got -4",
+        "zzzz": "No such command 'zzzz'; see gemm-eval --help",
+    }.items():
+        code, out, err = ran(line)
+        assert (code, out) == (2, ""), line
+        assert meant in err, line
+        assert err.count("\n") == 1
+
+
+def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
+    for line, message in {
+        "evaluate --arch demo-8core 1 64 64 64 --mapping 1,1,1,1/16,16,16/mnk --no-idle-cores": (
+            "--mapping does not go with --idle-cores"
+        ),
+        "evaluate --arch h200-sxm 1 64 64 64 --no-idle-cores": "allow_idle_cores must be True for a GPU",
+        "kernels --arch h200-sxm --measured --mode group": "--measured does not go with --mode",
+        "crossover --all --measured --max-m 64": "--all does not go with --max-m; it goes with --arch, --group-size",
+        "crossover 4096 4096 --all --measured": "--all does not go with K and N",
+        "crossover --all": "--all goes with --measured",
+        "calibrate --arch h200-sxm --triton --library cublas": "--triton does not go with --library",
+        "calibrate --arch h200-sxm --family w4a16_sm90 --library gemm-eval --dtype fp16": (
+            "--family w4a16_sm90 does not go with --dtype"
+        ),
+        "calibrate --arch h200-sxm --family sm90_wgmma --dtype fp16": "--dtype goes with --data FILE",
+        "validate --triton --joint": "--triton does not go with --joint; it goes with --arch, --data, --folds",
+        "validate --w4a16 --regime decode": "--w4a16 does not go with --regime",
+        "validate --data cublas/fp16 --library cublas": "--library and --dtype go with --data FILE",
+        "validate --dtype fp16": "--library and --dtype go with --data FILE",
+        "measure --out x --list --kernel w4a16 --random 3": "without --top, does not go with --random",
+        "measure --out x --list --kernel w4a16 --no-trace": "--kernel w4a16 does not go with --trace",
+        "measure --out x --list --no-dense": "--kernel cublas does not go with --dense",
+        "measure --out x --list --set batched --dtype fp8": "--set batched has no GEMMs of --dtype fp8",
+        "measure --out x --list --pool-gib nan": "--pool-gib must be a positive number, got nan",
+        f"report {tmp_path} --tp 1": "FOLDER does not go with --tp; it goes with --out",
+        f"report {tmp_path} --no-idle-cores": "FOLDER does not go with --idle-cores",
+        f"pareto {tmp_path} --explain 1 --limit 2": "--explain does not go with --limit; it goes with FOLDER",
+        "model llama-3-8b --arch demo-8core --ep 2": "expert_parallel is for models with experts",
+        "prewarm llama-3-8b --arch demo-8core --ep 2": "expert_parallel is for models with experts",
+    }.items():
+        code, out, err = ran(line)
+        assert (code, out) == (2, ""), f"{line}: {err}"
+        assert message in err, line
+        assert err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    ConfigCache().save(tmp_path / "configs.json")
+    code, out, err = ran(f"configs merge {tmp_path}/configs.json --out {tmp_path}/file/configs.json")
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "file" in err
+
+
+def test_what_acts_on_a_terminal_is_shown_instead() -> None:
+    assert visible(HOSTILE) == SHOWN
+    assert visible("ok\n\tÄ·2³ 日本") == "ok\n\tÄ·2³ 日本"
+
+    console, table = make_console(), make_table([f"h{HOSTILE}"], title=f"t{HOSTILE}")
+    table.add_row(f"c{HOSTILE}")
+    console.width = 400
+    with console.capture() as captured:
+        console.print(table)
+        console.print(f"l{HOSTILE}")
+    for mark in "htcl":
+        assert f"{mark}{SHOWN}" in captured.get()
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", captured.get())
+
+
+def test_a_title_with_escapes_is_shown_in_every_command(tmp_path: Path) -> None:
+    path = tmp_path / "evil.yaml"
+    path.write_text('base: demo-8core\nname: evil\ntitle: "evil \\e]0;owned\\a [red]\\u202E"\n', encoding="utf-8")
+
+    for line in (f"arch show {path}", f"arch check {path}", f"evaluate --arch {path} 1 16 16 16"):
+        code, out, _ = ran(line)
+        assert code == 0
+        assert not set(out) & set("\x1b\x07\u202e")
+    assert r"evil \x1b]0;owned\x07 [red]\u202e" in ran(f"arch show {path}")[1]
+
+
+def test_an_error_about_a_hostile_name_is_one_clean_line() -> None:
+    code, out, err = ran(["evaluate", "--arch", HOSTILE.replace("\udc80", ""), "1", "1", "1", "1"])
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.rstrip("\n").isprintable()
+
+
+def test_a_page_shows_them_too() -> None:
+    parts = [
+        Text(HOSTILE, title=HOSTILE),
+        Facts([(HOSTILE, HOSTILE)]),
+        Table([Column(HOSTILE, kind="text")], [[HOSTILE]], caption=HOSTILE, note=HOSTILE),
+    ]
+    html = Page(HOSTILE, HOSTILE, [Section(HOSTILE, parts)]).to_html()
+
+    assert html.encode("utf-8")
+    assert html.count(SHOWN) >= 8
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", html)
