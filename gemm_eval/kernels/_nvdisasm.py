@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Thread, Timer
 from typing import IO
 
+from gemm_eval._words import one_line
 from gemm_eval.errors import GemmEvalError
 
 __all__ = ["disassemble", "disassemble_code", "nvdisasm_version"]
@@ -121,8 +122,8 @@ def _run(*arguments: str, num_code_bytes: int = 0) -> str:
     if is_late:
         raise GemmEvalError(f"nvdisasm does not finish within {_TIMEOUT_S:.0f} s")
     if process.returncode:
-        said = (errors[0] or output[:_MAX_ERROR_BYTES]).decode(errors="replace").split()
-        raise GemmEvalError(f"nvdisasm fails: {' '.join(said) or f'exit code {process.returncode}'}")
+        said = one_line((errors[0] or output[:_MAX_ERROR_BYTES]).decode(errors="replace"), _MAX_ERROR_BYTES)
+        raise GemmEvalError(f"nvdisasm fails: {said or f'exit code {process.returncode}'}")
     return output.decode(errors="replace")
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gemm_eval._words import one_line
 from gemm_eval.errors import GemmEvalError
 
 __all__ = [
@@ -174,7 +175,7 @@ def _target(branch: Instruction, labels: dict[str, int], addresses: set[int]) ->
     name = to["label"] or to["triton"] or to["address"]
     target = int(name, 16) if to["address"] else labels.get(name)
     if target not in addresses:
-        raise GemmEvalError(f"a branch goes to {name:.80}, which is not there")
+        raise GemmEvalError(f"a branch goes to {one_line(name)}, which is not there")
     return target
 
 

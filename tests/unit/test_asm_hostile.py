@@ -193,7 +193,7 @@ def kernel(body: str, head: str = "") -> str:
         (kernel("", " .reqntid 0"), ".reqntid must not be 0"),
         (kernel(f".local .b8 x[{'9' * 5000}];"), "larger than any memory"),
         (kernel(".shared .b8 x" + "[4294967295]" * 1000 + ";"), "larger than any memory"),
-        (kernel("bra " + "x" * 1000 + ";"), "a branch goes to x{80}, which"),
+        (kernel("bra " + "x" * 1000 + ";"), r"a branch goes to x{77}\.\.\., which"),
         (kernel("mma.sync.m16n8k16 a, b, c, d;"), "has no types of operands"),
         (kernel("cp.async.ca.shared.global [a], [b], 010;"), "copies 4, 8 or 16 bytes"),
         (kernel("cp.async.ca.shared.global [a], [b], " + "9" * 5000 + ";"), "copies 4, 8 or 16 bytes"),
@@ -212,7 +212,7 @@ def test_malformed_ptx(text: str, message: str) -> None:
         ("/*0000*/ HGMMA.64x64x16.F32 R24 ;", "HGMMA.64x64x16.F32 at 0x0 has no operand A"),
         ('.other k,@"STO_CUDA_ENTRY"\n.section .text.f,"ax"\n/*0000*/ RET ;', "no kernels in it"),
         ("Function : k\x1b[2J\n/*0000*/ RET ;", "do not print"),
-        ("/*0000*/ BRA `(.L_" + "x" * 1000 + ") ;", r"goes to \.L_x{77}, which"),
+        ("/*0000*/ BRA `(.L_" + "x" * 1000 + ") ;", r"goes to \.L_x{74}\.\.\., which"),
     ],
 )
 def test_malformed_sass(text: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gemm_eval._words import one_line, shown
 from gemm_eval.errors import InvalidInputError
 
 __all__ = ["MAX_FILE_BYTES", "MAX_INSTRUCTIONS", "MAX_KERNELS", "check_instructions", "check_kernels", "check_name"]
@@ -23,7 +24,7 @@ def check_instructions(number: int, kernel: str | None = None) -> None:
     """
     limit = MAX_INSTRUCTIONS if kernel is None else MAX_INSTRUCTIONS_OF_KERNEL
     if number > limit:
-        what = "all kernels together have" if kernel is None else f"{kernel:.80} has"
+        what = "all kernels together have" if kernel is None else f"{one_line(kernel)} has"
         raise InvalidInputError(
             f"{what} {number:,} instructions, more than {limit:,}: score fewer kernels, such as the text that "
             "cuobjdump -sass -fun NAME writes"
@@ -47,5 +48,5 @@ def check_name(kernel: str) -> str:
         InvalidInputError: it is empty, or has control characters.
     """
     if not kernel or not kernel.isprintable():
-        raise InvalidInputError(f"the name of a kernel is empty or has characters that do not print: {kernel[:80]!r}")
+        raise InvalidInputError(f"the name of a kernel is empty or has characters that do not print: {shown(kernel)}")
     return kernel

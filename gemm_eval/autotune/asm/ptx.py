@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gemm_eval._words import one_line, shown
 from gemm_eval.autotune.asm.limits import check_instructions, check_kernels, check_name
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.kernels._sass import INSTRUCTION_BYTES, Instruction
@@ -134,9 +135,11 @@ def _smem_of_module(text: str) -> int:
 def _numbers(header: str, name: str) -> list[int]:
     """What follows a directive: up to three numbers."""
     match = re.search(rf"{re.escape(name)}\s++(\d[\d,\s]*+)", header)
-    words = match[1].replace(",", " ").split() if match else []
+    if match is None:
+        return []
+    words = match[1].replace(",", " ").split()
     if len(words) > 3 or any(len(word) > _MAX_DIGITS for word in words):
-        raise InvalidInputError(f"{name} takes up to three numbers, not {match and match[1]:.80}")
+        raise InvalidInputError(f"{name} takes up to three numbers, not {one_line(match[1])}")
     return [int(word) for word in words]
 
 
@@ -157,7 +160,7 @@ def _size_of(declaration: str) -> int:
         is_number = len(extent[1]) <= _MAX_DIGITS
         size *= int(extent[1]) if is_number else 0
         if not is_number or size > _MAX_VARIABLE_BYTES:
-            raise InvalidInputError(f"a variable larger than any memory: {declaration:.80}")
+            raise InvalidInputError(f"a variable larger than any memory: {one_line(declaration)}")
     return size
 
 
@@ -194,7 +197,7 @@ class _Body:
                     raise InvalidInputError("this PTX ends inside a kernel")
                 line = text[at:end].rstrip()
                 if not self._add(line, scope):
-                    raise InvalidInputError(f"line {_line_of(text, at)} is no PTX: {line[:80]!r}")
+                    raise InvalidInputError(f"line {_line_of(text, at)} is no PTX: {shown(line)}")
                 at = end + 1
         return at
 
@@ -221,7 +224,7 @@ class _Body:
         for depth in range(len(scope), 0, -1):
             if (found := self._labels.get((scope[:depth], name))) is not None:
                 return found if found < INSTRUCTION_BYTES * len(self._instructions) else None
-        raise InvalidInputError(f"a branch goes to {name:.80}, which is not there")
+        raise InvalidInputError(f"a branch goes to {one_line(name)}, which is not there")
 
 
 def _line_of(text: str, at: int) -> int:
@@ -280,7 +283,7 @@ def width_of(instruction: Instruction) -> int | None:
         size = _COPY_BYTES.search(instruction.operands)
         num_bytes = int(size[1], 16 if size[1][:2] in {"0x", "0X"} else 10) if size else 0
         if num_bytes not in _COPY_SIZES:
-            raise InvalidInputError(f"{opcode} copies 4, 8 or 16 bytes, not as in: {instruction.operands:.80}")
+            raise InvalidInputError(f"{opcode} copies 4, 8 or 16 bytes, not as in: {one_line(instruction.operands)}")
         return num_bytes
     vector = _VECTOR.search(opcode)
     count = int(vector[1]) if vector else 1
@@ -308,7 +311,7 @@ def mma_of(instruction: Instruction) -> MmaCount | None:
     types = [word for word in instruction.opcode.split(".") if word in _TYPE_BITS]
     is_wmma = instruction.name == "wmma"
     if len(types) < 2:
-        raise InvalidInputError(f"{instruction.opcode:.80} has no types of operands")
+        raise InvalidInputError(f"{one_line(instruction.opcode)} has no types of operands")
     bits = 16 if is_wmma and len(types) == 2 else _TYPE_BITS[types[1]]  # d and c only: a and b are fp16
     in_registers = instruction.name != "wgmma" or bool(_A_IN_REGISTERS.match(instruction.operands))
     return MmaCount(int(shape[1]), int(shape[2]), int(shape[3]), bits, in_registers, 1)

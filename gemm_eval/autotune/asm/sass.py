@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gemm_eval._words import one_line
 from gemm_eval.autotune.asm.limits import check_name
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.kernels._sass import Instruction, class_of
@@ -146,7 +147,7 @@ def mma_of(instruction: Instruction) -> MmaCount | None:
     if shape[1]:
         _, comma, source = instruction.operands.partition(",")
         if not comma:
-            raise InvalidInputError(f"{instruction.opcode:.80} at 0x{instruction.address:x} has no operand A")
+            raise InvalidInputError(f"{one_line(instruction.opcode)} at 0x{instruction.address:x} has no operand A")
         has_a_in_registers = source.lstrip().startswith("R")
         return MmaCount(int(shape[1]), int(shape[2]), int(shape[3]), bits, has_a_in_registers, 1)
     return MmaCount(int(shape[4]), 8, int(shape[5]), bits, True, 1)

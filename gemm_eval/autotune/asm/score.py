@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from gemm_eval._reading import read_bounded
+from gemm_eval._words import shown
 from gemm_eval.autotune.asm.card import LoopCard, OpCounts, ScoreCard
 from gemm_eval.autotune.asm.counting import PTX, SASS, Language, count_kernel
 from gemm_eval.autotune.asm.cubin import CubinKernel, read_cubin
@@ -112,7 +113,7 @@ def _choose(cards: Cards, kernel: str | None) -> ScoreCard:
     for card in cards:
         if card.kernel == kernel:
             return card
-    raise InvalidInputError(f"there is no kernel {kernel!r}, only {names}")
+    raise InvalidInputError(f"there is no kernel {shown(kernel)}, only {names}")
 
 
 def _cards_of_cubins(cubins: Sequence[bytes]) -> list[Cards]:
