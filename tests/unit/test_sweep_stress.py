@@ -1,0 +1,26 @@
+"""The short form of `python -m tests.stress.sweep`: folders of sweeps under kills and crowds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
+]
+
+
+def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    from tests.stress.sweep import crowd, kill_many
+
+    killed = kill_many(3, 0, tmp_path)
+    crowded = crowd(2, 4, 1, tmp_path)
+    assert killed.num_kills >= 3
+    assert crowded.num_calls == 8
+    assert crowded.num_evaluated == crowded.num_points
