@@ -120,7 +120,7 @@ class _Case:
                 continue
             units = ((block.m, arch.cube_m), (block.n, arch.cube_n), (block.k, int(record["unit_k"])))
             for sizes in itertools.product(*(legal_sizes(size, unit) for size, unit in units)):
-                tile = Tile(*sizes)
+                tile = Tile(*map(int, sizes))
                 if naive.sram_used_bytes(arch, problem, tile) <= arch.sram_usable_bytes:
                     for order in LoopOrder:
                         yield MulticoreMapping(Partition(*row), tile, order)
