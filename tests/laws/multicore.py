@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval import GemmProblem, InfeasibleError, MulticoreSpec
+from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, MulticoreSpec
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one
 from gemm_eval.models.multicore.model import MulticoreCost, unpack_cost
 from gemm_eval.models.multicore.params import pack_params
-from gemm_eval.search.multicore import find_best
+from gemm_eval.search.multicore import find_best, find_best_few
 from tests.laws.multicore_draws import draw_chip, draw_mapping, draw_problem, legal_sizes
 from tests.laws.report import Report
 from tests.oracle import naive
@@ -29,7 +29,11 @@ __all__ = ["run"]
 ROUNDING = 1e-12
 MAX_MAPPINGS = 20_000
 """Larger spaces are left out: brute force takes some microseconds a mapping."""
-_KEY = ("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes")
+_KEY = (
+    *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
+    *("loop_order", "tile_m", "tile_n", "tile_k"),
+)
+"""What is compared, in this order; MODEL.md, "Choice"."""
 
 
 def run(seed: int, count: int) -> Report:
@@ -39,9 +43,14 @@ def run(seed: int, count: int) -> Report:
         arch = draw_chip(rng)
         case = _Case(arch, draw_problem(rng, arch), rng, report)
         case.check_search()
+        case.check_top()
         case.check_mapping()
         case.check_more_hardware()
     return report
+
+
+def _key(record: np.void) -> tuple[float, ...]:
+    return tuple(record[name].item() for name in _KEY)
 
 
 class _Case:
@@ -67,8 +76,7 @@ class _Case:
         keys = []
         for mapping in mappings:
             self._evaluate_into(self.params, mapping, out)
-            P_G, P_M, P_N, P_K = mapping.partition
-            keys.append((*out[list(_KEY)][0].item(), (P_K, P_G, P_M, P_N), mapping.loop_order, *mapping.tile))
+            keys.append(_key(out[0]))
         if not keys or found is None:
             if keys or found is not None:
                 self._violates(law, f"found {found}, of {len(keys)} mappings")
@@ -81,6 +89,29 @@ class _Case:
         if not is_same:
             self._violates(law, f"found {found.latency_us} {found.mapping}, brute force {key[0]} {mapping}")
 
+    def check_top(self) -> None:
+        """The best few are distinct, sorted, legal, cost what a replay says, and begin with the best fewer."""
+        law = "the best few are sorted, distinct, legal, and the same however many are asked for"
+        self.report.checked[law] += 1
+        few = self.rng.randint(1, 4)
+        try:
+            counts = (few, 2 * few + 3)
+            records = [find_best_few(self.arch, self.problem, self.params, k, allow_idle_cores=True) for k in counts]
+        except InfeasibleError:
+            return
+        fewer, more = ([_key(record) for record in found] for found in records)
+        if fewer != more[:few]:
+            self._violates(law, f"of {few} {fewer}, of more {more}")
+        by_time = more if self.arch.timing == "overlap" else [key[:1] for key in more]
+        if len(set(more)) < len(more) or by_time != sorted(by_time):
+            self._violates(law, f"{more}")
+        for key, record in zip(more, records[1], strict=True):
+            mapping = unpack_cost(record).mapping
+            out = np.zeros(1, COST_DTYPE)
+            self._evaluate_into(self.params, mapping, out)
+            if not naive.is_legal(self.arch, self.problem, mapping) or _key(out[0]) != key:
+                self._violates(law, f"{key}, {_key(out[0])} {mapping}")
+
     def _mappings(self, allow_idle_cores: bool) -> Iterator[MulticoreMapping]:
         arch, problem, record = self.arch, self.problem, self.params[0]
         for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
@@ -89,7 +120,7 @@ class _Case:
                 continue
             units = ((block.m, arch.cube_m), (block.n, arch.cube_n), (block.k, int(record["unit_k"])))
             for sizes in itertools.product(*(legal_sizes(size, unit) for size, unit in units)):
-                tile = Tile(*sizes)
+                tile = Tile(*map(int, sizes))
                 if naive.sram_used_bytes(arch, problem, tile) <= arch.sram_usable_bytes:
                     for order in LoopOrder:
                         yield MulticoreMapping(Partition(*row), tile, order)
@@ -144,6 +175,14 @@ class _Case:
         ):
             if abs(ours - theirs) > ROUNDING * theirs:
                 self._violates(law, f"{name} {ours}, {theirs} {mapping}")
+        result = GEMMEvaluator(self.arch.with_(sram_bytes=1 << 24), disk_cache=False).evaluate_mapping(
+            self.problem, mapping
+        )  # fmt: skip
+        terms, bound = naive.breakdown_of(self.arch, self.problem, mapping)
+        tolerance = 1e-9 * max(map(abs, terms.values()))
+        odd = [name for name, us in terms.items() if not abs(result.breakdown[name] - us) <= tolerance]
+        if odd or result.bound != bound:
+            self._violates(law, f"{odd} {result.breakdown} {terms} {result.bound} {bound} {mapping}")
 
     def _check_pipeline(self, mapping: MulticoreMapping) -> None:
         """Perfect overlap is below the pipeline, which is below no overlap."""

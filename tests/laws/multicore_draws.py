@@ -100,5 +100,5 @@ def draw_mapping(rng: random.Random, arch: MulticoreSpec, problem: GemmProblem, 
         if block.E_K == 1 or arch.reduction != "none":
             break
     units = ((block.m, arch.cube_m), (block.n, arch.cube_n), (block.k, int(params["unit_k"][0])))
-    tile = Tile(*(rng.choice(legal_sizes(size, unit)) for size, unit in units))
+    tile = Tile(*(int(rng.choice(legal_sizes(size, unit))) for size, unit in units))
     return MulticoreMapping(partition, tile, rng.choice(tuple(LoopOrder)))

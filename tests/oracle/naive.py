@@ -19,6 +19,7 @@ from tests.oracle.simulators import ActiveGrid, Bits, Block, Visit, bits_of, wal
 
 __all__ = ["CoreCounts", "Key", "NaiveCost", "can_run", "core_latencies", "count_core", "evaluate_mapping", "find_best"]
 __all__ += [
+    "breakdown_of",
     "full_block",
     "is_legal",
     "legal_tile_sizes",
@@ -413,6 +414,44 @@ def core_latencies(arch: MulticoreSpec, problem: GemmProblem, mapping: Multicore
         block: _time_core(setting, _Work(setting, block), mapping.tile, mapping.loop_order).latency_us
         for block in blocks
     }
+
+
+def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> tuple[dict[str, float], str]:
+    """Where the time of a full block goes, term by term in us, and what bounds it: MODEL.md, "Terms and bound"."""
+    setting = _Setting(arch, problem, mapping.partition)
+    work, bits, E_K = _Work(setting, setting.block), setting.bits, setting.grid.E_K
+    counts = count_core(setting, work, mapping.tile, mapping.loop_order)
+    time = _time_core(setting, work, mapping.tile, mapping.loop_order)
+    c_bytes = _bytes(counts.c_store, setting.store_bits) + 2 * _bytes(counts.c_spill, bits.accumulator)
+    b_bytes = _bytes(counts.b, bits.b) + _bytes(counts.scales, bits.group)
+    vector_ops_per_us = (arch.vector_ops_per_cycle or 1.0) * setting.cycles_per_us
+    share = _ceil_div(work.c, E_K)
+    terms = {
+        "launch_us": arch.launch_us,
+        "matrix_us": counts.cube_steps / setting.steps_per_cycle / setting.cycles_per_us,
+        "fill_drain_us": counts.visits * arch.fill_drain_cycles / setting.cycles_per_us,
+        "vector_us": counts.dequant * (arch.dequant_ops_per_elem or 0.0) / vector_ops_per_us,
+        "dram_a_us": _charged(setting, _bytes(counts.a, bits.a), 0, 0, 0) / setting.share,
+        "dram_b_us": _charged(setting, 0, b_bytes, 0, 0) / setting.share,
+        "dram_c_us": _charged(setting, 0, 0, 0, c_bytes) / setting.share,
+        "noc_wait_us": max(0.0, time.noc_us - time.dram_us),
+    }
+    busy_us = sum(us for name, us in terms.items() if name != "launch_us")
+    is_noc = E_K > 1 and arch.reduction == "noc"
+    reduction = {
+        "reduction_dram_us": work.reduction_dram_bytes / setting.share,
+        "reduction_noc_us": _bytes((E_K - 1) * share, bits.accumulator) / setting.port if is_noc else 0.0,
+        "reduction_add_us": (E_K - 1) * share / vector_ops_per_us,
+    }
+    if time.reduction_us > max(time.main_us, arch.launch_us):
+        bound = "reduction"
+    elif arch.launch_us > time.main_us:
+        bound = "launch"
+    elif time.compute_us >= time.dma_us:
+        bound = "vector" if terms["vector_us"] > terms["matrix_us"] + terms["fill_drain_us"] else "compute"
+    else:
+        bound = "noc" if time.noc_us > time.dram_us else "dram"
+    return {**terms, "hidden_us": time.main_us - busy_us, **reduction}, bound
 
 
 def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> NaiveCost:

@@ -1,0 +1,53 @@
+"""The mutation command: its mutants are other programs, its tests exist, and a finished run says what was caught."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.mutation import __main__ as command
+from tests.mutation.areas import area_of
+from tests.mutation.mutants import mutants_of
+from tests.mutation.run import CAUGHT, SAME, SURVIVED
+
+ROOT = command.ROOT
+MODULE = Path("gemm_eval/models/multicore/count_kernels.py")
+
+
+def test_every_mutant_is_another_program() -> None:
+    text = (ROOT / MODULE).read_text(encoding="utf-8")
+    mutants = list(mutants_of(ROOT, MODULE))
+    assert len({mutant.name for mutant in mutants}) == len(mutants) > 100
+    assert (
+        len({ast.dump(ast.parse(mutant.text)) for mutant in mutants} | {ast.dump(ast.parse(text))}) > len(mutants) / 2
+    )
+    befores = {(mutant.before, mutant.after) for mutant in mutants}
+    assert ("(a + b - 1) // b", "((a + b - 1) * b)") in befores
+    assert ("T_k > 1", "(T_k >= 1)") in befores
+    assert ("order == 0", "(order != 0)") in befores
+
+
+def test_every_module_has_tests_that_exist() -> None:
+    for path in (ROOT / "gemm_eval").glob("[ms]*/**/*.py"):
+        area = area_of(path.relative_to(ROOT).as_posix())
+        for file in area.plain + area.compiled:
+            assert (ROOT / "tests" / file).is_file(), file
+
+
+@pytest.mark.parametrize(("verdicts", "code"), [([CAUGHT, SAME, SURVIVED], 1), ([CAUGHT, SAME, CAUGHT], 0)])
+def test_a_finished_run_only_reports(
+    verdicts: list[str], code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mutants = command.draw_mutants(ROOT, 3, 7, MODULE.name)
+    lines = [
+        json.dumps({"name": mutant.name, "verdict": verdict, "how": "", "seconds": 1.0})
+        for mutant, verdict in zip(mutants, verdicts, strict=True)
+    ]
+    out = tmp_path / "judged.jsonl"
+    out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    asked = ["--count", "3", "--seed", "7", "--only", MODULE.name, "--out", str(out)]
+    assert command.main(asked) == code
+    assert "2 change an answer" in capsys.readouterr().out
