@@ -10,6 +10,8 @@ import contextlib
 import math
 import sqlite3
 
+from gemm_eval.cache._trouble import Kind, Trouble
+
 __all__ = ["give_back_all", "keep_bound", "make_room"]
 
 LOW_WATER_FRAC = 0.9  # of the bound: eviction makes this much room at once, so that it is rare
@@ -20,6 +22,9 @@ def make_room(connection: sqlite3.Connection, *, max_bytes: int, new_bytes: int)
     """Drop the least recently used entries, of all namespaces, where `new_bytes` more would pass the bound.
 
     Inside a transaction.
+
+    Raises:
+        Trouble: DAMAGED, the file's counts of pages cannot be.
     """
     page_bytes = pragma(connection, "page_size")
     max_pages = max_bytes // page_bytes
@@ -62,4 +67,7 @@ def pragma(connection: sqlite3.Connection, name: str) -> int:
 
 
 def _num_used_pages(connection: sqlite3.Connection) -> int:
-    return pragma(connection, "page_count") - pragma(connection, "freelist_count")
+    num, num_free = pragma(connection, "page_count"), pragma(connection, "freelist_count")
+    if not 0 <= num_free < num:  # SQLite believes the header, and all entries would have to go, each time
+        raise Trouble(Kind.DAMAGED, f"{num_free} of its {num} pages are free, it says")
+    return num - num_free

@@ -27,6 +27,7 @@ __all__ = [
     "can_write",
     "check_safe",
     "default_path",
+    "doubted",
     "guard",
     "identity_of",
     "is_on_network",
@@ -67,6 +68,16 @@ def can_write(*places: Path) -> bool:
     """Whether all these files and folders may be read and written."""
     effective = os.access in os.supports_effective_ids
     return all(os.access(place, os.R_OK | os.W_OK, effective_ids=effective) for place in places)
+
+
+def doubted(trouble: Trouble, path: Path) -> Trouble:
+    """Return `trouble` as damage if it says that the file at `path` is read-only, and the system says that it is not.
+
+    A byte of SQLite's header tells which versions may write the file.
+    """
+    if trouble.kind is Kind.READ_ONLY and can_write(path, path.parent):
+        return Trouble(Kind.DAMAGED, f"{trouble.reason}, it says of itself")
+    return trouble
 
 
 def check_safe(path: Path) -> None:

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gemm_eval._private import make_folder
-from gemm_eval.cache._files import Identity, can_write, check_safe, guard, identity_of, is_on_network, set_aside
+from gemm_eval.cache._files import (
+    Identity,
+    can_write,
+    check_safe,
+    doubted,
+    guard,
+    identity_of,
+    is_on_network,
+    set_aside,
+)
 from gemm_eval.cache._sqlite import build, open_existing, translated
 from gemm_eval.cache._trouble import Kind, Trouble
 
@@ -84,8 +93,9 @@ def _open(path: Path, *, timeout_s: float, use_wal: bool) -> Opened | None:
     is_read_only = not can_write(path, path.parent)  # SQLite needs the folder, too, for its companions
     try:
         connection = open_existing(path, timeout_s=timeout_s, use_wal=use_wal, is_read_only=is_read_only)
-    except Trouble as trouble:
+    except Trouble as error:
+        trouble = error if is_read_only else doubted(error, path)
         if trouble.kind is Kind.DAMAGED:
-            raise _DamagedError(identity, trouble.reason) from trouble
+            raise _DamagedError(identity, trouble.reason) from error
         raise
     return Opened(connection, identity, is_read_only)

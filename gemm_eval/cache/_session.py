@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from gemm_eval.cache._files import Identity, identity_of
+from gemm_eval.cache._files import Identity, doubted, identity_of
 from gemm_eval.cache._trouble import Kind, Trouble
 
 if TYPE_CHECKING:
@@ -172,6 +172,8 @@ class Session:
     def _can_retry(self, trouble: Trouble) -> bool:
         """Do what `trouble` calls for, and say whether the operation is worth another try."""
         was_open = self._store is not None
+        if self._store is not None and not self._store.is_read_only:
+            trouble = doubted(trouble, self._path)
         if trouble.kind not in _KEEP_OPEN:
             self._close_store()
         if trouble.kind is Kind.DAMAGED and was_open and self._identity is not None:
