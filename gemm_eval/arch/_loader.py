@@ -64,7 +64,7 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = N
         raise ArchValidationError(f"{refusal('type', kind, _KINDS)} ({path}: type)")
     model = _KINDS[kind]
     if expect is not None and model is not expect:
-        wanted = next((name for name, known in _KINDS.items() if known is expect), repr(expect))
+        wanted = next((name for name, known in _KINDS.items() if known is expect), shown(expect))
         raise ArchValidationError(f"type must be {wanted} here, got {kind} ({path}: type)")
     return build_spec(model, data, origin=str(path))
 

@@ -230,14 +230,18 @@ def w4a16_crossover(
         UnsupportedError: the arch is no GPU, or our W4A16 kernels do not take these sizes or types.
     """
     evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
-    _check_options(dense_dtype, max_M, min_speedup)
+    check_word("dense_dtype", dense_dtype, DENSE_DTYPES)
+    max_M = as_integer("max_M", max_M, 1, MAX_M)
+    if not isinstance(min_speedup, int | float) or not 0.0 < min_speedup <= sys.float_info.max:
+        raise InvalidOptionError(f"min_speedup must be a positive number, got {shown(min_speedup)}")
     if not isinstance(evaluator.arch, GpuSpec):
         raise UnsupportedError(f"W4A16 kernels run on GPUs; {evaluator.arch.name} is none")
     types: dict[str, Any] = {"input_dtype": dense_dtype, "output_dtype": dense_dtype, "l2": l2, "clock": clock}
     ours = types | {"weight_dtype": "int4", "group_size": group_size, "library": "gemm-eval"}
     dense = types | {"weight_dtype": dense_dtype, "library": "cublas"}
     # says what is wrong with sizes, types and options before they are used below
-    evaluator.evaluate(1, 1, K, N, **ours)
+    first = evaluator.evaluate(1, 1, K, N, **ours)
+    K, N = first.problem.K, first.problem.N
     M = _samples(max_M)
     sides = [_evaluate(evaluator, M, K, N, options) for options in (ours, dense)]
     while len(between := _undecided(M, sides[1].latency_us / sides[0].latency_us > min_speedup)):
@@ -255,13 +259,6 @@ def w4a16_crossover(
         evaluator.arch.name, K, N, group_size, dense_dtype, l2, clock, max_M, float(min_speedup),
         all(side.is_calibrated for side in sides), *columns,
     )  # fmt: skip
-
-
-def _check_options(dense_dtype: str, max_M: int, min_speedup: float) -> None:
-    check_word("dense_dtype", dense_dtype, DENSE_DTYPES)
-    as_integer("max_M", max_M, 1, MAX_M)
-    if not isinstance(min_speedup, int | float) or not 0.0 < min_speedup <= sys.float_info.max:
-        raise InvalidOptionError(f"min_speedup must be a positive number, got {shown(min_speedup)}")
 
 
 def _samples(max_M: int) -> Integers:
