@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 from gemm_eval._words import refusal, shown
 from gemm_eval.errors import InvalidOptionError
 
-__all__ = ["as_integer", "check_flag", "check_word", "plain_integer"]
+__all__ = ["as_integer", "check_flag", "check_word", "plain_integer", "plain_number"]
 
 _POWER_FROM_BITS = 21  # from here on a limit reads better as a power of two
 
@@ -27,6 +29,18 @@ def plain_integer(value: Any) -> int | None:
         return operator.index(value)
     except TypeError:
         return None
+
+
+def plain_number(value: Any) -> float | None:
+    """Return `value` as a finite float, if it is a number; None: it is none, or not finite."""
+    number: Any = plain_integer(value)
+    if number is None and isinstance(value, numbers.Real) and not isinstance(value, numbers.Integral):
+        number = value  # numpy's timedelta64 and truth values count as integral
+    try:
+        found = math.nan if number is None else float(number)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
 
 
 def as_integer(what: str, value: Any, low: int, high: int) -> int:

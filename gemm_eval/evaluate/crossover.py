@@ -8,7 +8,6 @@ and waves fill up, at different M: so there is rarely one M that parts wins from
 from __future__ import annotations
 
 import os
-import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._checks import as_integer, check_word
+from gemm_eval._checks import as_integer, check_word, plain_number
 from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
@@ -232,7 +231,7 @@ def w4a16_crossover(
     evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
     check_word("dense_dtype", dense_dtype, DENSE_DTYPES)
     max_M = as_integer("max_M", max_M, 1, MAX_M)
-    if not isinstance(min_speedup, int | float) or not 0.0 < min_speedup <= sys.float_info.max:
+    if (plain_number(min_speedup) or 0.0) <= 0.0:
         raise InvalidOptionError(f"min_speedup must be a positive number, got {shown(min_speedup)}")
     if not isinstance(evaluator.arch, GpuSpec):
         raise UnsupportedError(f"W4A16 kernels run on GPUs; {evaluator.arch.name} is none")

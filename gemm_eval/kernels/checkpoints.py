@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval._checks import as_integer, check_flag, plain_integer
+from gemm_eval._checks import check_flag, plain_integer
 from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
@@ -81,7 +81,8 @@ def from_gptq(
         InvalidProblemError: tensors of other types or shapes, of sizes that no kernel takes, groups out of order, or
             zero points that are not 8 although `sym`, or not known.
     """
-    version = as_integer("version", version, 1, 2)
+    if plain_integer(version) not in (1, 2):
+        raise InvalidOptionError(f"version must be 1 or 2, got {shown(version)}")
     if sym is not None:
         check_flag("sym", sym)
     integers = _unpack(qweight, "qweight", _IN_ORDER, axis=0)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy
 
+from gemm_eval._checks import plain_number
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
@@ -272,7 +272,7 @@ def _scratch(plan: Plan, workspace: Any, device: int, stream: int, others: list[
 
 
 def _finite(alpha: Any) -> float:
-    is_number = isinstance(alpha, float | int | numpy.floating | numpy.integer)
-    if not is_number or not abs(alpha) <= sys.float_info.max:
+    number = plain_number(alpha)
+    if number is None:
         raise InvalidOptionError(f"alpha must be a finite number, got {shown(alpha)}")
-    return float(alpha)
+    return number

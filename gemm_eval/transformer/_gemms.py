@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
-
-from gemm_eval._checks import as_integer, check_flag, check_word
+from gemm_eval._checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval._words import shown
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
@@ -176,7 +173,7 @@ def _layer_gemm(shape: Shape, dtype: DtypeScheme | DType) -> LayerGemm:
 
 
 def _check_imbalance(value: Any) -> float:
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not 1 <= value <= sys.float_info.max:
+    imbalance = plain_number(value)
+    if imbalance is None or imbalance < 1:
         raise InvalidOptionError(f"expert_imbalance must be a finite number >= 1, got {shown(value)}")
-    return float(value)
+    return imbalance

@@ -65,7 +65,7 @@ def test_rows(table: GEMMTable) -> None:
         with pytest.raises(TypeError):
             table[bad]  # type: ignore[index]
     for name in ("nope", "", "latency", "__class__", "is_feasible"):
-        with pytest.raises(KeyError, match="there are G, M, K, N"):
+        with pytest.raises(KeyError, match="must be one of G, M, K, N"):
             table[name]
 
 

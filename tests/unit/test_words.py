@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gemm_eval import (
     load_arch,
     load_model,
 )
-from gemm_eval._checks import as_integer, check_flag, check_word, plain_integer
+from gemm_eval._checks import as_integer, check_flag, check_word, plain_integer, plain_number
 from gemm_eval._words import did_you_mean, one_line, shown
 from gemm_eval.dtypes import parse_dtype, parse_scheme
 from gemm_eval.sweep import Space
@@ -84,6 +85,14 @@ def test_integers_are_integers() -> None:
             as_integer("k", value, 1, 10)
     with pytest.raises(InvalidOptionError, match=r"in 1\.\.2\*\*40, got 0"):
         as_integer("k", 0, 1, 1 << 40)
+
+
+def test_numbers_are_finite_numbers() -> None:
+    for value in (2, 2.0, np.int8(2), np.float32(2), np.float64(2), Fraction(2)):
+        assert plain_number(value) == 2.0
+    for value in (True, np.True_, "2", None, pd.NA, np.ma.masked, np.timedelta64(2), 2j, 10**400, float("nan"),
+                  -np.inf):  # fmt: skip
+        assert plain_number(value) is None, value
 
 
 def test_words_and_flags_are_compared_with_nothing_else() -> None:
