@@ -1,4 +1,7 @@
-"""The disk cache of compiled kernels: it speeds up the next process, and never gets in the way."""
+"""The disk cache of compiled kernels: it speeds up the next process, and never gets in the way.
+
+Shown by a kernel that compiles in no time; benchmarks/test_first_call.py does it with a search.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,28 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.slow  # every compile takes about ten seconds
+pytestmark = pytest.mark.slow  # a process, and a compile, for every run
 
 NOTICE = "gemm_eval: compiling its kernels"
 CODE = """
 import warnings
-from gemm_eval import GEMMEvaluator
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    ev = GEMMEvaluator("demo-8core")
-    r = ev.evaluate(1, 100, 200, 300)
-    assert ev.evaluate_mapping(r.problem, r.mapping).latency_us == r.latency_us
-print(repr(r.latency_us), r.mapping)
+    from gemm_eval._jit import entry_point, kernel
+
+    @kernel
+    def square(i):
+        return i * i
+
+    @entry_point
+    def sum_of_squares(num):
+        total = 0.0
+        for i in range(num):
+            total += square(i)
+        return total
+
+    total = sum_of_squares(5)
+print(repr(total))
 for warning in caught:
     print("WARNED", warning.category.__name__, warning.message)
 """
