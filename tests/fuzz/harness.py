@@ -34,6 +34,7 @@ _MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024
 _STATUS = Path("/proc/self/status")
 _XDG = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR")
 _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _PATHS = {  # audit events that change files: which of their arguments are paths, and which is the folder of these
     "os.mkdir": ((0,), 2), "os.rename": ((0, 1), 2), "os.remove": ((0,), 1), "os.rmdir": ((0,), 1),
     "os.link": ((1,), 3), "os.symlink": ((1,), 2), "os.chmod": ((0,), 2), "os.chown": ((0,), 3), "os.utime": ((0,), 3),
@@ -150,13 +151,13 @@ class _Watch:
         if event == "open":
             path, mode, flags = arguments
             if (set(mode) & set("wax+")) if isinstance(mode, str) else flags & _WRITING_FLAGS:
-                self._note(event, path, None)
+                self._note(event, path, None, follows=not flags & _NOFOLLOW)
         elif event in _PATHS:
             paths, folder_fd = _PATHS[event]
             for at in paths:
                 self._note(event, arguments[at], None if folder_fd is None else arguments[folder_fd])
 
-    def _note(self, event: str, path: Any, folder_fd: int | None) -> None:
+    def _note(self, event: str, path: Any, folder_fd: int | None, *, follows: bool = False) -> None:
         if not isinstance(path, str | bytes | os.PathLike):  # a descriptor, opened before
             return
         name = os.fsdecode(path)
@@ -167,7 +168,7 @@ class _Watch:
         if folder_fd is not None and folder_fd >= 0:
             name = str(Path(f"/proc/self/fd/{folder_fd}").readlink() / name)
         folder, last = os.path.split(os.path.abspath(name))  # noqa: PTH100  of a link itself, not of where it leads
-        found = os.path.realpath(name) if event == "open" else os.path.join(os.path.realpath(folder), last)  # noqa: PTH118
+        found = os.path.realpath(name) if follows else os.path.join(os.path.realpath(folder), last)  # noqa: PTH118
         if not any(found == place or found.startswith(place + os.sep) for place in self._allowed or ()):
             self._found.append(f"{event} outside of its folders: {found}")
 

@@ -45,6 +45,20 @@ def writes_elsewhere(folder: Path) -> None:
     (folder.parents[1] / "elsewhere").touch()
 
 
+def opens_a_link_itself(folder: Path) -> None:
+    """Allowed: the system refuses it."""
+    (folder / "link").symlink_to(folder.parents[1])
+    try:
+        os.close(os.open(folder / "link", os.O_RDWR | os.O_NOFOLLOW))
+    except OSError:
+        return
+
+
+def writes_through_a_link(folder: Path) -> None:
+    (folder / "link").symlink_to(folder.parents[1] / "target")
+    (folder / "link").write_text("elsewhere", encoding="utf-8")
+
+
 def renames_elsewhere(folder: Path) -> None:
     (folder / "file").touch()
     (folder / "file").rename(folder.parents[1] / "moved")
@@ -72,8 +86,8 @@ def hangs(folder: Path) -> None:
 
 
 MISDEEDS = (
-    nothing, raises, burns, grows, runs_away, writes_elsewhere, renames_elsewhere, opens_a_database_elsewhere,
-    lets_others_write_at_home, forgets_a_temporary_file, dies, hangs,
+    nothing, raises, burns, grows, runs_away, writes_elsewhere, opens_a_link_itself, writes_through_a_link,
+    renames_elsewhere, opens_a_database_elsewhere, lets_others_write_at_home, forgets_a_temporary_file, dies, hangs,
 )  # fmt: skip
 
 
