@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 def some_sizes(rng: np.random.Generator, num: int, dtype: str | None) -> Any:
-    """G, M, K, N of all alignments: odd ones, multiples of 8 and of 128; with 4-bit weights none but multiples of 64."""
+    """G, M, K, N of all alignments: odd ones, multiples of 8 and of 128; with 4-bit weights of 64 only."""
     unit = rng.choice([64, 128] if dtype == "w4a16" else [1, 8, 128], (num, 3))
     sizes = np.minimum(rng.integers(1, 40, (num, 3)) * unit, 4096)
     return np.column_stack([rng.choice([1, 1, 1, 3], num), sizes])
