@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -13,12 +12,11 @@ __all__ = ["answers_stamp"]
 
 # all that is at or below `evaluate`; layers above cannot change an answer, for imports go one way
 _CODE = (
-    *("errors.py", "units.py", "_frozen.py", "_private.py", "dtypes.py", "_jit.py"),
-    *("arch", "workload", "mapping", "models", "search", "cache", "evaluate"),
+    "*.py",
+    *(f"{name}/**/*.py" for name in ("arch", "workload", "mapping", "models", "search", "cache", "evaluate")),
 )
 # specs of GPUs too: whether a calibration is of this GPU depends on the preset of its name
-_DATA = ("kernels", "calibration", "gpu")
-_NO_SOURCES = (".pyc", ".md")
+_DATA = ("kernels/**/*.*", "calibration/**/*.*", "gpu/**/*.*")
 
 
 @cache
@@ -36,18 +34,13 @@ def answers_stamp() -> str:
 
 def _digest(package: Path, data: Path) -> str:
     digest = hashlib.sha256()
-    for root, names in ((package, _CODE), (data, _DATA)):
-        for path in _files(root, names):
+    for root, patterns in ((package, _CODE), (data, _DATA)):
+        for path in _files(root, patterns):
             content = path.read_bytes()
             digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
             digest.update(content)
     return digest.hexdigest()
 
 
-def _files(root: Path, names: tuple[str, ...]) -> Iterator[Path]:
-    for name in names:
-        place = root / name
-        if place.is_file():
-            yield place
-        else:
-            yield from sorted(path for path in place.rglob("*.*") if path.suffix not in _NO_SOURCES)
+def _files(root: Path, patterns: tuple[str, ...]) -> list[Path]:
+    return sorted(path for pattern in patterns for path in root.glob(pattern) if path.is_file())

@@ -88,7 +88,7 @@ for arch, dtypes in (("demo-8core", ("fp16", "w4a16")), ("h100-sxm", ("fp16", "w
         evaluator.save_to_disk(evaluator.evaluate_many([(1, 16, 256, 256), (1, 3, 7, 5)], dtype))
         GEMMEvaluator(arch, disk_cache=sys.argv[1]).evaluate(1, 16, 256, 256, dtype)
 evaluator = GEMMEvaluator("demo-8core", plan="balanced", disk_cache=False).evaluate(1, 16, 256, 256)
-files = [module.__file__ for name, module in sys.modules.items() if name.startswith("gemm_eval.")]
+files = [module.__file__ for name, module in sys.modules.items() if name.startswith("gemm_eval")]
 print(json.dumps([files, sorted(read)]))
 """
 

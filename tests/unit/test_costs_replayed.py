@@ -38,9 +38,9 @@ def path(tmp_path: Path) -> Iterator[Path]:
     _disk._cache_at.cache_clear()
 
 
-def some_sizes(rng: np.random.Generator, num: int) -> Any:
-    """G, M, K, N of all alignments: odd ones, multiples of 8 and of 128."""
-    unit = rng.choice([1, 8, 128], (num, 3))
+def some_sizes(rng: np.random.Generator, num: int, dtype: str | None) -> Any:
+    """G, M, K, N of all alignments: odd ones, multiples of 8 and of 128; with 4-bit weights of 64 only."""
+    unit = rng.choice([64, 128] if dtype == "w4a16" else [1, 8, 128], (num, 3))
     sizes = np.minimum(rng.integers(1, 40, (num, 3)) * unit, 4096)
     return np.column_stack([rng.choice([1, 1, 1, 3], num), sizes])
 
@@ -49,7 +49,7 @@ def test_every_answer_is_found_again(path: Path) -> None:
     rng = np.random.default_rng(16)
     for arch, settings, dtype, options in KINDS:
         saver = GEMMEvaluator(arch, disk_cache=path, **settings)
-        table = saver.evaluate_many(some_sizes(rng, 12 if settings.get("plan") else 60), dtype, **options)
+        table = saver.evaluate_many(some_sizes(rng, 12 if settings.get("plan") else 60, dtype), dtype, **options)
         saver.save_to_disk(table)
 
         later = GEMMEvaluator(arch, disk_cache=path, **settings)
@@ -73,7 +73,7 @@ def test_a_record_off_by_one_bit_is_refused() -> None:
     rng = np.random.default_rng(17)
     for arch, settings, dtype, options in KINDS:
         evaluator = GEMMEvaluator(arch, disk_cache=False, **settings)
-        table = evaluator.evaluate_many(some_sizes(rng, 1), dtype, **options)
+        table = evaluator.evaluate_many(some_sizes(rng, 1, dtype), dtype, **options)
         skipped = {*evaluator.backend.search_counts, *TWINS}
         names = [name for name in table.records.dtype.names or () if name not in skipped]
         changed = np.repeat(table.records, 64 * len(names))
@@ -93,7 +93,7 @@ def test_noise_is_refused_and_does_no_harm() -> None:
     rng = np.random.default_rng(18)
     for arch, settings, dtype, options in KINDS:
         evaluator = GEMMEvaluator(arch, disk_cache=False, **settings)
-        sizes = some_sizes(rng, 400)
+        sizes = some_sizes(rng, 400, dtype)
         table = evaluator.evaluate_many(sizes[:1], dtype, **options)
         noise = np.zeros(len(sizes), table.records.dtype)
         for name in noise.dtype.names or ():
