@@ -452,7 +452,7 @@ DAMAGES = [
 class TestDamage:
     def test_any_byte_of_the_first_page(self, make: Make, path: Path) -> None:
         """SQLite quotes them in messages, be they text or not. All, not some: `python -m tests.stress.cache`."""
-        stride = 37
+        stride = 97
         with make() as cache:
             cache.put_many(some(3))
         whole = path.read_bytes()
