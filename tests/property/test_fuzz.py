@@ -9,7 +9,7 @@ import pytest
 
 from tests.fuzz.harness import kind_names, load_kind, peak_bytes, run_case
 
-NUM_CASES = 30
+NUM_CASES = 20
 SEED = "test"
 
 
