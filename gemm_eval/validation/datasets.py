@@ -107,11 +107,12 @@ def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[TimingSet
     if not names:
         return list_timings(gpu)
     found: list[TimingSet] = []
+    has_committed = not all(name.endswith(TABLE_SUFFIXES) for name in names)
+    committed = list_timings(gpu, has_candidates=True) if has_committed else []  # once, whatever is asked of them
     for name in names:
         if name.endswith(TABLE_SUFFIXES):
             found += read_timings(Path(name), gpu=gpu, **given)
             continue
-        committed = list_timings(gpu, has_candidates=True)
         matching = [timings for timings in committed if f"{timings.name}/".startswith(f"{name.rstrip('/')}/")]
         if not matching:
             known = ", ".join(timings.name for timings in committed) or "none"

@@ -40,8 +40,8 @@ _VALUES: dict[str, tuple[str, ...]] = {
 _SIZES = (*_COUNTS, "7", "16", "100", "4096", "12288", "1048576")
 # What takes long, however right it is: compiling kernels, fits, plots, all timings.
 _SLOW = {"compile_", "measured", "all_", "plot", "plots", "ablation", "joint", "refit", "triton", "w4a16"}
-# Ends of command lines that keep a command from work that takes minutes, or a GPU.
-_ENDS = {
+# Words that keep a command from work that takes minutes, or a GPU; they come first, where no option takes them.
+_FIRST = {
     "measure": ("--list",), "profile": ("--dtype", "fp61"), "kernel-table": ("--target", "sm_1"),
     "validate": ("--data", "nothing.csv"), "calibrate": ("--data", "nothing.csv"), "configs list": ("--json",),
     "configs build": ("nothing",),
@@ -68,6 +68,8 @@ def prepare() -> None:
         "evaluate 1 64 256 256 --arch h200-sxm --dtype w4a16",
         "evaluate 1 64 256 256 --arch h200-sxm --dtype w4a16 --library trtllm",
         "evaluate 1 64 256 256 --arch demo-8core --mapping 1,4,2,1/16,16,16/mnk",
+        "evaluate 1 64 256 256 --arch h200-sxm "
+        "--mapping sm90_wgmma/128,256,64/2,1/8,4,cooperative/data_parallel,1/along_m,8",
         "top 1 64 256 256 --arch demo-8core",
         "top 1 64 256 256 --arch demo-8core --distinct partition",
         "top 1 64 256 256 --arch h200-sxm",
@@ -143,8 +145,10 @@ def _line(rng: random.Random) -> list[str]:
             words += [*name, *([_value(rng, param)] if has_value else [])]
     for _ in range(rng.choice((0, 0, 0, 1, 1, 2, 4))):
         _damage(rng, words, params)
-    ends = _ENDS.get(path, ())
-    return [*path.split(), *(word for word in words if word != "--"), *ends]
+    first = _FIRST.get(path, ())
+    if path == "measure" and "w4a16" in words:
+        first = (*first, "--set", "w4a16-smoke")  # of all sets every config is listed
+    return [*path.split(), *first, *(word for word in words if word != "--")]
 
 
 def _value(rng: random.Random, param: Any) -> str:
