@@ -164,9 +164,18 @@ class _Case:
         law = "a mapping costs what the oracle says"
         self.report.checked[law] += 1
         cost, truth = self._cost(mapping), naive.evaluate_mapping(self.arch, self.problem, mapping)
-        exact = (cost.dram_bytes, cost.visits, cost.active_cores, cost.compute_us, cost.dma_us)
-        if exact != (truth.dram_bytes, truth.visits, truth.active_cores, truth.compute_us, truth.dma_us):
-            self._violates(law, f"{exact}, {truth} {mapping}")
+        names = (
+            "dram_bytes",
+            "visits",
+            "active_cores",
+            "sram_used_bytes",
+            "compute_us",
+            "dma_us",
+            "busiest_core_bytes",
+        )
+        names += ("a_bytes", "b_bytes", "c_store_bytes", "c_spill_bytes", "c_refill_bytes", "reduction_bytes")
+        if odd := [name for name in names if getattr(cost, name) != getattr(truth, name)]:
+            self._violates(law, f"{odd} {cost}, {truth} {mapping}")
         assert cost.energy_pj is not None
         assert truth.energy_pj is not None
         for name, ours, theirs in (
