@@ -24,7 +24,8 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise GemmEvalError(f"{what} needs {error.name}: {_command(extra)}") from error
+        package = (error.name or str(error)).partition(".")[0]
+        raise GemmEvalError(f"{what} needs {package}: {_command(extra)}") from error
     except ImportError as error:
         raise GemmEvalError(f"{what} needs a package that does not load: {_command(extra)} ({error})") from error
 

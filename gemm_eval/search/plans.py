@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import refusal
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
@@ -76,7 +77,7 @@ class PlanOptions:
         try:
             plan = SearchPlan(self.plan)
         except ValueError:
-            raise InvalidOptionError(f"plan must be one of {', '.join(SearchPlan)}, got {self.plan!r}") from None
+            raise InvalidOptionError(refusal("plan", self.plan, SearchPlan)) from None
         object.__setattr__(self, "plan", plan)
         for name, preset in zip(("top_k", "top_tiles"), _PRESETS.get(plan, (None, None)), strict=True):
             value = getattr(self, name)

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemm_eval._extras import check_extra
+from gemm_eval._extras import needs_extra
 from gemm_eval._jit import cache_dir
 from gemm_eval._private import make_folder
 
@@ -30,10 +30,10 @@ def new_figure(width: float, height: float) -> Figure:
     Raises:
         GemmEvalError: matplotlib is not installed.
     """
-    check_extra("plotting", "plot", "matplotlib")
     if "matplotlib" not in sys.modules and "MPLCONFIGDIR" not in os.environ:
         _import_matplotlib()
-    from matplotlib.figure import Figure
+    with needs_extra("plotting", "plot"):
+        from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
@@ -45,8 +45,9 @@ def _import_matplotlib() -> None:
         given["MATPLOTLIBRC"] = str(own)
     os.environ |= given
     try:
-        import matplotlib as mpl
-        import matplotlib.font_manager  # reads or writes the list of fonts
+        with needs_extra("plotting", "plot"):
+            import matplotlib as mpl
+            import matplotlib.font_manager  # reads or writes the list of fonts
 
         mpl.get_configdir(), mpl.get_cachedir()  # remembered from here on
     finally:

@@ -59,7 +59,7 @@ def test_sizes() -> None:
         np.array([64]),
         64.0,
         True,
-        np.timedelta64(5),
+        np.timedelta64(5, "s"),
     ):
         refused(InvalidProblemError, CHIP.evaluate, 1, size, 64, 64)
         refused(InvalidProblemError, CHIP.evaluate_many, [(1, 64, 64, 64), (1, size, 64, 64)])

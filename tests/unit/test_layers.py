@@ -22,7 +22,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 GPU_LAYERS = ("kernels", "measure", "autotune")
 CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
-VALIDATION_ONLY = {"scipy", "matplotlib"}
+VALIDATION_ONLY = {"scipy", "matplotlib", "nvMatmulHeuristics"}
 SWEEP_ONLY = {"scipy", "pyarrow", "optuna", "SALib", "distributed"}
 
 

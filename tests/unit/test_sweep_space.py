@@ -252,7 +252,7 @@ def test_a_function_may_ask_whether_there_is_a_field() -> None:
         (lambda: Range(1, 8, step="2"), "step of a range must be a number >= 1e-100"),  # type: ignore[arg-type]
         (lambda: Range(1, 5, step=10), "must hold a multiple of its step"),
         (lambda: Range(1, 8).grid(), "a full grid needs num"),
-        (lambda: Range(0, 10**400), "high of a range must be a finite number, 1e.100 at most, got 1000"),
+        (lambda: Range(0, 10**400), "high of a range must be a finite number, 1e.100 at most, got <int of 1,329 bits>"),
         (lambda: Range(0, 1, step=5e-324), "step of a range must be a number >= 1e-100"),
         (lambda: Range(0, 1, num=10**12), "num of a range must be 1,000,000 at most"),
         (lambda: Range(0, 10**12, step=1).grid(), "takes 1,000,000 values of a range at most"),
@@ -368,5 +368,5 @@ def test_functions_are_told_apart_in_every_process_alike(monkeypatch: pytest.Mon
 
 
 def test_representations_say_what_there_is() -> None:
-    assert repr(Space(DEMO, num_cores=[8])) == "Space(demo-8core, num_cores=Choices(values=(8,)))"
+    assert repr(Space(DEMO, num_cores=[8])) == "Space(demo-8core, num_cores=Choices((8,)))"
     assert Dependent("2 * num_cores").of == "2 * num_cores"

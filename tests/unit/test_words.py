@@ -77,7 +77,7 @@ def test_integers_are_integers() -> None:
     for value in (64, np.int64(64), np.uint8(64), np.array(64)):
         assert plain_integer(value) == 64
     for value in (True, np.True_, 64.0, "64", None, pd.NA, np.ma.masked, np.ma.array(64, mask=True), np.array([64]),
-                  np.array([1, 2]), np.float32(64), np.timedelta64(64), [64]):  # fmt: skip
+                  np.array([1, 2]), np.float32(64), np.timedelta64(64, "s"), [64]):  # fmt: skip
         assert plain_integer(value) is None, value
     assert as_integer("k", np.int32(3), 1, 10) == 3
     for value in (0, 11, 10**5000, None, np.array([1, 2])):
@@ -90,7 +90,7 @@ def test_integers_are_integers() -> None:
 def test_numbers_are_finite_numbers() -> None:
     for value in (2, 2.0, np.int8(2), np.float32(2), np.float64(2), Fraction(2)):
         assert plain_number(value) == 2.0
-    for value in (True, np.True_, "2", None, pd.NA, np.ma.masked, np.timedelta64(2), 2j, 10**400, float("nan"),
+    for value in (True, np.True_, "2", None, pd.NA, np.ma.masked, np.timedelta64(2, "s"), 2j, 10**400, float("nan"),
                   -np.inf):  # fmt: skip
         assert plain_number(value) is None, value
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import refusal
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -55,7 +56,7 @@ class GpuOptions:
         for name, allowed in known.items():
             value = getattr(self, name)
             if value not in allowed and not (name == "library" and value is None):
-                raise InvalidOptionError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+                raise InvalidOptionError(refusal(name, value, allowed))
 
 
 class GpuCost(NamedTuple):

@@ -75,7 +75,7 @@ _ODD: tuple[Callable[[], Any], ...] = (
     lambda: np.float32("nan"), lambda: np.bool_(True), lambda: np.array(64), lambda: np.array([64]),
     lambda: np.array([64, 64]), lambda: np.array("fp16"), lambda: np.array(["fp16", "cold"]), lambda: np.ma.masked,
     lambda: np.ma.array(64, mask=True), lambda: np.ma.array([1, 2, 3, 4], mask=[0, 1, 0, 0]),
-    lambda: np.array([1, 2, 3, None], object), lambda: np.timedelta64(5), lambda: np.datetime64("NaT"),
+    lambda: np.array([1, 2, 3, None], object), lambda: np.timedelta64(5, "s"), lambda: np.datetime64("NaT"),
     lambda: np.dtype("float16"), lambda: np.float16, lambda: np.zeros((3, 4)), lambda: np.zeros((2, 4), np.int64),
     lambda: pd.NA, lambda: pd.NaT, lambda: pd.Series([1, 2, 3, 4]), lambda: pd.DataFrame({"G": [1], "M": [2]}),
     lambda: pd.DataFrame({"G": [1], "M": [2], "K": [pd.NA], "N": [4]}), lambda: pd.DataFrame({pd.NA: [1]}),
