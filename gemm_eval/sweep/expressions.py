@@ -23,8 +23,8 @@ __all__ = ["Expression", "parse_expression"]
 
 _MAX_CHARS = 1000
 _MAX_DEPTH = 100  # of operations inside each other; a sum of so many terms is as deep
-_LARGEST = int(sys.float_info.max)
-_MAX_BITS = _LARGEST.bit_length()
+_LARGEST = sys.float_info.max
+_MAX_BITS = sys.float_info.max_exp
 _MAX_DIGITS = 400  # that `round` is asked for: more than a float has on either side of its point
 
 Number = int | float
@@ -113,9 +113,9 @@ class _Compiler:
             case ast.Attribute(value=ast.Name(id=top), attr=key):
                 return self._name(f"{top}.{key}")
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
-                return _call(_UNARY[type(op)], [below(operand)])
+                return _call_one(_UNARY[type(op)], below(operand))
             case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return _call(_BINARY[type(op)], [below(left), below(right)])
+                return _call_two(_BINARY[type(op)], below(left), below(right))
             case ast.BoolOp(op=op, values=values):
                 return _join([below(value) for value in values], is_all=isinstance(op, ast.And))
             case ast.Compare(left=left, ops=ops, comparators=others) if all(type(op) in _SIGNS for op in ops):
@@ -154,6 +154,14 @@ def _call(function: Callable[..., Number], arguments: list[_Function]) -> _Funct
     return lambda names: _bounded(function(*[argument(names) for argument in arguments]))
 
 
+def _call_one(function: Callable[[Any], Number], argument: _Function) -> _Function:
+    return lambda names: _bounded(function(argument(names)))
+
+
+def _call_two(function: Callable[[Any, Any], Number], left: _Function, right: _Function) -> _Function:
+    return lambda names: _bounded(function(left(names), right(names)))
+
+
 def _join(operands: list[_Function], *, is_all: bool) -> _Function:
     def join(names: Names) -> Number:
         value: Number = is_all
@@ -183,20 +191,19 @@ def _choose(test: _Function, then: _Function, otherwise: _Function) -> _Function
     return lambda names: then(names) if test(names) else otherwise(names)
 
 
-def _bounded(value: Any) -> Number:
-    if isinstance(value, complex):
-        raise ValueError("the value is no real number")
+def _bounded(value: Number) -> Number:
     if not -_LARGEST <= value <= _LARGEST:  # nan too
         raise OverflowError("a value must be finite, and in -1.8e308..1.8e308")
-    number: Number = value
-    return number
+    return value
 
 
 def _power(base: Number, exponent: Number) -> Number:
     # bits of the result at least: an exponent of nine digits would compute for hours
     if isinstance(base, int) and isinstance(exponent, int) and (abs(base).bit_length() - 1) * exponent > _MAX_BITS:
         raise OverflowError(f"{base:.6g} ** {exponent:.6g} is beyond 1.8e308")
-    power: Number = base**exponent
+    power: Number | complex = base**exponent
+    if isinstance(power, complex):
+        raise ValueError(f"{base:.6g} ** {exponent:.6g} is no real number")
     return power
 
 

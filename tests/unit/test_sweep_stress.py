@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
-    from tests.stress.sweep import crowd, kill_many
+    from tests.stress.sweep_folders import crowd, kill_many
 
     killed = kill_many(3, 0, tmp_path)
     crowded = crowd(2, 4, 1, tmp_path)

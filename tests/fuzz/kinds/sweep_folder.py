@@ -154,9 +154,9 @@ def _swapped(rng: random.Random, path: Path, other: _Sweep) -> None:
 
 
 def _renamed(rng: random.Random, path: Path, other: _Sweep) -> None:
-    file = _some(rng, path)
-    if file.exists():
-        file.replace(path / _name(rng))
+    file, place = _some(rng, path), path / _name(rng)
+    if file.is_file() and not place.is_dir():
+        file.replace(place)
 
 
 def _added(rng: random.Random, path: Path, other: _Sweep) -> None:
