@@ -109,8 +109,9 @@ ZeroDtypeOption = Annotated[
     ),
 ]
 _LIBRARY_HELP = (
-    "Whose kernels run: cublas, gemm-eval (our own for int4 weights) or trtllm (TensorRT-LLM for narrow weights). "
-    "Default: gemm-eval for quantized weights, else cublas."
+    "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM for narrow weights) or "
+    "hypothetical (weight-only kernels that nobody has written). Default, auto: cublas for dense types; else gemm-eval "
+    "where it runs the GEMM, and hypothetical where it does not, which the output names."
 )
 LibraryOption = Annotated[str | None, typer.Option(help=_LIBRARY_HELP, rich_help_panel=_GPU_PANEL)]
 ModelLibraryOption = Annotated[
@@ -124,7 +125,8 @@ L2Option = Annotated[
     str | None,
     typer.Option(
         "--l2",
-        help="cold: operands come from DRAM; warm: what fits is in L2. Default: cold.",
+        help="cold: weights come from DRAM, activations as far as L2 has not kept them; cold-all: nothing is in L2; "
+        "warm: what fits is. Default: cold.",
         rich_help_panel=_GPU_PANEL,
     ),
 ]

@@ -22,6 +22,7 @@ from gemm_eval.models.gpu import (
     AUTO,
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
+    HYPOTHETICAL,
     GpuOptions,
     calibration_stamp,
     coefficients_for,
@@ -228,7 +229,10 @@ class GpuBackend:
         config, library = result.mapping, result.options["library"]
         assert isinstance(config, KernelConfig)
         _, origin = coefficients_for(self.arch, library, config.family)
-        return [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]
+        lines = [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]
+        if library == HYPOTHETICAL:
+            lines.append("No such kernels exist: this is what mixed-input kernels of CUTLASS's kind could do.")
+        return lines
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
         return spec_changes(self.arch, problem)

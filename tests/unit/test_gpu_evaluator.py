@@ -26,6 +26,7 @@ from gemm_eval import (
     load_arch,
     prewarm,
 )
+from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import _disk
 from gemm_eval.evaluate._backend import RunOptions
 from gemm_eval.evaluate._explain_gpu import BOUND_TEXT
@@ -436,3 +437,55 @@ def test_models_take_the_options_of_gpus() -> None:
     assert libraries["attn_score"] == "cublas"
     assert run("prewarm", *words).stdout.startswith("llama-3-8b: ")
     assert run("model", *words[:-1], "slow").exit_code == 2
+
+
+def test_auto_names_the_library_that_answers() -> None:
+    """39 x 67 x 65 x 64: K is no multiple of 8, so that no kernel of ours runs it."""
+    l40s = GEMMEvaluator("l40s", disk_cache=False)
+    table = l40s.evaluate_many([(39, 67, 64, 64), (39, 67, 65, 64), (1, 16, 4096, 1)], "w4a16")
+    assert table["library"].tolist() == ["gemm-eval", "hypothetical", "hypothetical"]
+    for row, shape in enumerate(table):
+        sizes = shape.problem.sizes
+        named = l40s.evaluate(*sizes, "w4a16", library=shape.options["library"])
+        assert (shape, named) == (l40s.evaluate(*sizes, "w4a16"), shape)
+        assert l40s.top(shape.problem, 1)[0].mapping == shape.mapping
+        assert ("No such kernels exist" in shape.explain()) == (row > 0)
+    for library, dtype, message in (
+        ("gemm-eval", "w4a16", r"multiples of 8, got K=65 N=64: pad them; library hypothetical says"),
+        ("gemm-eval", "w8a16", r"library gemm-eval has kernels for .* got sm_89, .* int8 weights"),
+        ("trtllm", "w4a16", r"rows .* that start on 16 bytes, not for .* K=65"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            l40s.evaluate(39, 67, 65, 64, dtype, library=library)
+        with pytest.raises(UnsupportedError, match=message):
+            l40s.evaluate_many([(39, 67, 65, 64)], dtype, library=library)
+    assert GEMMEvaluator("l40s", library="auto").evaluate(1, 8, 64, 64).options["library"] == "cublas"
+
+
+def test_states_of_l2_differ_in_what_comes_from_dram(ev: GEMMEvaluator) -> None:
+    of = {l2: ev.evaluate(1, 64, 1024, 1024, l2=l2).traffic for l2 in ("warm", "cold", "cold-all")}
+    weights, tokens = 1024 * 1024 * 2, 64 * 1024 * 2
+    assert of["cold-all"]["a_bytes"] >= tokens > 100 * of["cold"]["a_bytes"] == 100 * of["warm"]["a_bytes"]
+    assert of["cold-all"]["b_bytes"] >= weights
+    assert of["cold"]["b_bytes"] >= weights > 2 * of["warm"]["b_bytes"]
+    ours = [ev.evaluate_problem(W4A16, l2=l2).latency_us for l2 in ("cold", "cold-all")]
+    assert ours[0] == ours[1]
+
+
+def test_the_bound_is_the_longest_term(ev: GEMMEvaluator) -> None:
+    launch = ev.evaluate(1, 1, 512, 512)
+    assert (launch.bound, max(launch.breakdown, key=launch.breakdown.__getitem__)) == ("launch", "launch_us")
+    start = ev.evaluate(1, 16, 256, 1, "w4a16")
+    assert (start.bound, max(start.breakdown, key=start.breakdown.__getitem__)) == ("prologue", "prologue_us")
+    assert "bound by the start of a kernel" in start.explain()
+
+
+def test_no_gpu_beats_its_data_sheet() -> None:
+    """A share of DRAM bandwidth that was fitted on the H200, times a higher efficiency, was above it on these."""
+    for name in ("rtx-4090", "h100-pcie", "l40s"):
+        arch = load_arch(name, GpuSpec)
+        for M in (1, 8, 16):
+            r = GEMMEvaluator(arch).evaluate(1, M, 28672, 8192, "w4a16")
+            assert r.traffic["b_bytes"] / r.latency_us <= arch.dram_gb_per_s * 1e3
+    wide = GEMMEvaluator("rtx-4090").evaluate(1, 8192, 8192, 8192)  # clocks above what its maker states
+    assert 0.8 < wide.utilization_frac <= 1.0

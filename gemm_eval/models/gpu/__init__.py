@@ -2,7 +2,7 @@
 
 from gemm_eval.models.gpu.calibration import Calibration, Origin, calibration_stamp, coefficients_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
-from gemm_eval.models.gpu.libraries import AUTO, LIBRARIES, default_library, library_of_family
+from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, default_library, library_of_family
 from gemm_eval.models.gpu.model import (
     GPU_MODEL_VERSION,
     GpuCost,
@@ -17,6 +17,7 @@ __all__ = [
     "AUTO",
     "GPU_COST_DTYPE",
     "GPU_MODEL_VERSION",
+    "HYPOTHETICAL",
     "LIBRARIES",
     "Calibration",
     "GpuCost",
