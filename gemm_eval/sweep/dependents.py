@@ -107,12 +107,12 @@ def check_expression(name: str, text: str, known: Iterable[str], example: Mappin
         top, _, key = used.partition(".")
         if top not in known:
             raise InvalidOptionError(
-                f"{name}: {shown(text)} names {top!r}, which there is not; names are fields and variables"
+                f"{name}: {shown(text)} names {shown(top)}, which there is not; names are fields and variables"
             )
         value = example.get(top)
         if isinstance(value, str) or (value is not None and isinstance(value, Mapping) != bool(key)):
             what = "use a Python function" if isinstance(value, str) else "an entry of a table is named mac_pj.fp16"
-            raise InvalidOptionError(f"{name}: {shown(text)} names {used!r}, which is no number; {what}")
+            raise InvalidOptionError(f"{name}: {shown(text)} names {shown(used)}, which is no number; {what}")
     if not expression.names:
         try:
             expression({})

@@ -140,7 +140,7 @@ class _Compiler:
 
     def _function(self, name: str, num: int) -> Callable[..., Number]:
         if name not in _FUNCTIONS:
-            raise self._refused(f"names {name!r}, which there is not; functions are {', '.join(_FUNCTIONS)}")
+            raise self._refused(f"names {shown(name)}, which there is not; functions are {', '.join(_FUNCTIONS)}")
         function, least, most = _FUNCTIONS[name]
         if not least <= num <= most:
             raise self._refused(f"gives {name} {num} arguments; it takes {least}" + f" to {most}" * (most > least))

@@ -171,15 +171,17 @@ def test_numbers_of_names_are_bounded_too() -> None:
     ("text", "message"),
     [
         ("1 / 0", "area_mm2: '1 / 0' has no value: division by zero"),
-        ("1e308 * 10", "has no value: a value must be finite"),
+        ("1e308 * 10", "'1e308 . 10' has no value: a value must be finite"),
+        ("x" * 900, "names 'xxx.*, which there is not; names are fields and variables"),
         ("load_sharing", "names 'load_sharing', which is no number; use a Python function"),
         ("mac_pj", "names 'mac_pj', which is no number; an entry of a table is named mac_pj.fp16"),
         ("num_cores.real", "names 'num_cores.real', which is no number"),
     ],
 )
 def test_what_is_wrong_at_every_point_is_said_at_once(text: str, message: str) -> None:
-    with pytest.raises(InvalidOptionError, match=message.replace("*", ".")):
+    with pytest.raises(InvalidOptionError, match=message) as caught:
         Space("demo-8core", area_mm2=f"= {text}")
+    assert len(str(caught.value)) < 300
 
 
 def test_what_is_wrong_at_a_point_excludes_it() -> None:
