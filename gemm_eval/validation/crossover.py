@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from gemm_eval._figures import new_figure
 from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
-from gemm_eval.validation.figures import new_figure
 from gemm_eval.validation.kernel_timings import list_kernel_tables
 
 if TYPE_CHECKING:

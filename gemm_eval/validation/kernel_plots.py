@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gemm_eval._figures import new_figure
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.validation.figures import new_figure
 from gemm_eval.validation.kernel_ablation import Ablated
 from gemm_eval.validation.kernel_choice import first_rows
 from gemm_eval.validation.kernel_scores import regime_of

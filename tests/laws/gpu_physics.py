@@ -33,7 +33,7 @@ Sizes = npt.NDArray[np.int64]
 ROUNDING = 1e-9
 BURST_US = 1e3  # the burst clock is that of about 1 ms of load; MODEL.md, "Time"
 # A wave waits for its slowest resource, and CTAs come in whole waves: with more SMs, or rows, the last wave is another.
-OTHER_WAVES = 0.25
+OTHER_WAVES = 0.3
 ONE_MORE = 0.175  # the same, and the rule by which a library cuts K, for one row, column, k or GEMM more
 _PROBLEMS = 250  # of one chip, types and states
 # Where a higher clock alone makes memory no faster, the tensor cores' clock has further to fall.

@@ -626,7 +626,7 @@ def test_missing_packages_are_named(
         lambda: plot_mapping(evaluators["h200-sxm"].evaluate(*SIZES[0])),
         lambda: plot_latency_over_m(evaluators["demo-8core"], 64, 64, M=[1, 2]),
     ):
-        with pytest.raises(GemmEvalError, match=r"plotting needs matplotlib.figure: pip install 'gemm_eval\[plot\]'"):
+        with pytest.raises(GemmEvalError, match=r"plotting needs matplotlib: pip install 'gemm_eval\[plot\]'"):
             plot()
     with pytest.raises(GemmEvalError, match=r"an interactive plot needs plotly.*: pip install 'gemm_eval\[plot\]'"):
         plot_pareto(designs, "area_mm2", "latency_us", interactive=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gemm_eval._extras import needs_extra
-from gemm_eval.validation.figures import new_figure
+from gemm_eval._figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
