@@ -13,8 +13,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
     "errors", "units", "_frozen", "_private", "_locks", "_words", "_reading", "_checks", "_extras", "dtypes", "_jit",
-    "_figures", "arch", "workload", "mapping", "models", "search", "cache", "evaluate", "transformer", "sweep", "kernels",
-    "measure", "validation", "autotune", "report", "", "cli",
+    "_figures", "arch", "workload", "mapping", "models", "search", "cache", "evaluate", "transformer", "sweep",
+    "kernels", "measure", "validation", "autotune", "report", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
 IMPORTERS = ("import_module", "importlib.import_module", "__import__")
