@@ -11,12 +11,13 @@ Exactness rests on three facts, each held by a test against brute force:
 3. With pipeline timing sizes matter, not only trip counts. There a bound per class of trip counts decides whether
    the tiles of the class are tried one by one.
 
-Candidates are compared by the whole key of MODEL.md, "Choice", so ties fall the same way everywhere.
+Candidates are compared by the whole key of MODEL.md, "Choice", so ties fall the same way everywhere
+(`multicore_best_kernels`).
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,14 @@ from gemm_eval.models.multicore.cost_kernels import (
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
 from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
+from gemm_eval.search.multicore_best_kernels import (
+    Best,
+    may_enter,
+    new_best,
+    offer,
+    worst_bytes_of,
+    worst_us_of,
+)
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
     Bound,
@@ -62,77 +71,6 @@ __all__ = [
 # What a search counts, as places in an array.
 _NUM_COUNTERS = 5
 _CANDIDATES, _REFUSED_SRAM, _PARTITIONS, _BOUNDED, _DROPPED = range(_NUM_COUNTERS)
-
-# Columns of a key: the two floats of `keys_f`, then the integers of `keys_i`, in the order of comparison.
-_KEY_INTS = 8  # active_cores, visits, sram_used_bytes, partition rank, loop order, tile_m, tile_n, tile_k
-
-
-class _Best(NamedTuple):
-    """The best `limit` candidates so far, best first."""
-
-    keys_f: Any  # float64 [limit, 2]: latency_us, busiest_core_bytes
-    keys_i: Any  # int64 [limit, _KEY_INTS]
-    num: Any  # int64 [1]: how many rows are filled
-    key: Any  # int64 [_KEY_INTS]: the candidate at hand
-    counters: Any  # int64 [_NUM_COUNTERS]
-
-
-@kernel
-def _worst_us(best: _Best) -> float:
-    """Latency that a candidate must not exceed to be among the best."""
-    last = best.keys_f.shape[0] - 1
-    return best.keys_f[last, 0] if best.num[0] > last else np.inf
-
-
-@kernel
-def _worst_bytes(best: _Best) -> float:
-    """Bytes that a candidate of the latency of the last must not exceed to be among the best."""
-    return float(best.keys_f[best.keys_f.shape[0] - 1, 1])
-
-
-@kernel
-def _may_enter(best: _Best, latency_us: float, busiest_bytes: float) -> bool:
-    """Whether a candidate that is at least this costly could still be among the best."""
-    last = best.keys_f.shape[0] - 1
-    if best.num[0] <= last:
-        return True
-    worst = best.keys_f[last, 0]
-    return latency_us < worst or (latency_us == worst and busiest_bytes <= best.keys_f[last, 1])
-
-
-@kernel
-def _offer(best: _Best, latency_us: float, busiest_bytes: float) -> None:
-    """Insert the candidate whose integers are in `best.key` at its place among the best, if it has one."""
-    limit = best.keys_f.shape[0]
-    row = best.num[0]
-    while row > 0:  # find the first row from the end that is not worse
-        other_us = best.keys_f[row - 1, 0]
-        other_bytes = best.keys_f[row - 1, 1]
-        if latency_us > other_us:
-            break
-        if latency_us == other_us:
-            if busiest_bytes > other_bytes:
-                break
-            if busiest_bytes == other_bytes:
-                i = 0
-                while i < _KEY_INTS - 1 and best.key[i] == best.keys_i[row - 1, i]:
-                    i += 1
-                if best.key[i] >= best.keys_i[row - 1, i]:
-                    break
-        row -= 1
-    if row >= limit:
-        return
-    if best.num[0] < limit:
-        best.num[0] += 1
-    for later in range(best.num[0] - 1, row, -1):
-        best.keys_f[later, 0] = best.keys_f[later - 1, 0]
-        best.keys_f[later, 1] = best.keys_f[later - 1, 1]
-        for i in range(_KEY_INTS):
-            best.keys_i[later, i] = best.keys_i[later - 1, i]
-    best.keys_f[row, 0] = latency_us
-    best.keys_f[row, 1] = busiest_bytes
-    for i in range(_KEY_INTS):
-        best.keys_i[row, i] = best.key[i]
 
 
 @kernel
@@ -172,12 +110,12 @@ def _cost_of(
 
 @kernel
 def _try(
-    p: Any, blk: Block, best: _Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
+    p: Any, blk: Block, best: Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
     T_m: int, T_n: int, T_k: int, pipeline_us: float,
 ) -> None:  # fmt: skip
     """Cost one candidate that fits in SRAM, and offer it."""
     cost = _cost_of(p, blk, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, pipeline_us)
-    if _may_enter(best, cost.latency_us, cost.busiest_bytes):
+    if may_enter(best, cost.latency_us, cost.busiest_bytes):
         key = best.key
         key[0] = blk.active_cores
         key[1] = cost.visits
@@ -187,7 +125,7 @@ def _try(
         key[5] = tile_m
         key[6] = tile_n
         key[7] = tile_k
-        _offer(best, cost.latency_us, cost.busiest_bytes)
+        offer(best, cost.latency_us, cost.busiest_bytes)
 
 
 @kernel
@@ -198,7 +136,7 @@ def most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
 
 
 @kernel
-def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: _Best) -> None:
+def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: Best) -> None:
     """All candidates of one partition that can win under overlap timing; none of them is below `floor_us`."""
     times = q
     sizes = bytes_bound_of(blk, q)
@@ -230,10 +168,10 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
                 best.counters[_REFUSED_SRAM] += 1
                 continue
             visits = float(blk.g * T_m * T_n)
-            worst = _worst_us(best)
+            worst = worst_us_of(best)
             q = times
             if worst <= floor_us:  # then fewer bytes are all that can win
-                worst = _worst_bytes(best)
+                worst = worst_bytes_of(best)
                 q = sizes
             first_a, first_b, last_c = edge_bytes(p, blk, tile_m, tile_n, low_k)
             if pair_bound_us(p, q, T_m, T_n, least_T_k, visits, first_a, first_b, last_c) > worst:
@@ -252,14 +190,14 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
 
 @kernel
 def _search_trips_k(
-    p: Any, blk: Block, q: Bound, rank: int, best: _Best, order: int, tile_m: int, tile_n: int, T_m: int, T_n: int,
+    p: Any, blk: Block, q: Bound, rank: int, best: Best, order: int, tile_m: int, tile_n: int, T_m: int, T_n: int,
     fit_k: int, units_k: int,
 ) -> None:  # fmt: skip
     """Offer the best tile_k, of at most `fit_k` units, for one order and trips of m and n under overlap timing."""
     unit_k = p["unit_k"]
     smallest_k = min(unit_k, blk.k)
     first_a, first_b, last_c = edge_bytes(p, blk, tile_m, tile_n, smallest_k)
-    best_us = _worst_us(best)
+    best_us = worst_us_of(best)
     best_T_k = 0
     top_k = fit_k
     while top_k > 0:
@@ -295,7 +233,7 @@ def _search_trips_k(
 
 @kernel
 def _try_pipeline(
-    p: Any, blk: Block, best: _Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
+    p: Any, blk: Block, best: Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
     T_m: int, T_n: int, T_k: int,
 ) -> None:  # fmt: skip
     """Cost one candidate that fits in SRAM under pipeline timing, and offer it."""
@@ -305,7 +243,7 @@ def _try_pipeline(
 
 
 @kernel
-def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: _Best, is_full: bool) -> None:
+def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_full: bool) -> None:
     """All candidates of one partition under pipeline timing; unless `is_full`, only the smallest tile of each class."""
     unit_m = p["cube_m"]
     unit_n = p["cube_n"]
@@ -333,7 +271,7 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: _Best, is_fu
             top_k = units_k
             visits = float(blk.g * T_m * T_n)
             first_a, first_b, _ = edge_bytes(p, blk, tile_m, tile_n, min(unit_k, blk.k))
-            worst_us = _worst_us(best)
+            worst_us = worst_us_of(best)
             if least_T_k == np.inf:
                 best.counters[_REFUSED_SRAM] += 1
                 top_k = 0
@@ -353,7 +291,9 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: _Best, is_fu
                 first_b = tile_k * tile_n * b_size
                 for order in range(6):
                     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    if pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b) > _worst_us(best):
+                    if pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b) > worst_us_of(
+                        best
+                    ):
                         continue
                     if is_full:
                         _search_class(
@@ -370,7 +310,7 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: _Best, is_fu
 
 @kernel
 def _search_class(
-    p: Any, blk: Block, q: Bound, rank: int, best: _Best, order: int, T_m: int, T_n: int, T_k: int,
+    p: Any, blk: Block, q: Bound, rank: int, best: Best, order: int, T_m: int, T_n: int, T_k: int,
     low_m: int, top_m: int, low_n: int, top_n: int, low_k: int, top_k: int,
 ) -> None:  # fmt: skip
     """All tiles, given as ranges of units, that share trip counts, except the smallest of each dimension together."""
@@ -388,7 +328,7 @@ def _search_class(
                 first_a = tile_m * tile_k * a_size
                 first_b = tile_k * tile_n * b_size
                 bound_us = pipeline_bound_us(p, q, f_a, f_b, f_c, T_m, T_n, T_k, blk.g, first_a, first_b)
-                if bound_us > _worst_us(best):
+                if bound_us > worst_us_of(best):
                     break  # a larger tile only has more to load first
                 if sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
                     best.counters[_REFUSED_SRAM] += 1
@@ -500,18 +440,7 @@ def _block_of_rank(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rank
 
 
 @kernel
-def _new_best(limit: int, counters: Any) -> _Best:
-    return _Best(
-        np.empty((limit, 2), np.float64),
-        np.empty((limit, _KEY_INTS), np.int64),
-        np.zeros(1, np.int64),
-        np.empty(_KEY_INTS, np.int64),
-        counters,
-    )
-
-
-@kernel
-def _write(p: Any, G: int, M: int, K: int, N: int, partitions: Any, best: _Best, out: Any) -> int:
+def _write(p: Any, G: int, M: int, K: int, N: int, partitions: Any, best: Best, out: Any) -> int:
     counters = best.counters
     for row in range(best.num[0]):
         key = best.keys_i[row]
@@ -546,19 +475,19 @@ def find_top_overlap(
     ranks = np.empty(partitions.shape[0], np.int64)
     floors = np.empty(partitions.shape[0], np.float64)
     num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
-    best = _new_best(out.shape[0], counters)
+    best = new_best(out.shape[0], counters)
     worst_us = np.inf
     for turn in range(num):
         if floors[turn] <= worst_us:
             blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
             bound_us, bound_bytes = partition_bound(p, blk)
-            if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
+            if bound_us <= worst_us and may_enter(best, bound_us, bound_bytes):
                 q = bound_of(p, blk)
                 bound_us = max(bound_us, sram_bound_us(p, blk, q))
                 bound_bytes = max(bound_bytes, sram_bound_us(p, blk, bytes_bound_of(blk, q)))
-                if _may_enter(best, bound_us, bound_bytes):
+                if may_enter(best, bound_us, bound_bytes):
                     _search_overlap(p, blk, q, bound_us, ranks[turn], best)
-                    worst_us = _worst_us(best)
+                    worst_us = worst_us_of(best)
                     continue
         counters[_BOUNDED] += 1
     return _write(p, G, M, K, N, partitions, best, out)
@@ -577,18 +506,18 @@ def find_top_pipeline(
     ranks = np.empty(partitions.shape[0], np.int64)
     floors = np.empty(partitions.shape[0], np.float64)
     num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
-    best = _new_best(out.shape[0], counters)
+    best = new_best(out.shape[0], counters)
     worst_us = np.inf
     for pass_ in range(2):
         for turn in range(num):
             if floors[turn] <= worst_us:
                 blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
                 bound_us, bound_bytes = partition_bound(p, blk)
-                if bound_us <= worst_us and _may_enter(best, bound_us, bound_bytes):
+                if bound_us <= worst_us and may_enter(best, bound_us, bound_bytes):
                     q = bound_of(p, blk)
                     if sram_bound_us(p, blk, q) <= worst_us:
                         _search_pipeline(p, blk, q, ranks[turn], best, pass_ == 1)
-                        worst_us = _worst_us(best)
+                        worst_us = worst_us_of(best)
                         continue
             counters[_BOUNDED] += pass_
     return _write(p, G, M, K, N, partitions, best, out)
