@@ -37,7 +37,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
     "out": _FILES, "files": _FILES, "file": _FILES, "folder": _FILES, "timings": _FILES, "space": _FILES,
     "csv": _FILES, "objective": ("latency_us", "area"), "target": ("sm_90a", "sm_80"),
 }  # fmt: skip
-_SIZES = (*_COUNTS, "7", "16", "100", "4096", "12288", "1048576")
+_SIZES = (*_COUNTS, "7", "16", "100", "4096", "12288")
 # What takes long, however right it is: compiling kernels, fits, plots, all timings.
 _SLOW = {"compile_", "measured", "all_", "plot", "plots", "ablation", "joint", "refit", "triton", "w4a16"}
 # Words that keep a command from work that takes minutes, or a GPU; they come first, where no option takes them.
@@ -73,6 +73,7 @@ def prepare() -> None:
         "top 1 64 256 256 --arch demo-8core",
         "top 1 64 256 256 --arch demo-8core --distinct partition",
         "top 1 64 256 256 --arch h200-sxm",
+        "top 1 64 255 255 --arch h200-sxm",
         "top 1 64 256 256 --arch h200-sxm --dtype w4a16",
         "model llama-3-8b --arch demo-8core --dtype w4a16",
         "prewarm llama-3-8b --arch h200-sxm",
