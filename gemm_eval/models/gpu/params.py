@@ -104,7 +104,9 @@ def menu_of(number: int) -> npt.NDArray[np.void]:
 
 def unaligned_params(params: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """Return the records [num] for sizes whose rows do not start on 16 bytes, of records [num] for the others."""
-    return np.concatenate([_unaligned[number] for number in params["unaligned"].tolist()])
+    found = np.concatenate([_unaligned[number] for number in params["unaligned"].tolist()])
+    found.setflags(write=False)  # as packed records are: numba compiles for both kinds otherwise
+    return found
 
 
 def w4a16_coefficients(params: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
