@@ -47,15 +47,15 @@ browser:  # for tests/browser, which skip without one; nothing is installed on a
 nojit: $(VENV)/.dev  ## the oracle tests with the kernels as plain Python
 	NUMBA_DISABLE_JIT=1 $(BIN)/pytest tests/property -m "not slow and not gpu" -n auto --hypothesis-profile=nojit
 
-# From no extras at all: every command then works or says which it needs. Old versions may warn of each other's use.
+# No extras at all: every command then works, or says which it needs.
 LOWEST := $(VENV)-lowest
 LOWEST_TESTS := $(addprefix tests/unit/test_,extras.py install.py arch_loading.py arch_spec.py errors.py problem.py evaluator.py)
 lowest:  ## every command and the core's tests, with the lowest versions that pyproject.toml promises and no extras
 	@if $(MAKE) --no-print-directory $(LOWEST)/.core; then \
-	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(LOWEST)/cache $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -q $(LOWEST_TESTS); \
+	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(LOWEST)/cache $(LOWEST)/bin/python -m pytest -p no:cacheprovider -q $(LOWEST_TESTS); \
 	elif [ -n "$$CI" ]; then exit 1; else echo "the lowest versions cannot be installed: not tested" >&2; fi
 
-test-lowest:  ## all tests with the lowest versions of everything, extras too (half an hour)
+test-lowest:  ## all tests with the lowest versions of everything, extras too (half an hour); old versions may warn
 	$(PYTHON) -m venv --clear $(LOWEST)-all
 	$(PYTHON) tests/lowest.py > $(LOWEST)-all/constraints.txt
 	$(LOWEST)-all/bin/python -m pip --disable-pip-version-check install --quiet -c $(LOWEST)-all/constraints.txt -e ".[dev]"
