@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
     "errors", "units", "_frozen", "_private", "_locks", "_words", "_reading", "_checks", "_extras", "dtypes", "_jit",
-    "_figures", "arch", "workload", "mapping", "models", "search", "cache", "evaluate", "transformer", "sweep",
+    "arch", "workload", "mapping", "models", "search", "cache", "evaluate", "_figures", "transformer", "sweep",
     "kernels", "measure", "validation", "autotune", "report", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
