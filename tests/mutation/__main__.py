@@ -15,7 +15,7 @@ import queue
 import sys
 import tempfile
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from tests.mutation.mutants import Mutant, draw_mutants
@@ -65,7 +65,8 @@ def _judge_all(mutants: list[Mutant], jobs: int, folder: Path, judged: dict[str,
             idle.put(scratch)
 
     with ThreadPoolExecutor(jobs) as pool:
-        for verdict in pool.map(judge, mutants):
+        for future in as_completed([pool.submit(judge, mutant) for mutant in mutants]):
+            verdict = future.result()
             judged[verdict.name] = verdict
             print(f"{verdict.verdict:18} {verdict.seconds:6.0f} s  {verdict.name}  [{verdict.how}]", flush=True)
             if out is not None:

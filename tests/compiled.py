@@ -1,0 +1,47 @@
+"""Compile the kernels that many tests use, so that no two processes of the tests do it at the same time.
+
+python -m tests.compiled
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, load_arch
+from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.search.plan_kernels import count_legal_mappings
+from gemm_eval.search.plans import PlanOptions
+from gemm_eval.sweep import pareto_rank
+
+SHAPE = (1, 64, 64, 64)
+
+
+def compile_multicore() -> None:
+    """Both timings: search, the best few, a batch, one mapping, plans."""
+    overlap = load_arch("demo-8core")
+    assert isinstance(overlap, MulticoreSpec)
+    for arch in (overlap, overlap.with_(timing="pipeline")):
+        evaluator = GEMMEvaluator(arch, disk_cache=False)
+        evaluator.evaluate(*SHAPE).explain()
+        found = evaluator.top(GemmProblem(*SHAPE), 2)[0]
+        evaluator.evaluate_mapping(found.problem, found.mapping)
+        evaluator.evaluate_many([SHAPE, (1, 64, 64, 128)])
+    for plan in ("balanced", PlanOptions.heuristic(2, 2)):
+        GEMMEvaluator(overlap, plan=plan, disk_cache=False).evaluate(*SHAPE)
+    count_legal_mappings(pack_params(overlap, found.problem), *SHAPE, np.ones((1, 4), np.int64))
+
+
+def compile_gpu() -> None:
+    """Plain and W4A16 kernels: search, the best few, a batch, one config."""
+    evaluator = GEMMEvaluator("h200-sxm", disk_cache=False)
+    for dtype in ("fp16", "w4a16"):
+        evaluator.evaluate(*SHAPE, dtype=dtype).explain()
+        found = evaluator.top(evaluator.evaluate(*SHAPE, dtype=dtype).problem, 2)[0]
+        evaluator.evaluate_mapping(found.problem, found.mapping)
+        evaluator.evaluate_many([SHAPE, (1, 64, 64, 128)], dtype)
+
+
+if __name__ == "__main__":
+    compile_multicore()
+    compile_gpu()
+    pareto_rank([[1.0, 2.0, 3.0]])
