@@ -1,4 +1,4 @@
-"""Benchmarks are run once each among the tests, so that none breaks unseen; but for slow ones, which `make bench` has."""
+"""Benchmarks run once each among the tests, so that none breaks unseen; slow ones run in `make bench` only."""
 
 from __future__ import annotations
 

@@ -234,6 +234,17 @@ def test_infeasible_says_by_how_much_and_its_first_lever_helps(frac: float, dtyp
         GEMMEvaluator(arch.with_(sram_bytes=needed - 2)).evaluate(1, 64, 4096, 64, dtype)
 
 
+def test_what_the_smallest_tile_needs_is_of_partitions_that_can_run() -> None:
+    """Two cores could halve K, and so the tile, but nobody adds up what they get."""
+    one = load_arch("demo-8core").with_(num_cores=1, reduction="none", sram_bytes=16, lane_num=1, align_bytes=1)
+    demands = []
+    for arch in (one, one.with_(num_cores=2), one.with_(num_cores=2, reduction="dram")):
+        with pytest.raises(InfeasibleError) as caught:
+            GEMMEvaluator(arch).evaluate(1, 1, 16, 1)
+        demands.append(caught.value.demand)
+    assert demands[0] == demands[1] > demands[2]
+
+
 @pytest.mark.parametrize(
     ("error", "words", "call"),
     [

@@ -138,6 +138,15 @@ def test_waves_by_hand(config: KernelConfig, G: int, num_ctas: int, num_waves: i
     assert (found.num_ctas, found.num_waves, found.active_sms) == (num_ctas, num_waves, num_ctas)
 
 
+def test_a_wave_that_is_full_is_followed_by_none() -> None:
+    """132 tiles of 128 x 256 on 132 SMs, then twice and three times as many: each wave stores its tiles once."""
+    config = WGMMA._replace(cta_m=128, cta_n=256, schedule=Schedule.COOPERATIVE)
+    one, two, three = (cost(H100, GemmProblem(1, 1536 * waves, 4096, 2816), config) for waves in (1, 2, 3))
+    assert (one.num_waves, two.num_waves, three.num_waves) == (1, 2, 3)
+    stored_us = [found.breakdown["tile_overhead_us"] for found in (one, two, three)]
+    assert stored_us == pytest.approx([stored_us[0], 2 * stored_us[0], 3 * stored_us[0]])
+
+
 def test_clusters_are_filled_up() -> None:
     # three tiles along M in clusters of two are four, on four SMs
     found = cost(H100, GemmProblem(1, 190, 4096, 64), WGMMA._replace(cluster_m=2))

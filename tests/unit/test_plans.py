@@ -73,6 +73,13 @@ def test_scores_fit_the_shape() -> None:
     assert square[1, 4, 4, 1] > square[1, 2, 8, 1] > square[1, 2, 2, 4]  # P_M near P_N, and K whole
 
 
+def test_only_a_fourfold_side_is_a_long_one() -> None:
+    nearly = scores_of(GemmProblem(1, 64, 4096, 255))
+    wide = scores_of(GemmProblem(1, 64, 4096, 256))
+    assert nearly[1, 4, 4, 1] > nearly[1, 1, 16, 1]
+    assert wide[1, 1, 16, 1] > wide[1, 4, 4, 1]
+
+
 def test_scores_avoid_idle_cores_and_what_cannot_run() -> None:
     decode = scores_of(GemmProblem(1, 1, 4096, 4096))
     assert decode[1, 1, 16, 1] > decode[1, 16, 1, 1]  # one row cannot be split

@@ -200,6 +200,17 @@ def test_an_ampere_kernel_by_hand() -> None:
     assert found.breakdown["prologue_us"] == 0
 
 
+def test_full_waves_of_streaming_kernels_are_followed_by_none() -> None:
+    """8448 columns are 132 blocks of 64: where they fill the SMs, doubling them doubles the waves."""
+    num_full = 0
+    for config in enumerate_configs(H200, typed(1, 4096, 8448)):
+        if config.family in (GEMV, GEMV_MMA) and config.split_k == 1:
+            found = cost(typed(1, 4096, 8448), config)
+            assert found.num_waves == -(-found.num_ctas // (132 * found.ctas_per_sm))
+            num_full += found.num_ctas == 132 * found.ctas_per_sm
+    assert num_full > 0
+
+
 def test_rows_of_tiles_outside_the_matrix_take_time_on_hopper_only() -> None:
     for config, found in costs(typed(65, 4096, 4096)).items():
         if config.family == SM90 and config.cluster_m * config.cluster_n == 1:  # a copy has no more rows than A
