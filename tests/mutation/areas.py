@@ -26,9 +26,9 @@ _MULTICORE = Area(
     ("chips",),
     ("property/test_multicore_laws.py", "property/test_search_exact.py"),
     (
-        "property/test_top_exact.py", "golden/test_multicore_golden.py", "property/test_multicore_laws.py", "property/test_search_exact.py",
-        "property/test_laws.py", "unit/test_partitions.py", "unit/test_evaluator.py", "unit/test_evaluate_many.py",
-        "unit/test_costs_shared.py",
+        "property/test_top_exact.py", "golden/test_multicore_golden.py", "property/test_multicore_laws.py",
+        "property/test_search_exact.py", "property/test_laws.py", "unit/test_partitions.py", "unit/test_evaluator.py",
+        "unit/test_evaluate_many.py", "unit/test_costs_shared.py",
     ),
 )  # fmt: skip
 _TRITON = Area(
