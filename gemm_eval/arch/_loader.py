@@ -113,15 +113,13 @@ def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = No
 
 
 def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
-    try:
-        resolved = path.resolve()
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, or a name that is no text
-        raise ArchNotFoundError(f"cannot read {str(path)!r}: {error}") from error
+    content = read_yaml(path)
+    resolved = path.resolve()  # quick, now that the path is known to be one
     if resolved in seen:
         raise ArchValidationError(f"base: goes round in a circle at {path} ({seen[-1]}: base)")
     if len(seen) >= _MAX_BASES:
         raise ArchValidationError(f"more than {_MAX_BASES} levels of base ({path}: base)")
-    own = _split_provenance(read_yaml(path), str(path))
+    own = _split_provenance(content, str(path))
     base = own.pop("base", None)
     if base is None:
         return own

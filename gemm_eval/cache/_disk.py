@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from gemm_eval._words import shown
 from gemm_eval.cache._session import Session
 from gemm_eval.errors import InvalidOptionError
 
@@ -64,13 +65,13 @@ class DiskCache:
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         if path is not None and not isinstance(path, str | os.PathLike):
-            raise InvalidOptionError(f"path must be a path or None, got {path!r}")
+            raise InvalidOptionError(f"path must be a path or None, got {shown(path)}")
         if not isinstance(namespace, str) or not namespace or not namespace.isprintable():
-            raise InvalidOptionError(f"namespace must be a printable text, not empty, got {namespace!r}")
+            raise InvalidOptionError(f"namespace must be a printable text, not empty, got {shown(namespace)}")
         if not isinstance(max_bytes, int) or max_bytes < MIN_MAX_BYTES:
-            raise InvalidOptionError(f"max_bytes must be an int >= {MIN_MAX_BYTES}, got {max_bytes!r}")
+            raise InvalidOptionError(f"max_bytes must be an int >= {MIN_MAX_BYTES}, got {shown(max_bytes)}")
         if not 0 <= timeout_s <= 3600:
-            raise InvalidOptionError(f"timeout_s must be 0 to 3600 seconds, got {timeout_s!r}")
+            raise InvalidOptionError(f"timeout_s must be 0 to 3600 seconds, got {shown(timeout_s)}")
         # absolute now: the current folder may change before the file is opened
         self._path = None if path is None else Path(path).absolute()
         self._options: dict[str, Any] = {"namespace": namespace, "max_bytes": max_bytes, "timeout_s": timeout_s}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gemm_eval._words import shown
 from gemm_eval.cli._words import refuse_others
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def calibrate(
         raise InvalidOptionError(f"--family must be one of {', '.join(FAMILIES)}; or give --triton")
     for option, value, known in (("--family", family, FAMILIES), ("--library", library, LIBRARIES)):
         if value not in known:
-            raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {value!r}")
+            raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {shown(value)}")
     if spec.sm_arch not in FAMILIES[family].sm_archs:
         raise InvalidOptionError(f"--family {family} does not run on {spec.name}, which is {spec.sm_arch}")
     path = calibration_out(spec.name, library, family) if out is None else out

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gemm_eval._words import shown
 from gemm_eval.cli._options import JsonOption
 from gemm_eval.cli._words import refuse_others
 
@@ -125,7 +126,7 @@ def _refuse_family(family: str | None) -> None:
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.kernels._registry import families
 
-    raise InvalidOptionError(f"--family must be one of {', '.join(families())}, got {family!r}")
+    raise InvalidOptionError(f"--family must be one of {', '.join(families())}, got {shown(family)}")
 
 
 _Row = tuple["KernelEntry", "list[str] | None", "Occupancy | None"]

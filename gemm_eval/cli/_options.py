@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidMappingError
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | Kern
 
         orders = ", ".join(LoopOrder.__members__).lower()
         form = GPU_MAPPING_FORM if is_gpu else f"{MAPPING_FORM}; order is one of {orders}"
-        raise InvalidMappingError(f"--mapping must be {form}, got {text!r}", rule="form") from None
+        raise InvalidMappingError(f"--mapping must be {form}, got {shown(text)}", rule="form") from None
 
 
 def _parse_multicore(text: str) -> MulticoreMapping:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gemm_eval._words import shown
 from gemm_eval.cli._options import JsonOption, integer
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _gemm(
     for name, size, multiple in (("M", m, 1), ("N", n, 8), ("K", k, 8)):
         if not isinstance(size, int) or size < 1 or size % multiple:
             what = "an integer >= 1" if multiple == 1 else f"a multiple of {multiple}, at least {multiple}"
-            raise InvalidProblemError(f"{name} must be {what}, got {size!r}")
+            raise InvalidProblemError(f"{name} must be {what}, got {shown(size)}")
     if group_size not in (32, 64, 128, -1) or (group_size == -1 and has_zeros):
         without = " with --zero-points" if has_zeros else " or -1"
         raise InvalidOptionError(f"--group-size must be 32, 64, 128{without}, got {group_size}")

@@ -131,7 +131,7 @@ class GpuBackend:
 
     def find_top(self, problem: GemmProblem, params: Records, k: int, distinct: str) -> Records:
         if distinct != "mapping":
-            raise InvalidOptionError(f"distinct must be 'mapping' for a GPU ({self.arch.name}), got {distinct!r}")
+            raise InvalidOptionError(f"distinct must be 'mapping' for a GPU ({self.arch.name}), got {shown(distinct)}")
         return find_top_configs(self.arch, problem, params, k)
 
     def replay(self, problem: GemmProblem, params: Records, mapping: Any) -> Records:

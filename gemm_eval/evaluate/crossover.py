@@ -231,7 +231,8 @@ def w4a16_crossover(
     evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
     check_word("dense_dtype", dense_dtype, DENSE_DTYPES)
     max_M = as_integer("max_M", max_M, 1, MAX_M)
-    if (plain_number(min_speedup) or 0.0) <= 0.0:
+    least = plain_number(min_speedup)
+    if least is None or least <= 0.0:
         raise InvalidOptionError(f"min_speedup must be a positive number, got {shown(min_speedup)}")
     if not isinstance(evaluator.arch, GpuSpec):
         raise UnsupportedError(f"W4A16 kernels run on GPUs; {evaluator.arch.name} is none")
@@ -243,7 +244,7 @@ def w4a16_crossover(
     K, N = first.problem.K, first.problem.N
     M = _samples(max_M)
     sides = [_evaluate(evaluator, M, K, N, options) for options in (ours, dense)]
-    while len(between := _undecided(M, sides[1].latency_us / sides[0].latency_us > min_speedup)):
+    while len(between := _undecided(M, sides[1].latency_us / sides[0].latency_us > least)):
         M = np.concatenate([M, between])
         order = np.argsort(M)
         M = M[order]

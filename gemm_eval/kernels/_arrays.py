@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy
 
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels._device import import_cupy, wait_for_stream
@@ -115,7 +116,7 @@ def _from_interface(interface: dict[str, Any], what: str, stream: int) -> Device
         raise InvalidProblemError(f"{what} must not be masked")
     dtype = numpy.dtype(interface["typestr"])
     if not dtype.isnative:
-        raise InvalidProblemError(f"{what} must be little-endian, got {interface['typestr']!r}")
+        raise InvalidProblemError(f"{what} must be little-endian, got {shown(interface['typestr'])}")
     if interface.get("stream"):
         wait_for_stream(stream, interface["stream"])
     address, strides = interface["data"][0], interface.get("strides")

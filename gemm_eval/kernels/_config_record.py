@@ -128,7 +128,7 @@ class ConfigRecord:
             raise InvalidOptionError(f"num_timed must be >= 1, or 0 if found_by is model, got {shown(self.num_timed)}")
         for name in ("driver", "compiler", "kernel_hash", "date"):
             if not isinstance(getattr(self, name), str):
-                raise InvalidOptionError(f"{name} must be a text, got {getattr(self, name)!r}")
+                raise InvalidOptionError(f"{name} must be a text, got {shown(getattr(self, name))}")
         if not re.fullmatch(rf"[0-9a-f]{{{_HASH_DIGITS}}}", self.kernel_hash):
             raise InvalidOptionError(f"kernel_hash must be {_HASH_DIGITS} hex digits, got {shown(self.kernel_hash)}")
         try:

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import yaml
 
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels._build import compile_kernel, compiler_version
@@ -201,7 +202,7 @@ def table_variants(
         InvalidOptionError: nothing is compiled for `target`, or there are no such activations.
     """
     if target not in targets():
-        raise InvalidOptionError(f"target must be one of {', '.join(targets())}, got {target!r}")
+        raise InvalidOptionError(f"target must be one of {', '.join(targets())}, got {shown(target)}")
     for family in families().values():
         if target not in family.targets.values():
             continue

@@ -140,7 +140,8 @@ def parse_group_size(value: Any, mode: WeightMode) -> int:
 def check_sizes(K: int, N: int) -> None:
     """Refuse weights [K, N] that no kernel can read."""
     for name, size in (("K", K), ("N", N)):
-        if not plain_integer(size) or size < _SIZE_MULTIPLE or size % _SIZE_MULTIPLE:
+        number = plain_integer(size) or 0
+        if number < _SIZE_MULTIPLE or number % _SIZE_MULTIPLE:
             rows = "A" if name == "K" else "C"
             raise InvalidProblemError(
                 f"{name} must be a positive multiple of {_SIZE_MULTIPLE}, got {shown(size)}: kernels move 16 bytes at "

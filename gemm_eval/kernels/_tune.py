@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
+from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels._family import Operands, Sizes, ceil_div
 from gemm_eval.kernels.weights import PackedW4
@@ -162,7 +163,7 @@ def time_configs(
     if not configs:
         raise InvalidOptionError("configs must hold at least one config to time")
     if l2 not in {"cold", "warm"}:
-        raise InvalidOptionError(f"l2 must be cold or warm, got {l2!r}")
+        raise InvalidOptionError(f"l2 must be cold or warm, got {shown(l2)}")
     device.check_idle()
     skipped: dict[KernelConfig, str] = {}
     try:

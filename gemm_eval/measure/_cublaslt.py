@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels._device import import_cupy
 from gemm_eval.measure._checks import CHECK_SHAPES, relative_error
@@ -29,7 +30,7 @@ class CublasLtRunner(CupyDevice):
 
     def __init__(self, dtype: str) -> None:
         if dtype not in _OUTPUTS:
-            raise UnsupportedError(f"--kernel cublaslt measures {', '.join(_OUTPUTS)}, got {dtype!r}; see cublas")
+            raise UnsupportedError(f"--kernel cublaslt measures {', '.join(_OUTPUTS)}, got {shown(dtype)}; see cublas")
         try:
             import torch
         except ImportError:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.measure._checks import MAX_ERRORS, decode, relative_error
 from gemm_eval.measure._cupy_device import CupyDevice
@@ -55,7 +56,7 @@ class DenseDevice(CupyDevice):
     def __init__(self, dtype: str) -> None:
         if dtype not in _CUDA_TYPES:
             known = ", ".join(_CUDA_TYPES)
-            raise UnsupportedError(f"--kernel {self.kernel} measures {known}, got {dtype!r}; see cublaslt")
+            raise UnsupportedError(f"--kernel {self.kernel} measures {known}, got {shown(dtype)}; see cublaslt")
         super().__init__()
         self.input_dtype = self.weight_dtype = self.output_dtype = dtype
         self.pool_bytes = 0

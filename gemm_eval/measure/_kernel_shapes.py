@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels._family import WeightMode
 from gemm_eval.measure._shapes import GemmShape
@@ -114,7 +115,9 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
         InvalidOptionError: no set of that name.
     """
     if shape_set not in KERNEL_SETS:
-        raise InvalidOptionError(f"--set must be one of {', '.join(KERNEL_SETS)} for our kernels, got {shape_set!r}")
+        raise InvalidOptionError(
+            f"--set must be one of {', '.join(KERNEL_SETS)} for our kernels, got {shown(shape_set)}"
+        )
     if shape_set == "w4a16-smoke":
         return [QuantShape(1, m, 4096, 4096, *_USUAL) for m in (1, 64)]
     if shape_set == "w4a16-check":

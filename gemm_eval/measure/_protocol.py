@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure._runner import Enqueue, OperandLayout, Runner
 from gemm_eval.measure._shapes import GemmItem, rough_latency_us
@@ -66,7 +67,9 @@ class TimingProtocol:
     def __post_init__(self) -> None:
         for name, allowed in (("l2", ("cold", "warm")), ("clock", ("burst", "sustained"))):
             if getattr(self, name) not in allowed:
-                raise InvalidOptionError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+                raise InvalidOptionError(
+                    f"{name} must be one of {', '.join(allowed)}, got {shown(getattr(self, name))}"
+                )
 
     def replays_of(self, shape: GemmItem) -> int:
         """Return how many replays of `shape` are measured."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure._cublas import CublasRunner
 from gemm_eval.measure._cublaslt import CublasLtRunner
@@ -28,5 +29,5 @@ def make_runner(kernel: str, dtype: str) -> Runner:
         GemmEvalError: there is no GPU, or a package is missing.
     """
     if kernel not in RUNNERS:
-        raise InvalidOptionError(f"--kernel must be one of {', '.join(RUNNERS)}, got {kernel!r}")
+        raise InvalidOptionError(f"--kernel must be one of {', '.join(RUNNERS)}, got {shown(kernel)}")
     return RUNNERS[kernel](dtype)

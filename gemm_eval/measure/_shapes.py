@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels._family import WeightMode
 from gemm_eval.mapping import KernelConfig
@@ -227,7 +228,7 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
         InvalidOptionError: no set of that name.
     """
     if shape_set not in SHAPE_SETS:
-        raise InvalidOptionError(f"--set must be one of {', '.join(SHAPE_SETS)}, got {shape_set!r}")
+        raise InvalidOptionError(f"--set must be one of {', '.join(SHAPE_SETS)}, got {shown(shape_set)}")
     if shape_set == "smoke":
         return [GemmShape(1, 17, 4096, 1024), GemmShape(1, 512, 4096, 4096), GemmShape(1, 4096, 4096, 4096)]
     if shape_set == "batched":

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval import kernels
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels._build import compiler_version
@@ -51,7 +52,7 @@ class W4A16Runner(CupyDevice):
 
     def __init__(self, dtype: str) -> None:
         if dtype not in MAX_ERRORS:
-            raise UnsupportedError(f"--kernel {self.kernel} measures {', '.join(MAX_ERRORS)}, got {dtype!r}")
+            raise UnsupportedError(f"--kernel {self.kernel} measures {', '.join(MAX_ERRORS)}, got {shown(dtype)}")
         super().__init__()
         self.input_dtype = self.output_dtype = dtype
         self.activation = DType(dtype)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Column:
 
     def __post_init__(self) -> None:
         if self.kind not in ("number", "text"):
-            raise InvalidOptionError(f'kind must be "number" or "text", got {self.kind!r} (column {self.name!r})')
+            raise InvalidOptionError(f'kind must be "number" or "text", got {shown(self.kind)} (column {self.name!r})')
         if not 1 <= self.digits <= 17:
             raise InvalidOptionError(f"digits must be in 1..17, got {self.digits} (column {self.name!r})")
 
@@ -54,7 +55,7 @@ class Column:
         if self.kind == "text":
             return str(value)
         if not isinstance(value, Real):
-            raise InvalidOptionError(f"column {self.name!r} holds numbers, got {value!r}")
+            raise InvalidOptionError(f"column {self.name!r} holds numbers, got {shown(value)}")
         if isinstance(value, Integral):
             return f"{int(value):,}"
         number = float(value)
@@ -146,7 +147,7 @@ class Chart:
         for axis, name in (("x", self.x), ("y", self.y)):
             if name not in names or self.columns[names.index(name)].kind != "number":
                 numbers = ", ".join(column.name for column in self.columns if column.kind == "number")
-                raise InvalidOptionError(f"{axis} must name a column of numbers ({numbers}), got {name!r}")
+                raise InvalidOptionError(f"{axis} must name a column of numbers ({numbers}), got {shown(name)}")
         if self.highlight is not None and len(self.highlight) != len(self.rows):
             raise InvalidOptionError(
                 f"highlight must have one entry for each of {len(self.rows)} points, got {len(self.highlight)}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from gemm_eval._extras import needs_extra
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def inline_svg(svg: str, prefix: str, label: str) -> str:
     width, height = (_pixels(root.get(key, "")) for key in ("width", "height"))
     if not (width and height):
         raise InvalidOptionError(
-            f"width and height of a figure must be lengths in px, pt or in, got {root.get('width')!r}, "
+            f"width and height of a figure must be lengths in px, pt or in, got {shown(root.get('width'))}, "
             f"{root.get('height')!r}"
         )
     root.attrib.setdefault("viewBox", f"0 0 {width:g} {height:g}")

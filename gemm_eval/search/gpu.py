@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig
@@ -238,7 +239,7 @@ def _evaluate_w4a16(params: npt.NDArray[np.void], problem: GemmProblem, config: 
     menu = menu_of(int(params["menu"][0]))
     if not config.family.startswith("w4a16_"):
         raise InvalidMappingError(
-            f"library gemm-eval runs these types with {', '.join(W4A16_FAMILIES)}, got {config.family!r}",
+            f"library gemm-eval runs these types with {', '.join(W4A16_FAMILIES)}, got {shown(config.family)}",
             rule="family",
         )
     row = find_row(menu, config)

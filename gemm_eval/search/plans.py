@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import refusal
+from gemm_eval._words import refusal, shown
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
@@ -83,7 +83,7 @@ class PlanOptions:
             value = getattr(self, name)
             if plan is SearchPlan.HEURISTIC:
                 if type(value) is not int or value < 1:
-                    raise InvalidOptionError(f"{name} must be an integer >= 1 for plan heuristic, got {value!r}")
+                    raise InvalidOptionError(f"{name} must be an integer >= 1 for plan heuristic, got {shown(value)}")
             elif value not in (None, preset):
                 raise InvalidOptionError(f"{name} is for plan heuristic, plan {plan} sets it to {preset}")
             else:
@@ -161,7 +161,7 @@ def find_planned(
         num += 1
         if not (isinstance(latency_us, int | float | np.number) and 0 < latency_us < math.inf):
             raise InvalidOptionError(
-                f"the cost model must return a positive finite latency, got {latency_us!r} for {mapping}"
+                f"the cost model must return a positive finite latency, got {shown(latency_us)} for {mapping}"
             )
         if latency_us < best_us:
             best, best_us = mapping, float(latency_us)
@@ -212,13 +212,13 @@ def check_cost_model(cost_model: CostModel, arch: MulticoreSpec, problem: GemmPr
             another number the second time.
     """
     if not isinstance(cost_model, CostModel):
-        raise InvalidOptionError(f"a cost model needs a method latency_us(problem, mapping), got {cost_model!r}")
+        raise InvalidOptionError(f"a cost model needs a method latency_us(problem, mapping), got {shown(cost_model)}")
     for _ in range(2):
         first = find_planned(cost_model, arch, problem)
         again = cost_model.latency_us(problem, first.mapping)
         if again != first.latency_us:
             raise InvalidOptionError(
-                f"the cost model must return the same latency every time, got {first.latency_us!r} and {again!r} "
+                f"the cost model must return the same latency every time, got {shown(first.latency_us)} and {again!r} "
                 f"for {first.mapping}"
             )
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import numpy as np
 from pydantic import ValidationError
 
-from gemm_eval._words import did_you_mean, one_line
+from gemm_eval._words import did_you_mean, one_line, shown
 from gemm_eval.arch import ArchSpec
 from gemm_eval.arch._loader import build_spec
 from gemm_eval.dtypes import DType
@@ -37,9 +37,9 @@ def check_field(arch: ArchSpec, name: str) -> None:
         )
     if key:
         if field_kind(type(arch), top) != "json":
-            raise InvalidOptionError(f"{name}: {top} is no table, so it has no entry {key!r}")
+            raise InvalidOptionError(f"{name}: {top} is no table, so it has no entry {shown(key)}")
         if key not in set(DType):
-            raise InvalidOptionError(f"{name}: {key!r} is no data type; there are {', '.join(DType)}")
+            raise InvalidOptionError(f"{name}: {shown(key)} is no data type; there are {', '.join(DType)}")
 
 
 @lru_cache(maxsize=1024)

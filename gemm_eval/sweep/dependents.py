@@ -58,7 +58,7 @@ class Known:
         if name in self._dependent:
             return self._find(name)
         by = f"{self._asked[-1]}: " if self._asked else ""
-        raise _DefinitionError(f"{by}no field or variable of the name {name!r}")
+        raise _DefinitionError(f"{by}no field or variable of the name {shown(name)}")
 
     def _find(self, name: str) -> Any:
         if name in self._asked:

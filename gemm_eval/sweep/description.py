@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from gemm_eval._reading import read_bounded
+from gemm_eval._words import shown
 from gemm_eval.arch._loader import build_spec
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.sweep.chunks import Chunks
@@ -134,4 +135,4 @@ def _check(document: dict[str, Any]) -> None:
     used = [*said.objectives, *(one.column for one in as_constraints(said.constraints))]
     for name in used:
         if said.columns.get(name) not in ("whole", "number"):
-            raise InvalidOptionError(f"{name!r} is no column of numbers")
+            raise InvalidOptionError(f"{shown(name)} is no column of numbers")

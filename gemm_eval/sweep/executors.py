@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gemm_eval._extras import needs_extra
+from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 
 __all__ = ["Job", "Workers", "open_workers"]
@@ -107,7 +108,7 @@ def open_workers(executor: Any, retries: int) -> Iterator[Workers]:
         yield Workers(executor, lambda: num)
     else:
         raise InvalidOptionError(
-            f"executor must be None, a concurrent.futures executor or a Dask client, got {executor!r}"
+            f"executor must be None, a concurrent.futures executor or a Dask client, got {shown(executor)}"
         )
 
 

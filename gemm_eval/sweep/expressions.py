@@ -11,6 +11,7 @@ import ast
 import math
 import operator
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -82,7 +83,8 @@ def parse_expression(text: str) -> Expression:
     if len(text) > _MAX_CHARS:
         raise InvalidOptionError(f"an expression has {_MAX_CHARS} characters at most, got {len(text):,}")
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        with warnings.catch_warnings(action="ignore"):  # of what is refused below, such as escapes in strings
+            tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:  # the last two: the parser's own bounds
         raise InvalidOptionError(f"{shown(text)} is no expression: {error}") from None
     compiler = _Compiler(text)

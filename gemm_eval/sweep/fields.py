@@ -73,7 +73,7 @@ class _Span(ABC):
                 )
         if not self._least() <= self.low < self.high:
             least = f"{_SMALLEST:g} <= " if self._least() > 0 else ""
-            raise InvalidOptionError(f"a range needs {least}low < high, got {self.low!r} and {self.high!r}")
+            raise InvalidOptionError(f"a range needs {least}low < high, got {shown(self.low)} and {self.high!r}")
         if self.num is not None and (isinstance(self.num, bool) or not isinstance(self.num, int) or self.num < 2):
             raise InvalidOptionError(f"num of a range must be a whole number >= 2, got {shown(self.num)}")
         if self.num is not None and self.num > _MAX_GRID:
@@ -211,7 +211,9 @@ def as_field(name: str, value: Any) -> Field:
     if isinstance(value, str) and value.startswith("="):
         return Dependent(value[1:].strip())
     if isinstance(value, set | frozenset):
-        raise InvalidOptionError(f"{name}: a set has no order, and points are numbered; give a list, got {value!r}")
+        raise InvalidOptionError(
+            f"{name}: a set has no order, and points are numbered; give a list, got {shown(value)}"
+        )
     try:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             return Choices((value,))

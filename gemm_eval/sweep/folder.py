@@ -183,4 +183,4 @@ def _storing(folder: Path) -> Iterator[None]:
     except ValueError as error:
         if isinstance(error, GemmEvalError):
             raise
-        raise InvalidOptionError(f"no folder has the name {str(folder)!r}: {error}") from None
+        raise InvalidOptionError(f"no folder has the name {shown(str(folder))}: {error}") from None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.fields import Choices
 from gemm_eval.sweep.metrics import is_maximized
@@ -94,11 +95,13 @@ def _unit_of(space: Space, name: str, base: Mapping[str, Any]) -> float:
     of, value = space.drawn[name], base[name]
     if isinstance(of, Choices):
         if value not in of.values:
-            raise InvalidOptionError(f"base: {name} must be one of {', '.join(map(str, of.values))}, got {value!r}")
+            raise InvalidOptionError(
+                f"base: {name} must be one of {', '.join(map(str, of.values))}, got {shown(value)}"
+            )
         return (of.values.index(value) + 0.5) / len(of.values)
     low, high = of.take(np.array([0.0, 1.0]))
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not low <= value <= high:
-        raise InvalidOptionError(f"base: {name} must be in {low:g}..{high:g}, got {value!r}")
+        raise InvalidOptionError(f"base: {name} must be in {low:g}..{high:g}, got {shown(value)}")
     return _find_unit(lambda unit: float(of.take(np.array([unit]))[0]), float(value))
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 
 __all__ = ["check_maximize", "pareto_front", "pareto_rank"]
@@ -89,7 +90,9 @@ def check_maximize(maximize: Sequence[bool] | None, num: int, what: str) -> npt.
         return np.zeros(num, np.bool_)
     flags = np.array(list(maximize) if isinstance(maximize, Sequence | np.ndarray) else [], dtype=object)
     if flags.shape != (num,) or not all(isinstance(flag, bool | np.bool_) for flag in flags):
-        raise InvalidOptionError(f"maximize must be one bool for each of the {num} {what}, or None, got {maximize!r}")
+        raise InvalidOptionError(
+            f"maximize must be one bool for each of the {num} {what}, or None, got {shown(maximize)}"
+        )
     return flags.astype(np.bool_)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval._extras import check_extra, needs_extra
+from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
@@ -198,7 +199,7 @@ class SweepResult:
         """
         num = self._description["num_points"]
         if isinstance(point, bool) or not isinstance(point, int | np.integer) or not 0 <= point < num:
-            raise InvalidOptionError(f"point must be in 0..{num - 1}, got {point!r}")
+            raise InvalidOptionError(f"point must be in 0..{num - 1}, got {shown(point)}")
         row = self._store.point(int(point))
         if row is None:
             raise InvalidOptionError(f"point {point} is not done yet: {len(self):,} of {num:,} are")
@@ -214,7 +215,7 @@ class SweepResult:
     def _check_columns(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self.columns:
-                raise InvalidOptionError(f"no column {name!r}; there are {', '.join(self.columns)}")
+                raise InvalidOptionError(f"no column {shown(name)}; there are {', '.join(self.columns)}")
 
     def _values(self, names: Sequence[str]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """Objectives [num, num_objectives] of the feasible points, and where these stand."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval._extras import check_extra
+from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator
@@ -90,7 +91,7 @@ def sweep(
     """
     check_extra("a sweep", "sweep", "pandas", "pyarrow")
     if not isinstance(space, Space):
-        raise InvalidOptionError(f"space must be a Space, got {space!r}")
+        raise InvalidOptionError(f"space must be a Space, got {shown(space)}")
     types = {arch.default_dtype for arch in space.bases.values()}
     if dtype is None and len(types) > 1:
         raise InvalidOptionError(f"dtype must be given: base archs have different ones ({', '.join(sorted(types))})")
@@ -178,7 +179,7 @@ def _first_rows(space: Space, sampling: Any) -> tuple[int, list[tuple[Any, ...]]
     if isinstance(sampling, Adaptive):
         return sampling.num_points, space.rows_of(np.full((1, len(space.drawn)), 0.5))
     if not callable(getattr(sampling, "rows", None)):
-        raise InvalidOptionError(f"sampling must be Grid(), Random, LatinHypercube or Adaptive, got {sampling!r}")
+        raise InvalidOptionError(f"sampling must be Grid(), Random, LatinHypercube or Adaptive, got {shown(sampling)}")
     num_points = sampling.num_points_of(space)
     return num_points, sampling.rows(space, 0, min(_NUM_SHOWN, num_points))
 
@@ -190,14 +191,14 @@ def _check_columns(schema: Schema, aims: Sequence[str], limits: Sequence[Constra
         for name in names:
             if schema.kinds.get(name) not in ("whole", "number"):
                 known = ", ".join(key for key, kind in schema.kinds.items() if kind in ("whole", "number"))
-                raise InvalidOptionError(f"{what} {name!r} is no column of numbers; there are {known}")
+                raise InvalidOptionError(f"{what} {shown(name)} is no column of numbers; there are {known}")
 
 
 def _check_options(space: Space, options: Mapping[str, Any]) -> None:
     """Let evaluators of the base archs look at the options, each at its own: a space may hold chips of both kinds."""
     of_gpus = {name: value for name, value in options.items() if name != "allow_idle_cores"}
     if not isinstance(options["allow_idle_cores"], bool):
-        raise InvalidOptionError(f"allow_idle_cores must be True or False, got {options['allow_idle_cores']!r}")
+        raise InvalidOptionError(f"allow_idle_cores must be True or False, got {shown(options['allow_idle_cores'])}")
     gpus = [arch for arch in space.bases.values() if isinstance(arch, GpuSpec)]
     if not gpus and any(value is not None for value in of_gpus.values()):
         raise InvalidOptionError("library, l2 and clock are for GPUs, and no base arch is one")

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from gemm_eval._extras import needs_extra
 from gemm_eval._frozen import FrozenDict
+from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError
 from gemm_eval.sweep.pareto import check_maximize
 
@@ -285,27 +286,27 @@ def _checked_outputs(returned: npt.ArrayLike, num_points: int, num_outputs: int)
 
 def _checked_names(names: Sequence[str], what: str) -> tuple[str, ...]:
     if isinstance(names, str) or not names or not all(isinstance(name, str) for name in names):
-        raise InvalidOptionError(f"{what} must be one str or more, in a sequence, got {names!r}")
+        raise InvalidOptionError(f"{what} must be one str or more, in a sequence, got {shown(names)}")
     if len(set(names)) < len(names):
-        raise InvalidOptionError(f"{what} must be all different, got {names!r}")
+        raise InvalidOptionError(f"{what} must be all different, got {shown(names)}")
     return tuple(names)
 
 
 def _checked_options(method: str, num_samples: int | None, seed: int, on_infeasible: str) -> int:
     """The number of samples."""
     if method not in METHODS:
-        raise InvalidOptionError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+        raise InvalidOptionError(f"method must be one of {', '.join(METHODS)}, got {shown(method)}")
     if not _is_int(seed) or seed < 0:
-        raise InvalidOptionError(f"seed must be an integer >= 0, got {seed!r}")
+        raise InvalidOptionError(f"seed must be an integer >= 0, got {shown(seed)}")
     if on_infeasible not in _ON_INFEASIBLE or (on_infeasible == "omit" and method != "oat"):
         allowed = _ON_INFEASIBLE if method == "oat" else _ON_INFEASIBLE[:-1]
         raise InvalidOptionError(
-            f"on_infeasible must be one of {', '.join(allowed)} for {method}, got {on_infeasible!r}"
+            f"on_infeasible must be one of {', '.join(allowed)} for {method}, got {shown(on_infeasible)}"
         )
     if num_samples is None:
         return _NUM_SAMPLES[method]
     if not _is_int(num_samples) or num_samples < 2:
-        raise InvalidOptionError(f"num_samples must be an integer >= 2, got {num_samples!r}")
+        raise InvalidOptionError(f"num_samples must be an integer >= 2, got {shown(num_samples)}")
     if method == "sobol" and num_samples & (num_samples - 1):
         raise InvalidOptionError(f"num_samples must be a power of 2 for sobol, got {num_samples}")
     return int(num_samples)
@@ -321,7 +322,7 @@ def _checked_base(method: str, base: Sequence[float] | None, num_inputs: int) ->
     except (TypeError, ValueError):
         point = np.array(np.nan)
     if point.shape != (num_inputs,) or not ((point >= 0.0) & (point <= 1.0)).all():
-        raise InvalidOptionError(f"base must be {num_inputs} numbers in 0..1, one for each input, got {base!r}")
+        raise InvalidOptionError(f"base must be {num_inputs} numbers in 0..1, one for each input, got {shown(base)}")
     return point
 
 

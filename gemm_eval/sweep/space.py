@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import one_line
+from gemm_eval._words import one_line, shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.archs import as_spec_value, build_arch, check_field, field_kind, plain_fields
@@ -189,19 +189,19 @@ class Space:
             raise InvalidOptionError(f"variables need names that nothing else has, got {', '.join(clash)}")
         wrong = [name for name in variables if not isinstance(name, str) or not name.isidentifier()]
         if wrong:
-            raise InvalidOptionError(f"a variable's name is of letters, digits and _, got {wrong[0]!r}")
+            raise InvalidOptionError(f"a variable's name is of letters, digits and _, got {shown(wrong[0])}")
 
 
 def _read_bases(base: Any) -> dict[str, ArchSpec]:
     is_one = isinstance(base, MulticoreSpec | GpuSpec | str | os.PathLike)
     if not is_one and not isinstance(base, Sequence | Mapping):
-        raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {base!r}")
+        raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {shown(base)}")
     given = [base] if is_one else base
     labels = list(given) if isinstance(given, Mapping) else [None] * len(given)
     found = list(given.values()) if isinstance(given, Mapping) else given
     archs = [load_arch(one) if isinstance(one, str | os.PathLike) else one for one in found]
     if not archs or not all(isinstance(arch, MulticoreSpec | GpuSpec) for arch in archs):
-        raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {base!r}")
+        raise InvalidOptionError(f"base must be an arch, a name, a path, or several of them, got {shown(base)}")
     bases = {arch.name if label is None else str(label): arch for label, arch in zip(labels, archs, strict=True)}
     for label in bases:
         check_value(label)

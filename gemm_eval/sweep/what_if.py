@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.archs import build_arch, check_field
@@ -42,10 +43,10 @@ def what_if(
     """
     base = load_arch(arch) if isinstance(arch, str | os.PathLike) else arch
     if not isinstance(base, MulticoreSpec | GpuSpec):
-        raise InvalidOptionError(f"arch must be a spec, a preset name or a path, got {arch!r}")
+        raise InvalidOptionError(f"arch must be a spec, a preset name or a path, got {shown(arch)}")
     if isinstance(changes, Mapping):
         if not all(isinstance(change, Mapping) for change in changes.values()):
-            raise InvalidOptionError(f"changes are tables of fields, by name or in a list, got {changes!r}")
+            raise InvalidOptionError(f"changes are tables of fields, by name or in a list, got {shown(changes)}")
         named = {str(name): change for name, change in changes.items()}
     else:
         named = {_say(change): change for change in changes}

@@ -42,7 +42,7 @@ class Workload:
         counts: dict[GemmProblem, int] = {}
         for problem, count in self.gemms:
             if not isinstance(problem, GemmProblem):
-                raise InvalidOptionError(f"{self.name}: gemms must be (GemmProblem, count), got {problem!r}")
+                raise InvalidOptionError(f"{self.name}: gemms must be (GemmProblem, count), got {shown(problem)}")
             counts[problem] = counts.get(problem, 0) + check_count(f"{self.name}: count", count)
         if not counts:
             raise InvalidOptionError(f"workload {self.name} has no GEMMs")

@@ -24,6 +24,7 @@ from typing import Any
 
 import pandas as pd
 
+from gemm_eval._words import shown
 from gemm_eval.arch._paths import data_root
 from gemm_eval.arch._yaml import read_yaml
 from gemm_eval.dtypes import parse_scheme
@@ -236,7 +237,9 @@ def _where(table: pd.DataFrame, wanted: Mapping[str, Any], path: Path) -> pd.Dat
 
 def _mapping(value: Any, path: Path, key: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidInputError(f"{path.with_name(path.stem + _META_SUFFIX)}: {key} must be a mapping, got {value!r}")
+        raise InvalidInputError(
+            f"{path.with_name(path.stem + _META_SUFFIX)}: {key} must be a mapping, got {shown(value)}"
+        )
     return value
 
 

@@ -16,6 +16,7 @@ from importlib.metadata import version
 
 import numpy as np
 
+from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.calibration import Calibration, coefficients_for
@@ -127,7 +128,7 @@ def calibrate(
 def _rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[TimingSet]) -> list[TimingSet]:
     for what, name, known in (("library", library, LIBRARIES), ("family", family, FAMILIES)):
         if name not in known:
-            raise InvalidOptionError(f"{what} must be one of {', '.join(known)}, got {name!r}")
+            raise InvalidOptionError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
     kept = []
     for item in sets:
         if item.gpu != arch.name or item.library != library:

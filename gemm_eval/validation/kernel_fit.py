@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures
@@ -141,7 +142,7 @@ def calibrate_kernel_family(
         InvalidOptionError: no such family, or fewer pairs than folds.
     """
     if family not in W4A16_FAMILIES:
-        raise InvalidOptionError(f"W4A16 families are {', '.join(W4A16_FAMILIES)}, got {family!r}")
+        raise InvalidOptionError(f"W4A16 families are {', '.join(W4A16_FAMILIES)}, got {shown(family)}")
     timings = read_kernel_timings(arch, paths)
     rows = timings.select(timings.kind == W4A16_FAMILIES.index(family))
     if len(rows) < MIN_ROWS:

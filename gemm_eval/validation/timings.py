@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.units import FLOP_PER_MAC
@@ -152,7 +153,7 @@ def _problem(record: Mapping[Any, Any]) -> GemmProblem:
 
 def _check_choice(name: str, what: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
-        raise InvalidInputError(f"{name}: {what} must be one of {', '.join(allowed)}, got {value!r}")
+        raise InvalidInputError(f"{name}: {what} must be one of {', '.join(allowed)}, got {shown(value)}")
 
 
 def _check_values(frame: pd.DataFrame, name: str) -> None:
@@ -172,4 +173,4 @@ def _check_values(frame: pd.DataFrame, name: str) -> None:
 def _refuse(frame: pd.DataFrame, bad: pd.Series[bool], name: str, rule: str, column: str) -> None:
     if bad.any():
         row = int(np.flatnonzero(bad.to_numpy())[0])
-        raise InvalidInputError(f"{name}: {rule}, got {frame[column].iloc[row]!r} (row {row + 1})")
+        raise InvalidInputError(f"{name}: {rule}, got {shown(frame[column].iloc[row])} (row {row + 1})")

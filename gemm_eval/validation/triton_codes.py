@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton import KernelCode, MainLoop, MmaCount
 
@@ -64,7 +65,7 @@ def parse_mma(text: str) -> tuple[MmaCount, ...]:
     for word in text.split():
         match = _MMA.fullmatch(word)
         if match is None:
-            raise InvalidInputError(f"tensor-core instructions are written as 64x128x16:16:s*8, got {word!r}")
+            raise InvalidInputError(f"tensor-core instructions are written as 64x128x16:16:s*8, got {shown(word)}")
         m, n, k, bits, num = (int(match[place]) for place in (1, 2, 3, 4, 6))
         found.append(MmaCount(m, n, k, bits, match[5] == _REGISTERS, num))
     return tuple(found)

@@ -227,3 +227,10 @@ def test_cycle(tmp_path: Path) -> None:
     write(tmp_path, "base: ./a.yaml\n", "b.yaml")
     with pytest.raises(ArchValidationError, match=r"circle.*base\)"):
         load_arch(tmp_path / "a.yaml")
+
+
+def test_a_path_that_none_can_be_is_refused_before_it_is_walked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Walking it takes seconds."""
+    monkeypatch.setattr(Path, "resolve", lambda path: pytest.fail("walked"))
+    with pytest.raises(ArchNotFoundError, match="cannot read x/x/"):
+        load_arch("x/" * 100_000 + "chip.yaml")

@@ -147,6 +147,7 @@ class TestPredicted:
             ({"l2": "hot"}, InvalidOptionError, "l2"),
             ({"max_M": 0}, InvalidOptionError, "max_M must be an integer in 1..1048576, got 0"),
             ({"max_M": True}, InvalidOptionError, "max_M"),
+            ({"min_speedup": "1"}, InvalidOptionError, "min_speedup must be a positive number, got '1'"),
             ({"min_speedup": 0.0}, InvalidOptionError, "min_speedup must be a positive number"),
             ({"arch": "sg2260"}, UnsupportedError, "sg2260 is none"),
             ({"arch": "b200"}, UnsupportedError, "library gemm-eval has kernels for .* got sm_100"),

@@ -29,7 +29,7 @@ from gemm_eval.report.plots import (
     plot_pareto,
     plot_roofline,
 )
-from gemm_eval.report.plots._columns import shown, spans_decade
+from gemm_eval.report.plots._columns import label_of, spans_decade
 from gemm_eval.report.plots._labels import place_labels
 from gemm_eval.report.plots._mapping_gpu import _find_waves
 from gemm_eval.report.plots._mapping_multicore import _first_steps, _sram_parts
@@ -116,7 +116,7 @@ def test_axis_labels_come_from_names(name: str, label: str) -> None:
 
 
 def test_values_are_shown_short() -> None:
-    assert [shown(value) for value in (8, 9999, 10000, 0.123456, np.int64(123456), "N8", True)] == [
+    assert [label_of(value) for value in (8, 9999, 10000, 0.123456, np.int64(123456), "N8", True)] == [
         "8", "9999", "10,000", "0.1235", "123,456", "N8", "True",
     ]  # fmt: skip
     assert [spans_decade(np.array(values)) for values in ([1, 10], [1, 11], [0, 11], [])] == [False, True, False, False]

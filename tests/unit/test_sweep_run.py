@@ -268,6 +268,7 @@ SPACE = Space(DEMO, num_cores=[8], load_sharing=["private"])
     ("options", "message"),
     [
         ({"objectives": "latency"}, "objective 'latency' is no column of numbers; there are point, num_cores"),
+        ({"objectives": "x" * 100_000}, "objective 'x+\\.\\.\\.x+' is no column of numbers"),
         ({"objectives": "load_sharing"}, "objective 'load_sharing' is no column of numbers"),
         ({"objectives": ()}, "at least one objective"),
         ({"objectives": "prefill_latency_us"}, "objective 'prefill_latency_us'"),

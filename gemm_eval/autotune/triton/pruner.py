@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from gemm_eval._extras import needs_extra
+from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton._triton import gpu_spec, running_gpu, with_heuristics, without_autotuner
 from gemm_eval.autotune.triton.arguments import KernelArguments
@@ -35,7 +36,7 @@ def num_kept(top_k: int | float, num_configs: int) -> int:
         InvalidOptionError: `top_k` is neither a count >= 1 nor a share in (0, 1].
     """
     if isinstance(top_k, bool) or not isinstance(top_k, int | float):
-        raise InvalidOptionError(f"top_k must be a count (int) or a share (float), got {top_k!r}")
+        raise InvalidOptionError(f"top_k must be a count (int) or a share (float), got {shown(top_k)}")
     if isinstance(top_k, int):
         if top_k < 1:
             raise InvalidOptionError(f"top_k must be a count >= 1, got {top_k}")

@@ -10,6 +10,7 @@ from typing import Annotated, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient, default_coefficients
@@ -67,7 +68,7 @@ class Calibration(_Frozen):
     def _check(self) -> Calibration:
         for what, name, known in (("library", self.library, LIBRARIES), ("family", self.family, FAMILIES)):
             if name not in known:
-                raise ValueError(f"{what} must be one of {', '.join(known)}, got {name!r}")
+                raise ValueError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
         known_names = {item.name: item for item in coefficients_of(self.family)}
         if set(self.coefficients) != set(known_names):
             wrong = sorted(set(self.coefficients) ^ set(known_names))

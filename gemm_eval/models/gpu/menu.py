@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -135,7 +136,9 @@ def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> R
     """
     generic = [name for name, family in FAMILIES.items() if not family.is_ours]
     if config.family not in generic:
-        raise InvalidMappingError(f"family must be one of {', '.join(generic)}, got {config.family!r}", rule="family")
+        raise InvalidMappingError(
+            f"family must be one of {', '.join(generic)}, got {shown(config.family)}", rule="family"
+        )
     family = FAMILIES[config.family]
     if arch.sm_arch not in family.sm_archs:
         raise InvalidMappingError(

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 
-__all__ = ["axis_label", "feasible_rows", "is_number", "read_all", "read_column", "shown", "spans_decade"]
+__all__ = ["axis_label", "feasible_rows", "is_number", "label_of", "read_all", "read_column", "spans_decade"]
 
 _UNITS = {
     "us": "us", "ms": "ms", "s": "s", "cycles": "cycles", "bytes": "bytes", "kib": "KiB", "mib": "MiB", "bits": "bits",
@@ -55,7 +56,7 @@ def read_column(table: Any, name: str) -> npt.NDArray[Any]:
     """
     names = _names(table)
     if name not in names:
-        raise InvalidOptionError(f"the table has no column {name!r}; it has {', '.join(names) or 'none'}")
+        raise InvalidOptionError(f"the table has no column {shown(name)}; it has {', '.join(names) or 'none'}")
     column = np.asarray(table[name])
     if column.ndim != 1:
         raise InvalidInputError(f"column {name!r} must be one-dimensional, got shape {column.shape}")
@@ -117,7 +118,7 @@ def spans_decade(values: npt.NDArray[Any]) -> bool:
     return bool(len(values) and values.min() > 0 and values.max() > _DECADE * values.min())
 
 
-def shown(value: Any) -> str:
+def label_of(value: Any) -> str:
     """Return a value as a label: integers with separators from 10,000 on, other numbers in four digits."""
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return f"{value:,}" if abs(int(value)) >= 10_000 else str(value)
@@ -131,5 +132,5 @@ def _names(table: Any) -> list[str]:
     if names is None:
         names = getattr(table, "keys", lambda: None)()
     if names is None:
-        raise InvalidInputError(f"a table must be a DataFrame or a mapping from names to arrays, got {table!r}")
+        raise InvalidInputError(f"a table must be a DataFrame or a mapping from names to arrays, got {shown(table)}")
     return [str(name) for name in names]

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval._extras import needs_extra
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.report.plots._columns import axis_label, feasible_rows, read_column, shown, spans_decade
+from gemm_eval.report.plots._columns import axis_label, feasible_rows, label_of, read_column, spans_decade
 from gemm_eval.report.plots._style import (
     RAMP,
     SMALL,
@@ -73,7 +74,7 @@ def plot_heat_map(
         InvalidOptionError: no such column or reduction, or nothing feasible.
     """
     if reduce not in _REDUCTIONS:
-        raise InvalidOptionError(f"reduce must be one of {', '.join(_REDUCTIONS)}, got {reduce!r}")
+        raise InvalidOptionError(f"reduce must be one of {', '.join(_REDUCTIONS)}, got {shown(reduce)}")
     rows = feasible_rows(table, value)
     across, up, values = (read_column(table, name)[rows] for name in (x, y, value))
     pivot = _pivot(across, up, values, (x, y, value), reduce)
@@ -120,9 +121,9 @@ def _draw(pivot: _Pivot) -> Figure:
         _write_cells(axes, pivot, norm)
     for axis, items, name in ((axes.xaxis, pivot.x, pivot.names[0]), (axes.yaxis, pivot.y, pivot.names[1])):
         places = range(0, len(items), -(-len(items) // _MOST_TICKS))
-        axis.set_ticks(list(places), labels=[shown(items[place]) for place in places])
+        axis.set_ticks(list(places), labels=[label_of(items[place]) for place in places])
         axis.set_label_text(axis_label(name))
-    if max(len(shown(item)) for item in pivot.x) > 6:
+    if max(len(label_of(item)) for item in pivot.x) > 6:
         axes.tick_params(axis="x", rotation=40)
     bar = figure.colorbar(mesh, ax=axes, label=axis_label(pivot.names[2]), pad=0.02)
     if isinstance(norm, LogNorm):
@@ -150,8 +151,8 @@ def _draw_plotly(pivot: _Pivot) -> Any:
         bar.update(tickvals=np.log10(ticks), ticktext=[f"{tick:.3g}" for tick in ticks])
     figure = go.Figure(
         go.Heatmap(
-            x=[shown(item) for item in pivot.x],
-            y=[shown(item) for item in pivot.y],
+            x=[label_of(item) for item in pivot.x],
+            y=[label_of(item) for item in pivot.y],
             z=np.log10(pivot.cells) if is_log else pivot.cells,
             customdata=np.dstack([pivot.cells, pivot.counts]),
             colorscale=RAMP.capitalize(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import KernelConfig
@@ -36,5 +37,5 @@ def plot_mapping(result: GEMMResult) -> Figure:
         InvalidInputError: not a `GEMMResult`.
     """
     if not isinstance(result, GEMMResult):
-        raise InvalidInputError(f"result must be a GEMMResult, got {result!r}")
+        raise InvalidInputError(f"result must be a GEMMResult, got {shown(result)}")
     return draw_waves(result) if isinstance(result.mapping, KernelConfig) else draw_partition(result)

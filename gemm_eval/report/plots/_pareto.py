@@ -9,14 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval._extras import needs_extra
+from gemm_eval._words import shown
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.report.plots._columns import (
     axis_label,
     feasible_rows,
     is_number,
+    label_of,
     read_all,
     read_column,
-    shown,
     spans_decade,
 )
 from gemm_eval.report.plots._labels import place_labels
@@ -111,7 +112,7 @@ def plot_pareto(
 
 def _find_cloud(table: Any, x: str, y: str, front: Any, maximize: Sequence[str]) -> _Cloud:
     if isinstance(maximize, str) or not set(maximize) <= {x, y}:
-        raise InvalidOptionError(f"maximize must be a sequence of {x!r} and {y!r}, got {maximize!r}")
+        raise InvalidOptionError(f"maximize must be a sequence of {x!r} and {y!r}, got {shown(maximize)}")
     rows = np.flatnonzero(feasible_rows(table, x, y))
     values = np.column_stack([read_column(table, name)[rows].astype(float) for name in (x, y)])
     larger = (x in maximize, y in maximize)
@@ -158,7 +159,7 @@ def _draw(cloud: _Cloud, table: Any, color: str | None, label: str | None) -> Fi
     axes.set_title(cloud.title, fontsize=TITLE)
     figure.legend(loc="outside lower center", ncols=5, fontsize=SMALL, frameon=False)
     if label is not None:
-        texts = [shown(value) for value in read_column(table, label)[cloud.rows][cloud.is_marked].tolist()]
+        texts = [label_of(value) for value in read_column(table, label)[cloud.rows][cloud.is_marked].tolist()]
         ringed = cloud.x[cloud.is_marked], cloud.y[cloud.is_marked]
         place_labels(axes, *ringed, texts, areas=2 * _AREA, others=(cloud.x, cloud.y))
     return figure
@@ -185,7 +186,7 @@ def _draw_points(figure: Figure, axes: Axes, cloud: _Cloud, color: tuple[str, np
         rows = column == word
         axes.scatter(
             cloud.x[rows], cloud.y[rows], s=_AREA, color=COLORS[place], marker=MARKERS[place], linewidths=0,
-            label=f"{axis_label(name)} {shown(word)}",
+            label=f"{axis_label(name)} {label_of(word)}",
         )  # fmt: skip
 
 
@@ -194,7 +195,7 @@ def _draw_plotly(cloud: _Cloud, table: Any, color: str | None) -> Any:
     figure = go.Figure()
     columns = read_all(table)
     told = np.array(
-        ["<br>".join(f"{name}: {shown(column[row])}" for name, column in columns.items()) for row in cloud.rows]
+        ["<br>".join(f"{name}: {label_of(column[row])}" for name, column in columns.items()) for row in cloud.rows]
     )
     line = {"color": "black", "shape": "vh" if cloud.larger_is_better[0] else "hv", "width": 1.5}
     across, up = cloud.staircase
@@ -215,7 +216,7 @@ def _draw_plotly(cloud: _Cloud, table: Any, color: str | None) -> Any:
         values = columns[color][cloud.rows]
         for place, word in enumerate(_words_of(values)):
             marker = {"color": COLORS[place], "symbol": PLOTLY_MARKERS[place], "size": 7}
-            add(values == word, f"{_plain(color)} {shown(word)}", marker)
+            add(values == word, f"{_plain(color)} {label_of(word)}", marker)
     figure.add_scatter(x=across, y=up, mode="lines", line=line, name="Pareto front", hoverinfo="skip")
     ring = {"color": "rgba(0,0,0,0)", "size": 10, "line": {"color": "black", "width": 1.5}}
     add(cloud.is_marked, "on the front" if cloud.is_marked is cloud.is_front else "marked", ring)
