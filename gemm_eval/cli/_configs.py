@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
+_MAX_META_BYTES = 1 << 20
+
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
@@ -43,6 +45,7 @@ def build(
     """Write the fastest config of each GEMM that was timed."""
     import yaml
 
+    from gemm_eval._reading import read_bounded
     from gemm_eval.errors import InvalidInputError
     from gemm_eval.kernels.config_cache import ConfigCache, build_from_timings
     from gemm_eval.measure._data_set import meta_path, read_timings
@@ -50,8 +53,8 @@ def build(
     found = ConfigCache()
     for path in timings or _shipped_timings(arch):
         try:
-            meta = yaml.safe_load(meta_path(path).read_text("utf-8"))
-        except (OSError, ValueError, yaml.YAMLError) as error:
+            meta = yaml.safe_load(read_bounded(meta_path(path), _MAX_META_BYTES, "meta file"))
+        except (InvalidInputError, ValueError, yaml.YAMLError) as error:
             raise InvalidInputError(f"timings need their meta file: {error}") from None
         found = found.merge(build_from_timings(read_timings(path), meta, arch))
     _write(found, out, as_json=json)
