@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate._result import GEMMResult
     from gemm_eval.search.plans import PlanOptions, SearchPlan
 
-__all__ = ["NOTHING_SAID", "Backend", "Kind", "Records", "RunOptions", "make_backend", "run_options"]
+__all__ = ["NOTHING_SAID", "NUM_PACKED", "Backend", "Kind", "Records", "RunOptions", "make_backend", "run_options"]
 
 _MAX_WORD_CHARS = 64
+
+NUM_PACKED = 256
+"""Combinations of data types and options whose packed form a backend remembers."""
 
 Records: TypeAlias = npt.NDArray[np.void]
 
@@ -65,8 +68,8 @@ class Kind(NamedTuple):
 class Backend(Protocol):
     """The search and the cost model of one arch. Stateless but for caches, and safe to use from many threads.
 
-    A record is one element of an array of `record_dtype`; all but the backend treat it as bytes. `params` is an array
-    [1] that `pack` returns.
+    A record is one element of an array of `record_dtype`; all but the backend treat it as bytes. `packed` is what
+    `pack` returns, and only the backend knows what that is.
     """
 
     @property
@@ -125,15 +128,15 @@ class Backend(Protocol):
         """
         ...
 
-    def pack(self, kind: Kind) -> Records:
-        """Return the parameters of the model.
+    def pack(self, kind: Kind) -> Any:
+        """Return what searches take; the same object for the kinds that were asked for last.
 
         Raises:
             UnsupportedError: the arch cannot run these types with these options.
         """
         ...
 
-    def find(self, problem: GemmProblem, params: Records) -> Records:
+    def find(self, problem: GemmProblem, packed: Any) -> Records:
         """Return the record [1] of the best mapping.
 
         Raises:
@@ -144,7 +147,7 @@ class Backend(Protocol):
     def find_many(
         self,
         types: Sequence[GemmProblem],
-        params: Sequence[Records],
+        packed: Sequence[Any],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
         advance: Callable[[int], None],
@@ -152,7 +155,7 @@ class Backend(Protocol):
         """Return the records [num_problems] of the best mappings, to the bit those of `find`.
 
         Args:
-            types, params: of each kind.
+            types, packed: of each kind.
             kind_of: [num_problems], index into both.
             sizes: [num_problems, 4] of G, M, K, N.
             advance: to be called now and then with the number of problems newly done.
@@ -162,7 +165,7 @@ class Backend(Protocol):
         """
         ...
 
-    def find_top(self, problem: GemmProblem, params: Records, k: int, distinct: str) -> Records:
+    def find_top(self, problem: GemmProblem, packed: Any, k: int, distinct: str) -> Records:
         """Return the records of the `k` best mappings, best first; fewer when there are not so many.
 
         Raises:
@@ -171,7 +174,7 @@ class Backend(Protocol):
         """
         ...
 
-    def replay(self, problem: GemmProblem, params: Records, mapping: Any) -> Records:
+    def replay(self, problem: GemmProblem, packed: Any, mapping: Any) -> Records:
         """Return the record [1] of a mapping that a user gives.
 
         Raises:
@@ -206,7 +209,7 @@ class Backend(Protocol):
 
     def replay_many(
         self,
-        params: Sequence[Records],
+        packed: Sequence[Any],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
         found: Records,
@@ -214,7 +217,7 @@ class Backend(Protocol):
         """Evaluate what the records of earlier searches have found again, whatever numbers they hold.
 
         Args:
-            params, kind_of, sizes: as for `find_many`.
+            packed, kind_of, sizes: as for `find_many`.
             found: [num_problems] of `record_dtype`.
 
         Returns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["FoundCosts"]
 
-_PARAMS_CACHE_SIZE = 256
 _RECORD_CACHE_SIZE = 1 << 18  # costs of about 0.6 KB each
 
 
@@ -42,7 +40,6 @@ class FoundCosts:
         self._records = RecordCache(_RECORD_CACHE_SIZE)
         self._kind_numbers: dict[Kind, int] = {}
         self._next_number = count()
-        self.params = lru_cache(maxsize=_PARAMS_CACHE_SIZE)(backend.pack)
 
     def find(self, problem: GemmProblem, kind: Kind) -> np.void:
         """Return the record of the best mapping, known or found now.
@@ -55,7 +52,7 @@ class FoundCosts:
         key = (self.number_of(kind), *problem.sizes)
         record = self._records.get(key)
         if record is None:
-            costs = self._backend.find(problem, self.params(kind))
+            costs = self._backend.find(problem, self._backend.pack(kind))
             self._records.put_many([(key, costs.tobytes())])
         else:
             costs = np.frombuffer(record, self._backend.record_dtype)
@@ -69,7 +66,7 @@ class FoundCosts:
             UnsupportedError: the arch cannot run a kind; nothing has been searched then.
         """
         self._read_disk_once()
-        params = [self.params(kind) for kind in batch.kinds]
+        packed = [self._backend.pack(kind) for kind in batch.kinds]
         numbers = np.array([self.number_of(kind) for kind in batch.kinds], np.int64)
         keys = list(zip(numbers[batch.kind_of].tolist(), *batch.sizes.T.tolist(), strict=True))
         found = self._records.get_many(keys)
@@ -81,7 +78,7 @@ class FoundCosts:
             chosen = np.fromiter(places.values(), np.int64, len(places))
             types = [kind.types for kind in batch.kinds]
             with progress_bar(len(chosen), f"GEMMs on {self._backend.arch.name}", progress) as advance:
-                records = self._backend.find_many(types, params, batch.kind_of[chosen], batch.sizes[chosen], advance)
+                records = self._backend.find_many(types, packed, batch.kind_of[chosen], batch.sizes[chosen], advance)
             fresh = {key: record.tobytes() for key, record in zip(places, records, strict=True)}
             feasible = self._backend.is_feasible(records).tolist()  # only answers are worth remembering
             self._records.put_many(entry for entry, is_kept in zip(fresh.items(), feasible, strict=True) if is_kept)

@@ -119,13 +119,13 @@ class CostStore:
             raise ValueError("its options are not spelled out")
         return Kind(types_alone(problem), options)
 
-    def _are_true(self, entries: Sequence[_Entry], kinds: Sequence[tuple[Kind, Records]]) -> list[bool]:
+    def _are_true(self, entries: Sequence[_Entry], kinds: Sequence[tuple[Kind, Any]]) -> list[bool]:
         """Say of each entry whether its record is what the model gives to its mapping."""
         if not entries:
             return []
         records = np.frombuffer(b"".join(entry.record for entry in entries), self._backend.record_dtype)
         again = self._backend.replay_many(
-            [params for _, params in kinds],
+            [packed for _, packed in kinds],
             np.array([entry.kind for entry in entries]),
             np.array([entry.sizes for entry in entries]),
             records,

@@ -267,7 +267,7 @@ class GEMMEvaluator:
             UnsupportedError: the arch cannot run these types, or takes no `library`, `l2` and `clock`.
         """
         kind = self._kind_of(problem, run_options(library, l2, clock))
-        cost = self._backend.replay(problem, self._costs.params(kind), mapping)
+        cost = self._backend.replay(problem, self._backend.pack(kind), mapping)
         return self._backend.make_result(problem, kind.options, cost[0], self, is_found=False)
 
     def top(
@@ -297,7 +297,7 @@ class GEMMEvaluator:
         k = as_integer("k", k, 1, _MAX_TOP)
         check_word("distinct", distinct, ("mapping", "partition"))
         kind = self._kind_of(problem, run_options(library, l2, clock))
-        costs = self._backend.find_top(problem, self._costs.params(kind), k, distinct)
+        costs = self._backend.find_top(problem, self._backend.pack(kind), k, distinct)
         return [self._backend.make_result(problem, kind.options, cost, self, is_found=True) for cost in costs]
 
     def cache_info(self) -> CacheInfo:

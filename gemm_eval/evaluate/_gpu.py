@@ -13,7 +13,7 @@ from gemm_eval._frozen import FrozenDict
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate._backend import NOTHING_SAID, Kind, RunOptions
+from gemm_eval.evaluate._backend import NOTHING_SAID, NUM_PACKED, Kind, RunOptions
 from gemm_eval.evaluate._batch import types_alone
 from gemm_eval.evaluate._explain_gpu import BOUND_TEXT, say_waves, spec_changes
 from gemm_eval.evaluate._result import GEMMResult
@@ -24,10 +24,12 @@ from gemm_eval.models.gpu import (
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
     GpuOptions,
+    Packed,
     calibration_stamp,
     coefficients_for,
     default_library,
     library_of_family,
+    pack_gpu,
     unpack_config,
     unpack_gpu_cost,
 )
@@ -36,7 +38,6 @@ from gemm_eval.search.gpu import (
     find_best_config,
     find_best_config_many,
     find_top_configs,
-    gpu_params,
 )
 from gemm_eval.search.gpu_replay import replay_configs
 from gemm_eval.workload import GemmProblem
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 __all__ = ["GpuBackend"]
 
 _NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
-_NUM_PACKED = 256
 _DEFAULT_L2, _DEFAULT_CLOCK = GpuOptions().l2, GpuOptions().clock
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "published", "sources", "provenance"}
@@ -81,7 +81,7 @@ class GpuBackend:
             )
         self.arch = arch
         self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
-        self._packed = lru_cache(maxsize=_NUM_PACKED)(self._pack)
+        self._packed = lru_cache(maxsize=NUM_PACKED)(self._pack)
         self._highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
 
     @property
@@ -108,34 +108,32 @@ class GpuBackend:
             return False
         return True
 
-    def pack(self, kind: Kind) -> Records:
+    def pack(self, kind: Kind) -> Packed:
         return self._packed(kind)
 
-    def _pack(self, kind: Kind) -> Records:
-        """Return a record that names tables of this process: it never leaves it."""
-        params: Records = gpu_params(self.arch, kind.types, _as_gpu_options(kind.options))
-        return params
+    def _pack(self, kind: Kind) -> Packed:
+        return pack_gpu(self.arch, kind.types, _as_gpu_options(kind.options))
 
-    def find(self, problem: GemmProblem, params: Records) -> Records:
-        return find_best_config(self.arch, problem, params)
+    def find(self, problem: GemmProblem, packed: Packed) -> Records:
+        return find_best_config(self.arch, problem, packed)
 
     def find_many(
         self,
         types: Sequence[GemmProblem],  # noqa: ARG002
-        params: Sequence[Records],
+        packed: Sequence[Packed],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
         advance: Callable[[int], None],
     ) -> Records:
-        return find_best_config_many(self.arch, np.concatenate(params), kind_of, sizes, on_progress=advance)
+        return find_best_config_many(packed, kind_of, sizes, on_progress=advance)
 
-    def find_top(self, problem: GemmProblem, params: Records, k: int, distinct: str) -> Records:
+    def find_top(self, problem: GemmProblem, packed: Packed, k: int, distinct: str) -> Records:
         if distinct != "mapping":
             raise InvalidOptionError(f"distinct must be 'mapping' for a GPU ({self.arch.name}), got {shown(distinct)}")
-        return find_top_configs(self.arch, problem, params, k)
+        return find_top_configs(self.arch, problem, packed, k)
 
-    def replay(self, problem: GemmProblem, params: Records, mapping: Any) -> Records:
-        return evaluate_config(self.arch, problem, params, _as_config(mapping))
+    def replay(self, problem: GemmProblem, packed: Packed, mapping: Any) -> Records:
+        return evaluate_config(self.arch, problem, packed, _as_config(mapping))
 
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
         feasible: npt.NDArray[np.bool_] = records["active_sms"] > 0
@@ -204,12 +202,12 @@ class GpuBackend:
 
     def replay_many(
         self,
-        params: Sequence[Records],
+        packed: Sequence[Packed],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
         found: Records,
     ) -> Records:
-        return replay_configs(np.concatenate(params), kind_of, sizes, found)
+        return replay_configs(packed, kind_of, sizes, found)
 
     def say_bound(self, bound: str) -> str:
         return BOUND_TEXT[bound]
@@ -217,8 +215,8 @@ class GpuBackend:
     def say_mapping(self, result: GEMMResult) -> list[str]:
         config = result.mapping
         assert isinstance(config, KernelConfig)
-        params = self.pack(Kind(types_alone(result.problem), RunOptions(**result.options)))
-        record = evaluate_config(self.arch, result.problem, params, config)[0]
+        packed = self.pack(Kind(types_alone(result.problem), RunOptions(**result.options)))
+        record = evaluate_config(self.arch, result.problem, packed, config)[0]
         options = result.options
         return [
             f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from gemm_eval._frozen import FrozenDict
 from gemm_eval._words import shown
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
-from gemm_eval.evaluate._backend import NOTHING_SAID, RunOptions
+from gemm_eval.evaluate._backend import NOTHING_SAID, NUM_PACKED, RunOptions
 from gemm_eval.evaluate._batch import with_sizes
 from gemm_eval.evaluate._explain_multicore import BOUND_TEXT, spec_changes
 from gemm_eval.evaluate._result import GEMMResult
@@ -63,6 +64,7 @@ class MulticoreBackend:
         self._plan = as_plan_options(plan)
         self._allow_idle_cores = allow_idle_cores
         self.is_exhaustive = self._plan.plan is SearchPlan.EXACT
+        self._packed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, arch))
 
     @property
     def costs_as(self) -> Hashable:
@@ -86,46 +88,46 @@ class MulticoreBackend:
         return asked
 
     def pack(self, kind: Kind) -> Records:
-        return pack_params(self.arch, kind.types)
+        return self._packed(kind.types)
 
-    def find(self, problem: GemmProblem, params: Records) -> Records:
+    def find(self, problem: GemmProblem, packed: Records) -> Records:
         if self.is_exhaustive:
-            return find_best(self.arch, problem, params, allow_idle_cores=self._allow_idle_cores)
+            return find_best(self.arch, problem, packed, allow_idle_cores=self._allow_idle_cores)
         found = find_planned(
             AnalyticCostModel(self.arch), self.arch, problem, self._plan, allow_idle_cores=self._allow_idle_cores
         )
-        cost = evaluate_mapping(self.arch, problem, params, found.mapping)
+        cost = evaluate_mapping(self.arch, problem, packed, found.mapping)
         cost["num_candidates"] = found.num_evaluated
         return cost
 
     def find_many(
         self,
         types: Sequence[GemmProblem],
-        params: Sequence[Records],
+        packed: Sequence[Records],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
         advance: Callable[[int], None],
     ) -> Records:
         if self.is_exhaustive:
             return find_best_many(
-                self.arch, np.concatenate(params), kind_of, sizes,
+                self.arch, np.concatenate(packed), kind_of, sizes,
                 allow_idle_cores=self._allow_idle_cores, on_progress=advance,
             )  # fmt: skip
         records = np.zeros(len(sizes), COST_DTYPE)
         for row, (kind, of_row) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
             with contextlib.suppress(InfeasibleError):  # its row stays zero, which is how a table marks it
-                records[row] = self.find(with_sizes(types[kind], of_row), params[kind])[0]
+                records[row] = self.find(with_sizes(types[kind], of_row), packed[kind])[0]
             advance(1)
         return records
 
-    def find_top(self, problem: GemmProblem, params: Records, k: int, distinct: str) -> Records:
+    def find_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
         if distinct == "mapping":
-            return find_best_few(self.arch, problem, params, k, allow_idle_cores=self._allow_idle_cores)
-        found = find_best_of_each_partition(self.arch, problem, params, allow_idle_cores=self._allow_idle_cores)
+            return find_best_few(self.arch, problem, packed, k, allow_idle_cores=self._allow_idle_cores)
+        found = find_best_of_each_partition(self.arch, problem, packed, allow_idle_cores=self._allow_idle_cores)
         return found[:k]
 
-    def replay(self, problem: GemmProblem, params: Records, mapping: Any) -> Records:
-        return evaluate_mapping(self.arch, problem, params, mapping)
+    def replay(self, problem: GemmProblem, packed: Records, mapping: Any) -> Records:
+        return evaluate_mapping(self.arch, problem, packed, mapping)
 
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
         feasible: npt.NDArray[np.bool_] = records["active_cores"] > 0
@@ -194,12 +196,12 @@ class MulticoreBackend:
 
     def replay_many(
         self,
-        params: Sequence[Records],
+        packed: Sequence[Records],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
         found: Records,
     ) -> Records:
-        return replay_mappings(np.concatenate(params), kind_of, sizes, found)
+        return replay_mappings(np.concatenate(packed), kind_of, sizes, found)
 
     def say_bound(self, bound: str) -> str:
         return BOUND_TEXT[bound]

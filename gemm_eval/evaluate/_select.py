@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
 from gemm_eval._checks import as_integer
 from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, list_archs, load_arch
@@ -12,7 +9,7 @@ from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.evaluate._backend import run_options
 from gemm_eval.evaluate._batch import types_alone
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import GpuOptions, gpu_params, unpack_config
+from gemm_eval.models.gpu import GpuOptions, Packed, pack_gpu, unpack_config
 from gemm_eval.search.gpu import find_best_config, find_top_configs
 from gemm_eval.workload import GemmProblem
 
@@ -20,9 +17,9 @@ __all__ = ["select_config"]
 
 _MAX_PACKED = 256
 _MAX_CONFIGS = 1 << 40  # more than there are
-# (id of the spec, types, options) -> the spec, so that its id stays its own, and its record; a spec's hash takes longer
-# than the search
-_packed: dict[tuple[int, GemmProblem, GpuOptions], tuple[GpuSpec, npt.NDArray[np.void]]] = {}
+# (id of the spec, types, options) -> the spec, so that its id stays its own, and what searches take; a spec's hash
+# takes longer than the search
+_packed: dict[tuple[int, GemmProblem, GpuOptions], tuple[GpuSpec, Packed]] = {}
 _presets: dict[str, ArchSpec] = {}  # reading one takes a thousand times as long as a search
 
 
@@ -66,9 +63,9 @@ def select_config(
     if known is None:
         while len(_packed) >= _MAX_PACKED:
             _packed.pop(next(iter(_packed)), None)
-        known = _packed[key] = spec, gpu_params(spec, types, options)
-    params = known[1]
-    find = find_best_config(spec, problem, params) if k == 1 else find_top_configs(spec, problem, params, k)
+        known = _packed[key] = spec, pack_gpu(spec, types, options)
+    packed = known[1]
+    find = find_best_config(spec, problem, packed) if k == 1 else find_top_configs(spec, problem, packed, k)
     return tuple(unpack_config(record) for record in find)
 
 

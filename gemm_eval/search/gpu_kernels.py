@@ -9,7 +9,6 @@ import numpy as np
 from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import (
     BEST_RASTER,
-    FULL_LOAD_BYTES,
     NO_RASTER,
     ProblemTerms,
     ceil_div,
@@ -17,7 +16,6 @@ from gemm_eval.models.gpu.cost_kernels import (
     fill_record,
     lower_bound_us,
     problem_terms,
-    row_alignment,
 )
 
 __all__ = [
@@ -26,7 +24,6 @@ __all__ = [
     "find_best_of_range",
     "find_best_rows",
     "find_top_of_problem",
-    "is_aligned",
 ]
 
 
@@ -121,27 +118,19 @@ def _find_best(p: Any, menu: Any, first: int, stop: int, t: ProblemTerms, bounds
     return Choice(best, best_row, best_split, best_stream, num_candidates, num_bounded)
 
 
-@kernel
-def _record_of(params: Any, kind: int, K: int, N: int) -> int:
-    """Which record holds for a problem of these types and sizes."""
-    is_aligned = row_alignment(params[2 * kind], K, N) >= FULL_LOAD_BYTES
-    return 2 * kind + (0 if is_aligned else 1)
-
-
 @entry_point
 def find_best_of_range(
     params: Any, menus: Any, ranges: Any, type_of: Any, sizes: Any, start: int, stop: int, out: Any
 ) -> None:
     """The best config of problems start..stop.
 
-    Shapes: params [2 * types] of GPU_PARAMS_DTYPE: for each type the record for aligned rows, then that for others;
-    menus [rows] of MENU_DTYPE, those of all records one after another; ranges [2 * types, 2]: first and stop of each
-    record's menu; type_of [num]; sizes [num, 4] of G, M, K, N; out [num] of GPU_COST_DTYPE, active_sms stays 0 where no
-    kernel exists.
+    Shapes: params [types] of GPU_PARAMS_DTYPE; menus [rows] of MENU_DTYPE, those of all types one after another; ranges
+    [types, 2]: first and stop of each type's menu; type_of [num], index into params; sizes [num, 4] of G, M, K, N;
+    out [num] of GPU_COST_DTYPE, active_sms stays 0 where no kernel exists.
     """
     bounds = np.empty(len(menus))
     for i in range(start, stop):
-        kind = _record_of(params, type_of[i], sizes[i, 2], sizes[i, 3])
+        kind = type_of[i]
         p = params[kind]
         t = problem_terms(p, sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
         best = _find_best(p, menus, ranges[kind, 0], ranges[kind, 1], t, bounds)
@@ -158,7 +147,7 @@ def find_best_rows(
     """As `find_best_of_range`, but only latency [num] us and place [num, 3]: row of `menus`, split, is_stream."""
     bounds = np.empty(len(menus))
     for i in range(start, stop):
-        kind = _record_of(params, type_of[i], sizes[i, 2], sizes[i, 3])
+        kind = type_of[i]
         p = params[kind]
         t = problem_terms(p, sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
         best = _find_best(p, menus, ranges[kind, 0], ranges[kind, 1], t, bounds)
@@ -170,7 +159,7 @@ def find_best_rows(
 def evaluate_rows(params: Any, menus: Any, type_of: Any, sizes: Any, which: Any, out_us: Any) -> None:
     """Latency [num] us of given configs, each by its place as in `find_best_rows`."""
     for i in range(len(type_of)):
-        p = params[_record_of(params, type_of[i], sizes[i, 2], sizes[i, 3])]
+        p = params[type_of[i]]
         t = problem_terms(p, sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
         row = menus[which[i, 0]]
         out_us[i] = config_cost(p, row, t, which[i, 1], which[i, 2] != 0, BEST_RASTER).latency_us
@@ -210,9 +199,3 @@ def evaluate_one_config(
     t = problem_terms(params[0], G, M, K, N)
     fill_record(params[0], menu[index], t, split, is_stream, raster, out[0])
     out[0]["num_candidates"] = 1
-
-
-@entry_point
-def is_aligned(params: Any, K: int, N: int) -> bool:
-    """Whether all rows start on 16 bytes, as TMA and the fast kernels want it."""
-    return bool(row_alignment(params[0], K, N) >= FULL_LOAD_BYTES)

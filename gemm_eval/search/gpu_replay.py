@@ -6,17 +6,15 @@ the best that its own can do, by how it cuts K and by its raster, so a record th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
-from gemm_eval.models.gpu.w4a16.menu import takes_sizes
-from gemm_eval.search._threads import run_in_chunks
-from gemm_eval.search.gpu import _repeat, join_menus, join_w4a16_menus
-from gemm_eval.search.gpu_kernels import find_best_of_range
-from gemm_eval.search.w4a16_kernels import find_best_w4a16
+from gemm_eval.models.gpu.packed import Joined, Packed, join_packed
+from gemm_eval.search.gpu import by_kernels, search_many
 
 __all__ = ["replay_configs"]
 
@@ -28,13 +26,13 @@ _OUR_KERNEL = (*_KERNEL, "raster_order", "raster_swizzle")
 
 
 def replay_configs(
-    params: npt.NDArray[np.void], type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], found: Any
+    packed: Sequence[Packed], type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], found: Any
 ) -> npt.NDArray[np.void]:
     """Evaluate the kernels of records again, whatever numbers they hold.
 
     Args:
-        params: [num_types] of GPU_PARAMS_DTYPE.
-        type_of: [num], index into `params`.
+        packed: of each combination of types and options.
+        type_of: [num], index into `packed`.
         sizes: [num, 4] of G, M, K, N.
         found: [num] of GPU_COST_DTYPE.
 
@@ -43,52 +41,37 @@ def replay_configs(
         counts are those of this search.
     """
     out = np.zeros(len(found), GPU_COST_DTYPE)
-    is_ours = (params["w4a16"][type_of] >= 0) & takes_sizes(sizes[:, 2], sizes[:, 3])
-    searches: tuple[tuple[Any, ...], ...] = (
-        (~is_ours, join_menus, _KERNEL, find_best_of_range),
-        (is_ours, join_w4a16_menus, _OUR_KERNEL, find_best_w4a16),
-    )
-    for is_chosen, join, names, find in searches:
-        rows = np.flatnonzero(is_chosen)
-        if not len(rows):
-            continue
-        packed, menus, ranges, *coefficients = join(params)
-        per_type = len(ranges) // len(params)
-        known = _ranges_by_kernel(menus, ranges, per_type, names)
-        kernels = list(zip(type_of[rows].tolist(), *(found[name][rows].tolist() for name in names), strict=True))
-        exists = [kernel in known for kernel in kernels]
-        rows, kernels = rows[exists], [kernel for kernel in kernels if kernel in known]
+    for some, place_of, rows in by_kernels(packed, type_of, sizes):
+        names = _OUR_KERNEL if some[0].is_ours else _KERNEL
+        joined = join_packed(some)
+        row_of = _rows_by_kernel(joined, names)
+        kernels = list(zip(place_of.tolist(), *(found[name][rows].tolist() for name in names), strict=True))
+        exists = [kernel in row_of for kernel in kernels]
+        kernels = [kernel for kernel in kernels if kernel in row_of]
         if not kernels:
             continue
-        numbers = {kernel: number for number, kernel in enumerate(dict.fromkeys(kernels))}
-        types = np.array([kernel[0] for kernel in numbers])
-        records = (types[:, None] * per_type + np.arange(per_type)).reshape(-1)
-        of_one = (
-            packed[records], menus, np.concatenate([known[kernel] for kernel in numbers]),
-            *(values[types] for values in coefficients),
-            np.array([numbers[kernel] for kernel in kernels]), sizes[rows],
+        number_of = {kernel: number for number, kernel in enumerate(dict.fromkeys(kernels))}
+        places = np.array([kernel[0] for kernel in number_of])
+        ranges = np.array([(row_of[kernel], row_of[kernel] + 1) for kernel in number_of])
+        ranges.setflags(write=False)
+        of_one = Joined(
+            _taken(joined.params, places), joined.candidates, ranges,
+            None if joined.coefficients is None else _taken(joined.coefficients, places),
         )  # fmt: skip
-        costs = np.zeros(len(rows), GPU_COST_DTYPE)
-
-        def work(start: int, stop: int) -> None:
-            find(*of_one, start, stop, costs)  # noqa: B023  done before the next round
-
-        run_in_chunks(work, len(rows))
-        if find is find_best_w4a16:
-            _repeat(costs, sizes[rows, 0])
-        out[rows] = costs
+        numbers = np.array([number_of[kernel] for kernel in kernels])
+        out[rows[exists]] = search_many(of_one, numbers, sizes[rows[exists]])
     return out
 
 
-def _ranges_by_kernel(
-    menus: npt.NDArray[np.void], ranges: npt.NDArray[np.int64], per_type: int, names: tuple[str, ...]
-) -> dict[tuple[int, ...], npt.NDArray[np.int64]]:
-    """Where each kernel of each type lies in each of the type's `per_type` menus, as `ranges` of a single row."""
-    known: dict[tuple[int, ...], npt.NDArray[np.int64]] = {}
-    kernels = list(zip(*(menus[name].tolist() for name in names), strict=True))
-    for place, (first, stop) in enumerate(ranges.tolist()):
-        kind, part = divmod(place, per_type)
-        for row in range(first, stop):
-            where = known.setdefault((kind, *kernels[row]), np.zeros((per_type, 2), np.int64))
-            where[part] = row, row + 1
-    return known
+def _taken(array: npt.NDArray[Any], places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Rows of an array, read-only as all that searches take is."""
+    taken = array[places]
+    taken.setflags(write=False)
+    return taken
+
+
+def _rows_by_kernel(joined: Joined, names: tuple[str, ...]) -> dict[tuple[int, ...], int]:
+    """Where each kernel of each of the joined lies among their candidates."""
+    kernels = list(zip(*(joined.candidates[name].tolist() for name in names), strict=True))
+    ranges = enumerate(joined.ranges.tolist())
+    return {(place, *kernels[row]): row for place, (first, stop) in ranges for row in range(first, stop)}

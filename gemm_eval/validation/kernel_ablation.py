@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gemm_eval.models.gpu.params import pack_w4a16_coefficients
+from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
 from gemm_eval.validation.kernel_fit import MIN_ROWS, fit_kernel_family, row_weights
 from gemm_eval.validation.kernel_scores import NEAR_BEST

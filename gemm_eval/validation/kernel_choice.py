@@ -17,7 +17,6 @@ import numpy.typing as npt
 from gemm_eval.evaluate import select_config
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS
-from gemm_eval.search.gpu import join_w4a16_menus
 from gemm_eval.search.w4a16_kernels import find_top_w4a16
 from gemm_eval.validation.kernel_timings import KernelTimings, types_of
 from gemm_eval.validation.timings import Floats, Mask
@@ -111,15 +110,16 @@ def has_all_configs(timings: KernelTimings) -> Mask:
     rows = first_rows(timings)
     num_timed = np.bincount(timings.gemm)
     num_legal = np.empty(len(rows), np.int64)
-    _, menus, ranges, coefficients = join_w4a16_menus(timings.params)
+    packed = timings.packed
+    assert packed.coefficients is not None
     none_us, none = np.empty(0), np.empty((0, 2), np.int64)
     for place, row in enumerate(rows.tolist()):
         kind = int(timings.type_of[row])
         of_type = slice(kind, kind + 1)
-        menu = menus[int(ranges[kind, 0]) : int(ranges[kind, 1])]
+        candidates = packed.candidates[slice(*packed.ranges[kind].tolist())]
         _, M, K, N = (int(size) for size in timings.sizes[row])
         num_legal[place] = find_top_w4a16(
-            timings.params[of_type], menu, coefficients[of_type], M, K, N, none_us, none
+            packed.params[of_type], candidates, packed.coefficients[of_type], M, K, N, none_us, none
         )  # fmt: skip
     is_all: Mask = num_timed == num_legal
     return is_all
@@ -132,7 +132,7 @@ def static_points(timings: KernelTimings) -> Floats:
     of the tile / 32; 10 for steps of 64 k; 5 for each CTA of the cluster where M and N are at least 128; 20 for
     cooperating warpgroups. Ties go to the first in the order of the registry.
     """
-    menu = timings.menus[timings.which[:, 0]]
+    menu = timings.packed.candidates[timings.which[:, 0]]
     M, N = timings.sizes[:, 1], timings.sizes[:, 3]
     preferred = np.where(M < _LARGE_M, _SMALL_TILE, _LARGE_TILE)
     points = np.where(menu["cta_m"] == preferred, _PREFERRED_POINTS, 0.0)

@@ -21,7 +21,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
-from gemm_eval.models.gpu.params import pack_w4a16_coefficients
+from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
 from gemm_eval.validation.kernel_timings import KernelTimings, read_kernel_timings
 from gemm_eval.validation.metrics import error_figures

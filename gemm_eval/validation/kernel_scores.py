@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
-from gemm_eval.models.gpu.params import pack_w4a16_coefficients
+from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.w4a16_kernels import evaluate_w4a16
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
@@ -226,5 +226,6 @@ def breakdown_of(timings: KernelTimings, prediction: Prediction, row: int) -> di
     place, parts = (int(value) for value in timings.which[row])
     _, M, K, N = (int(value) for value in timings.sizes[row])
     coefficients = prediction.coefficients[int(prediction.fit_of[row])][None]
-    evaluate_w4a16(timings.params[kind : kind + 1], timings.menus, coefficients, place, parts, M, K, N, out)
+    packed = timings.packed
+    evaluate_w4a16(packed.params[kind : kind + 1], packed.candidates, coefficients, place, parts, M, K, N, out)
     return {term: float(out[f"{term}_us"][0]) for term in _TERMS}

@@ -19,10 +19,10 @@ from gemm_eval.arch import GpuSpec, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
-from gemm_eval.models.gpu import GpuOptions, gpu_params
+from gemm_eval.models.gpu import GpuOptions, pack_gpu
+from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search._threads import run_in_chunks
-from gemm_eval.search.gpu import join_w4a16_menus
 from gemm_eval.search.w4a16_kernels import evaluate_w4a16_configs
 from gemm_eval.validation.datasets import measured_root
 from gemm_eval.validation.folds import fold_of_pairs
@@ -49,15 +49,14 @@ class KernelTimings:
     Attributes:
         arch: the GPU.
         frame: the rows, index 0, 1, ...; columns as `gemm-eval measure --kernel w4a16` writes them, and `table`.
-        params, menus: what the numba kernels take: [types] of GPU_PARAMS_DTYPE and [kernels] of W4A16_MENU_DTYPE.
-        type_of: [rows], place in `params`.
-        which: [rows, 2] of place in `menus` and parts of K, 0 for stream-K.
+        packed: our kernels for all types, as the numba searches take them.
+        type_of: [rows], place in `packed`.
+        which: [rows, 2] of place in `packed.candidates` and parts of K, 0 for stream-K.
     """
 
     arch: GpuSpec
     frame: pd.DataFrame
-    params: npt.NDArray[np.void]
-    menus: npt.NDArray[np.void]
+    packed: Joined
     type_of: npt.NDArray[np.int64]
     which: npt.NDArray[np.int64]
 
@@ -78,7 +77,7 @@ class KernelTimings:
     @cached_property
     def kind(self) -> npt.NDArray[np.int64]:
         """Place in `W4A16_FAMILIES` of each row."""
-        kinds: npt.NDArray[np.int64] = self.menus["kind"][self.which[:, 0]]
+        kinds: npt.NDArray[np.int64] = self.packed.candidates["kind"][self.which[:, 0]]
         return kinds
 
     @cached_property
@@ -110,13 +109,13 @@ class KernelTimings:
 
     def predict(self, coefficients: npt.NDArray[np.float64]) -> Floats:
         """Predicted latency of each row in microseconds; coefficients [families, coefficients]."""
-        latency_us = np.empty(len(self))
+        latency_us, packed = np.empty(len(self)), self.packed
 
         def work(start: int, stop: int) -> None:
             part = slice(start, stop)
             evaluate_w4a16_configs(
-                self.params, self.menus, coefficients, self.type_of[part], self.sizes[part], self.which[part],
-                latency_us[part],
+                packed.params, packed.candidates, coefficients, self.type_of[part], self.sizes[part],
+                self.which[part], latency_us[part],
             )  # fmt: skip
 
         run_in_chunks(work, len(self))
@@ -150,10 +149,9 @@ def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:
     clock = frame["clock"] if "clock" in frame else pd.Series("burst", index=frame.index)
     keys = list(zip(frame["input_dtype"], frame["mode"], frame["group_size"], l2, clock, strict=True))
     kinds = list(dict.fromkeys(keys))
-    records = [gpu_params(arch, types_of(*key[:3]), GpuOptions("gemm-eval", *key[3:])) for key in kinds]
-    params, menus, ranges, _ = join_w4a16_menus(np.concatenate(records))
+    packed = join_packed([pack_gpu(arch, types_of(*key[:3]), GpuOptions("gemm-eval", *key[3:])) for key in kinds])
     type_of = np.array([kinds.index(key) for key in keys], np.int64)
-    return KernelTimings(arch, frame, params, menus, type_of, _which(frame, menus, ranges, type_of))
+    return KernelTimings(arch, frame, packed, type_of, _which(frame, packed, type_of))
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -180,13 +178,11 @@ def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
     )  # fmt: skip
 
 
-def _which(
-    frame: pd.DataFrame, menus: npt.NDArray[np.void], ranges: npt.NDArray[np.int64], type_of: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _which(frame: pd.DataFrame, packed: Joined, type_of: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     places: dict[tuple[int, ...], int] = {}
-    for kind, (first, stop) in enumerate(ranges.tolist()):
+    for kind, (first, stop) in enumerate(packed.ranges.tolist()):
         for place in range(first, stop):
-            places[(kind, *(int(menus[place][name]) for name in _CONFIG))] = place
+            places[(kind, *(int(packed.candidates[place][name]) for name in _CONFIG))] = place
     codes = frame.assign(
         kind=frame["family"].map({name: place for place, name in enumerate(W4A16_FAMILIES)}),
         schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),

@@ -62,7 +62,7 @@ class _Goal:
     def __init__(self, timings: Timings, family: str, library: str) -> None:
         rows, known = timings.rows, timings.known
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
-        is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[2 * rows.kind_of].any())
+        is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
         free = _free_names(family, library, is_quantized=is_quantized)
         self._items = [item for item in COEFFICIENTS if item.name in free]
         self._low = np.array([item.low for item in self._items])

@@ -18,11 +18,11 @@ from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.models.gpu.coefficients import default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.menu import MENU_DTYPE, launched_resources, menu_row
-from gemm_eval.models.gpu.params import pack_gpu_params, pack_no_kernels, with_coefficients
+from gemm_eval.models.gpu.packed import Packed, join_packed, pack_kernels, pack_no_kernels, with_coefficients
+from gemm_eval.models.gpu.sizes import is_row_aligned
 from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
 from gemm_eval.search._threads import run_in_chunks
-from gemm_eval.search.gpu import join_menus
-from gemm_eval.search.gpu_kernels import evaluate_rows, find_best_rows, is_aligned
+from gemm_eval.search.gpu_kernels import evaluate_rows, find_best_rows
 from gemm_eval.validation.kernel_names import config_of_kernel
 from gemm_eval.validation.timings import Floats, Mask, TimingSet
 from gemm_eval.workload import GemmProblem
@@ -50,14 +50,14 @@ _TRACE = ("kernel", "grid_x", "grid_y", "grid_z", "block_x", "registers", "smem_
 class Rows(NamedTuple):
     """Problems of one library on one GPU, as `search.gpu_kernels` wants them.
 
-    Rows with the same types, L2 and clock state are of one kind. Each kind has two records, one after the other: that
-    of rows of A and B that start on 16 bytes, and that of others, which the library may run with another family.
+    Rows of one kind have the same types, L2 and clock state, and start all on 16 bytes, or do not: the library may run
+    those with another family.
     """
 
-    params: npt.NDArray[np.void]  # [2 * kinds] of GPU_PARAMS_DTYPE, with default coefficients
-    families: tuple[str, ...]  # [2 * kinds], kernel family of each record
-    menus: npt.NDArray[np.void]  # [configs] of MENU_DTYPE, those of all records one after another
-    ranges: Integers  # [2 * kinds, 2], first and stop of each record's configs
+    params: npt.NDArray[np.void]  # [kinds] of GPU_PARAMS_DTYPE, with default coefficients
+    families: tuple[str, ...]  # [kinds], kernel family of each
+    menus: npt.NDArray[np.void]  # [configs] of MENU_DTYPE, those of all kinds one after another
+    ranges: Integers  # [kinds, 2], first and stop of each kind's configs
     kind_of: Integers  # [rows]
     sizes: Integers  # [rows, 4] of G, M, K, N
     family_of: npt.NDArray[np.str_]  # [rows]
@@ -92,26 +92,25 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Row
         UnsupportedError: GPU, types and library do not go together.
     """
     numbers: dict[object, int] = {}
-    records: list[npt.NDArray[np.void]] = []
+    packed: list[Packed] = []
     families: list[str] = []
-    kind_of, sizes, family_of = [], [], []
+    kind_of, sizes = [], []
     for timings in sets:
         for problem in timings.problems():
             a, b, c = problem.input_dtype, problem.weight_dtype, problem.output_dtype
-            key = (a, b, c, problem.group_size, timings.l2, timings.clock)
+            is_unaligned = not is_row_aligned(problem)
+            key = (a, b, c, problem.group_size, timings.l2, timings.clock, is_unaligned)
             if key not in numbers:
-                numbers[key] = len(records)
-                record, both = _records(arch, library, problem, timings)
-                records.append(record)
-                families += both
-            kind = numbers[key]
-            kind_of.append(kind)
+                numbers[key] = len(packed)
+                family, kernels = _pack(arch, library, problem, timings, is_unaligned=is_unaligned)
+                families.append(family)
+                packed.append(kernels)
+            kind_of.append(numbers[key])
             sizes.append(problem.sizes)
-            family_of.append(families[2 * kind + (not is_aligned(records[kind], problem.K, problem.N))])
-    params, menus, ranges = join_menus(np.concatenate(records))
+    joined = join_packed(packed)
     return Rows(
-        params, tuple(families), menus, ranges, np.array(kind_of, np.int64), np.array(sizes, np.int64).reshape(-1, 4),
-        np.array(family_of, dtype=np.str_),
+        joined.params, tuple(families), joined.candidates, joined.ranges, np.array(kind_of, np.int64),
+        np.array(sizes, np.int64).reshape(-1, 4), np.array(families, dtype=np.str_)[kind_of],
     )  # fmt: skip
 
 
@@ -140,8 +139,10 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
                     configs.append((len(rows.menus) + len(menu), config.split_k, 0))
                     menu.append(menu_row(arch, problem, config, launched_resources(arch, smem, registers, threads)))
         first += len(timings)
+    menus = np.concatenate([rows.menus, np.array(menu, MENU_DTYPE)])
+    menus.setflags(write=False)
     return Timings(
-        rows._replace(menus=np.concatenate([rows.menus, np.array(menu, MENU_DTYPE)])),
+        rows._replace(menus=menus),
         np.concatenate([timings.latency_us for timings in sets]), np.array(known, np.int64),
         np.array(configs, np.int64).reshape(-1, 3),
     )  # fmt: skip
@@ -193,23 +194,20 @@ def families_of(arch: GpuSpec, timings: TimingSet) -> tuple[str, ...]:
     return tuple(names[np.argsort(-counts, kind="stable")].tolist())
 
 
-def _records(
-    arch: GpuSpec, library: str, problem: GemmProblem, timings: TimingSet
-) -> tuple[npt.NDArray[np.void], tuple[str, str]]:
-    """The record for aligned rows, which names the one for others, and the families of both."""
+def _pack(
+    arch: GpuSpec, library: str, problem: GemmProblem, timings: TimingSet, *, is_unaligned: bool
+) -> tuple[str, Packed]:
+    """The kernel family that the library uses, and its kernels with default coefficients."""
     rules = LIBRARIES[library]
     if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem):
         raise UnsupportedError(
             f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate --w4a16 scores them"
         )
-    aligned, unaligned = (rules.family(arch, problem, is_unaligned=value) for value in (False, True))
-    record = None
-    if not rules.has_unaligned:
-        record = pack_no_kernels(arch, problem, l2=timings.l2, clock=timings.clock)
-    for family in (unaligned, aligned) if record is None else (aligned,):
-        record = pack_gpu_params(
-            arch, problem, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
-            is_calibrated=False, unaligned=record,
-        )  # fmt: skip
-    assert record is not None
-    return record, (aligned, unaligned)
+    family = rules.family(arch, problem, is_unaligned=is_unaligned)
+    if is_unaligned and not rules.has_unaligned:
+        rules.check(arch, problem)
+        return family, pack_no_kernels(arch, problem, l2=timings.l2, clock=timings.clock)
+    return family, pack_kernels(
+        arch, problem, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
+        is_calibrated=False, is_unaligned=is_unaligned,
+    )  # fmt: skip

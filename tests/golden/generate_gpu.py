@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gemm_eval import UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GpuOptions, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuOptions, pack_gpu, unpack_gpu_cost
 from gemm_eval.search.gpu import find_top_configs
 from gemm_eval.workload import make_problem
 
@@ -58,12 +58,12 @@ def gpu_golden_text() -> str:
         for dtype, library, l2 in _SCHEMES:
             types = make_problem(1, 1, 1, 1, default_dtype=arch.default_dtype, dtype=dtype)
             try:
-                params = gpu_params(arch, types, GpuOptions(library, l2))  # sizes do not matter to it
+                packed = pack_gpu(arch, types, GpuOptions(library, l2))  # sizes do not matter to it
             except UnsupportedError:
                 continue
             for shape in _SHAPES:
                 problem = make_problem(*shape, default_dtype=arch.default_dtype, dtype=dtype)
-                for rank, record in enumerate(find_top_configs(arch, problem, params, _NUM_CONFIGS), 1):
+                for rank, record in enumerate(find_top_configs(arch, problem, packed, _NUM_CONFIGS), 1):
                     cost = unpack_gpu_cost(record)
                     config = "/".join(str(getattr(value, "name", value)).lower() for value in cost.config)
                     row = (name, dtype, library, l2, *shape, rank, f"{cost.latency_us:.10g}", cost.bound, config)

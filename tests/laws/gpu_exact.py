@@ -14,9 +14,7 @@ import numpy.typing as npt
 
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GpuOptions, gpu_params
-from gemm_eval.models.gpu.params import unaligned_params
-from gemm_eval.models.gpu.w4a16.menu import takes_sizes
+from gemm_eval.models.gpu import GpuOptions, Packed, pack_gpu
 from gemm_eval.search.gpu import find_best_config_many, find_top_configs
 from tests.laws import draws
 from tests.laws.report import Report
@@ -43,29 +41,29 @@ def run(seed: int, count: int) -> Report:
         types = draws.draw_types(rng, arch)
         options = draws.draw_options(rng, types)
         try:
-            params = gpu_params(arch, types, options)
+            packed = pack_gpu(arch, types, options)
         except UnsupportedError:
             continue
         left = count - report.checked["equals brute force"]
-        _check_types(arch, types, options, params, draws.draw_sizes(rng, min(_PROBLEMS_OF_TYPES, left)), report)
+        _check_types(arch, types, options, packed, draws.draw_sizes(rng, min(_PROBLEMS_OF_TYPES, left)), report)
     return report
 
 
 def _check_types(
-    arch: GpuSpec, types: GemmProblem, options: GpuOptions, params: npt.NDArray[np.void],
+    arch: GpuSpec, types: GemmProblem, options: GpuOptions, packed: Packed,
     sizes: npt.NDArray[np.int64], report: Report,
 ) -> None:  # fmt: skip
-    many = find_best_config_many(arch, params, np.zeros(len(sizes), np.int64), sizes)
+    many = find_best_config_many([packed], np.zeros(len(sizes), np.int64), sizes)
     generic: dict[bool, _Generic] = {}
     for row, found in zip(sizes.tolist(), many, strict=True):
         problem = naive_gpu.with_sizes(types, row)
         what = f"{arch.name} ({arch.num_sms} SMs, {arch.smem_per_cta_bytes} B) {problem} {options}"
-        is_ours = params["w4a16"][0] >= 0 and bool(takes_sizes(problem.K, problem.N))
+        is_ours = packed.for_sizes(problem.K, problem.N).is_ours
         report.checked["equals brute force"] += 1
         if found["active_sms"] == 0:
             report.checked["has no kernel"] += 1
             continue
-        top = find_top_configs(arch, problem, params, 1)[0]
+        top = find_top_configs(arch, problem, packed, 1)[0]
         if _without_counts(top) != _without_counts(found):
             report.violations.append(f"{what}: evaluate {found['latency_us']}, top {top['latency_us']}")
         if is_ours:
@@ -73,7 +71,7 @@ def _check_types(
             continue
         is_aligned = naive_gpu.is_row_aligned(problem)
         if is_aligned not in generic:
-            record = params if is_aligned and params["w4a16"][0] < 0 else unaligned_params(params)
+            record = (packed if is_aligned and not packed.is_ours else packed.fallback).params
             library = naive_gpu.library_for(arch, problem, options.library)
             generic[is_aligned] = _Generic(record, naive_gpu.kernels_of(arch, problem, library))
         record, kernels = generic[is_aligned]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu import GpuOptions, gpu_params
+from gemm_eval.models.gpu import GpuOptions, pack_gpu
 from gemm_eval.models.gpu.libraries import FAMILIES
 from gemm_eval.search.gpu import find_best_config_many
 from gemm_eval.units import bytes_per_us
@@ -116,8 +116,7 @@ class _Case:
 
 
 def _find(arch: GpuSpec, types: GemmProblem, options: GpuOptions, sizes: Sizes) -> npt.NDArray[np.void]:
-    params = gpu_params(arch, types, options)
-    return find_best_config_many(arch, params, np.zeros(len(sizes), np.int64), sizes)
+    return find_best_config_many([pack_gpu(arch, types, options)], np.zeros(len(sizes), np.int64), sizes)
 
 
 # --- one answer and the data sheet -----------------------------------------------------------------------------------

@@ -20,8 +20,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, config_cost, problem_terms
 from gemm_eval.models.gpu.libraries import LIBRARIES, SplitRule
 from gemm_eval.models.gpu.menu import MENU_DTYPE, RASTER_SWIZZLES, menu_row
-from gemm_eval.models.gpu.model import GpuOptions, gpu_params
-from gemm_eval.models.gpu.params import unaligned_params
+from gemm_eval.models.gpu.model import GpuOptions, pack_gpu
 from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, is_row_aligned, library_for
 from gemm_eval.workload import GemmProblem
 
@@ -104,13 +103,13 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
 
 def space_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> Space:
     """Check and pack every kernel of the library; which splits of K it takes is worked out one by one."""
-    params = gpu_params(arch, problem, options)
-    if params["w4a16"][0] >= 0 or not is_row_aligned(problem):
-        params = unaligned_params(params)
+    packed = pack_gpu(arch, problem, options)
+    if packed.is_ours or not is_row_aligned(problem):
+        packed = packed.fallback
     choices, menu, _ = kernels_of(arch, problem, library_for(arch, problem, options.library))
     splits = [(choice.splits.start, choice.splits.stop, int(choice.has_stream_k)) for choice in choices]
     ways = sum(len(choice.splits) + choice.has_stream_k for choice in choices)
-    return Space(params, choices, menu, np.array(splits, np.int64).reshape(-1, 3), ways * len(RASTERS))
+    return Space(packed.params, choices, menu, np.array(splits, np.int64).reshape(-1, 3), ways * len(RASTERS))
 
 
 def find_best(problem: GemmProblem, space: Space) -> Best:

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GpuCost, GpuOptions, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuCost, GpuOptions, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.cost_kernels import BOUNDS
 from gemm_eval.models.gpu.space import is_row_aligned
-from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels, takes_sizes
+from gemm_eval.models.gpu.w4a16.menu import W4A16_SIZES, has_w4a16_kernels
 from gemm_eval.search.gpu import find_best_config
 from tests import strategies
 from tests.laws import gpu_exact, gpu_physics
@@ -28,7 +28,7 @@ with_jit = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="hundreds of time
 
 
 def best(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> GpuCost:
-    return unpack_gpu_cost(find_best_config(arch, problem, gpu_params(arch, problem, options))[0])
+    return unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem, options))[0])
 
 
 @with_jit
@@ -96,7 +96,7 @@ def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> 
         options = GpuOptions(library)
         is_refused = (library == "cublas") == problem.is_weight_quantized
         if library == "gemm-eval":
-            is_refused |= not (has_w4a16_kernels(arch, problem) and takes_sizes(problem.K, problem.N))
+            is_refused |= not (has_w4a16_kernels(arch, problem) and W4A16_SIZES.takes(problem.K, problem.N))
         if library == "trtllm":
             is_refused |= not is_row_aligned(problem)
         if is_refused:

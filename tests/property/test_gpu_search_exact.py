@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
-from gemm_eval.models.gpu.params import menu_of, unaligned_params
-from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs, runs_w4a16
+from gemm_eval.models.gpu import GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from tests import strategies
 from tests.oracle import naive_gpu
 
@@ -41,7 +40,7 @@ def cases(draw: st.DrawFn) -> Case:
     Where library gemm-eval has kernels of its own, `test_w4a16_search` compares; the generic ones are hypothetical.
     """
     arch, problem, options = draw(strategies.gpu_cases(ARCHS))
-    if problem.is_weight_quantized and runs_w4a16(gpu_params(arch, problem, options), problem):
+    if problem.is_weight_quantized and pack_gpu(arch, problem, options).for_sizes(problem.K, problem.N).is_ours:
         options = dataclasses.replace(options, library="hypothetical")
     smem_frac = draw(st.sampled_from((1.0, 1.0, 1.0, 0.5, 0.2, 0.02)))
     num_sms = draw(st.sampled_from((arch.num_sms, arch.num_sms, 1, 7, 200)))
@@ -60,19 +59,19 @@ def test_search_equals_brute_force(case: Case) -> None:
     arch, problem, options = case
     space = naive_gpu.space_of(arch, problem, options)
     assume(space.num_configs <= MAX_CONFIGS)
-    params = gpu_params(arch, problem, options)
+    packed = pack_gpu(arch, problem, options)
     if space.num_configs == 0:
         with pytest.raises(InfeasibleError):
-            find_best_config(arch, problem, params)
+            find_best_config(arch, problem, packed)
         return
 
     truth = naive_gpu.find_best(problem, space)
-    found = find_best_config(arch, problem, params)
+    found = find_best_config(arch, problem, packed)
 
     assert truth.latency_us <= found["latency_us"][0] <= truth.latency_us * (2.0 - naive_gpu.EXACT), truth.config
-    replayed = evaluate_config(arch, problem, params, unpack_gpu_cost(found[0]).config)
+    replayed = evaluate_config(arch, problem, packed, unpack_gpu_cost(found[0]).config)
     assert without_counts(replayed) == without_counts(found)
-    assert evaluate_config(arch, problem, params, truth.config)["latency_us"][0] == truth.latency_us
+    assert evaluate_config(arch, problem, packed, truth.config)["latency_us"][0] == truth.latency_us
 
 
 @few
@@ -98,19 +97,19 @@ def test_bounds_are_below_the_cost_of_every_config(case: Case) -> None:
 @given(cases(), st.integers(1, 60))
 def test_top_is_sorted_distinct_legal_and_starts_with_the_best(case: Case, k: int) -> None:
     arch, problem, options = case
-    params = gpu_params(arch, problem, options)
+    packed = pack_gpu(arch, problem, options)
     try:
-        best = find_best_config(arch, problem, params)
+        best = find_best_config(arch, problem, packed)
     except InfeasibleError:
         return
-    top = find_top_configs(arch, problem, params, k)
+    top = find_top_configs(arch, problem, packed, k)
     configs = [unpack_gpu_cost(record).config for record in top]
 
     assert without_counts(top[:1]) == without_counts(best)
     assert np.all(np.diff(top["latency_us"]) >= 0)
     assert len(set(configs)) == len(configs) <= k
     for place in {0, len(top) // 2, len(top) - 1}:
-        replayed = evaluate_config(arch, problem, params, configs[place])
+        replayed = evaluate_config(arch, problem, packed, configs[place])
         assert without_counts(replayed) == without_counts(top[place : place + 1])
 
 
@@ -120,7 +119,7 @@ def test_what_the_search_lists_are_configs_of_the_space() -> None:
         for types in ({}, {"weight_dtype": "int4", "group_size": 128}):
             problem = GemmProblem(*sizes, **types)  # type: ignore[arg-type]
             space = set(enumerate_configs(arch, problem))
-            top = find_top_configs(arch, problem, gpu_params(arch, problem, GpuOptions()), 10**6)
+            top = find_top_configs(arch, problem, pack_gpu(arch, problem, GpuOptions()), 10**6)
             assert {unpack_gpu_cost(record).config for record in top} <= space
 
 
@@ -130,14 +129,14 @@ def test_a_batch_is_what_one_by_one_gives(data: st.DataObject, arch: GpuSpec) ->
     """Whatever the threads and chunks."""
     problems = data.draw(st.lists(strategies.gpu_problems(arch), min_size=1, max_size=6))
     options = GpuOptions(None, data.draw(st.sampled_from(("cold", "warm"))))
-    params = [gpu_params(arch, problem, options) for problem in problems]
+    packed = [pack_gpu(arch, problem, options) for problem in problems]
     which = np.array(data.draw(st.lists(st.integers(0, len(problems) - 1), min_size=1, max_size=80)), np.int64)
     sizes = np.array([problems[index].sizes for index in which], np.int64)
     seen: list[int] = []
 
-    many = find_best_config_many(arch, np.concatenate(params), which, sizes, on_progress=seen.append)
+    many = find_best_config_many(packed, which, sizes, on_progress=seen.append)
 
-    alone = [find_best_config(arch, problem, p) for problem, p in zip(problems, params, strict=True)]
+    alone = [find_best_config(arch, problem, p) for problem, p in zip(problems, packed, strict=True)]
     assert many.tolist() == [alone[index].tolist()[0] for index in which]
     assert sum(seen) == len(which)
 
@@ -157,12 +156,12 @@ def costs_of_fixed_configs() -> list[list[Any]]:
         for types in ({}, {"weight_dtype": "int4", "group_size": 128}):
             for sizes in ((1, 17, 4096, 1024), (3, 300, 1000, 1001), (1, 8192, 8192, 10240)):
                 arch, problem = by_name[name], GemmProblem(*sizes, **types)  # type: ignore[arg-type]
-                params = gpu_params(arch, problem, GpuOptions())
+                packed = pack_gpu(arch, problem, GpuOptions())
                 configs = list(enumerate_configs(arch, problem))
                 for config in configs[:: 997 if len(configs) > 2000 else 23]:  # our own kernels are few
-                    costs += evaluate_config(arch, problem, params, config).tolist()
+                    costs += evaluate_config(arch, problem, packed, config).tolist()
     arch, problem = by_name["l4"], GemmProblem(1, 100, 4096, 4096)
-    costs += find_best_config(arch, problem, gpu_params(arch, problem, GpuOptions())).tolist()
+    costs += find_best_config(arch, problem, pack_gpu(arch, problem, GpuOptions())).tolist()
     return [list(cost) for cost in costs]
 
 
@@ -180,10 +179,8 @@ def test_the_menu_of_a_search_holds_the_best_of_each_occupancy() -> None:
     """Of the numbers of stages only the largest for each number of CTAs of an SM is searched."""
     for arch in strategies.GPUS:
         for problem in (GemmProblem(1, 64, 4096, 4096), GemmProblem(1, 64, 4097, 4096)):
-            params = gpu_params(arch, problem, GpuOptions())
-            if problem.K % 8:
-                params = unaligned_params(params)
-            menu = menu_of(int(params["menu"][0]))
+            packed = pack_gpu(arch, problem, GpuOptions())
+            menu = packed.for_sizes(problem.K, problem.N).candidates
             space = naive_gpu.space_of(arch, problem, GpuOptions()).menu
             key = ["family", "cta_m", "cta_n", "cluster_m", "cluster_n", "num_warps", "schedule", "ctas_per_sm"]
             most: dict[Any, int] = {}

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
-from gemm_eval.models.gpu.params import menu_of, pack_w4a16_params, unaligned_params, w4a16_coefficients
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu.packed import Packed, pack_w4a16
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, cuts_of, lower_bound_us, w4a16_cost, w4a16_terms
 from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
@@ -22,7 +22,7 @@ from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_co
 from tests import strategies
 
 Case = tuple[GpuSpec, GemmProblem, GpuOptions]
-Packed = npt.NDArray[np.void]
+Records = npt.NDArray[np.void]
 
 TYPES = GemmProblem(1, 64, 64, 64, DType.FP16, DType.INT4, group_size=128)
 # plain Python takes 50 us for a config, and kernels of Hopper are twice as many
@@ -84,34 +84,37 @@ def packed_anew(draw: st.DrawFn) -> tuple[GpuSpec, GemmProblem, Packed]:
         family: {item.name: item.low + draw(fracs) * (item.high - item.low) for item in w4a16_coefficients_of(family)}
         for family in W4A16_FAMILIES
     }
-    unaligned = unaligned_params(gpu_params(arch, problem, options))
-    return arch, problem, pack_w4a16_params(arch, problem, unaligned, coefficients, is_calibrated=False)
+    packed = pack_w4a16(
+        arch, problem, coefficients, l2=options.l2, clock=options.clock, is_calibrated=False,
+        make_fallback=lambda: pack_gpu(arch, problem, options).fallback,
+    )  # fmt: skip
+    return arch, problem, packed
 
 
-def without_counts(records: Packed) -> list[Any]:
+def without_counts(records: Records) -> list[Any]:
     records = records.copy()
     records[COUNTS] = 0
     return records.tolist()  # type: ignore[no-any-return]
 
 
-def by_brute_force(arch: GpuSpec, problem: GemmProblem, params: Packed) -> Packed:
+def by_brute_force(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Records:
     """The cost of every config, evaluated one by one in the order of the registry."""
     configs = list(enumerate_configs(arch, problem))
-    found = [evaluate_config(arch, problem, params, config) for config in configs]
+    found = [evaluate_config(arch, problem, packed, config) for config in configs]
     assert [unpack_gpu_cost(record[0]).config for record in found] == configs
     return np.concatenate(found) if found else np.zeros(0, GPU_COST_DTYPE)
 
 
-def check_search(arch: GpuSpec, problem: GemmProblem, params: Packed) -> None:
-    truth = by_brute_force(arch, problem, params)
+def check_search(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> None:
+    truth = by_brute_force(arch, problem, packed)
     if len(truth) == 0:
         for search in (find_best_config, lambda *given: find_top_configs(*given, 3)):
             with pytest.raises(InfeasibleError):
-                search(arch, problem, params)
+                search(arch, problem, packed)
         return
     best = int(np.argmin(truth["latency_us"]))  # the first of equals
-    found = find_best_config(arch, problem, params)
-    listed = find_top_configs(arch, problem, params, FIRST_LISTED)
+    found = find_best_config(arch, problem, packed)
+    listed = find_top_configs(arch, problem, packed, FIRST_LISTED)
 
     assert without_counts(found) == without_counts(truth[best : best + 1])
     assert 1 <= found["num_candidates"][0] <= len(truth)
@@ -124,7 +127,7 @@ def check_search(arch: GpuSpec, problem: GemmProblem, params: Packed) -> None:
 @given(cases())
 def test_search_equals_brute_force(case: Case) -> None:
     arch, problem, options = case
-    check_search(arch, problem, gpu_params(arch, problem, options))
+    check_search(arch, problem, pack_gpu(arch, problem, options))
 
 
 @few
@@ -137,9 +140,10 @@ def test_search_equals_brute_force_whatever_the_coefficients(case: tuple[GpuSpec
 @few
 @given(packed_anew())
 def test_bounds_are_below_the_cost_of_every_config(case: tuple[GpuSpec, GemmProblem, Packed]) -> None:
-    _, problem, params = case
-    menu, coefficients, cuts = menu_of(int(params["menu"][0])), w4a16_coefficients(params)[0], np.empty(MAX_CUTS, int)
-    p, M, K, N = params[0], problem.M, problem.K, problem.N
+    _, problem, packed = case
+    assert packed.coefficients is not None
+    menu, coefficients, cuts = packed.candidates, packed.coefficients[0], np.empty(MAX_CUTS, int)
+    p, M, K, N = packed.params[0], problem.M, problem.K, problem.N
     terms = w4a16_terms(p, M, K, N)
     is_shared = (menu["kind"] == W4A16_FAMILIES.index("w4a16_sm90")) & (menu["ctas_per_sm"] > 1)
     for row in np.concatenate([menu[:: max(1, len(menu) // 50)], menu[is_shared]]):
@@ -156,14 +160,14 @@ def test_bounds_are_below_the_cost_of_every_config(case: tuple[GpuSpec, GemmProb
 @given(cases(), st.integers(1, 60))
 def test_top_is_sorted_distinct_legal_and_starts_with_the_best(case: Case, k: int) -> None:
     arch, problem, options = case
-    params = gpu_params(arch, problem, options)
+    packed = pack_gpu(arch, problem, options)
     space = list(enumerate_configs(arch, problem))
     if not space:
         return
-    top = find_top_configs(arch, problem, params, k)
+    top = find_top_configs(arch, problem, packed, k)
     configs = [unpack_gpu_cost(record).config for record in top]
 
-    assert without_counts(top[:1]) == without_counts(find_best_config(arch, problem, params))
+    assert without_counts(top[:1]) == without_counts(find_best_config(arch, problem, packed))
     assert np.all(np.diff(top["latency_us"]) >= 0)
     assert len(set(configs)) == len(configs) == min(k, len(space))
     assert set(configs) <= set(space)
@@ -176,17 +180,17 @@ def test_a_batch_is_what_one_by_one_gives(data: st.DataObject, arch: GpuSpec) ->
     drawn = st.one_of(problems(), strategies.gpu_problems(arch), strategies.gpu_problems(arch, quantized=True))
     different = data.draw(st.lists(drawn, min_size=1, max_size=6))
     options = GpuOptions(None, data.draw(st.sampled_from(("cold", "warm"))))
-    params = [gpu_params(arch, problem, options) for problem in different]
+    packed = [pack_gpu(arch, problem, options) for problem in different]
     which = np.array(data.draw(st.lists(st.integers(0, len(different) - 1), min_size=1, max_size=60)), np.int64)
     shifts = data.draw(st.lists(st.sampled_from((0, 0, 1, 4, 8)), min_size=len(which), max_size=len(which)))
     sizes = np.array([different[index].sizes for index in which], np.int64)
     sizes[:, 2] += shifts  # the same types, with and without rows that start on 16 bytes
     seen: list[int] = []
 
-    many = find_best_config_many(arch, np.concatenate(params), which, sizes, on_progress=seen.append)
+    many = find_best_config_many(packed, which, sizes, on_progress=seen.append)
 
     alone = [
-        find_best_config(arch, resized(different[index], of), params[index])
+        find_best_config(arch, resized(different[index], of), packed[index])
         for index, of in zip(which.tolist(), sizes.tolist(), strict=True)
     ]
     assert many.tolist() == [record.tolist()[0] for record in alone]

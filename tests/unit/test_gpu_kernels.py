@@ -10,7 +10,7 @@ import pytest
 from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.cost_kernels import problem_terms, row_alignment
 from gemm_eval.models.gpu.menu import dequant_cycles, matrix_cycles
 from gemm_eval.search.gpu import evaluate_config
@@ -97,25 +97,25 @@ def test_dequantization_takes_alu_cycles_for_each_weight() -> None:
      ("w8a16", 4104, 4096, 8)],
 )  # fmt: skip
 def test_alignment_is_that_of_the_worst_row(dtype: str, K: int, N: int, aligned: int) -> None:
-    params = gpu_params(H100, typed(dtype), GpuOptions())
+    params = pack_gpu(H100, typed(dtype), GpuOptions()).params
     assert row_alignment(params[0], K, N) == aligned
 
 
 def test_bytes_of_a_problem() -> None:
-    params = gpu_params(H100, typed("w4a16"), GpuOptions())
+    params = pack_gpu(H100, typed("w4a16"), GpuOptions()).params
     terms = problem_terms(params[0], 2, 3, 1000, 16)
     assert terms.a_bytes == 2 * 3 * 1000 * 2
     assert terms.b_bytes == 2 * 16 * 500
     assert terms.scale_bytes == 2 * 16 * 8 * 2  # eight groups of at most 128
     assert terms.c_bytes == 2 * 3 * 16 * 2
     assert terms.b_read_bytes == terms.b_bytes + terms.scale_bytes  # cold
-    warm = problem_terms(gpu_params(H100, typed("w4a16"), GpuOptions(l2="warm"))[0], 2, 3, 1000, 16)
+    warm = problem_terms(pack_gpu(H100, typed("w4a16"), GpuOptions(l2="warm")).params[0], 2, 3, 1000, 16)
     assert warm.b_read_bytes < 1e-3 * terms.b_read_bytes
 
 
 def cost(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, **changes: Any) -> GpuCost:
-    params = gpu_params(arch, problem, GpuOptions(**changes))
-    return unpack_gpu_cost(evaluate_config(arch, problem, params, config)[0])
+    packed = pack_gpu(arch, problem, GpuOptions(**changes))
+    return unpack_gpu_cost(evaluate_config(arch, problem, packed, config)[0])
 
 
 # waves

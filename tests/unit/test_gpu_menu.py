@@ -11,7 +11,7 @@ from gemm_eval.arch import GpuSpec, list_archs
 from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels._registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import LIBRARIES, GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu import LIBRARIES, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.libraries import FAMILIES, cluster_grid_sms
 from gemm_eval.models.gpu.menu import check_config, stage_bytes
 from gemm_eval.models.gpu.space import enumerate_kernels, is_row_aligned
@@ -152,7 +152,7 @@ def test_an_illegal_config_is_refused_with_demand_and_limit(
         check_config(arch, problem, config)
     assert caught.value.rule == rule
     with pytest.raises(InvalidMappingError, match=message):
-        evaluate_config(arch, problem, gpu_params(arch, problem, GpuOptions()), config)
+        evaluate_config(arch, problem, pack_gpu(arch, problem, GpuOptions()), config)
 
 
 def test_every_rule_has_a_case() -> None:
@@ -178,8 +178,8 @@ def test_what_is_accepted_is_evaluated_whether_or_not_a_library_has_it(
     config = WGMMA._replace(**changes)
     resources = check_config(H100, problem, config)
     # library gemm-eval runs W4A16 with kernels of its own, which are all that it has
-    params = gpu_params(H100, problem, GpuOptions("trtllm" if problem is W4A16 else None))
-    cost = unpack_gpu_cost(evaluate_config(H100, problem, params, config)[0])
+    packed = pack_gpu(H100, problem, GpuOptions("trtllm" if problem is W4A16 else None))
+    cost = unpack_gpu_cost(evaluate_config(H100, problem, packed, config)[0])
     drawn = ("raster_order", "raster_swizzle")  # what does not matter may come back as another that is as good
     assert cost.config._replace(**{name: getattr(config, name) for name in drawn}) == config
     assert 0 < cost.latency_us < 1e6
@@ -263,7 +263,7 @@ def test_clusters_take_whole_groups_of_sms() -> None:
 def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: int, dtype: str, family: str) -> None:
     problem = make_problem(1, 256, K, N, default_dtype=arch.default_dtype, dtype=dtype)
     library = "hypothetical" if dtype == "w4a16" else None
-    best = unpack_gpu_cost(find_best_config(arch, problem, gpu_params(arch, problem, GpuOptions(library)))[0])
+    best = unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem, GpuOptions(library)))[0])
     assert best.config.family == family
     families = {config.family for config in enumerate_configs(arch, problem, library)}
     assert families - {"gemv"} == {family}

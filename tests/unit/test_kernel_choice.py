@@ -14,10 +14,10 @@ import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu import GpuOptions, enumerate_configs, gpu_params
+from gemm_eval.models.gpu import GpuOptions, enumerate_configs, pack_gpu
+from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.menu import config_of_row
-from gemm_eval.search.gpu import join_w4a16_menus
 from gemm_eval.validation import kernel_nvidia
 from gemm_eval.validation.kernel_choice import (
     has_all_configs,
@@ -41,14 +41,13 @@ SMALL, LARGE = (1, 4096, 4096), (2048, 4096, 8192)  # M, K, N
 
 
 @cache
-def packed() -> tuple[Any, Any]:
-    params, menus, _, _ = join_w4a16_menus(gpu_params(H200, TYPES, GpuOptions("gemm-eval")))
-    return params, menus
+def packed() -> Joined:
+    return join_packed([pack_gpu(H200, TYPES, GpuOptions("gemm-eval"))])
 
 
 def row_of(**wanted: Any) -> int:
     """The first row of the menu with these values."""
-    _, menus = packed()
+    menus = packed().candidates
     mask = np.ones(len(menus), bool)
     for name, value in wanted.items():
         mask &= menus[name] == value
@@ -57,7 +56,7 @@ def row_of(**wanted: Any) -> int:
 
 def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], replays: int = 3) -> KernelTimings:
     """Timings of (M, K, N), row of the menu, parts of K and latency in us."""
-    params, menus = packed()
+    menus = packed().candidates
     records: list[Mapping[str, Any]] = []
     for (M, K, N), place, parts, latency_us in rows:
         config = config_of_row(menus[place], parts)
@@ -67,7 +66,7 @@ def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], rep
         counts = {"num_replays": replays, "calls_per_replay": 10}
         records.append(head | tail | counts | config._asdict() | names)
     which = np.array([(place, parts) for _, place, parts, _ in rows], np.int64)
-    return KernelTimings(H200, pd.DataFrame(records), params, menus, np.zeros(len(rows), np.int64), which)
+    return KernelTimings(H200, pd.DataFrame(records), packed(), np.zeros(len(rows), np.int64), which)
 
 
 def two_gemms() -> KernelTimings:

@@ -14,9 +14,9 @@ import pytest
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GpuOptions, gpu_params
+from gemm_eval.models.gpu import GpuOptions, pack_gpu
 from gemm_eval.models.gpu.calibration import load_calibration
-from gemm_eval.models.gpu.params import pack_w4a16_coefficients, w4a16_coefficients
+from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
 from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.validation.datasets import measured_root
@@ -195,7 +195,7 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
     """And to the bit as a user's own question would be."""
     timings = real()
     some = timings.select(np.arange(len(timings)) % 601 == 0)
-    predicted_us = some.predict(w4a16_coefficients(some.params[:1])[0])
+    predicted_us = some.predict(some.packed.coefficients[0])
     for place, row in enumerate(some.frame.to_dict("records")):
         config = KernelConfig(
             row["family"], *(row[name] for name in KernelConfig._fields[1:8]), Schedule[row["schedule"].upper()],
@@ -206,8 +206,8 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
         problem = GemmProblem(
             1, row["M"], row["K"], row["N"], types.input_dtype, types.weight_dtype, group_size=types.group_size
         )
-        params = gpu_params(H200, problem, GpuOptions("gemm-eval", row["l2"], row["clock"]))
-        assert evaluate_config(H200, problem, params, config)["latency_us"][0] == predicted_us[place]
+        packed = pack_gpu(H200, problem, GpuOptions("gemm-eval", row["l2"], row["clock"]))
+        assert evaluate_config(H200, problem, packed, config)["latency_us"][0] == predicted_us[place]
 
 
 def test_all_tables_can_be_read() -> None:
@@ -217,7 +217,7 @@ def test_all_tables_can_be_read() -> None:
     assert set(timings.kind.tolist()) == {0, 1, 2, 3}
     assert timings.frame["mode"].nunique() == 3
     assert (timings.best_us <= timings.measured_us).all()
-    predicted_us = timings.predict(w4a16_coefficients(timings.params[:1])[0])
+    predicted_us = timings.predict(timings.packed.coefficients[0])
     assert error(timings, predicted_us) < 0.1
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gemm_eval.cli import _validate_w4a16
 from gemm_eval.cli._app import app
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.params import pack_w4a16_coefficients
+from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import (
     W4A16_COEFFICIENTS,
     W4A16_FAMILIES,

@@ -12,10 +12,10 @@ from gemm_eval import DType, GEMMEvaluator, GemmProblem, InvalidMappingError, Un
 from gemm_eval.arch import GpuSpec
 from gemm_eval.kernels import pack_w4
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, enumerate_configs, gpu_params, unpack_gpu_cost
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import calibration_path, coefficients_for, load_calibration
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
-from gemm_eval.models.gpu.params import menu_of, pack_w4a16_coefficients, w4a16_coefficients
+from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import (
     NUM_W4A16_COEFFICIENTS,
     W4A16_COEFFICIENTS,
@@ -43,14 +43,14 @@ def typed(M: int, K: int, N: int, **types: Any) -> GemmProblem:
 
 
 def cost(problem: GemmProblem, config: KernelConfig, arch: GpuSpec = H200, **options: str) -> GpuCost:
-    params = gpu_params(arch, problem, GpuOptions(**options))
-    return unpack_gpu_cost(evaluate_config(arch, problem, params, config)[0])
+    packed = pack_gpu(arch, problem, GpuOptions(**options))
+    return unpack_gpu_cost(evaluate_config(arch, problem, packed, config)[0])
 
 
 def costs(problem: GemmProblem, arch: GpuSpec = H200, **options: str) -> dict[KernelConfig, GpuCost]:
     """Of all configs, in the order of the registry."""
-    params = gpu_params(arch, problem, GpuOptions(**options))
-    found = {c.config: c for c in map(unpack_gpu_cost, find_top_configs(arch, problem, params, ALL))}
+    packed = pack_gpu(arch, problem, GpuOptions(**options))
+    found = {c.config: c for c in map(unpack_gpu_cost, find_top_configs(arch, problem, packed, ALL))}
     return {config: found[config] for config in enumerate_configs(arch, problem)}
 
 
@@ -129,8 +129,8 @@ def test_warm_buffers_stay_where_they_fit() -> None:
 @pytest.mark.parametrize("options", [{}, {"l2": "warm", "clock": "sustained"}], ids=str)
 def test_terms_add_up(arch: GpuSpec, shape: tuple[int, int, int], options: dict[str, str]) -> None:
     problem = typed(*shape)
-    params = gpu_params(arch, problem, GpuOptions(**options))
-    records = find_top_configs(arch, problem, params, ALL)
+    packed = pack_gpu(arch, problem, GpuOptions(**options))
+    records = find_top_configs(arch, problem, packed, ALL)
     assert len(records) > 20
     assert (records["tensor_busy_frac"] >= 0).all()
     assert (records["tensor_busy_frac"] <= 1).all()
@@ -256,31 +256,32 @@ def test_only_parts_of_k_are_added_up(arch: GpuSpec, shape: tuple[int, int, int]
 @pytest.mark.parametrize(("arch", "family"), [(H200, SM80), (A100, SM80), (L40S, SM80), (H200, SM90)])
 def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, family: str) -> None:
     """The registry has no stream-K there on Hopper, so the kernels are asked themselves."""
-    params = gpu_params(arch, typed(1, 64, 64), GpuOptions())
-    menu, packed = menu_of(int(params["menu"][0])), w4a16_coefficients(params)
+    packed = pack_gpu(arch, typed(1, 64, 64), GpuOptions())
+    menu = packed.candidates
+    of_all = packed.params, menu, packed.coefficients
     out = np.zeros(2, GPU_COST_DTYPE)
     for index in np.flatnonzero(menu["kind"] == W4A16_FAMILIES.index(family)):
         row = menu[index]
         slots = int(row["grid_cap"]) // int(row["cluster_m"] * row["cluster_n"])
         M, N = int(row["cta_m"] * row["cluster_m"]), int(row["cta_n"] * row["cluster_n"]) * slots
         for place, (rows, columns) in enumerate(((M, N), (M, N + int(row["cta_n"] * row["cluster_n"])))):
-            evaluate_w4a16(params, menu, packed, index, 0, rows, 4096, columns, out[place : place + 1])
+            evaluate_w4a16(*of_all, index, 0, rows, 4096, columns, out[place : place + 1])
         assert out["decomposition"].tolist() == [STREAM_K] * 2
         assert out["reduction_us"][0] == 0 < out["reduction_us"][1]
         alone = np.zeros(1, GPU_COST_DTYPE)
-        evaluate_w4a16(params, menu, packed, index, 1, M, 4096, N, alone)
+        evaluate_w4a16(*of_all, index, 1, M, 4096, N, alone)
         assert alone["matrix_us"][0] == pytest.approx(out["matrix_us"][0])  # the same work for each CTA
 
 
 def test_stages_alone_cost_nothing() -> None:
     """More loads in flight are no cost of their own: what they take of an SM is in the CTAs that it holds."""
     for arch in (H200, A100, L40S):
-        params = gpu_params(arch, typed(1, 64, 64), GpuOptions())
-        menu, packed = menu_of(int(params["menu"][0])), w4a16_coefficients(params)
+        packed = pack_gpu(arch, typed(1, 64, 64), GpuOptions())
+        params, menu, coefficients = packed.params, packed.candidates, packed.coefficients
         deeper = menu.copy()
         deeper["num_stages"] += 1
         for M, K, N in SHAPES:
-            before, after = (latencies(params, rows, packed, M, K, N)[0] for rows in (menu, deeper))
+            before, after = (latencies(params, rows, coefficients, M, K, N)[0] for rows in (menu, deeper))
             assert before.tolist() == after.tolist()
 
 
@@ -337,8 +338,8 @@ PROBE = (*SHAPES, (33, 8192, 256), (40, 4096, 4096), (520, 4104, 4096), (16384, 
 
 @cache
 def probed() -> tuple[Any, Any]:
-    params = gpu_params(H200, typed(1, 64, 64), GpuOptions())
-    return params, menu_of(int(params["menu"][0]))
+    packed = pack_gpu(H200, typed(1, 64, 64), GpuOptions())
+    return packed.params, packed.candidates
 
 
 def times_of(family: str, values: dict[str, dict[str, float]]) -> Any:
@@ -437,7 +438,7 @@ def test_committed_calibrations_have_the_coefficients_of_their_family(family: st
     assert coefficients_for(H200, "gemm-eval", family)[1].is_calibrated
     carried, origin = coefficients_for(A100, "gemm-eval", family)
     assert (carried, origin.is_calibrated, origin.gpu) == (found.coefficients, False, "h200-sxm")
-    packed = w4a16_coefficients(gpu_params(H200, typed(1, 64, 64), GpuOptions()))[0]
+    packed = pack_gpu(H200, typed(1, 64, 64), GpuOptions()).coefficients[0]
     expected = pack_w4a16_coefficients({name: coefficients(name) for name in W4A16_FAMILIES})
     assert (packed == expected).all()
 
@@ -469,20 +470,20 @@ def test_a_config_of_another_family_is_refused_with_those_that_there_are() -> No
 
 def test_sizes_that_our_kernels_do_not_take_are_refused_by_name() -> None:
     for problem in (typed(64, 4100, 4096), typed(64, 4096, 1), typed(64, 4096, 4095)):
-        params = gpu_params(H200, problem, GpuOptions("gemm-eval"))
+        packed = pack_gpu(H200, problem, GpuOptions("gemm-eval"))
         for ask in (
-            lambda problem, params: find_best_config(H200, problem, params),
-            lambda problem, params: find_top_configs(H200, problem, params, 3),
-            lambda problem, params: evaluate_config(H200, problem, params, best_config(typed(64, 4096, 4096))),
+            lambda problem, packed: find_best_config(H200, problem, packed),
+            lambda problem, packed: find_top_configs(H200, problem, packed, 3),
+            lambda problem, packed: evaluate_config(H200, problem, packed, best_config(typed(64, 4096, 4096))),
         ):
             with pytest.raises(
                 UnsupportedError, match=r"gemm-eval take K and N in multiples of 8, got K=.* hypothetical"
             ):
-                ask(problem, params)
+                ask(problem, packed)
 
 
 def best_config(problem: GemmProblem, arch: GpuSpec = H200) -> KernelConfig:
-    return unpack_gpu_cost(find_best_config(arch, problem, gpu_params(arch, problem, GpuOptions()))[0]).config
+    return unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem, GpuOptions()))[0]).config
 
 
 @pytest.mark.parametrize(

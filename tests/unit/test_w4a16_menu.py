@@ -15,9 +15,8 @@ from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, 
 from gemm_eval.kernels._build import compiler_version
 from gemm_eval.kernels._registry import compile_for, families, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, gpu_params
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, pack_gpu
 from gemm_eval.models.gpu.libraries import FAMILIES
-from gemm_eval.models.gpu.params import menu_of
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.menu import build_w4a16_menu, config_of_row, find_row, has_w4a16_kernels
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
@@ -42,7 +41,7 @@ def typed(M: int, K: int, N: int, mode: str = "group", group: int | None = 128, 
 
 
 def best_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions | None = None) -> Any:
-    return find_best_config(arch, problem, gpu_params(arch, problem, options or GpuOptions()))[0]
+    return find_best_config(arch, problem, pack_gpu(arch, problem, options or GpuOptions()))[0]
 
 
 # configs
@@ -228,27 +227,27 @@ def test_gpus_without_our_kernels_have_the_generic_families() -> None:
         assert best_of(arch, problem, GpuOptions("trtllm"))["family"] not in numbers
     b200 = load_arch("b200", GpuSpec)
     assert not has_w4a16_kernels(b200, problem)
-    assert gpu_params(b200, problem, GpuOptions())["w4a16"][0] == -1
+    assert pack_gpu(b200, problem, GpuOptions()).coefficients is None
 
 
 def test_a_chip_without_room_for_any_kernel_says_so() -> None:
     arch, problem = H200.with_(smem_per_cta_bytes=1024), typed(64, 4096, 4096)
     assert len(build_w4a16_menu(arch, problem)) == 0
     assert list(enumerate_configs(arch, problem)) == []
-    params = gpu_params(arch, problem, GpuOptions())
+    packed = pack_gpu(arch, problem, GpuOptions())
     for find in (find_best_config, lambda *given: find_top_configs(*given, 3)):
         with pytest.raises(InfeasibleError, match="no kernel for"):
-            find(arch, problem, params)
+            find(arch, problem, packed)
 
 
 def test_an_empty_menu_is_not_taken_for_that_of_other_kernels() -> None:
     """Menus are known by their bytes, and a menu of no kernels has none, whatever its fields."""
     arch = H200.with_(smem_per_cta_bytes=1024)
     problems = [typed(64, 4096, 4096), GemmProblem(1, 64, 4096, 4096), typed(64, 4100, 4096)]
-    params = [gpu_params(arch, problem, GpuOptions()) for problem in problems]
-    menus = {menu_of(int(record["menu"][0])).dtype for record in params}
+    packed = [pack_gpu(arch, problem, GpuOptions()) for problem in problems]
+    menus = {one.candidates.dtype for one in packed}
     sizes = np.array([problem.sizes for problem in problems], np.int64)
-    found = find_best_config_many(arch, np.concatenate(params), np.arange(3), sizes)
+    found = find_best_config_many(packed, np.arange(3), sizes)
 
     assert len(menus) == 2
     assert not found["active_sms"].any()
@@ -270,10 +269,10 @@ _PER_LAUNCH = {
 def test_a_batch_is_so_many_launches(sizes: tuple[int, int, int], G: int) -> None:
     """Our kernels take one GEMM: a batch is the same config again and again."""
     one, many = typed(*sizes), typed(*sizes, G=G)
-    params = gpu_params(H200, many, GpuOptions())
+    packed = pack_gpu(H200, many, GpuOptions())
     batch = np.array([many.sizes, one.sizes, many.sizes], np.int64)
-    table = find_best_config_many(H200, params, np.zeros(3, np.int64), batch)
-    top_one, top_many = (find_top_configs(H200, problem, params, 5) for problem in (one, many))
+    table = find_best_config_many([packed], np.zeros(3, np.int64), batch)
+    top_one, top_many = (find_top_configs(H200, problem, packed, 5) for problem in (one, many))
     pairs = [
         (best_of(H200, one), best_of(H200, many)),
         (best_of(H200, one), table[0]),
@@ -286,7 +285,7 @@ def test_a_batch_is_so_many_launches(sizes: tuple[int, int, int], G: int) -> Non
             assert repeated[name] == single[name] * factor, name
     result = GEMMEvaluator(H200, disk_cache=False).evaluate_problem(many)
     assert isinstance(result.mapping, KernelConfig)
-    replayed = evaluate_config(H200, many, params, result.mapping)[0]
+    replayed = evaluate_config(H200, many, packed, result.mapping)[0]
     assert replayed["latency_us"] == result.latency_us == pairs[0][1]["latency_us"]
     assert sum(result.breakdown.values()) == pytest.approx(result.latency_us, rel=1e-12)
     assert list(enumerate_configs(H200, many)) == list(enumerate_configs(H200, one))

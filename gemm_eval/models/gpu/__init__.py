@@ -7,10 +7,11 @@ from gemm_eval.models.gpu.model import (
     GPU_MODEL_VERSION,
     GpuCost,
     GpuOptions,
-    gpu_params,
+    pack_gpu,
     unpack_config,
     unpack_gpu_cost,
 )
+from gemm_eval.models.gpu.packed import Packed
 from gemm_eval.models.gpu.space import enumerate_configs
 
 __all__ = [
@@ -23,12 +24,13 @@ __all__ = [
     "GpuCost",
     "GpuOptions",
     "Origin",
+    "Packed",
     "calibration_stamp",
     "coefficients_for",
     "default_library",
     "enumerate_configs",
-    "gpu_params",
     "library_of_family",
+    "pack_gpu",
     "unpack_config",
     "unpack_gpu_cost",
 ]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from gemm_eval._words import refusal
 from gemm_eval.arch import GpuSpec
@@ -17,12 +16,12 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.cost_kernels import BOUNDS, GPU_COST_DTYPE
 from gemm_eval.models.gpu.libraries import AUTO, FAMILIES, HYPOTHETICAL, LIBRARIES, OURS, default_library
-from gemm_eval.models.gpu.params import L2_STATES, pack_gpu_params, pack_no_kernels, pack_w4a16_params
+from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no_kernels, pack_w4a16
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.menu import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "gpu_params", "unpack_config", "unpack_gpu_cost"]
+__all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "pack_gpu", "unpack_config", "unpack_gpu_cost"]
 
 GPU_MODEL_VERSION = "gpu-3"
 """Changes whenever the same GPU, problem and config can get another cost."""
@@ -89,44 +88,48 @@ _TRAFFIC = {
 }  # fmt: skip
 
 
-def gpu_params(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> npt.NDArray[np.void]:
-    """Pack a GPU, the data types of a problem and the options for the kernels, [1] of `GPU_PARAMS_DTYPE`.
+def pack_gpu(arch: GpuSpec, types: GemmProblem, options: GpuOptions) -> Packed:
+    """Pack the kernels that run GEMMs of some data types on a GPU; sizes of `types` do not matter.
 
     Raises:
         UnsupportedError: GPU, types and library do not go together.
     """
-    library = default_library(problem) if options.library in (None, AUTO) else options.library
-    is_ours = library == OURS or (library == AUTO and has_w4a16_kernels(arch, problem))
+    library = default_library(types) if options.library in (None, AUTO) else options.library
+    is_ours = library == OURS or (library == AUTO and has_w4a16_kernels(arch, types))
     if library == OURS:
-        LIBRARIES[library].check(arch, problem)
-        check_w4a16_types(arch, problem)
+        LIBRARIES[library].check(arch, types)
+        check_w4a16_types(arch, types)
     elif library == AUTO:
         library = HYPOTHETICAL
-    if LIBRARIES[library].has_unaligned:
-        unaligned = _pack_generic(arch, problem, library, options, None)
-    else:
-        unaligned = pack_no_kernels(arch, problem, l2=options.l2, clock=options.clock)
-    if is_ours:
-        return _pack_ours(arch, problem, unaligned)
-    return _pack_generic(arch, problem, library, options, unaligned)
 
+    def make_fallback() -> Packed:
+        if LIBRARIES[library].has_unaligned:
+            return _pack_generic(arch, types, library, options, is_unaligned=True)
+        return pack_no_kernels(arch, types, l2=options.l2, clock=options.clock)
 
-def _pack_generic(
-    arch: GpuSpec, types: GemmProblem, library: str, options: GpuOptions, unaligned: npt.NDArray[np.void] | None
-) -> npt.NDArray[np.void]:
-    family = LIBRARIES[library].family(arch, types, is_unaligned=unaligned is None)
-    coefficients, origin = coefficients_for(arch, library, family)
-    return pack_gpu_params(
-        arch, types, library, coefficients, l2=options.l2, clock=options.clock, is_calibrated=origin.is_calibrated,
-        unaligned=unaligned,
+    if not is_ours:
+        return _pack_generic(arch, types, library, options, make_fallback=make_fallback)
+    found = {family: coefficients_for(arch, OURS, family) for family in W4A16_FAMILIES}
+    return pack_w4a16(
+        arch, types, {family: values for family, (values, _) in found.items()}, l2=options.l2, clock=options.clock,
+        is_calibrated=all(origin.is_calibrated for _, origin in found.values()), make_fallback=make_fallback,
     )  # fmt: skip
 
 
-def _pack_ours(arch: GpuSpec, types: GemmProblem, substitute: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    found = {family: coefficients_for(arch, OURS, family) for family in W4A16_FAMILIES}
-    return pack_w4a16_params(
-        arch, types, substitute, {family: values for family, (values, _) in found.items()},
-        is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
+def _pack_generic(
+    arch: GpuSpec,
+    types: GemmProblem,
+    library: str,
+    options: GpuOptions,
+    *,
+    is_unaligned: bool = False,
+    make_fallback: Callable[[], Packed] | None = None,
+) -> Packed:
+    family = LIBRARIES[library].family(arch, types, is_unaligned=is_unaligned)
+    coefficients, origin = coefficients_for(arch, library, family)
+    return pack_kernels(
+        arch, types, library, coefficients, l2=options.l2, clock=options.clock, is_calibrated=origin.is_calibrated,
+        is_unaligned=is_unaligned, make_fallback=make_fallback,
     )  # fmt: skip
 
 

@@ -28,21 +28,20 @@ from gemm_eval.models.gpu.menu import (
     as_config,
     check_config,
 )  # fmt: skip
-from gemm_eval.models.gpu.params import GPU_PARAMS_DTYPE
+from gemm_eval.models.gpu.packed import GPU_PARAMS_DTYPE
+from gemm_eval.models.gpu.sizes import is_row_aligned
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, list_cuts
 from gemm_eval.models.gpu.w4a16.menu import (
+    W4A16_SIZES,
     build_w4a16_menu,
     check_w4a16_sizes,
     check_w4a16_types,
     config_of_row,
     has_w4a16_kernels,
-    takes_sizes,
 )
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned", "library_for"]
-
-_TMA_ROW_BITS = 128
 
 
 class KernelChoice(NamedTuple):
@@ -61,19 +60,6 @@ class KernelChoice(NamedTuple):
     has_stream_k: bool
 
 
-def is_row_aligned(problem: GemmProblem) -> bool:
-    """Whether the rows of A, B (both K long) and C start on 16 bytes, as TMA wants it.
-
-    A single column is one row, but not in weight-only kernels, which have columns on the instruction's rows.
-    """
-    assert problem.weight_dtype is not None
-    assert problem.output_dtype is not None
-    rows_bits = [problem.K * problem.input_dtype.bits, problem.K * problem.weight_dtype.bits]
-    if problem.N > 1 or problem.is_weight_quantized:
-        rows_bits.append(problem.N * problem.output_dtype.bits)
-    return all(bits % _TMA_ROW_BITS == 0 for bits in rows_bits)
-
-
 def library_for(arch: GpuSpec, problem: GemmProblem, library: str | None = None) -> str:
     """Return the library whose kernels run a problem: the one asked for, or what `auto` (None) stands for.
 
@@ -83,7 +69,7 @@ def library_for(arch: GpuSpec, problem: GemmProblem, library: str | None = None)
     if library in (None, AUTO):
         library = default_library(problem)
     if library == AUTO:
-        is_ours = has_w4a16_kernels(arch, problem) and takes_sizes(problem.K, problem.N)
+        is_ours = has_w4a16_kernels(arch, problem) and W4A16_SIZES.takes(problem.K, problem.N)
         return OURS if is_ours else HYPOTHETICAL
     if library == OURS:
         LIBRARIES[library].check(arch, problem)

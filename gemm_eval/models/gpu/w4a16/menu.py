@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,18 +21,19 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import FAMILIES, HYPOTHETICAL, OURS
+from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
     "W4A16_MENU_DTYPE",
+    "W4A16_SIZES",
     "build_w4a16_menu",
     "check_w4a16_sizes",
     "check_w4a16_types",
     "config_of_row",
     "find_row",
     "has_w4a16_kernels",
-    "takes_sizes",
 ]
 
 _INTS = (
@@ -50,10 +51,12 @@ warps of a CTA for 64 k (of a team's warps in the streaming families); `matrix_c
 SM; `producer`: of the copying thread; `weight_bytes`: packed weights and scales of 64 k of the CTA's columns.
 """
 
+W4A16_SIZES = SizeRule(8, 8, False)
+"""K and N are multiples of eight: rows of A and C start on 16 bytes."""
+
 _CONFIG_OF = operator.itemgetter(*range(1, 12))  # of the values of a row: kind .. raster_swizzle
 _TARGETS = {"sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a"}
 _GROUP_SIZES = (None, 32, 64, 128)
-_SIZE_MULTIPLE = 8
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
 _SCHEDULERS = 4
 _REGISTERS_UNIT_OF_WARP, _SMEM_UNIT_BYTES, _THREADS_PER_WARP = 256, 128, 32
@@ -103,16 +106,11 @@ def check_w4a16_types(arch: GpuSpec, types: GemmProblem) -> None:
 
 def check_w4a16_sizes(problem: GemmProblem) -> None:
     """Raise `UnsupportedError` for sizes that our kernels do not take."""
-    if not takes_sizes(problem.K, problem.N):
+    if not W4A16_SIZES.takes(problem.K, problem.N):
         raise UnsupportedError(
-            f"kernels of library {OURS} take K and N in multiples of {_SIZE_MULTIPLE}, got K={problem.K} "
+            f"kernels of library {OURS} take K and N in multiples of {W4A16_SIZES.k_multiple}, got K={problem.K} "
             f"N={problem.N}: pad them; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
         )
-
-
-def takes_sizes(K: Any, N: Any) -> Any:
-    """Whether rows of A and C start on 16 bytes, which our kernels need: of integers, or of arrays of them."""
-    return (K % _SIZE_MULTIPLE == 0) & (N % _SIZE_MULTIPLE == 0)
 
 
 @cache

@@ -1,0 +1,303 @@
+"""A GPU, the data types of a problem, the options and the kernels of a library, packed for the searches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, WARM
+from gemm_eval.models.gpu.libraries import LIBRARIES
+from gemm_eval.models.gpu.menu import MENU_DTYPE, build_menu
+from gemm_eval.models.gpu.sizes import ANY_SIZE, SizeRule, aligned_rows
+from gemm_eval.models.gpu.w4a16.coefficients import NUM_W4A16_COEFFICIENTS, W4A16_COEFFICIENTS, W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.menu import W4A16_SIZES, build_w4a16_menu
+from gemm_eval.units import bytes_per_us, cycles_per_us
+from gemm_eval.workload import GemmProblem
+
+__all__ = [
+    "GPU_PARAMS_DTYPE",
+    "L2_STATES",
+    "SM_L2_BYTES_PER_CYCLE",
+    "Joined",
+    "Packed",
+    "join_packed",
+    "pack_kernels",
+    "pack_no_kernels",
+    "pack_w4a16",
+    "pack_w4a16_coefficients",
+    "split_by_size",
+    "with_coefficients",
+]
+
+_INTS = (
+    "num_sms", "group_size", "l2_state", "min_split_steps", "is_split_full", "max_split_parts", "has_stream_k",
+    "is_calibrated",
+)  # fmt: skip
+_FLOATS = (
+    "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
+    "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
+    "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "dram_spec_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
+    # of spec and coefficient
+    "dram_bytes_per_us", "dram_write_bytes_per_us", "l2_bytes_per_us", "l2_hold_bytes", "sm_l2_bytes_per_cycle",
+)  # fmt: skip
+GPU_PARAMS_DTYPE = np.dtype(
+    [(name, np.int64) for name in _INTS]
+    + [(name, np.float64) for name in _FLOATS]
+    + [(f"c_{item.name}", np.float64) for item in COEFFICIENTS]
+)
+"""What of GPU, data types, library, L2 and clock state the kernels read; fields `c_*` are the coefficients of a family
+of generic kernels, which our own do not read."""
+
+L2_STATES = {"cold": COLD, "cold-all": ALL_COLD, "warm": WARM}
+"""What L2 holds when a kernel starts, as users say it, and as records do; MODEL.md, "Bytes"."""
+
+SM_L2_BYTES_PER_CYCLE = 64.0
+"""What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
+
+
+class Packed:
+    """The kernels of a library on a GPU for some data types, as searches take them.
+
+    Attributes:
+        params: array [1] of `GPU_PARAMS_DTYPE`.
+        candidates: kernels [num] of `MENU_DTYPE`, or of `W4A16_MENU_DTYPE` where they are ours.
+        coefficients: [1, families, coefficients] of our W4A16 families; None where the kernels are generic.
+        ranges: [1, 2], the first and last but one of `candidates`: all of them.
+        sizes: which sizes the kernels take.
+        has_kernels: whether the library has kernels for such sizes, on whatever GPU.
+
+    Arrays are read-only: numba compiles for both kinds otherwise.
+    """
+
+    def __init__(
+        self,
+        params: npt.NDArray[np.void],
+        candidates: npt.NDArray[np.void],
+        sizes: SizeRule = ANY_SIZE,
+        *,
+        coefficients: npt.NDArray[np.float64] | None = None,
+        make_fallback: Callable[[], Packed] | None = None,
+        has_kernels: bool = True,
+    ) -> None:
+        self.params, self.candidates = _read_only(params), _read_only(candidates)
+        self.coefficients = None if coefficients is None else _read_only(coefficients[None])
+        self.ranges = _read_only(np.array([[0, len(candidates)]], np.int64))
+        self.sizes = sizes
+        self.has_kernels = has_kernels
+        self._make_fallback = make_fallback
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether these are our W4A16 kernels."""
+        return self.coefficients is not None
+
+    @cached_property
+    def fallback(self) -> Packed:
+        """The kernels for sizes that these do not take."""
+        return self if self._make_fallback is None else self._make_fallback()
+
+    def for_sizes(self, K: int, N: int) -> Packed:
+        """Return the kernels that run problems of these sizes."""
+        return self if self.sizes.takes(K, N) else self.fallback
+
+
+class Joined(NamedTuple):
+    """Several `Packed` of one kind of kernels, as the numba searches take them."""
+
+    params: npt.NDArray[np.void]  # [packed]
+    candidates: npt.NDArray[np.void]  # those of all, one after another
+    ranges: npt.NDArray[np.int64]  # [packed, 2], first and stop of each one's candidates
+    coefficients: npt.NDArray[np.float64] | None  # [packed, families, coefficients]
+
+
+def join_packed(packed: Sequence[Packed]) -> Joined:
+    """Join at least one; either all are of our kernels, or none is."""
+    if len(packed) == 1:
+        one = packed[0]
+        return Joined(one.params, one.candidates, one.ranges, one.coefficients)
+    stops = np.cumsum([len(one.candidates) for one in packed])
+    coefficients = [one.coefficients for one in packed if one.coefficients is not None]
+    return Joined(
+        _read_only(np.concatenate([one.params for one in packed])),
+        _read_only(np.concatenate([one.candidates for one in packed])),
+        _read_only(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1).astype(np.int64)),
+        _read_only(np.concatenate(coefficients)) if coefficients else None,
+    )
+
+
+def split_by_size(
+    packed: Sequence[Packed], type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> tuple[list[Packed], npt.NDArray[np.int64]]:
+    """Say which kernels run which problem.
+
+    Args:
+        packed: of each combination of types and options.
+        type_of: [num], index into `packed`.
+        sizes: [num, 4] of G, M, K, N.
+
+    Returns:
+        Those of `packed` and their fallbacks that are needed, and for each problem [num] the index into them.
+    """
+    rules = np.array([one.sizes for one in packed], np.int64)[type_of]
+    is_taken = SizeRule(*rules.T).takes(sizes[:, 2], sizes[:, 3])
+    numbers = 2 * type_of + np.logical_not(is_taken)
+    used = np.flatnonzero(np.bincount(numbers, minlength=2 * len(packed)))
+    place_of = np.zeros(2 * len(packed), np.int64)
+    place_of[used] = np.arange(len(used))
+    chosen = [packed[number // 2].fallback if number % 2 else packed[number // 2] for number in used.tolist()]
+    return chosen, place_of[numbers]
+
+
+def pack_kernels(
+    arch: GpuSpec,
+    types: GemmProblem,
+    library: str,
+    coefficients: Mapping[str, float],
+    *,
+    l2: str,
+    clock: str,
+    is_calibrated: bool,
+    is_unaligned: bool = False,
+    make_fallback: Callable[[], Packed] | None = None,
+) -> Packed:
+    """Pack the generic kernels of a library; sizes of `types` do not matter.
+
+    Args:
+        arch: the GPU.
+        types: data types.
+        library: whose kernels, of `LIBRARIES`.
+        coefficients: of the kernel family that the library uses for these types.
+        l2, clock: states, as `GpuOptions` has them.
+        is_calibrated: whether the coefficients were fitted on this GPU.
+        is_unaligned: pack those for rows that do not start on 16 bytes, which take every size.
+        make_fallback: packs these, for kernels that are not they.
+
+    Raises:
+        UnsupportedError: GPU, types and library do not go together.
+    """
+    rules = LIBRARIES[library]
+    rules.check(arch, types)
+    split = rules.split_rule(arch, types, is_unaligned=is_unaligned)
+    params = _pack_chip(arch, types, l2, clock)
+    params["min_split_steps"] = split.min_steps
+    params["is_split_full"] = split.is_full
+    params["max_split_parts"] = split.max_parts
+    params["has_stream_k"] = rules.has_stream_k
+    params["is_calibrated"] = is_calibrated
+    if rules.is_chosen_by_model:
+        coefficients = {**coefficients, "choice_loss": 0.0}
+    return Packed(
+        with_coefficients(params, coefficients),
+        build_menu(arch, types, library, is_unaligned=is_unaligned),
+        ANY_SIZE if is_unaligned else aligned_rows(types),
+        make_fallback=make_fallback,
+    )
+
+
+def pack_no_kernels(arch: GpuSpec, types: GemmProblem, *, l2: str, clock: str) -> Packed:
+    """Pack a library without a kernel."""
+    params = with_coefficients(_pack_chip(arch, types, l2, clock), _NO_COEFFICIENTS)
+    return Packed(params, np.empty(0, MENU_DTYPE), has_kernels=False)
+
+
+def pack_w4a16(
+    arch: GpuSpec,
+    types: GemmProblem,
+    coefficients: Mapping[str, Mapping[str, float]],
+    *,
+    l2: str,
+    clock: str,
+    is_calibrated: bool,
+    make_fallback: Callable[[], Packed],
+) -> Packed:
+    """Pack our W4A16 kernels.
+
+    Args:
+        arch: a GPU that has such kernels (`has_w4a16_kernels`).
+        types: data types; sizes do not matter.
+        coefficients: by family.
+        l2, clock: states, as `GpuOptions` has them.
+        is_calibrated: whether those of all families were fitted on this GPU.
+        make_fallback: packs what runs rows that do not start on 16 bytes.
+    """
+    params = _pack_chip(arch, types, l2, clock)
+    if types.zero_dtype is not None and types.scale_dtype is not None:  # packed, a zero point is as wide as a scale
+        params["scale_bytes_per_group"] = 2 * types.scale_dtype.bits / 8
+    params["is_calibrated"] = is_calibrated
+    return Packed(
+        with_coefficients(params, _NO_COEFFICIENTS), build_w4a16_menu(arch, types), W4A16_SIZES,
+        coefficients=pack_w4a16_coefficients(coefficients), make_fallback=make_fallback,
+    )  # fmt: skip
+
+
+_NO_COEFFICIENTS = {item.name: item.default for item in COEFFICIENTS}
+
+
+def pack_w4a16_coefficients(coefficients: Mapping[str, Mapping[str, float]]) -> npt.NDArray[np.float64]:
+    """Return coefficients by family as [families, coefficients]; 0 where a family has no such one."""
+    packed = np.zeros((len(W4A16_FAMILIES), NUM_W4A16_COEFFICIENTS))
+    for place, family in enumerate(W4A16_FAMILIES):
+        for at, item in enumerate(W4A16_COEFFICIENTS):
+            packed[place, at] = coefficients[family].get(item.coefficient.name, 0.0)
+    return packed
+
+
+def _pack_chip(arch: GpuSpec, types: GemmProblem, l2: str, clock: str) -> npt.NDArray[np.void]:
+    """Fill in what GPU, data types and states decide."""
+    assert types.weight_dtype is not None
+    assert types.output_dtype is not None
+    scale_bits = 0
+    if types.scale_dtype is not None:
+        scale_bits = types.scale_dtype.bits + (types.zero_dtype.bits if types.zero_dtype else 0)
+    clock_ghz = arch.tensor_clock_ghz(types.input_dtype, "burst" if clock == "burst" else "sustained")
+    cycles = cycles_per_us(arch.max_clock_ghz)
+    values: dict[str, float] = {
+        "num_sms": arch.num_sms,
+        "group_size": types.group_size or 0,
+        "l2_state": L2_STATES[l2],
+        "a_elem_bytes": types.input_dtype.bits / 8,
+        "b_elem_bytes": types.weight_dtype.bits / 8,
+        "c_elem_bytes": types.output_dtype.bits / 8,
+        "scale_bytes_per_group": scale_bits / 8,
+        "cycles_per_us": cycles,
+        "tensor_cycles_per_us": cycles_per_us(clock_ghz),
+        "sustained_cycles_per_us": cycles_per_us(arch.tensor_clock_ghz(types.input_dtype, "sustained")),
+        "launch_us": arch.graph_node_us,
+        "load_latency_cycles": arch.dram_latency_ns * cycles / 1e3,
+        "smem_bytes_per_cycle": arch.smem_bytes_per_cycle,
+        "dram_peak_bytes_per_us": bytes_per_us(arch.dram_achievable_gb_per_s),
+        "dram_spec_bytes_per_us": bytes_per_us(arch.dram_gb_per_s),
+        "l2_peak_bytes_per_us": bytes_per_us(arch.l2_gb_per_s),
+        "l2_bytes": arch.l2_bytes,
+    }
+    params = np.zeros(1, GPU_PARAMS_DTYPE)
+    for name, value in values.items():
+        params[name] = value
+    return params
+
+
+def with_coefficients(params: npt.NDArray[np.void], coefficients: Mapping[str, float]) -> npt.NDArray[np.void]:
+    """Return a read-only copy of a params record with other coefficients."""
+    params = params.copy()
+    for item in COEFFICIENTS:
+        params[f"c_{item.name}"] = coefficients[item.name]
+    # a share that was fitted on one chip may be too much for another, whose efficiency is higher
+    params["dram_bytes_per_us"] = np.minimum(
+        params["dram_peak_bytes_per_us"] * params["c_dram_frac"], params["dram_spec_bytes_per_us"]
+    )
+    params["dram_write_bytes_per_us"] = params["dram_peak_bytes_per_us"]
+    params["l2_bytes_per_us"] = params["l2_peak_bytes_per_us"] * params["c_l2_frac"]
+    params["l2_hold_bytes"] = params["l2_bytes"] * params["c_l2_hold_frac"]
+    params["sm_l2_bytes_per_cycle"] = SM_L2_BYTES_PER_CYCLE * params["c_sm_l2_frac"]
+    return _read_only(params)
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array.setflags(write=False)
+    return array
