@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, TileChoice, cluster_grid_sms
+from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, Family, TileChoice, cluster_grid_sms
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -73,43 +74,79 @@ def stage_bytes(problem: GemmProblem, cta_m: int, cta_n: int) -> int:
     return total
 
 
-def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Resources:
-    """Shared memory, registers and occupancy of a config.
+class _Needs(NamedTuple):
+    """What a CTA of a tile needs, whatever its stages and its cluster."""
 
-    Raises:
-        InvalidMappingError: the GPU cannot hold one CTA; the message names the resource, what is needed and the limit.
-    """
+    stage_bytes: int
+    accumulators: int  # of a computing thread
+    registers: int  # of a computing thread
+    all_registers: int
+    threads: int
+
+
+def _needs(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> _Needs:
     family = FAMILIES[config.family]
-    smem = stage_bytes(problem, config.cta_m, config.cta_n) * config.num_stages + _BARRIER_BYTES
     threads = config.num_warps * _THREADS_PER_WARP
-    if smem > arch.smem_per_cta_bytes:
-        raise InvalidMappingError(
-            f"{config.num_stages} stages of {stage_bytes(problem, config.cta_m, config.cta_n):,} bytes need "
-            f"{smem:,} bytes of shared memory, {arch.name} has {arch.smem_per_cta_bytes:,} a CTA", rule="smem",
-        )  # fmt: skip
     groups = 2 if config.schedule == Schedule.PINGPONG else 1
     accumulators = 0
     if arch.mma_accumulators_in == "registers" or family.name != "sm100_tcgen05":
         accumulators = config.cta_m * config.cta_n * groups // threads
     step = arch.register_alloc_per_warp // _THREADS_PER_WARP
     registers = -(-(accumulators + _FIXED_REGISTERS) // step) * step
-    limit = min(family.max_registers, arch.max_registers_per_thread)
-    if registers > limit:
-        raise InvalidMappingError(
-            f"{accumulators} accumulators a thread and {_FIXED_REGISTERS} other registers need {registers}, "
-            f"{limit} can be had", rule="registers",
-        )  # fmt: skip
     extra_threads = _PRODUCER_WARPS * _THREADS_PER_WARP if family.is_warp_specialized else 0
-    all_registers = registers * threads + _PRODUCER_REGISTERS * extra_threads
-    per_sm = ctas_per_sm(arch, smem, all_registers, threads + extra_threads)
+    return _Needs(
+        stage_bytes(problem, config.cta_m, config.cta_n), accumulators, registers,
+        registers * threads + _PRODUCER_REGISTERS * extra_threads, threads + extra_threads,
+    )  # fmt: skip
+
+
+def _smem_bytes(needs: _Needs, num_stages: int) -> int:
+    return needs.stage_bytes * num_stages + _BARRIER_BYTES
+
+
+def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Resources:
+    """Shared memory, registers and occupancy of a config.
+
+    Raises:
+        InvalidMappingError: the GPU cannot hold one CTA; the message names the resource, what is needed and the limit.
+    """
+    family, needs = FAMILIES[config.family], _needs(arch, problem, config)
+    smem = _smem_bytes(needs, config.num_stages)
+    if smem > arch.smem_per_cta_bytes:
+        raise InvalidMappingError(
+            f"{config.num_stages} stages of {needs.stage_bytes:,} bytes need "
+            f"{smem:,} bytes of shared memory, {arch.name} has {arch.smem_per_cta_bytes:,} a CTA", rule="smem",
+        )  # fmt: skip
+    limit = min(family.max_registers, arch.max_registers_per_thread)
+    if needs.registers > limit:
+        raise InvalidMappingError(
+            f"{needs.accumulators} accumulators a thread and {_FIXED_REGISTERS} other registers need "
+            f"{needs.registers}, {limit} can be had", rule="registers",
+        )  # fmt: skip
+    per_sm = ctas_per_sm(arch, smem, needs.all_registers, needs.threads)
     if per_sm < 1:
         raise InvalidMappingError(
-            f"a CTA of {threads + extra_threads} threads needs {all_registers:,} registers, {arch.name} has "
+            f"a CTA of {needs.threads} threads needs {needs.all_registers:,} registers, {arch.name} has "
             f"{arch.registers_per_sm:,} an SM", rule="registers",
         )  # fmt: skip
     if family.is_warp_specialized:
         per_sm = 1  # a persistent kernel fills its SM with stages
-    return Resources(smem, registers, threads + extra_threads, per_sm)
+    return Resources(smem, needs.registers, needs.threads, per_sm)
+
+
+def _stages_by_occupancy(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Iterator[int]:
+    """Yield the largest number of stages for each number of CTAs that an SM can hold, the most stages first."""
+    needs = _needs(arch, problem, config)
+    num_stages, most = min(MAX_STAGES, (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes), 0
+    while num_stages >= MIN_STAGES:
+        held = ctas_per_sm(arch, _smem_bytes(needs, num_stages), needs.all_registers, needs.threads)
+        if held > most:
+            yield num_stages
+            most = held
+            if FAMILIES[config.family].is_warp_specialized:
+                return  # one CTA an SM, whatever the stages
+        room = arch.smem_per_sm_bytes // (held + 1) - arch.smem_reserved_bytes - _BARRIER_BYTES
+        num_stages = min(num_stages - 1, room // needs.stage_bytes)
 
 
 def launched_resources(arch: GpuSpec, smem_bytes: int, registers: int, threads: int) -> Resources:
@@ -155,20 +192,7 @@ def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> R
             f"got {config.schedule.name.lower()}", rule="schedule",
         )  # fmt: skip
     _check_tile(family.mma_m, family.mma_n_step, config)
-    cluster = config.cluster_m * config.cluster_n
-    if cluster > arch.max_cluster_ctas or (cluster > 1 and not family.has_clusters):
-        limit = arch.max_cluster_ctas if family.has_clusters else 1
-        raise InvalidMappingError(
-            f"a cluster of {config.cluster_m}x{config.cluster_n} has {cluster} CTAs, {arch.name} runs at most {limit} "
-            f"with {config.family}", rule="cluster",
-        )  # fmt: skip
-    if cluster & (cluster - 1):
-        raise InvalidMappingError(f"a cluster has 1, 2, 4 or 8 CTAs, got {cluster}", rule="cluster")
-    if cluster_grid_sms(arch, cluster) < cluster:
-        raise InvalidMappingError(
-            f"a cluster of {cluster} CTAs needs {cluster} SMs that lie together, {arch.name} has "
-            f"{cluster_grid_sms(arch, cluster)} of {arch.num_sms} in such groups", rule="cluster",
-        )  # fmt: skip
+    _check_cluster(arch, family, config.cluster_m, config.cluster_n)
     if config.num_warps not in family.num_warps:
         raise InvalidMappingError(
             f"{config.family} kernels compute with {' or '.join(map(str, family.num_warps))} warps, "
@@ -180,6 +204,23 @@ def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> R
         )
     _check_work(problem, config)
     return cta_resources(arch, problem, config)
+
+
+def _check_cluster(arch: GpuSpec, family: Family, cluster_m: int, cluster_n: int) -> None:
+    cluster = cluster_m * cluster_n
+    if cluster > arch.max_cluster_ctas or (cluster > 1 and not family.has_clusters):
+        limit = arch.max_cluster_ctas if family.has_clusters else 1
+        raise InvalidMappingError(
+            f"a cluster of {cluster_m}x{cluster_n} has {cluster} CTAs, {arch.name} runs at most {limit} "
+            f"with {family.name}", rule="cluster",
+        )  # fmt: skip
+    if cluster & (cluster - 1):
+        raise InvalidMappingError(f"a cluster has 1, 2, 4 or 8 CTAs, got {cluster}", rule="cluster")
+    if cluster_grid_sms(arch, cluster) < cluster:
+        raise InvalidMappingError(
+            f"a cluster of {cluster} CTAs needs {cluster} SMs that lie together, {arch.name} has "
+            f"{cluster_grid_sms(arch, cluster)} of {arch.num_sms} in such groups", rule="cluster",
+        )  # fmt: skip
 
 
 def _check_tile(mma_m: int, mma_n: int, config: KernelConfig) -> None:
@@ -285,22 +326,44 @@ def build_menu(
     Of the numbers of stages only those stand here that may be best: the largest for each number of CTAs that an SM
     holds, because more stages with the same occupancy never cost time.
     """
-    rows: dict[tuple[object, ...], tuple[float, ...]] = {}
-    for choice in LIBRARIES[library].tiles(arch, problem, is_unaligned=is_unaligned):
+    tiles: list[tuple[float, ...]] = []  # of one CTA a cluster
+    rows: list[tuple[int, int, int]] = []  # place in `tiles`, cluster
+    clusters: dict[tuple[str, int, int], bool] = {}  # whether the GPU runs it
+    for choice in dict.fromkeys(LIBRARIES[library].tiles(arch, problem, is_unaligned=is_unaligned)):
         family = FAMILIES[choice.family]
+        first = len(tiles)
+        config = as_config(problem, choice, 1, 1, MIN_STAGES)
+        for num_stages in _stages_by_occupancy(arch, problem, config):
+            config = config._replace(num_stages=num_stages)
+            try:
+                resources = check_config(arch, problem, config)
+            except InvalidMappingError:  # of the tile: no number of stages will do
+                break
+            tiles.append(menu_row(arch, problem, config, resources))
         for cluster_m, cluster_n in choice.clusters if family.has_clusters else ((1, 1),):
-            for stages in range(MAX_STAGES, MIN_STAGES - 1, -1):
-                config = as_config(problem, choice, cluster_m, cluster_n, stages)
-                try:
-                    resources = check_config(arch, problem, config)
-                except InvalidMappingError:
-                    continue
-                key = (choice, cluster_m, cluster_n, resources.ctas_per_sm)
-                if key not in rows:
-                    rows[key] = menu_row(arch, problem, config, resources)
-                if family.is_warp_specialized:
-                    break  # one CTA an SM, whatever the stages
-    return np.array(list(rows.values()), MENU_DTYPE)
+            cluster = choice.family, cluster_m, cluster_n
+            if cluster not in clusters:
+                clusters[cluster] = _runs_cluster(arch, family, cluster_m, cluster_n)
+            if clusters[cluster]:
+                rows += [(place, cluster_m, cluster_n) for place in range(first, len(tiles))]
+    if not rows:
+        return np.empty(0, MENU_DTYPE)
+    places, cluster_ms, cluster_ns = np.array(rows).T
+    menu: npt.NDArray[np.void] = np.array(tiles, MENU_DTYPE)[places]
+    ctas = cluster_ms * cluster_ns
+    sms_of = {num: cluster_grid_sms(arch, num) for num in set(ctas.tolist())}
+    menu["cluster_m"], menu["cluster_n"], menu["cluster_log2"] = cluster_ms, cluster_ns, np.log2(ctas)
+    menu["sm_cap"] = [sms_of[num] for num in ctas.tolist()]
+    menu["grid_cap"] = menu["sm_cap"] * menu["ctas_per_sm"]
+    return menu
+
+
+def _runs_cluster(arch: GpuSpec, family: Family, cluster_m: int, cluster_n: int) -> bool:
+    try:
+        _check_cluster(arch, family, cluster_m, cluster_n)
+    except InvalidMappingError:
+        return False
+    return True
 
 
 def as_config(
