@@ -10,7 +10,7 @@ from functools import cache
 __all__ = ["run_in_chunks"]
 
 _CHUNKS_PER_WORKER = 8
-_MAX_CHUNK = 256
+_MIN_CHUNK, _MAX_CHUNK = 8, 256  # handing one to a thread takes as long as two searches
 
 
 def run_in_chunks(work: Callable[[int, int], None], num: int, on_progress: Callable[[int], None] | None = None) -> None:
@@ -19,7 +19,7 @@ def run_in_chunks(work: Callable[[int, int], None], num: int, on_progress: Calla
     `on_progress` is called in this thread, after each chunk, with the number of items that are newly done.
     """
     workers = os.cpu_count() or 1
-    chunk = max(1, min(_MAX_CHUNK, num // (_CHUNKS_PER_WORKER * workers)))
+    chunk = max(_MIN_CHUNK, min(_MAX_CHUNK, num // (_CHUNKS_PER_WORKER * workers)))
 
     def run(start: int) -> int:
         stop = min(start + chunk, num)
