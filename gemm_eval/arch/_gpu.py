@@ -15,7 +15,8 @@ __all__ = ["ClockState", "GpuSpec"]
 ClockState = Literal["burst", "sustained"]
 """Burst: at most about 10 ms busy after idling. Sustained: as long as it takes for the power limit to set the clock."""
 
-_THREADS_PER_WARP = 32
+THREADS_PER_WARP = 32
+"""Of every NVIDIA GPU."""
 
 _Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
 _ClockTable = Annotated[Table[DTypeKey, Positive], Field(min_length=1)]
@@ -177,7 +178,7 @@ class GpuSpec(BaseSpec):
     @property
     def max_warps_per_sm(self) -> int:
         """Warps that an SM can hold."""
-        return self.max_threads_per_sm // _THREADS_PER_WARP
+        return self.max_threads_per_sm // THREADS_PER_WARP
 
     @property
     def dram_achievable_gb_per_s(self) -> float:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import THREADS_PER_WARP
 from gemm_eval.autotune.asm import LoopCycles, OpCounts, ScoreCard
 from gemm_eval.cli._output import format_number, format_share, make_console, make_table
 from gemm_eval.kernels import Occupancy
 
 __all__ = ["document_of", "print_card"]
 
-_THREADS_PER_WARP = 32
 _WORDS = {"cp_async": "cp.async", "tma": "TMA", "imad": "integer multiply-add", "special": "special function"}
 
 
@@ -68,10 +68,10 @@ def _resources(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None) -> I
         unsaid = " and ".join(name for name, value in said.items() if value is None)
         yield f"occupancy on {spec.name}: unknown, {_SOURCES[card.source]} does not say {unsaid}"
         return
-    warps = occupancy.ctas_per_sm * -(-occupancy.num_threads // _THREADS_PER_WARP)
+    warps = occupancy.ctas_per_sm * -(-occupancy.num_threads // THREADS_PER_WARP)
     yield (
         f"occupancy on {spec.name}: {occupancy.ctas_per_sm} CTA{'s' * (occupancy.ctas_per_sm != 1)} an SM, {warps} of "
-        f"{spec.max_threads_per_sm // _THREADS_PER_WARP} warps, limited by {occupancy.limited_by}, with "
+        f"{spec.max_threads_per_sm // THREADS_PER_WARP} warps, limited by {occupancy.limited_by}, with "
         f"{occupancy.smem_bytes:,} bytes of shared memory a CTA"
     )
 

@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gemm_eval.kernels._family import DeviceLimits, Sizes, Variant, WeightMode
-    from gemm_eval.kernels._registry import KernelEntry, Occupancy, legal_configs, limits_of_spec, list_kernels
+    from gemm_eval.arch.limits import DeviceLimits, limits_of_spec
+    from gemm_eval.kernels._family import Sizes, Variant, WeightMode
+    from gemm_eval.kernels._registry import KernelEntry, Occupancy, legal_configs, list_kernels
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq
     from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, workspace_bytes
     from gemm_eval.kernels.weights import PackedW4, QuantizedW4, dequantize, pack_w4, quantize_w4, unpack_w4
@@ -37,18 +38,19 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "_family": ("DeviceLimits", "Sizes", "Variant", "WeightMode"),
-    "_registry": ("KernelEntry", "Occupancy", "legal_configs", "limits_of_spec", "list_kernels"),
-    "checkpoints": ("from_awq", "from_gptq"),
-    "gemm": ("occupancy", "w4a16_gemm", "workspace_bytes"),
-    "weights": ("PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"),
+    "gemm_eval.arch.limits": ("DeviceLimits", "limits_of_spec"),
+    "._family": ("Sizes", "Variant", "WeightMode"),
+    "._registry": ("KernelEntry", "Occupancy", "legal_configs", "list_kernels"),
+    ".checkpoints": ("from_awq", "from_gptq"),
+    ".gemm": ("occupancy", "w4a16_gemm", "workspace_bytes"),
+    ".weights": ("PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOM_OF:
-        value = getattr(import_module(f"gemm_eval.kernels.{_ROOM_OF[name]}"), name)
+        value = getattr(import_module(_ROOM_OF[name], __name__), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'gemm_eval.kernels' has no attribute {name!r}")

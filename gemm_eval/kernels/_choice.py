@@ -6,11 +6,12 @@ from functools import cache, lru_cache
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.arch._gpu_names import gpu_slug
+from gemm_eval.arch.limits import DeviceLimits, limits_of_spec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels import _device
-from gemm_eval.kernels._family import DeviceLimits, Sizes, WeightMode
-from gemm_eval.kernels._registry import check_kernel, limits_of_spec, make_variant
+from gemm_eval.kernels._family import Sizes, WeightMode
+from gemm_eval.kernels._registry import check_kernel, make_variant
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.workload import GemmProblem
 

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.errors import GemmEvalError, InvalidProblemError
 from gemm_eval.kernels._config_record import ConfigKey, ConfigRecord, config_from_json, kernel_hash_of
 from gemm_eval.kernels._config_store import ConfigCache
-from gemm_eval.kernels._family import DeviceLimits, Sizes
+from gemm_eval.kernels._family import Sizes
 from gemm_eval.kernels._registry import legal_configs, make_variant
 from gemm_eval.mapping import KernelConfig
 

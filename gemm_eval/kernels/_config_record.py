@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 from gemm_eval._checks import check_word, plain_integer
 from gemm_eval._words import shown
+from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import _build
-from gemm_eval.kernels._family import DeviceLimits, Sizes, Variant, WeightMode
+from gemm_eval.kernels._family import Sizes, Variant, WeightMode
 from gemm_eval.kernels._layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.kernels._registry import check_kernel, family_of, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule

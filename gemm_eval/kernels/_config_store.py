@@ -9,10 +9,10 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels._config_file import lock, read_content, set_aside, to_text, write_text
 from gemm_eval.kernels._config_record import ConfigKey, ConfigRecord, why_void
-from gemm_eval.kernels._family import DeviceLimits
 
 __all__ = ["ANY_VERSIONS", "ConfigCache", "ConfigVersionWarning", "Versions", "change_file", "limits_of_preset"]
 

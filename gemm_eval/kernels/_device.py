@@ -12,9 +12,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from gemm_eval._extras import needs_extra
+from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels._build import CompiledKernel
-from gemm_eval.kernels._family import DeviceLimits
 
 __all__ = [
     "Scratch",

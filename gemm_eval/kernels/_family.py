@@ -7,10 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
+from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Decomposition, KernelConfig
 
-__all__ = ["DeviceLimits", "Family", "Launch", "Operands", "Sizes", "Variant", "WeightMode", "ceil_div"]
+__all__ = ["Family", "Launch", "Operands", "Sizes", "Variant", "WeightMode", "ceil_div"]
 
 
 class WeightMode(enum.IntEnum):
@@ -47,27 +48,6 @@ class Variant(NamedTuple):
     def macros(self) -> dict[str, int]:
         """Macros that common.cuh reads."""
         return {"ACT_BF16": int(self.activation is DType.BF16), "MODE": int(self.mode), "GROUP": self.group_size}
-
-
-class DeviceLimits(NamedTuple):
-    """What decides whether a kernel can run on a GPU, and how many of its CTAs at once.
-
-    Attributes:
-        compute_capability: (9, 0) for Hopper.
-        num_sms: SMs of the chip.
-        smem_per_cta_bytes, smem_per_sm_bytes, smem_reserved_bytes: shared memory; the last is taken from each CTA.
-        registers_per_sm: of 32 bits.
-        max_threads_per_sm, max_ctas_per_sm: scheduler limits.
-    """
-
-    compute_capability: tuple[int, int]
-    num_sms: int
-    smem_per_cta_bytes: int
-    smem_per_sm_bytes: int
-    smem_reserved_bytes: int
-    registers_per_sm: int
-    max_threads_per_sm: int
-    max_ctas_per_sm: int
 
 
 class Launch(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from gemm_eval.arch.limits import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.kernels._family import (
-    DeviceLimits,
     Family,
     Launch,
     Operands,
@@ -154,7 +154,7 @@ class StreamingFamily(Family):
 
     def num_threads(self, variant: Variant) -> int:
         """Threads of a CTA."""
-        return 32 * variant.config.num_warps
+        return THREADS_PER_WARP * variant.config.num_warps
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
         """A CTA for each tile of C and each part of K."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import ClassVar
 
+from gemm_eval.arch.limits import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels._family import DeviceLimits, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels._family import Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels._gemv import BLOCK_K, StreamingFamily, team_warps_of
 from gemm_eval.mapping import Schedule
 
@@ -130,7 +131,7 @@ class GemvMmaFamily(StreamingFamily):
     def resident_threads(self, variant: Variant) -> int:
         """Threads of an SM that the registers must suffice for: no more than shared memory lets in."""
         of_smem = _SMEM_PER_SM // (self.smem_bytes(variant) + _SMEM_RESERVED)
-        return min(of_smem * self.num_threads(variant), 32 * _warps(variant))
+        return min(of_smem * self.num_threads(variant), THREADS_PER_WARP * _warps(variant))
 
 
 def _warps(variant: Variant) -> int:

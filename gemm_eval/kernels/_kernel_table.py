@@ -25,11 +25,12 @@ from typing import NamedTuple
 import yaml
 
 from gemm_eval._words import shown
+from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels._build import compile_kernel, compiler_version
 from gemm_eval.kernels._control_flow import find_main_loop
-from gemm_eval.kernels._family import DeviceLimits, Variant, WeightMode
+from gemm_eval.kernels._family import Variant, WeightMode
 from gemm_eval.kernels._gemv import team_warps_of
 from gemm_eval.kernels._nvdisasm import disassemble, nvdisasm_version
 from gemm_eval.kernels._registry import families, family_of, make_variant

@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 from gemm_eval._checks import plain_integer
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec, MulticoreSpec, load_arch
+from gemm_eval.arch.limits import DeviceLimits, limits_of_spec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError, UnsupportedError
 from gemm_eval.kernels import _device
 from gemm_eval.kernels._build import CompiledKernel
 from gemm_eval.kernels._choice import choose, spec_of_device
-from gemm_eval.kernels._family import DeviceLimits, Launch, Operands, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels._family import Launch, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels._registry import (
     check_kernel,
     compile_for,
     family_of,
-    limits_of_spec,
     make_variant,
     occupancy_of,
 )

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from gemm_eval._checks import plain_integer
 from gemm_eval._words import one_line, refusal, shown
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import DeviceLimits, ctas_by_resource
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels._build import CompiledKernel, compile_kernel, target_of
-from gemm_eval.kernels._family import DeviceLimits, Family, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels._family import Family, Sizes, Variant, WeightMode
 from gemm_eval.kernels._layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.workload import MAX_DIM
@@ -27,7 +27,6 @@ __all__ = [
     "family_of",
     "legal_configs",
     "legal_splits",
-    "limits_of_spec",
     "list_kernels",
     "make_variant",
     "occupancy_of",
@@ -42,11 +41,6 @@ _FAMILIES = (
     ("_sm80", "Sm80Family"),
     ("_sm90", "Sm90Family"),
 )
-_THREADS_PER_WARP = 32
-# How an SM hands out registers and shared memory, compute capability 8.0 to 9.0: CUDA occupancy calculator.
-_REGISTERS_UNIT_OF_WARP = 256
-_SMEM_UNIT_BYTES = 128
-_SM_QUARTERS = 4
 
 
 class Occupancy(NamedTuple):
@@ -254,39 +248,9 @@ def occupancy_of_cta(
     num_threads: int, registers: int, smem_bytes: int, spill_bytes: int, limits: DeviceLimits
 ) -> Occupancy:
     """Return how many CTAs an SM holds at once; the arguments are the attributes of `Occupancy`."""
-    registers_of_warp = ceil_div(registers * _THREADS_PER_WARP, _REGISTERS_UNIT_OF_WARP)
-    warps_of_quarter = limits.registers_per_sm // _SM_QUARTERS // (registers_of_warp * _REGISTERS_UNIT_OF_WARP)
-    smem_taken = ceil_div(smem_bytes + limits.smem_reserved_bytes, _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
-    is_too_large = smem_bytes > limits.smem_per_cta_bytes
-    rooms = {
-        "registers": warps_of_quarter * _SM_QUARTERS // ceil_div(num_threads, _THREADS_PER_WARP),
-        "shared memory": 0 if is_too_large else limits.smem_per_sm_bytes // max(1, smem_taken),
-        "threads": limits.max_threads_per_sm // num_threads,
-        "CTAs": limits.max_ctas_per_sm,
-    }
+    rooms = ctas_by_resource(limits, num_threads, registers, smem_bytes)
     limited_by = min(rooms, key=rooms.__getitem__)
     return Occupancy(rooms[limited_by], limited_by, num_threads, registers, smem_bytes, spill_bytes)
-
-
-def limits_of_spec(arch: GpuSpec) -> DeviceLimits:
-    """Return the limits of a GPU that a spec describes.
-
-    Raises:
-        InvalidOptionError: `arch` is no such spec.
-    """
-    if not isinstance(arch, GpuSpec):
-        raise InvalidOptionError(f"arch must be a GpuSpec, got {shown(arch)}")
-    digits = arch.sm_arch.removeprefix("sm_")
-    return DeviceLimits(
-        compute_capability=(int(digits[:-1]), int(digits[-1])),
-        num_sms=arch.num_sms,
-        smem_per_cta_bytes=arch.smem_per_cta_bytes,
-        smem_per_sm_bytes=arch.smem_per_sm_bytes,
-        smem_reserved_bytes=arch.smem_reserved_bytes,
-        registers_per_sm=arch.registers_per_sm,
-        max_threads_per_sm=arch.max_threads_per_sm,
-        max_ctas_per_sm=arch.max_ctas_per_sm,
-    )
 
 
 @cache

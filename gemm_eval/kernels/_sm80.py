@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemm_eval.arch.limits import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.kernels._family import (
-    DeviceLimits,
     Family,
     Launch,
     Operands,
@@ -191,7 +191,7 @@ class Sm80Family(Family):
 
     def num_threads(self, variant: Variant) -> int:
         """Threads of a CTA."""
-        return 32 * variant.config.num_warps
+        return THREADS_PER_WARP * variant.config.num_warps
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:
         """Grid and workspace; `ctas_per_sm` is how many CTAs an SM holds at once."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from gemm_eval.arch.limits import DeviceLimits, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels._family import (
-    DeviceLimits,
     Family,
     Launch,
     Operands,
@@ -100,7 +100,7 @@ class Sm90Family(Family):
         if (smem := self.smem_bytes(variant)) > limits.smem_per_cta_bytes:
             return f"needs {smem:,} bytes of shared memory, a CTA has {limits.smem_per_cta_bytes:,}"
         ctas = config.cluster_m * config.cluster_n
-        if self._cluster_sms(ctas, limits.num_sms) * self._ctas_per_sm(variant) < ctas:
+        if cluster_sms(limits.num_sms, ctas) * self._ctas_per_sm(variant) < ctas:
             return f"a cluster of {ctas} CTAs finds no room on the {limits.num_sms} SMs of the GPU"
         if sizes is None:
             return None
@@ -160,11 +160,7 @@ class Sm90Family(Family):
 
     def _resident_clusters(self, variant: Variant, num_sms: int) -> int:
         ctas = variant.config.cluster_m * variant.config.cluster_n
-        return max(1, self._cluster_sms(ctas, num_sms) * self._ctas_per_sm(variant) // ctas)
-
-    def _cluster_sms(self, ctas: int, num_sms: int) -> int:
-        # a cluster lies within one graphics processing cluster; those of 18 SMs leave 2 without a cluster of 4
-        return num_sms if ctas <= 2 else num_sms * 10 // 11
+        return max(1, cluster_sms(num_sms, ctas) * self._ctas_per_sm(variant) // ctas)
 
     def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
         """See `Family`. The grid is persistent: no more CTAs than fit at once."""

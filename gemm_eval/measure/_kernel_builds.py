@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from gemm_eval._jit import cache_dir
+from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate._progress import progress_bar
-from gemm_eval.kernels._family import DeviceLimits, Variant
+from gemm_eval.kernels._family import Variant
 from gemm_eval.kernels._registry import compile_for
 
 __all__ = ["build_all"]

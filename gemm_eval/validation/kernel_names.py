@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gemm_eval.arch.limits import THREADS_PER_WARP
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.menu import step_elems
 from gemm_eval.workload import GemmProblem
@@ -20,7 +21,6 @@ _COMPUTING_WARPS = 8
 _CUTLASS = re.compile(
     r"cutlass_80_tensorop_\w+?gemm_\w+?_(?P<cta_n>\d+)x(?P<cta_m>\d+)_(?P<cta_k>\d+)x(?P<stages>\d+)_tn_align\d+"
 )
-_THREADS_PER_WARP = 32
 
 
 def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int, num_threads: int) -> KernelConfig | None:
@@ -66,7 +66,7 @@ def _config_of_cutlass(problem: GemmProblem, name: str, num_ctas: int, num_threa
     if k != step_elems(problem) or rest or not 1 <= split <= -(-problem.K // k):
         return None
     return KernelConfig(
-        "sm80_mma", m, n, k, 1, 1, num_threads // _THREADS_PER_WARP, stages, Schedule.MULTISTAGE,
+        "sm80_mma", m, n, k, 1, 1, num_threads // THREADS_PER_WARP, stages, Schedule.MULTISTAGE,
         Decomposition.SPLIT_K if split > 1 else Decomposition.DATA_PARALLEL, split, RasterOrder.ALONG_M, 1,
     )  # fmt: skip
 

@@ -12,12 +12,13 @@ import pytest
 
 from gemm_eval import load_arch, select_config
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, Variant, WeightMode, _build
 from gemm_eval.kernels._build import CompiledKernel, compiler_version
 from gemm_eval.kernels._choice import choose, problem_of
-from gemm_eval.kernels._registry import check_kernel, compile_for, limits_of_spec, make_variant
+from gemm_eval.kernels._registry import check_kernel, compile_for, make_variant
 
 SPEC = load_arch("h200-sxm", GpuSpec)
 H200 = limits_of_spec(SPEC)

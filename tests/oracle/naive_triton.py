@@ -33,13 +33,15 @@ def ctas_per_sm(arch: GpuSpec, code: KernelCode) -> int:
         return 0
     if code.registers > arch.max_registers_per_thread:
         return 0
-    registers_of_warp = math.ceil(code.registers * 32 / arch.register_alloc_per_warp) * arch.register_alloc_per_warp
+    registers_of_warp = math.ceil(code.registers * 32 / 256) * 256
+    warps = 4 * (arch.registers_per_sm // 4 // registers_of_warp)  # a warp lives in one quarter of the SM
+    smem_bytes = math.ceil((code.smem_bytes + arch.smem_reserved_bytes) / 128) * 128
     ctas = 0
     while True:
         more = ctas + 1
-        if more * code.num_warps * registers_of_warp > arch.registers_per_sm:
+        if more * code.num_warps > warps:
             return ctas
-        if more * (code.smem_bytes + arch.smem_reserved_bytes) > arch.smem_per_sm_bytes:
+        if more * smem_bytes > arch.smem_per_sm_bytes:
             return ctas
         if more * code.num_warps * 32 > arch.max_threads_per_sm or more > arch.max_ctas_per_sm:
             return ctas

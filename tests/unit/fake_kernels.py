@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels._family import Launch, Operands, WeightMode
 from gemm_eval.kernels._layout import scales_shape
-from gemm_eval.kernels._registry import limits_of_spec, make_variant
+from gemm_eval.kernels._registry import make_variant
 from gemm_eval.kernels.weights import PackedW4, dequantize
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure import BuiltKernel, KernelItem, OperandLayout, W4A16Runner

@@ -12,10 +12,11 @@ import pytest
 
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels import DeviceLimits, Variant, _build
 from gemm_eval.kernels._build import CompiledKernel, compile_kernel, compile_text, compiler_version, target_of
-from gemm_eval.kernels._registry import compile_for, families, limits_of_spec, make_variant, occupancy_of, why_not
+from gemm_eval.kernels._registry import compile_for, families, make_variant, occupancy_of, why_not
 from gemm_eval.mapping import RasterOrder
 
 TEXT = """extern "C" __global__ void twice(float* x) {

@@ -9,6 +9,7 @@ import pytest
 
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.kernels import DeviceLimits, Sizes, WeightMode
@@ -19,7 +20,6 @@ from gemm_eval.kernels._registry import (
     families,
     family_of,
     legal_configs,
-    limits_of_spec,
     list_kernels,
     make_variant,
     occupancy_of,

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from gemm_eval import DType, GemmProblem, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.errors import ArchValidationError, GemmEvalError
-from gemm_eval.kernels._registry import limits_of_spec, occupancy_of_cta
+from gemm_eval.kernels._registry import occupancy_of_cta
 from gemm_eval.models.gpu.triton import (
     TRITON_COEFFICIENTS,
     KernelCode,
@@ -107,10 +108,9 @@ def test_what_the_tensor_cores_do_not_take_never_ends() -> None:
 
 @pytest.mark.parametrize("arch", [H200, A100, L40S], ids=lambda arch: arch.name)
 def test_ctas_of_an_sm_are_those_of_the_registry(arch: GpuSpec) -> None:
-    """Warps in fours: those that Triton's GEMMs have. An SM's quarters hand out registers apart, so 1 and 2 differ."""
     limits = limits_of_spec(arch)
     seen = set()
-    for num_warps in (4, 8, 16):
+    for num_warps in (1, 2, 4, 8, 16):
         for registers in (16, 32, 40, 64, 65, 72, 96, 104, 128, 129, 168, 186, 255):
             for smem_bytes in (0, 16384, 33024, 49152, 65792, 98304, 114688, 147456, 196608, 232448):
                 code = CODE._replace(num_warps=num_warps, registers=registers, smem_bytes=smem_bytes)

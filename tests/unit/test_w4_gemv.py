@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels._build import text_of
-from gemm_eval.kernels._family import DeviceLimits, Family, Operands, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels._family import Family, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels._gemv import GemvFamily, StreamingFamily
 from gemm_eval.kernels._gemv_mma import GemvMmaFamily
 from gemm_eval.mapping import Decomposition, KernelConfig

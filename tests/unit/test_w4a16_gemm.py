@@ -14,6 +14,7 @@ import pytest
 
 from gemm_eval import DType, load_arch
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels import (
     Occupancy,
@@ -35,7 +36,6 @@ from gemm_eval.kernels._build import CompiledKernel
 from gemm_eval.kernels._choice import rank
 from gemm_eval.kernels._family import Sizes
 from gemm_eval.kernels._profiled import PROFILED_CONFIGS, forget_profiled
-from gemm_eval.kernels._registry import limits_of_spec
 from gemm_eval.kernels._tune import TimedConfig, Tuning
 from gemm_eval.mapping import Decomposition, KernelConfig
 

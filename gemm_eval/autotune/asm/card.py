@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from gemm_eval.arch.limits import THREADS_PER_WARP
 from gemm_eval.models.gpu.triton.code import MmaCount
 
 __all__ = ["Access", "LoopCard", "OpCounts", "ScoreCard"]
 
-_THREADS_PER_WARP = 32
 _WARPS_PER_WGMMA = 4
 _WGMMA_M = 64
 
@@ -129,7 +129,7 @@ class LoopCard(NamedTuple):
         copies = [access for access in self.accesses if access.kind in {"cp_async", "load_global", "tma"}]
         if any(copy.width_bytes is None for copy in copies):
             return None
-        return _THREADS_PER_WARP * sum(copy.num * (copy.width_bytes or 0) for copy in copies)
+        return THREADS_PER_WARP * sum(copy.num * (copy.width_bytes or 0) for copy in copies)
 
     @property
     def flop_per_copied_byte(self) -> float | None:
@@ -168,7 +168,7 @@ class ScoreCard(NamedTuple):
     @property
     def num_warps(self) -> int | None:
         """Warps of a CTA."""
-        return None if self.num_threads is None else -(-self.num_threads // _THREADS_PER_WARP)
+        return None if self.num_threads is None else -(-self.num_threads // THREADS_PER_WARP)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, with the ratios that follow from it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gemm_eval.arch.limits import THREADS_PER_WARP, limits_of_spec
 from gemm_eval.autotune.asm.card import Access, LoopCard, ScoreCard
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
@@ -17,7 +18,6 @@ __all__ = ["LoopCycles", "cycles_of_loop", "kernel_code", "loop_k", "occupancy_o
 
 _WGMMA_M = 64
 _WARPS_PER_WGMMA = 4
-_THREADS_PER_WARP = 32
 _WAVEFRONT_BYTES = 128
 _SHARED = {"ldmatrix", "load_shared", "store_shared"}
 _DTYPES = {4: (DType.INT4,), 8: (DType.FP8, DType.INT8), 16: (DType.FP16,), 32: (DType.TF32,)}
@@ -129,7 +129,7 @@ def _wavefronts(access: Access) -> int:
     """Of a shared-memory access; of one whose width the code does not say, one."""
     if access.kind not in _SHARED:
         return 0
-    return access.num * max(1, (access.width_bytes or 0) * _THREADS_PER_WARP // _WAVEFRONT_BYTES)
+    return access.num * max(1, (access.width_bytes or 0) * THREADS_PER_WARP // _WAVEFRONT_BYTES)
 
 
 def occupancy_of_card(card: ScoreCard, arch: GpuSpec, *, smem_bytes: int | None = None) -> Occupancy | None:
@@ -140,7 +140,7 @@ def occupancy_of_card(card: ScoreCard, arch: GpuSpec, *, smem_bytes: int | None 
         arch: the GPU.
         smem_bytes: shared memory of a CTA, static and dynamic. Default: the static part.
     """
-    from gemm_eval.kernels._registry import limits_of_spec, occupancy_of_cta
+    from gemm_eval.kernels._registry import occupancy_of_cta
 
     if card.num_threads is None or card.registers is None:
         return None

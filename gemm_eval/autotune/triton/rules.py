@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import THREADS_PER_WARP
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.triton import TritonConfig
 from gemm_eval.workload import GemmProblem
@@ -29,7 +30,6 @@ MIN_OTHER_REGISTERS = 26
 """Registers that a main loop needs beside its accumulators. ptxas refuses a wgmma with fewer ("Try to compile with
 register target of 154 or higher" for 128 accumulators, 90 for 64, 58 for 32, 42 for 16); on sm_80 all these spill."""
 
-_THREADS_PER_WARP = 32
 _BITS_PER_BYTE = 8
 _SHARED_EXTRA_BYTES = 1024  # mbarriers, the scales of a step
 
@@ -62,8 +62,8 @@ def _blocks(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Reject
 def _launch(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rejection | None:
     del problem
     warps, stages, ctas = config.num_warps, config.num_stages, config.num_ctas
-    if not _is_power_of_two(warps) or warps * _THREADS_PER_WARP > MAX_THREADS_PER_CTA:
-        most = MAX_THREADS_PER_CTA // _THREADS_PER_WARP
+    if not _is_power_of_two(warps) or warps * THREADS_PER_WARP > MAX_THREADS_PER_CTA:
+        most = MAX_THREADS_PER_CTA // THREADS_PER_WARP
         return Rejection("launch", f"{warps} warps: a program has a power of two of them, at most {most}", False)
     if stages < 1:
         return Rejection("launch", f"{stages} stages: there must be at least 1", False)
@@ -98,7 +98,7 @@ def _registers(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> Rej
     del problem
     if arch.mma_accumulators_in != "registers":
         return None
-    threads = config.num_warps * _THREADS_PER_WARP
+    threads = config.num_warps * THREADS_PER_WARP
     limit = min(arch.max_registers_per_thread, arch.registers_per_sm // threads, config.maxnreg or 1 << 30)
     demand = config.block_m * config.block_n // threads + MIN_OTHER_REGISTERS
     if demand > limit:

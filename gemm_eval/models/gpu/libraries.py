@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.mapping import Schedule
@@ -334,11 +335,5 @@ def library_of_family(library: str, family: str) -> str:
 
 
 def cluster_grid_sms(arch: GpuSpec, cluster_ctas: int) -> int:
-    """SMs that CTAs in clusters of this size can lie on: a cluster stays within one graphics processing cluster."""
-    sms = arch.num_sms if cluster_ctas <= _FREE_CLUSTER else int(arch.num_sms * _LARGE_CLUSTER_FRAC)
-    return sms // cluster_ctas * cluster_ctas
-
-
-_FREE_CLUSTER = 2
-# cuBLAS's persistent grids on an H200: 132 CTAs in clusters of 2, 120 in those of 4 and 8
-_LARGE_CLUSTER_FRAC = 120.5 / 132
+    """SMs that whole clusters of this size fill."""
+    return cluster_sms(arch.num_sms, cluster_ctas) // cluster_ctas * cluster_ctas

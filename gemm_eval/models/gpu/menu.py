@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import THREADS_PER_WARP, ctas_per_sm
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, Family, TileChoice, cluster_grid_sms
@@ -21,7 +22,6 @@ __all__ = [
     "build_menu",
     "check_config",
     "cta_resources",
-    "ctas_per_sm",
     "launched_resources",
     "menu_row",
 ]
@@ -46,7 +46,6 @@ _FIXED_REGISTERS = 56  # addresses, barriers, loop counters and fragments beside
 _BARRIER_BYTES = 2048  # mbarriers, tile scheduler, alignment of the ring to 1 KiB
 MIN_STAGES, MAX_STAGES = 2, 16
 RASTER_SWIZZLES = (1, 2, 4, 8, 16)
-_THREADS_PER_WARP = 32
 
 
 class Resources(NamedTuple):
@@ -80,23 +79,24 @@ class _Needs(NamedTuple):
     stage_bytes: int
     accumulators: int  # of a computing thread
     registers: int  # of a computing thread
-    all_registers: int
+    launch_registers: int  # of every thread when the CTA starts, before the computing ones take from the others
     threads: int
 
 
 def _needs(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> _Needs:
     family = FAMILIES[config.family]
-    threads = config.num_warps * _THREADS_PER_WARP
+    threads = config.num_warps * THREADS_PER_WARP
     groups = 2 if config.schedule == Schedule.PINGPONG else 1
     accumulators = 0
     if arch.mma_accumulators_in == "registers" or family.name != "sm100_tcgen05":
         accumulators = config.cta_m * config.cta_n * groups // threads
-    step = arch.register_alloc_per_warp // _THREADS_PER_WARP
+    step = arch.register_alloc_per_warp // THREADS_PER_WARP
     registers = -(-(accumulators + _FIXED_REGISTERS) // step) * step
-    extra_threads = _PRODUCER_WARPS * _THREADS_PER_WARP if family.is_warp_specialized else 0
+    extra_threads = _PRODUCER_WARPS * THREADS_PER_WARP if family.is_warp_specialized else 0
     return _Needs(
         stage_bytes(problem, config.cta_m, config.cta_n), accumulators, registers,
-        registers * threads + _PRODUCER_REGISTERS * extra_threads, threads + extra_threads,
+        (registers * threads + _PRODUCER_REGISTERS * extra_threads) // (threads + extra_threads),
+        threads + extra_threads,
     )  # fmt: skip
 
 
@@ -123,10 +123,11 @@ def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
             f"{needs.accumulators} accumulators a thread and {_FIXED_REGISTERS} other registers need "
             f"{needs.registers}, {limit} can be had", rule="registers",
         )  # fmt: skip
-    per_sm = ctas_per_sm(arch, smem, needs.all_registers, needs.threads)
+    per_sm = ctas_per_sm(arch, needs.threads, needs.launch_registers, smem)
     if per_sm < 1:
+        registers = needs.launch_registers * needs.threads
         raise InvalidMappingError(
-            f"a CTA of {needs.threads} threads needs {needs.all_registers:,} registers, {arch.name} has "
+            f"a CTA of {needs.threads} threads needs {registers:,} registers, {arch.name} has "
             f"{arch.registers_per_sm:,} an SM", rule="registers",
         )  # fmt: skip
     if family.is_warp_specialized:
@@ -139,7 +140,7 @@ def _stages_by_occupancy(arch: GpuSpec, problem: GemmProblem, config: KernelConf
     needs = _needs(arch, problem, config)
     num_stages, most = min(MAX_STAGES, (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes), 0
     while num_stages >= MIN_STAGES:
-        held = ctas_per_sm(arch, _smem_bytes(needs, num_stages), needs.all_registers, needs.threads)
+        held = ctas_per_sm(arch, needs.threads, needs.launch_registers, _smem_bytes(needs, num_stages))
         if held > most:
             yield num_stages
             most = held
@@ -151,18 +152,8 @@ def _stages_by_occupancy(arch: GpuSpec, problem: GemmProblem, config: KernelConf
 
 def launched_resources(arch: GpuSpec, smem_bytes: int, registers: int, threads: int) -> Resources:
     """Occupancy of a kernel that was seen running, from its launch."""
-    per_sm = ctas_per_sm(arch, smem_bytes, registers * threads, threads)
+    per_sm = ctas_per_sm(arch, threads, registers, smem_bytes)
     return Resources(smem_bytes, registers, threads, max(1, per_sm))
-
-
-def ctas_per_sm(arch: GpuSpec, smem_bytes: int, cta_registers: int, threads: int) -> int:
-    """Return how many CTAs an SM holds at once, from what a CTA takes."""
-    return min(
-        arch.smem_per_sm_bytes // (smem_bytes + arch.smem_reserved_bytes),
-        arch.registers_per_sm // cta_registers,
-        arch.max_threads_per_sm // threads,
-        arch.max_ctas_per_sm,
-    )
 
 
 def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Resources:
@@ -297,7 +288,7 @@ def dequant_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) ->
         return 0.0
     assert problem.weight_dtype is not None
     ops = _OPS_PER_WEIGHT.get(problem.weight_dtype.bits, 1.0) + (_ZERO_OPS if problem.zero_dtype else 0.0)
-    lanes = _THREADS_PER_WARP * arch.issue_slots_per_cycle
+    lanes = THREADS_PER_WARP * arch.issue_slots_per_cycle
     return config.cta_n * step_elems(problem) * ops / lanes
 
 

@@ -23,7 +23,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "pack_gpu", "unpack_config", "unpack_gpu_cost"]
 
-GPU_MODEL_VERSION = "gpu-3"
+GPU_MODEL_VERSION = "gpu-4"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
 _CLOCKS = ("burst", "sustained")

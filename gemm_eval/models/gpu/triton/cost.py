@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import THREADS_PER_WARP, ctas_per_sm
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.menu import ctas_per_sm
 from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount
 from gemm_eval.models.gpu.triton.coefficients import HOPPER_MMA_SYNC_FRAC
 from gemm_eval.models.gpu.triton.config import TritonConfig
@@ -127,11 +127,9 @@ def tensor_cycles(arch: GpuSpec, mma: Sequence[MmaCount], num_warps: int) -> tup
 
 
 def _ctas_per_sm(arch: GpuSpec, code: KernelCode) -> int:
-    if code.smem_bytes > arch.smem_per_cta_bytes or code.registers > arch.max_registers_per_thread:
+    if code.registers > arch.max_registers_per_thread:
         return 0
-    granule = arch.register_alloc_per_warp
-    warp_registers = -(-code.registers * 32 // granule) * granule
-    return ctas_per_sm(arch, code.smem_bytes, warp_registers * code.num_warps, 32 * code.num_warps)
+    return ctas_per_sm(arch, THREADS_PER_WARP * code.num_warps, code.registers, code.smem_bytes)
 
 
 def pack_launches(

@@ -8,6 +8,7 @@ anything is compiled", says how far off they are.
 from __future__ import annotations
 
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import THREADS_PER_WARP
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.triton.code import KernelCode, MainLoop, MmaCount
 from gemm_eval.models.gpu.triton.config import TritonConfig
@@ -16,7 +17,6 @@ from gemm_eval.workload import GemmProblem
 __all__ = ["estimate_code"]
 
 _BITS_PER_BYTE = 8
-_THREADS_PER_WARP = 32
 _COPY_BYTES = 16
 _WAVEFRONT_BYTES = 128
 _WAVEFRONTS_PER_LDMATRIX = 4
@@ -46,7 +46,7 @@ def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> 
     """
     assert problem.weight_dtype is not None
     m, n, k, warps = config.block_m, config.block_n, config.block_k, config.num_warps
-    threads = warps * _THREADS_PER_WARP
+    threads = warps * THREADS_PER_WARP
     is_quantized = problem.is_weight_quantized
     a_bytes = m * k * problem.input_dtype.bits / _BITS_PER_BYTE
     b_bytes = n * k * problem.weight_dtype.bits / _BITS_PER_BYTE
@@ -71,7 +71,7 @@ def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> 
         wavefronts = matrices + weights // 8
         loads = matrices // _WAVEFRONTS_PER_LDMATRIX + weights // 8
         if mma[0].input_bits > problem.input_dtype.bits:
-            converted = read * k // _THREADS_PER_WARP
+            converted = read * k // THREADS_PER_WARP
         issue = _ISSUE_BASE_MMA_SYNC
     tensor = sum(one.num for one in mma)
     issue += round(_ISSUE_PER_COPY * copies + _ISSUE_PER_WEIGHT * weights) + tensor + loads + converted // 2

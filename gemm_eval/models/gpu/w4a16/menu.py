@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, data_root
+from gemm_eval.arch.limits import cluster_sms, ctas_per_sm
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -58,11 +59,7 @@ _CONFIG_OF = operator.itemgetter(*range(1, 12))  # of the values of a row: kind 
 _TARGETS = {"sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a"}
 _GROUP_SIZES = (None, 32, 64, 128)
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
-_SCHEDULERS = 4
-_REGISTERS_UNIT_OF_WARP, _SMEM_UNIT_BYTES, _THREADS_PER_WARP = 256, 128, 32
 _BLOCK = 64
-# as `kernels/_sm90.py` launches: a cluster of 4 lies within one graphics processing cluster, so some SMs have none
-_FREE_CLUSTER, _LARGE_CLUSTER_SMS = 2, (10, 11)
 
 
 class _Entry(NamedTuple):
@@ -147,44 +144,24 @@ def build_w4a16_menu(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.void]:
     rows = []
     for entry in _entries(_TARGETS[arch.sm_arch], types.input_dtype, *_mode_of(types)):
         config = entry.config
-        if entry.smem_bytes > arch.smem_per_cta_bytes:
-            continue
-        ctas_per_sm = _ctas_per_sm(arch, entry)
+        held = ctas_per_sm(arch, entry.num_threads, entry.registers, entry.smem_bytes)
         cluster = config.cluster_m * config.cluster_n
-        if ctas_per_sm < 1 or cluster > arch.max_cluster_ctas:
+        if held < 1 or cluster > arch.max_cluster_ctas:
             continue
-        expected = max(1, min(entry.min_ctas, ctas_per_sm))
-        if _cluster_sms(arch, cluster) * expected >= cluster:
-            rows.append(_row(arch, types, entry, ctas_per_sm, expected))
+        expected = max(1, min(entry.min_ctas, held))
+        if cluster_sms(arch.num_sms, cluster) * expected >= cluster:
+            rows.append(_row(arch, types, entry, held, expected))
     return np.array(rows, W4A16_MENU_DTYPE)
 
 
-def _cluster_sms(arch: GpuSpec, cluster: int) -> int:
-    """SMs that CTAs in clusters of this size can lie on."""
-    if cluster <= _FREE_CLUSTER:
-        return arch.num_sms
-    return arch.num_sms * _LARGE_CLUSTER_SMS[0] // _LARGE_CLUSTER_SMS[1]
-
-
-def _ctas_per_sm(arch: GpuSpec, entry: _Entry) -> int:
-    """CTAs that an SM holds (CUDA occupancy calculator, sm_80 to sm_90)."""
-    registers_of_warp = -(-entry.registers * _THREADS_PER_WARP // _REGISTERS_UNIT_OF_WARP) * _REGISTERS_UNIT_OF_WARP
-    warps = arch.registers_per_sm // _SCHEDULERS // registers_of_warp * _SCHEDULERS
-    of_registers = warps // -(-entry.num_threads // _THREADS_PER_WARP)
-    smem = -(-(entry.smem_bytes + arch.smem_reserved_bytes) // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
-    return min(
-        of_registers, arch.smem_per_sm_bytes // smem, arch.max_threads_per_sm // entry.num_threads, arch.max_ctas_per_sm
-    )  # fmt: skip
-
-
-def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, ctas_per_sm: int, expected: int) -> tuple[float, ...]:
+def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, held: int, expected: int) -> tuple[float, ...]:
     config = entry.config
     kind = W4A16_FAMILIES.index(config.family)
     cluster = config.cluster_m * config.cluster_n
-    sms = _cluster_sms(arch, cluster)
+    sms = cluster_sms(arch.num_sms, cluster)
     expected_cap = sms * expected // cluster * cluster
     # persistent kernels are launched with as many CTAs as the registry expects to fit
-    grid_cap = expected_cap if config.family == "w4a16_sm90" else sms * ctas_per_sm
+    grid_cap = expected_cap if config.family == "w4a16_sm90" else sms * held
     blocks = config.cta_n / _BLOCK
     rate = arch.tensor_flop_per_cycle[types.input_dtype]
     if config.family == "w4a16_sm90":  # wgmma works on 64 columns whatever the tokens
@@ -200,7 +177,7 @@ def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, ctas_per_sm: int, exp
     weight_bytes = config.cta_n * _BLOCK * (DType.INT4.bits + scale_bits) / 8
     return (
         FAMILIES[config.family].number, kind, *config[1:8], int(config.schedule), int(config.raster_order),
-        config.raster_swizzle, ctas_per_sm, expected, grid_cap, expected_cap, entry.smem_bytes,
+        config.raster_swizzle, held, expected, grid_cap, expected_cap, entry.smem_bytes,
         entry.registers, math.log2(cluster), blocks * entry.instructions, blocks * entry.tensor, matrix,
         blocks * entry.producer, weight_bytes, types.input_dtype.bits / 8,
     )  # fmt: skip

@@ -1,0 +1,113 @@
+"""What an SM holds at once, and how many SMs clusters of CTAs can lie on: compute capability 8.0 to 10.0."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from gemm_eval._words import shown
+from gemm_eval.arch._gpu import THREADS_PER_WARP, GpuSpec
+from gemm_eval.errors import InvalidOptionError
+
+__all__ = ["THREADS_PER_WARP", "DeviceLimits", "cluster_sms", "ctas_by_resource", "ctas_per_sm", "limits_of_spec"]
+
+# How an SM hands out registers and shared memory: CUDA occupancy calculator.
+_REGISTERS_UNIT_OF_WARP = 256
+_SMEM_UNIT_BYTES = 128
+_SM_QUARTERS = 4  # each has its own registers, and a warp lives in one
+
+# A cluster lies within one graphics processing cluster. Those of 18 SMs leave 2 without a cluster of 4: cuBLAS's
+# persistent grids on an H200 have 132 CTAs in clusters of 2, and 120 in those of 4 and 8.
+_FREE_CLUSTER = 2
+_LARGE_CLUSTER_SMS = (10, 11)
+
+
+class DeviceLimits(NamedTuple):
+    """What decides whether a kernel can run on a GPU, and how many of its CTAs at once.
+
+    Attributes:
+        compute_capability: (9, 0) for Hopper.
+        num_sms: SMs of the chip.
+        smem_per_cta_bytes, smem_per_sm_bytes, smem_reserved_bytes: shared memory; the last is taken from each CTA.
+        registers_per_sm: of 32 bits.
+        max_threads_per_sm, max_ctas_per_sm: scheduler limits.
+    """
+
+    compute_capability: tuple[int, int]
+    num_sms: int
+    smem_per_cta_bytes: int
+    smem_per_sm_bytes: int
+    smem_reserved_bytes: int
+    registers_per_sm: int
+    max_threads_per_sm: int
+    max_ctas_per_sm: int
+
+
+class _Limits(Protocol):
+    """What `DeviceLimits` and `GpuSpec` both have."""
+
+    @property
+    def smem_per_cta_bytes(self) -> int: ...
+    @property
+    def smem_per_sm_bytes(self) -> int: ...
+    @property
+    def smem_reserved_bytes(self) -> int: ...
+    @property
+    def registers_per_sm(self) -> int: ...
+    @property
+    def max_threads_per_sm(self) -> int: ...
+    @property
+    def max_ctas_per_sm(self) -> int: ...
+
+
+def limits_of_spec(arch: GpuSpec) -> DeviceLimits:
+    """Return the limits of a GPU that a spec describes.
+
+    Raises:
+        InvalidOptionError: `arch` is no such spec.
+    """
+    if not isinstance(arch, GpuSpec):
+        raise InvalidOptionError(f"arch must be a GpuSpec, got {shown(arch)}")
+    digits = arch.sm_arch.removeprefix("sm_")
+    return DeviceLimits(
+        compute_capability=(int(digits[:-1]), int(digits[-1])),
+        num_sms=arch.num_sms,
+        smem_per_cta_bytes=arch.smem_per_cta_bytes,
+        smem_per_sm_bytes=arch.smem_per_sm_bytes,
+        smem_reserved_bytes=arch.smem_reserved_bytes,
+        registers_per_sm=arch.registers_per_sm,
+        max_threads_per_sm=arch.max_threads_per_sm,
+        max_ctas_per_sm=arch.max_ctas_per_sm,
+    )
+
+
+def ctas_by_resource(limits: _Limits, num_threads: int, registers: int, smem_bytes: int) -> dict[str, int]:
+    """Return how many CTAs the registers, shared memory, threads and CTA slots of an SM have room for.
+
+    Args:
+        limits: of the GPU.
+        num_threads: of a CTA.
+        registers: of a thread.
+        smem_bytes: of a CTA, static and dynamic.
+    """
+    registers_of_warp = -(-max(1, registers) * THREADS_PER_WARP // _REGISTERS_UNIT_OF_WARP) * _REGISTERS_UNIT_OF_WARP
+    warps_of_quarter = limits.registers_per_sm // _SM_QUARTERS // registers_of_warp
+    smem_taken = -(-(smem_bytes + limits.smem_reserved_bytes) // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
+    is_too_large = smem_bytes > limits.smem_per_cta_bytes
+    return {
+        "registers": warps_of_quarter * _SM_QUARTERS // -(-num_threads // THREADS_PER_WARP),
+        "shared memory": 0 if is_too_large else limits.smem_per_sm_bytes // max(1, smem_taken),
+        "threads": limits.max_threads_per_sm // num_threads,
+        "CTAs": limits.max_ctas_per_sm,
+    }
+
+
+def ctas_per_sm(limits: _Limits, num_threads: int, registers: int, smem_bytes: int) -> int:
+    """Return how many CTAs an SM holds at once; arguments as for `ctas_by_resource`."""
+    return min(ctas_by_resource(limits, num_threads, registers, smem_bytes).values())
+
+
+def cluster_sms(num_sms: int, cluster_ctas: int) -> int:
+    """Return the SMs, of `num_sms`, that CTAs in clusters of this size can lie on."""
+    if cluster_ctas <= _FREE_CLUSTER:
+        return num_sms
+    return num_sms * _LARGE_CLUSTER_SMS[0] // _LARGE_CLUSTER_SMS[1]
