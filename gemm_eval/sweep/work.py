@@ -1,4 +1,4 @@
-"""`Task`: what all chunks of a sweep share, and what is worked out of it once."""
+"""`SweepWork`: what all chunks of a sweep share, and what is worked out of it once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["Task"]
+__all__ = ["SweepWork"]
 
 
 @dataclass(frozen=True)
-class Task:
+class SweepWork:
     """What all chunks of a sweep share.
 
     Attributes:
