@@ -26,6 +26,7 @@ from gemm_eval.cli import (
     _sweep,
     _validate,
 )
+from gemm_eval.cli._old_forms import resolve_old_form
 from gemm_eval.cli._options import EXIT_CODES
 from gemm_eval.cli._words import Command, Group, usage_message
 from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
@@ -62,6 +63,11 @@ class _Application(Group):
             code = EXIT_INPUT
         sys.exit(code or 0)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the first word names."""
+        name, command, words = super().resolve_command(ctx, args)
+        return (name, *resolve_old_form(name, command, words))
+
 
 def _say_error(kind: str, message: str, *, is_json: bool) -> None:
     line = " ".join(message.split())
@@ -91,16 +97,15 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "kernel-table": _kernel_table.kernel_table,
     "measure": _measure.measure,
     "profile": _profile.profile,
-    "validate": _validate.validate,
     "crossover": _crossover.crossover,
-    "calibrate": _calibrate.calibrate,
     "sweep": _sweep.sweep,
     "pareto": _sweep.pareto,
     "report": _report.report,
 }
 for _name, _command in _COMMANDS.items():
-    # validate has a default for everything: without words it runs
-    app.command(_name, cls=Command, no_args_is_help=_name != "validate", epilog=EXIT_CODES)(_command)
+    app.command(_name, cls=Command, no_args_is_help=True, epilog=EXIT_CODES)(_command)
+app.add_typer(_validate.app, name="validate")
+app.add_typer(_calibrate.app, name="calibrate")
 app.add_typer(_arch.app, name="arch")
 app.add_typer(_configs.app, name="configs")
 
