@@ -62,7 +62,7 @@ def usage_message(error: Any, words: Sequence[str]) -> str:
         else:
             params = [] if ctx is None else ctx.command.get_params(ctx)
             known = [name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")]
-            meant = did_you_mean(f"--{word.lstrip('-')}", known) or _of_siblings(ctx, word)
+            meant = _of_siblings(ctx, word) or did_you_mean(f"--{word.lstrip('-')}", known)
         message = f"No such option: {word}{meant}"
     return f"{message}; see {getattr(ctx, 'command_path', 'gemm-eval')} --help"
 

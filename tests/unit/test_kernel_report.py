@@ -283,7 +283,7 @@ def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, m
 
 
 def test_command_refuses_what_makes_no_sense(table: Path) -> None:
-    assert "No such option: --joint, which is one of gemm-eval validate dense" in run("--joint", code=2)
+    assert "No such option: --joint, which is one of root validate dense" in run("--joint", code=2)
     assert "--ablation fits" in run("--ablation", "--no-fit", code=2)
     assert "no timings of W4A16 kernels on l4" in run("--arch", "l4", code=2)
 
