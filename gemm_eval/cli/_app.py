@@ -49,17 +49,17 @@ class _Application(Group):
         try:
             code = super().main(given, *rest, **extra)
         except GemmEvalError as error:
-            _say_error(type(error).__name__, str(error), is_json="--json" in given)
+            _print_error(type(error).__name__, str(error), is_json="--json" in given)
             code = next((code for kind, code in _EXIT_OF.items() if isinstance(error, kind)), EXIT_INPUT)
         except OSError as error:  # a full disk, a folder that may not be written: the machine's trouble, no bug
-            _say_error(type(error).__name__, str(error), is_json="--json" in given)
+            _print_error(type(error).__name__, str(error), is_json="--json" in given)
             code = EXIT_FAILED
         except Exception as error:
             # typer brings its own copy of click, or not, depending on its version: no class to catch by name
             if not hasattr(error, "format_message"):
                 raise
             if type(error).__name__ != "NoArgsIsHelpError":  # whose help typer has printed already
-                _say_error("UsageError", usage_message(error, given), is_json="--json" in given)
+                _print_error("UsageError", usage_message(error, given), is_json="--json" in given)
             code = EXIT_INPUT
         sys.exit(code or 0)
 
@@ -69,7 +69,7 @@ class _Application(Group):
         return (name, *resolve_old_form(name, command, words))
 
 
-def _say_error(kind: str, message: str, *, is_json: bool) -> None:
+def _print_error(kind: str, message: str, *, is_json: bool) -> None:
     line = " ".join(message.split())
     document = json.dumps({"error": {"type": kind, "message": line}})
     sys.stderr.write((document if is_json else f"error: {visible(line)}") + "\n")

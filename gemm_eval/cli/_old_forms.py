@@ -78,14 +78,14 @@ def _validate(
         validate_triton(
             arch, _only_table(names), folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json
         )
-        _say_new("validate --triton", "validate triton")
+        _print_note("validate --triton", "validate triton")
     elif w4a16:
         refuse_others(ctx, "--w4a16", {"w4a16", "plots", *_OF_KERNELS})
         validate_w4a16(
             arch, [Path(name) for name in names], folds, seed, refit=refit, is_ablated=ablation, worst=worst,
             plots=plots, csv=csv, as_json=json,
         )  # fmt: skip
-        _say_new("validate --w4a16", "validate w4a16")
+        _print_note("validate --w4a16", "validate w4a16")
     elif ablation:
         raise InvalidOptionError("--ablation goes with --w4a16 or --triton")
     else:
@@ -93,7 +93,7 @@ def _validate(
             arch, names, folds, seed, refit=refit, is_joint=joint, groups=[str(group) for group in regime or []],
             worst=worst, library=library, dtype=dtype, plots=plots, csv=csv, as_json=json,
         )  # fmt: skip
-        _say_new("validate", "validate dense")
+        _print_note("validate", "validate dense")
 
 
 def _calibrate(
@@ -115,7 +115,7 @@ def _calibrate(
     if triton:
         refuse_others(ctx, "--triton", {"triton", "arch", "data", "seed", "out"})
         calibrate_triton(arch, _only_table(names), seed, out)
-        _say_new("calibrate --triton", "calibrate triton")
+        _print_note("calibrate --triton", "calibrate triton")
         return
     if family is None:
         raise InvalidOptionError(f"--family must be one of {', '.join(FAMILIES)}; or give --triton")
@@ -127,10 +127,10 @@ def _calibrate(
         if library != OURS:
             raise InvalidOptionError(f"--family {family} is of --library {OURS}, got {library}")
         calibrate_w4a16(arch, family, [Path(name) for name in names], seed, out)
-        _say_new(f"calibrate --library {OURS} --family {family}", f"calibrate w4a16 --family {family}")
+        _print_note(f"calibrate --library {OURS} --family {family}", f"calibrate w4a16 --family {family}")
     else:
         calibrate_dense(arch, library, family, names, dtype, seed, max_evaluations, out)
-        _say_new("calibrate", "calibrate dense")
+        _print_note("calibrate", "calibrate dense")
 
 
 _OLD: dict[str, Callable[..., None]] = {"validate": _validate, "calibrate": _calibrate}
@@ -142,8 +142,8 @@ def _only_table(names: list[str]) -> Path | None:
     return Path(names[0]) if names else None
 
 
-def _say_new(old: str, new: str) -> None:
-    """Say so after the work, as an error is one line, and with --json one document."""
-    from gemm_eval.cli._output import say
+def _print_note(old: str, new: str) -> None:
+    """Name the new form. It comes after the work, as an error is one line, and with --json one document."""
+    from gemm_eval.cli._output import print_line
 
-    say(f"note: gemm-eval {old} is now gemm-eval {new}", err=True)
+    print_line(f"note: gemm-eval {old} is now gemm-eval {new}", err=True)

@@ -76,7 +76,7 @@ def _score_int4_wo(spec: GpuSpec, folds: int, seed: int) -> list[Compared]:
     return [item for of_set in compare(spec, sets, folds, seed, refit=False) for item in of_set]
 
 
-def _held_out_words(gpu: str) -> str:
+def _describe_held_out(gpu: str) -> str:
     """The held-out errors that the calibrations of this GPU give for that set."""
     from gemm_eval.arch import data_root
     from gemm_eval.models.gpu.calibration import load_calibration
@@ -126,5 +126,5 @@ def _print(
             console.print(line)
         console.print()
     if public:
-        note = f"{public[0].note}\n{_held_out_words(public[0].score.timings.gpu)}".rstrip()
+        note = f"{public[0].note}\n{_describe_held_out(public[0].score.timings.gpu)}".rstrip()
         console.print(errors_table([item.score for item in public], note=note))

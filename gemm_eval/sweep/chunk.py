@@ -138,11 +138,11 @@ def evaluate_rows(
 def _evaluate_multicore(chunk: _Chunk, places: Sequence[int]) -> None:
     """Find the costs of points whose chips have the same number of cores and timing."""
     work = chunk.work
-    params = np.empty((len(places), len(work.kinds)), PARAMS_DTYPE)
+    params = np.empty((len(places), len(work.types)), PARAMS_DTYPE)
     good: list[int] = []
     for at in places:
         try:
-            for place, types in enumerate(work.kinds):
+            for place, types in enumerate(work.types):
                 # a record at a time: to concatenate records costs numpy twice what packing them does
                 params[len(good), place] = pack_params(_multicore(chunk, at), types)[0]
         except UnsupportedError as error:
@@ -151,7 +151,7 @@ def _evaluate_multicore(chunk: _Chunk, places: Sequence[int]) -> None:
         good.append(at)
     if not good:
         return
-    type_of = (np.arange(len(good))[:, None] * len(work.kinds) + work.kind_of).ravel()
+    type_of = (np.arange(len(good))[:, None] * len(work.types) + work.type_of).ravel()
     records = find_best_of_archs(
         _multicore(chunk, good[0]).num_cores,
         params[: len(good)].ravel(),

@@ -165,9 +165,9 @@ def _run_adaptive(at: _At, sampling: Adaptive, aims: Sequence[str]) -> None:
         rows = proposer.propose(min(sampling.batch_size, sampling.num_points - begin))
         end = begin + len(rows)
         _run(at, begin, end, partial(_slice, rows, begin))
-        told = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
-        values = np.stack([told[name].to_numpy().astype(np.float64) for name in aims], axis=1)
-        proposer.tell(values, told["excluded"].to_numpy() == "")
+        found = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
+        values = np.stack([found[name].to_numpy().astype(np.float64) for name in aims], axis=1)
+        proposer.tell(values, found["excluded"].to_numpy() == "")
 
 
 def _slice(rows: Rows, begin: int, first: int, stop: int) -> Rows:

@@ -50,14 +50,14 @@ class SweepWork:
         return np.array([one.sizes for one in self.problems], np.int64)
 
     @cached_property
-    def kinds(self) -> tuple[GemmProblem, ...]:
+    def types(self) -> tuple[GemmProblem, ...]:
         """Their data types, each once."""
         return tuple(dict.fromkeys(map(types_alone, self.problems)))
 
     @cached_property
-    def kind_of(self) -> npt.NDArray[np.int64]:
-        """[num_problems], index into `kinds`."""
-        return np.array([self.kinds.index(types_alone(problem)) for problem in self.problems], np.int64)
+    def type_of(self) -> npt.NDArray[np.int64]:
+        """[num_problems], index into `types`."""
+        return np.array([self.types.index(types_alone(problem)) for problem in self.problems], np.int64)
 
     @cached_property
     def flop(self) -> tuple[dict[DType, int], ...]:

@@ -299,5 +299,5 @@ def test_public_timings_have_their_own_table(monkeypatch: pytest.MonkeyPatch) ->
 
     assert _validate_w4a16._score_int4_wo(H200, 5, 0) == []
     assert seen == ["aiconfigurator/int4_wo"]
-    assert "sm90_wgmma: held out" in _validate_w4a16._held_out_words("h200-sxm")
-    assert _validate_w4a16._held_out_words("l4") == ""
+    assert "sm90_wgmma: held out" in _validate_w4a16._describe_held_out("h200-sxm")
+    assert _validate_w4a16._describe_held_out("l4") == ""
