@@ -3,7 +3,7 @@
     python examples/measure_triton.py --out FOLDER          # timings; a GPU, PyTorch, Triton, pandas and pyarrow
     python examples/measure_triton.py --codes --out FOLDER  # machine code; Triton and pandas, no GPU, no PyTorch
 
-`gemm-eval calibrate --triton --data FOLDER/timings.parquet` fits the model on what these two write. How it is timed:
+`gemm-eval calibrate triton --data FOLDER/timings.parquet` fits the model on what these two write. How it is timed:
 triton_timings.py; what: triton_pool.py.
 """
 

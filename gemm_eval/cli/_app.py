@@ -26,6 +26,7 @@ from gemm_eval.cli import (
     _sweep,
     _validate,
 )
+from gemm_eval.cli._old_forms import resolve_old_form
 from gemm_eval.cli._options import EXIT_CODES
 from gemm_eval.cli._words import Command, Group, usage_message
 from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
@@ -48,22 +49,27 @@ class _Application(Group):
         try:
             code = super().main(given, *rest, **extra)
         except GemmEvalError as error:
-            _say_error(type(error).__name__, str(error), is_json="--json" in given)
+            _print_error(type(error).__name__, str(error), is_json="--json" in given)
             code = next((code for kind, code in _EXIT_OF.items() if isinstance(error, kind)), EXIT_INPUT)
         except OSError as error:  # a full disk, a folder that may not be written: the machine's trouble, no bug
-            _say_error(type(error).__name__, str(error), is_json="--json" in given)
+            _print_error(type(error).__name__, str(error), is_json="--json" in given)
             code = EXIT_FAILED
         except Exception as error:
             # typer brings its own copy of click, or not, depending on its version: no class to catch by name
             if not hasattr(error, "format_message"):
                 raise
             if type(error).__name__ != "NoArgsIsHelpError":  # whose help typer has printed already
-                _say_error("UsageError", usage_message(error, given), is_json="--json" in given)
+                _print_error("UsageError", usage_message(error, given), is_json="--json" in given)
             code = EXIT_INPUT
         sys.exit(code or 0)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the first word names."""
+        name, command, words = super().resolve_command(ctx, args)
+        return (name, *resolve_old_form(name, command, words))
 
-def _say_error(kind: str, message: str, *, is_json: bool) -> None:
+
+def _print_error(kind: str, message: str, *, is_json: bool) -> None:
     line = " ".join(message.split())
     document = json.dumps({"error": {"type": kind, "message": line}})
     sys.stderr.write((document if is_json else f"error: {visible(line)}") + "\n")
@@ -91,16 +97,15 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "kernel-table": _kernel_table.kernel_table,
     "measure": _measure.measure,
     "profile": _profile.profile,
-    "validate": _validate.validate,
     "crossover": _crossover.crossover,
-    "calibrate": _calibrate.calibrate,
     "sweep": _sweep.sweep,
     "pareto": _sweep.pareto,
     "report": _report.report,
 }
 for _name, _command in _COMMANDS.items():
-    # validate has a default for everything: without words it runs
-    app.command(_name, cls=Command, no_args_is_help=_name != "validate", epilog=EXIT_CODES)(_command)
+    app.command(_name, cls=Command, no_args_is_help=True, epilog=EXIT_CODES)(_command)
+app.add_typer(_validate.app, name="validate")
+app.add_typer(_calibrate.app, name="calibrate")
 app.add_typer(_arch.app, name="arch")
 app.add_typer(_configs.app, name="configs")
 

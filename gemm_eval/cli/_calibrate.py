@@ -1,15 +1,16 @@
-"""The command `calibrate`: fits the coefficients of a library's kernel family, or of Triton kernels, on timings."""
+"""The commands `calibrate dense`, `calibrate w4a16` and `calibrate triton`: fit coefficients of kernels on timings."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gemm_eval._words import shown
-from gemm_eval.cli._words import refuse_others
+from gemm_eval.cli._options import EXIT_CODES, GpuOption
+from gemm_eval.cli._words import Command, Group
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,17 +20,32 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.calibration import ErrorFigures
     from gemm_eval.models.gpu.triton import TritonCalibration
 
-__all__ = ["calibrate"]
+__all__ = ["app", "calibrate_dense", "calibrate_triton", "calibrate_w4a16", "check_one_of"]
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Fit the few coefficients of a kernel family, or of Triton kernels, on timings, and write them.\n\n"
+    "The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions.",
+    epilog=EXIT_CODES,
+)
+
+SeedOption = Annotated[int, typer.Option(min=0, help="What deals the (N, K) pairs to the folds of the stated errors.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Where to write. Default: its place in arch/calibration of a checkout.", show_default=False
+    ),
+]
 
 
-def calibrate(
-    ctx: typer.Context,
-    arch: Annotated[str, typer.Option(metavar="NAME|FILE", help="GPU preset or YAML file.", show_default=False)],
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def dense(
+    arch: GpuOption,
     family: Annotated[
-        str | None,
-        typer.Option(help="Kernel family whose coefficients are fitted, such as sm90_wgmma.", show_default=False),
-    ] = None,
-    library: Annotated[str, typer.Option(help="Whose kernels: cublas, trtllm, gemm-eval.")] = "cublas",
+        str, typer.Option(help="Kernel family whose coefficients are fitted, such as sm90_wgmma.", show_default=False)
+    ],
+    library: Annotated[str, typer.Option(help="Whose kernels: cublas, trtllm.")] = "cublas",
     data: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,63 +56,82 @@ def calibrate(
         ),
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")] = None,
-    triton: Annotated[
-        bool,
-        typer.Option(
-            "--triton",
-            help="Fit the model of Triton kernels instead of a family. --data: a table that measure_triton.py of "
-            "examples wrote; default: the one that comes with the library.",
-        ),
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="What deals the (N, K) pairs to the folds of the stated errors.")
-    ] = 0,
+    seed: SeedOption = 0,
     max_evaluations: Annotated[
         int | None, typer.Option(min=1, help="Rounds of search and fit.", show_default=False)
     ] = None,
-    out: Annotated[
-        Path | None,
+    out: OutOption = None,
+) -> None:
+    """Fit a kernel family of cuBLAS, or of TensorRT-LLM for narrow weights.
+
+    Rows that the library runs with another family, and rows of rough bands, are left out.
+    """
+    from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
+
+    check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
+    # what the model chooses was not timed, or stands in tables that tell the config
+    check_one_of("--library", library, [name for name, of in LIBRARIES.items() if not of.is_chosen_by_model])
+    calibrate_dense(arch, library, family, data or [], dtype, seed, max_evaluations, out)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def w4a16(
+    arch: GpuOption,
+    family: Annotated[
+        str, typer.Option(help="Kernel family whose coefficients are fitted, such as w4a16_sm90.", show_default=False)
+    ],
+    data: Annotated[
+        list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Where to write. Default: its place in arch/calibration of a checkout.",
+            help="Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: those that come with the library, "
+            "but for those held back.",
             show_default=False,
         ),
     ] = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
 ) -> None:
-    """Fit the few coefficients of a library's kernel family on timings and write them.
+    """Fit a family of our W4A16 kernels, each row at the config that ran."""
+    from gemm_eval.models.gpu.libraries import FAMILIES
 
-    The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions. Rows that
-    the library runs with another family, and rows of rough bands, are left out.
-    """
-    from gemm_eval.arch import GpuSpec, load_arch
+    check_one_of("--family", family, [name for name, of in FAMILIES.items() if of.is_ours])
+    calibrate_w4a16(arch, family, data or [], seed, out)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def triton(
+    arch: GpuOption,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A table of examples/measure_triton.py. Default: the one that comes with the library.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+) -> None:
+    """Fit the model of Triton kernels, each row at the config that ran."""
+    calibrate_triton(arch, data, seed, out)
+
+
+def calibrate_dense(
+    arch: str, library: str, family: str, data: Sequence[str], dtype: str | None, seed: int,
+    max_evaluations: int | None, out: Path | None,
+) -> None:  # fmt: skip
+    """Fit, write and print; arguments as the options of the command, `family` and `library` known ones."""
     from gemm_eval.errors import InvalidOptionError
-    from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
     from gemm_eval.validation import fit
     from gemm_eval.validation.comparison import is_default_training
     from gemm_eval.validation.datasets import TABLE_SUFFIXES, calibration_out, find_timings
 
-    spec = load_arch(arch, GpuSpec)
-    if triton:
-        refuse_others(ctx, "--triton", {"triton", "arch", "data", "seed", "out"})
-        _calibrate_triton(spec, data or [], seed, out)
-        return
-    if family is None:
-        raise InvalidOptionError(f"--family must be one of {', '.join(FAMILIES)}; or give --triton")
-    for option, value, known in (("--family", family, FAMILIES), ("--library", library, LIBRARIES)):
-        if value not in known:
-            raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {shown(value)}")
-    if spec.sm_arch not in FAMILIES[family].sm_archs:
-        raise InvalidOptionError(f"--family {family} does not run on {spec.name}, which is {spec.sm_arch}")
+    spec = _load_gpu_of(arch, family)
     path = calibration_out(spec.name, library, family) if out is None else out
-    if FAMILIES[family].is_ours:
-        # its tables say their types, and the fit is one of least squares: there are no rounds
-        refuse_others(ctx, f"--family {family}", {"family", "library", "arch", "data", "seed", "out"})
-        fitted, num_rows = _calibrate_ours(spec, library, family, data, seed)
-        _write(fitted, path, _title(fitted), num_rows)
-        return
-    if dtype and not any(name.endswith(TABLE_SUFFIXES) for name in data or []):
+    if dtype and not any(name.endswith(TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
-    sets = find_timings(spec.name, data or [], library=library, dtype=dtype)
+    sets = find_timings(spec.name, data, library=library, dtype=dtype)
     if not data:
         sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]
     for timings in sets:
@@ -112,31 +147,51 @@ def calibrate(
     _write(fitted, path, _title(fitted), {timings.name: len(timings) for timings in sets})
 
 
-def _calibrate_ours(
-    spec: GpuSpec, library: str, family: str, data: list[str] | None, seed: int
-) -> tuple[Calibration, dict[str, int]]:
-    """Fit a family of our W4A16 kernels on tables that tell the config of each row."""
-    from gemm_eval.errors import InvalidOptionError
+def calibrate_w4a16(arch: str, family: str, data: Sequence[Path], seed: int, out: Path | None) -> None:
+    """Fit a family of our W4A16 kernels on tables that tell the config of each row, write and print."""
+    from gemm_eval.models.gpu.libraries import OURS
+    from gemm_eval.validation.datasets import calibration_out
     from gemm_eval.validation.kernel_fit import calibrate_kernel_family
     from gemm_eval.validation.kernel_timings import list_kernel_tables
 
-    if library != "gemm-eval":
-        raise InvalidOptionError(f"--family {family} is of --library gemm-eval, got {library}")
-    paths = [Path(name) for name in data] if data else list_kernel_tables(spec.name)
-    fitted = calibrate_kernel_family(spec, family, paths, seed=seed)
-    return fitted, {errors.data: errors.num_rows for errors in fitted.errors}
+    spec = _load_gpu_of(arch, family)
+    path = calibration_out(spec.name, OURS, family) if out is None else out
+    fitted = calibrate_kernel_family(spec, family, data or list_kernel_tables(spec.name), seed=seed)
+    _write(fitted, path, _title(fitted), {errors.data: errors.num_rows for errors in fitted.errors})
 
 
-def _calibrate_triton(spec: GpuSpec, data: list[str], seed: int, out: Path | None) -> None:
-    """Fit the model of Triton kernels on a table that tells the config of each row."""
+def calibrate_triton(arch: str, data: Path | None, seed: int, out: Path | None) -> None:
+    """Fit the model of Triton kernels on a table that tells the config of each row, write and print."""
+    from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.cli._validate_triton import triton_table_of
     from gemm_eval.validation.datasets import triton_calibration_out
-    from gemm_eval.validation.triton_fit import calibrate_triton
+    from gemm_eval.validation.triton_fit import calibrate_triton as fit_triton
 
+    spec = load_arch(arch, GpuSpec)
     path = triton_calibration_out(spec.name) if out is None else out
-    fitted = calibrate_triton(spec, triton_table_of(spec.name, data), seed=seed)
+    fitted = fit_triton(spec, triton_table_of(spec.name, data), seed=seed)
     title = f"Triton kernels on {fitted.gpu}: errors {fitted.folds}"
     _write(fitted, path, title, {errors.data: errors.num_rows for errors in fitted.errors})
+
+
+def check_one_of(option: str, value: str, known: Collection[str]) -> None:
+    """Refuse a value of an option that is not known."""
+    from gemm_eval.errors import InvalidOptionError
+
+    if value not in known:
+        raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {shown(value)}")
+
+
+def _load_gpu_of(arch: str, family: str) -> GpuSpec:
+    """Return the spec of a GPU that runs a family."""
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.models.gpu.libraries import FAMILIES
+
+    spec = load_arch(arch, GpuSpec)
+    if spec.sm_arch not in FAMILIES[family].sm_archs:
+        raise InvalidOptionError(f"--family {family} does not run on {spec.name}, which is {spec.sm_arch}")
+    return spec
 
 
 def _write(fitted: Calibration | TritonCalibration, path: Path, title: str, num_rows: dict[str, int]) -> None:

@@ -160,10 +160,10 @@ def _write(found: ConfigCache, out: Path, *, as_json: bool) -> None:
 
         print_json({"path": str(out), "num_records": len(found), "num_bytes": out.stat().st_size, "found_by": counts})
     else:
-        from gemm_eval.cli._output import say
+        from gemm_eval.cli._output import print_line
 
         ways = ", ".join(f"{count} by {way}" for way, count in sorted(counts.items()))
-        say(f"{out}: {len(found)} records" + (f" ({ways})" if ways else ""))
+        print_line(f"{out}: {len(found)} records" + (f" ({ways})" if ways else ""))
 
 
 def _print_tables(found: Sequence[tuple[Path, ConfigCache]]) -> None:

@@ -66,7 +66,7 @@ def crossover(
 
     if all_:
         refuse_others(ctx, "--all", {"all_", "measured", "arch", "group_size", "dense_dtype", "l2", "clock", "json"})
-    _check_words(k, n, is_all=all_, is_measured=measured, l2=l2, clock=clock)
+    _check_options(k, n, is_all=all_, is_measured=measured, l2=l2, clock=clock)
     evaluator = GEMMEvaluator(arch)
     if all_:
         _print_all(evaluator, group_size, dense_dtype, as_json=json)
@@ -94,7 +94,7 @@ def crossover(
         _print_one(found, points)
 
 
-def _check_words(
+def _check_options(
     k: int | None, n: int | None, *, is_all: bool, is_measured: bool, l2: str | None, clock: str | None
 ) -> None:
     from gemm_eval.errors import InvalidOptionError

@@ -27,7 +27,7 @@ def kernel_table(
     One CSV file for each target and activation. Needs NVRTC and nvdisasm, but no GPU; a table takes some 15 minutes
     where its kernels are not in the cache.
     """
-    from gemm_eval.cli._output import say
+    from gemm_eval.cli._output import print_line
     from gemm_eval.kernels._kernel_table import targets, write_kernel_tables
     from gemm_eval.kernels._layout import parse_activation
 
@@ -35,4 +35,4 @@ def kernel_table(
     options = [*(f" --target {name}" for name in target or ()), *(f" --activation {name}" for name in activation or ())]
     command = f"gemm-eval kernel-table{''.join(options)} --out {out.as_posix()}"
     for file, num_rows in write_kernel_tables(out, wanted, jobs=jobs, command=command):
-        say(f"{file}: {num_rows} kernels")
+        print_line(f"{file}: {num_rows} kernels")

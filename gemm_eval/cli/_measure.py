@@ -76,7 +76,7 @@ def measure(
     second data set has cuBLAS on the same GEMMs, and a table compares them.
     """
     from gemm_eval.arch._gpu_names import gpu_slug
-    from gemm_eval.cli._output import say
+    from gemm_eval.cli._output import print_line
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.measure import (
         Campaign,
@@ -105,7 +105,7 @@ def measure(
             protocol=protocol,
             out=out,
             stem=file_stem(gpu_of(runner), what, dtype, protocol),
-            say=partial(say, err=True),
+            say=partial(print_line, err=True),
             stop_at=None if budget_seconds is None else begin + budget_seconds,
             pool_bytes=int(pool_gib * (1 << 30)),
             with_trace=trace and kernel != W4A16Runner.kernel,
@@ -142,15 +142,15 @@ def measure(
         raise InvalidOptionError(f"--candidates must be 1 to 64, got {candidates}")
     if show:
         for shape in shapes:
-            say(" ".join(map(str, shape)))
+            print_line(" ".join(map(str, shape)))
         each = f", up to {num_candidates} algorithms of each" if kernel == CandidateRunner.kernel else ""
         seconds = (num_candidates if each else 1) * estimate_seconds(shapes, protocol)
-        say(f"{len(shapes)} GEMMs (G M K N){each}, about {seconds:.0f} s", err=True)
+        print_line(f"{len(shapes)} GEMMs (G M K N){each}, about {seconds:.0f} s", err=True)
         return
     runner = make_runner(kernel, dtype)
     items: Sequence[GemmItem] = shapes
     if isinstance(runner, CandidateRunner):
         items = runner.candidates(shapes, num_candidates)
         if none := len(shapes) - len({item[:4] for item in items}):
-            say(f"{none} GEMMs have no algorithm at all", err=True)
-    say(str(make_campaign(runner, kernel).run(items)))
+            print_line(f"{none} GEMMs have no algorithm at all", err=True)
+    print_line(str(make_campaign(runner, kernel).run(items)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import geometric_mean
 
-from gemm_eval.cli._output import format_number, make_console, make_table, say
+from gemm_eval.cli._output import format_number, make_console, make_table, print_line
 from gemm_eval.measure import (
     Campaign,
     Choice,
@@ -40,10 +40,10 @@ def list_kernel_work(
     items: list[KernelItem] = []
     for gemm in gemms:
         chosen = list_items([gemm], dtype, spec, choice)
-        say(f"{' '.join(map(str, gemm[:4]))} {gemm.mode.name.lower()} {gemm.group_size} {len(chosen)}")
+        print_line(f"{' '.join(map(str, gemm[:4]))} {gemm.mode.name.lower()} {gemm.group_size} {len(chosen)}")
         items += chosen
     total_s += estimate_seconds(items, protocol)
-    say(
+    print_line(
         f"{len(gemms)} GEMMs (G M K N mode group_size kernels), {choice}: {len(items)} kernels to time, at most about "
         f"{total_s:.0f} s on {gpu}",
         err=True,
@@ -69,7 +69,7 @@ def measure_kernels(
     runner = W4A16Runner(dtype)
     campaign = make_campaign(runner, runner.kernel, f"{', '.join(shape_sets)}: {choice}")
     path = campaign.run(list_items(gemms, dtype, runner.spec, choice))
-    say(str(path))
+    print_line(str(path))
     print_comparison(compare_kernels(path, cublas, gpu(runner), dtype))
 
 

@@ -159,6 +159,6 @@ def prewarm(
 
         print_json(dataclasses.asdict(report))
     else:
-        from gemm_eval.cli._output import say
+        from gemm_eval.cli._output import print_line
 
-        say(str(report))
+        print_line(str(report))

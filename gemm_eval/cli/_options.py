@@ -22,6 +22,7 @@ __all__ = [
     "Columns",
     "Distinct",
     "DtypeOption",
+    "GpuOption",
     "GroupSizeOption",
     "IdleCoresOption",
     "InputDtypeOption",
@@ -80,6 +81,7 @@ Rows = Annotated[int, _size("M", "Rows of A and C")]
 ReductionLength = Annotated[int, _size("K", "Reduction length: columns of A, rows of B")]
 Columns = Annotated[int, _size("N", "Columns of B and C")]
 
+GpuOption = Annotated[str, typer.Option("--arch", metavar="NAME|FILE", help="GPU preset or YAML file.")]
 DtypeOption = Annotated[
     str | None,
     typer.Option(

@@ -31,7 +31,7 @@ __all__ = [
     "make_console",
     "make_table",
     "print_json",
-    "say",
+    "print_line",
     "widest",
     "write_csv",
 ]
@@ -55,7 +55,7 @@ def make_console() -> Console:
     return _Console(markup=False, emoji=False, highlight=False)
 
 
-def say(line: str, *, err: bool = False) -> None:
+def print_line(line: str, *, err: bool = False) -> None:
     """Print a line on stdout, or on stderr."""
     (sys.stderr if err else sys.stdout).write(f"{visible(line)}\n")
 

@@ -58,7 +58,7 @@ def profile(
     """
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.arch._gpu_names import gpu_slug
-    from gemm_eval.cli._output import say
+    from gemm_eval.cli._output import print_line
     from gemm_eval.cli._render_profile import Chosen, document_of, print_profile
     from gemm_eval.dtypes import DType
     from gemm_eval.evaluate import GEMMEvaluator
@@ -73,7 +73,7 @@ def profile(
     items = list_items([gemm], dtype, runner.spec, Choice())
     gpu = gpu_slug(runner.gpu_name)
     if arch not in (None, gpu):
-        say(f"--arch {arch} is not this GPU, {gpu}: the model's choice is for another", err=True)
+        print_line(f"--arch {arch} is not this GPU, {gpu}: the model's choice is for another", err=True)
     problem = problem_of(Sizes(gemm.M, gemm.K, gemm.N), DType(dtype), gemm.mode, gemm.group_size)
     result = GEMMEvaluator(given or runner.spec, l2=l2).evaluate_problem(problem)
     assert isinstance(result.mapping, KernelConfig)

@@ -27,7 +27,7 @@ def print_card(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None, cycl
     table = make_table(("instructions of a warp", where, "share", "kernel"), right=(where, "share", "kernel"))
     for name, of_loop, of_all in zip(OpCounts._fields, loop.ops, card.ops, strict=True):
         if of_all:
-            table.add_row(_word(name), str(of_loop), format_share(of_loop, loop.ops.total), f"{of_all:,}")
+            table.add_row(_format_name(name), str(of_loop), format_share(of_loop, loop.ops.total), f"{of_all:,}")
     table.add_row("all", f"{loop.ops.total:,}", "", f"{card.ops.total:,}")
     console.print(table)
     console.print()
@@ -43,7 +43,7 @@ def print_card(card: ScoreCard, spec: GpuSpec, occupancy: Occupancy | None, cycl
         table = make_table(("memory", "bytes of a lane", "number"), right=("bytes of a lane", "number"))
         for access in loop.accesses:
             width = "bulk" if access.width_bytes is None else str(access.width_bytes)
-            table.add_row(_word(access.kind), width, str(access.num))
+            table.add_row(_format_name(access.kind), width, str(access.num))
         console.print(table)
         console.print()
     for line in _conclusions(card, spec, cycles):
@@ -113,7 +113,7 @@ def document_of(
     return card.to_dict() | of_gpu
 
 
-def _word(name: str) -> str:
+def _format_name(name: str) -> str:
     return _WORDS.get(name, name.replace("_", " "))
 
 

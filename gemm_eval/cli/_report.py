@@ -56,7 +56,7 @@ def report(
 
     Of a sweep (FOLDER), or of a transformer on an arch (--model llama-3-70b --arch h200-sxm).
     """  # fmt: skip
-    from gemm_eval.cli._output import say
+    from gemm_eval.cli._output import print_line
     from gemm_eval.errors import InvalidOptionError
 
     if (folder is None) == (model is None) or (model is None) != (arch is None):
@@ -83,4 +83,4 @@ def report(
             dense_dtype=dense_dtype,
             ignore_memory=ignore_memory,
         )
-    say(f"wrote {page.write(out)}")
+    print_line(f"wrote {page.write(out)}")

@@ -86,9 +86,9 @@ def pareto(
 
             print_json({"point": explain, "explanation": text})
         else:
-            from gemm_eval.cli._output import say
+            from gemm_eval.cli._output import print_line
 
-            say(text)
+            print_line(text)
     else:
         _print_front(result, objective, limit, json=json)
 

@@ -1,31 +1,30 @@
-"""`gemm-eval validate --triton`: the model against timings of Triton kernels, config by config."""
+"""`gemm-eval validate triton`: the model against timings of Triton kernels, config by config."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 __all__ = ["triton_table_of", "validate_triton"]
 
 
-def triton_table_of(gpu: str, data: Sequence[str]) -> Path:
+def triton_table_of(gpu: str, data: Path | None) -> Path:
     """Return the table of timings that `--data` names, or the one that comes with the library."""
     from gemm_eval.errors import InvalidOptionError
     from gemm_eval.validation.triton import triton_table
 
-    if len(data) > 1:
-        raise InvalidOptionError(f"--triton takes one --data FILE, got {len(data)}")
-    path = Path(data[0]) if data else triton_table(gpu)
-    if not data and not path.is_file():
+    if data is not None:
+        return data
+    path = triton_table(gpu)
+    if not path.is_file():
         raise InvalidOptionError(f"no timings of Triton kernels on {gpu} are committed: give --data FILE")
     return path
 
 
 def validate_triton(
-    arch: str, data: Sequence[str], folds: int, seed: int, *, refit: bool | None, is_ablated: bool, worst: int,
+    arch: str, data: Path | None, folds: int, seed: int, *, refit: bool | None, is_ablated: bool, worst: int,
     csv: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Score, and print or write what was asked for; arguments as the options of `validate`."""
+    """Score, and print or write what was asked for; arguments as the options of the command."""
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.cli._output import make_console, print_json, write_csv
     from gemm_eval.errors import InvalidOptionError

@@ -1,4 +1,4 @@
-"""`gemm-eval validate --w4a16`: the model against timings of our W4A16 kernels, config by config."""
+"""`gemm-eval validate w4a16`: the model against timings of our W4A16 kernels, config by config."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _INT4_WO = "aiconfigurator/int4_wo"
 
 
 def validate_w4a16(
-    arch: str, data: Sequence[str], folds: int, seed: int, *, refit: bool | None, is_ablated: bool, worst: int,
+    arch: str, data: Sequence[Path], folds: int, seed: int, *, refit: bool | None, is_ablated: bool, worst: int,
     plots: Path | None, csv: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Score, and print or write what was asked for; arguments as the options of `validate`."""
+    """Score, and print or write what was asked for; arguments as the options of the command."""
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.cli._output import write_csv
     from gemm_eval.errors import InvalidOptionError
@@ -31,7 +31,7 @@ def validate_w4a16(
     from gemm_eval.validation.kernel_timings import read_kernel_timings
 
     spec = load_arch(arch, GpuSpec)
-    fitted, as_it_is = find_kernel_tables(spec, [Path(name) for name in data], is_fit=refit)
+    fitted, as_it_is = find_kernel_tables(spec, data, is_fit=refit)
     if not fitted and not as_it_is:
         raise InvalidOptionError(f"no timings of W4A16 kernels on {spec.name} are committed: give --data FILE")
     if is_ablated and not fitted:
@@ -67,7 +67,7 @@ def _score_int4_wo(spec: GpuSpec, folds: int, seed: int) -> list[Compared]:
     """TensorRT-LLM's W4A16 GEMMs of the public timings, where they exist for this GPU, by the model as it is.
 
     A fit of that library searches its configs again and again; what it gives in cross-validation stands in the
-    calibration, and `gemm-eval validate` repeats it.
+    calibration, and `gemm-eval validate dense` repeats it.
     """
     from gemm_eval.validation.comparison import compare
     from gemm_eval.validation.datasets import list_timings
@@ -76,7 +76,7 @@ def _score_int4_wo(spec: GpuSpec, folds: int, seed: int) -> list[Compared]:
     return [item for of_set in compare(spec, sets, folds, seed, refit=False) for item in of_set]
 
 
-def _held_out_words(gpu: str) -> str:
+def _describe_held_out(gpu: str) -> str:
     """The held-out errors that the calibrations of this GPU give for that set."""
     from gemm_eval.arch import data_root
     from gemm_eval.models.gpu.calibration import load_calibration
@@ -126,5 +126,5 @@ def _print(
             console.print(line)
         console.print()
     if public:
-        note = f"{public[0].note}\n{_held_out_words(public[0].score.timings.gpu)}".rstrip()
+        note = f"{public[0].note}\n{_describe_held_out(public[0].score.timings.gpu)}".rstrip()
         console.print(errors_table([item.score for item in public], note=note))

@@ -62,9 +62,22 @@ def usage_message(error: Any, words: Sequence[str]) -> str:
         else:
             params = [] if ctx is None else ctx.command.get_params(ctx)
             known = [name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")]
-            meant = did_you_mean(f"--{word.lstrip('-')}", known)
+            meant = _of_siblings(ctx, word) or did_you_mean(f"--{word.lstrip('-')}", known)
         message = f"No such option: {word}{meant}"
     return f"{message}; see {getattr(ctx, 'command_path', 'gemm-eval')} --help"
+
+
+def _of_siblings(ctx: Any, option: str) -> str:
+    """Say which commands beside this one in its group know an option; an empty text where none does."""
+    above = getattr(ctx, "parent", None)
+    if above is None or above.parent is None:  # commands of gemm-eval itself have little to do with each other
+        return ""
+    names = [
+        name
+        for name, command in above.command.commands.items()
+        if any(option in (*param.opts, *param.secondary_opts) for param in command.get_params(ctx))
+    ]
+    return f", which is one of {above.command_path} {' and '.join(names)}" if names else ""
 
 
 def refuse(ctx: typer.Context, mode: str, names: Collection[str]) -> None:

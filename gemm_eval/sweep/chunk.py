@@ -19,7 +19,7 @@ from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params
 from gemm_eval.search.multicore import check_idle_cores, find_best_of_archs
 from gemm_eval.sweep.metrics import Constraint, add_up, metric_columns, metric_names
-from gemm_eval.sweep.task import Task
+from gemm_eval.sweep.work import SweepWork
 from gemm_eval.units import us_at_peak
 
 __all__ = ["StoppedError", "evaluate_rows"]
@@ -37,20 +37,20 @@ class StoppedError(Exception):
 class _Chunk:
     """Points on their way: their chips, costs of every GEMM (nan: no answer), and why a point is excluded."""
 
-    def __init__(self, task: Task, num_points: int) -> None:
-        self.task = task
+    def __init__(self, work: SweepWork, num_points: int) -> None:
+        self.work = work
         self.archs: list[ArchSpec | None] = [None] * num_points
         self.excluded = [""] * num_points
         self.area_mm2 = np.full(num_points, np.nan)
-        self.ideal_us = [np.full(num_points, np.nan) for _ in task.workloads]
-        self.costs = {name: np.full((num_points, len(task.problems)), np.nan) for name in _TOTALS}
+        self.ideal_us = [np.full(num_points, np.nan) for _ in work.workloads]
+        self.costs = {name: np.full((num_points, len(work.problems)), np.nan) for name in _TOTALS}
 
     def build(self, at: int, values: Mapping[str, Any], early: Sequence[Constraint]) -> None:
         """Make the chip of a point, and check what needs no search."""
         try:
-            arch = self.task.space.arch(values)
+            arch = self.work.space.arch(values)
             if isinstance(arch, MulticoreSpec):
-                check_idle_cores(arch, allow_idle_cores=bool(self.task.options["allow_idle_cores"]))
+                check_idle_cores(arch, allow_idle_cores=bool(self.work.options["allow_idle_cores"]))
         except (ArchValidationError, InvalidOptionError) as error:
             self.excluded[at] = f"invalid: {error}"
             return
@@ -60,7 +60,7 @@ class _Chunk:
         if self.excluded[at]:
             return
         try:
-            for of, flop in zip(self.ideal_us, self.task.flop, strict=True):
+            for of, flop in zip(self.ideal_us, self.work.flop, strict=True):
                 of[at] = _ideal_us(arch, flop)
             self.archs[at] = arch
         except UnsupportedError as error:
@@ -74,29 +74,29 @@ class _Chunk:
                 yield [at]
             elif arch is not None:
                 groups.setdefault((arch.num_cores, arch.timing), []).append(at)
-        num = max(1, _GEMMS_AT_ONCE // len(self.task.problems))
+        num = max(1, _GEMMS_AT_ONCE // len(self.work.problems))
         for places in groups.values():
             yield from (places[start : start + num] for start in range(0, len(places), num))
 
     def totals(self) -> list[dict[str, Floats]]:
         """Return the sums [num_points] of each workload."""
-        place = {problem: at for at, problem in enumerate(self.task.problems)}
+        place = {problem: at for at, problem in enumerate(self.work.problems)}
         return [
             {
                 name: add_up(count * values[:, place[problem]] for problem, count in workload.gemms)
                 for name, values in self.costs.items()
             }
-            for workload in self.task.workloads
+            for workload in self.work.workloads
         ]
 
 
 def evaluate_rows(
-    task: Task, rows: Sequence[tuple[Any, ...]], first: int, is_stopped: Callable[[], bool] = lambda: False
+    work: SweepWork, rows: Sequence[tuple[Any, ...]], first: int, is_stopped: Callable[[], bool] = lambda: False
 ) -> Any:
     """Evaluate points, given what they choose; returns a pyarrow Table with a row for each.
 
     Args:
-        task: what all chunks share.
+        work: what all chunks share.
         rows: what each point chooses, as `Space.drawn` orders it.
         first: number of the first point.
         is_stopped: asked now and then.
@@ -106,11 +106,11 @@ def evaluate_rows(
         StoppedError: `is_stopped` says so.
     """
     num = len(rows)
-    chunk = _Chunk(task, num)
-    early = [one for one in task.constraints if one.column in task.space.names or one.column == "area_mm2"]
+    chunk = _Chunk(work, num)
+    early = [one for one in work.constraints if one.column in work.space.names or one.column == "area_mm2"]
     points = []
     for at, row in enumerate(rows):
-        values, why = task.space.values(row)
+        values, why = work.space.values(row)
         points.append(values)
         if why:
             chunk.excluded[at] = f"invalid: {why}"
@@ -123,26 +123,26 @@ def evaluate_rows(
             _evaluate_gpu(chunk, places[0])
         else:
             _evaluate_multicore(chunk, places)
-    metrics = metric_columns(task.workloads, chunk.totals(), ideal_us=chunk.ideal_us, area_mm2=chunk.area_mm2)
-    late = [one for one in task.constraints if one not in early]
+    metrics = metric_columns(work.workloads, chunk.totals(), ideal_us=chunk.ideal_us, area_mm2=chunk.area_mm2)
+    late = [one for one in work.constraints if one not in early]
     for at in range(num):
         if late and not chunk.excluded[at]:
             chunk.excluded[at] = _broken(late, {one.column: metrics[one.column][at] for one in late})
     columns: dict[str, Any] = {"point": np.arange(first, first + num)}
-    columns |= {name: [values[name] for values in points] for name in task.space.names}
+    columns |= {name: [values[name] for values in points] for name in work.space.names}
     columns.setdefault("area_mm2", chunk.area_mm2)
-    columns |= {name: metrics[name] for name in metric_names(task.workloads)}
-    return task.schema.table(columns | {"excluded": chunk.excluded})
+    columns |= {name: metrics[name] for name in metric_names(work.workloads)}
+    return work.schema.table(columns | {"excluded": chunk.excluded})
 
 
 def _evaluate_multicore(chunk: _Chunk, places: Sequence[int]) -> None:
     """Find the costs of points whose chips have the same number of cores and timing."""
-    task = chunk.task
-    params = np.empty((len(places), len(task.kinds)), PARAMS_DTYPE)
+    work = chunk.work
+    params = np.empty((len(places), len(work.types)), PARAMS_DTYPE)
     good: list[int] = []
     for at in places:
         try:
-            for place, types in enumerate(task.kinds):
+            for place, types in enumerate(work.types):
                 # a record at a time: to concatenate records costs numpy twice what packing them does
                 params[len(good), place] = pack_params(_multicore(chunk, at), types)[0]
         except UnsupportedError as error:
@@ -151,19 +151,19 @@ def _evaluate_multicore(chunk: _Chunk, places: Sequence[int]) -> None:
         good.append(at)
     if not good:
         return
-    type_of = (np.arange(len(good))[:, None] * len(task.kinds) + task.kind_of).ravel()
+    type_of = (np.arange(len(good))[:, None] * len(work.types) + work.type_of).ravel()
     records = find_best_of_archs(
         _multicore(chunk, good[0]).num_cores,
         params[: len(good)].ravel(),
         type_of,
-        np.tile(task.sizes, (len(good), 1)),
-        allow_idle_cores=bool(task.options["allow_idle_cores"]),
-    ).reshape(len(good), len(task.problems))
+        np.tile(work.sizes, (len(good), 1)),
+        allow_idle_cores=bool(work.options["allow_idle_cores"]),
+    ).reshape(len(good), len(work.problems))
     feasible = records["active_cores"] > 0
     for name, values in chunk.costs.items():
         values[good] = np.where(feasible, records[name], np.nan)
     for row in np.flatnonzero(~feasible.all(axis=1)).tolist():
-        problem = task.problems[int(np.argmin(feasible[row]))]
+        problem = work.problems[int(np.argmin(feasible[row]))]
         usable_bytes = _multicore(chunk, good[row]).sram_usable_bytes
         chunk.excluded[good[row]] = f"infeasible: {problem} does not fit in {usable_bytes:,} bytes of SRAM a core"
 
@@ -176,9 +176,9 @@ def _multicore(chunk: _Chunk, at: int) -> MulticoreSpec:
 
 def _evaluate_gpu(chunk: _Chunk, at: int) -> None:
     """Find the costs of a point."""
-    arch, problems = chunk.archs[at], chunk.task.problems
+    arch, problems = chunk.archs[at], chunk.work.problems
     assert isinstance(arch, GpuSpec)
-    options = {name: value for name, value in chunk.task.options.items() if name != "allow_idle_cores"}
+    options = {name: value for name, value in chunk.work.options.items() if name != "allow_idle_cores"}
     try:
         evaluator = GEMMEvaluator(arch, disk_cache=False, **options)
         table = evaluator.evaluate_many(problems, errors="mark", progress=False)

@@ -21,7 +21,7 @@ from gemm_eval.models.multicore.model import MODEL_VERSION
 from gemm_eval.sweep.fields import Choices, Dependent, Field, LogRange, Range
 from gemm_eval.sweep.fingerprint import fingerprint
 from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
-from gemm_eval.sweep.task import Task
+from gemm_eval.sweep.work import SweepWork
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.workload import GemmProblem
 
@@ -48,9 +48,11 @@ _PROBLEM = (
 _NUM_IN_ROW = 4 + len(_PROBLEM) + 1  # sizes, types, count
 
 
-def describe(task: Task, objectives: Sequence[str], sampling: Any, num_points: int, chunk_size: int) -> dict[str, Any]:
+def describe(
+    work: SweepWork, objectives: Sequence[str], sampling: Any, num_points: int, chunk_size: int
+) -> dict[str, Any]:
     """Return a sweep as plain values. Functions stand in it by a digest, see `fingerprint`."""
-    space = task.space
+    space = work.space
     gpus = {name: arch for name, arch in space.bases.items() if isinstance(arch, GpuSpec)}
     description = {
         "version": VERSION,
@@ -65,15 +67,15 @@ def describe(task: Task, objectives: Sequence[str], sampling: Any, num_points: i
                 "num_tokens": one.num_tokens,
                 "gemms": [[*problem.sizes, *_types(problem), count] for problem, count in one.gemms],
             }
-            for one in task.workloads
+            for one in work.workloads
         ],
         "objectives": list(objectives),
-        "constraints": [str(one) for one in task.constraints],
-        "options": dict(task.options),
+        "constraints": [str(one) for one in work.constraints],
+        "options": dict(work.options),
         "sampling": _described(sampling),
         "num_points": num_points,
         "chunk_size": chunk_size,
-        "columns": task.schema.kinds,
+        "columns": work.schema.kinds,
     }
     plain: dict[str, Any] = json.loads(json.dumps(description))
     return plain | {"digest": digest_of(plain)}

@@ -17,7 +17,7 @@ _MOST = 5
 def explain_point(result: SweepResult, point: int) -> str:
     """See `SweepResult.explain`."""
     row = result.row(point)
-    chip = ", ".join(f"{name} {_say(row[name])}" for name in result.field_names)
+    chip = ", ".join(f"{name} {_format_value(row[name])}" for name in result.field_names)
     lines = [f"Point {point}: {row['arch']} with {chip}" if chip else f"Point {point}: {row['arch']}"]
     if row["excluded"]:
         lines.append(f"Excluded: {row['excluded']}")
@@ -42,7 +42,7 @@ def explain_point(result: SweepResult, point: int) -> str:
     return "\n".join(lines)
 
 
-def _say(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"

@@ -135,18 +135,18 @@ class Constraint:
         object.__setattr__(self, "limit", limit)
 
     def __str__(self) -> str:
-        return f"{self.column} {self.sign} {_say(self.limit)}"
+        return f"{self.column} {self.sign} {_format_limit(self.limit)}"
 
     def violated(self, value: Any) -> str:
         """Return why a value breaks it, or nothing; what is not known breaks it too."""
         if value is None or value != value:  # noqa: PLR0124  nan
-            return f"{self.column} is not known, and must be {self.sign} {_say(self.limit)}"
+            return f"{self.column} is not known, and must be {self.sign} {_format_limit(self.limit)}"
         if _SIGNS[self.sign](value, self.limit):
             return ""
-        return f"{self.column} = {value:.6g}, not {self.sign} {_say(self.limit)}"
+        return f"{self.column} = {value:.6g}, not {self.sign} {_format_limit(self.limit)}"
 
 
-def _say(limit: float) -> str:
+def _format_limit(limit: float) -> str:
     text = f"{limit:g}"
     return text if float(text) == limit else repr(limit)
 

@@ -16,7 +16,6 @@ from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
-from gemm_eval.sweep.archs import build_arch
 from gemm_eval.sweep.columns import Schema
 from gemm_eval.sweep.describe import base_archs, workloads_of
 from gemm_eval.sweep.description import read_description
@@ -24,6 +23,7 @@ from gemm_eval.sweep.folder import as_folder
 from gemm_eval.sweep.metrics import is_maximized
 from gemm_eval.sweep.pareto import pareto_front, pareto_rank
 from gemm_eval.sweep.space import ARCH
+from gemm_eval.sweep.spec_fields import build_arch
 from gemm_eval.sweep.store import FolderStore, Store
 from gemm_eval.sweep.workload import Workload
 

@@ -29,7 +29,7 @@ from gemm_eval.sweep.result import SweepResult
 from gemm_eval.sweep.sampling import Adaptive, Grid, Sampling, check_count
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.store import FolderStore, MemoryStore, Rows, Store
-from gemm_eval.sweep.task import Task
+from gemm_eval.sweep.work import SweepWork
 from gemm_eval.sweep.workload import as_workloads
 
 __all__ = ["sweep"]
@@ -104,12 +104,12 @@ def sweep(
     _check_columns(schema, aims, limits)
     options = {"allow_idle_cores": allow_idle_cores, "library": library, "l2": l2, "clock": clock}
     _check_options(space, options)
-    task = Task(space, loads, limits, options, schema)
+    work = SweepWork(space, loads, limits, options, schema)
     if chunk_size is None:
-        most = max(1, min(_MAX_CHUNK, _MAX_CHUNK_GEMMS // len(task.problems)))
+        most = max(1, min(_MAX_CHUNK, _MAX_CHUNK_GEMMS // len(work.problems)))
         chunk_size = min(max(-(-num_points // _CHUNKS), _MIN_CHUNK), most)
     check_count("chunk_size", chunk_size)
-    description = describe(task, aims, sampling, num_points, chunk_size)
+    description = describe(work, aims, sampling, num_points, chunk_size)
     store: Store = MemoryStore(schema)
     with ExitStack() as stack:
         if path is not None:
@@ -120,7 +120,7 @@ def sweep(
             store = FolderStore(folder, schema, description)
         workers = stack.enter_context(open_workers(executor, retries))
         advance = stack.enter_context(progress_bar(num_points, "points", progress))
-        at = _At(task, chunks_of(description), workers, store, advance)
+        at = _At(work, chunks_of(description), workers, store, advance)
         if isinstance(sampling, Adaptive):
             _run_adaptive(at, sampling, aims)
         else:
@@ -131,7 +131,7 @@ def sweep(
 class _At(NamedTuple):
     """Where a sweep is at work."""
 
-    task: Task
+    work: SweepWork
     chunks: Chunks
     workers: Workers
     store: Store
@@ -149,7 +149,7 @@ def _run(at: _At, start: int, stop: int, rows_of: Callable[[int, int], Rows]) ->
                 at.advance(num)
             else:
                 waiting[first] = rows
-                yield first, evaluate_rows, (at.task, rows, first)
+                yield first, evaluate_rows, (at.work, rows, first)
 
     # closed at once after an error: what waits must not run on until somebody has dealt with it
     with closing(at.workers.run(jobs())) as results:
@@ -160,14 +160,14 @@ def _run(at: _At, start: int, stop: int, rows_of: Callable[[int, int], Rows]) ->
 
 def _run_adaptive(at: _At, sampling: Adaptive, aims: Sequence[str]) -> None:
     """Evaluate batch by batch; the proposer is told of points that the store holds as of new ones."""
-    proposer = Proposer(at.task.space, sampling, [is_maximized(name, at.task.workloads) for name in aims])
+    proposer = Proposer(at.work.space, sampling, [is_maximized(name, at.work.workloads) for name in aims])
     for begin in range(0, sampling.num_points, sampling.batch_size):
         rows = proposer.propose(min(sampling.batch_size, sampling.num_points - begin))
         end = begin + len(rows)
         _run(at, begin, end, partial(_slice, rows, begin))
-        told = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
-        values = np.stack([told[name].to_numpy().astype(np.float64) for name in aims], axis=1)
-        proposer.tell(values, told["excluded"].to_numpy() == "")
+        found = at.store.take(np.arange(begin, end), list(dict.fromkeys([*aims, "excluded"])))
+        values = np.stack([found[name].to_numpy().astype(np.float64) for name in aims], axis=1)
+        proposer.tell(values, found["excluded"].to_numpy() == "")
 
 
 def _slice(rows: Rows, begin: int, first: int, stop: int) -> Rows:

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from gemm_eval._words import one_line, shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.sweep.archs import as_spec_value, build_arch, check_field, field_kind, plain_fields
 from gemm_eval.sweep.dependents import Known, NoValueError, check_expression
 from gemm_eval.sweep.fields import Choices, Dependent, Drawn, Field, as_field, fit_range
+from gemm_eval.sweep.spec_fields import as_spec_value, build_arch, check_field, field_kind, plain_fields
 from gemm_eval.sweep.values import check_value
 
 __all__ = ["ARCH", "Space"]

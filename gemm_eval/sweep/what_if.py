@@ -11,9 +11,9 @@ import numpy as np
 from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.sweep.archs import build_arch, check_field
 from gemm_eval.sweep.run import sweep
 from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.spec_fields import build_arch, check_field
 
 __all__ = ["what_if"]
 
@@ -49,7 +49,7 @@ def what_if(
             raise InvalidOptionError(f"changes are tables of fields, by name or in a list, got {shown(changes)}")
         named = {str(name): change for name, change in changes.items()}
     else:
-        named = {_say(change): change for change in changes}
+        named = {_describe_change(change): change for change in changes}
     archs = {_AS_IS: base}
     for name, change in named.items():
         for field in change:
@@ -67,6 +67,6 @@ def what_if(
     return table
 
 
-def _say(change: Mapping[str, Any]) -> str:
+def _describe_change(change: Mapping[str, Any]) -> str:
     is_number = {name: isinstance(value, int | float) and not isinstance(value, bool) for name, value in change.items()}
     return ", ".join(f"{name} {value:,}" if is_number[name] else f"{name} {value}" for name, value in change.items())

@@ -1,4 +1,4 @@
-"""The GPU model beside its baselines, on the same rows, and fitted on the same rows: what `gemm-eval validate` prints.
+"""The GPU model beside its baselines, on the same rows and fitted on them, as `gemm-eval validate dense` prints it.
 
 Three ways to score a set:
 

@@ -201,7 +201,7 @@ def _pack(
     rules = LIBRARIES[library]
     if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem):
         raise UnsupportedError(
-            f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate --w4a16 scores them"
+            f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate w4a16 scores them"
         )
     family = rules.family(arch, problem, is_unaligned=is_unaligned)
     if is_unaligned and not rules.has_unaligned:

@@ -184,9 +184,9 @@ def _crowd(connection: Connection, path: Path, num_threads: int) -> None:
     counts: Counter[str] = Counter()
     evaluate = run.evaluate_rows
 
-    def counted(task: Any, rows: Any, *more: Any) -> Any:
+    def counted(shared: Any, rows: Any, *more: Any) -> Any:
         counts["evaluated"] += len(rows)
-        return evaluate(task, rows, *more)
+        return evaluate(shared, rows, *more)
 
     def work() -> None:
         while True:

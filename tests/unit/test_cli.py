@@ -473,7 +473,9 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
         [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["kernels"], ["asm"], ["kernel-table"], ["measure"],
-        ["profile"], ["validate"], ["crossover"], ["calibrate"], ["sweep"], ["pareto"], ["report"],
+        ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
+        ["validate"], ["validate", "dense"], ["validate", "w4a16"], ["validate", "triton"],
+        ["calibrate"], ["calibrate", "dense"], ["calibrate", "w4a16"], ["calibrate", "triton"],
         ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
         ["configs"], ["configs", "build"], ["configs", "list"], ["configs", "merge"],
     ]  # fmt: skip
@@ -490,8 +492,12 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["evaluate"], ["top"], ["model"], ["prewarm"], ["arch"], ["arch", "show"], ["arch", "check"]]
-)
+    "words",
+    [
+        [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["calibrate"], ["calibrate", "dense"],
+        ["calibrate", "w4a16"], ["calibrate", "triton"], ["arch"], ["arch", "show"], ["arch", "check"],
+    ],
+)  # fmt: skip
 def test_no_arguments_is_help(words: list[str]) -> None:
     ran = Ran(*words)
 

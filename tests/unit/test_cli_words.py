@@ -91,6 +91,8 @@ def test_mistyped_options_and_commands_are_understood() -> None:
         "crossover 4096 -4": "No such option: -4; a size is an integer >= 1",
         "configs build --outt x": "did you mean --out?; see gemm-eval configs build --help",
         "evalute 1 1 1 1": "No such command 'evalute', did you mean evaluate",
+        "validate tritn": "No such command 'tritn', did you mean triton?; see gemm-eval validate --help",
+        "validate triton --ablatoin": "No such option: --ablatoin, did you mean --ablation?",
         "arch lst": "No such command 'lst', did you mean list?; see gemm-eval arch --help",
         "--verson": "No such option: --verson, did you mean --version?",
         "evaluate --arch demo-8core -- -4 1 1 1": "G must be in 1..2**40, got -4",
@@ -112,15 +114,16 @@ def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
         "crossover --all --measured --max-m 64": "--all does not go with --max-m; it goes with --arch, --group-size",
         "crossover 4096 4096 --all --measured": "--all does not go with K and N",
         "crossover --all": "--all goes with --measured",
-        "calibrate --arch h200-sxm --triton --library cublas": "--triton does not go with --library",
-        "calibrate --arch h200-sxm --family w4a16_sm90 --library gemm-eval --dtype fp16": (
-            "--family w4a16_sm90 does not go with --dtype"
+        "calibrate triton --arch h200-sxm --library cublas": (
+            "No such option: --library, which is one of gemm-eval calibrate dense; see gemm-eval calibrate triton"
         ),
-        "calibrate --arch h200-sxm --family sm90_wgmma --dtype fp16": "--dtype goes with --data FILE",
-        "validate --triton --joint": "--triton does not go with --joint; it goes with --arch, --data, --folds",
-        "validate --w4a16 --regime decode": "--w4a16 does not go with --regime",
-        "validate --data cublas/fp16 --library cublas": "--library and --dtype go with --data FILE",
-        "validate --dtype fp16": "--library and --dtype go with --data FILE",
+        "calibrate w4a16 --arch h200-sxm --family w4a16_sm90 --dtype fp16": (
+            "No such option: --dtype, which is one of gemm-eval calibrate dense"
+        ),
+        "calibrate dense --arch h200-sxm --family sm90_wgmma --dtype fp16": "--dtype goes with --data FILE",
+        "validate dense --ablation": "No such option: --ablation, which is one of gemm-eval validate w4a16 and triton",
+        "validate dense --data cublas/fp16 --library cublas": "--library and --dtype go with --data FILE",
+        "validate dense --dtype fp16": "--library and --dtype go with --data FILE",
         "measure --out x --list --kernel w4a16 --random 3": "without --top, does not go with --random",
         "measure --out x --list --kernel w4a16 --no-trace": "--kernel w4a16 does not go with --trace",
         "measure --out x --list --no-dense": "--kernel cublas does not go with --dense",

@@ -23,7 +23,7 @@ from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
 from gemm_eval.sweep import Adaptive, LogRange, Random, Space, SweepResult, folder, load_sweep, read_sweep_file, sweep
 from gemm_eval.sweep.chunks import Chunks
 from gemm_eval.sweep.describe import digest_of
-from gemm_eval.sweep.matters import _Places
+from gemm_eval.sweep.sensitivities import _Places
 from tests.unit.test_sweep_run import same
 
 pytest.importorskip("pandas")

@@ -37,11 +37,11 @@ class Counted:
         self._evaluate = run.evaluate_rows
         monkeypatch.setattr(run, "evaluate_rows", self)
 
-    def __call__(self, task: Any, rows: Any, first: int, *more: Any) -> Any:
+    def __call__(self, work: Any, rows: Any, first: int, *more: Any) -> Any:
         if first == self.fails_at:
             raise self.error
         self.points += range(first, first + len(rows))
-        return self._evaluate(task, rows, first, *more)
+        return self._evaluate(work, rows, first, *more)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from gemm_eval.validation.plots import (
 from gemm_eval.validation.report import errors_frame, errors_table, report_document, worst_table
 from gemm_eval.validation.scoring import Score, score
 from gemm_eval.validation.timings import Floats, TimingSet
+from tests.unit.test_cli_words import ran
 
 H200 = load_arch("h200-sxm", GpuSpec)
 TABLE = "M,K,N,latency_us\n" + "".join(
@@ -161,7 +162,7 @@ def test_curves_meet_every_step(timings: TimingSet) -> None:
 
 
 def test_validate_prints_a_table(table: Path) -> None:
-    rows = rows_of(run("validate", "--data", str(table), *GIVEN, "--worst", "1"))
+    rows = rows_of(run("validate", "dense", "--data", str(table), *GIVEN, "--worst", "1"))
 
     assert ["all", "half", "3-fold", "12", "50.0%"] in [row[:5] for row in rows]
     assert ["naive", "roofline", "as", "it", "is", "12"] in [row[:6] for row in rows]  # it has no constants
@@ -170,7 +171,7 @@ def test_validate_prints_a_table(table: Path) -> None:
 
 def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None:
     csv, plots = tmp_path / "errors.csv", tmp_path / "plots"
-    words = ("validate", "--data", str(table), *GIVEN, "--json", "--csv", str(csv), "--plots", str(plots))
+    words = ("validate", "dense", "--data", str(table), *GIVEN, "--json", "--csv", str(csv), "--plots", str(plots))
     document = json.loads(run(*words))
 
     assert document["arch"] == "h200-sxm"
@@ -184,8 +185,17 @@ def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None
     assert len(list(plots.glob("mine-*.png"))) == 3 * 3
 
 
+def test_the_old_form_prints_the_same_document(table: Path) -> None:
+    words = f"--data {table} --json {' '.join(GIVEN)}"
+    code, document, err = ran(f"validate dense {words}")
+
+    assert (code, err) == (0, "")
+    assert len(json.loads(document)["sets"]) == 1
+    assert ran(f"validate {words}") == (0, document, "note: gemm-eval validate is now gemm-eval validate dense\n")
+
+
 def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
-    text = run("validate", "--data", str(table), *GIVEN, "--no-fit", "--regime", "all")
+    text = run("validate", "dense", "--data", str(table), *GIVEN, "--no-fit", "--regime", "all")
 
     assert "not refitted; coefficients: of h200-sxm" in text
     assert ["all", "half", "on", "h200-sxm", "12", "50.0%"] in [row[:6] for row in rows_of(text)]
@@ -194,7 +204,7 @@ def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
 
 def test_a_gpu_without_calibration_is_not_fitted_on(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Half, "fit", None)
-    text = run("validate", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--regime", "all")
+    text = run("validate", "dense", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--regime", "all")
     rows = [row[:5] for row in rows_of(text)]
 
     assert "transfer; coefficients: of h200-sxm" in text
@@ -218,7 +228,8 @@ def test_transferred_roofline_is_one_of_shares(table: Path) -> None:
 
 
 def test_refit_forces_a_fit(table: Path) -> None:
-    rows = rows_of(run("validate", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--refit", "--regime", "all"))
+    words = ("validate", "dense", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--refit", "--regime", "all")
+    rows = rows_of(run(*words))
 
     assert ["all", "half", "3-fold", "12"] in [row[:4] for row in rows]
 
@@ -226,7 +237,7 @@ def test_refit_forces_a_fit(table: Path) -> None:
 def test_joint_fits_all_sets_of_a_library(table: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.csv"
     other.write_text(TABLE)
-    words = ("validate", "--data", str(table), "--data", str(other), *GIVEN, "--joint", "--regime", "all")
+    words = ("validate", "dense", "--data", str(table), "--data", str(other), *GIVEN, "--joint", "--regime", "all")
     text = run(*words)
 
     assert text.count("refitted jointly on mine, other") == 2
@@ -248,7 +259,7 @@ def test_calibrate_writes_what_was_fitted(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(fit, "calibrate", fake)
     out = tmp_path / "new" / "x.yaml"
     words = ("--arch", "h200-sxm", "--family", "sm90_wgmma", "--out", str(out), "--max-evaluations", "7")
-    rows = rows_of(run("calibrate", *words))
+    rows = rows_of(run("calibrate", "dense", *words))
     ((gpu, library, family, names, rest),) = asked
 
     assert out.read_text() == "fitted: 1\n"
@@ -259,23 +270,34 @@ def test_calibrate_writes_what_was_fitted(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert not any("warm" in name or "sustained" in name or "int4" in name for name in names)
 
 
-H200_WGMMA = ("calibrate", "--arch", "h200-sxm", "--family", "sm90_wgmma")
+H200_WGMMA = ("calibrate", "dense", "--arch", "h200-sxm", "--family", "sm90_wgmma")
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("validate", "--arch", "sg2260"), 2, "type must be gpu"),
-        (("validate", "--data", "nix"), 2, "no timings named 'nix'"),
-        (("validate", "--data", "none.csv"), 2, "cannot read timings from none.csv"),
-        (("validate", "--arch", "l4"), 2, "no timings of l4 are committed"),
-        (("validate", "--joint", "--no-fit"), 2, "--joint fits, --no-fit does not"),
-        (("validate", "--arch", "h100-sxm", "--joint"), 2, "--joint would fit on timings of h100-sxm"),
-        (("calibrate", "--arch", "h200-sxm", "--family", "cublas"), 2, "--family must be one of sm90_wgmma"),
+        (("validate", "dense", "--arch", "sg2260"), 2, "type must be gpu"),
+        (("validate", "dense", "--data", "nix"), 2, "no timings named 'nix'"),
+        (("validate", "dense", "--data", "none.csv"), 2, "cannot read timings from none.csv"),
+        (("validate", "dense", "--arch", "l4"), 2, "no timings of l4 are committed"),
+        (("validate", "dense", "--joint", "--no-fit"), 2, "--joint fits, --no-fit does not"),
+        (("validate", "dense", "--arch", "h100-sxm", "--joint"), 2, "--joint would fit on timings of h100-sxm"),
+        (("calibrate", "dense", "--arch", "h200-sxm", "--family", "cublas"), 2, "--family must be one of sm90_wgmma"),
         ((*H200_WGMMA, "--library", "mkl"), 2, "--library must be one of cublas"),
-        ((*H200_WGMMA, "--library", "gemm-eval"), 2, "no cold burst timings of gemm-eval on h200-sxm are committed"),
-        (("calibrate", "--arch", "l40s", "--family", "sm90_wgmma"), 2, "does not run on l40s, which is sm_89"),
-        (("calibrate", "--arch", "l40s", "--family", "sm80_mma"), 2, "no cold burst timings of cublas on l40s"),
+        ((*H200_WGMMA, "--library", "gemm-eval"), 2, "--library must be one of cublas, trtllm, got 'gemm-eval'"),
+        (
+            ("calibrate", "dense", "--arch", "h200-sxm", "--family", "w4a16_sm90"),
+            2,
+            "--family must be one of sm90_wgmma, sm80_mma, mma_unaligned, gemv, sm100_tcgen05, got 'w4a16_sm90'",
+        ),
+        (
+            ("calibrate", "w4a16", "--arch", "h200-sxm", "--family", "sm90_wgmma"),
+            2,
+            "--family must be one of w4a16_gemv, w4a16_gemv_mma, w4a16_sm80, w4a16_sm90, got 'sm90_wgmma'",
+        ),
+        (("calibrate", "w4a16", "--arch", "a100-sxm-80gb", "--family", "w4a16_sm90"), 2, "which is sm_80"),
+        (("calibrate", "dense", "--arch", "l40s", "--family", "sm90_wgmma"), 2, "does not run on l40s, which is sm_89"),
+        (("calibrate", "dense", "--arch", "l40s", "--family", "sm80_mma"), 2, "no cold burst timings of cublas on"),
         (
             (*H200_WGMMA, "--library", "trtllm", "--data", "aiconfigurator/float16"),
             2,

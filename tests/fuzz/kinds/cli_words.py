@@ -15,6 +15,7 @@ from typing import Any
 import typer
 
 from gemm_eval.cli._app import app
+from gemm_eval.cli._old_forms import resolve_old_form
 from tests.fuzz.mutate import ODD_NUMBERS, ODD_TEXTS
 
 _ARCHS = ("demo-8core", "sg2260", "tpu-v4", "h200-sxm", "a100-sxm-80gb", "l4", "h200", "chip.yaml", "bad.yaml")
@@ -39,12 +40,13 @@ _VALUES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _SIZES = (*_COUNTS, "7", "16", "100", "4096", "12288")
 # What takes long, however right it is: compiling kernels, fits, plots, all timings.
-_SLOW = {"compile_", "measured", "all_", "plot", "plots", "ablation", "joint", "refit", "triton", "w4a16"}
+_SLOW = {"compile_", "measured", "all_", "plot", "plots", "ablation", "joint", "refit"}
 # Words that keep a command from work that takes minutes, or a GPU; they come first, where no option takes them.
 _FIRST = {
     "measure": ("--list",), "profile": ("--dtype", "fp61"), "kernel-table": ("--target", "sm_1"),
-    "validate": ("--data", "nothing.csv"), "calibrate": ("--data", "nothing.csv"), "configs list": ("--json",),
-    "configs build": ("nothing",),
+    **dict.fromkeys(("validate", "validate dense", "validate w4a16", "validate triton", "calibrate", "calibrate dense",
+                     "calibrate w4a16", "calibrate triton"), ("--data", "nothing.csv")),
+    "configs list": ("--json",), "configs build": ("nothing",),
 }  # fmt: skip
 _CODES = {0, 1, 2, 3}
 _ACTS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
@@ -57,6 +59,8 @@ def _commands() -> tuple[Any, dict[str, Any]]:
     for name, command in application.commands.items():  # type: ignore[attr-defined]
         for of, child in getattr(command, "commands", {"": command}).items():
             found[f"{name} {of}".strip()] = child
+    for name in ("validate", "calibrate"):
+        found[name], _ = resolve_old_form(name, None, ["--data"])
     return application, found
 
 
@@ -82,8 +86,12 @@ def prepare() -> None:
         "arch list",
         "measure --out x --list",
         "measure --out x --list --kernel w4a16 --set w4a16-smoke --top 2",
-        "validate --data cublas/bf16 --data nothing.csv",
-        "calibrate --arch h200-sxm --family sm90_wgmma --data nothing.csv",
+        "validate dense --data cublas/bf16 --data nothing.csv",
+        "validate w4a16 --data nothing.csv",
+        "validate triton --data nothing.csv",
+        "calibrate dense --arch h200-sxm --family sm90_wgmma --data nothing.csv",
+        "calibrate w4a16 --arch h200-sxm --family w4a16_sm90 --data nothing.csv",
+        "calibrate triton --arch h200-sxm --data nothing.csv",
         "configs list",
         "report folder",
         "pareto folder",

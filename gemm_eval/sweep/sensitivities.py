@@ -15,7 +15,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.fields import Choices
 from gemm_eval.sweep.metrics import is_maximized
 from gemm_eval.sweep.run import sweep
-from gemm_eval.sweep.sensitivity import SensitivityResult, analyze_sensitivity
+from gemm_eval.sweep.sensitivity_analysis import SensitivityResult, analyze_sensitivity
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import as_workloads
 

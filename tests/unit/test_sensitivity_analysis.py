@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError
-from gemm_eval.sweep.sensitivity import MEASURES, METHODS, SensitivityResult, analyze_sensitivity
+from gemm_eval.sweep.sensitivity_analysis import MEASURES, METHODS, SensitivityResult, analyze_sensitivity
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,4 +1,4 @@
-"""`Task`: what all chunks of a sweep share, and what is worked out of it once."""
+"""`SweepWork`: what all chunks of a sweep share, and what is worked out of it once."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["Task"]
+__all__ = ["SweepWork"]
 
 
 @dataclass(frozen=True)
-class Task:
+class SweepWork:
     """What all chunks of a sweep share.
 
     Attributes:
@@ -50,14 +50,14 @@ class Task:
         return np.array([one.sizes for one in self.problems], np.int64)
 
     @cached_property
-    def kinds(self) -> tuple[GemmProblem, ...]:
+    def types(self) -> tuple[GemmProblem, ...]:
         """Their data types, each once."""
         return tuple(dict.fromkeys(map(types_alone, self.problems)))
 
     @cached_property
-    def kind_of(self) -> npt.NDArray[np.int64]:
-        """[num_problems], index into `kinds`."""
-        return np.array([self.kinds.index(types_alone(problem)) for problem in self.problems], np.int64)
+    def type_of(self) -> npt.NDArray[np.int64]:
+        """[num_problems], index into `types`."""
+        return np.array([self.types.index(types_alone(problem)) for problem in self.problems], np.int64)
 
     @cached_property
     def flop(self) -> tuple[dict[DType, int], ...]:
