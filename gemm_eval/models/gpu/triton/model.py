@@ -52,7 +52,7 @@ class TritonCalibration(BaseModel):
         import yaml
 
         head: dict[str, Any] = self.model_dump(mode="json", exclude={"coefficients"})
-        lines = ["# Written by `gemm-eval calibrate --triton`; not to be edited by hand."]
+        lines = ["# Written by `gemm-eval calibrate triton`; not to be edited by hand."]
         lines += [yaml.safe_dump(head, sort_keys=False), "coefficients:"]
         for item in TRITON_COEFFICIENTS:
             lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}: {item.meaning}")
