@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import pickle
@@ -33,6 +34,7 @@ from gemm_eval.evaluate._explain_gpu import BOUND_TEXT
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import coefficients_for
 from gemm_eval.models.gpu.cost_kernels import BOUNDS
+from gemm_eval.models.gpu.packed import Packed
 
 ARCH = load_arch("h100-sxm")
 SIZES = (1, 16, 4096, 12288)
@@ -489,3 +491,15 @@ def test_no_gpu_beats_its_data_sheet() -> None:
             assert r.traffic["b_bytes"] / r.latency_us <= arch.dram_gb_per_s * 1e3
     wide = GEMMEvaluator("rtx-4090").evaluate(1, 8192, 8192, 8192)  # clocks above what its maker states
     assert 0.8 < wide.utilization_frac <= 1.0
+
+
+def test_a_gpu_that_nobody_uses_any_more_is_forgotten() -> None:
+    """A design space is thousands of them."""
+    for num_sms in range(40, 60):
+        evaluator = GEMMEvaluator(ARCH.with_(num_sms=num_sms), disk_cache=False)
+        evaluator.evaluate_many([(1, 64, 4096, 4096), (1, 64, 4097, 4096)])
+        evaluator.evaluate(1, 64, 4096, 4096, dtype="w4a16")
+    del evaluator
+    gc.collect()
+    remaining = [one for one in gc.get_objects() if isinstance(one, Packed) and 40 <= one.params["num_sms"][0] < 60]
+    assert remaining == []
