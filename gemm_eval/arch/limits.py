@@ -8,7 +8,16 @@ from gemm_eval._words import shown
 from gemm_eval.arch._gpu import THREADS_PER_WARP, GpuSpec
 from gemm_eval.errors import InvalidOptionError
 
-__all__ = ["THREADS_PER_WARP", "DeviceLimits", "cluster_sms", "ctas_by_resource", "ctas_per_sm", "limits_of_spec"]
+__all__ = [
+    "THREADS_PER_WARP",
+    "DeviceLimits",
+    "cluster_sms",
+    "ctas_by_resource",
+    "ctas_per_sm",
+    "least_registers_per_sm",
+    "limits_of_spec",
+    "smem_taken_bytes",
+]
 
 # How an SM hands out registers and shared memory: CUDA occupancy calculator.
 _REGISTERS_UNIT_OF_WARP = 256
@@ -89,9 +98,8 @@ def ctas_by_resource(limits: _Limits, num_threads: int, registers: int, smem_byt
         registers: of a thread.
         smem_bytes: of a CTA, static and dynamic.
     """
-    registers_of_warp = -(-max(1, registers) * THREADS_PER_WARP // _REGISTERS_UNIT_OF_WARP) * _REGISTERS_UNIT_OF_WARP
-    warps_of_quarter = limits.registers_per_sm // _SM_QUARTERS // registers_of_warp
-    smem_taken = -(-(smem_bytes + limits.smem_reserved_bytes) // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
+    warps_of_quarter = limits.registers_per_sm // _SM_QUARTERS // _registers_of_warp(registers)
+    smem_taken = smem_taken_bytes(limits, smem_bytes)
     is_too_large = smem_bytes > limits.smem_per_cta_bytes
     return {
         "registers": warps_of_quarter * _SM_QUARTERS // -(-num_threads // THREADS_PER_WARP),
@@ -99,6 +107,21 @@ def ctas_by_resource(limits: _Limits, num_threads: int, registers: int, smem_byt
         "threads": limits.max_threads_per_sm // num_threads,
         "CTAs": limits.max_ctas_per_sm,
     }
+
+
+def _registers_of_warp(registers: int) -> int:
+    return -(-max(1, registers) * THREADS_PER_WARP // _REGISTERS_UNIT_OF_WARP) * _REGISTERS_UNIT_OF_WARP
+
+
+def least_registers_per_sm(num_threads: int, registers: int) -> int:
+    """Return the registers that an SM must have to hold one CTA: its warps lie in all quarters as evenly as they can."""
+    warps_of_quarter = -(-num_threads // (THREADS_PER_WARP * _SM_QUARTERS))
+    return _SM_QUARTERS * warps_of_quarter * _registers_of_warp(registers)
+
+
+def smem_taken_bytes(limits: _Limits, smem_bytes: int) -> int:
+    """Return what a CTA with so much shared memory takes of that of its SM."""
+    return -(-(smem_bytes + limits.smem_reserved_bytes) // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
 
 
 def ctas_per_sm(limits: _Limits, num_threads: int, registers: int, smem_bytes: int) -> int:

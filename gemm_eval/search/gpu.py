@@ -12,15 +12,18 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, RASTER_CODE
-from gemm_eval.models.gpu.libraries import HYPOTHETICAL
-from gemm_eval.models.gpu.menu import MENU_DTYPE, check_config, menu_row
+from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
+from gemm_eval.models.gpu.menu import MENU_DTYPE, check_config, list_needs, menu_row
 from gemm_eval.models.gpu.packed import Joined, Packed, join_packed, split_by_size
+from gemm_eval.models.gpu.shortage import Shortage, least_shortage
+from gemm_eval.models.gpu.sizes import is_row_aligned
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, list_cuts
 from gemm_eval.models.gpu.w4a16.menu import (
     check_w4a16_sizes,
     config_of_row,
     find_row,
+    list_w4a16_needs,
 )
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu_kernels import evaluate_one_config, find_best_of_range, find_top_of_problem
@@ -33,6 +36,7 @@ __all__ = [
     "find_best_config",
     "find_best_config_many",
     "find_top_configs",
+    "no_kernel_error",
     "search_many",
 ]
 
@@ -254,7 +258,17 @@ def _check_sizes(problem: GemmProblem, packed: Packed) -> None:
 
 def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> InfeasibleError:
     _check_sizes(problem, packed)
+    return no_kernel_error(arch, problem, packed.for_sizes(problem.K, problem.N).library)
+
+
+def no_kernel_error(arch: GpuSpec, problem: GemmProblem, library: str) -> InfeasibleError:
+    """Return the error for a problem that no kernel of a library can run on a GPU: what is short, and by how much."""
+    if library == OURS:
+        needs = list_w4a16_needs(arch, problem)
+    else:
+        needs = list_needs(arch, problem, library, is_unaligned=not is_row_aligned(problem))
+    found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(
-        f"no kernel for {problem} runs on {arch.name}", resource="smem", demand=1, limit=0, unit="kernels",
-        levers=("smem_per_cta_bytes", "registers_per_sm"),
-    )  # fmt: skip
+        f"no kernel of library {library} for {problem} runs on {arch.name}: the nearest to it lacks {found.unit}",
+        **found._asdict(),
+    )

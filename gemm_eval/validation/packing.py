@@ -173,8 +173,8 @@ def best_configs(rows: Rows, params: npt.NDArray[np.void]) -> tuple[Floats, Inte
     if (configs[:, 0] < 0).any():
         G, M, K, N = rows.sizes[np.argmin(configs[:, 0])].tolist()
         raise InfeasibleError(
-            f"the library has no kernel for G={G} M={M} K={K} N={N}", resource="smem", demand=1, limit=0,
-            unit="kernels", levers=("smem_per_cta_bytes",),
+            f"the library has no kernel for G={G} M={M} K={K} N={N}", resource="kernels", demand=1, limit=0,
+            unit="kernels", levers=(),
         )  # fmt: skip
     return latency_us, configs
 
@@ -206,7 +206,7 @@ def _pack(
     family = rules.family(arch, problem, is_unaligned=is_unaligned)
     if is_unaligned and not rules.has_unaligned:
         rules.check(arch, problem)
-        return family, pack_no_kernels(arch, problem, l2=timings.l2, clock=timings.clock)
+        return family, pack_no_kernels(arch, problem, library, l2=timings.l2, clock=timings.clock)
     return family, pack_kernels(
         arch, problem, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
         is_calibrated=False, is_unaligned=is_unaligned,

@@ -15,6 +15,7 @@ from gemm_eval.arch.limits import THREADS_PER_WARP, ctas_per_sm
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, Family, TileChoice, cluster_grid_sms
+from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "check_config",
     "cta_resources",
     "launched_resources",
+    "list_needs",
     "menu_row",
 ]
 
@@ -347,6 +349,18 @@ def build_menu(
     menu["sm_cap"] = [sms_of[num] for num in ctas.tolist()]
     menu["grid_cap"] = menu["sm_cap"] * menu["ctas_per_sm"]
     return menu
+
+
+def list_needs(arch: GpuSpec, problem: GemmProblem, library: str, *, is_unaligned: bool) -> Iterator[KernelNeeds]:
+    """Yield what each kernel of a library that could run a problem needs, whether or not the GPU has it."""
+    for choice in LIBRARIES[library].tiles(arch, problem, is_unaligned=is_unaligned):
+        if choice.schedule is Schedule.VECTOR and choice.cta_m < problem.M:
+            continue  # its tokens are not tiled
+        family = FAMILIES[choice.family]
+        needs = _needs(arch, problem, as_config(problem, choice, 1, 1, MIN_STAGES))
+        ctas = min(m * n for m, n in choice.clusters) if family.has_clusters else 1
+        smem = _smem_bytes(needs, MIN_STAGES)
+        yield KernelNeeds(smem, needs.registers, needs.launch_registers, needs.threads, ctas)
 
 
 def _runs_cluster(arch: GpuSpec, family: Family, cluster_m: int, cluster_n: int) -> bool:

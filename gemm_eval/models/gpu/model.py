@@ -105,7 +105,7 @@ def pack_gpu(arch: GpuSpec, types: GemmProblem, options: GpuOptions) -> Packed:
     def make_fallback() -> Packed:
         if LIBRARIES[library].has_unaligned:
             return _pack_generic(arch, types, library, options, is_unaligned=True)
-        return pack_no_kernels(arch, types, l2=options.l2, clock=options.clock)
+        return pack_no_kernels(arch, types, library, l2=options.l2, clock=options.clock)
 
     if not is_ours:
         return _pack_generic(arch, types, library, options, make_fallback=make_fallback)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, WARM
-from gemm_eval.models.gpu.libraries import LIBRARIES
+from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 from gemm_eval.models.gpu.menu import MENU_DTYPE, build_menu
 from gemm_eval.models.gpu.sizes import ANY_SIZE, SizeRule, aligned_rows
 from gemm_eval.models.gpu.w4a16.coefficients import NUM_W4A16_COEFFICIENTS, W4A16_COEFFICIENTS, W4A16_FAMILIES
@@ -70,6 +70,7 @@ class Packed:
         coefficients: [1, families, coefficients] of our W4A16 families; None where the kernels are generic.
         ranges: [1, 2], the first and last but one of `candidates`: all of them.
         sizes: which sizes the kernels take.
+        library: whose kernels.
         has_kernels: whether the library has kernels for such sizes, on whatever GPU.
 
     Arrays are read-only: numba compiles for both kinds otherwise.
@@ -81,6 +82,7 @@ class Packed:
         candidates: npt.NDArray[np.void],
         sizes: SizeRule = ANY_SIZE,
         *,
+        library: str,
         coefficients: npt.NDArray[np.float64] | None = None,
         make_fallback: Callable[[], Packed] | None = None,
         has_kernels: bool = True,
@@ -89,6 +91,7 @@ class Packed:
         self.coefficients = None if coefficients is None else _read_only(coefficients[None])
         self.ranges = _read_only(np.array([[0, len(candidates)]], np.int64))
         self.sizes = sizes
+        self.library = library
         self.has_kernels = has_kernels
         self._make_fallback = make_fallback
 
@@ -196,14 +199,15 @@ def pack_kernels(
         with_coefficients(params, coefficients),
         build_menu(arch, types, library, is_unaligned=is_unaligned),
         ANY_SIZE if is_unaligned else aligned_rows(types),
+        library=library,
         make_fallback=make_fallback,
     )
 
 
-def pack_no_kernels(arch: GpuSpec, types: GemmProblem, *, l2: str, clock: str) -> Packed:
+def pack_no_kernels(arch: GpuSpec, types: GemmProblem, library: str, *, l2: str, clock: str) -> Packed:
     """Pack a library without a kernel."""
     params = with_coefficients(_pack_chip(arch, types, l2, clock), _NO_COEFFICIENTS)
-    return Packed(params, np.empty(0, MENU_DTYPE), has_kernels=False)
+    return Packed(params, np.empty(0, MENU_DTYPE), library=library, has_kernels=False)
 
 
 def pack_w4a16(
@@ -231,7 +235,7 @@ def pack_w4a16(
         params["scale_bytes_per_group"] = 2 * types.scale_dtype.bits / 8
     params["is_calibrated"] = is_calibrated
     return Packed(
-        with_coefficients(params, _NO_COEFFICIENTS), build_w4a16_menu(arch, types), W4A16_SIZES,
+        with_coefficients(params, _NO_COEFFICIENTS), build_w4a16_menu(arch, types), W4A16_SIZES, library=OURS,
         coefficients=pack_w4a16_coefficients(coefficients), make_fallback=make_fallback,
     )  # fmt: skip
 

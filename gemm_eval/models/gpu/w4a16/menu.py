@@ -22,6 +22,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.libraries import FAMILIES, HYPOTHETICAL, OURS
+from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.workload import GemmProblem
@@ -35,6 +36,7 @@ __all__ = [
     "config_of_row",
     "find_row",
     "has_w4a16_kernels",
+    "list_w4a16_needs",
 ]
 
 _INTS = (
@@ -152,6 +154,13 @@ def build_w4a16_menu(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.void]:
         if cluster_sms(arch.num_sms, cluster) * expected >= cluster:
             rows.append(_row(arch, types, entry, held, expected))
     return np.array(rows, W4A16_MENU_DTYPE)
+
+
+def list_w4a16_needs(arch: GpuSpec, types: GemmProblem) -> Iterator[KernelNeeds]:
+    """Yield what each of our kernels needs, whether or not the GPU has it."""
+    for entry in _entries(_TARGETS[arch.sm_arch], types.input_dtype, *_mode_of(types)):
+        cluster = entry.config.cluster_m * entry.config.cluster_n
+        yield KernelNeeds(entry.smem_bytes, entry.registers, entry.registers, entry.num_threads, cluster)
 
 
 def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, held: int, expected: int) -> tuple[float, ...]:
