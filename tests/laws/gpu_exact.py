@@ -20,7 +20,7 @@ from gemm_eval.models.gpu.w4a16.menu import takes_sizes
 from gemm_eval.search.gpu import find_best_config_many, find_top_configs
 from tests.laws import draws
 from tests.laws.report import Report
-from tests.oracle import naive_gpu
+from tests.oracle import naive_dense, naive_gpu
 
 __all__ = ["run"]
 
@@ -71,7 +71,7 @@ def _check_types(
         if is_ours:
             report.checked["ours: top is brute force"] += 1
             continue
-        is_aligned = naive_gpu.is_row_aligned(problem)
+        is_aligned = naive_dense.row_alignment(problem) == 16
         if is_aligned not in generic:
             record = params if is_aligned and params["w4a16"][0] < 0 else unaligned_params(params)
             library = naive_gpu.library_for(arch, problem, options.library)

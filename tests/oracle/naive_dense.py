@@ -13,9 +13,10 @@ from typing import NamedTuple
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["Cost", "Traffic", "cost_of", "ctas_per_sm", "family_of", "row_alignment"]
+__all__ = ["Cost", "as_chosen", "coefficients_of_library", "cost_of", "row_alignment"]
 
 STEP_BYTES = 128
 LINE_BYTES = 128
@@ -28,6 +29,7 @@ SM_L2_BYTES_PER_CYCLE = 64
 MIN_STREAM_STEPS = 8
 BURST_US, CLOCK_FALL_US = 1e3, 5e3
 MMA_SYNC_FRAC = {"sm_90": 0.62, "sm_100": 0.31}
+CHOSEN_BY_THIS_MODEL = ("hypothetical",)
 INSTRUCTION_ROWS = {"sm90_wgmma": 64, "sm100_tcgen05": 128}
 """Of the families whose tensor cores read shared memory, and which are warp-specialized."""
 
@@ -294,6 +296,17 @@ def family_of(arch: GpuSpec, problem: GemmProblem) -> str:
     return "sm100_tcgen05" if arch.sm_arch == "sm_100" else "sm80_mma"
 
 
+def coefficients_of_library(arch: GpuSpec, problem: GemmProblem, library: str) -> dict[str, float]:
+    """What a library's kernels for these types and sizes lose on this GPU, as its calibrations say."""
+    coefficients, _ = coefficients_for(arch, library, family_of(arch, problem))
+    return as_chosen(coefficients, library)
+
+
+def as_chosen(coefficients: Mapping[str, float], library: str) -> dict[str, float]:
+    """No choice loses time where this model chooses."""
+    return {**coefficients, **({"choice_loss": 0.0} if library in CHOSEN_BY_THIS_MODEL else {})}
+
+
 def loaded_us(arch: GpuSpec, dtype: DType, main_us: float, matrix_us: float, clock: str) -> float:
     """Time of the main loop with the clock that the tensor cores leave."""
     sustained = arch.tensor_clock_ghz(dtype, "sustained")
@@ -314,7 +327,7 @@ def cost_of(
     Args:
         arch, problem, config: what runs where.
         l2, clock: as `GpuOptions` has them.
-        coefficients: those of `family_of`, with a `choice_loss` of 0 where this model chooses.
+        coefficients: as of `coefficients_of_library`.
     """
     c = coefficients
     cycles_per_us = arch.max_clock_ghz * 1e3

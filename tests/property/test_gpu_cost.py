@@ -27,7 +27,6 @@ from tests import strategies
 from tests.oracle import naive_dense
 
 ROUNDING = 1e-9
-CHOSEN_BY_THIS_MODEL = ("hypothetical",)
 OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
 
 
@@ -125,12 +124,9 @@ def truth_of(case: Case) -> naive_dense.Cost:
     arch, problem, options, config, coefficients = case
     library = options.library or "cublas"
     if coefficients is None:
-        coefficients, _ = coefficients_for(arch, library, naive_dense.family_of(arch, problem))
-    if library in CHOSEN_BY_THIS_MODEL:
-        coefficients = coefficients | {"choice_loss": 0.0}
-    return naive_dense.cost_of(
-        arch, problem, config, l2=options.l2, clock=options.clock, coefficients=coefficients
-    )  # fmt: skip
+        coefficients = naive_dense.coefficients_of_library(arch, problem, library)
+    chosen = naive_dense.as_chosen(coefficients, library)
+    return naive_dense.cost_of(arch, problem, config, l2=options.l2, clock=options.clock, coefficients=chosen)
 
 
 H200 = load_arch("h200-sxm", GpuSpec)
