@@ -90,7 +90,7 @@ size: $(VENV)/bin/python  ## megabytes of a core install, without what a fresh v
 	@before=$$(du -sm $(VENV)-size | cut -f1); $(VENV)-size/bin/python -m pip install --quiet --disable-pip-version-check . ; \
 	  after=$$(du -sm $(VENV)-size | cut -f1); echo "core install: $$((after - before)) MB"; rm -rf $(VENV)-size
 
-golden: $(VENV)/.dev  ## write the golden mappings and rankings anew, after a change that is meant to change answers
+golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say what changed, after a change that is meant to
 	$(BIN)/python -m tests.golden.generate
 	$(BIN)/python -m tests.golden.generate_gpu
 

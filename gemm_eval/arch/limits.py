@@ -114,7 +114,7 @@ def _registers_of_warp(registers: int) -> int:
 
 
 def least_registers_per_sm(num_threads: int, registers: int) -> int:
-    """Return the registers that an SM must have to hold one CTA: its warps lie in all quarters as evenly as they can."""
+    """Return the registers that an SM must have for one CTA, whose warps lie in all quarters as evenly as can be."""
     warps_of_quarter = -(-num_threads // (THREADS_PER_WARP * _SM_QUARTERS))
     return _SM_QUARTERS * warps_of_quarter * _registers_of_warp(registers)
 

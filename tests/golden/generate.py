@@ -1,7 +1,7 @@
 """Golden answers of the multi-core model: the best mapping of typical GEMMs on every preset, to the bit.
 
-``make golden`` writes them anew. Do that only after a change that is meant to change answers, raise MODEL_VERSION, and
-read the difference: it is the change as users will see it.
+``make golden`` writes them anew and says what changed. Do that only after a change that is meant to change answers,
+raise MODEL_VERSION, and read what it says: it is the change as users will see it.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import io
 from pathlib import Path
 
 from gemm_eval import GEMMEvaluator, MulticoreSpec, UnsupportedError, list_archs, load_arch
+from tests.golden import changes
 
-__all__ = ["GOLDEN_FILE", "golden_text"]
-
-GOLDEN_FILE = Path(__file__).with_name("multicore_best.csv")
+__all__ = ["GOLDEN"]
 
 _SHAPES = (
     (1, 1, 4096, 4096),
@@ -34,15 +33,16 @@ _SHAPES = (
     (1, 127, 1009, 4093),
     (1, 33, 7, 5),
 )
+_KEY = ("arch", "dtype", "G", "M", "K", "N")
 _COLUMNS = (
-    *("arch", "dtype", "G", "M", "K", "N", "latency_us", "dram_bytes", "bound"),
+    *(*_KEY, "latency_us", "dram_bytes", "bound"),
     *("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order"),
 )
 _DTYPES = (None, "w4a16", "int8")
 
 
-def golden_text() -> str:
-    """Return the golden file's content as the code computes it now; floats in full precision."""
+def _text() -> str:
+    """Return the file's content as the code computes it now; floats in full precision."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -63,5 +63,9 @@ def golden_text() -> str:
     return out.getvalue()
 
 
+GOLDEN = changes.Golden(
+    Path(__file__).with_name("multicore_best.csv"), _KEY, _text, changes.first_change, "MODEL_VERSION"
+)
+
 if __name__ == "__main__":
-    GOLDEN_FILE.write_text(golden_text(), encoding="utf-8")
+    changes.rewrite(GOLDEN)

@@ -1,75 +1,88 @@
-"""Golden rankings of the GPU model: the ten best kernel configs of typical GEMMs, on GPUs of every generation.
+"""Golden rankings of the GPU model: the three best kernel configs of few GEMMs, on a GPU of every generation.
 
-``make golden`` writes them anew. Do that only after a change that is meant to change answers, raise GPU_MODEL_VERSION,
-and read the difference: it is the change as users will see it.
+``make golden`` writes them anew and says what changed. Do that only after a change that is meant to change answers,
+raise GPU_MODEL_VERSION, and read what it says: it is the change as users will see it.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
 from pathlib import Path
 
 from gemm_eval import UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GpuOptions, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuCost, GpuOptions, pack_gpu, unpack_gpu_cost
 from gemm_eval.search.gpu import find_top_configs
 from gemm_eval.workload import make_problem
+from tests.golden import changes
 
-__all__ = ["GPU_GOLDEN_FILE", "KEY_COLUMNS", "gpu_golden_text"]
+__all__ = ["GOLDEN"]
 
-GPU_GOLDEN_FILE = Path(__file__).with_name("gpu_top.csv")
-KEY_COLUMNS = ("arch", "dtype", "library", "l2", "G", "M", "K", "N")
-_NUM_CONFIGS = 10
-_ARCHS = ("h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "b200")
-_SCHEMES = (
-    ("fp16", "cublas", "cold"),
-    ("fp8", "cublas", "cold"),
-    ("int8", "cublas", "warm"),
-    ("w4a16", "auto", "cold"),
-    ("w8a16", "hypothetical", "cold"),
+_ARCHS = ("h200-sxm", "a100-sxm-80gb", "l40s", "b200")
+_NUM_CONFIGS = 3
+_CASES = (  # dtype, library, L2, clock; G, M, K, N
+    ("fp16", "cublas", "cold", "burst", 1, 1, 4096, 4096),
+    ("fp16", "cublas", "cold", "burst", 1, 33, 7, 5),
+    ("fp16", "cublas", "cold", "burst", 1, 64, 14336, 4096),
+    ("fp16", "cublas", "cold", "burst", 1, 257, 1009, 4096),
+    ("fp16", "cublas", "cold", "burst", 32, 4096, 128, 4096),
+    ("fp16", "cublas", "cold-all", "burst", 256, 1, 4096, 1),
+    ("fp16", "cublas", "warm", "burst", 1, 8192, 96, 512),
+    ("bf16", "cublas", "cold", "sustained", 1, 16384, 8192, 28672),
+    ("tf32", "cublas", "cold-all", "burst", 1, 1024, 4096, 6144),
+    ("fp8", "cublas", "cold", "burst", 1, 4096, 8192, 10240),
+    ("fp8", "cublas", "cold", "burst", 8, 128, 7168, 4104),
+    ("fp8", "cublas", "warm", "burst", 1, 16, 8192, 1024),
+    ("int8", "cublas", "cold-all", "sustained", 1, 1024, 4096, 28672),
+    ("int8", "cublas", "warm", "burst", 1, 17, 4096, 4096),
+    ("w4a16", "auto", "cold", "burst", 1, 1, 4096, 6144),
+    ("w4a16", "auto", "cold", "burst", 1, 16, 28672, 8192),
+    ("w4a16", "auto", "cold", "burst", 1, 40, 4096, 28672),
+    ("w4a16", "auto", "cold", "sustained", 1, 4096, 4096, 6144),
+    ("w4a16", "auto", "warm", "burst", 1, 256, 4104, 4096),
+    ("w4a16", "auto", "cold", "burst", 64, 1, 128, 4096),
+    ("w4a16", "auto", "cold", "burst", 1, 1025, 4097, 4095),
+    ("w4a16", "hypothetical", "cold", "burst", 1, 128, 28672, 8192),
+    ("w4a16", "hypothetical", "warm", "burst", 1, 16, 4096, 256),
+    ("w4a16", "trtllm", "cold-all", "burst", 1, 32, 14336, 4096),
+    ("w8a16", "hypothetical", "cold", "burst", 1, 1, 8192, 10240),
+    ("w8a16", "trtllm", "warm", "sustained", 1, 512, 4096, 6144),
 )
-_LAYERS = ((4096, 4096), (4096, 6144), (14336, 4096), (4096, 28672), (8192, 10240), (28672, 8192))  # K, N
-_TOKENS = (1, 16, 64, 256, 1024, 4096)
-_OTHERS = (
-    (1, 17, 4096, 4096),
-    (1, 127, 4096, 12288),
-    (1, 257, 1009, 4096),
-    (1, 1025, 4097, 4095),
-    (1, 33, 7, 5),
-    (1, 8192, 8192, 8192),
-    (1, 2048, 512, 128256),
-    (8, 128, 7168, 4096),
-    (64, 1, 128, 4096),
-    (32, 4096, 128, 4096),
-    (256, 16, 2048, 1408),
-)
-_SHAPES = (*((1, m, k, n) for k, n in _LAYERS for m in _TOKENS), *_OTHERS)
-_COLUMNS = (*KEY_COLUMNS, "rank", "latency_us", "bound", "config")
+_KEY = ("arch", "dtype", "library", "l2", "clock", "G", "M", "K", "N")
+_COLUMNS = (*_KEY, "rank", "latency_us", "bound", "config")
 
 
-def gpu_golden_text() -> str:
-    """Return the golden file's content as the code computes it now; latencies in ten digits."""
+def _text() -> str:
+    """Return the file's content as the code computes it now; latencies in ten digits."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_COLUMNS)
     for name in _ARCHS:
         arch = load_arch(name, GpuSpec)
-        for dtype, library, l2 in _SCHEMES:
-            types = make_problem(1, 1, 1, 1, default_dtype=arch.default_dtype, dtype=dtype)
-            try:
-                packed = pack_gpu(arch, types, GpuOptions(library, l2))  # sizes do not matter to it
-            except UnsupportedError:
-                continue
-            for shape in _SHAPES:
-                problem = make_problem(*shape, default_dtype=arch.default_dtype, dtype=dtype)
-                for rank, record in enumerate(find_top_configs(arch, problem, packed, _NUM_CONFIGS), 1):
-                    cost = unpack_gpu_cost(record)
-                    config = "/".join(str(getattr(value, "name", value)).lower() for value in cost.config)
-                    row = (name, dtype, library, l2, *shape, rank, f"{cost.latency_us:.10g}", cost.bound, config)
-                    writer.writerow(row)
+        for dtype, library, l2, clock, *sizes in _CASES:
+            options = GpuOptions(library, l2, clock)
+            for rank, cost in enumerate(_ranking(arch, dtype, options, sizes), 1):
+                config = "/".join(str(getattr(value, "name", value)).lower() for value in cost.config)
+                row = (name, dtype, library, l2, clock, *sizes, rank, f"{cost.latency_us:.10g}", cost.bound, config)
+                writer.writerow(row)
     return out.getvalue()
 
 
+def _ranking(arch: GpuSpec, dtype: str, options: GpuOptions, sizes: list[int]) -> Iterator[GpuCost]:
+    """The best configs; none where the library has no kernels for these types on this GPU."""
+    problem = make_problem(*sizes, default_dtype=arch.default_dtype, dtype=dtype)
+    try:
+        packed = pack_gpu(arch, problem, options)
+    except UnsupportedError:
+        return
+    yield from map(unpack_gpu_cost, find_top_configs(arch, problem, packed, _NUM_CONFIGS))
+
+
+GOLDEN = changes.Golden(
+    Path(__file__).with_name("gpu_top.csv"), _KEY, _text, changes.first_change_of_ranking, "GPU_MODEL_VERSION"
+)
+
 if __name__ == "__main__":
-    GPU_GOLDEN_FILE.write_text(gpu_golden_text(), encoding="utf-8")
+    changes.rewrite(GOLDEN)

@@ -2,77 +2,89 @@
 
 from __future__ import annotations
 
-import csv
-import itertools
-import math
-from collections.abc import Iterable
+from gemm_eval.models.gpu.cost_kernels import BOUNDS
+from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
+from gemm_eval.models.gpu.packed import L2_STATES
+from tests.golden import changes
+from tests.golden.generate_gpu import GOLDEN
 
-from tests.golden.generate_gpu import GPU_GOLDEN_FILE, KEY_COLUMNS, gpu_golden_text
-
-# Times are the same to the bit where the compiler keeps the order of sums, as it does on x86; other machines may fuse
-# a multiply and an add.
-RELATIVE_TOLERANCE = 1e-7
-MAX_BYTES = 1_500_000
-HOW = "rankings changed; if on purpose: raise GPU_MODEL_VERSION, make golden"
-
-Row = dict[str, str]
-
-
-def rankings(lines: Iterable[str]) -> dict[tuple[str, ...], list[Row]]:
-    rows = csv.DictReader(lines)
-    return {key: list(group) for key, group in itertools.groupby(rows, lambda row: tuple(row[c] for c in KEY_COLUMNS))}
-
-
-def is_close(a: Row, b: Row) -> bool:
-    return math.isclose(float(a["latency_us"]), float(b["latency_us"]), rel_tol=RELATIVE_TOLERANCE)
-
-
-def difference(old: list[Row], new: list[Row]) -> str | None:
-    """What is different about a ranking; configs of the same time may stand in any order."""
-    for a, b in itertools.zip_longest(old, new):
-        if a is None or b is None:
-            return f"{len(old)} configs before, {len(new)} now"
-        was = f"rank {a['rank']}: {a['latency_us']} us {a['config']}, now {b['latency_us']} us {b['config']}"
-        if not is_close(a, b):
-            return was
-        tied = [row["config"] for row in new if is_close(row, a)]
-        is_cut_off = is_close(a, old[-1])  # the tie may go on beyond the last that is listed
-        if a["config"] not in tied and not is_cut_off:
-            return was
-        if a["config"] == b["config"] and a["bound"] != b["bound"]:
-            return f"{was}: bound by {a['bound']}, now {b['bound']}"
-    return None
+MAX_ROWS = 320  # that somebody can read
+NEVER_THE_BEST_BOUND = {"store"}  # waves of tiles that end in stores take longer; `test_gpu_cost` has such configs
 
 
 def test_rankings_are_the_golden_ones() -> None:
-    expected = rankings(GPU_GOLDEN_FILE.read_text(encoding="utf-8").splitlines())
-    actual = rankings(gpu_golden_text().splitlines())
-
-    assert list(actual) == list(expected), HOW
-    differences = {key: difference(expected[key], actual[key]) for key in expected}
-    changed = [f"{' '.join(key)}: {text}" for key, text in differences.items() if text]
-    assert not changed, "\n".join([f"{len(changed)} of {len(expected)} {HOW}", *changed[:10]])
+    said = changes.changes(GOLDEN, GOLDEN.text())
+    assert not said, f"{said}\nif on purpose: raise {GOLDEN.version}, make golden"
 
 
-def test_the_golden_file_says_enough_and_is_not_too_large() -> None:
-    ranked = rankings(GPU_GOLDEN_FILE.read_text(encoding="utf-8").splitlines())
+def test_the_golden_file_covers_the_model_and_can_be_read() -> None:
+    answers = changes.read(GOLDEN)
+    asked = [dict(zip(GOLDEN.key, key, strict=True)) for key in answers]
+    best = [rows[0] for rows in answers.values()]
+    configs = [row["config"].split("/") for row in best]
+    sizes = [[int(one[name]) for name in "GMKN"] for one in asked]
 
-    assert len({key[4:] for key in ranked}) >= 40
-    assert all(len(rows) == 10 for rows in ranked.values())
-    assert GPU_GOLDEN_FILE.stat().st_size < MAX_BYTES
+    assert sum(map(len, answers.values())) <= MAX_ROWS
+    assert all(len(rows) == 3 for rows in answers.values())
+    assert {config[0] for config in configs} == set(FAMILIES)
+    assert {config[8] for config in configs} == {"pingpong", "cooperative", "multistage", "vector"}
+    assert {config[9] for config in configs} == {"data_parallel", "split_k", "stream_k"}
+    assert {config[11] for config in configs} == {"along_m", "along_n"}
+    assert {config[12] for config in configs} > {"1", "8"}
+    assert {row["bound"] for row in best} == set(BOUNDS) - NEVER_THE_BEST_BOUND
+    assert {(one["l2"], one["clock"]) for one in asked} > {(l2, "burst") for l2 in L2_STATES}
+    assert {one["clock"] for one in asked} == {"burst", "sustained"}
+    assert {one["library"] for one in asked} == {*LIBRARIES, "auto"} - {"gemm-eval"}  # which is what auto takes
+    assert {one["dtype"] for one in asked} == {"fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16"}
+    assert {"h200-sxm", "a100-sxm-80gb", "l40s", "b200"} == {one["arch"] for one in asked}
+    for what, is_there in (
+        ("a batch", any(G > 1 for G, *_ in sizes)),
+        ("a single row", any(M == 1 for _, M, *_ in sizes)),
+        ("some rows", any(16 <= M <= 64 for _, M, *_ in sizes)),
+        ("hundreds of rows", any(128 <= M <= 1024 for _, M, *_ in sizes)),
+        ("thousands of rows", any(M >= 4096 for _, M, *_ in sizes)),
+        ("a single column", any(N == 1 for *_, N in sizes)),
+        ("odd sizes", any(M % 2 and K % 2 and N % 2 for _, M, K, N in sizes)),
+        ("more than L2 holds", any(M * K * N > 2**40 for _, M, K, N in sizes)),
+    ):
+        assert is_there, f"no answer is of {what}"
 
 
 def test_a_change_of_rank_or_time_is_noticed() -> None:
     rows = [{"rank": str(i), "latency_us": f"{t}", "bound": "dram", "config": c} for i, t, c in
             ((1, 5.0, "a"), (2, 6.0, "b"), (3, 6.0, "c"), (4, 7.0, "d"))]  # fmt: skip
     a, b, c, d = rows
+    difference = changes.first_change_of_ranking
 
     assert difference(rows, rows) is None
     assert difference(rows, [a, c, b, d]) is None
     assert difference(rows, [a, b, c, d | {"config": "e"}]) is None  # perhaps another of 7 us
     assert difference(rows, [a | {"latency_us": "5.00000001"}, b, c, d]) is None
-    assert difference(rows, [b, a, c, d]) is not None
+    assert difference(rows, [b, a, c, d]) == (a, b)
     assert difference(rows, [a | {"config": "e"}, b, c, d]) is not None
     assert difference(rows, [a | {"latency_us": "5.0001"}, b, c, d]) is not None
     assert difference(rows, [a | {"bound": "l2"}, b, c, d]) is not None
-    assert difference(rows, rows[:3]) is not None
+    assert difference(rows, rows[:3]) == (d, None)
+    assert difference(rows[:3], rows) == (None, d)
+
+
+def test_what_changed_is_told_in_a_few_lines() -> None:
+    """How many, by how much, of which types, and old and new rows; nothing else."""
+    key = "arch,dtype,library,l2,clock,G,M,K,N,rank,latency_us,bound,config"
+    text = "\n".join([key] + [f"h,{dtype},cublas,cold,burst,1,{M},8,8,1,{M}.0,dram,x" for dtype in ("fp16", "fp8")
+                              for M in (10, 20, 30, 40)])  # fmt: skip
+    new = text.replace("10.0", "10.1").replace("40.0,dram", "40.0,l2").replace(",20,8,8,1,20.0", ",21,8,8,1,21.0")
+
+    assert changes.changes(GOLDEN, text, old_text=text) == ""
+    assert changes.changes(GOLDEN, new, old_text=text).splitlines() == [
+        "4 of 8 answers of gpu_top.csv changed, 2 gone, 2 new",
+        "latency of the best: median +0.500%, largest +1.000% (h fp16 cublas cold burst 1 10 8 8)",
+        "  h fp16: 4",
+        "  h fp8: 4",
+        "h fp16 cublas cold burst 1 10 8 8", "  - 1 10.0 dram x", "  + 1 10.1 dram x",
+        "h fp16 cublas cold burst 1 40 8 8", "  - 1 40.0 dram x", "  + 1 40.0 l2 x",
+        "h fp8 cublas cold burst 1 10 8 8", "  - 1 10.0 dram x", "  + 1 10.1 dram x",
+        "h fp8 cublas cold burst 1 40 8 8", "  - 1 40.0 dram x", "  + 1 40.0 l2 x",
+        "gone: h fp16 cublas cold burst 1 20 8 8", "gone: h fp8 cublas cold burst 1 20 8 8",
+        "new: h fp16 cublas cold burst 1 21 8 8", "new: h fp8 cublas cold burst 1 21 8 8",
+    ]  # fmt: skip

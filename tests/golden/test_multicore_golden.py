@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.golden.generate import GOLDEN_FILE, golden_text
+from tests.golden import changes
+from tests.golden.generate import GOLDEN
 
 
 def test_answers_are_the_golden_ones() -> None:
-    expected = GOLDEN_FILE.read_text(encoding="utf-8").splitlines()
-    actual = golden_text().splitlines()
-    changed = [f"- {old}\n+ {new}" for old, new in zip(expected, actual, strict=False) if old != new]
-    assert not changed, "\n".join(["answers changed; if on purpose: raise MODEL_VERSION, make golden", *changed[:10]])
-    assert len(actual) == len(expected)
+    text = GOLDEN.text()
+    said = changes.changes(GOLDEN, text)
+    assert not said, f"{said}\nif on purpose: raise {GOLDEN.version}, make golden"
+    assert text == GOLDEN.path.read_text(encoding="utf-8")  # order and repeated answers too

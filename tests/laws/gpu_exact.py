@@ -18,7 +18,7 @@ from gemm_eval.models.gpu import GpuOptions, Packed, pack_gpu
 from gemm_eval.search.gpu import find_best_config_many, find_top_configs
 from tests.laws import draws
 from tests.laws.report import Report
-from tests.oracle import naive_gpu
+from tests.oracle import naive_dense, naive_gpu
 
 __all__ = ["run"]
 
@@ -69,7 +69,7 @@ def _check_types(
         if is_ours:
             report.checked["ours: top is brute force"] += 1
             continue
-        is_aligned = naive_gpu.is_row_aligned(problem)
+        is_aligned = naive_dense.row_alignment(problem) == 16
         if is_aligned not in generic:
             record = (packed if is_aligned and not packed.is_ours else packed.fallback).params
             library = naive_gpu.library_for(arch, problem, options.library)

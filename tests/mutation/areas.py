@@ -43,7 +43,7 @@ _W4A16 = Area(
 )  # fmt: skip
 _GPU = Area(
     ("gpus", "triton"),
-    ("unit/test_gpu_menu.py", "unit/test_calibration.py", "unit/test_gpu_kernels.py"),
+    ("property/test_gpu_cost.py", "unit/test_gpu_menu.py", "unit/test_calibration.py", "unit/test_gpu_kernels.py"),
     (
         "golden/test_gpu_golden.py", "property/test_gpu_search_exact.py", "property/test_gpu_laws.py",
         "property/test_w4a16_search.py", "unit/test_gpu_evaluator.py", "unit/test_cublas_rules.py",

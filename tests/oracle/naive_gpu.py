@@ -2,13 +2,15 @@
 
 Nothing of the search's own pruning is used: neither its bound nor its choice of stages, splits and rasters. The space
 comes from `enumerate_kernels`, which checks one config at a time; which splits of K a library takes is worked out there
-in Python.
+in Python. Spaces have 100,000 configs and more, so the compiled cost walks over them; that of the best is compared with
+`naive_dense`, as `property/test_gpu_cost.py` compares it for any config.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +23,9 @@ from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, config_cost, problem_
 from gemm_eval.models.gpu.libraries import LIBRARIES, SplitRule
 from gemm_eval.models.gpu.menu import MENU_DTYPE, RASTER_SWIZZLES, menu_row
 from gemm_eval.models.gpu.model import GpuOptions, pack_gpu
-from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, is_row_aligned, library_for
+from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, library_for
 from gemm_eval.workload import GemmProblem
+from tests.oracle import naive_dense
 
 __all__ = [
     "EXACT",
@@ -31,7 +34,6 @@ __all__ = [
     "Kernels",
     "Space",
     "find_best",
-    "is_row_aligned",
     "kernels_of",
     "library_for",
     "space_of",
@@ -62,6 +64,7 @@ class Space(NamedTuple):
     menu: npt.NDArray[np.void]  # [choices] of MENU_DTYPE
     splits: npt.NDArray[np.int64]  # [choices, 3]: first, stop, whether there is stream-K
     num_configs: int
+    naive_us: Callable[[KernelConfig], float]  # its latency in plain Python
 
 
 class Best(NamedTuple):
@@ -80,7 +83,7 @@ def kernels_of(arch: GpuSpec, problem: GemmProblem, library: str) -> Kernels:
     """Check and pack every kernel of the library."""
     choices = list(enumerate_kernels(arch, problem, library))
     menu = np.array([menu_row(arch, problem, choice.config, choice.resources) for choice in choices], MENU_DTYPE)
-    rule = LIBRARIES[library].split_rule(arch, problem, is_unaligned=not is_row_aligned(problem))
+    rule = LIBRARIES[library].split_rule(arch, problem, is_unaligned=naive_dense.row_alignment(problem) < 16)
     return Kernels(choices, menu, rule)
 
 
@@ -104,16 +107,28 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
 def space_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> Space:
     """Check and pack every kernel of the library; which splits of K it takes is worked out one by one."""
     packed = pack_gpu(arch, problem, options)
-    if packed.is_ours or not is_row_aligned(problem):
+    if packed.is_ours or naive_dense.row_alignment(problem) < 16:
         packed = packed.fallback
-    choices, menu, _ = kernels_of(arch, problem, library_for(arch, problem, options.library))
+    library = library_for(arch, problem, options.library)
+    choices, menu, _ = kernels_of(arch, problem, library)
     splits = [(choice.splits.start, choice.splits.stop, int(choice.has_stream_k)) for choice in choices]
     ways = sum(len(choice.splits) + choice.has_stream_k for choice in choices)
-    return Space(packed.params, choices, menu, np.array(splits, np.int64).reshape(-1, 3), ways * len(RASTERS))
+    coefficients = naive_dense.coefficients_of_library(arch, problem, library)
+
+    def naive_us(config: KernelConfig) -> float:
+        return naive_dense.cost_of(
+            arch, problem, config, l2=options.l2, clock=options.clock, coefficients=coefficients
+        ).latency_us
+
+    return Space(packed.params, choices, menu, np.array(splits, np.int64).reshape(-1, 3), ways * len(RASTERS), naive_us)
 
 
 def find_best(problem: GemmProblem, space: Space) -> Best:
-    """Evaluate every config of a space."""
+    """Evaluate every config of a space.
+
+    Raises:
+        AssertionError: the cost of the best is not what its definition says.
+    """
     latency_us, _, row, split_k, is_stream, raster = walk(
         space.params, space.menu, space.splits, RASTERS, *problem.sizes
     )
@@ -124,6 +139,7 @@ def find_best(problem: GemmProblem, space: Space) -> Best:
         raster_order=RasterOrder(raster // RASTER_CODE),
         raster_swizzle=raster % RASTER_CODE,
     )
+    assert math.isclose(latency_us, space.naive_us(config), rel_tol=1e-9), (config, latency_us)
     return Best(config, latency_us)
 
 

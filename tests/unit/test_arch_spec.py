@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from gemm_eval import ArchValidationError, MulticoreSpec, load_arch
 from gemm_eval.arch import Provenance, ProvenanceKind, Published
 from gemm_eval.dtypes import DType
+from tests.cases import case
 
 DEMO = load_arch("demo-8core", MulticoreSpec)
 TABLES = [name for name in MulticoreSpec.model_fields if isinstance(getattr(DEMO, name), dict)]
@@ -55,12 +56,13 @@ def minimal(**changes: Any) -> MulticoreSpec:
     return MulticoreSpec(**(MINIMAL | changes))
 
 
-@pytest.mark.parametrize("field", MulticoreSpec.model_fields)
-def test_fields_cannot_be_assigned_or_deleted(field: str) -> None:
-    with pytest.raises(ValidationError, match="frozen"):
-        setattr(DEMO, field, getattr(DEMO, field))
-    with pytest.raises(ValidationError, match="frozen"):
-        delattr(DEMO, field)
+def test_fields_cannot_be_assigned_or_deleted() -> None:
+    for field in MulticoreSpec.model_fields:
+        with case(field):
+            with pytest.raises(ValidationError, match="frozen"):
+                setattr(DEMO, field, getattr(DEMO, field))
+            with pytest.raises(ValidationError, match="frozen"):
+                delattr(DEMO, field)
 
 
 @pytest.mark.parametrize("field", TABLES)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gemm_eval import GemmProblem, InvalidMappingError, UnsupportedError, load_arch
@@ -12,11 +14,13 @@ from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels._registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import LIBRARIES, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.libraries import FAMILIES, cluster_grid_sms
+from gemm_eval.models.gpu.libraries import cluster_grid_sms
 from gemm_eval.models.gpu.menu import check_config, stage_bytes
 from gemm_eval.models.gpu.space import enumerate_kernels, is_row_aligned
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.workload import make_problem
+from tests.cases import case
+from tests.oracle import naive_gpu
 
 GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
 H100, A100, L40S, B200 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200"))
@@ -48,34 +52,78 @@ FEW = {
 }
 
 
-@pytest.mark.parametrize("name", GPUS)
-@pytest.mark.parametrize("dtype", SCHEMES)
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_every_problem_has_hundreds_of_configs_and_many_tiles(name: str, dtype: str, library: str) -> None:
-    arch = GPUS[name]
-    for shape in SHAPES:
-        problem = make_problem(*shape, default_dtype=arch.default_dtype, dtype=dtype)
-        is_refused = ("a16" in dtype) == (library == "cublas")
-        is_refused |= "a16" not in dtype and dtype not in arch.tensor_flop_per_cycle
-        # our own kernels are of int4, for the GPUs that they are compiled for, and want rows on 16 bytes as trtllm does
-        is_refused |= library == "gemm-eval" and (dtype == "w8a16" or arch.sm_arch == "sm_100")
-        is_refused |= library == "gemm-eval" and not is_row_aligned(problem)
-        if is_refused:
-            with pytest.raises(UnsupportedError):
-                list(enumerate_configs(arch, problem, library))
+def is_refused(arch: GpuSpec, problem: GemmProblem, library: str) -> bool:
+    """Whether a library has no kernels for these types on this GPU; ours neither for other sizes."""
+    if problem.is_weight_quantized == (library == "cublas"):
+        return True
+    if not problem.is_weight_quantized:
+        return library != "cublas" or problem.input_dtype not in arch.tensor_flop_per_cycle
+    # our own kernels are of int4, for the GPUs that they are compiled for, and want rows on 16 bytes as trtllm does
+    is_theirs = problem.weight_dtype == "int4" and arch.sm_arch != "sm_100" and is_row_aligned(problem)
+    return library == "gemm-eval" and not is_theirs
+
+
+def least_of(arch: GpuSpec, problem: GemmProblem, dtype: str, library: str) -> tuple[int, int]:
+    """Configs and tiles that there are at least."""
+    if not is_row_aligned(problem):
+        return (0, 0) if library == "trtllm" else (500, 20)
+    return FEW.get((library, dtype, arch.sm_arch), (500, 20))
+
+
+def test_every_problem_has_hundreds_of_configs_and_many_tiles() -> None:
+    """Kernels are listed once for all sizes whose rows are aligned alike, as only the splits of K depend on sizes."""
+    for arch, library, dtype in itertools.product(GPUS.values(), LIBRARIES, SCHEMES):
+        listed: dict[bool, naive_gpu.Kernels] = {}
+        for shape in SHAPES:
+            problem = make_problem(*shape, default_dtype=arch.default_dtype, dtype=dtype)
+            with case(arch.name, library, dtype, shape):
+                if is_refused(arch, problem, library):
+                    with pytest.raises(UnsupportedError):
+                        list(enumerate_configs(arch, problem, library))
+                    continue
+                num_configs, num_tiles = least_of(arch, problem, dtype, library)
+                if library == "gemm-eval":
+                    configs = list(enumerate_configs(arch, problem, library))
+                    assert len(configs) >= num_configs
+                    assert len({(config.cta_m, config.cta_n) for config in configs}) >= num_tiles
+                    continue
+                is_aligned = is_row_aligned(problem)
+                if is_aligned not in listed:
+                    listed[is_aligned] = naive_gpu.kernels_of(arch, problem, library)
+                if library == "trtllm" and not is_aligned:
+                    assert not listed[is_aligned].choices
+                first, stop, is_stream = naive_gpu.splits_of(listed[is_aligned], arch, problem).T
+                ways = stop - first + is_stream
+                menu = listed[is_aligned].menu[ways > 0]
+                assert len(naive_gpu.RASTERS) * ways.sum() >= num_configs
+                assert len(np.unique(menu[["cta_m", "cta_n"]])) >= num_tiles
+
+
+def test_configs_are_distinct_legal_and_those_of_the_kernels() -> None:
+    """On a GPU of every generation; sizes take turns."""
+    archs = {arch.sm_arch: arch for arch in GPUS.values()}.values()
+    shapes = itertools.cycle(SHAPES)
+    for arch, library, dtype in itertools.product(archs, LIBRARIES, SCHEMES):
+        problem = make_problem(*next(shapes), default_dtype=arch.default_dtype, dtype=dtype)
+        if is_refused(arch, problem, library):
             continue
-        configs = list(enumerate_configs(arch, problem, library))
-        if library == "trtllm" and not is_row_aligned(problem):
-            assert not configs
-            continue
-        least = FEW.get((library, dtype, arch.sm_arch), (500, 20)) if is_row_aligned(problem) else (500, 20)
-        assert len(configs) >= least[0], shape
-        assert len({(config.cta_m, config.cta_n) for config in configs}) >= least[1], shape
-        assert len(set(configs)) == len(configs)
-        for config in configs[:: len(configs) // 20]:
-            if FAMILIES[config.family].is_ours:
-                check_kernel(make_variant(config, "fp16", "group", 128), Sizes(*shape[1:]), limits_of_spec(arch))
-            else:
+        with case(arch.name, library, dtype, problem):
+            configs = list(enumerate_configs(arch, problem, library))
+            assert len(set(configs)) == len(configs)
+            if library == "gemm-eval":
+                for config in configs[:: 1 + len(configs) // 20]:
+                    check_kernel(
+                        make_variant(config, "fp16", "group", 128), Sizes(*problem.sizes[1:]), limits_of_spec(arch)
+                    )
+                continue
+            kernels = naive_gpu.kernels_of(arch, problem, library)
+            splits = [(c.splits.start, c.splits.stop, c.has_stream_k) for c in kernels.choices]
+            naive = naive_gpu.splits_of(kernels, arch, problem)
+            assert [range(*row[:2]) for row in naive.tolist()] == [range(*row[:2]) for row in splits]
+            assert naive[:, 2].tolist() == [is_stream for *_, is_stream in splits]
+            ways = sum(stop - first + is_stream for first, stop, is_stream in splits)
+            assert len(configs) == len(naive_gpu.RASTERS) * ways
+            for config in configs[:: 1 + len(configs) // 20]:
                 check_config(arch, problem, config)
 
 

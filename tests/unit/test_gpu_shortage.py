@@ -18,7 +18,7 @@ A100 = load_arch("a100-sxm-80gb", GpuSpec)
     ("arch", "changes", "resource"),
     [
         (H100, {"smem_per_cta_bytes": 2000}, "smem"),
-        (A100, {"smem_per_cta_bytes": 3000}, "smem"),
+        (A100, {"smem_per_cta_bytes": 600}, "smem"),
         (H100, {"registers_per_sm": 2048}, "registers"),
         (A100, {"max_threads_per_sm": 64}, "threads"),
     ],

@@ -26,6 +26,7 @@ from gemm_eval.kernels._registry import (
     why_not,
 )
 from gemm_eval.mapping import Decomposition, KernelConfig
+from tests.cases import case
 
 SIZES = Sizes(64, 4096, 4096)
 
@@ -60,17 +61,17 @@ def test_configs_are_distinct_and_not_split(name: str) -> None:
     assert all(family_of(config) is families()[name] for config in configs)
 
 
-@pytest.mark.parametrize("gpu", [HOPPER, ADA, AMPERE])
-@pytest.mark.parametrize(("activation", "mode"), list(itertools.product(("fp16", "bf16"), WeightMode)))
-def test_every_kernel_is_listed_with_what_it_takes(gpu: DeviceLimits, activation: str, mode: WeightMode) -> None:
-    entries = list_kernels(gpu, activation, mode)
+def test_every_kernel_is_listed_with_what_it_takes() -> None:
+    for gpu, activation, mode in itertools.product((HOPPER, ADA, AMPERE), ("fp16", "bf16"), WeightMode):
+        with case(gpu.compute_capability, activation, mode):
+            entries = list_kernels(gpu, activation, mode)
 
-    assert len(entries) == sum(len(list(family.configs())) for family in families().values())
-    assert all(entry.refusal is None or entry.refusal for entry in entries)
-    for entry in entries:
-        if entry.refusal is None:
-            assert entry.smem_bytes <= gpu.smem_per_cta_bytes
-            assert 32 <= entry.num_threads <= 1024
+            assert len(entries) == sum(len(list(family.configs())) for family in families().values())
+            assert all(entry.refusal is None or entry.refusal for entry in entries)
+            for entry in entries:
+                if entry.refusal is None:
+                    assert entry.smem_bytes <= gpu.smem_per_cta_bytes
+                    assert 32 <= entry.num_threads <= 1024
 
 
 def test_hopper_kernels_say_what_other_gpus_lack() -> None:
@@ -88,36 +89,37 @@ def test_a_gpu_that_is_too_old_runs_nothing() -> None:
         spec_of("titan-rtx", turing)
 
 
-@pytest.mark.parametrize("gpu", [HOPPER, ADA, AMPERE])
-@pytest.mark.parametrize("sizes", [Sizes(1, 4096, 4096), Sizes(17, 200, 72), Sizes(5, 8, 8), Sizes(4096, 8192, 28672)])
-@pytest.mark.parametrize("mode", WeightMode)
-def test_legal_configs_pass_the_check(gpu: DeviceLimits, sizes: Sizes, mode: WeightMode) -> None:
-    configs = list(legal_configs(sizes, gpu, "bf16", mode))
+LEGAL_SIZES = (Sizes(1, 4096, 4096), Sizes(17, 200, 72), Sizes(5, 8, 8), Sizes(4096, 8192, 28672))
 
-    assert len(set(configs)) == len(configs) > 0
-    for config in configs[:: max(1, len(configs) // 40)]:
-        variant = make_variant(config, "bf16", mode, None)
-        check_kernel(variant, sizes, gpu)
-        launch = family_of(config).launch(variant, sizes, gpu.num_sms, 1)
-        assert min(launch.grid) >= 1
-        assert launch.grid[0] < 1 << 31
-        assert max(launch.grid[1:]) < 1 << 16
-        assert launch.smem_bytes <= gpu.smem_per_cta_bytes
-        assert (launch.workspace_bytes > 0) <= (launch.num_counters > 0)
+
+def test_legal_configs_pass_the_check() -> None:
+    for gpu, sizes, mode in itertools.product((HOPPER, ADA, AMPERE), LEGAL_SIZES, WeightMode):
+        with case(gpu.compute_capability, sizes, mode):
+            configs = list(legal_configs(sizes, gpu, "bf16", mode))
+
+            assert len(set(configs)) == len(configs) > 0
+            for config in configs[:: max(1, len(configs) // 40)]:
+                variant = make_variant(config, "bf16", mode, None)
+                check_kernel(variant, sizes, gpu)
+                launch = family_of(config).launch(variant, sizes, gpu.num_sms, 1)
+                assert min(launch.grid) >= 1
+                assert launch.grid[0] < 1 << 31
+                assert max(launch.grid[1:]) < 1 << 16
+                assert launch.smem_bytes <= gpu.smem_per_cta_bytes
+                assert (launch.workspace_bytes > 0) <= (launch.num_counters > 0)
 
 
 SHAPES = [(8, 8), (136, 72), (8, 28672), (28672, 8), (4096, 4096), (28672, 4096)]
 
 
-@pytest.mark.parametrize("gpu", [HOPPER, ADA, AMPERE])
-@pytest.mark.parametrize(("K", "N"), SHAPES)
-@pytest.mark.parametrize("M", [1, 7, 16, 17, 100, 4096, 100_000])
-def test_the_choice_is_legal(gpu: DeviceLimits, M: int, K: int, N: int) -> None:
-    sizes = Sizes(M, K, N)
-    mode = list(WeightMode)[(M + SHAPES.index((K, N))) % 3]  # in turn
-    group_size = 0 if mode is WeightMode.COLUMN else 128
-    chosen = choose(sizes, DType.FP16, mode, group_size, SPECS[gpu], gpu)
-    check_kernel(make_variant(chosen, "fp16", mode, None), sizes, gpu)
+def test_the_choice_is_legal() -> None:
+    for gpu, M, (K, N) in itertools.product((HOPPER, ADA, AMPERE), (1, 7, 16, 17, 100, 4096, 100_000), SHAPES):
+        with case(gpu.compute_capability, M, K, N):
+            sizes = Sizes(M, K, N)
+            mode = list(WeightMode)[(M + SHAPES.index((K, N))) % 3]  # in turn
+            group_size = 0 if mode is WeightMode.COLUMN else 128
+            chosen = choose(sizes, DType.FP16, mode, group_size, SPECS[gpu], gpu)
+            check_kernel(make_variant(chosen, "fp16", mode, None), sizes, gpu)
 
 
 def test_few_tokens_and_many_take_other_families() -> None:

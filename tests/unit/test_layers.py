@@ -5,9 +5,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
-import pytest
+from tests.cases import case
 
 PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
@@ -19,11 +20,15 @@ LAYERS = [
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
 IMPORTERS = ("import_module", "importlib.import_module", "__import__")
 FILES = sorted(PACKAGE.rglob("*.py"))
+OF_LAYERS = [path for path in FILES if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in LAYERS]
 GPU_LAYERS = ("kernels", "measure", "autotune")
 CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
-VALIDATION_ONLY = {"scipy", "matplotlib", "nvMatmulHeuristics"}
-SWEEP_ONLY = {"scipy", "pyarrow", "optuna", "SALib", "distributed"}
+OUTSIDE_OF = {
+    "validation": {"scipy", "matplotlib", "nvMatmulHeuristics"},
+    "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
+    "_figures": {"matplotlib"},
+}
 
 
 def layer_of(path: Path) -> str:
@@ -31,8 +36,13 @@ def layer_of(path: Path) -> str:
     return first.removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imports(path: Path) -> tuple[tuple[int, str], ...]:
     """(line, dotted module) of every import: at the top, in functions, under TYPE_CHECKING, and by name."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -65,11 +75,13 @@ def test_every_file_belongs_to_a_layer() -> None:
     assert {layer_of(path) for path in FILES} - {"__init__", "__main__"} <= set(LAYERS)
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if layer_of(path) in LAYERS], ids=relative)
-def test_imports_go_down_only(path: Path) -> None:
-    rank = LAYERS.index(layer_of(path))
-    upward = [f"line {line}: {layer}" for line, layer in own_imports(path) if LAYERS.index(layer) > rank]
-
+def test_imports_go_down_only() -> None:
+    upward = [
+        f"{relative(path)}:{line}: {layer_of(path)} imports {layer or 'the facade'}"
+        for path in OF_LAYERS
+        for line, layer in own_imports(path)
+        if LAYERS.index(layer) > LAYERS.index(layer_of(path))
+    ]
     assert upward == []
 
 
@@ -93,29 +105,25 @@ def tops(path: Path) -> set[str]:
     return {module.split(".")[0] for _, module in imports(path)}
 
 
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_outside_packages_stay_where_they_belong(path: Path) -> None:
-    layer = layer_of(path)
-    outside = tops(path) - {"gemm_eval"} - set(sys.stdlib_module_names)
-
-    if layer not in (*GPU_LAYERS, "report"):
-        assert outside <= ALLOWED_OUTSIDE | {
-            "validation": VALIDATION_ONLY,
-            "sweep": SWEEP_ONLY,
-            "_figures": {"matplotlib"},
-        }.get(layer, set())
-    assert "numba" not in outside or relative(path) == "_jit.py"
-    assert not outside & {"typer", "click"} or layer == "cli"
-    assert not outside & {"rich", "pandas"} or layer not in BELOW_EVALUATE
-    assert not tops(path) & CACHE_PACKAGES or layer == "cache"
-    assert "pickle" not in tops(path)
+def test_outside_packages_stay_where_they_belong() -> None:
+    for path in FILES:
+        layer = layer_of(path)
+        outside = tops(path) - {"gemm_eval"} - set(sys.stdlib_module_names)
+        with case(relative(path)):
+            if layer not in (*GPU_LAYERS, "report"):
+                assert outside <= ALLOWED_OUTSIDE | OUTSIDE_OF.get(layer, set())
+            assert "numba" not in outside or relative(path) == "_jit.py"
+            assert not outside & {"typer", "click"} or layer == "cli"
+            assert not outside & {"rich", "pandas"} or layer not in BELOW_EVALUATE
+            assert not tops(path) & CACHE_PACKAGES or layer == "cache"
+            assert "pickle" not in tops(path)
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if layer_of(path) in LAYERS], ids=relative)
-def test_nothing_below_evaluate_caches_or_plots(path: Path) -> None:
-    if layer_of(path) in BELOW_EVALUATE:
-        assert not tops(path) & {"cupy", "triton", "matplotlib"}
-        assert layer_of(path) == "cache" or "cache" not in {layer for _, layer in own_imports(path)}
+def test_nothing_below_evaluate_caches_or_plots() -> None:
+    for path in (path for path in OF_LAYERS if layer_of(path) in BELOW_EVALUATE):
+        with case(relative(path)):
+            assert not tops(path) & {"cupy", "triton", "matplotlib"}
+            assert layer_of(path) == "cache" or "cache" not in {layer for _, layer in own_imports(path)}
 
 
 def test_the_facade_loads_rooms_only() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from gemm_eval import InvalidOptionError
 from gemm_eval.mapping import enumerate_partitions
+from tests.cases import case
 
 CORES = (1, 2, 3, 4, 6, 7, 8, 9, 12, 16, 30, 36, 64, 97, 108, 132)
 
@@ -42,12 +43,13 @@ def test_known_counts(num_cores: int, count: int) -> None:
     assert len(rows(num_cores)) == count
 
 
-@pytest.mark.parametrize("num_cores", CORES)
-def test_products_are_exact_distinct_and_all_there(num_cores: int) -> None:
-    found = rows(num_cores)
+def test_products_are_exact_distinct_and_all_there() -> None:
+    for num_cores in CORES:
+        with case(num_cores):
+            found = rows(num_cores)
 
-    assert all(math.prod(row) == num_cores for row in found)
-    assert len(set(found)) == len(found) == formula(num_cores)
+            assert all(math.prod(row) == num_cores for row in found)
+            assert len(set(found)) == len(found) == formula(num_cores)
 
 
 @pytest.mark.parametrize("idle", [False, True])
@@ -56,20 +58,21 @@ def test_complete_against_brute_force(num_cores: int, idle: bool) -> None:
     assert set(rows(num_cores, idle=idle)) == by_brute_force(num_cores, idle=idle)
 
 
-@pytest.mark.parametrize("num_cores", CORES)
-def test_idle_cores_add_every_smaller_product(num_cores: int) -> None:
-    with_idle = rows(num_cores, idle=True)
+def test_idle_cores_add_every_smaller_product() -> None:
+    for num_cores in CORES:
+        with case(num_cores):
+            with_idle = rows(num_cores, idle=True)
 
-    assert set(with_idle) == {row for used in range(1, num_cores + 1) for row in rows(used)}
-    assert len(set(with_idle)) == len(with_idle)
+            assert set(with_idle) == {row for used in range(1, num_cores + 1) for row in rows(used)}
+            assert len(set(with_idle)) == len(with_idle)
 
 
-@pytest.mark.parametrize("idle", [False, True])
-@pytest.mark.parametrize("num_cores", CORES)
-def test_sorted_by_rank(num_cores: int, idle: bool) -> None:
-    found = rows(num_cores, idle=idle)
+def test_sorted_by_rank() -> None:
+    for num_cores, idle in itertools.product(CORES, (False, True)):
+        with case(num_cores, idle):
+            found = rows(num_cores, idle=idle)
 
-    assert found == sorted(found, key=lambda row: (row[3], row[0], row[1], row[2]))
+            assert found == sorted(found, key=lambda row: (row[3], row[0], row[1], row[2]))
 
 
 def test_the_shared_table_cannot_be_changed() -> None:

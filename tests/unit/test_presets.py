@@ -17,6 +17,7 @@ from gemm_eval.arch import (
     list_archs,
     load_arch,
 )
+from tests.cases import case
 
 PUBLISHED_REL_TOL = 0.01
 MIN_SOURCE_WORDS = 3
@@ -91,36 +92,41 @@ def published_problems(spec: ArchSpec) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_preset_loads_under_its_own_name_with_words(name: str) -> None:
-    spec = load_arch(name)
+def test_preset_loads_under_its_own_name_with_words() -> None:
+    for name in PRESETS:
+        with case(name):
+            spec = load_arch(name)
 
-    assert spec.name == name
-    assert spec.title
-    assert spec.notes
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_number_has_provenance(name: str) -> None:
-    assert provenance_problems(load_arch(name)) == []
+            assert spec.name == name
+            assert spec.title
+            assert spec.notes
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_every_source_is_used(name: str) -> None:
-    assert unused_sources(load_arch(name)) == []
+def test_every_number_has_provenance() -> None:
+    for name in PRESETS:
+        with case(name):
+            assert provenance_problems(load_arch(name)) == []
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_published_figures_are_reproduced(name: str) -> None:
-    assert published_problems(load_arch(name)) == []
+def test_every_source_is_used() -> None:
+    for name in PRESETS:
+        with case(name):
+            assert unused_sources(load_arch(name)) == []
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name != TEACHING_CHIP])
-def test_real_chip_states_published_figures(name: str) -> None:
-    published = load_arch(name).published
+def test_published_figures_are_reproduced() -> None:
+    for name in PRESETS:
+        with case(name):
+            assert published_problems(load_arch(name)) == []
 
-    assert published is not None
-    assert published.peak_tflop_per_s or published.dram_gb_per_s or published.sram_bytes
+
+def test_real_chip_states_published_figures() -> None:
+    for name in (name for name in PRESETS if name != TEACHING_CHIP):
+        with case(name):
+            published = load_arch(name).published
+
+            assert published is not None
+            assert published.peak_tflop_per_s or published.dram_gb_per_s or published.sram_bytes
 
 
 def test_there_are_enough_real_chips() -> None:

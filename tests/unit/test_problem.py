@@ -13,6 +13,7 @@ import pytest
 
 from gemm_eval import DType, GemmProblem, InvalidProblemError
 from gemm_eval.workload import MAX_DIM, MAX_MACS, make_problem
+from tests.cases import case
 
 INPUTS = [dtype for dtype in DType if dtype is not DType.INT32]
 NARROW = (DType.INT8, DType.INT4, DType.FP8)
@@ -27,16 +28,19 @@ def make(**types: Any) -> GemmProblem:
     return make_problem(1, 16, 4096, 12288, default_dtype=DType.FP16, **types)
 
 
-@pytest.mark.parametrize("name", ["G", "M", "K", "N"])
-@pytest.mark.parametrize(
-    "value",
-    [0, -1, -(2**70), 1.0, 4.5, True, False, np.True_, np.float64(4), "4", b"4", None, math.nan, math.inf, [4], (4,),
-     {}, 4j, np.array([4]), np.array([4, 5]), 2**40 + 1, 2**63, 2**64, 10**5000, -(10**5000)],
-    ids=lambda value: type(value).__name__,
+NO_SIZES = (
+    0, -1, -(2**70), 1.0, 4.5, True, False, np.True_, np.float64(4), "4", b"4", None, math.nan, math.inf, [4], (4,),
+    {}, 4j, np.array([4]), np.array([4, 5]), 2**40 + 1, 2**63, 2**64, 10**5000, -(10**5000),
 )  # fmt: skip
-def test_impossible_size_is_refused_by_name(name: str, value: object) -> None:
-    with pytest.raises(InvalidProblemError, match=rf"^{name} must be .*, got "):
-        GemmProblem(**{"G": 2, "M": 3, "K": 5, "N": 7, name: value})  # type: ignore[arg-type]
+
+
+def test_impossible_size_is_refused_by_name() -> None:
+    for name, value in itertools.product("GMKN", NO_SIZES):
+        with (
+            case(name, type(value), value),
+            pytest.raises(InvalidProblemError, match=rf"^{name} must be .*, got "),
+        ):
+            GemmProblem(**{"G": 2, "M": 3, "K": 5, "N": 7, name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [4, np.int64(4), np.int8(4), np.uint64(4), np.array(4), IsFour()])
@@ -66,45 +70,43 @@ def test_too_large_a_product_is_refused(sizes: tuple[int, int, int, int]) -> Non
         GemmProblem(*sizes)
 
 
-@pytest.mark.parametrize(("a", "b"), list(itertools.product(DType, DType)))
-def test_operand_types(a: DType, b: DType) -> None:
-    allowed = DType.INT32 not in (a, b) and (a is b or (b in NARROW and b.bits < a.bits))
-    if not allowed:
-        with pytest.raises(InvalidProblemError, match=r"weight_dtype must be|int32 is an accumulator"):
-            GemmProblem(1, 2, 3, 4, a, b)
-        return
-    problem = GemmProblem(1, 2, 3, 4, a, b)
-
-    assert problem.is_weight_quantized == (a is not b)
-    assert problem.accumulator_dtype is (DType.INT32 if a in (DType.INT8, DType.INT4) else DType.FP32)
-    assert (problem.scale_dtype is None) == (a is b)
-    assert problem.zero_dtype is None
-
-
-@pytest.mark.parametrize("a", INPUTS)
-@pytest.mark.parametrize("output", DType)
-def test_any_output_type(a: DType, output: DType) -> None:
-    assert GemmProblem(1, 2, 3, 4, a, output_dtype=output).output_dtype is output
+def test_operand_types() -> None:
+    for a, b in itertools.product(DType, DType):
+        is_allowed = DType.INT32 not in (a, b) and (a is b or (b in NARROW and b.bits < a.bits))
+        with case(a, b):
+            if not is_allowed:
+                with pytest.raises(InvalidProblemError, match=r"weight_dtype must be|int32 is an accumulator"):
+                    GemmProblem(1, 2, 3, 4, a, b)
+                continue
+            problem = GemmProblem(1, 2, 3, 4, a, b)
+            assert problem.is_weight_quantized == (a is not b)
+            assert problem.accumulator_dtype is (DType.INT32 if a in (DType.INT8, DType.INT4) else DType.FP32)
+            assert (problem.scale_dtype is None) == (a is b)
+            assert problem.zero_dtype is None
 
 
-@pytest.mark.parametrize("a", INPUTS)
-@pytest.mark.parametrize("accumulator", DType)
-def test_accumulator_is_given_by_the_input(a: DType, accumulator: DType) -> None:
-    expected = GemmProblem(1, 2, 3, 4, a).accumulator_dtype
-    if accumulator is expected:
-        assert GemmProblem(1, 2, 3, 4, a, accumulator_dtype=accumulator).accumulator_dtype is expected
-    else:
-        with pytest.raises(InvalidProblemError, match=f"accumulator_dtype must be {expected} for {a} inputs"):
-            GemmProblem(1, 2, 3, 4, a, accumulator_dtype=accumulator)
+def test_any_output_type() -> None:
+    for a, output in itertools.product(INPUTS, DType):
+        assert GemmProblem(1, 2, 3, 4, a, output_dtype=output).output_dtype is output, (a, output)
 
 
-@pytest.mark.parametrize(
-    "field", ["input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "scale_dtype", "zero_dtype"]
-)
-@pytest.mark.parametrize("value", ["fp12", "FP16", "", 4, True, ["fp16"]])
-def test_unknown_type_is_refused_by_field(field: str, value: Any) -> None:
-    with pytest.raises(InvalidProblemError, match=f"^{field} must be one of"):
-        GemmProblem(1, 2, 3, 4, **{"weight_dtype": DType.INT4, field: value})
+def test_accumulator_is_given_by_the_input() -> None:
+    for a, accumulator in itertools.product(INPUTS, DType):
+        expected = GemmProblem(1, 2, 3, 4, a).accumulator_dtype
+        with case(a, accumulator):
+            if accumulator is expected:
+                assert GemmProblem(1, 2, 3, 4, a, accumulator_dtype=accumulator).accumulator_dtype is expected
+                continue
+            with pytest.raises(InvalidProblemError, match=f"accumulator_dtype must be {expected} for {a} inputs"):
+                GemmProblem(1, 2, 3, 4, a, accumulator_dtype=accumulator)
+
+
+def test_unknown_type_is_refused_by_field() -> None:
+    fields = ("input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "scale_dtype", "zero_dtype")
+    values: tuple[Any, ...] = ("fp12", "FP16", "", 4, True, ["fp16"])
+    for field, value in itertools.product(fields, values):
+        with case(field, value), pytest.raises(InvalidProblemError, match=f"^{field} must be one of"):
+            GemmProblem(1, 2, 3, 4, **{"weight_dtype": DType.INT4, field: value})
 
 
 @pytest.mark.parametrize("extra", [{"group_size": 64}, {"scale_dtype": "fp16"}, {"zero_dtype": "int4"}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pickle
@@ -27,6 +28,7 @@ from gemm_eval.transformer import (
     transformer_gemms,
 )
 from gemm_eval.transformer._hugging_face import MODEL_TYPES, parse_config
+from tests.cases import case
 from tests.unit.hugging_face_samples import SAMPLES
 
 MODELS = list_models()
@@ -62,22 +64,20 @@ def test_presets_are_there_and_apart_from_archs() -> None:
     assert not set(MODELS) & set(list_archs())
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_preset_has_its_own_name_and_sources(name: str) -> None:
-    config = load_model(name)
+def test_preset_has_its_own_name_and_sources() -> None:
+    for name in MODELS:
+        config = load_model(name)
+        with case(name):
+            assert config.name == name
+            assert config.title
+            assert "http" in config.source or "arXiv:" in config.source
+            assert config.published is not None
 
-    assert config.name == name
-    assert config.title
-    assert "http" in config.source or "arXiv:" in config.source
-    assert config.published is not None
 
-
-@pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.preset])
-def test_preset_has_the_sizes_of_its_config_json(name: str) -> None:
-    preset = SAMPLES[name].preset
-    assert preset is not None
-
-    assert sizes(parse(name)) == sizes(load_model(preset))
+def test_preset_has_the_sizes_of_its_config_json() -> None:
+    for name, sample in SAMPLES.items():
+        if sample.preset is not None:
+            assert sizes(parse(name)) == sizes(load_model(sample.preset)), name
 
 
 def test_unknown_name_offers_near_ones() -> None:
@@ -249,39 +249,39 @@ EACH_KEY = [
 ]
 
 
-@pytest.mark.parametrize(("name", "key"), EACH_KEY)
-def test_missing_key_is_named_with_its_file(name: str, key: str) -> None:
-    with pytest.raises(ModelConfigError, match=rf"{key} must be given \(some/config\.json: {key}\)"):
-        parse(name, key)
+def test_missing_key_is_named_with_its_file() -> None:
+    for name, key in EACH_KEY:
+        message = rf"{key} must be given \(some/config\.json: {key}\)"
+        with case(name, key), pytest.raises(ModelConfigError, match=message):
+            parse(name, key)
 
 
-@pytest.mark.parametrize(("name", "key"), EACH_KEY)
-@pytest.mark.parametrize("value", [-1, 1.5, "64", True, [], {}, 1 << 40, pytest.param(10**400, id="huge")])
-def test_impossible_value_is_named_with_its_file(name: str, key: str, value: Any) -> None:
-    with pytest.raises(ModelConfigError, match=rf"{key} must be .*\(some/config\.json: {key}\)"):
-        parse(name, **{key: value})
+def test_impossible_value_is_named_with_its_file() -> None:
+    values: tuple[Any, ...] = (-1, 1.5, "64", True, [], {}, 1 << 40, 10**400)
+    for (name, key), value in itertools.product(EACH_KEY, values):
+        message = rf"{key} must be .*\(some/config\.json: {key}\)"
+        with case(name, key, value), pytest.raises(ModelConfigError, match=message):
+            parse(name, **{key: value})
 
 
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_optional_keys_may_be_missing_or_null(name: str) -> None:
-    keys = [key for key in SAMPLES[name].config if key in OPTIONAL]
-    nulls = dict.fromkeys(keys)
-
-    assert sizes(parse(name, *keys)) == sizes(parse(name, **nulls)) == sizes(parse(name))
+def test_optional_keys_may_be_missing_or_null() -> None:
+    for name in ONE_OF_EACH:
+        keys = [key for key in SAMPLES[name].config if key in OPTIONAL]
+        assert sizes(parse(name, *keys)) == sizes(parse(name, **dict.fromkeys(keys))) == sizes(parse(name)), name
 
 
-@pytest.mark.parametrize(("name", "key"), [(name, key) for name, keys in OPTIONAL_OF.items() for key in sorted(keys)])
-def test_missing_key_is_derived(name: str, key: str) -> None:
-    without, attention = parse(name, key), parse(name, key).attention
-
-    assert sizes(without) == sizes(parse(name, **{key: None}))
-    if key == "num_key_value_heads" and isinstance(attention, GroupedAttention):
-        assert attention.num_kv_heads == attention.num_heads
-    elif key == "sliding_window":
-        assert windows(without) == (None, 0)
-    elif key == "head_dim":
-        assert isinstance(attention, GroupedAttention)
-        assert attention.head_dim == 2048 // 32
+def test_missing_key_is_derived() -> None:
+    for name, key in ((name, key) for name, keys in OPTIONAL_OF.items() for key in sorted(keys)):
+        without, attention = parse(name, key), parse(name, key).attention
+        with case(name, key):
+            assert sizes(without) == sizes(parse(name, **{key: None}))
+            if key == "num_key_value_heads" and isinstance(attention, GroupedAttention):
+                assert attention.num_kv_heads == attention.num_heads
+            elif key == "sliding_window":
+                assert windows(without) == (None, 0)
+            elif key == "head_dim":
+                assert isinstance(attention, GroupedAttention)
+                assert attention.head_dim == 2048 // 32
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gemm_eval.kernels.weights import PackedW4, pack_w4, unpack_w4
+from tests.cases import case
 from tests.oracle import fragments
 
 TOLERANCE = {"fp16": 1e-3, "bf16": 5e-3}  # rounding of a scaled weight to the type: 2^-11 and 2^-9 of it at most
@@ -91,14 +93,14 @@ def test_padding_multiplies_nothing(mode: str, group_size: int | None, activatio
     assert not fragments.mma_gemm(tokens, whole).any()
 
 
-@pytest.mark.parametrize("zero", range(16))
-@pytest.mark.parametrize("is_bf16", [False, True])
-def test_the_bit_tricks_are_exact(is_bf16: bool, zero: int) -> None:
-    for integer in range(16):
-        word = np.full(32, integer * 0x11111111, np.uint32)
-        biases = np.array([-128.0 - zero] * 2 if is_bf16 else [-1024.0 - zero, -64.0 - zero])
-        halves = fragments.bf16_bits(biases) if is_bf16 else biases.astype(np.float16).view(np.uint16)
-        params = fragments.make_params(word, np.full(32, halves.view(np.uint32)[0]), is_bf16)
+def test_the_bit_tricks_are_exact() -> None:
+    for is_bf16, zero in itertools.product((False, True), range(16)):
+        with case(is_bf16, zero):
+            for integer in range(16):
+                word = np.full(32, integer * 0x11111111, np.uint32)
+                biases = np.array([-128.0 - zero] * 2 if is_bf16 else [-1024.0 - zero, -64.0 - zero])
+                halves = fragments.bf16_bits(biases) if is_bf16 else biases.astype(np.float16).view(np.uint16)
+                params = fragments.make_params(word, np.full(32, halves.view(np.uint32)[0]), is_bf16)
 
-        for register in fragments.dequantize(word, params, fragments.COLUMN, is_bf16):
-            np.testing.assert_array_equal(fragments.pairs(register, is_bf16), integer - zero)
+                for register in fragments.dequantize(word, params, fragments.COLUMN, is_bf16):
+                    np.testing.assert_array_equal(fragments.pairs(register, is_bf16), integer - zero)

@@ -14,6 +14,7 @@ from gemm_eval.kernels._family import Family, Operands, Sizes, Variant, WeightMo
 from gemm_eval.kernels._gemv import GemvFamily, StreamingFamily
 from gemm_eval.kernels._gemv_mma import GemvMmaFamily
 from gemm_eval.mapping import Decomposition, KernelConfig
+from tests.cases import case
 
 H200 = DeviceLimits((9, 0), 132, 227 << 10, 228 << 10, 1024, 65536, 2048, 32)
 FAMILIES: tuple[StreamingFamily, ...] = (GemvFamily(), GemvMmaFamily())
@@ -271,37 +272,39 @@ def test_configs() -> None:
     assert {c.cta_m for c in GemvMmaFamily().configs()} == {8, 16, 24, 32}
 
 
-@pytest.mark.parametrize(("family", "config"), CONFIGS)
-def test_memory_and_grid(family: StreamingFamily, config: KernelConfig) -> None:
-    for mode, group in MODES:
-        v = variant(config, mode, group)
-        assert family.refusal(v, None, H200) in (None, "too few registers")
-        smem, per_team = family.smem_bytes(v), config.cta_m * 128 * config.num_stages
-        assert config.cta_k // 64 * per_team <= smem <= 227 << 10
-        assert smem % 16 == 0
-        assert family.min_ctas(v) * family.num_threads(v) <= 2048
-    for sizes in (Sizes(1, 8192, 28672), Sizes(5, 136, 8), Sizes(17, 4096, 4104)):
-        for parts in (1, 3):
-            launch = family.launch(variant(split(config, parts)), sizes, 132, 1)
-            x, y, z = launch.grid
-            assert (x - 1) * config.cta_n < sizes.N <= x * config.cta_n
-            assert (z - 1) * config.cta_m < sizes.M <= z * config.cta_m
-            assert y == parts
-            assert launch.num_threads == 32 * config.num_warps
-            assert launch.workspace_bytes == (x * y * z * config.cta_m * config.cta_n * 4 if parts > 1 else 0)
-            assert launch.num_counters == (x * z if parts > 1 else 0)
+def test_memory_and_grid() -> None:
+    for family, config in CONFIGS:
+        with case(config):
+            for mode, group in MODES:
+                v = variant(config, mode, group)
+                assert family.refusal(v, None, H200) in (None, "too few registers")
+                smem, per_team = family.smem_bytes(v), config.cta_m * 128 * config.num_stages
+                assert config.cta_k // 64 * per_team <= smem <= 227 << 10
+                assert smem % 16 == 0
+                assert family.min_ctas(v) * family.num_threads(v) <= 2048
+            for sizes in (Sizes(1, 8192, 28672), Sizes(5, 136, 8), Sizes(17, 4096, 4104)):
+                for parts in (1, 3):
+                    launch = family.launch(variant(split(config, parts)), sizes, 132, 1)
+                    x, y, z = launch.grid
+                    assert (x - 1) * config.cta_n < sizes.N <= x * config.cta_n
+                    assert (z - 1) * config.cta_m < sizes.M <= z * config.cta_m
+                    assert y == parts
+                    assert launch.num_threads == 32 * config.num_warps
+                    assert launch.workspace_bytes == (x * y * z * config.cta_m * config.cta_n * 4 if parts > 1 else 0)
+                    assert launch.num_counters == (x * z if parts > 1 else 0)
 
 
-@pytest.mark.parametrize(("family", "config"), CONFIGS)
-def test_splits(family: StreamingFamily, config: KernelConfig) -> None:
-    for sizes in (Sizes(1, 8192, 28672), Sizes(1, 4096, 4096), Sizes(8, 28672, 8192), Sizes(1, 64, 64)):
-        ways = list(family.splits(variant(config), sizes, H200))
-        assert ways[0] == (Decomposition.DATA_PARALLEL, 1)
-        assert len(set(ways)) == len(ways) <= 6
-        for how, parts in ways[1:]:
-            assert how is Decomposition.SPLIT_K
-            assert 1 < parts <= sizes.K // config.cta_k  # work for every team
-            assert family.refusal(variant(split(config, parts)), sizes, H200) is None
+def test_splits() -> None:
+    for family, config in CONFIGS:
+        with case(config):
+            for sizes in (Sizes(1, 8192, 28672), Sizes(1, 4096, 4096), Sizes(8, 28672, 8192), Sizes(1, 64, 64)):
+                ways = list(family.splits(variant(config), sizes, H200))
+                assert ways[0] == (Decomposition.DATA_PARALLEL, 1)
+                assert len(set(ways)) == len(ways) <= 6
+                for how, parts in ways[1:]:
+                    assert how is Decomposition.SPLIT_K
+                    assert 1 < parts <= sizes.K // config.cta_k  # work for every team
+                    assert family.refusal(variant(split(config, parts)), sizes, H200) is None
 
 
 def test_arguments() -> None:

@@ -16,6 +16,7 @@ from gemm_eval.kernels._build import text_of
 from gemm_eval.kernels._family import Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels._sm80 import Sm80Family, WarpLayout
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from tests.cases import case
 
 FAMILY = Sm80Family()
 CONFIGS = tuple(FAMILY.configs())
@@ -50,17 +51,18 @@ def test_configs_are_unique_and_legal() -> None:
         assert sum(FAMILY.refusal(variant(config), None, limits) is None for config in CONFIGS) >= 12
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_warps_cover_the_tile(config: KernelConfig) -> None:
-    layout = WarpLayout.of(config)
-    assert layout is not None
-    parts = (config.cta_m // layout.tokens) * (config.cta_n // layout.columns)
-    assert parts * layout.slices == config.num_warps
-    assert layout.tokens * layout.columns // 32 <= 128  # sums in registers
-    assert config.cta_k // 64 % layout.slices == 0
-    macros = FAMILY.macros(variant(config))
-    assert macros["WARP_M"] == layout.tokens
-    assert macros["MIN_CTAS"] >= 1
+def test_warps_cover_the_tile() -> None:
+    for config in CONFIGS:
+        with case(config):
+            layout = WarpLayout.of(config)
+            assert layout is not None
+            parts = (config.cta_m // layout.tokens) * (config.cta_n // layout.columns)
+            assert parts * layout.slices == config.num_warps
+            assert layout.tokens * layout.columns // 32 <= 128  # sums in registers
+            assert config.cta_k // 64 % layout.slices == 0
+            macros = FAMILY.macros(variant(config))
+            assert macros["WARP_M"] == layout.tokens
+            assert macros["MIN_CTAS"] >= 1
 
 
 def test_rule_of_the_warps() -> None:
@@ -254,66 +256,68 @@ def test_tokens_lie_without_bank_conflicts(tile_k: int, threads: int) -> None:
                     assert len({a // 16 % 8 for a in addresses[8 * matrix : 8 * matrix + 8]}) == 8
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_copies_fill_a_stage(config: KernelConfig) -> None:
-    threads, blocks = 32 * config.num_warps, config.cta_k // 64
-    block_copies = blocks * 128
-    run = max(1, block_copies // threads)
-    total = config.cta_n * config.cta_k // 32
-    runs = total // threads // run
-    assert runs * run * threads == total
-    source, target = set(), set()
-    for i in range(runs):
-        for j in range(run):
-            for tid in range(threads):
-                copy = i * run * threads + tid
-                column_block, byte = copy // block_copies, copy % block_copies * 16 + j * threads * 16
-                to = tid * 16 + (i * run + j) * threads * 16
-                assert to == column_block * blocks * 2048 + byte
-                source.add((column_block, byte))
-                target.add(to)
-    assert len(source) == len(target) == total
-    # the weights of the warps' lanes
-    layout = WarpLayout.of(config)
-    assert layout is not None
-    groups, seen = layout.columns // 16, set()
-    for warp_n in range(config.cta_n // layout.columns):
-        for block in range(blocks):
-            for i in range(groups):
-                first = warp_n * groups
-                at = first // 4 * (blocks * 2048) + first % 4 * 512 + block * 2048 + i * 512
-                column_group = first + i
-                assert at == (column_group // 4 * blocks + block) * 2048 + column_group % 4 * 512
-                seen.add(at)
-    assert seen == set(range(0, config.cta_n * config.cta_k // 2, 512))
+def test_copies_fill_a_stage() -> None:
+    for config in CONFIGS:
+        with case(config):
+            threads, blocks = 32 * config.num_warps, config.cta_k // 64
+            block_copies = blocks * 128
+            run = max(1, block_copies // threads)
+            total = config.cta_n * config.cta_k // 32
+            runs = total // threads // run
+            assert runs * run * threads == total
+            source, target = set(), set()
+            for i in range(runs):
+                for j in range(run):
+                    for tid in range(threads):
+                        copy = i * run * threads + tid
+                        column_block, byte = copy // block_copies, copy % block_copies * 16 + j * threads * 16
+                        to = tid * 16 + (i * run + j) * threads * 16
+                        assert to == column_block * blocks * 2048 + byte
+                        source.add((column_block, byte))
+                        target.add(to)
+            assert len(source) == len(target) == total
+            # the weights of the warps' lanes
+            layout = WarpLayout.of(config)
+            assert layout is not None
+            groups, seen = layout.columns // 16, set()
+            for warp_n in range(config.cta_n // layout.columns):
+                for block in range(blocks):
+                    for i in range(groups):
+                        first = warp_n * groups
+                        at = first // 4 * (blocks * 2048) + first % 4 * 512 + block * 2048 + i * 512
+                        column_group = first + i
+                        assert at == (column_group // 4 * blocks + block) * 2048 + column_group % 4 * 512
+                        seen.add(at)
+            assert seen == set(range(0, config.cta_n * config.cta_k // 2, 512))
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_epilogue_transposes_every_sum_once(config: KernelConfig) -> None:
-    layout = WarpLayout.of(config)
-    assert layout is not None
-    warps_m, token_groups, stride = config.cta_m // layout.tokens, layout.tokens // 8, config.cta_n + 4
-    ring = FAMILY.smem_bytes(variant(config, WeightMode.COLUMN))
-    groups = next(g for g in (8, 4, 2, 1) if g <= token_groups and warps_m * g * 8 * stride * 4 <= ring)
-    assert token_groups % groups == 0
-    written, lanes = set(), np.arange(32)
-    assert len(set((lanes % 4 * 2 * stride + lanes // 4) % 32)) == 32  # 32 lanes, 32 banks
-    for shift in range(0, 16, 8):  # eight lanes read 16 bytes each: 32 banks
-        tid = np.arange(shift, shift + 8)
-        assert len(set((tid * 8 + tid // 4 % 2 * 4) // 4 % 8)) == 8
-    rows = warps_m * groups * 8
-    for number in range(token_groups // groups):
-        staged = {}
-        for warp_m in range(warps_m):
-            for t in range(groups):
-                for token in range(8):
-                    row = warp_m * groups * 8 + t * 8 + token
-                    staged[row] = warp_m * layout.tokens + (number * groups + t) * 8 + token
-        assert sorted(staged) == list(range(rows))
-        for row, token in staged.items():
-            assert token == row // (groups * 8) * layout.tokens + number * (groups * 8) + row % (groups * 8)
-            written.add(token)
-    assert written == set(range(config.cta_m))
+def test_epilogue_transposes_every_sum_once() -> None:
+    for config in CONFIGS:
+        with case(config):
+            layout = WarpLayout.of(config)
+            assert layout is not None
+            warps_m, token_groups, stride = config.cta_m // layout.tokens, layout.tokens // 8, config.cta_n + 4
+            ring = FAMILY.smem_bytes(variant(config, WeightMode.COLUMN))
+            groups = next(g for g in (8, 4, 2, 1) if g <= token_groups and warps_m * g * 8 * stride * 4 <= ring)
+            assert token_groups % groups == 0
+            written, lanes = set(), np.arange(32)
+            assert len(set((lanes % 4 * 2 * stride + lanes // 4) % 32)) == 32  # 32 lanes, 32 banks
+            for shift in range(0, 16, 8):  # eight lanes read 16 bytes each: 32 banks
+                tid = np.arange(shift, shift + 8)
+                assert len(set((tid * 8 + tid // 4 % 2 * 4) // 4 % 8)) == 8
+            rows = warps_m * groups * 8
+            for number in range(token_groups // groups):
+                staged = {}
+                for warp_m in range(warps_m):
+                    for t in range(groups):
+                        for token in range(8):
+                            row = warp_m * groups * 8 + t * 8 + token
+                            staged[row] = warp_m * layout.tokens + (number * groups + t) * 8 + token
+                assert sorted(staged) == list(range(rows))
+                for row, token in staged.items():
+                    assert token == row // (groups * 8) * layout.tokens + number * (groups * 8) + row % (groups * 8)
+                    written.add(token)
+            assert written == set(range(config.cta_m))
 
 
 # the compiler

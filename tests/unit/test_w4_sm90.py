@@ -19,6 +19,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.kernels._family import Launch, Operands, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels._sm90 import Sm90Family
 from gemm_eval.mapping import Decomposition, KernelConfig, Schedule
+from tests.cases import case
 
 FAMILY = Sm90Family()
 CONFIGS = tuple(FAMILY.configs())
@@ -290,40 +291,43 @@ def test_both_sides_of_the_ring_agree(case: Case) -> None:
 # ---- copies ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
-def test_a_stage_gets_the_bytes_that_it_waits_for(config: KernelConfig) -> None:
+def test_a_stage_gets_the_bytes_that_it_waits_for() -> None:
     """What the CTAs of a cluster copy and multicast into the stage of one of them, against its expected bytes."""
-    step_blocks, row_blocks = config.cta_k // 64, config.cta_n // 64
-    for (mode, group_size), M in itertools.product(KINDS, (1, 7, config.cta_m, 5 * config.cta_m + 1)):
-        v, sizes = variant(config, (mode, group_size)), Sizes(M, 512, 4096)
-        p = problem_of(v, sizes, FAMILY.launch(v, sizes, 132, 1))
-        groups = 0 if mode is WeightMode.COLUMN else max(1, config.cta_k // group_size)
-        group_bytes = 64 * (4 if mode is WeightMode.GROUP_ZERO else 2)
-        slice_rows, slice_bytes = config.cta_m // config.cluster_n, step_blocks * 2048 // config.cluster_m
-        tokens = [
-            (block * config.cta_m * 128 + rank_n * slice_rows * 128, p.box_rows * 128)
-            for block, rank_n in itertools.product(range(step_blocks), range(config.cluster_n))
-        ]
-        weights = [
-            (block * step_blocks * 2048 + rank_m * slice_bytes, slice_bytes)
-            for block, rank_m in itertools.product(range(row_blocks), range(config.cluster_m))
-        ]
-        scales = [(block * groups * group_bytes, groups * group_bytes) for block in range(row_blocks)]
-        expected = step_blocks * config.cluster_n * p.box_rows * 128
-        assert sum(count for _, count in tokens) == expected
-        assert [at for at, _ in sorted(weights)] == [i * slice_bytes for i in range(len(weights))]
-        assert all(at % 16 == count % 16 == 0 for at, count in (*weights, *scales))
-        assert all(at % 1024 == 0 for at, _ in tokens)  # 8 rows of 128-byte swizzle
-        assert p.box_rows <= min(sizes.M, slice_rows)
-        if slice_rows <= sizes.M:
-            assert p.box_rows == slice_rows
-            assert sum(count for _, count in tokens) == step_blocks * config.cta_m * 128
-        fixed = 1024 + CONSUMERS * FAMILY.macros(v)["EPILOGUE_TOKENS"] * 128 * (config.cta_m > 16) + 32
-        stage_bytes = step_blocks * config.cta_m * 128 + row_blocks * (step_blocks * 2048 + groups * group_bytes) + 16
-        assert FAMILY.smem_bytes(v) == fixed + config.num_stages * stage_bytes
-        assert all(1 <= rows <= 256 and columns == 64 for rows, columns in p.boxes)
-        assert all(rows <= sizes.M for rows, _ in p.boxes)
-        assert len(p.boxes) == (2 if config.cta_m > 16 else 1)
+    for config in CONFIGS:
+        with case(config):
+            step_blocks, row_blocks = config.cta_k // 64, config.cta_n // 64
+            for (mode, group_size), M in itertools.product(KINDS, (1, 7, config.cta_m, 5 * config.cta_m + 1)):
+                v, sizes = variant(config, (mode, group_size)), Sizes(M, 512, 4096)
+                p = problem_of(v, sizes, FAMILY.launch(v, sizes, 132, 1))
+                groups = 0 if mode is WeightMode.COLUMN else max(1, config.cta_k // group_size)
+                group_bytes = 64 * (4 if mode is WeightMode.GROUP_ZERO else 2)
+                slice_rows, slice_bytes = config.cta_m // config.cluster_n, step_blocks * 2048 // config.cluster_m
+                tokens = [
+                    (block * config.cta_m * 128 + rank_n * slice_rows * 128, p.box_rows * 128)
+                    for block, rank_n in itertools.product(range(step_blocks), range(config.cluster_n))
+                ]
+                weights = [
+                    (block * step_blocks * 2048 + rank_m * slice_bytes, slice_bytes)
+                    for block, rank_m in itertools.product(range(row_blocks), range(config.cluster_m))
+                ]
+                scales = [(block * groups * group_bytes, groups * group_bytes) for block in range(row_blocks)]
+                expected = step_blocks * config.cluster_n * p.box_rows * 128
+                assert sum(count for _, count in tokens) == expected
+                assert [at for at, _ in sorted(weights)] == [i * slice_bytes for i in range(len(weights))]
+                assert all(at % 16 == count % 16 == 0 for at, count in (*weights, *scales))
+                assert all(at % 1024 == 0 for at, _ in tokens)  # 8 rows of 128-byte swizzle
+                assert p.box_rows <= min(sizes.M, slice_rows)
+                if slice_rows <= sizes.M:
+                    assert p.box_rows == slice_rows
+                    assert sum(count for _, count in tokens) == step_blocks * config.cta_m * 128
+                fixed = 1024 + CONSUMERS * FAMILY.macros(v)["EPILOGUE_TOKENS"] * 128 * (config.cta_m > 16) + 32
+                stage_bytes = (
+                    step_blocks * config.cta_m * 128 + row_blocks * (step_blocks * 2048 + groups * group_bytes) + 16
+                )
+                assert FAMILY.smem_bytes(v) == fixed + config.num_stages * stage_bytes
+                assert all(1 <= rows <= 256 and columns == 64 for rows, columns in p.boxes)
+                assert all(rows <= sizes.M for rows, _ in p.boxes)
+                assert len(p.boxes) == (2 if config.cta_m > 16 else 1)
 
 
 # ---- epilogue -------------------------------------------------------------------------------------------------------

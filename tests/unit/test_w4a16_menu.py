@@ -20,6 +20,7 @@ from gemm_eval.models.gpu.libraries import FAMILIES
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.menu import build_w4a16_menu, config_of_row, find_row, has_w4a16_kernels
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+from tests.cases import case
 
 NAMES = ("h200-sxm", "h100-pcie", "a100-sxm-80gb", "l40s", "rtx-4090")
 GPUS = {name: load_arch(name, GpuSpec) for name in NAMES}
@@ -48,14 +49,14 @@ def best_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions | None = No
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("activation", ["fp16", "bf16"])
-@pytest.mark.parametrize(("mode", "group"), MODES)
-def test_configs_are_those_of_the_registry(name: str, activation: str, mode: str, group: int | None) -> None:
+def test_configs_are_those_of_the_registry(name: str) -> None:
     """Equal in order too: of configs with the same time the model finds the one that the registry lists first."""
-    arch = GPUS[name]
-    for sizes in SIZES:
-        expected = list(legal_configs(Sizes(*sizes), limits_of_spec(arch), activation, mode, group))
-        assert list(enumerate_configs(arch, typed(*sizes, mode, group, activation))) == expected, sizes
+    for activation, (mode, group) in itertools.product(("fp16", "bf16"), MODES):
+        with case(activation, mode, group):
+            arch = GPUS[name]
+            for sizes in SIZES:
+                expected = list(legal_configs(Sizes(*sizes), limits_of_spec(arch), activation, mode, group))
+                assert list(enumerate_configs(arch, typed(*sizes, mode, group, activation))) == expected, sizes
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,21 +131,23 @@ def test_what_a_kernel_takes_is_that_of_the_compiled_one(
     assert row["registers"] == found.registers
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("mode", "group"), MODES)
-def test_what_a_kernel_takes_fits_the_gpu(name: str, mode: str, group: int | None) -> None:
-    arch = GPUS[name]
-    menu = build_w4a16_menu(arch, typed(64, 64, 64, mode, group))
-    threads = 32 * (menu["num_warps"] + 4 * (menu["kind"] == 3))  # a warpgroup more copies
+def test_what_a_kernel_takes_fits_the_gpu() -> None:
+    for name, (mode, group) in itertools.product(NAMES, MODES):
+        with case(name, mode, group):
+            arch = GPUS[name]
+            menu = build_w4a16_menu(arch, typed(64, 64, 64, mode, group))
+            threads = 32 * (menu["num_warps"] + 4 * (menu["kind"] == 3))  # a warpgroup more copies
 
-    assert (menu["smem_bytes"] <= arch.smem_per_cta_bytes).all()
-    assert (menu["ctas_per_sm"] * (menu["smem_bytes"] + arch.smem_reserved_bytes) <= arch.smem_per_sm_bytes).all()
-    assert (menu["ctas_per_sm"] * menu["registers"] * threads <= arch.registers_per_sm).all()
-    assert (menu["ctas_per_sm"] * threads <= arch.max_threads_per_sm).all()
-    assert (menu["expected_ctas"] <= menu["ctas_per_sm"]).all()
-    assert (menu["cluster_m"] * menu["cluster_n"] <= arch.max_cluster_ctas).all()
-    assert (menu["expected_cap"] % (menu["cluster_m"] * menu["cluster_n"]) == 0).all()
-    assert (menu["instructions"] > menu["mma"] * (menu["kind"] != 3)).all()
+            assert (menu["smem_bytes"] <= arch.smem_per_cta_bytes).all()
+            assert (
+                menu["ctas_per_sm"] * (menu["smem_bytes"] + arch.smem_reserved_bytes) <= arch.smem_per_sm_bytes
+            ).all()
+            assert (menu["ctas_per_sm"] * menu["registers"] * threads <= arch.registers_per_sm).all()
+            assert (menu["ctas_per_sm"] * threads <= arch.max_threads_per_sm).all()
+            assert (menu["expected_ctas"] <= menu["ctas_per_sm"]).all()
+            assert (menu["cluster_m"] * menu["cluster_n"] <= arch.max_cluster_ctas).all()
+            assert (menu["expected_cap"] % (menu["cluster_m"] * menu["cluster_n"]) == 0).all()
+            assert (menu["instructions"] > menu["mma"] * (menu["kind"] != 3)).all()
 
 
 def test_persistent_kernels_fill_the_sms_by_hand() -> None:

@@ -1,0 +1,430 @@
+"""The slow truth about one kernel config of the generic GPU kernels: models/gpu/MODEL.md, section by section.
+
+It takes what a spec, a problem, a config and coefficients say, and nothing from the code that it is compared with: no
+kernel, no table of kernels, no packed parameters. Our own W4A16 kernels have another model and are not here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu.calibration import coefficients_for
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["Cost", "as_chosen", "coefficients_of_library", "cost_of", "row_alignment"]
+
+STEP_BYTES = 128
+LINE_BYTES = 128
+PARTIAL_SUM_BYTES = 4
+BARRIER_BYTES = 2048
+OTHER_REGISTERS = 56
+LOADING_THREADS, LOADING_REGISTERS = 4 * 32, 40
+SM_L2_BYTES_PER_CYCLE = 64
+MIN_STREAM_STEPS = 8
+BURST_US, CLOCK_FALL_US = 1e3, 5e3
+MMA_SYNC_FRAC = {"sm_90": 0.62, "sm_100": 0.31}
+CHOSEN_BY_THIS_MODEL = ("hypothetical",)
+INSTRUCTION_ROWS = {"sm90_wgmma": 64, "sm100_tcgen05": 128}
+"""Of the families whose tensor cores read shared memory, and which are warp-specialized."""
+
+
+class Traffic(NamedTuple):
+    """Bytes of a problem: of each operand, and what of it DRAM and L2 see, whatever the config."""
+
+    a_bytes: float
+    b_bytes: float  # with scales
+    scale_bytes: float
+    c_bytes: float
+    stay: float
+    a_read_bytes: float
+    b_read_bytes: float
+    held: float
+    waste: float
+
+
+class Cost(NamedTuple):
+    """What a config takes; the terms of `breakdown` add up to `latency_us`."""
+
+    latency_us: float
+    breakdown: dict[str, float]
+    bound: str
+    dram_bytes: dict[str, float]
+    ctas_per_sm: int
+    num_ctas: int
+    num_waves: int
+    active_sms: int
+
+
+# Bytes
+
+
+def operand_bits(problem: GemmProblem) -> tuple[int, int, int, int]:
+    """Bits of an element of A, B and C, and of a scale with its zero point."""
+    assert problem.weight_dtype is not None
+    assert problem.output_dtype is not None
+    scale = problem.scale_dtype.bits if problem.scale_dtype else 0
+    zero = problem.zero_dtype.bits if problem.zero_dtype else 0
+    return problem.input_dtype.bits, problem.weight_dtype.bits, problem.output_dtype.bits, scale + zero
+
+
+def row_alignment(problem: GemmProblem) -> int:
+    """Bytes on which the rows of A, B and C all start, at most 16."""
+    a, b, c, _ = operand_bits(problem)
+    rows_bits = [problem.K * a, problem.K * b]
+    if problem.N > 1 or problem.is_weight_quantized:
+        rows_bits.append(problem.N * c)
+    return next((n for n in (16, 8, 4, 2) if all(bits % (8 * n) == 0 for bits in rows_bits)), 1)
+
+
+def traffic_of(arch: GpuSpec, problem: GemmProblem, l2: str, c: Mapping[str, float]) -> Traffic:
+    G, M, K, N = problem.sizes
+    a_bits, b_bits, c_bits, scale_bits = operand_bits(problem)
+    num_groups = math.ceil(K / problem.group_size) if problem.group_size else 1
+    a_bytes, c_bytes = G * M * K * a_bits / 8, G * M * N * c_bits / 8
+    scale_bytes = G * N * num_groups * scale_bits / 8
+    b_bytes = G * N * K * b_bits / 8 + scale_bytes
+    hold = arch.l2_bytes * c["l2_hold_frac"]
+    stay = 0.0 if l2 == "cold-all" else 1 / (1 + ((a_bytes + b_bytes + c_bytes) / hold) ** 4)
+    b_stay = stay if l2 == "warm" else 0.0
+    column_bytes = K * b_bits / 8
+    touches_more = column_bytes > LINE_BYTES and column_bytes % LINE_BYTES != 0
+    return Traffic(
+        a_bytes, b_bytes, scale_bytes, c_bytes, stay, (1 - stay) * a_bytes, (1 - b_stay) * b_bytes,
+        held=min(1.0, hold / ((a_bytes + b_bytes) / G)), waste=1 + c["line_waste"] if touches_more else 1.0,
+    )  # fmt: skip
+
+
+def panels_of_waves(problem: GemmProblem, config: KernelConfig, t: Traffic, wave_ctas: int) -> float:
+    """Bytes of all waves if each reads every panel that its block of tiles touches."""
+    tiles_m, tiles_n = math.ceil(problem.M / config.cta_m), math.ceil(problem.N / config.cta_n)
+    num = min(wave_ctas, tiles_m * tiles_n)
+    is_along_m = config.raster_order == RasterOrder.ALONG_M
+    all_along, all_across = (tiles_m, tiles_n) if is_along_m else (tiles_n, tiles_m)
+    across: float = min(config.raster_swizzle, all_across)
+    along = num / across
+    if along > all_along:
+        bands = math.ceil(math.floor(along) / all_along)
+        across, along = min(all_across, across * bands), all_along
+    rows, columns = (along, across) if is_along_m else (across, along)
+    row_panel = t.a_bytes / problem.G / tiles_m
+    column_panel = (t.b_bytes - t.scale_bytes) / problem.G / tiles_n
+    return problem.G * (tiles_m * tiles_n / num) * (rows * row_panel + columns * column_panel)
+
+
+# What a CTA takes of its SM
+
+
+def stage_bytes(problem: GemmProblem, config: KernelConfig) -> int:
+    _, b_bits, _, scale_bits = operand_bits(problem)
+    return config.cta_m * STEP_BYTES + config.cta_n * config.cta_k * b_bits // 8 + config.cta_n * scale_bits // 8
+
+
+def ctas_per_sm(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> int:
+    """CTAs that an SM holds; 0: it cannot hold one."""
+    smem = config.num_stages * stage_bytes(problem, config) + BARRIER_BYTES
+    threads = 32 * config.num_warps
+    tiles = 2 if config.schedule == Schedule.PINGPONG else 1
+    accumulators = tiles * config.cta_m * config.cta_n // threads
+    if config.family == "sm100_tcgen05" and arch.mma_accumulators_in == "tensor_memory":
+        accumulators = 0
+    granule = arch.register_alloc_per_warp // 32
+    cta_registers = math.ceil((accumulators + OTHER_REGISTERS) / granule) * granule * threads
+    if config.family in INSTRUCTION_ROWS:
+        cta_registers, threads = cta_registers + LOADING_THREADS * LOADING_REGISTERS, threads + LOADING_THREADS
+    warp_registers = math.ceil(cta_registers // threads * 32 / 256) * 256
+    warps = 4 * (arch.registers_per_sm // 4 // warp_registers)
+    taken = math.ceil((smem + arch.smem_reserved_bytes) / 128) * 128
+    fitting = min(
+        arch.smem_per_sm_bytes // taken, warps // (threads // 32), arch.max_threads_per_sm // threads,
+        arch.max_ctas_per_sm,
+    )  # fmt: skip
+    return min(1, fitting) if config.family in INSTRUCTION_ROWS else fitting
+
+
+def sms_in_clusters(arch: GpuSpec, cluster: int) -> int:
+    sms = arch.num_sms if cluster <= 2 else arch.num_sms * 10 // 11
+    return sms - sms % cluster
+
+
+# One k-step of one CTA, in cycles
+
+
+def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
+    """Of the tensor cores, or of the half2 lanes, at their full rate."""
+    m, n, k = config.cta_m, config.cta_n, config.cta_k
+    if config.family == "gemv":
+        return m * n * k / 2 / arch.half2_ops_per_cycle
+    rate = arch.tensor_flop_per_cycle[problem.input_dtype]
+    if config.family in INSTRUCTION_ROWS:
+        return min(instruction_cycles(arch, problem, config, rate, weights_on_rows=w) for w in (False, True))
+    rate *= MMA_SYNC_FRAC.get(arch.sm_arch, 1.0)
+    warps_m, warps_n = 1, config.num_warps
+    while warps_n > 1 and m / (2 * warps_m) >= max(n / warps_n, 16):
+        warps_m, warps_n = 2 * warps_m, warps_n // 2
+    loaded = (m * warps_n + n * warps_m) * STEP_BYTES
+    return max(2 * m * n * k / rate, loaded / arch.smem_bytes_per_cycle)
+
+
+def instruction_cycles(
+    arch: GpuSpec, problem: GemmProblem, config: KernelConfig, rate: float, *, weights_on_rows: bool
+) -> float:
+    """Of a k-step in instructions that read shared memory; inf if the tile cannot lie this way round."""
+    rows = INSTRUCTION_ROWS[config.family]
+    long, short = (config.cta_n, config.cta_m) if weights_on_rows else (config.cta_m, config.cta_n)
+    if long % rows or short % 8:
+        return math.inf
+    pieces = math.ceil(short / arch.mma_n_max)
+    width = short / pieces
+    k = arch.mma_k_bytes * 8 // problem.input_dtype.bits
+    read_rows = width if weights_on_rows and problem.is_weight_quantized else width + rows
+    cycles = max(
+        2 * rows * width * k / rate, read_rows * arch.mma_k_bytes / arch.smem_bytes_per_cycle, arch.mma_floor_cycles
+    )
+    return (STEP_BYTES // arch.mma_k_bytes) * (long // rows) * pieces * cycles
+
+
+def dequant_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
+    """Of the plain sequence of instructions."""
+    if not problem.is_weight_quantized:
+        return 0.0
+    instructions = 0.75 if operand_bits(problem)[1] == 8 else 1.0
+    if problem.zero_dtype is not None:
+        instructions += 0.25
+    return config.cta_n * config.cta_k * instructions / (32 * arch.issue_slots_per_cycle)
+
+
+class Step(NamedTuple):
+    """Cycles of one k-step that all CTAs of a config have in common."""
+
+    matrix: float  # at the full rate
+    matrix_reached: float
+    work: float
+    busy: float
+    round_trip: float
+    lost: float  # between two steps
+
+
+def step_of(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, t: Traffic, c: Mapping[str, float]) -> Step:
+    is_vector = config.schedule == Schedule.VECTOR
+    matrix = matrix_cycles(arch, problem, config)
+    reached = matrix / c["vector_frac" if is_vector else "matrix_frac"]
+    dequant = dequant_cycles(arch, problem, config) * c["vector_dequant" if is_vector else "dequant"]
+    work = max(reached, dequant) + c["dequant_exposed"] * min(reached, dequant)
+    fill = max(work, stage_bytes(problem, config) / arch.smem_bytes_per_cycle)
+    a_row, b_column = t.a_bytes / problem.G / problem.M, t.b_bytes / problem.G / problem.N
+    tile_bytes = min(config.cta_m, problem.M) * a_row / config.cluster_n
+    tile_bytes += min(config.cta_n, problem.N) * b_column / config.cluster_m
+    aligned = row_alignment(problem)
+    load = 1.0 if aligned == 16 else c["unaligned_frac"] * math.sqrt(aligned / 16)
+    step_bytes = t.waste * tile_bytes / math.ceil(problem.K / config.cta_k)
+    ingest = step_bytes / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"] * load)
+    dram_cycles = arch.dram_latency_ns * arch.max_clock_ghz
+    lost = {Schedule.VECTOR: "vector_step_cycles", Schedule.COOPERATIVE: "coop_step_cycles"}
+    return Step(
+        matrix, reached, work, math.hypot(fill, ingest), (fill + ingest + dram_cycles) / (config.num_stages - 1),
+        c[lost.get(config.schedule, "step_cycles")],
+    )  # fmt: skip
+
+
+# Tiles and waves
+
+
+class Waves(NamedTuple):
+    """How the work is handed out: `rounds` full waves of `ctas` CTAs, then `rest` CTAs."""
+
+    tiles_m: int  # padded to whole clusters
+    tiles_n: int
+    units: int
+    steps: float  # of a CTA
+    ctas: int
+    rounds: int
+    rest: int
+    sms: int  # that have work
+
+
+def waves_of(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Waves:
+    tiles_m = math.ceil(math.ceil(problem.M / config.cta_m) / config.cluster_m) * config.cluster_m
+    tiles_n = math.ceil(math.ceil(problem.N / config.cta_n) / config.cluster_n) * config.cluster_n
+    tiles, all_steps = problem.G * tiles_m * tiles_n, math.ceil(problem.K / config.cta_k)
+    all_sms = sms_in_clusters(arch, config.cluster_m * config.cluster_n)
+    steps: float = math.ceil(all_steps / config.split_k)
+    units = tiles * math.ceil(all_steps / steps)
+    if config.decomposition == Decomposition.STREAM_K:
+        units = min(all_sms, max(1, tiles * all_steps // MIN_STREAM_STEPS))
+        steps = tiles * all_steps / units
+    ctas = min(units, all_sms * ctas_per_sm(arch, problem, config))
+    return Waves(tiles_m, tiles_n, units, steps, ctas, units // ctas, units % ctas, min(ctas, all_sms))
+
+
+def chip_cycles(
+    arch: GpuSpec, config: KernelConfig, w: Waves, step: Step, epilogue: float, c: Mapping[str, float]
+) -> tuple[float, float]:
+    """Cycles of the SMs: of all full waves, and of the rest."""
+    if config.schedule == Schedule.PINGPONG:
+        lone = w.steps * max(step.busy, step.round_trip, step.work + step.lost) + c["tile_cycles"] + epilogue
+        half = w.steps * max(step.busy, step.round_trip, (step.work + step.lost) / 2) + c["pingpong_cycles"]
+        shared = max(half, lone / 2)
+        return (w.rounds * shared, lone) if w.rest else ((w.rounds - 1) * shared + lone, 0.0)
+    if config.schedule == Schedule.COOPERATIVE:
+        tile = w.steps * max(step.busy, step.round_trip, step.work + step.lost) + c["coop_tile_cycles"] + epilogue
+        return w.rounds * tile, tile if w.rest else 0.0
+
+    def wave(resident: int) -> float:
+        slowest = max(resident * step.busy, step.round_trip, step.work + step.lost)
+        return w.steps * slowest + c["tile_cycles"] + resident * epilogue
+
+    full = w.rounds * wave(math.ceil(w.ctas / w.sms))
+    return full, wave(math.ceil(w.rest / arch.num_sms)) if w.rest else 0.0
+
+
+# Time
+
+
+def norm4(*times: float) -> float:
+    return float(sum(time**4 for time in times) ** 0.25)
+
+
+def family_of(arch: GpuSpec, problem: GemmProblem) -> str:
+    """The family whose coefficients hold for these types and sizes on this GPU."""
+    if row_alignment(problem) < 16:
+        return "mma_unaligned"
+    if arch.sm_arch == "sm_90" and problem.input_dtype is not DType.INT8:
+        return "sm90_wgmma"
+    return "sm100_tcgen05" if arch.sm_arch == "sm_100" else "sm80_mma"
+
+
+def coefficients_of_library(arch: GpuSpec, problem: GemmProblem, library: str) -> dict[str, float]:
+    """What a library's kernels for these types and sizes lose on this GPU, as its calibrations say."""
+    coefficients, _ = coefficients_for(arch, library, family_of(arch, problem))
+    return as_chosen(coefficients, library)
+
+
+def as_chosen(coefficients: Mapping[str, float], library: str) -> dict[str, float]:
+    """No choice loses time where this model chooses."""
+    return {**coefficients, **({"choice_loss": 0.0} if library in CHOSEN_BY_THIS_MODEL else {})}
+
+
+def loaded_us(arch: GpuSpec, dtype: DType, main_us: float, matrix_us: float, clock: str) -> float:
+    """Time of the main loop with the clock that the tensor cores leave."""
+    sustained = arch.tensor_clock_ghz(dtype, "sustained")
+    load = arch.tensor_clock_ghz(dtype, "burst") if clock == "burst" else sustained
+    if main_us > BURST_US and sustained < load:
+        load = sustained + (load - sustained) * math.exp(-(main_us - BURST_US) / CLOCK_FALL_US)
+    highest = arch.max_clock_ghz
+    share = min(1.0, matrix_us / main_us)
+    clock_ghz = highest - (highest - load) * share**2
+    return max(main_us - matrix_us + matrix_us * highest / clock_ghz, matrix_us * highest / load)
+
+
+def cost_of(
+    arch: GpuSpec, problem: GemmProblem, config: KernelConfig, *, l2: str, clock: str, coefficients: Mapping[str, float]
+) -> Cost:
+    """The cost of a config that the GPU can run.
+
+    Args:
+        arch, problem, config: what runs where.
+        l2, clock: as `GpuOptions` has them.
+        coefficients: as of `coefficients_of_library`.
+    """
+    c = coefficients
+    cycles_per_us = arch.max_clock_ghz * 1e3
+    is_vector = config.schedule == Schedule.VECTOR
+    is_stream = config.decomposition == Decomposition.STREAM_K
+    t = traffic_of(arch, problem, l2, c)
+    w = waves_of(arch, problem, config)
+    step = step_of(arch, problem, config, t, c)
+    output_bytes = operand_bits(problem)[2] / 8
+    epilogue = config.cta_m * min(config.cta_n, problem.N) * output_bytes / c["epilogue_bytes_per_cycle"]
+    tiles_m, tiles_n = math.ceil(problem.M / config.cta_m), math.ceil(problem.N / config.cta_n)
+    all_steps = math.ceil(problem.K / config.cta_k)
+
+    # rates of the chip, in bytes per us
+    achievable = arch.dram_gb_per_s * arch.dram_efficiency_frac * 1e3
+    doublings = math.log2(config.cluster_m * config.cluster_n)
+    dram_rate = min(achievable * c["dram_frac"], arch.dram_gb_per_s * 1e3) * (1 - c["cluster_loss"] * doublings)
+    l2_peak = arch.l2_bytes_per_cycle * cycles_per_us
+    l2_rate, reduce_rate = l2_peak * c["l2_frac"], l2_peak * c["l2_frac"] * c["reduce_frac"]
+
+    # what all units together take of the chip
+    again = 0.0
+    if t.held < 1 and tiles_m > 1 and tiles_n > 1:
+        excess = panels_of_waves(problem, config, t, w.ctas) - t.a_read_bytes - t.b_read_bytes
+        again = (1 - t.held) * max(0.0, excess)
+    stored_bytes = (1 - t.stay) * t.c_bytes
+    dram_us = (t.a_read_bytes + t.b_read_bytes + again + stored_bytes) * t.waste / dram_rate
+    a_l2 = t.a_bytes * w.tiles_n / config.cluster_n
+    b_l2 = t.b_bytes * w.tiles_m / config.cluster_m
+    l2_us = (a_l2 + b_l2) * t.waste / l2_rate
+    outside_us = 0.0
+    if config.schedule in (Schedule.PINGPONG, Schedule.COOPERATIVE):
+        rows = (tiles_m * config.cta_m - problem.M) * w.tiles_n / config.cluster_n
+        columns = (tiles_n * config.cta_n - problem.N) * w.tiles_m / config.cluster_m
+        outside_us = problem.G * all_steps * (rows + columns) / c["outside_rows_per_cycle"] / cycles_per_us
+
+    # waves
+    full_us, rest_us = (cycles / cycles_per_us for cycles in chip_cycles(arch, config, w, step, epilogue, c))
+    rest_share = w.rest / w.units
+    waves_us = 0.0
+    for chip_us, share in ((full_us, 1 - rest_share), (rest_us, rest_share)):
+        waves_us += norm4(chip_us, share * dram_us, share * l2_us, share * outside_us)
+
+    # stores and reduction
+    written, reduction_us = t.c_bytes, 0.0
+    if is_stream:
+        cut_bytes = w.ctas * config.cta_m * config.cta_n * PARTIAL_SUM_BYTES
+        reduction_us = c["fixup_us"] + 2 * cut_bytes / reduce_rate
+    elif config.split_k > 1:
+        written = float(problem.G * problem.M * problem.N * PARTIAL_SUM_BYTES * config.split_k)
+        reduction_us = c["reduce_us"] + (written + t.c_bytes) / reduce_rate
+    store_us = c["store_exposed_frac"] * written * ((1 - t.stay) / achievable + t.stay / l2_rate)
+
+    # clock, and what stands before and after
+    main_us = waves_us + store_us
+    tensor_us = 0.0 if is_vector else w.units * w.steps * step.matrix / arch.num_sms / cycles_per_us
+    power_us = loaded_us(arch, problem.input_dtype, main_us, tensor_us, clock) - main_us
+    prologue_us = c["vector_kernel_us" if is_vector else "kernel_us"]
+    prologue_us += arch.dram_latency_ns / 1e3 + c["ramp_us"] * w.sms / arch.num_sms
+    unchosen_us = arch.graph_node_us + prologue_us + main_us + power_us + reduction_us
+    latency_us = unchosen_us * (1 + c["choice_loss"])
+
+    # Breakdown
+    chip_us = full_us + rest_us
+    num_waves = w.rounds + (w.rest > 0)
+    is_lone_wave = config.schedule == Schedule.MULTISTAGE and w.rounds == 1
+    matrix_waves = (math.ceil(w.ctas / w.sms) if is_lone_wave else w.rounds) + (w.rest > 0)
+    matrix_us = min(chip_us, matrix_waves * w.steps * step.matrix / cycles_per_us)
+    dequant_share = max(0.0, 1 - step.matrix_reached / step.work)
+    dequant_us = min(chip_us - matrix_us, dequant_share * chip_us)
+    tile_overhead_us = min(chip_us - matrix_us - dequant_us, num_waves * epilogue / cycles_per_us)
+    step_wait_us = chip_us - matrix_us - dequant_us - tile_overhead_us
+    breakdown = {
+        "launch_us": arch.graph_node_us, "prologue_us": prologue_us, "matrix_us": matrix_us, "dequant_us": dequant_us,
+        "step_wait_us": step_wait_us, "tile_overhead_us": tile_overhead_us, "l2_us": l2_us, "dram_us": dram_us,
+        "outside_us": outside_us, "store_us": store_us, "reduction_us": reduction_us, "power_us": power_us,
+        "choice_us": latency_us - unchosen_us,
+    }  # fmt: skip
+    breakdown["hidden_us"] = latency_us - sum(breakdown.values())
+
+    # the bound
+    chip_bound = "compute" if matrix_us >= chip_us / 2 else "latency"
+    if dequant_us > max(matrix_us, step_wait_us):
+        chip_bound = "dequant"
+    candidates = {
+        "dram": dram_us, "l2": l2_us, chip_bound: chip_us, "fill": outside_us, "store": store_us,
+        "reduction": reduction_us, "prologue": prologue_us, "launch": arch.graph_node_us,
+    }  # fmt: skip
+    bound = max(candidates, key=candidates.__getitem__)
+
+    a_share = t.a_bytes / (t.a_bytes + t.b_bytes)
+    b_read = t.b_read_bytes + again * (1 - a_share)
+    scales = b_read * t.scale_bytes / t.b_bytes
+    dram_bytes = {
+        "a_bytes": t.a_read_bytes + again * a_share, "b_bytes": b_read - scales, "scale_bytes": scales,
+        "c_bytes": stored_bytes,
+    }  # fmt: skip
+    return Cost(latency_us, breakdown, bound, dram_bytes, ctas_per_sm(arch, problem, config), w.ctas, num_waves, w.sms)
