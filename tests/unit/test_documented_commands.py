@@ -12,12 +12,10 @@ from typing import Any
 import typer
 
 from gemm_eval.cli._app import app
-from gemm_eval.cli._old_forms import resolve_old_form
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("gemm_eval", "arch", "examples", "notebooks", "tests")
 KINDS = {".md", ".py", ".ipynb", ".yaml"}
-WITH_OLD_FORMS = ("gemm_eval/models/", "arch/calibration/")
 
 
 def texts() -> Iterator[tuple[Path, str]]:
@@ -53,14 +51,6 @@ def parse(command: Any, words: list[str]) -> None:
         command.make_parser(ctx).parse_args(list(words))
 
 
-def resolve(command: Any, words: list[str]) -> tuple[Any, list[str]]:
-    """The command for an old form and its words; of anything else, as it is."""
-    if len(words) > 1 and words[1].startswith("-"):
-        old, rest = resolve_old_form(words[0], None, words[1:])
-        return (command, words) if old is None else (old, rest)
-    return command, words
-
-
 def test_documented_commands_parse() -> None:
     application = typer.main.get_command(app)
     wrong, num = [], 0
@@ -68,8 +58,6 @@ def test_documented_commands_parse() -> None:
         for line in commands_in(text):
             num += 1
             command, words = application, shlex.split(line.replace("...", ""))
-            if path.relative_to(ROOT).as_posix().startswith(WITH_OLD_FORMS):
-                command, words = resolve(command, words)
             try:
                 parse(command, words)
             except Exception as error:  # of click or of its copy in typer
