@@ -321,3 +321,25 @@ def test_the_decorator_checks_names_at_once() -> None:
 def test_what_is_no_kernel_cannot_be_compiled() -> None:
     with pytest.raises(InvalidOptionError, match=r"@triton\.jit"):
         compile_offline(print, tiles(triton.Config)[0], {}, arch="h200-sxm")
+
+
+def test_what_python_fails_at_in_threads_is_compiled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ast module counts the depth of what it reads for all threads together."""
+    from gemm_eval import load_arch
+    from gemm_eval.autotune.triton.compile import compile_many_offline
+    from tests.unit.triton_kernels import matmul
+
+    compile_one, failed = triton.compile, []
+
+    def fail_in_threads(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            failed.append(args)
+            raise SystemError("AST constructor recursion depth mismatch (before=33, after=28)")
+        return compile_one(*args, **kwargs)
+
+    monkeypatch.setattr(triton, "compile", fail_in_threads)
+    configs = tiles(triton.Config, QUICK)
+    values = dict(zip(NAMES, ARGS, strict=True))
+    found = compile_many_offline(matmul, configs, values, load_arch("h200-sxm"), num_threads=2)  # type: ignore[arg-type]
+    assert len(failed) == len(configs) > 0
+    assert all(isinstance(one, CompiledConfig) for one in found), found

@@ -101,7 +101,8 @@ def compile_many_offline(
 
     with ThreadPoolExecutor(num_threads) as threads:
         jobs = [_attempt(lambda one: threads.submit(prepare(one)), config) for config in configs]
-        return [_attempt(_finished, job) for job in jobs]
+        found = [_attempt(_finished, job) for job in jobs]
+    return _again_alone(found, configs, lambda config: _finished(prepare(config)()))
 
 
 def compile_with_jit(
@@ -125,7 +126,8 @@ def compile_with_jit(
     else:
         with ThreadPoolExecutor(num_threads) as threads, triton.AsyncCompileMode(threads, ignore_errors=True):
             jobs = [_attempt(start, config) for config in configs]
-    return [_attempt(_finished, job) for job in jobs]
+    found = [_attempt(_finished, job) for job in jobs]
+    return _again_alone(found, configs, lambda config: _finished(start(config)))
 
 
 def _is_async() -> bool:
@@ -150,6 +152,18 @@ def _attempt(call: Callable[[Any], Any], argument: Any) -> Any:
         return call(argument)
     except Exception as error:  # a config may fail in any way: the front end, MLIR, LLVM, ptxas
         return error
+
+
+def _again_alone(found: list[Any], configs: Sequence[Any], compile_one: Callable[[Any], Any]) -> list[Any]:
+    """Compile in this thread what Python itself failed at in others.
+
+    CPython's ast module, through which Triton reads a kernel, counts its depth for all threads together, and raises a
+    `SystemError` now and then when two of them parse at once.
+    """
+    return [
+        _attempt(compile_one, config) if isinstance(result, SystemError) else result
+        for result, config in zip(found, configs, strict=True)
+    ]
 
 
 def _finished(job: Any) -> CompiledConfig | None:
