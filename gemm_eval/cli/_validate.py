@@ -149,7 +149,7 @@ def triton(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A table of examples/measure_triton.py. Default: the one that comes with the library.",
+            help="A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
             show_default=False,
         ),
     ] = None,
