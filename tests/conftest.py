@@ -6,6 +6,9 @@ same examples in every run: a test fails for what was changed, not by chance.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -23,6 +26,17 @@ settings.register_profile("default", max_examples=150, **_COMMON, **_SAME)
 settings.register_profile("nojit", max_examples=25, **_COMMON, **_SAME)
 settings.register_profile("deep", max_examples=5000, **_COMMON)
 settings.load_profile("default")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fill the cache of compiled kernels before several processes of tests would each do so."""
+    is_worker = hasattr(config, "workerinput")
+    if (
+        getattr(config.option, "numprocesses", None)
+        and not is_worker
+        and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+    ):
+        subprocess.run([sys.executable, "-m", "tests.compiled"], cwd=Path(__file__).parents[1], check=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

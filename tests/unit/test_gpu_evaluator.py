@@ -501,5 +501,5 @@ def test_a_gpu_that_nobody_uses_any_more_is_forgotten() -> None:
         evaluator.evaluate(1, 64, 4096, 4096, dtype="w4a16")
     del evaluator
     gc.collect()
-    remaining = [one for one in gc.get_objects() if isinstance(one, Packed) and 40 <= one.params["num_sms"][0] < 60]
+    remaining = [one for one in gc.get_objects() if type(one) is Packed and 40 <= one.params["num_sms"][0] < 60]
     assert remaining == []
