@@ -110,7 +110,7 @@ class MulticoreBackend:
     ) -> Records:
         if self.is_exhaustive:
             return find_best_many(
-                self.arch, _joined(packed), kind_of, sizes,
+                self.arch, np.concatenate(packed), kind_of, sizes,
                 allow_idle_cores=self._allow_idle_cores, on_progress=advance,
             )  # fmt: skip
         records = np.zeros(len(sizes), COST_DTYPE)
@@ -201,7 +201,7 @@ class MulticoreBackend:
         sizes: npt.NDArray[np.int64],
         found: Records,
     ) -> Records:
-        return replay_mappings(_joined(packed), kind_of, sizes, found)
+        return replay_mappings(np.concatenate(packed), kind_of, sizes, found)
 
     def say_bound(self, bound: str) -> str:
         return BOUND_TEXT[bound]
@@ -217,13 +217,6 @@ class MulticoreBackend:
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:  # noqa: ARG002
         return spec_changes(self.arch)
-
-
-def _joined(packed: Sequence[Records]) -> Records:
-    """Records of all kinds, read-only as each is: numba compiles for both otherwise."""
-    records = np.concatenate(packed)
-    records.setflags(write=False)
-    return records
 
 
 def _breakdown(cost: MulticoreCost, launch_us: float) -> dict[str, float]:

@@ -29,6 +29,7 @@ __all__ = [
     "find_best_of_archs",
     "find_best_of_each_partition",
     "infeasible_error",
+    "read_only",
 ]
 
 MAX_IDLE_CORES = 4096
@@ -124,6 +125,7 @@ def find_best_many(
         [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
     """
     partitions = _partitions(arch, allow_idle_cores)
+    params = read_only(params)
     num = len(sizes)
     out = np.zeros(num, COST_DTYPE)
     find = find_best_of_range_pipeline if arch.timing == "pipeline" else find_best_of_range_overlap
@@ -156,7 +158,7 @@ def find_best_of_archs(
     out = np.zeros(len(sizes), COST_DTYPE)
     find = find_best_of_range_pipeline if params["is_pipeline"][0] else find_best_of_range_overlap
     partitions = enumerate_partitions(num_cores, allow_idle_cores=allow_idle_cores)
-    find(params, type_of, sizes, 0, len(sizes), partitions, allow_idle_cores, out)
+    find(read_only(params), type_of, sizes, 0, len(sizes), partitions, allow_idle_cores, out)
     return out
 
 
@@ -173,6 +175,13 @@ def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
         raise InvalidOptionError(
             f"allow_idle_cores must be False above {MAX_IDLE_CORES} cores, got {arch.num_cores} cores ({arch.name})"
         )
+
+
+def read_only(params: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Return a view that is read-only, as packed records are: numba compiles for the other kind too otherwise."""
+    params = params.view()
+    params.setflags(write=False)
+    return params
 
 
 def _partitions(arch: MulticoreSpec, allow_idle_cores: bool) -> npt.NDArray[np.int64]:

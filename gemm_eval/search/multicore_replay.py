@@ -8,6 +8,7 @@ import numpy.typing as npt
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
 from gemm_eval.models.multicore.replay_kernels import replay_range
 from gemm_eval.search._threads import run_in_chunks
+from gemm_eval.search.multicore import read_only
 
 __all__ = ["replay_mappings"]
 
@@ -30,6 +31,7 @@ def replay_mappings(
         [num] of COST_DTYPE, zeros where a mapping is illegal; counts of the search are 0.
     """
     found = found.copy()  # numba compiles anew for an array that is read-only
+    params = read_only(params)
     out = np.zeros(len(found), COST_DTYPE)
     run_in_chunks(lambda start, stop: replay_range(params, type_of, sizes, start, stop, found, out), len(found))
     return out

@@ -156,6 +156,8 @@ def _our_configs(arch: GpuSpec, problem: GemmProblem) -> Iterator[KernelConfig]:
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     params["num_sms"] = arch.num_sms
     menu, cuts = build_w4a16_menu(arch, problem), np.empty(MAX_CUTS, np.int64)
+    for array in (params, menu):  # as packed ones are: numba compiles for both kinds otherwise
+        array.setflags(write=False)
     for place in range(len(menu)):
         num = list_cuts(params, menu, place, problem.M, problem.K, problem.N, cuts)
         yield from (config_of_row(menu[place], parts) for parts in cuts[:num].tolist())
