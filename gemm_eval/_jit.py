@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import numba
+import numpy.typing as npt
 from numba.core import caching, event
 
 from gemm_eval._private import make_folder, why_unsafe
 
-__all__ = ["cache_dir", "entry_point", "kernel", "source_stamp"]
+__all__ = ["cache_dir", "entry_point", "kernel", "read_only", "source_stamp"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,6 +78,13 @@ def _compiled_once(function: Any) -> Any:
 def _type_of_argument(kind: Any, is_float: bool) -> Any:
     kind = numba.types.unliteral(kind)
     return numba.types.float64 if is_float and isinstance(kind, numba.types.Integer) else kind
+
+
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a view that nobody can write: numba compiles for both kinds, so what kernels only read is always this."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
 
 
 def cache_dir() -> Path | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gemm_eval._words import shown
 from gemm_eval.arch._gpu import THREADS_PER_WARP, GpuSpec
@@ -51,23 +51,6 @@ class DeviceLimits(NamedTuple):
     max_ctas_per_sm: int
 
 
-class _Limits(Protocol):
-    """What `DeviceLimits` and `GpuSpec` both have."""
-
-    @property
-    def smem_per_cta_bytes(self) -> int: ...
-    @property
-    def smem_per_sm_bytes(self) -> int: ...
-    @property
-    def smem_reserved_bytes(self) -> int: ...
-    @property
-    def registers_per_sm(self) -> int: ...
-    @property
-    def max_threads_per_sm(self) -> int: ...
-    @property
-    def max_ctas_per_sm(self) -> int: ...
-
-
 def limits_of_spec(arch: GpuSpec) -> DeviceLimits:
     """Return the limits of a GPU that a spec describes.
 
@@ -89,7 +72,9 @@ def limits_of_spec(arch: GpuSpec) -> DeviceLimits:
     )
 
 
-def ctas_by_resource(limits: _Limits, num_threads: int, registers: int, smem_bytes: int) -> dict[str, int]:
+def ctas_by_resource(
+    limits: DeviceLimits | GpuSpec, num_threads: int, registers: int, smem_bytes: int
+) -> dict[str, int]:
     """Return how many CTAs the registers, shared memory, threads and CTA slots of an SM have room for.
 
     Args:
@@ -119,12 +104,12 @@ def least_registers_per_sm(num_threads: int, registers: int) -> int:
     return _SM_QUARTERS * warps_of_quarter * _registers_of_warp(registers)
 
 
-def smem_taken_bytes(limits: _Limits, smem_bytes: int) -> int:
+def smem_taken_bytes(limits: DeviceLimits | GpuSpec, smem_bytes: int) -> int:
     """Return what a CTA with so much shared memory takes of that of its SM."""
     return -(-(smem_bytes + limits.smem_reserved_bytes) // _SMEM_UNIT_BYTES) * _SMEM_UNIT_BYTES
 
 
-def ctas_per_sm(limits: _Limits, num_threads: int, registers: int, smem_bytes: int) -> int:
+def ctas_per_sm(limits: DeviceLimits | GpuSpec, num_threads: int, registers: int, smem_bytes: int) -> int:
     """Return how many CTAs an SM holds at once; arguments as for `ctas_by_resource`."""
     return min(ctas_by_resource(limits, num_threads, registers, smem_bytes).values())
 

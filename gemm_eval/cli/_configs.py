@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-_MAX_META_BYTES = 1 << 20
-
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
@@ -43,18 +41,16 @@ def build(
     json: JsonOption = False,
 ) -> None:
     """Write the fastest config of each GEMM that was timed."""
-    import yaml
-
-    from gemm_eval._reading import read_bounded
-    from gemm_eval.errors import InvalidInputError
+    from gemm_eval.arch import read_yaml
+    from gemm_eval.errors import ArchError, InvalidInputError
     from gemm_eval.kernels.config_cache import ConfigCache, build_from_timings
     from gemm_eval.measure._data_set import meta_path, read_timings
 
     found = ConfigCache()
     for path in timings or _shipped_timings(arch):
         try:
-            meta = yaml.safe_load(read_bounded(meta_path(path), _MAX_META_BYTES, "meta file"))
-        except (InvalidInputError, ValueError, yaml.YAMLError) as error:
+            meta = read_yaml(meta_path(path))
+        except ArchError as error:
             raise InvalidInputError(f"timings need their meta file: {error}") from None
         found = found.merge(build_from_timings(read_timings(path), meta, arch))
     _write(found, out, as_json=json)

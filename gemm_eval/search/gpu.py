@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._jit import read_only
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedError
@@ -36,7 +37,6 @@ __all__ = [
     "find_best_config",
     "find_best_config_many",
     "find_top_configs",
-    "no_kernel_error",
     "search_many",
 ]
 
@@ -176,8 +176,7 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     if packed.coefficients is not None:
         return _evaluate_w4a16(packed, packed.coefficients, problem, config)
     resources = check_config(arch, problem, config)
-    candidates = np.array([menu_row(arch, problem, config, resources)], MENU_DTYPE)
-    candidates.setflags(write=False)
+    candidates = read_only(np.array([menu_row(arch, problem, config, resources)], MENU_DTYPE))
     out = np.zeros(1, GPU_COST_DTYPE)
     is_stream = config.decomposition == Decomposition.STREAM_K
     raster = int(config.raster_order) * RASTER_CODE + config.raster_swizzle
@@ -257,12 +256,9 @@ def _check_sizes(problem: GemmProblem, packed: Packed) -> None:
 
 
 def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> InfeasibleError:
+    """Return the error for a problem that no kernel of a library can run: what the nearest one lacks, and how much."""
     _check_sizes(problem, packed)
-    return no_kernel_error(arch, problem, packed.for_sizes(problem.K, problem.N).library)
-
-
-def no_kernel_error(arch: GpuSpec, problem: GemmProblem, library: str) -> InfeasibleError:
-    """Return the error for a problem that no kernel of a library can run on a GPU: what is short, and by how much."""
+    library = packed.for_sizes(problem.K, problem.N).library
     if library == OURS:
         needs = list_w4a16_needs(arch, problem)
     else:

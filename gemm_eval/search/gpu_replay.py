@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._jit import read_only
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.packed import Joined, Packed, join_packed
 from gemm_eval.search.gpu import by_kernels, search_many
@@ -53,21 +54,13 @@ def replay_configs(
         number_of = {kernel: number for number, kernel in enumerate(dict.fromkeys(kernels))}
         places = np.array([kernel[0] for kernel in number_of])
         ranges = np.array([(row_of[kernel], row_of[kernel] + 1) for kernel in number_of])
-        ranges.setflags(write=False)
         of_one = Joined(
-            _taken(joined.params, places), joined.candidates, ranges,
-            None if joined.coefficients is None else _taken(joined.coefficients, places),
+            read_only(joined.params[places]), joined.candidates, read_only(ranges),
+            None if joined.coefficients is None else read_only(joined.coefficients[places]),
         )  # fmt: skip
         numbers = np.array([number_of[kernel] for kernel in kernels])
         out[rows[exists]] = search_many(of_one, numbers, sizes[rows[exists]])
     return out
-
-
-def _taken(array: npt.NDArray[Any], places: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Rows of an array, read-only as all that searches take is."""
-    taken = array[places]
-    taken.setflags(write=False)
-    return taken
 
 
 def _rows_by_kernel(joined: Joined, names: tuple[str, ...]) -> dict[tuple[int, ...], int]:

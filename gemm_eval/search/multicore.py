@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._jit import read_only
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.mapping import enumerate_partitions
@@ -29,7 +30,6 @@ __all__ = [
     "find_best_of_archs",
     "find_best_of_each_partition",
     "infeasible_error",
-    "read_only",
 ]
 
 MAX_IDLE_CORES = 4096
@@ -175,13 +175,6 @@ def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
         raise InvalidOptionError(
             f"allow_idle_cores must be False above {MAX_IDLE_CORES} cores, got {arch.num_cores} cores ({arch.name})"
         )
-
-
-def read_only(params: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Return a view that is read-only, as packed records are: numba compiles for the other kind too otherwise."""
-    params = params.view()
-    params.setflags(write=False)
-    return params
 
 
 def _partitions(arch: MulticoreSpec, allow_idle_cores: bool) -> npt.NDArray[np.int64]:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.models.gpu.coefficients import default_coefficients
@@ -139,8 +140,7 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
                     configs.append((len(rows.menus) + len(menu), config.split_k, 0))
                     menu.append(menu_row(arch, problem, config, launched_resources(arch, smem, registers, threads)))
         first += len(timings)
-    menus = np.concatenate([rows.menus, np.array(menu, MENU_DTYPE)])
-    menus.setflags(write=False)
+    menus = read_only(np.concatenate([rows.menus, np.array(menu, MENU_DTYPE)]))
     return Timings(
         rows._replace(menus=menus),
         np.concatenate([timings.latency_us for timings in sets]), np.array(known, np.int64),

@@ -19,10 +19,11 @@ __all__ = [
     "BEST_RASTER",
     "BOUNDS",
     "COLD",
-    "FULL_LOAD_BYTES",
     "GPU_COST_DTYPE",
     "NO_RASTER",
     "RASTER_CODE",
+    "ROW_BYTES",
+    "SM_L2_BYTES_PER_CYCLE",
     "WARM",
     "ConfigCost",
     "ProblemTerms",
@@ -72,7 +73,10 @@ _MIN_STREAM_STEPS = 8  # of a CTA of stream-K: as of a part of a split K, where 
 _LINE_BYTES = 128.0
 _BURST_US = 1e3  # of load that the burst clock is that of; timings replay short kernels for about as long
 _CLOCK_FALL_US = 5e3  # time constant from there to the sustained clock: cuBLAS and our kernels on an H200, see MODEL.md
-FULL_LOAD_BYTES = 16.0
+ROW_BYTES = 16
+"""What rows have to start on for TMA, and for the widest loads of a thread (CUDA C++ Programming Guide, 16 bytes)."""
+SM_L2_BYTES_PER_CYCLE = 64.0
+"""What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
 
 
 class ProblemTerms(NamedTuple):
@@ -200,7 +204,7 @@ def problem_terms(p: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     if row_bytes % _LINE_BYTES != 0.0 and row_bytes > _LINE_BYTES:
         line_waste = 1.0 + p["c_line_waste"]
     aligned = row_alignment(p, K, N)
-    load_frac = 1.0 if aligned >= FULL_LOAD_BYTES else p["c_unaligned_frac"] * np.sqrt(aligned / FULL_LOAD_BYTES)
+    load_frac = 1.0 if aligned >= ROW_BYTES else p["c_unaligned_frac"] * np.sqrt(aligned / ROW_BYTES)
     return ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste, load_frac,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
-from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, WARM
+from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, SM_L2_BYTES_PER_CYCLE, WARM
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 from gemm_eval.models.gpu.menu import MENU_DTYPE, build_menu
 from gemm_eval.models.gpu.sizes import ANY_SIZE, SizeRule, aligned_rows
@@ -23,7 +24,6 @@ from gemm_eval.workload import GemmProblem
 __all__ = [
     "GPU_PARAMS_DTYPE",
     "L2_STATES",
-    "SM_L2_BYTES_PER_CYCLE",
     "Joined",
     "Packed",
     "join_packed",
@@ -57,9 +57,6 @@ of generic kernels, which our own do not read."""
 L2_STATES = {"cold": COLD, "cold-all": ALL_COLD, "warm": WARM}
 """What L2 holds when a kernel starts, as users say it, and as records do; MODEL.md, "Bytes"."""
 
-SM_L2_BYTES_PER_CYCLE = 64.0
-"""What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
-
 
 class Packed:
     """The kernels of a library on a GPU for some data types, as searches take them.
@@ -87,9 +84,9 @@ class Packed:
         make_fallback: Callable[[], Packed] | None = None,
         has_kernels: bool = True,
     ) -> None:
-        self.params, self.candidates = _read_only(params), _read_only(candidates)
-        self.coefficients = None if coefficients is None else _read_only(coefficients[None])
-        self.ranges = _read_only(np.array([[0, len(candidates)]], np.int64))
+        self.params, self.candidates = read_only(params), read_only(candidates)
+        self.coefficients = None if coefficients is None else read_only(coefficients[None])
+        self.ranges = read_only(np.array([[0, len(candidates)]], np.int64))
         self.sizes = sizes
         self.library = library
         self.has_kernels = has_kernels
@@ -127,10 +124,10 @@ def join_packed(packed: Sequence[Packed]) -> Joined:
     stops = np.cumsum([len(one.candidates) for one in packed])
     coefficients = [one.coefficients for one in packed if one.coefficients is not None]
     return Joined(
-        _read_only(np.concatenate([one.params for one in packed])),
-        _read_only(np.concatenate([one.candidates for one in packed])),
-        _read_only(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1).astype(np.int64)),
-        _read_only(np.concatenate(coefficients)) if coefficients else None,
+        read_only(np.concatenate([one.params for one in packed])),
+        read_only(np.concatenate([one.candidates for one in packed])),
+        read_only(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1).astype(np.int64)),
+        read_only(np.concatenate(coefficients)) if coefficients else None,
     )
 
 
@@ -299,9 +296,4 @@ def with_coefficients(params: npt.NDArray[np.void], coefficients: Mapping[str, f
     params["l2_bytes_per_us"] = params["l2_peak_bytes_per_us"] * params["c_l2_frac"]
     params["l2_hold_bytes"] = params["l2_bytes"] * params["c_l2_hold_frac"]
     params["sm_l2_bytes_per_cycle"] = SM_L2_BYTES_PER_CYCLE * params["c_sm_l2_frac"]
-    return _read_only(params)
-
-
-def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    array.setflags(write=False)
-    return array
+    return read_only(params)

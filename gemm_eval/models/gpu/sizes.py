@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["ANY_SIZE", "ROW_BYTES", "SizeRule", "aligned_rows", "is_row_aligned"]
-
-ROW_BYTES = 16
-"""What rows have to start on for TMA, and for the widest loads of a thread (CUDA C++ Programming Guide, 16 bytes)."""
+__all__ = ["ANY_SIZE", "SizeRule", "aligned_rows", "is_row_aligned"]
 
 
 class SizeRule(NamedTuple):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -155,9 +156,8 @@ def _our_configs(arch: GpuSpec, problem: GemmProblem) -> Iterator[KernelConfig]:
     """Our W4A16 kernels, each with all its ways to cut K."""
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     params["num_sms"] = arch.num_sms
-    menu, cuts = build_w4a16_menu(arch, problem), np.empty(MAX_CUTS, np.int64)
-    for array in (params, menu):  # as packed ones are: numba compiles for both kinds otherwise
-        array.setflags(write=False)
+    params, menu = read_only(params), read_only(build_w4a16_menu(arch, problem))
+    cuts = np.empty(MAX_CUTS, np.int64)
     for place in range(len(menu)):
         num = list_cuts(params, menu, place, problem.M, problem.K, problem.N, cuts)
         yield from (config_of_row(menu[place], parts) for parts in cuts[:num].tolist())

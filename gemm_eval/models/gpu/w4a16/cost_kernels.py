@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
-from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, WARM, ConfigCost, ProblemTerms, ceil_div, loaded_time_us
+from gemm_eval.models.gpu.cost_kernels import (
+    RASTER_CODE,
+    SM_L2_BYTES_PER_CYCLE,
+    WARM,
+    ConfigCost,
+    ProblemTerms,
+    ceil_div,
+    loaded_time_us,
+)
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
 
 __all__ = ["MAX_CUTS", "cuts_of", "list_cuts", "lower_bound_us", "w4a16_cost", "w4a16_terms"]
@@ -48,7 +56,6 @@ _OUTSIDE_ROWS_PER_CYCLE = _PLACE["outside_rows_per_cycle"]
 _GEMV, _GEMV_MMA, _SM80, _SM90 = range(4)  # of `row["kind"]`
 _COOPERATIVE = 1
 _SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
-_SM_L2_BYTES_PER_CYCLE = 64.0
 _BLOCK = 64  # columns and k of a packed block
 _UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 _TOKEN_ROW_BYTES = 128.0  # 64 k
@@ -234,7 +241,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     waste = 1.0 + c[_LINE_WASTE] * t.line_waste
     ingest = copied_rows * _TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
     is_offset = is_stream and _num_phases(tiles, clusters) > _ALIKE_PHASES
-    rate = _SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]  # CTAs that ask for the same lines are answered together
+    rate = SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]  # CTAs that ask for the same lines are answered together
     if is_offset:
         rate = min(rate, _l2_share(p, c, min(ctas, num_sms)))
     ingest /= rate
@@ -422,7 +429,7 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     dram_frac = 1.0
     resident = float(row["ctas_per_sm"])
     if is_mma:
-        ingest = blocks / steps * row["weight_bytes"] / (_SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
+        ingest = blocks / steps * row["weight_bytes"] / (SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
         dram_frac = c[_DRAM_FRAC]
         part_cycles = c[_PART_CYCLES]
         # at first all CTAs of an SM start at once, later each when another ends
