@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_eval.models.gpu.cost_kernels import BOUNDS
+from gemm_eval.models.gpu import BOUNDS
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
 from gemm_eval.models.gpu.packed import L2_STATES
 from tests.golden import changes

@@ -117,7 +117,7 @@ def test_kernels_that_no_trace_saw_are_not_known(traced: int) -> None:
     packed = pack_timings(H200, "cublas", [TimingSet(timings.frame.assign(**trace), "traced", "h200-sxm", "cublas")])
 
     assert packed.known.tolist() == [0] * traced
-    assert packed.known_configs.shape == (traced, 3)
+    assert packed.known_configs.shape == (traced, 2)
     assert packed.measured_us.tolist() == [1.0] * 3
 
 
