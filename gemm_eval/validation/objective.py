@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.validation.packing import Timings, best_configs, latencies, with_families
 from gemm_eval.validation.timings import Floats
 

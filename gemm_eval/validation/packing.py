@@ -17,7 +17,7 @@ from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, candidate_row, launched_resources
-from gemm_eval.models.gpu.coefficients import default_coefficients
+from gemm_eval.models.gpu.families import default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.packed import Packed, join_packed, pack_coefficients, pack_kernels, pack_no_kernels
 from gemm_eval.models.gpu.sizes import is_row_aligned

@@ -12,9 +12,9 @@ from gemm_eval import GEMMEvaluator
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.models.gpu import calibration, calibration_stamp, coefficients_for
-from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, coefficients_of, load_calibration
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS, NO_LIMIT, default_coefficients
-from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, load_calibration
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, NO_LIMIT
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 
 H200, H100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "h100-sxm", "l40s"))
 FAMILY = "sm90_wgmma"
@@ -103,7 +103,7 @@ def test_a_file_older_than_a_coefficient_has_its_term_absent(root: Path) -> None
 
 def test_neutral_values_are_known_for_every_coefficient_of_every_family() -> None:
     for family in FAMILIES:
-        items = {item.name: item for item in coefficients_of(family)}
+        items = {item.name: item for item in FAMILIES[family].coefficients}
         for item in items.values():
             assert item.neutral.why
             assert item.source

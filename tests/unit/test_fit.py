@@ -11,8 +11,8 @@ import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
-from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.validation.datasets import find_timings
 from gemm_eval.validation.fit import MIN_ROWS, ModelPredictor, calibrate, model_predictor
 from gemm_eval.validation.objective import fit_family

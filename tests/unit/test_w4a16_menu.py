@@ -16,7 +16,7 @@ from gemm_eval.kernels._build import compiler_version
 from gemm_eval.kernels._registry import compile_for, families, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, pack_gpu
-from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16.candidates import build_w4a16_candidates, config_of_row, find_row, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs

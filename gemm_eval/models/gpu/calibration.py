@@ -13,15 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
-from gemm_eval.models.gpu.coefficients import (
-    COEFFICIENTS,
-    Coefficient,
-    check_coefficients,
-    complete_coefficients,
-    default_coefficients,
-)
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
-from gemm_eval.models.gpu.w4a16.coefficients import w4a16_coefficients_of, w4a16_defaults
+from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.libraries import LIBRARIES
 
 __all__ = [
     "Calibration",
@@ -30,13 +24,7 @@ __all__ = [
     "calibration_path",
     "calibration_stamp",
     "coefficients_for",
-    "coefficients_of",
 ]
-
-
-def coefficients_of(family: str) -> tuple[Coefficient, ...]:
-    """The coefficients that a kernel family has."""
-    return w4a16_coefficients_of(family) if FAMILIES[family].is_ours else COEFFICIENTS
 
 
 class _Frozen(BaseModel):
@@ -75,7 +63,7 @@ class Calibration(_Frozen):
         for what, name, known in (("library", self.library, LIBRARIES), ("family", self.family, FAMILIES)):
             if name not in known:
                 raise ValueError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
-        check_coefficients(self.coefficients, coefficients_of(self.family))
+        check_coefficients(self.coefficients, FAMILIES[self.family].coefficients)
         if unknown := sorted(set(self.fitted) - set(self.coefficients)):
             raise ValueError(f"fitted names no coefficient: {', '.join(unknown)}")
         return self
@@ -85,7 +73,7 @@ class Calibration(_Frozen):
         head = {name: value for name, value in self.model_dump(mode="json").items() if name != "coefficients"}
         lines = ["# Written by `gemm-eval calibrate`; not to be edited by hand.", yaml.safe_dump(head, sort_keys=False)]
         lines.append("coefficients:")
-        for item in (item for item in coefficients_of(self.family) if item.name in self.coefficients):
+        for item in (item for item in FAMILIES[self.family].coefficients if item.name in self.coefficients):
             mark = "fitted" if item.name in self.fitted else "default"
             lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}, {mark}: {item.meaning}")
         return "\n".join(lines) + "\n"
@@ -168,19 +156,15 @@ def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict
             if found.library != library or not _have_same_sms(found.gpu, gpu):
                 coefficients.update(_choice_loss(family))  # another heuristic chooses
             return coefficients, Origin(False, found.gpu, text)
-    return _defaults(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
+    return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
 
 
 def _complete(found: Calibration) -> dict[str, float]:
-    return complete_coefficients(found.coefficients, coefficients_of(found.family))
-
-
-def _defaults(family: str) -> dict[str, float]:
-    return w4a16_defaults(family) if FAMILIES[family].is_ours else default_coefficients(family)
+    return complete_coefficients(found.coefficients, FAMILIES[found.family].coefficients)
 
 
 def _choice_loss(family: str) -> dict[str, float]:
-    return {name: value for name, value in _defaults(family).items() if name == "choice_loss"}
+    return {name: value for name, value in default_coefficients(family).items() if name == "choice_loss"}
 
 
 def _have_same_sms(gpu: str, other: str) -> bool:

@@ -14,7 +14,8 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import THREADS_PER_WARP, ctas_per_sm
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, Family, TileChoice, cluster_grid_sms
+from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice
+from gemm_eval.models.gpu.libraries import LIBRARIES, cluster_grid_sms
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.workload import GemmProblem
 
@@ -100,7 +101,7 @@ def _needs(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> _Needs:
     threads = config.num_warps * THREADS_PER_WARP
     groups = 2 if config.schedule == Schedule.PINGPONG else 1
     accumulators = 0
-    if arch.mma_accumulators_in == "registers" or family.name != "sm100_tcgen05":
+    if arch.mma_accumulators_in == "registers" or not family.has_tensor_memory:
         accumulators = config.cta_m * config.cta_n * groups // threads
     step = arch.register_alloc_per_warp // THREADS_PER_WARP
     registers = -(-(accumulators + _FIXED_REGISTERS) // step) * step

@@ -19,7 +19,7 @@ __all__ = [
     "Neutral",
     "check_coefficients",
     "complete_coefficients",
-    "default_coefficients",
+    "with_defaults",
 ]
 
 _FITTED = "round, within what fits of the H200's timings gave (arch/calibration/h200-sxm)"
@@ -139,7 +139,12 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
         "what a library's own choice of config loses against the best of its kernels",
     ),
 )  # fmt: skip
-"""All coefficients, in the order in which they are fitted and written."""
+"""Those of generic families, in the order in which they are fitted and written."""
+
+
+def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:
+    """Return the coefficients of a generic family, some with defaults of its own."""
+    return tuple(item._replace(default=defaults.get(item.name, item.default)) for item in COEFFICIENTS)
 
 
 def check_coefficients(values: Mapping[str, float], known: Sequence[Coefficient]) -> None:
@@ -158,24 +163,3 @@ def check_coefficients(values: Mapping[str, float], known: Sequence[Coefficient]
 def complete_coefficients(values: Mapping[str, float], known: Sequence[Coefficient]) -> dict[str, float]:
     """Return values of all coefficients, in their order; those that are missing are neutral."""
     return {item.name: values[item.name] if item.name in values else item.neutral.of(values) for item in known}
-
-
-def default_coefficients(family: str) -> dict[str, float]:
-    """Values before any fit (MODEL.md, "Ranges, defaults and sources")."""
-    values = {item.name: item.default for item in COEFFICIENTS}
-    values.update(_FAMILY_DEFAULTS.get(family, {}))
-    return values
-
-
-# mma.sync kernels: as cuBLAS's int8 kernels of this kind on an H200 (arch/measured/h200-sxm/cublaslt), whose tiles and
-# stages their names tell, rounded; ldmatrix and mma share the issue slots, so they reach less of the peak
-_MMA_SYNC = {
-    "matrix_frac": 0.92, "step_cycles": 230.0, "tile_cycles": 400.0, "kernel_us": 0.9, "dram_frac": 0.93,
-    "epilogue_bytes_per_cycle": 24.0,
-}  # fmt: skip
-_FAMILY_DEFAULTS: dict[str, dict[str, float]] = {
-    "sm80_mma": _MMA_SYNC,
-    "mma_unaligned": _MMA_SYNC | {"line_waste": 0.0},
-    "sm90_wgmma": {"l2_frac": 1.4, "store_exposed_frac": 0.0},
-    "sm100_tcgen05": {"kernel_us": 1.6, "outside_rows_per_cycle": 50.0},  # slow fill was seen on Hopper only
-}

@@ -15,7 +15,8 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
-from gemm_eval.models.gpu.libraries import AUTO, FAMILIES, HYPOTHETICAL, LIBRARIES, OURS, default_library
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, default_library
 from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no_kernels, pack_w4a16
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels

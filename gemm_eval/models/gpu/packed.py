@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.calibration import coefficients_of
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, SM_L2_BYTES_PER_CYCLE, WARM
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, OURS
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 from gemm_eval.models.gpu.sizes import ANY_SIZE, SizeRule, aligned_rows
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -49,7 +49,7 @@ GPU_PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.fl
 """What of GPU, data types, library, L2 and clock state the kernels read."""
 
 _RATES = ("dram_bytes_per_us", "l2_bytes_per_us", "l2_hold_bytes", "sm_l2_bytes_per_cycle")
-_NAMES = tuple(dict.fromkeys(item.name for family in FAMILIES for item in coefficients_of(family)))
+_NAMES = tuple(dict.fromkeys(item.name for family in FAMILIES.values() for item in family.coefficients))
 COEFFICIENTS_DTYPE = np.dtype([(name, np.float64) for name in (*_NAMES, *_RATES)])
 """The coefficients of a kernel family, 0 where it has no such one, and what the GPU does at them."""
 

@@ -19,9 +19,9 @@ from gemm_eval.models.gpu.candidates import (
     as_config,
     check_config,
 )
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import (
     AUTO,
-    FAMILIES,
     HYPOTHETICAL,
     LIBRARIES,
     OURS,

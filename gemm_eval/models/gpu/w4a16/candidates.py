@@ -22,7 +22,8 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE
-from gemm_eval.models.gpu.libraries import FAMILIES, HYPOTHETICAL, OURS
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
