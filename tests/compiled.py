@@ -42,7 +42,7 @@ def compile_multicore() -> None:
         keep(arch)
     for plan in ("balanced", PlanOptions.heuristic(2, 2)):
         GEMMEvaluator(overlap, plan=plan, disk_cache=False).evaluate(*SHAPE)
-    count_legal_mappings(pack_params(overlap, found.problem), *SHAPE, np.ones((1, 4), np.int64))
+    count_legal_mappings(pack_params(overlap, found.problem.types), *SHAPE, np.ones((1, 4), np.int64))
 
 
 def compile_gpu() -> None:

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
-from gemm_eval.models.gpu import GpuOptions
 from gemm_eval.models.gpu.space import is_row_aligned
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive
 
 __all__ = ["GPUS", "archs", "gpu_cases", "gpu_options", "gpu_problems", "mappings", "problems"]
@@ -189,12 +188,12 @@ def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = Non
 
 
 @st.composite
-def gpu_options(draw: st.DrawFn, problem: GemmProblem) -> GpuOptions:
+def gpu_options(draw: st.DrawFn, problem: GemmProblem) -> RunOptions:
     """A library that takes the types of `problem`, and states of L2 and clocks."""
     libraries = ("hypothetical", "auto", None) if problem.is_weight_quantized else ("cublas", None)
     if problem.is_weight_quantized and is_row_aligned(problem):
         libraries += ("trtllm",)
-    return GpuOptions(
+    return RunOptions(
         draw(st.sampled_from(libraries)),
         draw(st.sampled_from(("cold", "cold-all", "warm"))),
         draw(st.sampled_from(("burst", "sustained"))),
@@ -204,7 +203,7 @@ def gpu_options(draw: st.DrawFn, problem: GemmProblem) -> GpuOptions:
 @st.composite
 def gpu_cases(
     draw: st.DrawFn, archs: tuple[GpuSpec, ...] = GPUS, *, quantized: bool | None = None
-) -> tuple[GpuSpec, GemmProblem, GpuOptions]:
+) -> tuple[GpuSpec, GemmProblem, RunOptions]:
     """A GPU, a problem that it can run, and options."""
     arch = draw(st.sampled_from(archs))
     problem = draw(gpu_problems(arch, quantized=quantized))

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, MulticoreSpec
-from gemm_eval.errors import InvalidOptionError
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate._evaluator import GEMMEvaluator
     from gemm_eval.evaluate._result import GEMMResult
     from gemm_eval.search.plans import PlanOptions, SearchPlan
 
-__all__ = ["NOTHING_SAID", "NUM_PACKED", "Backend", "Kind", "Records", "RunOptions", "make_backend", "run_options"]
-
-_MAX_WORD_CHARS = 64
+__all__ = ["NUM_PACKED", "Backend", "Kind", "Records", "make_backend"]
 
 NUM_PACKED = 256
 """Combinations of data types and options whose packed form a backend remembers."""
@@ -28,40 +24,10 @@ NUM_PACKED = 256
 Records: TypeAlias = npt.NDArray[np.void]
 
 
-class RunOptions(NamedTuple):
-    """How a GPU is asked to run a GEMM. None: nothing said, which is all that a multi-core chip takes."""
-
-    library: str | None = None
-    l2: str | None = None
-    clock: str | None = None
-
-    def over(self, others: RunOptions) -> RunOptions:
-        """Return these options, and those of `others` where nothing is said."""
-        if self == NOTHING_SAID:  # nearly always
-            return others
-        return RunOptions(*(b if a is None else a for a, b in zip(self, others, strict=True)))
-
-
-NOTHING_SAID = RunOptions()
-
-
-def run_options(library: Any, l2: Any, clock: Any) -> RunOptions:
-    """Return what a caller asks for; which words there are is known to the backend.
-
-    Raises:
-        InvalidOptionError: something that is neither a word nor None.
-    """
-    asked = RunOptions(library, l2, clock)
-    for name, value in zip(RunOptions._fields, asked, strict=True):
-        if value is not None and not (isinstance(value, str) and len(value) <= _MAX_WORD_CHARS):
-            raise InvalidOptionError(f"{name} must be a word or None, got {shown(value)}")
-    return asked
-
-
 class Kind(NamedTuple):
     """What GEMMs of other sizes can share: data types, and options that a backend has resolved."""
 
-    types: GemmProblem  # of size 1 x 1 x 1 x 1
+    types: GemmTypes
     options: RunOptions
 
 
@@ -114,7 +80,7 @@ class Backend(Protocol):
         """
         ...
 
-    def resolve(self, types: GemmProblem, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
+    def resolve(self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
         """Check options and fill in the defaults for these data types; sizes do not matter.
 
         Args:
@@ -146,7 +112,7 @@ class Backend(Protocol):
 
     def find_many(
         self,
-        types: Sequence[GemmProblem],
+        types: Sequence[GemmTypes],
         packed: Sequence[Any],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import operator
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,19 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval._words import shown
-from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
-from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem
+from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, problem_of
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate._backend import Kind
 
-__all__ = ["ProblemBatch", "are_sizes", "read_batch", "types_alone", "with_sizes"]
+__all__ = ["ProblemBatch", "are_sizes", "read_batch"]
 
 _SIZES = ("G", "M", "K", "N")
-_FIELDS = tuple(field.name for field in dataclasses.fields(GemmProblem))  # sizes, then types
-_types_of = operator.attrgetter(*_FIELDS[len(_SIZES) :])
-_set = object.__setattr__
 _KIND_COLUMNS = (
     *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype"),
     *("library", "l2", "clock"),
@@ -41,15 +34,7 @@ class ProblemBatch(NamedTuple):
 
     def problem(self, row: int) -> GemmProblem:
         """Return the problem of a row."""
-        return with_sizes(self.kinds[self.kind_of[row]].types, self.sizes[row].tolist())
-
-
-def with_sizes(types: GemmProblem, sizes: Sequence[int]) -> GemmProblem:
-    """Return the problem of these sizes with the data types of another. Sizes are plain ints, checked before."""
-    problem = object.__new__(GemmProblem)  # without the checks of types, which take longer than all else
-    for name, value in zip(_FIELDS, (*sizes, *_types_of(types)), strict=True):
-        _set(problem, name, value)
-    return problem
+        return problem_of(self.kinds[self.kind_of[row]].types, *self.sizes[row].tolist())
 
 
 def are_sizes(G: Any, M: Any, K: Any, N: Any) -> bool:
@@ -156,21 +141,6 @@ def _read_problems(
             sizes[place] = item.sizes
             kind_of[place] = kinds.setdefault(kind_of_problem(item), len(kinds))
     return ProblemBatch(sizes, kind_of, tuple(kinds))
-
-
-def types_alone(problem: GemmProblem) -> GemmProblem:
-    """Return the problem of size 1 x 1 x 1 x 1 with the same data types: one object for the same types."""
-    return _types_alone(
-        problem.input_dtype, problem.weight_dtype, problem.output_dtype, problem.group_size,
-        problem.scale_dtype, problem.zero_dtype,
-    )  # fmt: skip
-
-
-@lru_cache(maxsize=1024)
-def _types_alone(
-    a: DType, b: DType | None, c: DType | None, group_size: int | None, scale: DType | None, zero: DType | None
-) -> GemmProblem:
-    return GemmProblem(1, 1, 1, 1, a, b, c, None, group_size, scale, zero)
 
 
 def _read_frame(frame: Any, make_kind: Callable[..., Kind]) -> ProblemBatch:

@@ -15,16 +15,15 @@ import numpy as np
 
 from gemm_eval.cache import DiskCache
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.evaluate._backend import Backend, Kind, Records, RunOptions
-from gemm_eval.evaluate._batch import are_sizes, types_alone
+from gemm_eval.evaluate._backend import Backend, Kind, Records
+from gemm_eval.evaluate._batch import are_sizes
 from gemm_eval.evaluate._stamp import answers_stamp
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import TYPE_NAMES, GemmProblem, RunOptions, make_types
 
 __all__ = ["CostStore"]
 
 _SCHEMA = "costs 2"  # of keys and values; raise it when either changes its form
 _DIGEST_BYTES = 16
-_TYPES = ("input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "group_size", "scale_dtype", "zero_dtype")
 
 
 @cache
@@ -114,10 +113,10 @@ class CostStore:
         return _Entry(numbers[words], (G, M, K, N), record.tobytes())
 
     def _kind(self, types: Any, options: RunOptions) -> Kind:
-        problem = GemmProblem(1, 1, 1, 1, **dict(zip(_TYPES, types, strict=True)))
-        if self._backend.resolve(problem, options) != options:
+        known = make_types(**dict(zip(TYPE_NAMES, types, strict=True)))
+        if self._backend.resolve(known, options) != options:
             raise ValueError("its options are not spelled out")
-        return Kind(types_alone(problem), options)
+        return Kind(known, options)
 
     def _are_true(self, entries: Sequence[_Entry], kinds: Sequence[tuple[Kind, Any]]) -> list[bool]:
         """Say of each entry whether its record is what the model gives to its mapping."""
@@ -144,7 +143,7 @@ class CostStore:
         """Store costs; returns how many were written, which is 0 where the cache is off or cannot be written."""
         items: dict[bytes, str] = {}
         for (problem, options), record in zip(problems, records.tolist(), strict=True):
-            types = [getattr(problem, name) for name in _TYPES]
+            types = list(problem.types.words.values())
             cost = [None if isinstance(value, float) and math.isnan(value) else value for value in record]
             what = {"sizes": problem.sizes, "types": types, "options": options}
             key = self._prefix + _digest(what)

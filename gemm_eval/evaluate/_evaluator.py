@@ -14,13 +14,13 @@ from gemm_eval._checks import as_integer, check_flag, check_word
 from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
-from gemm_eval.evaluate._backend import Backend, Kind, RunOptions, make_backend, run_options
-from gemm_eval.evaluate._batch import are_sizes, read_batch, types_alone, with_sizes
+from gemm_eval.evaluate._backend import Backend, Kind, make_backend
+from gemm_eval.evaluate._batch import are_sizes, read_batch
 from gemm_eval.evaluate._costs import FoundCosts
 from gemm_eval.evaluate._records import RecordCacheInfo
 from gemm_eval.evaluate._result import GEMMResult
 from gemm_eval.evaluate._table import GEMMTable
-from gemm_eval.workload import GemmProblem, make_problem
+from gemm_eval.workload import GemmProblem, RunOptions, make_problem, problem_of, run_options
 
 if TYPE_CHECKING:
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
@@ -341,8 +341,7 @@ class GEMMEvaluator:
             raise InvalidProblemError(
                 f"problem must be a GemmProblem, got {shown(problem)}; evaluate(G, M, K, N) takes sizes"
             )
-        types = types_alone(problem)
-        return Kind(types, self._backend.resolve(types, asked, self._defaults))
+        return Kind(problem.types, self._backend.resolve(problem.types, asked, self._defaults))
 
     def _make_problem(self, G: int, M: int, K: int, N: int, **types: Any) -> GemmProblem:
         return make_problem(G, M, K, N, default_dtype=self.arch.default_dtype, **types)
@@ -362,7 +361,7 @@ class GEMMEvaluator:
             raise
         except (TypeError, ValueError):  # no hash
             kind = self._make_kind(*types, library, l2, clock)
-        problem = with_sizes(kind.types, (G, M, K, N))
+        problem = problem_of(kind.types, G, M, K, N)
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
 
     def _make_kind(self, *words: Any) -> Kind:

@@ -13,8 +13,7 @@ from gemm_eval._frozen import FrozenDict
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate._backend import NOTHING_SAID, NUM_PACKED, Kind, RunOptions
-from gemm_eval.evaluate._batch import types_alone
+from gemm_eval.evaluate._backend import NUM_PACKED, Kind
 from gemm_eval.evaluate._explain_gpu import say_waves, spec_changes
 from gemm_eval.evaluate._result import GEMMResult
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -24,9 +23,9 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
-    GpuOptions,
     Packed,
     calibration_stamp,
+    check_options,
     coefficients_for,
     default_library,
     library_of_family,
@@ -41,7 +40,7 @@ from gemm_eval.search.gpu import (
     find_top_configs,
 )
 from gemm_eval.search.gpu_replay import replay_configs
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate._backend import Records
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["GpuBackend"]
 
 _NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
-_DEFAULT_L2, _DEFAULT_CLOCK = GpuOptions().l2, GpuOptions().clock
+_DEFAULTS = check_options(NOTHING_SAID)
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "published", "sources", "provenance"}
 _FIELDS = {"sram_used_bytes": "smem_bytes", "active_cores": "active_sms"}  # column -> field of a record
@@ -90,9 +89,9 @@ class GpuBackend:
         return self.arch, calibration_stamp(self.arch)
 
     def check(self, asked: RunOptions) -> None:
-        _as_gpu_options(asked)
+        check_options(asked)
 
-    def resolve(self, types: GemmProblem, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
+    def resolve(self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
         if asked != NOTHING_SAID:
             self.check(asked)
         library = preferred.library
@@ -100,11 +99,11 @@ class GpuBackend:
             library = default_library(types)
         if asked.library == AUTO:
             asked = asked._replace(library=default_library(types))
-        return asked.over(RunOptions(library, preferred.l2 or _DEFAULT_L2, preferred.clock or _DEFAULT_CLOCK))
+        return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
 
-    def _can_pack(self, types: GemmProblem, library: str) -> bool:
+    def _can_pack(self, types: GemmTypes, library: str) -> bool:
         try:
-            self._packed(Kind(types, RunOptions(library, _DEFAULT_L2, _DEFAULT_CLOCK)))
+            self._packed(Kind(types, _DEFAULTS._replace(library=library)))
         except UnsupportedError:
             return False
         return True
@@ -113,14 +112,14 @@ class GpuBackend:
         return self._packed(kind)
 
     def _pack(self, kind: Kind) -> Packed:
-        return pack_gpu(self.arch, kind.types, _as_gpu_options(kind.options))
+        return pack_gpu(self.arch, kind.types, kind.options)
 
     def find(self, problem: GemmProblem, packed: Packed) -> Records:
         return find_best_config(self.arch, problem, packed)
 
     def find_many(
         self,
-        types: Sequence[GemmProblem],  # noqa: ARG002
+        types: Sequence[GemmTypes],  # noqa: ARG002
         packed: Sequence[Packed],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
@@ -216,7 +215,7 @@ class GpuBackend:
     def say_mapping(self, result: GEMMResult) -> list[str]:
         config = result.mapping
         assert isinstance(config, KernelConfig)
-        packed = self.pack(Kind(types_alone(result.problem), RunOptions(**result.options)))
+        packed = self.pack(Kind(result.problem.types, RunOptions(**result.options)))
         record = evaluate_config(self.arch, result.problem, packed, config)[0]
         options = result.options
         return [
@@ -235,11 +234,6 @@ class GpuBackend:
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
         return spec_changes(self.arch, problem)
-
-
-def _as_gpu_options(asked: RunOptions) -> GpuOptions:
-    said = {name: value for name, value in asked._asdict().items() if value is not None}
-    return GpuOptions(**said)
 
 
 @lru_cache(maxsize=_NUM_TYPES)

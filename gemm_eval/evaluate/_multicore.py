@@ -16,8 +16,7 @@ from gemm_eval._frozen import FrozenDict
 from gemm_eval._words import shown
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
-from gemm_eval.evaluate._backend import NOTHING_SAID, NUM_PACKED, RunOptions
-from gemm_eval.evaluate._batch import with_sizes
+from gemm_eval.evaluate._backend import NUM_PACKED
 from gemm_eval.evaluate._explain_multicore import BOUND_TEXT, spec_changes
 from gemm_eval.evaluate._result import GEMMResult
 from gemm_eval.mapping import LoopOrder
@@ -33,7 +32,7 @@ from gemm_eval.search.multicore import (
 )
 from gemm_eval.search.multicore_replay import replay_mappings
 from gemm_eval.search.plans import AnalyticCostModel, PlanOptions, SearchPlan, as_plan_options, find_planned
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions, problem_of
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate._backend import Kind, Records
@@ -79,7 +78,7 @@ class MulticoreBackend:
 
     def resolve(
         self,
-        types: GemmProblem,  # noqa: ARG002
+        types: GemmTypes,  # noqa: ARG002
         asked: RunOptions,
         preferred: RunOptions = NOTHING_SAID,  # noqa: ARG002
     ) -> RunOptions:
@@ -102,7 +101,7 @@ class MulticoreBackend:
 
     def find_many(
         self,
-        types: Sequence[GemmProblem],
+        types: Sequence[GemmTypes],
         packed: Sequence[Records],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
@@ -116,7 +115,7 @@ class MulticoreBackend:
         records = np.zeros(len(sizes), COST_DTYPE)
         for row, (kind, of_row) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
             with contextlib.suppress(InfeasibleError):  # its row stays zero, which is how a table marks it
-                records[row] = self.find(with_sizes(types[kind], of_row), packed[kind])[0]
+                records[row] = self.find(problem_of(types[kind], *of_row), packed[kind])[0]
             advance(1)
         return records
 

@@ -104,7 +104,8 @@ class GEMMResult:
         for item in fields(self):
             value = getattr(self, item.name)
             if item.name == "problem":
-                data["problem"] = {name: _plain(getattr(value, name)) for name in value.__slots__}
+                words = {name: _plain(word) for name, word in value.types.words.items()}
+                data["problem"] = dict(zip("GMKN", value.sizes, strict=True)) | words
             elif item.name == "mapping":
                 data["mapping"] = {name: _plain(choice) for name, choice in value._asdict().items()}
             elif item.name != "_evaluator":

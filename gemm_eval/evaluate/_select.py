@@ -6,12 +6,10 @@ from gemm_eval._checks import as_integer
 from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-from gemm_eval.evaluate._backend import run_options
-from gemm_eval.evaluate._batch import types_alone
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import GpuOptions, Packed, pack_gpu, unpack_config
+from gemm_eval.models.gpu import Packed, pack_gpu, unpack_config
 from gemm_eval.search.gpu import find_best_config, find_top_configs
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, GemmTypes, RunOptions, run_options
 
 __all__ = ["select_config"]
 
@@ -19,7 +17,7 @@ _MAX_PACKED = 256
 _MAX_CONFIGS = 1 << 40  # more than there are
 # (id of the spec, types, options) -> the spec, so that its id stays its own, and what searches take; a spec's hash
 # takes longer than the search
-_packed: dict[tuple[int, GemmProblem, GpuOptions], tuple[GpuSpec, Packed]] = {}
+_packed: dict[tuple[int, GemmTypes, RunOptions], tuple[GpuSpec, Packed]] = {}
 _presets: dict[str, ArchSpec] = {}  # reading one takes a thousand times as long as a search
 
 
@@ -57,7 +55,7 @@ def select_config(
     if not isinstance(problem, GemmProblem):
         raise InvalidProblemError(f"problem must be a GemmProblem, got {shown(problem)}")
     k = as_integer("k", k, 1, _MAX_CONFIGS)
-    types, options = types_alone(problem), GpuOptions(*run_options(library, l2, clock))  # type: ignore[arg-type]
+    types, options = problem.types, run_options(library, l2, clock)
     key = id(spec), types, options
     known = _packed.get(key)
     if known is None:

@@ -132,7 +132,9 @@ class GEMMTable:
             return self._batch.sizes[:, "GMKN".index(name)].copy()
         kinds, kind_of = self._batch.kinds, self._batch.kind_of
         if name in self._problem_columns:
-            values = [getattr(kind.types if name in _TYPE_COLUMNS else kind.options, name) for kind in kinds]
+            values = [
+                kind.types.words[name] if name in _TYPE_COLUMNS else getattr(kind.options, name) for kind in kinds
+            ]
             column = np.array([getattr(value, "value", value) for value in values], object)[kind_of]
             return self._evaluator.backend.spell_options(name, column, self._records)
         if name in ("tflop_per_s", "utilization_frac"):
@@ -142,7 +144,7 @@ class GEMMTable:
                 column = flop / latency_us / 1e6  # these two as `GEMMResult` has them, to the bit
                 return column
             peaks = np.array(
-                [self._evaluator.backend.arch.highest_tflop_per_s(kind.types.input_dtype) for kind in kinds], float
+                [self._evaluator.backend.arch.highest_tflop_per_s(kind.types.a.dtype) for kind in kinds], float
             )
             column = flop / (latency_us * (peaks * 1e6)[kind_of])
             return column

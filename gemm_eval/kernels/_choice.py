@@ -65,7 +65,7 @@ def rank(
     from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
 
     problem = problem_of(sizes, activation, mode, group_size)
-    if not has_w4a16_kernels(spec, problem):
+    if not has_w4a16_kernels(spec, problem.types):
         raise _no_kernel(sizes, limits_of_spec(spec))
     return select_config(problem, spec, k)
 

@@ -186,7 +186,7 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     split = STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
     if packed.is_ours:
         return _cost(packed, _row_of_ours(packed, problem, config, split), split, BEST_RASTER, problem)
-    row = candidate_row(arch, problem, config, check_config(arch, problem, config))
+    row = candidate_row(arch, problem.types, config, check_config(arch, problem, config))
     alone = Packed(packed.params, np.array([row], CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library)
     return _cost(alone, 0, split, int(config.raster_order) * RASTER_CODE + config.raster_swizzle, problem)
 
@@ -242,7 +242,7 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     _check_sizes(problem, packed)
     library = packed.for_sizes(problem.K, problem.N).library
     if library == OURS:
-        needs = list_w4a16_needs(arch, problem)
+        needs = list_w4a16_needs(arch, problem.types)
     else:
         needs = list_needs(arch, problem, library, is_unaligned=not is_row_aligned(problem))
     found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())

@@ -46,7 +46,7 @@ def find_best(
     Args:
         arch: the chip.
         problem: the GEMM.
-        params: from `pack_params(arch, problem)`.
+        params: from `pack_params(arch, problem.types)`.
         allow_idle_cores: also search partitions whose product is below num_cores.
 
     Raises:

@@ -114,7 +114,7 @@ class AnalyticCostModel:
     def latency_us(self, problem: GemmProblem, mapping: MulticoreMapping) -> float:
         """Return the latency by cost model 1, in microseconds."""
         if problem != self._problem:
-            self._problem, self._params = problem, pack_params(self._arch, problem)
+            self._problem, self._params = problem, pack_params(self._arch, problem.types)
         return float(evaluate_mapping(self._arch, problem, self._params, mapping)["latency_us"][0])
 
 
@@ -166,7 +166,7 @@ def find_planned(
         if latency_us < best_us:
             best, best_us = mapping, float(latency_us)
     if best is None:
-        raise infeasible_error(arch, problem, pack_params(arch, problem), allow_idle_cores=allow_idle_cores)
+        raise infeasible_error(arch, problem, pack_params(arch, problem.types), allow_idle_cores=allow_idle_cores)
     return PlannedMapping(best, best_us, num, options.plan is SearchPlan.EXACT)
 
 
@@ -180,7 +180,7 @@ def enumerate_candidates(
         InvalidOptionError: `allow_idle_cores` on a chip too large for it.
     """
     check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
-    params = pack_params(arch, problem)
+    params = pack_params(arch, problem.types)
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     if options.plan is SearchPlan.EXACT:
         ranks = np.arange(len(partitions))

@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.dtypes import DType
-from gemm_eval.evaluate._batch import types_alone
 from gemm_eval.sweep.columns import Schema
 from gemm_eval.sweep.metrics import Constraint
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import Workload
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, GemmTypes
 
 __all__ = ["SweepWork"]
 
@@ -50,14 +49,14 @@ class SweepWork:
         return np.array([one.sizes for one in self.problems], np.int64)
 
     @cached_property
-    def types(self) -> tuple[GemmProblem, ...]:
+    def types(self) -> tuple[GemmTypes, ...]:
         """Their data types, each once."""
-        return tuple(dict.fromkeys(map(types_alone, self.problems)))
+        return tuple(dict.fromkeys(problem.types for problem in self.problems))
 
     @cached_property
     def type_of(self) -> npt.NDArray[np.int64]:
         """[num_problems], index into `types`."""
-        return np.array([self.types.index(types_alone(problem)) for problem in self.problems], np.int64)
+        return np.array([self.types.index(problem.types) for problem in self.problems], np.int64)
 
     @cached_property
     def flop(self) -> tuple[dict[DType, int], ...]:

@@ -20,7 +20,7 @@ from gemm_eval.arch import GpuSpec, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
-from gemm_eval.models.gpu import GpuOptions, pack_gpu
+from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search._threads import run_in_chunks
@@ -28,7 +28,7 @@ from gemm_eval.search.gpu_kernels import OF_OURS
 from gemm_eval.validation.datasets import measured_root
 from gemm_eval.validation.folds import fold_of_pairs
 from gemm_eval.validation.timings import Floats, Mask
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, RunOptions
 
 __all__ = ["KernelTimings", "list_kernel_tables", "read_kernel_timings", "types_of"]
 
@@ -151,7 +151,7 @@ def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:
     clock = frame["clock"] if "clock" in frame else pd.Series("burst", index=frame.index)
     keys = list(zip(frame["input_dtype"], frame["mode"], frame["group_size"], l2, clock, strict=True))
     kinds = list(dict.fromkeys(keys))
-    packed = join_packed([pack_gpu(arch, types_of(*key[:3]), GpuOptions("gemm-eval", *key[3:])) for key in kinds])
+    packed = join_packed([pack_gpu(arch, types_of(*key[:3]).types, RunOptions("gemm-eval", *key[3:])) for key in kinds])
     type_of = np.array([kinds.index(key) for key in keys], np.int64)
     return KernelTimings(arch, frame, packed, type_of, _which(frame, packed, type_of))
 

@@ -139,7 +139,7 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
                     known.append(place)
                     configs.append((len(rows.menus) + len(menu), config.split_k))
                     resources = launched_resources(arch, smem, registers, threads)
-                    menu.append(candidate_row(arch, problem, config, resources))
+                    menu.append(candidate_row(arch, problem.types, config, resources))
         first += len(timings)
     menus = read_only(np.concatenate([rows.menus, np.array(menu, CANDIDATE_DTYPE)]))
     return Timings(
@@ -205,15 +205,15 @@ def _pack(
 ) -> tuple[str, Packed]:
     """The kernel family that the library uses, and its kernels with default coefficients."""
     rules = LIBRARIES[library]
-    if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem):
+    if rules.is_chosen_by_model and has_w4a16_kernels(arch, problem.types):
         raise UnsupportedError(
             f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate w4a16 scores them"
         )
-    family = rules.family(arch, problem, is_unaligned=is_unaligned)
+    family = rules.family(arch, problem.types, is_unaligned=is_unaligned)
     if is_unaligned and not rules.has_unaligned:
-        rules.check(arch, problem)
-        return family, pack_no_kernels(arch, problem, library, l2=timings.l2, clock=timings.clock)
+        rules.check(arch, problem.types)
+        return family, pack_no_kernels(arch, problem.types, library, l2=timings.l2, clock=timings.clock)
     return family, pack_kernels(
-        arch, problem, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
+        arch, problem.types, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
         is_calibrated=False, is_unaligned=is_unaligned,
     )  # fmt: skip

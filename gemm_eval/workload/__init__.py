@@ -1,5 +1,21 @@
-"""What is computed: GEMM problems."""
+"""What is computed: GEMM problems, their data types, and how a GPU is asked to run them."""
 
-from gemm_eval.workload._problem import MAX_DIM, MAX_MACS, GemmProblem, make_problem
+from gemm_eval.workload._options import NOTHING_SAID, RunOptions, run_options
+from gemm_eval.workload._problem import MAX_MACS, GemmProblem, make_problem, problem_of
+from gemm_eval.workload._types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes, Operand, make_types
 
-__all__ = ["MAX_DIM", "MAX_MACS", "GemmProblem", "make_problem"]
+__all__ = [
+    "MAX_DIM",
+    "MAX_MACS",
+    "NOTHING_SAID",
+    "TYPE_NAMES",
+    "BlockScale",
+    "GemmProblem",
+    "GemmTypes",
+    "Operand",
+    "RunOptions",
+    "make_problem",
+    "make_types",
+    "problem_of",
+    "run_options",
+]

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from gemm_eval._checks import plain_integer
-from gemm_eval._words import shown
-from gemm_eval.dtypes import DType, accumulator_of, default_output_of, parse_dtype, parse_scheme
+from gemm_eval.dtypes import DType, default_output_of, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.units import FLOP_PER_MAC
+from gemm_eval.workload._types import TYPE_NAMES, GemmTypes, check_size, default_scale_of, make_types
 
-__all__ = ["MAX_DIM", "MAX_MACS", "GemmProblem", "make_problem"]
-
-MAX_DIM = 1 << 40
-"""Largest G, M, K or N that is taken."""
+__all__ = ["MAX_MACS", "GemmProblem", "make_problem", "problem_of"]
 
 MAX_MACS = 1 << 57
 """Largest G*M*K*N that is taken: beyond it byte counts (at most 32 bytes a MAC) could leave 63-bit integers."""
+
+_set = object.__setattr__
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +31,7 @@ class GemmProblem:
         group_size: weights along K that share a scale; None: one scale per column. Quantized weights only.
         scale_dtype: type of the scales (default: the input type if it is a 16-bit float, else fp16).
         zero_dtype: type of the zero points, None for symmetric quantization.
+        types: all types as one value, which other sizes can share.
 
     Raises:
         InvalidProblemError: a size is no positive integer or too large, or the types do not go together.
@@ -49,54 +48,23 @@ class GemmProblem:
     group_size: int | None = None
     scale_dtype: DType | None = None
     zero_dtype: DType | None = None
+    types: GemmTypes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("G", "M", "K", "N"):
-            _set(self, name, _check_size(name, getattr(self, name)))
+            _set(self, name, check_size(name, getattr(self, name)))
         macs = self.G * self.M * self.K * self.N
         if macs > MAX_MACS:
             raise InvalidProblemError(
                 f"G*M*K*N must be <= 2**57 = {MAX_MACS:.3g} MAC, got {macs:.3g} "
                 f"(G={self.G}, M={self.M}, K={self.K}, N={self.N}); split the problem"
             )
-        self._check_types()
-
-    def _check_types(self) -> None:
-        a = parse_dtype(self.input_dtype, what="input_dtype")
-        b = a if self.weight_dtype is None else parse_dtype(self.weight_dtype, what="weight_dtype")
-        c = default_output_of(a) if self.output_dtype is None else parse_dtype(self.output_dtype, what="output_dtype")
-        acc = accumulator_of(a)
-        if a is DType.INT32 or b is DType.INT32:
-            raise InvalidProblemError("int32 is an accumulator and output type, not an input or weight type")
-        if self.accumulator_dtype is not None and parse_dtype(self.accumulator_dtype, what="accumulator_dtype") != acc:
-            raise InvalidProblemError(f"accumulator_dtype must be {acc} for {a} inputs, got {self.accumulator_dtype}")
-        if a is not b and not (b.bits < a.bits and b in (DType.INT8, DType.INT4, DType.FP8)):
-            raise InvalidProblemError(
-                f"weight_dtype must be input_dtype, or a narrower int8, int4 or fp8, got {b} weights for {a} inputs"
-            )
-        scale = zero = None
-        if a is b:
-            for name in ("group_size", "scale_dtype", "zero_dtype"):
-                if getattr(self, name) is not None:
-                    raise InvalidProblemError(
-                        f"{name} is for quantized weights only, but weight_dtype is input_dtype ({a})"
-                    )
-        else:
-            if self.group_size is not None:
-                _set(self, "group_size", _check_size("group_size", self.group_size))
-            scale = _scale_of(a) if self.scale_dtype is None else parse_dtype(self.scale_dtype, what="scale_dtype")
-            if scale.is_integer:
-                raise InvalidProblemError(f"scale_dtype must be a floating-point type, got {scale}")
-            zero = None if self.zero_dtype is None else parse_dtype(self.zero_dtype, what="zero_dtype")
-        for name, value in (
-            ("input_dtype", a),
-            ("weight_dtype", b),
-            ("output_dtype", c),
-            ("accumulator_dtype", acc),
-            ("scale_dtype", scale),
-            ("zero_dtype", zero),
-        ):
-            _set(self, name, value)
+        words = [getattr(self, name) for name in TYPE_NAMES]
+        try:
+            types = make_types(*words)
+        except TypeError:  # no hash: an error in the words of the checks behind
+            types = make_types.__wrapped__(*words)
+        fill_types(self, types)
 
     @property
     def is_weight_quantized(self) -> bool:
@@ -123,7 +91,7 @@ class GemmProblem:
         names = ["input_dtype", *(["weight_dtype", "group_size"] if self.is_weight_quantized else []), "output_dtype"]
         if self.zero_dtype is not None:
             names.append("zero_dtype")
-        if self.is_weight_quantized and self.scale_dtype != _scale_of(self.input_dtype):
+        if self.is_weight_quantized and self.scale_dtype != default_scale_of(self.input_dtype):
             names.append("scale_dtype")
         values = ((name, getattr(self, name)) for name in names)
         types = (f"{name}={str(value)!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values)
@@ -178,19 +146,19 @@ def make_problem(
     )  # fmt: skip
 
 
-def _set(problem: GemmProblem, name: str, value: Any) -> None:
-    object.__setattr__(problem, name, value)
+def fill_types(problem: GemmProblem, types: GemmTypes) -> None:
+    """Set the fields of a problem that its types decide."""
+    _set(problem, "types", types)
+    for name, value in types.words.items():
+        _set(problem, name, value)
 
 
-def _check_size(name: str, value: Any) -> int:
-    number = plain_integer(value)
-    if number is None:
-        raise InvalidProblemError(f"{name} must be an integer >= 1, got {shown(value)}")
-    if not 1 <= number <= MAX_DIM:
-        given = number if abs(number) < 1 << 64 else "a number of more than 64 bits"
-        raise InvalidProblemError(f"{name} must be in 1..2**40, got {given}")
-    return number
-
-
-def _scale_of(input_dtype: DType) -> DType:
-    return input_dtype if input_dtype in (DType.FP16, DType.BF16) else DType.FP16
+def problem_of(types: GemmTypes, G: int, M: int, K: int, N: int) -> GemmProblem:
+    """Return the problem of these sizes, which are plain ints that were checked before."""
+    problem = object.__new__(GemmProblem)
+    _set(problem, "G", G)
+    _set(problem, "M", M)
+    _set(problem, "K", K)
+    _set(problem, "N", N)
+    fill_types(problem, types)
+    return problem

@@ -41,7 +41,7 @@ def main() -> None:
         exact_us, exact = _run(GEMMEvaluator(arch, allow_idle_cores=False, disk_cache=False), shapes)
         partitions = enumerate_partitions(num_cores)
         every = range(0, NUM_GEMMS, NUM_GEMMS // NUM_COUNTED)
-        params = pack_params(arch, GemmProblem(1, 1, 1, 1))
+        params = pack_params(arch, GemmProblem(1, 1, 1, 1).types)
         naive_counts = [count_legal_mappings(params, *shapes[i], partitions) for i in every]
         for plan in PLANS:
             plan_us, found = _run(GEMMEvaluator(arch, plan=plan, allow_idle_cores=False, disk_cache=False), shapes)

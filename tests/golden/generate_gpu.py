@@ -13,9 +13,9 @@ from pathlib import Path
 
 from gemm_eval import UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GpuCost, GpuOptions, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.search.gpu import find_top_configs
-from gemm_eval.workload import make_problem
+from gemm_eval.workload import RunOptions, make_problem
 from tests.golden import changes
 
 __all__ = ["GOLDEN"]
@@ -62,7 +62,7 @@ def _text() -> str:
     for name in _ARCHS:
         arch = load_arch(name, GpuSpec)
         for dtype, library, l2, clock, *sizes in _CASES:
-            options = GpuOptions(library, l2, clock)
+            options = RunOptions(library, l2, clock)
             for rank, cost in enumerate(_ranking(arch, dtype, options, sizes), 1):
                 config = "/".join(str(getattr(value, "name", value)).lower() for value in cost.config)
                 row = (name, dtype, library, l2, clock, *sizes, rank, f"{cost.latency_us:.10g}", cost.bound, config)
@@ -70,11 +70,11 @@ def _text() -> str:
     return out.getvalue()
 
 
-def _ranking(arch: GpuSpec, dtype: str, options: GpuOptions, sizes: list[int]) -> Iterator[GpuCost]:
+def _ranking(arch: GpuSpec, dtype: str, options: RunOptions, sizes: list[int]) -> Iterator[GpuCost]:
     """The best configs; none where the library has no kernels for these types on this GPU."""
     problem = make_problem(*sizes, default_dtype=arch.default_dtype, dtype=dtype)
     try:
-        packed = pack_gpu(arch, problem, options)
+        packed = pack_gpu(arch, problem.types, options)
     except UnsupportedError:
         return
     yield from map(unpack_gpu_cost, find_top_configs(arch, problem, packed, _NUM_CONFIGS))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gemm_eval import GemmProblem
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu import GpuOptions
+from gemm_eval.workload import RunOptions
 
 __all__ = ["GPUS", "draw_arch", "draw_options", "draw_sizes", "draw_types"]
 
@@ -42,10 +42,10 @@ def draw_types(rng: random.Random, arch: GpuSpec) -> GemmProblem:
     return GemmProblem(1, 1, 1, 1, rng.choice((DType.FP16, DType.BF16)), weight, group_size=group_size, zero_dtype=zero)
 
 
-def draw_options(rng: random.Random, types: GemmProblem) -> GpuOptions:
+def draw_options(rng: random.Random, types: GemmProblem) -> RunOptions:
     """A library for the types, and states of L2 and clock."""
     library = rng.choice(_LIBRARIES) if types.is_weight_quantized else None
-    return GpuOptions(library, rng.choice(("cold", "cold-all", "warm")), rng.choice(("burst", "sustained")))
+    return RunOptions(library, rng.choice(("cold", "cold-all", "warm")), rng.choice(("burst", "sustained")))
 
 
 def _size(rng: random.Random, log2: float, step: int) -> int:

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GpuOptions, Packed, pack_gpu
+from gemm_eval.models.gpu import Packed, pack_gpu
 from gemm_eval.search.gpu import find_best_config_many, find_top_configs
+from gemm_eval.workload import RunOptions
 from tests.laws import draws
 from tests.laws.report import Report
 from tests.oracle import naive_dense, naive_gpu
@@ -41,7 +42,7 @@ def run(seed: int, count: int) -> Report:
         types = draws.draw_types(rng, arch)
         options = draws.draw_options(rng, types)
         try:
-            packed = pack_gpu(arch, types, options)
+            packed = pack_gpu(arch, types.types, options)
         except UnsupportedError:
             continue
         left = count - report.checked["equals brute force"]
@@ -50,7 +51,7 @@ def run(seed: int, count: int) -> Report:
 
 
 def _check_types(
-    arch: GpuSpec, types: GemmProblem, options: GpuOptions, packed: Packed,
+    arch: GpuSpec, types: GemmProblem, options: RunOptions, packed: Packed,
     sizes: npt.NDArray[np.int64], report: Report,
 ) -> None:  # fmt: skip
     many = find_best_config_many([packed], np.zeros(len(sizes), np.int64), sizes)

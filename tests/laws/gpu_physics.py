@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,12 @@ import numpy.typing as npt
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu import GpuOptions, pack_gpu
+from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.sizes import aligned_rows
 from gemm_eval.search.gpu import find_best_config_many
 from gemm_eval.units import bytes_per_us
+from gemm_eval.workload import RunOptions
 from tests.laws import draws
 from tests.laws.report import Report
 
@@ -64,7 +64,7 @@ class _Case:
     """Random problems of one chip, with their answers."""
 
     def __init__(
-        self, arch: GpuSpec, types: GemmProblem, options: GpuOptions, sizes: Sizes, found: npt.NDArray[np.void],
+        self, arch: GpuSpec, types: GemmProblem, options: RunOptions, sizes: Sizes, found: npt.NDArray[np.void],
         report: Report,
     ) -> None:  # fmt: skip
         is_feasible = found["active_sms"] > 0
@@ -85,7 +85,7 @@ class _Case:
         **options: Any,
     ) -> npt.NDArray[np.void]:
         """Answers with something changed; latencies are inf where nothing runs."""
-        asked = replace(self.options, **options)
+        asked = self.options._replace(**options)
         found = _find(arch or self.arch, types or self.types, asked, self.sizes if sizes is None else sizes)
         found["latency_us"][found["active_sms"] == 0] = np.inf
         return found
@@ -116,8 +116,8 @@ class _Case:
                 )
 
 
-def _find(arch: GpuSpec, types: GemmProblem, options: GpuOptions, sizes: Sizes) -> npt.NDArray[np.void]:
-    return find_best_config_many([pack_gpu(arch, types, options)], np.zeros(len(sizes), np.int64), sizes)
+def _find(arch: GpuSpec, types: GemmProblem, options: RunOptions, sizes: Sizes) -> npt.NDArray[np.void]:
+    return find_best_config_many([pack_gpu(arch, types.types, options)], np.zeros(len(sizes), np.int64), sizes)
 
 
 # --- one answer and the data sheet -----------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def _is_ours(found: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 def _are_aligned(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.bool_]:
     """Whether rows start on 16 bytes; others run with the coefficients of another family, whatever the kernel."""
-    are: npt.NDArray[np.bool_] = aligned_rows(types).takes(sizes[:, 2], sizes[:, 3])
+    are: npt.NDArray[np.bool_] = aligned_rows(types.types).takes(sizes[:, 2], sizes[:, 3])
     return are
 
 

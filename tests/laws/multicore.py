@@ -58,7 +58,7 @@ class _Case:
 
     def __init__(self, arch: MulticoreSpec, problem: GemmProblem, rng: random.Random, report: Report) -> None:
         self.arch, self.problem, self.rng, self.report = arch, problem, rng, report
-        self.params = pack_params(arch, problem)
+        self.params = pack_params(arch, problem.types)
 
     # --- the search --------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class _Case:
 
     def _best(self, arch: MulticoreSpec, *, allow_idle_cores: bool = True) -> MulticoreCost | None:
         try:
-            params = pack_params(arch, self.problem)
+            params = pack_params(arch, self.problem.types)
             return unpack_cost(find_best(arch, self.problem, params, allow_idle_cores=allow_idle_cores)[0])
         except InfeasibleError:
             return None
@@ -241,7 +241,7 @@ class _Case:
                 self._is_most("more traffic takes no less energy", less.energy_pj, more.energy_pj, mapping)
 
     def _cost(self, mapping: MulticoreMapping, **changes: Any) -> MulticoreCost:
-        params = pack_params(self.arch.with_(**changes), self.problem) if changes else self.params
+        params = pack_params(self.arch.with_(**changes), self.problem.types) if changes else self.params
         out = np.zeros(1, COST_DTYPE)
         self._evaluate_into(params, mapping, out)
         return unpack_cost(out[0])

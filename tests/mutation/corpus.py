@@ -86,7 +86,7 @@ def _chips(is_full: bool) -> Questions:
         rng = random.Random(seed)
         arch = draw_chip(rng)
         problem = draw_problem(rng, arch)
-        mapping = draw_mapping(rng, arch, problem, pack_params(arch, problem))
+        mapping = draw_mapping(rng, arch, problem, pack_params(arch, problem.types))
         plan = rng.choice(("balanced", "aggressive", PlanOptions.heuristic(2, 4)))
         for is_idle in (True, False):
             evaluator = GEMMEvaluator(arch, allow_idle_cores=is_idle, disk_cache=False)

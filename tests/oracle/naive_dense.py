@@ -328,7 +328,7 @@ def cost_of(
 
     Args:
         arch, problem, config: what runs where.
-        l2, clock: as `GpuOptions` has them.
+        l2, clock: as `RunOptions` has them.
         coefficients: as of `coefficients_of_library`.
     """
     c = coefficients

@@ -19,13 +19,13 @@ import numpy.typing as npt
 from gemm_eval._jit import kernel
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, RASTER_SWIZZLES, candidate_row
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, STREAM_K
 from gemm_eval.models.gpu.generic_kernels import config_cost, problem_terms
 from gemm_eval.models.gpu.libraries import LIBRARIES, SplitRule
-from gemm_eval.models.gpu.model import GpuOptions, pack_gpu
 from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, library_for
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive_dense
 
 __all__ = [
@@ -84,8 +84,8 @@ def with_sizes(types: GemmProblem, sizes: Sequence[int]) -> GemmProblem:
 def kernels_of(arch: GpuSpec, problem: GemmProblem, library: str) -> Kernels:
     """Check and pack every kernel of the library."""
     choices = list(enumerate_kernels(arch, problem, library))
-    rows = [candidate_row(arch, problem, choice.config, choice.resources) for choice in choices]
-    rule = LIBRARIES[library].split_rule(arch, problem, is_unaligned=naive_dense.row_alignment(problem) < 16)
+    rows = [candidate_row(arch, problem.types, choice.config, choice.resources) for choice in choices]
+    rule = LIBRARIES[library].split_rule(arch, problem.types, is_unaligned=naive_dense.row_alignment(problem) < 16)
     return Kernels(choices, np.array(rows, CANDIDATE_DTYPE), rule)
 
 
@@ -106,9 +106,9 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
     return np.stack([first, stop, np.array(is_stream, np.int64).reshape(-1)], axis=1)
 
 
-def space_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> Space:
+def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
     """Check and pack every kernel of the library; which splits of K it takes is worked out one by one."""
-    packed = pack_gpu(arch, problem, options)
+    packed = pack_gpu(arch, problem.types, options)
     if packed.is_ours or naive_dense.row_alignment(problem) < 16:
         packed = packed.fallback
     library = library_for(arch, problem, options.library)
@@ -120,7 +120,7 @@ def space_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> Space:
 
     def naive_us(config: KernelConfig) -> float:
         return naive_dense.cost_of(
-            arch, problem, config, l2=options.l2, clock=options.clock, coefficients=coefficients
+            arch, problem, config, l2=options.l2 or "cold", clock=options.clock or "burst", coefficients=coefficients
         ).latency_us
 
     return Space(

@@ -6,7 +6,6 @@ are all that the GPU can run, whether or not a library has them.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -18,11 +17,12 @@ from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GpuCost, GpuOptions, model, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuCost, model, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.candidates import check_config
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.search.gpu import evaluate_config
+from gemm_eval.workload import RunOptions
 from tests import strategies
 from tests.oracle import naive_dense
 
@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
     arch: GpuSpec
     problem: GemmProblem
-    options: GpuOptions
+    options: RunOptions
     config: KernelConfig
     coefficients: dict[str, float] | None
 
@@ -98,7 +98,7 @@ def cases(draw: st.DrawFn) -> Case:
     problem = draw(strategies.gpu_problems(arch))
     options = draw(strategies.gpu_options(problem))
     if problem.is_weight_quantized and options.library != "trtllm":
-        options = dataclasses.replace(options, library="hypothetical")
+        options = options._replace(library="hypothetical")
     config = draw(configs(arch, problem))
     coefficients = None
     if draw(st.booleans()):
@@ -116,7 +116,7 @@ def evaluated(case: Case) -> GpuCost:
     with mock.patch.object(model, "coefficients_for", wraps=coefficients_for) as asked:
         if coefficients is not None:
             asked.side_effect = lambda *args: (coefficients, coefficients_for(*args)[1])
-        record = evaluate_config(arch, problem, pack_gpu(arch, problem, options), config)[0]
+        record = evaluate_config(arch, problem, pack_gpu(arch, problem.types, options), config)[0]
     return unpack_gpu_cost(record)
 
 
@@ -126,12 +126,14 @@ def truth_of(case: Case) -> naive_dense.Cost:
     if coefficients is None:
         coefficients = naive_dense.coefficients_of_library(arch, problem, library)
     chosen = naive_dense.as_chosen(coefficients, library)
-    return naive_dense.cost_of(arch, problem, config, l2=options.l2, clock=options.clock, coefficients=chosen)
+    return naive_dense.cost_of(
+        arch, problem, config, l2=options.l2 or "cold", clock=options.clock or "burst", coefficients=chosen
+    )
 
 
 H200 = load_arch("h200-sxm", GpuSpec)
 LONG = Case(
-    H200, GemmProblem(1, 16384, 16384, 16384), GpuOptions("cublas"),
+    H200, GemmProblem(1, 16384, 16384, 16384), RunOptions("cublas"),
     KernelConfig("sm90_wgmma", 128, 256, 64, 2, 1, 8, 4, Schedule.COOPERATIVE, Decomposition.DATA_PARALLEL, 1,
                  RasterOrder.ALONG_N, 4), None,
 )  # fmt: skip

@@ -11,14 +11,15 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import BOUNDS, GpuCost, GpuOptions, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import BOUNDS, GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.space import is_row_aligned
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_w4a16_kernels
 from gemm_eval.search.gpu import find_best_config
+from gemm_eval.workload import RunOptions
 from tests import strategies
 from tests.laws import gpu_exact, gpu_physics
 
-Case = tuple[GpuSpec, GemmProblem, GpuOptions]
+Case = tuple[GpuSpec, GemmProblem, RunOptions]
 
 ROUNDING = 1e-9
 
@@ -26,8 +27,8 @@ few = settings(max_examples=max(1, settings.default.max_examples * 2 // 5))  # a
 with_jit = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="hundreds of times as slow without the JIT")
 
 
-def best(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> GpuCost:
-    return unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem, options))[0])
+def best(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> GpuCost:
+    return unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem.types, options))[0])
 
 
 @with_jit
@@ -82,8 +83,8 @@ def test_quantized_weights_move_fewer_bytes(case: Case) -> None:
     arch, problem, options = case
     assume(problem.K >= 64)  # a scale takes as much as a few weights
     # cold: what L2 keeps of a call before is a coefficient of the library
-    narrow = best(arch, problem, GpuOptions(options.library)).traffic
-    dense = best(arch, GemmProblem(*problem.sizes, problem.input_dtype), GpuOptions()).traffic
+    narrow = best(arch, problem, RunOptions(options.library)).traffic
+    dense = best(arch, GemmProblem(*problem.sizes, problem.input_dtype), RunOptions()).traffic
     assert narrow["b_bytes"] + narrow["scale_bytes"] <= dense["b_bytes"]
 
 
@@ -92,10 +93,10 @@ def test_quantized_weights_move_fewer_bytes(case: Case) -> None:
 def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> None:
     problem = data.draw(strategies.gpu_problems(arch))
     for library in ("cublas", "gemm-eval", "trtllm"):
-        options = GpuOptions(library)
+        options = RunOptions(library)
         is_refused = (library == "cublas") == problem.is_weight_quantized
         if library == "gemm-eval":
-            is_refused |= not (has_w4a16_kernels(arch, problem) and W4A16_SIZES.takes(problem.K, problem.N))
+            is_refused |= not (has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N))
         if library == "trtllm":
             is_refused |= not is_row_aligned(problem)
         if is_refused:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -19,12 +18,13 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+from gemm_eval.workload import RunOptions
 from tests import strategies
 from tests.oracle import naive_gpu
 
-Case = tuple[GpuSpec, GemmProblem, GpuOptions]
+Case = tuple[GpuSpec, GemmProblem, RunOptions]
 
 # plain Python takes 50 us for a config, and kernels of sm_90 and later come in thousands
 MAX_CONFIGS = 2_000 if numba.config.DISABLE_JIT else 400_000
@@ -40,8 +40,8 @@ def cases(draw: st.DrawFn) -> Case:
     Where library gemm-eval has kernels of its own, `test_w4a16_search` compares; the generic ones are hypothetical.
     """
     arch, problem, options = draw(strategies.gpu_cases(ARCHS))
-    if problem.is_weight_quantized and pack_gpu(arch, problem, options).for_sizes(problem.K, problem.N).is_ours:
-        options = dataclasses.replace(options, library="hypothetical")
+    if problem.is_weight_quantized and pack_gpu(arch, problem.types, options).for_sizes(problem.K, problem.N).is_ours:
+        options = options._replace(library="hypothetical")
     smem_frac = draw(st.sampled_from((1.0, 1.0, 1.0, 0.5, 0.2, 0.02)))
     num_sms = draw(st.sampled_from((arch.num_sms, arch.num_sms, 1, 7, 200)))
     return arch.with_(smem_per_cta_bytes=int(arch.smem_per_cta_bytes * smem_frac), num_sms=num_sms), problem, options
@@ -59,7 +59,7 @@ def test_search_equals_brute_force(case: Case) -> None:
     arch, problem, options = case
     space = naive_gpu.space_of(arch, problem, options)
     assume(space.num_configs <= MAX_CONFIGS)
-    packed = pack_gpu(arch, problem, options)
+    packed = pack_gpu(arch, problem.types, options)
     if space.num_configs == 0:
         with pytest.raises(InfeasibleError):
             find_best_config(arch, problem, packed)
@@ -99,7 +99,7 @@ def test_bounds_are_below_the_cost_of_every_config(case: Case) -> None:
 @given(cases(), st.integers(1, 60))
 def test_top_is_sorted_distinct_legal_and_starts_with_the_best(case: Case, k: int) -> None:
     arch, problem, options = case
-    packed = pack_gpu(arch, problem, options)
+    packed = pack_gpu(arch, problem.types, options)
     try:
         best = find_best_config(arch, problem, packed)
     except InfeasibleError:
@@ -121,7 +121,7 @@ def test_what_the_search_lists_are_configs_of_the_space() -> None:
         for types in ({}, {"weight_dtype": "int4", "group_size": 128}):
             problem = GemmProblem(*sizes, **types)  # type: ignore[arg-type]
             space = set(enumerate_configs(arch, problem))
-            top = find_top_configs(arch, problem, pack_gpu(arch, problem, GpuOptions()), 10**6)
+            top = find_top_configs(arch, problem, pack_gpu(arch, problem.types, RunOptions()), 10**6)
             assert {unpack_gpu_cost(record).config for record in top} <= space
 
 
@@ -130,8 +130,8 @@ def test_what_the_search_lists_are_configs_of_the_space() -> None:
 def test_a_batch_is_what_one_by_one_gives(data: st.DataObject, arch: GpuSpec) -> None:
     """Whatever the threads and chunks."""
     problems = data.draw(st.lists(strategies.gpu_problems(arch), min_size=1, max_size=6))
-    options = GpuOptions(None, data.draw(st.sampled_from(("cold", "warm"))))
-    packed = [pack_gpu(arch, problem, options) for problem in problems]
+    options = RunOptions(None, data.draw(st.sampled_from(("cold", "warm"))))
+    packed = [pack_gpu(arch, problem.types, options) for problem in problems]
     which = np.array(data.draw(st.lists(st.integers(0, len(problems) - 1), min_size=1, max_size=80)), np.int64)
     sizes = np.array([problems[index].sizes for index in which], np.int64)
     seen: list[int] = []
@@ -158,12 +158,12 @@ def costs_of_fixed_configs() -> list[list[Any]]:
         for types in ({}, {"weight_dtype": "int4", "group_size": 128}):
             for sizes in ((1, 17, 4096, 1024), (3, 300, 1000, 1001), (1, 8192, 8192, 10240)):
                 arch, problem = by_name[name], GemmProblem(*sizes, **types)  # type: ignore[arg-type]
-                packed = pack_gpu(arch, problem, GpuOptions())
+                packed = pack_gpu(arch, problem.types, RunOptions())
                 configs = list(enumerate_configs(arch, problem))
                 for config in configs[:: 997 if len(configs) > 2000 else 23]:  # our own kernels are few
                     costs += evaluate_config(arch, problem, packed, config).tolist()
     arch, problem = by_name["l4"], GemmProblem(1, 100, 4096, 4096)
-    costs += find_best_config(arch, problem, pack_gpu(arch, problem, GpuOptions())).tolist()
+    costs += find_best_config(arch, problem, pack_gpu(arch, problem.types, RunOptions())).tolist()
     return [list(cost) for cost in costs]
 
 
@@ -181,9 +181,9 @@ def test_the_menu_of_a_search_holds_the_best_of_each_occupancy() -> None:
     """Of the numbers of stages only the largest for each number of CTAs of an SM is searched."""
     for arch in strategies.GPUS:
         for problem in (GemmProblem(1, 64, 4096, 4096), GemmProblem(1, 64, 4097, 4096)):
-            packed = pack_gpu(arch, problem, GpuOptions())
+            packed = pack_gpu(arch, problem.types, RunOptions())
             menu = packed.for_sizes(problem.K, problem.N).candidates
-            space = naive_gpu.space_of(arch, problem, GpuOptions()).menu
+            space = naive_gpu.space_of(arch, problem, RunOptions()).menu
             key = ["family", "cta_m", "cta_n", "cluster_m", "cluster_n", "num_warps", "schedule", "ctas_per_sm"]
             most: dict[Any, int] = {}
             for row in space:

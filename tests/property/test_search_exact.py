@@ -91,7 +91,7 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
     arch, problem = data.draw(chips_and_problems())
     mapping = data.draw(strategies.mappings(arch, problem))
     latency_us = naive.evaluate_mapping(arch, problem, mapping).latency_us
-    p = pack_params(arch, problem)[0]
+    p = pack_params(arch, problem.types)[0]
     blk = block_of(p, *problem.sizes, *mapping.partition)
     trips = [ceil_div(size, tile) for size, tile in zip((blk.m, blk.n, blk.k), mapping.tile, strict=True)]
     q = bounds_of.bound_of(p, blk)

@@ -47,7 +47,7 @@ def list_mappings(arch: MulticoreSpec, problem: GemmProblem, params: np.ndarray)
 
 def brute_force(arch: MulticoreSpec, problem: GemmProblem) -> Latencies | None:
     """Latencies of all that `top` may list, ascending; None where there are too many."""
-    params = pack_params(arch, problem)
+    params = pack_params(arch, problem.types)
     cost = np.zeros(1, COST_DTYPE)
     best: dict[tuple, float] = {}
     for number, (mapping, group) in enumerate(list_mappings(arch, problem, params)):

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GPU_COST_DTYPE, enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.cost_kernels import ANY_SPLIT, BEST_RASTER
 from gemm_eval.models.gpu.packed import Packed, pack_w4a16
 from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS, list_splits, lower_bound_us, w4a16_cost, w4a16_terms
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+from gemm_eval.workload import RunOptions
 from tests import strategies
 
-Case = tuple[GpuSpec, GemmProblem, GpuOptions]
+Case = tuple[GpuSpec, GemmProblem, RunOptions]
 Records = npt.NDArray[np.void]
 
 TYPES = GemmProblem(1, 64, 64, 64, DType.FP16, DType.INT4, group_size=128)
@@ -30,7 +31,7 @@ TYPES = GemmProblem(1, 64, 64, 64, DType.FP16, DType.INT4, group_size=128)
 ARCHS = tuple(
     arch
     for arch in strategies.GPUS
-    if has_w4a16_kernels(arch, TYPES) and (not numba.config.DISABLE_JIT or arch.sm_arch != "sm_90")
+    if has_w4a16_kernels(arch, TYPES.types) and (not numba.config.DISABLE_JIT or arch.sm_arch != "sm_90")
 )
 few = settings(max_examples=max(1, settings.default.max_examples // 4))
 COUNTS = ["num_candidates", "num_bounded"]
@@ -68,7 +69,7 @@ def chips(draw: st.DrawFn) -> GpuSpec:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    options = GpuOptions(
+    options = RunOptions(
         draw(st.sampled_from((None, "gemm-eval"))),
         draw(st.sampled_from(("cold", "warm"))),
         draw(st.sampled_from(("burst", "sustained"))),
@@ -86,8 +87,8 @@ def packed_anew(draw: st.DrawFn) -> tuple[GpuSpec, GemmProblem, Packed]:
         for family in W4A16_FAMILIES
     }
     packed = pack_w4a16(
-        arch, problem, coefficients, l2=options.l2, clock=options.clock, is_calibrated=False,
-        make_fallback=lambda: pack_gpu(arch, problem, options).fallback,
+        arch, problem.types, coefficients, l2=options.l2, clock=options.clock, is_calibrated=False,
+        make_fallback=lambda: pack_gpu(arch, problem.types, options).fallback,
     )  # fmt: skip
     return arch, problem, packed
 
@@ -128,7 +129,7 @@ def check_search(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> None:
 @given(cases())
 def test_search_equals_brute_force(case: Case) -> None:
     arch, problem, options = case
-    check_search(arch, problem, pack_gpu(arch, problem, options))
+    check_search(arch, problem, pack_gpu(arch, problem.types, options))
 
 
 @few
@@ -160,7 +161,7 @@ def test_bounds_are_below_the_cost_of_every_config(case: tuple[GpuSpec, GemmProb
 @given(cases(), st.integers(1, 60))
 def test_top_is_sorted_distinct_legal_and_starts_with_the_best(case: Case, k: int) -> None:
     arch, problem, options = case
-    packed = pack_gpu(arch, problem, options)
+    packed = pack_gpu(arch, problem.types, options)
     space = list(enumerate_configs(arch, problem))
     if not space:
         return
@@ -179,8 +180,8 @@ def test_a_batch_is_what_one_by_one_gives(data: st.DataObject, arch: GpuSpec) ->
     """Dense types, weights of other kinds and rows that our kernels do not take stand between, in any order."""
     drawn = st.one_of(problems(), strategies.gpu_problems(arch), strategies.gpu_problems(arch, quantized=True))
     different = data.draw(st.lists(drawn, min_size=1, max_size=6))
-    options = GpuOptions(None, data.draw(st.sampled_from(("cold", "warm"))))
-    packed = [pack_gpu(arch, problem, options) for problem in different]
+    options = RunOptions(None, data.draw(st.sampled_from(("cold", "warm"))))
+    packed = [pack_gpu(arch, problem.types, options) for problem in different]
     which = np.array(data.draw(st.lists(st.integers(0, len(different) - 1), min_size=1, max_size=60)), np.int64)
     shifts = data.draw(st.lists(st.sampled_from((0, 0, 1, 4, 8)), min_size=len(which), max_size=len(which)))
     sizes = np.array([different[index].sizes for index in which], np.int64)

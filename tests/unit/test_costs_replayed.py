@@ -12,9 +12,9 @@ import pytest
 from gemm_eval import GEMMEvaluator
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.evaluate import _disk
-from gemm_eval.evaluate._backend import Kind, Records, RunOptions
+from gemm_eval.evaluate._backend import Kind, Records
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, RunOptions
 
 KINDS: list[tuple[str, dict[str, Any], str | None, dict[str, Any]]] = [
     ("demo-8core", {}, None, {}),
@@ -108,7 +108,7 @@ def test_legal_for_a_replay_is_legal_for_a_user() -> None:
     """Both ask one kernel; this holds the way there: orders, numbers below 1, and numbers beyond 63 bits."""
     rng = np.random.default_rng(19)
     evaluator = GEMMEvaluator("demo-8core", disk_cache=False)
-    kind = Kind(GemmProblem(1, 1, 1, 1), RunOptions())
+    kind = Kind(GemmProblem(1, 1, 1, 1).types, RunOptions())
     problem = GemmProblem(2, 48, 96, 80)
     stored = np.zeros(2000, COST_DTYPE)
     for name in ("P_G", "P_M", "P_N", "P_K"):

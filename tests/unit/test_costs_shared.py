@@ -20,10 +20,10 @@ from gemm_eval._jit import cache_dir
 from gemm_eval.cache import default_path
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import _disk
-from gemm_eval.evaluate._backend import Kind, RunOptions
+from gemm_eval.evaluate._backend import Kind
 from gemm_eval.evaluate._disk import CostStore
 from gemm_eval.transformer.prewarm import prewarm
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, RunOptions
 
 ARCH = load_arch("demo-8core")
 PROBLEMS = [(1, m, 256, 64) for m in range(1, 40)]
@@ -205,7 +205,7 @@ def test_threads_never_give_one_number_to_two_combinations_of_types() -> None:
 
             def number(part: int, evaluator: GEMMEvaluator = evaluator, barrier: Any = barrier) -> list[int]:
                 barrier.wait()
-                return [evaluator._costs.number_of(Kind(types, RunOptions())) for types in TYPES[part::8]]
+                return [evaluator._costs.number_of(Kind(types.types, RunOptions())) for types in TYPES[part::8]]
 
             with ThreadPoolExecutor(8) as pool:
                 numbers = [n for found in pool.map(number, range(8)) for n in found]

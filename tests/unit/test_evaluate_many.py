@@ -23,8 +23,9 @@ from gemm_eval import (
     InvalidProblemError,
     UnsupportedError,
 )
-from gemm_eval.evaluate._backend import Kind, RunOptions
+from gemm_eval.evaluate._backend import Kind
 from gemm_eval.search import _threads
+from gemm_eval.workload import RunOptions
 from tests.unit.gemm_laws import VARIANTS, evaluator, random_problems
 
 pd = pytest.importorskip("pandas")
@@ -265,7 +266,7 @@ def test_threads_give_the_serial_answers(ev: GEMMEvaluator) -> None:
 
 
 def test_types_first_met_at_the_same_time_are_told_apart(ev: GEMMEvaluator) -> None:
-    other = Kind(GemmProblem(1, 1, 1, 1, DType.BF16), RunOptions())
+    other = Kind(GemmProblem(1, 1, 1, 1, DType.BF16).types, RunOptions())
     number_of = ev._costs.number_of
 
     class Interrupted(GemmProblem):
@@ -277,7 +278,7 @@ def test_types_first_met_at_the_same_time_are_told_apart(ev: GEMMEvaluator) -> N
             thread.join()
             return 1
 
-    assert number_of(Kind(Interrupted(1, 1, 1, 1), RunOptions())) != number_of(other)
+    assert number_of(Kind(Interrupted(1, 1, 1, 1).types, RunOptions())) != number_of(other)
 
 
 def _in_child(ev: GEMMEvaluator, results: Any) -> None:

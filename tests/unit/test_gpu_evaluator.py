@@ -29,11 +29,11 @@ from gemm_eval import (
 )
 from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import _disk
-from gemm_eval.evaluate._backend import RunOptions
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import BOUNDS, TERMS, coefficients_for
 from gemm_eval.models.gpu.packed import Packed
 from gemm_eval.models.gpu.terms import RESOURCES, Times
+from gemm_eval.workload import RunOptions
 
 ARCH = load_arch("h100-sxm")
 SIZES = (1, 16, 4096, 12288)

@@ -10,11 +10,11 @@ import pytest
 from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import dequant_cycles, matrix_cycles
 from gemm_eval.models.gpu.generic_kernels import problem_terms, row_alignment
 from gemm_eval.search.gpu import evaluate_config
-from gemm_eval.workload import make_problem
+from gemm_eval.workload import RunOptions, make_problem
 
 H100, A100, L40S = (load_arch(name, GpuSpec) for name in ("h100-sxm", "a100-sxm-80gb", "l40s"))
 DENSE = GemmProblem(1, 4096, 4096, 4096)
@@ -45,19 +45,21 @@ MEASURED = {
 def test_wgmma_takes_the_cycles_that_were_measured(n: int, from_registers: float, from_smem: float) -> None:
     # a step of 64 elements is four instructions of k = 16; tokens lie on N of the instruction, weights on its 64 rows
     config = WGMMA._replace(cta_m=n)
-    assert matrix_cycles(H100, DENSE, config) == pytest.approx(4 * from_smem / 2, rel=0.005)
+    assert matrix_cycles(H100, DENSE.types, config) == pytest.approx(4 * from_smem / 2, rel=0.005)
     # weights that were turned into fp16 in registers need no shared memory
-    assert matrix_cycles(H100, typed("w4a16"), config) == pytest.approx(4 * from_registers / 2, rel=0.015)
+    assert matrix_cycles(H100, typed("w4a16").types, config) == pytest.approx(4 * from_registers / 2, rel=0.015)
 
 
 def test_wide_and_many_instructions() -> None:
     # 128 x 256 x 64: 2 x 4 instructions of 128 cycles; 384 columns are two of 192
-    assert matrix_cycles(H100, DENSE, WGMMA._replace(cta_m=128, cta_n=256)) == 2 * 4 * 128
-    assert matrix_cycles(H100, DENSE, WGMMA._replace(cta_m=64, cta_n=384)) == pytest.approx(4 * 2 * 96)
+    assert matrix_cycles(H100, DENSE.types, WGMMA._replace(cta_m=128, cta_n=256)) == 2 * 4 * 128
+    assert matrix_cycles(H100, DENSE.types, WGMMA._replace(cta_m=64, cta_n=384)) == pytest.approx(4 * 2 * 96)
     # 136 columns of tokens: no multiple of 64, so weights lie on the rows
-    assert matrix_cycles(H100, DENSE, WGMMA._replace(cta_m=136, cta_n=128)) == pytest.approx(4 * 2 * 68)
+    assert matrix_cycles(H100, DENSE.types, WGMMA._replace(cta_m=136, cta_n=128)) == pytest.approx(4 * 2 * 68)
     fp8 = typed("fp8")
-    assert matrix_cycles(H100, fp8, WGMMA._replace(cta_m=128, cta_n=256, cta_k=128)) == 2 * 4 * 128  # twice the work
+    assert (
+        matrix_cycles(H100, fp8.types, WGMMA._replace(cta_m=128, cta_n=256, cta_k=128)) == 2 * 4 * 128
+    )  # twice the work
 
 
 @pytest.mark.parametrize(
@@ -68,23 +70,23 @@ def test_wide_and_many_instructions() -> None:
 def test_mma_takes_its_share_of_the_peak(arch: GpuSpec, dtype: str, cycles: float) -> None:
     k = 64 if dtype == "fp16" else 128
     config = MMA._replace(cta_m=128, cta_n=128, cta_k=k)
-    assert matrix_cycles(arch, typed(dtype), config) == pytest.approx(cycles)
+    assert matrix_cycles(arch, typed(dtype).types, config) == pytest.approx(cycles)
 
 
 def test_small_mma_tiles_are_bound_by_shared_memory() -> None:
     # 16 x 64: 4 warps along N each read 16 rows of A and a quarter of B: (16 x 4 + 64) x 128 bytes at 128 a cycle
-    assert matrix_cycles(A100, DENSE, MMA._replace(cta_m=16)) == 128 > 2 * 16 * 64 * 64 / 2048
+    assert matrix_cycles(A100, DENSE.types, MMA._replace(cta_m=16)) == 128 > 2 * 16 * 64 * 64 / 2048
 
 
 def test_dequantization_takes_alu_cycles_for_each_weight() -> None:
     config = WGMMA._replace(cta_n=128)
-    cycles = dequant_cycles(H100, typed("w4a16"), config)
-    assert dequant_cycles(H100, DENSE, config) == 0
+    cycles = dequant_cycles(H100, typed("w4a16").types, config)
+    assert dequant_cycles(H100, DENSE.types, config) == 0
     assert cycles > 0
-    assert dequant_cycles(H100, typed("w4a16"), config._replace(cta_n=256, cta_m=256)) == 2 * cycles
-    assert dequant_cycles(H100.with_(issue_slots_per_cycle=8.0), typed("w4a16"), config) == cycles / 2
+    assert dequant_cycles(H100, typed("w4a16").types, config._replace(cta_n=256, cta_m=256)) == 2 * cycles
+    assert dequant_cycles(H100.with_(issue_slots_per_cycle=8.0), typed("w4a16").types, config) == cycles / 2
     with_zeros = GemmProblem(1, 1, 64, 64, "fp16", "int4", group_size=64, zero_dtype="int4")  # type: ignore[arg-type]
-    assert dequant_cycles(H100, with_zeros, config) > cycles
+    assert dequant_cycles(H100, with_zeros.types, config) > cycles
 
 
 # bytes
@@ -97,25 +99,25 @@ def test_dequantization_takes_alu_cycles_for_each_weight() -> None:
      ("w8a16", 4104, 4096, 8)],
 )  # fmt: skip
 def test_alignment_is_that_of_the_worst_row(dtype: str, K: int, N: int, aligned: int) -> None:
-    params = pack_gpu(H100, typed(dtype), GpuOptions()).params
+    params = pack_gpu(H100, typed(dtype).types, RunOptions()).params
     assert row_alignment(params[0], K, N) == aligned
 
 
 def test_bytes_of_a_problem() -> None:
-    packed = pack_gpu(H100, typed("w4a16"), GpuOptions()).fallback
+    packed = pack_gpu(H100, typed("w4a16").types, RunOptions()).fallback
     terms = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 1000, 16)
     assert terms.a_bytes == 2 * 3 * 1000 * 2
     assert terms.b_bytes == 2 * 16 * 500
     assert terms.scale_bytes == 2 * 16 * 8 * 2  # eight groups of at most 128
     assert terms.c_bytes == 2 * 3 * 16 * 2
     assert terms.b_read_bytes == terms.b_bytes + terms.scale_bytes  # cold
-    packed = pack_gpu(H100, typed("w4a16"), GpuOptions(l2="warm")).fallback
+    packed = pack_gpu(H100, typed("w4a16").types, RunOptions(l2="warm")).fallback
     warm = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 1000, 16)
     assert warm.b_read_bytes < 1e-3 * terms.b_read_bytes
 
 
 def cost(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, **changes: Any) -> GpuCost:
-    packed = pack_gpu(arch, problem, GpuOptions(**changes))
+    packed = pack_gpu(arch, problem.types, RunOptions(**changes))
     return unpack_gpu_cost(evaluate_config(arch, problem, packed, config)[0])
 
 

@@ -13,12 +13,12 @@ from gemm_eval.arch import GpuSpec, list_archs
 from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels._registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import LIBRARIES, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import LIBRARIES, enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import check_config, stage_bytes
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
 from gemm_eval.models.gpu.space import enumerate_kernels, is_row_aligned
 from gemm_eval.search.gpu import evaluate_config, find_best_config
-from gemm_eval.workload import make_problem
+from gemm_eval.workload import RunOptions, make_problem
 from tests.cases import case
 from tests.oracle import naive_gpu
 
@@ -137,7 +137,7 @@ def test_the_default_library_is_that_of_the_types() -> None:
 def test_a_library_splits_k_as_its_rule_says() -> None:
     problem = make_problem(1, 16, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="w4a16")
     for library in ("hypothetical", "trtllm"):
-        rule = LIBRARIES[library].split_rule(A100, problem, is_unaligned=False)
+        rule = LIBRARIES[library].split_rule(A100, problem.types, is_unaligned=False)
         for kernel in enumerate_kernels(A100, problem, library):
             tiles = -(-16 // kernel.config.cta_m) * -(-4096 // kernel.config.cta_n)
             assert kernel.splits.start == 1
@@ -200,7 +200,7 @@ def test_an_illegal_config_is_refused_with_demand_and_limit(
         check_config(arch, problem, config)
     assert caught.value.rule == rule
     with pytest.raises(InvalidMappingError, match=message):
-        evaluate_config(arch, problem, pack_gpu(arch, problem, GpuOptions()), config)
+        evaluate_config(arch, problem, pack_gpu(arch, problem.types, RunOptions()), config)
 
 
 def test_every_rule_has_a_case() -> None:
@@ -226,7 +226,7 @@ def test_what_is_accepted_is_evaluated_whether_or_not_a_library_has_it(
     config = WGMMA._replace(**changes)
     resources = check_config(H100, problem, config)
     # library gemm-eval runs W4A16 with kernels of its own, which are all that it has
-    packed = pack_gpu(H100, problem, GpuOptions("trtllm" if problem is W4A16 else None))
+    packed = pack_gpu(H100, problem.types, RunOptions("trtllm" if problem is W4A16 else None))
     cost = unpack_gpu_cost(evaluate_config(H100, problem, packed, config)[0])
     drawn = ("raster_order", "raster_swizzle")  # what does not matter may come back as another that is as good
     assert cost.config._replace(**{name: getattr(config, name) for name in drawn}) == config
@@ -239,7 +239,7 @@ def test_what_is_accepted_is_evaluated_whether_or_not_a_library_has_it(
 
 def test_a_hopper_kernel_by_hand() -> None:
     # A: 128 rows of 128 bytes, B: 256 rows: 48 KiB a stage; (232,448 - 2,048) / 49,152 = 4.7
-    assert stage_bytes(DENSE, 128, 256) == 16384 + 32768
+    assert stage_bytes(DENSE.types, 128, 256) == 16384 + 32768
     needs = check_config(H100, DENSE, WGMMA)
     assert needs.smem_bytes == 4 * 49152 + 2048
     assert needs.registers == 128 * 256 // 256 + 56  # two warpgroups hold the accumulators
@@ -249,10 +249,10 @@ def test_a_hopper_kernel_by_hand() -> None:
 
 def test_a_stage_of_quantized_weights_by_hand() -> None:
     # A: 128 x 64 fp16; B: 256 x 64 int4 and 256 scales of fp16
-    assert stage_bytes(W4A16, 128, 256) == 16384 + 256 * 32 + 512
+    assert stage_bytes(W4A16.types, 128, 256) == 16384 + 256 * 32 + 512
     zeros = GemmProblem(1, 1, 4096, 4096, "fp16", "int4", group_size=128, zero_dtype="int4")  # type: ignore[arg-type]
-    assert stage_bytes(zeros, 128, 256) == 16384 + 256 * 32 + 512 + 128
-    assert stage_bytes(GemmProblem(1, 1, 64, 64, "int8"), 128, 256) == 49152  # type: ignore[arg-type]
+    assert stage_bytes(zeros.types, 128, 256) == 16384 + 256 * 32 + 512 + 128
+    assert stage_bytes(GemmProblem(1, 1, 64, 64, "int8").types, 128, 256) == 49152  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_clusters_take_whole_groups_of_sms() -> None:
 def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: int, dtype: str, family: str) -> None:
     problem = make_problem(1, 256, K, N, default_dtype=arch.default_dtype, dtype=dtype)
     library = "hypothetical" if dtype == "w4a16" else None
-    best = unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem, GpuOptions(library)))[0])
+    best = unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem.types, RunOptions(library)))[0])
     assert best.config.family == family
     families = {config.family for config in enumerate_configs(arch, problem, library)}
     assert families - {"gemv"} == {family}

@@ -14,7 +14,7 @@ import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu import GpuOptions, enumerate_configs, pack_gpu
+from gemm_eval.models.gpu import enumerate_configs, pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.candidates import config_of_row
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -31,7 +31,7 @@ from gemm_eval.validation.kernel_choice import (
     time_select_config,
 )
 from gemm_eval.validation.kernel_timings import KernelTimings
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, RunOptions
 
 H200 = load_arch("h200-sxm", GpuSpec)
 TYPES = GemmProblem(
@@ -42,7 +42,7 @@ SMALL, LARGE = (1, 4096, 4096), (2048, 4096, 8192)  # M, K, N
 
 @cache
 def packed() -> Joined:
-    return join_packed([pack_gpu(H200, TYPES, GpuOptions("gemm-eval"))])
+    return join_packed([pack_gpu(H200, TYPES.types, RunOptions("gemm-eval"))])
 
 
 def row_of(**wanted: Any) -> int:

@@ -14,7 +14,7 @@ import pytest
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GpuOptions, pack_gpu
+from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.calibration import load_calibration
 from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
@@ -30,7 +30,7 @@ from gemm_eval.validation.kernel_fit import (
 )
 from gemm_eval.validation.kernel_timings import KernelTimings, list_kernel_tables, read_kernel_timings, types_of
 from gemm_eval.validation.timings import Floats
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, RunOptions
 
 H200 = load_arch("h200-sxm", GpuSpec)
 FOLDER = measured_root("h200-sxm") / "w4a16"
@@ -206,7 +206,7 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
         problem = GemmProblem(
             1, row["M"], row["K"], row["N"], types.input_dtype, types.weight_dtype, group_size=types.group_size
         )
-        packed = pack_gpu(H200, problem, GpuOptions("gemm-eval", row["l2"], row["clock"]))
+        packed = pack_gpu(H200, problem.types, RunOptions("gemm-eval", row["l2"], row["clock"]))
         assert evaluate_config(H200, problem, packed, config)["latency_us"][0] == predicted_us[place]
 
 

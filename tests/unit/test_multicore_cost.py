@@ -67,7 +67,7 @@ def test_half_bytes_do_not_lift_the_bound_of_a_pipeline() -> None:
     for noc_gb_per_s, buffers, G, K in itertools.product((None, 0.3, 70.0), (1, 2), (1, 3), (1, 3, 5)):
         chip = arch.with_(noc_gb_per_s=noc_gb_per_s, output_buffers=buffers)
         problem = GemmProblem(G, 1, K, 1, DType.INT4, output_dtype=DType.INT4)
-        params = pack_params(chip, problem)
+        params = pack_params(chip, problem.types)
         bound_us, _ = partition_bound(params[0], block_of(params[0], *problem.sizes, 1, 1, 1, 1))
         mapping = MulticoreMapping(Partition(1, 1, 1, 1), Tile(1, 1, K), LoopOrder.MNK)
         latency_us = naive.evaluate_mapping(chip, problem, mapping).latency_us

@@ -40,7 +40,7 @@ def scores_of(problem: GemmProblem, num_cores: int = 16) -> dict[tuple[int, ...]
     arch = DEMO.with_(num_cores=num_cores)
     partitions = enumerate_partitions(num_cores, allow_idle_cores=True)
     scores = np.empty(len(partitions))
-    fill_partition_scores(pack_params(arch, problem), *problem.sizes, partitions, scores)
+    fill_partition_scores(pack_params(arch, problem.types), *problem.sizes, partitions, scores)
     return {tuple(row): score for row, score in zip(partitions.tolist(), scores.tolist(), strict=True)}
 
 
@@ -86,7 +86,7 @@ def test_scores_avoid_idle_cores_and_what_cannot_run() -> None:
     partitions = enumerate_partitions(8)
     scores = np.empty(len(partitions))
     problem = GemmProblem(1, 64, 64, 64)
-    params = pack_params(DEMO.with_(reduction="none"), problem)
+    params = pack_params(DEMO.with_(reduction="none"), problem.types)
     fill_partition_scores(params, *problem.sizes, partitions, scores)
     assert ((scores < 0) == (partitions[:, 3] > 1)).all()
 
@@ -118,7 +118,7 @@ def test_exact_candidates_are_all_that_is_legal() -> None:
             if naive.is_legal(SMALL, problem, mapping):
                 expected.add(mapping)
     assert candidates == expected
-    params = pack_params(SMALL, problem)
+    params = pack_params(SMALL, problem.types)
     assert count_legal_mappings(params, *problem.sizes, enumerate_partitions(SMALL.num_cores)) == len(expected)
 
 

@@ -410,7 +410,7 @@ def test_first_steps_follow_the_loop_order() -> None:
 def test_parts_of_sram_add_up(arch: str, dtype: str | None) -> None:
     evaluator = GEMMEvaluator(arch, disk_cache=False)
     result = evaluator.evaluate(1, 100, 1000, 3000, dtype=dtype)
-    parts = _sram_parts(pack_params(evaluator.arch, result.problem)[0], result.mapping)
+    parts = _sram_parts(pack_params(evaluator.arch, result.problem.types)[0], result.mapping)
     bars = plot_mapping(result).axes[2].containers
 
     assert sum(parts.values()) == result.sram_used_bytes

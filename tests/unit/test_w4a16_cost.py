@@ -13,7 +13,7 @@ from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.kernels import pack_w4
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GpuCost, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuCost, enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import calibration_path, coefficients_for, load_calibration
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, KERNEL_COST_DTYPE
@@ -29,6 +29,7 @@ from gemm_eval.models.gpu.w4a16.coefficients import (
 from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.search.gpu_kernels import OF_OURS
+from gemm_eval.workload import RunOptions
 
 H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
 GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES
@@ -46,13 +47,13 @@ def typed(M: int, K: int, N: int, **types: Any) -> GemmProblem:
 
 
 def cost(problem: GemmProblem, config: KernelConfig, arch: GpuSpec = H200, **options: str) -> GpuCost:
-    packed = pack_gpu(arch, problem, GpuOptions(**options))
+    packed = pack_gpu(arch, problem.types, RunOptions(**options))
     return unpack_gpu_cost(evaluate_config(arch, problem, packed, config)[0])
 
 
 def costs(problem: GemmProblem, arch: GpuSpec = H200, **options: str) -> dict[KernelConfig, GpuCost]:
     """Of all configs, in the order of the registry."""
-    packed = pack_gpu(arch, problem, GpuOptions(**options))
+    packed = pack_gpu(arch, problem.types, RunOptions(**options))
     found = {c.config: c for c in map(unpack_gpu_cost, find_top_configs(arch, problem, packed, ALL))}
     return {config: found[config] for config in enumerate_configs(arch, problem)}
 
@@ -132,7 +133,7 @@ def test_warm_buffers_stay_where_they_fit() -> None:
 @pytest.mark.parametrize("options", [{}, {"l2": "warm", "clock": "sustained"}], ids=str)
 def test_terms_add_up(arch: GpuSpec, shape: tuple[int, int, int], options: dict[str, str]) -> None:
     problem = typed(*shape)
-    packed = pack_gpu(arch, problem, GpuOptions(**options))
+    packed = pack_gpu(arch, problem.types, RunOptions(**options))
     records = find_top_configs(arch, problem, packed, ALL)
     assert len(records) > 20
     assert (records["tensor_busy_frac"] >= 0).all()
@@ -259,7 +260,7 @@ def test_only_parts_of_k_are_added_up(arch: GpuSpec, shape: tuple[int, int, int]
 @pytest.mark.parametrize(("arch", "family"), [(H200, SM80), (A100, SM80), (L40S, SM80), (H200, SM90)])
 def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, family: str) -> None:
     """The registry has no stream-K there on Hopper, so the kernels are asked themselves."""
-    packed = pack_gpu(arch, typed(1, 64, 64), GpuOptions())
+    packed = pack_gpu(arch, typed(1, 64, 64).types, RunOptions())
     menu = packed.candidates
     of_all = packed.params, menu, packed.coefficients
     out = np.zeros(2, KERNEL_COST_DTYPE)
@@ -280,7 +281,7 @@ def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, fami
 def test_stages_alone_cost_nothing() -> None:
     """More loads in flight are no cost of their own: what they take of an SM is in the CTAs that it holds."""
     for arch in (H200, A100, L40S):
-        packed = pack_gpu(arch, typed(1, 64, 64), GpuOptions())
+        packed = pack_gpu(arch, typed(1, 64, 64).types, RunOptions())
         params, menu, coefficients = packed.params, packed.candidates, packed.coefficients
         deeper = menu.copy()
         deeper["num_stages"] += 1
@@ -342,7 +343,7 @@ PROBE = (*SHAPES, (33, 8192, 256), (40, 4096, 4096), (520, 4104, 4096), (16384, 
 
 @cache
 def probed() -> tuple[Any, Any]:
-    packed = pack_gpu(H200, typed(1, 64, 64), GpuOptions())
+    packed = pack_gpu(H200, typed(1, 64, 64).types, RunOptions())
     return packed.params, packed.candidates
 
 
@@ -443,7 +444,7 @@ def test_committed_calibrations_have_the_coefficients_of_their_family(family: st
     assert coefficients_for(H200, "gemm-eval", family)[1].is_calibrated
     carried, origin = coefficients_for(A100, "gemm-eval", family)
     assert (carried, origin.is_calibrated, origin.gpu) == (found.coefficients, False, "h200-sxm")
-    packed = pack_gpu(H200, typed(1, 64, 64), GpuOptions()).coefficients[0]
+    packed = pack_gpu(H200, typed(1, 64, 64).types, RunOptions()).coefficients[0]
     expected = pack_w4a16_coefficients({name: coefficients(name) for name in W4A16_FAMILIES})
     assert (packed == expected).all()
 
@@ -475,7 +476,7 @@ def test_a_config_of_another_family_is_refused_with_those_that_there_are() -> No
 
 def test_sizes_that_our_kernels_do_not_take_are_refused_by_name() -> None:
     for problem in (typed(64, 4100, 4096), typed(64, 4096, 1), typed(64, 4096, 4095)):
-        packed = pack_gpu(H200, problem, GpuOptions("gemm-eval"))
+        packed = pack_gpu(H200, problem.types, RunOptions("gemm-eval"))
         for ask in (
             lambda problem, packed: find_best_config(H200, problem, packed),
             lambda problem, packed: find_top_configs(H200, problem, packed, 3),
@@ -488,7 +489,7 @@ def test_sizes_that_our_kernels_do_not_take_are_refused_by_name() -> None:
 
 
 def best_config(problem: GemmProblem, arch: GpuSpec = H200) -> KernelConfig:
-    return unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem, GpuOptions()))[0]).config
+    return unpack_gpu_cost(find_best_config(arch, problem, pack_gpu(arch, problem.types, RunOptions()))[0]).config
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,12 @@ from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, 
 from gemm_eval.kernels._build import compiler_version
 from gemm_eval.kernels._registry import compile_for, families, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, pack_gpu
+from gemm_eval.models.gpu import GPU_COST_DTYPE, enumerate_configs, pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16.candidates import build_w4a16_candidates, config_of_row, find_row, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+from gemm_eval.workload import RunOptions
 from tests.cases import case
 
 NAMES = ("h200-sxm", "h100-pcie", "a100-sxm-80gb", "l40s", "rtx-4090")
@@ -41,8 +42,8 @@ def typed(M: int, K: int, N: int, mode: str = "group", group: int | None = 128, 
     )
 
 
-def best_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions | None = None) -> Any:
-    return find_best_config(arch, problem, pack_gpu(arch, problem, options or GpuOptions()))[0]
+def best_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions | None = None) -> Any:
+    return find_best_config(arch, problem, pack_gpu(arch, problem.types, options or RunOptions()))[0]
 
 
 # configs
@@ -84,7 +85,7 @@ def test_families_are_those_of_the_registry_in_its_order() -> None:
 
 def test_a_row_stands_for_one_kernel() -> None:
     for arch in GPUS.values():
-        menu = build_w4a16_candidates(arch, typed(64, 64, 64))
+        menu = build_w4a16_candidates(arch, typed(64, 64, 64).types)
         configs = [config_of_row(row, 1) for row in menu]
         assert len(set(configs)) == len(configs) > 50
         assert [find_row(menu, config) for config in configs] == list(range(len(menu)))
@@ -119,7 +120,7 @@ def test_what_a_kernel_takes_is_that_of_the_compiled_one(
     name: str, family: str, activation: str, mode: str, group: int | None, place: int
 ) -> None:
     arch = GPUS[name]
-    menu = build_w4a16_candidates(arch, typed(64, 64, 64, mode, group, activation))
+    menu = build_w4a16_candidates(arch, typed(64, 64, 64, mode, group, activation).types)
     rows = menu[menu["coefficient_set"] == W4A16_FAMILIES.index(family)]
     row = rows[place % len(rows)]
     variant = make_variant(config_of_row(row, 1), activation, mode, group)
@@ -135,7 +136,7 @@ def test_what_a_kernel_takes_fits_the_gpu() -> None:
     for name, (mode, group) in itertools.product(NAMES, MODES):
         with case(name, mode, group):
             arch = GPUS[name]
-            menu = build_w4a16_candidates(arch, typed(64, 64, 64, mode, group))
+            menu = build_w4a16_candidates(arch, typed(64, 64, 64, mode, group).types)
             threads = 32 * (menu["num_warps"] + 4 * (menu["coefficient_set"] == 3))  # a warpgroup more copies
 
             assert (menu["smem_bytes"] <= arch.smem_per_cta_bytes).all()
@@ -151,7 +152,7 @@ def test_what_a_kernel_takes_fits_the_gpu() -> None:
 
 
 def test_persistent_kernels_fill_the_sms_by_hand() -> None:
-    menu = build_w4a16_candidates(H200, typed(64, 64, 64))
+    menu = build_w4a16_candidates(H200, typed(64, 64, 64).types)
     rows = menu[menu["coefficient_set"] == 3]
     clusters = rows["cluster_m"] * rows["cluster_n"]
 
@@ -164,13 +165,13 @@ def test_persistent_kernels_fill_the_sms_by_hand() -> None:
 
 def test_tensor_cycles_by_hand() -> None:
     """64 columns x 64 k times the tokens, at 4,096 FLOP a cycle for wgmma and 0.62 of it for mma.sync."""
-    menu = build_w4a16_candidates(H200, typed(64, 64, 64))
+    menu = build_w4a16_candidates(H200, typed(64, 64, 64).types)
     for row in menu[menu["coefficient_set"] == 3]:
         assert row["matrix_cycles"] == pytest.approx(2 * row["cta_m"] * row["cta_n"] * 64 / 4096)
     for row in menu[menu["coefficient_set"] == 2]:
         assert row["matrix_cycles"] == pytest.approx(2 * row["cta_m"] * row["cta_n"] * 64 / (4096 * 0.62))
     assert not menu["matrix_cycles"][menu["coefficient_set"] == 0].any()
-    a100 = build_w4a16_candidates(GPUS["a100-sxm-80gb"], typed(64, 64, 64))
+    a100 = build_w4a16_candidates(GPUS["a100-sxm-80gb"], typed(64, 64, 64).types)
     for row in a100[a100["coefficient_set"] == 2]:
         assert row["matrix_cycles"] == pytest.approx(2 * row["cta_m"] * row["cta_n"] * 64 / 2048)
 
@@ -182,7 +183,7 @@ def test_weight_bytes_are_those_of_packed_weights(activation: str, mode: str, gr
     K, N = 256, 192
     packed = packed_weights(K, N, activation, mode, group)
     nbytes = packed.qweight.nbytes + (packed.scales.nbytes if mode != "column" else 0)
-    menu = build_w4a16_candidates(H200, typed(64, K, N, mode, group, activation))
+    menu = build_w4a16_candidates(H200, typed(64, K, N, mode, group, activation).types)
 
     assert menu["weight_bytes"] == pytest.approx(menu["cta_n"] / N * nbytes * 64 / K, rel=1e-12)
 
@@ -219,7 +220,7 @@ def test_other_types_and_sizes_fall_back_to_the_generic_families(name: str, prob
     assert not FAMILIES[next(f.name for f in FAMILIES.values() if f.number == config)].is_ours
     assert families_found
     assert not any(FAMILIES[family].is_ours for family in families_found)
-    assert has_w4a16_kernels(arch, problem) == (problem.K % 8 + problem.N % 8 > 0)  # sizes do not matter to it
+    assert has_w4a16_kernels(arch, problem.types) == (problem.K % 8 + problem.N % 8 > 0)  # sizes do not matter to it
 
 
 def test_gpus_without_our_kernels_have_the_generic_families() -> None:
@@ -227,17 +228,17 @@ def test_gpus_without_our_kernels_have_the_generic_families() -> None:
         problem = typed(64, 4096, 4096)
         numbers = {FAMILIES[family].number for family in W4A16_FAMILIES}
         assert (best_of(arch, problem)["family"] in numbers) == (arch.sm_arch in ("sm_80", "sm_89", "sm_90"))
-        assert best_of(arch, problem, GpuOptions("trtllm"))["family"] not in numbers
+        assert best_of(arch, problem, RunOptions("trtllm"))["family"] not in numbers
     b200 = load_arch("b200", GpuSpec)
-    assert not has_w4a16_kernels(b200, problem)
-    assert not pack_gpu(b200, problem, GpuOptions()).is_ours
+    assert not has_w4a16_kernels(b200, problem.types)
+    assert not pack_gpu(b200, problem.types, RunOptions()).is_ours
 
 
 def test_a_chip_without_room_for_any_kernel_says_so() -> None:
     arch, problem = H200.with_(smem_per_cta_bytes=1024), typed(64, 4096, 4096)
-    assert len(build_w4a16_candidates(arch, problem)) == 0
+    assert len(build_w4a16_candidates(arch, problem.types)) == 0
     assert list(enumerate_configs(arch, problem)) == []
-    packed = pack_gpu(arch, problem, GpuOptions())
+    packed = pack_gpu(arch, problem.types, RunOptions())
     for find in (find_best_config, lambda *given: find_top_configs(*given, 3)):
         with pytest.raises(InfeasibleError, match="no kernel of library gemm-eval for"):
             find(arch, problem, packed)
@@ -247,7 +248,7 @@ def test_no_kernels_are_not_taken_for_those_of_another_kind() -> None:
     """Joined are kernels of one kind each, also where there are none."""
     arch = H200.with_(smem_per_cta_bytes=1024)
     problems = [typed(64, 4096, 4096), GemmProblem(1, 64, 4096, 4096), typed(64, 4100, 4096)]
-    packed = [pack_gpu(arch, problem, GpuOptions()) for problem in problems]
+    packed = [pack_gpu(arch, problem.types, RunOptions()) for problem in problems]
     sizes = np.array([problem.sizes for problem in problems], np.int64)
     found = find_best_config_many(packed, np.arange(3), sizes)
 
@@ -271,7 +272,7 @@ _PER_LAUNCH = {
 def test_a_batch_is_so_many_launches(sizes: tuple[int, int, int], G: int) -> None:
     """Our kernels take one GEMM: a batch is the same config again and again."""
     one, many = typed(*sizes), typed(*sizes, G=G)
-    packed = pack_gpu(H200, many, GpuOptions())
+    packed = pack_gpu(H200, many.types, RunOptions())
     batch = np.array([many.sizes, one.sizes, many.sizes], np.int64)
     table = find_best_config_many([packed], np.zeros(3, np.int64), batch)
     top_one, top_many = (find_top_configs(H200, problem, packed, 5) for problem in (one, many))

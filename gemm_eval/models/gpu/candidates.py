@@ -17,13 +17,14 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice
 from gemm_eval.models.gpu.libraries import LIBRARIES, cluster_grid_sms
 from gemm_eval.models.gpu.shortage import KernelNeeds
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, GemmTypes
 
 __all__ = [
     "CANDIDATE_DTYPE",
     "build_candidates",
     "candidate_row",
     "check_config",
+    "check_kernel",
     "cta_resources",
     "launched_resources",
     "list_needs",
@@ -70,20 +71,16 @@ class Resources(NamedTuple):
     ctas_per_sm: int
 
 
-def step_elems(problem: GemmProblem) -> int:
+def step_elems(types: GemmTypes) -> int:
     """K elements of one k-step."""
-    return STEP_BYTES * 8 // problem.input_dtype.bits
+    return STEP_BYTES * 8 // types.a.dtype.bits
 
 
-def stage_bytes(problem: GemmProblem, cta_m: int, cta_n: int) -> int:
+def stage_bytes(types: GemmTypes, cta_m: int, cta_n: int) -> int:
     """Shared memory of one buffer of the ring: A, and B as it is stored, with its scales."""
-    assert problem.weight_dtype is not None
-    k = step_elems(problem)
-    total = cta_m * STEP_BYTES + cta_n * k * problem.weight_dtype.bits // 8
-    if problem.scale_dtype is not None:
-        bits = problem.scale_dtype.bits + (problem.zero_dtype.bits if problem.zero_dtype else 0)
-        total += cta_n * bits // 8
-    return total
+    k = step_elems(types)
+    total = cta_m * STEP_BYTES + cta_n * k * types.b.dtype.bits // 8
+    return total + cta_n * types.group_bits // 8
 
 
 class _Needs(NamedTuple):
@@ -96,7 +93,7 @@ class _Needs(NamedTuple):
     threads: int
 
 
-def _needs(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> _Needs:
+def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     family = FAMILIES[config.family]
     threads = config.num_warps * THREADS_PER_WARP
     groups = 2 if config.schedule == Schedule.PINGPONG else 1
@@ -107,7 +104,7 @@ def _needs(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> _Needs:
     registers = -(-(accumulators + _FIXED_REGISTERS) // step) * step
     extra_threads = _PRODUCER_WARPS * THREADS_PER_WARP if family.is_warp_specialized else 0
     return _Needs(
-        stage_bytes(problem, config.cta_m, config.cta_n), accumulators, registers,
+        stage_bytes(types, config.cta_m, config.cta_n), accumulators, registers,
         (registers * threads + _PRODUCER_REGISTERS * extra_threads) // (threads + extra_threads),
         threads + extra_threads,
     )  # fmt: skip
@@ -117,13 +114,13 @@ def _smem_bytes(needs: _Needs, num_stages: int) -> int:
     return needs.stage_bytes * num_stages + _BARRIER_BYTES
 
 
-def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Resources:
+def cta_resources(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Resources:
     """Shared memory, registers and occupancy of a config.
 
     Raises:
         InvalidMappingError: the GPU cannot hold one CTA; the message names the resource, what is needed and the limit.
     """
-    family, needs = FAMILIES[config.family], _needs(arch, problem, config)
+    family, needs = FAMILIES[config.family], _needs(arch, types, config)
     smem = _smem_bytes(needs, config.num_stages)
     if smem > arch.smem_per_cta_bytes:
         raise InvalidMappingError(
@@ -148,9 +145,9 @@ def cta_resources(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
     return Resources(smem, needs.registers, needs.threads, per_sm)
 
 
-def _stages_by_occupancy(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Iterator[int]:
+def _stages_by_occupancy(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Iterator[int]:
     """Yield the largest number of stages for each number of CTAs that an SM can hold, the most stages first."""
-    needs = _needs(arch, problem, config)
+    needs = _needs(arch, types, config)
     num_stages, most = min(MAX_STAGES, (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes), 0
     while num_stages >= MIN_STAGES:
         held = ctas_per_sm(arch, needs.threads, needs.launch_registers, _smem_bytes(needs, num_stages))
@@ -170,11 +167,23 @@ def launched_resources(arch: GpuSpec, smem_bytes: int, registers: int, threads: 
 
 
 def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> Resources:
-    """Return what a CTA needs, if the GPU can run the config on these types.
+    """Return what a CTA needs, if the GPU can run the config on this problem.
 
     Raises:
         InvalidMappingError: it cannot; the message gives the hardware reason, `.rule` its name.
     """
+    _check_shape(arch, problem.types, config)
+    _check_work(problem, config)
+    return cta_resources(arch, problem.types, config)
+
+
+def check_kernel(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Resources:
+    """As `check_config`, of all but how the work is cut, which the data types alone decide."""
+    _check_shape(arch, types, config)
+    return cta_resources(arch, types, config)
+
+
+def _check_shape(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> None:
     generic = [name for name, family in FAMILIES.items() if not family.is_ours]
     if config.family not in generic:
         raise InvalidMappingError(
@@ -185,10 +194,10 @@ def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> R
         raise InvalidMappingError(
             f"{config.family} needs {' or '.join(family.sm_archs)}, {arch.name} is {arch.sm_arch}", rule="family"
         )
-    k = step_elems(problem)
+    k = step_elems(types)
     if config.cta_k != k:
         raise InvalidMappingError(
-            f"cta_k must be {k}, one {STEP_BYTES}-byte line of {problem.input_dtype}, got {config.cta_k}", rule="cta_k"
+            f"cta_k must be {k}, one {STEP_BYTES}-byte line of {types.a.dtype}, got {config.cta_k}", rule="cta_k"
         )
     if config.schedule not in family.schedules:
         raise InvalidMappingError(
@@ -206,8 +215,6 @@ def check_config(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> R
         raise InvalidMappingError(
             f"num_stages must be in {MIN_STAGES}..{MAX_STAGES}, got {config.num_stages}", rule="num_stages"
         )
-    _check_work(problem, config)
-    return cta_resources(arch, problem, config)
 
 
 def _check_cluster(arch: GpuSpec, family: Family, cluster_m: int, cluster_n: int) -> None:
@@ -255,12 +262,12 @@ def _check_work(problem: GemmProblem, config: KernelConfig) -> None:
         )
 
 
-def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
+def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> float:
     """Cycles of an SM's tensor cores for one k-step of one CTA, operand reads from shared memory included."""
     family = FAMILIES[config.family]
     m, n = config.cta_m, config.cta_n
-    rate = arch.tensor_flop_per_cycle[problem.input_dtype] * family.rate_frac.get(arch.sm_arch, 1.0)
-    k = step_elems(problem)
+    rate = arch.tensor_flop_per_cycle[types.a.dtype] * family.rate_frac.get(arch.sm_arch, 1.0)
+    k = step_elems(types)
     flop_cycles = 2.0 * m * n * k / rate
     if family.operands == "vector":
         return m * n * k / (2.0 * arch.half2_ops_per_cycle)  # two products an operation
@@ -276,9 +283,9 @@ def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
         pieces = -(-short // arch.mma_n_max)
         count = instructions * (long // family.mma_m) * pieces
         width = short / pieces
-        a_bytes = 0 if problem.is_weight_quantized and long == n else family.mma_m * arch.mma_k_bytes
+        a_bytes = 0 if types.is_weight_quantized and long == n else family.mma_m * arch.mma_k_bytes
         operands = (a_bytes + width * arch.mma_k_bytes) / arch.smem_bytes_per_cycle
-        flop = 2.0 * family.mma_m * width * (arch.mma_k_bytes * 8 // problem.input_dtype.bits) / rate
+        flop = 2.0 * family.mma_m * width * (arch.mma_k_bytes * 8 // types.a.dtype.bits) / rate
         best = min(best, count * max(flop, operands, arch.mma_floor_cycles))
     return float(best)
 
@@ -295,34 +302,34 @@ _OPS_PER_WEIGHT = {4: 1.0, 8: 0.75}  # lop3, fma and prmt on pairs of weights; a
 _ZERO_OPS = 0.25
 
 
-def dequant_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
+def dequant_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> float:
     """Cycles of an SM's ALUs to turn the weights of one k-step of one CTA into the input type; 0 for dense."""
-    if not problem.is_weight_quantized:
+    if not types.is_weight_quantized:
         return 0.0
-    assert problem.weight_dtype is not None
-    ops = _OPS_PER_WEIGHT.get(problem.weight_dtype.bits, 1.0) + (_ZERO_OPS if problem.zero_dtype else 0.0)
+    ops = _OPS_PER_WEIGHT.get(types.b.dtype.bits, 1.0)
+    if types.b.scale is not None and types.b.scale.zero_dtype is not None:
+        ops += _ZERO_OPS
     lanes = THREADS_PER_WARP * arch.issue_slots_per_cycle
-    return config.cta_n * step_elems(problem) * ops / lanes
+    return config.cta_n * step_elems(types) * ops / lanes
 
 
-def candidate_row(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, resources: Resources) -> tuple[float, ...]:
+def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resources: Resources) -> tuple[float, ...]:
     """Return the fields of a `CANDIDATE_DTYPE` record for a legal config; split and raster are not part of it."""
-    assert problem.output_dtype is not None
     family = FAMILIES[config.family]
     sms = cluster_grid_sms(arch, config.cluster_m * config.cluster_n)
     return (
         family.number, 0, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n,
         config.num_warps, config.num_stages, int(config.schedule), 0, 0, resources.ctas_per_sm, 0,
         sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers,
-        math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, problem, config),
-        dequant_cycles(arch, problem, config),
-        float(stage_bytes(problem, config.cta_m, config.cta_n)), problem.output_dtype.bits / 8,
+        math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
+        dequant_cycles(arch, types, config),
+        float(stage_bytes(types, config.cta_m, config.cta_n)), types.c.bits / 8,
         0.0, 0.0, 0.0, 0.0,
     )  # fmt: skip
 
 
 def build_candidates(
-    arch: GpuSpec, problem: GemmProblem, library: str, *, is_unaligned: bool = False
+    arch: GpuSpec, types: GemmTypes, library: str, *, is_unaligned: bool = False
 ) -> npt.NDArray[np.void]:
     """Return the kernels of a library that this GPU can run on these types, [rows] of `CANDIDATE_DTYPE`.
 
@@ -334,17 +341,17 @@ def build_candidates(
     tiles: list[tuple[float, ...]] = []  # of one CTA a cluster
     rows: list[tuple[int, int, int]] = []  # place in `tiles`, cluster
     clusters: dict[tuple[str, int, int], bool] = {}  # whether the GPU runs it
-    for choice in dict.fromkeys(LIBRARIES[library].tiles(arch, problem, is_unaligned=is_unaligned)):
+    for choice in dict.fromkeys(LIBRARIES[library].tiles(arch, types, is_unaligned=is_unaligned)):
         family = FAMILIES[choice.family]
         first = len(tiles)
-        config = as_config(problem, choice, 1, 1, MIN_STAGES)
-        for num_stages in _stages_by_occupancy(arch, problem, config):
+        config = as_config(types, choice, 1, 1, MIN_STAGES)
+        for num_stages in _stages_by_occupancy(arch, types, config):
             config = config._replace(num_stages=num_stages)
             try:
-                resources = check_config(arch, problem, config)
+                resources = check_kernel(arch, types, config)
             except InvalidMappingError:  # of the tile: no number of stages will do
                 break
-            tiles.append(candidate_row(arch, problem, config, resources))
+            tiles.append(candidate_row(arch, types, config, resources))
         for cluster_m, cluster_n in choice.clusters if family.has_clusters else ((1, 1),):
             cluster = choice.family, cluster_m, cluster_n
             if cluster not in clusters:
@@ -365,11 +372,12 @@ def build_candidates(
 
 def list_needs(arch: GpuSpec, problem: GemmProblem, library: str, *, is_unaligned: bool) -> Iterator[KernelNeeds]:
     """Yield what each kernel of a library that could run a problem needs, whether or not the GPU has it."""
-    for choice in LIBRARIES[library].tiles(arch, problem, is_unaligned=is_unaligned):
+    types = problem.types
+    for choice in LIBRARIES[library].tiles(arch, types, is_unaligned=is_unaligned):
         if choice.schedule is Schedule.VECTOR and choice.cta_m < problem.M:
             continue  # its tokens are not tiled
         family = FAMILIES[choice.family]
-        needs = _needs(arch, problem, as_config(problem, choice, 1, 1, MIN_STAGES))
+        needs = _needs(arch, types, as_config(types, choice, 1, 1, MIN_STAGES))
         ctas = min(m * n for m, n in choice.clusters) if family.has_clusters else 1
         smem = _smem_bytes(needs, MIN_STAGES)
         yield KernelNeeds(smem, needs.registers, needs.launch_registers, needs.threads, ctas)
@@ -383,11 +391,9 @@ def _runs_cluster(arch: GpuSpec, family: Family, cluster_m: int, cluster_n: int)
     return True
 
 
-def as_config(
-    problem: GemmProblem, choice: TileChoice, cluster_m: int, cluster_n: int, num_stages: int
-) -> KernelConfig:
+def as_config(types: GemmTypes, choice: TileChoice, cluster_m: int, cluster_n: int, num_stages: int) -> KernelConfig:
     """Return the data-parallel config of a library's tile."""
     return KernelConfig(
-        choice.family, choice.cta_m, choice.cta_n, step_elems(problem), cluster_m, cluster_n, choice.num_warps,
+        choice.family, choice.cta_m, choice.cta_n, step_elems(types), cluster_m, cluster_n, choice.num_warps,
         num_stages, choice.schedule, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from gemm_eval.arch.limits import cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.families import FAMILIES, TileChoice, family_for
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmTypes
 
 __all__ = [
     "AUTO",
@@ -67,48 +67,45 @@ class Library:
     has_unaligned: bool = True
     is_chosen_by_model: bool = False
 
-    def check(self, arch: GpuSpec, problem: GemmProblem) -> None:
+    def check(self, arch: GpuSpec, types: GemmTypes) -> None:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
-        if problem.input_dtype not in arch.tensor_flop_per_cycle:
+        if types.a.dtype not in arch.tensor_flop_per_cycle:
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(
-                f"{arch.name} cannot multiply {problem.input_dtype} (its tensor cores take {known}): "
-                "tensor_flop_per_cycle"
+                f"{arch.name} cannot multiply {types.a.dtype} (its tensor cores take {known}): tensor_flop_per_cycle"
             )
-        if problem.is_weight_quantized and not self.is_weight_only:
+        if types.is_weight_quantized and not self.is_weight_only:
             raise UnsupportedError(
-                f"{self.name} has no kernels for {problem.weight_dtype} weights and {problem.input_dtype} inputs; "
+                f"{self.name} has no kernels for {types.b.dtype} weights and {types.a.dtype} inputs; "
                 f"weight-only kernels: library {', '.join(x.name for x in LIBRARIES.values() if x.is_weight_only)}"
             )
-        if not problem.is_weight_quantized and not self.is_dense:
+        if not types.is_weight_quantized and not self.is_dense:
             raise UnsupportedError(f"{self.name} has weight-only kernels; for dense GEMMs use library cublas")
-        if problem.is_weight_quantized and problem.input_dtype not in (DType.FP16, DType.BF16):
-            raise UnsupportedError(
-                f"weight-only kernels of {self.name} take fp16 or bf16 inputs, got {problem.input_dtype}"
-            )
+        if types.is_weight_quantized and types.a.dtype not in (DType.FP16, DType.BF16):
+            raise UnsupportedError(f"weight-only kernels of {self.name} take fp16 or bf16 inputs, got {types.a.dtype}")
 
-    def family(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool = False) -> str:
+    def family(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool = False) -> str:
         """The kernel family that the library uses for these types; TMA needs rows that start on 16 bytes."""
-        return family_for(arch.sm_arch, problem.input_dtype, is_unaligned=is_unaligned).name
+        return family_for(arch.sm_arch, types.a.dtype, is_unaligned=is_unaligned).name
 
-    def split_rule(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool) -> SplitRule:
+    def split_rule(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> SplitRule:
         """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
-        family = self.family(arch, problem, is_unaligned=is_unaligned)
+        family = self.family(arch, types, is_unaligned=is_unaligned)
         if family == "sm80_mma" and arch.sm_arch == "sm_90":
             return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 
-    def tiles(self, arch: GpuSpec, problem: GemmProblem, *, is_unaligned: bool) -> Iterator[TileChoice]:
+    def tiles(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> Iterator[TileChoice]:
         """Tiles that the library has for this GPU and these types; those of our own kernels stand in a table."""
-        self.check(arch, problem)
+        self.check(arch, types)
         if self.name == OURS:
             return
-        family = family_for(arch.sm_arch, problem.input_dtype, is_unaligned=is_unaligned)
-        if problem.is_weight_quantized:
+        family = family_for(arch.sm_arch, types.a.dtype, is_unaligned=is_unaligned)
+        if types.is_weight_quantized:
             yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
             yield from family.weight_only_tiles(*self.weight_only_tiles)
         else:
-            yield from family.dense_tiles(arch.sm_arch, problem.input_dtype)
+            yield from family.dense_tiles(arch.sm_arch, types.a.dtype)
 
 
 OURS = "gemm-eval"
@@ -151,9 +148,9 @@ LIBRARIES: dict[str, Library] = {
 """Kernel libraries by name."""
 
 
-def default_library(problem: GemmProblem) -> str:
+def default_library(types: GemmTypes) -> str:
     """cuBLAS for dense GEMMs; for quantized weights `AUTO`, as sizes decide too."""
-    return AUTO if problem.is_weight_quantized else "cublas"
+    return AUTO if types.is_weight_quantized else "cublas"
 
 
 def library_of_family(library: str, family: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +20,9 @@ from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmTypes, RunOptions
 
-__all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "pack_gpu", "unpack_config", "unpack_gpu_cost"]
+__all__ = ["GPU_MODEL_VERSION", "GpuCost", "check_options", "pack_gpu", "unpack_config", "unpack_gpu_cost"]
 
 GPU_MODEL_VERSION = "gpu-4"
 """Changes whenever the same GPU, problem and config can get another cost."""
@@ -33,32 +32,20 @@ _BOUND_WORDS = tuple(BOUNDS)
 _FAMILY_NAMES = {family.number: family.name for family in FAMILIES.values()}
 
 
-@dataclass(frozen=True, slots=True)
-class GpuOptions:
-    """How a GPU runs a GEMM.
+_DEFAULTS = RunOptions(None, "cold", "burst")
 
-    Attributes:
-        library: whose kernels: ``cublas``; ``gemm-eval`` (our W4A16 kernels); ``trtllm``; ``hypothetical`` (weight-only
-            kernels that nobody has written); ``auto``, as None: cublas for dense types; else gemm-eval where it runs
-            the GEMM, and hypothetical where it does not.
-        l2: ``cold``: weights come from DRAM, A and C stay in L2 from the call before as far as they fit, as in a model
-            whose layers follow each other; ``cold-all``: nothing is in L2; ``warm``: everything that fits.
-        clock: ``burst``: at most about 10 ms busy; ``sustained``: as long as the power limit takes to set the clock.
+
+def check_options(options: RunOptions) -> RunOptions:
+    """Return options with L2 and clock state filled in where nothing is said.
 
     Raises:
-        InvalidOptionError: another value.
+        InvalidOptionError: there is no such library or state.
     """
-
-    library: str | None = None
-    l2: str = "cold"
-    clock: str = "burst"
-
-    def __post_init__(self) -> None:
-        known: Mapping[str, tuple[str, ...]] = {"library": (*LIBRARIES, AUTO), "l2": tuple(L2_STATES), "clock": _CLOCKS}
-        for name, allowed in known.items():
-            value = getattr(self, name)
-            if value not in allowed and not (name == "library" and value is None):
-                raise InvalidOptionError(refusal(name, value, allowed))
+    known: Mapping[str, tuple[str, ...]] = {"library": (*LIBRARIES, AUTO), "l2": tuple(L2_STATES), "clock": _CLOCKS}
+    for name, value in options._asdict().items():
+        if value is not None and value not in known[name]:
+            raise InvalidOptionError(refusal(name, value, known[name]))
+    return options.over(_DEFAULTS)
 
 
 class GpuCost(NamedTuple):
@@ -87,13 +74,16 @@ _TRAFFIC = {
 }  # fmt: skip
 
 
-def pack_gpu(arch: GpuSpec, types: GemmProblem, options: GpuOptions) -> Packed:
-    """Pack the kernels that run GEMMs of some data types on a GPU; sizes of `types` do not matter.
+def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
+    """Pack the kernels that run GEMMs of some data types on a GPU.
 
     Raises:
+        InvalidOptionError: there is no such library or state.
         UnsupportedError: GPU, types and library do not go together.
     """
-    library = default_library(types) if options.library in (None, AUTO) else options.library
+    options = check_options(options)
+    states = {"l2": str(options.l2), "clock": str(options.clock)}
+    library = default_library(types) if options.library in (None, AUTO) else str(options.library)
     is_ours = library == OURS or (library == AUTO and has_w4a16_kernels(arch, types))
     if library == OURS:
         LIBRARIES[library].check(arch, types)
@@ -101,34 +91,25 @@ def pack_gpu(arch: GpuSpec, types: GemmProblem, options: GpuOptions) -> Packed:
     elif library == AUTO:
         library = HYPOTHETICAL
 
+    def pack_generic(*, is_unaligned: bool = False, make_fallback: Callable[[], Packed] | None = None) -> Packed:
+        family = LIBRARIES[library].family(arch, types, is_unaligned=is_unaligned)
+        coefficients, origin = coefficients_for(arch, library, family)
+        return pack_kernels(
+            arch, types, library, coefficients, **states, is_calibrated=origin.is_calibrated,
+            is_unaligned=is_unaligned, make_fallback=make_fallback,
+        )  # fmt: skip
+
     def make_fallback() -> Packed:
         if LIBRARIES[library].has_unaligned:
-            return _pack_generic(arch, types, library, options, is_unaligned=True)
-        return pack_no_kernels(arch, types, library, l2=options.l2, clock=options.clock)
+            return pack_generic(is_unaligned=True)
+        return pack_no_kernels(arch, types, library, **states)
 
     if not is_ours:
-        return _pack_generic(arch, types, library, options, make_fallback=make_fallback)
+        return pack_generic(make_fallback=make_fallback)
     found = {family: coefficients_for(arch, OURS, family) for family in W4A16_FAMILIES}
     return pack_w4a16(
-        arch, types, {family: values for family, (values, _) in found.items()}, l2=options.l2, clock=options.clock,
+        arch, types, {family: values for family, (values, _) in found.items()}, **states,
         is_calibrated=all(origin.is_calibrated for _, origin in found.values()), make_fallback=make_fallback,
-    )  # fmt: skip
-
-
-def _pack_generic(
-    arch: GpuSpec,
-    types: GemmProblem,
-    library: str,
-    options: GpuOptions,
-    *,
-    is_unaligned: bool = False,
-    make_fallback: Callable[[], Packed] | None = None,
-) -> Packed:
-    family = LIBRARIES[library].family(arch, types, is_unaligned=is_unaligned)
-    coefficients, origin = coefficients_for(arch, library, family)
-    return pack_kernels(
-        arch, types, library, coefficients, l2=options.l2, clock=options.clock, is_calibrated=origin.is_calibrated,
-        is_unaligned=is_unaligned, make_fallback=make_fallback,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from gemm_eval.models.gpu.sizes import ANY_SIZE, SizeRule, aligned_rows
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.units import bytes_per_us, cycles_per_us
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmTypes
 
 __all__ = [
     "COEFFICIENTS_DTYPE",
@@ -156,7 +156,7 @@ def split_by_size(
 
 def pack_kernels(
     arch: GpuSpec,
-    types: GemmProblem,
+    types: GemmTypes,
     library: str,
     coefficients: Mapping[str, float],
     *,
@@ -166,14 +166,14 @@ def pack_kernels(
     is_unaligned: bool = False,
     make_fallback: Callable[[], Packed] | None = None,
 ) -> Packed:
-    """Pack the generic kernels of a library; sizes of `types` do not matter.
+    """Pack the generic kernels of a library.
 
     Args:
         arch: the GPU.
         types: data types.
         library: whose kernels, of `LIBRARIES`.
         coefficients: of the kernel family that the library uses for these types.
-        l2, clock: states, as `GpuOptions` has them.
+        l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether the coefficients were fitted on this GPU.
         is_unaligned: pack those for rows that do not start on 16 bytes, which take every size.
         make_fallback: packs these, for kernels that are not they.
@@ -202,7 +202,7 @@ def pack_kernels(
     )
 
 
-def pack_no_kernels(arch: GpuSpec, types: GemmProblem, library: str, *, l2: str, clock: str) -> Packed:
+def pack_no_kernels(arch: GpuSpec, types: GemmTypes, library: str, *, l2: str, clock: str) -> Packed:
     """Pack a library without a kernel."""
     params = _pack_chip(arch, types, l2, clock)
     nothing = np.empty(0, CANDIDATE_DTYPE), np.zeros(1, COEFFICIENTS_DTYPE)
@@ -211,7 +211,7 @@ def pack_no_kernels(arch: GpuSpec, types: GemmProblem, library: str, *, l2: str,
 
 def pack_w4a16(
     arch: GpuSpec,
-    types: GemmProblem,
+    types: GemmTypes,
     coefficients: Mapping[str, Mapping[str, float]],
     *,
     l2: str,
@@ -223,15 +223,16 @@ def pack_w4a16(
 
     Args:
         arch: a GPU that has such kernels (`has_w4a16_kernels`).
-        types: data types; sizes do not matter.
+        types: data types.
         coefficients: by family.
-        l2, clock: states, as `GpuOptions` has them.
+        l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether those of all families were fitted on this GPU.
         make_fallback: packs what runs rows that do not start on 16 bytes.
     """
     params = _pack_chip(arch, types, l2, clock)
-    if types.zero_dtype is not None and types.scale_dtype is not None:  # packed, a zero point is as wide as a scale
-        params["scale_bytes_per_group"] = 2 * types.scale_dtype.bits / 8
+    scale = types.b.scale
+    if scale is not None and scale.zero_dtype is not None:  # packed, a zero point is as wide as a scale
+        params["scale_bytes_per_group"] = 2 * scale.dtype.bits / 8
     params["is_calibrated"] = is_calibrated
     return Packed(
         params, build_w4a16_candidates(arch, types),
@@ -240,26 +241,21 @@ def pack_w4a16(
     )  # fmt: skip
 
 
-def _pack_chip(arch: GpuSpec, types: GemmProblem, l2: str, clock: str) -> npt.NDArray[np.void]:
+def _pack_chip(arch: GpuSpec, types: GemmTypes, l2: str, clock: str) -> npt.NDArray[np.void]:
     """Fill in what GPU, data types and states decide."""
-    assert types.weight_dtype is not None
-    assert types.output_dtype is not None
-    scale_bits = 0
-    if types.scale_dtype is not None:
-        scale_bits = types.scale_dtype.bits + (types.zero_dtype.bits if types.zero_dtype else 0)
-    clock_ghz = arch.tensor_clock_ghz(types.input_dtype, "burst" if clock == "burst" else "sustained")
+    clock_ghz = arch.tensor_clock_ghz(types.a.dtype, "burst" if clock == "burst" else "sustained")
     cycles = cycles_per_us(arch.max_clock_ghz)
     values: dict[str, float] = {
         "num_sms": arch.num_sms,
         "group_size": types.group_size or 0,
         "l2_state": L2_STATES[l2],
-        "a_elem_bytes": types.input_dtype.bits / 8,
-        "b_elem_bytes": types.weight_dtype.bits / 8,
-        "c_elem_bytes": types.output_dtype.bits / 8,
-        "scale_bytes_per_group": scale_bits / 8,
+        "a_elem_bytes": types.a.dtype.bits / 8,
+        "b_elem_bytes": types.b.dtype.bits / 8,
+        "c_elem_bytes": types.c.bits / 8,
+        "scale_bytes_per_group": types.group_bits / 8,
         "cycles_per_us": cycles,
         "tensor_cycles_per_us": cycles_per_us(clock_ghz),
-        "sustained_cycles_per_us": cycles_per_us(arch.tensor_clock_ghz(types.input_dtype, "sustained")),
+        "sustained_cycles_per_us": cycles_per_us(arch.tensor_clock_ghz(types.a.dtype, "sustained")),
         "launch_us": arch.graph_node_us,
         "load_latency_cycles": arch.dram_latency_ns * cycles / 1e3,
         "smem_bytes_per_cycle": arch.smem_bytes_per_cycle,

@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, GemmTypes
 
 __all__ = ["ANY_SIZE", "SizeRule", "aligned_rows", "is_row_aligned"]
 
@@ -32,12 +32,10 @@ class SizeRule(NamedTuple):
 ANY_SIZE = SizeRule(1, 1, True)
 
 
-def aligned_rows(types: GemmProblem) -> SizeRule:
+def aligned_rows(types: GemmTypes) -> SizeRule:
     """Return the sizes whose rows start on 16 bytes; weight-only kernels have columns on the instruction's rows."""
-    assert types.weight_dtype is not None
-    assert types.output_dtype is not None
-    k_multiple = math.lcm(*(_multiple(bits) for bits in (types.input_dtype.bits, types.weight_dtype.bits)))
-    return SizeRule(k_multiple, _multiple(types.output_dtype.bits), not types.is_weight_quantized)
+    k_multiple = math.lcm(*(_multiple(bits) for bits in (types.a.dtype.bits, types.b.dtype.bits)))
+    return SizeRule(k_multiple, _multiple(types.c.bits), not types.is_weight_quantized)
 
 
 def _multiple(bits: int) -> int:
@@ -47,4 +45,4 @@ def _multiple(bits: int) -> int:
 
 def is_row_aligned(problem: GemmProblem) -> bool:
     """Whether the rows of A, B and C start on 16 bytes."""
-    return bool(aligned_rows(problem).takes(problem.K, problem.N))
+    return bool(aligned_rows(problem.types).takes(problem.K, problem.N))

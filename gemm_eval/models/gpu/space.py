@@ -68,13 +68,13 @@ def library_for(arch: GpuSpec, problem: GemmProblem, library: str | None = None)
         UnsupportedError: our kernels were asked for, and do not run the problem.
     """
     if library in (None, AUTO):
-        library = default_library(problem)
+        library = default_library(problem.types)
     if library == AUTO:
-        is_ours = has_w4a16_kernels(arch, problem) and W4A16_SIZES.takes(problem.K, problem.N)
+        is_ours = has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N)
         return OURS if is_ours else HYPOTHETICAL
     if library == OURS:
-        LIBRARIES[library].check(arch, problem)
-        check_w4a16_types(arch, problem)
+        LIBRARIES[library].check(arch, problem.types)
+        check_w4a16_types(arch, problem.types)
         check_w4a16_sizes(problem)
     return library
 
@@ -88,13 +88,15 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
     rules = LIBRARIES[library_for(arch, problem, library)]
     is_unaligned = not is_row_aligned(problem)
     if is_unaligned and not rules.has_unaligned:
-        rules.check(arch, problem)
+        rules.check(arch, problem.types)
         return
-    split_rule = rules.split_rule(arch, problem, is_unaligned=is_unaligned)
-    for choice in dict.fromkeys(rules.tiles(arch, problem, is_unaligned=is_unaligned)):  # a tile may be listed twice
+    split_rule = rules.split_rule(arch, problem.types, is_unaligned=is_unaligned)
+    for choice in dict.fromkeys(
+        rules.tiles(arch, problem.types, is_unaligned=is_unaligned)
+    ):  # a tile may be listed twice
         for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
             for num_stages in range(MIN_STAGES, MAX_STAGES + 1):
-                config = as_config(problem, choice, *cluster, num_stages)
+                config = as_config(problem.types, choice, *cluster, num_stages)
                 try:
                     resources = check_config(arch, problem, config)
                 except InvalidMappingError:
@@ -156,7 +158,7 @@ def _our_configs(arch: GpuSpec, problem: GemmProblem) -> Iterator[KernelConfig]:
     """Our W4A16 kernels, each with all its ways to cut K."""
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     params["num_sms"] = arch.num_sms
-    params, candidates = read_only(params), read_only(build_w4a16_candidates(arch, problem))
+    params, candidates = read_only(params), read_only(build_w4a16_candidates(arch, problem.types))
     splits = np.empty(MAX_SPLITS, np.int64)
     for place in range(len(candidates)):
         num = splits_of_row(params, candidates, place, problem.M, problem.K, problem.N, splits)

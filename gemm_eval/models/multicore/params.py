@@ -13,7 +13,7 @@ import numpy.typing as npt
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.units import bytes_per_us, cycles_per_us, pj_per_us
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmTypes
 
 __all__ = ["PARAMS_DTYPE", "REDUCTIONS", "pack_params"]
 
@@ -39,28 +39,25 @@ PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float6
 """One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that nobody reads them."""
 
 
-def pack_params(arch: MulticoreSpec, problem: GemmProblem) -> npt.NDArray[np.void]:
-    """Return a read-only array [1] of `PARAMS_DTYPE`. Only the data types of `problem` matter, not its sizes.
+def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
+    """Return a read-only array [1] of `PARAMS_DTYPE`.
 
     Raises:
         UnsupportedError: the matrix unit does not take the input type, or nothing can dequantize the weights.
     """
-    dtype = problem.input_dtype
+    dtype = types.a.dtype
     if dtype not in arch.cube_steps_per_cycle:
         known = ", ".join(arch.cube_steps_per_cycle)
         raise UnsupportedError(
             f"{arch.name} cannot multiply {dtype} (its matrix unit takes {known}): cube_steps_per_cycle"
         )
-    if problem.is_weight_quantized and arch.dequant == "none":
+    if types.is_weight_quantized and arch.dequant == "none":
         raise UnsupportedError(
-            f"{arch.name} has no way to turn {problem.weight_dtype} weights into {dtype} (dequant: none); "
+            f"{arch.name} has no way to turn {types.b.dtype} weights into {dtype} (dequant: none); "
             f"set dequant to vector or inline, or use {dtype} weights"
         )
     cube_k = arch.cube_k_of(dtype)
-    group_size = problem.group_size or 0
-    group_bits = 0
-    if problem.scale_dtype is not None:
-        group_bits = problem.scale_dtype.bits + (problem.zero_dtype.bits if problem.zero_dtype else 0)
+    group_size = types.group_size or 0
     has_noc = arch.noc_gb_per_s is not None
     has_energy = (
         dtype in arch.mac_pj
@@ -85,15 +82,15 @@ def pack_params(arch: MulticoreSpec, problem: GemmProblem) -> npt.NDArray[np.voi
         "is_multicast": arch.load_sharing == "multicast",
         "has_noc": has_noc,
         "reduction": REDUCTIONS.index(arch.reduction),
-        "is_quantized": problem.is_weight_quantized,
-        "has_dequant_copy": problem.is_weight_quantized and arch.dequant == "vector",
+        "is_quantized": types.is_weight_quantized,
+        "has_dequant_copy": types.is_weight_quantized and arch.dequant == "vector",
         "vector_is_concurrent": arch.vector_is_concurrent,
         "is_pipeline": arch.timing == "pipeline",
         "a_bits": dtype.bits,
-        "b_bits": _bits(problem.weight_dtype),
-        "c_bits": _bits(problem.output_dtype),
-        "acc_bits": _bits(problem.accumulator_dtype),
-        "group_bits": group_bits,
+        "b_bits": types.b.dtype.bits,
+        "c_bits": types.c.bits,
+        "acc_bits": types.acc.bits,
+        "group_bits": types.group_bits,
         "group_size": group_size,
         "has_energy": has_energy,
         "steps_per_cycle": arch.cube_steps_per_cycle[dtype],
@@ -114,8 +111,3 @@ def pack_params(arch: MulticoreSpec, problem: GemmProblem) -> npt.NDArray[np.voi
     params = np.array([tuple(values[name] for name in PARAMS_DTYPE.names or ())], dtype=PARAMS_DTYPE)
     params.setflags(write=False)
     return params
-
-
-def _bits(dtype: object) -> int:
-    bits: int = dtype.bits  # type: ignore[attr-defined]  # GemmProblem fills its optional types in
-    return bits

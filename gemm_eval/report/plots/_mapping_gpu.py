@@ -10,12 +10,12 @@ import numpy.typing as npt
 from gemm_eval._extras import needs_extra
 from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import GEMMResult
-from gemm_eval.evaluate._backend import Kind, RunOptions
-from gemm_eval.evaluate._batch import types_alone
+from gemm_eval.evaluate._backend import Kind
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.report.plots._memory import draw_memory_bar
 from gemm_eval.report.plots._style import COLORS, RAMP, TITLE, new_figure, use_whole_ticks
+from gemm_eval.workload import RunOptions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +65,7 @@ def _find_waves(result: GEMMResult) -> _Waves:
     config = result.mapping
     assert isinstance(config, KernelConfig)
     backend, problem = result.evaluator.backend, result.problem
-    params = backend.pack(Kind(types_alone(problem), RunOptions(**result.options)))
+    params = backend.pack(Kind(problem.types, RunOptions(**result.options)))
     record = backend.replay(problem, params, config)[0]
     tiles_m, tiles_n = -(-problem.M // config.cta_m), -(-problem.N // config.cta_n)
     clusters_m, clusters_n = -(-tiles_m // config.cluster_m), -(-tiles_n // config.cluster_n)

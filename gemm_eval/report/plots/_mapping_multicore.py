@@ -59,7 +59,7 @@ def draw_partition(result: GEMMResult) -> Figure:
     arch, mapping, problem = result.evaluator.arch, result.mapping, result.problem
     assert isinstance(arch, MulticoreSpec)
     assert isinstance(mapping, MulticoreMapping)
-    params = pack_params(arch, problem)[0]
+    params = pack_params(arch, problem.types)[0]
     figure = new_figure(9.6, 5.9)
     panels = figure.subplot_mosaic([["chip", "block"], ["sram", "sram"]], height_ratios=[11, 1], width_ratios=[6, 5])
     grid = _Grid(block_of(params, *problem.sizes, *mapping.partition), problem.sizes, arch.num_cores)

@@ -27,7 +27,7 @@ from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, GemmTypes
 
 __all__ = [
     "W4A16_SIZES",
@@ -68,28 +68,30 @@ class _Entry(NamedTuple):
     producer: float
 
 
-def has_w4a16_kernels(arch: GpuSpec, types: GemmProblem) -> bool:
-    """Whether our kernels exist for this GPU and these types; sizes do not matter."""
+def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
+    """Whether our kernels exist for this GPU and these types."""
+    scale = types.b.scale
     return (
         arch.sm_arch in _TARGETS
-        and types.weight_dtype is DType.INT4
-        and types.input_dtype in (DType.FP16, DType.BF16)
-        and types.output_dtype is types.input_dtype
-        and types.group_size in _GROUP_SIZES
-        and types.scale_dtype is types.input_dtype
-        and (types.zero_dtype is None or (types.zero_dtype is DType.INT4 and types.group_size is not None))
+        and scale is not None
+        and types.b.dtype is DType.INT4
+        and types.a.dtype in (DType.FP16, DType.BF16)
+        and types.c is types.a.dtype
+        and scale.group_size in _GROUP_SIZES
+        and scale.dtype is types.a.dtype
+        and (scale.zero_dtype is None or (scale.zero_dtype is DType.INT4 and scale.group_size is not None))
     )
 
 
-def check_w4a16_types(arch: GpuSpec, types: GemmProblem) -> None:
+def check_w4a16_types(arch: GpuSpec, types: GemmTypes) -> None:
     """Raise `UnsupportedError` where our kernels do not exist for this GPU or these types; it says what there is."""
     if not has_w4a16_kernels(arch, types):
         group = "a column" if types.group_size is None else types.group_size
         raise UnsupportedError(
             f"library {OURS} has kernels for {', '.join(_TARGETS)}, fp16 or bf16 inputs and outputs, and int4 weights "
             "with a scale of the inputs' type for groups of 32, 64, 128 or a column (int4 zero points for groups); "
-            f"got {arch.sm_arch}, {types.input_dtype} inputs, {types.weight_dtype} weights, groups of {group}, "
-            f"{types.output_dtype} outputs; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
+            f"got {arch.sm_arch}, {types.a.dtype} inputs, {types.b.dtype} weights, groups of {group}, "
+            f"{types.c} outputs; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
         )
 
 
@@ -125,16 +127,17 @@ def _parse(line: Mapping[str, str]) -> Iterator[_Entry]:
         )  # fmt: skip
 
 
-def _mode_of(types: GemmProblem) -> tuple[str, int]:
-    if types.group_size is None:
+def _mode_of(types: GemmTypes) -> tuple[str, int]:
+    scale = types.b.scale
+    if scale is None or scale.group_size is None:
         return "column", 0
-    return ("group_zero" if types.zero_dtype else "group"), types.group_size
+    return ("group_zero" if scale.zero_dtype else "group"), scale.group_size
 
 
-def build_w4a16_candidates(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.void]:
+def build_w4a16_candidates(arch: GpuSpec, types: GemmTypes) -> npt.NDArray[np.void]:
     """Return our kernels that this GPU can run on these types, [rows] of `CANDIDATE_DTYPE`."""
     rows = []
-    for entry in _entries(_TARGETS[arch.sm_arch], types.input_dtype, *_mode_of(types)):
+    for entry in _entries(_TARGETS[arch.sm_arch], types.a.dtype, *_mode_of(types)):
         config = entry.config
         held = ctas_per_sm(arch, entry.num_threads, entry.registers, entry.smem_bytes)
         cluster = config.cluster_m * config.cluster_n
@@ -146,14 +149,14 @@ def build_w4a16_candidates(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.
     return np.array(rows, CANDIDATE_DTYPE)
 
 
-def list_w4a16_needs(arch: GpuSpec, types: GemmProblem) -> Iterator[KernelNeeds]:
+def list_w4a16_needs(arch: GpuSpec, types: GemmTypes) -> Iterator[KernelNeeds]:
     """Yield what each of our kernels needs, whether or not the GPU has it."""
-    for entry in _entries(_TARGETS[arch.sm_arch], types.input_dtype, *_mode_of(types)):
+    for entry in _entries(_TARGETS[arch.sm_arch], types.a.dtype, *_mode_of(types)):
         cluster = entry.config.cluster_m * entry.config.cluster_n
         yield KernelNeeds(entry.smem_bytes, entry.registers, entry.registers, entry.num_threads, cluster)
 
 
-def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, held: int, expected: int) -> tuple[float, ...]:
+def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: int) -> tuple[float, ...]:
     config = entry.config
     cluster = config.cluster_m * config.cluster_n
     sms = cluster_sms(arch.num_sms, cluster)
@@ -161,22 +164,22 @@ def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, held: int, expected: 
     # persistent kernels are launched with as many CTAs as the registry expects to fit
     grid_cap = expected_cap if config.family == "w4a16_sm90" else sms * held
     blocks = config.cta_n / _BLOCK
-    rate = arch.tensor_flop_per_cycle[types.input_dtype]
+    rate = arch.tensor_flop_per_cycle[types.a.dtype]
     if config.family == "w4a16_sm90":  # wgmma works on 64 columns whatever the tokens
         matrix = blocks * 2.0 * _BLOCK * _BLOCK * config.cta_m / rate
     else:
         rate *= FAMILIES["sm80_mma"].rate_frac.get(arch.sm_arch, 1.0)
         matrix = blocks * entry.tensor * _MMA_SYNC_FLOP / rate
     scale_bits = 0.0
-    if types.group_size is not None:
-        assert types.scale_dtype is not None
-        param_bits = types.scale_dtype.bits * (2 if types.zero_dtype else 1)  # zero points come as 16 bits
-        scale_bits = param_bits / types.group_size
+    scale = types.b.scale
+    if scale is not None and scale.group_size is not None:
+        param_bits = scale.dtype.bits * (2 if scale.zero_dtype else 1)  # zero points come as 16 bits
+        scale_bits = param_bits / scale.group_size
     weight_bytes = config.cta_n * _BLOCK * (DType.INT4.bits + scale_bits) / 8
     return (
         FAMILIES[config.family].number, W4A16_FAMILIES.index(config.family), *config[1:8], int(config.schedule),
         int(config.raster_order), config.raster_swizzle, held, expected, grid_cap, sms, expected_cap, entry.smem_bytes,
-        entry.registers, math.log2(cluster), matrix, 0.0, 0.0, types.input_dtype.bits / 8,
+        entry.registers, math.log2(cluster), matrix, 0.0, 0.0, types.a.dtype.bits / 8,
         blocks * entry.instructions, blocks * entry.tensor, blocks * entry.producer, weight_bytes,
     )  # fmt: skip
 
