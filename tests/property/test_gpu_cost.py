@@ -17,7 +17,7 @@ from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GpuCost, model, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuCost, check_options, model, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.candidates import check_config
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
@@ -126,9 +126,8 @@ def truth_of(case: Case) -> naive_dense.Cost:
     if coefficients is None:
         coefficients = naive_dense.coefficients_of_library(arch, problem, library)
     chosen = naive_dense.as_chosen(coefficients, library)
-    return naive_dense.cost_of(
-        arch, problem, config, l2=options.l2 or "cold", clock=options.clock or "burst", coefficients=chosen
-    )
+    asked = check_options(options)
+    return naive_dense.cost_of(arch, problem, config, l2=asked.l2, clock=asked.clock, coefficients=chosen)
 
 
 H200 = load_arch("h200-sxm", GpuSpec)
