@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
+from gemm_eval.device import measure_floor_us, num_calls
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import GemmShape, TimingProtocol, measure_shape
-from gemm_eval.measure._protocol import measure_floor_us, num_calls, plan_layout
+from gemm_eval.measure.protocol import plan_layout
 from tests.unit.fake_runner import OVERHEAD_US, FakeRunner
 
 COLD = TimingProtocol()

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import gemm_eval.kernels._sm80 as sm80
 from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels._build import text_of
-from gemm_eval.kernels._family import Operands, Sizes, Variant, WeightMode, ceil_div
-from gemm_eval.kernels._sm80 import Sm80Family, WarpLayout
+from gemm_eval.kernels.build import text_of
+from gemm_eval.kernels.families import sm80
+from gemm_eval.kernels.families.base import Operands, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels.families.sm80 import Sm80Family, WarpLayout
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from tests.cases import case
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gemm_eval.kernels._sm90 as sm90
 from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels._family import Launch, Operands, Sizes, Variant, WeightMode, ceil_div
-from gemm_eval.kernels._sm90 import Sm90Family
+from gemm_eval.kernels.families import sm90
+from gemm_eval.kernels.families.base import Launch, Operands, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels.families.sm90 import Sm90Family
 from gemm_eval.mapping import Decomposition, KernelConfig, Schedule
 from tests.cases import case
 
