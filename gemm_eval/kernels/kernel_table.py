@@ -37,7 +37,7 @@ from gemm_eval.device import (
 )
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.build import compile_kernel
+from gemm_eval.kernels.build import SOURCES, compile_kernel
 from gemm_eval.kernels.families import Variant, WeightMode, families, family_of
 from gemm_eval.kernels.families.gemv import team_warps_of
 from gemm_eval.kernels.registry import make_variant
@@ -282,6 +282,6 @@ def _write_meta(file: Path, name: str, num_rows: int, command: str) -> None:
 def sources_digest() -> str:
     """SHA-256 over the names and contents of the CUDA sources."""
     digest = hashlib.sha256()
-    for source in sorted((Path(__file__).parent / "cuda").glob("*.cu*")):
+    for source in sorted(SOURCES.glob("*.cu*")):
         digest.update(f"{source.name}\n".encode() + source.read_bytes())
     return digest.hexdigest()

@@ -6,13 +6,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval import kernels
 from gemm_eval._words import shown
 from gemm_eval.device import (
     BenchDevice,
@@ -27,6 +25,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels import (
     BLOCK_COLUMNS,
+    SOURCES,
     PackedW4,
     Plan,
     dequantize,
@@ -309,6 +308,6 @@ class W4A16Runner(BenchDevice):
 
 def _digest_of_sources() -> str:
     digest = hashlib.sha256()
-    for path in sorted((Path(kernels.__file__).parent / "cuda").iterdir()):
+    for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:_HASH_DIGITS]
