@@ -132,16 +132,14 @@ def _from_interface(interface: dict[str, Any], what: str, stream: int) -> Device
     )
 
 
-def check_dtype(array: DeviceArray, what: str, activation: DType) -> None:
-    """Check that an array holds activations.
+def check_dtype(array: DeviceArray, what: str, dtype: DType, why: str) -> None:
+    """Check that an array holds elements of a type, fp16 or bf16; `why` says in the message where that comes from.
 
     Raises:
         InvalidProblemError: it has another type.
     """
-    if activation not in _DTYPES.get(array.dtype, ()):
-        raise InvalidProblemError(
-            f"{what} must be {_ACCEPTED[activation]}, the type that the weights were packed for, got {array.dtype}"
-        )
+    if dtype not in _DTYPES.get(array.dtype, ()):
+        raise InvalidProblemError(f"{what} must be {_ACCEPTED[dtype]}, {why}, got {array.dtype}")
 
 
 def as_rows(array: DeviceArray, what: str, num_columns: int) -> Rows:

@@ -35,6 +35,7 @@ __all__ = ["occupancy", "w4a16_gemm", "workspace_bytes"]
 
 _ALIGNMENT_BYTES = 16
 _CHOICES = ("auto", "profile")
+_WHY_THAT_TYPE = "the type that the weights were packed for"
 
 
 class _Weights(NamedTuple):
@@ -121,7 +122,7 @@ def w4a16_gemm(
     bias_address = 0
     if bias is not None:
         vector = _on_device(bias, "bias", weights.device, handle)
-        check_dtype(vector, "bias", packed.activation)
+        check_dtype(vector, "bias", packed.activation, _WHY_THAT_TYPE)
         check_vector(vector, "bias", packed.N)
         bias_address = vector.address
         inputs.append((vector.address, packed.N * vector.itemsize))
@@ -229,7 +230,7 @@ def _on_device(x: Any, what: str, device: int, stream: int) -> DeviceArray:
 
 def _matrix(x: Any, what: str, num_columns: int, activation: DType, device: int, stream: int) -> Rows:
     array = _on_device(x, what, device, stream)
-    check_dtype(array, what, activation)
+    check_dtype(array, what, activation, _WHY_THAT_TYPE)
     rows = as_rows(array, what, num_columns)
     if rows.stride > LARGEST_SIZE:
         raise InvalidProblemError(f"{what} must have at most {LARGEST_SIZE:,} elements from row to row")

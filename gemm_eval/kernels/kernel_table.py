@@ -42,6 +42,7 @@ from gemm_eval.kernels.families import Variant, WeightMode, families, family_of
 from gemm_eval.kernels.families.gemv import team_warps_of
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
+from gemm_eval.storage import write_text
 
 __all__ = [
     "COLUMNS",
@@ -276,7 +277,7 @@ def _write_meta(file: Path, name: str, num_rows: int, command: str) -> None:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": command,
     }
-    file.write_text(yaml.safe_dump({"tables": dict(sorted(tables.items()))}, sort_keys=False, width=120), "utf-8")
+    write_text(file, yaml.safe_dump({"tables": dict(sorted(tables.items()))}, sort_keys=False, width=120))
 
 
 def sources_digest() -> str:

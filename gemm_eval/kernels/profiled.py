@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from functools import cache
 
-from gemm_eval.arch._gpu_names import gpu_slug
+from gemm_eval.arch import gpu_slug
 from gemm_eval.device import runtime
 from gemm_eval.kernels.choice import rank, spec_of_device
 from gemm_eval.kernels.config_cache import ConfigKey, lookup, new_record, present_versions, remember

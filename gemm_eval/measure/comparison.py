@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from gemm_eval.arch._paths import data_root
+from gemm_eval.arch import data_root
 from gemm_eval.measure.data_set import meta_path, read_timings
 
 __all__ = ["ComparedGemm", "compare_kernels"]

@@ -15,6 +15,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure.runners import BuiltKernel
 from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape, KernelItem
 from gemm_eval.measure.trace import KernelLaunch
+from gemm_eval.storage import write_whole
 
 __all__ = ["WorkFile"]
 
@@ -60,10 +61,10 @@ class WorkFile:
             except (ValueError, KeyError, TypeError) as error:
                 if number < len(lines):
                     raise GemmEvalError(f"{self.path}:{number} is damaged: {error}") from None
-                self.path.write_text("".join(f"{line}\n" for line in lines[:-1]), encoding="utf-8")
+                write_whole(self.path, "".join(f"{line}\n" for line in lines[:-1]).encode())
                 return
         if text and not text.endswith("\n"):
-            self.path.write_text(text + "\n", encoding="utf-8")
+            write_whole(self.path, f"{text}\n".encode())
 
     def _take(self, entry: dict[str, Any]) -> None:
         kind = entry["kind"]

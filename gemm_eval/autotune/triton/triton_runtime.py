@@ -7,8 +7,7 @@ from functools import cache
 from typing import Any
 
 from gemm_eval._extras import needs_extra
-from gemm_eval.arch import GpuSpec, list_archs, load_arch
-from gemm_eval.arch._gpu_names import gpu_slug
+from gemm_eval.arch import GpuSpec, gpu_slug, list_archs, load_arch
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidOptionError
 
 __all__ = [

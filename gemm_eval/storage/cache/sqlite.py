@@ -1,4 +1,4 @@
-"""Opens cache files, and sorts the errors of SQLite. The only room, with `_store`, that knows SQLite."""
+"""Opens cache files, and sorts the errors of SQLite. The only room, with `store`, that knows SQLite."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _prepared(
         _check_format(connection)
         if journal_mode is not None:
             actual = _set_journal_mode(connection, journal_mode)
-            # why NORMAL goes with WAL and FULL with a rollback journal: see `_store`
+            # why NORMAL goes with WAL and FULL with a rollback journal: see `store`
             connection.execute(f"PRAGMA synchronous = {'NORMAL' if actual == b'wal' else 'FULL'}")
         if takes_over:
             connection.execute("PRAGMA locking_mode = NORMAL")
