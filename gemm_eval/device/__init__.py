@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gemm_eval.device.stream_timer import StreamTimer
     from gemm_eval.device.tensor_map import encode_tensor_map
     from gemm_eval.device.timing import (
+        BenchTimer,
         Call,
         TimedGraph,
         Timer,
@@ -68,6 +69,7 @@ __all__ = [
     "INSTRUCTION_BYTES",
     "MARKER_NAME",
     "BenchDevice",
+    "BenchTimer",
     "Call",
     "CompiledKernel",
     "DeviceArray",
@@ -156,6 +158,7 @@ __getattr__, __dir__ = lazy_names(
         ".stream_timer": ("StreamTimer",),
         ".tensor_map": ("encode_tensor_map",),
         ".timing": (
+            "BenchTimer",
             "Call",
             "TimedGraph",
             "Timer",

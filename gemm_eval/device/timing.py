@@ -35,6 +35,7 @@ from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 
 __all__ = [
+    "BenchTimer",
     "Call",
     "TimedGraph",
     "Timer",
@@ -65,8 +66,8 @@ class Timer(Protocol):
         """Return the device time of what `call` queues, between two events, in us; waits for it."""
 
 
-class _BenchTimer(Timer, Protocol):
-    """What the floor is measured on."""
+class BenchTimer(Timer, Protocol):
+    """A GPU with a stream that measurements have for themselves."""
 
     def idle(self) -> None:
         """Queue a kernel that does nothing."""
@@ -178,7 +179,7 @@ def graph_of(device: Timer, calls: Sequence[Call], count: int) -> TimedGraph:
     return TimedGraph(device.capture(enqueue), count)
 
 
-def measure_floor_us(device: _BenchTimer, num_samples: int = 21) -> float:
+def measure_floor_us(device: BenchTimer, num_samples: int = 21) -> float:
     """Return the cost of two events and the launch of a graph of one empty kernel, in us: charged to no GEMM."""
     launch = device.capture(device.idle)
     launch()

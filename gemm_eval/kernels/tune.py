@@ -18,7 +18,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from gemm_eval._words import shown
-from gemm_eval.device import Call, TimedGraph, TimingProtocol, graph_of, num_calls, time_in_turns
+from gemm_eval.device import Call, TimedGraph, Timer, TimingProtocol, graph_of, num_calls, time_in_turns
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels.families import Operands, Sizes, ceil_div
 from gemm_eval.kernels.weights import PackedW4
@@ -59,7 +59,7 @@ class Tuning(NamedTuple):
     skipped: tuple[tuple[KernelConfig, str], ...]
 
 
-class TuneDevice(Protocol):
+class TuneDevice(Timer, Protocol):
     """One GEMM on one GPU, with a stream, an output and scratch memory of its own.
 
     Attributes:
@@ -85,14 +85,8 @@ class TuneDevice(Protocol):
     def bind(self, config: KernelConfig) -> Sequence[Call]:
         """Return a call on each copy; any exception skips the config."""
 
-    def capture(self, enqueue: Call) -> Call:
-        """Return a call that replays a graph of all that `enqueue` queues."""
-
     def fill_l2(self) -> None:
         """Queue a pass over memory that no config reads."""
-
-    def elapsed_us(self, call: Call) -> float:
-        """Run a call behind what is queued, wait for it, and return its device time in us."""
 
     def release(self) -> None:
         """Wait for all that was queued, and free all memory."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from gemm_eval.device import Call
+from gemm_eval.device import BenchTimer, Call
 
 __all__ = ["BuildsKernels", "BuiltKernel", "OperandLayout", "Runner"]
 
@@ -24,7 +24,7 @@ class OperandLayout(NamedTuple):
     output_offset: int
 
 
-class Runner(Protocol):
+class Runner(BenchTimer, Protocol):
     """Runs one kind of GEMM with one set of data types on one device, in one stream.
 
     A `shape` is what this runner measures: a `GemmShape`, or a `Candidate` where one GEMM can be run in several ways.
@@ -57,23 +57,8 @@ class Runner(Protocol):
             GemmEvalError: a result is wrong.
         """
 
-    def capture(self, enqueue: Call) -> Call:
-        """Record what `enqueue` enqueues as a CUDA graph; returns its launch."""
-
-    def elapsed_us(self, enqueue: Call) -> float:
-        """Return the device time of what `enqueue` enqueues, between two events, in us; waits for it."""
-
-    def flush_l2(self) -> None:
-        """Call reads and writes that leave nothing of the operands in L2."""
-
     def mark(self, index: int) -> None:
-        """Call the marker kernel with a grid of index + 1 blocks: it separates calls in a trace."""
-
-    def idle(self) -> None:
-        """Call a kernel that does nothing: what an empty graph is made of."""
-
-    def synchronize(self) -> None:
-        """Wait for everything enqueued."""
+        """Enqueue the marker kernel with a grid of index + 1 blocks: it separates calls in a trace."""
 
     def describe(self) -> dict[str, Any]:
         """Return what a reader of the data must know: library, version, workspace, layouts, data."""

@@ -142,7 +142,7 @@ class CublasLtLibrary:
         )  # fmt: skip
 
     def matmul(self, args: tuple[Any, ...]) -> None:
-        """Call a GEMM.
+        """Enqueue a GEMM.
 
         Raises:
             GemmEvalError: the library refuses.
