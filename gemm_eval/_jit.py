@@ -94,7 +94,7 @@ def source_stamp() -> str:
     """
     package = Path(__file__).parent
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted([*package.rglob("*_kernels.py"), *package.rglob("coefficients.py")]):
+    for path in sorted([*package.rglob("*_kernels.py"), *package.rglob("coefficients.py"), *package.rglob("terms.py")]):
         digest.update(path.relative_to(package).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -153,6 +153,13 @@ class _KernelCacheImpl(caching.CompileResultCacheImpl):  # type: ignore[misc]
 
 class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
     _impl_class = _KernelCacheImpl
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        """Tell versions of a function apart by types and machine alone: the folder's stamp is that of all sources.
+
+        Numba adds a digest of what a function closes over, which differs from process to process for other kernels.
+        """
+        return sig, codegen.magic_tuple(), self._py_func.__qualname__
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

@@ -66,7 +66,8 @@ def dense(
 
     Rows that the library runs with another family, and rows of rough bands, are left out.
     """
-    from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
+    from gemm_eval.models.gpu.families import FAMILIES
+    from gemm_eval.models.gpu.libraries import LIBRARIES
 
     check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
     # what the model chooses was not timed, or stands in tables that tell the config
@@ -93,7 +94,7 @@ def w4a16(
     out: OutOption = None,
 ) -> None:
     """Fit a family of our W4A16 kernels, each row at the config that ran."""
-    from gemm_eval.models.gpu.libraries import FAMILIES
+    from gemm_eval.models.gpu.families import FAMILIES
 
     check_one_of("--family", family, [name for name, of in FAMILIES.items() if of.is_ours])
     calibrate_w4a16(arch, family, data or [], seed, out)
@@ -186,7 +187,7 @@ def _load_gpu_of(arch: str, family: str) -> GpuSpec:
     """Return the spec of a GPU that runs a family."""
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.errors import InvalidOptionError
-    from gemm_eval.models.gpu.libraries import FAMILIES
+    from gemm_eval.models.gpu.families import FAMILIES
 
     spec = load_arch(arch, GpuSpec)
     if spec.sm_arch not in FAMILIES[family].sm_archs:

@@ -109,7 +109,8 @@ def _calibrate(
     out: Path | None = None,
 ) -> None:
     """Run `calibrate dense`, `calibrate w4a16` or `calibrate triton`."""
-    from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, OURS
+    from gemm_eval.models.gpu.families import FAMILIES
+    from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 
     names = data or []
     if triton:

@@ -1,4 +1,4 @@
-"""What `explain` says of a GPU: its bounds in words, the waves of a kernel, and changes of the spec that could help."""
+"""What `explain` says of a GPU: the waves of a kernel, and changes of the spec that could help."""
 
 from __future__ import annotations
 
@@ -12,20 +12,7 @@ from gemm_eval.workload import GemmProblem
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["BOUND_TEXT", "say_waves", "spec_changes"]
-
-BOUND_TEXT = {
-    "compute": "the tensor cores",
-    "dequant": "the ALUs, which dequantize the weights",
-    "latency": "waits between the k-steps and the tiles of a kernel",
-    "l2": "L2 bandwidth",
-    "dram": "DRAM bandwidth",
-    "reduction": "the reduction over CTAs that split K",
-    "launch": "the fixed cost of a kernel launch",
-    "store": "the stores of C",
-    "prologue": "the start of a kernel, up to its first data",
-    "fill": "TMA, which fills rows outside the matrix",
-}
+__all__ = ["say_waves", "spec_changes"]
 
 
 def say_waves(arch: GpuSpec, record: np.void) -> str:

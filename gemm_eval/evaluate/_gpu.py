@@ -15,11 +15,12 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate._backend import NOTHING_SAID, NUM_PACKED, Kind, RunOptions
 from gemm_eval.evaluate._batch import types_alone
-from gemm_eval.evaluate._explain_gpu import BOUND_TEXT, say_waves, spec_changes
+from gemm_eval.evaluate._explain_gpu import say_waves, spec_changes
 from gemm_eval.evaluate._result import GEMMResult
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import (
     AUTO,
+    BOUNDS,
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
@@ -210,7 +211,7 @@ class GpuBackend:
         return replay_configs(packed, kind_of, sizes, found)
 
     def say_bound(self, bound: str) -> str:
-        return BOUND_TEXT[bound]
+        return BOUNDS[bound]
 
     def say_mapping(self, result: GEMMResult) -> list[str]:
         config = result.mapping

@@ -20,7 +20,7 @@ from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate._evaluator import GEMMEvaluator
-from gemm_eval.evaluate._explain_gpu import BOUND_TEXT
+from gemm_eval.models.gpu import BOUNDS
 
 __all__ = ["DENSE_DTYPES", "EVERY_M", "GRID_STEP", "MAX_M", "Crossover", "MRange", "w4a16_crossover"]
 
@@ -189,7 +189,7 @@ class Crossover:
         return f"W4A16 is {faster} at M = {first}{rest}; first loss at M = {self.first_loss_M:,}."
 
     def _say_sample(self, place: int) -> str:
-        ours, dense = BOUND_TEXT[self.w4a16_bound[place]], BOUND_TEXT[self.dense_bound[place]]
+        ours, dense = BOUNDS[self.w4a16_bound[place]], BOUNDS[self.dense_bound[place]]
         return (
             f"M = {self.M[place]:,}: {self.speedup[place]:.2f}x; W4A16 {self.w4a16_us[place]:,.1f} us, bound by "
             f"{ours}; {self.dense_dtype} {self.dense_us[place]:,.1f} us, bound by {dense}."

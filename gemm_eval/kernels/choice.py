@@ -61,7 +61,7 @@ def rank(
 ) -> tuple[KernelConfig, ...]:
     """Return the `k` configs that the model finds fastest, best first; arguments and errors as of `choose`."""
     from gemm_eval.evaluate import select_config  # here, as numba takes its time to load
-    from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
+    from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
 
     problem = problem_of(sizes, activation, mode, group_size)
     if not has_w4a16_kernels(spec, problem):

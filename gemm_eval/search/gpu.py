@@ -7,28 +7,27 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import read_only
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, RASTER_CODE
+from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, candidate_row, check_config, list_needs
+from gemm_eval.models.gpu.cost_kernels import (
+    BEST_RASTER,
+    GPU_COST_DTYPE,
+    KERNEL_COST_DTYPE,
+    RASTER_CODE,
+    STREAM_K,
+)
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
-from gemm_eval.models.gpu.menu import MENU_DTYPE, check_config, list_needs, menu_row
 from gemm_eval.models.gpu.packed import Joined, Packed, join_packed, split_by_size
 from gemm_eval.models.gpu.shortage import Shortage, least_shortage
 from gemm_eval.models.gpu.sizes import is_row_aligned
+from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_sizes, config_of_row, find_row, list_w4a16_needs
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, list_cuts
-from gemm_eval.models.gpu.w4a16.menu import (
-    check_w4a16_sizes,
-    config_of_row,
-    find_row,
-    list_w4a16_needs,
-)
+from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS, splits_of_row
 from gemm_eval.search._threads import run_in_chunks
-from gemm_eval.search.gpu_kernels import evaluate_one_config, find_best_of_range, find_top_of_problem
-from gemm_eval.search.w4a16_kernels import evaluate_w4a16, find_best_w4a16, find_top_w4a16
+from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -127,12 +126,17 @@ def _search(
     out: npt.NDArray[np.void],
 ) -> None:
     """Fill out[start:stop]."""
-    tables = packed.params, packed.candidates, packed.ranges
-    if packed.coefficients is None:
-        find_best_of_range(*tables, place_of, sizes, start, stop, out)
-    else:
-        find_best_w4a16(*tables, packed.coefficients, place_of, sizes, start, stop, out)
+    _searches(packed).find_best_of_range(
+        packed.params, packed.candidates, packed.ranges, packed.coefficients, place_of, sizes, start, stop,
+        out.view(KERNEL_COST_DTYPE),
+    )  # fmt: skip
+    if packed.is_ours:
         _repeat(out[start:stop], sizes[start:stop, 0])
+
+
+def _searches(packed: Packed | Joined) -> Searches:
+    """The searches that are compiled for these kernels."""
+    return OF_OURS if packed.is_ours else OF_GENERIC
 
 
 def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int) -> npt.NDArray[np.void]:
@@ -145,22 +149,28 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
         InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
     asked, packed = packed, packed.for_sizes(problem.K, problem.N)
-    params, candidates = packed.params, packed.candidates
-    if packed.coefficients is not None:
-        return _find_top_w4a16(arch, problem, packed, packed.coefficients, k)
-    num = find_top_of_problem(params, candidates, *problem.sizes, np.empty(0), np.empty((0, 3), np.int64))
+    tables = packed.params, packed.candidates, packed.coefficients
+    find_top = _searches(packed).find_top
+    num = find_top(*tables, *problem.sizes, np.empty(0), np.empty((0, 2), np.int64))
     if num == 0:
         raise _infeasible(arch, problem, asked)
-    latency_us, which = np.empty(num), np.empty((num, 3), np.int64)
-    find_top_of_problem(params, candidates, *problem.sizes, latency_us, which)
+    latency_us, which = np.empty(num), np.empty((num, 2), np.int64)
+    find_top(*tables, *problem.sizes, latency_us, which)
     best = np.argsort(latency_us, kind="stable")[:k]
-    out = np.zeros(len(best), GPU_COST_DTYPE)
-    for place, index in enumerate(best):
-        row, split, is_stream = which[index].tolist()
-        evaluate_one_config(
-            params, candidates, row, split, bool(is_stream), BEST_RASTER, *problem.sizes, out[place : place + 1]
-        )
+    out = np.concatenate([_cost(packed, row, split, BEST_RASTER, problem) for row, split in which[best].tolist()])
     out["num_candidates"] = num
+    return out
+
+
+def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProblem) -> npt.NDArray[np.void]:
+    """The cost of one of the candidates, array [1] of GPU_COST_DTYPE."""
+    out = np.zeros(1, GPU_COST_DTYPE)
+    _searches(packed).evaluate_one(
+        packed.params, packed.candidates, packed.coefficients, row, split, raster, *problem.sizes,
+        out.view(KERNEL_COST_DTYPE),
+    )  # fmt: skip
+    if packed.is_ours:
+        _repeat(out, problem.G)
     return out
 
 
@@ -173,58 +183,30 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     """
     _check_sizes(problem, packed)
     packed = packed.for_sizes(problem.K, problem.N)
-    if packed.coefficients is not None:
-        return _evaluate_w4a16(packed, packed.coefficients, problem, config)
-    resources = check_config(arch, problem, config)
-    candidates = read_only(np.array([menu_row(arch, problem, config, resources)], MENU_DTYPE))
-    out = np.zeros(1, GPU_COST_DTYPE)
-    is_stream = config.decomposition == Decomposition.STREAM_K
-    raster = int(config.raster_order) * RASTER_CODE + config.raster_swizzle
-    evaluate_one_config(packed.params, candidates, 0, config.split_k, is_stream, raster, *problem.sizes, out)
-    return out
+    split = STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
+    if packed.is_ours:
+        return _cost(packed, _row_of_ours(packed, problem, config, split), split, BEST_RASTER, problem)
+    row = candidate_row(arch, problem, config, check_config(arch, problem, config))
+    alone = Packed(packed.params, np.array([row], CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library)
+    return _cost(alone, 0, split, int(config.raster_order) * RASTER_CODE + config.raster_swizzle, problem)
 
 
-def _find_top_w4a16(
-    arch: GpuSpec, problem: GemmProblem, packed: Packed, coefficients: npt.NDArray[np.float64], k: int
-) -> npt.NDArray[np.void]:
-    params, candidates = packed.params, packed.candidates
-    room = len(candidates) * MAX_CUTS
-    latency_us, which = np.empty(room), np.empty((room, 2), np.int64)
-    num = find_top_w4a16(params, candidates, coefficients, *problem.sizes[1:], latency_us, which)
-    if num == 0:
-        raise _infeasible(arch, problem, packed)
-    best = np.argsort(latency_us[:num], kind="stable")[:k]
-    out = np.zeros(len(best), GPU_COST_DTYPE)
-    for place, (row, parts) in enumerate(which[best].tolist()):
-        evaluate_w4a16(params, candidates, coefficients, row, parts, *problem.sizes[1:], out[place : place + 1])
-    _repeat(out, problem.G)
-    out["num_candidates"] = num
-    return out
-
-
-def _evaluate_w4a16(
-    packed: Packed, coefficients: npt.NDArray[np.float64], problem: GemmProblem, config: KernelConfig
-) -> npt.NDArray[np.void]:
-    params, candidates = packed.params, packed.candidates
+def _row_of_ours(packed: Packed, problem: GemmProblem, config: KernelConfig, split: int) -> int:
     if not config.family.startswith("w4a16_"):
         raise InvalidMappingError(
             f"library gemm-eval runs these types with {', '.join(W4A16_FAMILIES)}, got {shown(config.family)}",
             rule="family",
         )
-    row = find_row(candidates, config)
-    parts = 0 if config.decomposition == Decomposition.STREAM_K else config.split_k
-    cuts = np.empty(MAX_CUTS, np.int64)
-    num = list_cuts(params, candidates, row, problem.M, problem.K, problem.N, cuts)
-    if parts not in cuts[:num] or config_of_row(candidates[row], parts) != config:
-        known = ", ".join("stream-K" if cut == 0 else str(cut) for cut in cuts[:num].tolist()) or "none"
+    row = find_row(packed.candidates, config)
+    splits = np.empty(MAX_SPLITS, np.int64)
+    num = splits_of_row(packed.params, packed.candidates, row, problem.M, problem.K, problem.N, splits)
+    if split not in splits[:num] or config_of_row(packed.candidates[row], split) != config:
+        known = ", ".join("stream-K" if way == STREAM_K else str(way) for way in splits[:num].tolist()) or "none"
         raise InvalidMappingError(
             f"K must be cut into one of these numbers of parts for M={problem.M}, K={problem.K}, N={problem.N} by "
             f"{config}: {known}", rule="split",
         )  # fmt: skip
-    out = np.zeros(1, GPU_COST_DTYPE)
-    evaluate_w4a16(params, candidates, coefficients, row, parts, *problem.sizes[1:], out)
-    _repeat(out, problem.G)
-    return out
+    return row
 
 
 _OF_ONE_LAUNCH = (

@@ -56,7 +56,7 @@ def replay_configs(
         ranges = np.array([(row_of[kernel], row_of[kernel] + 1) for kernel in number_of])
         of_one = Joined(
             read_only(joined.params[places]), joined.candidates, read_only(ranges),
-            None if joined.coefficients is None else read_only(joined.coefficients[places]),
+            read_only(joined.coefficients[places]), joined.is_ours,
         )  # fmt: skip
         numbers = np.array([number_of[kernel] for kernel in kernels])
         out[rows[exists]] = search_many(of_one, numbers, sizes[rows[exists]])

@@ -20,7 +20,8 @@ from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.calibration import Calibration, coefficients_for
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
 from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.objective import ROUNDS, fit_family

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,9 +16,7 @@ from gemm_eval.validation.timings import Floats, Mask
 
 __all__ = [
     "BUYS_NOTHING_POINTS",
-    "NEUTRAL",
     "Ablated",
-    "Neutral",
     "Removed",
     "ablate",
     "remove_in_turn",
@@ -31,50 +28,6 @@ BUYS_NOTHING_POINTS = 0.02
 
 _MATTERS_POINTS = 0.3  # in sample: a term that costs more needs no cross-validation to be kept
 _REACHED_FRAC = 0.01  # a row is reached by a term whose removal, without a refit, moves its prediction by more
-_UNLIMITED = 1e9
-
-
-class Neutral(NamedTuple):
-    """What a coefficient is set to when its term is removed.
-
-    Attributes:
-        value: the value, in the coefficient's unit.
-        why: what that means.
-        same_as: take the fitted value of this coefficient of the family instead of `value`.
-    """
-
-    value: float
-    why: str
-    same_as: str = ""
-
-
-_FREE = Neutral(0.0, "costs nothing")
-_NO_LIMIT = Neutral(_UNLIMITED, "limits nothing")
-
-NEUTRAL: dict[str, Neutral] = {
-    **dict.fromkeys(
-        (
-            "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "producer_cycles",
-            "serial_cycles", "step_cycles", "line_waste", "store_exposed_frac", "team_sum_cycles",
-            "cut_us", "part_cycles",
-        ),
-        _FREE,
-    ),
-    **dict.fromkeys(
-        (
-            "sm_l2_frac", "l2_frac", "epilogue_bytes_per_cycle", "sums_bytes_per_cycle", "part_write_bytes_per_cycle",
-            "part_read_bytes_per_cycle", "outside_rows_per_cycle",
-        ),
-        _NO_LIMIT,
-    ),
-    "issue": Neutral(1.0, "an instruction takes one slot"),
-    "pingpong_issue": Neutral(0.0, "as for cooperating warpgroups", "issue"),
-    "shared_issue": Neutral(0.0, "two CTAs of an SM hide nothing more", "issue"),
-    "exposed_frac": Neutral(0.0, "as much overlap as in a 2-norm"),
-    "dram_frac": Neutral(1.0, "the achievable bandwidth of the spec"),
-    "l2_hold_frac": Neutral(_UNLIMITED, "L2 keeps all that is read again"),
-}  # fmt: skip
-"""Of each coefficient; some belong to a term that another value than 0 removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +83,7 @@ def _ablate_family(rows: KernelTimings, family: str, folds: Floats, num_folds: i
     full_us = _predict(rows, family, full)
     base = _held_out_errors(rows, family, folds, num_folds, {})
     for item in w4a16_coefficients_of(family):
-        neutral = NEUTRAL[item.name]
-        value = full[neutral.same_as] if neutral.same_as else neutral.value
+        value = item.neutral.of(full)
         fixed = {item.name: value}
         moved = np.abs(_predict(rows, family, full | fixed) / full_us - 1.0) > _REACHED_FRAC
         refit, _ = fit_kernel_family(rows, family, fixed)
@@ -147,7 +99,7 @@ def _ablate_family(rows: KernelTimings, family: str, folds: Floats, num_folds: i
                 _change(base, held_out, everything), _change(base, held_out, near), _change(base, held_out, moved)
             )  # fmt: skip
         yield Ablated(
-            family, item.name, value, neutral.why, float(moved.mean()), change, *points, 100.0 * float(base.mean())
+            family, item.name, value, item.neutral.why, float(moved.mean()), change, *points, 100.0 * float(base.mean())
         )
 
 

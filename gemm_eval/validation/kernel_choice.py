@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from gemm_eval.evaluate import select_config
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS
-from gemm_eval.search.w4a16_kernels import find_top_w4a16
+from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS
+from gemm_eval.search.gpu_kernels import OF_OURS
 from gemm_eval.validation.kernel_timings import KernelTimings, types_of
 from gemm_eval.validation.timings import Floats, Mask
 
@@ -111,16 +111,15 @@ def has_all_configs(timings: KernelTimings) -> Mask:
     num_timed = np.bincount(timings.gemm)
     num_legal = np.empty(len(rows), np.int64)
     packed = timings.packed
-    assert packed.coefficients is not None
     none_us, none = np.empty(0), np.empty((0, 2), np.int64)
     for place, row in enumerate(rows.tolist()):
         kind = int(timings.type_of[row])
         of_type = slice(kind, kind + 1)
         candidates = packed.candidates[slice(*packed.ranges[kind].tolist())]
         _, M, K, N = (int(size) for size in timings.sizes[row])
-        num_legal[place] = find_top_w4a16(
-            packed.params[of_type], candidates, packed.coefficients[of_type], M, K, N, none_us, none
-        )  # fmt: skip
+        num_legal[place] = OF_OURS.find_top(
+            packed.params[of_type], candidates, packed.coefficients[of_type], 1, M, K, N, none_us, none
+        )
     is_all: Mask = num_timed == num_legal
     return is_all
 
@@ -151,7 +150,7 @@ def order_by(timings: KernelTimings, cost: Floats) -> Ints:
 
     The registry's order: its list of kernels, of each the whole K first, then fewer parts before more, then stream-K.
     """
-    parts = np.where(timings.which[:, 1] == 0, MAX_CUTS << 32, timings.which[:, 1])
+    parts = np.where(timings.which[:, 1] == 0, MAX_SPLITS << 32, timings.which[:, 1])
     return np.lexsort((parts, timings.which[:, 0], cost, timings.gemm))
 
 

@@ -104,11 +104,11 @@ def fit_kernels(timings: KernelTimings, families: Collection[str] = W4A16_FAMILI
 
 def cross_fit(
     timings: KernelTimings, num_folds: int = 5, seed: int = 0
-) -> tuple[Floats, Floats, npt.NDArray[np.int64]]:
+) -> tuple[Floats, npt.NDArray[np.void], npt.NDArray[np.int64]]:
     """Predict each row by a fit on the pairs (N, K) of other folds.
 
     Returns:
-        Predictions in microseconds, [rows]; fits, [folds, families, coefficients]; fold of each row, [rows].
+        Predictions in microseconds, [rows]; fits, [folds, families] of COEFFICIENTS_DTYPE; fold of each row, [rows].
 
     Raises:
         InvalidOptionError: fewer pairs than folds.

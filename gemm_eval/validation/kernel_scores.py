@@ -8,11 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gemm_eval._jit import read_only
 from gemm_eval.models.gpu.calibration import coefficients_for
-from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
+from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE
 from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
+from gemm_eval.models.gpu.terms import Times
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.search.w4a16_kernels import evaluate_w4a16
+from gemm_eval.search.gpu_kernels import OF_OURS
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.kernel_fit import MIN_ROWS, cross_fit
 from gemm_eval.validation.kernel_timings import KernelTimings
@@ -40,10 +42,7 @@ NEAR_BEST = 1.5
 """Rows are near the best of their GEMM up to this many times its least measured latency."""
 
 _MIN_CONFIGS = 6  # of a GEMM, for a rank correlation within it
-_TERMS = (
-    "launch", "prologue", "matrix", "dequant", "step_wait", "tile_overhead", "l2", "dram", "outside", "store",
-    "reduction", "power", "hidden",
-)  # fmt: skip
+_TERMS = (*(name for name in Times._fields if name != "choice_us"), "hidden_us")  # our kernels are not chosen by others
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,14 +53,14 @@ class Prediction:
         name: of the method.
         how: where its constants come from, in words.
         predicted_us: [rows], in microseconds.
-        coefficients: of the model, [fits, families, coefficients]; None for other methods.
+        coefficients: of the model, [fits, families] of COEFFICIENTS_DTYPE; None for other methods.
         fit_of: [rows], which of the fits predicted a row.
     """
 
     name: str
     how: str
     predicted_us: Floats
-    coefficients: Floats | None = None
+    coefficients: npt.NDArray[np.void] | None = None
     fit_of: npt.NDArray[np.int64] | None = None
 
 
@@ -225,7 +224,10 @@ def breakdown_of(timings: KernelTimings, prediction: Prediction, row: int) -> di
     out = np.zeros(1, GPU_COST_DTYPE)
     place, parts = (int(value) for value in timings.which[row])
     _, M, K, N = (int(value) for value in timings.sizes[row])
-    coefficients = prediction.coefficients[int(prediction.fit_of[row])][None]
+    coefficients = read_only(prediction.coefficients[int(prediction.fit_of[row])][None])
     packed = timings.packed
-    evaluate_w4a16(packed.params[kind : kind + 1], packed.candidates, coefficients, place, parts, M, K, N, out)
-    return {term: float(out[f"{term}_us"][0]) for term in _TERMS}
+    OF_OURS.evaluate_one(
+        packed.params[kind : kind + 1], packed.candidates, coefficients, place, parts, BEST_RASTER, 1, M, K, N,
+        out.view(KERNEL_COST_DTYPE),
+    )  # fmt: skip
+    return {term.removesuffix("_us"): float(out[term][0]) for term in _TERMS}

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
@@ -23,7 +24,7 @@ from gemm_eval.models.gpu import GpuOptions, pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search._threads import run_in_chunks
-from gemm_eval.search.w4a16_kernels import evaluate_w4a16_configs
+from gemm_eval.search.gpu_kernels import OF_OURS
 from gemm_eval.validation.datasets import measured_root
 from gemm_eval.validation.folds import fold_of_pairs
 from gemm_eval.validation.timings import Floats, Mask
@@ -37,8 +38,8 @@ _NEEDED = (
     "num_stages", "schedule", "decomposition", "split_k", "raster_order", "raster_swizzle",
 )  # fmt: skip
 _CONFIG = (
-    "kind", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule", "raster_order",
-    "raster_swizzle",
+    "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
+    "raster_order", "raster_swizzle",
 )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ class KernelTimings:
     @cached_property
     def kind(self) -> npt.NDArray[np.int64]:
         """Place in `W4A16_FAMILIES` of each row."""
-        kinds: npt.NDArray[np.int64] = self.packed.candidates["kind"][self.which[:, 0]]
+        kinds: npt.NDArray[np.int64] = self.packed.candidates["coefficient_set"][self.which[:, 0]]
         return kinds
 
     @cached_property
@@ -107,14 +108,15 @@ class KernelTimings:
             self, frame=self.frame[mask].reset_index(drop=True), type_of=self.type_of[mask], which=self.which[mask]
         )
 
-    def predict(self, coefficients: npt.NDArray[np.float64]) -> Floats:
-        """Predicted latency of each row in microseconds; coefficients [families, coefficients]."""
+    def predict(self, coefficients: npt.NDArray[np.void]) -> Floats:
+        """Predicted latency of each row in microseconds; coefficients [families] of COEFFICIENTS_DTYPE."""
         latency_us, packed = np.empty(len(self)), self.packed
+        of_types = read_only(np.repeat(coefficients[None], len(packed.params), axis=0))
 
         def work(start: int, stop: int) -> None:
             part = slice(start, stop)
-            evaluate_w4a16_configs(
-                packed.params, packed.candidates, coefficients, self.type_of[part], self.sizes[part],
+            OF_OURS.evaluate_rows(
+                packed.params, packed.candidates, of_types, self.type_of[part], self.sizes[part],
                 self.which[part], latency_us[part],
             )  # fmt: skip
 
@@ -184,7 +186,7 @@ def _which(frame: pd.DataFrame, packed: Joined, type_of: npt.NDArray[np.int64]) 
         for place in range(first, stop):
             places[(kind, *(int(packed.candidates[place][name]) for name in _CONFIG))] = place
     codes = frame.assign(
-        kind=frame["family"].map({name: place for place, name in enumerate(W4A16_FAMILIES)}),
+        coefficient_set=frame["family"].map({name: place for place, name in enumerate(W4A16_FAMILIES)}),
         schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),
         raster_order=frame["raster_order"].str.upper().map({item.name: int(item) for item in RasterOrder}),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.validation.packing import Timings, best_configs, latencies, with_families
 from gemm_eval.validation.timings import Floats
 
@@ -84,7 +85,7 @@ class _Goal:
         return self._defaults | {item.name: value for item, value in zip(self._items, values.tolist(), strict=True)}
 
     def configs(self, x: Floats) -> Configs:
-        return np.concatenate([best_configs(self._rows, self._params(x))[1], self._known_configs])
+        return np.concatenate([best_configs(self._rows, self._packed(x))[1], self._known_configs])
 
     def errors(self, x: Floats, configs: Configs) -> Floats:
         errors: Floats = self._weights * (np.log(self._latencies(x, configs)) - self._log_us)
@@ -101,11 +102,11 @@ class _Goal:
                 names.append(item.name)
         return tuple(names)
 
-    def _params(self, x: Floats) -> npt.NDArray[np.void]:
+    def _packed(self, x: Floats) -> npt.NDArray[np.void]:
         return with_families(self._rows, {self._family: self.coefficients(x)})
 
     def _latencies(self, x: Floats, configs: Configs) -> Floats:
-        latency_us = latencies(self._params(x), self._rows.menus, self._kind_of, self._sizes, configs)
+        latency_us = latencies(self._rows, self._packed(x), self._kind_of, self._sizes, configs)
         # where the library's choice is known, nothing is lost by it
         latency_us[len(self._rows.kind_of) :] /= 1.0 + self.coefficients(x)["choice_loss"]
         return latency_us

@@ -16,14 +16,14 @@ import numpy.typing as npt
 from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
-from gemm_eval.models.gpu.coefficients import default_coefficients
+from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, candidate_row, launched_resources
+from gemm_eval.models.gpu.families import default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES
-from gemm_eval.models.gpu.menu import MENU_DTYPE, launched_resources, menu_row
-from gemm_eval.models.gpu.packed import Packed, join_packed, pack_kernels, pack_no_kernels, with_coefficients
+from gemm_eval.models.gpu.packed import Packed, join_packed, pack_coefficients, pack_kernels, pack_no_kernels
 from gemm_eval.models.gpu.sizes import is_row_aligned
-from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
+from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
 from gemm_eval.search._threads import run_in_chunks
-from gemm_eval.search.gpu_kernels import evaluate_rows, find_best_rows
+from gemm_eval.search.gpu_kernels import OF_GENERIC
 from gemm_eval.validation.kernel_names import config_of_kernel
 from gemm_eval.validation.timings import Floats, Mask, TimingSet
 from gemm_eval.workload import GemmProblem
@@ -55,9 +55,9 @@ class Rows(NamedTuple):
     those with another family.
     """
 
-    params: npt.NDArray[np.void]  # [kinds] of GPU_PARAMS_DTYPE, with default coefficients
+    params: npt.NDArray[np.void]  # [kinds] of GPU_PARAMS_DTYPE
     families: tuple[str, ...]  # [kinds], kernel family of each
-    menus: npt.NDArray[np.void]  # [configs] of MENU_DTYPE, those of all kinds one after another
+    menus: npt.NDArray[np.void]  # [configs] of CANDIDATE_DTYPE, those of all kinds one after another
     ranges: Integers  # [kinds, 2], first and stop of each kind's configs
     kind_of: Integers  # [rows]
     sizes: Integers  # [rows, 4] of G, M, K, N
@@ -74,7 +74,7 @@ class Timings(NamedTuple):
     rows: Rows
     measured_us: Floats  # [rows]
     known: Integers  # [known], the rows whose config the name of the kernel tells
-    known_configs: Integers  # [known, 3] of row of `rows.menus`, parts of K, stream-K (0)
+    known_configs: Integers  # [known, 2] of row of `rows.menus`, parts of K
 
     def of_family(self, family: str) -> Timings:
         """Return the rows that the library runs with kernels of `family`."""
@@ -137,37 +137,41 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
                 config = config_of_kernel(problem, name, math.prod(grid), threads)
                 if config is not None and config.family == rows.family_of[place]:
                     known.append(place)
-                    configs.append((len(rows.menus) + len(menu), config.split_k, 0))
-                    menu.append(menu_row(arch, problem, config, launched_resources(arch, smem, registers, threads)))
+                    configs.append((len(rows.menus) + len(menu), config.split_k))
+                    resources = launched_resources(arch, smem, registers, threads)
+                    menu.append(candidate_row(arch, problem, config, resources))
         first += len(timings)
-    menus = read_only(np.concatenate([rows.menus, np.array(menu, MENU_DTYPE)]))
+    menus = read_only(np.concatenate([rows.menus, np.array(menu, CANDIDATE_DTYPE)]))
     return Timings(
         rows._replace(menus=menus),
         np.concatenate([timings.latency_us for timings in sets]), np.array(known, np.int64),
-        np.array(configs, np.int64).reshape(-1, 3),
+        np.array(configs, np.int64).reshape(-1, 2),
     )  # fmt: skip
 
 
 def with_families(rows: Rows, coefficients: Coefficients) -> npt.NDArray[np.void]:
-    """Return the records of `rows` with these coefficients; a family that has none keeps its defaults."""
+    """Return coefficients for each kind of `rows`, [kinds, 1]; a family that has none has its defaults."""
     records = [
-        with_coefficients(rows.params[place : place + 1], coefficients.get(family) or default_coefficients(family))
+        pack_coefficients(rows.params[place : place + 1], coefficients.get(family) or default_coefficients(family))
         for place, family in enumerate(rows.families)
     ]
-    return np.concatenate(records)
+    return read_only(np.stack(records))
 
 
-def best_configs(rows: Rows, params: npt.NDArray[np.void]) -> tuple[Floats, Integers]:
+def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats, Integers]:
     """Search the best config of each row: its latency in microseconds, and its place as in `Timings.known_configs`.
 
     Raises:
         InfeasibleError: the library has no kernel for a row.
     """
     num = len(rows.kind_of)
-    latency_us, configs = np.empty(num), np.empty((num, 3), np.int64)
+    latency_us, configs = np.empty(num), np.empty((num, 2), np.int64)
 
     def work(start: int, stop: int) -> None:
-        find_best_rows(params, rows.menus, rows.ranges, rows.kind_of, rows.sizes, start, stop, latency_us, configs)
+        OF_GENERIC.find_best_rows(
+            rows.params, rows.menus, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
+            latency_us, configs,
+        )  # fmt: skip
 
     run_in_chunks(work, num)
     if (configs[:, 0] < 0).any():
@@ -180,11 +184,13 @@ def best_configs(rows: Rows, params: npt.NDArray[np.void]) -> tuple[Floats, Inte
 
 
 def latencies(
-    params: npt.NDArray[np.void], menus: npt.NDArray[np.void], kind_of: Integers, sizes: Integers, configs: Integers
+    rows: Rows, coefficients: npt.NDArray[np.void], kind_of: Integers, sizes: Integers, configs: Integers
 ) -> Floats:
-    """Latency of rows at given configs, in microseconds; see `Rows` and `Timings` for the arrays."""
+    """Latency of problems at given configs of `rows`, in microseconds; see `Rows` and `Timings` for the arrays."""
     latency_us = np.empty(len(kind_of))
-    evaluate_rows(params, menus, kind_of, sizes, configs, latency_us)  # too short for threads to pay
+    OF_GENERIC.evaluate_rows(
+        rows.params, rows.menus, coefficients, kind_of, sizes, configs, latency_us
+    )  # too short for threads to pay
     return latency_us
 
 

@@ -13,19 +13,10 @@ from gemm_eval.validation.triton import TritonTimings
 from gemm_eval.validation.triton_choice import choice_speeds
 from gemm_eval.validation.triton_fit import cross_fit_triton, predict_folds
 
-__all__ = ["BUYS_NOTHING_POINTS", "NEUTRAL", "TritonAblated", "ablate_triton"]
+__all__ = ["BUYS_NOTHING_POINTS", "TritonAblated", "ablate_triton"]
 
 BUYS_NOTHING_POINTS = 0.03
 """A coefficient whose neutral value raises the held-out MAPE by fewer percentage points buys nothing."""
-
-_UNLIMITED = 1e9
-
-NEUTRAL: dict[str, float] = {
-    **dict.fromkeys((item.name for item in TRITON_COEFFICIENTS), 0.0),
-    **dict.fromkeys(("wgmma_frac", "issue_frac", "latency_frac"), 1.0),
-    **dict.fromkeys(("part_bytes_per_cycle", "add_bytes_per_cycle"), _UNLIMITED),
-}
-"""What a coefficient is set to when its term is removed: 0 costs nothing, 1 is the spec's own value, 1e9 no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +57,12 @@ def ablate_triton(timings: TritonTimings, num_folds: int = 5, seed: int = 0) -> 
 
     base, base_speed = held_out(full)
     for item in TRITON_COEFFICIENTS:
-        fixed = {item.name: NEUTRAL[item.name]}
+        fixed = {item.name: item.neutral.value}
         errors, speed = held_out(cross_fit_triton(timings, num_folds, seed, fixed=fixed, starts=full))
         change = 100.0 * (errors - base)
         by_set = {name: float(change[timings.of_set(name)].mean()) for name in timings.data_sets}
         worst = max(by_set, key=lambda name: by_set[name])
         yield TritonAblated(
-            item.name, NEUTRAL[item.name], float(change.mean()), worst, by_set[worst], 100.0 * (speed - base_speed),
+            item.name, item.neutral.value, float(change.mean()), worst, by_set[worst], 100.0 * (speed - base_speed),
             100.0 * float(base.mean()),
         )  # fmt: skip

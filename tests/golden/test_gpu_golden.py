@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gemm_eval.models.gpu.cost_kernels import BOUNDS
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
+from gemm_eval.models.gpu import BOUNDS
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.libraries import LIBRARIES
 from gemm_eval.models.gpu.packed import L2_STATES
 from tests.golden import changes
 from tests.golden.generate_gpu import GOLDEN

@@ -29,7 +29,7 @@ _COUNTS = ["num_candidates", "num_bounded"]
 class _Generic(NamedTuple):
     """Kernels of a library for rows that start on 16 bytes, or for others."""
 
-    params: npt.NDArray[np.void]
+    packed: Packed
     kernels: naive_gpu.Kernels
 
 
@@ -71,12 +71,14 @@ def _check_types(
             continue
         is_aligned = naive_dense.row_alignment(problem) == 16
         if is_aligned not in generic:
-            record = (packed if is_aligned and not packed.is_ours else packed.fallback).params
+            of_types = packed if is_aligned and not packed.is_ours else packed.fallback
             library = naive_gpu.library_for(arch, problem, options.library)
-            generic[is_aligned] = _Generic(record, naive_gpu.kernels_of(arch, problem, library))
-        record, kernels = generic[is_aligned]
+            generic[is_aligned] = _Generic(of_types, naive_gpu.kernels_of(arch, problem, library))
+        of_types, kernels = generic[is_aligned]
         splits = naive_gpu.splits_of(kernels, arch, problem)
-        best_us, num_odd, *_ = naive_gpu.walk(record, kernels.menu, splits, naive_gpu.RASTERS, *problem.sizes)
+        best_us, num_odd, *_ = naive_gpu.walk(
+            of_types.params, of_types.coefficients, kernels.menu, splits, naive_gpu.RASTERS, *problem.sizes
+        )
         if not best_us * (2.0 - naive_gpu.EXACT) >= found["latency_us"] >= best_us:
             report.violations.append(f"{what}: evaluate {found['latency_us']}, brute force {best_us}")
         report.checked["more traffic of a config is no faster"] += 1

@@ -19,7 +19,7 @@ from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu import GpuOptions, pack_gpu
-from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.sizes import aligned_rows
 from gemm_eval.search.gpu import find_best_config_many
 from gemm_eval.units import bytes_per_us

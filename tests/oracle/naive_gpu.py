@@ -19,9 +19,10 @@ import numpy.typing as npt
 from gemm_eval._jit import kernel
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, config_cost, problem_terms
+from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, RASTER_SWIZZLES, candidate_row
+from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, STREAM_K
+from gemm_eval.models.gpu.generic_kernels import config_cost, problem_terms
 from gemm_eval.models.gpu.libraries import LIBRARIES, SplitRule
-from gemm_eval.models.gpu.menu import MENU_DTYPE, RASTER_SWIZZLES, menu_row
 from gemm_eval.models.gpu.model import GpuOptions, pack_gpu
 from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, library_for
 from gemm_eval.workload import GemmProblem
@@ -52,7 +53,7 @@ class Kernels(NamedTuple):
     """Every kernel of a library that a GPU can run on some types, for rows that start on 16 bytes or for others."""
 
     choices: list[KernelChoice]  # their splits are of the problem that the kernels were listed for
-    menu: npt.NDArray[np.void]  # [choices] of MENU_DTYPE
+    menu: npt.NDArray[np.void]  # [choices] of CANDIDATE_DTYPE
     rule: SplitRule
 
 
@@ -60,8 +61,9 @@ class Space(NamedTuple):
     """All that a brute-force search walks over."""
 
     params: npt.NDArray[np.void]  # [1]
+    coefficients: npt.NDArray[np.void]  # [1, 1]
     choices: list[KernelChoice]
-    menu: npt.NDArray[np.void]  # [choices] of MENU_DTYPE
+    menu: npt.NDArray[np.void]  # [choices] of CANDIDATE_DTYPE
     splits: npt.NDArray[np.int64]  # [choices, 3]: first, stop, whether there is stream-K
     num_configs: int
     naive_us: Callable[[KernelConfig], float]  # its latency in plain Python
@@ -82,9 +84,9 @@ def with_sizes(types: GemmProblem, sizes: Sequence[int]) -> GemmProblem:
 def kernels_of(arch: GpuSpec, problem: GemmProblem, library: str) -> Kernels:
     """Check and pack every kernel of the library."""
     choices = list(enumerate_kernels(arch, problem, library))
-    menu = np.array([menu_row(arch, problem, choice.config, choice.resources) for choice in choices], MENU_DTYPE)
+    rows = [candidate_row(arch, problem, choice.config, choice.resources) for choice in choices]
     rule = LIBRARIES[library].split_rule(arch, problem, is_unaligned=naive_dense.row_alignment(problem) < 16)
-    return Kernels(choices, menu, rule)
+    return Kernels(choices, np.array(rows, CANDIDATE_DTYPE), rule)
 
 
 def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDArray[np.int64]:
@@ -111,7 +113,8 @@ def space_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> Space:
         packed = packed.fallback
     library = library_for(arch, problem, options.library)
     choices, menu, _ = kernels_of(arch, problem, library)
-    splits = [(choice.splits.start, choice.splits.stop, int(choice.has_stream_k)) for choice in choices]
+    ways_of = [(choice.splits.start, choice.splits.stop, int(choice.has_stream_k)) for choice in choices]
+    splits = np.array(ways_of, np.int64).reshape(-1, 3)
     ways = sum(len(choice.splits) + choice.has_stream_k for choice in choices)
     coefficients = naive_dense.coefficients_of_library(arch, problem, library)
 
@@ -120,7 +123,10 @@ def space_of(arch: GpuSpec, problem: GemmProblem, options: GpuOptions) -> Space:
             arch, problem, config, l2=options.l2, clock=options.clock, coefficients=coefficients
         ).latency_us
 
-    return Space(packed.params, choices, menu, np.array(splits, np.int64).reshape(-1, 3), ways * len(RASTERS), naive_us)
+    return Space(
+        packed.params, packed.coefficients, choices, menu, splits, ways * len(RASTERS),
+        naive_us,
+    )  # fmt: skip
 
 
 def find_best(problem: GemmProblem, space: Space) -> Best:
@@ -130,7 +136,7 @@ def find_best(problem: GemmProblem, space: Space) -> Best:
         AssertionError: the cost of the best is not what its definition says.
     """
     latency_us, _, row, split_k, is_stream, raster = walk(
-        space.params, space.menu, space.splits, RASTERS, *problem.sizes
+        space.params, space.coefficients, space.menu, space.splits, RASTERS, *problem.sizes
     )
     decomposition = Decomposition.SPLIT_K if split_k > 1 else Decomposition.DATA_PARALLEL
     config = space.choices[row].config._replace(
@@ -145,14 +151,15 @@ def find_best(problem: GemmProblem, space: Space) -> Best:
 
 @kernel
 def walk(
-    params: Any, menu: Any, splits: Any, rasters: Any, G: int, M: int, K: int, N: int
+    params: Any, coefficients: Any, menu: Any, splits: Any, rasters: Any, G: int, M: int, K: int, N: int
 ) -> tuple[float, int, int, int, bool, int]:
     """The least latency of all configs; pairs of rasters of which the one with more traffic is faster; the best.
 
     The best is told as row, parts of K, stream-K or not, and raster.
     """
     p = params[0]
-    t = problem_terms(p, G, M, K, N)
+    c = coefficients[0, 0]
+    t = problem_terms(p, c, G, M, K, N)
     best, num_odd, best_row, best_split, best_stream, best_raster = np.inf, 0, 0, 1, False, 0
     bytes_of, us_of = np.empty(len(rasters)), np.empty(len(rasters))
     for index in range(len(menu)):
@@ -160,7 +167,7 @@ def walk(
             is_stream = way == splits[index, 1]
             split = 1 if is_stream else way
             for place, raster in enumerate(rasters):
-                cost = config_cost(p, menu[index], t, split, is_stream, raster)
+                cost = config_cost(p, menu[index], c, t, STREAM_K if is_stream else split, raster)
                 bytes_of[place], us_of[place] = cost.dram_read_bytes, cost.latency_us
                 if cost.latency_us < best:
                     best, best_row, best_split, best_stream, best_raster = (

@@ -20,8 +20,8 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GpuCost, GpuOptions, model, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import coefficients_for
+from gemm_eval.models.gpu.candidates import check_config
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
-from gemm_eval.models.gpu.menu import check_config
 from gemm_eval.search.gpu import evaluate_config
 from tests import strategies
 from tests.oracle import naive_dense

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import GpuCost, GpuOptions, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.cost_kernels import BOUNDS
+from gemm_eval.models.gpu import BOUNDS, GpuCost, GpuOptions, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.space import is_row_aligned
-from gemm_eval.models.gpu.w4a16.menu import W4A16_SIZES, has_w4a16_kernels
+from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_w4a16_kernels
 from gemm_eval.search.gpu import find_best_config
 from tests import strategies
 from tests.laws import gpu_exact, gpu_physics

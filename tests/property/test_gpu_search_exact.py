@@ -77,20 +77,22 @@ def test_search_equals_brute_force(case: Case) -> None:
 @few
 @given(cases())
 def test_bounds_are_below_the_cost_of_every_config(case: Case) -> None:
-    from gemm_eval.models.gpu.cost_kernels import config_cost, lower_bound_us, problem_terms
+    from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, STREAM_K
+    from gemm_eval.models.gpu.generic_kernels import config_cost, lower_bound_us, problem_terms
 
     arch, problem, options = case
     space = naive_gpu.space_of(arch, problem, options)
-    terms = problem_terms(space.params[0], *problem.sizes)
+    p, c = space.params[0], space.coefficients[0, 0]
+    terms = problem_terms(p, c, *problem.sizes)
     for index in range(0, len(space.menu), max(1, len(space.menu) // 20)):
         row, splits = space.menu[index], space.choices[index].splits
-        even_us = lower_bound_us(space.params[0], row, terms, 1, True)
+        even_us = lower_bound_us(p, row, c, terms, 1, True)
         for split in {splits.start, splits.stop - 1} if splits else ():
-            latency_us = config_cost(space.params[0], row, terms, split, False, -1).latency_us
-            assert lower_bound_us(space.params[0], row, terms, split, False) <= latency_us
+            latency_us = config_cost(p, row, c, terms, split, BEST_RASTER).latency_us
+            assert lower_bound_us(p, row, c, terms, split, False) <= latency_us
             assert even_us <= latency_us
         if space.choices[index].has_stream_k:
-            assert even_us <= config_cost(space.params[0], row, terms, 1, True, -1).latency_us
+            assert even_us <= config_cost(p, row, c, terms, STREAM_K, BEST_RASTER).latency_us
 
 
 @few

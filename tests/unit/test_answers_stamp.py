@@ -19,8 +19,8 @@ PACKAGE = Path(gemm_eval.__file__).parent
 # (in the copy, what a change of it is)
 CHANGES = [
     ("gemm_eval/models/gpu/libraries.py", "a tile of a library"),
-    ("gemm_eval/models/gpu/menu.py", "a rule of legality"),
-    ("gemm_eval/models/gpu/w4a16/menu.py", "how a table is read"),
+    ("gemm_eval/models/gpu/candidates.py", "a rule of legality"),
+    ("gemm_eval/models/gpu/w4a16/candidates.py", "how a table is read"),
     ("gemm_eval/models/multicore/params.py", "how a spec is packed"),
     ("gemm_eval/models/gpu/cost_kernels.py", "a cost"),
     ("gemm_eval/search/multicore.py", "a search"),

@@ -13,7 +13,8 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.models.gpu import calibration, calibration_stamp, coefficients_for
 from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, load_calibration
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, NO_LIMIT
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 
 H200, H100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "h100-sxm", "l40s"))
 FAMILY = "sm90_wgmma"
@@ -60,10 +61,10 @@ def test_a_file_holds_what_was_fitted(root: Path) -> None:
     ("change", "message"),
     [
         ({"coefficients": FITTED | {"kernel_us": 99.0}}, r"kernel_us must be in 0.2..8.0 us, got 99"),
-        ({"coefficients": {"kernel_us": 1.0}}, "exactly those of the model; wrong: .*matrix_frac"),
         ({"coefficients": FITTED | {"wind": 1.0}}, "wrong: wind"),
         ({"coefficients": FITTED | {"kernel_us": float("nan")}}, "finite number"),
         ({"fitted": ("wind",)}, "fitted names no coefficient: wind"),
+        ({"coefficients": {"matrix_frac": 1.0}}, "fitted names no coefficient: kernel_us"),
         ({"library": "mkl"}, "library must be one of cublas"),
         ({"family": "sm90"}, "family must be one of sm90_wgmma"),
         ({"errors": ()}, "errors"),
@@ -88,6 +89,25 @@ def test_a_file_must_be_where_its_name_says(root: Path) -> None:
 
     with pytest.raises(ArchValidationError, match="this is a calibration of h100-sxm/cublas-sm90_wgmma"):
         coefficients_for(H100, "trtllm", FAMILY)
+
+
+def test_a_file_older_than_a_coefficient_has_its_term_absent(root: Path) -> None:
+    older = {name: value for name, value in FITTED.items() if name not in ("fixup_us", "l2_frac")}
+    write(root, make(coefficients=older))
+    coefficients, origin = coefficients_for(H200, "cublas", FAMILY)
+
+    assert origin.is_calibrated
+    assert coefficients == older | {"fixup_us": 0.0, "l2_frac": NO_LIMIT.value}
+    assert list(coefficients) == [item.name for item in COEFFICIENTS]
+
+
+def test_neutral_values_are_known_for_every_coefficient_of_every_family() -> None:
+    for family in FAMILIES:
+        items = {item.name: item for item in FAMILIES[family].coefficients}
+        for item in items.values():
+            assert item.neutral.why
+            assert item.source
+            assert item.neutral.same_as in {"", *items}
 
 
 @pytest.mark.usefixtures("root")

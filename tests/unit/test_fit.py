@@ -11,8 +11,8 @@ import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
-from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.validation.datasets import find_timings
 from gemm_eval.validation.fit import MIN_ROWS, ModelPredictor, calibrate, model_predictor
 from gemm_eval.validation.objective import fit_family
@@ -117,7 +117,7 @@ def test_kernels_that_no_trace_saw_are_not_known(traced: int) -> None:
     packed = pack_timings(H200, "cublas", [TimingSet(timings.frame.assign(**trace), "traced", "h200-sxm", "cublas")])
 
     assert packed.known.tolist() == [0] * traced
-    assert packed.known_configs.shape == (traced, 3)
+    assert packed.known_configs.shape == (traced, 2)
     assert packed.measured_us.tolist() == [1.0] * 3
 
 

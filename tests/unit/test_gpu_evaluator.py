@@ -30,11 +30,10 @@ from gemm_eval import (
 from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import _disk
 from gemm_eval.evaluate._backend import RunOptions
-from gemm_eval.evaluate._explain_gpu import BOUND_TEXT
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.models.gpu import coefficients_for
-from gemm_eval.models.gpu.cost_kernels import BOUNDS
+from gemm_eval.models.gpu import BOUNDS, TERMS, coefficients_for
 from gemm_eval.models.gpu.packed import Packed
+from gemm_eval.models.gpu.terms import RESOURCES, Times
 
 ARCH = load_arch("h100-sxm")
 SIZES = (1, 16, 4096, 12288)
@@ -90,7 +89,7 @@ def test_documented_calls(ev: GEMMEvaluator) -> None:
         check(r)
         assert r.is_exhaustive
         text = r.explain()
-        assert f"bound by {BOUND_TEXT[r.bound]}" in text
+        assert f"bound by {BOUNDS[r.bound]}" in text
         assert "Waves: " in text
         assert f"; {r.active_cores} of 132 SMs at work" in text
         library, family = r.options["library"], r.mapping.family  # type: ignore[union-attr]
@@ -221,8 +220,11 @@ def test_a_mapping_in_plain_words() -> None:
         ev.evaluate_mapping(W4A16, config._replace(schedule="vector"))
 
 
-def test_bounds_all_have_words() -> None:
-    assert tuple(BOUND_TEXT) == BOUNDS
+def test_every_term_has_a_resource_and_every_resource_a_word() -> None:
+    assert tuple(TERMS) == Times._fields
+    assert {term.resource for term in TERMS.values()} - {""} == set(RESOURCES)
+    assert set(BOUNDS) == set(RESOURCES) - {"sm"} | {"compute", "dequant", "latency"}
+    assert all(term.meaning for term in TERMS.values())
 
 
 def test_waves_are_those_of_the_record(ev: GEMMEvaluator) -> None:

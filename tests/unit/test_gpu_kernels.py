@@ -11,8 +11,8 @@ from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.cost_kernels import problem_terms, row_alignment
-from gemm_eval.models.gpu.menu import dequant_cycles, matrix_cycles
+from gemm_eval.models.gpu.candidates import dequant_cycles, matrix_cycles
+from gemm_eval.models.gpu.generic_kernels import problem_terms, row_alignment
 from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.workload import make_problem
 
@@ -102,14 +102,15 @@ def test_alignment_is_that_of_the_worst_row(dtype: str, K: int, N: int, aligned:
 
 
 def test_bytes_of_a_problem() -> None:
-    params = pack_gpu(H100, typed("w4a16"), GpuOptions()).params
-    terms = problem_terms(params[0], 2, 3, 1000, 16)
+    packed = pack_gpu(H100, typed("w4a16"), GpuOptions()).fallback
+    terms = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 1000, 16)
     assert terms.a_bytes == 2 * 3 * 1000 * 2
     assert terms.b_bytes == 2 * 16 * 500
     assert terms.scale_bytes == 2 * 16 * 8 * 2  # eight groups of at most 128
     assert terms.c_bytes == 2 * 3 * 16 * 2
     assert terms.b_read_bytes == terms.b_bytes + terms.scale_bytes  # cold
-    warm = problem_terms(pack_gpu(H100, typed("w4a16"), GpuOptions(l2="warm")).params[0], 2, 3, 1000, 16)
+    packed = pack_gpu(H100, typed("w4a16"), GpuOptions(l2="warm")).fallback
+    warm = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 1000, 16)
     assert warm.b_read_bytes < 1e-3 * terms.b_read_bytes
 
 

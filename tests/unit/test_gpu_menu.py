@@ -14,8 +14,8 @@ from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import LIBRARIES, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu.candidates import check_config, stage_bytes
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
-from gemm_eval.models.gpu.menu import check_config, stage_bytes
 from gemm_eval.models.gpu.space import enumerate_kernels, is_row_aligned
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.workload import make_problem

@@ -16,8 +16,8 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import GpuOptions, enumerate_configs, pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
+from gemm_eval.models.gpu.w4a16.candidates import config_of_row
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.menu import config_of_row
 from gemm_eval.validation import kernel_nvidia
 from gemm_eval.validation.kernel_choice import (
     has_all_configs,
@@ -81,10 +81,10 @@ def two_gemms() -> KernelTimings:
 
 def test_points_by_hand() -> None:
     coop, pingpong = int(Schedule.COOPERATIVE), int(Schedule.PINGPONG)
-    wide = row_of(kind=3, cta_m=128, cta_n=256, cta_k=64, cluster_m=1, cluster_n=1, schedule=coop)
-    pair = row_of(kind=3, cta_m=128, cta_n=128, cta_k=128, cluster_m=2, cluster_n=1, schedule=coop)
-    few = row_of(kind=3, cta_m=64, cta_n=128, cluster_m=1, cluster_n=1, schedule=pingpong)
-    gemv = row_of(kind=0, cta_m=1)
+    wide = row_of(coefficient_set=3, cta_m=128, cta_n=256, cta_k=64, cluster_m=1, cluster_n=1, schedule=coop)
+    pair = row_of(coefficient_set=3, cta_m=128, cta_n=128, cta_k=128, cluster_m=2, cluster_n=1, schedule=coop)
+    few = row_of(coefficient_set=3, cta_m=64, cta_n=128, cluster_m=1, cluster_n=1, schedule=pingpong)
+    gemv = row_of(coefficient_set=0, cta_m=1)
     menus = packed()[1]
     timings = timings_of(
         [
@@ -109,7 +109,7 @@ def test_points_by_hand() -> None:
 
 
 def test_a_larger_tile_than_preferred_gets_no_points_for_it() -> None:
-    row = row_of(kind=3, cta_m=128, cta_n=128, schedule=int(Schedule.COOPERATIVE))
+    row = row_of(coefficient_set=3, cta_m=128, cta_n=128, schedule=int(Schedule.COOPERATIVE))
     step = 10.0 if packed()[1][row]["cta_k"] == 64 else 0.0
 
     assert static_points(timings_of([(SMALL, row, 1, 1.0)])).tolist() == [4 + step + 20]
@@ -245,4 +245,4 @@ def test_no_heuristics_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch
 
 
 def test_families_have_their_numbers() -> None:
-    assert set(packed()[1]["kind"].tolist()) <= set(range(len(W4A16_FAMILIES)))
+    assert set(packed()[1]["coefficient_set"].tolist()) <= set(range(len(W4A16_FAMILIES)))

@@ -17,13 +17,12 @@ from gemm_eval.cli._app import app
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import (
-    W4A16_COEFFICIENTS,
     W4A16_FAMILIES,
     w4a16_coefficients_of,
     w4a16_defaults,
 )
 from gemm_eval.validation import kernel_ablation, kernel_study
-from gemm_eval.validation.kernel_ablation import NEUTRAL, Ablated, Removed, ablate, remove_in_turn, useless_terms
+from gemm_eval.validation.kernel_ablation import Ablated, Removed, ablate, remove_in_turn, useless_terms
 from gemm_eval.validation.kernel_report import ablation_table, removed_lines
 from gemm_eval.validation.kernel_scores import (
     Prediction,
@@ -52,7 +51,7 @@ TOGETHER = Removed("w4a16_sm90", ("part_cycles",), ("ramp_us",), 0.01, -0.02)
 
 def as_predicted(num: int = 12, kind: int = 0) -> KernelTimings:
     """Timings of `num` kernels of a family on 6 GEMMs, as the model with default coefficients has them."""
-    places = np.flatnonzero(packed()[1]["kind"] == kind)[:num].tolist()
+    places = np.flatnonzero(packed()[1]["coefficient_set"] == kind)[:num].tolist()
     timings = timings_of([(gemm, place, 1, 1.0) for gemm in GEMMS for place in places])
     defaults = pack_w4a16_coefficients({family: w4a16_defaults(family) for family in W4A16_FAMILIES})
     latency_us = timings.predict(defaults)
@@ -154,15 +153,6 @@ def test_rooflines() -> None:
 
 
 # ---- ablation -------------------------------------------------------------------------------------------------------
-
-
-def test_every_coefficient_has_a_neutral_value() -> None:
-    names = {item.coefficient.name for item in W4A16_COEFFICIENTS}
-
-    assert set(NEUTRAL) == names
-    for family in W4A16_FAMILIES:
-        own = {item.name for item in w4a16_coefficients_of(family)}
-        assert {NEUTRAL[name].same_as for name in own} - {""} <= own
 
 
 def test_a_term_that_matters_and_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

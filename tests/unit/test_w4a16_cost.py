@@ -9,23 +9,26 @@ import numpy as np
 import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InvalidMappingError, UnsupportedError, load_arch
+from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.kernels import pack_w4
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuCost, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
+from gemm_eval.models.gpu import GpuCost, GpuOptions, enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import calibration_path, coefficients_for, load_calibration
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
+from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, KERNEL_COST_DTYPE
+from gemm_eval.models.gpu.cost_kernels import STREAM_K as STREAM
 from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
+from gemm_eval.models.gpu.terms import Times
 from gemm_eval.models.gpu.w4a16.coefficients import (
-    NUM_W4A16_COEFFICIENTS,
     W4A16_COEFFICIENTS,
     W4A16_FAMILIES,
     w4a16_coefficients_of,
     w4a16_defaults,
 )
-from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS
+from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
-from gemm_eval.search.w4a16_kernels import evaluate_w4a16, find_top_w4a16
+from gemm_eval.search.gpu_kernels import OF_OURS
 
 H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
 GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES
@@ -259,18 +262,19 @@ def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, fami
     packed = pack_gpu(arch, typed(1, 64, 64), GpuOptions())
     menu = packed.candidates
     of_all = packed.params, menu, packed.coefficients
-    out = np.zeros(2, GPU_COST_DTYPE)
-    for index in np.flatnonzero(menu["kind"] == W4A16_FAMILIES.index(family)):
+    out = np.zeros(2, KERNEL_COST_DTYPE)
+    reduction, matrix = (Times._fields.index(name) for name in ("reduction_us", "matrix_us"))
+    for index in np.flatnonzero(menu["coefficient_set"] == W4A16_FAMILIES.index(family)):
         row = menu[index]
         slots = int(row["grid_cap"]) // int(row["cluster_m"] * row["cluster_n"])
         M, N = int(row["cta_m"] * row["cluster_m"]), int(row["cta_n"] * row["cluster_n"]) * slots
         for place, (rows, columns) in enumerate(((M, N), (M, N + int(row["cta_n"] * row["cluster_n"])))):
-            evaluate_w4a16(*of_all, index, 0, rows, 4096, columns, out[place : place + 1])
+            OF_OURS.evaluate_one(*of_all, index, STREAM, BEST_RASTER, 1, rows, 4096, columns, out[place : place + 1])
         assert out["decomposition"].tolist() == [STREAM_K] * 2
-        assert out["reduction_us"][0] == 0 < out["reduction_us"][1]
-        alone = np.zeros(1, GPU_COST_DTYPE)
-        evaluate_w4a16(*of_all, index, 1, M, 4096, N, alone)
-        assert alone["matrix_us"][0] == pytest.approx(out["matrix_us"][0])  # the same work for each CTA
+        assert out["times_us"][0, reduction] == 0 < out["times_us"][1, reduction]
+        alone = np.zeros(1, KERNEL_COST_DTYPE)
+        OF_OURS.evaluate_one(*of_all, index, 1, BEST_RASTER, 1, M, 4096, N, alone)
+        assert alone["times_us"][0, matrix] == pytest.approx(out["times_us"][0, matrix])  # the same work for each CTA
 
 
 def test_stages_alone_cost_nothing() -> None:
@@ -286,9 +290,9 @@ def test_stages_alone_cost_nothing() -> None:
 
 
 def latencies(params: Any, menu: Any, packed: Any, M: int, K: int, N: int) -> tuple[Any, Any]:
-    room = len(menu) * MAX_CUTS
+    room = len(menu) * MAX_SPLITS
     latency_us, which = np.empty(room), np.empty((room, 2), np.int64)
-    num = find_top_w4a16(params, menu, packed, M, K, N, latency_us, which)
+    num = OF_OURS.find_top(params, read_only(menu), read_only(packed), 1, M, K, N, latency_us, which)
     return latency_us[:num], which[:num]
 
 
@@ -345,7 +349,7 @@ def probed() -> tuple[Any, Any]:
 def times_of(family: str, values: dict[str, dict[str, float]]) -> Any:
     """Of all configs of a family on all probes."""
     params, menu = probed()
-    rows = menu[menu["kind"] == W4A16_FAMILIES.index(family)]
+    rows = menu[menu["coefficient_set"] == W4A16_FAMILIES.index(family)]
     packed = pack_w4a16_coefficients(values)[None]
     return np.concatenate([latencies(params, rows, packed, *shape)[0] for shape in PROBE])
 
@@ -405,7 +409,7 @@ def test_a_larger_coefficient_never_goes_against_its_direction(family: str) -> N
 
 def test_coefficients_are_well_formed() -> None:
     names = [item.coefficient.name for item in W4A16_COEFFICIENTS]
-    assert len(set(names)) == len(names) == NUM_W4A16_COEFFICIENTS
+    assert len(set(names)) == len(names)
     generic = {item.name: item for item in COEFFICIENTS}
     for item, defaults in W4A16_COEFFICIENTS:
         assert defaults
@@ -421,8 +425,9 @@ def test_coefficients_are_well_formed() -> None:
         assert {item.name: item.default for item in of_family} == w4a16_defaults(family)
         assert [item.name for item in of_family] == [name for name in names if name in w4a16_defaults(family)]
     packed = pack_w4a16_coefficients({family: w4a16_defaults(family) for family in W4A16_FAMILIES})
-    assert packed.shape == (4, NUM_W4A16_COEFFICIENTS)
-    assert np.count_nonzero(packed) == sum(len(w4a16_defaults(family)) for family in W4A16_FAMILIES)
+    for family, record in zip(W4A16_FAMILIES, packed, strict=True):
+        has = {name for name in packed.dtype.names if record[name] != 0}
+        assert has == set(w4a16_defaults(family))
 
 
 @pytest.mark.parametrize("family", W4A16_FAMILIES)

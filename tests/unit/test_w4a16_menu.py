@@ -17,9 +17,9 @@ from gemm_eval.kernels.families import families
 from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import GPU_COST_DTYPE, GpuOptions, enumerate_configs, pack_gpu
-from gemm_eval.models.gpu.libraries import FAMILIES
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.w4a16.candidates import build_w4a16_candidates, config_of_row, find_row, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.menu import build_w4a16_menu, config_of_row, find_row, has_w4a16_kernels
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from tests.cases import case
 
@@ -85,7 +85,7 @@ def test_families_are_those_of_the_registry_in_its_order() -> None:
 
 def test_a_row_stands_for_one_kernel() -> None:
     for arch in GPUS.values():
-        menu = build_w4a16_menu(arch, typed(64, 64, 64))
+        menu = build_w4a16_candidates(arch, typed(64, 64, 64))
         configs = [config_of_row(row, 1) for row in menu]
         assert len(set(configs)) == len(configs) > 50
         assert [find_row(menu, config) for config in configs] == list(range(len(menu)))
@@ -120,8 +120,8 @@ def test_what_a_kernel_takes_is_that_of_the_compiled_one(
     name: str, family: str, activation: str, mode: str, group: int | None, place: int
 ) -> None:
     arch = GPUS[name]
-    menu = build_w4a16_menu(arch, typed(64, 64, 64, mode, group, activation))
-    rows = menu[menu["kind"] == W4A16_FAMILIES.index(family)]
+    menu = build_w4a16_candidates(arch, typed(64, 64, 64, mode, group, activation))
+    rows = menu[menu["coefficient_set"] == W4A16_FAMILIES.index(family)]
     row = rows[place % len(rows)]
     variant = make_variant(config_of_row(row, 1), activation, mode, group)
     limits = limits_of_spec(arch)
@@ -136,8 +136,8 @@ def test_what_a_kernel_takes_fits_the_gpu() -> None:
     for name, (mode, group) in itertools.product(NAMES, MODES):
         with case(name, mode, group):
             arch = GPUS[name]
-            menu = build_w4a16_menu(arch, typed(64, 64, 64, mode, group))
-            threads = 32 * (menu["num_warps"] + 4 * (menu["kind"] == 3))  # a warpgroup more copies
+            menu = build_w4a16_candidates(arch, typed(64, 64, 64, mode, group))
+            threads = 32 * (menu["num_warps"] + 4 * (menu["coefficient_set"] == 3))  # a warpgroup more copies
 
             assert (menu["smem_bytes"] <= arch.smem_per_cta_bytes).all()
             assert (
@@ -148,31 +148,31 @@ def test_what_a_kernel_takes_fits_the_gpu() -> None:
             assert (menu["expected_ctas"] <= menu["ctas_per_sm"]).all()
             assert (menu["cluster_m"] * menu["cluster_n"] <= arch.max_cluster_ctas).all()
             assert (menu["expected_cap"] % (menu["cluster_m"] * menu["cluster_n"]) == 0).all()
-            assert (menu["instructions"] > menu["mma"] * (menu["kind"] != 3)).all()
+            assert (menu["instructions"] > menu["mma"] * (menu["coefficient_set"] != 3)).all()
 
 
 def test_persistent_kernels_fill_the_sms_by_hand() -> None:
-    menu = build_w4a16_menu(H200, typed(64, 64, 64))
-    rows = menu[menu["kind"] == 3]
+    menu = build_w4a16_candidates(H200, typed(64, 64, 64))
+    rows = menu[menu["coefficient_set"] == 3]
     clusters = rows["cluster_m"] * rows["cluster_n"]
 
     assert set(rows["grid_cap"][clusters <= 2] // rows["expected_ctas"][clusters <= 2]) == {132}
     # 10 of 11 SMs lie in groups of four: 120 of 132
     assert set(rows["grid_cap"][clusters == 4] // rows["expected_ctas"][clusters == 4]) <= {120}
-    others = menu[menu["kind"] < 3]
+    others = menu[menu["coefficient_set"] < 3]
     assert (others["grid_cap"] == 132 * others["ctas_per_sm"]).all()
 
 
 def test_tensor_cycles_by_hand() -> None:
     """64 columns x 64 k times the tokens, at 4,096 FLOP a cycle for wgmma and 0.62 of it for mma.sync."""
-    menu = build_w4a16_menu(H200, typed(64, 64, 64))
-    for row in menu[menu["kind"] == 3]:
+    menu = build_w4a16_candidates(H200, typed(64, 64, 64))
+    for row in menu[menu["coefficient_set"] == 3]:
         assert row["matrix_cycles"] == pytest.approx(2 * row["cta_m"] * row["cta_n"] * 64 / 4096)
-    for row in menu[menu["kind"] == 2]:
+    for row in menu[menu["coefficient_set"] == 2]:
         assert row["matrix_cycles"] == pytest.approx(2 * row["cta_m"] * row["cta_n"] * 64 / (4096 * 0.62))
-    assert not menu["matrix_cycles"][menu["kind"] == 0].any()
-    a100 = build_w4a16_menu(GPUS["a100-sxm-80gb"], typed(64, 64, 64))
-    for row in a100[a100["kind"] == 2]:
+    assert not menu["matrix_cycles"][menu["coefficient_set"] == 0].any()
+    a100 = build_w4a16_candidates(GPUS["a100-sxm-80gb"], typed(64, 64, 64))
+    for row in a100[a100["coefficient_set"] == 2]:
         assert row["matrix_cycles"] == pytest.approx(2 * row["cta_m"] * row["cta_n"] * 64 / 2048)
 
 
@@ -183,7 +183,7 @@ def test_weight_bytes_are_those_of_packed_weights(activation: str, mode: str, gr
     K, N = 256, 192
     packed = packed_weights(K, N, activation, mode, group)
     nbytes = packed.qweight.nbytes + (packed.scales.nbytes if mode != "column" else 0)
-    menu = build_w4a16_menu(H200, typed(64, K, N, mode, group, activation))
+    menu = build_w4a16_candidates(H200, typed(64, K, N, mode, group, activation))
 
     assert menu["weight_bytes"] == pytest.approx(menu["cta_n"] / N * nbytes * 64 / K, rel=1e-12)
 
@@ -231,12 +231,12 @@ def test_gpus_without_our_kernels_have_the_generic_families() -> None:
         assert best_of(arch, problem, GpuOptions("trtllm"))["family"] not in numbers
     b200 = load_arch("b200", GpuSpec)
     assert not has_w4a16_kernels(b200, problem)
-    assert pack_gpu(b200, problem, GpuOptions()).coefficients is None
+    assert not pack_gpu(b200, problem, GpuOptions()).is_ours
 
 
 def test_a_chip_without_room_for_any_kernel_says_so() -> None:
     arch, problem = H200.with_(smem_per_cta_bytes=1024), typed(64, 4096, 4096)
-    assert len(build_w4a16_menu(arch, problem)) == 0
+    assert len(build_w4a16_candidates(arch, problem)) == 0
     assert list(enumerate_configs(arch, problem)) == []
     packed = pack_gpu(arch, problem, GpuOptions())
     for find in (find_best_config, lambda *given: find_top_configs(*given, 3)):
@@ -244,16 +244,15 @@ def test_a_chip_without_room_for_any_kernel_says_so() -> None:
             find(arch, problem, packed)
 
 
-def test_an_empty_menu_is_not_taken_for_that_of_other_kernels() -> None:
-    """Menus are known by their bytes, and a menu of no kernels has none, whatever its fields."""
+def test_no_kernels_are_not_taken_for_those_of_another_kind() -> None:
+    """Joined are kernels of one kind each, also where there are none."""
     arch = H200.with_(smem_per_cta_bytes=1024)
     problems = [typed(64, 4096, 4096), GemmProblem(1, 64, 4096, 4096), typed(64, 4100, 4096)]
     packed = [pack_gpu(arch, problem, GpuOptions()) for problem in problems]
-    menus = {one.candidates.dtype for one in packed}
     sizes = np.array([problem.sizes for problem in problems], np.int64)
     found = find_best_config_many(packed, np.arange(3), sizes)
 
-    assert len(menus) == 2
+    assert [one.is_ours for one in packed] == [True, False, True]
     assert not found["active_sms"].any()
 
 

@@ -13,13 +13,16 @@ from gemm_eval.models.gpu.model import (
 )
 from gemm_eval.models.gpu.packed import Packed
 from gemm_eval.models.gpu.space import enumerate_configs
+from gemm_eval.models.gpu.terms import BOUNDS, TERMS
 
 __all__ = [
     "AUTO",
+    "BOUNDS",
     "GPU_COST_DTYPE",
     "GPU_MODEL_VERSION",
     "HYPOTHETICAL",
     "LIBRARIES",
+    "TERMS",
     "Calibration",
     "GpuCost",
     "GpuOptions",

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient, default_coefficients
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
-from gemm_eval.models.gpu.w4a16.coefficients import w4a16_coefficients_of, w4a16_defaults
+from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.libraries import LIBRARIES
 
 __all__ = [
     "Calibration",
@@ -24,13 +24,7 @@ __all__ = [
     "calibration_path",
     "calibration_stamp",
     "coefficients_for",
-    "coefficients_of",
 ]
-
-
-def coefficients_of(family: str) -> tuple[Coefficient, ...]:
-    """The coefficients that a kernel family has."""
-    return w4a16_coefficients_of(family) if FAMILIES[family].is_ours else COEFFICIENTS
 
 
 class _Frozen(BaseModel):
@@ -69,18 +63,8 @@ class Calibration(_Frozen):
         for what, name, known in (("library", self.library, LIBRARIES), ("family", self.family, FAMILIES)):
             if name not in known:
                 raise ValueError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
-        known_names = {item.name: item for item in coefficients_of(self.family)}
-        if set(self.coefficients) != set(known_names):
-            wrong = sorted(set(self.coefficients) ^ set(known_names))
-            raise ValueError(
-                f"coefficients must be exactly those of the model; wrong: {', '.join(wrong)}; "
-                "delete the file and calibrate again"
-            )
-        for name, value in self.coefficients.items():
-            item = known_names[name]
-            if not item.low <= value <= item.high:
-                raise ValueError(f"{name} must be in {item.low}..{item.high} {item.unit}, got {value}")
-        if unknown := sorted(set(self.fitted) - set(known_names)):
+        check_coefficients(self.coefficients, FAMILIES[self.family].coefficients)
+        if unknown := sorted(set(self.fitted) - set(self.coefficients)):
             raise ValueError(f"fitted names no coefficient: {', '.join(unknown)}")
         return self
 
@@ -89,7 +73,7 @@ class Calibration(_Frozen):
         head = {name: value for name, value in self.model_dump(mode="json").items() if name != "coefficients"}
         lines = ["# Written by `gemm-eval calibrate`; not to be edited by hand.", yaml.safe_dump(head, sort_keys=False)]
         lines.append("coefficients:")
-        for item in coefficients_of(self.family):
+        for item in (item for item in FAMILIES[self.family].coefficients if item.name in self.coefficients):
             mark = "fitted" if item.name in self.fitted else "default"
             lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}, {mark}: {item.meaning}")
         return "\n".join(lines) + "\n"
@@ -163,24 +147,24 @@ def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict
     path = calibration_path(gpu, library, family)
     if path.is_file():
         found = load_calibration(path)
-        return dict(found.coefficients), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
+        return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
     for pattern in (f"*/{library}-{family}.yaml", f"*/*-{family}.yaml"):
         for other in sorted(root.glob(pattern)):
             found = load_calibration(other)
             text = f"carried over from {found.library} kernels on {found.gpu}, fitted on nothing of this GPU"
-            coefficients = dict(found.coefficients)
+            coefficients = _complete(found)
             if found.library != library or not _have_same_sms(found.gpu, gpu):
                 coefficients.update(_choice_loss(family))  # another heuristic chooses
             return coefficients, Origin(False, found.gpu, text)
-    return _defaults(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
+    return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
 
 
-def _defaults(family: str) -> dict[str, float]:
-    return w4a16_defaults(family) if FAMILIES[family].is_ours else default_coefficients(family)
+def _complete(found: Calibration) -> dict[str, float]:
+    return complete_coefficients(found.coefficients, FAMILIES[found.family].coefficients)
 
 
 def _choice_loss(family: str) -> dict[str, float]:
-    return {name: value for name, value in _defaults(family).items() if name == "choice_loss"}
+    return {name: value for name, value in default_coefficients(family).items() if name == "choice_loss"}
 
 
 def _have_same_sms(gpu: str, other: str) -> bool:

@@ -7,91 +7,159 @@ fitted. MODEL.md, "Transfer", has the rule.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["COEFFICIENTS", "Coefficient", "default_coefficients"]
+__all__ = [
+    "COEFFICIENTS",
+    "FREE",
+    "NO_LIMIT",
+    "SPEC",
+    "Coefficient",
+    "Neutral",
+    "check_coefficients",
+    "complete_coefficients",
+    "with_defaults",
+]
+
+_FITTED = "round, within what fits of the H200's timings gave (arch/calibration/h200-sxm)"
+_ASSUMED = "assumed: no timing with a known config tells it yet"
+
+
+class Neutral(NamedTuple):
+    """What a coefficient is where its term is absent: for ablations, and for calibrations that are older than it.
+
+    Attributes:
+        value: in the coefficient's unit; it may lie outside the range.
+        why: what that means.
+        same_as: the value is that of this coefficient of the family instead.
+    """
+
+    value: float
+    why: str
+    same_as: str = ""
+
+    def of(self, values: Mapping[str, float]) -> float:
+        """Return the value beside the other coefficients of the family."""
+        return values[self.same_as] if self.same_as else self.value
+
+
+FREE = Neutral(0.0, "costs nothing")
+NO_LIMIT = Neutral(1e9, "limits nothing")
+SPEC = Neutral(1.0, "the spec's own value")
 
 
 class Coefficient(NamedTuple):
-    """One coefficient: its name in YAML and in the packed parameters is the same."""
+    """One coefficient: its name in YAML and in the records of kernels is the same.
+
+    Attributes:
+        name: as kernels read it.
+        unit: ``1`` for a share.
+        low, high: its plausible range, in which fits stay.
+        default: before any fit.
+        neutral: its value where its term is absent.
+        meaning: what kernels do.
+        source: where the default comes from.
+    """
 
     name: str
     unit: str
     low: float
     high: float
     default: float
+    neutral: Neutral
     meaning: str
+    source: str = _FITTED
 
 
 COEFFICIENTS: tuple[Coefficient, ...] = (
-    Coefficient("kernel_us", "us", 0.2, 8.0, 1.2, "barriers, descriptors, first and last instructions of a kernel"),
-    Coefficient("ramp_us", "us", 0.0, 1.5, 0.2, "queue of the first loads when all SMs start at once; fewer SMs, less"),
-    Coefficient("matrix_frac", "1", 0.5, 1.0, 1.0, "share of the tensor cores' rate that a full main loop reaches"),
-    Coefficient("step_cycles", "cycles", 0.0, 800.0, 100.0, "what a lone warpgroup loses at every k-step"),
-    Coefficient("coop_step_cycles", "cycles", 0.0, 800.0, 150.0, "what cooperating warpgroups lose at every k-step"),
-    Coefficient("tile_cycles", "cycles", 0.0, 6000.0, 300.0, "start and end of a tile besides its stores"),
-    Coefficient("pingpong_cycles", "cycles", 0.0, 4000.0, 400.0, "hand-over between two warpgroups' tiles"),
-    Coefficient("coop_tile_cycles", "cycles", 0.0, 6000.0, 300.0, "start and end of a tile of cooperating warpgroups"),
-    Coefficient("epilogue_bytes_per_cycle", "B/cycle", 4.0, 256.0, 80.0, "C of one SM, from accumulators to L2"),
-    Coefficient("sm_l2_frac", "1", 0.4, 1.5, 1.0, "share of 64 B a cycle that an SM takes in from L2"),
     Coefficient(
-        "cluster_loss",
-        "1",
-        0.0,
-        0.15,
-        0.03,
+        "kernel_us", "us", 0.2, 8.0, 1.2, FREE, "barriers, descriptors, first and last instructions of a kernel",
+    ),
+    Coefficient(
+        "ramp_us", "us", 0.0, 1.5, 0.2, FREE, "queue of the first loads when all SMs start at once; fewer SMs, less",
+    ),
+    Coefficient(
+        "matrix_frac", "1", 0.5, 1.0, 1.0, SPEC, "share of the tensor cores' rate that a full main loop reaches",
+    ),
+    Coefficient("step_cycles", "cycles", 0.0, 800.0, 100.0, FREE, "what a lone warpgroup loses at every k-step"),
+    Coefficient(
+        "coop_step_cycles", "cycles", 0.0, 800.0, 150.0, FREE, "what cooperating warpgroups lose at every k-step",
+    ),
+    Coefficient("tile_cycles", "cycles", 0.0, 6000.0, 300.0, FREE, "start and end of a tile besides its stores"),
+    Coefficient("pingpong_cycles", "cycles", 0.0, 4000.0, 400.0, FREE, "hand-over between two warpgroups' tiles"),
+    Coefficient(
+        "coop_tile_cycles", "cycles", 0.0, 6000.0, 300.0, FREE, "start and end of a tile of cooperating warpgroups",
+    ),
+    Coefficient(
+        "epilogue_bytes_per_cycle", "B/cycle", 4.0, 256.0, 80.0, NO_LIMIT, "C of one SM, from accumulators to L2",
+    ),
+    Coefficient("sm_l2_frac", "1", 0.4, 1.5, 1.0, NO_LIMIT, "share of 64 B a cycle that an SM takes in from L2"),
+    Coefficient(
+        "cluster_loss", "1", 0.0, 0.15, 0.03, FREE,
         "DRAM rate lost at each doubling of a cluster, whose CTAs wait on each other",
     ),
-    Coefficient("dram_frac", "1", 0.75, 1.1, 1.0, "share of the achievable DRAM bandwidth in a main loop"),
-    Coefficient("l2_frac", "1", 0.5, 1.45, 1.2, "share of the L2 bandwidth of hits, multicast included"),
-    Coefficient("l2_hold_frac", "1", 0.05, 1.0, 0.5, "share of L2 in which a buffer outlives one call"),
-    Coefficient("line_waste", "1", 0.0, 1.0, 0.25, "more L2 traffic where rows do not start on 128 bytes"),
+    Coefficient("dram_frac", "1", 0.75, 1.1, 1.0, SPEC, "share of the achievable DRAM bandwidth in a main loop"),
+    Coefficient("l2_frac", "1", 0.5, 1.45, 1.2, NO_LIMIT, "share of the L2 bandwidth of hits, multicast included"),
+    Coefficient("l2_hold_frac", "1", 0.05, 1.0, 0.5, SPEC, "share of L2 in which a buffer outlives one call"),
+    Coefficient("line_waste", "1", 0.0, 1.0, 0.25, FREE, "more L2 traffic where rows do not start on 128 bytes"),
     Coefficient(
-        "outside_rows_per_cycle", "1/cycle", 1.0, 50.0, 4.0, "rows outside the matrix that TMA fills, whole chip"
+        "outside_rows_per_cycle", "1/cycle", 1.0, 50.0, 4.0, NO_LIMIT,
+        "rows outside the matrix that TMA fills, whole chip",
     ),
-    Coefficient("store_exposed_frac", "1", 0.0, 1.5, 0.6, "part of the time of storing C that nothing hides"),
-    Coefficient("reduce_us", "us", 0.0, 6.0, 2.0, "fixed cost of adding the parts of a split K"),
-    Coefficient("reduce_frac", "1", 0.05, 1.5, 0.5, "share of the L2 bandwidth in which parts are added"),
-    Coefficient("fixup_us", "us", 0.0, 4.0, 0.8, "fixed cost of adding the cut tiles of stream-K"),
-    Coefficient("dequant", "1", 0.3, 12.0, 1.5, "instructions for a weight over the count of the plain sequence"),
+    Coefficient("store_exposed_frac", "1", 0.0, 1.5, 0.6, FREE, "part of the time of storing C that nothing hides"),
+    Coefficient("reduce_us", "us", 0.0, 6.0, 2.0, FREE, "fixed cost of adding the parts of a split K"),
+    Coefficient("reduce_frac", "1", 0.05, 1.5, 0.5, NO_LIMIT, "share of the L2 bandwidth in which parts are added"),
+    Coefficient("fixup_us", "us", 0.0, 4.0, 0.8, FREE, "fixed cost of adding the cut tiles of stream-K", _ASSUMED),
     Coefficient(
-        "dequant_exposed", "1", 0.0, 1.0, 0.3, "part of the shorter of tensor work and dequantization that shows"
+        "dequant", "1", 0.3, 12.0, 1.5, FREE, "instructions for a weight over the count of the plain sequence",
+        _ASSUMED,
     ),
-    Coefficient("vector_kernel_us", "us", 0.2, 8.0, 1.2, "as kernel_us, of kernels without tensor cores"),
-    Coefficient("vector_step_cycles", "cycles", 0.0, 800.0, 60.0, "as step_cycles, of kernels without tensor cores"),
     Coefficient(
-        "vector_frac", "1", 0.05, 1.0, 0.7, "share of the half2 rate that a full main loop without tensor cores reaches"
+        "dequant_exposed", "1", 0.0, 1.0, 0.3, FREE,
+        "part of the shorter of tensor work and dequantization that shows", _ASSUMED,
     ),
-    Coefficient("vector_dequant", "1", 0.3, 12.0, 1.5, "as dequant, of kernels without tensor cores"),
-    Coefficient("unaligned_frac", "1", 0.02, 1.0, 0.25, "rate of loads of less than 16 bytes over that of full ones"),
     Coefficient(
-        "choice_loss",
-        "1",
-        0.0,
-        0.12,
-        0.033,
+        "vector_kernel_us", "us", 0.2, 8.0, 1.2, FREE, "as kernel_us, of kernels without tensor cores", _ASSUMED,
+    ),
+    Coefficient(
+        "vector_step_cycles", "cycles", 0.0, 800.0, 60.0, FREE, "as step_cycles, of kernels without tensor cores",
+        _ASSUMED,
+    ),
+    Coefficient(
+        "vector_frac", "1", 0.05, 1.0, 0.7, SPEC,
+        "share of the half2 rate that a full main loop without tensor cores reaches", _ASSUMED,
+    ),
+    Coefficient("vector_dequant", "1", 0.3, 12.0, 1.5, FREE, "as dequant, of kernels without tensor cores", _ASSUMED),
+    Coefficient(
+        "unaligned_frac", "1", 0.02, 1.0, 0.25, SPEC, "rate of loads of less than 16 bytes over that of full ones",
+    ),
+    Coefficient(
+        "choice_loss", "1", 0.0, 0.12, 0.033, FREE,
         "what a library's own choice of config loses against the best of its kernels",
     ),
-)
-"""All coefficients, in the order in which they are fitted and written."""
+)  # fmt: skip
+"""Those of generic families, in the order in which they are fitted and written."""
 
 
-def default_coefficients(family: str) -> dict[str, float]:
-    """Values before any fit (MODEL.md, "Ranges, defaults and sources")."""
-    values = {item.name: item.default for item in COEFFICIENTS}
-    values.update(_FAMILY_DEFAULTS.get(family, {}))
-    return values
+def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:
+    """Return the coefficients of a generic family, some with defaults of its own."""
+    return tuple(item._replace(default=defaults.get(item.name, item.default)) for item in COEFFICIENTS)
 
 
-# mma.sync kernels: as cuBLAS's int8 kernels of this kind on an H200 (arch/measured/h200-sxm/cublaslt), whose tiles and
-# stages their names tell, rounded; ldmatrix and mma share the issue slots, so they reach less of the peak
-_MMA_SYNC = {
-    "matrix_frac": 0.92, "step_cycles": 230.0, "tile_cycles": 400.0, "kernel_us": 0.9, "dram_frac": 0.93,
-    "epilogue_bytes_per_cycle": 24.0,
-}  # fmt: skip
-_FAMILY_DEFAULTS: dict[str, dict[str, float]] = {
-    "sm80_mma": _MMA_SYNC,
-    "mma_unaligned": _MMA_SYNC | {"line_waste": 0.0},
-    "sm90_wgmma": {"l2_frac": 1.4, "store_exposed_frac": 0.0},
-    "sm100_tcgen05": {"kernel_us": 1.6, "outside_rows_per_cycle": 50.0},  # slow fill was seen on Hopper only
-}
+def check_coefficients(values: Mapping[str, float], known: Sequence[Coefficient]) -> None:
+    """Raise `ValueError` where a name is unknown, or a value out of its range; an older calibration may lack some."""
+    by_name = {item.name: item for item in known}
+    if wrong := sorted(set(values) - set(by_name)):
+        raise ValueError(
+            f"coefficients must be those of the model; wrong: {', '.join(wrong)}; delete the file and calibrate again"
+        )
+    for name, value in values.items():
+        item = by_name[name]
+        if not item.low <= value <= item.high:
+            raise ValueError(f"{name} must be in {item.low}..{item.high} {item.unit}, got {value}")
+
+
+def complete_coefficients(values: Mapping[str, float], known: Sequence[Coefficient]) -> dict[str, float]:
+    """Return values of all coefficients, in their order; those that are missing are neutral."""
+    return {item.name: values[item.name] if item.name in values else item.neutral.of(values) for item in known}

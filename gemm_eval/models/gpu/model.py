@@ -14,11 +14,13 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
-from gemm_eval.models.gpu.cost_kernels import BOUNDS, GPU_COST_DTYPE
-from gemm_eval.models.gpu.libraries import AUTO, FAMILIES, HYPOTHETICAL, LIBRARIES, OURS, default_library
+from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, default_library
 from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no_kernels, pack_w4a16
+from gemm_eval.models.gpu.terms import BOUNDS, Times
+from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.menu import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["GPU_MODEL_VERSION", "GpuCost", "GpuOptions", "pack_gpu", "unpack_config", "unpack_gpu_cost"]
@@ -27,6 +29,7 @@ GPU_MODEL_VERSION = "gpu-4"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
 _CLOCKS = ("burst", "sustained")
+_BOUND_WORDS = tuple(BOUNDS)
 _FAMILY_NAMES = {family.number: family.name for family in FAMILIES.values()}
 
 
@@ -79,10 +82,6 @@ class GpuCost(NamedTuple):
     is_calibrated: bool
 
 
-_TERMS = (
-    "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us", "tile_overhead_us", "l2_us", "dram_us",
-    "outside_us", "store_us", "reduction_us", "power_us", "choice_us",
-)  # fmt: skip
 _TRAFFIC = {
     "a_bytes": "dram_a_bytes", "b_bytes": "dram_b_bytes", "scale_bytes": "dram_scale_bytes", "c_bytes": "dram_c_bytes",
 }  # fmt: skip
@@ -144,11 +143,11 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     latency_us, compute_us, dram_us, dram_bytes, bound = _TOTALS_OF(values)
     smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, is_calibrated = _COUNTS_OF(values)
     terms = _TERMS_OF(values)
-    breakdown = dict(zip(_TERMS, terms, strict=True))
+    breakdown = dict(zip(Times._fields, terms, strict=True))
     breakdown["hidden_us"] = latency_us - sum(terms)
     traffic = dict(zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True))
     return GpuCost(
-        config, latency_us, compute_us, dram_us, dram_bytes, BOUNDS[bound], breakdown, traffic, smem, sms,
+        config, latency_us, compute_us, dram_us, dram_bytes, _BOUND_WORDS[bound], breakdown, traffic, smem, sms,
         ctas_per_sm, ctas, waves, num_candidates, {"lower_bound": num_bounded}, bool(is_calibrated),
     )  # fmt: skip
 
@@ -172,7 +171,7 @@ def _pick(*names: str) -> operator.itemgetter[Any]:
 
 
 _CONFIG_OF = _pick(*KernelConfig._fields)
-_TERMS_OF = _pick(*_TERMS)
+_TERMS_OF = _pick(*Times._fields)
 _TRAFFIC_OF = _pick(*_TRAFFIC.values())
 _TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound")
 _COUNTS_OF = _pick(

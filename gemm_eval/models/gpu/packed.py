@@ -11,28 +11,29 @@ import numpy.typing as npt
 
 from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, SM_L2_BYTES_PER_CYCLE, WARM
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
-from gemm_eval.models.gpu.menu import MENU_DTYPE, build_menu
 from gemm_eval.models.gpu.sizes import ANY_SIZE, SizeRule, aligned_rows
-from gemm_eval.models.gpu.w4a16.coefficients import NUM_W4A16_COEFFICIENTS, W4A16_COEFFICIENTS, W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.menu import W4A16_SIZES, build_w4a16_menu
+from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
+    "COEFFICIENTS_DTYPE",
     "GPU_PARAMS_DTYPE",
     "L2_STATES",
     "Joined",
     "Packed",
     "join_packed",
+    "pack_coefficients",
     "pack_kernels",
     "pack_no_kernels",
     "pack_w4a16",
     "pack_w4a16_coefficients",
     "split_by_size",
-    "with_coefficients",
 ]
 
 _INTS = (
@@ -43,16 +44,14 @@ _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
     "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
     "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "dram_spec_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
-    # of spec and coefficient
-    "dram_bytes_per_us", "dram_write_bytes_per_us", "l2_bytes_per_us", "l2_hold_bytes", "sm_l2_bytes_per_cycle",
 )  # fmt: skip
-GPU_PARAMS_DTYPE = np.dtype(
-    [(name, np.int64) for name in _INTS]
-    + [(name, np.float64) for name in _FLOATS]
-    + [(f"c_{item.name}", np.float64) for item in COEFFICIENTS]
-)
-"""What of GPU, data types, library, L2 and clock state the kernels read; fields `c_*` are the coefficients of a family
-of generic kernels, which our own do not read."""
+GPU_PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
+"""What of GPU, data types, library, L2 and clock state the kernels read."""
+
+_RATES = ("dram_bytes_per_us", "l2_bytes_per_us", "l2_hold_bytes", "sm_l2_bytes_per_cycle")
+_NAMES = tuple(dict.fromkeys(item.name for family in FAMILIES.values() for item in family.coefficients))
+COEFFICIENTS_DTYPE = np.dtype([(name, np.float64) for name in (*_NAMES, *_RATES)])
+"""The coefficients of a kernel family, 0 where it has no such one, and what the GPU does at them."""
 
 L2_STATES = {"cold": COLD, "cold-all": ALL_COLD, "warm": WARM}
 """What L2 holds when a kernel starts, as users say it, and as records do; MODEL.md, "Bytes"."""
@@ -63,8 +62,8 @@ class Packed:
 
     Attributes:
         params: array [1] of `GPU_PARAMS_DTYPE`.
-        candidates: kernels [num] of `MENU_DTYPE`, or of `W4A16_MENU_DTYPE` where they are ours.
-        coefficients: [1, families, coefficients] of our W4A16 families; None where the kernels are generic.
+        candidates: kernels [num] of `CANDIDATE_DTYPE`.
+        coefficients: [1, sets] of `COEFFICIENTS_DTYPE`, which `coefficient_set` of a kernel indexes.
         ranges: [1, 2], the first and last but one of `candidates`: all of them.
         sizes: which sizes the kernels take.
         library: whose kernels.
@@ -77,15 +76,15 @@ class Packed:
         self,
         params: npt.NDArray[np.void],
         candidates: npt.NDArray[np.void],
+        coefficients: npt.NDArray[np.void],
         sizes: SizeRule = ANY_SIZE,
         *,
         library: str,
-        coefficients: npt.NDArray[np.float64] | None = None,
         make_fallback: Callable[[], Packed] | None = None,
         has_kernels: bool = True,
     ) -> None:
         self.params, self.candidates = read_only(params), read_only(candidates)
-        self.coefficients = None if coefficients is None else read_only(coefficients[None])
+        self.coefficients = read_only(coefficients[None])
         self.ranges = read_only(np.array([[0, len(candidates)]], np.int64))
         self.sizes = sizes
         self.library = library
@@ -95,7 +94,7 @@ class Packed:
     @property
     def is_ours(self) -> bool:
         """Whether these are our W4A16 kernels."""
-        return self.coefficients is not None
+        return self.has_kernels and self.library == OURS
 
     @cached_property
     def fallback(self) -> Packed:
@@ -113,21 +112,22 @@ class Joined(NamedTuple):
     params: npt.NDArray[np.void]  # [packed]
     candidates: npt.NDArray[np.void]  # those of all, one after another
     ranges: npt.NDArray[np.int64]  # [packed, 2], first and stop of each one's candidates
-    coefficients: npt.NDArray[np.float64] | None  # [packed, families, coefficients]
+    coefficients: npt.NDArray[np.void]  # [packed, sets]
+    is_ours: bool
 
 
 def join_packed(packed: Sequence[Packed]) -> Joined:
     """Join at least one; either all are of our kernels, or none is."""
     if len(packed) == 1:
         one = packed[0]
-        return Joined(one.params, one.candidates, one.ranges, one.coefficients)
+        return Joined(one.params, one.candidates, one.ranges, one.coefficients, one.is_ours)
     stops = np.cumsum([len(one.candidates) for one in packed])
-    coefficients = [one.coefficients for one in packed if one.coefficients is not None]
     return Joined(
         read_only(np.concatenate([one.params for one in packed])),
         read_only(np.concatenate([one.candidates for one in packed])),
         read_only(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1).astype(np.int64)),
-        read_only(np.concatenate(coefficients)) if coefficients else None,
+        read_only(np.concatenate([one.coefficients for one in packed])),
+        packed[0].is_ours,
     )
 
 
@@ -193,8 +193,9 @@ def pack_kernels(
     if rules.is_chosen_by_model:
         coefficients = {**coefficients, "choice_loss": 0.0}
     return Packed(
-        with_coefficients(params, coefficients),
-        build_menu(arch, types, library, is_unaligned=is_unaligned),
+        params,
+        build_candidates(arch, types, library, is_unaligned=is_unaligned),
+        pack_coefficients(params, coefficients),
         ANY_SIZE if is_unaligned else aligned_rows(types),
         library=library,
         make_fallback=make_fallback,
@@ -203,8 +204,9 @@ def pack_kernels(
 
 def pack_no_kernels(arch: GpuSpec, types: GemmProblem, library: str, *, l2: str, clock: str) -> Packed:
     """Pack a library without a kernel."""
-    params = with_coefficients(_pack_chip(arch, types, l2, clock), _NO_COEFFICIENTS)
-    return Packed(params, np.empty(0, MENU_DTYPE), library=library, has_kernels=False)
+    params = _pack_chip(arch, types, l2, clock)
+    nothing = np.empty(0, CANDIDATE_DTYPE), np.zeros(1, COEFFICIENTS_DTYPE)
+    return Packed(params, *nothing, library=library, has_kernels=False)
 
 
 def pack_w4a16(
@@ -232,21 +234,10 @@ def pack_w4a16(
         params["scale_bytes_per_group"] = 2 * types.scale_dtype.bits / 8
     params["is_calibrated"] = is_calibrated
     return Packed(
-        with_coefficients(params, _NO_COEFFICIENTS), build_w4a16_menu(arch, types), W4A16_SIZES, library=OURS,
-        coefficients=pack_w4a16_coefficients(coefficients), make_fallback=make_fallback,
+        params, build_w4a16_candidates(arch, types),
+        pack_w4a16_coefficients(coefficients), W4A16_SIZES, library=OURS,
+        make_fallback=make_fallback,
     )  # fmt: skip
-
-
-_NO_COEFFICIENTS = {item.name: item.default for item in COEFFICIENTS}
-
-
-def pack_w4a16_coefficients(coefficients: Mapping[str, Mapping[str, float]]) -> npt.NDArray[np.float64]:
-    """Return coefficients by family as [families, coefficients]; 0 where a family has no such one."""
-    packed = np.zeros((len(W4A16_FAMILIES), NUM_W4A16_COEFFICIENTS))
-    for place, family in enumerate(W4A16_FAMILIES):
-        for at, item in enumerate(W4A16_COEFFICIENTS):
-            packed[place, at] = coefficients[family].get(item.coefficient.name, 0.0)
-    return packed
 
 
 def _pack_chip(arch: GpuSpec, types: GemmProblem, l2: str, clock: str) -> npt.NDArray[np.void]:
@@ -283,17 +274,23 @@ def _pack_chip(arch: GpuSpec, types: GemmProblem, l2: str, clock: str) -> npt.ND
     return params
 
 
-def with_coefficients(params: npt.NDArray[np.void], coefficients: Mapping[str, float]) -> npt.NDArray[np.void]:
-    """Return a read-only copy of a params record with other coefficients."""
-    params = params.copy()
-    for item in COEFFICIENTS:
-        params[f"c_{item.name}"] = coefficients[item.name]
+def pack_w4a16_coefficients(coefficients: Mapping[str, Mapping[str, float]]) -> npt.NDArray[np.void]:
+    """Return coefficients by family as [families] of `COEFFICIENTS_DTYPE`; our kernels read no rates."""
+    return np.array([_values(coefficients[family]) for family in W4A16_FAMILIES], COEFFICIENTS_DTYPE)
+
+
+def _values(coefficients: Mapping[str, float]) -> tuple[float, ...]:
+    return (*(coefficients.get(name, 0.0) for name in _NAMES), *(0.0 for _ in _RATES))
+
+
+def pack_coefficients(params: npt.NDArray[np.void], coefficients: Mapping[str, float]) -> npt.NDArray[np.void]:
+    """Return the coefficients of a generic family on a GPU, [1] of `COEFFICIENTS_DTYPE`; `params` [1] is the GPU's."""
+    packed = np.array([_values(coefficients)], COEFFICIENTS_DTYPE)
     # a share that was fitted on one chip may be too much for another, whose efficiency is higher
-    params["dram_bytes_per_us"] = np.minimum(
-        params["dram_peak_bytes_per_us"] * params["c_dram_frac"], params["dram_spec_bytes_per_us"]
+    packed["dram_bytes_per_us"] = np.minimum(
+        params["dram_peak_bytes_per_us"] * packed["dram_frac"], params["dram_spec_bytes_per_us"]
     )
-    params["dram_write_bytes_per_us"] = params["dram_peak_bytes_per_us"]
-    params["l2_bytes_per_us"] = params["l2_peak_bytes_per_us"] * params["c_l2_frac"]
-    params["l2_hold_bytes"] = params["l2_bytes"] * params["c_l2_hold_frac"]
-    params["sm_l2_bytes_per_cycle"] = SM_L2_BYTES_PER_CYCLE * params["c_sm_l2_frac"]
-    return read_only(params)
+    packed["l2_bytes_per_us"] = params["l2_peak_bytes_per_us"] * packed["l2_frac"]
+    packed["l2_hold_bytes"] = params["l2_bytes"] * packed["l2_hold_frac"]
+    packed["sm_l2_bytes_per_cycle"] = SM_L2_BYTES_PER_CYCLE * packed["sm_l2_frac"]
+    return read_only(packed)

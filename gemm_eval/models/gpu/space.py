@@ -11,9 +11,17 @@ from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu.candidates import (
+    MAX_STAGES,
+    MIN_STAGES,
+    RASTER_SWIZZLES,
+    Resources,
+    as_config,
+    check_config,
+)
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import (
     AUTO,
-    FAMILIES,
     HYPOTHETICAL,
     LIBRARIES,
     OURS,
@@ -21,25 +29,17 @@ from gemm_eval.models.gpu.libraries import (
     cluster_grid_sms,
     default_library,
 )
-from gemm_eval.models.gpu.menu import (
-    MAX_STAGES,
-    MIN_STAGES,
-    RASTER_SWIZZLES,
-    Resources,
-    as_config,
-    check_config,
-)  # fmt: skip
 from gemm_eval.models.gpu.packed import GPU_PARAMS_DTYPE
 from gemm_eval.models.gpu.sizes import is_row_aligned
-from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_CUTS, list_cuts
-from gemm_eval.models.gpu.w4a16.menu import (
+from gemm_eval.models.gpu.w4a16.candidates import (
     W4A16_SIZES,
-    build_w4a16_menu,
+    build_w4a16_candidates,
     check_w4a16_sizes,
     check_w4a16_types,
     config_of_row,
     has_w4a16_kernels,
 )
+from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS, splits_of_row
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned", "library_for"]
@@ -156,8 +156,8 @@ def _our_configs(arch: GpuSpec, problem: GemmProblem) -> Iterator[KernelConfig]:
     """Our W4A16 kernels, each with all its ways to cut K."""
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     params["num_sms"] = arch.num_sms
-    params, menu = read_only(params), read_only(build_w4a16_menu(arch, problem))
-    cuts = np.empty(MAX_CUTS, np.int64)
-    for place in range(len(menu)):
-        num = list_cuts(params, menu, place, problem.M, problem.K, problem.N, cuts)
-        yield from (config_of_row(menu[place], parts) for parts in cuts[:num].tolist())
+    params, candidates = read_only(params), read_only(build_w4a16_candidates(arch, problem))
+    splits = np.empty(MAX_SPLITS, np.int64)
+    for place in range(len(candidates)):
+        num = splits_of_row(params, candidates, place, problem.M, problem.K, problem.N, splits)
+        yield from (config_of_row(candidates[place], split) for split in splits[:num].tolist())

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from gemm_eval.arch import GpuSpec, data_root, read_yaml
 from gemm_eval.errors import ArchValidationError, UnsupportedError
 from gemm_eval.models.gpu.calibration import ErrorFigures, Origin
+from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.triton.code import KernelCode
 from gemm_eval.models.gpu.triton.coefficients import TRITON_COEFFICIENTS, default_triton_coefficients
 from gemm_eval.models.gpu.triton.config import TritonConfig
@@ -38,13 +39,7 @@ class TritonCalibration(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> TritonCalibration:
-        known = {item.name: item for item in TRITON_COEFFICIENTS}
-        if wrong := sorted(set(known) ^ set(self.coefficients)):
-            raise ValueError(f"coefficients must be exactly those of the model; wrong: {', '.join(wrong)}")
-        for name, value in self.coefficients.items():
-            item = known[name]
-            if not item.low <= value <= item.high:
-                raise ValueError(f"{name} must be in {item.low}..{item.high} {item.unit}, got {value}")
+        check_coefficients(self.coefficients, TRITON_COEFFICIENTS)
         return self
 
     def to_yaml(self) -> str:
@@ -54,7 +49,7 @@ class TritonCalibration(BaseModel):
         head: dict[str, Any] = self.model_dump(mode="json", exclude={"coefficients"})
         lines = ["# Written by `gemm-eval calibrate triton`; not to be edited by hand."]
         lines += [yaml.safe_dump(head, sort_keys=False), "coefficients:"]
-        for item in TRITON_COEFFICIENTS:
+        for item in (item for item in TRITON_COEFFICIENTS if item.name in self.coefficients):
             lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}: {item.meaning}")
         return "\n".join(lines) + "\n"
 
@@ -85,10 +80,11 @@ def _coefficients(root: Path, gpu: str) -> tuple[dict[str, float], Origin]:
         raise ArchValidationError(f"{path}: {error}") from error
     if found.gpu != path.parent.name:
         raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}")
+    coefficients = complete_coefficients(found.coefficients, TRITON_COEFFICIENTS)
     if found.gpu == gpu:
-        return dict(found.coefficients), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
+        return coefficients, Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
     text = f"carried over from {found.gpu}, fitted on nothing of this GPU"
-    return dict(found.coefficients), Origin(False, found.gpu, text)
+    return coefficients, Origin(False, found.gpu, text)
 
 
 def triton_costs(

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemm_eval.models.gpu.coefficients import Coefficient
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
 
 __all__ = [
-    "NUM_W4A16_COEFFICIENTS",
     "W4A16_COEFFICIENTS",
     "W4A16_FAMILIES",
     "FamilyCoefficient",
@@ -27,6 +26,13 @@ _MULTISTAGE = (GEMV_MMA, SM80)
 _TILED = (SM80, SM90)
 
 
+_ONE_SLOT = Neutral(1.0, "an instruction takes one slot")
+_AS_COOPERATIVE = Neutral(0.0, "as for cooperating warpgroups", "issue")
+_AS_ALONE = Neutral(0.0, "two CTAs of an SM hide nothing more", "issue")
+_TWO_NORM = Neutral(0.0, "as much overlap as in a 2-norm")
+_ALL_KEPT = Neutral(NO_LIMIT.value, "L2 keeps all that is read again")
+
+
 class FamilyCoefficient(NamedTuple):
     """A coefficient, and the families that have it: those that `defaults` names."""
 
@@ -35,69 +41,99 @@ class FamilyCoefficient(NamedTuple):
 
 
 def _item(
-    name: str, unit: str, low: float, high: float, families: tuple[str, ...], default: float, meaning: str, **of: float
+    name: str,
+    unit: str,
+    low: float,
+    high: float,
+    families: tuple[str, ...],
+    default: float,
+    neutral: Neutral,
+    meaning: str,
+    **of: float,
 ) -> FamilyCoefficient:
     defaults = {family: of.get(family.removeprefix("w4a16_"), default) for family in families}
-    return FamilyCoefficient(Coefficient(name, unit, low, high, default, meaning), defaults)
+    return FamilyCoefficient(Coefficient(name, unit, low, high, default, neutral, meaning), defaults)
 
 
 W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
-    _item("kernel_us", "us", 0.0, 5.0, (SM90,), 1.0, "barriers, tensor maps, first and last instructions of a kernel"),
     _item(
-        "ramp_us", "us", 0.0, 4.0, (GEMV,), 0.5, "queue of the first loads when all SMs start at once",
+        "kernel_us", "us", 0.0, 5.0, (SM90,), 1.0, FREE,
+        "barriers, tensor maps, first and last instructions of a kernel",
     ),
-    _item("cta_cycles", "cycles", 0.0, 6000.0, _MULTISTAGE, 1500.0, "start and end of a CTA", sm80=3000.0),
-    _item("cta_launch_cycles", "cycles", 0.0, 2000.0, (GEMV_MMA,), 500.0, "to start one more CTA on an SM"),
+    _item("ramp_us", "us", 0.0, 4.0, (GEMV,), 0.5, FREE, "queue of the first loads when all SMs start at once"),
+    _item("cta_cycles", "cycles", 0.0, 6000.0, _MULTISTAGE, 1500.0, FREE, "start and end of a CTA", sm80=3000.0),
+    _item("cta_launch_cycles", "cycles", 0.0, 2000.0, (GEMV_MMA,), 500.0, FREE, "to start one more CTA on an SM"),
     _item(
-        "issue", "1", 0.2, 4.0, W4A16_FAMILIES, 1.1, "slots that a scheduler spends on an instruction", gemv_mma=0.7,
-        sm90=2.0,
+        "issue", "1", 0.2, 4.0, W4A16_FAMILIES, 1.1, _ONE_SLOT, "slots that a scheduler spends on an instruction",
+        gemv_mma=0.7, sm90=2.0,
     ),
-    _item("pingpong_issue", "1", 0.8, 5.0, (SM90,), 2.6, "as issue, of a lone warpgroup, which waits for itself"),
-    _item("shared_issue", "1", 0.5, 4.0, (SM90,), 1.65, "as issue, of two CTAs of an SM, which hide waits"),
     _item(
-        "exposed_frac", "1", 0.0, 1.0, (SM90,), 0.1,
+        "pingpong_issue", "1", 0.8, 5.0, (SM90,), 2.6, _AS_COOPERATIVE,
+        "as issue, of a lone warpgroup, which waits for itself",
+    ),
+    _item(
+        "shared_issue", "1", 0.5, 4.0, (SM90,), 1.65, _AS_ALONE, "as issue, of two CTAs of an SM, which hide waits",
+    ),
+    _item(
+        "exposed_frac", "1", 0.0, 1.0, (SM90,), 0.1, _TWO_NORM,
         "dequantization that shows beside wgmma, beyond that of a 2-norm; 1: all of it",
     ),
     _item(
-        "producer_cycles", "cycles", 2.0, 15.0, (SM90,), 6.4,
+        "producer_cycles", "cycles", 2.0, 15.0, (SM90,), 6.4, FREE,
         "of an instruction of the thread that copies, which has nothing to hide its latency",
     ),
-    _item("serial_cycles", "cycles", 0.0, 8.0, (GEMV, GEMV_MMA, SM80), 1.6, "of an instruction of a warp by itself"),
-    _item("step_cycles", "cycles", 0.0, 1500.0, _STREAMING, 350.0, "waits of a step of a warp by itself"),
     _item(
-        "sm_l2_frac", "1", 0.2, 3.0, (GEMV_MMA, SM90), 0.8, "share of 64 B a cycle that an SM takes in",
+        "serial_cycles", "cycles", 0.0, 8.0, (GEMV, GEMV_MMA, SM80), 1.6, FREE,
+        "of an instruction of a warp by itself",
+    ),
+    _item("step_cycles", "cycles", 0.0, 1500.0, _STREAMING, 350.0, FREE, "waits of a step of a warp by itself"),
+    _item(
+        "sm_l2_frac", "1", 0.2, 3.0, (GEMV_MMA, SM90), 0.8, NO_LIMIT, "share of 64 B a cycle that an SM takes in",
         gemv_mma=0.8,
     ),
-    _item("dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, "share of the achievable DRAM bandwidth in a main loop"),
-    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, "share of the L2 bandwidth of hits"),
-    _item("l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, SM90), 0.4, "share of L2 that keeps what will be read again"),
-    _item("line_waste", "1", 0.0, 8.0, (GEMV_MMA, SM90), 2.0, "more time for tokens whose rows start off 128 bytes"),
-    _item("store_exposed_frac", "1", 0.0, 1.5, (SM90,), 0.6, "part of the time of storing C that nothing hides"),
     _item(
-        "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, _TILED, 20.0,
+        "dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, SPEC, "share of the achievable DRAM bandwidth in a main loop",
+    ),
+    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, NO_LIMIT, "share of the L2 bandwidth of hits"),
+    _item(
+        "l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, SM90), 0.4, _ALL_KEPT,
+        "share of L2 that keeps what will be read again",
+    ),
+    _item(
+        "line_waste", "1", 0.0, 8.0, (GEMV_MMA, SM90), 2.0, FREE,
+        "more time for tokens whose rows start off 128 bytes",
+    ),
+    _item(
+        "store_exposed_frac", "1", 0.0, 1.5, (SM90,), 0.6, FREE, "part of the time of storing C that nothing hides",
+    ),
+    _item(
+        "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, _TILED, 20.0, NO_LIMIT,
         "C of one SM, from sums through shared memory to L2", sm90=30.0,
     ),
     _item(
-        "sums_bytes_per_cycle", "B/cycle", 4.0, 400.0, _STREAMING, 32.0, "sums of all warps of an SM to shared memory"
-    ),
-    _item("team_sum_cycles", "cycles", 0.0, 400.0, _STREAMING, 40.0, "to add one warp's sums of a round of columns"),
-    _item("cut_us", "us", 0.0, 4.0, W4A16_FAMILIES, 1.0, "fences and counting of a part of K", sm80=1.6),
-    _item(
-        "part_write_bytes_per_cycle", "B/cycle", 2.0, 100.0, _TILED, 14.0, "sums of a part of one SM, to the workspace",
-        sm80=8.0,
+        "sums_bytes_per_cycle", "B/cycle", 4.0, 400.0, _STREAMING, 32.0, NO_LIMIT,
+        "sums of all warps of an SM to shared memory",
     ),
     _item(
-        "part_read_bytes_per_cycle", "B/cycle", 1.0, 400.0, W4A16_FAMILIES, 90.0,
+        "team_sum_cycles", "cycles", 0.0, 400.0, _STREAMING, 40.0, FREE,
+        "to add one warp's sums of a round of columns",
+    ),
+    _item("cut_us", "us", 0.0, 4.0, W4A16_FAMILIES, 1.0, FREE, "fences and counting of a part of K", sm80=1.6),
+    _item(
+        "part_write_bytes_per_cycle", "B/cycle", 2.0, 100.0, _TILED, 14.0, NO_LIMIT,
+        "sums of a part of one SM, to the workspace", sm80=8.0,
+    ),
+    _item(
+        "part_read_bytes_per_cycle", "B/cycle", 1.0, 400.0, W4A16_FAMILIES, 90.0, NO_LIMIT,
         "sums of all parts, to the SM that adds them", sm80=28.0, gemv_mma=36.0, gemv=6.0,
     ),
-    _item("part_cycles", "cycles", 0.0, 1500.0, (GEMV_MMA, SM90), 350.0, "round trip for the sums of a part"),
+    _item("part_cycles", "cycles", 0.0, 1500.0, (GEMV_MMA, SM90), 350.0, FREE, "round trip for the sums of a part"),
     _item(
-        "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 9.0, "rows outside the matrix that TMA fills"
+        "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 9.0, NO_LIMIT,
+        "rows outside the matrix that TMA fills",
     ),
 )  # fmt: skip
-"""All coefficients, in the order in which they are packed; see `NUM_W4A16_COEFFICIENTS`."""
-
-NUM_W4A16_COEFFICIENTS = len(W4A16_COEFFICIENTS)
+"""All coefficients of these families, in the order in which they are fitted and written."""
 
 
 def w4a16_coefficients_of(family: str) -> tuple[Coefficient, ...]:

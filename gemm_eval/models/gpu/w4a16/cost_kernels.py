@@ -1,8 +1,8 @@
 """Numba kernels of the cost of our W4A16 kernels: the time of one config, and why.
 
-The terms are defined in MODEL.md beside this. A kernel sees scalars, one record `p` of
-`params.GPU_PARAMS_DTYPE`, one record `row` of `w4a16.menu.W4A16_MENU_DTYPE`, and `c`, the coefficients of the row's
-family, [NUM_W4A16_COEFFICIENTS]. Times are in microseconds, sizes in bytes, `_cycles` at the highest SM clock.
+The terms are defined in MODEL.md beside this. A kernel sees scalars, one record `p` of `GPU_PARAMS_DTYPE`, one record
+`row` of `CANDIDATE_DTYPE`, and `c`, of `COEFFICIENTS_DTYPE`, that of the row's family. Times are in microseconds, sizes
+in bytes, `_cycles` at the highest SM clock.
 """
 
 from __future__ import annotations
@@ -14,47 +14,24 @@ import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import (
+    BEST_RASTER,
+    BOUND_SLACK,
+    COOPERATIVE,
     RASTER_CODE,
     SM_L2_BYTES_PER_CYCLE,
+    STREAM_K,
     WARM,
     ConfigCost,
+    CostRules,
     ProblemTerms,
     ceil_div,
     loaded_time_us,
 )
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS
+from gemm_eval.models.gpu.terms import Times
 
-__all__ = ["MAX_CUTS", "cuts_of", "list_cuts", "lower_bound_us", "w4a16_cost", "w4a16_terms"]
+__all__ = ["MAX_SPLITS", "W4A16", "list_splits", "lower_bound_us", "splits_of_row", "w4a16_cost", "w4a16_terms"]
 
-_PLACE = {item.coefficient.name: place for place, item in enumerate(W4A16_COEFFICIENTS)}
-_KERNEL_US = _PLACE["kernel_us"]
-_RAMP_US = _PLACE["ramp_us"]
-_CTA_CYCLES = _PLACE["cta_cycles"]
-_CTA_LAUNCH_CYCLES = _PLACE["cta_launch_cycles"]
-_ISSUE = _PLACE["issue"]
-_PINGPONG_ISSUE = _PLACE["pingpong_issue"]
-_SHARED_ISSUE = _PLACE["shared_issue"]
-_EXPOSED_FRAC = _PLACE["exposed_frac"]
-_PRODUCER_CYCLES = _PLACE["producer_cycles"]
-_SERIAL_CYCLES = _PLACE["serial_cycles"]
-_STEP_CYCLES = _PLACE["step_cycles"]
-_SM_L2_FRAC = _PLACE["sm_l2_frac"]
-_DRAM_FRAC = _PLACE["dram_frac"]
-_L2_FRAC = _PLACE["l2_frac"]
-_L2_HOLD_FRAC = _PLACE["l2_hold_frac"]
-_LINE_WASTE = _PLACE["line_waste"]
-_STORE_EXPOSED_FRAC = _PLACE["store_exposed_frac"]
-_EPILOGUE_BYTES_PER_CYCLE = _PLACE["epilogue_bytes_per_cycle"]
-_SUMS_BYTES_PER_CYCLE = _PLACE["sums_bytes_per_cycle"]
-_TEAM_SUM_CYCLES = _PLACE["team_sum_cycles"]
-_CUT_US = _PLACE["cut_us"]
-_PART_WRITE_BYTES_PER_CYCLE = _PLACE["part_write_bytes_per_cycle"]
-_PART_READ_BYTES_PER_CYCLE = _PLACE["part_read_bytes_per_cycle"]
-_PART_CYCLES = _PLACE["part_cycles"]
-_OUTSIDE_ROWS_PER_CYCLE = _PLACE["outside_rows_per_cycle"]
-
-_GEMV, _GEMV_MMA, _SM80, _SM90 = range(4)  # of `row["kind"]`
-_COOPERATIVE = 1
+_GEMV_MMA, _SM80, _SM90 = 6, 7, 8  # numbers of families
 _SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
 _BLOCK = 64  # columns and k of a packed block
 _UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
@@ -67,17 +44,16 @@ _PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together
 _LINE_ELEMS = 64  # fp16 or bf16, of a line of 128 bytes
 _HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
 _RAMP_BYTES = 4e6  # of weights, that fill the queues half
-_BOUND_SLACK = 1.0 - 1e-9  # rounding may differ between the bound and the cost
 _MAX_STREAMING_TOKENS, _MAX_STREAMING_CUTS = 64, 5
 _MAX_WAVES_OF_SPLIT, _MAX_SPLIT = 4, 32  # of `w4a16_sm80`
 
-MAX_CUTS = 9
+MAX_SPLITS = 9
 """Most ways to cut K that a kernel has for one GEMM, the whole K among them."""
 
 
 @kernel
-def w4a16_terms(p: Any, M: int, K: int, N: int) -> ProblemTerms:
-    """Bytes of a problem (G = 1) as packed, and what of it L2 keeps.
+def w4a16_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:  # noqa: ARG001
+    """Bytes of one GEMM as packed, whatever G: kernels have no batch; and what of it L2 keeps.
 
     `line_waste` is 1 where rows of A do not start on lines of 128 bytes. Cold, A and C come from DRAM with the weights.
     """
@@ -112,14 +88,14 @@ def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes
     """DRAM bytes of all waves when nothing stays in L2 between waves, under the raster of the kernel."""
     is_along_n = row["raster_order"] == 1
     across, along = (tiles_m, tiles_n) if is_along_n else (tiles_n, tiles_m)
-    if row["kind"] == _SM90:  # its raster goes `raster_swizzle` tiles along M before it steps along N
+    if row["family"] == _SM90:  # its raster goes `raster_swizzle` tiles along M before it steps along N
         across, along = tiles_m, tiles_n
     width = float(min(row["raster_swizzle"], across))
     run = in_flight / width
     if run > along:  # the wave goes on in the next band
         width = min(float(across), width * np.ceil(run / along))
         run = float(along)
-    m_tiles, n_tiles = (width, run) if is_along_n or row["kind"] == _SM90 else (run, width)
+    m_tiles, n_tiles = (width, run) if is_along_n or row["family"] == _SM90 else (run, width)
     waves = max(1.0, tiles_m * tiles_n / in_flight)
     return float(waves * (m_tiles * a_bytes / tiles_m + n_tiles * w_bytes / tiles_n))
 
@@ -133,7 +109,7 @@ def _num_phases(tiles: int, ctas: int) -> int:
 @kernel
 def _l2_share(p: Any, c: Any, active_sms: int) -> float:
     """Bytes a cycle for each SM where hardly two CTAs are at the same place of K, so that L2 answers each by itself."""
-    result: float = p["l2_peak_bytes_per_us"] / p["cycles_per_us"] * c[_L2_FRAC] / active_sms
+    result: float = p["l2_peak_bytes_per_us"] / p["cycles_per_us"] * c["l2_frac"] / active_sms
     return result
 
 
@@ -169,11 +145,13 @@ def _finish(
     matrix_us = min(matrix_us, chip_us)
     dequant_us = min(dequant_us, chip_us - matrix_us)
     overhead_us = min(overhead_us, chip_us - matrix_us - dequant_us)
+    times = Times(
+        p["launch_us"], prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
+        l2_us, dram_us, outside_us, store_us, reduction_us, loaded_us - main_us, 0.0,
+    )  # fmt: skip
     return ConfigCost(
-        latency_us, prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
-        l2_us, dram_us, outside_us, store_us, reduction_us, loaded_us - main_us, 0.0, main_us,
-        min(1.0, busy_us / main_us), read_bytes, num_ctas, num_tiles, num_waves, last_wave_ctas, active_sms,
-        row["raster_order"] * RASTER_CODE + row["raster_swizzle"],
+        latency_us, times, main_us, min(1.0, busy_us / main_us), read_bytes, num_ctas, num_tiles, num_waves,
+        last_wave_ctas, active_sms, row["raster_order"] * RASTER_CODE + row["raster_swizzle"],
     )  # fmt: skip
 
 
@@ -189,7 +167,7 @@ def _norm8(x: float, y: float) -> float:
 @kernel
 def _overlapped(c: Any, issue: float, matrix: float) -> float:
     """Dequantization under wgmma: the 2-norm, and what shows beyond it (1: they follow each other)."""
-    result: float = np.sqrt(issue * issue + matrix * matrix + 2.0 * c[_EXPOSED_FRAC] * issue * matrix)
+    result: float = np.sqrt(issue * issue + matrix * matrix + 2.0 * c["exposed_frac"] * issue * matrix)
     return result
 
 
@@ -205,8 +183,10 @@ def _sm90_step(
 
 
 @kernel
-def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream: bool) -> ConfigCost:
+def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
     """Warp-specialized kernels: a thread copies, two warpgroups dequantize and multiply, tiles follow each other."""
+    is_stream = split == STREAM_K
+    split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     cluster_m, cluster_n = row["cluster_m"], row["cluster_n"]
     cluster = cluster_m * cluster_n
@@ -227,21 +207,21 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     ctas = clusters * cluster
     num_sms = p["num_sms"]
     cycles_per_us = p["cycles_per_us"]
-    is_coop = row["schedule"] == _COOPERATIVE
+    is_coop = row["schedule"] == COOPERATIVE
 
     # 64 k of a CTA
     instructions = row["instructions"]
-    issue = instructions / _SCHEDULERS * (c[_ISSUE] if is_coop else c[_PINGPONG_ISSUE])
-    shared = instructions / _SCHEDULERS * c[_SHARED_ISSUE]
+    issue = instructions / _SCHEDULERS * (c["issue"] if is_coop else c["pingpong_issue"])
+    shared = instructions / _SCHEDULERS * c["shared_issue"]
     matrix = row["matrix_cycles"]
     work = _overlapped(c, issue, matrix)
-    copies = row["producer"] * c[_PRODUCER_CYCLES]
+    copies = row["producer"] * c["producer_cycles"]
     box = min(cta_m // cluster_n, t.M)  # rows of A that a CTA copies
     copied_rows = cluster_n * box
-    waste = 1.0 + c[_LINE_WASTE] * t.line_waste
+    waste = 1.0 + c["line_waste"] * t.line_waste
     ingest = copied_rows * _TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
     is_offset = is_stream and _num_phases(tiles, clusters) > _ALIKE_PHASES
-    rate = SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC]  # CTAs that ask for the same lines are answered together
+    rate = SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]  # CTAs that ask for the same lines are answered together
     if is_offset:
         rate = min(rate, _l2_share(p, c, min(ctas, num_sms)))
     ingest /= rate
@@ -257,9 +237,9 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         if clusters % tiles != 0:  # a CTA may have a part of two tiles
             num_cuts = 2.0 if is_coop else _HALF_HIDDEN
     if parts > 1.0:
-        reduction = num_cuts * (c[_CUT_US] * cycles_per_us + resident * tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE])
-        reduction += parts * (tile_bytes / c[_PART_READ_BYTES_PER_CYCLE] + c[_PART_CYCLES])
-    epilogue = min(cta_m, t.M) * (cta_n * p["c_elem_bytes"]) / c[_EPILOGUE_BYTES_PER_CYCLE]
+        reduction = num_cuts * (c["cut_us"] * cycles_per_us + resident * tile_bytes / c["part_write_bytes_per_cycle"])
+        reduction += parts * (tile_bytes / c["part_read_bytes_per_cycle"] + c["part_cycles"])
+    epilogue = min(cta_m, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
     over = epilogue + reduction
     item = blocks * step
     last = 0.0
@@ -273,7 +253,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
         first = rounds * hidden if rest > 0 else (rounds - 1) * hidden + item + over
 
     # the chip
-    hold_bytes = p["l2_bytes"] * c[_L2_HOLD_FRAC]
+    hold_bytes = p["l2_bytes"] * c["l2_hold_frac"]
     if is_offset:
         extra = _offset_rereads(t, hold_bytes, tiles_m, tiles_n, clusters)
     else:
@@ -282,20 +262,20 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
     dram_us = dram_bytes / p["dram_peak_bytes_per_us"]
     outside_rows = (tiles_m * cluster_m * copied_rows - t.M) * cluster_n  # TMA fills them in each CTA of a multicast
-    outside_us = outside_rows * tiles_n * (2.0 * units) / (c[_OUTSIDE_ROWS_PER_CYCLE] * cycles_per_us)
+    outside_us = outside_rows * tiles_n * (2.0 * units) / (c["outside_rows_per_cycle"] * cycles_per_us)
     share = rounds * clusters / items
     main_us = _norm3(first / cycles_per_us, dram_us * share, outside_us * share, 0.0)
     if rest > 0:
         main_us += _norm3(last / cycles_per_us, dram_us * (1.0 - share), outside_us * (1.0 - share), 0.0)
     busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
-    store_us = c[_STORE_EXPOSED_FRAC] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_write_bytes_per_us"]
+    store_us = c["store_exposed_frac"] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"]
     sms = min(ctas, num_sms)
     waves = rounds + (1 if rest > 0 else 0)
     chip_us = (first + last) / cycles_per_us
     reduction_us = waves * reduction / cycles_per_us
     reduction_us = min(chip_us, reduction_us)
     return _finish(
-        p, row, c[_KERNEL_US], chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
+        p, row, c["kernel_us"], chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
         waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * epilogue / cycles_per_us, 0.0, dram_us,
         outside_us, store_us, reduction_us, main_us, busy_us, read_bytes, ctas, tiles * cluster, waves,
         rest * cluster if rest > 0 else ctas, sms,
@@ -311,8 +291,10 @@ def _shared_step(resident: float, work: float, serial: float, ingest: float) -> 
 
 
 @kernel
-def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream: bool) -> ConfigCost:
+def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
     """Multistage kernels: all warps copy, dequantize and multiply; the CTAs of an SM fill each other's gaps."""
+    is_stream = split == STREAM_K
+    split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
     tiles = tiles_m * tiles_n
@@ -330,23 +312,23 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     rest = ctas - rounds * slots
 
     # 64 k of a CTA
-    issue = (row["instructions"] - row["mma"]) / _SCHEDULERS * c[_ISSUE]
+    issue = (row["instructions"] - row["mma"]) / _SCHEDULERS * c["issue"]
     matrix = row["matrix_cycles"]
     work = issue + matrix
-    serial = row["instructions"] / row["num_warps"] * c[_SERIAL_CYCLES]
+    serial = row["instructions"] / row["num_warps"] * c["serial_cycles"]
     is_offset = is_stream and _num_phases(tiles, ctas) > _ALIKE_PHASES
     ingest = 0.0
     if is_offset:
         ingest = (min(cta_m, t.M) * _TOKEN_ROW_BYTES + row["weight_bytes"]) / _l2_share(p, c, min(ctas, num_sms))
-    epilogue = cta_m * (cta_n * p["c_elem_bytes"]) / c[_EPILOGUE_BYTES_PER_CYCLE]
+    epilogue = cta_m * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
     first = last = 0.0
     resident = float(row["ctas_per_sm"])
     if rounds > 0:
-        first = blocks * _shared_step(resident, work, serial, ingest) + c[_CTA_CYCLES] + resident * epilogue
+        first = blocks * _shared_step(resident, work, serial, ingest) + c["cta_cycles"] + resident * epilogue
         first *= rounds
     if rest > 0:
         left = max(1.0, np.ceil(rest / num_sms))
-        last = blocks * _shared_step(left, work, serial, ingest) + c[_CTA_CYCLES] + left * epilogue
+        last = blocks * _shared_step(left, work, serial, ingest) + c["cta_cycles"] + left * epilogue
 
     overlap = rounds * resident + max(0.0, np.ceil(rest / num_sms))  # CTAs that an SM works through
     parts, num_cuts = float(split), 1.0
@@ -357,9 +339,9 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     reduction_us = 0.0
     if parts > 1.0:
         tile_bytes = min(cta_m, t.M) * (cta_n * _SUM_BYTES)
-        cycles = num_cuts * overlap * tile_bytes / c[_PART_WRITE_BYTES_PER_CYCLE]
-        cycles += parts * tile_bytes / c[_PART_READ_BYTES_PER_CYCLE]
-        reduction_us = num_cuts * c[_CUT_US] + cycles / cycles_per_us
+        cycles = num_cuts * overlap * tile_bytes / c["part_write_bytes_per_cycle"]
+        cycles += parts * tile_bytes / c["part_read_bytes_per_cycle"]
+        reduction_us = num_cuts * c["cut_us"] + cycles / cycles_per_us
 
     in_flight = min(min(ctas, slots) / (1 if is_stream else split), float(tiles))
     extra = 0.0
@@ -375,7 +357,7 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
     waves = rounds + (1 if rest > 0 else 0)
     return _finish(
         p, row, 0.0, (first + last) / cycles_per_us, overlap * blocks * matrix / cycles_per_us,
-        overlap * blocks * issue / cycles_per_us, waves * c[_CTA_CYCLES] / cycles_per_us, 0.0, dram_us, 0.0, 0.0,
+        overlap * blocks * issue / cycles_per_us, waves * c["cta_cycles"] / cycles_per_us, 0.0, dram_us, 0.0, 0.0,
         reduction_us, main_us + reduction_us, busy_us, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas,
         min(ctas, num_sms),
     )  # fmt: skip
@@ -385,8 +367,8 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream:
 def _sums_cycles(row: Any, c: Any, t: ProblemTerms) -> float:
     """Cycles at the end of a streaming CTA: sums of all warps to shared memory, and from there one sum of them."""
     teams = row["cta_k"] // _BLOCK
-    stored = teams * (row["cta_m"] * (row["cta_n"] * _SUM_BYTES)) / c[_SUMS_BYTES_PER_CYCLE]
-    return float(stored + teams * _passes(row, t) * c[_TEAM_SUM_CYCLES])
+    stored = teams * (row["cta_m"] * (row["cta_n"] * _SUM_BYTES)) / c["sums_bytes_per_cycle"]
+    return float(stored + teams * _passes(row, t) * c["team_sum_cycles"])
 
 
 @kernel
@@ -418,23 +400,23 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     rounds = ctas // slots
     rest = ctas - rounds * slots
     waves = rounds + (1 if rest > 0 else 0)
-    is_mma = row["kind"] == _GEMV_MMA
+    is_mma = row["family"] == _GEMV_MMA
 
     # a step, in which all teams but those of the last blocks work
-    issue = row["instructions"] / _SCHEDULERS * c[_ISSUE]
-    serial = c[_STEP_CYCLES] + row["instructions"] / team_warps * c[_SERIAL_CYCLES]
+    issue = row["instructions"] / _SCHEDULERS * c["issue"]
+    serial = c["step_cycles"] + row["instructions"] / team_warps * c["serial_cycles"]
     matrix = row["matrix_cycles"]
     work = blocks / steps * (issue + matrix)
     ingest = first_start = start = part_cycles = 0.0
     dram_frac = 1.0
     resident = float(row["ctas_per_sm"])
     if is_mma:
-        ingest = blocks / steps * row["weight_bytes"] / (SM_L2_BYTES_PER_CYCLE * c[_SM_L2_FRAC])
-        dram_frac = c[_DRAM_FRAC]
-        part_cycles = c[_PART_CYCLES]
+        ingest = blocks / steps * row["weight_bytes"] / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"])
+        dram_frac = c["dram_frac"]
+        part_cycles = c["part_cycles"]
         # at first all CTAs of an SM start at once, later each when another ends
-        first_start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES] * min(resident, ctas / num_sms)
-        start = c[_CTA_CYCLES] + c[_CTA_LAUNCH_CYCLES]
+        first_start = c["cta_cycles"] + c["cta_launch_cycles"] * min(resident, ctas / num_sms)
+        start = c["cta_cycles"] + c["cta_launch_cycles"]
     rows = min(cta_m, t.M)
     sums = _sums_cycles(row, c, t)
     first = rounds * steps * _shared_step(resident, work, serial, ingest) if rounds > 0 else 0.0
@@ -448,23 +430,23 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     reduction_us = 0.0
     if split > 1:
         trips = _passes(row, t) * (split // _PARTS_AT_ONCE + split % _PARTS_AT_ONCE)
-        cycles = trips * part_cycles + split * rows * (cta_n * _SUM_BYTES) / c[_PART_READ_BYTES_PER_CYCLE]
-        reduction_us = c[_CUT_US] * waves + cycles / cycles_per_us
+        cycles = trips * part_cycles + split * rows * (cta_n * _SUM_BYTES) / c["part_read_bytes_per_cycle"]
+        reduction_us = c["cut_us"] * waves + cycles / cycles_per_us
 
     w_bytes = t.b_bytes + t.scale_bytes
     read_bytes = t.a_read_bytes + t.b_read_bytes
     if ctas > slots:  # not all tiles of tokens run at once: later ones read the weights again
-        read_bytes += max(0.0, 1.0 - p["l2_bytes"] * c[_L2_HOLD_FRAC] / w_bytes) * w_bytes * (tiles_m - 1)
+        read_bytes += max(0.0, 1.0 - p["l2_bytes"] * c["l2_hold_frac"] / w_bytes) * w_bytes * (tiles_m - 1)
     dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / _dram_bytes_per_us(p, dram_frac)
     l2_us = 0.0
     if is_mma:
-        waste = 1.0 + c[_LINE_WASTE] * t.line_waste
+        waste = 1.0 + c["line_waste"] * t.line_waste
         tokens = tiles_n * tiles_m * rows * (t.K * p["a_elem_bytes"]) * waste
-        l2_us = (tokens + w_bytes * tiles_m) / (p["l2_peak_bytes_per_us"] * c[_L2_FRAC])
+        l2_us = (tokens + w_bytes * tiles_m) / (p["l2_peak_bytes_per_us"] * c["l2_frac"])
     main_us = _norm3(chip_us, dram_us, l2_us, 0.0) + over_us
     prologue_us = (first_start + sums) / cycles_per_us
     if not is_mma:
-        prologue_us += c[_RAMP_US] * w_bytes / (w_bytes + _RAMP_BYTES)
+        prologue_us += c["ramp_us"] * w_bytes / (w_bytes + _RAMP_BYTES)
     done = rounds * resident + left  # CTAs that an SM works through
     return _finish(
         p, row, prologue_us, chip_us + over_us, done * blocks * matrix / cycles_per_us,
@@ -475,54 +457,59 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
 
 @kernel
 def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> float:
-    """A time that a kernel cannot beat with K cut into `split` parts; 0: however K is cut.
+    """A time that a kernel cannot beat with K cut into `split` parts, or any number of them.
 
     Its work is spread over all SMs that can have some, nothing is read twice, and adding parts costs only what is
     fixed. All waves are taken as one: the 3-norm of sums is at most the sum of 3-norms.
     """
     tiles = ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"])
-    instructions, issue, matrix = row["instructions"], c[_ISSUE], row["matrix_cycles"]
+    instructions, issue, matrix = row["instructions"], c["issue"], row["matrix_cycles"]
     cycles_per_us = p["cycles_per_us"]
     fixed_us, fixed_cycles, dram_frac = p["launch_us"], 0.0, 1.0
-    if row["kind"] == _SM90:
-        is_coop = row["schedule"] == _COOPERATIVE
+    if row["family"] == _SM90:
+        is_coop = row["schedule"] == COOPERATIVE
         if row["ctas_per_sm"] > 1:
-            issue = min(c[_SHARED_ISSUE], issue if is_coop else c[_PINGPONG_ISSUE])
+            issue = min(c["shared_issue"], issue if is_coop else c["pingpong_issue"])
             cycles = max(instructions / _SCHEDULERS * issue, matrix)
         else:
-            issue = instructions / _SCHEDULERS * (issue if is_coop else c[_PINGPONG_ISSUE])
-            cycles = max(_overlapped(c, issue, matrix), row["producer"] * c[_PRODUCER_CYCLES])
-        fixed_us += c[_KERNEL_US]
+            issue = instructions / _SCHEDULERS * (issue if is_coop else c["pingpong_issue"])
+            cycles = max(_overlapped(c, issue, matrix), row["producer"] * c["producer_cycles"])
+        fixed_us += c["kernel_us"]
         tile_bytes = min(row["cta_m"], t.M) * (row["cta_n"] * p["c_elem_bytes"])
-        fixed_cycles = tile_bytes / c[_EPILOGUE_BYTES_PER_CYCLE]
-    elif row["kind"] == _SM80:
+        fixed_cycles = tile_bytes / c["epilogue_bytes_per_cycle"]
+    elif row["family"] == _SM80:
         cycles = (instructions - row["mma"]) / _SCHEDULERS * issue + matrix
-        fixed_cycles = c[_CTA_CYCLES]
+        fixed_cycles = c["cta_cycles"]
     else:
         cycles = instructions / _SCHEDULERS * issue + matrix
         fixed_us += _sums_cycles(row, c, t) / cycles_per_us
-        if row["kind"] == _GEMV_MMA:
-            fixed_us += c[_CTA_CYCLES] / cycles_per_us
-            dram_frac = c[_DRAM_FRAC]
+        if row["family"] == _GEMV_MMA:
+            fixed_us += c["cta_cycles"] / cycles_per_us
+            dram_frac = c["dram_frac"]
     if split > 1:
-        if row["kind"] == _SM90:  # within a wave, beside which DRAM is read
-            fixed_cycles += c[_CUT_US] * cycles_per_us
+        if row["family"] == _SM90:  # within a wave, beside which DRAM is read
+            fixed_cycles += c["cut_us"] * cycles_per_us
         else:
-            fixed_us += c[_CUT_US]
+            fixed_us += c["cut_us"]
     ctas = float(tiles * split) if split > 0 else np.inf
     work = tiles * (t.K / _BLOCK) * cycles / min(float(p["num_sms"]), ctas) + fixed_cycles
     dram_us = (t.a_read_bytes + t.b_read_bytes) / _dram_bytes_per_us(p, dram_frac)
-    return float((fixed_us + _norm3(work / cycles_per_us, dram_us, 0.0, 0.0)) * _BOUND_SLACK)
+    return float((fixed_us + _norm3(work / cycles_per_us, dram_us, 0.0, 0.0)) * BOUND_SLACK)
 
 
 @kernel
-def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_stream: bool) -> ConfigCost:
-    """The time of one kernel of ours, with K cut into `split` parts, or shared evenly: see MODEL.md."""
-    if row["kind"] == _SM90:
-        return _sm90_cost(p, row, c, t, split, is_stream)
-    if row["kind"] == _SM80:
-        return _sm80_cost(p, row, c, t, split, is_stream)
+def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: int) -> ConfigCost:  # noqa: ARG001
+    """The time of one kernel of ours, which has its raster, with K cut into `split` parts: see MODEL.md."""
+    if row["family"] == _SM90:
+        return _sm90_cost(p, row, c, t, split)
+    if row["family"] == _SM80:
+        return _sm80_cost(p, row, c, t, split)
     return _streaming_cost(p, row, c, t, split)
+
+
+@kernel
+def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, best_us: float) -> float:  # noqa: ARG001
+    return w4a16_cost(p, row, c, t, split, BEST_RASTER).latency_us
 
 
 @kernel
@@ -540,18 +527,19 @@ def _add_cut(cuts: Any, num: int, parts: int) -> int:
 
 
 @kernel
-def cuts_of(p: Any, row: Any, M: int, K: int, N: int, cuts: Any) -> int:
-    """Ways to cut K that a kernel has for these sizes: `cuts` [MAX_CUTS] of parts, 0 for stream-K; returns how many.
+def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
+    """Write the ways to cut K that a kernel has for these sizes, at most `MAX_SPLITS`, to `splits`; returns how many.
 
     0: the kernel cannot run the GEMM. These are the rules of `gemm_eval.kernels`; tests compare the two.
     """
+    M, K, N = t.M, t.K, t.N
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     tiles = ceil_div(M, cta_m) * ceil_div(N, cta_n)
     num_sms = p["num_sms"]
     expected = row["expected_ctas"]
-    cuts[0] = 1
+    splits[0] = 1
     num = 1
-    if row["kind"] <= _GEMV_MMA:
+    if row["family"] <= _GEMV_MMA:
         if M > _MAX_STREAMING_TOKENS:
             return 0
         teams, blocks = row["cta_k"] // _BLOCK, ceil_div(K, _BLOCK)
@@ -563,22 +551,22 @@ def cuts_of(p: Any, row: Any, M: int, K: int, N: int, cuts: Any) -> int:
                     steps = ceil_div(ceil_div(blocks, parts), teams)
                     parts = ceil_div(blocks, steps * teams)
                     if parts > 1:
-                        num = _add_cut(cuts, num, parts)
+                        num = _add_cut(splits, num, parts)
         several = num - 1
         if several > _MAX_STREAMING_CUTS:  # first, last and evenly between
             for at in range(_MAX_STREAMING_CUTS):
-                cuts[1 + at] = cuts[1 + at * (several - 1) // (_MAX_STREAMING_CUTS - 1)]
+                splits[1 + at] = splits[1 + at * (several - 1) // (_MAX_STREAMING_CUTS - 1)]
             num = 1 + _MAX_STREAMING_CUTS
         return num
     units = ceil_div(K, _UNIT_K)
-    if row["kind"] == _SM80:
+    if row["family"] == _SM80:
         if units == 1 or tiles > _MAX_WAVES_OF_SPLIT * expected * num_sms:
             return num
         for ctas in (1, max(1, expected // 2), expected, 2 * expected):
             parts = min(ctas * num_sms // tiles, units, _MAX_SPLIT)
             if parts > 1:
-                num = _add_cut(cuts, num, parts)
-        cuts[num] = 0
+                num = _add_cut(splits, num, parts)
+        splits[num] = 0
         return num + 1
     if ceil_div(M, cta_m) < row["cluster_m"] or ceil_div(N, cta_n) < row["cluster_n"]:
         return 0
@@ -586,15 +574,20 @@ def cuts_of(p: Any, row: Any, M: int, K: int, N: int, cuts: Any) -> int:
     slots = row["expected_cap"] // (row["cluster_m"] * row["cluster_n"])
     for parts in (2, 3, 4, 6, 8, 12, 16):
         if parts <= units and tiles * parts <= 2 * slots:
-            cuts[num] = parts
+            splits[num] = parts
             num += 1
     if tiles % slots != 0 and units > 1:
-        cuts[num] = 0
+        splits[num] = 0
         num += 1
     return num
 
 
+W4A16 = CostRules(w4a16_terms, list_splits, lower_bound_us, _latency_below_us, w4a16_cost)
+"""What a search needs of our kernels."""
+
+
 @entry_point
-def list_cuts(params: Any, menu: Any, index: int, M: int, K: int, N: int, cuts: Any) -> int:
-    """`cuts_of` a row of a menu."""
-    return int(cuts_of(params[0], menu[index], M, K, N, cuts))
+def splits_of_row(params: Any, candidates: Any, index: int, M: int, K: int, N: int, splits: Any) -> int:
+    """`list_splits` of one of the candidates."""
+    t = ProblemTerms(1, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+    return int(list_splits(params[0], candidates[index], t, splits))

@@ -21,16 +21,17 @@ from gemm_eval.arch.limits import cluster_sms, ctas_per_sm
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.libraries import FAMILIES, HYPOTHETICAL, OURS
+from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
-    "W4A16_MENU_DTYPE",
     "W4A16_SIZES",
-    "build_w4a16_menu",
+    "build_w4a16_candidates",
     "check_w4a16_sizes",
     "check_w4a16_types",
     "config_of_row",
@@ -39,25 +40,14 @@ __all__ = [
     "list_w4a16_needs",
 ]
 
-_INTS = (
-    "family", "kind", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
-    "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "expected_cap", "smem_bytes",
-    "registers",
-)  # fmt: skip
-_FLOATS = ("cluster_log2", "instructions", "mma", "matrix_cycles", "producer", "weight_bytes", "store_elem_bytes")
-W4A16_MENU_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
-"""One kernel on one GPU.
-
-`kind`: place in `W4A16_FAMILIES`; `ctas_per_sm`: what an SM holds; `expected_ctas`: what the registry counts on when it
-cuts K; `grid_cap`, `expected_cap`: CTAs that the GPU holds at once, by each of the two. `instructions`, `mma`: of all
-warps of a CTA for 64 k (of a team's warps in the streaming families); `matrix_cycles`: tensor-core time of that on an
-SM; `producer`: of the copying thread; `weight_bytes`: packed weights and scales of 64 k of the CTA's columns.
-"""
-
 W4A16_SIZES = SizeRule(8, 8, False)
 """K and N are multiples of eight: rows of A and C start on 16 bytes."""
 
-_CONFIG_OF = operator.itemgetter(*range(1, 12))  # of the values of a row: kind .. raster_swizzle
+_CONFIG = (
+    "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
+    "raster_order", "raster_swizzle",
+)  # fmt: skip
+_CONFIG_OF = operator.itemgetter(*((CANDIDATE_DTYPE.names or ()).index(name) for name in _CONFIG))
 _TARGETS = {"sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a"}
 _GROUP_SIZES = (None, 32, 64, 128)
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
@@ -141,8 +131,8 @@ def _mode_of(types: GemmProblem) -> tuple[str, int]:
     return ("group_zero" if types.zero_dtype else "group"), types.group_size
 
 
-def build_w4a16_menu(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.void]:
-    """Return our kernels that this GPU can run on these types, [rows] of `W4A16_MENU_DTYPE`."""
+def build_w4a16_candidates(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.void]:
+    """Return our kernels that this GPU can run on these types, [rows] of `CANDIDATE_DTYPE`."""
     rows = []
     for entry in _entries(_TARGETS[arch.sm_arch], types.input_dtype, *_mode_of(types)):
         config = entry.config
@@ -153,7 +143,7 @@ def build_w4a16_menu(arch: GpuSpec, types: GemmProblem) -> npt.NDArray[np.void]:
         expected = max(1, min(entry.min_ctas, held))
         if cluster_sms(arch.num_sms, cluster) * expected >= cluster:
             rows.append(_row(arch, types, entry, held, expected))
-    return np.array(rows, W4A16_MENU_DTYPE)
+    return np.array(rows, CANDIDATE_DTYPE)
 
 
 def list_w4a16_needs(arch: GpuSpec, types: GemmProblem) -> Iterator[KernelNeeds]:
@@ -165,7 +155,6 @@ def list_w4a16_needs(arch: GpuSpec, types: GemmProblem) -> Iterator[KernelNeeds]
 
 def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, held: int, expected: int) -> tuple[float, ...]:
     config = entry.config
-    kind = W4A16_FAMILIES.index(config.family)
     cluster = config.cluster_m * config.cluster_n
     sms = cluster_sms(arch.num_sms, cluster)
     expected_cap = sms * expected // cluster * cluster
@@ -185,32 +174,32 @@ def _row(arch: GpuSpec, types: GemmProblem, entry: _Entry, held: int, expected: 
         scale_bits = param_bits / types.group_size
     weight_bytes = config.cta_n * _BLOCK * (DType.INT4.bits + scale_bits) / 8
     return (
-        FAMILIES[config.family].number, kind, *config[1:8], int(config.schedule), int(config.raster_order),
-        config.raster_swizzle, held, expected, grid_cap, expected_cap, entry.smem_bytes,
-        entry.registers, math.log2(cluster), blocks * entry.instructions, blocks * entry.tensor, matrix,
-        blocks * entry.producer, weight_bytes, types.input_dtype.bits / 8,
+        FAMILIES[config.family].number, W4A16_FAMILIES.index(config.family), *config[1:8], int(config.schedule),
+        int(config.raster_order), config.raster_swizzle, held, expected, grid_cap, sms, expected_cap, entry.smem_bytes,
+        entry.registers, math.log2(cluster), matrix, 0.0, 0.0, types.input_dtype.bits / 8,
+        blocks * entry.instructions, blocks * entry.tensor, blocks * entry.producer, weight_bytes,
     )  # fmt: skip
 
 
 def config_of_row(row: np.void, parts: int) -> KernelConfig:
     """Return the config of a row with K cut into `parts`; 0: stream-K."""
     way = Decomposition.STREAM_K if parts == 0 else Decomposition.SPLIT_K if parts > 1 else Decomposition.DATA_PARALLEL
-    kind, m, n, k, cluster_m, cluster_n, warps, stages, schedule, order, swizzle = _CONFIG_OF(row.tolist())
+    family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, order, swizzle = _CONFIG_OF(row.tolist())
     return KernelConfig(
-        W4A16_FAMILIES[kind], m, n, k, cluster_m, cluster_n, warps, stages, Schedule(schedule), way, max(1, parts),
+        W4A16_FAMILIES[family], m, n, k, cluster_m, cluster_n, warps, stages, Schedule(schedule), way, max(1, parts),
         RasterOrder(order), swizzle,
     )  # fmt: skip
 
 
-def find_row(menu: npt.NDArray[np.void], config: KernelConfig) -> int:
-    """Return the row of a kernel in a menu, however K is cut.
+def find_row(candidates: npt.NDArray[np.void], config: KernelConfig) -> int:
+    """Return the row of a kernel among candidates, however K is cut.
 
     Raises:
         InvalidMappingError: the GPU has no such kernel.
     """
     base = config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
-    for place in range(len(menu)):
-        if config_of_row(menu[place], 1) == base:
+    for place in range(len(candidates)):
+        if config_of_row(candidates[place], 1) == base:
             return place
     raise InvalidMappingError(
         f"there is no such kernel on this GPU for these types: {base}; `gemm-eval kernels` lists what there is",

@@ -14,29 +14,40 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import THREADS_PER_WARP, ctas_per_sm
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES, Family, TileChoice, cluster_grid_sms
+from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice
+from gemm_eval.models.gpu.libraries import LIBRARIES, cluster_grid_sms
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
-    "MENU_DTYPE",
-    "build_menu",
+    "CANDIDATE_DTYPE",
+    "build_candidates",
+    "candidate_row",
     "check_config",
     "cta_resources",
     "launched_resources",
     "list_needs",
-    "menu_row",
 ]
 
 _INTS = (
-    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
-    "ctas_per_sm", "grid_cap", "sm_cap", "smem_bytes", "registers",
+    "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
+    "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",
+    "smem_bytes", "registers",
 )  # fmt: skip
-_FLOATS = ("cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "store_elem_bytes")
-MENU_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
-"""One kernel of a library: tile, cluster, stages, schedule, what it needs of an SM, and the cycles of one k-step.
+_FLOATS = (
+    "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "store_elem_bytes", "instructions", "mma",
+    "producer", "weight_bytes",
+)  # fmt: skip
+CANDIDATE_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
+"""One kernel of a library on a GPU: tile, cluster, stages, schedule, what it needs of an SM, and its cycles.
 
-`grid_cap`: CTAs that the GPU holds at once; `sm_cap`: SMs that they can lie on; `registers`: of one thread.
+All: `family`: its number; `coefficient_set`: which of the packed coefficients are its family's; `ctas_per_sm`: what an
+SM holds; `grid_cap`: CTAs that the GPU holds at once; `registers`: of one thread; `smem_bytes`, `store_elem_bytes`.
+Generic kernels: `sm_cap`: SMs that they can lie on; `matrix_cycles`, `dequant_cycles`, `stage_bytes`: of one k-step.
+Our W4A16 kernels: `raster_order`, `raster_swizzle`; `expected_ctas`: what the registry counts on when it cuts K, and
+`expected_cap`: CTAs that the GPU then holds at once; `instructions`, `mma`: of all warps of a CTA for 64 k (of a team's
+warps in the streaming families); `matrix_cycles`: tensor-core time of that on an SM; `producer`: of the copying thread;
+`weight_bytes`: packed weights and scales of 64 k of the CTA's columns. What a kernel has no use for is 0.
 """
 
 STEP_BYTES = 128
@@ -90,7 +101,7 @@ def _needs(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> _Needs:
     threads = config.num_warps * THREADS_PER_WARP
     groups = 2 if config.schedule == Schedule.PINGPONG else 1
     accumulators = 0
-    if arch.mma_accumulators_in == "registers" or family.name != "sm100_tcgen05":
+    if arch.mma_accumulators_in == "registers" or not family.has_tensor_memory:
         accumulators = config.cta_m * config.cta_n * groups // threads
     step = arch.register_alloc_per_warp // THREADS_PER_WARP
     registers = -(-(accumulators + _FIXED_REGISTERS) // step) * step
@@ -294,25 +305,26 @@ def dequant_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) ->
     return config.cta_n * step_elems(problem) * ops / lanes
 
 
-def menu_row(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, resources: Resources) -> tuple[float, ...]:
-    """Return the fields of a `MENU_DTYPE` record for a legal config; split and raster are not part of it."""
+def candidate_row(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, resources: Resources) -> tuple[float, ...]:
+    """Return the fields of a `CANDIDATE_DTYPE` record for a legal config; split and raster are not part of it."""
     assert problem.output_dtype is not None
     family = FAMILIES[config.family]
     sms = cluster_grid_sms(arch, config.cluster_m * config.cluster_n)
     return (
-        family.number, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.num_warps,
-        config.num_stages, int(config.schedule), resources.ctas_per_sm, sms * resources.ctas_per_sm, sms,
-        resources.smem_bytes, resources.registers,
+        family.number, 0, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n,
+        config.num_warps, config.num_stages, int(config.schedule), 0, 0, resources.ctas_per_sm, 0,
+        sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers,
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, problem, config),
         dequant_cycles(arch, problem, config),
         float(stage_bytes(problem, config.cta_m, config.cta_n)), problem.output_dtype.bits / 8,
+        0.0, 0.0, 0.0, 0.0,
     )  # fmt: skip
 
 
-def build_menu(
+def build_candidates(
     arch: GpuSpec, problem: GemmProblem, library: str, *, is_unaligned: bool = False
 ) -> npt.NDArray[np.void]:
-    """Return the kernels of a library that this GPU can run on these types, [rows] of `MENU_DTYPE`.
+    """Return the kernels of a library that this GPU can run on these types, [rows] of `CANDIDATE_DTYPE`.
 
     With `is_unaligned`, those for rows that do not start on 16 bytes, which TMA cannot load.
 
@@ -332,7 +344,7 @@ def build_menu(
                 resources = check_config(arch, problem, config)
             except InvalidMappingError:  # of the tile: no number of stages will do
                 break
-            tiles.append(menu_row(arch, problem, config, resources))
+            tiles.append(candidate_row(arch, problem, config, resources))
         for cluster_m, cluster_n in choice.clusters if family.has_clusters else ((1, 1),):
             cluster = choice.family, cluster_m, cluster_n
             if cluster not in clusters:
@@ -340,15 +352,15 @@ def build_menu(
             if clusters[cluster]:
                 rows += [(place, cluster_m, cluster_n) for place in range(first, len(tiles))]
     if not rows:
-        return np.empty(0, MENU_DTYPE)
+        return np.empty(0, CANDIDATE_DTYPE)
     places, cluster_ms, cluster_ns = np.array(rows).T
-    menu: npt.NDArray[np.void] = np.array(tiles, MENU_DTYPE)[places]
+    candidates: npt.NDArray[np.void] = np.array(tiles, CANDIDATE_DTYPE)[places]
     ctas = cluster_ms * cluster_ns
     sms_of = {num: cluster_grid_sms(arch, num) for num in set(ctas.tolist())}
-    menu["cluster_m"], menu["cluster_n"], menu["cluster_log2"] = cluster_ms, cluster_ns, np.log2(ctas)
-    menu["sm_cap"] = [sms_of[num] for num in ctas.tolist()]
-    menu["grid_cap"] = menu["sm_cap"] * menu["ctas_per_sm"]
-    return menu
+    candidates["cluster_m"], candidates["cluster_n"], candidates["cluster_log2"] = cluster_ms, cluster_ns, np.log2(ctas)
+    candidates["sm_cap"] = [sms_of[num] for num in ctas.tolist()]
+    candidates["grid_cap"] = candidates["sm_cap"] * candidates["ctas_per_sm"]
+    return candidates
 
 
 def list_needs(arch: GpuSpec, problem: GemmProblem, library: str, *, is_unaligned: bool) -> Iterator[KernelNeeds]:

@@ -1,0 +1,31 @@
+"""Kernel families: what each kind of kernel needs of the hardware, its tiles, and what it loses before any fit."""
+
+from gemm_eval.models.gpu.families.family import Family, TileChoice
+from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC, UNALIGNED
+from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
+from gemm_eval.models.gpu.families.vector import VECTOR_FAMILY
+from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
+from gemm_eval.models.gpu.families.wgmma import WGMMA
+
+__all__ = ["FAMILIES", "Family", "TileChoice", "default_coefficients", "family_for"]
+
+FAMILIES: dict[str, Family] = {
+    family.name: family for family in (WGMMA, MMA_SYNC, UNALIGNED, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05)
+}
+"""Kernel families by name."""
+
+
+def family_for(sm_arch: str, input_dtype: str, *, is_unaligned: bool) -> Family:
+    """Return the family that kernel libraries use on a generation of SMs for an input type.
+
+    Rows that do not start on 16 bytes have one of their own, as TMA cannot load them.
+    """
+    if is_unaligned:
+        return UNALIGNED
+    own = (family for family in FAMILIES.values() if input_dtype not in family.other_dtypes)
+    return next((family for family in own if sm_arch in family.own_of), MMA_SYNC)
+
+
+def default_coefficients(family: str) -> dict[str, float]:
+    """Values of a family before any fit (MODEL.md, "Ranges, defaults and sources")."""
+    return {item.name: item.default for item in FAMILIES[family].coefficients}

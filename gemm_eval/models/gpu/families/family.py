@@ -1,0 +1,75 @@
+"""What a kernel family is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from gemm_eval.dtypes import DType
+from gemm_eval.mapping import Schedule
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
+
+__all__ = ["Family", "TileChoice", "no_tiles"]
+
+
+class TileChoice(NamedTuple):
+    """A tile that a library has kernels for."""
+
+    family: str
+    cta_m: int
+    cta_n: int
+    num_warps: int
+    schedule: Schedule
+    clusters: tuple[tuple[int, int], ...]  # (cluster_m, cluster_n)
+
+
+def no_tiles(*_: object) -> Iterable[TileChoice]:
+    """Of a family whose tiles come from elsewhere, or that has none for such types."""
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A kind of kernel: which hardware it needs, how its CTAs are built, and the tiles that libraries have of it.
+
+    Attributes:
+        name: as in `KernelConfig`.
+        number: of it in records; never given to another.
+        sm_archs: generations of SMs that run it.
+        own_of: those on which vendors' libraries run it; elsewhere they run `sm80_mma`.
+        other_dtypes: input types for which they do not, even there.
+        schedules: how its warps share the work.
+        mma_m, mma_n_step: rows of its instruction; its columns are a multiple of the other.
+        num_warps: that compute.
+        max_registers: of a computing thread.
+        operands: where the instruction reads A and B from.
+        has_clusters: whether its CTAs can share loads by multicast.
+        is_warp_specialized: whether warps of their own load; such a kernel is persistent and fills its SM.
+        has_tensor_memory: whether accumulators lie in tensor memory where the chip has that.
+        rate_frac: share of the chip's tensor rate that its instruction reaches, by `sm_arch`; 1 where none is given.
+        is_ours: its configs are the kernels of `gemm_eval.kernels`, from a table; see `models.gpu.w4a16`.
+        coefficients: what its kernels lose, with its defaults.
+        dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
+        weight_only_tiles: (columns of weights, rows of tokens that a library has) -> tiles for narrower weights.
+    """
+
+    name: str
+    number: int
+    sm_archs: tuple[str, ...]
+    schedules: tuple[Schedule, ...]
+    mma_m: int
+    mma_n_step: int
+    num_warps: tuple[int, ...]
+    max_registers: int
+    operands: Literal["smem", "registers", "vector"]
+    coefficients: tuple[Coefficient, ...] = COEFFICIENTS
+    own_of: tuple[str, ...] = ()
+    other_dtypes: tuple[DType, ...] = ()
+    has_clusters: bool = False
+    is_warp_specialized: bool = False
+    has_tensor_memory: bool = False
+    rate_frac: Mapping[str, float] = field(default_factory=dict)
+    is_ours: bool = False
+    dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
+    weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles

@@ -1,0 +1,83 @@
+"""Kernels of mma.sync and its relatives: every warp loads, multiplies and adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gemm_eval.dtypes import DType
+from gemm_eval.mapping import Schedule
+from gemm_eval.models.gpu.coefficients import with_defaults
+from gemm_eval.models.gpu.families.family import Family, TileChoice
+
+__all__ = ["MMA_SYNC", "UNALIGNED"]
+
+_MS = Schedule.MULTISTAGE
+_SINGLE = ((1, 1),)
+
+
+def _ampere_tiles(family: str) -> Iterator[TileChoice]:
+    """Tiles that mma.sync kernels of CUTLASS and cuBLAS commonly have: assumed, no list of cuBLAS's is published."""
+    for m, n, warps in (
+        (16, 64, 4), (16, 128, 4), (16, 256, 4), (32, 64, 4), (32, 128, 4), (32, 256, 4), (64, 32, 4), (64, 64, 4),
+        (64, 128, 4), (64, 256, 4), (96, 128, 4), (96, 256, 8), (128, 32, 4), (128, 64, 4), (128, 96, 4), (128, 128, 4),
+        (128, 128, 8), (128, 160, 8), (128, 192, 8), (128, 256, 8), (160, 128, 8), (192, 128, 8), (256, 64, 4),
+        (256, 96, 8), (256, 128, 8),
+    ):  # fmt: skip
+        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
+
+
+def _small_tiles(family: str) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's kernels "wmma" for rows that do not start on 16 bytes (names in arch/measured)."""
+    for m, n in ((16, 16), (16, 32), (32, 32)):
+        yield TileChoice(family, m, n, 4, _MS, _SINGLE)
+
+
+def _int8_on_hopper_tiles(family: str) -> Iterator[TileChoice]:
+    """Tiles of the kernels that cuBLAS 13.1 takes for int8 on Hopper (names in arch/measured/h200-sxm/cublaslt)."""
+    for m, n, warps in ((64, 64, 4), (64, 128, 4), (128, 128, 4), (256, 128, 8), (128, 256, 8)):
+        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
+
+
+def _dense_tiles(sm_arch: str, input_dtype: DType) -> Iterator[TileChoice]:
+    is_int8_on_hopper = input_dtype is DType.INT8 and sm_arch == "sm_90"
+    return (_int8_on_hopper_tiles if is_int8_on_hopper else _ampere_tiles)("sm80_mma")
+
+
+def _unaligned_tiles(*_: object) -> Iterator[TileChoice]:
+    yield from _ampere_tiles("mma_unaligned")
+    yield from _small_tiles("mma_unaligned")
+
+
+# as cuBLAS's int8 kernels of this kind on an H200 (arch/measured/h200-sxm/cublaslt), whose tiles and stages their names
+# tell, rounded; ldmatrix and mma share the issue slots, so they reach less of the peak
+_DEFAULTS = {
+    "matrix_frac": 0.92, "step_cycles": 230.0, "tile_cycles": 400.0, "kernel_us": 0.9, "dram_frac": 0.93,
+    "epilogue_bytes_per_cycle": 24.0,
+}  # fmt: skip
+
+MMA_SYNC = Family(
+    name="sm80_mma",
+    number=1,
+    sm_archs=("sm_80", "sm_89", "sm_90", "sm_100"),
+    schedules=(_MS,),
+    mma_m=16,
+    mma_n_step=8,
+    num_warps=(4, 8),
+    max_registers=255,
+    operands="registers",
+    # on Hopper mma.sync reaches 0.62 of the rate of wgmma (Luo et al. 2024; fits of our int8 timings agree, with a
+    # matrix_frac of 1 on top); half of that on Blackwell is assumed, as its tcgen05 rate is twice Hopper's
+    rate_frac={"sm_90": 0.62, "sm_100": 0.31},
+    coefficients=with_defaults(**_DEFAULTS),
+    dense_tiles=_dense_tiles,
+    weight_only_tiles=lambda *_: _ampere_tiles("sm80_mma"),
+)
+UNALIGNED = replace(  # rows go through registers, a few bytes a load (kernels "align1", "align2")
+    MMA_SYNC,
+    name="mma_unaligned",
+    number=3,
+    coefficients=with_defaults(**_DEFAULTS, line_waste=0.0),
+    dense_tiles=_unaligned_tiles,
+    weight_only_tiles=lambda *_: _ampere_tiles("mma_unaligned"),
+)

@@ -1,0 +1,30 @@
+"""Kernels without tensor cores: every thread multiplies on its own, K is split over the threads of a CTA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gemm_eval.mapping import Schedule
+from gemm_eval.models.gpu.families.family import Family, TileChoice
+
+__all__ = ["VECTOR_FAMILY"]
+
+
+def _tiles() -> Iterator[TileChoice]:
+    for m in (1, 2, 4, 8):
+        for n in (8, 16, 32):
+            yield TileChoice("gemv", m, n, 4, Schedule.VECTOR, ((1, 1),))
+
+
+VECTOR_FAMILY = Family(
+    name="gemv",
+    number=4,
+    sm_archs=("sm_80", "sm_89", "sm_90", "sm_100"),
+    schedules=(Schedule.VECTOR,),
+    mma_m=1,
+    mma_n_step=1,
+    num_warps=(4,),
+    max_registers=255,
+    operands="vector",
+    weight_only_tiles=lambda *_: _tiles(),
+)

@@ -1,0 +1,425 @@
+"""Numba kernels of generic kernel families: the time of one kernel config, and how K may be split.
+
+The terms are defined in MODEL.md. A kernel sees scalars, one record `p` of `GPU_PARAMS_DTYPE`, one record `row` of
+`CANDIDATE_DTYPE`, one record `c` of `COEFFICIENTS_DTYPE`, and NamedTuples of scalars. Times are in microseconds, sizes
+in bytes, `_cycles` at the highest SM clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemm_eval._jit import kernel
+from gemm_eval.models.gpu.cost_kernels import (
+    ALL_COLD,
+    ANY_SPLIT,
+    BEST_RASTER,
+    BOUND_SLACK,
+    COOPERATIVE,
+    MULTISTAGE,
+    NO_RASTER,
+    PINGPONG,
+    RASTER_CODE,
+    ROW_BYTES,
+    STREAM_K,
+    VECTOR,
+    WARM,
+    ConfigCost,
+    CostRules,
+    ProblemTerms,
+    ceil_div,
+    loaded_time_us,
+)
+from gemm_eval.models.gpu.terms import Times
+
+__all__ = ["GENERIC", "config_cost", "list_splits", "lower_bound_us", "problem_terms", "row_alignment"]
+
+_RASTER_CODE_DEFAULT = 1  # along M, no swizzle
+_MAX_SWIZZLE = 16
+_MIN_STREAM_STEPS = 8  # of a CTA of stream-K: as of a part of a split K, where a library weighs it (`_FREE_SPLIT`)
+_LINE_BYTES = 128.0
+
+
+@kernel
+def _round_up(a: int, power_of_two: int) -> int:
+    return (a + power_of_two - 1) & -power_of_two
+
+
+@kernel
+def _norm4(a: float, b: float, c: float, d: float) -> float:
+    """The 4-norm: the largest of four times, and a little more where two are alike, because overlap is not perfect."""
+    a2, b2, c2, d2 = a * a, b * b, c * c, d * d
+    result: float = np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2 + d2 * d2))
+    return result
+
+
+@kernel
+def _alignment(row_bytes: float) -> float:
+    """The largest power of two up to 16 that divides the bytes of a row; rows of half bytes count as 1."""
+    for aligned in (16.0, 8.0, 4.0, 2.0):
+        if row_bytes % aligned == 0.0:
+            return aligned
+    return 1.0
+
+
+@kernel
+def row_alignment(p: Any, K: int, N: int) -> float:
+    """Bytes, at most 16, on which the rows of A, B (K long) and C (N long) all start.
+
+    Of a single column, C is one row; not so in weight-only kernels, which have columns on the instruction's rows.
+    """
+    result: float = min(_alignment(K * p["a_elem_bytes"]), _alignment(K * p["b_elem_bytes"]))
+    if N > 1 or p["b_elem_bytes"] < p["a_elem_bytes"]:
+        result = min(result, _alignment(N * p["c_elem_bytes"]))
+    return result
+
+
+@kernel
+def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
+    """Bytes of a problem, and what of them L2 keeps."""
+    a_bytes = G * M * (K * p["a_elem_bytes"])
+    b_bytes = G * N * (K * p["b_elem_bytes"])
+    scale_bytes = 0.0
+    if p["scale_bytes_per_group"] > 0.0:
+        groups = ceil_div(K, p["group_size"]) if p["group_size"] > 0 else 1
+        scale_bytes = G * N * (groups * p["scale_bytes_per_group"])
+    c_bytes = G * M * (N * p["c_elem_bytes"])
+    footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / c["l2_hold_bytes"]
+    f2 = footprint * footprint
+    stay_frac = 0.0 if p["l2_state"] == ALL_COLD else 1.0 / (1.0 + f2 * f2)
+    b_stay = stay_frac if p["l2_state"] == WARM else 0.0
+    # the GEMMs of a batch follow each other: what is read again is of one of them
+    l2_hold_frac = min(1.0, c["l2_hold_bytes"] * G / (a_bytes + b_bytes + scale_bytes))
+    line_waste = 1.0
+    row_bytes = K * p["b_elem_bytes"]
+    if row_bytes % _LINE_BYTES != 0.0 and row_bytes > _LINE_BYTES:
+        line_waste = 1.0 + c["line_waste"]
+    aligned = row_alignment(p, K, N)
+    load_frac = 1.0 if aligned >= ROW_BYTES else c["unaligned_frac"] * np.sqrt(aligned / ROW_BYTES)
+    return ProblemTerms(
+        G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
+        (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste, load_frac,
+    )  # fmt: skip
+
+
+@kernel
+def _outside_us(
+    p: Any,
+    row: Any,
+    c: Any,
+    t: ProblemTerms,
+    tiles_m: int,
+    tiles_n: int,
+    padded_m: int,
+    padded_n: int,
+    all_steps: int,
+) -> float:
+    """TMA fills rows of tiles that lie beyond the matrix slowly, whichever SM asks."""
+    if row["schedule"] > COOPERATIVE:
+        return 0.0
+    rows = (tiles_m * row["cta_m"] - t.M) * (padded_n / row["cluster_n"])
+    rows += (tiles_n * row["cta_n"] - t.N) * (padded_m / row["cluster_m"])
+    result: float = t.G * rows * all_steps / (c["outside_rows_per_cycle"] * p["cycles_per_us"])
+    return result
+
+
+@kernel
+def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_even: bool) -> float:
+    """A time that no raster of this row can beat, and below 1e-9 of it no rounding.
+
+    It is the cost without waiting for loads, power and panels that are read again. All waves are
+    taken as one: the 4-norm of sums is at most the sum of 4-norms. `is_even`: any split and stream-K are to be bounded,
+    whose work is at best spread evenly.
+    """
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    padded_m = _round_up(ceil_div(t.M, cta_m), row["cluster_m"])
+    padded_n = _round_up(ceil_div(t.N, cta_n), row["cluster_n"])
+    all_steps = ceil_div(t.K, row["cta_k"])
+    units = t.G * padded_m * padded_n
+    if split > 1:
+        units *= ceil_div(all_steps, ceil_div(all_steps, split))
+    rounds = units / row["grid_cap"]
+    schedule = row["schedule"]
+    is_vector = schedule == VECTOR
+    l2_bytes = t.a_bytes * (padded_n / row["cluster_n"]) + (t.b_bytes + t.scale_bytes) * (padded_m / row["cluster_m"])
+    l2_bytes *= t.line_waste
+    matrix = row["matrix_cycles"] / (c["vector_frac"] if is_vector else c["matrix_frac"])
+    busy = max(matrix, row["stage_bytes"] / p["smem_bytes_per_cycle"])
+    written = t.c_bytes
+    fixed_us = p["launch_us"] + (c["vector_kernel_us"] if is_vector else c["kernel_us"])
+    fixed_us += p["load_latency_cycles"] / p["cycles_per_us"]
+    if is_even:
+        cycles = rounds * all_steps * busy
+    else:
+        steps = ceil_div(all_steps, split)
+        ingest = l2_bytes / (units * steps) / (c["sm_l2_bytes_per_cycle"] * t.load_frac)
+        busy = np.sqrt(busy * busy + ingest * ingest)
+        if schedule == PINGPONG:
+            loss, tile_cycles = c["step_cycles"], c["tile_cycles"]
+        elif schedule == COOPERATIVE:
+            loss, tile_cycles = c["coop_step_cycles"], c["coop_tile_cycles"]
+        else:
+            loss, tile_cycles = c["vector_step_cycles"] if is_vector else c["step_cycles"], c["tile_cycles"]
+        rounds = np.ceil(rounds)
+        if schedule == PINGPONG and rounds > 1.0:
+            cycles = rounds * steps * max(busy, 0.5 * (matrix + loss))
+        else:
+            cycles = rounds * (steps * max(busy, matrix + loss) + tile_cycles)
+        if split > 1:
+            partial = t.G * t.M * (t.N * 4.0) * split
+            written = partial
+            fixed_us += c["reduce_us"] + (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
+    dram_us = (
+        (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac))
+        * t.line_waste
+        / (c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * row["cluster_log2"]))
+    )
+    outside_us = _outside_us(p, row, c, t, ceil_div(t.M, cta_m), ceil_div(t.N, cta_n), padded_m, padded_n, all_steps)
+    main_us = _norm4(cycles / p["cycles_per_us"], dram_us, l2_bytes / c["l2_bytes_per_us"], outside_us)
+    main_us += (
+        c["store_exposed_frac"]
+        * written
+        * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / c["l2_bytes_per_us"])
+    )
+    return float((fixed_us + main_us) * (1.0 + c["choice_loss"]) * BOUND_SLACK)
+
+
+@kernel
+def _wave_panels(
+    G: int, tiles_m: int, tiles_n: int, ctas: int, a_panel: float, b_panel: float, raster: int
+) -> tuple[float, int]:
+    """DRAM bytes of all waves when nothing stays in L2 between waves; under the raster that needs least if it is -1.
+
+    A raster goes along one dimension, `swizzle` tiles across. A wave of `ctas` tiles is a block of swizzle x run tiles
+    of which every row panel of A (`a_panel` bytes) and every column panel of B is read once. A raster is coded as
+    order * RASTER_CODE + swizzle. Returns (bytes, raster).
+    """
+    tiles = tiles_m * tiles_n
+    in_flight = min(ctas, tiles)
+    waves = max(1.0, tiles / in_flight)
+    best, best_raster = np.inf, _RASTER_CODE_DEFAULT
+    for order in range(2):
+        across, along = (tiles_n, tiles_m) if order == 0 else (tiles_m, tiles_n)
+        swizzle = 1
+        while swizzle <= _MAX_SWIZZLE and (swizzle == 1 or swizzle < 2 * across or raster >= 0):
+            code = order * RASTER_CODE + swizzle
+            if raster < 0 or raster == code:
+                width = min(swizzle, across)
+                run = in_flight / width
+                if run > along:  # the wave goes on in the next band
+                    width = min(across, width * ceil_div(int(run), along))
+                    run = float(along)
+                m_tiles, n_tiles = (run, float(width)) if order == 0 else (float(width), run)
+                total = waves * (m_tiles * a_panel + n_tiles * b_panel)
+                if total < best:
+                    best, best_raster = total, code
+            swizzle *= 2
+    return best * G, best_raster
+
+
+@kernel
+def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: int) -> ConfigCost:
+    """The time of one config: MODEL.md, "Time".
+
+    `split` CTAs share a tile of C; `STREAM_K` spreads k-steps evenly; `raster` as in `_wave_panels`.
+    """
+    is_stream = split == STREAM_K
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
+    padded_m = _round_up(tiles_m, row["cluster_m"])
+    padded_n = _round_up(tiles_n, row["cluster_n"])
+    tiles = t.G * padded_m * padded_n
+    all_steps = ceil_div(t.K, row["cta_k"])
+    cap = row["grid_cap"]
+    if is_stream:
+        # one CTA an SM, more only cut more tiles; as long as each has some steps to do
+        units = min(row["sm_cap"], max(1, tiles * all_steps // _MIN_STREAM_STEPS))
+        step_count = tiles * all_steps / units
+    else:
+        part_steps = ceil_div(all_steps, split)
+        units = tiles * ceil_div(all_steps, part_steps)  # parts without a step do nothing
+        step_count = float(part_steps)
+    ctas = min(units, cap)
+    rounds = units // ctas
+    rest = units - rounds * ctas
+    num_sms = p["num_sms"]
+    schedule = row["schedule"]
+    sms = min(ctas, row["sm_cap"])
+    resident = ceil_div(ctas, sms)  # CTAs of one SM at a time
+    cycles_per_us = p["cycles_per_us"]
+
+    # traffic; a panel that a cluster shares is read from L2 once
+    a_l2 = t.a_bytes * (padded_n / row["cluster_n"])
+    b_l2 = (t.b_bytes + t.scale_bytes) * (padded_m / row["cluster_m"])
+    l2_bytes = (a_l2 + b_l2) * t.line_waste
+    compulsory = t.a_read_bytes + t.b_read_bytes
+    read_bytes = compulsory
+    if raster != NO_RASTER and t.l2_hold_frac < 1.0 and tiles_m > 1 and tiles_n > 1:
+        a_panel, b_panel = t.a_bytes / (t.G * tiles_m), t.b_bytes / (t.G * tiles_n)
+        waves_bytes, raster = _wave_panels(t.G, tiles_m, tiles_n, ctas, a_panel, b_panel, raster)
+        if waves_bytes > compulsory:
+            read_bytes += (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
+
+    outside_us = _outside_us(p, row, c, t, tiles_m, tiles_n, padded_m, padded_n, all_steps)
+
+    # one k-step of one CTA, in cycles of its SM
+    is_vector = schedule == VECTOR
+    matrix = row["matrix_cycles"] / (c["vector_frac"] if is_vector else c["matrix_frac"])
+    dequant = row["dequant_cycles"] * (c["vector_dequant"] if is_vector else c["dequant"])
+    step_loss = c["vector_step_cycles"] if is_vector else c["step_cycles"]
+    work = max(matrix, dequant) + c["dequant_exposed"] * min(matrix, dequant)
+    fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
+    # of a full tile, as the slowest CTA decides
+    a_row, b_row = t.a_bytes / (t.G * t.M), (t.b_bytes + t.scale_bytes) / (t.G * t.N)
+    tile_bytes = min(cta_m, t.M) * a_row / row["cluster_n"] + min(cta_n, t.N) * b_row / row["cluster_m"]
+    ingest = tile_bytes * t.line_waste / all_steps / (c["sm_l2_bytes_per_cycle"] * t.load_frac)
+    busy = np.sqrt(fill * fill + ingest * ingest)
+    round_trip = (fill + ingest + p["load_latency_cycles"]) / (row["num_stages"] - 1.0)
+    epilogue = cta_m * min(cta_n, t.N) * row["store_elem_bytes"] / c["epilogue_bytes_per_cycle"]
+    if schedule == PINGPONG:
+        lone = step_count * max(busy, round_trip, work + step_loss) + c["tile_cycles"] + epilogue
+        shared = max(step_count * max(busy, round_trip, 0.5 * (work + step_loss)) + c["pingpong_cycles"], 0.5 * lone)
+        first = rounds * shared if rest > 0 else (rounds - 1) * shared + lone
+        last = lone
+    elif schedule == COOPERATIVE:
+        step = max(busy, round_trip, work + c["coop_step_cycles"])
+        lone = step_count * step + c["coop_tile_cycles"] + epilogue
+        first = rounds * lone
+        last = lone
+    else:
+        step = max(resident * busy, round_trip, work + step_loss)
+        lone = step_count * step + (c["tile_cycles"] + epilogue * resident)
+        first = rounds * lone
+        last_resident = ceil_div(rest, num_sms)
+        step = max(last_resident * busy, round_trip, work + step_loss)
+        last = step_count * step + c["tile_cycles"] + epilogue * last_resident
+
+    # the waves: full ones, then what is left, each as long as its slowest resource
+    unit_dram = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / units
+    unit_l2 = l2_bytes / units
+    dram_rate = c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * row["cluster_log2"]) / t.line_waste
+    first_us = first / cycles_per_us
+    first_dram = rounds * ctas * unit_dram / dram_rate
+    first_l2 = rounds * ctas * unit_l2 / c["l2_bytes_per_us"]
+    first_outside = outside_us * (rounds * ctas / units)
+    main = _norm4(first_us, first_dram, first_l2, first_outside)
+    dram_us, l2_us, chip_us = first_dram, first_l2, first_us
+    if rest > 0:
+        last_us = last / cycles_per_us
+        last_dram = rest * unit_dram / dram_rate
+        last_l2 = rest * unit_l2 / c["l2_bytes_per_us"]
+        main += _norm4(last_us, last_dram, last_l2, outside_us * (rest / units))
+        dram_us += last_dram
+        l2_us += last_l2
+        chip_us += last_us
+
+    # storing C, the part that nothing hides
+    written = t.c_bytes
+    reduction_us = 0.0
+    if split > 1:
+        partial = t.G * t.M * (t.N * 4.0) * split
+        written = partial
+        reduction_us = c["reduce_us"] + (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
+    elif is_stream:
+        cut = ctas * (cta_m * cta_n * 4.0)
+        reduction_us = c["fixup_us"] + 2.0 * cut / (c["l2_bytes_per_us"] * c["reduce_frac"])
+    store_us = (
+        c["store_exposed_frac"]
+        * written
+        * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / c["l2_bytes_per_us"])
+    )
+    main += store_us
+
+    # the tensor cores' load pulls the clock down
+    total_matrix = 0.0 if is_vector else units * step_count * row["matrix_cycles"] / num_sms / cycles_per_us
+    tensor_busy = min(1.0, total_matrix / main)
+    loaded = loaded_time_us(p, main, total_matrix)
+    prologue_us = (c["vector_kernel_us"] if is_vector else c["kernel_us"]) + p["load_latency_cycles"] / cycles_per_us
+    prologue_us += c["ramp_us"] * (sms / num_sms)
+    latency = p["launch_us"] + prologue_us + loaded + reduction_us
+    choice_us = latency * c["choice_loss"]
+    latency += choice_us
+    matrix_us = (
+        (rounds * (1 if rounds > 1 or schedule != MULTISTAGE else resident) + (1 if rest > 0 else 0))
+        * (step_count * row["matrix_cycles"])
+        / cycles_per_us
+    )
+    matrix_us = min(matrix_us, chip_us)
+    dequant_us = min(chip_us - matrix_us, max(0.0, (work - matrix) / max(work, 1e-9)) * chip_us)
+    overhead_us = (rounds + (1 if rest > 0 else 0)) * epilogue / cycles_per_us
+    overhead_us = min(chip_us - matrix_us - dequant_us, overhead_us)
+    times = Times(
+        p["launch_us"], prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
+        l2_us, dram_us, outside_us, store_us, reduction_us, loaded - main, choice_us,
+    )  # fmt: skip
+    return ConfigCost(
+        latency, times, main, tensor_busy, read_bytes, ctas, tiles, rounds + (1 if rest > 0 else 0),
+        rest if rest > 0 else ctas, sms, raster if raster >= 0 else _RASTER_CODE_DEFAULT,
+    )  # fmt: skip
+
+
+@kernel
+def _most_parts(p: Any, row: Any, t: ProblemTerms) -> int:
+    """Most parts of K that the library makes of a tile; 0: it does not use the tile for this problem."""
+    if row["schedule"] == VECTOR:
+        return 1 if row["cta_m"] >= t.M else 0  # K is split over threads already, and tokens are not tiled
+    tiles = t.G * ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"])
+    most = min(int(ceil_div(t.K, row["cta_k"]) / p["min_split_steps"]), p["max_split_parts"])
+    if most <= 1:
+        return 1
+    room = (
+        row["grid_cap"] if row["cluster_log2"] <= 1.0 else row["grid_cap"] - 1
+    )  # proposals in larger clusters stay below
+    limit = max(1, min(most, int(room / tiles)))
+    if limit == 1 and p["is_split_full"] and min(most, int(p["num_sms"] / tiles)) > 1:
+        return 0  # with another cluster K can be split, so it is
+    return int(limit)
+
+
+@kernel
+def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
+    """Write the numbers of parts of K that a search looks at, and `STREAM_K`, to `splits`; returns how many.
+
+    A number of parts that is no shorter than another's is left out: it only adds partial sums.
+    """
+    limit = _most_parts(p, row, t)
+    steps = ceil_div(t.K, row["cta_k"])
+    split = limit if p["is_split_full"] and limit > 0 else 1
+    num = 0
+    while split <= limit:
+        splits[num] = split
+        num += 1
+        part = -(-steps // split)
+        split = split + 1 if part <= 1 else -(-steps // (part - 1))
+    if p["has_stream_k"] != 0 and row["schedule"] != VECTOR:
+        splits[num] = STREAM_K
+        num += 1
+    return num
+
+
+@kernel
+def _row_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> float:
+    """A time that no way to split K can beat; a single way is not bounded by itself."""
+    if split != ANY_SPLIT:
+        return 0.0
+    limit = _most_parts(p, row, t)
+    if p["is_split_full"]:
+        return float(lower_bound_us(p, row, c, t, limit, False) if limit > 0 else np.inf)
+    return float(lower_bound_us(p, row, c, t, 1, p["has_stream_k"] != 0 or limit > 1))
+
+
+@kernel
+def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, best_us: float) -> float:
+    """The time of a config under its best raster; inf if it cannot be below `best_us`, which is cheaper to find out."""
+    latency_us = config_cost(p, row, c, t, split, NO_RASTER).latency_us
+    if latency_us > best_us:
+        return np.inf
+    if t.l2_hold_frac < 1.0:
+        latency_us = config_cost(p, row, c, t, split, BEST_RASTER).latency_us
+    return float(latency_us)
+
+
+GENERIC = CostRules(problem_terms, list_splits, _row_bound_us, _latency_below_us, config_cost)
+"""What a search needs of generic families."""
