@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gemm_eval.device.runtime import import_cupy
 from gemm_eval.device.stream_timer import StreamTimer
 from gemm_eval.device.timing import Call
@@ -102,14 +104,12 @@ class BenchDevice(StreamTimer):
 
     def fill_normal(self, buffer: Any, seed: int, *, is_bf16: bool) -> None:
         """Fill a buffer of bytes with standard normal fp16 or bf16 numbers."""
-        np = _numpy()
         count = buffer.nbytes // 4
         self._launch("normal", 8 * self.num_sms, 256, buffer, np.int64(count), np.uint64(seed), np.int32(is_bf16))
         self.synchronize()
 
     def flush_l2(self) -> None:
         """Read and write one buffer of 256 MB, then read another: L2 is left with clean lines that nobody wants."""
-        np = _numpy()
         if not self._flush_buffers:
             self._flush_buffers = [self.empty_bytes(_FLUSH_BYTES) for _ in range(2)]
             for buffer in self._flush_buffers:
@@ -122,7 +122,7 @@ class BenchDevice(StreamTimer):
 
     def read_once(self, buffer: Any) -> None:
         """Enqueue one pass over a buffer of bytes (a multiple of 16) that does nothing with them."""
-        count = _numpy().int64(buffer.nbytes // 16)
+        count = np.int64(buffer.nbytes // 16)
         self._launch("read", 4 * self.num_sms, 512, buffer, count, buffer)
 
     def mark(self, index: int) -> None:
@@ -138,9 +138,3 @@ class BenchDevice(StreamTimer):
         launch = super().capture(enqueue)
         self.synchronize()
         return launch
-
-
-def _numpy() -> Any:
-    import numpy as np
-
-    return np
