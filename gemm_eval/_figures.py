@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemm_eval._extras import needs_extra
-from gemm_eval._jit import cache_dir
-from gemm_eval._private import make_folder
+from gemm_eval.storage import cache_dir, make_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,7 +4,7 @@
 cached on disk: they contain the machine code of everything below them. The cache lies in the user's cache folder, not
 beside the sources, and is stamped with the text of all kernel modules, because numba itself notices a change in an
 entry point's own file only. ``GEMM_EVAL_CACHE_DIR`` moves the cache folder; ``off`` turns it off. Compiled kernels are
-pickles, which run what they say, so a folder that others can write (`gemm_eval._private`) is not used.
+pickles, which run what they say, so a folder that others can write (`gemm_eval.storage.why_unsafe`) is not used.
 ``NUMBA_DISABLE_JIT=1`` runs everything as plain Python.
 """
 
@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -25,9 +24,9 @@ import numba
 import numpy.typing as npt
 from numba.core import caching, event
 
-from gemm_eval._private import make_folder, why_unsafe
+from gemm_eval.storage import cache_dir, make_folder, set_aside, why_unsafe
 
-__all__ = ["cache_dir", "entry_point", "kernel", "read_only", "source_stamp"]
+__all__ = ["entry_point", "kernel", "read_only", "source_stamp"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,35 +84,6 @@ def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     view = array.view()
     view.setflags(write=False)
     return view
-
-
-def cache_dir() -> Path | None:
-    """The user's cache folder of this library, or None: caching is turned off, or others can write there.
-
-    The latter is one RuntimeWarning. Whoever makes the folder does it with `gemm_eval._private.make_folder`.
-    """
-    configured = os.environ.get("GEMM_EVAL_CACHE_DIR")
-    if configured is None:
-        import platformdirs
-
-        folder = platformdirs.user_cache_path("gemm_eval", appauthor=False)
-    elif configured.strip().lower() in ("", "off", "0", "none"):
-        return None
-    else:
-        folder = Path(configured)
-    return folder if _is_ours(folder) else None
-
-
-@cache
-def _is_ours(folder: Path) -> bool:
-    unsafe = why_unsafe(folder)
-    if unsafe is not None:
-        warnings.warn(
-            f"no cache in {folder}, which is not yours alone: {unsafe}; GEMM_EVAL_CACHE_DIR names another",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    return unsafe is None
 
 
 @cache
@@ -200,7 +170,7 @@ class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
             )
             for path in Path(self.cache_path).glob(f"{self._impl.filename_base}*.nb[ic]"):
                 try:
-                    path.replace(path.with_suffix(path.suffix + ".damaged"))
+                    set_aside(path, f"{path.name}.damaged")
                 except OSError:
                     continue
             return None

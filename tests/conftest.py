@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gemm_eval._jit import cache_dir
+from gemm_eval.storage import cache_dir
 
 _COMMON = {
     "deadline": None,  # the first example may compile kernels

@@ -3,6 +3,7 @@
 from gemm_eval.arch._check import CheckFinding, check_arch
 from gemm_eval.arch._common import Provenance, ProvenanceKind, Published
 from gemm_eval.arch._gpu import ClockState, GpuSpec
+from gemm_eval.arch._gpu_names import gpu_slug
 from gemm_eval.arch._loader import ArchSpec, list_archs, load_arch
 from gemm_eval.arch._multicore import MulticoreSpec
 from gemm_eval.arch._paths import data_root
@@ -19,6 +20,7 @@ __all__ = [
     "Published",
     "check_arch",
     "data_root",
+    "gpu_slug",
     "list_archs",
     "load_arch",
     "read_yaml",

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from gemm_eval._reading import read_bounded
 from gemm_eval._words import one_line, shown
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
+from gemm_eval.storage import read_bounded
 
 __all__ = ["read_yaml"]
 

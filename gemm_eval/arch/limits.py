@@ -11,11 +11,13 @@ from gemm_eval.errors import InvalidOptionError
 __all__ = [
     "THREADS_PER_WARP",
     "DeviceLimits",
+    "Occupancy",
     "cluster_sms",
     "ctas_by_resource",
     "ctas_per_sm",
     "least_registers_per_sm",
     "limits_of_spec",
+    "occupancy_of_cta",
     "smem_taken_bytes",
 ]
 
@@ -49,6 +51,26 @@ class DeviceLimits(NamedTuple):
     registers_per_sm: int
     max_threads_per_sm: int
     max_ctas_per_sm: int
+
+
+class Occupancy(NamedTuple):
+    """How many CTAs of a kernel an SM holds at once, and what they take.
+
+    Attributes:
+        ctas_per_sm: 0 if not even one fits.
+        limited_by: what runs out first: "registers", "shared memory", "threads" or "CTAs".
+        num_threads: of a CTA.
+        registers: of a thread.
+        smem_bytes: of a CTA, static and dynamic.
+        spill_bytes: registers stored to local memory and loaded from it, of a thread.
+    """
+
+    ctas_per_sm: int
+    limited_by: str
+    num_threads: int
+    registers: int
+    smem_bytes: int
+    spill_bytes: int
 
 
 def limits_of_spec(arch: GpuSpec) -> DeviceLimits:
@@ -119,3 +141,12 @@ def cluster_sms(num_sms: int, cluster_ctas: int) -> int:
     if cluster_ctas <= _FREE_CLUSTER:
         return num_sms
     return num_sms * _LARGE_CLUSTER_SMS[0] // _LARGE_CLUSTER_SMS[1]
+
+
+def occupancy_of_cta(
+    num_threads: int, registers: int, smem_bytes: int, spill_bytes: int, limits: DeviceLimits
+) -> Occupancy:
+    """Return how many CTAs an SM holds at once; the arguments are the attributes of `Occupancy`."""
+    rooms = ctas_by_resource(limits, num_threads, registers, smem_bytes)
+    limited_by = min(rooms, key=rooms.__getitem__)
+    return Occupancy(rooms[limited_by], limited_by, num_threads, registers, smem_bytes, spill_bytes)

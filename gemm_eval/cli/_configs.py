@@ -44,7 +44,7 @@ def build(
     from gemm_eval.arch import read_yaml
     from gemm_eval.errors import ArchError, InvalidInputError
     from gemm_eval.kernels.config_cache import ConfigCache, build_from_timings
-    from gemm_eval.measure._data_set import meta_path, read_timings
+    from gemm_eval.measure import meta_path, read_timings
 
     found = ConfigCache()
     for path in timings or _shipped_timings(arch):
@@ -137,8 +137,7 @@ def _own_files() -> list[Path]:
 def _void(record: ConfigRecord) -> str | None:
     """Why a record no longer holds; None: it does."""
     from gemm_eval.errors import GemmEvalError
-    from gemm_eval.kernels._config_record import why_void
-    from gemm_eval.kernels._config_store import limits_of_preset
+    from gemm_eval.kernels.configs import limits_of_preset, why_void
 
     try:
         return why_void(record, limits_of_preset(record.key.gpu))

@@ -28,10 +28,9 @@ def kernel_table(
     where its kernels are not in the cache.
     """
     from gemm_eval.cli._output import print_line
-    from gemm_eval.kernels._kernel_table import targets, write_kernel_tables
-    from gemm_eval.kernels._layout import parse_activation
+    from gemm_eval.kernels import parse_activation, table_targets, write_kernel_tables
 
-    wanted = [(to, parse_activation(of)) for to in target or targets() for of in activation or _ACTIVATIONS]
+    wanted = [(to, parse_activation(of)) for to in target or table_targets() for of in activation or _ACTIVATIONS]
     options = [*(f" --target {name}" for name in target or ()), *(f" --activation {name}" for name in activation or ())]
     command = f"gemm-eval kernel-table{''.join(options)} --out {out.as_posix()}"
     for file, num_rows in write_kernel_tables(out, wanted, jobs=jobs, command=command):

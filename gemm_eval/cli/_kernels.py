@@ -55,8 +55,7 @@ def kernels(
     Tile: tokens x columns x K of a stage, in elements. KiB: shared memory of a CTA (JSON: bytes). With --compile:
     registers of a thread, bytes that were spilled, and CTAs that an SM holds at once.
     """
-    from gemm_eval.kernels import list_kernels
-    from gemm_eval.kernels._plan import limits_of
+    from gemm_eval.kernels import limits_of, list_kernels
 
     if measured:
         refuse_others(ctx, "--measured", {"measured", "arch", "activation", "json"})  # it prints all timings
@@ -109,8 +108,7 @@ def _print_measured(arch: str, activation: str, *, as_json: bool) -> None:
 
 def _sizes(m: int | None, k: int | None, n: int | None) -> Sizes | None:
     from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-    from gemm_eval.kernels import Sizes
-    from gemm_eval.kernels._layout import check_sizes
+    from gemm_eval.kernels import Sizes, check_sizes
 
     if m is None and k is None and n is None:
         return None
@@ -124,7 +122,7 @@ def _sizes(m: int | None, k: int | None, n: int | None) -> Sizes | None:
 
 def _refuse_family(family: str | None) -> None:
     from gemm_eval.errors import InvalidOptionError
-    from gemm_eval.kernels._registry import families
+    from gemm_eval.kernels.families import families
 
     raise InvalidOptionError(f"--family must be one of {', '.join(families())}, got {shown(family)}")
 
@@ -137,7 +135,7 @@ def _described(
     entries: Sequence[KernelEntry], limits: DeviceLimits, sizes: Sizes | None, is_compiling: bool
 ) -> Iterator[_Row]:
     from gemm_eval.cli._output import format_decomposition
-    from gemm_eval.kernels._registry import compile_for, legal_splits, occupancy_of
+    from gemm_eval.kernels import compile_for, legal_splits, occupancy_of
 
     for entry in entries:
         variant, splits, occupancy = entry.variant, None, None

@@ -62,8 +62,7 @@ def profile(
     from gemm_eval.cli._render_profile import Chosen, document_of, print_profile
     from gemm_eval.dtypes import DType
     from gemm_eval.evaluate import GEMMEvaluator
-    from gemm_eval.kernels import Sizes
-    from gemm_eval.kernels._choice import problem_of
+    from gemm_eval.kernels import Sizes, problem_of
     from gemm_eval.mapping import KernelConfig
     from gemm_eval.measure import Choice, W4A16Runner, list_items, profile_kernels
 

@@ -118,7 +118,7 @@ class FoundCosts:
     @property
     def _disk_path(self) -> Path | None:
         if isinstance(self._disk_cache, bool):
-            from gemm_eval.cache import default_path
+            from gemm_eval.storage import default_path
 
             return default_path() if self._disk_cache else None
         return Path(self._disk_cache)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from gemm_eval.cache import DiskCache
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate._backend import Backend, Kind, Records
 from gemm_eval.evaluate._batch import are_sizes
 from gemm_eval.evaluate._stamp import answers_stamp
+from gemm_eval.storage import DiskCache
 from gemm_eval.workload import TYPE_NAMES, GemmProblem, RunOptions, make_types
 
 __all__ = ["CostStore"]

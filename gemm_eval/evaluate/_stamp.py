@@ -13,7 +13,7 @@ __all__ = ["answers_stamp"]
 # all that is at or below `evaluate`; layers above cannot change an answer, for imports go one way
 _CODE = (
     "*.py",
-    *(f"{name}/**/*.py" for name in ("arch", "workload", "mapping", "models", "search", "cache", "evaluate")),
+    *(f"{name}/**/*.py" for name in ("arch", "workload", "mapping", "models", "search", "storage", "evaluate")),
 )
 # specs of GPUs too: whether a calibration is of this GPU depends on the preset of its name
 _DATA = ("kernels/**/*.*", "calibration/**/*.*", "gpu/**/*.*")

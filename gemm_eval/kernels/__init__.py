@@ -1,60 +1,148 @@
 """W4A16 GEMM on NVIDIA GPUs: C = alpha * A x W + bias with weights of 4 bits. KERNELS.md describes the packed weights.
 
-Importing this package is cheap and needs no GPU. CuPy is imported, and a kernel compiled, when one is first used.
+Importing this package is cheap and needs no GPU. CuPy is imported, and a kernel compiled, when one is first used. The
+best configs of GEMMs are in `gemm_eval.kernels.config_cache`, and what a kernel is made of in
+`gemm_eval.kernels.families`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gemm_eval._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.arch.limits import DeviceLimits, limits_of_spec
-    from gemm_eval.kernels._family import Sizes, Variant, WeightMode
-    from gemm_eval.kernels._registry import KernelEntry, Occupancy, legal_configs, list_kernels
+    from gemm_eval.arch.limits import DeviceLimits, Occupancy, limits_of_spec
+    from gemm_eval.kernels.build import SOURCES
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq
+    from gemm_eval.kernels.choice import problem_of, rank, spec_of_device
+    from gemm_eval.kernels.families import Sizes, Variant, WeightMode
     from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, workspace_bytes
+    from gemm_eval.kernels.kernel_table import table_targets, write_kernel_tables
+    from gemm_eval.kernels.layout import (
+        BLOCK_COLUMNS,
+        BLOCK_K,
+        check_sizes,
+        k_blocks,
+        pack_scales,
+        parse_activation,
+        scales_shape,
+    )
+    from gemm_eval.kernels.plan import Plan, limits_of, make_plan
+    from gemm_eval.kernels.registry import (
+        KernelEntry,
+        compile_for,
+        legal_configs,
+        legal_splits,
+        list_kernels,
+        make_variant,
+        occupancy_of,
+    )
     from gemm_eval.kernels.weights import PackedW4, QuantizedW4, dequantize, pack_w4, quantize_w4, unpack_w4
 
 __all__ = [
+    "BLOCK_COLUMNS",
+    "BLOCK_K",
+    "SOURCES",
     "DeviceLimits",
     "KernelEntry",
     "Occupancy",
     "PackedW4",
+    "Plan",
     "QuantizedW4",
     "Sizes",
     "Variant",
     "WeightMode",
+    "check_sizes",
+    "compile_for",
     "dequantize",
     "from_awq",
     "from_gptq",
+    "k_blocks",
     "legal_configs",
+    "legal_splits",
+    "limits_of",
     "limits_of_spec",
     "list_kernels",
+    "make_plan",
+    "make_variant",
     "occupancy",
+    "occupancy_of",
+    "pack_scales",
     "pack_w4",
+    "parse_activation",
+    "problem_of",
     "quantize_w4",
+    "rank",
+    "scales_shape",
+    "spec_of_device",
+    "table_targets",
     "unpack_w4",
     "w4a16_gemm",
     "workspace_bytes",
+    "write_kernel_tables",
 ]
 
-_ROOMS = {
-    "gemm_eval.arch.limits": ("DeviceLimits", "limits_of_spec"),
-    "._family": ("Sizes", "Variant", "WeightMode"),
-    "._registry": ("KernelEntry", "Occupancy", "legal_configs", "list_kernels"),
-    ".checkpoints": ("from_awq", "from_gptq"),
-    ".gemm": ("occupancy", "w4a16_gemm", "workspace_bytes"),
-    ".weights": ("PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ROOM_OF:
-        value = getattr(import_module(_ROOM_OF[name], __name__), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'gemm_eval.kernels' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "gemm_eval.arch.limits": (
+            "DeviceLimits",
+            "Occupancy",
+            "limits_of_spec",
+        ),
+        ".build": ("SOURCES",),
+        ".checkpoints": (
+            "from_awq",
+            "from_gptq",
+        ),
+        ".choice": (
+            "problem_of",
+            "rank",
+            "spec_of_device",
+        ),
+        ".families": (
+            "Sizes",
+            "Variant",
+            "WeightMode",
+        ),
+        ".gemm": (
+            "occupancy",
+            "w4a16_gemm",
+            "workspace_bytes",
+        ),
+        ".kernel_table": (
+            "table_targets",
+            "write_kernel_tables",
+        ),
+        ".layout": (
+            "BLOCK_COLUMNS",
+            "BLOCK_K",
+            "check_sizes",
+            "k_blocks",
+            "pack_scales",
+            "parse_activation",
+            "scales_shape",
+        ),
+        ".plan": (
+            "Plan",
+            "limits_of",
+            "make_plan",
+        ),
+        ".registry": (
+            "KernelEntry",
+            "compile_for",
+            "legal_configs",
+            "legal_splits",
+            "list_kernels",
+            "make_variant",
+            "occupancy_of",
+        ),
+        ".weights": (
+            "PackedW4",
+            "QuantizedW4",
+            "dequantize",
+            "pack_w4",
+            "quantize_w4",
+            "unpack_w4",
+        ),
+    },
+)

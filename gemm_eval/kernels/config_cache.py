@@ -14,16 +14,26 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from gemm_eval._jit import cache_dir
-from gemm_eval.arch._paths import data_root
+from gemm_eval.arch import data_root
 from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels._build import compiler_version
-from gemm_eval.kernels._config_build import build_from_timings
-from gemm_eval.kernels._config_record import FOUND_BY, L2_STATES, ConfigKey, ConfigRecord, kernel_hash_of
-from gemm_eval.kernels._config_store import ANY_VERSIONS, ConfigCache, ConfigVersionWarning, Versions, change_file
-from gemm_eval.kernels._registry import make_variant
+from gemm_eval.kernels.configs import (
+    ANY_VERSIONS,
+    FOUND_BY,
+    L2_STATES,
+    ConfigCache,
+    ConfigKey,
+    ConfigRecord,
+    ConfigVersionWarning,
+    Versions,
+    build_from_timings,
+    change_file,
+    kernel_hash_of,
+)
+from gemm_eval.kernels.registry import make_variant
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.storage import cache_dir
 
 __all__ = [
     "FOUND_BY",

@@ -11,13 +11,13 @@ import numpy
 from gemm_eval._checks import plain_number
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
+from gemm_eval.arch.limits import Occupancy
+from gemm_eval.device import DeviceArray, Rows, as_device_array, as_rows, check_dtype, check_vector, overlaps, runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-from gemm_eval.kernels import _device
-from gemm_eval.kernels._arrays import DeviceArray, Rows, as_device_array, as_rows, check_dtype, check_vector, overlaps
-from gemm_eval.kernels._choice import choose
-from gemm_eval.kernels._family import Operands, Sizes, WeightMode
-from gemm_eval.kernels._plan import (
+from gemm_eval.kernels.choice import choose
+from gemm_eval.kernels.families import Operands, Sizes, WeightMode
+from gemm_eval.kernels.plan import (
     LARGEST_SIZE,
     Plan,
     check_rows,
@@ -26,8 +26,8 @@ from gemm_eval.kernels._plan import (
     plan_on_device,
     spec_and_limits,
 )
-from gemm_eval.kernels._profiled import profiled_config
-from gemm_eval.kernels._registry import Occupancy, check_kernel, compile_for, make_variant, occupancy_of
+from gemm_eval.kernels.profiled import profiled_config
+from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.kernels.weights import PackedW4, check_packed
 from gemm_eval.mapping import KernelConfig
 
@@ -35,6 +35,7 @@ __all__ = ["occupancy", "w4a16_gemm", "workspace_bytes"]
 
 _ALIGNMENT_BYTES = 16
 _CHOICES = ("auto", "profile")
+_WHY_THAT_TYPE = "the type that the weights were packed for"
 
 
 class _Weights(NamedTuple):
@@ -96,12 +97,12 @@ def w4a16_gemm(
         GemmEvalError: no GPU, driver, CuPy or NVRTC.
     """
     weights = _weights_of(packed)
-    if weights.device != _device.current_device():
-        with _device.on_device(weights.device):
+    if weights.device != runtime.current_device():
+        with runtime.on_device(weights.device):
             return w4a16_gemm(A, packed, bias, alpha, out, config, stream, workspace)
     if not isinstance(config, KernelConfig) and not (isinstance(config, str) and config in _CHOICES):
         raise InvalidOptionError(f"config must be a KernelConfig, 'auto' or 'profile', got {shown(config)}")
-    handle = _device.stream_handle(stream)
+    handle = runtime.stream_handle(stream)
     a = _matrix(A, "A", packed.K, packed.activation, weights.device, handle)
     sizes = Sizes(a.num_rows, packed.K, packed.N)
     if config == "profile":
@@ -121,7 +122,7 @@ def w4a16_gemm(
     bias_address = 0
     if bias is not None:
         vector = _on_device(bias, "bias", weights.device, handle)
-        check_dtype(vector, "bias", packed.activation)
+        check_dtype(vector, "bias", packed.activation, _WHY_THAT_TYPE)
         check_vector(vector, "bias", packed.N)
         bias_address = vector.address
         inputs.append((vector.address, packed.N * vector.itemsize))
@@ -134,10 +135,10 @@ def w4a16_gemm(
         _finite(alpha), *weights.blocks_and_groups,
     )  # fmt: skip
     launch = plan.launch
-    function = _device.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
+    function = runtime.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
     function(
         launch.grid, (launch.num_threads, 1, 1), plan.arguments(operands), launch.smem_bytes,
-        _device.StreamHandle(handle),
+        runtime.StreamHandle(handle),
     )  # fmt: skip
     return result
 
@@ -229,7 +230,7 @@ def _on_device(x: Any, what: str, device: int, stream: int) -> DeviceArray:
 
 def _matrix(x: Any, what: str, num_columns: int, activation: DType, device: int, stream: int) -> Rows:
     array = _on_device(x, what, device, stream)
-    check_dtype(array, what, activation)
+    check_dtype(array, what, activation, _WHY_THAT_TYPE)
     rows = as_rows(array, what, num_columns)
     if rows.stride > LARGEST_SIZE:
         raise InvalidProblemError(f"{what} must have at most {LARGEST_SIZE:,} elements from row to row")
@@ -237,11 +238,11 @@ def _matrix(x: Any, what: str, num_columns: int, activation: DType, device: int,
 
 
 def _new_output(A: Any, packed: PackedW4, stream: int) -> Any:
-    _device.refuse_capture(stream, "give out")
+    runtime.refuse_capture(stream, "give out")
     dtype = "float16" if packed.activation is DType.FP16 else "uint16"
-    if isinstance(A, _device.import_cupy().ndarray):
+    if isinstance(A, runtime.import_cupy().ndarray):
         dtype = A.dtype
-    return _device.allocate((*A.shape[:-1], packed.N), dtype, stream)
+    return runtime.allocate((*A.shape[:-1], packed.N), dtype, stream)
 
 
 def _scratch(plan: Plan, workspace: Any, device: int, stream: int, others: list[tuple[int, int]]) -> tuple[int, int]:
@@ -250,7 +251,7 @@ def _scratch(plan: Plan, workspace: Any, device: int, stream: int, others: list[
     if workspace is None:
         if not need:
             return 0, 0
-        scratch = _device.scratch_of(device, stream, plan.launch.workspace_bytes, plan.launch.num_counters)
+        scratch = runtime.scratch_of(device, stream, plan.launch.workspace_bytes, plan.launch.num_counters)
         return scratch.workspace, scratch.counters
     array = as_device_array(workspace, "workspace", stream)
     have = math.prod(array.shape) * array.itemsize
@@ -267,7 +268,7 @@ def _scratch(plan: Plan, workspace: Any, device: int, stream: int, others: list[
     if any(overlaps((array.address, have), memory) for memory in others):
         raise InvalidOptionError("workspace must not share memory with A, the weights, bias or out")
     if plan.launch.num_counters:  # whatever was in there, or a kernel that was cut short
-        _device.clear_bytes(array.address, plan.counter_bytes, stream)
+        runtime.clear_bytes(array.address, plan.counter_bytes, stream)
     return array.address + plan.counter_bytes, array.address
 
 

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy
 
 from gemm_eval._words import shown
+from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.kernels import _layout
-from gemm_eval.kernels._device import import_cupy
-from gemm_eval.kernels._family import WeightMode, ceil_div
-from gemm_eval.kernels._layout import BLOCK_COLUMNS, BLOCK_K, GROUP_SIZES, MIDDLE, PADDED_K, Array, as_array, module_of
+from gemm_eval.kernels import layout
+from gemm_eval.kernels.families import WeightMode, ceil_div
+from gemm_eval.kernels.layout import BLOCK_COLUMNS, BLOCK_K, GROUP_SIZES, MIDDLE, PADDED_K, Array, as_array, module_of
 
 __all__ = ["GROUP_SIZES", "PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"]
 
@@ -73,14 +73,14 @@ class PackedW4:
     activation: DType
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", _layout.parse_mode(self.mode))
-        object.__setattr__(self, "activation", _layout.parse_activation(self.activation))
-        object.__setattr__(self, "group_size", _layout.parse_group_size(self.group_size, self.mode))
-        _layout.check_sizes(self.K, self.N)
+        object.__setattr__(self, "mode", layout.parse_mode(self.mode))
+        object.__setattr__(self, "activation", layout.parse_activation(self.activation))
+        object.__setattr__(self, "group_size", layout.parse_group_size(self.group_size, self.mode))
+        layout.check_sizes(self.K, self.N)
         scale_type = "float16" if self.activation is DType.FP16 else "uint16"
-        shape = _layout.scales_shape(self.mode, self.num_column_blocks, self.num_groups)
-        _layout.check_array("qweight", self.qweight, "uint32", (self.num_column_blocks, self.num_k_blocks, 4, 32, 4))
-        _layout.check_array("scales", self.scales, scale_type, shape)
+        shape = layout.scales_shape(self.mode, self.num_column_blocks, self.num_groups)
+        layout.check_array("qweight", self.qweight, "uint32", (self.num_column_blocks, self.num_k_blocks, 4, 32, 4))
+        layout.check_array("scales", self.scales, scale_type, shape)
         if module_of(self.qweight) is not module_of(self.scales):
             raise InvalidProblemError("qweight and scales must lie both on the CPU or both on a GPU")
 
@@ -96,7 +96,7 @@ class PackedW4:
     @property
     def num_k_blocks(self) -> int:
         """KB: blocks of 64 along K; even."""
-        return _layout.k_blocks(self.K)
+        return layout.k_blocks(self.K)
 
     @property
     def num_groups(self) -> int:
@@ -144,8 +144,8 @@ def quantize_w4(
         InvalidOptionError: `mode` or `group_size`.
         InvalidProblemError: weights that are no matrix of finite floats, or whose scales the type cannot hold.
     """
-    mode, activation = _layout.parse_mode(mode), _layout.parse_activation(activation)
-    group_size = _layout.parse_group_size(group_size, mode)
+    mode, activation = layout.parse_mode(mode), layout.parse_activation(activation)
+    group_size = layout.parse_group_size(group_size, mode)
     weights = as_array(weights, "weights")
     xp = module_of(weights)
     if weights.ndim != 2 or weights.dtype.kind != "f" or not weights.size:
@@ -160,7 +160,7 @@ def quantize_w4(
     else:
         magnitude = xp.maximum(xp.maximum(high, -low) / 8, xp.minimum(high, -low) / 7.5)
         sign = xp.where(high > -low, -1.0, 1.0)
-    scales = _layout.rounded_up(_checked_scales(magnitude, mode, activation), activation)
+    scales = layout.rounded_up(_checked_scales(magnitude, mode, activation), activation)
     scales = (scales * sign).astype(xp.float32)
     divisors = xp.where(scales == 0, xp.float32(1), scales)
     zeros = xp.rint(-low / divisors).astype(xp.uint8) if mode is WeightMode.GROUP_ZERO else None
@@ -194,13 +194,13 @@ def pack_w4(
         InvalidOptionError: `mode` or `group_size`.
         InvalidProblemError: arrays of other shapes, types or values than above.
     """
-    mode, activation = _layout.parse_mode(mode), _layout.parse_activation(activation)
-    group_size = _layout.parse_group_size(group_size, mode)
+    mode, activation = layout.parse_mode(mode), layout.parse_activation(activation)
+    group_size = layout.parse_group_size(group_size, mode)
     weights = as_array(weights, "weights", xp)
     if weights.ndim != 2:
         raise InvalidProblemError(f"weights must be a matrix [K, N], got shape {weights.shape}")
     K, N = weights.shape
-    _layout.check_sizes(K, N)
+    layout.check_sizes(K, N)
     if scales is None:
         if zeros is not None:
             raise InvalidProblemError("zeros must come with scales: quantizing finds both")
@@ -210,12 +210,12 @@ def pack_w4(
     integers, scales, zeros = quantized
     shape = ceil_div(K, PADDED_K) * PADDED_K, ceil_div(N, BLOCK_COLUMNS) * BLOCK_COLUMNS
     groups = (shape[0] // group_size if group_size else 1), shape[1]
-    integers = _layout.padded(integers, shape, MIDDLE)
+    integers = layout.padded(integers, shape, MIDDLE)
     if zeros is not None:
         integers[K : len(scales) * group_size, :N] = zeros[-1]  # the rest of the last group has its scale: u = z
-        zeros = _layout.padded(zeros, groups, MIDDLE)
-    stored = _layout.pack_scales(_layout.padded(scales, groups, 0), zeros, mode, activation)
-    return PackedW4(_layout.pack_words(integers), stored, N, K, mode, group_size, activation)
+        zeros = layout.padded(zeros, groups, MIDDLE)
+    stored = layout.pack_scales(layout.padded(scales, groups, 0), zeros, mode, activation)
+    return PackedW4(layout.pack_words(integers), stored, N, K, mode, group_size, activation)
 
 
 def unpack_w4(packed: PackedW4) -> QuantizedW4:
@@ -227,9 +227,9 @@ def unpack_w4(packed: PackedW4) -> QuantizedW4:
     check_packed(packed)
     N, K = packed.N, packed.K
     num_groups = ceil_div(K, packed.group_size or K)
-    scales, zeros = _layout.unpack_scales(packed.scales, packed.mode, packed.activation)
+    scales, zeros = layout.unpack_scales(packed.scales, packed.mode, packed.activation)
     zeros = None if zeros is None else zeros[:num_groups, :N]
-    return QuantizedW4(_layout.unpack_words(packed.qweight)[:K, :N], scales[:num_groups, :N], zeros)
+    return QuantizedW4(layout.unpack_words(packed.qweight)[:K, :N], scales[:num_groups, :N], zeros)
 
 
 def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
@@ -277,9 +277,9 @@ def _given(
         zeros = _nibbles(as_array(zeros, "zeros", xp), "zeros")
         if zeros.shape != shape:
             raise InvalidProblemError(f"zeros must be of shape {list(shape)}, got {list(zeros.shape)}")
-    rounded = _layout.encode(_checked_scales(scales, mode, activation), activation)
+    rounded = layout.encode(_checked_scales(scales, mode, activation), activation)
     is_signed = weights.dtype.kind == "i" and zeros is None
-    return QuantizedW4(_nibbles(weights, "integers", is_signed), _layout.decode(rounded, activation), zeros)
+    return QuantizedW4(_nibbles(weights, "integers", is_signed), layout.decode(rounded, activation), zeros)
 
 
 def _nibbles(values: Array, what: str, is_signed: bool = False) -> Array:

@@ -4,26 +4,39 @@
 >>> read_timings("arch/measured/h200-sxm/cublas/fp16.parquet")  # doctest: +SKIP
 """
 
-from gemm_eval.measure._campaign import Campaign, estimate_seconds, file_stem, shuffle_shapes
-from gemm_eval.measure._comparison import ComparedGemm, compare_kernels
-from gemm_eval.measure._cublaslt_candidates import CandidateRunner
-from gemm_eval.measure._data_set import (
-    CANDIDATE_COLUMNS,
-    COLUMNS,
-    KERNEL_COLUMNS,
-    dataset_hash,
-    read_timings,
-    write_timings,
-)
-from gemm_eval.measure._kernel_choice import Choice, list_items
-from gemm_eval.measure._kernel_shapes import KERNEL_SETS, QuantShape, list_quant_shapes
-from gemm_eval.measure._kernel_trace import KernelLaunch, parse_trace
-from gemm_eval.measure._profile import Profile, ProfiledKernel, profile_kernels
-from gemm_eval.measure._protocol import Timing, TimingProtocol, measure_shape
-from gemm_eval.measure._runner import BuildsKernels, BuiltKernel, OperandLayout, Runner
-from gemm_eval.measure._runners import RUNNERS, make_runner
-from gemm_eval.measure._shapes import SHAPE_SETS, Candidate, GemmItem, GemmShape, KernelItem, list_shapes
-from gemm_eval.measure._w4a16 import W4A16Runner
+from typing import TYPE_CHECKING
+
+from gemm_eval._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gemm_eval.device import Timing, TimingProtocol
+    from gemm_eval.measure.campaign import Campaign, estimate_seconds, file_stem, shuffle_shapes
+    from gemm_eval.measure.comparison import ComparedGemm, compare_kernels
+    from gemm_eval.measure.data_set import (
+        CANDIDATE_COLUMNS,
+        COLUMNS,
+        KERNEL_COLUMNS,
+        dataset_hash,
+        meta_path,
+        read_timings,
+        write_timings,
+    )
+    from gemm_eval.measure.kernel_choice import Choice, list_items
+    from gemm_eval.measure.kernel_shapes import KERNEL_SETS, QuantShape, list_quant_shapes
+    from gemm_eval.measure.profile import Profile, ProfiledKernel, profile_kernels
+    from gemm_eval.measure.protocol import measure_shape
+    from gemm_eval.measure.runners import (
+        RUNNERS,
+        BuildsKernels,
+        BuiltKernel,
+        CandidateRunner,
+        OperandLayout,
+        Runner,
+        W4A16Runner,
+        make_runner,
+    )
+    from gemm_eval.measure.shapes import SHAPE_SETS, Candidate, GemmItem, GemmShape, KernelItem, list_shapes
+    from gemm_eval.measure.trace import KernelLaunch, parse_trace
 
 __all__ = [
     "CANDIDATE_COLUMNS",
@@ -60,9 +73,76 @@ __all__ = [
     "list_shapes",
     "make_runner",
     "measure_shape",
+    "meta_path",
     "parse_trace",
     "profile_kernels",
     "read_timings",
     "shuffle_shapes",
     "write_timings",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "gemm_eval.device": (
+            "Timing",
+            "TimingProtocol",
+        ),
+        ".campaign": (
+            "Campaign",
+            "estimate_seconds",
+            "file_stem",
+            "shuffle_shapes",
+        ),
+        ".comparison": (
+            "ComparedGemm",
+            "compare_kernels",
+        ),
+        ".data_set": (
+            "CANDIDATE_COLUMNS",
+            "COLUMNS",
+            "KERNEL_COLUMNS",
+            "dataset_hash",
+            "meta_path",
+            "read_timings",
+            "write_timings",
+        ),
+        ".kernel_choice": (
+            "Choice",
+            "list_items",
+        ),
+        ".kernel_shapes": (
+            "KERNEL_SETS",
+            "QuantShape",
+            "list_quant_shapes",
+        ),
+        ".profile": (
+            "Profile",
+            "ProfiledKernel",
+            "profile_kernels",
+        ),
+        ".protocol": ("measure_shape",),
+        ".runners": (
+            "RUNNERS",
+            "BuildsKernels",
+            "BuiltKernel",
+            "CandidateRunner",
+            "OperandLayout",
+            "Runner",
+            "W4A16Runner",
+            "make_runner",
+        ),
+        ".shapes": (
+            "SHAPE_SETS",
+            "Candidate",
+            "GemmItem",
+            "GemmShape",
+            "KernelItem",
+            "list_shapes",
+        ),
+        ".trace": (
+            "KernelLaunch",
+            "parse_trace",
+        ),
+    },
+)

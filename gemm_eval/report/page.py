@@ -75,7 +75,7 @@ class Page:
         Raises:
             GemmEvalError: something that is no file is at `path`, or it cannot be written.
         """
-        from gemm_eval.kernels._config_file import write_text
+        from gemm_eval.storage import write_text
 
         target = Path(path)
         if target.exists() and not target.is_file():

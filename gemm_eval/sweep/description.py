@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gemm_eval._reading import read_bounded
 from gemm_eval._words import shown
 from gemm_eval.arch._loader import build_spec
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.storage import read_bounded
 from gemm_eval.sweep.chunks import Chunks
 from gemm_eval.sweep.describe import VERSION, base_archs, digest_of, field_of, sampling_of, workloads_of
 from gemm_eval.sweep.metrics import as_constraints, metric_names

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
-import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gemm_eval._locks import FileLock
+from gemm_eval import storage
 from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
+from gemm_eval.storage import FileLock, is_temporary, place_new, staged
 from gemm_eval.sweep.chunks import Chunks
 from gemm_eval.sweep.description import DESCRIPTION, chunks_of, description_bytes, read_description
 
@@ -22,8 +21,6 @@ __all__ = ["as_folder", "claim", "part_name", "part_names", "set_aside", "write_
 
 _LOCK = ".lock"
 _PART = re.compile(r"points-([0-9]{10,})\.parquet")
-_TEMPORARY = re.compile(r"\..*\.[0-9a-f]{32}\.tmp")
-_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # such as FAT
 _ASIDE = "_damaged-"  # readers of parquet folders pass over names that begin with _
 
 
@@ -67,7 +64,7 @@ def claim(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -
         with _storing(folder):
             known = _begin(folder, description, ignore)
             for left in folder.iterdir():
-                if _TEMPORARY.fullmatch(left.name) and (left.is_symlink() or left.is_file()):
+                if is_temporary(left.name) and (left.is_symlink() or left.is_file()):
                     left.unlink()
         for name in part_names(folder, chunks_of(known))[1]:
             set_aside(folder / name, "no part of this sweep has its name")
@@ -107,9 +104,8 @@ def set_aside(path: Path, why: str) -> None:
     Raises:
         StorageError: it cannot be renamed.
     """
-    aside = path.with_name(f"{_ASIDE}{path.name}")
     with _storing(path.parent):
-        path.replace(aside)
+        aside = storage.set_aside(path, f"{_ASIDE}{path.name}")
     warnings.warn(
         f"{path} is set aside as {aside.name}: {why}; points that it should hold are evaluated anew",
         RuntimeWarning,
@@ -123,8 +119,8 @@ def write_whole(path: Path, raw: bytes) -> None:
     Raises:
         StorageError: it cannot be written; what was there is as it was.
     """
-    with _storing(path.parent), _written(path, raw) as temporary:
-        temporary.replace(path)
+    with _storing(path.parent):
+        storage.write_whole(path, raw)
 
 
 def _begin(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) -> dict[str, Any]:
@@ -134,8 +130,8 @@ def _begin(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) 
         there = sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith("."))
         if there:
             raise InvalidOptionError(f"{folder} must be a new folder or one of a sweep, and holds {there[0]}")
-        with _written(file, description_bytes(description)) as temporary:
-            _place_first(temporary, file)
+        with staged(file, description_bytes(description)) as temporary:
+            place_new(temporary, file)  # on a file system without locks somebody may have been faster
     known = read_description(folder)
     differs = [key for key in description if key not in (*ignore, "digest") and known[key] != description[key]]
     if differs:
@@ -143,32 +139,6 @@ def _begin(folder: Path, description: Mapping[str, Any], ignore: Sequence[str]) 
             f"{folder} holds another sweep (it differs in {', '.join(differs)}): choose another folder"
         )
     return known
-
-
-def _place_first(temporary: Path, path: Path) -> None:
-    """Give a file its name, unless one has it already: on a file system without locks somebody may have been faster."""
-    try:
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        return
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        temporary.replace(path)
-
-
-@contextlib.contextmanager
-def _written(path: Path, raw: bytes) -> Iterator[Path]:
-    """Write a file under another name beside its own; yields that one, which is removed unless it was given away."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())  # the name must not be there before the bytes are, whatever fails then
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

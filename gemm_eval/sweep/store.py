@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._reading import read_bounded
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.storage import read_bounded
 from gemm_eval.sweep.columns import Schema, import_pyarrow
 from gemm_eval.sweep.description import chunks_of
 from gemm_eval.sweep.folder import part_name, part_names, set_aside, write_whole

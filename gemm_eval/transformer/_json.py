@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from gemm_eval._reading import read_bounded
 from gemm_eval._words import one_line, shown
 from gemm_eval.errors import ModelConfigError
+from gemm_eval.storage import read_bounded
 
 __all__ = ["Keys", "read_json"]
 

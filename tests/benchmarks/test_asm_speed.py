@@ -15,12 +15,12 @@ from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.autotune.asm import score_cubin, score_cubins, score_ptx
+from gemm_eval.device.nvdisasm import nvdisasm_version
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, WeightMode
-from gemm_eval.kernels._choice import choose
-from gemm_eval.kernels._nvdisasm import nvdisasm_version
-from gemm_eval.kernels._registry import compile_for, make_variant
+from gemm_eval.kernels.choice import choose
+from gemm_eval.kernels.registry import compile_for, make_variant
 
 SPEC = load_arch("h200-sxm", GpuSpec)
 TYPES = DType.FP16, WeightMode.GROUP, 128

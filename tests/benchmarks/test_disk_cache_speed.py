@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gemm_eval.cache import DiskCache
+from gemm_eval.storage.cache import DiskCache
 
 NUM_ENTRIES = 10_000
 ITEMS = {

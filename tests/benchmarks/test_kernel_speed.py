@@ -13,12 +13,12 @@ import pytest
 from gemm_eval import load_arch, select_config
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec
+from gemm_eval.device import CompiledKernel, compiler_version, nvrtc
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels import Sizes, Variant, WeightMode, _build
-from gemm_eval.kernels._build import CompiledKernel, compiler_version
-from gemm_eval.kernels._choice import choose, problem_of
-from gemm_eval.kernels._registry import check_kernel, compile_for, make_variant
+from gemm_eval.kernels import Sizes, Variant, WeightMode
+from gemm_eval.kernels.choice import choose, problem_of
+from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant
 
 SPEC = load_arch("h200-sxm", GpuSpec)
 H200 = limits_of_spec(SPEC)
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
     try:
         compiler_version()
-        _build.compile_text('extern "C" __global__ void nothing() {}', "nothing", "sm_90a", {})  # loads the compiler
+        nvrtc.compile_text('extern "C" __global__ void nothing() {}', "nothing", "sm_90a", {})  # loads the compiler
     except GemmEvalError as error:
         pytest.skip(str(error))
     return tmp_path / "cuda"
@@ -44,7 +44,7 @@ def variant_of(sizes: Sizes) -> Variant:
 
 def forget_in_process(variant: Variant) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The next call compiles, or reads the disk."""
-    _build._memo.clear()
+    nvrtc._memo.clear()
     return (variant, H200), {}
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval.cache import default_path
 from gemm_eval.evaluate import _disk
+from gemm_eval.storage.cache import default_path
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 
 ARCH = "demo-8core"

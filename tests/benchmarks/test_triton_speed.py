@@ -12,8 +12,8 @@ import pytest
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import TensorArgument, TritonPruner
+from gemm_eval.device.nvdisasm import nvdisasm_version
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels._nvdisasm import nvdisasm_version
 
 pytest.importorskip("triton", reason="Triton has packages for Linux only")
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))

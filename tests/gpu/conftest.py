@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from gemm_eval.device import runtime
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels import _device
 
 
 @pytest.fixture(scope="module")
 def cupy() -> Any:
     """CuPy, where there is a GPU that it can use."""
     try:
-        return _device.import_cupy()
+        return runtime.import_cupy()
     except GemmEvalError as error:
         pytest.skip(str(error))

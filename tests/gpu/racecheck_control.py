@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 
-from gemm_eval.kernels._device import import_cupy
+from gemm_eval.device.runtime import import_cupy
 
 _STEPS = 16
 _SOURCE = r"""

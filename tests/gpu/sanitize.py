@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gemm_eval.device.runtime import import_cupy, limits_of_device
 from gemm_eval.kernels import Sizes, dequantize, legal_configs, pack_w4, w4a16_gemm
-from gemm_eval.kernels._device import import_cupy, limits_of_device
-from gemm_eval.kernels._registry import families
+from gemm_eval.kernels.families import families
 from gemm_eval.mapping import Decomposition
 
 

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.kernels import PackedW4, Sizes, WeightMode, _device, legal_configs, pack_w4, w4a16_gemm
-from gemm_eval.kernels._choice import rank, spec_of_device
-from gemm_eval.kernels._family import Operands
-from gemm_eval.kernels._tune import Tuning, tune
+from gemm_eval.kernels import PackedW4, Sizes, WeightMode, legal_configs, pack_w4, w4a16_gemm
+from gemm_eval.kernels.choice import rank, spec_of_device
+from gemm_eval.kernels.families.base import Operands
+from gemm_eval.kernels.tune import Tuning, tune
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the vendor's packages warn as they like
 
@@ -41,7 +42,7 @@ def operands_of(A: Any, packed: PackedW4, out: Any) -> Operands:
 
 def candidates(limits: Any) -> list[Any]:
     """The model's, one of each family, and one of each way to cut K."""
-    configs = list(rank(SIZES, DType.FP16, WeightMode.GROUP, 128, spec_of_device(_device.current_device()), 1))
+    configs = list(rank(SIZES, DType.FP16, WeightMode.GROUP, 128, spec_of_device(runtime.current_device()), 1))
     seen = set()
     for config in legal_configs(SIZES, limits):
         if (kind := (config.family, config.decomposition)) not in seen:
@@ -51,9 +52,9 @@ def candidates(limits: Any) -> list[Any]:
 
 
 def run_tune(cupy: Any, A: Any, packed: PackedW4, out: Any, stream: Any = None, **more: Any) -> Tuning:
-    device = _device.current_device()
-    configs = candidates(_device.limits_of_device(device))
-    handle = _device.stream_handle(stream)
+    device = runtime.current_device()
+    configs = candidates(runtime.limits_of_device(device))
+    handle = runtime.stream_handle(stream)
     return tune(configs, SIZES, packed, operands_of(A, packed, out), device, handle, **more)
 
 

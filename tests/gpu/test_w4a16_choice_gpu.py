@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm_eval.device import runtime
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.kernels import PackedW4, Sizes, _device, dequantize, pack_w4, w4a16_gemm
-from gemm_eval.kernels._choice import rank, spec_of_device
-from gemm_eval.kernels._family import Operands
-from gemm_eval.kernels._profiled import PROFILED_CONFIGS, _known, forget_profiled
-from gemm_eval.kernels._tune import tune
+from gemm_eval.kernels import PackedW4, Sizes, dequantize, pack_w4, w4a16_gemm
+from gemm_eval.kernels.choice import rank, spec_of_device
 from gemm_eval.kernels.config_cache import ConfigCache
+from gemm_eval.kernels.families.base import Operands
+from gemm_eval.kernels.profiled import PROFILED_CONFIGS, _known, forget_profiled
+from gemm_eval.kernels.tune import tune
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the vendor's packages warn as they like
 
@@ -72,7 +73,7 @@ def test_what_was_profiled_is_no_slower_than_the_models_choice(cupy: Any, packed
     A = activations(cupy, 64)
     check(cupy, A, packed, "profile")
     (config,) = _known.values()
-    device = _device.current_device()
+    device = runtime.current_device()
     sizes = Sizes(64, K, N)
     (first,) = rank(sizes, packed.activation, packed.mode, packed.group_size, spec_of_device(device), 1)
     operands = Operands(

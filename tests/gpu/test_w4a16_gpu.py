@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import (
@@ -16,7 +17,6 @@ from gemm_eval.kernels import (
     PackedW4,
     Sizes,
     WeightMode,
-    _device,
     dequantize,
     from_awq,
     legal_configs,
@@ -26,7 +26,8 @@ from gemm_eval.kernels import (
     w4a16_gemm,
     workspace_bytes,
 )
-from gemm_eval.kernels._registry import compile_for, families, make_variant, occupancy_of, why_not
+from gemm_eval.kernels.families import families
+from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, why_not
 from gemm_eval.mapping import Decomposition, KernelConfig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]  # the vendor's packages warn as they like
@@ -61,7 +62,7 @@ class Case(NamedTuple):
 
 @pytest.fixture(scope="module")
 def limits(cupy: Any) -> DeviceLimits:
-    return _device.limits_of_device(_device.current_device())
+    return runtime.limits_of_device(runtime.current_device())
 
 
 def to_bits(values: np.ndarray[Any, Any], activation: DType) -> Any:
@@ -132,7 +133,7 @@ def check(cupy: Any, case: Case, config: KernelConfig | None, **more: Any) -> No
     assert largest <= 4 * WORST_ERROR[activation], f"an element is off by {largest:.2e} of the largest"
     again = run(cupy, case, config, **more)
     assert bool((out.view(cupy.uint16) == again.view(cupy.uint16)).all()), "another result the second time"
-    for scratch in _device._scratch.values():
+    for scratch in runtime._scratch.values():
         (counters,) = [buffer for buffer in scratch.buffers if buffer.data.ptr == scratch.counters]
         assert not bool(counters.any()), "counters left behind"
 
@@ -227,7 +228,7 @@ def test_occupancy_is_that_of_the_driver(cupy: Any, limits: DeviceLimits, family
             compiled = compile_for(variant, limits)
             found = occupancy_of(variant, compiled, limits)
             dynamic = FAMILIES[family].smem_bytes(variant)
-            function = _device.load_function(compiled, _device.current_device(), dynamic, 0)
+            function = runtime.load_function(compiled, runtime.current_device(), dynamic, 0)
             active = driver.occupancyMaxActiveBlocksPerMultiprocessor(function.ptr, found.num_threads, dynamic)
             assert found.ctas_per_sm == active, (config, found)
 

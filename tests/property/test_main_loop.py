@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+from gemm_eval.device.control_flow import find_main_loop
+from gemm_eval.device.sass import Instruction
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels._control_flow import find_main_loop
-from gemm_eval.kernels._sass import Instruction
 
 NUM_KERNELS = 1500
 PER_LANE = "BRA.U.ANY"

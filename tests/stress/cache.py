@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm_eval.cache import DiskCache
+from gemm_eval.storage.cache import DiskCache
 
 ROOT = Path(__file__).parents[2]
 NAMESPACES = ("model 1", "model 2")

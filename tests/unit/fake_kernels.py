@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from gemm_eval.arch.limits import limits_of_spec
+from gemm_eval.device import Call
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels._family import Launch, Operands, WeightMode
-from gemm_eval.kernels._layout import scales_shape
-from gemm_eval.kernels._registry import make_variant
+from gemm_eval.kernels.families.base import Launch, Operands, WeightMode
+from gemm_eval.kernels.layout import scales_shape
+from gemm_eval.kernels.registry import make_variant
 from gemm_eval.kernels.weights import PackedW4, dequantize
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure import BuiltKernel, KernelItem, OperandLayout, W4A16Runner
-from gemm_eval.measure import _w4a16 as w4a16
-from gemm_eval.measure._runner import Enqueue
+from gemm_eval.measure.runners import w4a16
 
 from .fake_runner import FakeRunner
 
@@ -60,7 +60,7 @@ class FakeKernelRunner(FakeRunner):
     def weight_bytes(self, shape: Any) -> int:
         return 1024
 
-    def bind(self, shape: Any, layout: OperandLayout) -> Sequence[Enqueue]:
+    def bind(self, shape: Any, layout: OperandLayout) -> Sequence[Call]:
         if shape.config in self.broken:
             raise GemmEvalError("wrong")
         self.latency_us = self.usual_us * shape.config.cta_m / 16

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gemm_eval.device import Call
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.measure import GemmShape, OperandLayout
-from gemm_eval.measure._runner import Enqueue
 
 OVERHEAD_US = 5.0
 
@@ -29,7 +29,7 @@ class FakeRunner:
     def weight_bytes(self, shape: GemmShape) -> int:
         return 2 * shape.G * shape.K * shape.N
 
-    def bind(self, shape: GemmShape, layout: OperandLayout) -> Sequence[Enqueue]:
+    def bind(self, shape: GemmShape, layout: OperandLayout) -> Sequence[Call]:
         self.log.append(f"bind {tuple(shape)}")
 
         def call(offset: int) -> None:
@@ -43,14 +43,14 @@ class FakeRunner:
     def check(self) -> Mapping[str, float]:
         return {"2-D": 1e-4}
 
-    def capture(self, enqueue: Enqueue) -> Enqueue:
+    def capture(self, enqueue: Call) -> Call:
         def launch() -> None:
             self.log.append("launch")
             enqueue()
 
         return launch
 
-    def elapsed_us(self, enqueue: Enqueue) -> float:
+    def elapsed_us(self, enqueue: Call) -> float:
         begin = self.now_us
         enqueue()
         return self.now_us - begin + OVERHEAD_US

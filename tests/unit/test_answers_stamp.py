@@ -12,8 +12,8 @@ import pytest
 
 import gemm_eval
 from gemm_eval.arch import data_root
-from gemm_eval.cache import DiskCache
 from gemm_eval.evaluate import _disk, _stamp
+from gemm_eval.storage.cache import DiskCache
 
 PACKAGE = Path(gemm_eval.__file__).parent
 # (in the copy, what a change of it is)

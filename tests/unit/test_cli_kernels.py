@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 
 import gemm_eval.measure
 from gemm_eval.cli._app import app
+from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels._build import compiler_version
-from gemm_eval.kernels._registry import families
+from gemm_eval.kernels.families import families
 from gemm_eval.measure import compare_kernels
-from gemm_eval.measure._comparison import ComparedGemm
+from gemm_eval.measure.comparison import ComparedGemm
 
 SIZES = ("-m", "64", "-k", "4096", "-n", "4096")
 

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_eval.arch import load_arch
+from gemm_eval.device import nvrtc
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.kernels import Sizes, WeightMode, _build, _config_file, _config_store, config_cache, limits_of_spec
-from gemm_eval.kernels._config_record import _hash_of, why_void
-from gemm_eval.kernels._registry import family_of, legal_configs, make_variant
+from gemm_eval.kernels import Sizes, WeightMode, build, config_cache, limits_of_spec
 from gemm_eval.kernels.config_cache import (
     ConfigCache,
     ConfigKey,
@@ -33,6 +32,10 @@ from gemm_eval.kernels.config_cache import (
     lookup,
     remember,
 )
+from gemm_eval.kernels.configs import file, store
+from gemm_eval.kernels.configs.record import _hash_of, why_void
+from gemm_eval.kernels.families import family_of
+from gemm_eval.kernels.registry import legal_configs, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig
 
 GPU = "h200-sxm"
@@ -59,7 +62,7 @@ def record(latency_us: float = 5.0, config: KernelConfig = CONFIGS[0], key: Conf
 
 @pytest.fixture(autouse=True)
 def _nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for module, name in ((_config_store, "_noted"), (_config_store, "_warned")):
+    for module, name in ((store, "_noted"), (store, "_warned")):
         monkeypatch.setattr(module, name, set())
     _hash_of.cache_clear()
     monkeypatch.setattr(config_cache, "_loaded", {})
@@ -75,13 +78,13 @@ def test_the_hash_covers_all_that_is_compiled(monkeypatch: pytest.MonkeyPatch) -
     """What reaches the compiler is text, options and entry: a hash that misses one would keep stale records alive."""
     variant = make_variant(CONFIGS[0], "fp16", "group", 128)
     seen: list[Any] = []
-    monkeypatch.setattr(_build, "_memo", {})
-    monkeypatch.setattr(_build, "cache_dir", lambda: None)
-    monkeypatch.setattr(_build, "compiler_version", lambda: "none")
-    monkeypatch.setattr(_build, "_compile", lambda *given: seen.append(given))
+    monkeypatch.setattr(nvrtc, "_memo", {})
+    monkeypatch.setattr(nvrtc, "cache_dir", lambda: None)
+    monkeypatch.setattr(nvrtc, "compiler_version", lambda: "none")
+    monkeypatch.setattr(nvrtc, "_compile", lambda *given: seen.append(given))
     monkeypatch.setattr(json, "dumps", lambda value, **_: seen.append(value) or repr(value))
     family = family_of(variant.config)
-    _build.compile_kernel(family, variant, "sm_90a")
+    build.compile_kernel(family, variant, "sm_90a")
     kernel_hash_of(variant, "sm_90a")
     (key, (text, entry, target, options), hashed) = seen
 
@@ -95,15 +98,15 @@ def test_the_hash_follows_source_macros_and_target_but_not_the_cut_of_k(monkeypa
     first = hash_of(CONFIGS[0])
     variant = make_variant(CONFIGS[0], "fp16", "group", 128)
     assert len(first) == 16
-    assert kernel_hash_of(variant, _build.target_of(family_of(variant.config), (9, 0))) == first
+    assert kernel_hash_of(variant, build.target_of(family_of(variant.config), (9, 0))) == first
     assert kernel_hash_of(variant, "sm_80") != kernel_hash_of(variant, "sm_90")
     assert hash_of(SPLIT) == hash_of(SPLIT._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1))
     others = {hash_of(OTHER_KERNEL), kernel_hash_of(variant._replace(group_size=32), LIMITS)}
     assert first not in others
     assert len(others) == 2
 
-    text_of = _build.text_of
-    monkeypatch.setattr(_build, "text_of", lambda *given: text_of(*given) + "\n// changed")
+    text_of = build.text_of
+    monkeypatch.setattr(build, "text_of", lambda *given: text_of(*given) + "\n// changed")
     _hash_of.cache_clear()
     assert hash_of(CONFIGS[0]) != first
 
@@ -193,9 +196,9 @@ def test_what_is_merged_is_the_best_of_each_and_survives_the_file(a: ConfigCache
         (kept,) = [r for r in merged.records if (r.key, r.kernel_hash) == (one.key, one.kernel_hash)]
         assert kept.is_measured >= one.is_measured
         assert kept.latency_us <= one.latency_us or kept.is_measured > one.is_measured
-    text = _config_file.to_text(merged.records)
+    text = file.to_text(merged.records)
     assert [ConfigRecord.from_json(fields) for fields in json.loads(text)["records"]] == merged.records
-    assert _config_file.to_text(ConfigCache(reversed(merged.records)).records) == text
+    assert file.to_text(ConfigCache(reversed(merged.records)).records) == text
 
 
 def test_faster_wins_then_later_and_a_model_never_beats_a_measurement() -> None:
@@ -310,7 +313,7 @@ def test_records_that_stand_twice_are_merged(tmp_path: Path) -> None:
     assert ConfigCache.load(path).records == [record(4.0, key=KEY._replace(M=1)), record(5.0)]
 
 
-GOOD = _config_file.to_text([record()])
+GOOD = file.to_text([record()])
 
 
 @pytest.mark.parametrize(
@@ -404,7 +407,7 @@ def test_numbers_beyond_floats_and_endless_records_are_damage(tmp_path: Path) ->
 
 
 def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_config_file, "_MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(file, "_MAX_FILE_BYTES", 100)
     with pytest.raises(GemmEvalError, match="keep fewer GEMMs in one file"):
         ConfigCache([record()]).save(tmp_path / "c.json")
     assert list(tmp_path.iterdir()) == []
@@ -428,12 +431,12 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
 def test_a_lock_that_others_hold_is_waited_for_and_then_an_error(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     with (
-        _config_file.lock(path),
+        file.lock(path),
         pytest.raises(GemmEvalError, match=r"hold .*c\.json\.lock for more than 0\.02 s"),
-        _config_file.lock(path, timeout_s=0.02),
+        file.lock(path, timeout_s=0.02),
     ):
         pass
-    with _config_file.lock(path, timeout_s=0.02):
+    with file.lock(path, timeout_s=0.02):
         pass
 
 

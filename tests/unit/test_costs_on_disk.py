@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, GEMMResult, MulticoreSpec, load_arch
-from gemm_eval.cache import default_path
 from gemm_eval.evaluate import _disk, _multicore
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
+from gemm_eval.storage.cache import default_path
 from tests.cases import case
 
 SIZES, OTHER_SIZES = (1, 16, 512, 768), (1, 16, 512, 769)

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, load_arch
-from gemm_eval._jit import cache_dir
-from gemm_eval.cache import default_path
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.evaluate import _disk
 from gemm_eval.evaluate._backend import Kind
 from gemm_eval.evaluate._disk import CostStore
+from gemm_eval.storage import cache_dir
+from gemm_eval.storage.cache import default_path
 from gemm_eval.transformer.prewarm import prewarm
 from gemm_eval.workload import GemmProblem, RunOptions
 

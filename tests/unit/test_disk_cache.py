@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from gemm_eval.cache import DiskCache, _disk, _files, _opening, _sqlite, _store, default_path
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.storage.cache import DiskCache, default_path, disk, files, opening, sqlite, store
 
 KIB, MIB = 1 << 10, 1 << 20
 ROOT = Path(__file__).parents[2]
@@ -103,7 +103,7 @@ class TestKeepsEntries:
     def test_other_objects_and_processes_see_it(self, make: Make, path: Path) -> None:
         make().put_many(some(10))
         assert make().get_many(some(20)) == some(10)
-        code = "import sys, pathlib; from gemm_eval.cache import DiskCache; "
+        code = "import sys, pathlib; from gemm_eval.storage.cache import DiskCache; "
         code += "c = DiskCache(pathlib.Path(sys.argv[1]), namespace='model 1'); print(len(dict(c.load_all())))"
         assert run_python(code, path) == "10\n"
 
@@ -113,7 +113,7 @@ class TestKeepsEntries:
         cache.put_many({b"k" * 32: "3"})
         assert dict(cache.load_all()) == {b"k" * 32: "3", b"l" * 32: "2"}
 
-    @pytest.mark.parametrize("num", [_disk.PAGE_ENTRIES - 1, _disk.PAGE_ENTRIES, 2 * _disk.PAGE_ENTRIES + 1])
+    @pytest.mark.parametrize("num", [disk.PAGE_ENTRIES - 1, disk.PAGE_ENTRIES, 2 * disk.PAGE_ENTRIES + 1])
     def test_loads_in_pages_in_order(self, make: Make, num: int) -> None:
         cache, items = make(), some(num, size=10)
         cache.put_many(items)
@@ -127,8 +127,8 @@ class TestKeepsEntries:
             assert dict(cache.load_all(prefix)) == {k: v for k, v in items.items() if k.startswith(prefix)}
 
     def test_many_transactions(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_store, "WRITE_BATCH", 7)
-        monkeypatch.setattr(_store, "READ_BATCH", 3)
+        monkeypatch.setattr(store, "WRITE_BATCH", 7)
+        monkeypatch.setattr(store, "READ_BATCH", 3)
         cache = make()
         assert cache.put_many(some(100)) == 100
         assert cache.get_many(some(100)) == some(100)
@@ -233,7 +233,7 @@ class TestOff:
 
     def test_import_and_construction_cost_nothing(self, path: Path) -> None:
         code = (
-            "import sys, pathlib; from gemm_eval.cache import DiskCache; c = DiskCache(pathlib.Path(sys.argv[1]), "
+            "import sys, pathlib; from gemm_eval.storage import DiskCache; c = DiskCache(pathlib.Path(sys.argv[1]), "
             "namespace='x'); print(sorted({'sqlite3', 'numba', 'numpy'} & set(sys.modules)))"
         )
         assert run_python(code, path) == "[]\n"
@@ -313,12 +313,12 @@ class TestBound:
     @pytest.mark.parametrize("use", ["get", "get_many", "touch"])
     def test_used_entries_stay(self, make: Make, monkeypatch: pytest.MonkeyPatch, use: str) -> None:
         now_s = [1e9]
-        monkeypatch.setattr(_store.time, "time", lambda: now_s[0])
+        monkeypatch.setattr(store.time, "time", lambda: now_s[0])
         cache = make(max_bytes=MIB)
         precious = some(50)
         cache.put_many(precious)
         for start in range(1000, 30_000, 500):
-            now_s[0] += _store.COARSE_S + 1
+            now_s[0] += store.COARSE_S + 1
             for key in precious:
                 if use == "get":
                     cache.get(key)
@@ -332,8 +332,8 @@ class TestBound:
 
     def test_stamps_are_written_in_batches(self, make: Make, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         now_s = [1e9]
-        monkeypatch.setattr(_store.time, "time", lambda: now_s[0])
-        monkeypatch.setattr(_store, "TOUCH_BATCH", 10)
+        monkeypatch.setattr(store.time, "time", lambda: now_s[0])
+        monkeypatch.setattr(store, "TOUCH_BATCH", 10)
         cache = make()
         cache.put_many(some(20))
 
@@ -342,11 +342,11 @@ class TestBound:
                 sql = "SELECT count(*) FROM entries WHERE last_used_s = ?"
                 return int(connection.execute(sql, (int(now_s[0]),)).fetchone()[0])
 
-        now_s[0] += _store.COARSE_S / 2
+        now_s[0] += store.COARSE_S / 2
         cache.get_many(some(20))
         cache.close()
         assert num_fresh() == 0, "the old stamps are good enough"
-        now_s[0] += _store.COARSE_S
+        now_s[0] += store.COARSE_S
         cache.get_many(some(9))
         assert num_fresh() == 0, "not on every read"
         cache.get(key_of(9))
@@ -358,7 +358,7 @@ class TestBound:
     def test_stamps_from_the_future_are_mended(self, make: Make, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         cache = make()
         with monkeypatch.context() as patch:
-            patch.setattr(_store.time, "time", lambda: 4e9)
+            patch.setattr(store.time, "time", lambda: 4e9)
             cache.put_many(some(5))
         cache.get_many(some(5))
         cache.close()
@@ -415,7 +415,7 @@ def make_same_id_without_tables(path: Path) -> None:
 
 def make_newer(path: Path) -> None:
     with other_connection(path) as connection:
-        connection.execute(f"PRAGMA user_version = {_sqlite.SCHEMA_VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {sqlite.SCHEMA_VERSION + 1}")
 
 
 def make_folder(path: Path) -> None:
@@ -550,12 +550,12 @@ class TestDamage:
         """The race is lost: the old connection notices, and both see the same new file."""
         slow, fast = make(), make()
         slow.put_many(some(10))
-        identity = _files.identity_of(path)
+        identity = files.identity_of(path)
         assert identity is not None
-        assert len(_opening.replace_damaged(path, identity, "for the test", timeout_s=1)) == 1
-        assert _opening.replace_damaged(path, identity, "for the test", timeout_s=1) == []
+        assert len(opening.replace_damaged(path, identity, "for the test", timeout_s=1)) == 1
+        assert opening.replace_damaged(path, identity, "for the test", timeout_s=1) == []
         fast.put_many(some(3))
-        assert _opening.replace_damaged(path, identity, "for the test", timeout_s=1) == [], "not the new file"
+        assert opening.replace_damaged(path, identity, "for the test", timeout_s=1) == [], "not the new file"
         assert slow.get_many(some(10)) == some(3)
         slow.put_many(some(1, start=3))
         assert fast.get_many(some(10)) == some(4)
@@ -576,7 +576,7 @@ class TestDamage:
             cache.put_many(some(10))
         write_text(path)
         code = (
-            "import sys, pathlib, time, warnings; from gemm_eval.cache import DiskCache\n"
+            "import sys, pathlib, time, warnings; from gemm_eval.storage.cache import DiskCache\n"
             "warnings.simplefilter('ignore'); time.sleep(max(0, float(sys.argv[2]) - time.time()))\n"
             "for i in range(20):\n"
             "    c = DiskCache(pathlib.Path(sys.argv[1]), namespace='model 1', timeout_s=30)\n"
@@ -790,7 +790,7 @@ class TestLocked:
     def test_all_skipped_when_nothing_may_be_read(
         self, make: Make, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_opening, "is_on_network", lambda _: True)  # a rollback journal lets one keep others out
+        monkeypatch.setattr(opening, "is_on_network", lambda _: True)  # a rollback journal lets one keep others out
         with make() as cache:
             cache.put_many(some(10))
         with other_connection(path) as other:
@@ -803,7 +803,7 @@ class TestLocked:
     def test_due_stamps_do_not_wait(self, make: Make, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         cache = make(timeout_s=30)
         with monkeypatch.context() as patch:
-            patch.setattr(_store.time, "time", lambda: 1e9)
+            patch.setattr(store.time, "time", lambda: 1e9)
             cache.put_many(some(10))
         cache.get_many(some(10))
         with other_connection(path) as other:
@@ -815,7 +815,7 @@ class TestLocked:
     def test_guard_held_by_another(self, make: Make, path: Path) -> None:
         path.parent.mkdir(parents=True)
         cache = make(timeout_s=0.1)
-        with _files.guard(path, exclusive=True, timeout_s=1):
+        with files.guard(path, exclusive=True, timeout_s=1):
             assert cache.put_many(some(1)) == 0
         assert cache.put_many(some(1)) == 1
 
@@ -829,7 +829,7 @@ class TestWithoutWal:
     def test_network_file_system(self, make: Make, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with make() as cache:
             cache.put_many(some(10))
-        monkeypatch.setattr(_opening, "is_on_network", lambda _: True)
+        monkeypatch.setattr(opening, "is_on_network", lambda _: True)
         for start in (10, 20):  # taken out of WAL mode, then found so
             with make() as cache:
                 assert cache.put_many(some(10, start=start)) == 10
@@ -851,7 +851,7 @@ class TestWithoutWal:
         if was_wal:
             with make() as cache:
                 cache.put_many(some(10))
-        monkeypatch.setattr(_sqlite, "_URI_OPTIONS", "&vfs=unix-dotfile")
+        monkeypatch.setattr(sqlite, "_URI_OPTIONS", "&vfs=unix-dotfile")
         with make() as cache, make() as other:
             assert cache.put_many(some(10)) == 10
             assert other.put_many(some(10, start=10)) == 10
@@ -869,18 +869,18 @@ class TestWithoutWal:
             "25 21 0:33 / /over rw - nfs server:/over rw\n"
             "26 21 0:34 / /over rw - tmpfs tmpfs rw\n"
         )
-        monkeypatch.setattr(_files, "_MOUNTS", mounts)
+        monkeypatch.setattr(files, "_MOUNTS", mounts)
         assert [
-            _files.is_on_network(Path(folder))
+            files.is_on_network(Path(folder))
             for folder in ("/", "/home", "/home/me/.cache", "/home/local disk/x", "/mnt/ssh/a", "/homework", "/over/x")
         ] == [False, True, True, False, True, False, False]
-        monkeypatch.setattr(_files, "_MOUNTS", tmp_path / "absent")
-        assert not _files.is_on_network(Path("/home"))
+        monkeypatch.setattr(files, "_MOUNTS", tmp_path / "absent")
+        assert not files.is_on_network(Path("/home"))
 
 
 FORK = """
 import os, pathlib, sys, threading
-from gemm_eval.cache import DiskCache
+from gemm_eval.storage.cache import DiskCache
 cache = DiskCache(pathlib.Path(sys.argv[1]), namespace="model 1", timeout_s=10)
 idle = DiskCache(pathlib.Path(sys.argv[1]), namespace="model 1", timeout_s=10)
 assert cache.put_many({b"parent": "1"}) == 1
@@ -905,7 +905,7 @@ assert cache.get_many([b"parent", b"child", b"more"]) == {b"parent": "1", b"chil
 FORK_IN_USE = """
 import os, pathlib, sys, threading, time, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is discouraged; people do it
-from gemm_eval.cache import DiskCache
+from gemm_eval.storage.cache import DiskCache
 cache = DiskCache(pathlib.Path(sys.argv[1]), namespace="model 1", timeout_s=10)
 stop = threading.Event()
 def work(name):
@@ -937,7 +937,7 @@ assert all(cache.get(b"child-%d" % i) == str(i) for i in range(20))
 
 GARBAGE = """
 import gc, os, pathlib, sys
-from gemm_eval.cache import DiskCache
+from gemm_eval.storage.cache import DiskCache
 path = pathlib.Path(sys.argv[1])
 def num_open():
     return sum(os.path.realpath(f"/proc/self/fd/{fd}").startswith(str(path)) for fd in os.listdir("/proc/self/fd"))

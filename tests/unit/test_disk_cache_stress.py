@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_eval.cache import DiskCache
+from gemm_eval.storage.cache import DiskCache
 from tests.stress.cache import NAMESPACES, Task, Worker, check, kill_owners
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from gemm_eval import GemmProblem, InvalidMappingError, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec, list_archs
 from gemm_eval.kernels import Sizes, limits_of_spec
-from gemm_eval.kernels._registry import check_kernel, make_variant
+from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import LIBRARIES, enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import check_config, stage_bytes

@@ -13,10 +13,13 @@ import pytest
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec
+from gemm_eval.device import CompiledKernel, compile_text, compiler_version
+from gemm_eval.device import nvrtc as building
 from gemm_eval.errors import GemmEvalError, UnsupportedError
-from gemm_eval.kernels import DeviceLimits, Variant, _build
-from gemm_eval.kernels._build import CompiledKernel, compile_kernel, compile_text, compiler_version, target_of
-from gemm_eval.kernels._registry import compile_for, families, make_variant, occupancy_of, why_not
+from gemm_eval.kernels import DeviceLimits, Variant
+from gemm_eval.kernels.build import compile_kernel, target_of
+from gemm_eval.kernels.families import families
+from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, why_not
 from gemm_eval.mapping import RasterOrder
 
 TEXT = """extern "C" __global__ void twice(float* x) {
@@ -46,7 +49,7 @@ def nvrtc() -> None:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(_build, "_memo", {})
+    monkeypatch.setattr(building, "_memo", {})
     return tmp_path / "cuda"
 
 
@@ -59,13 +62,13 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         targets.append(target)
         return CompiledKernel(b"\x7fELF\n" + text.encode(), entry, target, 40, 0, 0, 0, 0, ("line 1: warning",))
 
-    monkeypatch.setattr(_build, "_compile", compile_)
-    monkeypatch.setattr(_build, "compiler_version", lambda: "13.0 13.0.88")
+    monkeypatch.setattr(building, "_compile", compile_)
+    monkeypatch.setattr(building, "compiler_version", lambda: "13.0 13.0.88")
     return targets
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_build, "_memo", {})
+    monkeypatch.setattr(building, "_memo", {})
 
 
 def compile_twice(**macros: int) -> CompiledKernel:
@@ -83,7 +86,7 @@ def test_a_kernel_is_compiled_and_described(nvrtc: None, folder: Path) -> None:
 
 
 def test_what_ptxas_says_is_read() -> None:
-    kernel = _build._describe(b"", "k", "sm_90a", SPILLING)
+    kernel = building._describe(b"", "k", "sm_90a", SPILLING)
 
     assert (kernel.registers, kernel.static_smem_bytes) == (255, 1024)
     assert (kernel.spill_store_bytes, kernel.spill_load_bytes, kernel.stack_bytes) == (96, 128, 160)
@@ -93,7 +96,7 @@ def test_what_ptxas_says_is_read() -> None:
 
 def test_a_silent_ptxas_is_an_error(counted: list[str]) -> None:
     with pytest.raises(GemmEvalError, match="did not say how many registers"):
-        _build._describe(b"", "k", "sm_90a", "")
+        building._describe(b"", "k", "sm_90a", "")
 
 
 def test_an_error_of_the_compiler_is_told(nvrtc: None, folder: Path) -> None:
@@ -107,7 +110,7 @@ def test_an_error_of_the_compiler_is_told(nvrtc: None, folder: Path) -> None:
 def test_without_cupy_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     with pytest.raises(GemmEvalError, match=r"pip install 'gemm_eval\[gpu\]'"):
-        _build._nvrtc()
+        building._nvrtc()
 
 
 def test_a_process_compiles_once_and_the_next_one_not_at_all(
@@ -130,7 +133,7 @@ def test_text_macros_target_and_compiler_make_another_kernel(
     compile_twice(FACTOR=3)
     compile_text(TEXT, "twice", "sm_80", {"FACTOR": 2})
     compile_text(TEXT + "\n", "twice", "sm_90a", {"FACTOR": 2})
-    monkeypatch.setattr(_build, "compiler_version", lambda: "13.1 13.1.5")
+    monkeypatch.setattr(building, "compiler_version", lambda: "13.1 13.1.5")
     compile_twice(FACTOR=2)
 
     assert len(counted) == len(list(folder.iterdir())) == 5
@@ -193,7 +196,7 @@ def test_the_cache_can_be_turned_off(tmp_path: Path, counted: list[str], monkeyp
 @pytest.mark.slow
 def test_processes_share_the_folder(nvrtc: None, tmp_path: Path) -> None:
     code = (
-        "from gemm_eval.kernels._build import compile_text\n"
+        "from gemm_eval.device import compile_text\n"
         f"print(compile_text({TEXT!r}, 'twice', 'sm_90a', {{'FACTOR': 7}}).cubin.hex())"
     )
     env = os.environ | {"GEMM_EVAL_CACHE_DIR": str(tmp_path)}

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from gemm_eval.device import nvdisasm
+from gemm_eval.device.control_flow import find_main_loop
+from gemm_eval.device.nvdisasm import disassemble
+from gemm_eval.device.sass import Instruction, InstructionCounts, count_instructions, parse_sass
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.kernels import _nvdisasm
-from gemm_eval.kernels._control_flow import find_main_loop
-from gemm_eval.kernels._nvdisasm import disassemble
-from gemm_eval.kernels._sass import Instruction, InstructionCounts, count_instructions, parse_sass
 
 # A loop that waits on an mbarrier (and spins behind it), may skip a copy, and ends with a loop over lanes; around it
 # the loop over tiles, which zeroes sums with an instruction of the same name.
@@ -205,12 +205,12 @@ def test_total_is_over_all_classes() -> None:
 @pytest.fixture
 def no_nvdisasm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Neither its package, nor one on the PATH, nor Triton's."""
-    monkeypatch.setattr(_nvdisasm, "_PACKAGE", "no-such-package-of-ours")
+    monkeypatch.setattr(nvdisasm, "_PACKAGE", "no-such-package-of-ours")
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    _nvdisasm._nvdisasm.cache_clear()
+    nvdisasm._nvdisasm.cache_clear()
     yield
-    _nvdisasm._nvdisasm.cache_clear()
+    nvdisasm._nvdisasm.cache_clear()
 
 
 def test_without_nvdisasm_the_package_is_named(no_nvdisasm: None) -> None:
@@ -227,7 +227,7 @@ def test_nvdisasm_of_triton_is_taken_when_there_is_no_other(
     spec = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: spec if name == "triton" else None)
 
-    assert _nvdisasm._nvdisasm() == program
+    assert nvdisasm._nvdisasm() == program
 
 
 def test_what_is_no_cubin() -> None:
@@ -239,7 +239,7 @@ def test_a_failing_nvdisasm_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path:
     program = tmp_path / "nvdisasm"
     program.write_text("#!/bin/sh\necho bad cubin >&2\nexit 3\n", encoding="utf-8")
     program.chmod(0o755)
-    monkeypatch.setattr(_nvdisasm, "_nvdisasm", lambda: program)
+    monkeypatch.setattr(nvdisasm, "_nvdisasm", lambda: program)
 
     with pytest.raises(GemmEvalError, match="bad cubin"):
         disassemble(b"\x7fELF\x02" + bytes(100))
@@ -252,5 +252,5 @@ def test_a_lost_last_byte_is_given_back() -> None:
     struct.pack_into("<HHHH", header, 0x36, 56, 2, 64, 0)
     whole = bytes(header) + b"x" * 111 + b"\0"
 
-    assert _nvdisasm._whole(whole[:-1]) == whole
-    assert _nvdisasm._whole(whole) == whole
+    assert nvdisasm._whole(whole[:-1]) == whole
+    assert nvdisasm._whole(whole) == whole

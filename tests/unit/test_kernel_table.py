@@ -15,25 +15,25 @@ from typer.testing import CliRunner
 
 from gemm_eval.arch._paths import data_root
 from gemm_eval.cli._app import app
+from gemm_eval.device import compiler_version
+from gemm_eval.device.nvdisasm import nvdisasm_version
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels import Variant, WeightMode, _kernel_table
-from gemm_eval.kernels._build import compiler_version
-from gemm_eval.kernels._family import ceil_div
-from gemm_eval.kernels._gemv import team_warps_of
-from gemm_eval.kernels._kernel_table import (
+from gemm_eval.kernels import Variant, WeightMode, kernel_table
+from gemm_eval.kernels.families import family_of
+from gemm_eval.kernels.families.base import ceil_div
+from gemm_eval.kernels.families.gemv import team_warps_of
+from gemm_eval.kernels.kernel_table import (
     COLUMNS,
     MODES,
     _describe_all,
     block_counts,
     describe_kernel,
     sources_digest,
+    table_targets,
     table_variants,
-    targets,
     write_kernel_tables,
 )
-from gemm_eval.kernels._nvdisasm import nvdisasm_version
-from gemm_eval.kernels._registry import family_of
 
 FOLDER = data_root() / "kernels" / "w4a16"
 TABLES = sorted(FOLDER.glob("*.csv"))
@@ -231,7 +231,7 @@ def test_a_kernel_stands_once_in_each_mode() -> None:
     times = Counter(variant.config for variant in variants)
     assert Counter(times.values()) == {len(MODES): 191, len(MODES) - 2: 8}  # eight do not take groups of 32
     assert len(list(table_variants("sm_80", "bf16", GROUP))) == 106
-    assert targets() == ("sm_90a", "sm_89", "sm_80")
+    assert table_targets() == ("sm_90a", "sm_89", "sm_80")
 
 
 def test_nothing_is_compiled_for_other_targets() -> None:
@@ -253,10 +253,10 @@ def described(monkeypatch: pytest.MonkeyPatch) -> None:
     def few(target: str, activation: DType | str, modes: Any = GROUP) -> Iterator[Variant]:
         yield from list(table_variants(target, activation, modes))[:2]
 
-    monkeypatch.setattr(_kernel_table, "table_variants", few)
-    monkeypatch.setattr(_kernel_table, "describe_kernel", lambda variant, target: dict.fromkeys(COLUMNS, 1))
-    monkeypatch.setattr(_kernel_table, "compiler_version", lambda: "13.0")
-    monkeypatch.setattr(_kernel_table, "nvdisasm_version", lambda: "13.5")
+    monkeypatch.setattr(kernel_table, "table_variants", few)
+    monkeypatch.setattr(kernel_table, "describe_kernel", lambda variant, target: dict.fromkeys(COLUMNS, 1))
+    monkeypatch.setattr(kernel_table, "compiler_version", lambda: "13.0")
+    monkeypatch.setattr(kernel_table, "nvdisasm_version", lambda: "13.5")
 
 
 @pytest.mark.usefixtures("described")

@@ -6,6 +6,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 from tests.cases import case
@@ -13,16 +14,27 @@ from tests.cases import case
 PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
-    "errors", "units", "_frozen", "_private", "_locks", "_words", "_reading", "_checks", "_extras", "dtypes", "_jit",
-    "arch", "workload", "mapping", "models", "search", "cache", "evaluate", "_figures", "transformer", "sweep",
+    "errors", "units", "_frozen", "_lazy", "_words", "storage", "_checks", "_extras", "dtypes", "_jit",
+    "arch", "device", "workload", "mapping", "models", "search", "evaluate", "_figures", "transformer", "sweep",
     "kernels", "measure", "validation", "autotune", "report", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
 IMPORTERS = ("import_module", "importlib.import_module", "__import__")
 FILES = sorted(PACKAGE.rglob("*.py"))
 OF_LAYERS = [path for path in FILES if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in LAYERS]
-GPU_LAYERS = ("kernels", "measure", "autotune")
+GPU_LAYERS = ("device", "kernels", "measure", "autotune")
+# What these packages offer is what their `__init__` lists; others import nothing past it.
+SEALED = ("storage", "device", "kernels", "measure")
+# Public modules and packages in them, as README.md and CHANGELOG.md name them or as their `__init__` says.
+OPEN = {
+    "gemm_eval.storage.cache", "gemm_eval.kernels.config_cache", "gemm_eval.kernels.configs",
+    "gemm_eval.kernels.families", "gemm_eval.measure.runners",
+}  # fmt: skip
+SEALED_NAMES = {f"gemm_eval.{name}" for name in SEALED}
+# Modules that others take as such: its functions read better with its name, or their text is what is asked for.
+AS_MODULES = {f"gemm_eval.device.{name}" for name in ("runtime", "sass", "control_flow")}
 CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
+RESULT_CACHE = {f"gemm_eval.storage.{name}" for name in ("DiskCache", "default_path", "cache")}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
 OUTSIDE_OF = {
     "validation": {"scipy", "matplotlib", "nvMatmulHeuristics"},
@@ -88,10 +100,51 @@ def test_imports_go_down_only() -> None:
 def test_first_layers_import_nothing_of_ours() -> None:
     found = {
         name: {layer for _, layer in own_imports(PACKAGE / f"{name}.py")}
-        for name in ("errors", "units", "_frozen", "_private", "_locks", "_jit")
+        for name in ("errors", "units", "_frozen", "_lazy", "_jit")
     }
-    assert found.pop("_jit") == {"_private"}
+    assert found.pop("_jit") == {"storage"}
     assert not set().union(*found.values())
+
+
+def test_storage_and_device_know_nothing_of_what_uses_them() -> None:
+    known = {
+        name: {layer for path in OF_LAYERS if layer_of(path) == name for _, layer in own_imports(path)}
+        for name in ("storage", "device")
+    }
+    assert known["storage"] <= {"errors", "_lazy", "_words", "storage"}
+    assert known["device"] <= {"errors", "_lazy", "_words", "_extras", "dtypes", "storage", "arch", "device"}
+
+
+def test_nobody_imports_past_an_init() -> None:
+    past = [
+        f"{relative(path)}:{line}: {module}"
+        for path in FILES
+        for line, module in imports(path)
+        if module.startswith("gemm_eval.")
+        if (layer := module.split(".")[1]) in SEALED and layer != layer_of(path)
+        if module not in OPEN | AS_MODULES and not _is_listed(*module.rpartition(".")[::2])
+    ]
+    assert past == []
+
+
+def _is_listed(package: str, name: str) -> bool:
+    return package == "gemm_eval" or (package in OPEN | SEALED_NAMES and name in import_module(package).__all__)
+
+
+def test_what_a_package_lists_is_there() -> None:
+    for name in ("storage", "device", "kernels", "kernels.configs", "measure", "measure.runners"):
+        package = import_module(f"gemm_eval.{name}")
+        with case(name):
+            assert sorted(package.__all__) == dir(package)
+            assert all(getattr(package, public) is not None for public in package.__all__)
+
+
+def test_modules_of_sealed_packages_have_plain_names() -> None:
+    """What is public is what an `__init__` lists, so that an underscore would say nothing."""
+    named = [relative(path) for path in FILES if layer_of(path) in (*SEALED, "autotune")]
+    assert [
+        name for name in named if name.rpartition("/")[2].startswith("_") and not name.endswith("__init__.py")
+    ] == []
 
 
 def test_machine_code_depends_on_kernels_and_coefficients_only() -> None:
@@ -118,15 +171,18 @@ def test_outside_packages_stay_where_they_belong() -> None:
             assert "numba" not in outside or relative(path) == "_jit.py"
             assert not outside & {"typer", "click"} or layer == "cli"
             assert not outside & {"rich", "pandas"} or layer not in BELOW_EVALUATE
-            assert not tops(path) & CACHE_PACKAGES or layer == "cache"
+            assert not tops(path) & CACHE_PACKAGES or layer == "storage"
             assert "pickle" not in tops(path)
 
 
 def test_nothing_below_evaluate_caches_or_plots() -> None:
     for path in (path for path in OF_LAYERS if layer_of(path) in BELOW_EVALUATE):
         with case(relative(path)):
-            assert not tops(path) & {"cupy", "triton", "matplotlib"}
-            assert layer_of(path) == "cache" or "cache" not in {layer for _, layer in own_imports(path)}
+            layer = layer_of(path)
+            assert not tops(path) & {"triton", "matplotlib"}
+            assert "cupy" not in tops(path) or layer == "device"
+            assert layer == "device" or "device" not in {of for _, of in own_imports(path)}
+            assert layer == "storage" or not {module for _, module in imports(path)} & RESULT_CACHE
 
 
 def test_the_facade_loads_rooms_only() -> None:

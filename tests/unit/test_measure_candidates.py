@@ -23,8 +23,8 @@ from gemm_eval.measure import (
     read_timings,
     shuffle_shapes,
 )
-from gemm_eval.measure._cublaslt_candidates import CandidateTable
-from gemm_eval.measure._cublaslt_library import CublasLtLibrary, HeuristicResult
+from gemm_eval.measure.runners.cublaslt_candidates import CandidateTable
+from gemm_eval.measure.runners.cublaslt_library import CublasLtLibrary, HeuristicResult
 
 from .fake_cublaslt import FP16, INTERNAL_ERROR, VERSION, WORKSPACE, FakeCublasLt, bare_runner
 from .fake_runner import FakeRunner

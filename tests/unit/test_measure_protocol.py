@@ -6,9 +6,10 @@ import itertools
 
 import pytest
 
+from gemm_eval.device import Call, TimedGraph, measure_floor_us, num_calls, time_in_turns
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import GemmShape, TimingProtocol, measure_shape
-from gemm_eval.measure._protocol import measure_floor_us, num_calls, plan_layout
+from gemm_eval.measure.protocol import plan_layout
 from tests.unit.fake_runner import OVERHEAD_US, FakeRunner
 
 COLD = TimingProtocol()
@@ -102,3 +103,29 @@ def test_unknown_words_are_errors() -> None:
         TimingProtocol(l2="hot")
     with pytest.raises(InvalidOptionError, match="clock must be one of burst, sustained"):
         TimingProtocol(clock="base")
+
+
+def test_a_graph_that_fails_is_left_out_or_raises() -> None:
+    class Clock:
+        def capture(self, enqueue: Call) -> Call:
+            return enqueue
+
+        def elapsed_us(self, call: Call) -> float:
+            call()
+            return 10.0
+
+    def fail() -> None:
+        raise RuntimeError("launch failure")
+
+    graphs = {"works": TimedGraph(lambda: None, 4), "fails": TimedGraph(fail, 4), "hasty": TimedGraph(lambda: None, -1)}
+    order: list[str] = []
+    failures: dict[str, Exception] = {}
+    samples = time_in_turns(Clock(), graphs, 3, before=order.append, floor_us=2.0, failures=failures)
+
+    assert samples == {"works": [2.0, 2.0, 2.0], "fails": [], "hasty": []}
+    assert order == ["works", "fails", "hasty", "works", "works"]
+    assert {name: str(error) for name, error in failures.items()} == {
+        "fails": "launch failure", "hasty": "it took -8.0 us",
+    }  # fmt: skip
+    with pytest.raises(RuntimeError, match="launch failure"):
+        time_in_turns(Clock(), graphs, 1, before=order.append)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.cli._app import app
+from gemm_eval.device import measure_floor_us
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.measure import (
@@ -32,11 +33,10 @@ from gemm_eval.measure import (
     read_timings,
     shuffle_shapes,
 )
-from gemm_eval.measure import _w4a16 as w4a16
-from gemm_eval.measure._kernel_choice import rank_configs
-from gemm_eval.measure._kernel_data import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
-from gemm_eval.measure._protocol import measure_floor_us
-from gemm_eval.measure._read_ceiling import _Reading, measure_read_us
+from gemm_eval.measure.kernel_choice import rank_configs
+from gemm_eval.measure.runners import w4a16
+from gemm_eval.measure.runners.read_ceiling import _Reading, measure_read_us
+from gemm_eval.measure.runners.w4a16_weights import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
 from gemm_eval.validation import datasets
 
 from .fake_kernels import BUILT, FakeKernelRunner, bare_runner, config, item

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, GEMMResult, load_arch
-from gemm_eval._jit import cache_dir
 from gemm_eval.errors import (
     GemmEvalError,
     InvalidInputError,
@@ -26,6 +25,7 @@ from gemm_eval.errors import (
     UnsupportedError,
 )
 from gemm_eval.evaluate import _disk
+from gemm_eval.storage import cache_dir
 from gemm_eval.transformer import Ffn, GroupedAttention, ModelConfig, load_model, transformer_gemms
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
 from gemm_eval.workload import GemmProblem

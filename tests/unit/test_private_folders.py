@@ -14,13 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, _jit
-from gemm_eval._jit import cache_dir
-from gemm_eval._private import make_folder, why_unsafe
+from gemm_eval import GEMMEvaluator, _jit, storage
 from gemm_eval.autotune.asm import store as asm_store
-from gemm_eval.cache import DiskCache
 from gemm_eval.evaluate import _disk
-from gemm_eval.kernels import _build
+from gemm_eval.storage import cache_dir, folders
+from gemm_eval.storage.cache import DiskCache
+from gemm_eval.storage.folders import make_folder, why_unsafe
 from tests.unit.test_disk_cache import recorded
 
 STRANGER = 12345
@@ -120,7 +119,7 @@ def test_folders_are_made_for_this_user_alone(folder: Path) -> None:
         make_folder(folder / "a" / "b")
         with DiskCache(folder / "d" / "cache.sqlite3", namespace="x") as cache:
             assert cache.put_many({b"k": "1"}) == 1
-        _build.write_checked(folder / "e" / "f.kernel", b"code")
+        storage.write_checked(folder / "e" / "f.kernel", b"code")
     finally:
         os.umask(mask)
     for name in ("a", "a/b", "a/b/c", "d", "e"):
@@ -140,9 +139,9 @@ def test_no_cache_in_such_a_folder(
     saver = GEMMEvaluator("demo-8core")
     table = saver.evaluate_many([SIZES])
     assert saver.save_to_disk(table) == 1
-    _build.write_checked(place / "asm" / "x.json", b"[]")
+    storage.write_checked(place / "asm" / "x.json", b"[]")
     _disk._cache_at.cache_clear()
-    _jit._is_ours.cache_clear()  # what it found holds for a process
+    folders._is_ours.cache_clear()  # what it found holds for a process
     if how == "of another":
         give_away(place)
     else:
@@ -158,13 +157,13 @@ def test_no_cache_in_such_a_folder(
         assert asm_store._path_of(b"code") is None
     assert not told, "once is enough"
     assert evaluator.cache_info().records.hits == 0
-    assert _build.read_checked(place / "asm" / "x.json") is None
+    assert storage.read_checked(place / "asm" / "x.json") is None
     with recorded() as told:  # a file of one's own, named
         named = GEMMEvaluator("demo-8core", disk_cache=place / "results-v1.sqlite3")
         assert named.evaluate(*SIZES) == table[0]
     assert named.cache_info().records.hits == 0
     assert ["it is not yours alone" in str(one.message) for one in told] == [True]
-    _jit._is_ours.cache_clear()
+    folders._is_ours.cache_clear()
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gemm_eval._reading import read_bounded
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError, InvalidInputError
+from gemm_eval.storage.checked import read_bounded
 
 on_posix = pytest.mark.skipif(sys.platform == "win32", reason="pipes and devices with names")
 

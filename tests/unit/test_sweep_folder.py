@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval._locks import FileLock
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
+from gemm_eval.storage.lock import FileLock
 from gemm_eval.sweep import Adaptive, LogRange, Random, Space, SweepResult, folder, load_sweep, read_sweep_file, sweep
 from gemm_eval.sweep.chunks import Chunks
 from gemm_eval.sweep.describe import digest_of
@@ -108,16 +108,16 @@ def test_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_without_locks_nothing_is_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a file system that has none: who begins later goes on with what the first has begun."""
-    place = folder._place_first
+    place = folder.place_new
     monkeypatch.setattr(FileLock, "acquire", lambda self: True)
 
     def place_late(temporary: Path, path: Path) -> None:
-        monkeypatch.setattr(folder, "_place_first", place)
+        monkeypatch.setattr(folder, "place_new", place)
         go(path.parent / "aside", chunk_size=5)
         (path.parent / "aside" / "_sweep.json").rename(path)  # by another, between our look and our writing
         place(temporary, path)
 
-    monkeypatch.setattr(folder, "_place_first", place_late)
+    monkeypatch.setattr(folder, "place_new", place_late)
     assert same(go(tmp_path / "s").to_arrow(), go(None).to_arrow())
     assert load_sweep(tmp_path / "s").description["chunk_size"] == 5
 
@@ -135,7 +135,7 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
 _HOLD = """
 import os, sys, time
 from pathlib import Path
-from gemm_eval._locks import FileLock
+from gemm_eval.storage.lock import FileLock
 lock = FileLock(Path(sys.argv[1]))
 assert lock.acquire()
 child = os.fork()  # a worker, which outlives its parent

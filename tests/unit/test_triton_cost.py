@@ -14,9 +14,8 @@ from pydantic import ValidationError
 
 from gemm_eval import DType, GemmProblem, UnsupportedError, load_arch
 from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import limits_of_spec
+from gemm_eval.arch.limits import limits_of_spec, occupancy_of_cta
 from gemm_eval.errors import ArchValidationError, GemmEvalError
-from gemm_eval.kernels._registry import occupancy_of_cta
 from gemm_eval.models.gpu.triton import (
     TRITON_COEFFICIENTS,
     KernelCode,
@@ -359,7 +358,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, KernelCode]:
     triton = pytest.importorskip("triton")
     from gemm_eval.autotune.asm import kernel_code, score_cubins
     from gemm_eval.autotune.triton import TensorArgument, compile_offline
-    from gemm_eval.kernels._nvdisasm import nvdisasm_version
+    from gemm_eval.device.nvdisasm import nvdisasm_version
 
     try:
         nvdisasm_version()

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_eval.arch import load_arch
+from gemm_eval.device import Call, compile_filler, compiler_version, num_calls
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels import Sizes, WeightMode, _tune_device, legal_configs, limits_of_spec
-from gemm_eval.kernels._build import compiler_version
-from gemm_eval.kernels._family import Launch, Operands
-from gemm_eval.kernels._tune import MAX_COPIES_BYTES, Call, num_calls, num_copies, time_configs
-from gemm_eval.kernels._tune_device import CupyTuneDevice, compile_filler
+from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, tune_device
+from gemm_eval.kernels.families.base import Launch, Operands
+from gemm_eval.kernels.tune import MAX_COPIES_BYTES, PROTOCOL, num_copies, time_configs
+from gemm_eval.kernels.tune_device import CupyTuneDevice
 from gemm_eval.mapping import KernelConfig
 
 LIMITS = limits_of_spec(load_arch("h200-sxm"))  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ def test_calls_of_a_graph_go_round_the_copies() -> None:
     time_configs(device, CONFIGS[:1], 16)
     (graph,) = {entry[1:] for entry in device.log if entry[0] == "replay"}
 
-    assert len(graph) == num_calls(5.0) == 200
+    assert len(graph) == num_calls(5.0, PROTOCOL) == 200
     assert device.copies * device.weight_bytes > 3 * L2_BYTES
     assert [copy for _, copy in graph] == [index % device.copies for index in range(200)]
 
@@ -205,7 +205,7 @@ def test_copies_exceed_l2_and_stay_within_memory(weight_bytes: int, l2_bytes: in
 
 @given(st.floats(0.5, 1e6))
 def test_bursts_are_short(latency_us: float) -> None:
-    calls = num_calls(latency_us)
+    calls = num_calls(latency_us, PROTOCOL)
 
     assert 1 <= calls <= 400
     assert calls * latency_us <= 9000 or calls == 1
@@ -275,9 +275,9 @@ class FakeGpu:
             "load_function": lambda *_: lambda *args: self.launches.append(args),
         }
         for name, fake in fakes.items():
-            monkeypatch.setattr(_tune_device._device, name, fake)
-        monkeypatch.setattr(_tune_device, "compile_filler", lambda capability: None)
-        monkeypatch.setattr(_tune_device, "plan_on_device", self.plan)
+            monkeypatch.setattr(tune_device.runtime, name, fake)
+        monkeypatch.setattr(tune_device, "compile_filler", lambda capability: None)
+        monkeypatch.setattr(tune_device, "plan_on_device", self.plan)
         packed: Any = SimpleNamespace(
             qweight=SimpleNamespace(nbytes=65_536), scales=SimpleNamespace(nbytes=2_000),
             activation=DType.FP16, mode=WeightMode.GROUP, group_size=128,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-from gemm_eval.kernels._family import WeightMode
 from gemm_eval.kernels.checkpoints import from_awq, from_gptq
+from gemm_eval.kernels.families.base import WeightMode
 from gemm_eval.kernels.weights import dequantize, unpack_w4
 
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]

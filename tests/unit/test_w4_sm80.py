@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import gemm_eval.kernels._sm80 as sm80
 from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels._build import text_of
-from gemm_eval.kernels._family import Operands, Sizes, Variant, WeightMode, ceil_div
-from gemm_eval.kernels._sm80 import Sm80Family, WarpLayout
+from gemm_eval.kernels.build import SOURCES, text_of
+from gemm_eval.kernels.families.base import Operands, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels.families.sm80 import Sm80Family, WarpLayout
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from tests.cases import case
 
@@ -133,7 +131,7 @@ def test_launches(sizes: Sizes) -> None:
 
 
 def test_arguments_follow_the_kernel() -> None:
-    source = (Path(sm80.__file__).parent / "cuda" / FAMILY.source).read_text()
+    source = (SOURCES / FAMILY.source).read_text()
     signature = re.search(rf"{FAMILY.entry}\((.*?)\) \{{", source, re.DOTALL)
     assert signature is not None
     cut = variant(find(16, 128, 128, 4), decomposition=Decomposition.SPLIT_K, split_k=3, raster_swizzle=4)

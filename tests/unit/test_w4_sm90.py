@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gemm_eval.kernels._sm90 as sm90
 from gemm_eval.arch.limits import DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels._family import Launch, Operands, Sizes, Variant, WeightMode, ceil_div
-from gemm_eval.kernels._sm90 import Sm90Family
+from gemm_eval.kernels.build import SOURCES
+from gemm_eval.kernels.families.base import Launch, Operands, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels.families.sm90 import Sm90Family
 from gemm_eval.mapping import Decomposition, KernelConfig, Schedule
 from tests.cases import case
 
@@ -26,7 +25,7 @@ CONFIGS = tuple(FAMILY.configs())
 H200 = DeviceLimits((9, 0), 132, 232448, 233472, 1024, 65536, 2048, 32)
 A100 = DeviceLimits((8, 0), 108, 166912, 167936, 1024, 65536, 2048, 32)
 KINDS = [(WeightMode.COLUMN, 0), *itertools.product((WeightMode.GROUP, WeightMode.GROUP_ZERO), (32, 64, 128))]
-SOURCE = (Path(sm90.__file__).parent / "cuda" / FAMILY.source).read_text()
+SOURCE = (SOURCES / FAMILY.source).read_text()
 LANES, CONSUMERS = np.arange(32), 2
 
 

@@ -13,7 +13,7 @@ from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.kernels import Sizes
-from gemm_eval.kernels._registry import legal_configs, make_variant, why_not
+from gemm_eval.kernels.registry import legal_configs, make_variant, why_not
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure import COLUMNS, KERNEL_COLUMNS, compare_kernels, list_quant_shapes, read_timings
 from gemm_eval.validation import datasets

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, InvalidProblemError
-from gemm_eval.kernels import _device
-from gemm_eval.kernels._family import WeightMode
+from gemm_eval.kernels.families.base import WeightMode
 from gemm_eval.kernels.weights import PackedW4, dequantize, pack_w4, quantize_w4, unpack_w4
 
 ONES = np.ones((256, 64), np.float32)
@@ -265,7 +265,7 @@ def test_packed_weights_are_frozen() -> None:
 
 def test_a_gpu_needs_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
-    _device.import_cupy.cache_clear()
+    runtime.import_cupy.cache_clear()
 
     with pytest.raises(GemmEvalError, match=r"pip install 'gemm_eval\[gpu\]'"):
         pack_w4(ONES).to_gpu()

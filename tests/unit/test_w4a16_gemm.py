@@ -15,28 +15,26 @@ import pytest
 from gemm_eval import DType, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec
+from gemm_eval.device import CompiledKernel, arrays, runtime
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels import (
     Occupancy,
     PackedW4,
     WeightMode,
-    _arrays,
-    _device,
-    _plan,
-    _profiled,
     config_cache,
     gemm,
     legal_configs,
     occupancy,
     pack_w4,
+    profiled,
     w4a16_gemm,
     workspace_bytes,
 )
-from gemm_eval.kernels._build import CompiledKernel
-from gemm_eval.kernels._choice import rank
-from gemm_eval.kernels._family import Sizes
-from gemm_eval.kernels._profiled import PROFILED_CONFIGS, forget_profiled
-from gemm_eval.kernels._tune import TimedConfig, Tuning
+from gemm_eval.kernels import plan as planning
+from gemm_eval.kernels.choice import rank
+from gemm_eval.kernels.families.base import Sizes
+from gemm_eval.kernels.profiled import PROFILED_CONFIGS, forget_profiled
+from gemm_eval.kernels.tune import TimedConfig, Tuning
 from gemm_eval.mapping import Decomposition, KernelConfig
 
 K, N = 512, 256
@@ -117,21 +115,21 @@ class Gpu:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made = Gpu()
-    for module in (_device, _arrays):
+    for module in (runtime, arrays):
         monkeypatch.setattr(module, "import_cupy", lambda: made.cupy)
-    monkeypatch.setattr(_device, "limits_of_device", lambda device: HOPPER)
-    monkeypatch.setattr(_device, "name_of_device", lambda device: "NVIDIA H200")
-    for module in (_plan, _profiled):
+    monkeypatch.setattr(runtime, "limits_of_device", lambda device: HOPPER)
+    monkeypatch.setattr(runtime, "name_of_device", lambda device: "NVIDIA H200")
+    for module in (planning, profiled):
         monkeypatch.setattr(module, "spec_of_device", lambda device: ARCH)
-    monkeypatch.setattr(_device, "load_function", made.load)
-    monkeypatch.setattr(_device, "_scratch", {})
+    monkeypatch.setattr(runtime, "load_function", made.load)
+    monkeypatch.setattr(runtime, "_scratch", {})
     compiled = CompiledKernel(b"", "k", "sm_90a", 128, 0, 0, 0, 0, ())
-    monkeypatch.setattr(_plan, "compile_for", lambda variant, limits: compiled)
+    monkeypatch.setattr(planning, "compile_for", lambda variant, limits: compiled)
     monkeypatch.setattr(gemm, "compile_for", lambda variant, limits: compiled)
-    monkeypatch.setattr(_plan, "encode_tensor_map", lambda *facts: facts)
-    _plan.plan_on_device.cache_clear()
+    monkeypatch.setattr(planning, "encode_tensor_map", lambda *facts: facts)
+    planning.plan_on_device.cache_clear()
     yield made
-    _plan.plan_on_device.cache_clear()
+    planning.plan_on_device.cache_clear()
 
 
 def on_gpu(packed: PackedW4, device: int = 0) -> PackedW4:
@@ -174,7 +172,7 @@ def test_a_result_is_made_and_the_kernel_launched(gpu: Gpu, packed: PackedW4) ->
     assert (len(grid), len(block)) == (3, 3)
     assert (
         smem_bytes
-        == _plan.plan_on_device(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, WHOLE, 0).launch.smem_bytes
+        == planning.plan_on_device(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, WHOLE, 0).launch.smem_bytes
     )
     numbers = [int(argument) for argument in arguments]
     assert {A.data.ptr, out.data.ptr, packed.qweight.data.ptr, packed.scales.data.ptr, K, N, 4} <= set(numbers)
@@ -200,15 +198,15 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[tupl
         return Tuning(tuple(TimedConfig(config, 10.0 + place) for place, config in enumerate(order)), ())
 
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(_profiled, "tune", tune)
+    monkeypatch.setattr(profiled, "tune", tune)
     monkeypatch.setattr(config_cache, "compiler_version", lambda: "13.0 13.0.88")
     monkeypatch.setattr(config_cache, "driver_version", lambda: "580.0")
     monkeypatch.setattr(config_cache, "shipped_path", lambda gpu: tmp_path / "none.json")
     forget_profiled()
-    _profiled._gpu.cache_clear()
+    profiled._gpu.cache_clear()
     yield calls
     forget_profiled()
-    _profiled._gpu.cache_clear()
+    profiled._gpu.cache_clear()
 
 
 def test_the_models_first_choices_are_timed_once(
@@ -222,7 +220,7 @@ def test_the_models_first_choices_are_timed_once(
     assert configs == rank(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, ARCH, PROFILED_CONFIGS)
     assert (sizes, tuned_weights, device, stream) == (Sizes(4, K, N), packed, 0, 77)
     assert (operands.a, operands.c, operands.workspace) == (A.data.ptr, 0, 0)  # nothing of the caller's is written
-    best = _plan.plan_on_device(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, configs[2], 0)
+    best = planning.plan_on_device(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, configs[2], 0)
     assert [launch[1] for launch in gpu.launches] == [best.launch.grid] * 2
     assert list(tmp_path.glob("*.json"))
 
@@ -236,7 +234,7 @@ def test_the_models_first_choices_are_timed_once(
 def test_the_model_chooses_without_timing(gpu: Gpu, packed: PackedW4, tuned: list[tuple[Any, ...]]) -> None:
     w4a16_gemm(Array((4, K)), packed)
     (first,) = rank(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, ARCH, 1)
-    plan = _plan.plan_on_device(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, first, 0)
+    plan = planning.plan_on_device(Sizes(4, K, N), DType.FP16, WeightMode.GROUP, 128, first, 0)
 
     assert gpu.launches[0][1] == plan.launch.grid
     assert tuned == []
@@ -257,9 +255,9 @@ def test_the_model_chooses_without_timing(gpu: Gpu, packed: PackedW4, tuned: lis
 def test_leading_dimensions_are_rows(
     gpu: Gpu, shape: tuple[int, ...], strides: tuple[int, ...] | None, rows: int, lda: int
 ) -> None:
-    array = _arrays.as_device_array(Array(shape, strides=strides), "A", 77)
+    array = arrays.as_device_array(Array(shape, strides=strides), "A", 77)
 
-    assert _arrays.as_rows(array, "A", K)[1:] == (rows, K, lda)
+    assert arrays.as_rows(array, "A", K)[1:] == (rows, K, lda)
 
 
 def test_the_output_has_the_leading_dimensions_of_a(gpu: Gpu, packed: PackedW4) -> None:
@@ -414,7 +412,7 @@ def test_configs_that_do_not_fit_are_refused(gpu: Gpu, packed: PackedW4) -> None
 
 def test_a_kernel_too_large_for_an_sm_is_refused(gpu: Gpu, packed: PackedW4, monkeypatch: pytest.MonkeyPatch) -> None:
     full = Occupancy(0, "registers", 128, 255, 0, 0)
-    monkeypatch.setattr(_plan, "occupancy_of", lambda variant, compiled, limits: full)
+    monkeypatch.setattr(planning, "occupancy_of", lambda variant, compiled, limits: full)
     with pytest.raises(UnsupportedError, match="a CTA does not fit an SM, registers run out"):
         w4a16_gemm(Array((4, K)), packed, config=WHOLE)
 
@@ -434,13 +432,13 @@ def test_every_stream_has_its_own_workspace_and_keeps_it(gpu: Gpu, packed: Packe
 
 
 def test_a_workspace_that_grows_keeps_what_a_graph_may_use(gpu: Gpu) -> None:
-    small = _device.scratch_of(0, 1, 1000, 10)
-    large = _device.scratch_of(0, 1, small.workspace_bytes + 1, 10)
+    small = runtime.scratch_of(0, 1, 1000, 10)
+    large = runtime.scratch_of(0, 1, small.workspace_bytes + 1, 10)
 
     assert large.workspace_bytes >= 2 * small.workspace_bytes
     assert large.counters == small.counters
     assert set(small.buffers) < set(large.buffers)
-    assert _device.scratch_of(0, 1, 1000, 10) is large
+    assert runtime.scratch_of(0, 1, 1000, 10) is large
 
 
 def test_a_workspace_does_not_grow_during_a_capture(gpu: Gpu, packed: PackedW4) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
 from gemm_eval.arch import GpuSpec, list_archs
+from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4
-from gemm_eval.kernels._build import compiler_version
-from gemm_eval.kernels._registry import compile_for, families, make_variant, occupancy_of
+from gemm_eval.kernels.families import families
+from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import GPU_COST_DTYPE, enumerate_configs, pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES

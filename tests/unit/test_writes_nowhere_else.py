@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval._jit import cache_dir
+from gemm_eval.storage import cache_dir
 
 pytest.importorskip("matplotlib")
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gemm_eval.autotune.asm.limits import check_instructions, check_kernels, check_name
+from gemm_eval.device import INSTRUCTION_BYTES
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.kernels._sass import INSTRUCTION_BYTES
 
 __all__ = ["CubinKernel", "read_cubin"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gemm_eval.arch.limits import THREADS_PER_WARP, limits_of_spec
+from gemm_eval.arch.limits import THREADS_PER_WARP, Occupancy, limits_of_spec, occupancy_of_cta
 from gemm_eval.autotune.asm.card import Access, LoopCard, ScoreCard
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
@@ -12,7 +12,6 @@ from gemm_eval.models.gpu.triton.code import KernelCode, MainLoop, MmaCount
 
 if TYPE_CHECKING:
     from gemm_eval.arch import GpuSpec
-    from gemm_eval.kernels import Occupancy
 
 __all__ = ["LoopCycles", "cycles_of_loop", "kernel_code", "loop_k", "occupancy_of_card"]
 
@@ -140,8 +139,6 @@ def occupancy_of_card(card: ScoreCard, arch: GpuSpec, *, smem_bytes: int | None 
         arch: the GPU.
         smem_bytes: shared memory of a CTA, static and dynamic. Default: the static part.
     """
-    from gemm_eval.kernels._registry import occupancy_of_cta
-
     if card.num_threads is None or card.registers is None:
         return None
     if smem_bytes is None:

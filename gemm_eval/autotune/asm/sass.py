@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from gemm_eval._words import one_line
 from gemm_eval.autotune.asm.limits import check_name
+from gemm_eval.device import Instruction, class_of
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.kernels._sass import Instruction, class_of
 from gemm_eval.models.gpu.triton.code import MmaCount
 
 __all__ = ["SassText", "is_copy_wait", "is_mma_wait", "kind_of", "mma_of", "split_sass", "width_of"]
@@ -24,7 +24,7 @@ _FLAGS = re.compile(r"EF_CUDA_VIRTUAL_SM\(EF_CUDA_SM(\d{1,4})\)")
 _REGISTERS = re.compile(r"SHI_REGISTERS=(\d{1,3})\b")
 _NAMELESS = "kernel"
 
-# By classes of `kernels._sass`, and where those are coarser, by name.
+# By classes of `device.sass`, and where those are coarser, by name.
 _KINDS = {"load_matrix": "ldmatrix", "control": "branch", "copy": "load_global", "synchronisation": "wait"}
 _KIND_OF_NAME = {
     name: kind

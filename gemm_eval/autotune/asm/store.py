@@ -13,10 +13,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from gemm_eval._jit import cache_dir
 from gemm_eval.autotune.asm.card import ScoreCard
-from gemm_eval.kernels import _control_flow, _sass
-from gemm_eval.kernels._build import read_checked, write_checked
+from gemm_eval.device import control_flow, sass
+from gemm_eval.storage import cache_dir, read_checked, write_checked
 
 __all__ = ["load_cards", "save_cards"]
 
@@ -27,7 +26,7 @@ Cards = tuple[ScoreCard, ...]
 def _counting_version() -> bytes:
     """A digest of the modules that count."""
     digest = hashlib.sha256()
-    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(_sass.__file__), Path(_control_flow.__file__)):
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(sass.__file__), Path(control_flow.__file__)):
         digest.update(path.read_bytes())
     return digest.digest()
 

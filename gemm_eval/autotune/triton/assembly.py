@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton._triton import active_capability, capability_of, jit_function
 from gemm_eval.autotune.triton.compile import CompiledConfig, compile_many_offline, compile_with_jit
 from gemm_eval.autotune.triton.ranker import CodeOf
+from gemm_eval.autotune.triton.triton_runtime import active_capability, capability_of, jit_function
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
 

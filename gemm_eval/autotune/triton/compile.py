@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from gemm_eval._extras import needs_extra
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton._triton import (
+from gemm_eval.autotune.triton.arguments import TensorArgument
+from gemm_eval.autotune.triton.triton_runtime import (
     capability_of,
     gpu_spec,
     import_triton,
@@ -17,7 +18,6 @@ from gemm_eval.autotune.triton._triton import (
     with_heuristics,
     without_autotuner,
 )
-from gemm_eval.autotune.triton.arguments import TensorArgument
 from gemm_eval.errors import InvalidOptionError
 
 __all__ = ["CompiledConfig", "compile_many_offline", "compile_offline", "compile_with_jit", "default_num_threads"]

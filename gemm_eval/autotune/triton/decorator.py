@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton._triton import import_triton
 from gemm_eval.autotune.triton.arguments import KernelArguments
 from gemm_eval.autotune.triton.pruner import DEFAULT_TOP_K, TritonPruner
+from gemm_eval.autotune.triton.triton_runtime import import_triton
 from gemm_eval.errors import InvalidOptionError
 
 __all__ = ["autotune"]

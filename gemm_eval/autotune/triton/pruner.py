@@ -11,13 +11,13 @@ from typing import Any, cast
 from gemm_eval._extras import needs_extra
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
-from gemm_eval.autotune.triton._triton import gpu_spec, running_gpu, with_heuristics, without_autotuner
 from gemm_eval.autotune.triton.arguments import KernelArguments
 from gemm_eval.autotune.triton.assembly import Assembly, CodeReader
 from gemm_eval.autotune.triton.compile import default_num_threads
 from gemm_eval.autotune.triton.ranker import TritonModel, rank_configs
 from gemm_eval.autotune.triton.ranking import Ranking, Verdict
 from gemm_eval.autotune.triton.small import is_small
+from gemm_eval.autotune.triton.triton_runtime import gpu_spec, running_gpu, with_heuristics, without_autotuner
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.workload import GemmProblem
 

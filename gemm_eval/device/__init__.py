@@ -1,0 +1,174 @@
+"""What runs on an NVIDIA GPU, whoever asks: its memory and streams, compiling for it, reading its code, timing on it.
+
+Nothing here knows a cost model, a kernel or a data set. Importing this package is cheap and needs no GPU: CuPy is
+imported when one is first needed.
+"""
+
+from typing import TYPE_CHECKING
+
+from gemm_eval._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gemm_eval.device.arrays import (
+        DeviceArray,
+        Rows,
+        as_device_array,
+        as_rows,
+        check_dtype,
+        check_vector,
+        overlaps,
+    )
+    from gemm_eval.device.bench_device import MARKER_NAME, BenchDevice
+    from gemm_eval.device.control_flow import find_main_loop
+    from gemm_eval.device.gpu_state import describe_gpu, read_gpu_state
+    from gemm_eval.device.l2_fill import compile_filler, fill_call
+    from gemm_eval.device.nvdisasm import disassemble, disassemble_code, nvdisasm_version
+    from gemm_eval.device.nvrtc import COMPILE_OPTIONS, CompiledKernel, compile_text, compiler_version
+    from gemm_eval.device.runtime import (
+        Scratch,
+        StreamHandle,
+        allocate,
+        clear_bytes,
+        current_device,
+        import_cupy,
+        limits_of_device,
+        load_function,
+        name_of_device,
+        on_device,
+        refuse_capture,
+        scratch_of,
+        stream_handle,
+        wait_for_stream,
+    )
+    from gemm_eval.device.sass import (
+        INSTRUCTION_BYTES,
+        Instruction,
+        InstructionCounts,
+        class_of,
+        count_instructions,
+        parse_sass,
+    )
+    from gemm_eval.device.stream_timer import StreamTimer
+    from gemm_eval.device.tensor_map import encode_tensor_map
+    from gemm_eval.device.timing import (
+        BenchTimer,
+        Call,
+        TimedGraph,
+        Timer,
+        Timing,
+        TimingProtocol,
+        graph_of,
+        measure_floor_us,
+        num_calls,
+        summarize,
+        time_in_turns,
+    )
+
+__all__ = [
+    "COMPILE_OPTIONS",
+    "INSTRUCTION_BYTES",
+    "MARKER_NAME",
+    "BenchDevice",
+    "BenchTimer",
+    "Call",
+    "CompiledKernel",
+    "DeviceArray",
+    "Instruction",
+    "InstructionCounts",
+    "Rows",
+    "Scratch",
+    "StreamHandle",
+    "StreamTimer",
+    "TimedGraph",
+    "Timer",
+    "Timing",
+    "TimingProtocol",
+    "allocate",
+    "as_device_array",
+    "as_rows",
+    "check_dtype",
+    "check_vector",
+    "class_of",
+    "clear_bytes",
+    "compile_filler",
+    "compile_text",
+    "compiler_version",
+    "count_instructions",
+    "current_device",
+    "describe_gpu",
+    "disassemble",
+    "disassemble_code",
+    "encode_tensor_map",
+    "fill_call",
+    "find_main_loop",
+    "graph_of",
+    "import_cupy",
+    "limits_of_device",
+    "load_function",
+    "measure_floor_us",
+    "name_of_device",
+    "num_calls",
+    "nvdisasm_version",
+    "on_device",
+    "overlaps",
+    "parse_sass",
+    "read_gpu_state",
+    "refuse_capture",
+    "scratch_of",
+    "stream_handle",
+    "summarize",
+    "time_in_turns",
+    "wait_for_stream",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".arrays": ("DeviceArray", "Rows", "as_device_array", "as_rows", "check_dtype", "check_vector", "overlaps"),
+        ".bench_device": ("MARKER_NAME", "BenchDevice"),
+        ".control_flow": ("find_main_loop",),
+        ".gpu_state": ("describe_gpu", "read_gpu_state"),
+        ".l2_fill": ("compile_filler", "fill_call"),
+        ".nvdisasm": ("disassemble", "disassemble_code", "nvdisasm_version"),
+        ".nvrtc": ("COMPILE_OPTIONS", "CompiledKernel", "compile_text", "compiler_version"),
+        ".runtime": (
+            "Scratch",
+            "StreamHandle",
+            "allocate",
+            "clear_bytes",
+            "current_device",
+            "import_cupy",
+            "limits_of_device",
+            "load_function",
+            "name_of_device",
+            "on_device",
+            "refuse_capture",
+            "scratch_of",
+            "stream_handle",
+            "wait_for_stream",
+        ),
+        ".sass": (
+            "INSTRUCTION_BYTES",
+            "Instruction",
+            "InstructionCounts",
+            "class_of",
+            "count_instructions",
+            "parse_sass",
+        ),
+        ".stream_timer": ("StreamTimer",),
+        ".tensor_map": ("encode_tensor_map",),
+        ".timing": (
+            "BenchTimer",
+            "Call",
+            "TimedGraph",
+            "Timer",
+            "Timing",
+            "TimingProtocol",
+            "graph_of",
+            "measure_floor_us",
+            "num_calls",
+            "summarize",
+            "time_in_turns",
+        ),
+    },
+)

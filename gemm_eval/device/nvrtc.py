@@ -1,0 +1,164 @@
+"""From CUDA text to machine code: NVRTC, and a cache on disk. Needs no GPU and no driver.
+
+A cache file is named after a digest of all that decides about its content: text, options, compiler and the version of
+the file format; where the text came from does not count. Processes may share the folder: a file appears whole or not at
+all, and one that is damaged is compiled anew. `gemm_eval.storage.cache_dir` says where the folder is, and how to turn
+it off.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gemm_eval._extras import needs_extra
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.storage import cache_dir, read_checked, write_checked
+
+__all__ = ["COMPILE_OPTIONS", "CompiledKernel", "compile_text", "compiler_version"]
+
+_CACHE_FORMAT = 1
+COMPILE_OPTIONS = ("-std=c++17", "--ptxas-options=-v", "--no-cache")
+"""Of every kernel. From its own cache NVRTC takes machine code without saying what ptxas says of it."""
+
+_memo: dict[str, CompiledKernel] = {}
+
+
+class CompiledKernel(NamedTuple):
+    """Machine code of one kernel, and what ptxas said about it.
+
+    Attributes:
+        cubin: what a driver loads.
+        entry: name of the kernel in it.
+        target: what it was compiled for, such as "sm_90a".
+        registers: 32-bit registers of a thread at launch.
+        spill_store_bytes, spill_load_bytes: registers that did not fit, written to and read from local memory.
+        stack_bytes: local memory of a thread, spills included.
+        static_smem_bytes: shared memory of a CTA besides the dynamic part.
+        warnings: lines of the compilers that ask for attention, such as wgmma instructions that were serialized.
+    """
+
+    cubin: bytes
+    entry: str
+    target: str
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    stack_bytes: int
+    static_smem_bytes: int
+    warnings: tuple[str, ...]
+
+
+def compile_text(text: str, entry: str, target: str, macros: dict[str, int]) -> CompiledKernel:
+    """Compile CUDA C++ without headers, or take it from the process or the disk cache.
+
+    Args:
+        text: the whole source.
+        entry: name of the ``extern "C"`` kernel.
+        target: such as "sm_90a".
+        macros: defined before the text.
+
+    Raises:
+        GemmEvalError: CuPy or NVRTC is missing, or the text does not compile.
+    """
+    options = (*COMPILE_OPTIONS, f"-arch={target}", *(f"-D{name}={value}" for name, value in sorted(macros.items())))
+    key = json.dumps([_CACHE_FORMAT, compiler_version(), entry, options, text])
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    found = _memo.get(digest)
+    if found is None:
+        root = cache_dir()
+        path = None if root is None else root / "cuda" / f"{digest}.kernel"
+        found = None if path is None else _read(path)
+        if found is None:
+            found = _compile(text, entry, target, options)
+            if path is not None:
+                _write(path, found)
+        _memo[digest] = found
+    return found
+
+
+@cache
+def compiler_version() -> str:
+    """Version of NVRTC: that of the library, and of the package that it came in where there is one.
+
+    Raises:
+        GemmEvalError: CuPy or NVRTC is missing.
+    """
+    nvrtc = _nvrtc()
+    try:
+        major, minor = nvrtc.getVersion()
+    except Exception as error:
+        raise GemmEvalError(f"compiling kernels needs NVRTC: pip install 'gemm_eval[gpu]' ({error})") from None
+    package = ""
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        package = importlib.metadata.version("nvidia-cuda-nvrtc")
+    return f"{major}.{minor} {package}".strip()
+
+
+def _nvrtc() -> Any:
+    with needs_extra("compiling kernels", "gpu"):
+        from cupy.cuda import nvrtc
+    return nvrtc
+
+
+def _compile(text: str, entry: str, target: str, options: tuple[str, ...]) -> CompiledKernel:
+    nvrtc = _nvrtc()
+    program = nvrtc.createProgram(text, f"{entry}.cu", [], [])
+    try:
+        try:
+            nvrtc.compileProgram(program, options)
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program).replace("\0", "").strip()
+            raise GemmEvalError(f"NVRTC {compiler_version()} refuses {entry} for {target}: {error}\n{log}") from None
+        cubin, log = nvrtc.getCUBIN(program), nvrtc.getProgramLog(program).replace("\0", "")
+    finally:
+        nvrtc.destroyProgram(program)
+    return _describe(cubin, entry, target, log)
+
+
+def _describe(cubin: bytes, entry: str, target: str, log: str) -> CompiledKernel:
+    """Read what ptxas says about the only kernel of a program."""
+
+    def number(pattern: str) -> int | None:
+        match = re.search(pattern, log)
+        return int(match[1]) if match else None
+
+    registers = number(r"Used (\d+) registers")
+    if registers is None:
+        raise GemmEvalError(f"NVRTC {compiler_version()} did not say how many registers {entry} takes:\n{log}")
+    return CompiledKernel(
+        cubin=cubin,
+        entry=entry,
+        target=target,
+        registers=registers,
+        spill_store_bytes=number(r"(\d+) bytes spill stores") or 0,
+        spill_load_bytes=number(r"(\d+) bytes spill loads") or 0,
+        stack_bytes=number(r"(\d+) bytes stack frame") or 0,
+        static_smem_bytes=number(r"(\d+) bytes smem") or 0,
+        warnings=tuple(
+            line.strip() for line in log.splitlines() if re.search(r"\bwarning\b|\(C\d+\)|Performance Loss", line)
+        ),
+    )
+
+
+def _read(path: Path) -> CompiledKernel | None:
+    """What `_write` wrote, or None: no file, or not all of it."""
+    content = read_checked(path)
+    if content is None:
+        return None
+    header, _, cubin = content.partition(b"\n")
+    facts = json.loads(header)
+    return CompiledKernel(**(facts | {"cubin": cubin, "warnings": tuple(facts["warnings"])}))
+
+
+def _write(path: Path, kernel: CompiledKernel) -> None:
+    """Write a line of JSON and the machine code."""
+    facts = kernel._asdict()
+    cubin = facts.pop("cubin")
+    write_checked(path, json.dumps(facts).encode() + b"\n" + cubin)

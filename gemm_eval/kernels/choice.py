@@ -1,0 +1,125 @@
+"""Which kernel a GEMM takes when the caller names none: the cost model's choice, for the GPU that is there."""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+
+from gemm_eval.arch import GpuSpec, gpu_slug, list_archs, load_arch
+from gemm_eval.arch.limits import DeviceLimits, limits_of_spec
+from gemm_eval.device import runtime
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import GemmEvalError, UnsupportedError
+from gemm_eval.kernels.families import Sizes, WeightMode
+from gemm_eval.kernels.registry import check_kernel, make_variant
+from gemm_eval.mapping import KernelConfig
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["choose", "problem_of", "rank", "spec_of", "spec_of_device"]
+
+_CHOICES = 4096
+_ALL = 1 << 20
+# Fields of a spec that the hardware itself tells.
+_TOLD = (
+    "num_sms", "smem_per_cta_bytes", "smem_per_sm_bytes", "smem_reserved_bytes", "registers_per_sm",
+    "max_threads_per_sm", "max_ctas_per_sm",
+)  # fmt: skip
+
+
+def problem_of(sizes: Sizes, activation: DType, mode: WeightMode, group_size: int) -> GemmProblem:
+    """Return the model's problem for a GEMM of ours."""
+    return GemmProblem(
+        1, sizes.M, sizes.K, sizes.N, input_dtype=activation, weight_dtype=DType.INT4, output_dtype=activation,
+        group_size=group_size or None, scale_dtype=activation,
+        zero_dtype=DType.INT4 if mode is WeightMode.GROUP_ZERO else None,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=_CHOICES)
+def choose(
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, limits: DeviceLimits
+) -> KernelConfig:
+    """Return the kernel that the model finds fastest and that the GPU can run; remembered.
+
+    Args:
+        sizes: of the GEMM, in elements.
+        activation, mode, group_size: of the operands; the last is 0 in mode COLUMN.
+        spec: the GPU as the model takes it.
+        limits: the GPU as it is.
+
+    Raises:
+        UnsupportedError: no kernel can run it on this GPU.
+    """
+    for k in (1, _ALL):  # the first can run unless the GPU has less than its spec says
+        for config in rank(sizes, activation, mode, group_size, spec, k):
+            if _can_run(config, sizes, activation, mode, group_size, limits):
+                return config
+    raise _no_kernel(sizes, limits)
+
+
+def rank(
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec, k: int = _ALL
+) -> tuple[KernelConfig, ...]:
+    """Return the `k` configs that the model finds fastest, best first; arguments and errors as of `choose`."""
+    from gemm_eval.evaluate import select_config  # here, as numba takes its time to load
+    from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
+
+    problem = problem_of(sizes, activation, mode, group_size)
+    if not has_w4a16_kernels(spec, problem.types):
+        raise _no_kernel(sizes, limits_of_spec(spec))
+    return select_config(problem, spec, k)
+
+
+def _can_run(
+    config: KernelConfig, sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, limits: DeviceLimits
+) -> bool:
+    try:
+        check_kernel(make_variant(config, activation, mode, group_size or None), sizes, limits)
+    except GemmEvalError:
+        return False
+    return True
+
+
+def _no_kernel(sizes: Sizes, limits: DeviceLimits) -> UnsupportedError:
+    return UnsupportedError(
+        f"no W4A16 kernel can run M={sizes.M}, K={sizes.K}, N={sizes.N} on a GPU of compute capability "
+        f"{'.'.join(map(str, limits.compute_capability))}; list_kernels says why"
+    )
+
+
+@cache
+def spec_of_device(device: int) -> GpuSpec:
+    """Return what the model takes a GPU of this machine for, by its number; see `spec_of`."""
+    return spec_of(gpu_slug(runtime.name_of_device(device)), runtime.limits_of_device(device))
+
+
+@cache
+def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
+    """Return the preset of a GPU, or of the GPU most like it, with the SMs and limits that it really has.
+
+    A GPU without a preset takes that of the same compute capability, else of the same major one, whose number of SMs
+    is nearest: clocks and bandwidths are then those of another chip, which is good enough to choose by.
+
+    Raises:
+        UnsupportedError: no kernel of ours runs on such a GPU.
+    """
+    told = {name: getattr(limits, name) for name in _TOLD}
+    presets = {name: spec for name in list_archs() if isinstance(spec := load_arch(name), GpuSpec)}
+    found = presets.get(slug)
+    if found is None:
+
+        def distance(spec: GpuSpec) -> tuple[bool, int]:
+            capability = limits_of_spec(spec).compute_capability
+            return capability != limits.compute_capability, abs(spec.num_sms - limits.num_sms)
+
+        alike = [
+            spec
+            for spec in presets.values()
+            if limits_of_spec(spec).compute_capability[0] == limits.compute_capability[0]
+        ]
+        if not alike:
+            raise UnsupportedError(
+                f"no W4A16 kernel runs on a GPU of compute capability {'.'.join(map(str, limits.compute_capability))}"
+            )
+        found = min(alike, key=distance)
+    changes = {name: value for name, value in told.items() if getattr(found, name) != value}
+    return found.with_(**changes) if changes else found

@@ -1,0 +1,162 @@
+"""What a family of W4A16 kernels says about itself: its configs, what each is compiled with, and how it is launched."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
+
+from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.dtypes import DType
+from gemm_eval.mapping import Decomposition, KernelConfig
+
+__all__ = ["Family", "Launch", "Operands", "Sizes", "TensorMapOf", "Variant", "WeightMode", "ceil_div"]
+
+
+class WeightMode(enum.IntEnum):
+    """What is stored beside the 4 bits of a weight; see KERNELS.md."""
+
+    COLUMN = 0
+    GROUP = 1
+    GROUP_ZERO = 2
+
+
+class Sizes(NamedTuple):
+    """Sizes of one GEMM, in elements: C[M,N] = A[M,K] x W[K,N]."""
+
+    M: int
+    K: int
+    N: int
+
+
+class Variant(NamedTuple):
+    """What a kernel is compiled for.
+
+    Attributes:
+        config: which kernel; how K is split does not matter to the compiler.
+        activation: DType.FP16 or DType.BF16.
+        mode: of the weights.
+        group_size: weights along K that share a scale: 32, 64 or 128; 0 in mode COLUMN.
+    """
+
+    config: KernelConfig
+    activation: DType
+    mode: WeightMode
+    group_size: int
+
+    def macros(self) -> dict[str, int]:
+        """Macros that common.cuh reads."""
+        return {"ACT_BF16": int(self.activation is DType.BF16), "MODE": int(self.mode), "GROUP": self.group_size}
+
+
+class Launch(NamedTuple):
+    """How a kernel is launched for certain sizes.
+
+    Attributes:
+        grid: CTAs.
+        num_threads: of a CTA.
+        smem_bytes: dynamic shared memory of a CTA.
+        workspace_bytes: partial sums of a split K; 0: none.
+        num_counters: 32-bit counters that are 0 before the launch, and again after it.
+    """
+
+    grid: tuple[int, int, int]
+    num_threads: int
+    smem_bytes: int
+    workspace_bytes: int
+    num_counters: int
+
+
+class Operands(NamedTuple):
+    """Device addresses, and what else a launch needs.
+
+    Attributes:
+        a: activations [M, K], `lda` elements from row to row.
+        qweight, scales: as packed.
+        bias: [N], 0: none.
+        c: output [M, N], contiguous.
+        workspace, counters: as `Launch` asks for, 0 if it does not.
+        alpha: factor of the product.
+        num_column_blocks, num_k_blocks, num_groups: NB, KB and GB of the packed weights (KERNELS.md).
+    """
+
+    a: int
+    lda: int
+    qweight: int
+    scales: int
+    bias: int
+    c: int
+    workspace: int
+    counters: int
+    alpha: float
+    num_column_blocks: int
+    num_k_blocks: int
+    num_groups: int
+
+
+TensorMapOf = Callable[[int, DType, tuple[int, int], int, tuple[int, int]], Any]
+"""Encodes a tensor map of a 16-bit matrix, as an argument for a launch: (address, type, (rows, columns), elements from
+row to row, (rows, columns) of a box), with 128-byte swizzle: a box has at most 64 columns."""
+
+
+class Family(ABC):
+    """One family of kernels, from one CUDA source.
+
+    Attributes:
+        name: as in `KernelConfig.family`.
+        source: file in the folder cuda.
+        headers: files of that folder that stand before it, after common.cuh, in this order.
+        entry: name of the kernel.
+        targets: NVRTC targets by compute capability (major, minor): of those with the major of the GPU and a minor that
+            it has or exceeds, the highest minor wins.
+    """
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+    headers: ClassVar[tuple[str, ...]] = ()
+    entry: ClassVar[str]
+    targets: ClassVar[Mapping[tuple[int, int], str]]
+
+    @abstractmethod
+    def configs(self) -> Iterator[KernelConfig]:
+        """All kernels that exist, each once, with K not split."""
+
+    @abstractmethod
+    def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
+        """Ways to cut K that make sense for these sizes, with (DATA_PARALLEL, 1) among them."""
+
+    @abstractmethod
+    def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+        """Why this kernel cannot run (for any sizes where `sizes` is None), or None."""
+
+    @abstractmethod
+    def macros(self, variant: Variant) -> dict[str, int]:
+        """Macros besides those of `Variant.macros`."""
+
+    def prelude(self, variant: Variant) -> str:  # noqa: ARG002
+        """CUDA text that stands between the headers and the source."""
+        return ""
+
+    @abstractmethod
+    def smem_bytes(self, variant: Variant) -> int:
+        """Dynamic shared memory of a CTA, in bytes."""
+
+    @abstractmethod
+    def num_threads(self, variant: Variant) -> int:
+        """Threads of a CTA."""
+
+    @abstractmethod
+    def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:
+        """Grid and workspace; `ctas_per_sm` is how many CTAs an SM holds at once."""
+
+    @abstractmethod
+    def arguments(
+        self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
+    ) -> tuple[Any, ...]:
+        """Arguments of the kernel, as CuPy takes them (numpy scalars, addresses as numpy.uint64)."""
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)

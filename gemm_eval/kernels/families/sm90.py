@@ -1,0 +1,253 @@
+"""The Hopper family: bulk copies, wgmma with the dequantized weights from registers, warp specialization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gemm_eval.arch.limits import DeviceLimits, cluster_sms
+from gemm_eval.dtypes import DType
+from gemm_eval.kernels.families.base import (
+    Family,
+    Launch,
+    Operands,
+    Sizes,
+    TensorMapOf,
+    Variant,
+    WeightMode,
+    ceil_div,
+)
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+
+__all__ = ["Sm90Family"]
+
+_ROWS, _BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
+_UNIT_K = 128  # K is cut in multiples of it
+_CONSUMERS = 2  # warpgroups that compute
+_NUM_THREADS = 128 * (1 + _CONSUMERS)
+_DIRECT_STORE_TOKENS = 16  # up to here results go to C without shared memory
+_MAX_ACCUMULATORS = 256  # tokens x 64-column blocks of a warpgroup
+_ALIGN = 1024  # of the ring, for 128-byte swizzle
+_MAX_SMEM = 227 * 1024  # of a CTA on Hopper
+_SM_SMEM, _RESERVED_SMEM = 228 * 1024, 1024
+_FLAG_BYTES = 32  # turns of the warpgroups, and which came last
+_MAX_STAGES = 12
+
+_STEPS = {8: (128,), 16: (128,), 32: (128,), 64: (64, 128), 96: (128,), 128: (64, 128), 192: (64,), 256: (64,)}
+"""k of a stage by tokens of the tile: large ones leave room for few stages."""
+_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
+_CLUSTER_TOKENS = (64, 128, 256)  # fewer are not worth sharing
+
+
+class Sm90Family(Family):
+    """wgmma kernels. `cta_m` is a tile of tokens, 8..256; `cta_n` of columns.
+
+    COOPERATIVE: the two computing warpgroups share a tile (`cta_n` 128 or 256). PINGPONG: each has its own (64 or 128).
+    `cta_k` is what a stage of the ring holds. Two CTAs share an SM where the tile is small and the ring leaves room.
+    """
+
+    name = "w4a16_sm90"
+    source = "sm90.cu"
+    entry = "w4a16_sm90"
+    targets = {(9, 0): "sm_90a"}  # noqa: RUF012  constant
+
+    def configs(self) -> Iterator[KernelConfig]:
+        """See `Family`."""
+        for schedule, columns in ((Schedule.COOPERATIVE, (128, 256)), (Schedule.PINGPONG, (64, 128))):
+            for cta_n in columns:
+                for cta_m in _STEPS:
+                    if cta_m * _blocks(schedule, cta_n) <= _MAX_ACCUMULATORS:
+                        yield from self._of_tile(schedule, cta_m, cta_n)
+
+    def _of_tile(self, schedule: Schedule, cta_m: int, cta_n: int) -> Iterator[KernelConfig]:
+        for cta_k in _STEPS[cta_m]:
+            for cluster_m, cluster_n in _CLUSTERS if cta_m in _CLUSTER_TOKENS else _CLUSTERS[:1]:
+                alone = KernelConfig(
+                    self.name, cta_m, cta_n, cta_k, cluster_m, cluster_n, 4 * _CONSUMERS, 0, schedule,
+                    Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 8,
+                )  # fmt: skip
+                budgets = [_MAX_SMEM]
+                if _is_small(alone):
+                    budgets.append(_SM_SMEM // 2 - _RESERVED_SMEM)
+                # the deepest ring for the scales of any mode: a config is the same kernel whatever the mode
+                fixed = _ALIGN + _epilogue_bytes(alone) + _FLAG_BYTES
+                stage = _stage_bytes(alone, WeightMode.GROUP_ZERO, 32) + 16
+                for stages in sorted({min((budget - fixed) // stage, _MAX_STAGES) for budget in budgets}):
+                    if stages >= 2:
+                        yield alone._replace(num_stages=stages)
+
+    def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
+        """See `Family`."""
+        yield Decomposition.DATA_PARALLEL, 1
+        config = variant.config
+        units = ceil_div(sizes.K, _UNIT_K)
+        tiles = _num_tiles(config, sizes)
+        slots = self._resident_clusters(variant, limits.num_sms)
+        for parts in (2, 3, 4, 6, 8, 12, 16):
+            if parts <= units and tiles * parts <= 2 * slots:
+                yield Decomposition.SPLIT_K, parts
+        if tiles % slots and units > 1:
+            yield Decomposition.STREAM_K, 1
+
+    def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+        """See `Family`."""
+        config = variant.config
+        if limits.compute_capability[0] != 9:
+            major, minor = limits.compute_capability
+            return f"needs wgmma and TMA of compute capability 9.0, the GPU has {major}.{minor}"
+        if (smem := self.smem_bytes(variant)) > limits.smem_per_cta_bytes:
+            return f"needs {smem:,} bytes of shared memory, a CTA has {limits.smem_per_cta_bytes:,}"
+        ctas = config.cluster_m * config.cluster_n
+        if cluster_sms(limits.num_sms, ctas) * self._ctas_per_sm(variant) < ctas:
+            return f"a cluster of {ctas} CTAs finds no room on the {limits.num_sms} SMs of the GPU"
+        if sizes is None:
+            return None
+        if config.cluster_m > 1 and ceil_div(sizes.M, config.cta_m) < config.cluster_m:
+            return f"cluster_m {config.cluster_m} needs more than {config.cta_m} tokens, there are {sizes.M}"
+        if config.cluster_n > 1 and ceil_div(sizes.N, config.cta_n) < config.cluster_n:
+            return f"cluster_n {config.cluster_n} needs more than {config.cta_n} columns, there are {sizes.N}"
+        if _num_tiles(config, sizes) * max(ceil_div(sizes.K, _UNIT_K), config.split_k) >= 1 << 31:
+            return "too many tiles: the kernel counts parts and units of them in 32 bits"
+        if config.decomposition is Decomposition.SPLIT_K and config.split_k > ceil_div(sizes.K, _UNIT_K):
+            return f"K = {sizes.K} has {ceil_div(sizes.K, _UNIT_K)} units of {_UNIT_K}, fewer than split_k"
+        return None
+
+    def macros(self, variant: Variant) -> dict[str, int]:
+        """See `Family`."""
+        config = variant.config
+        return {
+            "CTA_M": config.cta_m,
+            "MB": _blocks(config.schedule, config.cta_n),
+            "COOPERATIVE": int(config.schedule is Schedule.COOPERATIVE),
+            "STAGES": config.num_stages,
+            "STEP_BLOCKS": config.cta_k // _BLOCK_K,
+            "CLUSTER_M": config.cluster_m,
+            "CLUSTER_N": config.cluster_n,
+            "EPILOGUE_TOKENS": _epilogue_tokens(config),
+            "CTAS_PER_SM": self._ctas_per_sm(variant),
+        }
+
+    def prelude(self, variant: Variant) -> str:
+        """The instruction for this many tokens; its operands cannot be written once for all."""
+        n = variant.config.cta_m
+        sums = n // 2
+        d = ", ".join(f"%{i}" for i in range(sums))
+        a = ", ".join(f"%{sums + i}" for i in range(4))
+        outputs = ", ".join(f'"+f"(d[{i}])' for i in range(sums))
+        inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
+        return (
+            f"DEVICE void wgmma(float (&d)[{sums}], const u32 (&a)[4], u64 b) {{\n"
+            f'  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32." MMA_TYPE "." MMA_TYPE\n'
+            f'      " {{{d}}}, {{{a}}}, %{sums + 4}, 1, 1, 1, 0;"\n'
+            f'      : {outputs}\n      : {inputs}, "l"(b));\n}}\n'
+        )
+
+    def smem_bytes(self, variant: Variant) -> int:
+        """See `Family`."""
+        config = variant.config
+        stage = _stage_bytes(config, variant.mode, variant.group_size) + 16  # and two barriers
+        return _ALIGN + _epilogue_bytes(config) + config.num_stages * stage + _FLAG_BYTES
+
+    def num_threads(self, variant: Variant) -> int:  # noqa: ARG002
+        """See `Family`."""
+        return _NUM_THREADS
+
+    def _ctas_per_sm(self, variant: Variant) -> int:
+        config = variant.config
+        return 2 if _is_small(config) and 2 * (self.smem_bytes(variant) + _RESERVED_SMEM) <= _SM_SMEM else 1
+
+    def _resident_clusters(self, variant: Variant, num_sms: int) -> int:
+        ctas = variant.config.cluster_m * variant.config.cluster_n
+        return max(1, cluster_sms(num_sms, ctas) * self._ctas_per_sm(variant) // ctas)
+
+    def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
+        """See `Family`. The grid is persistent: no more CTAs than fit at once."""
+        config = variant.config
+        ctas = config.cluster_m * config.cluster_n
+        tiles, resident = _num_tiles(config, sizes), self._resident_clusters(variant, num_sms)
+        tile_bytes = 4 * config.cta_m * config.cta_n
+        if config.decomposition is Decomposition.STREAM_K:
+            clusters = min(resident, tiles * ceil_div(sizes.K, _UNIT_K))
+            slots = 2 * clusters
+        else:
+            clusters = min(resident, tiles * config.split_k)
+            slots = tiles * config.split_k if config.split_k > 1 else 0
+        return Launch(
+            (clusters * ctas, 1, 1),
+            _NUM_THREADS,
+            self.smem_bytes(variant),
+            slots * ctas * tile_bytes,
+            tiles * ctas * _CONSUMERS if slots else 0,
+        )
+
+    def arguments(
+        self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
+    ) -> tuple[Any, ...]:
+        """See `Family`."""
+        config = variant.config
+        tiles_m, tiles_n = _tiles(config, sizes)
+        is_stream = config.decomposition is Decomposition.STREAM_K
+        clusters = launch.grid[0] // (config.cluster_m * config.cluster_n)
+        share, remainder = divmod(tiles_m * tiles_n * (operands.num_k_blocks // 2), clusters)
+        # rows outside A are slow to fill: a tile that is larger than A copies only what there is
+        box_rows = min(config.cta_m // config.cluster_n, sizes.M)
+        map_a = tensor_map(operands.a, variant.activation, (sizes.M, sizes.K), operands.lda, (box_rows, _BLOCK_K))
+        map_c = map_a
+        if config.cta_m > _DIRECT_STORE_TOKENS:
+            rows = min(_epilogue_tokens(config), sizes.M)
+            map_c = tensor_map(operands.c, variant.activation, (sizes.M, sizes.N), sizes.N, (rows, _ROWS))
+        numbers = (
+            sizes.M, sizes.N, operands.num_column_blocks, operands.num_k_blocks, operands.num_groups, tiles_m, tiles_n,
+            0 if is_stream else config.split_k, share, remainder, min(config.raster_swizzle, tiles_m), box_rows,
+        )  # fmt: skip
+        addresses = (
+            operands.qweight, operands.scales, operands.bias, operands.c, operands.workspace, operands.counters,
+        )  # fmt: skip
+        return (
+            map_a,
+            map_c,
+            *map(np.uint64, addresses),
+            np.float32(operands.alpha),
+            *map(np.uint32, numbers),
+        )
+
+
+def _blocks(schedule: Schedule, cta_n: int) -> int:
+    """Blocks of 64 columns of a warpgroup."""
+    return cta_n // _ROWS // (_CONSUMERS if schedule is Schedule.COOPERATIVE else 1)
+
+
+def _is_small(config: KernelConfig) -> bool:
+    """Whether two CTAs of an SM have registers enough."""
+    is_cooperative = config.schedule is Schedule.COOPERATIVE
+    return _blocks(config.schedule, config.cta_n) == 1 and config.cta_m <= (32 if is_cooperative else 16)
+
+
+def _epilogue_tokens(config: KernelConfig) -> int:
+    return next(n for n in (config.cta_m, 96, 64) if n <= 128 and config.cta_m % n == 0) if config.cta_m != 256 else 128
+
+
+def _epilogue_bytes(config: KernelConfig) -> int:
+    return 0 if config.cta_m <= _DIRECT_STORE_TOKENS else _CONSUMERS * _epilogue_tokens(config) * 128
+
+
+def _stage_bytes(config: KernelConfig, mode: WeightMode, group_size: int) -> int:
+    blocks_k, blocks_n = config.cta_k // _BLOCK_K, config.cta_n // _ROWS
+    groups = 0 if mode is WeightMode.COLUMN else max(1, config.cta_k // group_size)
+    param_bytes = 4 if mode is WeightMode.GROUP_ZERO else 2
+    tokens = config.cta_m * config.cta_k * DType.FP16.bits // 8
+    return tokens + blocks_n * (blocks_k * _BLOCK_BYTES + groups * _ROWS * param_bytes)
+
+
+def _tiles(config: KernelConfig, sizes: Sizes) -> tuple[int, int]:
+    return (
+        ceil_div(sizes.M, config.cta_m * config.cluster_m),
+        ceil_div(sizes.N, config.cta_n * config.cluster_n),
+    )
+
+
+def _num_tiles(config: KernelConfig, sizes: Sizes) -> int:
+    tiles_m, tiles_n = _tiles(config, sizes)
+    return tiles_m * tiles_n

@@ -1,0 +1,288 @@
+"""Tables of all compiled W4A16 kernels: what each takes of an SM, and what its main loop issues for a block of weights.
+
+Built without a GPU, from NVRTC's machine code. Instructions are of warps, for a block of 64 columns x 64 k of weights
+and all tokens of the tile, summed over the warps of a CTA that work on that block:
+
+* `w4a16_sm90`: the four warps of the warpgroup that computes the block. The warp that copies is `producer`.
+* `w4a16_sm80`: all warps that dequantize it; those that differ in tokens only each do, so that counts as often.
+* `w4a16_gemv` and `w4a16_gemv_mma`: the warp that owns the columns, and its part where they are fewer than 64.
+
+The loop's bookkeeping (waits, addresses, branches) is in the counts, by its share of a block.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import hashlib
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from gemm_eval._words import shown
+from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.device import (
+    InstructionCounts,
+    compiler_version,
+    count_instructions,
+    disassemble,
+    find_main_loop,
+    nvdisasm_version,
+    parse_sass,
+)
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.kernels.build import SOURCES, compile_kernel
+from gemm_eval.kernels.families import Variant, WeightMode, families, family_of
+from gemm_eval.kernels.families.gemv import team_warps_of
+from gemm_eval.kernels.registry import make_variant
+from gemm_eval.mapping import KernelConfig, RasterOrder
+from gemm_eval.storage import write_text
+
+__all__ = [
+    "COLUMNS",
+    "MODES",
+    "BlockCounts",
+    "block_counts",
+    "describe_kernel",
+    "sources_digest",
+    "table_targets",
+    "table_variants",
+    "write_kernel_tables",
+]
+
+MODES: tuple[tuple[WeightMode, int], ...] = (
+    (WeightMode.COLUMN, 0),
+    *((mode, group) for mode in (WeightMode.GROUP, WeightMode.GROUP_ZERO) for group in (32, 64, 128)),
+)
+"""All quantization modes: (mode, weights of a group)."""
+
+COLUMNS = (
+    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule", "mode",
+    "group_size", "num_threads", "registers", "spill_bytes", "static_smem_bytes", "smem_bytes", "min_ctas",
+    "team_warps", "rasters", *InstructionCounts._fields, "total", "producer",
+)  # fmt: skip
+"""Columns of a table. `smem_bytes` is dynamic shared memory; `min_ctas`: CTAs of an SM that the compiler leaves
+registers for; `rasters`: those that the kernel is launched with, such as "M1 N8"; the last are instructions for a
+block, as said above."""
+
+_BLOCK = 64  # columns and k of a block of weights
+_WARPS_OF_WARPGROUP = 4
+_PLENTY = DeviceLimits((0, 0), 1 << 10, *[1 << 30] * 6)
+_DIGITS = 4
+
+
+class BlockCounts(NamedTuple):
+    """Warp instructions for a block of 64 columns x 64 k of weights, as the module says.
+
+    Attributes:
+        counts: by class, in the order of `InstructionCounts`.
+        producer: of the warp that copies and does nothing else, where there is one.
+    """
+
+    counts: tuple[Fraction, ...]
+    producer: Fraction
+
+    @property
+    def total(self) -> Fraction:
+        """Of all classes, without `producer`."""
+        return sum(self.counts, Fraction(0))
+
+
+class _Iteration(NamedTuple):
+    """One iteration of a warp's main loop, as the source has it.
+
+    Attributes:
+        blocks: of weights, 64 x 64, that the warps which count here finish together.
+        warps: how many warps those are.
+        work: opcode that marks the loop.
+        num_work: how often a warp issues it.
+    """
+
+    blocks: Fraction
+    warps: int
+    work: str
+    num_work: int
+
+
+def _iteration_of(variant: Variant) -> _Iteration:
+    config, macros = variant.config, family_of(variant.config).macros(variant)
+    if config.family == "w4a16_sm90":  # 128 k of MB blocks of columns; four wgmma each
+        return _Iteration(Fraction(2 * macros["MB"]), _WARPS_OF_WARPGROUP, "HGMMA", 8 * macros["MB"])
+    if config.family == "w4a16_sm80":  # a step of the CTA; a warp has its part of the tile, for its share of k
+        k16_steps = config.cta_k // 16 // macros["WARPS_K"]
+        num_mma = macros["WARP_N"] // 16 * (macros["WARP_M"] // 8) * k16_steps
+        return _Iteration(Fraction(config.cta_n * config.cta_k, _BLOCK**2), config.num_warps, "HMMA", num_mma)
+    team = team_warps_of(variant)
+    step = Fraction(config.cta_n, _BLOCK)
+    if config.family == "w4a16_gemv_mma":  # 64 k of the team's columns; one strip more for the offsets
+        strips = config.cta_n // team // 16
+        return _Iteration(step, team, "HMMA", (strips + 1) * (config.cta_m // 8) * 4)
+    # w4a16_gemv goes around its ring; a token's 64 k come by two LDSM
+    return _Iteration(step * config.num_stages, team, "LDSM", config.num_stages * config.cta_m * 2)
+
+
+def block_counts(variant: Variant, sass: str) -> BlockCounts:
+    """Count what the main loop of a kernel issues for a block of weights.
+
+    Args:
+        variant: the kernel.
+        sass: what nvdisasm writes about it.
+
+    Raises:
+        GemmEvalError: the loop that was found does not do the work that the kernel's source says.
+    """
+    instructions, iteration = parse_sass(sass), _iteration_of(variant)
+    loop = find_main_loop(instructions, lambda instruction: instruction.name == iteration.work)
+    num_work = sum(instruction.name == iteration.work for instruction in loop)
+    if num_work != iteration.num_work:
+        raise GemmEvalError(
+            f"the main loop of {variant} must have {iteration.num_work} {iteration.work}, this one has {num_work}"
+        )
+    share = iteration.warps / iteration.blocks
+    producer = Fraction(0)
+    if variant.config.family == "w4a16_sm90":
+        copying = find_main_loop(instructions, lambda instruction: instruction.name == "UTMALDG")
+        copies = sum(instruction.name == "UTMALDG" for instruction in copying)  # one for 64 k of tokens
+        producer = Fraction(len(copying) * _BLOCK, copies * variant.config.cta_n)
+    return BlockCounts(tuple(share * count for count in count_instructions(loop)), producer)
+
+
+def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | float]:
+    """Compile a kernel for `target`, such as "sm_90a", and return its row of a table.
+
+    Raises:
+        GemmEvalError: NVRTC or nvdisasm is missing, or the main loop is not what it must be.
+    """
+    family, config = family_of(variant.config), variant.config
+    compiled = compile_kernel(family, variant, target)
+    found = block_counts(variant, disassemble(compiled.cubin))
+    is_streaming = config.family.startswith("w4a16_gemv")
+    values = (
+        config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.num_warps,
+        config.num_stages, config.schedule.name.lower(), variant.mode.name.lower(), variant.group_size,
+        family.num_threads(variant), compiled.registers, compiled.spill_store_bytes + compiled.spill_load_bytes,
+        compiled.static_smem_bytes, family.smem_bytes(variant), _min_ctas(variant),
+        team_warps_of(variant) if is_streaming else 1, _rasters(config),
+        *map(_number, found.counts), _number(found.total), _number(found.producer),
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def _min_ctas(variant: Variant) -> int:
+    macros = family_of(variant.config).macros(variant)
+    return macros["MIN_CTAS"] if "MIN_CTAS" in macros else macros["CTAS_PER_SM"]
+
+
+def _without_raster(config: KernelConfig) -> KernelConfig:
+    return config._replace(raster_order=RasterOrder.ALONG_M, raster_swizzle=1)
+
+
+def _rasters(config: KernelConfig) -> str:
+    """All rasters of a kernel: letter of the dimension, and swizzle."""
+    same = [known for known in family_of(config).configs() if _without_raster(known) == _without_raster(config)]
+    return " ".join(f"{known.raster_order.name[-1]}{known.raster_swizzle}" for known in same)
+
+
+def _number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else round(float(value), _DIGITS)
+
+
+def table_targets() -> tuple[str, ...]:
+    """What kernels are compiled for, newest first."""
+    known = {target: capability for family in families().values() for capability, target in family.targets.items()}
+    return tuple(sorted(known, key=known.__getitem__, reverse=True))
+
+
+def table_variants(
+    target: str, activation: DType | str, modes: Sequence[tuple[WeightMode, int]] = MODES
+) -> Iterator[Variant]:
+    """Yield each kernel that is compiled for `target` once in each mode: the raster is an argument of a launch.
+
+    Kernels that no GPU runs in a mode are left out.
+
+    Raises:
+        InvalidOptionError: nothing is compiled for `target`, or there are no such activations.
+    """
+    if target not in table_targets():
+        raise InvalidOptionError(f"target must be one of {', '.join(table_targets())}, got {shown(target)}")
+    for family in families().values():
+        if target not in family.targets.values():
+            continue
+        capability = next(key for key, value in family.targets.items() if value == target)
+        distinct: dict[KernelConfig, KernelConfig] = {}
+        for config in family.configs():
+            distinct.setdefault(_without_raster(config), config)
+        for config in distinct.values():
+            for mode, group_size in modes:
+                variant = make_variant(config, activation, mode, group_size or None)
+                if family.refusal(variant, None, _PLENTY._replace(compute_capability=capability)) is None:
+                    yield variant
+
+
+def write_kernel_tables(
+    folder: Path, wanted: Sequence[tuple[str, DType]], *, jobs: int = 1, command: str = ""
+) -> Iterator[tuple[Path, int]]:
+    """Write a table for each (target, activation); yield its file and number of rows.
+
+    Args:
+        folder: gets a file `<target>-<activation>.csv` each, and `meta.yaml`, which says what made them.
+        wanted: of `table_targets()` and fp16 or bf16.
+        jobs: processes that compile.
+        command: for `meta.yaml`.
+
+    Raises:
+        InvalidOptionError: `jobs` is less than 1, or nothing is compiled for a target.
+        GemmEvalError: as `describe_kernel`.
+    """
+    if jobs < 1:
+        raise InvalidOptionError(f"jobs must be >= 1, got {jobs}")
+    variants = {(target, activation): list(table_variants(target, activation)) for target, activation in wanted}
+    folder.mkdir(parents=True, exist_ok=True)
+    for (target, activation), of_table in variants.items():
+        rows = _describe_all(of_table, target, jobs)
+        name = f"{target}-{activation}"
+        file = folder / f"{name}.csv"
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        _write_meta(folder / "meta.yaml", name, len(rows), command)
+        yield file, len(rows)
+
+
+def _describe_all(variants: Sequence[Variant], target: str, jobs: int) -> list[dict[str, str | int | float]]:
+    if jobs == 1:
+        return [describe_kernel(variant, target) for variant in variants]
+    # not threads: NVRTC now and then fails to load its own library when two start at once
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(describe_kernel, variants, [target] * len(variants)))
+
+
+def _write_meta(file: Path, name: str, num_rows: int, command: str) -> None:
+    """Add what made a table to what is known of the others."""
+    tables: dict[str, Mapping[str, object]] = {}
+    if file.is_file():
+        tables = (yaml.safe_load(file.read_text("utf-8")) or {}).get("tables", {})
+    tables[name] = {
+        "num_rows": num_rows,
+        "nvrtc": compiler_version(),
+        "nvdisasm": nvdisasm_version(),
+        "cuda_sources_sha256": sources_digest(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "command": command,
+    }
+    write_text(file, yaml.safe_dump({"tables": dict(sorted(tables.items()))}, sort_keys=False, width=120))
+
+
+def sources_digest() -> str:
+    """SHA-256 over the names and contents of the CUDA sources."""
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.glob("*.cu*")):
+        digest.update(f"{source.name}\n".encode() + source.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,276 @@
+"""The packed layout of KERNELS.md as array operations, the same for numpy (CPU) and CuPy (GPU) arrays."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy
+
+from gemm_eval._checks import plain_integer
+from gemm_eval._words import refusal, shown
+from gemm_eval.device import import_cupy
+from gemm_eval.dtypes import DType, parse_dtype
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError
+from gemm_eval.kernels.families import WeightMode, ceil_div
+
+__all__ = [
+    "BLOCK_COLUMNS",
+    "BLOCK_K",
+    "GROUP_SIZES",
+    "MIDDLE",
+    "PADDED_K",
+    "Array",
+    "as_array",
+    "check_array",
+    "check_sizes",
+    "decode",
+    "encode",
+    "k_blocks",
+    "module_of",
+    "pack_scales",
+    "pack_words",
+    "padded",
+    "parse_activation",
+    "parse_group_size",
+    "parse_mode",
+    "rounded_up",
+    "scales_shape",
+    "unpack_scales",
+    "unpack_words",
+]
+
+Array = Any
+"""A numpy or a CuPy array; neither library types what they have in common."""
+
+BLOCK_COLUMNS = 64
+BLOCK_K = 64
+PADDED_K = 128
+"""K is padded to a multiple of this, so that groups of every size end with it."""
+
+MIDDLE = 8
+"""The stored integer that means zero where there are no zero points."""
+
+GROUP_SIZES = (32, 64, 128)
+"""Weights along K that may share a scale."""
+
+_DEFAULT_GROUP_SIZE = 128
+
+_SIZE_MULTIPLE = 8
+"""Of N and K: kernels move 16 bytes at a time, so rows of A and C have to start at multiples of 16 bytes."""
+
+_BIASES = {DType.FP16: (1024, 64), DType.BF16: (128, 128)}
+"""What a kernel's bit trick adds to a weight of the column h = 0 and h = 1 of a pair."""
+
+
+def module_of(array: Array) -> Any:
+    """The library of an array: CuPy for whatever lies on a GPU, else numpy."""
+    return import_cupy() if hasattr(array, "__cuda_array_interface__") else numpy
+
+
+def as_array(values: Any, what: str, xp: ModuleType | None = None) -> Array:
+    """An array of `xp`, or where `values` lie already; tensors of other libraries are not copied if that is possible.
+
+    Raises:
+        InvalidProblemError: `values`, named `what`, are no array of numbers.
+    """
+    home = module_of(values)
+    target = xp or home
+    if isinstance(values, numpy.ma.MaskedArray):
+        raise InvalidProblemError(f"{what} must be a plain array, got a masked one: fill it first (filled())")
+    try:
+        array = home.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InvalidProblemError(
+            f"{what} must be a numpy or CuPy array, got {type(values).__name__} ({error}); give bf16 as fp32"
+        ) from None
+    if array.dtype.kind not in "iuf":
+        raise InvalidProblemError(f"{what} must hold integers or floats, got dtype {array.dtype}; give bf16 as fp32")
+    if target is home:
+        return array
+    return home.asnumpy(array) if target is numpy else target.asarray(array)
+
+
+def check_array(what: str, array: Array, dtype: str, shape: tuple[int, ...]) -> None:
+    """Refuse an array of another type or shape, or one that is not contiguous."""
+    found = f"{array.dtype} {list(array.shape)}"
+    if found != f"{dtype} {list(shape)}":
+        raise InvalidProblemError(f"{what} must be {dtype} {list(shape)}, got {found}")
+    if not array.flags.c_contiguous:
+        raise InvalidProblemError(f"{what} must be contiguous: kernels are given its address only")
+
+
+# ---- what can be packed --------------------------------------------------------------------------------------------
+
+
+def parse_mode(value: object) -> WeightMode:
+    """The mode that `value`, a `WeightMode` or its name in small letters, means."""
+    if isinstance(value, WeightMode):
+        return value
+    if isinstance(value, str) and value.islower() and value.upper() in WeightMode.__members__:
+        return WeightMode[value.upper()]
+    raise InvalidOptionError(refusal("mode", value, (mode.name.lower() for mode in WeightMode)))
+
+
+def parse_activation(value: object) -> DType:
+    """The type of the activations: fp16 or bf16."""
+    dtype = parse_dtype(value, what="activation")
+    if dtype not in _BIASES:
+        raise InvalidProblemError(f"activation must be one of {', '.join(_BIASES)}, got {dtype}")
+    return dtype
+
+
+def parse_group_size(value: Any, mode: WeightMode) -> int:
+    """Weights along K that share a scale; 0: all of them."""
+    group_size = _DEFAULT_GROUP_SIZE if value is None else plain_integer(value)
+    if mode is WeightMode.COLUMN:
+        if value is not None and group_size != 0:
+            raise InvalidOptionError(
+                f"mode column has one scale for all K: group_size must be None, got {shown(value)}"
+            )
+        return 0
+    if group_size not in GROUP_SIZES:
+        raise InvalidOptionError(
+            f"group_size must be one of {', '.join(map(str, GROUP_SIZES))} in mode {mode.name.lower()}, "
+            f"got {shown(value)}; one scale for all K is mode column"
+        )
+    return group_size
+
+
+def check_sizes(K: int, N: int) -> None:
+    """Refuse weights [K, N] that no kernel can read."""
+    for name, size in (("K", K), ("N", N)):
+        number = plain_integer(size) or 0
+        if number < _SIZE_MULTIPLE or number % _SIZE_MULTIPLE:
+            rows = "A" if name == "K" else "C"
+            raise InvalidProblemError(
+                f"{name} must be a positive multiple of {_SIZE_MULTIPLE}, got {shown(size)}: kernels move 16 bytes at "
+                f"a time, so rows of {rows} have to start at multiples of 16 bytes; pad with zeros"
+            )
+
+
+# ---- padding -------------------------------------------------------------------------------------------------------
+
+
+def k_blocks(K: int) -> int:
+    """KB: blocks along K of the padded weights."""
+    return ceil_div(K, PADDED_K) * (PADDED_K // BLOCK_K)
+
+
+def padded(values: Array, shape: tuple[int, int], fill: int) -> Array:
+    """A matrix at the top left of a larger one of the same type; itself, if it has that shape."""
+    if values.shape == shape:
+        return values
+    result = module_of(values).full(shape, fill, dtype=values.dtype)
+    result[: values.shape[0], : values.shape[1]] = values
+    return result
+
+
+# ---- values of the type of the activations -------------------------------------------------------------------------
+
+
+def encode(values: Array, activation: DType) -> Array:
+    """Floats as they are stored, rounded to nearest even: float16, or the bits of a bf16 in a uint16."""
+    xp = module_of(values)
+    if activation is DType.FP16:
+        return values.astype(xp.float16)
+    bits = values.astype(xp.float32).view(xp.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(xp.uint16)
+
+
+def decode(stored: Array, activation: DType) -> Array:
+    """The values, as float32, of what `encode` made."""
+    xp = module_of(stored)
+    if activation is DType.FP16:
+        return stored.astype(xp.float32)
+    return (stored.astype(xp.uint32) << 16).view(xp.float32)
+
+
+def rounded_up(magnitudes: Array, activation: DType) -> Array:
+    """The least values of the type that are not below `magnitudes`, which are not negative; float64."""
+    xp = module_of(magnitudes)
+    nearest = encode(magnitudes, activation)
+    is_below = decode(nearest, activation) < magnitudes
+    # Bits of floats of one sign are in the order of their values.
+    next_up = (nearest.view(xp.uint16) + is_below.astype(xp.uint16)).view(nearest.dtype)
+    return decode(next_up, activation).astype(xp.float64)
+
+
+# ---- 4-bit integers ------------------------------------------------------------------------------------------------
+# k = 64 kb + 16 j + 8 r + 2 t + p, n = 64 nb + 16 w + 8 h + g; lane 4 g + t keeps (p, r, h) at bits 16 p + 8 r + 4 h.
+
+
+def pack_words(integers: Array) -> Array:
+    """Integers 0..15, uint8 [128 i, 64 NB], to uint32 [NB, KB, 4, 32, 4]."""
+    xp = module_of(integers)
+    num_k, num_n = integers.shape[0] // BLOCK_K, integers.shape[1] // BLOCK_COLUMNS
+    nibbles = integers.reshape(num_k, 4, 2, 4, 2, num_n, 4, 2, 8)
+    columns = nibbles[..., 0, :] | (nibbles[..., 1, :] << 4)
+    # Joined before they are moved: the transpose then touches 4 bytes at a time, and an eighth of the elements.
+    halves = columns[:, :, 0].astype(xp.uint16) | (columns[:, :, 1].astype(xp.uint16) << 8)
+    words = halves[:, :, :, 0].astype(xp.uint32) | (halves[:, :, :, 1].astype(xp.uint32) << 16)
+    return xp.ascontiguousarray(words.transpose(3, 0, 4, 5, 2, 1)).reshape(num_n, num_k, 4, 32, 4)
+
+
+def unpack_words(words: Array) -> Array:
+    """The inverse of `pack_words`."""
+    xp = module_of(words)
+    num_n, num_k = words.shape[:2]
+    moved = xp.ascontiguousarray(words.reshape(num_n, num_k, 4, 8, 4, 4).transpose(1, 5, 4, 0, 2, 3))
+    nibbles = xp.empty((num_k, 4, 2, 4, 2, num_n, 4, 2, 8), dtype=xp.uint8)
+    for p in range(2):
+        for r in range(2):
+            for h in range(2):
+                nibbles[:, :, r, :, p, :, :, h] = (moved >> (16 * p + 8 * r + 4 * h)) & 15
+    return nibbles.reshape(num_k * BLOCK_K, num_n * BLOCK_COLUMNS)
+
+
+# ---- scales and zero points ----------------------------------------------------------------------------------------
+
+
+def scales_shape(mode: WeightMode, num_column_blocks: int, num_groups: int) -> tuple[int, ...]:
+    """Shape of the packed scales."""
+    if mode is WeightMode.COLUMN:
+        return (num_column_blocks * BLOCK_COLUMNS,)
+    per_block = (BLOCK_COLUMNS,) if mode is WeightMode.GROUP else (BLOCK_COLUMNS // 2, 4)
+    return (num_column_blocks, num_groups, *per_block)
+
+
+def pack_scales(scales: Array, zeros: Array | None, mode: WeightMode, activation: DType) -> Array:
+    """Scales, floats [GB, 64 NB], and zero points of mode GROUP_ZERO, uint8 of the same shape, as kernels read them."""
+    xp = module_of(scales)
+    stored = encode(scales, activation)
+    if mode is WeightMode.COLUMN:
+        return stored[0]
+    pairs = _to_pairs(stored)
+    if zeros is not None:
+        biases = xp.asarray(_BIASES[activation], dtype=xp.float32)
+        added = encode(-(_to_pairs(zeros).astype(xp.float32) + biases), activation)
+        return xp.concatenate((pairs, added), axis=-1)
+    return pairs.reshape(*pairs.shape[:2], BLOCK_COLUMNS)
+
+
+def unpack_scales(stored: Array, mode: WeightMode, activation: DType) -> tuple[Array, Array | None]:
+    """The inverse of `pack_scales`."""
+    xp = module_of(stored)
+    if mode is WeightMode.COLUMN:
+        return decode(stored, activation).reshape(1, -1), None
+    if mode is WeightMode.GROUP:
+        return decode(_from_pairs(stored.reshape(*stored.shape[:2], 32, 2)), activation), None
+    biases = xp.asarray(_BIASES[activation], dtype=xp.float32)
+    zeros = -decode(stored[..., 2:], activation) - biases
+    return decode(_from_pairs(stored[..., :2]), activation), _from_pairs(zeros.astype(xp.uint8))
+
+
+def _to_pairs(values: Array) -> Array:
+    """[GB, 64 NB] to [NB, GB, 32, 2]: pair 8 w + g holds the columns 16 w + g and 16 w + g + 8."""
+    num_groups, num_n = values.shape[0], values.shape[1] // BLOCK_COLUMNS
+    split = values.reshape(num_groups, num_n, 4, 2, 8)
+    return module_of(values).ascontiguousarray(split.transpose(1, 0, 2, 4, 3)).reshape(num_n, num_groups, 32, 2)
+
+
+def _from_pairs(pairs: Array) -> Array:
+    """The inverse of `_to_pairs`."""
+    num_n, num_groups = pairs.shape[:2]
+    split = pairs.reshape(num_n, num_groups, 4, 8, 2)
+    return split.transpose(1, 0, 2, 4, 3).reshape(num_groups, num_n * BLOCK_COLUMNS)

@@ -1,0 +1,126 @@
+"""Kernels bound to a GEMM: chosen, checked, compiled, and with the arguments of their launches remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from gemm_eval._checks import plain_integer
+from gemm_eval._words import shown
+from gemm_eval.arch import GpuSpec, MulticoreSpec, load_arch
+from gemm_eval.arch.limits import DeviceLimits, limits_of_spec
+from gemm_eval.device import CompiledKernel, encode_tensor_map, runtime
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidProblemError, UnsupportedError
+from gemm_eval.kernels.choice import choose, spec_of_device
+from gemm_eval.kernels.families import Launch, Operands, Sizes, Variant, WeightMode, ceil_div, family_of
+from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
+from gemm_eval.mapping import KernelConfig
+
+__all__ = ["LARGEST_SIZE", "Plan", "check_rows", "limits_of", "make_plan", "plan_on_device", "spec_and_limits"]
+
+LARGEST_SIZE = (1 << 31) - 1
+"""Kernels take sizes as 32-bit integers."""
+
+_BYTES_PER_COUNTER = 4
+_COUNTERS_MULTIPLE_BYTES = 256  # keeps what follows them aligned
+_PLANS = 4096
+_ARGUMENTS_OF_PLAN = 256
+
+
+class Plan(NamedTuple):
+    """One kernel for one GEMM on one GPU, ready but for addresses."""
+
+    variant: Variant
+    launch: Launch
+    compiled: CompiledKernel
+    arguments: Callable[[Operands], tuple[Any, ...]]
+
+    @property
+    def counter_bytes(self) -> int:
+        """Counters at the start of a workspace, with what keeps the rest aligned."""
+        bare = self.launch.num_counters * _BYTES_PER_COUNTER
+        return ceil_div(bare, _COUNTERS_MULTIPLE_BYTES) * _COUNTERS_MULTIPLE_BYTES
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Counters and partial sums."""
+        return self.counter_bytes + self.launch.workspace_bytes
+
+
+def spec_and_limits(arch: GpuSpec | str | None) -> tuple[GpuSpec, DeviceLimits]:
+    """Return what the model takes a GPU for, and its limits: of a spec, of a preset or file, or of CuPy's current GPU.
+
+    Raises:
+        UnsupportedError: `arch` is no GPU, or no kernel runs on the current one.
+    """
+    if arch is None:
+        device = runtime.current_device()
+        return spec_of_device(device), runtime.limits_of_device(device)
+    spec = load_arch(arch) if isinstance(arch, str) else arch
+    if not isinstance(spec, GpuSpec):
+        what = spec.name if isinstance(spec, MulticoreSpec) else shown(spec)
+        raise UnsupportedError(f"W4A16 kernels need an NVIDIA GPU, {what} is none")
+    return spec, limits_of_spec(spec)
+
+
+def limits_of(arch: GpuSpec | str | None) -> DeviceLimits:
+    """Return the limits of a GPU, as `spec_and_limits` does, also of one that no kernel runs on."""
+    if arch is None:
+        return runtime.limits_of_device(runtime.current_device())
+    return spec_and_limits(arch)[1]
+
+
+@lru_cache(maxsize=_PLANS)
+def plan_on_device(
+    sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None, device: int
+) -> Plan:
+    """`make_plan` for a GPU of this machine, or for what the model chooses there; remembered."""
+    limits = runtime.limits_of_device(device)
+    if config is None:
+        check_rows(sizes)
+        config = choose(sizes, activation, mode, group_size, spec_of_device(device), limits)
+    return make_plan(sizes, activation, mode, group_size, config, limits)
+
+
+def make_plan(
+    sizes: Sizes,
+    activation: DType,
+    mode: WeightMode,
+    group_size: int,
+    config: KernelConfig,
+    limits: DeviceLimits,
+) -> Plan:
+    """Check and compile a kernel for a GEMM. Needs no GPU.
+
+    Raises:
+        InvalidInputError: sizes or a config that cannot be.
+        UnsupportedError: the GPU lacks what the kernel needs.
+        GemmEvalError: CuPy or NVRTC is missing.
+    """
+    check_rows(sizes)
+    variant = make_variant(config, activation, mode, group_size)
+    check_kernel(variant, sizes, limits)
+    compiled = compile_for(variant, limits)
+    fitting = occupancy_of(variant, compiled, limits)
+    if not fitting.ctas_per_sm:
+        raise UnsupportedError(f"{config} cannot run: a CTA does not fit an SM, {fitting.limited_by} run out")
+    family = family_of(config)
+    launch = family.launch(variant, sizes, limits.num_sms, fitting.ctas_per_sm)
+
+    @lru_cache(maxsize=_ARGUMENTS_OF_PLAN)
+    def arguments(operands: Operands) -> tuple[Any, ...]:
+        return family.arguments(variant, sizes, launch, operands, encode_tensor_map)
+
+    return Plan(variant, launch, compiled, arguments)
+
+
+def check_rows(sizes: Sizes) -> None:
+    """Check that M is one that kernels take.
+
+    Raises:
+        InvalidProblemError: it is not.
+    """
+    if not 1 <= (plain_integer(sizes.M) or 0) <= LARGEST_SIZE:
+        raise InvalidProblemError(f"M must be 1 to {LARGEST_SIZE:,}, got {shown(sizes.M)}")

@@ -1,0 +1,202 @@
+"""The kernels of all families: which there are, which of them a GPU can run and why not, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+from gemm_eval._checks import plain_integer
+from gemm_eval._words import one_line, shown
+from gemm_eval.arch.limits import DeviceLimits, Occupancy, occupancy_of_cta
+from gemm_eval.device import CompiledKernel
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.kernels.build import compile_kernel, target_of
+from gemm_eval.kernels.families import Sizes, Variant, WeightMode, families, family_of
+from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_mode
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.workload import MAX_DIM
+
+__all__ = [
+    "KernelEntry",
+    "check_kernel",
+    "compile_for",
+    "legal_configs",
+    "legal_splits",
+    "list_kernels",
+    "make_variant",
+    "occupancy_of",
+    "why_not",
+]
+
+
+class KernelEntry(NamedTuple):
+    """One kernel of the registry, on one GPU.
+
+    Attributes:
+        variant: what it is compiled for.
+        refusal: why it cannot run there, or None.
+        num_threads: of a CTA.
+        smem_bytes: dynamic shared memory of a CTA.
+    """
+
+    variant: Variant
+    refusal: str | None
+    num_threads: int
+    smem_bytes: int
+
+
+def make_variant(
+    config: KernelConfig, activation: DType | str, mode: WeightMode | str, group_size: int | None
+) -> Variant:
+    """Return what the kernel `config` is compiled for, with these activations and weights.
+
+    Args:
+        config: the kernel.
+        activation: "fp16" or "bf16".
+        mode: "column", "group" or "group_zero".
+        group_size: 32, 64 or 128 weights along K that share a scale; None: 128, or all of K in mode COLUMN.
+
+    Raises:
+        InvalidInputError: activations, mode or group size that W4A16 kernels do not have.
+    """
+    if not isinstance(config, KernelConfig):
+        raise InvalidOptionError(f"config must be a KernelConfig, got {shown(config)}")
+    for name, value in config._asdict().items():
+        if name != "family" and plain_integer(value) is None:
+            raise InvalidMappingError(f"config.{name} must be an integer, got {shown(value)}", rule="config")
+    try:  # plain integers equal the members of these enums, but families ask for identity
+        config = config._replace(
+            schedule=Schedule(config.schedule),
+            decomposition=Decomposition(config.decomposition),
+            raster_order=RasterOrder(config.raster_order),
+        )
+    except ValueError as error:
+        raise InvalidMappingError(f"config: {one_line(str(error))}", rule="config") from None
+    known = parse_mode(mode)
+    return Variant(config, parse_activation(activation), known, parse_group_size(group_size, known))
+
+
+def list_kernels(
+    limits: DeviceLimits,
+    activation: DType | str = DType.FP16,
+    mode: WeightMode | str = WeightMode.GROUP,
+    group_size: int | None = None,
+    sizes: Sizes | None = None,
+) -> list[KernelEntry]:
+    """List all kernels, with the reason where a GPU cannot run one: for any sizes, or for `sizes` (elements).
+
+    Raises:
+        InvalidInputError: activations, mode or group size that W4A16 kernels do not have; no limits or sizes.
+    """
+    _check_place(sizes, limits)
+    entries = []
+    for family in families().values():
+        for config in family.configs():
+            variant = make_variant(config, activation, mode, group_size)
+            refusal = why_not(variant, sizes, limits)
+            entries.append(KernelEntry(variant, refusal, family.num_threads(variant), family.smem_bytes(variant)))
+    return entries
+
+
+def legal_configs(
+    sizes: Sizes,
+    limits: DeviceLimits,
+    activation: DType | str = DType.FP16,
+    mode: WeightMode | str = WeightMode.GROUP,
+    group_size: int | None = None,
+) -> Iterator[KernelConfig]:
+    """Yield every config that `check_kernel` lets pass for one GEMM: each kernel with each way to cut K.
+
+    Raises:
+        InvalidInputError: activations, mode or group size that W4A16 kernels do not have; no limits or sizes.
+    """
+    _check_place(sizes, limits)
+    for family in families().values():
+        for config in family.configs():
+            variant = make_variant(config, activation, mode, group_size)
+            if why_not(variant, sizes, limits) is None:
+                yield from (split.config for split in legal_splits(variant, sizes, limits))
+
+
+def _check_place(sizes: Sizes | None, limits: DeviceLimits) -> None:
+    if not isinstance(limits, DeviceLimits):
+        raise InvalidOptionError(f"limits must be DeviceLimits, as limits_of_spec returns them, got {shown(limits)}")
+    if sizes is None:
+        return
+    if not isinstance(sizes, Sizes) or not all(1 <= (plain_integer(size) or 0) <= MAX_DIM for size in sizes):
+        raise InvalidProblemError(f"sizes must be Sizes(M, K, N) of integers in 1..2**40, got {shown(sizes)}")
+
+
+def check_kernel(variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> None:
+    """Check that a GPU can run a kernel: for `sizes` (elements), or for any where that is None.
+
+    Raises:
+        InvalidMappingError: no family has such a kernel, or it does not cut K that way for these sizes.
+        UnsupportedError: the GPU cannot run it.
+    """
+    config = variant.config
+    family = family_of(config)
+    base = variant._replace(config=_unsplit(config))
+    if base.config not in _configs_of(family.name):
+        raise InvalidMappingError(
+            f"{family.name} has no such kernel: {base.config}; `gemm-eval kernels` lists what there is", rule="config"
+        )
+    for checked in (base, variant):
+        refusal = why_not(checked, sizes, limits)
+        if refusal is not None:
+            raise UnsupportedError(f"{checked.config} cannot run: {refusal}")
+    if sizes is not None and variant not in (split := list(legal_splits(base, sizes, limits))):
+        known = ", ".join(f"({other.config.decomposition.name}, {other.config.split_k})" for other in split)
+        raise InvalidMappingError(
+            f"(decomposition, split_k) must be one of {known} for M={sizes.M}, K={sizes.K}, N={sizes.N}, "
+            f"got ({config.decomposition!r}, {config.split_k})",
+            rule="split",
+        )
+
+
+def why_not(variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+    """Return why a GPU cannot run a kernel of the registry: for `sizes`, or for any where that is None; or None."""
+    family = family_of(variant.config)
+    try:
+        target_of(family, limits.compute_capability)
+    except UnsupportedError as error:
+        return str(error)
+    return family.refusal(variant, sizes, limits)
+
+
+def legal_splits(variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[Variant]:
+    """Yield a kernel whose K is not split, and the same with each way to cut K that it can run."""
+    for decomposition, split_k in family_of(variant.config).splits(variant, sizes, limits):
+        split = variant._replace(config=variant.config._replace(decomposition=decomposition, split_k=split_k))
+        if why_not(split, sizes, limits) is None:
+            yield split
+
+
+def compile_for(variant: Variant, limits: DeviceLimits) -> CompiledKernel:
+    """Compile a kernel for a GPU, or take it from the cache. Needs no GPU.
+
+    Raises:
+        UnsupportedError: the GPU lacks what the kernel's family needs.
+        GemmEvalError: CuPy or NVRTC is missing.
+    """
+    family = family_of(variant.config)
+    return compile_kernel(family, variant, target_of(family, limits.compute_capability))
+
+
+def occupancy_of(variant: Variant, compiled: CompiledKernel, limits: DeviceLimits) -> Occupancy:
+    """Return how many CTAs of a kernel an SM holds at once, from what it takes."""
+    family = family_of(variant.config)
+    smem_bytes = family.smem_bytes(variant) + compiled.static_smem_bytes
+    spill_bytes = compiled.spill_store_bytes + compiled.spill_load_bytes
+    return occupancy_of_cta(family.num_threads(variant), compiled.registers, smem_bytes, spill_bytes, limits)
+
+
+@cache
+def _configs_of(name: str) -> frozenset[KernelConfig]:
+    return frozenset(families()[name].configs())
+
+
+def _unsplit(config: KernelConfig) -> KernelConfig:
+    return config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)

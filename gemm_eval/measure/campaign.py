@@ -1,0 +1,255 @@
+"""A measurement of many GEMMs: order, budget, progress, and what is written."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.evaluate._progress import progress_bar
+from gemm_eval.measure.data_set import CANDIDATE_COLUMNS, COLUMNS, KERNEL_COLUMNS, check_can_write, write_timings
+from gemm_eval.measure.kernel_rows import KERNEL_META, BestTimes, add_ranks, columns_of
+from gemm_eval.measure.protocol import measure_shape
+from gemm_eval.measure.runners import BuildsKernels, Runner
+from gemm_eval.measure.shapes import Candidate, GemmItem, KernelItem, rough_latency_us
+from gemm_eval.measure.trace import trace_kernels
+from gemm_eval.measure.work_file import WorkFile
+
+__all__ = ["Campaign", "estimate_seconds", "file_stem", "shuffle_shapes"]
+
+CANDIDATE_META = {
+    "library": "cublas",
+    "has_all_candidates": True,
+    "rank": "place of the row's algorithm among the proposals of cublasLtMatmulAlgoGetHeuristic for its GEMM; 0: the "
+    "library's own choice. Several rows have the same G, M, K, N: only that of rank 0 is the library's time.",
+    "split_k": "parts of K of the row's algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM; 1: K is not split",
+}
+"""What the meta file of a data set of candidates says besides."""
+_EXTRAS: dict[type, tuple[dict[str, str], dict[str, Any]]] = {
+    Candidate: (CANDIDATE_COLUMNS, CANDIDATE_META),
+    KernelItem: (KERNEL_COLUMNS, KERNEL_META),
+}
+
+_SEED = 20_240
+_MAX_FAILURES_IN_A_ROW = 5
+_MAX_KERNEL_FAILURES_IN_A_ROW = 40  # the kernels of one GEMM follow each other, and a bad one has many splits
+_POINTS_PER_LINE, _SECONDS_PER_STATE = 50, 6.0
+_HOST_SECONDS = 0.02  # of one point: capture, instantiate, and what the host does around them
+_WRITE_START_SECONDS, _WRITE_SECONDS = 2.0, 5e-4  # of the data set: pandas, and a row with its part of the hash
+_TRACE_START_SECONDS, _TRACE_SECONDS = 20.0, 0.005  # PyTorch and its profiler; one call
+
+
+Item = TypeVar("Item", bound=GemmItem)
+
+
+def shuffle_shapes(shapes: Sequence[Item]) -> list[Item]:
+    """Return the distinct shapes in a random order that is always the same: a stopped run is a spread sample.
+
+    The ways of running one GEMM stay together, the GPU being in the same state for all of them: candidates by rank,
+    kernels as given.
+    """
+    by_gemm = sorted(dict.fromkeys(shapes), key=lambda shape: (shape[:4], getattr(shape, "rank", 0)))
+    gemms = [list(group) for _, group in groupby(by_gemm, key=lambda shape: shape[:4])]
+    random.Random(_SEED).shuffle(gemms)
+    return [shape for gemm in gemms for shape in gemm]
+
+
+def estimate_seconds(shapes: Sequence[GemmItem], protocol: TimingProtocol) -> float:
+    """Return about how long a measurement takes, in seconds, on a GPU of the H200's class."""
+    total = 0.0
+    for shape in shapes:
+        busy_s = max(protocol.target_busy_us, 3 * rough_latency_us(shape)) * 1e-6
+        warm_up_s = protocol.warm_up_s if protocol.clock == "sustained" else busy_s
+        replays = protocol.replays_of(shape.M)
+        total += _HOST_SECONDS + warm_up_s + replays * (busy_s + protocol.idle_s_of(shape.M))
+    return total
+
+
+def file_stem(gpu: str, kernel: str, dtype: str, protocol: TimingProtocol) -> str:
+    """Return the name of a data set without its suffix; what is unusual about the protocol is named."""
+    unusual = {"warm": protocol.l2 == "warm", "sustained": protocol.clock == "sustained", "quick": protocol.is_quick}
+    extra = "".join(f"-{word}" for word, is_so in unusual.items() if is_so)
+    return f"{gpu}-{kernel}-{dtype}{extra}"
+
+
+@dataclass
+class Campaign:
+    """One data set in the making.
+
+    Attributes:
+        runner, protocol: what runs, and how it is timed.
+        out: folder of the files; `stem`: their name without suffix.
+        say: takes progress lines.
+        stop_at: when to stop, on the clock of `time.monotonic`; None: at the end.
+        pool_bytes: size of the weight pool.
+        with_trace: whether kernel names are wanted; a runner that builds its kernels knows them.
+        plan: what is measured and how it was chosen, for the meta file.
+    """
+
+    runner: Runner
+    protocol: TimingProtocol
+    out: Path
+    stem: str
+    say: Callable[[str], None]
+    stop_at: float | None = None
+    pool_bytes: int = 4 << 30
+    with_trace: bool = True
+    plan: str = ""
+    _meta: dict[str, Any] = field(default_factory=dict)
+    _columns: dict[str, str] = field(default_factory=lambda: dict(COLUMNS))
+
+    @property
+    def path(self) -> Path:
+        """Where the data set is written."""
+        return self.out / f"{self.stem}.parquet"
+
+    def run(self, shapes: Sequence[GemmItem]) -> Path:
+        """Measure what is not in the work file yet, and write data set and meta file; returns the data set's path.
+
+        Raises:
+            GemmEvalError: results are wrong, too many failures in a row, or something needed is missing.
+        """
+        check_can_write()
+        self.out.mkdir(parents=True, exist_ok=True)
+        runner, ordered = self.runner, shuffle_shapes(shapes)
+        settings = {
+            "kernel": runner.kernel,
+            "input_dtype": runner.input_dtype,
+            "gpu": getattr(runner, "gpu_name", ""),
+            "protocol": self.protocol.describe(),
+            **getattr(runner, "settings", {}),
+        }
+        work = WorkFile(self.out / f"{self.stem}.jsonl", settings)
+        work.add_plan(self.plan)
+        todo = [shape for shape in ordered if shape not in work.timings]
+        self.say(f"{self.stem}: {len(todo)} to measure, {len(ordered) - len(todo)} there, about "
+                 f"{estimate_seconds(todo, self.protocol):.0f} s")  # fmt: skip
+        if ordered:
+            self._build(todo)
+            runner.allocate(ordered, self.pool_bytes)
+            errors = dict(runner.check())
+            floor_us = measure_floor_us(runner)
+            self._meta = self._describe(errors, floor_us)
+            columns, meta = _EXTRAS.get(type(ordered[0]), ({}, {}))
+            self._columns |= columns
+            self._meta |= meta
+            try:
+                self._measure(work, todo, floor_us)
+            finally:  # what was measured is kept, whatever happened
+                work.add_state(read_gpu_state())
+                self._write(work)
+            if self.with_trace:
+                self._trace(work, set(ordered))  # buffers hold these and no others
+                self._write(work)
+        self.say(f"{self.path}: {len(work.timings)} rows, {len(work.errors)} failed")
+        return self.path
+
+    def _build(self, todo: Sequence[GemmItem]) -> None:
+        if isinstance(self.runner, BuildsKernels):
+            begin = time.monotonic()
+            self.runner.build(todo)
+            self.say(f"kernels built in {time.monotonic() - begin:.1f} s")
+
+    def _time_left(self) -> float:
+        return float("inf") if self.stop_at is None else self.stop_at - time.monotonic()
+
+    def _measure(self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float) -> None:
+        with progress_bar(len(todo), self.stem, None) as advance:
+            self._measure_all(work, todo, floor_us, advance)
+
+    def _measure_all(
+        self, work: WorkFile, todo: Sequence[GemmItem], floor_us: float, advance: Callable[[int], None]
+    ) -> None:
+        begin, failures = time.monotonic(), 0
+        read_at = begin
+        num_rows = len(todo) + len(work.timings)
+        reserve = _WRITE_START_SECONDS + _WRITE_SECONDS * num_rows
+        if self.with_trace:
+            reserve += _TRACE_START_SECONDS + _TRACE_SECONDS * num_rows
+        most = _MAX_KERNEL_FAILURES_IN_A_ROW if isinstance(self.runner, BuildsKernels) else _MAX_FAILURES_IN_A_ROW
+        best = BestTimes(work.timings)
+        work.add_state(read_gpu_state())
+        for done, shape in enumerate(todo, 1):
+            if self._time_left() < reserve:
+                self.say(f"stopped before the budget's end: {done - 1} of {len(todo)} measured")
+                return
+            try:
+                timing = measure_shape(self.runner, shape, self.protocol, floor_us=floor_us, best_us=best.of(shape))
+                if isinstance(self.runner, BuildsKernels):
+                    work.add_kernel(shape, self.runner.built(shape))
+                work.add_timing(shape, timing)
+                best.take(shape, timing.latency_us)
+                failures = 0
+            except Exception as error:
+                failures += 1
+                work.add_error(shape, f"{type(error).__name__}: {error}")
+                self.say(f"{columns_of(shape)} failed: {type(error).__name__}: {error}")
+                if failures == most:
+                    raise GemmEvalError(f"{failures} GEMMs failed in a row, the last with: {error}") from error
+            advance(1)
+            if time.monotonic() - read_at > _SECONDS_PER_STATE:
+                work.add_state(read_gpu_state())
+                read_at = time.monotonic()
+            if done % _POINTS_PER_LINE == 0:
+                self.say(f"{done} of {len(todo)}, {time.monotonic() - begin:.0f} s")
+
+    def _trace(self, work: WorkFile, shapes: set[GemmItem]) -> None:
+        wanted = [shape for shape in work.timings if shape not in work.kernels and shape in shapes]
+        note = "every call seen"
+        try:
+            for shape, launch in trace_kernels(self.runner, wanted):
+                work.add_kernel(shape, launch)
+                if self._time_left() < 2.0:
+                    break
+        except Exception as error:  # kernel names are an extra: the timings stand without them
+            note = f"{type(error).__name__}: {error}"
+        missing = sum(shape not in work.kernels for shape in work.timings)
+        self._meta["kernel_trace"] = note if not missing else f"{missing} calls not seen; {note}"
+        self.say(f"kernel trace: {self._meta['kernel_trace']}")
+
+    def _describe(self, errors: dict[str, float], floor_us: float) -> dict[str, Any]:
+        return {
+            "what": "device time of one GEMM, C[G,M,N] = A[G,M,K] x B[G,K,N]; latency_us is the median over replays",
+            "gpu": describe_gpu(self.runner),
+            "kernel": self.runner.kernel,
+            "dtypes": [self.runner.input_dtype, self.runner.weight_dtype, self.runner.output_dtype],
+            "runner": self.runner.describe(),
+            "protocol": self.protocol.describe(),
+            "protocol_notes": {
+                "timer": "CUDA events around the launch of a CUDA graph of calls_per_replay calls",
+                "floor_us": floor_us,
+                "floor": "events around a graph of one empty kernel; subtracted from each replay, not from each call",
+                "weights": "num_weight_copies distinct copies in turn, from a pool of random data; A and C are one "
+                "buffer each, so A may lie in L2 as the layer before leaves it",
+                "flush": "before each cold replay 256 MB are read and written, then other 256 MB read; not timed",
+                "before": "one untimed call before each replay",
+            },
+            "pool_bytes": self.pool_bytes,
+            "check_relative_errors": errors,
+        }
+
+    def _write(self, work: WorkFile) -> None:
+        runner = self.runner
+        common = {
+            "input_dtype": runner.input_dtype,
+            "weight_dtype": runner.weight_dtype,
+            "output_dtype": runner.output_dtype,
+            "l2": self.protocol.l2,
+            "clock": self.protocol.clock,
+        }
+        rows = [
+            {**columns_of(shape), **common, **timing, **work.kernels.get(shape, {})}
+            for shape, timing in work.timings.items()
+        ]
+        if KERNEL_COLUMNS.keys() <= self._columns.keys():
+            add_ranks(rows)
+        failed = [{**columns_of(shape), "error": error} for shape, error in work.errors.items()]
+        plans = {"plans": work.plans} if work.plans else {}
+        meta = {**self._meta, **plans, "failed": failed, "gpu_states": work.states}
+        write_timings(self.path, rows, meta, self._columns)

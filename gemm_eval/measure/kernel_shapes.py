@@ -1,0 +1,162 @@
+"""Which GEMMs with 4-bit weights our kernels are timed on: layers of real models, and every regime of M."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gemm_eval._words import shown
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.kernels import WeightMode
+from gemm_eval.measure.shapes import GemmShape
+
+__all__ = ["KERNEL_SETS", "QuantShape", "list_quant_shapes"]
+
+_NK = (
+    # Llama 3 8B: o, qkv, gate_up, down; Llama 2 7B: qkv
+    (4096, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (12288, 4096),
+    # Llama 3 70B: qkv, o, gate or up, down, and qkv on one of eight GPUs
+    (10240, 8192), (8192, 8192), (28672, 8192), (8192, 28672), (1280, 8192),
+    # Qwen3 4B: q and k; Qwen2 7B: gate_up
+    (5120, 2560), (37888, 3584),
+)  # fmt: skip
+_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
+_SPREAD_STEP = 4  # every fourth value of M of a pair, others for its neighbours
+
+# Many sizes, a few values of M of each: sizes that no tile divides, experts, vocabularies, long and short K.
+_WIDE_NK = (
+    (2048, 2048), (1024, 4096), (3072, 3072), (4096, 1024), (2560, 8192), (512, 7168), (7168, 2048), (1536, 7168),
+    (11008, 4096), (4096, 11008), (22016, 4096), (13824, 5120), (5120, 13824), (57344, 8192), (8192, 7168),
+    (16384, 16384), (18432, 7168), (7168, 18432), (24576, 1536), (32768, 512), (2112, 7168), (5760, 2880),
+    (2880, 4096), (18944, 3584), (3584, 18944), (4608, 3584), (3584, 4096), (9216, 4608), (2304, 16384),
+    (14336, 4096), (2048, 768), (768, 2048), (1000, 3000), (3000, 5000), (4104, 4104), (264, 4096), (640, 10240),
+    (21504, 6144), (6144, 16384), (128256, 2048),
+)  # fmt: skip
+_WIDE_ROWS = (
+    1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 17, 20, 24, 28, 32, 33, 40, 48, 56, 64, 72, 80, 96, 100, 112, 128, 144, 160, 192,
+    200, 224, 256, 320, 384, 448, 512, 640, 768, 1000, 1024, 1536, 2048, 3072, 4096, 6144, 8192,
+)  # fmt: skip
+_WIDE_STEP = 6
+_WIDE_FLOP = 1 << 41
+
+# Held back: no coefficient is ever fitted on these.
+_BLIND_NK = (
+    (5120, 5120), (6912, 5120), (27648, 5120), (5120, 27648), (13696, 4096), (4096, 13696), (2048, 5632), (11264, 2048),
+    (3584, 7168), (1792, 3584), (8960, 1536), (1536, 8960), (2560, 9728), (19456, 2560), (6400, 12800), (12288, 12288),
+    (36864, 12288), (8192, 1024), (512, 4096), (896, 4864), (3072, 8192), (2056, 3080), (1600, 6400), (49152, 1024),
+)  # fmt: skip
+_BLIND_ROWS = (
+    1, 2, 4, 7, 8, 11, 16, 19, 24, 32, 36, 48, 64, 90, 128, 150, 176, 240, 256, 360, 512, 700, 1024, 1300, 2048, 3500,
+    4096,
+)  # fmt: skip
+_BLIND_STEP, _BLIND_STRIDE = 13, 5
+_BLIND_2_NK = (
+    (7168, 7168), (2048, 4096), (4096, 2048), (14336, 3584), (3584, 14336), (8192, 3584), (3584, 8192), (20480, 7168),
+    (7168, 20480), (16384, 6144), (6144, 6144), (4544, 18176), (16384, 7168), (4096, 7168), (2048, 8192), (8192, 2048),
+    (3072, 2048), (8192, 3072), (5120, 3072), (9216, 3072), (2880, 2880), (5120, 2880), (4096, 12288), (17408, 5120),
+    (5120, 17408), (25600, 5120), (53248, 16384), (1024, 8192), (2304, 6144), (32000, 4096), (1368, 5000), (728, 3072),
+)  # fmt: skip
+_BLIND_2_ROWS = (
+    1, 2, 3, 5, 6, 8, 9, 13, 16, 20, 27, 32, 40, 50, 64, 77, 96, 128, 160, 192, 256, 300, 400, 512, 768, 1024, 1536,
+    2048, 3072, 4096, 6000,
+)  # fmt: skip
+_BLIND_2_STEP, _BLIND_2_STRIDE, _BLIND_2_FLOP = 15, 7, 1 << 40
+
+_CHECK_NK, _CHECK_ROWS = ((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672)), (1, 16, 64, 256, 1024, 4096)
+
+_MODES_NK, _MODES_ROWS = ((4096, 4096), (28672, 8192)), (1, 16, 64, 256, 2048)
+_MODES = (
+    (WeightMode.GROUP, 32), (WeightMode.GROUP, 64), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 128),
+)  # fmt: skip
+_USUAL = (WeightMode.GROUP, 128)
+
+
+class QuantShape(NamedTuple):
+    """One GEMM with 4-bit weights; G is 1, and `group_size` 0 in mode COLUMN."""
+
+    G: int
+    M: int
+    K: int
+    N: int
+    mode: WeightMode
+    group_size: int
+
+    @property
+    def shape(self) -> GemmShape:
+        """Its sizes."""
+        return GemmShape(*self[:4])
+
+
+KERNEL_SETS = (
+    "w4a16",
+    "w4a16-spread",
+    "w4a16-wide",
+    "w4a16-blind",
+    "w4a16-blind-modes",
+    "w4a16-blind-2",
+    "w4a16-check",
+    "w4a16-modes",
+    "w4a16-smoke",
+)
+"""Names that `list_quant_shapes` knows."""
+
+
+def list_quant_shapes(shape_set: str) -> list[QuantShape]:
+    """Return the GEMMs of a set.
+
+    Args:
+        shape_set: ``w4a16`` (12 pairs of N and K, 14 values of M), ``w4a16-spread`` (a quarter of them: few enough to
+            time all kernels on each), ``w4a16-wide`` (40 other pairs, 46 values of M, a sixth of them on each pair),
+            ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-blind-modes`` (the
+            same in other modes, in turn), ``w4a16-blind-2`` (32 more pairs, held back as well), ``w4a16-check`` (the
+            GEMMs that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero
+            points) or ``w4a16-smoke``. All but the modes have a scale for each group of 128 weights.
+
+    Raises:
+        InvalidOptionError: no set of that name.
+    """
+    if shape_set not in KERNEL_SETS:
+        raise InvalidOptionError(
+            f"--set must be one of {', '.join(KERNEL_SETS)} for our kernels, got {shown(shape_set)}"
+        )
+    if shape_set == "w4a16-smoke":
+        return [QuantShape(1, m, 4096, 4096, *_USUAL) for m in (1, 64)]
+    if shape_set == "w4a16-check":
+        return [QuantShape(1, m, k, n, *_USUAL) for n, k in _CHECK_NK for m in _CHECK_ROWS]
+    if shape_set == "w4a16-modes":
+        return [QuantShape(1, m, k, n, *mode) for n, k in _MODES_NK for m in _MODES_ROWS for mode in _MODES]
+    if shape_set == "w4a16-wide":
+        return [
+            QuantShape(1, m, k, n, *_USUAL)
+            for pair, (n, k) in enumerate(_WIDE_NK)
+            for place, m in enumerate(_WIDE_ROWS)
+            if (pair + place) % _WIDE_STEP == 0 and 2 * m * n * k <= _WIDE_FLOP
+        ]
+    if shape_set == "w4a16-blind-modes":
+        blind = list_quant_shapes("w4a16-blind")
+        return [
+            gemm._replace(mode=mode, group_size=group)
+            for place, gemm in enumerate(blind)
+            for number, (mode, group) in enumerate(_MODES)
+            if place % len(_MODES) == number
+        ]
+    if shape_set == "w4a16-blind":
+        return [
+            QuantShape(1, m, k, n, *_USUAL)
+            for pair, (n, k) in enumerate(_BLIND_NK)
+            for place, m in enumerate(_BLIND_ROWS)
+            if (pair * _BLIND_STRIDE + place) % _BLIND_STEP == 0
+        ]
+    if shape_set == "w4a16-blind-2":
+        return [
+            QuantShape(1, m, k, n, *_USUAL)
+            for pair, (n, k) in enumerate(_BLIND_2_NK)
+            for place, m in enumerate(_BLIND_2_ROWS)
+            if (pair * _BLIND_2_STRIDE + place) % _BLIND_2_STEP == 0 and 2 * m * n * k <= _BLIND_2_FLOP
+        ]
+    step = _SPREAD_STEP if shape_set == "w4a16-spread" else 1
+    return [
+        QuantShape(1, m, k, n, *_USUAL)
+        for pair, (n, k) in enumerate(_NK)
+        for place, m in enumerate(_ROWS)
+        if (pair + place) % step == 0
+    ]

@@ -1,0 +1,313 @@
+"""Our own kernels for 4-bit weights, each config by itself, on random packed weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval._words import shown
+from gemm_eval.device import (
+    BenchDevice,
+    Call,
+    TimingProtocol,
+    compiler_version,
+    limits_of_device,
+    load_function,
+    measure_floor_us,
+)
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import GemmEvalError, UnsupportedError
+from gemm_eval.kernels import (
+    BLOCK_COLUMNS,
+    SOURCES,
+    PackedW4,
+    Plan,
+    dequantize,
+    legal_configs,
+    make_plan,
+    make_variant,
+    occupancy_of,
+    pack_w4,
+    scales_shape,
+    spec_of_device,
+)
+from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode
+from gemm_eval.mapping import Decomposition
+from gemm_eval.measure.runners.base import BuiltKernel, OperandLayout
+from gemm_eval.measure.runners.checks import MAX_ERRORS, decode, relative_error
+from gemm_eval.measure.runners.read_ceiling import measure_read_us
+from gemm_eval.measure.runners.w4a16_builds import build_all
+from gemm_eval.measure.runners.w4a16_weights import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
+from gemm_eval.measure.shapes import KernelItem
+
+__all__ = ["W4A16Runner"]
+
+_CHECK_ROWS, _CHECK_K, _CHECK_N = (40, 8, 1), 512, 256
+_MIN_BUFFER_BYTES = 1 << 20  # the check's operands fit
+_NUM_SAMPLES = 1 << 16
+_NUM_REFERENCE_ROWS = 16
+_NAN_BITS = 0xFFFF  # in fp16 and bf16
+_HASH_DIGITS = 16
+
+
+class W4A16Runner(BenchDevice):
+    """Our kernels for 4-bit weights with fp16 or bf16 activations; an item is a `KernelItem`."""
+
+    kernel = "w4a16"
+    weight_dtype = "int4"
+
+    def __init__(self, dtype: str) -> None:
+        if dtype not in MAX_ERRORS:
+            raise UnsupportedError(f"--kernel {self.kernel} measures {', '.join(MAX_ERRORS)}, got {shown(dtype)}")
+        super().__init__()
+        self.input_dtype = self.output_dtype = dtype
+        self.activation = DType(dtype)
+        self.limits = limits_of_device(0)
+        self.spec = spec_of_device(0)
+        self.pool_bytes = 0
+        self.buffers: dict[str, Any] = {}
+        self._scale_mode: WeightMode | None = None
+        self._items: list[KernelItem] = []
+        self._bound: tuple[KernelItem, Plan] | None = None
+        self._reference: tuple[Any, npt.NDArray[np.float64]] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What makes times comparable: a work file holds rows of one state of the kernels and one compiler."""
+        return {"kernels": _digest_of_sources(), "compiler": compiler_version()}
+
+    def build(self, items: Sequence[KernelItem]) -> None:
+        """See `BuildsKernels`: on all cores of this machine, into the cache of compiled kernels."""
+        build_all(list(dict.fromkeys(map(self._variant, items))), self.limits)
+
+    def allocate(self, shapes: Sequence[KernelItem], pool_bytes: int) -> None:
+        """See `Runner`."""
+        self._items = list(shapes)
+        self.buffers = {
+            "A": self.empty_bytes(max(_MIN_BUFFER_BYTES, *(2 * s.M * s.K for s in shapes))),
+            "W": self.empty_bytes(max(_MIN_BUFFER_BYTES, pool_bytes)),
+            "S": self.empty_bytes(max(_MIN_BUFFER_BYTES, pool_bytes // SCALES_SHARE)),
+            "C": self.empty_bytes(max(_MIN_BUFFER_BYTES, *(2 * s.M * s.N for s in shapes))),
+        }
+        self.fill_normal(self.buffers["A"], 1, is_bf16=self.activation is DType.BF16)
+        self.pool_bytes = self.buffers["W"].nbytes
+        self._fill_weights()
+
+    def _fill_weights(self) -> None:
+        self._repeat(self.buffers["W"], word_pattern(2))
+        self._scale_mode = None
+
+    def _fill_scales(self, mode: WeightMode) -> None:
+        if mode is not self._scale_mode:
+            self._repeat(self.buffers["S"], scale_pattern(mode, self.activation, 3))
+            self._scale_mode = mode
+
+    def _repeat(self, buffer: Any, pattern: npt.NDArray[Any]) -> None:
+        """Fill a buffer with copies of a pattern: its places in memory differ, and that is what caches go by."""
+        first = self.cupy.asarray(pattern.reshape(-1).view(np.uint8))
+        for start in range(0, buffer.nbytes, first.nbytes):
+            part = buffer[start : start + first.nbytes]
+            part[...] = first[: part.nbytes]
+        self.cupy.cuda.runtime.deviceSynchronize()
+
+    def weight_bytes(self, shape: KernelItem) -> int:
+        """See `Runner`: packed weights and scales."""
+        return copy_bytes(shape)
+
+    def bind(self, shape: KernelItem, layout: OperandLayout) -> Sequence[Call]:
+        """See `Runner`. The first call is checked: a config that computes something else is not timed.
+
+        Raises:
+            GemmEvalError: the kernel cannot be built or loaded, or its result is wrong.
+        """
+        self._fill_scales(shape.mode)
+        calls = self._bind(shape, layout)
+        self._check_output(shape, calls[0])
+        return calls
+
+    def _bind(self, item: KernelItem, layout: OperandLayout) -> list[Call]:
+        sizes, packed = Sizes(item.M, item.K, item.N), packed_sizes(item)
+        plan = make_plan(sizes, self.activation, item.mode, item.group_size, item.config, self.limits)
+        launch = plan.launch
+        function = load_function(plan.compiled, 0, launch.smem_bytes, self.stream.ptr)
+        workspace, counters = self._scratch("workspace", launch.workspace_bytes), self._zeroed(launch.num_counters)
+        addresses = {name: buffer.data.ptr for name, buffer in self.buffers.items()}
+        calls: list[Call] = []
+        for offset in layout.weight_offsets:
+            operands = Operands(
+                a=addresses["A"] + layout.input_offset,
+                lda=item.K,
+                qweight=addresses["W"] + offset,
+                scales=addresses["S"] + offset // SCALES_SHARE,
+                bias=0,
+                c=addresses["C"] + layout.output_offset,
+                workspace=workspace,
+                counters=counters,
+                alpha=1.0,
+                num_column_blocks=packed.num_column_blocks,
+                num_k_blocks=packed.num_k_blocks,
+                num_groups=packed.num_groups,
+            )
+            block, arguments = (launch.num_threads, 1, 1), plan.arguments(operands)
+            calls.append(partial(function, launch.grid, block, arguments, launch.smem_bytes, self.stream))
+        self._bound = item, plan
+        return calls
+
+    def _variant(self, item: KernelItem) -> Variant:
+        """What is compiled: it does not depend on how K is cut."""
+        config = item.config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
+        return make_variant(config, self.activation, item.mode, item.group_size)
+
+    def _scratch(self, name: str, num_bytes: int) -> int:
+        """Return the address of a buffer of at least so many bytes."""
+        if name not in self.buffers or self.buffers[name].nbytes < num_bytes:
+            self.buffers[name] = self.empty_bytes(max(num_bytes, _MIN_BUFFER_BYTES))
+        return int(self.buffers[name].data.ptr)
+
+    def _zeroed(self, num_counters: int) -> int:
+        address = self._scratch("counters", 4 * num_counters)
+        self.cupy.cuda.runtime.memsetAsync(address, 0, self.buffers["counters"].nbytes, self.stream.ptr)
+        return address
+
+    def _check_output(self, item: KernelItem, call: Call) -> None:
+        """Compare a sample of C with what the first kernel of the same GEMM gave, and that one with float64."""
+        out = self.buffers["C"][: 2 * item.M * item.N].view(np.uint16)
+        if self._reference is None or self._reference[0] != item[:6]:
+            self._run_poisoned(out, call)
+            self._check_exactly(item, out.reshape(item.M, item.N))
+            self._reference = item[:6], self._sample(out)
+            return
+        sample = out[:: self._step(out)]
+        self._run_poisoned(sample, call)
+        self._refuse_if_wrong(item, relative_error(self._sample(out), self._reference[1]))
+
+    def _run_poisoned(self, out: Any, call: Call) -> None:
+        with self.stream:
+            out.fill(_NAN_BITS)
+        call()
+        self.synchronize()
+
+    @staticmethod
+    def _step(out: Any) -> int:
+        return int(out.size // _NUM_SAMPLES) | 1  # odd: it meets all columns of all tiles
+
+    def _sample(self, out: Any) -> npt.NDArray[np.float64]:
+        values = self.cupy.asnumpy(out[:: self._step(out)])
+        return decode(values, self.input_dtype, values.shape)
+
+    def _check_exactly(self, item: KernelItem, out: Any) -> None:
+        """Compare the last block of columns, in some rows, with float64."""
+        rows = np.unique(np.linspace(0, item.M - 1, _NUM_REFERENCE_ROWS).astype(np.int64))
+        host, on_device = self.cupy.asnumpy, self.cupy.asarray(rows)
+        inputs = host(self.buffers["A"][: 2 * item.M * item.K].view(np.uint16).reshape(item.M, item.K)[on_device])
+        weights = dequantize(self._last_block(item))
+        columns = item.N - weights.shape[1] * (packed_sizes(item).num_column_blocks - 1)
+        outputs = host(out[on_device, item.N - columns :])
+        reference = decode(inputs, self.input_dtype, inputs.shape) @ weights[:, :columns]
+        self._refuse_if_wrong(item, relative_error(decode(outputs, self.input_dtype, outputs.shape), reference))
+
+    def _last_block(self, item: KernelItem) -> PackedW4:
+        """The last 64 columns of the first copy of the weights, on the CPU."""
+        packed = packed_sizes(item)
+        words = self.buffers["W"][: packed.qweight_bytes].view(np.uint32)
+        scales = self.buffers["S"][: packed.scales_bytes].view(np.uint16)
+        last_words, last_scales = (
+            self.cupy.asnumpy(part[-(part.size // packed.num_column_blocks) :]) for part in (words, scales)
+        )
+        return PackedW4(
+            last_words.reshape(1, packed.num_k_blocks, 4, 32, 4),
+            last_scales.view(np.float16 if self.activation is DType.FP16 else np.uint16).reshape(
+                scales_shape(item.mode, 1, packed.num_groups)
+            ),
+            BLOCK_COLUMNS,
+            item.K,
+            item.mode,
+            item.group_size,
+            self.activation,
+        )
+
+    def _refuse_if_wrong(self, item: KernelItem, error: float) -> None:
+        if not error < MAX_ERRORS[self.input_dtype]:  # NaN does not pass
+            sizes = f"M, K, N = {item.M}, {item.K}, {item.N}, {item.mode.name} {item.group_size}"
+            raise GemmEvalError(f"{self.kernel} {self.input_dtype} is wrong for {sizes} by {item.config}: {error:.2g}")
+
+    def check(self) -> Mapping[str, float]:
+        """See `Runner`: one kernel of each family and kind of weights that the items have."""
+        kinds = sorted({(item.config.family, item.mode, item.group_size) for item in self._items})
+        errors = {f"{family} {WeightMode(mode).name.lower()} {group}": self._check_kind(family, mode, group)
+                  for family, mode, group in kinds}  # fmt: skip
+        self._fill_weights()
+        return errors
+
+    def _check_kind(self, family: str, mode: WeightMode, group_size: int) -> float:
+        item = self._check_item(family, mode, group_size)
+        rng = np.random.default_rng(4)
+        weights = rng.normal(0.0, 0.02, (item.K, item.N)).astype(np.float32)
+        packed = pack_w4(weights, group_size or None, mode.name.lower(), activation=self.activation)
+        for name, values in (("W", packed.qweight), ("S", packed.scales)):
+            self.buffers[name][: values.nbytes] = self.cupy.asarray(values.reshape(-1).view(np.uint8))
+        self.cupy.cuda.runtime.deviceSynchronize()
+        out = self.buffers["C"][: 2 * item.M * item.N].view(np.uint16)
+        self._run_poisoned(out, self._bind(item, OperandLayout(0, (0,), 0))[0])
+        inputs = self.cupy.asnumpy(self.buffers["A"][: 2 * item.M * item.K])
+        reference = decode(inputs, self.input_dtype, (item.M, item.K)) @ dequantize(packed)
+        outputs = decode(self.cupy.asnumpy(out), self.input_dtype, (item.M, item.N))
+        error = relative_error(outputs, reference)
+        self._refuse_if_wrong(item, error)
+        return error
+
+    def _check_item(self, family: str, mode: WeightMode, group_size: int) -> KernelItem:
+        """The first config of a family that takes one of the small GEMMs."""
+        for rows in _CHECK_ROWS:
+            sizes = Sizes(rows, _CHECK_K, _CHECK_N)
+            for config in legal_configs(sizes, self.limits, self.activation, mode, group_size):
+                if config.family == family:
+                    return KernelItem(1, *sizes, mode, group_size, config)
+        raise GemmEvalError(f"no kernel of {family} takes any of the small GEMMs of the check")
+
+    def built(self, item: KernelItem) -> BuiltKernel:
+        """See `BuildsKernels`."""
+        if self._bound is None or self._bound[0] != item:
+            raise GemmEvalError(f"{item} is not what was bound last")
+        variant, launch, compiled, _ = self._bound[1]
+        occupancy = occupancy_of(variant, compiled, self.limits)
+        return BuiltKernel(
+            compiled.entry, 1, *launch.grid, launch.num_threads, compiled.registers, occupancy.smem_bytes,
+            occupancy.spill_bytes, occupancy.ctas_per_sm, hashlib.sha256(compiled.cubin).hexdigest()[:_HASH_DIGITS],
+        )  # fmt: skip
+
+    def describe(self) -> dict[str, Any]:
+        """See `Runner`."""
+        return {
+            "library": "gemm_eval",
+            "library_version": version("gemm_eval"),
+            "compiler": compiler_version(),
+            "routines": "kernels of gemm_eval.kernels, launched with arguments made beforehand; alpha 1, no bias",
+            "layouts": "A[M,K] and C[M,N] row-major; B packed as gemm_eval/kernels/KERNELS.md says",
+            "data": "standard normal A; 4-bit integers all equally likely, scales 0.005 to 0.015",
+            "single_pass_read_us": self._read_times(),
+            "checks": "each kernel before it is timed: the first of a GEMM against float64 in the last 64 columns of "
+            f"{_NUM_REFERENCE_ROWS} rows, the others against the first in about {_NUM_SAMPLES} elements",
+        }
+
+    def _read_times(self) -> dict[str, float]:
+        """One cold pass over the bytes of each matrix with groups of 128, by "N x K": what bounds few tokens."""
+        floor_us = measure_floor_us(self)
+        sized = {f"{item.N} x {item.K}": item for item in self._items if item[4:6] == (WeightMode.GROUP, 128)}
+        return {
+            name: round(measure_read_us(self, item, TimingProtocol(), floor_us=floor_us), 2)
+            for name, item in sized.items()
+        }
+
+
+def _digest_of_sources() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:_HASH_DIGITS]

@@ -1,0 +1,66 @@
+"""Random 4-bit weights as our kernels read them: bytes to fill pools with, and sizes."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.dtypes import DType
+from gemm_eval.kernels import BLOCK_COLUMNS, BLOCK_K, k_blocks, pack_scales, scales_shape
+from gemm_eval.kernels.families import WeightMode, ceil_div
+from gemm_eval.measure.kernel_shapes import QuantShape
+from gemm_eval.measure.shapes import KernelItem
+
+__all__ = ["SCALES_SHARE", "PackedSizes", "copy_bytes", "packed_sizes", "scale_pattern", "word_pattern"]
+
+SCALES_SHARE = 4
+"""The pool of weights is so many times that of scales: a scale and a zero point for 32 weights take a quarter."""
+
+_ALIGN_BYTES = 256
+_BLOCK_BYTES = BLOCK_COLUMNS * BLOCK_K // 2
+_SCALE_BYTES = 2
+_WORDS = 1 << 24
+_PATTERN_GROUPS, _PATTERN_COLUMNS = 64, 1 << 14
+_LEAST_SCALE, _LARGEST_SCALE = 0.005, 0.015  # products of normal activations stay far from the largest fp16
+
+
+class PackedSizes(NamedTuple):
+    """Packed weights of one GEMM: NB, KB and GB of KERNELS.md, and bytes."""
+
+    num_column_blocks: int
+    num_k_blocks: int
+    num_groups: int
+    qweight_bytes: int
+    scales_bytes: int
+
+
+def packed_sizes(item: KernelItem | QuantShape) -> PackedSizes:
+    """Return the sizes of the packed weights of a GEMM."""
+    num_columns, num_k = ceil_div(item.N, BLOCK_COLUMNS), k_blocks(item.K)
+    num_groups = num_k * BLOCK_K // item.group_size if item.group_size else 1
+    scales = _SCALE_BYTES * prod(scales_shape(item.mode, num_columns, num_groups))
+    return PackedSizes(num_columns, num_k, num_groups, num_columns * num_k * _BLOCK_BYTES, scales)
+
+
+def copy_bytes(item: KernelItem | QuantShape) -> int:
+    """Return the distance of two copies in the pool; a quarter of it keeps copies of the scales aligned and apart."""
+    sizes, step = packed_sizes(item), SCALES_SHARE * _ALIGN_BYTES
+    return ceil_div(sizes.qweight_bytes + sizes.scales_bytes, step) * step
+
+
+def word_pattern(seed: int) -> npt.NDArray[np.uint32]:
+    """Return words whose nibbles are all equally likely."""
+    return np.random.default_rng(seed).integers(0, 1 << 32, _WORDS, dtype=np.uint32)
+
+
+def scale_pattern(mode: WeightMode, activation: DType, seed: int) -> npt.NDArray[Any]:
+    """Return packed scales, and zero points in mode GROUP_ZERO, of a matrix; any part of them is valid."""
+    rng = np.random.default_rng(seed)
+    shape = (_PATTERN_GROUPS, _PATTERN_COLUMNS)
+    scales = rng.uniform(_LEAST_SCALE, _LARGEST_SCALE, shape).astype(np.float32)
+    zeros = rng.integers(0, 16, shape, dtype=np.uint8) if mode is WeightMode.GROUP_ZERO else None
+    packed: npt.NDArray[Any] = pack_scales(scales, zeros, mode, activation)
+    return packed

@@ -1,0 +1,242 @@
+"""Which GEMMs are measured: layers of real models, awkward sizes, and every regime of M. Deterministic."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+from gemm_eval._words import shown
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.kernels import WeightMode
+from gemm_eval.mapping import KernelConfig
+
+__all__ = ["SHAPE_SETS", "Candidate", "GemmItem", "GemmShape", "KernelItem", "list_shapes", "rough_latency_us"]
+
+
+class GemmShape(NamedTuple):
+    """Sizes of one GEMM, C[G,M,N] = A[G,M,K] x B[G,K,N], in elements."""
+
+    G: int
+    M: int
+    K: int
+    N: int
+
+    @property
+    def flop(self) -> int:
+        """Floating-point (or integer) operations; a multiply-add is 2."""
+        return 2 * self.G * self.M * self.K * self.N
+
+
+class Candidate(NamedTuple):
+    """One GEMM by one of the algorithms that its library proposes.
+
+    Attributes:
+        G, M, K, N: sizes.
+        rank: place among the proposals; 0 is what the library would run.
+        split_k: parts of K that the algorithm works on apart; 1: none.
+    """
+
+    G: int
+    M: int
+    K: int
+    N: int
+    rank: int
+    split_k: int
+
+    @property
+    def shape(self) -> GemmShape:
+        """The GEMM."""
+        return GemmShape(*self[:4])
+
+    @property
+    def flop(self) -> int:
+        """As of the GEMM."""
+        return self.shape.flop
+
+
+class KernelItem(NamedTuple):
+    """One GEMM with 4-bit weights by one of our kernels.
+
+    Attributes:
+        G, M, K, N: sizes; G is 1.
+        mode, group_size: of the weights; the latter is 0 in mode COLUMN.
+        config: the kernel, and how K is split.
+    """
+
+    G: int
+    M: int
+    K: int
+    N: int
+    mode: WeightMode
+    group_size: int
+    config: KernelConfig
+
+    @property
+    def shape(self) -> GemmShape:
+        """The GEMM."""
+        return GemmShape(*self[:4])
+
+    @property
+    def flop(self) -> int:
+        """As of the GEMM."""
+        return self.shape.flop
+
+
+GemmItem: TypeAlias = GemmShape | Candidate | KernelItem
+"""What is timed: a GEMM as its library runs it, by a certain algorithm, or by a certain kernel of ours."""
+
+_MODEL_NK = (
+    # Llama 3 8B, Mistral 7B, Mixtral 8x7B: qkv, o, gate_up, down, lm_head
+    (6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336), (128256, 4096),
+    # Llama 2 7B and 13B
+    (12288, 4096), (22016, 4096), (4096, 11008), (5120, 13824),
+    # Llama 3 70B with tensor parallelism 1, 2, 4, 8
+    (10240, 8192), (8192, 8192), (57344, 8192), (8192, 28672), (5120, 8192), (2560, 8192), (8192, 2048),
+    (8192, 7168), (1280, 8192), (8192, 1024), (7168, 8192), (8192, 3584), (16032, 8192),
+    # Llama 3.1 405B, tensor parallelism 8
+    (2304, 16384), (16384, 2048), (13312, 16384), (16384, 6656),
+    # Qwen 2.5 7B and its lm_head; Qwen 3 0.6B, 32B, and an expert of 30B-A3B
+    (4608, 3584), (37888, 3584), (3584, 18944), (152064, 3584), (4096, 1024), (5120, 25600), (51200, 5120),
+    (1536, 2048), (2048, 768),
+    # DeepSeek-V3: q_a and kv_a, q_b, kv_b, o, expert gate_up and down, router
+    (2112, 7168), (24576, 1536), (32768, 512), (7168, 16384), (4096, 7168), (7168, 2048), (256, 7168),
+    # GPT-OSS (hidden size 2880): qkv, o, expert; Gemma 2 9B gate_up and o
+    (5120, 2880), (2880, 4096), (5760, 2880), (28672, 3584), (3584, 4096),
+)  # fmt: skip
+_AWKWARD_NK = (
+    # multiples of 8 that no tile divides
+    (1000, 1000), (1000, 4096), (4104, 4104), (24, 4096), (72, 1024), (264, 4096), (4096, 520), (1032, 1032),
+    (151936, 1024), (3000, 5000),
+    # 8-byte and 2-byte aligned rows
+    (4100, 4100), (4095, 4096), (4096, 4097), (1001, 999),
+)  # fmt: skip
+_ROWS = (
+    1, 2, 3, 4, 5, 8, 12, 16, 17, 24, 32, 33, 48, 64, 65, 96, 127, 128, 129, 160, 192, 256, 257, 320, 384, 448, 512,
+    640, 768, 896, 1024, 1025, 1280, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384,
+)  # fmt: skip
+
+# Batched: scores (K is the head size), context (N is the head size), absorbed latent attention, experts.
+_BATCHED_MKN = (
+    (1, 128, 2048), (16, 128, 4096), (128, 128, 128), (512, 128, 512), (1024, 128, 1024), (2048, 64, 2048),
+    (1, 2048, 128), (16, 4096, 128), (512, 512, 128), (1024, 1024, 128), (2048, 2048, 64),
+    (1, 128, 512), (32, 512, 128), (127, 192, 257),
+    (1, 2048, 1536), (8, 2048, 1536), (64, 768, 2048), (17, 4096, 14336), (128, 4096, 14336), (512, 7168, 4096),
+    (33, 7168, 4096), (4, 2048, 7168), (256, 2048, 7168), (1025, 2880, 5760), (96, 2880, 2880), (1000, 1000, 1000),
+)  # fmt: skip
+_BATCH_SIZES = (2, 4, 8, 16, 32, 64, 128)
+
+# Of `candidates`: pairs of N and K, and rows; all regimes with few sizes, as each is timed several times.
+_CANDIDATE_NK = (
+    (4096, 4096), (12288, 4096), (6144, 4096), (28672, 4096), (4096, 14336), (1024, 8192), (8192, 8192),
+    (28672, 8192), (8192, 28672), (2048, 7168), (7168, 2048), (512, 4096), (1536, 5120), (5120, 2560), (3072, 3072),
+    (2560, 3584), (16384, 1024), (10240, 512), (768, 1024), (2048, 2560), (16384, 16384), (64, 65536), (128, 7168),
+    (65536, 2560), (4104, 4096), (1000, 2048), (11008, 4096), (151936, 896), (3584, 5120), (256, 8192),
+)  # fmt: skip
+_CANDIDATE_ROWS = (
+    1, 8, 16, 17, 32, 48, 64, 80, 96, 128, 160, 192, 256, 257, 384, 512, 768, 1024, 1536, 2048, 4096, 8192,
+)  # fmt: skip
+_CANDIDATE_INPUT_ELEMS, _CANDIDATE_OUTPUT_ELEMS, _CANDIDATE_FLOP = 1 << 28, 1 << 29, 1 << 41
+
+_MAX_FLOP = 2 * 16384**3
+_MAX_LATENCY_US = 12_000.0
+_MAX_WEIGHT_BYTES = 2_200_000_000
+_MAX_OPERAND_ELEMS = 2_200_000_000
+_NUM_FEW_PAIRS = 25
+
+
+def rough_latency_us(shape: GemmItem, bytes_per_elem: float = 2.0) -> float:
+    """Return what `shape` takes to within a factor of two on a GPU of the H200's class, in us.
+
+    Only for limits of the list, and for the first guess at how often to call: nothing measured depends on it.
+    """
+    flop_per_us, bytes_per_us, launch_us = 1.3e9 / bytes_per_elem, 4.0e6, 2.5
+    elems = shape.G * (shape.M * shape.K + shape.K * shape.N + shape.M * shape.N)
+    return launch_us + max(shape.flop / flop_per_us, elems * bytes_per_elem / bytes_per_us)
+
+
+def _is_small_enough(shape: GemmShape, bytes_per_elem: float) -> bool:
+    largest = shape.G * max(shape.M * shape.K, shape.M * shape.N)
+    return (
+        shape.flop <= _MAX_FLOP
+        and shape.G * shape.K * shape.N * bytes_per_elem <= _MAX_WEIGHT_BYTES
+        and largest <= _MAX_OPERAND_ELEMS
+        and rough_latency_us(shape, bytes_per_elem) < _MAX_LATENCY_US
+    )
+
+
+def _rows_of(pair: int, num_of_three: int) -> list[int]:
+    """Keep `num_of_three` of every three neighbouring values of M, others for each pair: all regimes are covered."""
+    return [
+        rows
+        for index, rows in enumerate(_ROWS)
+        if (index % 3 - pair - index // 3) % 3 < num_of_three or (num_of_three > 1 and rows == _ROWS[-1])
+    ]
+
+
+def _dense(num_of_three: int, bytes_per_elem: float = 2.0) -> list[GemmShape]:
+    pairs = [*_MODEL_NK, *_AWKWARD_NK]
+    return [
+        shape
+        for index, (n, k) in enumerate(pairs)
+        for m in _rows_of(index, num_of_three)
+        if _is_small_enough(shape := GemmShape(1, m, k, n), bytes_per_elem)
+    ]
+
+
+def _few(bytes_per_elem: float, multiple: int = 1, min_rows: int = 1) -> list[GemmShape]:
+    """25 of the pairs, evenly spread, with a third of the values of M."""
+    pairs = [(n, k) for n, k in (*_MODEL_NK, *_AWKWARD_NK) if n % multiple == k % multiple == 0]
+    chosen = [pairs[i * len(pairs) // _NUM_FEW_PAIRS] for i in range(_NUM_FEW_PAIRS)]
+    return [
+        shape
+        for index, (n, k) in enumerate(chosen)
+        for m in _rows_of(index, 1)
+        if m >= min_rows and _is_small_enough(shape := GemmShape(1, m, k, n), bytes_per_elem)
+    ]
+
+
+def _batched() -> list[GemmShape]:
+    return [
+        shape for m, k, n in _BATCHED_MKN for g in _BATCH_SIZES if _is_small_enough(shape := GemmShape(g, m, k, n), 2.0)
+    ]
+
+
+def _candidates() -> list[GemmShape]:
+    return [
+        shape
+        for n, k in _CANDIDATE_NK
+        for m in _CANDIDATE_ROWS
+        if (shape := GemmShape(1, m, k, n)).flop < _CANDIDATE_FLOP
+        and m * k <= _CANDIDATE_INPUT_ELEMS
+        and m * n <= _CANDIDATE_OUTPUT_ELEMS
+    ]
+
+
+SHAPE_SETS = ("model-zoo", "model-zoo-few", "batched", "candidates", "smoke")
+"""Names that `list_shapes` knows."""
+
+
+def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
+    """Return the GEMMs of a set, for a data type: sizes that its library refuses are left out.
+
+    Args:
+        shape_set: ``model-zoo`` (fp16, bf16: all pairs and two thirds of the values of M), ``model-zoo-few`` (25 pairs,
+            a third of the values of M; what other types get under either name), ``batched`` (G > 1),
+            ``candidates`` (30 pairs, 22 values of M: few enough to time several algorithms of each) or ``smoke``.
+        dtype: fp16, bf16, fp8 or int8.
+
+    Raises:
+        InvalidOptionError: no set of that name.
+    """
+    if shape_set not in SHAPE_SETS:
+        raise InvalidOptionError(f"--set must be one of {', '.join(SHAPE_SETS)}, got {shown(shape_set)}")
+    if shape_set == "smoke":
+        return [GemmShape(1, 17, 4096, 1024), GemmShape(1, 512, 4096, 4096), GemmShape(1, 4096, 4096, 4096)]
+    if shape_set == "batched":
+        return _batched() if dtype in ("fp16", "bf16") else []
+    if shape_set == "candidates":
+        return _candidates() if dtype in ("fp16", "bf16") else []
+    if dtype == "fp8":  # rows of 16 bytes
+        return _few(1.0, multiple=16)
+    if dtype == "int8":  # torch._int_mm wants more than 16 rows of A
+        return _few(1.0, multiple=8, min_rows=17)
+    return _dense(2) if shape_set == "model-zoo" else _few(2.0)
