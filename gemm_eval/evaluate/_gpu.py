@@ -156,8 +156,8 @@ class GpuBackend:
             utilization_frac=flop / (cost.latency_us * peak_flop_per_us),
             bound=cost.bound,
             mapping=cost.config,
-            breakdown=FrozenDict(cost.breakdown),
-            traffic=FrozenDict(cost.traffic),
+            breakdown=cost.breakdown,
+            traffic=cost.traffic,
             energy_pj=None,
             sram_used_bytes=cost.smem_bytes,
             active_cores=cost.active_sms,
@@ -166,7 +166,7 @@ class GpuBackend:
             model_version=GPU_MODEL_VERSION,
             is_exhaustive=is_found,
             num_candidates=cost.num_candidates,
-            num_refused=FrozenDict(cost.num_refused),
+            num_refused=cost.num_refused,
             _evaluator=evaluator,
         )
 

@@ -1,8 +1,9 @@
 """Numba kernels of the exact search over kernel configs of a GPU, compiled for the rules of each kind of kernels.
 
 Shapes: params [types] of GPU_PARAMS_DTYPE; candidates [rows] of CANDIDATE_DTYPE, those of all types one after another;
-ranges [types, 2], first and stop of each type's candidates; coefficients [types, sets] of COEFFICIENTS_DTYPE; type_of
-[num], index into params; sizes [num, 4] of G, M, K, N; `split` is a number of parts of K, or STREAM_K.
+columns [columns, rows], what else is packed for their bounds; ranges [types, 2], first and stop of each type's
+candidates; coefficients [types, sets] of COEFFICIENTS_DTYPE; type_of [num], index into params; sizes [num, 4] of G, M,
+K, N; `split` is a number of parts of K, or STREAM_K.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
-from gemm_eval.models.gpu.cost_kernels import ANY_SPLIT, BEST_RASTER, CostRules, ProblemTerms, write_record
+from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTerms, write_record
 from gemm_eval.models.gpu.generic_kernels import GENERIC
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
 
@@ -67,12 +68,12 @@ def _entry(name: str) -> Callable[[F], F]:
 
 def _make_searches(name: str, rules: CostRules) -> Searches:
     """Write the searches for some rules; `name` tells their compiled code from that of others."""
-    problem_terms, list_splits, lower_bound_us, latency_below_us, config_cost = rules
+    problem_terms, list_splits, row_bounds_us, split_bound_us, latency_below_us, config_cost = rules
 
     @kernel
     def find_best(
-        p: Any, candidates: Any, first: int, stop: int, coefficients: Any, t: ProblemTerms,
-        splits: Any, bounds: Any,
+        p: Any, candidates: Any, columns: Any, first: int, stop: int, c: Any, t: ProblemTerms, splits: Any,
+        bounds: Any,
     ) -> Choice:  # fmt: skip
         """The best config of candidates first..stop; of equal ones the first.
 
@@ -80,13 +81,12 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         """
         best, best_row, best_split = np.inf, -1, 1
         num_candidates = num_bounded = 0
+        bounds = bounds[: stop - first]
+        row_bounds_us(p, c, t, candidates, columns, first, bounds)
         start, least = first, np.inf
-        for index in range(first, stop):
-            row = candidates[index]
-            bound = lower_bound_us(p, row, coefficients[row["coefficient_set"]], t, ANY_SPLIT)
-            bounds[index - first] = bound
-            if bound < least:
-                start, least = index, bound
+        for place in range(stop - first):
+            if bounds[place] < least:
+                start, least = first + place, bounds[place]
         for place in range(stop - first):
             # the most promising row first: it shuts most of the others out
             index = start if place == 0 else (first + place - 1 if first + place <= start else first + place)
@@ -94,13 +94,13 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
                 num_bounded += 1
                 continue
             row = candidates[index]
-            c = coefficients[row["coefficient_set"]]
+            of_row = c[row["coefficient_set"]]
             for way in range(list_splits(p, row, t, splits)):
                 split = splits[way]
-                if lower_bound_us(p, row, c, t, split) > best:
+                if split_bound_us(p, row, of_row, t, split) > best:
                     num_bounded += 1
                     continue
-                latency_us = latency_below_us(p, row, c, t, split, best)
+                latency_us = latency_below_us(p, row, of_row, t, split, best)
                 num_candidates += 1
                 if latency_us < best or (latency_us == best and index < best_row):
                     best, best_row, best_split = latency_us, index, split
@@ -108,7 +108,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
 
     @_entry(name)
     def find_best_of_range(
-        params: Any, candidates: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
+        params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
         start: int, stop: int, out: Any,
     ) -> None:  # fmt: skip
         """The best configs of problems start..stop, to `out` [num] of KERNEL_COST_DTYPE; no kernel: active_sms 0."""
@@ -117,7 +117,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             kind = type_of[i]
             p, c = params[kind], coefficients[kind]
             t = problem_terms(p, c[0], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
-            best = find_best(p, candidates, ranges[kind, 0], ranges[kind, 1], c, t, splits, bounds)
+            best = find_best(p, candidates, columns, ranges[kind, 0], ranges[kind, 1], c, t, splits, bounds)
             if best.row >= 0:
                 row = candidates[best.row]
                 cost = config_cost(p, row, c[row["coefficient_set"]], t, best.split, BEST_RASTER)
@@ -127,7 +127,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
 
     @_entry(name)
     def find_best_rows(
-        params: Any, candidates: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
+        params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
         start: int, stop: int, out_us: Any, out_which: Any,
     ) -> None:  # fmt: skip
         """As `find_best_of_range`, but only latency [num] us, and place [num, 2]: row of a candidate or -1, split."""
@@ -136,7 +136,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             kind = type_of[i]
             p, c = params[kind], coefficients[kind]
             t = problem_terms(p, c[0], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
-            best = find_best(p, candidates, ranges[kind, 0], ranges[kind, 1], c, t, splits, bounds)
+            best = find_best(p, candidates, columns, ranges[kind, 0], ranges[kind, 1], c, t, splits, bounds)
             out_us[i] = best.latency_us
             out_which[i, 0], out_which[i, 1] = best.row, best.split
 

@@ -55,7 +55,7 @@ def replay_configs(
         places = np.array([kernel[0] for kernel in number_of])
         ranges = np.array([(row_of[kernel], row_of[kernel] + 1) for kernel in number_of])
         of_one = Joined(
-            read_only(joined.params[places]), joined.candidates, read_only(ranges),
+            read_only(joined.params[places]), joined.candidates, joined.columns, read_only(ranges),
             read_only(joined.coefficients[places]), joined.is_ours,
         )  # fmt: skip
         numbers = np.array([number_of[kernel] for kernel in kernels])

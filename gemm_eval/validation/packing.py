@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
+from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, candidate_row, launched_resources
 from gemm_eval.models.gpu.families import default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES
@@ -167,9 +168,16 @@ def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats
     num = len(rows.kind_of)
     latency_us, configs = np.empty(num), np.empty((num, 2), np.int64)
 
+    columns = [
+        pack_bound_columns(rows.params[kind : kind + 1], coefficients[kind], rows.menus[first:stop])
+        for kind, (first, stop) in enumerate(rows.ranges.tolist())
+    ]
+    num_used = sum(block.shape[1] for block in columns)
+    joined = read_only(np.concatenate([*columns, no_bound_columns(len(rows.menus) - num_used)], axis=1))
+
     def work(start: int, stop: int) -> None:
         OF_GENERIC.find_best_rows(
-            rows.params, rows.menus, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
+            rows.params, rows.menus, joined, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
             latency_us, configs,
         )  # fmt: skip
 

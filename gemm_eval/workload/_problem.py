@@ -147,10 +147,16 @@ def make_problem(
 
 
 def fill_types(problem: GemmProblem, types: GemmTypes) -> None:
-    """Set the fields of a problem that its types decide."""
+    """Set the fields of a problem that its types decide; one by one, as this is part of every evaluation."""
+    scale = types.b.scale
     _set(problem, "types", types)
-    for name, value in types.words.items():
-        _set(problem, name, value)
+    _set(problem, "input_dtype", types.a.dtype)
+    _set(problem, "weight_dtype", types.b.dtype)
+    _set(problem, "output_dtype", types.c)
+    _set(problem, "accumulator_dtype", types.acc)
+    _set(problem, "group_size", None if scale is None else scale.group_size)
+    _set(problem, "scale_dtype", None if scale is None else scale.dtype)
+    _set(problem, "zero_dtype", None if scale is None else scale.zero_dtype)
 
 
 def problem_of(types: GemmTypes, G: int, M: int, K: int, N: int) -> GemmProblem:

@@ -141,14 +141,17 @@ class CostRules(NamedTuple):
         problem_terms: (p, c, G, M, K, N) -> `ProblemTerms`, with the first of the coefficients.
         list_splits: (p, row, t, splits) -> how many ways to split K there are, which it writes to `splits`, the best of
             equal ones first.
-        lower_bound_us: (p, row, c, t, split) -> a time that the kernel cannot beat, also of `ANY_SPLIT`.
+        row_bounds_us: (p, c, t, rows, columns, first, bounds), `c` those of all sets: writes to `bounds` [num] times
+            that kernels from `first` on cannot beat however K is split; `columns` is what was packed for it.
+        split_bound_us: (p, row, c, t, split) -> a time that the kernel cannot beat with K split so.
         latency_below_us: (p, row, c, t, split, best_us) -> the time, or inf where it is not below `best_us`.
         config_cost: (p, row, c, t, split, raster) -> `ConfigCost`.
     """
 
     problem_terms: Any
     list_splits: Any
-    lower_bound_us: Any
+    row_bounds_us: Any
+    split_bound_us: Any
     latency_below_us: Any
     config_cost: Any
 

@@ -14,7 +14,6 @@ import numpy as np
 from gemm_eval._jit import kernel
 from gemm_eval.models.gpu.cost_kernels import (
     ALL_COLD,
-    ANY_SPLIT,
     BEST_RASTER,
     BOUND_SLACK,
     COOPERATIVE,
@@ -34,7 +33,7 @@ from gemm_eval.models.gpu.cost_kernels import (
 )
 from gemm_eval.models.gpu.terms import Times
 
-__all__ = ["GENERIC", "config_cost", "list_splits", "lower_bound_us", "problem_terms", "row_alignment"]
+__all__ = ["BOUND_COLUMNS", "GENERIC", "config_cost", "list_splits", "problem_terms", "row_alignment", "row_bounds_us"]
 
 _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
@@ -125,65 +124,82 @@ def _outside_us(
     return result
 
 
-@kernel
-def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, is_even: bool) -> float:
-    """A time that no raster of this row can beat, and below 1e-9 of it no rounding.
+BOUND_COLUMNS = (
+    "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "grid_cap", "split_cap", "is_vector", "is_pingpong",
+    "busy_cycles", "work_cycles", "tile_cycles", "fixed_us", "dram_bytes_per_us", "outside_us_per_row_step",
+)  # fmt: skip
+"""What `row_bounds_us` reads of each kernel, its family's coefficients in it: `bound_columns.pack_bound_columns`."""
 
-    It is the cost without waiting for loads, power and panels that are read again. All waves are
-    taken as one: the 4-norm of sums is at most the sum of 4-norms. `is_even`: any split and stream-K are to be bounded,
-    whose work is at best spread evenly.
+
+@kernel
+def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
+    """Write to `bounds` [num] that no raster and no way to split K beats, inf for none: of kernels from `first` on.
+
+    It is the cost without waiting for loads, power and panels that are read again, and below 1e-9 of it no rounding.
+    All waves are taken as one: the 4-norm of sums is at most the sum of 4-norms. Where the library weighs splits or has
+    stream-K, work is at best spread evenly. `columns` [BOUND_COLUMNS, rows] holds floats alone and no branch is taken
+    on them, so that a CPU does several rows at a time: nearly all that a search does is to find these.
     """
-    cta_m, cta_n = row["cta_m"], row["cta_n"]
-    padded_m = _round_up(ceil_div(t.M, cta_m), row["cluster_m"])
-    padded_n = _round_up(ceil_div(t.N, cta_n), row["cluster_n"])
-    all_steps = ceil_div(t.K, row["cta_k"])
-    units = t.G * padded_m * padded_n
-    if split > 1:
-        units *= ceil_div(all_steps, ceil_div(all_steps, split))
-    rounds = units / row["grid_cap"]
-    schedule = row["schedule"]
-    is_vector = schedule == VECTOR
-    l2_bytes = t.a_bytes * (padded_n / row["cluster_n"]) + (t.b_bytes + t.scale_bytes) * (padded_m / row["cluster_m"])
-    l2_bytes *= t.line_waste
-    matrix = row["matrix_cycles"] / (c["vector_frac"] if is_vector else c["matrix_frac"])
-    busy = max(matrix, row["stage_bytes"] / p["smem_bytes_per_cycle"])
-    written = t.c_bytes
-    fixed_us = p["launch_us"] + (c["vector_kernel_us"] if is_vector else c["kernel_us"])
-    fixed_us += p["load_latency_cycles"] / p["cycles_per_us"]
-    if is_even:
-        cycles = rounds * all_steps * busy
-    else:
-        steps = ceil_div(all_steps, split)
-        ingest = l2_bytes / (units * steps) / (c["sm_l2_bytes_per_cycle"] * t.load_frac)
-        busy = np.sqrt(busy * busy + ingest * ingest)
-        if schedule == PINGPONG:
-            loss, tile_cycles = c["step_cycles"], c["tile_cycles"]
-        elif schedule == COOPERATIVE:
-            loss, tile_cycles = c["coop_step_cycles"], c["coop_tile_cycles"]
-        else:
-            loss, tile_cycles = c["vector_step_cycles"] if is_vector else c["step_cycles"], c["tile_cycles"]
-        rounds = np.ceil(rounds)
-        if schedule == PINGPONG and rounds > 1.0:
-            cycles = rounds * steps * max(busy, 0.5 * (matrix + loss))
-        else:
-            cycles = rounds * (steps * max(busy, matrix + loss) + tile_cycles)
-        if split > 1:
-            partial = t.G * t.M * (t.N * 4.0) * split
-            written = partial
-            fixed_us += c["reduce_us"] + (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
-    dram_us = (
-        (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac))
-        * t.line_waste
-        / (c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * row["cluster_log2"]))
-    )
-    outside_us = _outside_us(p, row, c, t, ceil_div(t.M, cta_m), ceil_div(t.N, cta_n), padded_m, padded_n, all_steps)
-    main_us = _norm4(cycles / p["cycles_per_us"], dram_us, l2_bytes / c["l2_bytes_per_us"], outside_us)
-    main_us += (
-        c["store_exposed_frac"]
-        * written
-        * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / c["l2_bytes_per_us"])
-    )
-    return float((fixed_us + main_us) * (1.0 + c["choice_loss"]) * BOUND_SLACK)
+    stop = first + len(bounds)
+    (
+        cta_m, cta_n, cta_k, cluster_m, cluster_n, grid_cap, split_cap, is_vector, is_pingpong,
+        busy_cycles, work_cycles, tile_cycles, fixed_us, dram_bytes_per_us, outside_us_per_row_step,
+    ) = (
+        columns[0, first:stop], columns[1, first:stop], columns[2, first:stop], columns[3, first:stop],
+        columns[4, first:stop], columns[5, first:stop], columns[6, first:stop], columns[7, first:stop],
+        columns[8, first:stop], columns[9, first:stop], columns[10, first:stop], columns[11, first:stop],
+        columns[12, first:stop], columns[13, first:stop], columns[14, first:stop],
+    )  # fmt: skip
+    G, M, K, N = float(t.G), float(t.M), float(t.K), float(t.N)
+    num_sms, min_steps, max_parts = float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"])
+    is_full, has_stream_k = p["is_split_full"] != 0, p["has_stream_k"] != 0
+    w_bytes = t.b_bytes + t.scale_bytes
+    dram_bytes = (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac)) * t.line_waste
+    ingest_rate = c["sm_l2_bytes_per_cycle"] * t.load_frac
+    cycles_per_us, l2_rate = p["cycles_per_us"], c["l2_bytes_per_us"]
+    exposed = c["store_exposed_frac"] * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / l2_rate)
+    partial_bytes = G * M * (N * 4.0)
+    reduce_us, reduce_rate = c["reduce_us"], l2_rate * c["reduce_frac"]
+    factor = (1.0 + c["choice_loss"]) * BOUND_SLACK
+    for i in range(len(bounds)):
+        tiles_m, tiles_n = np.ceil(M / cta_m[i]), np.ceil(N / cta_n[i])
+        clusters_m, clusters_n = np.ceil(tiles_m / cluster_m[i]), np.ceil(tiles_n / cluster_n[i])
+        all_steps = np.ceil(K / cta_k[i])
+        # the most parts of K that the library makes, as `_most_parts` has them
+        tiles = G * tiles_m * tiles_n
+        long_enough = np.floor(all_steps / min_steps)
+        long_enough = max_parts if long_enough > max_parts else long_enough
+        at_once = np.floor(split_cap[i] / tiles)
+        most = long_enough if long_enough < at_once else at_once
+        most = 1.0 if most < 1.0 else most
+        is_refused = is_full and most == 1.0 and long_enough > 1.0 and np.floor(num_sms / tiles) > 1.0
+        most = 1.0 if is_vector[i] != 0.0 else most
+        is_refused = cta_m[i] < M if is_vector[i] != 0.0 else is_refused
+        is_even = not is_full and (has_stream_k or most > 1.0)
+        split = most if is_full else 1.0
+
+        steps = np.ceil(all_steps / split)
+        units = G * (clusters_m * cluster_m[i]) * (clusters_n * cluster_n[i]) * np.ceil(all_steps / steps)
+        rounds = units / grid_cap[i]
+        l2_bytes = (t.a_bytes * clusters_n + w_bytes * clusters_m) * t.line_waste
+        ingest = l2_bytes / (units * steps) / ingest_rate
+        busy = np.sqrt(busy_cycles[i] * busy_cycles[i] + ingest * ingest)
+        waves = np.ceil(rounds)
+        is_hidden = is_pingpong[i] != 0.0 and waves > 1.0
+        work = 0.5 * work_cycles[i] if is_hidden else work_cycles[i]
+        step = busy if busy > work else work
+        cycles = waves * (steps * step + (0.0 if is_hidden else tile_cycles[i]))
+        cycles = rounds * all_steps * busy_cycles[i] if is_even else cycles
+        is_split = split > 1.0 and not is_even
+        written = partial_bytes * split if is_split else t.c_bytes
+        reduction_us = reduce_us + (written + t.c_bytes) / reduce_rate if is_split else 0.0
+        rows = (tiles_m * cta_m[i] - M) * clusters_n + (tiles_n * cta_n[i] - N) * clusters_m
+        outside_us = G * rows * all_steps * outside_us_per_row_step[i]
+        chip, dram, l2 = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i], l2_bytes / l2_rate
+        chip, dram, l2, outside = chip * chip, dram * dram, l2 * l2, outside_us * outside_us
+        main_us = np.sqrt(np.sqrt(chip * chip + dram * dram + l2 * l2 + outside * outside))
+        bound_us = (fixed_us[i] + reduction_us + main_us + exposed * written) * factor
+        bounds[i] = np.inf if is_refused else bound_us
 
 
 @kernel
@@ -400,14 +416,14 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
 
 
 @kernel
-def _row_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> float:
-    """A time that no way to split K can beat; a single way is not bounded by itself."""
-    if split != ANY_SPLIT:
-        return 0.0
-    limit = _most_parts(p, row, t)
-    if p["is_split_full"]:
-        return float(lower_bound_us(p, row, c, t, limit, False) if limit > 0 else np.inf)
-    return float(lower_bound_us(p, row, c, t, 1, p["has_stream_k"] != 0 or limit > 1))
+def _bounds_of(p: Any, c: Any, t: ProblemTerms, rows: Any, columns: Any, first: int, bounds: Any) -> None:  # noqa: ARG001
+    row_bounds_us(p, c[0], t, columns, first, bounds)
+
+
+@kernel
+def _split_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> float:  # noqa: ARG001
+    """No single way to split K is bounded by itself."""
+    return 0.0
 
 
 @kernel
@@ -421,5 +437,5 @@ def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, bes
     return float(latency_us)
 
 
-GENERIC = CostRules(problem_terms, list_splits, _row_bound_us, _latency_below_us, config_cost)
+GENERIC = CostRules(problem_terms, list_splits, _bounds_of, _split_bound_us, _latency_below_us, config_cost)
 """What a search needs of generic families."""

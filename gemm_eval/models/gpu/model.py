@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gemm_eval._frozen import FrozenDict
 from gemm_eval._words import refusal
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
@@ -30,8 +31,10 @@ GPU_MODEL_VERSION = "gpu-4"
 _CLOCKS = ("burst", "sustained")
 _BOUND_WORDS = tuple(BOUNDS)
 _FAMILY_NAMES = {family.number: family.name for family in FAMILIES.values()}
-
-
+# a look-up takes a tenth of the time of a call of an enum
+_SCHEDULES: dict[int, Schedule] = {int(item): item for item in Schedule}
+_DECOMPOSITIONS: dict[int, Decomposition] = {int(item): item for item in Decomposition}
+_RASTER_ORDERS: dict[int, RasterOrder] = {int(item): item for item in RasterOrder}
 _DEFAULTS = RunOptions(None, "cold", "burst")
 
 
@@ -57,18 +60,19 @@ class GpuCost(NamedTuple):
     dram_us: float
     dram_bytes: int
     bound: str
-    breakdown: dict[str, float]
-    traffic: dict[str, int]
+    breakdown: FrozenDict[str, float]
+    traffic: FrozenDict[str, int]
     smem_bytes: int
     active_sms: int
     ctas_per_sm: int
     num_ctas: int
     num_waves: int
     num_candidates: int
-    num_refused: dict[str, int]
+    num_refused: FrozenDict[str, int]
     is_calibrated: bool
 
 
+_BREAKDOWN = (*Times._fields, "hidden_us")
 _TRAFFIC = {
     "a_bytes": "dram_a_bytes", "b_bytes": "dram_b_bytes", "scale_bytes": "dram_scale_bytes", "c_bytes": "dram_c_bytes",
 }  # fmt: skip
@@ -124,12 +128,11 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     latency_us, compute_us, dram_us, dram_bytes, bound = _TOTALS_OF(values)
     smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, is_calibrated = _COUNTS_OF(values)
     terms = _TERMS_OF(values)
-    breakdown = dict(zip(Times._fields, terms, strict=True))
-    breakdown["hidden_us"] = latency_us - sum(terms)
-    traffic = dict(zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True))
+    breakdown = FrozenDict(zip(_BREAKDOWN, (*terms, latency_us - sum(terms)), strict=True))
+    traffic = FrozenDict(zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True))
     return GpuCost(
         config, latency_us, compute_us, dram_us, dram_bytes, _BOUND_WORDS[bound], breakdown, traffic, smem, sms,
-        ctas_per_sm, ctas, waves, num_candidates, {"lower_bound": num_bounded}, bool(is_calibrated),
+        ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), bool(is_calibrated),
     )  # fmt: skip
 
 
@@ -141,8 +144,8 @@ def unpack_config(record: np.void) -> KernelConfig:
 def _config_of(values: Any) -> KernelConfig:
     family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, work, split_k, order, swizzle = _CONFIG_OF(values)
     return KernelConfig(
-        _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, Schedule(schedule), Decomposition(work),
-        split_k, RasterOrder(order), swizzle,
+        _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, _SCHEDULES[schedule],
+        _DECOMPOSITIONS[work], split_k, _RASTER_ORDERS[order], swizzle,
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
+from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, SM_L2_BYTES_PER_CYCLE, WARM
 from gemm_eval.models.gpu.families import FAMILIES
@@ -63,6 +64,7 @@ class Packed:
     Attributes:
         params: array [1] of `GPU_PARAMS_DTYPE`.
         candidates: kernels [num] of `CANDIDATE_DTYPE`.
+        columns: [columns, num], what else is packed for their bounds.
         coefficients: [1, sets] of `COEFFICIENTS_DTYPE`, which `coefficient_set` of a kernel indexes.
         ranges: [1, 2], the first and last but one of `candidates`: all of them.
         sizes: which sizes the kernels take.
@@ -80,10 +82,12 @@ class Packed:
         sizes: SizeRule = ANY_SIZE,
         *,
         library: str,
+        columns: npt.NDArray[np.float64] | None = None,
         make_fallback: Callable[[], Packed] | None = None,
         has_kernels: bool = True,
     ) -> None:
         self.params, self.candidates = read_only(params), read_only(candidates)
+        self.columns = no_bound_columns(len(candidates)) if columns is None else columns
         self.coefficients = read_only(coefficients[None])
         self.ranges = read_only(np.array([[0, len(candidates)]], np.int64))
         self.sizes = sizes
@@ -111,6 +115,7 @@ class Joined(NamedTuple):
 
     params: npt.NDArray[np.void]  # [packed]
     candidates: npt.NDArray[np.void]  # those of all, one after another
+    columns: npt.NDArray[np.float64]  # [columns, candidates]
     ranges: npt.NDArray[np.int64]  # [packed, 2], first and stop of each one's candidates
     coefficients: npt.NDArray[np.void]  # [packed, sets]
     is_ours: bool
@@ -120,11 +125,12 @@ def join_packed(packed: Sequence[Packed]) -> Joined:
     """Join at least one; either all are of our kernels, or none is."""
     if len(packed) == 1:
         one = packed[0]
-        return Joined(one.params, one.candidates, one.ranges, one.coefficients, one.is_ours)
+        return Joined(one.params, one.candidates, one.columns, one.ranges, one.coefficients, one.is_ours)
     stops = np.cumsum([len(one.candidates) for one in packed])
     return Joined(
         read_only(np.concatenate([one.params for one in packed])),
         read_only(np.concatenate([one.candidates for one in packed])),
+        read_only(np.concatenate([one.columns for one in packed], axis=1)),
         read_only(np.stack([np.concatenate([[0], stops[:-1]]), stops], axis=1).astype(np.int64)),
         read_only(np.concatenate([one.coefficients for one in packed])),
         packed[0].is_ours,
@@ -192,21 +198,20 @@ def pack_kernels(
     params["is_calibrated"] = is_calibrated
     if rules.is_chosen_by_model:
         coefficients = {**coefficients, "choice_loss": 0.0}
+    candidates = build_candidates(arch, types, library, is_unaligned=is_unaligned)
+    packed = pack_coefficients(params, coefficients)
     return Packed(
-        params,
-        build_candidates(arch, types, library, is_unaligned=is_unaligned),
-        pack_coefficients(params, coefficients),
-        ANY_SIZE if is_unaligned else aligned_rows(types),
-        library=library,
-        make_fallback=make_fallback,
-    )
+        params, candidates, packed, ANY_SIZE if is_unaligned else aligned_rows(types), library=library,
+        columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback,
+    )  # fmt: skip
 
 
 def pack_no_kernels(arch: GpuSpec, types: GemmTypes, library: str, *, l2: str, clock: str) -> Packed:
     """Pack a library without a kernel."""
     params = _pack_chip(arch, types, l2, clock)
-    nothing = np.empty(0, CANDIDATE_DTYPE), np.zeros(1, COEFFICIENTS_DTYPE)
-    return Packed(params, *nothing, library=library, has_kernels=False)
+    candidates, coefficients = np.empty(0, CANDIDATE_DTYPE), np.zeros(1, COEFFICIENTS_DTYPE)
+    columns = pack_bound_columns(params, np.ones(1, COEFFICIENTS_DTYPE), candidates)
+    return Packed(params, candidates, coefficients, library=library, columns=columns, has_kernels=False)
 
 
 def pack_w4a16(

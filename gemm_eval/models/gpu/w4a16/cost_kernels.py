@@ -14,6 +14,7 @@ import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import (
+    ANY_SPLIT,
     BEST_RASTER,
     BOUND_SLACK,
     COOPERATIVE,
@@ -582,7 +583,14 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     return num
 
 
-W4A16 = CostRules(w4a16_terms, list_splits, lower_bound_us, _latency_below_us, w4a16_cost)
+@kernel
+def _bounds_of(p: Any, c: Any, t: ProblemTerms, rows: Any, columns: Any, first: int, bounds: Any) -> None:  # noqa: ARG001
+    for i in range(len(bounds)):
+        row = rows[first + i]
+        bounds[i] = lower_bound_us(p, row, c[row["coefficient_set"]], t, ANY_SPLIT)
+
+
+W4A16 = CostRules(w4a16_terms, list_splits, _bounds_of, lower_bound_us, _latency_below_us, w4a16_cost)
 """What a search needs of our kernels."""
 
 
