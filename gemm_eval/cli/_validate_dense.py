@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gemm_eval.validation.comparison import Compared
+    from gemm_eval.validation import Compared
 
 __all__ = ["validate_dense"]
 
@@ -21,9 +21,14 @@ def validate_dense(
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.cli._output import write_csv
     from gemm_eval.errors import InvalidOptionError
-    from gemm_eval.validation.comparison import compare, is_calibrated_on
-    from gemm_eval.validation.datasets import TABLE_SUFFIXES, find_timings
-    from gemm_eval.validation.report import errors_frame, report_document
+    from gemm_eval.validation import (
+        TABLE_SUFFIXES,
+        compare,
+        errors_frame,
+        find_timings,
+        is_calibrated_on,
+        report_document,
+    )
 
     if (library or dtype) and not any(name.endswith(TABLE_SUFFIXES) for name in data):
         raise InvalidOptionError("--library and --dtype go with --data FILE: committed timings say theirs")
@@ -54,18 +59,18 @@ def validate_dense(
 
 
 def _save_plots(item: Compared, folder: Path) -> None:
-    from gemm_eval.validation import plots
+    from gemm_eval import validation
 
     scored = item.score
     stem = f"{scored.timings.name}-{scored.predictor}".replace("/", "-").replace(" ", "-")
-    plots.save_figure(plots.plot_predicted(scored), folder / f"{stem}-predicted.png")
-    plots.save_figure(plots.plot_error_by_rows(scored), folder / f"{stem}-error.png")
-    plots.save_figure(plots.plot_latency_curves(item.fitted(), scored.timings), folder / f"{stem}-curves.png")
+    validation.save_figure(validation.plot_predicted(scored), folder / f"{stem}-predicted.png")
+    validation.save_figure(validation.plot_error_by_rows(scored), folder / f"{stem}-error.png")
+    validation.save_figure(validation.plot_latency_curves(item.fitted(), scored.timings), folder / f"{stem}-curves.png")
 
 
 def _print(compared: Sequence[Sequence[Compared]], groups: Sequence[str], worst: int) -> None:
     from gemm_eval.cli._output import make_console
-    from gemm_eval.validation.report import errors_table, worst_table
+    from gemm_eval.validation import errors_table, worst_table
 
     console = make_console()
     for place, of_set in enumerate(compared):

@@ -1,18 +1,12 @@
-"""Timings of single kernels of ours: which config each row ran, packed for the model, and fits at these configs.
-
-Unlike timings of a library's own choice, a row tells the config exactly. So nothing is searched in a fit: the model is
-evaluated at the configs that ran.
-"""
+"""Timings of single kernels of ours: tables of them, and which config each row ran, packed for the model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from gemm_eval.arch import GpuSpec, read_yaml
@@ -22,14 +16,21 @@ from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models.gpu import GpuOptions, pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.search._threads import run_in_chunks
-from gemm_eval.search.w4a16_kernels import evaluate_w4a16_configs
-from gemm_eval.validation.datasets import measured_root
-from gemm_eval.validation.folds import fold_of_pairs
-from gemm_eval.validation.timings import Floats, Mask
+from gemm_eval.search.w4a16_kernels import find_top_w4a16
+from gemm_eval.validation.tables import measured_root
+from gemm_eval.validation.timings import Form, Ints, Mask, Timings
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["KernelTimings", "list_kernel_tables", "read_kernel_timings", "types_of"]
+__all__ = [
+    "NEAR_BEST",
+    "W4A16_FORM",
+    "W4A16Rows",
+    "has_all_configs",
+    "list_w4a16_tables",
+    "read_w4a16_timings",
+    "rows_of",
+    "types_of",
+]
 
 _GEMM = ["input_dtype", "M", "K", "N", "mode", "group_size"]
 _NEEDED = (
@@ -42,87 +43,48 @@ _CONFIG = (
 )  # fmt: skip
 
 
+NEAR_BEST = 1.5
+"""Rows are near the best of their GEMM up to this many times its least measured latency."""
+
+W4A16_FORM = Form(tuple(_GEMM), "family", W4A16_FAMILIES, NEAR_BEST)
+"""A row is a config of a kernel of ours; errors are told apart by family."""
+
+_STREAM_K_PLACE = (1 << 16) - 1  # after all numbers of parts
+
+
 @dataclass(frozen=True, eq=False)
-class KernelTimings:
-    """Rows of tables of our kernels, each one config on one GEMM.
+class W4A16Rows:
+    """The configs of rows; see `Packing`.
 
     Attributes:
-        arch: the GPU.
-        frame: the rows, index 0, 1, ...; columns as `gemm-eval measure --kernel w4a16` writes them, and `table`.
         packed: our kernels for all types, as the numba searches take them.
         type_of: [rows], place in `packed`.
         which: [rows, 2] of place in `packed.candidates` and parts of K, 0 for stream-K.
     """
 
-    arch: GpuSpec
-    frame: pd.DataFrame
     packed: Joined
-    type_of: npt.NDArray[np.int64]
-    which: npt.NDArray[np.int64]
+    type_of: Ints
+    which: Ints
 
-    def __len__(self) -> int:
-        return len(self.frame)
+    @property
+    def place(self) -> Ints:
+        """The registry's order: its list of kernels, of each the whole K first, then fewer parts, then stream-K."""
+        parts = np.where(self.which[:, 1] == 0, _STREAM_K_PLACE, self.which[:, 1])
+        place: Ints = (self.which[:, 0] << 16) | parts
+        return place
 
-    @cached_property
-    def measured_us(self) -> Floats:
-        """Measured latency of each row, in microseconds."""
-        return self.frame["latency_us"].to_numpy(np.float64)
-
-    @cached_property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """G, M, K, N of each row, [rows, 4]."""
-        ones = np.ones((len(self.frame), 1), np.int64)
-        return np.concatenate([ones, self.frame[["M", "K", "N"]].to_numpy(np.int64)], axis=1)
-
-    @cached_property
-    def kind(self) -> npt.NDArray[np.int64]:
-        """Place in `W4A16_FAMILIES` of each row."""
-        kinds: npt.NDArray[np.int64] = self.packed.candidates["kind"][self.which[:, 0]]
-        return kinds
-
-    @cached_property
-    def gemm(self) -> npt.NDArray[np.int64]:
-        """Number of each row's GEMM, 0, 1, ..."""
-        return np.asarray(self.frame.groupby(_GEMM, sort=True).ngroup(), np.int64)
-
-    @cached_property
-    def best_us(self) -> Floats:
-        """Least measured latency of each row's GEMM, in microseconds."""
-        return self.frame["latency_us"].groupby(self.gemm).transform("min").to_numpy(np.float64)
-
-    @cached_property
-    def num_configs(self) -> npt.NDArray[np.int64]:
-        """Number of rows of each row's GEMM."""
-        return self.frame["latency_us"].groupby(self.gemm).transform("size").to_numpy(np.int64)
-
-    def folds(self, num_folds: int, seed: int) -> npt.NDArray[np.int64]:
-        """Fold of each row; the rows of a pair (N, K) stay together."""
-        pairs = list(zip(self.frame["N"].tolist(), self.frame["K"].tolist(), strict=True))
-        fold_of = fold_of_pairs(set(pairs), num_folds, seed)
-        return np.array([fold_of[pair] for pair in pairs], np.int64)
-
-    def select(self, mask: Mask) -> KernelTimings:
+    def select(self, mask: Mask) -> W4A16Rows:
         """Return the rows where `mask` is true."""
-        return replace(
-            self, frame=self.frame[mask].reset_index(drop=True), type_of=self.type_of[mask], which=self.which[mask]
-        )
-
-    def predict(self, coefficients: npt.NDArray[np.float64]) -> Floats:
-        """Predicted latency of each row in microseconds; coefficients [families, coefficients]."""
-        latency_us, packed = np.empty(len(self)), self.packed
-
-        def work(start: int, stop: int) -> None:
-            part = slice(start, stop)
-            evaluate_w4a16_configs(
-                packed.params, packed.candidates, coefficients, self.type_of[part], self.sizes[part],
-                self.which[part], latency_us[part],
-            )  # fmt: skip
-
-        run_in_chunks(work, len(self))
-        return latency_us
+        return replace(self, type_of=self.type_of[mask], which=self.which[mask])
 
 
-def list_kernel_tables(gpu: str, *, is_held_back: bool = False) -> list[Path]:
+def rows_of(timings: Timings) -> W4A16Rows:
+    """Return the configs of timings that `read_w4a16_timings` read."""
+    assert isinstance(timings.packed, W4A16Rows), f"{timings.name} does not tell the configs of our kernels"
+    return timings.packed
+
+
+def list_w4a16_tables(gpu: str, *, is_held_back: bool = False) -> list[Path]:
     """Return the tables of our kernels that come with the library for `gpu`, an arch name.
 
     Args:
@@ -135,7 +97,7 @@ def list_kernel_tables(gpu: str, *, is_held_back: bool = False) -> list[Path]:
     return [path for path in ours if ("held_back" in read_yaml(path.with_suffix(".meta.yaml"))) is is_held_back]
 
 
-def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:
+def read_w4a16_timings(arch: GpuSpec, paths: Sequence[Path]) -> Timings:
     """Read tables of `gemm-eval measure --kernel w4a16` for a GPU.
 
     Raises:
@@ -151,7 +113,9 @@ def read_kernel_timings(arch: GpuSpec, paths: Sequence[Path]) -> KernelTimings:
     kinds = list(dict.fromkeys(keys))
     packed = join_packed([pack_gpu(arch, types_of(*key[:3]), GpuOptions("gemm-eval", *key[3:])) for key in kinds])
     type_of = np.array([kinds.index(key) for key in keys], np.int64)
-    return KernelTimings(arch, frame, packed, type_of, _which(frame, packed, type_of))
+    rows = W4A16Rows(packed, type_of, _which(frame, packed, type_of))
+    name = ", ".join(path.stem for path in paths)
+    return Timings(frame, name, arch.name, "gemm-eval", form=W4A16_FORM, packed=rows)
 
 
 def _read(path: Path) -> pd.DataFrame:
@@ -166,7 +130,7 @@ def _read(path: Path) -> pd.DataFrame:
             "gemm-eval measure --kernel w4a16 writes them"
         )
     integers = [name for name in frame.columns if str(frame[name].dtype) == "Int64" and frame[name].notna().all()]
-    return frame.astype(dict.fromkeys(integers, "int64")).assign(table=path.stem)
+    return frame.astype(dict.fromkeys(integers, "int64")).assign(G=1, table=path.stem)
 
 
 def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
@@ -178,7 +142,7 @@ def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
     )  # fmt: skip
 
 
-def _which(frame: pd.DataFrame, packed: Joined, type_of: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _which(frame: pd.DataFrame, packed: Joined, type_of: Ints) -> Ints:
     places: dict[tuple[int, ...], int] = {}
     for kind, (first, stop) in enumerate(packed.ranges.tolist()):
         for place in range(first, stop):
@@ -199,3 +163,23 @@ def _which(frame: pd.DataFrame, packed: Joined, type_of: npt.NDArray[np.int64]) 
         which[row, 0] = places[config]
     which[:, 1] = parts.to_numpy(np.int64)
     return which
+
+
+def has_all_configs(timings: Timings) -> Mask:
+    """Whether every config that the GPU has for a GEMM was timed, [gemms]."""
+    rows = rows_of(timings)
+    packed = rows.packed
+    assert packed.coefficients is not None
+    first = np.unique(timings.gemm, return_index=True)[1]
+    num_legal = np.empty(len(first), np.int64)
+    none_us, none = np.empty(0), np.empty((0, 2), np.int64)
+    for place, row in enumerate(first.tolist()):
+        kind = int(rows.type_of[row])
+        of_type = slice(kind, kind + 1)
+        candidates = packed.candidates[slice(*packed.ranges[kind].tolist())]
+        _, M, K, N = timings.sizes[row].tolist()
+        num_legal[place] = find_top_w4a16(
+            packed.params[of_type], candidates, packed.coefficients[of_type], M, K, N, none_us, none
+        )  # fmt: skip
+    is_all: Mask = np.bincount(timings.gemm) == num_legal
+    return is_all

@@ -24,14 +24,14 @@ from gemm_eval.models.gpu.sizes import is_row_aligned
 from gemm_eval.models.gpu.w4a16.menu import has_w4a16_kernels
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu_kernels import evaluate_rows, find_best_rows
-from gemm_eval.validation.kernel_names import config_of_kernel
-from gemm_eval.validation.timings import Floats, Mask, TimingSet
+from gemm_eval.validation.predictors.cublas_names import config_of_kernel
+from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
     "Coefficients",
+    "KnownRows",
     "Rows",
-    "Timings",
     "best_configs",
     "families_of",
     "latencies",
@@ -42,8 +42,6 @@ __all__ = [
 
 Coefficients = Mapping[str, Mapping[str, float]]
 """Kernel family -> coefficient -> value."""
-
-Integers = npt.NDArray[np.int64]
 
 _TRACE = ("kernel", "grid_x", "grid_y", "grid_z", "block_x", "registers", "smem_bytes")
 
@@ -58,9 +56,9 @@ class Rows(NamedTuple):
     params: npt.NDArray[np.void]  # [kinds] of GPU_PARAMS_DTYPE, with default coefficients
     families: tuple[str, ...]  # [kinds], kernel family of each
     menus: npt.NDArray[np.void]  # [configs] of MENU_DTYPE, those of all kinds one after another
-    ranges: Integers  # [kinds, 2], first and stop of each kind's configs
-    kind_of: Integers  # [rows]
-    sizes: Integers  # [rows, 4] of G, M, K, N
+    ranges: Ints  # [kinds, 2], first and stop of each kind's configs
+    kind_of: Ints  # [rows]
+    sizes: Ints  # [rows, 4] of G, M, K, N
     family_of: npt.NDArray[np.str_]  # [rows]
 
     def select(self, mask: Mask) -> Rows:
@@ -68,25 +66,25 @@ class Rows(NamedTuple):
         return self._replace(kind_of=self.kind_of[mask], sizes=self.sizes[mask], family_of=self.family_of[mask])
 
 
-class Timings(NamedTuple):
+class KnownRows(NamedTuple):
     """Rows with what was measured of them."""
 
     rows: Rows
     measured_us: Floats  # [rows]
-    known: Integers  # [known], the rows whose config the name of the kernel tells
-    known_configs: Integers  # [known, 3] of row of `rows.menus`, parts of K, stream-K (0)
+    known: Ints  # [known], the rows whose config the name of the kernel tells
+    known_configs: Ints  # [known, 3] of row of `rows.menus`, parts of K, stream-K (0)
 
-    def of_family(self, family: str) -> Timings:
+    def of_family(self, family: str) -> KnownRows:
         """Return the rows that the library runs with kernels of `family`."""
         mask = self.rows.family_of == family
         new_place = np.cumsum(mask) - 1
         kept = mask[self.known]
-        return Timings(
+        return KnownRows(
             self.rows.select(mask), self.measured_us[mask], new_place[self.known[kept]], self.known_configs[kept]
         )
 
 
-def pack_problems(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Rows:
+def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     """Pack the problems of at least one set, one set after the other; only `PROBLEM_COLUMNS` are read.
 
     Raises:
@@ -115,7 +113,7 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Row
     )  # fmt: skip
 
 
-def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timings:
+def pack_timings(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> KnownRows:
     """Pack the problems of at least one set with their latencies and, where the kernels' names tell them, configs.
 
     Raises:
@@ -141,9 +139,9 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
                     menu.append(menu_row(arch, problem, config, launched_resources(arch, smem, registers, threads)))
         first += len(timings)
     menus = read_only(np.concatenate([rows.menus, np.array(menu, MENU_DTYPE)]))
-    return Timings(
+    return KnownRows(
         rows._replace(menus=menus),
-        np.concatenate([timings.latency_us for timings in sets]), np.array(known, np.int64),
+        np.concatenate([timings.measured_us for timings in sets]), np.array(known, np.int64),
         np.array(configs, np.int64).reshape(-1, 3),
     )  # fmt: skip
 
@@ -157,8 +155,8 @@ def with_families(rows: Rows, coefficients: Coefficients) -> npt.NDArray[np.void
     return np.concatenate(records)
 
 
-def best_configs(rows: Rows, params: npt.NDArray[np.void]) -> tuple[Floats, Integers]:
-    """Search the best config of each row: its latency in microseconds, and its place as in `Timings.known_configs`.
+def best_configs(rows: Rows, params: npt.NDArray[np.void]) -> tuple[Floats, Ints]:
+    """Search the best config of each row: its latency in microseconds, and its place as in `KnownRows.known_configs`.
 
     Raises:
         InfeasibleError: the library has no kernel for a row.
@@ -180,22 +178,22 @@ def best_configs(rows: Rows, params: npt.NDArray[np.void]) -> tuple[Floats, Inte
 
 
 def latencies(
-    params: npt.NDArray[np.void], menus: npt.NDArray[np.void], kind_of: Integers, sizes: Integers, configs: Integers
+    params: npt.NDArray[np.void], menus: npt.NDArray[np.void], kind_of: Ints, sizes: Ints, configs: Ints
 ) -> Floats:
-    """Latency of rows at given configs, in microseconds; see `Rows` and `Timings` for the arrays."""
+    """Latency of rows at given configs, in microseconds; see `Rows` and `KnownRows` for the arrays."""
     latency_us = np.empty(len(kind_of))
     evaluate_rows(params, menus, kind_of, sizes, configs, latency_us)  # too short for threads to pay
     return latency_us
 
 
-def families_of(arch: GpuSpec, timings: TimingSet) -> tuple[str, ...]:
+def families_of(arch: GpuSpec, timings: Timings) -> tuple[str, ...]:
     """Kernel families that the library of a set runs its rows with, that of most rows first."""
     names, counts = np.unique(pack_problems(arch, timings.library, [timings]).family_of, return_counts=True)
     return tuple(names[np.argsort(-counts, kind="stable")].tolist())
 
 
 def _pack(
-    arch: GpuSpec, library: str, problem: GemmProblem, timings: TimingSet, *, is_unaligned: bool
+    arch: GpuSpec, library: str, problem: GemmProblem, timings: Timings, *, is_unaligned: bool
 ) -> tuple[str, Packed]:
     """The kernel family that the library uses, and its kernels with default coefficients."""
     rules = LIBRARIES[library]
