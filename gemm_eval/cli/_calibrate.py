@@ -160,10 +160,10 @@ def calibrate_triton(arch: str, data: Path | None, seed: int, out: Path | None) 
     """Fit the model of Triton kernels on a table that tells the config of each row, write and print."""
     from gemm_eval import validation
     from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli._validate_triton import triton_table_of
+    from gemm_eval.cli._validate_kernels import triton_table_of
 
     spec = load_arch(arch, GpuSpec)
-    path = validation.triton_calibration_out(spec.name) if out is None else out
+    path = validation.calibration_out(spec.name, "triton", "") if out is None else out
     fitted = validation.calibrate_triton(spec, triton_table_of(spec.name, data), seed=seed)
     title = f"Triton kernels on {fitted.gpu}: errors {fitted.folds}"
     _write(fitted, path, title, {errors.data: errors.num_rows for errors in fitted.errors})

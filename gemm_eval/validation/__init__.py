@@ -7,7 +7,7 @@ There is one pipeline, whatever is predicted. `Timings` come from `tables` or fr
 holds pairs (N, K) out; `predictors` has a module for each kind (dense, w4a16, triton, nvidia), which alone knows
 coefficients and how rows are packed; `fit` has the one least-squares search; `scores` and `metrics` say how wrong,
 `choice` how good the chosen config is, `ablation` what each term buys. `comparison` (a library's own choices) and
-`studies` (single configs) put these together; `report`, `choice_report`, `documents`, `plots` and `study_plots` write.
+`studies` (single configs) put these together; `report`, `study_report`, `documents`, `plots` and `study_plots` write.
 """
 
 from importlib import import_module
@@ -18,7 +18,7 @@ from gemm_eval._extras import check_extra
 check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")  # for all of its modules
 
 if TYPE_CHECKING:
-    from gemm_eval.validation.ablation import Ablated, Removed, ablate, remove_in_turn, useless_terms
+    from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, run_ablation
     from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
     from gemm_eval.validation.choice import (
         first_rows,
@@ -27,14 +27,7 @@ if TYPE_CHECKING:
         random_choice,
         ranked_choice,
         static_points,
-    )
-    from gemm_eval.validation.choice_report import (
-        choice_tables,
-        cost_lines,
-        outlier_lines,
-        speed_table,
-        worst_choice_lines,
-    )
+    )  # fmt: skip
     from gemm_eval.validation.comparison import Compared, compare, is_calibrated_on, is_default_training
     from gemm_eval.validation.crossover import (
         CLEAR_FRAC,
@@ -42,21 +35,20 @@ if TYPE_CHECKING:
         measured_speedups,
         predict_speedups,
         sign_shares,
-    )
+    )  # fmt: skip
     from gemm_eval.validation.crossover_plot import plot_crossover
     from gemm_eval.validation.documents import (
-        BUYS_NOTHING_POINTS,
         ablation_document,
         errors_frame,
         report_document,
         study_document,
         study_frame,
-    )
+    )  # fmt: skip
     from gemm_eval.validation.folds import assign_folds, cross_fit
-    from gemm_eval.validation.metrics import measure_errors, measure_groups, regime_of
+    from gemm_eval.validation.metrics import regime_of
     from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
     from gemm_eval.validation.predictors.dense import calibrate, model_predictor
-    from gemm_eval.validation.predictors.files import calibration_out, describe_held_out, triton_calibration_out
+    from gemm_eval.validation.predictors.files import calibration_out, describe_held_out
     from gemm_eval.validation.predictors.triton import TritonModel, calibrate_triton, is_triton_calibrated
     from gemm_eval.validation.predictors.triton_codes import KernelKey, write_codes
     from gemm_eval.validation.predictors.triton_rows import (
@@ -65,141 +57,61 @@ if TYPE_CHECKING:
         TIMING_COLUMNS,
         read_triton_timings,
         triton_table,
-    )
+    )  # fmt: skip
     from gemm_eval.validation.predictors.w4a16 import W4A16Model, calibrate_w4a16
     from gemm_eval.validation.predictors.w4a16_rows import has_all_configs, list_w4a16_tables, read_w4a16_timings
-    from gemm_eval.validation.report import ablation_table, errors_table, removed_lines, study_errors_table, worst_table
+    from gemm_eval.validation.report import ablation_report, errors_table, worst_table
     from gemm_eval.validation.scores import Score, make_score, score, score_held_out, worst_rows
     from gemm_eval.validation.studies import Study, find_w4a16_tables, study_triton, study_w4a16
     from gemm_eval.validation.study_plots import save_study_plots
+    from gemm_eval.validation.study_report import study_report
     from gemm_eval.validation.tables import TABLE_SUFFIXES, find_timings, list_timings, read_timings
     from gemm_eval.validation.timings import Timings
 
 __all__ = [
-    "BUYS_NOTHING_POINTS",
-    "CLEAR_FRAC",
-    "CONFIG_COLUMNS",
-    "GEMM_COLUMNS",
-    "TABLE_SUFFIXES",
-    "TIMING_COLUMNS",
-    "Ablated",
-    "Compared",
-    "FittedRoofline",
-    "KernelKey",
-    "NaiveRoofline",
-    "Removed",
-    "Score",
-    "Study",
-    "Timings",
-    "TritonModel",
-    "W4A16Model",
-    "ablate",
-    "ablation_document",
-    "ablation_table",
-    "assign_folds",
-    "calibrate",
-    "calibrate_triton",
-    "calibrate_w4a16",
-    "calibration_out",
-    "choice_tables",
-    "compare",
-    "compare_crossovers",
-    "cost_lines",
-    "cross_fit",
-    "describe_held_out",
-    "errors_frame",
-    "errors_table",
-    "find_timings",
-    "find_w4a16_tables",
-    "first_rows",
-    "has_all_configs",
-    "is_calibrated_on",
-    "is_default_training",
-    "is_triton_calibrated",
-    "list_timings",
-    "list_w4a16_tables",
-    "make_score",
-    "measure_errors",
-    "measure_groups",
-    "measure_loss",
-    "measured_speedups",
-    "model_predictor",
-    "order_by",
-    "outlier_lines",
-    "plot_crossover",
-    "plot_error_by_rows",
-    "plot_latency_curves",
-    "plot_predicted",
-    "predict_speedups",
-    "random_choice",
-    "ranked_choice",
-    "read_timings",
-    "read_triton_timings",
-    "read_w4a16_timings",
-    "regime_of",
-    "remove_in_turn",
-    "removed_lines",
-    "report_document",
-    "save_figure",
-    "save_study_plots",
-    "score",
-    "score_held_out",
-    "sign_shares",
-    "speed_table",
-    "static_points",
-    "study_document",
-    "study_errors_table",
-    "study_frame",
-    "study_triton",
-    "study_w4a16",
-    "triton_calibration_out",
-    "triton_table",
-    "useless_terms",
-    "worst_choice_lines",
-    "worst_rows",
-    "worst_table",
-    "write_codes",
-]
+    "CLEAR_FRAC", "CONFIG_COLUMNS", "GEMM_COLUMNS", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation",
+    "Compared", "FittedRoofline", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
+    "TritonModel", "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
+    "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare", "compare_crossovers", "cross_fit",
+    "describe_held_out", "errors_frame", "errors_table", "find_timings", "find_w4a16_tables", "first_rows",
+    "has_all_configs", "is_calibrated_on", "is_default_training", "is_triton_calibrated", "list_timings",
+    "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
+    "plot_crossover", "plot_error_by_rows", "plot_latency_curves", "plot_predicted", "predict_speedups",
+    "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of",
+    "report_document", "run_ablation", "save_figure", "save_study_plots", "score", "score_held_out",
+    "sign_shares", "static_points", "study_document", "study_frame", "study_report", "study_triton",
+    "study_w4a16", "triton_table", "worst_rows", "worst_table", "write_codes",
+]  # fmt: skip
 
 _ROOMS = {
-    ".ablation": ("Ablated", "Removed", "ablate", "remove_in_turn", "useless_terms"),
+    ".ablation": ("Ablated", "Ablation", "Removed", "ablate", "run_ablation"),
     ".baselines": ("FittedRoofline", "NaiveRoofline"),
     ".choice": ("first_rows", "measure_loss", "order_by", "random_choice", "ranked_choice", "static_points"),
-    ".choice_report": ("choice_tables", "cost_lines", "outlier_lines", "speed_table", "worst_choice_lines"),
     ".comparison": ("Compared", "compare", "is_calibrated_on", "is_default_training"),
     ".crossover": ("CLEAR_FRAC", "compare_crossovers", "measured_speedups", "predict_speedups", "sign_shares"),
     ".crossover_plot": ("plot_crossover",),
-    ".documents": (
-        "BUYS_NOTHING_POINTS",
-        "ablation_document",
-        "errors_frame",
-        "report_document",
-        "study_document",
-        "study_frame",
-    ),
+    ".documents": ("ablation_document", "errors_frame", "report_document", "study_document", "study_frame"),
     ".folds": ("assign_folds", "cross_fit"),
-    ".metrics": ("measure_errors", "measure_groups", "regime_of"),
+    ".metrics": ("regime_of",),
     ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
     ".predictors.dense": ("calibrate", "model_predictor"),
-    ".predictors.files": ("calibration_out", "describe_held_out", "triton_calibration_out"),
+    ".predictors.files": ("calibration_out", "describe_held_out"),
     ".predictors.triton": ("TritonModel", "calibrate_triton", "is_triton_calibrated"),
     ".predictors.triton_codes": ("KernelKey", "write_codes"),
     ".predictors.triton_rows": (
-        "CONFIG_COLUMNS",
-        "GEMM_COLUMNS",
-        "TIMING_COLUMNS",
-        "read_triton_timings",
+        "CONFIG_COLUMNS",         "GEMM_COLUMNS",         "TIMING_COLUMNS",         "read_triton_timings",
         "triton_table",
     ),
     ".predictors.w4a16": ("W4A16Model", "calibrate_w4a16"),
     ".predictors.w4a16_rows": ("has_all_configs", "list_w4a16_tables", "read_w4a16_timings"),
-    ".report": ("ablation_table", "errors_table", "removed_lines", "study_errors_table", "worst_table"),
+    ".report": ("ablation_report", "errors_table", "worst_table"),
     ".scores": ("Score", "make_score", "score", "score_held_out", "worst_rows"),
     ".studies": ("Study", "find_w4a16_tables", "study_triton", "study_w4a16"),
     ".study_plots": ("save_study_plots",),
+    ".study_report": ("study_report",),
     ".tables": ("TABLE_SUFFIXES", "find_timings", "list_timings", "read_timings"),
     ".timings": ("Timings",),
-}
+}  # fmt: skip
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 

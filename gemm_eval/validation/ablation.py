@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from gemm_eval.validation.choice import order_by, ranked_choice
-from gemm_eval.validation.folds import CrossFit, assign_folds, cross_fit_folds
+from gemm_eval.validation.folds import CrossFit, assign_folds, cross_fit
 from gemm_eval.validation.predictors import Model, Term
 from gemm_eval.validation.timings import Floats, Mask, Timings
 
-__all__ = ["Ablated", "Removed", "ablate", "remove_in_turn", "useless_terms"]
+__all__ = ["Ablated", "Ablation", "Removed", "ablate", "remove_in_turn", "run_ablation"]
 
 M = TypeVar("M", bound=Model)
 
@@ -57,34 +57,6 @@ class Ablated:
     speed_points: float | None = None
 
 
-def ablate(
-    model: M, timings: Timings, num_folds: int = 5, seed: int = 0, *, is_screened: bool = True,
-    names: Collection[str] = (), num_threads: int = 1,
-) -> Iterator[Ablated]:  # fmt: skip
-    """Switch each coefficient's term off in turn and fit the others of its part again.
-
-    Args:
-        model: what is fitted, from its defaults on.
-        timings: rows of single configs.
-        num_folds, seed: deal the pairs (N, K) to the folds of all parts.
-        is_screened: fit on all rows first, and hold rows out only where the error changes by little.
-        names: coefficients; empty: all.
-        num_threads: fits at a time.
-
-    Raises:
-        InvalidOptionError: fewer pairs than folds.
-    """
-    for part in _parts(model, timings, num_folds, seed, num_threads):
-        for term in part.model.terms():
-            if not names or term.coefficient in names:
-                yield part.ablated(term, is_screened=is_screened)
-
-
-def useless_terms(found: Collection[Ablated], points: float) -> list[Ablated]:
-    """Return the terms that buy nothing: held out, their removal costs fewer than `points`."""
-    return [item for item in found if item.held_out_points is not None and item.held_out_points < points]
-
-
 @dataclass(frozen=True, slots=True)
 class Removed:
     """Terms of a part of a model that buy nothing even together.
@@ -104,24 +76,73 @@ class Removed:
     held_out_near_points: float
 
 
+@dataclass(frozen=True, slots=True)
+class Ablation:
+    """What each term of a model buys.
+
+    Attributes:
+        group: `Form.group` of the timings, which says what kind of model it is.
+        points: a term whose removal raises the held-out MAPE by fewer percentage points buys nothing.
+        found: of each term.
+        removed: terms that buy nothing even together, where that was asked.
+    """
+
+    group: str
+    points: float
+    found: tuple[Ablated, ...]
+    removed: tuple[Removed, ...] = ()
+
+    @property
+    def useless(self) -> list[Ablated]:
+        """The terms that buy nothing, held out."""
+        return [item for item in self.found if item.held_out_points is not None and item.held_out_points < self.points]
+
+
+def run_ablation(model: Model, timings: Timings, num_folds: int = 5, seed: int = 0) -> Ablation:
+    """Switch off each term, and of a screened model those that buy nothing together; see `ablate`."""
+    alone = Ablation(timings.form.group, model.buys_nothing_points, tuple(ablate(model, timings, num_folds, seed)))
+    if not model.is_screened:
+        return alone
+    return replace(alone, removed=tuple(remove_in_turn(model, timings, alone.useless, num_folds, seed)))
+
+
+def ablate(
+    model: M, timings: Timings, num_folds: int = 5, seed: int = 0, names: Collection[str] = ()
+) -> Iterator[Ablated]:
+    """Switch each coefficient's term off in turn and fit the others of its part again.
+
+    Args:
+        model: what is fitted, from its defaults on.
+        timings: rows of single configs.
+        num_folds, seed: deal the pairs (N, K) to the folds of all parts.
+        names: coefficients; empty: all.
+
+    Raises:
+        InvalidOptionError: fewer pairs than folds.
+    """
+    for part in _parts(model, timings, num_folds, seed):
+        for term in part.model.terms():
+            if not names or term.coefficient in names:
+                yield part.ablated(term)
+
+
 def remove_in_turn(
-    model: M, timings: Timings, useless: Collection[Ablated], points: float, num_folds: int = 5, seed: int = 0
+    model: M, timings: Timings, useless: Collection[Ablated], num_folds: int = 5, seed: int = 0
 ) -> list[Removed]:
     """Remove the terms that buy nothing alone one after another, as long as all that are gone buy nothing together.
 
     Args:
         model, timings, num_folds, seed: as in `ablate`.
         useless: those terms.
-        points: see `useless_terms`.
     """
     removed = []
-    for part in _parts(model, timings, num_folds, seed, 1, {item.part for item in useless}):
+    for part in _parts(model, timings, num_folds, seed, {item.part for item in useless}):
         last, gone = part.base, dict[str, float]()
         terms = sorted((item for item in useless if item.part == part.name), key=lambda item: item.held_out_points or 0)
         for item in terms:
             trial = gone | {item.coefficient: item.value}
             errors = part.errors(part.predict_without(trial))
-            if 100.0 * float(errors.mean() - part.base.mean()) < points:
+            if 100.0 * float(errors.mean() - part.base.mean()) < model.buys_nothing_points:
                 gone, last = trial, errors
         kept = tuple(item.coefficient for item in terms if item.coefficient not in gone)
         change, near = 100.0 * (last - part.base), part.near
@@ -131,13 +152,20 @@ def remove_in_turn(
 
 
 def _parts(
-    model: M, timings: Timings, num_folds: int, seed: int, num_threads: int, names: Collection[str] | None = None
+    model: M, timings: Timings, num_folds: int, seed: int, names: Collection[str] | None = None
 ) -> Iterator[_Part[M]]:
     folds = assign_folds(timings, num_folds, seed)
     for name, of_part, mask in model.parts(timings):
         if names is None or name in names:
             rows = timings.select(mask)
-            yield _Part(name, of_part, rows, partial(cross_fit_folds, rows, folds[mask], num_folds, num_threads))
+            yield _Part(
+                name,
+                of_part,
+                rows,
+                partial(
+                    cross_fit, sets=[rows], num_folds=num_folds, folds=[folds[mask]], num_threads=model.num_threads
+                ),
+            )
 
 
 class _Part(Generic[M]):
@@ -158,9 +186,9 @@ class _Part(Generic[M]):
     def predict_without(self, values: Mapping[str, float]) -> Floats:
         return self._cross([fitted.without(values) for fitted in self._fits]).predict(self.rows)
 
-    def ablated(self, term: Term, *, is_screened: bool) -> Ablated:
+    def ablated(self, term: Term) -> Ablated:
         base_points = 100.0 * float(self.base.mean())
-        if not is_screened:
+        if not self.model.is_screened:
             values = {term.coefficient: term.neutral}
             return Ablated(self.name, term.coefficient, term.neutral, term.why, base_points, **self._held_out(values))
         value = self.full.values[term.same_as] if term.same_as else term.neutral

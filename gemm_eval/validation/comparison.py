@@ -98,7 +98,7 @@ def _joint_scores(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: 
         train = [timings for timings in of_library if is_default_training(timings)] or of_library
         predictor = model_predictor(arch, library)
         folds = min(num_folds, len({pair for item in of_library for pair in item.pairs}))
-        crossed = cross_fit(predictor, of_library, folds, seed, train)
+        crossed = cross_fit(predictor, of_library, folds, seed, train=train)
         names = ", ".join(timings.name for timings in train)
         for place, timings in enumerate(of_library):
             predicted_us = crossed.predict(timings, place)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gemm_eval.validation.ablation import Ablated, Removed, useless_terms
+from gemm_eval.validation.ablation import Ablation
 from gemm_eval.validation.metrics import rows_by_gemm
 from gemm_eval.validation.predictors.triton import describe_config
 from gemm_eval.validation.scores import Score, worst_pairs, worst_rows
@@ -18,7 +18,6 @@ from gemm_eval.validation.studies import Study
 from gemm_eval.validation.timings import Timings
 
 __all__ = [
-    "BUYS_NOTHING_POINTS",
     "ablation_document",
     "errors_frame",
     "outlier_records",
@@ -27,9 +26,6 @@ __all__ = [
     "study_frame",
     "worst_choices",
 ]
-
-BUYS_NOTHING_POINTS = {"family": 0.02, "data_set": 0.03}
-"""By `Form.group`: a term whose removal raises the held-out MAPE by fewer percentage points buys nothing."""
 
 _SET_KEYS = ("gpu", "library", "l2", "clock")
 _REGRETS = ("mean_frac", "median_frac", "p95_frac", "worst_frac", "speed_frac", "top1_frac", "top3_frac", "top10_frac")
@@ -162,20 +158,15 @@ def study_document(study: Study, num_worst: int) -> dict[str, Any]:
     }
 
 
-def ablation_document(group: str, found: Sequence[Ablated], removed: Sequence[Removed] = ()) -> dict[str, Any]:
-    """Return what each term buys under the key ``ablation``; nothing where there is nothing.
-
-    Args:
-        group: `Form.group` of the timings.
-        found: terms.
-        removed: see `remove_in_turn`; of families.
-    """
-    terms = _records(found, _ABLATION_KEYS[group])
-    if not found or group != "family":
-        return {"ablation": terms} if found else {}
-    useless = [f"{item.part}.{item.coefficient}" for item in useless_terms(found, BUYS_NOTHING_POINTS[group])]
-    together = _records(removed, _REMOVED_KEYS)
-    return {"ablation": {"terms": terms, "useless": useless, "together": together}}
+def ablation_document(ablation: Ablation) -> dict[str, Any]:
+    """Return what each term buys under the key ``ablation``; nothing where there is nothing."""
+    terms = _records(ablation.found, _ABLATION_KEYS[ablation.group])
+    if not terms:
+        return {}
+    if ablation.group != "family":
+        return {"ablation": terms}
+    useless = [f"{item.part}.{item.coefficient}" for item in ablation.useless]
+    return {"ablation": {"terms": terms, "useless": useless, "together": _records(ablation.removed, _REMOVED_KEYS)}}
 
 
 def _tables(study: Study) -> list[str]:

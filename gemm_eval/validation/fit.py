@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,32 +45,16 @@ class Search(NamedTuple):
     tolerance: float = 1e-8
 
 
-class Ranged(Protocol):
-    """A coefficient with its range."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def low(self) -> float:
-        """The least value, in its unit."""
-
-    @property
-    def high(self) -> float:
-        """The largest value, in its unit."""
-
-
 @dataclass(frozen=True)
 class Ranges:
     """Coefficients that are fitted, as shares 0..1 of their ranges, and others that are not.
 
     Attributes:
-        items: those that are fitted.
+        items: those that are fitted, each with name, low and high (`models.gpu.coefficients.Coefficient`).
         others: values of those that are not.
     """
 
-    items: Sequence[Ranged]
+    items: Sequence[Any]
     others: Mapping[str, float] = field(default_factory=dict)
 
     def shares(self, values: Mapping[str, float], off_bounds: float) -> Floats:

@@ -17,7 +17,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.validation.predictors import P, Predictor
 from gemm_eval.validation.timings import Floats, Ints, Timings
 
-__all__ = ["CrossFit", "assign_folds", "assign_joint_folds", "cross_fit", "cross_fit_folds", "fold_of_pairs"]
+__all__ = ["CrossFit", "assign_folds", "assign_joint_folds", "cross_fit", "fold_of_pairs"]
 
 
 P_co = TypeVar("P_co", bound=Predictor, covariant=True)
@@ -50,57 +50,39 @@ class CrossFit(NamedTuple, Generic[P_co]):
 
 
 def cross_fit(
-    predictor: P, sets: Sequence[Timings], num_folds: int = 5, seed: int = 0,
-    train: Sequence[Timings] = (), num_threads: int = 1,
+    predictor: P | Sequence[P], sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *,
+    train: Sequence[Timings] = (), folds: Sequence[Ints] = (), num_threads: int = 1,
 ) -> CrossFit[P]:  # fmt: skip
     """Fit once for each fold, on the rows of all sets that are in other folds and in no band (see `Timings.bands`).
 
     A pair (N, K) that several sets have is held out of all of them at once.
 
     Args:
-        predictor: what is fitted.
+        predictor: what is fitted; several: one for each fold, where fits start at different places.
         sets: all in one cross-validation.
         num_folds, seed: see `assign_joint_folds`.
         train: those of `sets` that are fitted on; empty: all.
+        folds: of the rows of each set, where they are not to be dealt here; the seed does not matter then.
         num_threads: fits at a time, for predictors that leave Python's lock to others.
 
     Raises:
         InvalidOptionError: fewer pairs than folds.
     """
-    folds = assign_joint_folds(sets, num_folds, seed)
-    return _cross_fit(sets, folds, num_folds, num_threads, [predictor], train)
+    number_of = folds or assign_joint_folds(sets, num_folds, seed)
+    predictors = predictor if isinstance(predictor, Sequence) else [predictor] * num_folds
 
-
-def cross_fit_folds(
-    timings: Timings, folds: Ints, num_folds: int, num_threads: int, predictors: Sequence[P]
-) -> CrossFit[P]:
-    """Fit as `cross_fit`, with folds that are given, such as those of a larger set.
-
-    Args:
-        timings: all rows.
-        folds: [rows].
-        num_folds, num_threads: see `cross_fit`.
-        predictors: what is fitted, by fold, where fits start at different places; or one for all.
-    """
-    return _cross_fit([timings], [folds], num_folds, num_threads, predictors)
-
-
-def _cross_fit(
-    sets: Sequence[Timings], folds: Sequence[Ints], num_folds: int, num_threads: int, predictors: Sequence[P],
-    train: Sequence[Timings] = (),
-) -> CrossFit[P]:  # fmt: skip
     def fit(fold: int) -> P:
         kept = [
             timings.select((number != fold) & ~timings.in_band)
-            for timings, number in zip(sets, folds, strict=True)
+            for timings, number in zip(sets, number_of, strict=True)
             if not train or any(timings is item for item in train)
         ]
-        return predictors[fold % len(predictors)].fit(*(timings for timings in kept if len(timings)))
+        return predictors[fold].fit(*(timings for timings in kept if len(timings)))
 
     if num_threads == 1:
-        return CrossFit(tuple(map(fit, range(num_folds))), tuple(folds))
+        return CrossFit(tuple(map(fit, range(num_folds))), tuple(number_of))
     with ThreadPoolExecutor(min(num_folds, num_threads)) as threads:
-        return CrossFit(tuple(threads.map(fit, range(num_folds))), tuple(folds))
+        return CrossFit(tuple(threads.map(fit, range(num_folds))), tuple(number_of))
 
 
 def assign_folds(timings: Timings, num_folds: int = 5, seed: int = 0) -> Ints:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.table import Table
 
-from gemm_eval.validation.ablation import Ablated, Removed, useless_terms
-from gemm_eval.validation.documents import BUYS_NOTHING_POINTS
-from gemm_eval.validation.metrics import ALL, Errors, Metrics
+from gemm_eval.validation.ablation import Ablated, Ablation
+from gemm_eval.validation.metrics import Metrics
 from gemm_eval.validation.scores import Score, worst_pairs
-from gemm_eval.validation.studies import Study
 from gemm_eval.validation.timings import Timings
 
 __all__ = [
-    "ablation_table",
-    "errors_table",
-    "removed_lines",
-    "report_table",
-    "study_errors_table",
-    "title_of",
+    "FIGURES", "ablation_report", "error_cells", "errors_table", "report_table", "title_of", "with_caption",
     "worst_table",
-]
+]  # fmt: skip
 
-_FIGURES = ("n", "MAPE", "median", "p90", "bias", "tau")
-_HEADERS = ("group", "predictor", "fit", *_FIGURES)
+FIGURES = ("n", "MAPE", "median", "p90", "bias", "tau")
+_HEADERS = ("group", "predictor", "fit", *FIGURES)
 _WORST_HEADERS = ("N", "K", "n", "MAPE", "bias", "worst M", "its error")
 _ABLATION_HEADERS = {
     "family": ("coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"),
@@ -57,7 +50,7 @@ def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str 
             table.add_section()
         for first, scored in enumerate(scores):
             errors = scored.by_regime[group]
-            cells = _cells(errors, errors.kendall_tau)
+            cells = error_cells(errors, errors.kendall_tau)
             table.add_row("" if first else group, scored.predictor, scored.how, *cells)
     return table
 
@@ -76,44 +69,14 @@ def worst_table(scored: Score, num: int = 10) -> Table:
     return table
 
 
-def study_errors_table(study: Study) -> Table:
-    """Return the errors of all predictors: by family and regime, those of held-back tables in brief; or by data set."""
-    by_family = study.timings.form.group == "family"
-    is_brief = study.is_held_back or not by_family
-    by_group: dict[tuple[str, str], list[Errors]] = {}
-    for item in study.errors:
-        if not is_brief or ALL in (item.group, item.regime):
-            by_group.setdefault((item.group, item.regime), []).append(item)
-    table = report_table((*(("family", "regime") if by_family else ("group",)), "predictor", *_FIGURES), study.title)
-    last = ""
-    for (group, regime), items in by_group.items():
-        if last and (group != last or not by_family):
-            table.add_section()
-        label = group if regime == ALL else regime
-        # within a family the roofline of the data sheet is far off in each regime, and says nothing new
-        shown = items if is_brief or ALL in (group, regime) else items[: len(study.scores) - 1]
-        for place, item in enumerate(shown):
-            name = group.removeprefix("w4a16_") if group != last else ""
-            head = (name, "" if place else regime) if by_family else ("" if place else label,)
-            table.add_row(*head, item.predictor, *_cells(item.errors, item.tau_within_gemms))
-            last = group
-    tau = "tau: Kendall's tau-b within a GEMM, mean over GEMMs"
-    near_best = study.timings.form.near_best
-    if near_best is not None:
-        caption = f"near best: measured up to {near_best:g} x the best of the GEMM. {tau} of more than 5 configs"
-    else:
-        caption = "; ".join(f"{scored.predictor}: {scored.how}" for scored in study.scores) + f". {tau}"
-    return _with_caption(table, caption)
+def ablation_report(ablation: Ablation) -> Iterator[Table | str]:
+    """Yield what each term buys; changes of the MAPE in percentage points, positive: worse without the term.
 
-
-def ablation_table(group: str, found: Sequence[Ablated]) -> Table:
-    """Return what each term buys; changes of the MAPE in percentage points, positive: worse without the term.
-
-    Args:
-        group: `Form.group` of the timings: families are ablated one by one, Triton's one set of coefficients at once.
-        found: at least one term.
+    Families are ablated one by one, Triton's one set of coefficients at once.
     """
-    by_family = group == "family"
+    found, by_family = ablation.found, ablation.group == "family"
+    if not found:
+        return
     if by_family:
         title = "error when a term is removed and the family's others are fitted again (MAPE, points)"
     else:
@@ -121,7 +84,7 @@ def ablation_table(group: str, found: Sequence[Ablated]) -> Table:
             "held-out error when a coefficient is held at its neutral value and the others are fitted again "
             f"(with all: MAPE {found[0].base_points:.2f}%)"
         )
-    table = report_table(_ABLATION_HEADERS[group], title)
+    table = report_table(_ABLATION_HEADERS[ablation.group], title)
     for part in dict.fromkeys(item.part for item in found):
         of_part = [item for item in found if item.part == part]
         if by_family:
@@ -129,9 +92,8 @@ def ablation_table(group: str, found: Sequence[Ablated]) -> Table:
             table.add_row(f"{part} ({of_part[0].base_points:.2f}%)")
         for item in sorted(of_part, key=_what_it_buys, reverse=True):
             table.add_row(*(_family_cells if by_family else _set_cells)(item))
-    useless = useless_terms(found, BUYS_NOTHING_POINTS[group])
-    names = ", ".join(".".join(filter(None, (item.part, item.coefficient))) for item in useless) or "none"
-    limit = f"Under {BUYS_NOTHING_POINTS[group]:g} points, buys nothing: {names}"
+    names = ", ".join(".".join(filter(None, (item.part, item.coefficient))) for item in ablation.useless) or "none"
+    limit = f"Under {ablation.points:g} points, buys nothing: {names}"
     if by_family:
         caption = (
             "held at: 0 costs nothing, 1e+09 limits nothing; others: a term's plain value (in the JSON report). in "
@@ -143,7 +105,17 @@ def ablation_table(group: str, found: Sequence[Ablated]) -> Table:
             "changes in percentage points. held out: MAPE of all rows; worst set: the data set that loses most; speed: "
             f"of the first choice. {limit}"
         )
-    return _with_caption(table, caption)
+    if not by_family:
+        yield ""
+    yield with_caption(table, caption)
+    for gone in ablation.removed:
+        line = (
+            f"{gone.part}: {', '.join(gone.coefficients) or 'none'} together change the held-out MAPE by "
+            f"{gone.held_out_points:+.3f} points, near the best by {gone.held_out_near_points:+.3f}"
+        )
+        yield line + (f"; kept, since the others are gone: {', '.join(gone.kept)}" if gone.kept else "")
+    if by_family:
+        yield ""
 
 
 def _what_it_buys(item: Ablated) -> float:
@@ -165,23 +137,15 @@ def _set_cells(item: Ablated) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def removed_lines(removed: Iterable[Removed]) -> list[str]:
-    """Return, for each family, which terms buy nothing together."""
-    return [
-        f"{item.part}: {', '.join(item.coefficients) or 'none'} together change the held-out MAPE by "
-        f"{item.held_out_points:+.3f} points, near the best by {item.held_out_near_points:+.3f}"
-        + (f"; kept, since the others are gone: {', '.join(item.kept)}" if item.kept else "")
-        for item in removed
-    ]
-
-
-def _cells(errors: Metrics, kendall_tau: float | None) -> tuple[str, ...]:
+def error_cells(errors: Metrics, kendall_tau: float | None) -> tuple[str, ...]:
+    """Return the cells of `FIGURES`."""
     sizes = (errors.mape_frac, errors.median_frac, errors.p90_frac)
     tau = "-" if kendall_tau is None else f"{kendall_tau:.3f}"
     return f"{errors.num:,}", *(f"{size:.1%}" for size in sizes), f"{errors.bias_frac:+.1%}", tau
 
 
-def _with_caption(table: Table, caption: str) -> Table:
+def with_caption(table: Table, caption: str) -> Table:
+    """Return the table with a text below it."""
     table.caption, table.caption_justify = caption, "left"
     return table
 

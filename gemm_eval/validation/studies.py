@@ -6,11 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec, read_yaml
+from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
 from gemm_eval.validation.choice import (
@@ -26,7 +25,7 @@ from gemm_eval.validation.choice import (
     static_points,
 )
 from gemm_eval.validation.choice_cost import ChoiceCost, measure_choice_cost
-from gemm_eval.validation.folds import cross_fit, cross_fit_folds
+from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import ALL, REGIMES, Errors, regime_of, row_groups
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.predictors.nvidia import nvidia_choices
@@ -35,6 +34,7 @@ from gemm_eval.validation.predictors.triton_rows import without_code
 from gemm_eval.validation.predictors.w4a16 import W4A16Model, is_w4a16_calibrated
 from gemm_eval.validation.predictors.w4a16_rows import has_all_configs, list_w4a16_tables, read_w4a16_timings
 from gemm_eval.validation.scores import Score, make_score, score_held_out
+from gemm_eval.validation.tables import meta_of
 from gemm_eval.validation.timings import Ints, Mask, Timings
 
 __all__ = ["FIRST", "Study", "find_w4a16_tables", "study_triton", "study_w4a16"]
@@ -95,7 +95,7 @@ def find_w4a16_tables(arch: GpuSpec, files: Sequence[Path], *, is_fit: bool | No
             raise InvalidInputError(f"cannot read timings from {path}: there is no such file")
     found = list(files) or list_w4a16_tables(arch.name)
     held_back = [] if files else list_w4a16_tables(arch.name, is_held_back=True)
-    held_back += [path for path in files if "held_back" in _meta_of(path)]
+    held_back += [path for path in files if "held_back" in meta_of(path)]
     fitted = [path for path in found if path not in held_back]
     if is_fit is None:
         is_fit = is_w4a16_calibrated(arch)
@@ -140,7 +140,7 @@ def study_w4a16(
     scores.append(_naive(arch, timings))
     choices, overhead_us, missing = _choose(timings, scores)
     is_full = has_all_configs(timings)
-    protocols = {path.stem: _meta_of(path).get("protocol", {}) for path in paths}
+    protocols = {path.stem: meta_of(path).get("protocol", {}) for path in paths}
     cost = measure_choice_cost(arch, timings, is_full, protocols)
     overhead_us |= {choice.method: cost.model_us for choice in choices if choice.method.startswith("model")}
     counts = f"{len(timings):,} timings of {timings.gemm.max() + 1} GEMMs, {len(set(timings.pairs))} (N, K) pairs"
@@ -190,11 +190,6 @@ def _losses(timings: Timings, choices: Sequence[Choices], is_full: Mask) -> Iter
                 yield from (measure_loss(timings, item, gemms, name, regime) for item in choices)
 
 
-def _meta_of(path: Path) -> dict[str, Any]:
-    meta = path.with_suffix(".meta.yaml")
-    return dict(read_yaml(meta)) if meta.is_file() else {}
-
-
 def study_triton(arch: GpuSpec, timings: Timings, num_folds: int = 5, seed: int = 0, *, is_fit: bool = True) -> Study:
     """Score the model of Triton kernels and its baselines on a table of timings.
 
@@ -240,7 +235,7 @@ def _held_out(arch: GpuSpec, timings: Timings, num_folds: int, seed: int) -> Ite
     folds = f"{num_folds}-fold by (N, K)"
     bare = without_code(timings)
     fits = cross_fit(TritonModel(arch), [timings], num_folds, seed, num_threads=NUM_THREADS)
-    refits = cross_fit_folds(bare, fits.folds[0], num_folds, NUM_THREADS, fits.fits)
+    refits = cross_fit(fits.fits, [bare], num_folds, folds=fits.folds, num_threads=NUM_THREADS)
     roofline = cross_fit(GroupedRoofline(arch, min_rows=1), [timings], num_folds, seed)
     yield score_held_out("model", f"with machine code, {folds}", timings, fits)
     yield score_held_out("no code, refit", f"estimated code, fitted on it, {folds}", bare, refits)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gemm_eval._figures import new_figure
-from gemm_eval.validation.ablation import Ablated
+from gemm_eval.validation.ablation import Ablated, Ablation
 from gemm_eval.validation.choice import first_rows
 from gemm_eval.validation.metrics import REGIMES, regime_of
 from gemm_eval.validation.plots import draw_equal, save_figure
@@ -87,7 +87,7 @@ def plot_ablation(found: Sequence[Ablated], family: str) -> Figure:
     return figure
 
 
-def save_study_plots(studies: Sequence[Study], found: Sequence[Ablated], folder: Path) -> None:
+def save_study_plots(studies: Sequence[Study], ablation: Ablation | None, folder: Path) -> None:
     """Write all plots as PNG files to a folder, which is made if it is missing."""
     for study in studies:
         stem = "w4a16-" + "-".join(dict.fromkeys(study.timings.frame["table"]))
@@ -95,6 +95,7 @@ def save_study_plots(studies: Sequence[Study], found: Sequence[Ablated], folder:
         for family in (name for name in study.timings.groups if name in present):
             save_figure(plot_family(study, family), folder / f"{stem}-{family}-predicted.png")
         save_figure(plot_regret(study), folder / f"{stem}-regret.png")
+    found = () if ablation is None else ablation.found
     for family in dict.fromkeys(item.part for item in found):
         save_figure(plot_ablation(found, family), folder / f"w4a16-ablation-{family}.png")
 

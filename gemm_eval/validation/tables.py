@@ -18,7 +18,7 @@ no coefficient is fitted on it. One with ``has_no_timings`` says something else 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ __all__ = [
     "find_timings",
     "list_timings",
     "measured_root",
+    "meta_of",
+    "read_columns",
     "read_timings",
 ]
 
@@ -61,7 +63,7 @@ def list_timings(gpu: str, *, has_candidates: bool = False) -> list[Timings]:
     root = measured_root(gpu)
     files = sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
     left_out = {_NO_TIMINGS} if has_candidates else {_NO_TIMINGS, *_IN_NO_DEFAULT}
-    kept = [path for path in files if not left_out & _meta_of(path).keys()]
+    kept = [path for path in files if not left_out & meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
 
 
@@ -105,7 +107,7 @@ def read_timings(path: Path, **given: Any) -> list[Timings]:
         ArchValidationError: the meta file is no readable YAML.
     """
     meta = {key: value for key, value in given.items() if value is not None}
-    meta |= _meta_of(path)
+    meta |= meta_of(path)
     if not isinstance(meta.get("gpu"), str):  # `gemm-eval measure` describes the device at length there
         meta["gpu"] = _gpu_of_folder(path) or given.get("gpu") or "unknown"
     meta.setdefault("library", _LIBRARY_OF_KERNEL.get(str(meta.get("kernel"))))
@@ -124,9 +126,25 @@ def read_timings(path: Path, **given: Any) -> list[Timings]:
     return read
 
 
-def _meta_of(path: Path) -> Mapping[str, Any]:
+def meta_of(path: Path) -> Mapping[str, Any]:
+    """Return what the meta file beside a table says; nothing where there is none."""
     meta_path = path.with_name(path.stem + _META_SUFFIX)
     return read_yaml(meta_path) if meta_path.is_file() else {}
+
+
+def read_columns(path: Path, needed: Iterable[str], complaint: str) -> pd.DataFrame:
+    """Read a parquet table of single configs that has at least the columns `needed`.
+
+    Raises:
+        InvalidInputError: it cannot be read, or lacks columns: `complaint`, where {} stands for their names.
+    """
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
+    if missing := [name for name in needed if name not in frame]:
+        raise InvalidInputError(f"{path}{complaint.format(', '.join(missing))}")
+    return frame
 
 
 def _read_table(path: Path) -> pd.DataFrame:

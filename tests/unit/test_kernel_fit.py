@@ -146,21 +146,6 @@ def test_rows_far_from_the_best_of_many_count_less() -> None:
 # held-out rows
 
 
-def test_folds_keep_pairs_together() -> None:
-    timings = real()
-    folds = assign_folds(timings, 5, 0)
-    pairs = list(zip(timings.frame["N"].tolist(), timings.frame["K"].tolist(), strict=True))
-    fold_of = dict(zip(pairs, folds.tolist(), strict=True))
-
-    assert [fold_of[pair] for pair in pairs] == folds.tolist()
-    assert sorted(np.bincount(list(fold_of.values()))) == [8] * 5  # 40 pairs
-    mask = np.arange(len(timings)) % 3 == 0
-    assert (assign_folds(timings.select(mask), 5, 0) == folds[mask]).all()  # of the pair alone, not of its rows
-    assert (assign_folds(timings, 5, 1) != folds).any()
-    with pytest.raises(InvalidOptionError, match=r"num_folds must be in 2\.\.40"):
-        assign_folds(timings, 41, 0)
-
-
 def test_a_held_out_pair_does_not_touch_its_own_prediction() -> None:
     rows = planted(GEMV_MMA)
     rows = rows.select(np.arange(len(rows)) % 2 == 0)

@@ -13,20 +13,19 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gemm_eval import validation
-from gemm_eval.cli import _validate_w4a16
+from gemm_eval.cli import _validate_kernels
 from gemm_eval.cli._app import app
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
 from gemm_eval.validation import studies
-from gemm_eval.validation.ablation import Ablated, Removed, ablate, remove_in_turn, useless_terms
+from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
 from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
-from gemm_eval.validation.documents import BUYS_NOTHING_POINTS
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import tau_within_gemms
 from gemm_eval.validation.predictors.files import describe_held_out
 from gemm_eval.validation.predictors.w4a16 import W4A16Model
 from gemm_eval.validation.predictors.w4a16_rows import list_w4a16_tables
-from gemm_eval.validation.report import ablation_table, removed_lines
+from gemm_eval.validation.report import ablation_report
 from gemm_eval.validation.scores import make_score, worst_rows
 from gemm_eval.validation.studies import find_w4a16_tables
 from gemm_eval.validation.timings import Timings
@@ -40,8 +39,8 @@ TERMS = (
     Ablated("w4a16_sm90", "part_cycles", 0.0, "costs nothing", 4.5, 0.01, 0.01, 0.019, -0.1),
     Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 5.0, 0.5, 0.1, 0.02, 0.0, 0.3),
 )
-POINTS = BUYS_NOTHING_POINTS["family"]
 TOGETHER = Removed("w4a16_sm90", ("part_cycles",), ("ramp_us",), 0.01, -0.02)
+ABLATION = Ablation("family", 0.02, TERMS, (TOGETHER,))
 
 
 def as_predicted(num: int = 12, kind: int = 0) -> Timings:
@@ -173,8 +172,8 @@ def test_a_term_that_matters_and_one_that_does_not() -> None:
     assert found["line_waste"].reached_frac == 0.0  # all K are multiples of 64
     assert found["line_waste"].held_out_points == pytest.approx(0.0, abs=0.02)
     assert found["line_waste"].held_out_reached_points is None
-    assert found["line_waste"] in useless_terms(list(found.values()), POINTS)
-    (removed,) = remove_in_turn(model, timings, [found["line_waste"]], POINTS, 2)
+    assert found["line_waste"] in Ablation("family", 0.02, tuple(found.values())).useless
+    (removed,) = remove_in_turn(model, timings, [found["line_waste"]], 2)
     assert (removed.part, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
     assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
 
@@ -184,15 +183,17 @@ def test_families_with_few_rows_are_left_out() -> None:
 
 
 def test_what_buys_nothing() -> None:
-    text = shown(ablation_table("family", TERMS))
+    table, *lines = ablation_report(ABLATION)
+    text = shown(table)
 
-    assert [item.coefficient for item in useless_terms(TERMS, POINTS)] == ["part_cycles"]
+    assert [item.coefficient for item in ABLATION.useless] == ["part_cycles"]
     assert "buys nothing: w4a16_sm90.part_cycles" in " ".join(text.split())
     assert "w4a16_sm90 (4.50%)" in text
     assert "+0.019" in text
-    assert removed_lines([TOGETHER]) == [
+    assert lines == [
         "w4a16_sm90: part_cycles together change the held-out MAPE by +0.010 points, near the best by -0.020; "
-        "kept, since the others are gone: ramp_us"
+        "kept, since the others are gone: ramp_us",
+        "",
     ]
 
 
@@ -238,8 +239,7 @@ def test_command_prints_tables(table: Path) -> None:
 
 def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(validation, "ablate", lambda *_: iter(TERMS))
-    monkeypatch.setattr(validation, "remove_in_turn", lambda *_, **__: [TOGETHER])
+    monkeypatch.setattr(validation, "run_ablation", lambda *_: ABLATION)
     csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
     text = run(
         "--data", str(table), "--folds", "2", "--ablation", "--json", "--csv", str(csv), "--plots", str(plots)
@@ -295,7 +295,7 @@ def test_public_timings_have_their_own_table(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(validation, "compare", compare)
 
-    assert _validate_w4a16._score_int4_wo(H200, 5, 0) == []
+    assert _validate_kernels._score_int4_wo(H200, 5, 0) == []
     assert seen == ["aiconfigurator/int4_wo"]
     assert "sm90_wgmma: held out" in describe_held_out("h200-sxm", "trtllm", seen[0])
     assert describe_held_out("l4", "trtllm", seen[0]) == ""

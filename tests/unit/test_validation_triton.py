@@ -143,13 +143,6 @@ def test_what_lacks_is_named(tmp_path: Path, some: Timings) -> None:
     assert tuple(codes.columns) == CODE_COLUMNS
 
 
-def test_folds_share_no_pair(committed: Timings) -> None:
-    frame = committed.frame.assign(fold=assign_folds(committed, 5, 0))
-
-    assert (frame.groupby(["N", "K"])["fold"].nunique() == 1).all()
-    assert sorted(frame["fold"].unique()) == [0, 1, 2, 3, 4]
-
-
 def test_a_fit_recovers_coefficients_of_its_own_times(some: Timings) -> None:
     true = {
         item.name: min(max(item.default * factor, item.low), item.high)

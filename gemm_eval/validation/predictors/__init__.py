@@ -60,6 +60,18 @@ class Model(Predictor, Protocol):
     """A model of single configs whose terms can be switched off; what it was fitted on may have several parts."""
 
     @property
+    def is_screened(self) -> bool:
+        """Whether a term is first removed in sample, and held out only where that changes the error by little."""
+
+    @property
+    def buys_nothing_points(self) -> float:
+        """A term whose removal raises the held-out MAPE by fewer percentage points buys nothing."""
+
+    @property
+    def num_threads(self) -> int:
+        """Fits at a time."""
+
+    @property
     def values(self) -> Mapping[str, float]:
         """Its coefficients, of a model of one part."""
 

@@ -9,7 +9,7 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.gpu.calibration import calibration_path, load_calibration
 from gemm_eval.models.gpu.triton import triton_calibration_path
 
-__all__ = ["calibration_out", "describe_held_out", "triton_calibration_out"]
+__all__ = ["calibration_out", "describe_held_out"]
 
 
 def calibration_out(gpu: str, library: str, family: str) -> Path:
@@ -18,23 +18,9 @@ def calibration_out(gpu: str, library: str, family: str) -> Path:
     Raises:
         InvalidOptionError: this is an installed wheel, whose files are not to be written.
     """
-    _check_checkout()
-    return calibration_path(gpu, library, family)
-
-
-def triton_calibration_out(gpu: str) -> Path:
-    """Return where the calibration of Triton kernels is committed, as `calibration_out`.
-
-    Raises:
-        InvalidOptionError: this is an installed wheel, whose files are not to be written.
-    """
-    _check_checkout()
-    return triton_calibration_path(gpu)
-
-
-def _check_checkout() -> None:
     if data_root().name == "_arch_data":
         raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
+    return triton_calibration_path(gpu) if library == "triton" else calibration_path(gpu, library, family)
 
 
 def describe_held_out(gpu: str, library: str, data: str) -> str:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec, read_yaml
+from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.calibration import ErrorFigures
 from gemm_eval.models.gpu.triton import (
@@ -25,6 +26,7 @@ from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.predictors import Term
 from gemm_eval.validation.predictors.triton_rows import CONFIG_COLUMNS, read_triton_timings, rows_of
+from gemm_eval.validation.tables import meta_of
 from gemm_eval.validation.timings import Floats, Mask, Timings
 
 __all__ = [
@@ -65,6 +67,9 @@ class TritonModel:
     values: Mapping[str, float] = field(default_factory=default_triton_coefficients)
     held: Mapping[str, float] = field(default_factory=dict)
     name: str = "model"
+    is_screened: ClassVar[bool] = False
+    buys_nothing_points: ClassVar[float] = 0.03
+    num_threads: ClassVar[int] = NUM_THREADS
 
     @classmethod
     def as_it_is(cls, arch: GpuSpec) -> tuple[TritonModel, str]:
@@ -152,7 +157,5 @@ def calibrate_triton(arch: GpuSpec, path: Path, *, num_folds: int = 5, seed: int
 
 
 def _triton_version(path: Path) -> str:
-    meta_path = path.with_suffix(".meta.yaml")
-    meta = read_yaml(meta_path) if meta_path.is_file() else {}
-    versions = meta.get("versions")
+    versions = meta_of(path).get("versions")
     return str(versions.get("triton", "unknown")) if isinstance(versions, dict) else "unknown"

@@ -26,7 +26,7 @@ from gemm_eval.models.gpu.triton import (
     stack_launches,
 )
 from gemm_eval.validation.predictors.triton_codes import KernelKey, read_codes
-from gemm_eval.validation.tables import measured_root
+from gemm_eval.validation.tables import measured_root, read_columns
 from gemm_eval.validation.timings import PER_COLUMN, Form, Ints, Mask, Timings
 from gemm_eval.workload import GemmProblem
 
@@ -112,12 +112,7 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
         InvalidInputError: a file cannot be read, or lacks a column, or the machine code of a kernel.
         UnsupportedError: the arch is one whose Triton kernels the model does not know.
     """
-    try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
-    if missing := [name for name in TIMING_COLUMNS if name not in frame]:
-        raise InvalidInputError(f"{path} lacks {', '.join(missing)}; examples/measure_triton.py writes them")
+    frame = read_columns(path, TIMING_COLUMNS, " lacks {}; examples/measure_triton.py writes them")
     codes = read_codes(path.with_name(CODES_FILE))
     frame = frame.sort_values(GEMM_COLUMNS, kind="stable", ignore_index=True)
     keys = [KernelKey(*values) for values in _keys_of(frame).itertuples(index=False, name=None)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -84,6 +85,9 @@ class W4A16Model:
     families: tuple[str, ...] = W4A16_FAMILIES
     held: Mapping[str, float] = field(default_factory=dict)
     name: str = "model"
+    is_screened: ClassVar[bool] = True
+    buys_nothing_points: ClassVar[float] = 0.02
+    num_threads: ClassVar[int] = 1  # the kernels of the model take all
 
     @classmethod
     def as_it_is(cls, arch: GpuSpec) -> tuple[W4A16Model, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from gemm_eval.arch import GpuSpec, read_yaml
+from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
@@ -17,7 +17,7 @@ from gemm_eval.models.gpu import GpuOptions, pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.w4a16_kernels import find_top_w4a16
-from gemm_eval.validation.tables import measured_root
+from gemm_eval.validation.tables import measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import Form, Ints, Mask, Timings
 from gemm_eval.workload import GemmProblem
 
@@ -42,6 +42,8 @@ _CONFIG = (
     "raster_swizzle",
 )  # fmt: skip
 
+
+_COMPLAINT = ": a table of kernels of ours needs the columns {}; gemm-eval measure --kernel w4a16 writes them"
 
 NEAR_BEST = 1.5
 """Rows are near the best of their GEMM up to this many times its least measured latency."""
@@ -94,7 +96,7 @@ def list_w4a16_tables(gpu: str, *, is_held_back: bool = False) -> list[Path]:
     folder = measured_root(gpu) / "w4a16"
     found = sorted(folder.glob("*.parquet")) if folder.is_dir() else []
     ours = [path for path in found if not path.stem.endswith("-cublas")]
-    return [path for path in ours if ("held_back" in read_yaml(path.with_suffix(".meta.yaml"))) is is_held_back]
+    return [path for path in ours if ("held_back" in meta_of(path)) is is_held_back]
 
 
 def read_w4a16_timings(arch: GpuSpec, paths: Sequence[Path]) -> Timings:
@@ -119,16 +121,7 @@ def read_w4a16_timings(arch: GpuSpec, paths: Sequence[Path]) -> Timings:
 
 
 def _read(path: Path) -> pd.DataFrame:
-    try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
-    missing = [name for name in _NEEDED if name not in frame]
-    if missing:
-        raise InvalidInputError(
-            f"{path}: a table of kernels of ours needs the columns {', '.join(missing)}; "
-            "gemm-eval measure --kernel w4a16 writes them"
-        )
+    frame = read_columns(path, _NEEDED, _COMPLAINT)
     integers = [name for name in frame.columns if str(frame[name].dtype) == "Int64" and frame[name].notna().all()]
     return frame.astype(dict.fromkeys(integers, "int64")).assign(G=1, table=path.stem)
 

@@ -1,22 +1,71 @@
-"""The choice among configs as tables and lines for a terminal: regret or speed, its cost, and where it is worst."""
+"""A study of single configs for a terminal: errors, the choice among configs, its cost, and where it is worst."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from gemm_eval.validation.choice import Loss
 from gemm_eval.validation.documents import outlier_records, worst_choices
-from gemm_eval.validation.metrics import ALL
-from gemm_eval.validation.report import report_table
+from gemm_eval.validation.metrics import ALL, Errors
+from gemm_eval.validation.report import FIGURES, error_cells, report_table, with_caption
 from gemm_eval.validation.studies import FIRST, Study
 
-__all__ = ["choice_tables", "cost_lines", "outlier_lines", "speed_table", "worst_choice_lines"]
+__all__ = ["study_report"]
 
 _CHOICE_HEADERS = ("method", "mean", "p95", "worst", "speed", "top 1", "top 3", "top 10", "time")
 _SPEED_HEADERS = ("group", "method", "GEMMs", *FIRST, "p5", "worst")
 _US_PER_S = 1e6
 _IN_SECONDS_US = 0.01 * _US_PER_S  # a choice that takes longer
 _LEAST_TERM_US = 0.05
+
+
+def study_report(study: Study, num_worst: int) -> Iterator[RenderableType]:
+    """Yield all that is said of a study, in order; `num_worst`: of the largest errors or slowest choices."""
+    by_family = study.timings.form.group == "family"
+    for table in (study_errors_table(study), *(choice_tables(study) if by_family else [speed_table(study)])):
+        yield from (table, "")
+    if by_family:
+        yield from (cost_line(study), "")
+    if num_worst:
+        words = "largest errors of the model near the best of a GEMM, with its terms in us"
+        yield Text(words if by_family else "slowest first choices of the model", style="bold")
+        yield from map(Text, (outlier_lines if by_family else worst_choice_lines)(study, num_worst))
+        if by_family:
+            yield ""
+
+
+def study_errors_table(study: Study) -> Table:
+    """Return the errors of all predictors: by family and regime, those of held-back tables in brief; or by data set."""
+    by_family = study.timings.form.group == "family"
+    is_brief = study.is_held_back or not by_family
+    by_group: dict[tuple[str, str], list[Errors]] = {}
+    for item in study.errors:
+        if not is_brief or ALL in (item.group, item.regime):
+            by_group.setdefault((item.group, item.regime), []).append(item)
+    table = report_table((*(("family", "regime") if by_family else ("group",)), "predictor", *FIGURES), study.title)
+    last = ""
+    for (group, regime), items in by_group.items():
+        if last and (group != last or not by_family):
+            table.add_section()
+        label = group if regime == ALL else regime
+        # within a family the roofline of the data sheet is far off in each regime, and says nothing new
+        shown = items if is_brief or ALL in (group, regime) else items[: len(study.scores) - 1]
+        for place, item in enumerate(shown):
+            name = group.removeprefix("w4a16_") if group != last else ""
+            head = (name, "" if place else regime) if by_family else ("" if place else label,)
+            table.add_row(*head, item.predictor, *error_cells(item.errors, item.tau_within_gemms))
+            last = group
+    tau = "tau: Kendall's tau-b within a GEMM, mean over GEMMs"
+    near_best = study.timings.form.near_best
+    if near_best is not None:
+        caption = f"near best: measured up to {near_best:g} x the best of the GEMM. {tau} of more than 5 configs"
+    else:
+        caption = "; ".join(f"{scored.predictor}: {scored.how}" for scored in study.scores) + f". {tau}"
+    return with_caption(table, caption)
 
 
 def choice_tables(study: Study) -> list[Table]:
@@ -39,13 +88,13 @@ def choice_tables(study: Study) -> list[Table]:
             for missing in study.missing:
                 table.add_row(missing)
         tables.append(table)
-    tables[-1].caption = (
+    caption = (
         "regret: measured time of the choice / best measured - 1. speed: geometric mean of best / choice. top k: the "
         "best config is among the first k. all GEMMs: where some configs were not timed, the choice is among the timed "
         "ones. time of a choice: on this machine, and the median device time of what is profiled, without builds and "
         "pauses"
     )
-    tables[-1].caption_justify = "left"
+    with_caption(tables[-1], caption)
     return tables
 
 
@@ -59,18 +108,18 @@ def _regret_cells(regret: Loss, overhead_us: float | None) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def cost_lines(study: Study) -> list[str]:
-    """Return what choosing costs, in sentences."""
+def cost_line(study: Study) -> str:
+    """Return what choosing costs, in a sentence."""
     cost = study.cost
     assert cost is not None
     if not cost.num_gemms:
-        return [f"time of a choice: model {cost.model_us:,.0f} us, median; no GEMM has all its configs timed"]
-    return [
+        return f"time of a choice: model {cost.model_us:,.0f} us, median; no GEMM has all its configs timed"
+    return (
         f"time of a choice, median of {cost.num_gemms} GEMMs of {cost.num_configs} configs: model "
         f"{cost.model_us:,.0f} us (p90 {cost.model_p90_us:,.0f} us, one thread of this machine); profiling all "
         f"{cost.profile_s:.2f} s, of which {cost.profile_device_s:.2f} s are timed replays and the rest pauses and L2 "
         f"flushes between them, without builds: {cost.ratio:,.0f} times the model"
-    ]
+    )
 
 
 def outlier_lines(study: Study, num: int) -> list[str]:
@@ -101,12 +150,11 @@ def speed_table(study: Study) -> Table:
             speeds = (f"{found[top].speed_frac:.1%}" if top in found else "-" for top in FIRST)
             head = ("" if number else key[0] if key[1] == ALL else key[1], method, f"{first.num_gemms:,}")
             table.add_row(*head, *speeds, f"{first.p5_speed_frac:.1%}", f"{first.least_speed_frac:.1%}")
-    table.caption = (
+    caption = (
         "geometric means over GEMMs of best time / time of the choice: the method's first, the best of its first 3, "
         "the best of its first 20%. p5, worst: 5th percentile and least of its first"
     )
-    table.caption_justify = "left"
-    return table
+    return with_caption(table, caption)
 
 
 def worst_choice_lines(study: Study, num: int) -> list[str]:
