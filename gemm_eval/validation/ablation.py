@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from gemm_eval.validation.choice import order_by, ranked_choice
 from gemm_eval.validation.folds import CrossFit, assign_folds, cross_fit
 from gemm_eval.validation.predictors import Model, Term
-from gemm_eval.validation.timings import Floats, Mask, Timings
+from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 __all__ = ["Ablated", "Ablation", "Removed", "ablate", "remove_in_turn", "run_ablation"]
 
@@ -157,25 +157,17 @@ def _parts(
     folds = assign_folds(timings, num_folds, seed)
     for name, of_part, mask in model.parts(timings):
         if names is None or name in names:
-            rows = timings.select(mask)
-            yield _Part(
-                name,
-                of_part,
-                rows,
-                partial(
-                    cross_fit, sets=[rows], num_folds=num_folds, folds=[folds[mask]], num_threads=model.num_threads
-                ),
-            )
+            yield _Part(name, of_part, timings.select(mask), folds[mask], num_folds)
 
 
 class _Part(Generic[M]):
     """A part of a model, its rows, and its held-out errors with all terms."""
 
-    def __init__(self, name: str, model: M, rows: Timings, cross: Callable[[Sequence[M]], CrossFit[M]]) -> None:
-        self.name, self.model, self.rows, self._cross = name, model, rows, cross
+    def __init__(self, name: str, model: M, rows: Timings, folds: Ints, num_folds: int) -> None:
+        self.name, self.model, self.rows, self._folds, self._num_folds = name, model, rows, folds, num_folds
         near_best = rows.form.near_best
         self.near: Mask = rows.measured_us <= (np.inf if near_best is None else near_best) * rows.best_us
-        crossed = cross([model])
+        crossed = self._cross_fit(model)
         self._fits, self.base_us = crossed.fits, crossed.predict(rows)
         self.base = self.errors(self.base_us)
 
@@ -184,7 +176,11 @@ class _Part(Generic[M]):
         return size
 
     def predict_without(self, values: Mapping[str, float]) -> Floats:
-        return self._cross([fitted.without(values) for fitted in self._fits]).predict(self.rows)
+        return self._cross_fit([fitted.without(values) for fitted in self._fits]).predict(self.rows)
+
+    def _cross_fit(self, model: M | Sequence[M]) -> CrossFit[M]:
+        threads = self.model.num_threads
+        return cross_fit(model, [self.rows], self._num_folds, folds=[self._folds], num_threads=threads)
 
     def ablated(self, term: Term) -> Ablated:
         base_points = 100.0 * float(self.base.mean())

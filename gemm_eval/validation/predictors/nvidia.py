@@ -22,7 +22,7 @@ from gemm_eval._extras import check_extra, has_package, needs_extra
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.mapping import Decomposition
-from gemm_eval.validation.choice import TOP, Choices, order_by, profile_us
+from gemm_eval.validation.choice import TOP, Choices, order_by, ranked_choice
 from gemm_eval.validation.fit import robust_fit
 from gemm_eval.validation.timings import Floats, Timings
 
@@ -186,36 +186,26 @@ def nvidia_choices(timings: Timings) -> tuple[list[Choices], float] | None:
     """
     if not is_available(timings.gpu):
         return None
-    order = order_by(timings, np.zeros(len(timings)))  # the registry's
-    starts = np.flatnonzero(np.diff(timings.gemm[order], prepend=-1))
-    logs = np.log2(timings.frame[list(_SIZES.values())].to_numpy(np.float64))[order]
-    is_cut = timings.frame["decomposition"].str.upper().to_numpy(str)[order]
-    costs_us = profile_us(timings)[order]
-    num = len(starts)
-    chosen_us, place, profiled_us = np.empty((2, num)), np.full((2, num), np.nan), np.zeros((2, num))
-    in_top = np.zeros((num, len(TOP)))
-    asked_us = np.empty(num)
-    for at, rows in enumerate(np.split(np.arange(len(order)), starts[1:])):
-        row = int(order[rows[0]])
+    registry = order_by(timings, np.zeros(len(timings)))
+    rows_of_gemm = np.split(registry, np.flatnonzero(np.diff(timings.gemm[registry])) + 1)
+    logs = np.log2(timings.frame[list(_SIZES.values())].to_numpy(np.float64))
+    is_cut = timings.frame["decomposition"].str.upper().to_numpy(str)
+    cost, num_kept = np.full(len(timings), np.inf), np.empty(len(rows_of_gemm), np.int64)
+    asked_us = np.empty(len(rows_of_gemm))
+    for at, rows in enumerate(rows_of_gemm):
         begin = time.perf_counter()
-        proposals = _propose(timings, row)
-        asked_us[at] = 1e6 * (time.perf_counter() - begin)
-        near = [_nearest(proposal, logs[rows], is_cut[rows]) for proposal in proposals]
-        kept = rows[list(dict.fromkeys(near))]
-        measured_us = timings.measured_us[order[kept]]
-        best = np.flatnonzero(measured_us == timings.best_us[row])
-        chosen_us[:, at] = measured_us[0], measured_us.min()
-        profiled_us[1, at] = costs_us[kept].sum()
-        if best.size:
-            place[:, at] = best[0] + 1.0
-            in_top[at] = best[0] < np.array(TOP)
+        proposals = _propose(timings, int(rows[0]))
+        asked_us[at] = _US_PER_S * (time.perf_counter() - begin)
+        kept = list(dict.fromkeys(_nearest(proposal, logs[rows], is_cut[rows]) for proposal in proposals))
+        cost[rows[kept]], num_kept[at] = np.arange(len(kept)), len(kept)
+    order, how = order_by(timings, cost), "nearest of ours to its tiles for 16-bit weights"
+    first = ranked_choice(timings, _PACKAGE, order, 1, how)
+    best = ranked_choice(timings, _TOP, order, num_kept, how)
+    is_found = best.speeds == 1.0  # else it orders, but not as far as the best
+    in_top = np.where(is_found[:, None], best.in_top, 0.0)
     in_top[:, np.array(TOP) > NUM_PROPOSALS] = np.nan
-    how = "nearest of ours to its tiles for 16-bit weights"
-    best_us = timings.best_us[order[starts]]
-    found = [
-        Choices(name, chosen_us[i], best_us / chosen_us[i], place[i], in_top, profiled_us[i], how)
-        for i, name in enumerate((_PACKAGE, _TOP))
-    ]
+    place = np.where(is_found, best.place, np.nan)
+    found = [replace(choices, place=place, in_top=in_top) for choices in (first, best)]
     return found, float(np.median(asked_us))
 
 
