@@ -1,7 +1,8 @@
 """What predicts latencies, a module for each kind: nothing outside of this package knows coefficients or packed rows.
 
 `dense` (a library's own choice of a kernel, by GEMM), `w4a16` and `triton` (single configs), and `nvidia`
-(nvMatmulHeuristics). A new kind is one module here with a `Predictor` and, for `ablation`, a `Model`.
+(nvMatmulHeuristics). A new kind is one module here, with a `Predictor` and, where its terms can be switched off, a
+`Model`, and a command; one of single configs also says in `documents` which keys its documents have.
 """
 
 from __future__ import annotations
