@@ -19,7 +19,8 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.predictors import Predictor
-from gemm_eval.validation.predictors.dense import describe_origin, model_predictor, origin_of
+from gemm_eval.validation.predictors.dense import model_predictor
+from gemm_eval.validation.predictors.files import describe_origin, origin_of
 from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics, is_available, knows_types
 from gemm_eval.validation.scores import Score, make_score, score
 from gemm_eval.validation.tables import list_timings

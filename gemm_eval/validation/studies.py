@@ -204,19 +204,13 @@ def study_triton(arch: GpuSpec, timings: Timings, num_folds: int = 5, seed: int 
         InvalidOptionError: fewer pairs than folds.
     """
     scores = [*(_held_out if is_fit else _as_it_is)(arch, timings, num_folds, seed), _naive(arch, timings)]
-    first = np.unique(timings.gemm, return_index=True)[1]
+    first = first_rows(timings)
     groups = [(group, regime, rows[first]) for group, regime, rows in row_groups(timings)]
     nums: list[int | Ints] = [1, 3, share_of_configs(timings, 0.2)]
     by_method = []
-    for scored in scores:
-        if scored.has_order:
-            order = order_by(timings, scored.predicted_us)
-            by_method.append(
-                [
-                    ranked_choice(timings, scored.predictor, order, num, how)
-                    for num, how in zip(nums, FIRST, strict=True)
-                ]
-            )
+    for scored in (scored for scored in scores if scored.has_order):
+        order, name = order_by(timings, scored.predicted_us), scored.predictor
+        by_method.append([ranked_choice(timings, name, order, *of) for of in zip(nums, FIRST, strict=True)])
     by_method.append([random_speeds(timings, FIRST[0])])
     losses = tuple(
         measure_loss(timings, item, gemms, group, regime)

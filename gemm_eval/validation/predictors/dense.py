@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, Origin, coefficients_for
+from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, coefficients_for
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, default_coefficients
 from gemm_eval.models.gpu.libraries import FAMILIES, LIBRARIES
 from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
@@ -29,7 +29,6 @@ from gemm_eval.validation.predictors.dense_rows import (
     Coefficients,
     KnownRows,
     best_configs,
-    families_of,
     latencies,
     pack_problems,
     pack_timings,
@@ -37,7 +36,7 @@ from gemm_eval.validation.predictors.dense_rows import (
 )
 from gemm_eval.validation.timings import Floats, Ints, Timings
 
-__all__ = ["ModelPredictor", "calibrate", "describe_origin", "fit_family", "model_predictor", "origin_of"]
+__all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor"]
 
 GENERIC = tuple(name for name, family in FAMILIES.items() if not family.is_ours)
 """Families that are fitted here; for our W4A16 kernels see `w4a16`."""
@@ -93,20 +92,6 @@ class ModelPredictor:
 def model_predictor(arch: GpuSpec, library: str) -> ModelPredictor:
     """Return the model with the coefficients that it has for this GPU and library."""
     return ModelPredictor(arch, library, {family: coefficients_for(arch, library, family)[0] for family in GENERIC})
-
-
-def origin_of(arch: GpuSpec, timings: Timings) -> Origin:
-    """Where the coefficients of the family that most rows of a set run with come from."""
-    return coefficients_for(arch, timings.library, families_of(arch, timings)[0])[1]
-
-
-def describe_origin(arch: GpuSpec, timings: Timings, main: Origin) -> str:
-    """Where the coefficients of the main family come from, and those of other families where that differs."""
-    words = main.text
-    for family in families_of(arch, timings)[1:]:
-        text = coefficients_for(arch, timings.library, family)[1].text
-        words += f"; {family}: {text}" if text != main.text else ""
-    return words
 
 
 def calibrate(
