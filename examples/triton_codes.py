@@ -15,7 +15,7 @@ from gemm_eval.autotune.asm import kernel_code, score_cubins
 from gemm_eval.autotune.triton import TensorArgument
 from gemm_eval.autotune.triton.compile import CompiledConfig, compile_many_offline
 from gemm_eval.models.gpu.triton import KernelCode
-from gemm_eval.validation.triton_codes import KernelKey, write_codes
+from gemm_eval.validation import KernelKey, write_codes
 
 __all__ = ["compile_pool", "write_pool"]
 
@@ -72,7 +72,7 @@ def codes_meta(num_rows: int) -> dict[str, Any]:
         "BLOCK_K",
         "sources": kernel_sources(),
         "triton": triton.__version__,
-        "columns": "gemm_eval/validation/triton_codes.py; counts are of a warp and an iteration of the main loop",
+        "columns": "gemm_eval/validation/predictors/triton_codes.py; counts are of a warp and a turn of the main loop",
         "command": "python examples/measure_triton.py --codes --out FOLDER",
         "num_rows": num_rows,
     }

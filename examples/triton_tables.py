@@ -12,7 +12,7 @@ import yaml
 from triton_pool import DataSet, kernel_sources
 
 from gemm_eval.measure import dataset_hash
-from gemm_eval.validation.triton import GEMM_COLUMNS, TIMING_COLUMNS
+from gemm_eval.validation import GEMM_COLUMNS, TIMING_COLUMNS
 
 __all__ = ["timing_row", "write_table"]
 

@@ -124,9 +124,7 @@ def calibrate_dense(
 ) -> None:  # fmt: skip
     """Fit, write and print; arguments as the options of the command, `family` and `library` known ones."""
     from gemm_eval.errors import InvalidOptionError
-    from gemm_eval.validation import fit
-    from gemm_eval.validation.comparison import is_default_training
-    from gemm_eval.validation.datasets import TABLE_SUFFIXES, calibration_out, find_timings
+    from gemm_eval.validation import TABLE_SUFFIXES, calibrate, calibration_out, find_timings, is_default_training
 
     spec = _load_gpu_of(arch, family)
     path = calibration_out(spec.name, library, family) if out is None else out
@@ -144,33 +142,30 @@ def calibrate_dense(
     if not sets:
         raise InvalidOptionError(f"no cold burst timings of {library} on {spec.name} are committed: give --data FILE")
     limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
-    fitted = fit.calibrate(spec, library, family, sets, seed=seed, **limits)
+    fitted = calibrate(spec, library, family, sets, seed=seed, **limits)
     _write(fitted, path, _title(fitted), {timings.name: len(timings) for timings in sets})
 
 
 def calibrate_w4a16(arch: str, family: str, data: Sequence[Path], seed: int, out: Path | None) -> None:
     """Fit a family of our W4A16 kernels on tables that tell the config of each row, write and print."""
+    from gemm_eval import validation
     from gemm_eval.models.gpu.libraries import OURS
-    from gemm_eval.validation.datasets import calibration_out
-    from gemm_eval.validation.kernel_fit import calibrate_kernel_family
-    from gemm_eval.validation.kernel_timings import list_kernel_tables
 
     spec = _load_gpu_of(arch, family)
-    path = calibration_out(spec.name, OURS, family) if out is None else out
-    fitted = calibrate_kernel_family(spec, family, data or list_kernel_tables(spec.name), seed=seed)
+    path = validation.calibration_out(spec.name, OURS, family) if out is None else out
+    fitted = validation.calibrate_w4a16(spec, family, data or validation.list_w4a16_tables(spec.name), seed=seed)
     _write(fitted, path, _title(fitted), {errors.data: errors.num_rows for errors in fitted.errors})
 
 
 def calibrate_triton(arch: str, data: Path | None, seed: int, out: Path | None) -> None:
     """Fit the model of Triton kernels on a table that tells the config of each row, write and print."""
+    from gemm_eval import validation
     from gemm_eval.arch import GpuSpec, load_arch
-    from gemm_eval.cli._validate_triton import triton_table_of
-    from gemm_eval.validation.datasets import triton_calibration_out
-    from gemm_eval.validation.triton_fit import calibrate_triton as fit_triton
+    from gemm_eval.cli._validate_kernels import triton_table_of
 
     spec = load_arch(arch, GpuSpec)
-    path = triton_calibration_out(spec.name) if out is None else out
-    fitted = fit_triton(spec, triton_table_of(spec.name, data), seed=seed)
+    path = validation.calibration_out(spec.name, "triton", "") if out is None else out
+    fitted = validation.calibrate_triton(spec, triton_table_of(spec.name, data), seed=seed)
     title = f"Triton kernels on {fitted.gpu}: errors {fitted.folds}"
     _write(fitted, path, title, {errors.data: errors.num_rows for errors in fitted.errors})
 

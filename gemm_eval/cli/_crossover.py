@@ -81,8 +81,7 @@ def crossover(
     )  # fmt: skip
     points = _measured_points(evaluator, found) if measured else None
     if plot is not None:
-        from gemm_eval.validation.crossover import plot_crossover
-        from gemm_eval.validation.plots import save_figure
+        from gemm_eval.validation import plot_crossover, save_figure
 
         save_figure(plot_crossover(found, points), plot)
     if json:
@@ -112,7 +111,7 @@ def _check_options(
 
 def _measured_points(evaluator: GEMMEvaluator, found: Crossover) -> pd.DataFrame:
     from gemm_eval.errors import InvalidInputError
-    from gemm_eval.validation.crossover import measured_speedups, predict_speedups
+    from gemm_eval.validation import measured_speedups, predict_speedups
 
     frame = measured_speedups(evaluator.arch.name, found.group_size, found.dense_dtype)
     points = frame[(frame["N"] == found.N) & (frame["K"] == found.K)].reset_index(drop=True)
@@ -133,7 +132,7 @@ def _print_one(found: Crossover, points: pd.DataFrame | None) -> None:
     console.print(found.explain())
     if points is None:
         return
-    from gemm_eval.validation.crossover import CLEAR_FRAC
+    from gemm_eval.validation import CLEAR_FRAC
 
     tables = ", ".join(points["table"].unique())
     fitted = (
@@ -160,7 +159,7 @@ def _verdict(row: dict[Any, Any]) -> str:
 
 
 def _print_all(evaluator: GEMMEvaluator, group_size: int, dense_dtype: str, *, as_json: bool) -> None:
-    from gemm_eval.validation.crossover import compare_crossovers, measured_speedups, predict_speedups, sign_shares
+    from gemm_eval.validation import compare_crossovers, measured_speedups, predict_speedups, sign_shares
 
     measured = measured_speedups(evaluator.arch.name, group_size, dense_dtype)
     predicted = predict_speedups(evaluator, measured, group_size, dense_dtype)
@@ -178,7 +177,7 @@ def _print_all(evaluator: GEMMEvaluator, group_size: int, dense_dtype: str, *, a
 
 def _print_pairs(pairs: pd.DataFrame, shares: pd.DataFrame, arch_name: str, dense_dtype: str) -> None:
     from gemm_eval.cli._output import make_console, make_table
-    from gemm_eval.validation.crossover import CLEAR_FRAC
+    from gemm_eval.validation import CLEAR_FRAC
 
     console = make_console()
     held_back = set(shares.loc[shares["is_held_back"], "table"])

@@ -69,8 +69,7 @@ def _validate(
 ) -> None:
     """Run `validate dense`, `validate w4a16` or `validate triton`."""
     from gemm_eval.cli._validate_dense import validate_dense
-    from gemm_eval.cli._validate_triton import validate_triton
-    from gemm_eval.cli._validate_w4a16 import validate_w4a16
+    from gemm_eval.cli._validate_kernels import validate_triton, validate_w4a16
 
     names = data or []
     if triton:

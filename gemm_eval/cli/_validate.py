@@ -134,7 +134,7 @@ def w4a16(
     The choice is judged by its regret: how much longer the chosen config takes than the best that was timed, for the
     model, for other rules, and for timing a few of the model's first. TensorRT-LLM's public W4A16 timings stand below.
     """
-    from gemm_eval.cli._validate_w4a16 import validate_w4a16
+    from gemm_eval.cli._validate_kernels import validate_w4a16
 
     validate_w4a16(
         arch, data or [], folds, seed, refit=refit, is_ablated=ablation, worst=worst, plots=plots, csv=csv,
@@ -162,6 +162,6 @@ def triton(
     json: JsonOption = False,
 ) -> None:
     """Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM."""
-    from gemm_eval.cli._validate_triton import validate_triton
+    from gemm_eval.cli._validate_kernels import validate_triton
 
     validate_triton(arch, data, folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json)

@@ -1,13 +1,127 @@
 """Predictions of GEMM latency against timings: data sets, folds, baselines, metrics, reports, calibration.
 
 Needs pandas, pyarrow and scipy (``pip install 'gemm_eval[calibrate]'``), and says so where one is missing; plots need
-matplotlib (``[plot]``). Import what you use from its modules: `timings` and `datasets` (measured timings), `folds`,
-`predictors` (what predicts), `baselines`, `metrics` (how wrong), `scoring` (cross-validation), `fit` (calibration),
-`comparison` (the model beside its baselines), `report` and `plots`; for our W4A16 kernels `kernel_timings`,
-`kernel_fit`, `kernel_scores`, `kernel_choice`, `kernel_ablation`, `kernel_study` and `kernel_report`, and `crossover`
-(where they beat dense GEMMs).
+matplotlib (``[plot]``). Importing this package is cheap: what it exports is loaded when it is first used.
+
+There is one pipeline, whatever is predicted. `Timings` come from `tables` or from the reader of a predictor; `folds`
+holds pairs (N, K) out; `predictors` has a module for each kind (dense, w4a16, triton, nvidia), which alone knows
+coefficients and how rows are packed; `fit` has the one least-squares search; `scores` and `metrics` say how wrong,
+`choice` how good the chosen config is, `ablation` what each term buys. `comparison` (a library's own choices) and
+`studies` (single configs) put these together; `report`, `study_report`, `documents`, `plots` and `study_plots` write.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from gemm_eval._extras import check_extra
 
 check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")  # for all of its modules
+
+if TYPE_CHECKING:
+    from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, run_ablation
+    from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
+    from gemm_eval.validation.choice import (
+        first_rows,
+        measure_loss,
+        order_by,
+        random_choice,
+        ranked_choice,
+        static_points,
+    )  # fmt: skip
+    from gemm_eval.validation.comparison import Compared, compare, is_calibrated_on, is_default_training
+    from gemm_eval.validation.crossover import (
+        CLEAR_FRAC,
+        compare_crossovers,
+        measured_speedups,
+        predict_speedups,
+        sign_shares,
+    )  # fmt: skip
+    from gemm_eval.validation.crossover_plot import plot_crossover
+    from gemm_eval.validation.documents import (
+        ablation_document,
+        errors_frame,
+        report_document,
+        study_document,
+        study_frame,
+    )  # fmt: skip
+    from gemm_eval.validation.folds import assign_folds, cross_fit
+    from gemm_eval.validation.metrics import regime_of
+    from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
+    from gemm_eval.validation.predictors.dense import calibrate, model_predictor
+    from gemm_eval.validation.predictors.files import calibration_out, describe_held_out
+    from gemm_eval.validation.predictors.triton import TritonModel, calibrate_triton, is_triton_calibrated
+    from gemm_eval.validation.predictors.triton_codes import KernelKey, write_codes
+    from gemm_eval.validation.predictors.triton_rows import (
+        CONFIG_COLUMNS,
+        GEMM_COLUMNS,
+        TIMING_COLUMNS,
+        read_triton_timings,
+        triton_table,
+    )  # fmt: skip
+    from gemm_eval.validation.predictors.w4a16 import W4A16Model, calibrate_w4a16
+    from gemm_eval.validation.predictors.w4a16_rows import has_all_configs, list_w4a16_tables, read_w4a16_timings
+    from gemm_eval.validation.report import ablation_report, errors_table, worst_table
+    from gemm_eval.validation.scores import Score, make_score, score, score_held_out, worst_rows
+    from gemm_eval.validation.studies import Study, find_w4a16_tables, study_triton, study_w4a16
+    from gemm_eval.validation.study_plots import save_study_plots
+    from gemm_eval.validation.study_report import study_report
+    from gemm_eval.validation.tables import TABLE_SUFFIXES, find_timings, list_timings, read_timings
+    from gemm_eval.validation.timings import Timings
+
+__all__ = [
+    "CLEAR_FRAC", "CONFIG_COLUMNS", "GEMM_COLUMNS", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation",
+    "Compared", "FittedRoofline", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
+    "TritonModel", "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
+    "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare", "compare_crossovers", "cross_fit",
+    "describe_held_out", "errors_frame", "errors_table", "find_timings", "find_w4a16_tables", "first_rows",
+    "has_all_configs", "is_calibrated_on", "is_default_training", "is_triton_calibrated", "list_timings",
+    "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
+    "plot_crossover", "plot_error_by_rows", "plot_latency_curves", "plot_predicted", "predict_speedups",
+    "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of",
+    "report_document", "run_ablation", "save_figure", "save_study_plots", "score", "score_held_out",
+    "sign_shares", "static_points", "study_document", "study_frame", "study_report", "study_triton",
+    "study_w4a16", "triton_table", "worst_rows", "worst_table", "write_codes",
+]  # fmt: skip
+
+_ROOMS = {
+    ".ablation": ("Ablated", "Ablation", "Removed", "ablate", "run_ablation"),
+    ".baselines": ("FittedRoofline", "NaiveRoofline"),
+    ".choice": ("first_rows", "measure_loss", "order_by", "random_choice", "ranked_choice", "static_points"),
+    ".comparison": ("Compared", "compare", "is_calibrated_on", "is_default_training"),
+    ".crossover": ("CLEAR_FRAC", "compare_crossovers", "measured_speedups", "predict_speedups", "sign_shares"),
+    ".crossover_plot": ("plot_crossover",),
+    ".documents": ("ablation_document", "errors_frame", "report_document", "study_document", "study_frame"),
+    ".folds": ("assign_folds", "cross_fit"),
+    ".metrics": ("regime_of",),
+    ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
+    ".predictors.dense": ("calibrate", "model_predictor"),
+    ".predictors.files": ("calibration_out", "describe_held_out"),
+    ".predictors.triton": ("TritonModel", "calibrate_triton", "is_triton_calibrated"),
+    ".predictors.triton_codes": ("KernelKey", "write_codes"),
+    ".predictors.triton_rows": (
+        "CONFIG_COLUMNS",         "GEMM_COLUMNS",         "TIMING_COLUMNS",         "read_triton_timings",
+        "triton_table",
+    ),
+    ".predictors.w4a16": ("W4A16Model", "calibrate_w4a16"),
+    ".predictors.w4a16_rows": ("has_all_configs", "list_w4a16_tables", "read_w4a16_timings"),
+    ".report": ("ablation_report", "errors_table", "worst_table"),
+    ".scores": ("Score", "make_score", "score", "score_held_out", "worst_rows"),
+    ".studies": ("Study", "find_w4a16_tables", "study_triton", "study_w4a16"),
+    ".study_plots": ("save_study_plots",),
+    ".study_report": ("study_report",),
+    ".tables": ("TABLE_SUFFIXES", "find_timings", "list_timings", "read_timings"),
+    ".timings": ("Timings",),
+}  # fmt: skip
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOM_OF:
+        value = getattr(import_module(_ROOM_OF[name], __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'gemm_eval.validation' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

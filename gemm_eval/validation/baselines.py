@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -10,9 +11,10 @@ import numpy as np
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.units import bytes_per_us, tflop_per_s
-from gemm_eval.validation.timings import Floats, TimingSet
+from gemm_eval.validation.fit import MIN_ROWS, robust_fit
+from gemm_eval.validation.timings import Floats, Timings
 
-__all__ = ["FittedRoofline", "NaiveRoofline", "RooflineSpec", "rooflines"]
+__all__ = ["FittedRoofline", "GroupedRoofline", "NaiveRoofline", "RooflineSpec", "rooflines"]
 
 _US_PER_TFLOP_PER_S = 1.0 / tflop_per_s(1.0, 1.0)  # flop in a microsecond, at 1 TFLOP/s
 
@@ -38,7 +40,7 @@ class RooflineSpec(Protocol):
         """Published dense peak for inputs of `dtype`, in 1e12 FLOP/s."""
 
 
-def rooflines(arch: RooflineSpec, rows: TimingSet) -> tuple[Floats, Floats]:
+def rooflines(arch: RooflineSpec, rows: Timings) -> tuple[Floats, Floats]:
     """Return the time of each row at the published peak and at the published DRAM bandwidth, in microseconds.
 
     The peak is that of the input type, since weights of fewer bits are multiplied in it; the bytes are compulsory ones.
@@ -63,11 +65,11 @@ class NaiveRoofline:
     arch: RooflineSpec = field(repr=False)
     name: str = "naive roofline"
 
-    def fit(self, *_: TimingSet) -> NaiveRoofline:
+    def fit(self, *_: Timings) -> NaiveRoofline:
         """Return itself."""
         return self
 
-    def predict(self, rows: TimingSet) -> Floats:
+    def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row, in microseconds."""
         compute_us, dram_us = rooflines(self.arch, rows)
         longer: Floats = np.maximum(compute_us, dram_us)
@@ -93,30 +95,58 @@ class FittedRoofline:
     dram_frac: float = field(default=_START[2])
     sharpness: float = field(default=_START[3])
 
-    def fit(self, *train: TimingSet) -> FittedRoofline:
+    def fit(self, *train: Timings) -> FittedRoofline:
         """Return one with the constants that fit `train` best: least squares of log errors, with a robust loss."""
-        from scipy.optimize import least_squares
-
         roofs = [rooflines(self.arch, timings) for timings in train]
         compute_us, dram_us = (np.concatenate(times) for times in zip(*roofs, strict=True))
-        target = np.log(np.concatenate([timings.latency_us for timings in train]))
+        target = np.log(np.concatenate([timings.measured_us for timings in train]))
 
         def errors(logs: Floats) -> Floats:
             result: Floats = np.log(_smooth_roof(compute_us, dram_us, *np.exp(logs).tolist())) - target
             return result
 
-        found = least_squares(
-            errors, np.log(_START), bounds=(np.log(_LOWER), np.log(_UPPER)), loss="soft_l1", f_scale=_LOSS_SCALE
-        )
-        overhead_us, compute_frac, dram_frac, sharpness = np.exp(found.x).tolist()
+        found = robust_fit(errors, np.log(_START), np.log(_LOWER), np.log(_UPPER), _LOSS_SCALE)
+        overhead_us, compute_frac, dram_frac, sharpness = np.exp(found).tolist()
         return replace(
             self, overhead_us=overhead_us, compute_frac=compute_frac, dram_frac=dram_frac, sharpness=sharpness
         )
 
-    def predict(self, rows: TimingSet) -> Floats:
+    def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row, in microseconds."""
         constants = (self.overhead_us, self.compute_frac, self.dram_frac, self.sharpness)
         return _smooth_roof(*rooflines(self.arch, rows), *constants)
+
+
+@dataclass(frozen=True)
+class GroupedRoofline:
+    """A `FittedRoofline` for each group of rows (`Timings.groups`): families of kernels, or data types.
+
+    Attributes:
+        min_rows: of a group, for a fit; with fewer it has the constants of `FittedRoofline`.
+        fitted: by group.
+    """
+
+    arch: RooflineSpec = field(repr=False)
+    min_rows: int = MIN_ROWS
+    name: str = "fitted roofline"
+    fitted: Mapping[str, FittedRoofline] = field(default_factory=dict)
+
+    def fit(self, *train: Timings) -> GroupedRoofline:
+        """Return one whose constants are fitted on `train`, group by group."""
+        fitted = {}
+        for name in dict.fromkeys(name for timings in train for name in timings.groups):
+            of_group = [timings.select(timings.of_group(name)) for timings in train]
+            if sum(map(len, of_group)) >= self.min_rows:
+                fitted[name] = FittedRoofline(self.arch).fit(*of_group)
+        return replace(self, fitted=fitted)
+
+    def predict(self, rows: Timings) -> Floats:
+        """Return the latency of each row, in microseconds."""
+        latency_us = np.empty(len(rows))
+        for name in rows.groups:
+            if (mask := rows.of_group(name)).any():
+                latency_us[mask] = self.fitted.get(name, FittedRoofline(self.arch)).predict(rows.select(mask))
+        return latency_us
 
 
 def _smooth_roof(

@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.models.gpu.calibration import Origin, coefficients_for
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
-from gemm_eval.validation.datasets import list_timings
-from gemm_eval.validation.fit import model_predictor
-from gemm_eval.validation.nvidia_heuristics import NvidiaHeuristics, is_available, knows_types
-from gemm_eval.validation.packing import families_of
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec
+from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.predictors import Predictor
-from gemm_eval.validation.scoring import Score, cross_validate_sets, make_baselines, make_score, score
-from gemm_eval.validation.timings import TimingSet
+from gemm_eval.validation.predictors.dense import model_predictor
+from gemm_eval.validation.predictors.files import describe_origin, origin_of
+from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics, is_available, knows_types
+from gemm_eval.validation.scores import Score, make_score, score
+from gemm_eval.validation.tables import list_timings
+from gemm_eval.validation.timings import Timings
 
-__all__ = ["Compared", "compare", "is_calibrated_on", "is_default_training"]
+__all__ = ["Compared", "compare", "is_calibrated_on", "is_default_training", "make_baselines"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Compared:
 
     score: Score
     predictor: Predictor
-    train: tuple[TimingSet, ...] = ()
+    train: tuple[Timings, ...] = ()
     note: str = ""
 
     def fitted(self) -> Predictor:
@@ -51,18 +51,18 @@ class Compared:
         return self.predictor.fit(*kept) if kept else self.predictor
 
 
-def is_default_training(timings: TimingSet) -> bool:
+def is_default_training(timings: Timings) -> bool:
     """Whether a calibration is fitted on this set unless others are named: cold weights, boost clock."""
     return timings.l2 == "cold" and timings.clock == "burst"
 
 
-def is_calibrated_on(arch: GpuSpec, timings: TimingSet) -> bool:
+def is_calibrated_on(arch: GpuSpec, timings: Timings) -> bool:
     """Whether the main family of a set's rows has a calibration of this very GPU."""
-    return _origin(arch, timings).is_calibrated
+    return origin_of(arch, timings).is_calibrated
 
 
 def compare(
-    arch: GpuSpec, sets: Sequence[TimingSet], num_folds: int = 5, seed: int = 0, *,
+    arch: GpuSpec, sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *,
     refit: bool | None = None, is_joint: bool = False,
 ) -> Iterator[list[Compared]]:  # fmt: skip
     """Score each set: the model first, then the baselines.
@@ -80,7 +80,7 @@ def compare(
     """
     joint = _joint_scores(arch, sets, num_folds, seed) if is_joint else {}
     for timings in sets:
-        folds = min(num_folds, len(timings.frame[["N", "K"]].drop_duplicates()))
+        folds = min(num_folds, len(set(timings.pairs)))
         if is_joint:
             model = joint[id(timings)]
         elif is_calibrated_on(arch, timings) if refit is None else refit:
@@ -92,50 +92,57 @@ def compare(
         yield [model, *_refitted_baselines(arch, timings, folds, seed)]
 
 
-def _joint_scores(arch: GpuSpec, sets: Sequence[TimingSet], num_folds: int, seed: int) -> dict[int, Compared]:
+def _joint_scores(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: int) -> dict[int, Compared]:
     found = {}
     for library in dict.fromkeys(timings.library for timings in sets):
         of_library = [timings for timings in sets if timings.library == library]
         train = [timings for timings in of_library if is_default_training(timings)] or of_library
         predictor = model_predictor(arch, library)
-        num_pairs = len({pair for item in of_library for pair in zip(item.column("N"), item.column("K"), strict=True)})
-        folds = min(num_folds, num_pairs)
-        predictions = cross_validate_sets(predictor, of_library, folds, seed, train)
+        folds = min(num_folds, len({pair for item in of_library for pair in item.pairs}))
+        crossed = cross_fit(predictor, of_library, folds, seed, train=train)
         names = ", ".join(timings.name for timings in train)
-        for timings, predicted_us in zip(of_library, predictions, strict=True):
-            scored = make_score(timings, predictor.name, predicted_us, folds, "joint")
+        for place, timings in enumerate(of_library):
+            predicted_us = crossed.predict(timings, place)
+            scored = make_score(timings, predictor.name, predicted_us, f"{folds}-fold joint", folds)
             found[id(timings)] = Compared(scored, predictor, tuple(train), f"refitted jointly on {names}")
     return found
 
 
-def _refitted_baselines(arch: GpuSpec, timings: TimingSet, folds: int, seed: int) -> Iterator[Compared]:
+def make_baselines(arch: RooflineSpec, timings: Timings) -> list[Predictor]:
+    """Return what a model that is fitted on `timings` is compared with: rooflines, and nvMatmulHeuristics if it can."""
+    baselines: list[Predictor] = [NaiveRoofline(arch), FittedRoofline(arch)]
+    if is_available(arch.name) and knows_types(timings):
+        baselines += [NvidiaHeuristics(arch.name), NvidiaHeuristics(arch.name, is_refit=True)]
+    return baselines
+
+
+def _refitted_baselines(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> Iterator[Compared]:
     for baseline in make_baselines(arch, timings):
         has_constants = not isinstance(baseline, NaiveRoofline)
         scored = score(baseline, timings, folds if has_constants else 0, seed)
         yield Compared(scored, baseline, (timings,) if has_constants else ())
 
 
-def _as_it_is(arch: GpuSpec, timings: TimingSet, folds: int, seed: int) -> list[Compared]:
-    origin = _origin(arch, timings)
+def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Compared]:
+    origin = origin_of(arch, timings)
     model = model_predictor(arch, timings.library)
+    carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
-    predicted_us = model.predict(timings)
-    scored = make_score(timings, model.name, predicted_us, fitted_on=f"on {origin.gpu}" if origin.gpu else "")
-    compared = [Compared(scored, model, (), f"{how}; coefficients: {_words(arch, timings, origin)}")]
+    scored = make_score(timings, model.name, model.predict(timings), carried)
+    compared = [Compared(scored, model, (), f"{how}; coefficients: {describe_origin(arch, timings, origin)}")]
     if origin.is_calibrated:
         return [*compared, *_refitted_baselines(arch, timings, folds, seed)]
-    baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "")]
+    baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "as it is")]
     if origin.gpu is not None and (roofline := _carried_over(arch, origin.gpu, timings)) is not None:
-        baselines.append((roofline, f"on {origin.gpu}"))
+        baselines.append((roofline, carried))
     if is_available(arch.name) and knows_types(timings):
-        baselines.append((NvidiaHeuristics(arch.name), ""))
-    for baseline, fitted_on in baselines:
-        scored = make_score(timings, baseline.name, baseline.predict(timings), fitted_on=fitted_on)
-        compared.append(Compared(scored, baseline))
+        baselines.append((NvidiaHeuristics(arch.name), "as it is"))
+    for baseline, words in baselines:
+        compared.append(Compared(make_score(timings, baseline.name, baseline.predict(timings), words), baseline))
     return compared
 
 
-def _carried_over(arch: GpuSpec, gpu: str, timings: TimingSet) -> FittedRoofline | None:
+def _carried_over(arch: GpuSpec, gpu: str, timings: Timings) -> FittedRoofline | None:
     """A roofline fitted on another GPU's timings of the same library, and of the same types if there are any."""
     others = [item for item in _timings_of(gpu) if item.library == timings.library]
     alike = [item for item in others if (item.l2, item.clock) == (timings.l2, timings.clock)] or others
@@ -147,22 +154,9 @@ def _carried_over(arch: GpuSpec, gpu: str, timings: TimingSet) -> FittedRoofline
 
 
 @cache
-def _timings_of(gpu: str) -> tuple[TimingSet, ...]:
+def _timings_of(gpu: str) -> tuple[Timings, ...]:
     return tuple(list_timings(gpu))
 
 
-def _types(timings: TimingSet) -> set[tuple[str, str]]:
+def _types(timings: Timings) -> set[tuple[str, str]]:
     return set(zip(timings.column("input_dtype").tolist(), timings.column("weight_dtype").tolist(), strict=True))
-
-
-def _words(arch: GpuSpec, timings: TimingSet, main: Origin) -> str:
-    """Where the coefficients of the main family come from, and those of other families where that differs."""
-    words = main.text
-    for family in families_of(arch, timings)[1:]:
-        text = coefficients_for(arch, timings.library, family)[1].text
-        words += f"; {family}: {text}" if text != main.text else ""
-    return words
-
-
-def _origin(arch: GpuSpec, timings: TimingSet) -> Origin:
-    return coefficients_for(arch, timings.library, families_of(arch, timings)[0])[1]

@@ -1,147 +1,137 @@
-"""Fitting the coefficients of a library's kernel families on measured timings.
+"""Robust least squares: the one search behind all coefficients, constants of baselines and corrections.
 
-A timing without a config is explained by the best config that the model finds, as the library's own choice is. So a fit
-alternates: with the coefficients as they are, search the config of each row; with the configs fixed, fit the
-coefficients (scipy's robust least squares on log latencies, within bounds). Timings whose config is known, such as
-those with the name of a cuBLAS kernel, count at that config as well. A fit starts at the defaults of the family, never
-at a committed calibration, so nothing of held-out rows can come in by the start.
+Coefficients are fitted on the logarithms of latencies, within their ranges, which the search sees as 0..1. Their
+derivatives are differences; errors well below `Search.loss_scale` count by their squares, those above by their size.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval._words import shown
-from gemm_eval.arch import GpuSpec
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu.calibration import Calibration, coefficients_for
-from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.libraries import LIBRARIES
-from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
-from gemm_eval.validation.metrics import error_figures
-from gemm_eval.validation.objective import ROUNDS, fit_family
-from gemm_eval.validation.packing import Coefficients, best_configs, pack_problems, pack_timings, with_families
-from gemm_eval.validation.scoring import cross_validate_sets
-from gemm_eval.validation.timings import Floats, TimingSet
+from gemm_eval.validation.timings import Floats
 
-__all__ = ["MIN_ROWS", "ModelPredictor", "calibrate", "model_predictor"]
+__all__ = ["MIN_ROWS", "Ranges", "Search", "fit_logs", "provenance", "robust_fit", "rounded", "sha256_of", "soft_l1"]
 
 MIN_ROWS = 30
 """Of a family, for a fit of its coefficients."""
 
-GENERIC = tuple(name for name, family in FAMILIES.items() if not family.is_ours)
-"""Families that are fitted here; for our W4A16 kernels see `kernel_fit`."""
+_DIGITS = 6  # of a coefficient in a file
 
-_FOLDS = 5
-_DIGITS = 6  # of a coefficient, here and in files
+
+class Search(NamedTuple):
+    """How a fit searches.
+
+    Attributes:
+        loss_scale: log ratio up to which errors are squared.
+        difference: for derivatives, relative to a share.
+        off_bounds: how far inside the range a start lies: scipy wants that.
+        evaluations: at most, without those for derivatives.
+        tolerance: of the loss, relative, at which a fit ends.
+    """
+
+    loss_scale: float
+    difference: float
+    off_bounds: float
+    evaluations: int
+    tolerance: float = 1e-8
 
 
 @dataclass(frozen=True)
-class ModelPredictor:
-    """The GPU cost model with coefficients of a library's kernel families; see `Predictor`.
+class Ranges:
+    """Coefficients that are fitted, as shares 0..1 of their ranges, and others that are not.
 
     Attributes:
-        arch: the GPU.
-        library: whose kernels.
-        coefficients: by family; one that is missing has its defaults.
-        num_rounds: of search and fit.
+        items: those that are fitted, each with name, low and high (`models.gpu.coefficients.Coefficient`).
+        others: values of those that are not.
     """
 
-    arch: GpuSpec
-    library: str
-    coefficients: Coefficients = field(default_factory=dict)
-    num_rounds: int = ROUNDS
-    name: str = "gemm_eval"
+    items: Sequence[Any]
+    others: Mapping[str, float] = field(default_factory=dict)
 
-    def fit(self, *train: TimingSet) -> ModelPredictor:
-        """Return one whose coefficients are fitted on `train` and on nothing else.
+    def shares(self, values: Mapping[str, float], off_bounds: float) -> Floats:
+        """Return where values lie in the ranges, inside the bounds."""
+        low, high = self._ends
+        shares: Floats = (np.array([values[item.name] for item in self.items]) - low) / (high - low)
+        return np.clip(shares, off_bounds, 1.0 - off_bounds)
 
-        Families with fewer than `MIN_ROWS` rows get their defaults: what this predictor has may have been fitted on the
-        very rows that are held out now.
-        """
-        timings = pack_timings(self.arch, self.library, train)
-        fitted = {
-            family: fit_family(timings, family, self.library, self.num_rounds)[0]
-            for family in GENERIC
-            if np.count_nonzero(timings.rows.family_of == family) >= MIN_ROWS
-        }
-        return replace(self, coefficients=fitted)
+    def values(self, shares: Floats) -> dict[str, float]:
+        """Return all coefficients, each in its unit."""
+        low, high = self._ends
+        found = np.clip(low + shares * (high - low), low, high).tolist()
+        return {**self.others, **{item.name: value for item, value in zip(self.items, found, strict=True)}}
 
-    def predict(self, rows: TimingSet) -> Floats:
-        """Return the latency of each row at the best config of the library, in microseconds."""
-        packed = pack_problems(self.arch, self.library, [rows])
-        return best_configs(packed, with_families(packed, self.coefficients))[0]
+    @cached_property
+    def _ends(self) -> tuple[Floats, Floats]:
+        return np.array([item.low for item in self.items]), np.array([item.high for item in self.items])
 
 
-def model_predictor(arch: GpuSpec, library: str) -> ModelPredictor:
-    """Return the model with the coefficients that it has for this GPU and library."""
-    return ModelPredictor(arch, library, {family: coefficients_for(arch, library, family)[0] for family in GENERIC})
+def robust_fit(
+    errors: Callable[[Floats], Floats], start: Any, low: Any, high: Any, loss_scale: float, **how: Any
+) -> Floats:
+    """Return what makes `errors` small: least squares with a soft L1 loss, which begins at `loss_scale`, in bounds."""
+    from scipy.optimize import least_squares
+
+    found: Floats = least_squares(errors, start, bounds=(low, high), loss="soft_l1", f_scale=loss_scale, **how).x
+    return found
 
 
-def calibrate(
-    arch: GpuSpec,
-    library: str,
-    family: str,
-    sets: Sequence[TimingSet],
-    *,
-    max_evaluations: int = ROUNDS,
-    seed: int = 0,
-) -> Calibration:
-    """Fit a kernel family on all sets together; errors are held out by (N, K) over the union of the sets.
-
-    Rows that the library runs with another family, and those of a band that is reported apart, do not count.
+def fit_logs(
+    ranges: Ranges, predict: Callable[[dict[str, float]], Floats], measured_us: Floats, shares: Floats, search: Search,
+    weights: Floats | float = 1.0,
+) -> Floats:  # fmt: skip
+    """Fit coefficients to latencies.
 
     Args:
-        arch: the GPU that the timings are of.
-        library: whose kernels ran.
-        family: the kernel family whose coefficients are fitted.
-        sets: timings, with or without the configs.
-        max_evaluations: rounds of search and fit.
-        seed: deals the pairs to the folds.
+        ranges: what is fitted.
+        predict: coefficients -> latencies, [rows], in microseconds.
+        measured_us: [rows].
+        shares: where to begin, [coefficients].
+        search: how.
+        weights: of the log errors, [rows]; a row counts by the square.
 
-    Raises:
-        InvalidOptionError: no such library or family.
-        InvalidInputError: too few rows or pairs of the family, or sets of another GPU or library.
+    Returns:
+        Shares; `Ranges.values` makes coefficients of them.
     """
-    kept = _rows_of_family(arch, library, family, sets)
-    coefficients, fitted = fit_family(pack_timings(arch, library, kept), family, library, max_evaluations)
-    predictor = ModelPredictor(arch, library, num_rounds=max_evaluations)
-    predictions = cross_validate_sets(predictor, kept, _FOLDS, seed)
-    return Calibration(
-        gpu=arch.name, library=library, family=family, model_version=GPU_MODEL_VERSION,
-        code_version=version("gemm_eval"), date=datetime.datetime.now(datetime.UTC).date().isoformat(),
-        folds=f"{_FOLDS}-fold by (N, K) over all sets together, seed {seed}",
-        coefficients={name: float(f"{value:.{_DIGITS}g}") for name, value in coefficients.items()}, fitted=fitted,
-        errors=tuple(
-            error_figures(
-                item.name, item.content_hash.removeprefix("sha256:"), item.latency_us, predicted
-            )
-            for item, predicted in zip(kept, predictions, strict=True)
-        ),
+    logs = np.log(measured_us)
+
+    def errors(x: Floats) -> Floats:
+        result: Floats = weights * (np.log(predict(ranges.values(x))) - logs)
+        return result
+
+    return robust_fit(
+        errors, shares, 0.0, 1.0, search.loss_scale, diff_step=np.array([search.difference]), ftol=search.tolerance,
+        max_nfev=search.evaluations,
     )  # fmt: skip
 
 
-def _rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[TimingSet]) -> list[TimingSet]:
-    for what, name, known in (("library", library, LIBRARIES), ("family", family, FAMILIES)):
-        if name not in known:
-            raise InvalidOptionError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
-    kept = []
-    for item in sets:
-        if item.gpu != arch.name or item.library != library:
-            raise InvalidInputError(f"{item.name} is of {item.library} on {item.gpu}, not of {library} on {arch.name}")
-        if len(item):
-            mask = (pack_problems(arch, library, [item]).family_of == family) & ~item.in_band
-            kept += [item.select(mask)] if mask.any() else []
-    num_rows = sum(len(item) for item in kept)
-    num_pairs = len({pair for item in kept for pair in zip(item.column("N"), item.column("K"), strict=True)})
-    if num_rows < MIN_ROWS or num_pairs < _FOLDS:
-        raise InvalidInputError(
-            f"a fit needs at least {MIN_ROWS} rows and {_FOLDS} (N, K) pairs that {library} runs with {family} kernels "
-            f"on {arch.name}, got {num_rows} rows and {num_pairs} pairs"
-        )
-    return kept
+def soft_l1(errors: Floats, loss_scale: float) -> float:
+    """Return what `robust_fit` minimizes, up to a factor."""
+    return float(np.sum(2.0 * (np.sqrt(1.0 + (errors / loss_scale) ** 2) - 1.0)))
+
+
+def rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
+    """Return coefficients with the digits that files have."""
+    return {name: float(f"{value:.{_DIGITS}g}") for name, value in coefficients.items()}
+
+
+def provenance(num_folds: int, what: str, seed: int) -> dict[str, str]:
+    """Return how and when a calibration came about, as its file has it; `what`: of what all the pairs were dealt."""
+    return {
+        "code_version": version("gemm_eval"),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "folds": f"{num_folds}-fold by (N, K) over all {what} together, seed {seed}",
+    }
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hash of a file, as calibrations have it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

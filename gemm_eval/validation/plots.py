@@ -15,14 +15,21 @@ from gemm_eval._figures import new_figure
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.report import title_of
-from gemm_eval.validation.scoring import Score
-from gemm_eval.validation.timings import PROBLEM_COLUMNS, Mask, TimingSet
+from gemm_eval.validation.scores import Score
+from gemm_eval.validation.timings import PROBLEM_COLUMNS, Floats, Mask, Timings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_error_by_rows", "plot_latency_curves", "plot_predicted", "problems_over_rows", "save_figure"]
+__all__ = [
+    "draw_equal",
+    "plot_error_by_rows",
+    "plot_latency_curves",
+    "plot_predicted",
+    "problems_over_rows",
+    "save_figure",
+]
 
 _DPI = 150
 _GUIDE_FRAC = 0.1
@@ -38,25 +45,28 @@ def plot_predicted(scored: Score) -> Figure:
     """Plot predicted against measured latency, log-log, in microseconds, with lines at -10%, 0 and +10%."""
     figure = new_figure(6.4, 5.8)
     axes = figure.add_subplot()
-    measured_us = scored.timings.latency_us
+    measured_us = scored.timings.measured_us
     for regime in REGIMES[:-1]:
         rows = regime.mask(scored.timings)
         words = (
             f"{regime.name}: M <= {regime.max_rows}" if regime.max_rows else f"{regime.name}: M >= {regime.min_rows}"
         )
         axes.scatter(measured_us[rows], scored.predicted_us[rows], s=7, alpha=0.5, linewidths=0, label=words)
-    ends = np.array(
-        [min(measured_us.min(), scored.predicted_us.min()), max(measured_us.max(), scored.predicted_us.max())]
-    )
+    draw_equal(axes, measured_us, scored.predicted_us)
+    axes.set_title(_title_of(scored), fontsize=_TITLE)
+    axes.legend()
+    return figure
+
+
+def draw_equal(axes: Axes, measured_us: Floats, predicted_us: Floats) -> None:
+    """Draw the lines where predictions are equal to measurements and 10% off them; both axes in us, logarithmic."""
+    ends = np.array([min(measured_us.min(), predicted_us.min()), max(measured_us.max(), predicted_us.max())])
     axes.plot(ends, ends, color="black", linewidth=0.8, label="equal")
     for sign, words in ((-1.0, f"{_GUIDE_FRAC:.0%} off"), (1.0, "")):
         axes.plot(ends, (1.0 + sign * _GUIDE_FRAC) * ends, color="black", linewidth=0.8, linestyle=":", label=words)
     axes.set(xscale="log", yscale="log", xlabel="measured latency (us)", ylabel="predicted latency (us)")
     axes.set_aspect("equal")
     axes.grid(alpha=0.25, linewidth=0.5)
-    axes.set_title(_title_of(scored), fontsize=_TITLE)
-    axes.legend()
-    return figure
 
 
 def plot_error_by_rows(scored: Score) -> Figure:
@@ -66,7 +76,7 @@ def plot_error_by_rows(scored: Score) -> Figure:
     """
     figure = new_figure(7.0, 4.2)
     axes = figure.add_subplot()
-    percent = 100.0 * (scored.predicted_us / scored.timings.latency_us - 1.0)
+    percent = 100.0 * (scored.predicted_us / scored.timings.measured_us - 1.0)
     M = scored.timings.column("M").astype(np.float64)
     bins = np.round(_BINS_PER_OCTAVE * np.log2(M))
     by_rows = pd.Series(percent).groupby(bins)
@@ -84,7 +94,7 @@ def plot_error_by_rows(scored: Score) -> Figure:
     return figure
 
 
-def plot_latency_curves(predictor: Predictor, timings: TimingSet, pairs: Sequence[tuple[int, int]] = ()) -> Figure:
+def plot_latency_curves(predictor: Predictor, timings: Timings, pairs: Sequence[tuple[int, int]] = ()) -> Figure:
     """Plot measured latencies over M, and the predicted curve between them, which shows the steps of the waves.
 
     Args:
@@ -103,7 +113,7 @@ def plot_latency_curves(predictor: Predictor, timings: TimingSet, pairs: Sequenc
         N, K = pair
         G = int(of_pair.column("G")[0])
         label = f"N={N} K={K}" if G == 1 else f"G={G} N={N} K={K}"
-        axes.scatter(of_pair.column("M"), of_pair.latency_us, s=14, color=color, label=label)
+        axes.scatter(of_pair.column("M"), of_pair.measured_us, s=14, color=color, label=label)
         dense = problems_over_rows(of_pair)
         axes.plot(dense.column("M"), predictor.predict(dense), color=color, linewidth=1.0)
     _set_rows_axis(axes, timings.column("M"))
@@ -114,7 +124,7 @@ def plot_latency_curves(predictor: Predictor, timings: TimingSet, pairs: Sequenc
     return figure
 
 
-def problems_over_rows(timings: TimingSet, step: int = _DENSE_STEP) -> TimingSet:
+def problems_over_rows(timings: Timings, step: int = _DENSE_STEP) -> Timings:
     """Return the first problem of `timings` at many M, from its least to its largest; latency_us is NaN.
 
     M takes every value up to 16 x `step`, and then 1/16 of a power of two apart, and one beyond each multiple.
@@ -148,16 +158,16 @@ def _set_rows_axis(axes: Axes, M: npt.NDArray[Any]) -> None:
 
 def _title_of(scored: Score) -> str:
     name, _, rest = title_of(scored.timings).partition(": ")
-    return f"{scored.predictor} ({scored.fit}), {name}\n{rest}"
+    return f"{scored.predictor} ({scored.how}), {name}\n{rest}"
 
 
-def _most_alike(timings: TimingSet) -> TimingSet:
+def _most_alike(timings: Timings) -> Timings:
     """The rows whose G and types are those of most rows: only M differs among them."""
     groups = timings.frame.groupby([column for column in PROBLEM_COLUMNS if column != "M"]).ngroup()
     return timings.select((groups == groups.mode()[0]).to_numpy(dtype=bool)) if len(groups) else timings
 
 
-def _spread_pairs(timings: TimingSet) -> list[tuple[int, int]]:
+def _spread_pairs(timings: Timings) -> list[tuple[int, int]]:
     pairs = timings.frame.groupby(["N", "K"])["M"].nunique().rename("rows").reset_index()
     pairs = pairs[pairs["rows"] >= min(_MIN_CURVE_ROWS, pairs["rows"].max())]
     ordered = pairs.assign(size=pairs["N"] * pairs["K"]).sort_values(["size", "N", "K"])
@@ -166,6 +176,6 @@ def _spread_pairs(timings: TimingSet) -> list[tuple[int, int]]:
     return list(zip(chosen["N"].tolist(), chosen["K"].tolist(), strict=True))
 
 
-def _is_pair(timings: TimingSet, pair: tuple[int, int]) -> Mask:
+def _is_pair(timings: Timings, pair: tuple[int, int]) -> Mask:
     frame = timings.frame
     return ((frame["N"] == pair[0]) & (frame["K"] == pair[1])).to_numpy(dtype=bool)

@@ -1,57 +1,36 @@
-"""Scores as tables: for a terminal (rich), as a DataFrame (CSV), as a JSON document."""
+"""Scores as tables and lines for a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from itertools import groupby
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-import pandas as pd
 from rich import box
 from rich.table import Table
 
+from gemm_eval.validation.ablation import Ablated, Ablation
 from gemm_eval.validation.metrics import Metrics
-from gemm_eval.validation.scoring import Score, worst_pairs
-from gemm_eval.validation.timings import TimingSet
+from gemm_eval.validation.scores import Score, worst_pairs
+from gemm_eval.validation.timings import Timings
 
-__all__ = ["errors_frame", "errors_table", "report_document", "report_table", "title_of", "worst_table"]
+__all__ = [
+    "FIGURES", "ablation_report", "error_cells", "errors_table", "report_table", "title_of", "with_caption",
+    "worst_table",
+]  # fmt: skip
 
-_HEADERS = ("group", "predictor", "fit", "n", "MAPE", "median", "p90", "bias", "tau")
+FIGURES = ("n", "MAPE", "median", "p90", "bias", "tau")
+_HEADERS = ("group", "predictor", "fit", *FIGURES)
 _WORST_HEADERS = ("N", "K", "n", "MAPE", "bias", "worst M", "its error")
+_ABLATION_HEADERS = {
+    "family": ("coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"),
+    "data_set": ("coefficient", "held at", "held out", "worst set", "there", "speed"),
+}
 _NAMES = ("predictor", "method", "coefficient")
 _TEXT_COLUMNS = (*_NAMES, "group", "fit", "family", "regime")
 
 
-def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
-    """Return one row for each set, predictor and group of rows; errors are fractions.
-
-    Returns:
-        Columns data, gpu, library, l2, clock, predictor, num_folds, fit, group, and the fields of `Metrics`.
-    """
-    return pd.DataFrame(
-        [
-            {
-                "data": scored.timings.name,
-                "gpu": scored.timings.gpu,
-                "library": scored.timings.library,
-                "l2": scored.timings.l2,
-                "clock": scored.timings.clock,
-                "predictor": scored.predictor,
-                "num_folds": scored.num_folds,
-                "fit": scored.fit,
-                "group": group,
-                **asdict(errors),
-            }
-            for scored in scores
-            for group, errors in scored.errors.items()
-        ]
-    )
-
-
-def title_of(timings: TimingSet) -> str:
+def title_of(timings: Timings) -> str:
     """Return one line that says what the rows of a set are."""
-    pairs = len(timings.frame[["N", "K"]].drop_duplicates())
+    pairs = len(set(timings.pairs))
     conditions = f"{timings.library} on {timings.gpu}, {timings.l2} L2, {timings.clock} clock"
     return f"{timings.name}: {len(timings):,} GEMMs, {pairs} (N, K) pairs, {conditions}"
 
@@ -66,11 +45,13 @@ def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str 
     """
     title = title_of(scores[0].timings)
     table = report_table(_HEADERS, f"{title}\n{note}" if note else title)
-    for place, group in enumerate(group for group in scores[0].errors if not groups or group in groups):
+    for place, group in enumerate(group for group in scores[0].by_regime if not groups or group in groups):
         if place:
             table.add_section()
         for first, scored in enumerate(scores):
-            table.add_row("" if first else group, scored.predictor, scored.fit, *_cells(scored.errors[group]))
+            errors = scored.by_regime[group]
+            cells = error_cells(errors, errors.kendall_tau)
+            table.add_row("" if first else group, scored.predictor, scored.how, *cells)
     return table
 
 
@@ -88,50 +69,85 @@ def worst_table(scored: Score, num: int = 10) -> Table:
     return table
 
 
-def report_document(scores: Sequence[Score], num_worst: int = 10, groups: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the scores as a document for JSON: data sets with their hashes, errors, and the worst pairs.
+def ablation_report(ablation: Ablation) -> Iterator[Table | str]:
+    """Yield what each term buys; changes of the MAPE in percentage points, positive: worse without the term.
 
-    Args:
-        scores: all of one set after another.
-        num_worst: pairs.
-        groups: which groups of rows; empty: all.
+    Families are ablated one by one, Triton's one set of coefficients at once.
     """
-    sets = []
-    for _, of_set in groupby(scores, key=lambda scored: id(scored.timings)):
-        same = list(of_set)
-        timings = same[0].timings
-        sets.append(
-            {
-                "data": timings.name,
-                "gpu": timings.gpu,
-                "library": timings.library,
-                "l2": timings.l2,
-                "clock": timings.clock,
-                "source": timings.source,
-                "content_hash": timings.content_hash,
-                "predictors": [
-                    {
-                        "name": scored.predictor,
-                        "num_folds": scored.num_folds,
-                        "fit": scored.fit,
-                        "errors": {
-                            group: asdict(errors)
-                            for group, errors in scored.errors.items()
-                            if not groups or group in groups
-                        },
-                        "worst_pairs": worst_pairs(scored, num_worst).to_dict("records"),
-                    }
-                    for scored in same
-                ],
-            }
+    found, by_family = ablation.found, ablation.group == "family"
+    if not found:
+        return
+    if by_family:
+        title = "error when a term is removed and the family's others are fitted again (MAPE, points)"
+    else:
+        title = (
+            "held-out error when a coefficient is held at its neutral value and the others are fitted again "
+            f"(with all: MAPE {found[0].base_points:.2f}%)"
         )
-    return {"sets": sets}
+    table = report_table(_ABLATION_HEADERS[ablation.group], title)
+    for part in dict.fromkeys(item.part for item in found):
+        of_part = [item for item in found if item.part == part]
+        if by_family:
+            table.add_section()
+            table.add_row(f"{part} ({of_part[0].base_points:.2f}%)")
+        for item in sorted(of_part, key=_what_it_buys, reverse=True):
+            table.add_row(*(_family_cells if by_family else _set_cells)(item))
+    names = ", ".join(".".join(filter(None, (item.part, item.coefficient))) for item in ablation.useless) or "none"
+    limit = f"Under {ablation.points:g} points, buys nothing: {names}"
+    if by_family:
+        caption = (
+            "held at: 0 costs nothing, 1e+09 limits nothing; others: a term's plain value (in the JSON report). in "
+            "sample: fits on all rows, weighted as in the fit. held out: only where that changes little; -: not needed."
+            f" reaches: rows that move by over 1%. In brackets: held-out MAPE with all terms. {limit}"
+        )
+    else:
+        caption = (
+            "changes in percentage points. held out: MAPE of all rows; worst set: the data set that loses most; speed: "
+            f"of the first choice. {limit}"
+        )
+    if not by_family:
+        yield ""
+    yield with_caption(table, caption)
+    for gone in ablation.removed:
+        line = (
+            f"{gone.part}: {', '.join(gone.coefficients) or 'none'} together change the held-out MAPE by "
+            f"{gone.held_out_points:+.3f} points, near the best by {gone.held_out_near_points:+.3f}"
+        )
+        yield line + (f"; kept, since the others are gone: {', '.join(gone.kept)}" if gone.kept else "")
+    if by_family:
+        yield ""
 
 
-def _cells(errors: Metrics) -> tuple[str, ...]:
+def _what_it_buys(item: Ablated) -> float:
+    return (item.held_out_points if item.in_sample_points is None else item.in_sample_points) or 0.0
+
+
+def _family_cells(item: Ablated) -> tuple[str, ...]:
+    points = (item.held_out_points, item.held_out_near_points, item.held_out_reached_points)
+    return (
+        f"  {item.coefficient}", f"{item.value:.3g}", f"{item.reached_frac or 0.0:.1%}",
+        f"{item.in_sample_points or 0.0:+.2f}", *("-" if value is None else f"{value:+.3f}" for value in points),
+    )  # fmt: skip
+
+
+def _set_cells(item: Ablated) -> tuple[str, ...]:
+    return (
+        item.coefficient, f"{item.value:g}", f"{item.held_out_points or 0.0:+.3f}", item.worst_group,
+        f"{item.worst_group_points or 0.0:+.3f}", f"{item.speed_points or 0.0:+.2f}",
+    )  # fmt: skip
+
+
+def error_cells(errors: Metrics, kendall_tau: float | None) -> tuple[str, ...]:
+    """Return the cells of `FIGURES`."""
     sizes = (errors.mape_frac, errors.median_frac, errors.p90_frac)
-    tau = "-" if errors.kendall_tau is None else f"{errors.kendall_tau:.3f}"
+    tau = "-" if kendall_tau is None else f"{kendall_tau:.3f}"
     return f"{errors.num:,}", *(f"{size:.1%}" for size in sizes), f"{errors.bias_frac:+.1%}", tau
+
+
+def with_caption(table: Table, caption: str) -> Table:
+    """Return the table with a text below it."""
+    table.caption, table.caption_justify = caption, "left"
+    return table
 
 
 def report_table(headers: Sequence[str], title: str) -> Table:

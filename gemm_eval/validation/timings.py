@@ -1,4 +1,4 @@
-"""`TimingSet`: a table of GEMMs with their measured latencies, all of one GPU, kernel library, L2 and clock state."""
+"""`Timings`: measured GEMMs of one GPU, whichever kernels ran: the one type that all of validation passes on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,10 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["PER_COLUMN", "PROBLEM_COLUMNS", "SIZES", "Band", "Floats", "Mask", "TimingSet"]
+__all__ = ["PER_COLUMN", "PROBLEM_COLUMNS", "SIZES", "Band", "Floats", "Form", "Ints", "Mask", "Packing", "Timings"]
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 SIZES = ("G", "M", "K", "N")
@@ -44,9 +45,40 @@ class Band:
     why: str
 
 
+class Form(NamedTuple):
+    """What the rows of a table are.
+
+    Attributes:
+        gemm: columns that tell GEMMs apart; of a library's own choices each row is a GEMM, else one of its configs.
+        group: column whose values are reported apart; empty: there is none.
+        groups: its values in the order of reports; empty: those of most rows first.
+        near_best: times the best of a GEMM up to which rows are reported apart as near it; None: they are not.
+    """
+
+    gemm: tuple[str, ...] = PROBLEM_COLUMNS
+    group: str = ""
+    groups: tuple[str, ...] = ()
+    near_best: float | None = None
+
+
+GEMMS = Form()
+"""A row is a GEMM, timed with the kernel that its library chose."""
+
+
+class Packing(Protocol):
+    """What a predictor made of rows for its model: packed once, and taken along when rows are selected."""
+
+    @property
+    def place(self) -> Ints:
+        """[rows], where a row's config stands among all of the GPU: it decides between equal predictions."""
+
+    def select(self, mask: Mask) -> Self:
+        """Return the rows where `mask` is true."""
+
+
 @dataclass(frozen=True, eq=False)
-class TimingSet:
-    """Measured GEMMs, one a row. The frame is shared and not to be changed; `select` gives a set of some rows.
+class Timings:
+    """Measured GEMMs, one a row. The frame is shared and not to be changed; `select` gives some rows.
 
     Attributes:
         frame: columns `PROBLEM_COLUMNS`, ``latency_us`` (device time of one GEMM; NaN where nothing was measured), and
@@ -54,10 +86,12 @@ class TimingSet:
         name: for tables and messages, such as ``aiconfigurator/float16``.
         gpu: arch name, such as ``h200-sxm``.
         library: whose kernels ran: ``cublas``, ``trtllm``, ``gemm-eval``.
-        l2: ``cold`` or ``warm`` weights.
-        clock: ``burst`` or ``sustained``.
+        l2: ``cold`` or ``warm`` weights; rows of single configs say theirs in columns, if they differ.
+        clock: ``burst`` or ``sustained``, likewise.
         source: who measured, and how to cite it.
         bands: named rows that are reported apart.
+        form: what a row is.
+        packed: what the predictor of single configs needs of the rows; None: nothing that the frame does not say.
 
     Raises:
         InvalidInputError: a column is missing or a value impossible; the message names row and column.
@@ -71,6 +105,8 @@ class TimingSet:
     clock: str = "burst"
     source: str = ""
     bands: Mapping[str, Band] = field(default_factory=dict)
+    form: Form = GEMMS
+    packed: Packing | None = None
 
     def __post_init__(self) -> None:
         _check_choice(self.name, "l2", self.l2, ("cold", "warm"))
@@ -87,10 +123,46 @@ class TimingSet:
         """Return a column as an array."""
         return cast("npt.NDArray[Any]", self.frame[name].to_numpy())
 
-    @property
-    def latency_us(self) -> Floats:
+    @cached_property
+    def measured_us(self) -> Floats:
         """Measured device time of each row, in microseconds."""
         return self.column("latency_us").astype(np.float64)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """G, M, K, N of each row, [rows, 4]."""
+        return self.frame[list(SIZES)].to_numpy(np.int64)
+
+    @property
+    def pairs(self) -> list[tuple[int, int]]:
+        """(N, K) of each row."""
+        return list(zip(self.frame["N"].tolist(), self.frame["K"].tolist(), strict=True))
+
+    @cached_property
+    def gemm(self) -> Ints:
+        """Number of each row's GEMM, 0, 1, ..."""
+        return np.asarray(self.frame.groupby(list(self.form.gemm), sort=True).ngroup(), np.int64)
+
+    @cached_property
+    def best_us(self) -> Floats:
+        """Least measured latency of each row's GEMM, in microseconds."""
+        return self.frame["latency_us"].groupby(self.gemm).transform("min").to_numpy(np.float64)
+
+    @cached_property
+    def num_configs(self) -> Ints:
+        """Number of rows of each row's GEMM."""
+        return self.frame["latency_us"].groupby(self.gemm).transform("size").to_numpy(np.int64)
+
+    @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups of rows that are reported apart; not each need have rows."""
+        if self.form.groups or not self.form.group:
+            return self.form.groups
+        return tuple(self.frame[self.form.group].value_counts().index)
+
+    def of_group(self, name: str) -> Mask:
+        """Return which rows belong to a group."""
+        return (self.frame[self.form.group] == name).to_numpy(dtype=bool)
 
     @property
     def flop(self) -> Floats:
@@ -124,10 +196,10 @@ class TimingSet:
         band = self.bands[name]
         return self.frame["M"].between(band.min_rows, band.max_rows).to_numpy(dtype=bool)
 
-    def select(self, mask: Mask, name: str | None = None) -> TimingSet:
-        """Return the rows where `mask` is true, in their order, as a set named `name` (default: as this one)."""
-        frame = self.frame.loc[mask].reset_index(drop=True)
-        return replace(self, frame=frame, name=self.name if name is None else name)
+    def select(self, mask: Mask) -> Timings:
+        """Return the rows where `mask` is true, in their order."""
+        packed = None if self.packed is None else self.packed.select(mask)
+        return replace(self, frame=self.frame.loc[mask].reset_index(drop=True), packed=packed)
 
     def problems(self) -> list[GemmProblem]:
         """Return each row as a problem."""

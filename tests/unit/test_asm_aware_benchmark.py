@@ -13,8 +13,8 @@ from gemm_eval import GemmProblem, load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import KernelArguments, TensorArgument, TritonPruner
 from gemm_eval.autotune.triton.small import SMALL_SHARE, work_us
-from gemm_eval.models.gpu.triton import triton_coefficients
-from gemm_eval.validation.triton import CONFIG_COLUMNS, GEMM_COLUMNS, read_triton_timings, triton_table
+from gemm_eval.validation import CONFIG_COLUMNS, GEMM_COLUMNS, TritonModel, read_triton_timings, triton_table
+from gemm_eval.validation.predictors.triton_rows import without_code
 
 pytest.importorskip("triton", reason="Triton has packages for Linux only")
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -102,7 +102,7 @@ def test_roofline_counts_whole_tiles_on_the_sms_that_have_one() -> None:
 def test_small_gemms_lose_little_to_a_config_that_was_not_benchmarked() -> None:
     """What the docstring of `SMALL_SHARE` says, from the timings of configs that the examples have."""
     timings = read_triton_timings(H200, triton_table("h200-sxm"))
-    rows = timings.frame.assign(predicted_us=timings.without_code().predict(triton_coefficients(H200)[0]))
+    rows = timings.frame.assign(predicted_us=TritonModel.as_it_is(H200)[0].predict(without_code(timings)))
     known = {
         (weights, *ARGUMENTS.config(config.all_kwargs())[:7])
         for weights, module in (("dense", triton_gemm), ("int4", triton_w4a16_gemm))

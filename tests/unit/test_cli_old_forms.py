@@ -10,7 +10,7 @@ import pytest
 from tests.unit.test_cli_words import ran
 
 PLACES = {
-    "_validate_dense.validate_dense", "_validate_w4a16.validate_w4a16", "_validate_triton.validate_triton",
+    "_validate_dense.validate_dense", "_validate_kernels.validate_w4a16", "_validate_kernels.validate_triton",
     "_calibrate.calibrate_dense", "_calibrate.calibrate_w4a16", "_calibrate.calibrate_triton",
     "_old_forms.calibrate_dense", "_old_forms.calibrate_w4a16", "_old_forms.calibrate_triton",
 }  # fmt: skip

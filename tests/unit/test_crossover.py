@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
-from gemm_eval import GEMMEvaluator
+from gemm_eval import GEMMEvaluator, validation
 from gemm_eval.arch import data_root
 from gemm_eval.cli._app import app
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.crossover import EVERY_M, GRID_STEP, Crossover, w4a16_crossover
-from gemm_eval.validation import crossover as measured_side
+from gemm_eval.validation import plot_crossover
 from gemm_eval.validation.crossover import (
     CLEAR_FRAC,
     Bracket,
@@ -26,7 +26,6 @@ from gemm_eval.validation.crossover import (
     first_loss_bracket,
     last_win_bracket,
     measured_speedups,
-    plot_crossover,
     predict_speedups,
     sign_shares,
 )
@@ -334,7 +333,7 @@ class TestCommand:
     @pytest.mark.parametrize("is_json", [False, True])
     def test_all_pairs(self, is_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         few = pd.concat([of_pair(MEASURED, 8192, 1280), of_pair(MEASURED, 13696, 4096)])
-        monkeypatch.setattr(measured_side, "measured_speedups", lambda *given: few)
+        monkeypatch.setattr(validation, "measured_speedups", lambda *given: few)
         ran = run("--all --measured" + (" --json" if is_json else ""))
 
         assert ran.exit_code == 0, ran.output

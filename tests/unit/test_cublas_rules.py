@@ -7,7 +7,7 @@ import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.models.gpu.libraries import LIBRARIES, cluster_grid_sms
-from gemm_eval.validation.datasets import measured_root
+from gemm_eval.validation.tables import measured_root
 
 pd = pytest.importorskip("pandas")
 

@@ -13,12 +13,12 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
-from gemm_eval.validation.datasets import find_timings
-from gemm_eval.validation.fit import MIN_ROWS, ModelPredictor, calibrate, model_predictor
-from gemm_eval.validation.objective import fit_family
-from gemm_eval.validation.packing import families_of, pack_problems, pack_timings
-from gemm_eval.validation.scoring import cross_validate_sets
-from gemm_eval.validation.timings import Band, Floats, TimingSet
+from gemm_eval.validation.fit import MIN_ROWS
+from gemm_eval.validation.folds import cross_fit
+from gemm_eval.validation.predictors.dense import ModelPredictor, calibrate, fit_family, model_predictor
+from gemm_eval.validation.predictors.dense_rows import families_of, pack_problems, pack_timings
+from gemm_eval.validation.tables import find_timings
+from gemm_eval.validation.timings import Band, Floats, Timings
 
 H200 = load_arch("h200-sxm", GpuSpec)
 FAMILY = "sm90_wgmma"
@@ -55,38 +55,38 @@ NOISE = 0.02
 FEW_ROUNDS = 3
 
 
-def timings_of(pairs: Any = PAIRS, rows: Any = ROWS, **settings: Any) -> TimingSet:
+def timings_of(pairs: Any = PAIRS, rows: Any = ROWS, **settings: Any) -> Timings:
     frame = pd.DataFrame([(1, m, k, n) for n, k in pairs for m in rows], columns=["G", "M", "K", "N"]).assign(
         input_dtype="fp16", weight_dtype="fp16", output_dtype="fp16", group_size=-1, latency_us=1.0
     )
-    return TimingSet(frame, **({"name": "planted", "gpu": "h200-sxm", "library": "cublas"} | settings))
+    return Timings(frame, **({"name": "planted", "gpu": "h200-sxm", "library": "cublas"} | settings))
 
 
-def with_latency(timings: TimingSet, latency_us: Floats) -> TimingSet:
-    return TimingSet(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
+def with_latency(timings: Timings, latency_us: Floats) -> Timings:
+    return Timings(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
 
 
 @pytest.fixture(scope="module")
-def exact() -> TimingSet:
+def exact() -> Timings:
     timings = timings_of()
     return with_latency(timings, ModelPredictor(H200, "cublas", {FAMILY: PLANTED}).predict(timings))
 
 
 @pytest.fixture(scope="module")
-def noisy(exact: TimingSet) -> TimingSet:
+def noisy(exact: Timings) -> Timings:
     noise = np.random.default_rng(0).normal(0.0, NOISE, len(exact))
-    return with_latency(exact, exact.latency_us * np.exp(noise))
+    return with_latency(exact, exact.measured_us * np.exp(noise))
 
 
 @pytest.fixture(scope="module")
-def fitted(noisy: TimingSet) -> ModelPredictor:
+def fitted(noisy: Timings) -> ModelPredictor:
     return ModelPredictor(H200, "cublas", num_rounds=5).fit(noisy)
 
 
-def test_a_fit_finds_what_was_planted(exact: TimingSet, fitted: ModelPredictor) -> None:
+def test_a_fit_finds_what_was_planted(exact: Timings, fitted: ModelPredictor) -> None:
     assert len(exact) == 300
-    start = np.abs(ModelPredictor(H200, "cublas").predict(exact) / exact.latency_us - 1.0).mean()
-    error = np.abs(fitted.predict(exact) / exact.latency_us - 1.0).mean()
+    start = np.abs(ModelPredictor(H200, "cublas").predict(exact) / exact.measured_us - 1.0).mean()
+    error = np.abs(fitted.predict(exact) / exact.measured_us - 1.0).mean()
     found = fitted.coefficients[FAMILY]
 
     assert error < 0.01 < start
@@ -95,7 +95,7 @@ def test_a_fit_finds_what_was_planted(exact: TimingSet, fitted: ModelPredictor) 
     assert found["step_cycles"] == pytest.approx(PLANTED["step_cycles"], rel=0.1)
 
 
-def test_a_fit_holds_for_pairs_that_it_did_not_see(exact: TimingSet, fitted: ModelPredictor) -> None:
+def test_a_fit_holds_for_pairs_that_it_did_not_see(exact: Timings, fitted: ModelPredictor) -> None:
     unseen = timings_of([(5120, 2048), (12288, 6144)])
     truth = ModelPredictor(H200, "cublas", {FAMILY: PLANTED}).predict(unseen)
 
@@ -114,14 +114,14 @@ def test_kernels_that_no_trace_saw_are_not_known(traced: int) -> None:
         name: pd.array([value] * traced + [None] * (3 - traced), dtype="string" if name == "kernel" else "Int64")
         for name, value in seen.items()
     }
-    packed = pack_timings(H200, "cublas", [TimingSet(timings.frame.assign(**trace), "traced", "h200-sxm", "cublas")])
+    packed = pack_timings(H200, "cublas", [Timings(timings.frame.assign(**trace), "traced", "h200-sxm", "cublas")])
 
     assert packed.known.tolist() == [0] * traced
     assert packed.known_configs.shape == (traced, 2)
     assert packed.measured_us.tolist() == [1.0] * 3
 
 
-def test_a_fit_is_deterministic_and_within_bounds(noisy: TimingSet) -> None:
+def test_a_fit_is_deterministic_and_within_bounds(noisy: Timings) -> None:
     timings = pack_timings(H200, "cublas", [noisy])
     first, again = (fit_family(timings, FAMILY, "cublas", FEW_ROUNDS) for _ in range(2))
 
@@ -130,14 +130,14 @@ def test_a_fit_is_deterministic_and_within_bounds(noisy: TimingSet) -> None:
     assert all(item.low <= first[0][item.name] <= item.high for item in COEFFICIENTS)
 
 
-def test_outrageous_timings_stay_within_bounds(noisy: TimingSet) -> None:
-    slow = with_latency(noisy, 50.0 * noisy.latency_us)
+def test_outrageous_timings_stay_within_bounds(noisy: Timings) -> None:
+    slow = with_latency(noisy, 50.0 * noisy.measured_us)
     coefficients, _ = fit_family(pack_timings(H200, "cublas", [slow]), FAMILY, "cublas", 1)
 
     assert all(item.low <= coefficients[item.name] <= item.high for item in COEFFICIENTS)
 
 
-def test_what_no_row_determines_stays_at_its_default(noisy: TimingSet) -> None:
+def test_what_no_row_determines_stays_at_its_default(noisy: Timings) -> None:
     coefficients, names = fit_family(pack_timings(H200, "cublas", [noisy]), FAMILY, "cublas", 1)
 
     assert {"kernel_us", "dram_frac", "step_cycles"} <= set(names)
@@ -146,7 +146,7 @@ def test_what_no_row_determines_stays_at_its_default(noisy: TimingSet) -> None:
         assert coefficients[name] == default_coefficients(FAMILY)[name]
 
 
-def test_known_configs_count(noisy: TimingSet) -> None:
+def test_known_configs_count(noisy: Timings) -> None:
     (real,) = find_timings("h200-sxm", ["cublas/bf16"])
     timings = pack_timings(H200, "cublas", [noisy, real])
     aligned = timings.of_family(FAMILY)
@@ -155,10 +155,10 @@ def test_known_configs_count(noisy: TimingSet) -> None:
     assert timings.known.min() >= len(noisy)
     assert len(aligned.known) == len(timings.known)  # rows of mma.sync kernels have no known config
     assert (aligned.measured_us[aligned.known] == timings.measured_us[timings.known]).all()
-    assert (timings.rows.menus["cta_k"][timings.known_configs[:, 0]] == 64).all()
+    assert (timings.rows.candidates["cta_k"][timings.known_configs[:, 0]] == 64).all()
 
 
-def test_a_start_of_elsewhere_does_not_count(noisy: TimingSet) -> None:
+def test_a_start_of_elsewhere_does_not_count(noisy: Timings) -> None:
     """A predictor with a committed calibration has seen the rows that are held out now."""
     wrong = {family: default_coefficients(family) | {"kernel_us": 8.0} for family in ("sm90_wgmma", "sm80_mma")}
     fits = [ModelPredictor(H200, "cublas", seen, FEW_ROUNDS).fit(noisy) for seen in ({}, wrong)]
@@ -180,7 +180,7 @@ def test_predictions_look_at_sizes_and_types_only(name: str) -> None:
 
     assert "kernel" in measured
     for frame in (real.frame.assign(**{column: shuffled[column] for column in measured}), problems):
-        assert (predictor.predict(TimingSet(frame, "other", "h200-sxm", "cublas")) == expected).all()
+        assert (predictor.predict(Timings(frame, "other", "h200-sxm", "cublas")) == expected).all()
 
 
 def pack_columns() -> tuple[str, ...]:
@@ -206,18 +206,18 @@ class Spy:
     num_fits: list[int] = field(default_factory=list)
     name: str = "spy"
 
-    def fit(self, *train: TimingSet) -> Spy:
+    def fit(self, *train: Timings) -> Spy:
         self.num_fits.append(len(train))
         assert not any(item.in_band.any() for item in train)
         return Spy({pair for item in train for pair in pairs_of(item)}, self.num_fits)
 
-    def predict(self, rows: TimingSet) -> Floats:
+    def predict(self, rows: Timings) -> Floats:
         assert self.seen
         assert not self.seen & pairs_of(rows)
         return np.ones(len(rows))
 
 
-def pairs_of(timings: TimingSet) -> set[tuple[int, int]]:
+def pairs_of(timings: Timings) -> set[tuple[int, int]]:
     return set(zip(timings.column("N").tolist(), timings.column("K").tolist(), strict=True))
 
 
@@ -229,14 +229,15 @@ def test_a_pair_is_held_out_of_all_sets_at_once() -> None:
     ]
     spy = Spy()
 
-    assert [len(predicted) for predicted in cross_validate_sets(spy, sets)] == [len(item) for item in sets]
+    crossed = cross_fit(spy, sets)
+    assert [len(crossed.predict(item, place)) for place, item in enumerate(sets)] == [len(item) for item in sets]
     assert len(spy.num_fits) == 5
     spy = Spy()
-    cross_validate_sets(spy, sets, train=sets[:2])
+    cross_fit(spy, sets, train=sets[:2])
     assert set(spy.num_fits) == {2}
 
 
-def test_calibrate_fits_the_rows_of_its_family(noisy: TimingSet) -> None:
+def test_calibrate_fits_the_rows_of_its_family(noisy: Timings) -> None:
     odd = timings_of([(1023, 1024)], name="odd")
     found = calibrate(H200, "cublas", FAMILY, [noisy, odd], max_evaluations=1, seed=3)
 
@@ -259,7 +260,7 @@ def test_calibrate_fits_the_rows_of_its_family(noisy: TimingSet) -> None:
     ],
 )
 def test_what_cannot_be_fitted_is_refused(
-    noisy: TimingSet, change: dict[str, Any], error: type[Exception], message: str
+    noisy: Timings, change: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     given = {"library": "cublas", "family": FAMILY, "sets": [noisy]} | change
     with pytest.raises(error, match=message):

@@ -18,19 +18,19 @@ from gemm_eval.models.gpu import enumerate_configs, pack_gpu
 from gemm_eval.models.gpu.packed import Joined, join_packed
 from gemm_eval.models.gpu.w4a16.candidates import config_of_row
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.validation import kernel_nvidia
-from gemm_eval.validation.kernel_choice import (
-    has_all_configs,
-    measure_regret,
+from gemm_eval.validation.choice import (
+    measure_loss,
     order_by,
-    pauses_and_flushes_s,
     profile_us,
     random_choice,
     ranked_choice,
+    share_of_configs,
     static_points,
-    time_select_config,
 )
-from gemm_eval.validation.kernel_timings import KernelTimings
+from gemm_eval.validation.choice_cost import pauses_and_flushes_s, time_select_config
+from gemm_eval.validation.predictors import nvidia
+from gemm_eval.validation.predictors.w4a16_rows import W4A16_FORM, W4A16Rows, has_all_configs
+from gemm_eval.validation.timings import Timings
 from gemm_eval.workload import GemmProblem, RunOptions
 
 H200 = load_arch("h200-sxm", GpuSpec)
@@ -54,7 +54,7 @@ def row_of(**wanted: Any) -> int:
     return int(np.flatnonzero(mask)[0])
 
 
-def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], replays: int = 3) -> KernelTimings:
+def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], replays: int = 3) -> Timings:
     """Timings of (M, K, N), row of the menu, parts of K and latency in us."""
     menus = packed().candidates
     records: list[Mapping[str, Any]] = []
@@ -66,10 +66,11 @@ def timings_of(rows: Sequence[tuple[tuple[int, int, int], int, int, float]], rep
         counts = {"num_replays": replays, "calls_per_replay": 10}
         records.append(head | tail | counts | config._asdict() | names)
     which = np.array([(place, parts) for _, place, parts, _ in rows], np.int64)
-    return KernelTimings(H200, pd.DataFrame(records), packed(), np.zeros(len(rows), np.int64), which)
+    packing = W4A16Rows(packed(), np.zeros(len(rows), np.int64), which)
+    return Timings(pd.DataFrame(records), "mine", "h200-sxm", "gemm-eval", form=W4A16_FORM, packed=packing)
 
 
-def two_gemms() -> KernelTimings:
+def two_gemms() -> Timings:
     """The best of the first is its third config, of the second its second; the table is sorted by time."""
     return timings_of(
         [(SMALL, 7, 1, 10.0), (SMALL, 3, 1, 11.0), (SMALL, 5, 1, 20.0), (LARGE, 9, 1, 40.0), (LARGE, 8, 1, 60.0)]
@@ -136,7 +137,7 @@ def test_regret_of_known_choices() -> None:
     order = order_by(timings, np.array([3.0, 1.0, 2.0, 1.0, 2.0]))  # chooses 11 of 10 us, and 40 of 40 us
     first, two = ranked_choice(timings, "first", order), ranked_choice(timings, "two", order, 2)
     all_gemms = np.ones(2, bool)
-    regret = measure_regret(timings, first, all_gemms)
+    regret = measure_loss(timings, first, all_gemms)
 
     assert first.chosen_us.tolist() == [11.0, 40.0]
     assert first.place.tolist() == [3.0, 1.0]
@@ -145,12 +146,24 @@ def test_regret_of_known_choices() -> None:
     assert regret.p95_frac == pytest.approx(0.095)
     assert regret.worst_frac == pytest.approx(0.1)
     assert regret.speed_frac == pytest.approx((10 / 11) ** 0.5)
+    assert regret.least_speed_frac == pytest.approx(10 / 11)
+    assert regret.p5_speed_frac == pytest.approx(1.0 - 0.95 * (1.0 - 10 / 11))
     assert (regret.top1_frac, regret.top3_frac, regret.top10_frac) == (0.5, 1.0, 1.0)
     assert regret.profiled_s == 0.0
     assert two.chosen_us.tolist() == [11.0, 40.0]
     assert two.profiled_us.tolist() == [30 * (11.0 + 20.0), 30 * 100.0]
-    assert measure_regret(timings, first, np.array([True, False])).worst_frac == pytest.approx(0.1)
+    assert measure_loss(timings, first, np.array([True, False])).worst_frac == pytest.approx(0.1)
     assert ranked_choice(timings, "all", order, 9).chosen_us.tolist() == [10.0, 40.0]
+
+
+def test_a_share_of_the_configs_of_each_gemm() -> None:
+    timings = two_gemms()
+    order = order_by(timings, np.array([3.0, 1.0, 2.0, 2.0, 1.0]))
+
+    assert share_of_configs(timings, 0.7).tolist() == [2, 1]
+    assert share_of_configs(timings, 0.1).tolist() == [1, 1]
+    assert ranked_choice(timings, "", order, share_of_configs(timings, 1.0)).chosen_us.tolist() == [10.0, 40.0]
+    assert ranked_choice(timings, "", order, share_of_configs(timings, 0.7)).chosen_us.tolist() == [11.0, 60.0]
 
 
 def test_regret_of_a_random_choice() -> None:
@@ -159,7 +172,7 @@ def test_regret_of_a_random_choice() -> None:
 
     assert choices.chosen_us.tolist() == pytest.approx([41 / 3, 50.0])
     assert choices.in_top.tolist() == [[pytest.approx(1 / 3), 1.0, 1.0], [0.5, 1.0, 1.0]]
-    assert measure_regret(timings, choices, np.ones(2, bool)).mean_frac == pytest.approx((41 / 30 + 1.25) / 2 - 1)
+    assert measure_loss(timings, choices, np.ones(2, bool)).mean_frac == pytest.approx((41 / 30 + 1.25) / 2 - 1)
 
 
 def test_equal_best_configs_count_by_the_first() -> None:
@@ -176,19 +189,19 @@ def test_time_of_profiling() -> None:
     protocol = {"l2": "cold", "clock": "burst", "idle_s": 0.5, "max_short_rows": 256, "cold_bytes": 0}
 
     assert profile_us(timings).tolist() == [300.0, 330.0, 600.0, 1200.0, 1800.0]
-    assert pauses_and_flushes_s(timings, {"mine": protocol}).tolist() == [0.0, 0.0, 0.0, 1.5, 1.5]
-    assert pauses_and_flushes_s(timings, {"other": protocol}).tolist() == [0.0] * 5
+    assert pauses_and_flushes_s(H200, timings, {"mine": protocol}).tolist() == [0.0, 0.0, 0.0, 1.5, 1.5]
+    assert pauses_and_flushes_s(H200, timings, {"other": protocol}).tolist() == [0.0] * 5
     flushes_s = pauses_and_flushes_s(
-        timings, {"mine": {"l2": "cold", "cold_bytes": 1e9 * H200.dram_achievable_gb_per_s}}
+        H200, timings, {"mine": {"l2": "cold", "cold_bytes": 1e9 * H200.dram_achievable_gb_per_s}}
     )
     assert flushes_s.tolist() == pytest.approx([9.0] * 5)
     given_up = timings_of([(LARGE, 9, 1, 40.0)], replays=1)
-    assert pauses_and_flushes_s(given_up, {"mine": protocol}).tolist() == [0.0]
+    assert pauses_and_flushes_s(H200, given_up, {"mine": protocol}).tolist() == [0.0]
 
 
 def test_select_config_is_timed_by_the_clock_that_is_given() -> None:
     ticks = iter(range(100))
-    found = time_select_config(two_gemms(), np.ones(2, bool), lambda: next(ticks))
+    found = time_select_config(H200, two_gemms(), np.ones(2, bool), lambda: next(ticks))
 
     assert found.tolist() == [1e6, 1e6]
 
@@ -222,26 +235,26 @@ def test_proposals_go_to_the_nearest_config(monkeypatch: pytest.MonkeyPatch) -> 
 
     def like(row: int) -> SimpleNamespace:
         names = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_stages")
-        ours = dict(zip(kernel_nvidia._SIZES, (int(menus[row][name]) for name in names), strict=False))
+        ours = dict(zip(nvidia._SIZES, (int(menus[row][name]) for name in names), strict=False))
         return proposal(**ours)
 
     proposals = {1: [like(3), like(5)], 2048: [like(9), like(9)]}
-    monkeypatch.setattr(kernel_nvidia, "is_available", lambda _: True)
-    monkeypatch.setattr(kernel_nvidia, "_propose", lambda timings, row: proposals[int(timings.sizes[row, 1])])
-    found = kernel_nvidia.nvidia_choices(timings)
+    monkeypatch.setattr(nvidia, "is_available", lambda _: True)
+    monkeypatch.setattr(nvidia, "_propose", lambda timings, row: proposals[int(timings.sizes[row, 1])])
+    found = nvidia.nvidia_choices(timings)
     assert found is not None
     first, top = found[0]
 
     assert first.chosen_us.tolist() in ([11.0, 40.0], [11.0, 60.0])
     assert top.chosen_us[0] == 11.0
     assert np.isnan(top.in_top[:, 2]).all()
-    assert measure_regret(timings, first, np.ones(2, bool)).top10_frac is None
+    assert measure_loss(timings, first, np.ones(2, bool)).top10_frac is None
 
 
 def test_no_heuristics_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_nvidia, "is_available", lambda _: False)
+    monkeypatch.setattr(nvidia, "is_available", lambda _: False)
 
-    assert kernel_nvidia.nvidia_choices(two_gemms()) is None
+    assert nvidia.nvidia_choices(two_gemms()) is None
 
 
 def test_families_have_their_numbers() -> None:

@@ -16,20 +16,14 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedE
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.calibration import load_calibration
-from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
 from gemm_eval.search.gpu import evaluate_config
-from gemm_eval.validation.datasets import measured_root
-from gemm_eval.validation.kernel_fit import (
-    MIN_ROWS,
-    calibrate_kernel_family,
-    cross_fit,
-    fit_kernel_family,
-    fit_kernels,
-    row_weights,
-)
-from gemm_eval.validation.kernel_timings import KernelTimings, list_kernel_tables, read_kernel_timings, types_of
-from gemm_eval.validation.timings import Floats
+from gemm_eval.validation.fit import MIN_ROWS
+from gemm_eval.validation.folds import assign_folds, cross_fit
+from gemm_eval.validation.predictors.w4a16 import W4A16Model, calibrate_w4a16
+from gemm_eval.validation.predictors.w4a16_rows import list_w4a16_tables, read_w4a16_timings, types_of
+from gemm_eval.validation.tables import measured_root
+from gemm_eval.validation.timings import Floats, Timings
 from gemm_eval.workload import GemmProblem, RunOptions
 
 H200 = load_arch("h200-sxm", GpuSpec)
@@ -48,29 +42,33 @@ PLANTED = {
 
 
 @cache
-def real() -> KernelTimings:
-    return read_kernel_timings(H200, [FOLDER / "fp16-wide.parquet"])
+def real() -> Timings:
+    return read_w4a16_timings(H200, [FOLDER / "fp16-wide.parquet"])
 
 
 @cache
-def rows_of(family: str, num_rows: int = NUM_ROWS) -> KernelTimings:
-    found = real().select(real().kind == W4A16_FAMILIES.index(family))
+def rows_in(family: str, num_rows: int = NUM_ROWS) -> Timings:
+    found = real().select(real().of_group(family))
     return found.select(np.arange(len(found)) % max(1, len(found) // num_rows) == 0)
 
 
-def with_latency(timings: KernelTimings, latency_us: Floats) -> KernelTimings:
+def with_latency(timings: Timings, latency_us: Floats) -> Timings:
     return replace(timings, frame=timings.frame.assign(latency_us=latency_us))
 
 
 @cache
-def planted(family: str, noise: float = NOISE) -> KernelTimings:
+def planted(family: str, noise: float = NOISE) -> Timings:
     """Rows as they were measured, with the model's times."""
-    rows = rows_of(family)
-    exact = rows.predict(pack_w4a16_coefficients(PLANTED))
+    rows = rows_in(family)
+    exact = W4A16Model(H200, PLANTED).predict(rows)
     return with_latency(rows, exact * np.exp(np.random.default_rng(0).normal(0.0, noise, len(rows))))
 
 
-def error(timings: KernelTimings, predicted_us: Floats) -> float:
+def held_out(rows: Timings, num_folds: int) -> Floats:
+    return cross_fit(W4A16Model(H200), [rows], num_folds).predict(rows)
+
+
+def error(timings: Timings, predicted_us: Floats) -> float:
     return float(np.abs(predicted_us / timings.measured_us - 1.0).mean())
 
 
@@ -87,15 +85,14 @@ def error(timings: KernelTimings, predicted_us: Floats) -> float:
 )
 def test_a_fit_finds_what_was_planted(family: str, found: dict[str, float]) -> None:
     rows, exact = planted(family), planted(family, 0.0)
-    values, fitted = fit_kernel_family(rows, family)
-    packed = pack_w4a16_coefficients(PLANTED | {family: values})
-    start = pack_w4a16_coefficients({name: w4a16_defaults(name) for name in W4A16_FAMILIES})
+    fitted = W4A16Model(H200, families=(family,)).fit(rows)
+    values = fitted.values
 
-    assert error(exact, exact.predict(packed)) < 0.004
-    assert error(exact, exact.predict(start)) > 0.05
+    assert error(exact, fitted.predict(exact)) < 0.004
+    assert error(exact, W4A16Model(H200).predict(exact)) > 0.05
     for name, tolerance in found.items():
         assert values[name] == pytest.approx(PLANTED[family][name], rel=tolerance), name
-    assert set(fitted) == set(values) == set(w4a16_defaults(family))
+    assert set(values) == set(w4a16_defaults(family))
     assert all(item.low <= values[item.name] <= item.high for item in w4a16_coefficients_of(family))
 
 
@@ -103,35 +100,38 @@ def test_held_out_rows_are_predicted_as_well_as_the_noise_lets() -> None:
     rows = planted(GEMV_MMA)
     expected = NOISE * (2.0 / np.pi) ** 0.5  # mean of a normal deviation's size
 
-    assert 0.8 * expected < error(rows, cross_fit(rows, num_folds=3)[0]) < 1.4 * expected
+    assert 0.8 * expected < error(rows, held_out(rows, 3)) < 1.4 * expected
 
 
 def test_outliers_do_not_decide() -> None:
     rows, exact = planted(GEMV_MMA), planted(GEMV_MMA, 0.0)
     wrong = np.where(np.arange(len(rows)) % 40 == 0, 3.0, 1.0)
-    values, _ = fit_kernel_family(with_latency(rows, rows.measured_us * wrong), GEMV_MMA)
+    fitted = W4A16Model(H200).fit(with_latency(rows, rows.measured_us * wrong))
 
-    assert error(exact, exact.predict(pack_w4a16_coefficients(PLANTED | {GEMV_MMA: values}))) < 0.02
+    assert error(exact, fitted.predict(exact)) < 0.02
 
 
 def test_coefficients_may_be_given() -> None:
     rows = planted(GEMV_MMA)
-    values, fitted = fit_kernel_family(rows, GEMV_MMA, {"dram_frac": 2.5})
+    model = W4A16Model(H200, families=(GEMV_MMA,))
+    values, free = model.without({"dram_frac": 2.5}).fit(rows).values, model.fit(rows).values
 
     assert values["dram_frac"] == 2.5  # out of its range, as asked
-    assert set(fitted) == set(values) - {"dram_frac"}
+    assert set(values) == set(free)
+    assert all(values[name] != free[name] for name in ("cta_cycles", "issue"))  # the others make up for it
 
 
 def test_a_family_with_few_rows_keeps_its_defaults() -> None:
-    few = rows_of(GEMV_MMA).select(np.arange(len(rows_of(GEMV_MMA))) < MIN_ROWS - 1)
+    few = rows_in(GEMV_MMA).select(np.arange(len(rows_in(GEMV_MMA))) < MIN_ROWS - 1)
 
-    assert fit_kernels(few) == {family: w4a16_defaults(family) for family in W4A16_FAMILIES}
-    assert fit_kernels(real(), ()) == fit_kernels(few)
+    defaults = {family: w4a16_defaults(family) for family in W4A16_FAMILIES}
+    assert W4A16Model(H200, PLANTED).fit(few).coefficients == defaults
+    assert W4A16Model(H200, PLANTED, families=()).fit(real()).coefficients == defaults
 
 
 def test_rows_far_from_the_best_of_many_count_less() -> None:
-    rows = rows_of(SM90)
-    weights = row_weights(rows)
+    rows = rows_in(SM90)
+    weights = W4A16Model(H200).row_weights(rows)
     ratio, num = rows.measured_us / rows.best_us, rows.num_configs
 
     assert weights.mean() == pytest.approx(1.0)
@@ -146,43 +146,28 @@ def test_rows_far_from_the_best_of_many_count_less() -> None:
 # held-out rows
 
 
-def test_folds_keep_pairs_together() -> None:
-    timings = real()
-    folds = timings.folds(5, 0)
-    pairs = list(zip(timings.frame["N"].tolist(), timings.frame["K"].tolist(), strict=True))
-    fold_of = dict(zip(pairs, folds.tolist(), strict=True))
-
-    assert [fold_of[pair] for pair in pairs] == folds.tolist()
-    assert sorted(np.bincount(list(fold_of.values()))) == [8] * 5  # 40 pairs
-    mask = np.arange(len(timings)) % 3 == 0
-    assert (timings.select(mask).folds(5, 0) == folds[mask]).all()  # of the pair alone, not of its rows
-    assert (timings.folds(5, 1) != folds).any()
-    with pytest.raises(InvalidOptionError, match=r"num_folds must be in 2\.\.40"):
-        timings.folds(41, 0)
-
-
 def test_a_held_out_pair_does_not_touch_its_own_prediction() -> None:
     rows = planted(GEMV_MMA)
     rows = rows.select(np.arange(len(rows)) % 2 == 0)
-    before = cross_fit(rows, num_folds=2)[0]
-    held_out = rows.folds(2, 0) == 0
-    noise = np.where(held_out, np.random.default_rng(1).uniform(0.2, 5.0, len(rows)), 1.0)
-    after = cross_fit(with_latency(rows, rows.measured_us * noise), num_folds=2)[0]
+    before = held_out(rows, 2)
+    is_held_out = assign_folds(rows, 2, 0) == 0
+    noise = np.where(is_held_out, np.random.default_rng(1).uniform(0.2, 5.0, len(rows)), 1.0)
+    after = held_out(with_latency(rows, rows.measured_us * noise), 2)
 
-    assert (after[held_out] == before[held_out]).all()
-    assert (after[~held_out] != before[~held_out]).any()  # what they were fitted on has changed
+    assert (after[is_held_out] == before[is_held_out]).all()
+    assert (after[~is_held_out] != before[~is_held_out]).any()  # what they were fitted on has changed
 
 
 # tables
 
 
 def test_tables_that_are_held_back_are_never_fitted_on() -> None:
-    fitted, held_back = list_kernel_tables("h200-sxm"), list_kernel_tables("h200-sxm", is_held_back=True)
+    fitted, held_back = list_w4a16_tables("h200-sxm"), list_w4a16_tables("h200-sxm", is_held_back=True)
 
     assert {path.stem for path in fitted} == {"fp16", "fp16-wide"}
     assert {path.stem for path in held_back} >= {"fp16-blind"}
     assert all("blind" in path.stem for path in held_back)
-    assert list_kernel_tables("l40s") == list_kernel_tables("no-such-gpu") == []
+    assert list_w4a16_tables("l40s") == list_w4a16_tables("no-such-gpu") == []
     digests = {
         load_calibration(path).errors[i].data
         for path in sorted((measured_root("h200-sxm").parents[1] / "calibration" / "h200-sxm").glob("gemm-eval-*.yaml"))
@@ -195,7 +180,7 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
     """And to the bit as a user's own question would be."""
     timings = real()
     some = timings.select(np.arange(len(timings)) % 601 == 0)
-    predicted_us = some.predict(some.packed.coefficients[0])
+    predicted_us = W4A16Model.as_it_is(H200)[0].predict(some)
     for place, row in enumerate(some.frame.to_dict("records")):
         config = KernelConfig(
             row["family"], *(row[name] for name in KernelConfig._fields[1:8]), Schedule[row["schedule"].upper()],
@@ -211,13 +196,13 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
 
 
 def test_all_tables_can_be_read() -> None:
-    timings = read_kernel_timings(H200, [*list_kernel_tables("h200-sxm"), FOLDER / "fp16-blind.parquet"])
+    timings = read_w4a16_timings(H200, [*list_w4a16_tables("h200-sxm"), FOLDER / "fp16-blind.parquet"])
 
     assert set(timings.frame["table"]) == {"fp16", "fp16-wide", "fp16-blind"}
-    assert set(timings.kind.tolist()) == {0, 1, 2, 3}
+    assert set(timings.frame["family"]) == set(W4A16_FAMILIES)
     assert timings.frame["mode"].nunique() == 3
     assert (timings.best_us <= timings.measured_us).all()
-    predicted_us = timings.predict(timings.packed.coefficients[0])
+    predicted_us = W4A16Model.as_it_is(H200)[0].predict(timings)
     assert error(timings, predicted_us) < 0.1
 
 
@@ -230,7 +215,7 @@ def save(frame: pd.DataFrame, folder: Path, name: str = "table") -> Path:
 def test_a_calibration_is_what_a_file_gives_back(tmp_path: Path) -> None:
     rows = planted(GEMV_MMA)
     halves = [save(rows.frame[half::2], tmp_path, f"half-{half}") for half in range(2)]
-    found = calibrate_kernel_family(H200, GEMV_MMA, halves, num_folds=2, seed=4)
+    found = calibrate_w4a16(H200, GEMV_MMA, halves, num_folds=2, seed=4)
     path = tmp_path / "h200-sxm" / f"gemm-eval-{GEMV_MMA}.yaml"
     path.parent.mkdir()
     path.write_text(found.to_yaml(), encoding="utf-8")
@@ -257,34 +242,34 @@ def test_a_calibration_is_what_a_file_gives_back(tmp_path: Path) -> None:
     ],
 )
 def test_tables_of_anything_else_are_refused(tmp_path: Path, change: Any, message: str) -> None:
-    path = save(change(rows_of(GEMV_MMA).frame), tmp_path)
+    path = save(change(rows_in(GEMV_MMA).frame), tmp_path)
     with pytest.raises(InvalidInputError, match=message):
-        read_kernel_timings(H200, [path])
+        read_w4a16_timings(H200, [path])
 
 
 def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.parquet").write_text("M,K,N\n", encoding="utf-8")
     for name in ("text", "missing"):
         with pytest.raises(InvalidInputError, match="cannot read timings from"):
-            read_kernel_timings(H200, [tmp_path / f"{name}.parquet"])
+            read_w4a16_timings(H200, [tmp_path / f"{name}.parquet"])
     with pytest.raises(InvalidInputError, match="no timings of our W4A16 kernels on h200-sxm"):
-        read_kernel_timings(H200, [])
+        read_w4a16_timings(H200, [])
     with pytest.raises(UnsupportedError, match=r"got sm_90, .* groups of 256"):
-        read_kernel_timings(H200, [save(rows_of(GEMV_MMA).frame.assign(group_size=256), tmp_path)])
+        read_w4a16_timings(H200, [save(rows_in(GEMV_MMA).frame.assign(group_size=256), tmp_path)])
     with pytest.raises(UnsupportedError, match=r"library gemm-eval has kernels for sm_80, .* got sm_100"):
-        read_kernel_timings(load_arch("b200", GpuSpec), [FOLDER / "fp16-wide.parquet"])
+        read_w4a16_timings(load_arch("b200", GpuSpec), [FOLDER / "fp16-wide.parquet"])
     with pytest.raises(InvalidInputError, match="row 1: no kernel of ours on this GPU"):  # kernels of Hopper
-        read_kernel_timings(load_arch("l40s", GpuSpec), [save(rows_of(SM90).frame, tmp_path)])
+        read_w4a16_timings(load_arch("l40s", GpuSpec), [save(rows_in(SM90).frame, tmp_path)])
 
 
 def test_too_few_rows_or_pairs_are_refused(tmp_path: Path) -> None:
-    frame = rows_of(GEMV_MMA).frame
+    frame = rows_in(GEMV_MMA).frame
     few = save(frame[: MIN_ROWS - 1], tmp_path, "few")
     with pytest.raises(InvalidInputError, match=f"at least 30 rows of {GEMV_MMA}, got 29"):
-        calibrate_kernel_family(H200, GEMV_MMA, [few])
+        calibrate_w4a16(H200, GEMV_MMA, [few])
     with pytest.raises(InvalidInputError, match=f"at least 30 rows of {SM80}, got 0"):
-        calibrate_kernel_family(H200, SM80, [few])
+        calibrate_w4a16(H200, SM80, [few])
     one_pair = frame[(frame["N"] == frame["N"].iloc[0]) & (frame["K"] == frame["K"].iloc[0])]
     again = pd.concat([one_pair] * MIN_ROWS, ignore_index=True)
     with pytest.raises(InvalidOptionError, match=r"num_folds must be in 2\.\.1, "):
-        calibrate_kernel_family(H200, GEMV_MMA, [save(again, tmp_path, "pair")])
+        calibrate_w4a16(H200, GEMV_MMA, [save(again, tmp_path, "pair")])

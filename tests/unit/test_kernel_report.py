@@ -12,49 +12,42 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from gemm_eval.cli import _validate_w4a16
+from gemm_eval import validation
+from gemm_eval.cli import _validate_kernels
 from gemm_eval.cli._app import app
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
-from gemm_eval.models.gpu.w4a16.coefficients import (
-    W4A16_FAMILIES,
-    w4a16_coefficients_of,
-    w4a16_defaults,
-)
-from gemm_eval.validation import kernel_ablation, kernel_study
-from gemm_eval.validation.kernel_ablation import Ablated, Removed, ablate, remove_in_turn, useless_terms
-from gemm_eval.validation.kernel_report import ablation_table, removed_lines
-from gemm_eval.validation.kernel_scores import (
-    Prediction,
-    breakdown_of,
-    measure_kernel_errors,
-    predict_as_it_is,
-    predict_naively,
-    predict_with_roofline,
-    tau_within_gemms,
-    worst_rows,
-)
-from gemm_eval.validation.kernel_study import find_kernel_tables
-from gemm_eval.validation.kernel_timings import KernelTimings, list_kernel_tables
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
+from gemm_eval.validation import studies
+from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
+from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
+from gemm_eval.validation.folds import cross_fit
+from gemm_eval.validation.metrics import tau_within_gemms
+from gemm_eval.validation.predictors.files import describe_held_out
+from gemm_eval.validation.predictors.w4a16 import W4A16Model
+from gemm_eval.validation.predictors.w4a16_rows import list_w4a16_tables
+from gemm_eval.validation.report import ablation_report
+from gemm_eval.validation.scores import make_score, worst_rows
+from gemm_eval.validation.studies import find_w4a16_tables
+from gemm_eval.validation.timings import Timings
 
 from .test_kernel_choice import H200, packed, timings_of, two_gemms
 
 pytest.importorskip("scipy")
 GEMMS = [(M, 4096, N) for N in (1024, 2048, 8192) for M in (1, 16)]
 TERMS = (
-    Ablated("w4a16_sm90", "issue", 1.0, "an instruction takes one slot", 0.9, 5.0, None, None, None, 4.5),
-    Ablated("w4a16_sm90", "part_cycles", 0.0, "costs nothing", 0.01, 0.01, 0.019, -0.1, None, 4.5),
-    Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 0.5, 0.1, 0.02, 0.0, 0.3, 5.0),
+    Ablated("w4a16_sm90", "issue", 1.0, "an instruction takes one slot", 4.5, 0.9, 5.0),
+    Ablated("w4a16_sm90", "part_cycles", 0.0, "costs nothing", 4.5, 0.01, 0.01, 0.019, -0.1),
+    Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 5.0, 0.5, 0.1, 0.02, 0.0, 0.3),
 )
 TOGETHER = Removed("w4a16_sm90", ("part_cycles",), ("ramp_us",), 0.01, -0.02)
+ABLATION = Ablation("family", 0.02, TERMS, (TOGETHER,))
 
 
-def as_predicted(num: int = 12, kind: int = 0) -> KernelTimings:
+def as_predicted(num: int = 12, kind: int = 0) -> Timings:
     """Timings of `num` kernels of a family on 6 GEMMs, as the model with default coefficients has them."""
     places = np.flatnonzero(packed()[1]["coefficient_set"] == kind)[:num].tolist()
     timings = timings_of([(gemm, place, 1, 1.0) for gemm in GEMMS for place in places])
-    defaults = pack_w4a16_coefficients({family: w4a16_defaults(family) for family in W4A16_FAMILIES})
-    latency_us = timings.predict(defaults)
+    latency_us = W4A16Model(H200).predict(timings)
     return timings_of(
         [
             (gemm, place, 1, us)
@@ -67,7 +60,7 @@ def as_predicted(num: int = 12, kind: int = 0) -> KernelTimings:
 def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A slice of the timings that come with the library: a few GEMMs of four pairs, up to 8 configs each."""
     pytest.importorskip("pyarrow")
-    (path,) = (path for path in list_kernel_tables("h200-sxm") if path.stem == "fp16")
+    (path,) = (path for path in list_w4a16_tables("h200-sxm") if path.stem == "fp16")
     frame = pd.read_parquet(path)
     frame = frame[(frame["mode"] == "group") & (frame["group_size"] == 128) & frame["M"].isin([1, 256, 2048])]
     frame = frame[frame["N"].isin(sorted(frame["N"].unique())[:4])]
@@ -98,8 +91,8 @@ def run(*words: str, code: int = 0, width: int = 240) -> str:
 def test_errors_by_family_and_regime() -> None:
     timings = two_gemms()
     predicted_us = timings.measured_us * np.array([1.1, 1.0, 1.0, 0.8, 0.8])
-    found = measure_kernel_errors(timings, Prediction("it", "", predicted_us))
-    by_group = {(item.family, item.regime): item for item in found}
+    found = make_score(timings, "it", predicted_us, has_order=True).errors
+    by_group = {(item.group, item.regime): item for item in found}
 
     assert by_group["all", "all"].errors.mape_frac == pytest.approx(0.1)
     assert by_group["all", "all"].errors.bias_frac == pytest.approx(-0.06)
@@ -124,67 +117,83 @@ def test_worst_rows_are_near_the_best() -> None:
     timings = two_gemms()
     predicted_us = timings.measured_us * np.array([1.1, 1.3, 9.0, 0.8, 1.0])
 
-    assert worst_rows(timings, Prediction("it", "", predicted_us), 3).tolist() == [1, 3, 0]
-    assert len(worst_rows(timings, Prediction("it", "", predicted_us), 9)) == 4
+    assert worst_rows(make_score(timings, "it", predicted_us), 3).tolist() == [1, 3, 0]
+    assert len(worst_rows(make_score(timings, "it", predicted_us), 9)) == 4
 
 
 def test_terms_add_up_to_the_prediction() -> None:
     timings = as_predicted(3, kind=3)
-    prediction = predict_as_it_is(timings)
+    model = W4A16Model.as_it_is(H200)[0]
+    predicted_us = model.predict(timings)
+    scored = make_score(timings, "it", predicted_us, fitted=[model], fit_of=np.zeros(len(timings), np.int64))
 
     for row in range(len(timings)):
-        assert sum(breakdown_of(timings, prediction, row).values()) == pytest.approx(prediction.predicted_us[row])
+        assert sum(scored.breakdown(row).values()) == pytest.approx(predicted_us[row])
 
 
 def test_rooflines() -> None:
     timings = as_predicted()
-    naive = predict_naively(timings).predicted_us
-    held_out = predict_with_roofline(timings, num_folds=3)
-    fitted = predict_with_roofline(timings, train=timings)
+    naive = NaiveRoofline(H200).predict(timings)
+    roofline = GroupedRoofline(H200)
+    held_out = cross_fit(roofline, [timings], num_folds=3).predict(timings)
+    few = roofline.fit(timings.select(np.arange(len(timings)) < 29))
+
+    def error(predicted_us: Any) -> float:
+        return float(np.abs(predicted_us / timings.measured_us - 1).mean())
 
     assert (naive < timings.measured_us).all()
     assert np.unique(naive).size == len(GEMMS)
-    assert held_out.how == "3-fold by (N, K)"
-    for prediction in (held_out, fitted):
-        assert (
-            np.abs(prediction.predicted_us / timings.measured_us - 1).mean()
-            < np.abs(naive / timings.measured_us - 1).mean()
-        )
+    assert max(error(held_out), error(roofline.fit(timings).predict(timings))) < error(naive)
+    assert few.fitted == {}  # a group with few rows has the constants that a fit starts at
+    assert (few.predict(timings) == roofline.predict(timings)).all()
 
 
 # ---- ablation -------------------------------------------------------------------------------------------------------
 
 
-def test_a_term_that_matters_and_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = [item for item in w4a16_coefficients_of("w4a16_gemv_mma") if item.name in ("step_cycles", "line_waste")]
-    monkeypatch.setattr(kernel_ablation, "w4a16_coefficients_of", lambda family: kept)
-    found = {item.coefficient: item for item in ablate(as_predicted(kind=1), 2, families=["w4a16_gemv_mma"])}
+def test_every_coefficient_has_a_neutral_value() -> None:
+    for family in W4A16_FAMILIES:
+        own = [item.name for item in w4a16_coefficients_of(family)]
+        terms = W4A16Model(H200, families=(family,)).terms()
+        assert [term.coefficient for term in terms] == own
+        assert {term.same_as for term in terms} - {""} <= set(own)
 
+
+def test_a_term_that_matters_and_one_that_does_not() -> None:
+    model, timings = W4A16Model(H200, families=("w4a16_gemv_mma",)), as_predicted(kind=1)
+    names = ("step_cycles", "line_waste")
+    found = {item.coefficient: item for item in ablate(model, timings, 2, names=names)}
+
+    assert set(found) == set(names)
+    assert found["step_cycles"].in_sample_points is not None
     assert found["step_cycles"].in_sample_points > 0
+    assert found["step_cycles"].reached_frac is not None
     assert found["step_cycles"].reached_frac > 0.5
     assert found["line_waste"].reached_frac == 0.0  # all K are multiples of 64
     assert found["line_waste"].held_out_points == pytest.approx(0.0, abs=0.02)
     assert found["line_waste"].held_out_reached_points is None
-    assert found["line_waste"] in useless_terms(found.values())
-    (removed,) = remove_in_turn(as_predicted(kind=1), [found["line_waste"]], 2)
-    assert (removed.family, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
+    assert found["line_waste"] in Ablation("family", 0.02, tuple(found.values())).useless
+    (removed,) = remove_in_turn(model, timings, [found["line_waste"]], 2)
+    assert (removed.part, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
     assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
 
 
 def test_families_with_few_rows_are_left_out() -> None:
-    assert list(ablate(as_predicted(2), 2)) == []
+    assert list(ablate(W4A16Model(H200), as_predicted(2), 2)) == []
 
 
 def test_what_buys_nothing() -> None:
-    text = shown(ablation_table(TERMS))
+    table, *lines = ablation_report(ABLATION)
+    text = shown(table)
 
-    assert [item.coefficient for item in useless_terms(TERMS)] == ["part_cycles"]
+    assert [item.coefficient for item in ABLATION.useless] == ["part_cycles"]
     assert "buys nothing: w4a16_sm90.part_cycles" in " ".join(text.split())
     assert "w4a16_sm90 (4.50%)" in text
     assert "+0.019" in text
-    assert removed_lines([TOGETHER]) == [
+    assert lines == [
         "w4a16_sm90: part_cycles together change the held-out MAPE by +0.010 points, near the best by -0.020; "
-        "kept, since the others are gone: ramp_us"
+        "kept, since the others are gone: ramp_us",
+        "",
     ]
 
 
@@ -192,18 +201,18 @@ def test_what_buys_nothing() -> None:
 
 
 def test_which_tables_are_fitted_on(tmp_path: Path, table: Path) -> None:
-    fitted, held_back = find_kernel_tables(H200, [], is_fit=None)
-    assert fitted == list_kernel_tables("h200-sxm")
-    assert held_back == list_kernel_tables("h200-sxm", is_held_back=True)
-    assert find_kernel_tables(H200, [], is_fit=False) == ([], fitted + held_back)
-    assert find_kernel_tables(H200, [table], is_fit=None) == ([table], [])
+    fitted, held_back = find_w4a16_tables(H200, [], is_fit=None)
+    assert fitted == list_w4a16_tables("h200-sxm")
+    assert held_back == list_w4a16_tables("h200-sxm", is_held_back=True)
+    assert find_w4a16_tables(H200, [], is_fit=False) == ([], fitted + held_back)
+    assert find_w4a16_tables(H200, [table], is_fit=None) == ([table], [])
 
     mine = tmp_path / "mine.parquet"
     mine.write_bytes(table.read_bytes())
     mine.with_suffix(".meta.yaml").write_text("held_back: for the end\n")
-    assert find_kernel_tables(H200, [table, mine], is_fit=True) == ([table], [mine])
+    assert find_w4a16_tables(H200, [table, mine], is_fit=True) == ([table], [mine])
     with pytest.raises(InvalidInputError, match="no such file"):
-        find_kernel_tables(H200, [tmp_path / "none.parquet"], is_fit=True)
+        find_w4a16_tables(H200, [tmp_path / "none.parquet"], is_fit=True)
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
@@ -211,7 +220,7 @@ def test_which_tables_are_fitted_on(tmp_path: Path, table: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_study, "nvidia_choices", lambda timings: None)
+    monkeypatch.setattr(studies, "nvidia_choices", lambda timings: None)
 
 
 def test_command_prints_tables(table: Path) -> None:
@@ -230,8 +239,7 @@ def test_command_prints_tables(table: Path) -> None:
 
 def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(kernel_ablation, "ablate", lambda *_: iter(TERMS))
-    monkeypatch.setattr(kernel_ablation, "remove_in_turn", lambda *_: [TOGETHER])
+    monkeypatch.setattr(validation, "run_ablation", lambda *_: ABLATION)
     csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
     text = run(
         "--data", str(table), "--folds", "2", "--ablation", "--json", "--csv", str(csv), "--plots", str(plots)
@@ -285,9 +293,9 @@ def test_public_timings_have_their_own_table(monkeypatch: pytest.MonkeyPatch) ->
         seen.extend(item.name for item in sets)
         return []
 
-    monkeypatch.setattr("gemm_eval.validation.comparison.compare", compare)
+    monkeypatch.setattr(validation, "compare", compare)
 
-    assert _validate_w4a16._score_int4_wo(H200, 5, 0) == []
+    assert _validate_kernels._score_int4_wo(H200, 5, 0) == []
     assert seen == ["aiconfigurator/int4_wo"]
-    assert "sm90_wgmma: held out" in _validate_w4a16._describe_held_out("h200-sxm")
-    assert _validate_w4a16._describe_held_out("l4") == ""
+    assert "sm90_wgmma: held out" in describe_held_out("h200-sxm", "trtllm", seen[0])
+    assert describe_held_out("l4", "trtllm", seen[0]) == ""

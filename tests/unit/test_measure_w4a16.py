@@ -37,7 +37,7 @@ from gemm_eval.measure.kernel_choice import rank_configs
 from gemm_eval.measure.runners import w4a16
 from gemm_eval.measure.runners.read_ceiling import _Reading, measure_read_us
 from gemm_eval.measure.runners.w4a16_weights import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
-from gemm_eval.validation import datasets
+from gemm_eval.validation import tables
 
 from .fake_kernels import BUILT, FakeKernelRunner, bare_runner, config, item
 from .fake_runner import FakeRunner
@@ -269,7 +269,7 @@ def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
     assert meta["has_all_candidates"] is True
     assert (meta["library"], meta["plans"]) == ("gemm-eval", ["all"])
     assert meta["protocol"]["give_up_ratio"] == 2.0
-    (timings,) = datasets.read_timings(path)
+    (timings,) = tables.read_timings(path)
     assert (timings.library, len(timings)) == ("gemm-eval", 2)
 
 

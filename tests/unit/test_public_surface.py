@@ -75,6 +75,16 @@ def test_star_import_gives_all_names() -> None:
     assert set(PUBLIC) <= set(names)
 
 
+def test_validation_loads_what_it_lists_when_it_is_first_used(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    code = (
+        "import sys, gemm_eval.validation as v; heavy = {'numpy', 'numba', 'pandas', 'scipy'} & set(sys.modules);"
+        "assert not heavy, heavy; assert dir(v) == sorted(v.__all__) == sorted(v._ROOM_OF);"
+        "assert all(getattr(v, name) is not None for name in v.__all__)"
+    )
+    python(code, tmp_path)
+
+
 def test_version_is_that_of_the_package() -> None:
     assert gemm_eval.__version__ == version("gemm_eval")
 

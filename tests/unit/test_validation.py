@@ -14,13 +14,14 @@ import pytest
 from gemm_eval._extras import check_extra
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
-from gemm_eval.validation import nvidia_heuristics
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, rooflines
-from gemm_eval.validation.folds import assign_folds
-from gemm_eval.validation.metrics import REGIMES, group_rows, measure_errors
-from gemm_eval.validation.nvidia_heuristics import NvidiaHeuristics
-from gemm_eval.validation.scoring import cross_validate, cross_validate_sets, make_baselines, score, worst_pairs
-from gemm_eval.validation.timings import Band, Floats, TimingSet
+from gemm_eval.validation.comparison import make_baselines
+from gemm_eval.validation.folds import assign_folds, cross_fit
+from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups
+from gemm_eval.validation.predictors import nvidia
+from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics
+from gemm_eval.validation.scores import score, worst_pairs
+from gemm_eval.validation.timings import Band, Floats, Timings
 
 H200 = load_arch("h200-sxm", GpuSpec)
 PAIRS = [(n, k) for n in (128, 1024, 4096, 16384) for k in (256, 2048, 8192)]
@@ -28,18 +29,18 @@ ROWS = (1, 16, 17, 160, 256, 257, 4096)
 FOLDS_OF_SEED_0 = [2, 0, 3, 4, 4, 2, 3, 1, 1, 0, 0, 1]
 
 
-def make_timings(rows: Any = ROWS, pairs: Any = PAIRS, latency_us: Any = 1.0, **changes: Any) -> TimingSet:
+def make_timings(rows: Any = ROWS, pairs: Any = PAIRS, latency_us: Any = 1.0, **changes: Any) -> Timings:
     sizes = [(1, m, k, n) for n, k in pairs for m in rows]
     frame = pd.DataFrame(sizes, columns=["G", "M", "K", "N"]).assign(
         input_dtype="fp16", weight_dtype="fp16", output_dtype="fp16", group_size=-1, latency_us=latency_us
     )
     settings: dict[str, Any] = {"name": "t", "gpu": "h200-sxm", "library": "cublas"}
     columns = {key: changes.pop(key) for key in list(changes) if key in frame}
-    return TimingSet(frame.assign(**columns), **(settings | changes))
+    return Timings(frame.assign(**columns), **(settings | changes))
 
 
-def with_latency(timings: TimingSet, latency_us: Floats) -> TimingSet:
-    return TimingSet(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
+def with_latency(timings: Timings, latency_us: Floats) -> Timings:
+    return Timings(timings.frame.assign(latency_us=latency_us), timings.name, timings.gpu, timings.library)
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ class MeanOfTrain:
     mean_us: float = 1.0
     name: str = "mean"
 
-    def fit(self, *train: TimingSet) -> MeanOfTrain:
-        return MeanOfTrain(float(np.concatenate([timings.latency_us for timings in train]).mean()))
+    def fit(self, *train: Timings) -> MeanOfTrain:
+        return MeanOfTrain(float(np.concatenate([timings.measured_us for timings in train]).mean()))
 
-    def predict(self, rows: TimingSet) -> Floats:
+    def predict(self, rows: Timings) -> Floats:
         return np.full(len(rows), self.mean_us)
 
 
@@ -95,7 +96,7 @@ def test_lengths_must_agree() -> None:
 
 def test_regimes_cover_every_row_once() -> None:
     timings = make_timings()
-    groups = dict(group_rows(timings))
+    groups = {regime: rows for _, regime, rows in row_groups(timings)}
 
     assert list(groups) == ["decode", "mid", "prefill", "all"]
     assert sum(groups[regime.name].astype(int) for regime in REGIMES[:-1]).tolist() == [1] * len(timings)
@@ -106,7 +107,7 @@ def test_regimes_cover_every_row_once() -> None:
 
 def test_bands_stand_apart() -> None:
     timings = make_timings(bands={"rough": Band(160, 256, "noise")})
-    groups = dict(group_rows(timings))
+    groups = {regime: rows for _, regime, rows in row_groups(timings)}
 
     assert set(timings.column("M")[groups["rough"]]) == {160, 256}
     assert set(timings.column("M")[groups["mid"]]) == {17}
@@ -128,7 +129,7 @@ def test_pairs_are_on_one_side_only() -> None:
 def test_folds_depend_on_pairs_and_seed_only() -> None:
     timings = make_timings()
     order = np.random.default_rng(1).permutation(len(timings))
-    shuffled = TimingSet(timings.frame.iloc[order].reset_index(drop=True), "s", "h200-sxm", "cublas")
+    shuffled = Timings(timings.frame.iloc[order].reset_index(drop=True), "s", "h200-sxm", "cublas")
 
     assert (assign_folds(shuffled) == assign_folds(timings)[order]).all()
     assert (assign_folds(timings, seed=1) != assign_folds(timings)).any()
@@ -145,17 +146,17 @@ def test_number_of_folds_has_limits(num_folds: int) -> None:
 def test_no_row_is_predicted_by_a_fit_on_its_pair() -> None:
     timings = make_timings(rows=(1, 2), pairs=[(64, 64), (64, 128)], latency_us=[1.0, 3.0, 10.0, 30.0])
 
-    assert cross_validate(MeanOfTrain(), timings, num_folds=2).tolist() == [20.0, 20.0, 2.0, 2.0]
+    assert cross_fit(MeanOfTrain(), [timings], num_folds=2).predict(timings).tolist() == [20.0, 20.0, 2.0, 2.0]
 
 
 def test_sets_that_are_fitted_together_hold_a_pair_out_of_both() -> None:
     first = make_timings(rows=(1,), pairs=[(64, 64), (64, 128)], latency_us=[1.0, 10.0])
     second = make_timings(rows=(1,), pairs=[(64, 128), (64, 64)], latency_us=[30.0, 3.0])
 
-    both = cross_validate_sets(MeanOfTrain(), [first, second], num_folds=2)
-    assert [predicted.tolist() for predicted in both] == [[20.0, 2.0], [2.0, 20.0]]
-    one = cross_validate_sets(MeanOfTrain(), [first, second], num_folds=2, train=[first])
-    assert [predicted.tolist() for predicted in one] == [[10.0, 1.0], [1.0, 10.0]]
+    both = cross_fit(MeanOfTrain(), [first, second], num_folds=2)
+    assert [both.predict(first, 0).tolist(), both.predict(second, 1).tolist()] == [[20.0, 2.0], [2.0, 20.0]]
+    one = cross_fit(MeanOfTrain(), [first, second], num_folds=2, train=[first])
+    assert [one.predict(first, 0).tolist(), one.predict(second, 1).tolist()] == [[10.0, 1.0], [1.0, 10.0]]
 
 
 def test_rooflines_are_fitted_on_several_sets_as_on_one() -> None:
@@ -173,7 +174,7 @@ def test_bands_are_predicted_but_not_fitted_on() -> None:
     bands = {"rough": Band(160, 384, "noise")}
     timings = make_timings(rows=(1, 200), pairs=[(64, 64), (64, 128)], latency_us=latency_us, bands=bands)
 
-    assert cross_validate(MeanOfTrain(), timings, num_folds=2).tolist() == [2.0, 2.0, 1.0, 1.0]
+    assert cross_fit(MeanOfTrain(), [timings], num_folds=2).predict(timings).tolist() == [2.0, 2.0, 1.0, 1.0]
 
 
 def test_without_refit_the_predictor_stays_as_it_is() -> None:
@@ -265,9 +266,9 @@ def fake_library(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     module.NvMatmulHeuristicsNvidiaGpu = {"H200_SXM": 9003, "A100_SXM_80GB": 8000}
     module.NvMatmulHeuristicsInterfaceEx = Interface
     monkeypatch.setitem(sys.modules, "nvMatmulHeuristics", module)
-    monkeypatch.setattr(nvidia_heuristics, "has_package", lambda _: True)
-    monkeypatch.setattr(nvidia_heuristics, "check_extra", lambda *_: None)
-    monkeypatch.setattr(nvidia_heuristics, "_libraries", {})
+    monkeypatch.setattr(nvidia, "has_package", lambda _: True)
+    monkeypatch.setattr(nvidia, "check_extra", lambda *_: None)
+    monkeypatch.setattr(nvidia, "_libraries", {})
     return asked
 
 

@@ -12,8 +12,9 @@ import yaml
 from gemm_eval.arch import _paths
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.measure import write_timings
-from gemm_eval.validation.datasets import calibration_out, find_timings, list_timings, measured_root, read_timings
-from gemm_eval.validation.timings import TimingSet
+from gemm_eval.validation.predictors.files import calibration_out
+from gemm_eval.validation.tables import find_timings, list_timings, measured_root, read_timings
+from gemm_eval.validation.timings import Timings
 
 SIZES = "M,K,N,latency_us\n"
 
@@ -74,7 +75,7 @@ def test_a_bare_table_takes_what_the_caller_says(table: Path) -> None:
     (timings,) = find_timings("h200-sxm", [str(table)], library="gemm-eval", dtype="w4a16")
 
     assert (timings.name, timings.gpu, timings.library, timings.l2) == ("mine", "h200-sxm", "gemm-eval", "cold")
-    assert timings.latency_us.tolist() == [2.5, 3.0]
+    assert timings.measured_us.tolist() == [2.5, 3.0]
     assert [(p.G, p.M, p.K, p.N, p.group_size) for p in timings.problems()] == [
         (1, 1, 64, 128, 128),
         (1, 16, 64, 128, 128),
@@ -195,22 +196,22 @@ def test_hash_is_of_content(table: Path) -> None:
 
 def test_select_keeps_conditions(table: Path) -> None:
     (timings,) = read_timings(table, library="cublas", dtype="fp16", clock="sustained")
-    second = timings.select(np.array([False, True]), "second")
+    second = timings.select(np.array([False, True]))
 
-    assert (second.name, second.clock, second.column("M").tolist()) == ("second", "sustained", [16])
+    assert (second.name, second.clock, second.column("M").tolist()) == (timings.name, "sustained", [16])
     assert second.frame.index.tolist() == [0]
 
 
 def test_missing_columns_are_named() -> None:
     with pytest.raises(InvalidInputError, match="x: columns are missing: G, M"):
-        TimingSet(pd.DataFrame({"K": [1]}), "x", "h200-sxm", "cublas")
+        Timings(pd.DataFrame({"K": [1]}), "x", "h200-sxm", "cublas")
 
 
 def test_calibrations_lie_in_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path = calibration_out("h200-sxm", "cublas", "sm90_wgmma")
     assert path == _paths.data_root() / "calibration" / "h200-sxm" / "cublas-sm90_wgmma.yaml"
 
-    monkeypatch.setattr("gemm_eval.validation.datasets.data_root", lambda: tmp_path / "_arch_data")
+    monkeypatch.setattr("gemm_eval.validation.predictors.files.data_root", lambda: tmp_path / "_arch_data")
     with pytest.raises(InvalidOptionError, match="--out must be given"):
         calibration_out("h200-sxm", "cublas", "sm90_wgmma")
 

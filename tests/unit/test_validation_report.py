@@ -13,12 +13,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.cli._app import app
 from gemm_eval.models.gpu.calibration import Origin
-from gemm_eval.validation import comparison, fit
+from gemm_eval.validation import comparison
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
-from gemm_eval.validation.datasets import find_timings, read_timings
+from gemm_eval.validation.documents import errors_frame, report_document
 from gemm_eval.validation.plots import (
     plot_error_by_rows,
     plot_latency_curves,
@@ -26,9 +27,10 @@ from gemm_eval.validation.plots import (
     problems_over_rows,
     save_figure,
 )
-from gemm_eval.validation.report import errors_frame, errors_table, report_document, worst_table
-from gemm_eval.validation.scoring import Score, score
-from gemm_eval.validation.timings import Floats, TimingSet
+from gemm_eval.validation.report import errors_table, worst_table
+from gemm_eval.validation.scores import Score, score
+from gemm_eval.validation.tables import find_timings, read_timings
+from gemm_eval.validation.timings import Floats, Timings
 from tests.unit.test_cli_words import ran
 
 H200 = load_arch("h200-sxm", GpuSpec)
@@ -43,11 +45,11 @@ class Half:
 
     name = "half"
 
-    def fit(self, *train: TimingSet) -> Half:
+    def fit(self, *train: Timings) -> Half:
         return self
 
-    def predict(self, rows: TimingSet) -> Floats:
-        return rows.latency_us / 2
+    def predict(self, rows: Timings) -> Floats:
+        return rows.measured_us / 2
 
 
 @pytest.fixture
@@ -62,20 +64,20 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stand-in for the GPU model, calibrated on h200-sxm, and no nvMatmulHeuristics: both have tests elsewhere."""
     monkeypatch.setattr(comparison, "model_predictor", lambda *_: Half())
     monkeypatch.setattr(
-        comparison, "_origin", lambda arch, _: Origin(arch.name == "h200-sxm", "h200-sxm", "of h200-sxm")
+        comparison, "origin_of", lambda arch, _: Origin(arch.name == "h200-sxm", "h200-sxm", "of h200-sxm")
     )
-    for module in ("scoring", "comparison"):
-        monkeypatch.setattr(f"gemm_eval.validation.{module}.is_available", lambda _: False)
+    monkeypatch.setattr(comparison, "describe_origin", lambda arch, timings, origin: origin.text)
+    monkeypatch.setattr(comparison, "is_available", lambda _: False)
 
 
 @pytest.fixture
-def timings(table: Path) -> TimingSet:
+def timings(table: Path) -> Timings:
     (timings,) = read_timings(table, gpu="h200-sxm", library="cublas", dtype="fp16")
     return timings
 
 
 @pytest.fixture
-def scores(timings: TimingSet) -> list[Score]:
+def scores(timings: Timings) -> list[Score]:
     return [score(Half(), timings, 3), score(NaiveRoofline(H200), timings, 0)]
 
 
@@ -134,7 +136,7 @@ def test_frame_and_document_say_the_same(scores: list[Score]) -> None:
     json.dumps(document, allow_nan=False)
 
 
-def test_plots_have_labels_and_units(scores: list[Score], timings: TimingSet, tmp_path: Path) -> None:
+def test_plots_have_labels_and_units(scores: list[Score], timings: Timings, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     curves = plot_latency_curves(FittedRoofline(H200), timings, [(64, 128), (1, 1)])
     labels = {
@@ -153,7 +155,7 @@ def test_plots_have_labels_and_units(scores: list[Score], timings: TimingSet, tm
     assert all(path.stat().st_size > 1000 for path in (tmp_path / "new").iterdir())
 
 
-def test_curves_meet_every_step(timings: TimingSet) -> None:
+def test_curves_meet_every_step(timings: Timings) -> None:
     M = problems_over_rows(timings, step=8).column("M")
 
     assert (M[0], M[-1]) == (1, 512)
@@ -247,7 +249,7 @@ def test_joint_fits_all_sets_of_a_library(table: Path, tmp_path: Path) -> None:
 def test_calibrate_writes_what_was_fitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def fake(arch: GpuSpec, library: str, family: str, sets: list[TimingSet], **rest: Any) -> Any:
+    def fake(arch: GpuSpec, library: str, family: str, sets: list[Timings], **rest: Any) -> Any:
         asked.append((arch.name, library, family, [timings.name for timings in sets], rest))
         errors = SimpleNamespace(
             data="cublas/fp16", num_rows=1700, mape_percent=5.0, median_percent=3.0, p90_percent=11.0,
@@ -256,7 +258,7 @@ def test_calibrate_writes_what_was_fitted(monkeypatch: pytest.MonkeyPatch, tmp_p
         of = {"family": family, "library": library, "gpu": arch.name, "folds": "5-fold", "errors": (errors,)}
         return SimpleNamespace(to_yaml=lambda: "fitted: 1\n", **of)
 
-    monkeypatch.setattr(fit, "calibrate", fake)
+    monkeypatch.setattr(validation, "calibrate", fake)
     out = tmp_path / "new" / "x.yaml"
     words = ("--arch", "h200-sxm", "--family", "sm90_wgmma", "--out", str(out), "--max-evaluations", "7")
     rows = rows_of(run("calibrate", "dense", *words))

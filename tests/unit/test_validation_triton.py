@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,40 +22,45 @@ from gemm_eval.models.gpu.triton import (
     TRITON_COEFFICIENTS,
     MmaCount,
     TritonCalibration,
-    default_triton_coefficients,
     triton_calibration_path,
 )
-from gemm_eval.validation.datasets import find_timings
-from gemm_eval.validation.triton import (
+from gemm_eval.validation.choice import order_by, ranked_choice, share_of_configs
+from gemm_eval.validation.documents import worst_choices
+from gemm_eval.validation.folds import assign_folds
+from gemm_eval.validation.predictors.triton import TritonModel
+from gemm_eval.validation.predictors.triton_codes import CODE_COLUMNS, mma_text, parse_mma, read_codes, write_codes
+from gemm_eval.validation.predictors.triton_rows import (
     CODES_FILE,
     GEMM_COLUMNS,
     TIMING_COLUMNS,
-    TritonTimings,
+    TritonRows,
     read_triton_timings,
+    rows_of,
     triton_table,
+    without_code,
 )
-from gemm_eval.validation.triton_choice import choice_speeds
-from gemm_eval.validation.triton_codes import CODE_COLUMNS, mma_text, parse_mma, read_codes, write_codes
-from gemm_eval.validation.triton_fit import fit_triton
-from gemm_eval.validation.triton_scores import study_triton, worst_choices
+from gemm_eval.validation.studies import study_triton
+from gemm_eval.validation.tables import find_timings
+from gemm_eval.validation.timings import Floats, Timings
 
 H200 = load_arch("h200-sxm", GpuSpec)
 TABLE = triton_table("h200-sxm")
+MODEL = TritonModel(H200)
 
 
 @pytest.fixture(scope="module")
-def committed() -> TritonTimings:
+def committed() -> Timings:
     return read_triton_timings(H200, TABLE)
 
 
 @pytest.fixture(scope="module")
-def some(committed: TritonTimings) -> TritonTimings:
+def some(committed: Timings) -> Timings:
     """A twentieth of the GEMMs, whole."""
     return committed.select(committed.gemm % 20 == 0)
 
 
 @pytest.fixture(scope="module")
-def small_table(committed: TritonTimings, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def small_table(committed: Timings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """13 GEMMs."""
     path = tmp_path_factory.mktemp("triton") / "timings.parquet"
     committed.frame[committed.gemm % 60 == 0].to_parquet(path, index=False)
@@ -62,21 +68,28 @@ def small_table(committed: TritonTimings, tmp_path_factory: pytest.TempPathFacto
     return path
 
 
+def choice_speeds(timings: Timings, predicted_us: Floats) -> Floats:
+    """Of the first config, the best of the first three and of the first fifth, [gemms, 3]."""
+    order = order_by(timings, predicted_us)
+    nums = (1, 3, share_of_configs(timings, 0.2))
+    return np.stack([ranked_choice(timings, "", order, num).speeds for num in nums], axis=1)
+
+
 def calibration() -> TritonCalibration:
     return TritonCalibration.model_validate(yaml.safe_load(triton_calibration_path("h200-sxm").read_text()))
 
 
-def test_committed_table(committed: TritonTimings) -> None:
+def test_committed_table(committed: Timings) -> None:
     meta = yaml.safe_load(TABLE.with_suffix(".meta.yaml").read_text())
     gemms = committed.frame[GEMM_COLUMNS].drop_duplicates()
 
     assert tuple(pd.read_parquet(TABLE).columns) == TIMING_COLUMNS
     assert (len(committed), len(gemms), committed.gemm.max()) == (39558, 730, 729)
-    assert committed.data_sets[:3] == ("w4a16-fp16", "fp16", "fp8")
+    assert committed.groups[:3] == ("w4a16-fp16", "fp16", "fp8")
     assert (meta["num_rows"], meta["sha256"]) == (len(committed), dataset_hash(TABLE))
     assert len(read_measured(TABLE)) == len(committed)
-    assert (committed.launches.ctas_per_sm > 0).all()
-    assert np.isfinite(committed.without_code().predict(default_triton_coefficients())).all()
+    assert (rows_of(committed).launches.ctas_per_sm > 0).all()
+    assert np.isfinite(MODEL.predict(without_code(committed))).all()
     ranks = committed.frame.sort_values([*GEMM_COLUMNS, "latency_us"], kind="stable")["rank"]
     assert (
         ranks.groupby(committed.gemm[ranks.index]).apply(lambda of_gemm: set(of_gemm) == set(range(len(of_gemm)))).all()
@@ -110,7 +123,7 @@ def test_instructions_as_text_and_back() -> None:
         parse_mma("64x128")
 
 
-def test_what_lacks_is_named(tmp_path: Path, some: TritonTimings) -> None:
+def test_what_lacks_is_named(tmp_path: Path, some: Timings) -> None:
     path = tmp_path / "timings.parquet"
     with pytest.raises(InvalidInputError, match="cannot read timings from"):
         read_triton_timings(H200, path)
@@ -130,73 +143,69 @@ def test_what_lacks_is_named(tmp_path: Path, some: TritonTimings) -> None:
     assert tuple(codes.columns) == CODE_COLUMNS
 
 
-def test_folds_share_no_pair(committed: TritonTimings) -> None:
-    frame = committed.frame.assign(fold=committed.folds(5, 0))
-
-    assert (frame.groupby(["N", "K"])["fold"].nunique() == 1).all()
-    assert sorted(frame["fold"].unique()) == [0, 1, 2, 3, 4]
-
-
-def test_a_fit_recovers_coefficients_of_its_own_times(some: TritonTimings) -> None:
+def test_a_fit_recovers_coefficients_of_its_own_times(some: Timings) -> None:
     true = {
         item.name: min(max(item.default * factor, item.low), item.high)
         for item, factor in zip(
             TRITON_COEFFICIENTS, np.tile([0.9, 1.1, 1.05], 6)[: len(TRITON_COEFFICIENTS)], strict=True
         )
     }
-    made = some.frame.assign(latency_us=some.predict(true))
-    found = fit_triton(TritonTimings(H200, made, some.launches, some.estimated))
+    made = some.frame.assign(latency_us=replace(MODEL, values=true).predict(some))
+    fitted = MODEL.fit(replace(some, frame=made))
+    found = fitted.values
 
-    assert np.abs(some.predict(found) / some.predict(true) - 1.0).max() < 0.01
+    assert np.abs(fitted.predict(some) / replace(MODEL, values=true).predict(some) - 1.0).max() < 0.01
     for item in TRITON_COEFFICIENTS:
         assert found[item.name] == pytest.approx(true[item.name], rel=0.1), item.name
 
 
-def test_fixed_coefficients_stay(some: TritonTimings) -> None:
-    assert fit_triton(some, {"add_cycles": 0.0})["add_cycles"] == 0.0
+def test_fixed_coefficients_stay(some: Timings) -> None:
+    assert MODEL.without({"add_cycles": 0.0}).fit(some).values["add_cycles"] == 0.0
+    assert [term.coefficient for term in MODEL.terms()] == [item.name for item in TRITON_COEFFICIENTS]
 
 
-def test_what_cannot_be_fitted_is_refused(some: TritonTimings) -> None:
+def test_what_cannot_be_fitted_is_refused(some: Timings) -> None:
     with pytest.raises(InvalidInputError, match="at least 200 timings of Triton kernels, got 5"):
-        fit_triton(some.select(np.arange(len(some)) < 5))
-    broken = some.launches._replace(ctas_per_sm=np.where(np.arange(len(some)) == 7, 0.0, 1.0))
+        MODEL.fit(some.select(np.arange(len(some)) < 5))
+    broken = rows_of(some).launches._replace(ctas_per_sm=np.where(np.arange(len(some)) == 7, 0.0, 1.0))
     with pytest.raises(InvalidInputError, match="row 8 has a kernel that cannot be launched"):
-        fit_triton(TritonTimings(H200, some.frame, broken, some.estimated))
+        MODEL.fit(replace(some, packed=TritonRows(broken, broken)))
 
 
-def test_the_committed_calibration_is_of_the_committed_data(committed: TritonTimings) -> None:
+def test_the_committed_calibration_is_of_the_committed_data(committed: Timings) -> None:
     found = calibration()
 
     assert (found.gpu, found.triton_version) == ("h200-sxm", "3.6.0")
     assert {errors.sha256 for errors in found.errors} == {hashlib.sha256(TABLE.read_bytes()).hexdigest()}
     assert {errors.data: errors.num_rows for errors in found.errors} == {
-        f"triton/{name}": int(committed.of_set(name).sum()) for name in committed.data_sets
+        f"triton/{name}": int(committed.of_group(name).sum()) for name in committed.groups
     }
 
 
-def test_the_committed_figures_come_out_again(committed: TritonTimings) -> None:
+def test_the_committed_figures_come_out_again(committed: Timings) -> None:
     """One fold of five, fitted from the committed coefficients on: the same optimum, and errors like those stated."""
     found = calibration()
-    folds = committed.folds(5, 0)
+    folds = assign_folds(committed, 5, 0)
     train, held_out = committed.select(folds != 0), committed.select(folds == 0)
-    fitted = fit_triton(train.select(np.arange(len(train)) % 4 == 0), start=found.coefficients)
+    model = TritonModel(H200, found.coefficients)
+    fitted = model.fit(train.select(np.arange(len(train)) % 4 == 0))
     stated = sum(errors.mape_percent * errors.num_rows for errors in found.errors) / len(committed)
 
-    def error_percent(coefficients: dict[str, float], rows: TritonTimings) -> float:
-        return float(100.0 * np.abs(rows.predict(coefficients) / rows.measured_us - 1.0).mean())
+    def error_percent(predictor: TritonModel, rows: Timings) -> float:
+        return float(100.0 * np.abs(predictor.predict(rows) / rows.measured_us - 1.0).mean())
 
-    assert error_percent(found.coefficients, committed) == pytest.approx(stated, abs=0.3)
-    assert error_percent(fitted, held_out) == pytest.approx(error_percent(found.coefficients, held_out), abs=0.5)
-    speeds = choice_speeds(committed, committed.predict(found.coefficients))
+    assert error_percent(model, committed) == pytest.approx(stated, abs=0.3)
+    assert error_percent(fitted, held_out) == pytest.approx(error_percent(model, held_out), abs=0.5)
+    speeds = choice_speeds(committed, model.predict(committed))
     assert np.exp(np.log(speeds).mean(axis=0)) == pytest.approx([0.965, 0.99, 0.998], abs=0.01)
 
 
-def test_scores_of_a_table(some: TritonTimings) -> None:
-    study = study_triton(some, 2, 0, is_fit=False)
+def test_scores_of_a_table(some: Timings) -> None:
+    study = study_triton(H200, some, 2, 0, is_fit=False)
     perfect = choice_speeds(some, some.measured_us)
-    of_all = {item.predictor: item for item in study.errors if (item.data_set, item.regime) == ("all", "all")}
+    of_all = {item.predictor: item for item in study.errors if (item.group, item.regime) == ("all", "all")}
     first = {
-        item.method: item for item in study.choices if (item.data_set, item.regime, item.top) == ("all", "all", "first")
+        item.method: item for item in study.losses if (item.group, item.regime, item.how) == ("all", "all", "first")
     }
 
     assert perfect.shape == (len(np.unique(some.gemm)), 3)
@@ -205,7 +214,7 @@ def test_scores_of_a_table(some: TritonTimings) -> None:
     assert of_all["naive roofline"].tau_within_gemms is None
     assert first["at random"].speed_frac < first["model"].speed_frac <= 1.0
     (worst,) = worst_choices(study, 1)
-    assert worst["speed_frac"] == first["model"].worst_frac
+    assert worst["speed_frac"] == first["model"].least_speed_frac
     assert worst["chosen"]["predicted_us"] <= worst["best"]["predicted_us"]
 
 

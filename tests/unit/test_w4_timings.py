@@ -16,8 +16,8 @@ from gemm_eval.kernels import Sizes
 from gemm_eval.kernels.registry import legal_configs, make_variant, why_not
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure import COLUMNS, KERNEL_COLUMNS, compare_kernels, list_quant_shapes, read_timings
-from gemm_eval.validation import datasets
-from gemm_eval.validation.datasets import measured_root
+from gemm_eval.validation import tables
+from gemm_eval.validation.tables import measured_root
 
 H200 = limits_of_spec(load_arch("h200-sxm", GpuSpec))
 FOLDER = measured_root("h200-sxm") / "w4a16"
@@ -116,7 +116,7 @@ def test_a_kernel_is_compiled_once_and_spills_nothing(table: Table) -> None:
 
 
 def test_columns_are_whole_and_described(table: Table) -> None:
-    frame, readme = table.frame, (PATH.parents[2] / "README.md").read_text() + str(datasets.__doc__)
+    frame, readme = table.frame, (PATH.parents[2] / "README.md").read_text() + str(tables.__doc__)
     grouped = {*KernelConfig._fields, "grid_y", "grid_z"}  # as `cta_m` .. `raster_swizzle` and `grid_x/y/z`
 
     assert set(frame.columns) == COLUMNS.keys() | KERNEL_COLUMNS.keys()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
+from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, Coefficient, Neutral
 
 __all__ = [
     "W4A16_COEFFICIENTS",
@@ -29,6 +29,7 @@ _TILED = (SM80, SM90)
 _ONE_SLOT = Neutral(1.0, "an instruction takes one slot")
 _AS_COOPERATIVE = Neutral(0.0, "as for cooperating warpgroups", "issue")
 _AS_ALONE = Neutral(0.0, "two CTAs of an SM hide nothing more", "issue")
+_ACHIEVABLE = Neutral(1.0, "the achievable bandwidth of the spec")
 _TWO_NORM = Neutral(0.0, "as much overlap as in a 2-norm")
 _ALL_KEPT = Neutral(NO_LIMIT.value, "L2 keeps all that is read again")
 
@@ -92,7 +93,8 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         gemv_mma=0.8,
     ),
     _item(
-        "dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, SPEC, "share of the achievable DRAM bandwidth in a main loop",
+        "dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, _ACHIEVABLE,
+        "share of the achievable DRAM bandwidth in a main loop",
     ),
     _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, NO_LIMIT, "share of the L2 bandwidth of hits"),
     _item(

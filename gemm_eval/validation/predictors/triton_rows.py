@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from gemm_eval.arch import GpuSpec
@@ -24,14 +22,12 @@ from gemm_eval.models.gpu.triton import (
     Launches,
     TritonConfig,
     estimate_code,
-    launch_times,
     pack_launches,
     stack_launches,
 )
-from gemm_eval.validation.datasets import measured_root
-from gemm_eval.validation.folds import fold_of_pairs
-from gemm_eval.validation.timings import PER_COLUMN, Floats, Mask, TimingSet
-from gemm_eval.validation.triton_codes import KernelKey, read_codes
+from gemm_eval.validation.predictors.triton_codes import KernelKey, read_codes
+from gemm_eval.validation.tables import measured_root, read_columns
+from gemm_eval.validation.timings import PER_COLUMN, Form, Ints, Mask, Timings
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -39,9 +35,12 @@ __all__ = [
     "CONFIG_COLUMNS",
     "GEMM_COLUMNS",
     "TIMING_COLUMNS",
-    "TritonTimings",
+    "TRITON_FORM",
+    "TritonRows",
     "read_triton_timings",
+    "rows_of",
     "triton_table",
+    "without_code",
 ]
 
 CODES_FILE = "codes.csv"
@@ -63,74 +62,42 @@ _OF_GEMM = ("G", "M", "K", "N", "a_elem_bytes", "b_elem_bytes", "c_elem_bytes") 
 _SIZES_AND_TYPES = ("G", "M", "K", "N", "input_dtype", "weight_dtype", "output_dtype", "group_size")
 
 
+TRITON_FORM = Form(tuple(GEMM_COLUMNS), "data_set")
+"""A row is a config of a Triton kernel; errors are told apart by data set."""
+
+
 @dataclass(frozen=True, eq=False)
-class TritonTimings:
-    """Rows of a table of timings, each one config on one GEMM.
+class TritonRows:
+    """The launches of rows, which `launch_times` takes; see `Packing`.
 
     Attributes:
-        arch: the GPU.
-        frame: the rows, index 0, 1, ...; columns `TIMING_COLUMNS`.
-        launches: of the rows, [rows], with what their machine code says.
+        launches: [rows], with what their machine code says.
         estimated: the same with what `estimate_code` expects of the code.
     """
 
-    arch: GpuSpec
-    frame: pd.DataFrame
     launches: Launches
     estimated: Launches
 
-    def __len__(self) -> int:
-        return len(self.frame)
+    @property
+    def place(self) -> Ints:
+        """The order of the table."""
+        return np.arange(len(self.launches.ctas_per_sm))
 
-    @cached_property
-    def measured_us(self) -> Floats:
-        """Measured latency of each row, in microseconds."""
-        return self.frame["latency_us"].to_numpy(np.float64)
-
-    @cached_property
-    def gemm(self) -> npt.NDArray[np.int64]:
-        """Number of each row's GEMM, 0, 1, ..."""
-        return np.asarray(self.frame.groupby(GEMM_COLUMNS, sort=True).ngroup(), np.int64)
-
-    @cached_property
-    def data_sets(self) -> tuple[str, ...]:
-        """Names of the data sets, the largest first."""
-        return tuple(self.frame["data_set"].value_counts().index)
-
-    def of_set(self, name: str) -> Mask:
-        """Return which rows belong to a data set."""
-        return (self.frame["data_set"] == name).to_numpy(dtype=bool)
-
-    def folds(self, num_folds: int, seed: int) -> npt.NDArray[np.int64]:
-        """Fold of each row; the rows of a pair (N, K) stay together, in all data sets.
-
-        Raises:
-            InvalidOptionError: fewer than two folds, or more folds than pairs.
-        """
-        pairs = list(zip(self.frame["N"].tolist(), self.frame["K"].tolist(), strict=True))
-        fold_of = fold_of_pairs(set(pairs), num_folds, seed)
-        return np.array([fold_of[pair] for pair in pairs], np.int64)
-
-    def select(self, mask: Mask) -> TritonTimings:
+    def select(self, mask: Mask) -> TritonRows:
         """Return the rows where `mask` is true."""
-        return replace(
-            self,
-            frame=self.frame[mask].reset_index(drop=True),
-            launches=Launches(*(column[mask] for column in self.launches)),
-            estimated=Launches(*(column[mask] for column in self.estimated)),
-        )
+        return TritonRows(*(Launches(*(column[mask] for column in item)) for item in (self.launches, self.estimated)))
 
-    def without_code(self) -> TritonTimings:
-        """Return the same rows as if their kernels had not been compiled."""
-        return replace(self, launches=self.estimated)
 
-    def predict(self, coefficients: Mapping[str, float]) -> Floats:
-        """Predicted latency of each row, in microseconds."""
-        return launch_times(self.arch, self.launches, coefficients).latency_us
+def rows_of(timings: Timings) -> TritonRows:
+    """Return the launches of timings that `read_triton_timings` read."""
+    assert isinstance(timings.packed, TritonRows), f"{timings.name} does not tell the configs of Triton kernels"
+    return timings.packed
 
-    def as_set(self) -> TimingSet:
-        """Return the rows as GEMMs, for baselines that know of no configs."""
-        return TimingSet(self.frame, "triton", self.arch.name, "triton")
+
+def without_code(timings: Timings) -> Timings:
+    """Return the same rows as if their kernels had not been compiled."""
+    estimated = rows_of(timings).estimated
+    return replace(timings, packed=TritonRows(estimated, estimated))
 
 
 def triton_table(gpu: str) -> Path:
@@ -138,19 +105,14 @@ def triton_table(gpu: str) -> Path:
     return measured_root(gpu) / "triton" / "timings.parquet"
 
 
-def read_triton_timings(arch: GpuSpec, path: Path) -> TritonTimings:
+def read_triton_timings(arch: GpuSpec, path: Path) -> Timings:
     """Read a table of timings of Triton kernels, and the machine code of these kernels beside it.
 
     Raises:
         InvalidInputError: a file cannot be read, or lacks a column, or the machine code of a kernel.
         UnsupportedError: the arch is one whose Triton kernels the model does not know.
     """
-    try:
-        frame = pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
-    if missing := [name for name in TIMING_COLUMNS if name not in frame]:
-        raise InvalidInputError(f"{path} lacks {', '.join(missing)}; examples/measure_triton.py writes them")
+    frame = read_columns(path, TIMING_COLUMNS, " lacks {}; examples/measure_triton.py writes them")
     codes = read_codes(path.with_name(CODES_FILE))
     frame = frame.sort_values(GEMM_COLUMNS, kind="stable", ignore_index=True)
     keys = [KernelKey(*values) for values in _keys_of(frame).itertuples(index=False, name=None)]
@@ -163,7 +125,8 @@ def read_triton_timings(arch: GpuSpec, path: Path) -> TritonTimings:
     compiled = _launches(arch, frame, types, {key: codes[key] for key in numbers}, kernel_of)
     estimated = _launches(arch, frame, types, expected, kernel_of)
     ctas_per_sm = np.maximum(estimated.ctas_per_sm, 1.0)  # what was timed can be launched, whatever is expected of it
-    return TritonTimings(arch, frame, compiled, estimated._replace(ctas_per_sm=ctas_per_sm))
+    rows = TritonRows(compiled, estimated._replace(ctas_per_sm=ctas_per_sm))
+    return Timings(frame, "triton", arch.name, "triton", form=TRITON_FORM, packed=rows)
 
 
 def _keys_of(frame: pd.DataFrame) -> pd.DataFrame:
@@ -179,7 +142,7 @@ def _launches(
     frame: pd.DataFrame,
     types: Mapping[str, GemmProblem],
     codes: Mapping[KernelKey, KernelCode],
-    kernel_of: npt.NDArray[np.int64],
+    kernel_of: Ints,
 ) -> Launches:
     """Pack each kernel and each GEMM once: a table has many rows of both."""
     of_kernels = stack_launches(

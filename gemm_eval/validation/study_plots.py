@@ -1,4 +1,4 @@
-"""Plots of the scores of W4A16 kernels. Each returns a matplotlib Figure of its own; no global state is touched."""
+"""Plots of studies of single configs. Each returns a matplotlib Figure of its own; no global state is touched."""
 
 from __future__ import annotations
 
@@ -9,31 +9,28 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gemm_eval._figures import new_figure
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.validation.kernel_ablation import Ablated
-from gemm_eval.validation.kernel_choice import first_rows
-from gemm_eval.validation.kernel_scores import regime_of
-from gemm_eval.validation.kernel_study import KernelStudy
-from gemm_eval.validation.metrics import REGIMES
-from gemm_eval.validation.plots import save_figure
+from gemm_eval.validation.ablation import Ablated, Ablation
+from gemm_eval.validation.choice import first_rows
+from gemm_eval.validation.metrics import REGIMES, regime_of
+from gemm_eval.validation.plots import draw_equal, save_figure
+from gemm_eval.validation.studies import Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["plot_ablation", "plot_family", "plot_regret", "save_kernel_plots"]
+__all__ = ["plot_ablation", "plot_family", "plot_regret", "save_study_plots"]
 
-_GUIDE_FRAC = 0.1
 _TITLE = 9  # points
 _LEAST_PERCENT = 0.1  # regrets below are drawn here, since the axis is logarithmic
 _LINEAR_POINTS = 0.01  # the axis of ablations is linear up to here
 
 
-def plot_family(study: KernelStudy, family: str) -> Figure:
+def plot_family(study: Study, family: str) -> Figure:
     """Plot predicted against measured latency of one family's configs, log-log, in microseconds."""
     figure = new_figure(6.4, 5.8)
     axes = figure.add_subplot()
-    of_family = study.timings.kind == W4A16_FAMILIES.index(family)
-    measured_us, predicted_us = study.timings.measured_us, study.predictions[0].predicted_us
+    of_family = study.timings.of_group(family)
+    measured_us, predicted_us = study.timings.measured_us, study.scores[0].predicted_us
     regimes = regime_of(study.timings)
     for regime in REGIMES[:-1]:
         rows = of_family & (regimes == regime.name)
@@ -41,21 +38,13 @@ def plot_family(study: KernelStudy, family: str) -> Figure:
             axes.scatter(
                 measured_us[rows], predicted_us[rows], s=4, alpha=0.35, linewidths=0, label=regime.name, rasterized=True
             )
-    both = np.concatenate([measured_us[of_family], predicted_us[of_family]])
-    ends = np.array([both.min(), both.max()])
-    axes.plot(ends, ends, color="black", linewidth=0.8, label="equal")
-    for sign in (-1.0, 1.0):
-        label = f"{_GUIDE_FRAC:.0%} off" if sign < 0 else ""
-        axes.plot(ends, (1.0 + sign * _GUIDE_FRAC) * ends, color="black", linewidth=0.8, linestyle=":", label=label)
-    axes.set(xscale="log", yscale="log", xlabel="measured latency (us)", ylabel="predicted latency (us)")
-    axes.set_aspect("equal")
-    axes.grid(alpha=0.25, linewidth=0.5)
+    draw_equal(axes, measured_us[of_family], predicted_us[of_family])
     axes.set_title(f"{family}: {of_family.sum():,} timings\n{_short(study.title)}", fontsize=_TITLE)
     axes.legend()
     return figure
 
 
-def plot_regret(study: KernelStudy) -> Figure:
+def plot_regret(study: Study) -> Figure:
     """Plot, for each method, the share of GEMMs whose choice has at most that regret, in percent.
 
     GEMMs whose configs were all timed, or all where there is none; regrets under 0.1% are drawn at 0.1%.
@@ -80,11 +69,11 @@ def plot_regret(study: KernelStudy) -> Figure:
 
 def plot_ablation(found: Sequence[Ablated], family: str) -> Figure:
     """Plot what the removal of each term of a family does to its MAPE, in percentage points: in sample and held out."""
-    items = sorted((item for item in found if item.family == family), key=lambda item: item.in_sample_points)
+    items = sorted((item for item in found if item.part == family), key=lambda item: item.in_sample_points or 0.0)
     figure = new_figure(7.0, 1.2 + 0.24 * len(items))
     axes = figure.add_subplot()
     places = np.arange(len(items))
-    axes.barh(places + 0.2, [item.in_sample_points for item in items], 0.4, label="in sample, weighted")
+    axes.barh(places + 0.2, [item.in_sample_points or 0.0 for item in items], 0.4, label="in sample, weighted")
     known = [place for place, item in enumerate(items) if item.held_out_points is not None]
     held_out = [item.held_out_points or 0.0 for item in items if item.held_out_points is not None]
     axes.barh(np.array(known) - 0.2, held_out, 0.4, label="held out by (N, K)")
@@ -98,15 +87,16 @@ def plot_ablation(found: Sequence[Ablated], family: str) -> Figure:
     return figure
 
 
-def save_kernel_plots(studies: Sequence[KernelStudy], found: Sequence[Ablated], folder: Path) -> None:
+def save_study_plots(studies: Sequence[Study], ablation: Ablation | None, folder: Path) -> None:
     """Write all plots as PNG files to a folder, which is made if it is missing."""
     for study in studies:
         stem = "w4a16-" + "-".join(dict.fromkeys(study.timings.frame["table"]))
-        for kind in np.unique(study.timings.kind).tolist():
-            family = W4A16_FAMILIES[kind]
+        present = set(study.timings.frame["family"])
+        for family in (name for name in study.timings.groups if name in present):
             save_figure(plot_family(study, family), folder / f"{stem}-{family}-predicted.png")
         save_figure(plot_regret(study), folder / f"{stem}-regret.png")
-    for family in dict.fromkeys(item.family for item in found):
+    found = () if ablation is None else ablation.found
+    for family in dict.fromkeys(item.part for item in found):
         save_figure(plot_ablation(found, family), folder / f"w4a16-ablation-{family}.png")
 
 

@@ -18,7 +18,7 @@ no coefficient is fitted on it. One with ``has_no_timings`` says something else 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,17 @@ from gemm_eval._words import shown
 from gemm_eval.arch._paths import data_root
 from gemm_eval.arch._yaml import read_yaml
 from gemm_eval.dtypes import parse_scheme
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu.calibration import calibration_path
-from gemm_eval.models.gpu.triton import triton_calibration_path
-from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, TimingSet
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, Timings
 
 __all__ = [
     "TABLE_SUFFIXES",
-    "calibration_out",
     "find_timings",
     "list_timings",
     "measured_root",
+    "meta_of",
+    "read_columns",
     "read_timings",
-    "triton_calibration_out",
 ]
 
 TABLE_SUFFIXES = (".csv", ".parquet")
@@ -60,41 +58,16 @@ def measured_root(gpu: str) -> Path:
     return data_root() / "measured" / gpu
 
 
-def calibration_out(gpu: str, library: str, family: str) -> Path:
-    """Return where a calibration is committed; only a checkout or an editable install has that.
-
-    Raises:
-        InvalidOptionError: this is an installed wheel, whose files are not to be written.
-    """
-    _check_checkout()
-    return calibration_path(gpu, library, family)
-
-
-def triton_calibration_out(gpu: str) -> Path:
-    """Return where the calibration of Triton kernels is committed, as `calibration_out`.
-
-    Raises:
-        InvalidOptionError: this is an installed wheel, whose files are not to be written.
-    """
-    _check_checkout()
-    return triton_calibration_path(gpu)
-
-
-def _check_checkout() -> None:
-    if data_root().name == "_arch_data":
-        raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
-
-
-def list_timings(gpu: str, *, has_candidates: bool = False) -> list[TimingSet]:
+def list_timings(gpu: str, *, has_candidates: bool = False) -> list[Timings]:
     """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for."""
     root = measured_root(gpu)
     files = sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
     left_out = {_NO_TIMINGS} if has_candidates else {_NO_TIMINGS, *_IN_NO_DEFAULT}
-    kept = [path for path in files if not left_out & _meta_of(path).keys()]
+    kept = [path for path in files if not left_out & meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
 
 
-def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[TimingSet]:
+def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[Timings]:
     """Return the sets that `names` name: a file's path, or a committed set or folder such as ``aiconfigurator``.
 
     Args:
@@ -107,7 +80,7 @@ def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[TimingSet
     """
     if not names:
         return list_timings(gpu)
-    found: list[TimingSet] = []
+    found: list[Timings] = []
     has_committed = not all(name.endswith(TABLE_SUFFIXES) for name in names)
     committed = list_timings(gpu, has_candidates=True) if has_committed else []  # once, whatever is asked of them
     for name in names:
@@ -122,7 +95,7 @@ def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[TimingSet
     return list({timings.name: timings for timings in found}.values())
 
 
-def read_timings(path: Path, **given: Any) -> list[TimingSet]:
+def read_timings(path: Path, **given: Any) -> list[Timings]:
     """Read the sets of a table.
 
     Args:
@@ -134,7 +107,7 @@ def read_timings(path: Path, **given: Any) -> list[TimingSet]:
         ArchValidationError: the meta file is no readable YAML.
     """
     meta = {key: value for key, value in given.items() if value is not None}
-    meta |= _meta_of(path)
+    meta |= meta_of(path)
     if not isinstance(meta.get("gpu"), str):  # `gemm-eval measure` describes the device at length there
         meta["gpu"] = _gpu_of_folder(path) or given.get("gpu") or "unknown"
     meta.setdefault("library", _LIBRARY_OF_KERNEL.get(str(meta.get("kernel"))))
@@ -146,16 +119,32 @@ def read_timings(path: Path, **given: Any) -> list[TimingSet]:
     sets = _mapping(meta.get("sets", {}), path, "sets")
     if not sets:
         return list(_split(table, meta, name, bands, path))
-    read: list[TimingSet] = []
+    read: list[Timings] = []
     for key, own in sets.items():
         rows = _where(table, _mapping(own.get("where", {}), path, f"sets.{key}.where"), path)
         read += _split(rows, meta | own, f"{name}/{key}", bands, path)
     return read
 
 
-def _meta_of(path: Path) -> Mapping[str, Any]:
+def meta_of(path: Path) -> Mapping[str, Any]:
+    """Return what the meta file beside a table says; nothing where there is none."""
     meta_path = path.with_name(path.stem + _META_SUFFIX)
     return read_yaml(meta_path) if meta_path.is_file() else {}
+
+
+def read_columns(path: Path, needed: Iterable[str], complaint: str) -> pd.DataFrame:
+    """Read a parquet table of single configs that has at least the columns `needed`.
+
+    Raises:
+        InvalidInputError: it cannot be read, or lacks columns: `complaint`, where {} stands for their names.
+    """
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"cannot read timings from {path}: {error}") from error
+    if missing := [name for name in needed if name not in frame]:
+        raise InvalidInputError(f"{path}{complaint.format(', '.join(missing))}")
+    return frame
 
 
 def _read_table(path: Path) -> pd.DataFrame:
@@ -169,7 +158,7 @@ def _read_table(path: Path) -> pd.DataFrame:
 
 def _split(
     table: pd.DataFrame, meta: Mapping[str, Any], name: str, bands: Mapping[str, Band], path: Path
-) -> Iterator[TimingSet]:
+) -> Iterator[Timings]:
     """Complete the columns from `meta` and yield one set for each condition in the table."""
     for column in ("M", "K", "N", "latency_us"):
         if column not in table.columns:
@@ -194,13 +183,15 @@ def _split(
     groups = list(frame.groupby(list(_CONDITIONS), sort=True))
     for key, rows in groups:
         conditions = dict(zip(_CONDITIONS, map(str, key), strict=True))
-        yield TimingSet(
+        yield Timings(
             rows[[*first, *rest]].reset_index(drop=True),
             name if len(groups) == 1 else f"{name}/{'-'.join(conditions.values())}",
             gpu=str(meta["gpu"]),
             source=str(meta.get("source", "")),
             bands=bands,
-            **conditions,
+            library=conditions["library"],
+            l2=conditions["l2"],
+            clock=conditions["clock"],
         )
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
-from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns
+from gemm_eval.models.gpu.bound_columns import pack_bound_columns
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, candidate_row, launched_resources
 from gemm_eval.models.gpu.families import default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES
@@ -25,14 +25,14 @@ from gemm_eval.models.gpu.sizes import is_row_aligned
 from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
 from gemm_eval.search._threads import run_in_chunks
 from gemm_eval.search.gpu_kernels import OF_GENERIC
-from gemm_eval.validation.kernel_names import config_of_kernel
-from gemm_eval.validation.timings import Floats, Mask, TimingSet
+from gemm_eval.validation.predictors.cublas_names import config_of_kernel
+from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
     "Coefficients",
+    "KnownRows",
     "Rows",
-    "Timings",
     "best_configs",
     "families_of",
     "latencies",
@@ -43,8 +43,6 @@ __all__ = [
 
 Coefficients = Mapping[str, Mapping[str, float]]
 """Kernel family -> coefficient -> value."""
-
-Integers = npt.NDArray[np.int64]
 
 _TRACE = ("kernel", "grid_x", "grid_y", "grid_z", "block_x", "registers", "smem_bytes")
 
@@ -58,10 +56,10 @@ class Rows(NamedTuple):
 
     params: npt.NDArray[np.void]  # [kinds] of GPU_PARAMS_DTYPE
     families: tuple[str, ...]  # [kinds], kernel family of each
-    menus: npt.NDArray[np.void]  # [configs] of CANDIDATE_DTYPE, those of all kinds one after another
-    ranges: Integers  # [kinds, 2], first and stop of each kind's configs
-    kind_of: Integers  # [rows]
-    sizes: Integers  # [rows, 4] of G, M, K, N
+    candidates: npt.NDArray[np.void]  # [configs] of CANDIDATE_DTYPE, those of all kinds one after another, and known
+    ranges: Ints  # [kinds, 2], first and stop of each kind's configs
+    kind_of: Ints  # [rows]
+    sizes: Ints  # [rows, 4] of G, M, K, N
     family_of: npt.NDArray[np.str_]  # [rows]
 
     def select(self, mask: Mask) -> Rows:
@@ -69,25 +67,25 @@ class Rows(NamedTuple):
         return self._replace(kind_of=self.kind_of[mask], sizes=self.sizes[mask], family_of=self.family_of[mask])
 
 
-class Timings(NamedTuple):
+class KnownRows(NamedTuple):
     """Rows with what was measured of them."""
 
     rows: Rows
     measured_us: Floats  # [rows]
-    known: Integers  # [known], the rows whose config the name of the kernel tells
-    known_configs: Integers  # [known, 2] of row of `rows.menus`, parts of K
+    known: Ints  # [known], the rows whose config the name of the kernel tells
+    known_configs: Ints  # [known, 2] of row of `rows.candidates`, parts of K
 
-    def of_family(self, family: str) -> Timings:
+    def of_family(self, family: str) -> KnownRows:
         """Return the rows that the library runs with kernels of `family`."""
         mask = self.rows.family_of == family
         new_place = np.cumsum(mask) - 1
         kept = mask[self.known]
-        return Timings(
+        return KnownRows(
             self.rows.select(mask), self.measured_us[mask], new_place[self.known[kept]], self.known_configs[kept]
         )
 
 
-def pack_problems(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Rows:
+def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     """Pack the problems of at least one set, one set after the other; only `PROBLEM_COLUMNS` are read.
 
     Raises:
@@ -116,7 +114,7 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Row
     )  # fmt: skip
 
 
-def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timings:
+def pack_timings(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> KnownRows:
     """Pack the problems of at least one set with their latencies and, where the kernels' names tell them, configs.
 
     Raises:
@@ -124,7 +122,7 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
     """
     rows = pack_problems(arch, library, sets)
     known, configs = [], []
-    menu: list[tuple[float, ...]] = []
+    launched: list[tuple[float, ...]] = []
     first = 0
     for timings in sets:
         if set(_TRACE) <= set(timings.frame.columns):
@@ -138,14 +136,14 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[TimingSet]) -> Timi
                 config = config_of_kernel(problem, name, math.prod(grid), threads)
                 if config is not None and config.family == rows.family_of[place]:
                     known.append(place)
-                    configs.append((len(rows.menus) + len(menu), config.split_k))
+                    configs.append((len(rows.candidates) + len(launched), config.split_k))
                     resources = launched_resources(arch, smem, registers, threads)
-                    menu.append(candidate_row(arch, problem.types, config, resources))
+                    launched.append(candidate_row(arch, problem.types, config, resources))
         first += len(timings)
-    menus = read_only(np.concatenate([rows.menus, np.array(menu, CANDIDATE_DTYPE)]))
-    return Timings(
-        rows._replace(menus=menus),
-        np.concatenate([timings.latency_us for timings in sets]), np.array(known, np.int64),
+    candidates = read_only(np.concatenate([rows.candidates, np.array(launched, CANDIDATE_DTYPE)]))
+    return KnownRows(
+        rows._replace(candidates=candidates),
+        np.concatenate([timings.measured_us for timings in sets]), np.array(known, np.int64),
         np.array(configs, np.int64).reshape(-1, 2),
     )  # fmt: skip
 
@@ -159,8 +157,8 @@ def with_families(rows: Rows, coefficients: Coefficients) -> npt.NDArray[np.void
     return read_only(np.stack(records))
 
 
-def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats, Integers]:
-    """Search the best config of each row: its latency in microseconds, and its place as in `Timings.known_configs`.
+def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats, Ints]:
+    """Search the best config of each row: its latency in microseconds, and its place as in `KnownRows.known_configs`.
 
     Raises:
         InfeasibleError: the library has no kernel for a row.
@@ -168,17 +166,19 @@ def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats
     num = len(rows.kind_of)
     latency_us, configs = np.empty(num), np.empty((num, 2), np.int64)
 
-    columns = [
-        pack_bound_columns(rows.params[kind : kind + 1], coefficients[kind], rows.menus[first:stop])
-        for kind, (first, stop) in enumerate(rows.ranges.tolist())
-    ]
-    num_used = sum(block.shape[1] for block in columns)
-    joined = read_only(np.concatenate([*columns, no_bound_columns(len(rows.menus) - num_used)], axis=1))
+    kinds = enumerate(rows.ranges.tolist())
+    columns = np.concatenate(
+        [
+            pack_bound_columns(rows.params[kind : kind + 1], coefficients[kind], rows.candidates[first:after])
+            for kind, (first, after) in kinds
+        ],
+        axis=1,
+    )
 
     def work(start: int, stop: int) -> None:
         OF_GENERIC.find_best_rows(
-            rows.params, rows.menus, joined, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
-            latency_us, configs,
+            rows.params, rows.candidates, read_only(columns), rows.ranges, coefficients, rows.kind_of, rows.sizes,
+            start, stop, latency_us, configs,
         )  # fmt: skip
 
     run_in_chunks(work, num)
@@ -191,25 +191,22 @@ def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats
     return latency_us, configs
 
 
-def latencies(
-    rows: Rows, coefficients: npt.NDArray[np.void], kind_of: Integers, sizes: Integers, configs: Integers
-) -> Floats:
-    """Latency of problems at given configs of `rows`, in microseconds; see `Rows` and `Timings` for the arrays."""
+def latencies(rows: Rows, coefficients: npt.NDArray[np.void], kind_of: Ints, sizes: Ints, configs: Ints) -> Floats:
+    """Latency of problems at given configs of `rows`, in microseconds; see `Rows` and `KnownRows` for the arrays."""
     latency_us = np.empty(len(kind_of))
-    OF_GENERIC.evaluate_rows(
-        rows.params, rows.menus, coefficients, kind_of, sizes, configs, latency_us
-    )  # too short for threads to pay
+    # too short for threads to pay
+    OF_GENERIC.evaluate_rows(rows.params, rows.candidates, coefficients, kind_of, sizes, configs, latency_us)
     return latency_us
 
 
-def families_of(arch: GpuSpec, timings: TimingSet) -> tuple[str, ...]:
+def families_of(arch: GpuSpec, timings: Timings) -> tuple[str, ...]:
     """Kernel families that the library of a set runs its rows with, that of most rows first."""
     names, counts = np.unique(pack_problems(arch, timings.library, [timings]).family_of, return_counts=True)
     return tuple(names[np.argsort(-counts, kind="stable")].tolist())
 
 
 def _pack(
-    arch: GpuSpec, library: str, problem: GemmProblem, timings: TimingSet, *, is_unaligned: bool
+    arch: GpuSpec, library: str, problem: GemmProblem, timings: Timings, *, is_unaligned: bool
 ) -> tuple[str, Packed]:
     """The kernel family that the library uses, and its kernels with default coefficients."""
     rules = LIBRARIES[library]

@@ -1,0 +1,242 @@
+"""The GPU cost model of a library's own choices, and the fit of its kernel families.
+
+A timing without a config is explained by the best config that the model finds, as the library's own choice is. So a fit
+alternates: with the coefficients as they are, search the config of each row; with the configs fixed, fit the
+coefficients. Timings whose config is known, such as those with the name of a cuBLAS kernel, count at that config as
+well. A fit starts at the defaults of the family, never at a committed calibration, so nothing of held-out rows can come
+in by the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval._words import shown
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, coefficients_for
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.libraries import LIBRARIES
+from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
+from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
+from gemm_eval.validation.folds import cross_fit
+from gemm_eval.validation.metrics import error_figures
+from gemm_eval.validation.predictors.dense_rows import (
+    Coefficients,
+    KnownRows,
+    best_configs,
+    latencies,
+    pack_problems,
+    pack_timings,
+    with_families,
+)
+from gemm_eval.validation.timings import Floats, Ints, Timings
+
+__all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor"]
+
+GENERIC = tuple(name for name, family in FAMILIES.items() if not family.is_ours)
+"""Families that are fitted here; for our W4A16 kernels see `w4a16`."""
+
+ROUNDS = 8
+"""Rounds of search and fit; more do not change the errors."""
+
+_FOLDS = 5
+_SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=12)  # of a round
+_KNOWN_CONFIG_WEIGHT = 0.7  # a measured config is a second look at a row that counts at its best config already
+# old kernels of many kinds, of which few pairs (N, K) were timed: more free coefficients fit the pairs, not the kernels
+_FREE_OF_UNALIGNED = {"kernel_us", "step_cycles", "dram_frac", "unaligned_frac"}
+_PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
+
+
+@dataclass(frozen=True)
+class ModelPredictor:
+    """The GPU cost model with coefficients of a library's kernel families; see `Predictor`.
+
+    Attributes:
+        arch: the GPU.
+        library: whose kernels.
+        coefficients: by family; one that is missing has its defaults.
+        num_rounds: of search and fit.
+    """
+
+    arch: GpuSpec
+    library: str
+    coefficients: Coefficients = field(default_factory=dict)
+    num_rounds: int = ROUNDS
+    name: str = "gemm_eval"
+
+    def fit(self, *train: Timings) -> ModelPredictor:
+        """Return one whose coefficients are fitted on `train` and on nothing else.
+
+        Families with fewer than `MIN_ROWS` rows get their defaults: what this predictor has may have been fitted on the
+        very rows that are held out now.
+        """
+        timings = pack_timings(self.arch, self.library, train)
+        fitted = {
+            family: fit_family(timings, family, self.library, self.num_rounds)[0]
+            for family in GENERIC
+            if np.count_nonzero(timings.rows.family_of == family) >= MIN_ROWS
+        }
+        return replace(self, coefficients=fitted)
+
+    def predict(self, rows: Timings) -> Floats:
+        """Return the latency of each row at the best config of the library, in microseconds."""
+        packed = pack_problems(self.arch, self.library, [rows])
+        return best_configs(packed, with_families(packed, self.coefficients))[0]
+
+
+def model_predictor(arch: GpuSpec, library: str) -> ModelPredictor:
+    """Return the model with the coefficients that it has for this GPU and library."""
+    return ModelPredictor(arch, library, {family: coefficients_for(arch, library, family)[0] for family in GENERIC})
+
+
+def calibrate(
+    arch: GpuSpec, library: str, family: str, sets: Sequence[Timings], *, max_evaluations: int = ROUNDS, seed: int = 0
+) -> Calibration:
+    """Fit a kernel family on all sets together; errors are held out by (N, K) over the union of the sets.
+
+    Rows that the library runs with another family, and those of a band that is reported apart, do not count.
+
+    Args:
+        arch: the GPU that the timings are of.
+        library: whose kernels ran.
+        family: the kernel family whose coefficients are fitted.
+        sets: timings, with or without the configs.
+        max_evaluations: rounds of search and fit.
+        seed: deals the pairs to the folds.
+
+    Raises:
+        InvalidOptionError: no such library or family.
+        InvalidInputError: too few rows or pairs of the family, or sets of another GPU or library.
+    """
+    kept = _rows_of_family(arch, library, family, sets)
+    coefficients, fitted = fit_family(pack_timings(arch, library, kept), family, library, max_evaluations)
+    crossed = cross_fit(ModelPredictor(arch, library, num_rounds=max_evaluations), kept, _FOLDS, seed)
+    errors = tuple(
+        ErrorFigures(
+            data=item.name, sha256=item.content_hash.removeprefix("sha256:"),
+            **error_figures(item.measured_us, crossed.predict(item, place)),
+        )
+        for place, item in enumerate(kept)
+    )  # fmt: skip
+    return Calibration(
+        gpu=arch.name, library=library, family=family, model_version=GPU_MODEL_VERSION,
+        coefficients=rounded(coefficients), fitted=fitted, errors=errors, **provenance(_FOLDS, "sets", seed),
+    )  # fmt: skip
+
+
+def _rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[Timings]) -> list[Timings]:
+    for what, name, known in (("library", library, LIBRARIES), ("family", family, FAMILIES)):
+        if name not in known:
+            raise InvalidOptionError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
+    kept = []
+    for item in sets:
+        if item.gpu != arch.name or item.library != library:
+            raise InvalidInputError(f"{item.name} is of {item.library} on {item.gpu}, not of {library} on {arch.name}")
+        if len(item):
+            mask = (pack_problems(arch, library, [item]).family_of == family) & ~item.in_band
+            kept += [item.select(mask)] if mask.any() else []
+    num_rows = sum(len(item) for item in kept)
+    num_pairs = len({pair for item in kept for pair in item.pairs})
+    if num_rows < MIN_ROWS or num_pairs < _FOLDS:
+        raise InvalidInputError(
+            f"a fit needs at least {MIN_ROWS} rows and {_FOLDS} (N, K) pairs that {library} runs with {family} kernels "
+            f"on {arch.name}, got {num_rows} rows and {num_pairs} pairs"
+        )
+    return kept
+
+
+def fit_family(
+    timings: KnownRows, family: str, library: str, num_rounds: int = ROUNDS
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Fit the coefficients of `family` on its rows, at least one, from the family's defaults on.
+
+    The best of all rounds counts, its loss being that at the configs which are best with its coefficients.
+
+    Returns:
+        All coefficients, and the names of those that the rows determine; the others stay at their defaults.
+    """
+    goal = _Goal(timings.of_family(family), family, library)
+    x = goal.ranges.shares(default_coefficients(family), _SEARCH.off_bounds)
+    configs = goal.configs(x)
+    best = goal.loss(x, configs), x, configs
+    for _ in range(num_rounds):
+        x = goal.fit(x, configs)
+        configs = goal.configs(x)
+        loss = goal.loss(x, configs)
+        if loss < best[0]:
+            best = loss, x, configs
+    _, best_x, best_configs_of_x = best
+    return goal.ranges.values(best_x), goal.determined(best_x, best_configs_of_x)
+
+
+class _Goal:
+    """Errors of the model on the rows of one family, over its free coefficients as shares 0..1 of their ranges."""
+
+    def __init__(self, timings: KnownRows, family: str, library: str) -> None:
+        rows, known = timings.rows, timings.known
+        self._rows, self._family, self._known_configs = rows, family, timings.known_configs
+        is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
+        free = _free_names(family, library, is_quantized=is_quantized)
+        self.ranges = Ranges([item for item in COEFFICIENTS if item.name in free], default_coefficients(family))
+        # every row at its best config, then the known ones at theirs
+        self._kind_of = np.concatenate([rows.kind_of, rows.kind_of[known]])
+        self._sizes = np.concatenate([rows.sizes, rows.sizes[known]])
+        self._measured_us = np.concatenate([timings.measured_us, timings.measured_us[known]])
+        self._weights = np.concatenate([np.ones(len(rows.kind_of)), np.full(len(known), _KNOWN_CONFIG_WEIGHT)])
+
+    def configs(self, x: Floats) -> Ints:
+        found = best_configs(self._rows, self._packed(self.ranges.values(x)))[1]
+        return np.concatenate([found, self._known_configs])
+
+    def fit(self, x: Floats, configs: Ints) -> Floats:
+        return fit_logs(
+            self.ranges, lambda values: self._latencies(values, configs), self._measured_us, x, _SEARCH, self._weights
+        )
+
+    def loss(self, x: Floats, configs: Ints) -> float:
+        errors = np.log(self._latencies(self.ranges.values(x), configs)) - np.log(self._measured_us)
+        return soft_l1(self._weights * errors, _SEARCH.loss_scale)
+
+    def determined(self, x: Floats, configs: Ints) -> tuple[str, ...]:
+        """The free coefficients that a latency depends on."""
+        here = self._latencies(self.ranges.values(x), configs)
+        names = []
+        for place, item in enumerate(self.ranges.items):
+            probe = x.copy()
+            probe[place] += _PROBE if x[place] < 0.5 else -_PROBE
+            if (self._latencies(self.ranges.values(probe), configs) != here).any():
+                names.append(item.name)
+        return tuple(names)
+
+    def _packed(self, values: dict[str, float]) -> npt.NDArray[np.void]:
+        return with_families(self._rows, {self._family: values})
+
+    def _latencies(self, values: dict[str, float], configs: Ints) -> Floats:
+        latency_us = latencies(self._rows, self._packed(values), self._kind_of, self._sizes, configs)
+        # where the library's choice is known, nothing is lost by it
+        latency_us[len(self._rows.kind_of) :] /= 1.0 + values["choice_loss"]
+        return latency_us
+
+
+def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
+    """The coefficients that timings of such kernels can tell something about."""
+    if family == "mma_unaligned":
+        return _FREE_OF_UNALIGNED
+    names = {item.name for item in COEFFICIENTS}
+    if not LIBRARIES[library].has_stream_k:
+        names -= {"fixup_us"}
+    if not is_quantized:
+        names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}
+    if FAMILIES[family].is_warp_specialized:
+        names -= {"unaligned_frac"}  # TMA loads aligned rows only
+        # fits end at the bounds of these, or do without them; fewer coefficients generalize better
+        names -= {"matrix_frac", "l2_frac", "store_exposed_frac", "tile_cycles"}
+    else:
+        names -= {"coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"}
+    return names
