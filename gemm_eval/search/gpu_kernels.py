@@ -82,7 +82,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
         best, best_row, best_split = np.inf, -1, 1
         num_candidates = num_bounded = 0
         bounds = bounds[: stop - first]
-        row_bounds_us(p, c, t, candidates, columns, first, bounds)
+        row_bounds_us(p, c, t, columns, first, bounds)
         start, least = first, np.inf
         for place in range(stop - first):
             if bounds[place] < least:
@@ -97,7 +97,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             of_row = c[row["coefficient_set"]]
             for way in range(list_splits(p, row, t, splits)):
                 split = splits[way]
-                if split_bound_us(p, row, of_row, t, split) > best:
+                if split_bound_us(p, columns, index, t, split) > best:
                     num_bounded += 1
                     continue
                 latency_us = latency_below_us(p, row, of_row, t, split, best)

@@ -14,11 +14,18 @@ from hypothesis import strategies as st
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu import GPU_COST_DTYPE, enumerate_configs, pack_gpu, unpack_gpu_cost
-from gemm_eval.models.gpu.cost_kernels import ANY_SPLIT, BEST_RASTER
+from gemm_eval.models.gpu.cost_kernels import BEST_RASTER
 from gemm_eval.models.gpu.packed import Packed, pack_w4a16
 from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
-from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS, list_splits, lower_bound_us, w4a16_cost, w4a16_terms
+from gemm_eval.models.gpu.w4a16.cost_kernels import (
+    MAX_SPLITS,
+    list_splits,
+    row_bounds_us,
+    split_bound_us,
+    w4a16_cost,
+    w4a16_terms,
+)
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests import strategies
@@ -143,18 +150,20 @@ def test_search_equals_brute_force_whatever_the_coefficients(case: tuple[GpuSpec
 @given(packed_anew())
 def test_bounds_are_below_the_cost_of_every_config(case: tuple[GpuSpec, GemmProblem, Packed]) -> None:
     _, problem, packed = case
-    menu, coefficients, splits = packed.candidates, packed.coefficients[0], np.empty(MAX_SPLITS, int)
-    p = packed.params[0]
+    menu, columns, splits = packed.candidates, packed.columns, np.empty(MAX_SPLITS, int)
+    p, coefficients = packed.params[0], packed.coefficients[0]
     terms = w4a16_terms(p, coefficients[0], *problem.sizes)
+    bounds = np.empty(len(menu))
+    row_bounds_us(p, terms, columns, 0, bounds)
+    assert (bounds > 0).all()
     is_shared = (menu["coefficient_set"] == W4A16_FAMILIES.index("w4a16_sm90")) & (menu["ctas_per_sm"] > 1)
-    for row in np.concatenate([menu[:: max(1, len(menu) // 50)], menu[is_shared]]):
+    for index in {*range(0, len(menu), max(1, len(menu) // 50)), *np.flatnonzero(is_shared).tolist()}:
+        row = menu[index]
         c = coefficients[row["coefficient_set"]]
-        of_all = lower_bound_us(p, row, c, terms, ANY_SPLIT)
-        assert of_all > 0
         for parts in splits[: list_splits(p, row, terms, splits)].tolist():
             latency_us = w4a16_cost(p, row, c, terms, parts, BEST_RASTER).latency_us
-            assert lower_bound_us(p, row, c, terms, parts) <= latency_us, (row, parts)
-            assert of_all <= latency_us, (row, parts)
+            assert split_bound_us(p, columns, index, terms, parts) <= latency_us, (row, parts)
+            assert bounds[index] <= latency_us, (row, parts)
 
 
 @few

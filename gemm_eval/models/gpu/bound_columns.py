@@ -8,8 +8,18 @@ import numpy.typing as npt
 from gemm_eval._jit import read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, VECTOR
 from gemm_eval.models.gpu.generic_kernels import BOUND_COLUMNS
+from gemm_eval.models.gpu.w4a16.cost_kernels import (
+    BLOCK,
+    GEMV_MMA,
+    PAIRS_OF_WARP,
+    SCHEDULERS,
+    SM80,
+    SM90,
+    SUM_BYTES,
+    W4A16_BOUND_COLUMNS,
+)
 
-__all__ = ["no_bound_columns", "pack_bound_columns"]
+__all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
 
 
 def pack_bound_columns(
@@ -46,6 +56,44 @@ def pack_bound_columns(
         "outside_us_per_row_step": (schedule <= COOPERATIVE) / (c["outside_rows_per_cycle"] * p["cycles_per_us"]),
     }
     return read_only(np.array([values[name] for name in BOUND_COLUMNS], np.float64))
+
+
+def pack_w4a16_bound_columns(
+    params: npt.NDArray[np.void], coefficients: npt.NDArray[np.void], candidates: npt.NDArray[np.void]
+) -> npt.NDArray[np.float64]:
+    """Return `W4A16_BOUND_COLUMNS` of our kernels, [columns, rows]; arguments as for `pack_bound_columns`."""
+    p, family, c = params[0], candidates["family"], coefficients[candidates["coefficient_set"]]
+    is_sm90, is_sm80, is_gemv_mma = family == SM90, family == SM80, family == GEMV_MMA
+    is_streaming = ~(is_sm90 | is_sm80)
+    cycles_per_us, matrix = p["cycles_per_us"], candidates["matrix_cycles"]
+    slots = candidates["instructions"] / SCHEDULERS
+    alone = np.where(candidates["schedule"] == COOPERATIVE, c["issue"], c["pingpong_issue"])
+    together = np.maximum(slots * np.minimum(c["shared_issue"], alone), matrix)
+    issue = slots * alone
+    overlapped = np.sqrt(issue * issue + matrix * matrix + 2.0 * c["exposed_frac"] * issue * matrix)
+    lone = np.maximum(overlapped, candidates["producer"] * c["producer_cycles"])
+    multistage = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
+    teams = candidates["cta_k"] // BLOCK
+    sums = teams * (candidates["cta_m"] * (candidates["cta_n"] * SUM_BYTES))
+    start_cycles = np.where(is_gemv_mma, c["cta_cycles"], 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
+        start_cycles += np.where(is_streaming, sums / c["sums_bytes_per_cycle"], 0.0)
+        epilogue = np.where(is_sm90, candidates["cta_n"] * p["c_elem_bytes"] / c["epilogue_bytes_per_cycle"], 0.0)
+    dram_frac = np.where(is_gemv_mma, c["dram_frac"], 1.0)
+    values = {
+        "cta_m": candidates["cta_m"],
+        "cta_n": candidates["cta_n"],
+        "block_cycles": np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, together, lone), multistage + matrix),
+        "cut_cycles": np.where(is_sm90, c["cut_us"] * cycles_per_us, 0.0),  # within a wave, beside which DRAM is read
+        "fixed_us": p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / cycles_per_us,
+        "cut_us": np.where(is_sm90, 0.0, c["cut_us"]),
+        "fixed_cycles": np.where(is_sm80, c["cta_cycles"], 0.0),
+        "row_cycles": epilogue,
+        "pass_us": np.where(is_streaming, teams * c["team_sum_cycles"] / cycles_per_us, 0.0),
+        "pass_elems": PAIRS_OF_WARP * candidates["num_warps"],
+        "dram_bytes_per_us": np.minimum(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]),
+    }
+    return read_only(np.array([values[name] for name in W4A16_BOUND_COLUMNS], np.float64))
 
 
 def no_bound_columns(num_rows: int) -> npt.NDArray[np.float64]:

@@ -15,7 +15,6 @@ from gemm_eval.models.gpu.terms import BOUNDS, RESOURCES, SM, TERMS, Times
 
 __all__ = [
     "ALL_COLD",
-    "ANY_SPLIT",
     "BEST_RASTER",
     "BOUND_SLACK",
     "COLD",
@@ -79,8 +78,6 @@ PINGPONG, COOPERATIVE, MULTISTAGE, VECTOR = range(4)
 """Codes of `Schedule`."""
 STREAM_K = 0
 """Instead of a number of parts of K: k-steps are shared evenly."""
-ANY_SPLIT = -1
-"""Instead of a number of parts of K: whichever."""
 BEST_RASTER = -1
 NO_RASTER = -2
 """As if L2 held all of A and B: no raster is better."""
@@ -141,9 +138,9 @@ class CostRules(NamedTuple):
         problem_terms: (p, c, G, M, K, N) -> `ProblemTerms`, with the first of the coefficients.
         list_splits: (p, row, t, splits) -> how many ways to split K there are, which it writes to `splits`, the best of
             equal ones first.
-        row_bounds_us: (p, c, t, rows, columns, first, bounds), `c` those of all sets: writes to `bounds` [num] times
-            that kernels from `first` on cannot beat however K is split; `columns` is what was packed for it.
-        split_bound_us: (p, row, c, t, split) -> a time that the kernel cannot beat with K split so.
+        row_bounds_us: (p, c, t, columns, first, bounds), `c` those of all sets: writes to `bounds` [num] times that
+            kernels from `first` on cannot beat however K is split; `columns` [columns, rows] is what was packed for it.
+        split_bound_us: (p, columns, index, t, split) -> a time that one kernel cannot beat with K split so.
         latency_below_us: (p, row, c, t, split, best_us) -> the time, or inf where it is not below `best_us`.
         config_cost: (p, row, c, t, split, raster) -> `ConfigCost`.
     """

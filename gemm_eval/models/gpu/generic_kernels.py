@@ -416,12 +416,12 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
 
 
 @kernel
-def _bounds_of(p: Any, c: Any, t: ProblemTerms, rows: Any, columns: Any, first: int, bounds: Any) -> None:  # noqa: ARG001
+def _bounds_of(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
     row_bounds_us(p, c[0], t, columns, first, bounds)
 
 
 @kernel
-def _split_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> float:  # noqa: ARG001
+def _split_bound_us(p: Any, columns: Any, row: int, t: ProblemTerms, split: int) -> float:  # noqa: ARG001
     """No single way to split K is bounded by itself."""
     return 0.0
 

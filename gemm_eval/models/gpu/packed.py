@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns
+from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns, pack_w4a16_bound_columns
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, SM_L2_BYTES_PER_CYCLE, WARM
 from gemm_eval.models.gpu.families import FAMILIES
@@ -239,10 +239,10 @@ def pack_w4a16(
     if scale is not None and scale.zero_dtype is not None:  # packed, a zero point is as wide as a scale
         params["scale_bytes_per_group"] = 2 * scale.dtype.bits / 8
     params["is_calibrated"] = is_calibrated
+    candidates, packed = build_w4a16_candidates(arch, types), pack_w4a16_coefficients(coefficients)
     return Packed(
-        params, build_w4a16_candidates(arch, types),
-        pack_w4a16_coefficients(coefficients), W4A16_SIZES, library=OURS,
-        make_fallback=make_fallback,
+        params, candidates, packed, W4A16_SIZES, library=OURS,
+        columns=pack_w4a16_bound_columns(params, packed, candidates), make_fallback=make_fallback,
     )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import (
-    ANY_SPLIT,
     BEST_RASTER,
     BOUND_SLACK,
     COOPERATIVE,
@@ -30,21 +29,39 @@ from gemm_eval.models.gpu.cost_kernels import (
 )
 from gemm_eval.models.gpu.terms import Times
 
-__all__ = ["MAX_SPLITS", "W4A16", "list_splits", "lower_bound_us", "splits_of_row", "w4a16_cost", "w4a16_terms"]
+__all__ = [
+    "BLOCK",
+    "GEMV_MMA",
+    "MAX_SPLITS",
+    "PAIRS_OF_WARP",
+    "SCHEDULERS",
+    "SM80",
+    "SM90",
+    "SUM_BYTES",
+    "W4A16",
+    "W4A16_BOUND_COLUMNS",
+    "list_splits",
+    "row_bounds_us",
+    "split_bound_us",
+    "splits_of_row",
+    "w4a16_cost",
+    "w4a16_terms",
+]
 
-_GEMV_MMA, _SM80, _SM90 = 6, 7, 8  # numbers of families
-_SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
-_BLOCK = 64  # columns and k of a packed block
+GEMV_MMA, SM80, SM90 = 6, 7, 8  # numbers of families
+SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
+BLOCK = 64  # columns and k of a packed block
 _UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 _TOKEN_ROW_BYTES = 128.0  # 64 k
-_SUM_BYTES = 4.0
+SUM_BYTES = 4.0
 _ALIKE_PHASES = 2  # with no more places of K at once, stream-K reads as data-parallel kernels do
 _HALF_HIDDEN = 1.5  # of two cut tiles, ping-pong hides half of one behind the other warpgroup's work
-_PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
+PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 _PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together
 _LINE_ELEMS = 64  # fp16 or bf16, of a line of 128 bytes
 _HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
 _RAMP_BYTES = 4e6  # of weights, that fill the queues half
+_CBRT_1, _CBRT_2, _CBRT_3 = 1.0 / 3.0, -1.0 / 9.0, 0.0377  # of cbrt(1 + x), 0 <= x <= 1, right at both ends
 _MAX_STREAMING_TOKENS, _MAX_STREAMING_CUTS = 64, 5
 _MAX_WAVES_OF_SPLIT, _MAX_SPLIT = 4, 32  # of `w4a16_sm80`
 
@@ -58,7 +75,7 @@ def w4a16_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
 
     `line_waste` is 1 where rows of A do not start on lines of 128 bytes. Cold, A and C come from DRAM with the weights.
     """
-    padded_k, padded_n = ceil_div(K, 128) * 128, ceil_div(N, _BLOCK) * _BLOCK
+    padded_k, padded_n = ceil_div(K, 128) * 128, ceil_div(N, BLOCK) * BLOCK
     a_bytes = M * (K * p["a_elem_bytes"])
     b_bytes = padded_n * (padded_k * p["b_elem_bytes"])
     groups = padded_k / p["group_size"] if p["group_size"] > 0 else 1.0
@@ -89,14 +106,14 @@ def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes
     """DRAM bytes of all waves when nothing stays in L2 between waves, under the raster of the kernel."""
     is_along_n = row["raster_order"] == 1
     across, along = (tiles_m, tiles_n) if is_along_n else (tiles_n, tiles_m)
-    if row["family"] == _SM90:  # its raster goes `raster_swizzle` tiles along M before it steps along N
+    if row["family"] == SM90:  # its raster goes `raster_swizzle` tiles along M before it steps along N
         across, along = tiles_m, tiles_n
     width = float(min(row["raster_swizzle"], across))
     run = in_flight / width
     if run > along:  # the wave goes on in the next band
         width = min(float(across), width * np.ceil(run / along))
         run = float(along)
-    m_tiles, n_tiles = (width, run) if is_along_n or row["family"] == _SM90 else (run, width)
+    m_tiles, n_tiles = (width, run) if is_along_n or row["family"] == SM90 else (run, width)
     waves = max(1.0, tiles_m * tiles_n / in_flight)
     return float(waves * (m_tiles * a_bytes / tiles_m + n_tiles * w_bytes / tiles_n))
 
@@ -212,8 +229,8 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigC
 
     # 64 k of a CTA
     instructions = row["instructions"]
-    issue = instructions / _SCHEDULERS * (c["issue"] if is_coop else c["pingpong_issue"])
-    shared = instructions / _SCHEDULERS * c["shared_issue"]
+    issue = instructions / SCHEDULERS * (c["issue"] if is_coop else c["pingpong_issue"])
+    shared = instructions / SCHEDULERS * c["shared_issue"]
     matrix = row["matrix_cycles"]
     work = _overlapped(c, issue, matrix)
     copies = row["producer"] * c["producer_cycles"]
@@ -230,7 +247,7 @@ def _sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigC
     step = _sm90_step(resident, work, copies, shared, matrix, ingest)
 
     # a work item: a tile, or a part of it
-    tile_bytes = cta_m * (cta_n * _SUM_BYTES)
+    tile_bytes = cta_m * (cta_n * SUM_BYTES)
     reduction = 0.0
     parts, num_cuts = float(split), 1.0
     if is_stream:
@@ -313,7 +330,7 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigC
     rest = ctas - rounds * slots
 
     # 64 k of a CTA
-    issue = (row["instructions"] - row["mma"]) / _SCHEDULERS * c["issue"]
+    issue = (row["instructions"] - row["mma"]) / SCHEDULERS * c["issue"]
     matrix = row["matrix_cycles"]
     work = issue + matrix
     serial = row["instructions"] / row["num_warps"] * c["serial_cycles"]
@@ -339,7 +356,7 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigC
             num_cuts = 2.0
     reduction_us = 0.0
     if parts > 1.0:
-        tile_bytes = min(cta_m, t.M) * (cta_n * _SUM_BYTES)
+        tile_bytes = min(cta_m, t.M) * (cta_n * SUM_BYTES)
         cycles = num_cuts * overlap * tile_bytes / c["part_write_bytes_per_cycle"]
         cycles += parts * tile_bytes / c["part_read_bytes_per_cycle"]
         reduction_us = num_cuts * c["cut_us"] + cycles / cycles_per_us
@@ -367,15 +384,15 @@ def _sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigC
 @kernel
 def _sums_cycles(row: Any, c: Any, t: ProblemTerms) -> float:
     """Cycles at the end of a streaming CTA: sums of all warps to shared memory, and from there one sum of them."""
-    teams = row["cta_k"] // _BLOCK
-    stored = teams * (row["cta_m"] * (row["cta_n"] * _SUM_BYTES)) / c["sums_bytes_per_cycle"]
+    teams = row["cta_k"] // BLOCK
+    stored = teams * (row["cta_m"] * (row["cta_n"] * SUM_BYTES)) / c["sums_bytes_per_cycle"]
     return float(stored + teams * _passes(row, t) * c["team_sum_cycles"])
 
 
 @kernel
 def _passes(row: Any, t: ProblemTerms) -> int:
     """Rounds of all threads of a streaming CTA over the pairs of columns of all tokens."""
-    return ceil_div(min(row["cta_m"], t.M) * row["cta_n"], _PAIRS_OF_WARP * row["num_warps"])
+    return ceil_div(min(row["cta_m"], t.M) * row["cta_n"], PAIRS_OF_WARP * row["num_warps"])
 
 
 @kernel
@@ -391,9 +408,9 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
     tiles = tiles_m * tiles_n
     ctas = tiles * split
-    teams = row["cta_k"] // _BLOCK
+    teams = row["cta_k"] // BLOCK
     team_warps = row["num_warps"] // teams
-    blocks = ceil_div(ceil_div(t.K, _BLOCK), split)
+    blocks = ceil_div(ceil_div(t.K, BLOCK), split)
     steps = ceil_div(blocks, teams)
     slots = row["grid_cap"]
     num_sms = p["num_sms"]
@@ -401,10 +418,10 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     rounds = ctas // slots
     rest = ctas - rounds * slots
     waves = rounds + (1 if rest > 0 else 0)
-    is_mma = row["family"] == _GEMV_MMA
+    is_mma = row["family"] == GEMV_MMA
 
     # a step, in which all teams but those of the last blocks work
-    issue = row["instructions"] / _SCHEDULERS * c["issue"]
+    issue = row["instructions"] / SCHEDULERS * c["issue"]
     serial = c["step_cycles"] + row["instructions"] / team_warps * c["serial_cycles"]
     matrix = row["matrix_cycles"]
     work = blocks / steps * (issue + matrix)
@@ -431,7 +448,7 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     reduction_us = 0.0
     if split > 1:
         trips = _passes(row, t) * (split // _PARTS_AT_ONCE + split % _PARTS_AT_ONCE)
-        cycles = trips * part_cycles + split * rows * (cta_n * _SUM_BYTES) / c["part_read_bytes_per_cycle"]
+        cycles = trips * part_cycles + split * rows * (cta_n * SUM_BYTES) / c["part_read_bytes_per_cycle"]
         reduction_us = c["cut_us"] * waves + cycles / cycles_per_us
 
     w_bytes = t.b_bytes + t.scale_bytes
@@ -456,54 +473,67 @@ def _streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Co
     )  # fmt: skip
 
 
-@kernel
-def lower_bound_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> float:
-    """A time that a kernel cannot beat with K cut into `split` parts, or any number of them.
+W4A16_BOUND_COLUMNS = (
+    "cta_m", "cta_n", "block_cycles", "cut_cycles", "fixed_us", "cut_us", "fixed_cycles", "row_cycles", "pass_us",
+    "pass_elems", "dram_bytes_per_us",
+)  # fmt: skip
+"""What bounds read of each kernel, its family's coefficients in it: `bound_columns.pack_w4a16_bound_columns`."""
 
-    Its work is spread over all SMs that can have some, nothing is read twice, and adding parts costs only what is
-    fixed. All waves are taken as one: the 3-norm of sums is at most the sum of 3-norms.
+
+@kernel
+def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
+    """Write to `bounds` [num] times that kernels from `first` on cannot beat however K is cut.
+
+    Work is spread over all SMs, nothing is read twice, and adding parts costs nothing. All waves are taken as one: the
+    3-norm of sums is at most the sum of 3-norms. No branch is taken on a row, so that a CPU does several at a time.
     """
-    tiles = ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"])
-    instructions, issue, matrix = row["instructions"], c["issue"], row["matrix_cycles"]
-    cycles_per_us = p["cycles_per_us"]
-    fixed_us, fixed_cycles, dram_frac = p["launch_us"], 0.0, 1.0
-    if row["family"] == _SM90:
-        is_coop = row["schedule"] == COOPERATIVE
-        if row["ctas_per_sm"] > 1:
-            issue = min(c["shared_issue"], issue if is_coop else c["pingpong_issue"])
-            cycles = max(instructions / _SCHEDULERS * issue, matrix)
-        else:
-            issue = instructions / _SCHEDULERS * (issue if is_coop else c["pingpong_issue"])
-            cycles = max(_overlapped(c, issue, matrix), row["producer"] * c["producer_cycles"])
-        fixed_us += c["kernel_us"]
-        tile_bytes = min(row["cta_m"], t.M) * (row["cta_n"] * p["c_elem_bytes"])
-        fixed_cycles = tile_bytes / c["epilogue_bytes_per_cycle"]
-    elif row["family"] == _SM80:
-        cycles = (instructions - row["mma"]) / _SCHEDULERS * issue + matrix
-        fixed_cycles = c["cta_cycles"]
-    else:
-        cycles = instructions / _SCHEDULERS * issue + matrix
-        fixed_us += _sums_cycles(row, c, t) / cycles_per_us
-        if row["family"] == _GEMV_MMA:
-            fixed_us += c["cta_cycles"] / cycles_per_us
-            dram_frac = c["dram_frac"]
+    stop = first + len(bounds)
+    cta_m, cta_n, block_cycles = columns[0, first:stop], columns[1, first:stop], columns[2, first:stop]
+    fixed_us, fixed_cycles, row_cycles = columns[4, first:stop], columns[6, first:stop], columns[7, first:stop]
+    pass_us, pass_elems, dram_rate = columns[8, first:stop], columns[9, first:stop], columns[10, first:stop]
+    M, N, blocks, num_sms, cycles_per_us = float(t.M), float(t.N), t.K / BLOCK, float(p["num_sms"]), p["cycles_per_us"]
+    dram_bytes = t.a_read_bytes + t.b_read_bytes
+    for i in range(len(bounds)):
+        tiles = np.ceil(M / cta_m[i]) * np.ceil(N / cta_n[i])
+        rows = cta_m[i] if cta_m[i] < M else M
+        cycles = tiles * blocks * block_cycles[i] / num_sms + (fixed_cycles[i] + rows * row_cycles[i])
+        before_us = fixed_us[i] + pass_us[i] * np.ceil(rows * cta_n[i] / pass_elems[i])
+        chip_us, dram_us = cycles / cycles_per_us, dram_bytes / dram_rate[i]
+        longer = chip_us if chip_us > dram_us else dram_us
+        shorter = dram_us if chip_us > dram_us else chip_us
+        ratio = shorter / longer
+        # the 3-norm is longer * cbrt(1 + ratio^3): a polynomial within 0.2%, then Newton's method twice, from above
+        cube = ratio * ratio * ratio
+        root = 1.0 + cube * (_CBRT_1 + cube * (_CBRT_2 + cube * _CBRT_3))
+        root -= (root * root * root - (1.0 + cube)) / (3.0 * root * root)
+        root -= (root * root * root - (1.0 + cube)) / (3.0 * root * root)
+        bounds[i] = (before_us + longer * root) * BOUND_SLACK
+
+
+@kernel
+def split_bound_us(p: Any, columns: Any, row: int, t: ProblemTerms, split: int) -> float:
+    """As `row_bounds_us` of one kernel, with K cut into `split` parts, or `STREAM_K`: that adds what is fixed."""
+    cta_m, cta_n = columns[0, row], columns[1, row]
+    tiles = np.ceil(t.M / cta_m) * np.ceil(t.N / cta_n)
+    rows = min(cta_m, float(t.M))
+    before_us = columns[4, row] + columns[8, row] * np.ceil(rows * cta_n / columns[9, row])
+    cycles = columns[6, row] + rows * columns[7, row]
     if split > 1:
-        if row["family"] == _SM90:  # within a wave, beside which DRAM is read
-            fixed_cycles += c["cut_us"] * cycles_per_us
-        else:
-            fixed_us += c["cut_us"]
-    ctas = float(tiles * split) if split > 0 else np.inf
-    work = tiles * (t.K / _BLOCK) * cycles / min(float(p["num_sms"]), ctas) + fixed_cycles
-    dram_us = (t.a_read_bytes + t.b_read_bytes) / _dram_bytes_per_us(p, dram_frac)
-    return float((fixed_us + _norm3(work / cycles_per_us, dram_us, 0.0, 0.0)) * BOUND_SLACK)
+        before_us += columns[5, row]
+        cycles += columns[3, row]
+    ctas = tiles * split if split > 0 else np.inf
+    cycles += tiles * (t.K / BLOCK) * columns[2, row] / min(float(p["num_sms"]), ctas)
+    chip_us, dram_us = cycles / p["cycles_per_us"], (t.a_read_bytes + t.b_read_bytes) / columns[10, row]
+    norm_us = np.cbrt(chip_us * chip_us * chip_us + dram_us * dram_us * dram_us)
+    return float((before_us + norm_us) * BOUND_SLACK)
 
 
 @kernel
 def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: int) -> ConfigCost:  # noqa: ARG001
     """The time of one kernel of ours, which has its raster, with K cut into `split` parts: see MODEL.md."""
-    if row["family"] == _SM90:
+    if row["family"] == SM90:
         return _sm90_cost(p, row, c, t, split)
-    if row["family"] == _SM80:
+    if row["family"] == SM80:
         return _sm80_cost(p, row, c, t, split)
     return _streaming_cost(p, row, c, t, split)
 
@@ -540,10 +570,10 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     expected = row["expected_ctas"]
     splits[0] = 1
     num = 1
-    if row["family"] <= _GEMV_MMA:
+    if row["family"] <= GEMV_MMA:
         if M > _MAX_STREAMING_TOKENS:
             return 0
-        teams, blocks = row["cta_k"] // _BLOCK, ceil_div(K, _BLOCK)
+        teams, blocks = row["cta_k"] // BLOCK, ceil_div(K, BLOCK)
         for at_once in range(2):
             for waves in range(1, 5):
                 ctas = num_sms * waves * (expected if at_once else 1)
@@ -560,7 +590,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
             num = 1 + _MAX_STREAMING_CUTS
         return num
     units = ceil_div(K, _UNIT_K)
-    if row["family"] == _SM80:
+    if row["family"] == SM80:
         if units == 1 or tiles > _MAX_WAVES_OF_SPLIT * expected * num_sms:
             return num
         for ctas in (1, max(1, expected // 2), expected, 2 * expected):
@@ -584,13 +614,11 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
 
 
 @kernel
-def _bounds_of(p: Any, c: Any, t: ProblemTerms, rows: Any, columns: Any, first: int, bounds: Any) -> None:  # noqa: ARG001
-    for i in range(len(bounds)):
-        row = rows[first + i]
-        bounds[i] = lower_bound_us(p, row, c[row["coefficient_set"]], t, ANY_SPLIT)
+def _bounds_of(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:  # noqa: ARG001
+    row_bounds_us(p, t, columns, first, bounds)
 
 
-W4A16 = CostRules(w4a16_terms, list_splits, _bounds_of, lower_bound_us, _latency_below_us, w4a16_cost)
+W4A16 = CostRules(w4a16_terms, list_splits, _bounds_of, split_bound_us, _latency_below_us, w4a16_cost)
 """What a search needs of our kernels."""
 
 
