@@ -15,7 +15,7 @@ from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
 from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
-from gemm_eval.models.gpu.libraries import LIBRARIES
+from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 
 __all__ = [
     "Calibration",
@@ -111,6 +111,9 @@ def load_calibration(path: Path) -> Calibration:
     return found
 
 
+_loaded = cache(load_calibration)  # several libraries and GPUs take the same
+
+
 def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str, float], Origin]:
     """Return the coefficients of a library's kernel family on a GPU, and where they come from.
 
@@ -146,11 +149,11 @@ def _preset(root: Path, name: str) -> GpuSpec | None:  # noqa: ARG001  another r
 def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict[str, float], Origin]:
     path = calibration_path(gpu, library, family)
     if path.is_file():
-        found = load_calibration(path)
+        found = _loaded(path)
         return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
     for pattern in (f"*/{library}-{family}.yaml", f"*/*-{family}.yaml"):
         for other in sorted(root.glob(pattern)):
-            found = load_calibration(other)
+            found = _loaded(other)
             text = f"carried over from {found.library} kernels on {found.gpu}, fitted on nothing of this GPU"
             coefficients = _complete(found)
             if found.library != library or not _have_same_sms(found.gpu, gpu):
@@ -168,22 +171,22 @@ def _choice_loss(family: str) -> dict[str, float]:
 
 
 def _have_same_sms(gpu: str, other: str) -> bool:
-    try:
-        return load_arch(gpu, GpuSpec).sm_arch == load_arch(other, GpuSpec).sm_arch
-    except ArchError:  # a spec that was built in memory
-        return False
+    """Whether these are presets of one generation; a spec that was built in memory is none."""
+    one, two = _preset(data_root(), gpu), _preset(data_root(), other)
+    return one is not None and two is not None and one.sm_arch == two.sm_arch
 
 
 def calibration_stamp(arch: GpuSpec) -> str:
     """A digest of all coefficients that can decide a cost on this GPU."""
-    return _stamp(data_root() / "calibration", arch.name)
+    return _stamp(data_root() / "calibration", arch.name, arch.sm_arch)
 
 
 @cache
-def _stamp(root: Path, gpu: str) -> str:
+def _stamp(root: Path, gpu: str, sm_arch: str) -> str:
     digest = hashlib.sha256()
     for library in LIBRARIES:
-        for family in FAMILIES:
+        families = (name for name, of in FAMILIES.items() if sm_arch in of.sm_archs and of.is_ours == (library == OURS))
+        for family in families:
             coefficients, origin = _coefficients(root, gpu, library, family)
             digest.update(repr((library, family, sorted(coefficients.items()), origin.is_calibrated)).encode())
     return digest.hexdigest()[:16]
