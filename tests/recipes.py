@@ -60,6 +60,10 @@ print(json.dumps(answers))
 """
 
 
+Answer = str | list[object]
+"""Latency in us, bound, terms, traffic and mapping; or why there is none."""
+
+
 class RecipeError(Exception):
     """A recipe does not apply any more; the message says which of its blocks, and to which file."""
 
@@ -150,23 +154,25 @@ def _sides(recipe: Recipe, name: str, hunk: str) -> tuple[str, str]:
     return old, new
 
 
-def answers_of(folder: Path, check: str = "") -> dict[str, object]:
+def answers_of(folder: Path, check: str = "", *, jit: bool = False) -> dict[str, Answer]:
     """Run the package in a folder: return its answers to some problems, after which `check` ran.
+
+    Kernels are plain Python, which takes a second, or with `jit` compiled, which takes half a minute.
 
     Raises:
         AssertionError: it failed; the message is its traceback.
     """
-    own = {"PYTHONPATH": str(folder), "NUMBA_DISABLE_JIT": "1", "GEMM_EVAL_CACHE_DIR": "off"}
+    own = {"PYTHONPATH": str(folder), "NUMBA_DISABLE_JIT": str(int(not jit)), "GEMM_EVAL_CACHE_DIR": "off"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"{_ANSWERS}\n{check}"],
         cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    answers: dict[str, object] = json.loads(done.stdout.splitlines()[0])
+    answers: dict[str, Answer] = json.loads(done.stdout.splitlines()[0])
     return answers
 
 
 @cache
-def answers_before() -> dict[str, object]:
+def answers_before() -> dict[str, Answer]:
     """The answers of the package as it is."""
     return answers_of(ROOT)

@@ -29,6 +29,20 @@ def test_recipe(name: str, tmp_path: Path) -> None:
     assert len(recipe.files((".py",))) <= MOST_FILES[name]
 
 
+@pytest.mark.slow
+def test_kernels_of_recipes_compile_and_recipes_go_together(tmp_path: Path) -> None:
+    folder = copy_package(tmp_path)
+    for name in ("block-scaled-type", "our-family", "gpu-term", "multicore-term"):
+        apply(read_recipe(DOCS / f"{name}.md"), folder)
+
+    found, before = answers_of(folder, jit=True), answers_before()
+
+    assert list(found) == list(before)
+    for asked, answer in found.items():
+        assert answer[0] == pytest.approx(before[asked][0], rel=1e-12), asked
+        assert answer[-1] == before[asked][-1], asked
+
+
 def test_readme_lists_all_recipes_with_the_files_that_they_touch() -> None:
     listed = {name: (int(python), int(yaml)) for name, python, yaml in _ROW.findall((DOCS / "README.md").read_text())}
     recipes = [read_recipe(path) for path in DOCS.glob("*.md") if path.name != "README.md"]

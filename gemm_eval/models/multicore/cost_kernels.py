@@ -49,7 +49,7 @@ _BOUND_CODE = {name: code for code, name in enumerate(BOUNDS)}
 _COMPUTE, _VECTOR, _DRAM, _NOC = (_BOUND_CODE[name] for name in ("compute", "vector", "dram", "noc"))
 _MAIN = PHASES.index(MAIN)
 _PHASE_OF = tuple(PHASES.index(TERMS[name].phase) for name in Times._fields)
-_BOUND_OF_PHASE = tuple(_BOUND_CODE.get(name, _COMPUTE) for name in PHASES)
+_BOUND_OF_PHASE = tuple(_COMPUTE if name == MAIN else _BOUND_CODE[name] for name in PHASES)
 
 
 class Block(NamedTuple):
