@@ -31,50 +31,53 @@ class DType(enum.StrEnum):
     @property
     def bits(self) -> int:
         """Storage of one element, in bits (tf32 is stored as fp32)."""
-        return _BITS[self]
+        return _FACTS[self].bits
 
     @property
     def is_integer(self) -> bool:
         """Whether arithmetic on this type is integer arithmetic."""
-        return self in (DType.INT8, DType.INT4, DType.INT32)
+        return _FACTS[self].is_integer
+
+    @property
+    def is_weight(self) -> bool:
+        """Whether weights can be stored in this type that are multiplied in a wider one."""
+        return _FACTS[self].is_weight
 
 
+class _Facts(NamedTuple):
+    """What a data type is.
+
+    Attributes:
+        bits: of one element in memory.
+        output: type of C for such inputs when the caller names none; None: the type itself.
+        is_integer: whether arithmetic on it is integer arithmetic.
+        is_weight: whether weights can be stored in it that are multiplied in a wider type.
+        spellings: what numpy, torch and compilers call it. They are not taken, for a type that is nearly meant is a
+            wrong answer, but offered.
+    """
+
+    bits: int
+    output: DType | None = None
+    is_integer: bool = False
+    is_weight: bool = False
+    spellings: tuple[str, ...] = ()
+
+
+_FACTS = {
+    DType.FP32: _Facts(32, spellings=("float32", "float", "single", "f32")),
+    DType.TF32: _Facts(32, DType.FP32, spellings=("tfloat32", "tensorfloat32")),  # stored as fp32
+    DType.FP16: _Facts(16, spellings=("float16", "half", "f16")),
+    DType.BF16: _Facts(16, spellings=("bfloat16", "bfloat")),
+    DType.FP8: _Facts(
+        8, DType.BF16, is_weight=True,
+        spellings=("float8", "float8_e4m3fn", "float8_e4m3", "float8_e5m2", "e4m3", "e5m2", "f8"),
+    ),
+    DType.INT8: _Facts(8, DType.INT32, is_integer=True, is_weight=True, spellings=("i8", "s8")),
+    DType.INT4: _Facts(4, DType.INT32, is_integer=True, is_weight=True, spellings=("i4", "s4", "uint4")),
+    DType.INT32: _Facts(32, is_integer=True, spellings=("i32", "s32")),
+}  # fmt: skip
 _NAMES = frozenset(map(str, DType))
-_BITS = {
-    DType.FP32: 32,
-    DType.TF32: 32,
-    DType.FP16: 16,
-    DType.BF16: 16,
-    DType.FP8: 8,
-    DType.INT8: 8,
-    DType.INT4: 4,
-    DType.INT32: 32,
-}
-
-_DEFAULT_OUTPUT = {
-    DType.FP32: DType.FP32,
-    DType.TF32: DType.FP32,
-    DType.FP16: DType.FP16,
-    DType.BF16: DType.BF16,
-    DType.FP8: DType.BF16,
-    DType.INT8: DType.INT32,
-    DType.INT4: DType.INT32,
-    DType.INT32: DType.INT32,
-}
-
-
-# What numpy, torch and compilers call them: not taken, for a type that is nearly meant is a wrong answer, but offered.
-_SPELLINGS = {
-    **{str(dtype): dtype for dtype in DType},
-    **dict.fromkeys(("float32", "float", "single", "f32"), DType.FP32),
-    **dict.fromkeys(("tfloat32", "tensorfloat32"), DType.TF32),
-    **dict.fromkeys(("float16", "half", "f16"), DType.FP16),
-    **dict.fromkeys(("bfloat16", "bfloat"), DType.BF16),
-    **dict.fromkeys(("float8", "float8_e4m3fn", "float8_e4m3", "float8_e5m2", "e4m3", "e5m2", "f8"), DType.FP8),
-    **dict.fromkeys(("i8", "s8"), DType.INT8),
-    **dict.fromkeys(("i4", "s4", "uint4"), DType.INT4),
-    **dict.fromkeys(("i32", "s32"), DType.INT32),
-}
+_SPELLINGS = {name: dtype for dtype, facts in _FACTS.items() for name in (str(dtype), *facts.spellings)}
 
 
 class DtypeScheme(NamedTuple):
@@ -136,4 +139,4 @@ def accumulator_of(input_dtype: DType) -> DType:
 
 def default_output_of(input_dtype: DType) -> DType:
     """Output type when the caller names none: the input type; bf16 for fp8; the accumulator for tf32 and integers."""
-    return _DEFAULT_OUTPUT[input_dtype]
+    return _FACTS[input_dtype].output or input_dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -10,10 +10,14 @@ from gemm_eval.arch._common import BaseSpec, Dim, DTypeKey, Frac, NonNegative, P
 from gemm_eval.dtypes import DType
 from gemm_eval.units import cycles_per_us, tflop_per_s
 
-__all__ = ["ClockState", "GpuSpec"]
+__all__ = ["SM_ARCHS", "ClockState", "GpuSpec"]
 
 ClockState = Literal["burst", "sustained"]
 """Burst: at most about 10 ms busy after idling. Sustained: as long as it takes for the power limit to set the clock."""
+
+SmArch = Literal["sm_80", "sm_89", "sm_90", "sm_100"]
+SM_ARCHS: tuple[str, ...] = get_args(SmArch)
+"""Generations of SMs that the model knows, the oldest first."""
 
 THREADS_PER_WARP = 32
 """Of every NVIDIA GPU."""
@@ -35,7 +39,7 @@ class GpuSpec(BaseSpec):
     _shown: ClassVar = ("sm_arch", "num_sms", "boost_clock_ghz", "l2_bytes", "dram_bytes", "dram_gb_per_s")
 
     type: Literal["gpu"] = "gpu"
-    sm_arch: Literal["sm_80", "sm_89", "sm_90", "sm_100"] = Field(description="generation of the SM")
+    sm_arch: SmArch = Field(description="generation of the SM")
     num_sms: Dim
 
     # clocks and power

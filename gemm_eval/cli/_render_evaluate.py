@@ -162,7 +162,7 @@ def _with_share(count: int, total: int) -> str:
 
 
 def _weight_type(problem: GemmProblem) -> str:
-    if not problem.is_weight_quantized:
+    if problem.scale_dtype is None:
         return str(problem.weight_dtype)
     group = "per column" if problem.group_size is None else f"group {problem.group_size}"
     zeros = "" if problem.zero_dtype is None else f", {problem.zero_dtype} zeros"

@@ -67,12 +67,7 @@ def _words(term: str) -> str:
 
 
 def _compulsory_bytes(result: GEMMResult) -> int:
-    """Bytes of A, B with its scales, and C, each once."""
-    p = result.problem
-    assert p.weight_dtype is not None
-    assert p.output_dtype is not None
-    bits = p.G * (p.M * p.K * p.input_dtype.bits + p.K * p.N * p.weight_dtype.bits + p.M * p.N * p.output_dtype.bits)
-    if p.scale_dtype is not None:
-        groups = -(-p.K // p.group_size) if p.group_size else 1
-        bits += p.G * groups * p.N * (p.scale_dtype.bits + (p.zero_dtype.bits if p.zero_dtype else 0))
+    """Bytes of A and B with their scales, and C, each once."""
+    p, types = result.problem, result.problem.types
+    bits = types.a.total_bits(p.G * p.M, p.K) + types.b.total_bits(p.G * p.N, p.K) + p.G * p.M * p.N * types.c.bits
     return -(-bits // 8)

@@ -1,4 +1,4 @@
-"""What `explain` says of a multi-core chip: its bounds in words, and changes of the spec that could help."""
+"""What `explain` says of a multi-core chip: changes of the spec that could help."""
 
 from __future__ import annotations
 
@@ -6,16 +6,7 @@ from typing import Any
 
 from gemm_eval.arch import MulticoreSpec
 
-__all__ = ["BOUND_TEXT", "spec_changes"]
-
-BOUND_TEXT = {
-    "compute": "the matrix units",
-    "vector": "the vector units, which dequantize the weights",
-    "dram": "DRAM bandwidth",
-    "noc": "the cores' network ports",
-    "reduction": "the reduction over cores that split K",
-    "launch": "the fixed launch overhead",
-}
+__all__ = ["spec_changes"]
 
 
 def spec_changes(arch: MulticoreSpec) -> list[tuple[str, dict[str, Any]]]:

@@ -17,12 +17,13 @@ from gemm_eval._words import shown
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.evaluate._backend import NUM_PACKED
-from gemm_eval.evaluate._explain_multicore import BOUND_TEXT, spec_changes
+from gemm_eval.evaluate._explain_multicore import spec_changes
 from gemm_eval.evaluate._result import GEMMResult
 from gemm_eval.mapping import LoopOrder
-from gemm_eval.models.multicore.cost_kernels import BOUNDS, COST_DTYPE
+from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
 from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping, unpack_cost
 from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.terms import BOUNDS
 from gemm_eval.search.multicore import (
     check_idle_cores,
     find_best,
@@ -43,6 +44,7 @@ __all__ = ["MulticoreBackend"]
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
 _NO_OPTIONS: FrozenDict[str, str] = FrozenDict()
+_BOUND_NAMES = tuple(BOUNDS)
 
 
 class MulticoreBackend:
@@ -152,9 +154,9 @@ class MulticoreBackend:
             flop=problem.flop,
             dram_bytes=cost.dram_bytes,
             utilization_frac=problem.flop / (cost.latency_us * peak_flop_per_us),
-            bound=BOUNDS[cost.bound],
+            bound=_BOUND_NAMES[cost.bound],
             mapping=cost.mapping,
-            breakdown=FrozenDict(_breakdown(cost, self.arch.launch_us)),
+            breakdown=FrozenDict(cost.breakdown),
             traffic=FrozenDict(_traffic(cost)),
             energy_pj=cost.energy_pj,
             sram_used_bytes=cost.sram_used_bytes,
@@ -176,7 +178,7 @@ class MulticoreBackend:
         return column
 
     def column(self, name: str, records: Records) -> npt.NDArray[Any]:
-        words = {"bound": BOUNDS, "loop_order": tuple(LoopOrder.__members__)}.get(name)
+        words = {"bound": _BOUND_NAMES, "loop_order": tuple(LoopOrder.__members__)}.get(name)
         column: npt.NDArray[Any]
         if words is not None:
             column = np.array([*words, None], object)[np.where(self.is_feasible(records), records[name], len(words))]
@@ -203,7 +205,7 @@ class MulticoreBackend:
         return replay_mappings(np.concatenate(packed), kind_of, sizes, found)
 
     def say_bound(self, bound: str) -> str:
-        return BOUND_TEXT[bound]
+        return BOUNDS[bound]
 
     def say_mapping(self, result: GEMMResult) -> list[str]:
         return [
@@ -216,28 +218,6 @@ class MulticoreBackend:
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:  # noqa: ARG002
         return spec_changes(self.arch)
-
-
-def _breakdown(cost: MulticoreCost, launch_us: float) -> dict[str, float]:
-    noc_wait_us = cost.dma_us - cost.dram_us
-    busy_us = (
-        cost.cube_us + cost.fill_drain_us + cost.vector_us
-        + cost.dram_a_us + cost.dram_b_us + cost.dram_c_us + noc_wait_us
-    )  # fmt: skip
-    return {
-        "launch_us": launch_us,
-        "matrix_us": cost.cube_us,
-        "fill_drain_us": cost.fill_drain_us,
-        "vector_us": cost.vector_us,
-        "dram_a_us": cost.dram_a_us,
-        "dram_b_us": cost.dram_b_us,
-        "dram_c_us": cost.dram_c_us,
-        "noc_wait_us": noc_wait_us,
-        "hidden_us": cost.main_us - busy_us,
-        "reduction_dram_us": cost.reduction_dram_us,
-        "reduction_noc_us": cost.reduction_noc_us,
-        "reduction_add_us": cost.reduction_add_us,
-    }
 
 
 def _traffic(cost: MulticoreCost) -> dict[str, int]:

@@ -39,7 +39,6 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels.build import SOURCES, compile_kernel
 from gemm_eval.kernels.families import Variant, WeightMode, families, family_of
-from gemm_eval.kernels.families.gemv import team_warps_of
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
 from gemm_eval.storage import write_text
@@ -72,7 +71,6 @@ registers for; `rasters`: those that the kernel is launched with, such as "M1 N8
 block, as said above."""
 
 _BLOCK = 64  # columns and k of a block of weights
-_WARPS_OF_WARPGROUP = 4
 _PLENTY = DeviceLimits((0, 0), 1 << 10, *[1 << 30] * 6)
 _DIGITS = 4
 
@@ -94,39 +92,6 @@ class BlockCounts(NamedTuple):
         return sum(self.counts, Fraction(0))
 
 
-class _Iteration(NamedTuple):
-    """One iteration of a warp's main loop, as the source has it.
-
-    Attributes:
-        blocks: of weights, 64 x 64, that the warps which count here finish together.
-        warps: how many warps those are.
-        work: opcode that marks the loop.
-        num_work: how often a warp issues it.
-    """
-
-    blocks: Fraction
-    warps: int
-    work: str
-    num_work: int
-
-
-def _iteration_of(variant: Variant) -> _Iteration:
-    config, macros = variant.config, family_of(variant.config).macros(variant)
-    if config.family == "w4a16_sm90":  # 128 k of MB blocks of columns; four wgmma each
-        return _Iteration(Fraction(2 * macros["MB"]), _WARPS_OF_WARPGROUP, "HGMMA", 8 * macros["MB"])
-    if config.family == "w4a16_sm80":  # a step of the CTA; a warp has its part of the tile, for its share of k
-        k16_steps = config.cta_k // 16 // macros["WARPS_K"]
-        num_mma = macros["WARP_N"] // 16 * (macros["WARP_M"] // 8) * k16_steps
-        return _Iteration(Fraction(config.cta_n * config.cta_k, _BLOCK**2), config.num_warps, "HMMA", num_mma)
-    team = team_warps_of(variant)
-    step = Fraction(config.cta_n, _BLOCK)
-    if config.family == "w4a16_gemv_mma":  # 64 k of the team's columns; one strip more for the offsets
-        strips = config.cta_n // team // 16
-        return _Iteration(step, team, "HMMA", (strips + 1) * (config.cta_m // 8) * 4)
-    # w4a16_gemv goes around its ring; a token's 64 k come by two LDSM
-    return _Iteration(step * config.num_stages, team, "LDSM", config.num_stages * config.cta_m * 2)
-
-
 def block_counts(variant: Variant, sass: str) -> BlockCounts:
     """Count what the main loop of a kernel issues for a block of weights.
 
@@ -137,18 +102,18 @@ def block_counts(variant: Variant, sass: str) -> BlockCounts:
     Raises:
         GemmEvalError: the loop that was found does not do the work that the kernel's source says.
     """
-    instructions, iteration = parse_sass(sass), _iteration_of(variant)
-    loop = find_main_loop(instructions, lambda instruction: instruction.name == iteration.work)
-    num_work = sum(instruction.name == iteration.work for instruction in loop)
-    if num_work != iteration.num_work:
+    instructions, expected = parse_sass(sass), family_of(variant.config).main_loop(variant)
+    loop = find_main_loop(instructions, lambda instruction: instruction.name == expected.work)
+    num_work = sum(instruction.name == expected.work for instruction in loop)
+    if num_work != expected.num_work:
         raise GemmEvalError(
-            f"the main loop of {variant} must have {iteration.num_work} {iteration.work}, this one has {num_work}"
+            f"the main loop of {variant} must have {expected.num_work} {expected.work}, this one has {num_work}"
         )
-    share = iteration.warps / iteration.blocks
+    share = expected.warps / expected.blocks
     producer = Fraction(0)
-    if variant.config.family == "w4a16_sm90":
-        copying = find_main_loop(instructions, lambda instruction: instruction.name == "UTMALDG")
-        copies = sum(instruction.name == "UTMALDG" for instruction in copying)  # one for 64 k of tokens
+    if expected.copy:
+        copying = find_main_loop(instructions, lambda instruction: instruction.name == expected.copy)
+        copies = sum(instruction.name == expected.copy for instruction in copying)  # one for 64 k of tokens
         producer = Fraction(len(copying) * _BLOCK, copies * variant.config.cta_n)
     return BlockCounts(tuple(share * count for count in count_instructions(loop)), producer)
 
@@ -162,13 +127,12 @@ def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | floa
     family, config = family_of(variant.config), variant.config
     compiled = compile_kernel(family, variant, target)
     found = block_counts(variant, disassemble(compiled.cubin))
-    is_streaming = config.family.startswith("w4a16_gemv")
     values = (
         config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.num_warps,
         config.num_stages, config.schedule.name.lower(), variant.mode.name.lower(), variant.group_size,
         family.num_threads(variant), compiled.registers, compiled.spill_store_bytes + compiled.spill_load_bytes,
         compiled.static_smem_bytes, family.smem_bytes(variant), _min_ctas(variant),
-        team_warps_of(variant) if is_streaming else 1, _rasters(config),
+        family.warps_of_team(variant), _rasters(config),
         *map(_number, found.counts), _number(found.total), _number(found.producer),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))

@@ -85,10 +85,7 @@ def _stored_bytes(shape: Shape, types: DtypeScheme | DType) -> int:
     """Bytes of the weights of a GEMM in all layers, with their scales."""
     a, b, c, group_size = types if isinstance(types, DtypeScheme) else (types, types, types, None)
     problem = GemmProblem(1, 1, shape.K, shape.N, a, b, c, group_size=group_size)
-    assert problem.weight_dtype is not None
-    bits = shape.K * shape.N * problem.weight_dtype.bits
-    if problem.scale_dtype is not None:
-        bits += -(-shape.K // (group_size or shape.K)) * shape.N * problem.scale_dtype.bits
+    bits = problem.types.b.total_bits(shape.N, shape.K)
     return (shape.num_held or shape.G) * shape.num_layers * -(-bits // _BITS_PER_BYTE)
 
 

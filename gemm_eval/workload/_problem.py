@@ -88,10 +88,10 @@ class GemmProblem:
 
     def __repr__(self) -> str:
         """An expression that makes it anew, without what follows from the rest."""
-        names = ["input_dtype", *(["weight_dtype", "group_size"] if self.is_weight_quantized else []), "output_dtype"]
+        names = ["input_dtype", *(["weight_dtype", "group_size"] if self.scale_dtype else []), "output_dtype"]
         if self.zero_dtype is not None:
             names.append("zero_dtype")
-        if self.is_weight_quantized and self.scale_dtype != default_scale_of(self.input_dtype):
+        if self.scale_dtype not in (None, default_scale_of(self.input_dtype)):
             names.append("scale_dtype")
         values = ((name, getattr(self, name)) for name in names)
         types = (f"{name}={str(value)!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values)
@@ -99,7 +99,7 @@ class GemmProblem:
 
     def __str__(self) -> str:
         weights = ""
-        if self.is_weight_quantized:
+        if self.scale_dtype is not None:
             group = "per column" if self.group_size is None else f"group {self.group_size}"
             weights = f" x {self.weight_dtype} ({group})"
         return f"G={self.G} M={self.M} K={self.K} N={self.N} {self.input_dtype}{weights} -> {self.output_dtype}"

@@ -52,6 +52,10 @@ class BlockScale:
         """Bits of the scale of one group, with its zero point."""
         return self.dtype.bits + (self.zero_dtype.bits if self.zero_dtype else 0)
 
+    def num_groups(self, K: int) -> int:
+        """Scales of a row or column of K elements."""
+        return 1 if self.group_size is None else -(-K // self.group_size)
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -64,6 +68,11 @@ class Operand:
 
     dtype: DType
     scale: BlockScale | None = None
+
+    def total_bits(self, num: int, K: int) -> int:
+        """Bits of `num` rows or columns of K elements, with their scales."""
+        bits = num * K * self.dtype.bits
+        return bits if self.scale is None else bits + num * self.scale.num_groups(K) * self.scale.group_bits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,9 +164,11 @@ def make_types(
         raise InvalidProblemError("int32 is an accumulator and output type, not an input or weight type")
     if accumulator_dtype is not None and parse_dtype(accumulator_dtype, what="accumulator_dtype") != acc:
         raise InvalidProblemError(f"accumulator_dtype must be {acc} for {a} inputs, got {accumulator_dtype}")
-    if a is not b and not (b.bits < a.bits and b in (DType.INT8, DType.INT4, DType.FP8)):
+    if a is not b and not (b.bits < a.bits and b.is_weight):
+        *first, last = (dtype for dtype in DType if dtype.is_weight)
         raise InvalidProblemError(
-            f"weight_dtype must be input_dtype, or a narrower int8, int4 or fp8, got {b} weights for {a} inputs"
+            f"weight_dtype must be input_dtype, or a narrower {', '.join(first)} or {last}, "
+            f"got {b} weights for {a} inputs"
         )
     if a is b:
         for name, value in (("group_size", group_size), ("scale_dtype", scale_dtype), ("zero_dtype", zero_dtype)):

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from gemm_eval import GemmProblem, InvalidMappingError, UnsupportedError, load_arch
-from gemm_eval.arch import GpuSpec, list_archs
+from gemm_eval.arch import SM_ARCHS, GpuSpec, list_archs
 from gemm_eval.kernels import Sizes, limits_of_spec
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import LIBRARIES, enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.candidates import check_config, stage_bytes
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.families.family import since
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
 from gemm_eval.models.gpu.space import enumerate_kernels, is_row_aligned
 from gemm_eval.search.gpu import evaluate_config, find_best_config
@@ -284,6 +286,18 @@ def test_clusters_take_whole_groups_of_sms() -> None:
     assert [cluster_grid_sms(H100, size) for size in (1, 2, 4, 8)] == [132, 132, 120, 120]
     assert [cluster_grid_sms(GPUS["h100-pcie"], size) for size in (1, 2, 4, 8)] == [114, 114, 100, 96]  # type: ignore[arg-type]
     assert [cluster_grid_sms(H100.with_(num_sms=7), size) for size in (1, 2, 4, 8)] == [7, 6, 4, 0]
+
+
+# generations of SMs
+
+
+def test_a_family_runs_on_later_generations_at_the_rate_of_the_last_known_one() -> None:
+    assert SM_ARCHS == ("sm_80", "sm_89", "sm_90", "sm_100")
+    assert since("sm_80") == FAMILIES["sm80_mma"].sm_archs == FAMILIES["gemv"].sm_archs == SM_ARCHS
+    assert since("sm_90") == ("sm_90", "sm_100")
+    assert [FAMILIES["sm80_mma"].rate_on(name) for name in SM_ARCHS] == [1.0, 1.0, 0.62, 0.31]
+    assert FAMILIES["sm90_wgmma"].rate_on("sm_100") == 1.0
+    assert all({*family.sm_archs, *family.own_of, *family.rate_frac} <= set(SM_ARCHS) for family in FAMILIES.values())
 
 
 # rows that do not start on 16 bytes

@@ -6,12 +6,14 @@ import itertools
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec
+from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, UnsupportedError
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import block_of
 from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.terms import BOUNDS, BREAKDOWN, MAIN, PHASES, TERMS, Times
 from gemm_eval.search.multicore_kernels import partition_bound
+from gemm_eval.workload import BlockScale, GemmTypes, Operand
 from tests.oracle import naive, simulators
 
 CHIP = MulticoreSpec(
@@ -91,3 +93,35 @@ def test_a_search_counts_its_partitions() -> None:
         refused = GEMMEvaluator(arch, disk_cache=False).evaluate_problem(problem).num_refused
         assert refused["partition_dropped"] == num_dropped, (reduction, sizes)
         assert 0 <= refused["partition_bound"] < len(partitions) - num_dropped
+
+
+def test_every_term_has_a_phase_and_every_phase_a_word() -> None:
+    assert tuple(TERMS) == Times._fields
+    assert {term.phase for term in TERMS.values()} == set(PHASES)
+    assert set(BOUNDS) == set(PHASES) - {MAIN} | {"compute", "vector", "dram", "noc"}
+    assert all(term.meaning for term in TERMS.values())
+    assert sorted(BREAKDOWN) == sorted((*Times._fields, "hidden_us"))
+
+
+def test_phases_add_up_and_the_longest_limits() -> None:
+    """The main loop goes before the launch, and that before the reduction, where they are equally long."""
+    problem, mapping = GemmProblem(1, 4, 8, 4), MulticoreMapping(Partition(1, 1, 1, 2), Tile(4, 4, 4), LoopOrder.MNK)
+    seen = set()
+    for launch_us in (0.0, 0.05, 500.0):
+        for dram_gb_per_s in (0.01, 7.0):
+            arch = CHIP.with_(launch_us=launch_us, dram_gb_per_s=dram_gb_per_s, reduction="noc", noc_gb_per_s=0.001)
+            result = GEMMEvaluator(arch, disk_cache=False).evaluate_mapping(problem, mapping)
+            terms, bound = naive.breakdown_of(arch, problem, mapping)
+            assert dict(result.breakdown) == pytest.approx(terms)
+            assert list(result.breakdown) == list(BREAKDOWN)
+            assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
+            assert result.bound == bound
+            seen.add(bound)
+    assert {"launch", "noc"} <= seen
+
+
+def test_scales_of_a_are_refused() -> None:
+    scaled = Operand(DType.INT4, BlockScale(DType.FP8, 16))
+
+    with pytest.raises(UnsupportedError, match="ragged takes no block-scaled int4 inputs"):
+        pack_params(CHIP, GemmTypes(scaled, scaled, DType.INT32, DType.INT32))

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 
-from gemm_eval import DType, InvalidProblemError, units
+from gemm_eval import DType, GemmProblem, InvalidProblemError, units
 from gemm_eval.dtypes import DtypeScheme, accumulator_of, default_output_of, parse_dtype, parse_scheme
 
 
@@ -121,3 +121,17 @@ def test_every_input_dtype_is_a_dense_scheme(dtype: DType) -> None:
 def test_parse_scheme_refuses_and_lists_what_is_allowed(value: object) -> None:
     with pytest.raises(InvalidProblemError, match=r"dtype must be one of fp32, .*w4a16, w8a16, w4a8, w8a8, got"):
         parse_scheme(value)
+
+
+def test_weights_can_be_stored_in_these() -> None:
+    assert [str(dtype) for dtype in DType if dtype.is_weight] == ["fp8", "int8", "int4"]
+    with pytest.raises(InvalidProblemError, match="or a narrower fp8, int8 or int4, got bf16 weights for fp32 inputs"):
+        GemmProblem(1, 1, 1, 1, DType.FP32, DType.BF16)
+
+
+def test_bits_of_an_operand_count_its_scales() -> None:
+    types = GemmProblem(1, 1, 1, 1, "fp16", "int4", group_size=16, scale_dtype="fp16", zero_dtype="int4").types
+
+    assert types.a.total_bits(3, 20) == 3 * 20 * 16
+    assert types.b.total_bits(3, 20) == 3 * (20 * 4 + 2 * (16 + 4))
+    assert GemmProblem(1, 1, 1, 1, "fp16", "int4").types.b.total_bits(3, 20) == 3 * (20 * 4 + 16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -12,6 +13,7 @@ from gemm_eval.arch.limits import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.kernels.families.base import (
     Family,
     Launch,
+    MainLoop,
     Operands,
     Sizes,
     TensorMapOf,
@@ -23,7 +25,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
 __all__ = ["GemvFamily", "StreamingFamily"]
 
-BLOCK_K = 64  # weights along K of a block (KERNELS.md)
+BLOCK_K = BLOCK_COLUMNS = 64  # weights along K of a block, and its columns (KERNELS.md)
 MAX_TOKENS = 64
 MAX_SPLITS = 5  # besides the whole K
 
@@ -152,6 +154,10 @@ class StreamingFamily(Family):
             scale_bytes = groups * config.cta_n * (4 if variant.mode is WeightMode.GROUP_ZERO else 2)
         return config.num_stages * (config.cta_m * BLOCK_K * 2 + scale_bytes)
 
+    def warps_of_team(self, variant: Variant) -> int:
+        """Warps that stream blocks of K together, each its columns."""
+        return team_warps_of(variant)
+
     def num_threads(self, variant: Variant) -> int:
         """Threads of a CTA."""
         return THREADS_PER_WARP * variant.config.num_warps
@@ -227,6 +233,12 @@ class GemvFamily(StreamingFamily):
     def macros(self, variant: Variant) -> dict[str, int]:
         """Scaling the sums of a group costs 2 operations per token, column and group, scaling weights 1 per weight."""
         return {**super().macros(variant), "SCALE_SUMS": int(variant.config.cta_m <= 2)}
+
+    def main_loop(self, variant: Variant) -> MainLoop:
+        """It goes around the ring; a token's 64 k come by two LDSM."""
+        config = variant.config
+        blocks = Fraction(config.cta_n, BLOCK_COLUMNS) * config.num_stages
+        return MainLoop(blocks, team_warps_of(variant), "LDSM", config.num_stages * config.cta_m * 2)
 
     def resident_threads(self, variant: Variant) -> int:
         """Threads of an SM that the registers must suffice for."""

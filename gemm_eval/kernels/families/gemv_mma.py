@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from types import MappingProxyType
 from typing import ClassVar
 
 from gemm_eval.arch.limits import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels.families.base import Sizes, Variant, WeightMode, ceil_div
-from gemm_eval.kernels.families.gemv import BLOCK_K, StreamingFamily, team_warps_of
+from gemm_eval.kernels.families.base import MainLoop, Sizes, Variant, WeightMode, ceil_div
+from gemm_eval.kernels.families.gemv import BLOCK_COLUMNS, BLOCK_K, StreamingFamily, team_warps_of
 from gemm_eval.mapping import Schedule
 
 __all__ = ["GemvMmaFamily"]
@@ -121,6 +122,13 @@ class GemvMmaFamily(StreamingFamily):
     def macros(self, variant: Variant) -> dict[str, int]:
         """The integers are subnormal fp16 numbers: the fewest instructions."""
         return {**super().macros(variant), "SUBNORMAL": int(variant.activation is DType.FP16)}
+
+    def main_loop(self, variant: Variant) -> MainLoop:
+        """It takes 64 k of the team's columns; one strip of 16 columns more is for the offsets."""
+        config, team = variant.config, team_warps_of(variant)
+        strips = config.cta_n // team // 16
+        num_mma = (strips + 1) * (config.cta_m // 8) * 4
+        return MainLoop(Fraction(config.cta_n, BLOCK_COLUMNS), team, "HMMA", num_mma)
 
     def ring_bytes(self, variant: Variant) -> int:
         """Shared memory of a team's ring, in multiples of 128 bytes."""

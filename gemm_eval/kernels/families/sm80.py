@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from gemm_eval.arch.limits import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.kernels.families.base import (
     Family,
     Launch,
+    MainLoop,
     Operands,
     Sizes,
     TensorMapOf,
@@ -22,6 +24,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
 __all__ = ["Sm80Family", "WarpLayout"]
 
+_BLOCK = 64  # columns and k of a packed block
 UNIT_K = 128
 """K is cut in multiples of this."""
 MAX_SPLIT = 32
@@ -178,6 +181,13 @@ class Sm80Family(Family):
             "STAGES": config.num_stages,
             "MIN_CTAS": _min_ctas(config),
         }
+
+    def main_loop(self, variant: Variant) -> MainLoop:
+        """It takes a step of the CTA, of which a warp has its part of the tile, for its share of k."""
+        config, layout = variant.config, _layout(variant.config)
+        k16_steps = config.cta_k // 16 // layout.slices
+        num_mma = layout.columns // 16 * (layout.tokens // 8) * k16_steps
+        return MainLoop(Fraction(config.cta_n * config.cta_k, _BLOCK**2), config.num_warps, "HMMA", num_mma)
 
     def smem_bytes(self, variant: Variant) -> int:
         """Dynamic shared memory of a CTA, in bytes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import (
     Family,
     Launch,
+    MainLoop,
     Operands,
     Sizes,
     TensorMapOf,
@@ -26,6 +28,7 @@ __all__ = ["Sm90Family"]
 _ROWS, _BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
 _UNIT_K = 128  # K is cut in multiples of it
 _CONSUMERS = 2  # warpgroups that compute
+_WARPS_OF_WARPGROUP = 4
 _NUM_THREADS = 128 * (1 + _CONSUMERS)
 _DIRECT_STORE_TOKENS = 16  # up to here results go to C without shared memory
 _MAX_ACCUMULATORS = 256  # tokens x 64-column blocks of a warpgroup
@@ -143,6 +146,11 @@ class Sm90Family(Family):
             f'      " {{{d}}}, {{{a}}}, %{sums + 4}, 1, 1, 1, 0;"\n'
             f'      : {outputs}\n      : {inputs}, "l"(b));\n}}\n'
         )
+
+    def main_loop(self, variant: Variant) -> MainLoop:
+        """It takes 128 k of all column blocks of a warpgroup; four wgmma for 64 k of each."""
+        blocks = _blocks(variant.config.schedule, variant.config.cta_n)
+        return MainLoop(Fraction(2 * blocks), _WARPS_OF_WARPGROUP, "HGMMA", 8 * blocks, copy="UTMALDG")
 
     def smem_bytes(self, variant: Variant) -> int:
         """See `Family`."""

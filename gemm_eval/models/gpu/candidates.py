@@ -266,7 +266,7 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
     """Cycles of an SM's tensor cores for one k-step of one CTA, operand reads from shared memory included."""
     family = FAMILIES[config.family]
     m, n = config.cta_m, config.cta_n
-    rate = arch.tensor_flop_per_cycle[types.a.dtype] * family.rate_frac.get(arch.sm_arch, 1.0)
+    rate = arch.tensor_flop_per_cycle[types.a.dtype] * family.rate_on(arch.sm_arch)
     k = step_elems(types)
     flop_cycles = 2.0 * m * n * k / rate
     if family.operands == "vector":

@@ -14,9 +14,9 @@ from gemm_eval._jit import entry_point, kernel
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_bits
 from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
+from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
 __all__ = [
-    "BOUNDS",
     "COST_DTYPE",
     "Block",
     "CoreCost",
@@ -35,19 +35,21 @@ _INTS = (
     "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
 )  # fmt: skip
 _FLOATS = (
-    "latency_us", "main_us", "compute_us", "cube_us", "fill_drain_us", "vector_us",
-    "dma_us", "dram_us", "dram_a_us", "dram_b_us", "dram_c_us", "noc_us",
-    "reduction_us", "reduction_dram_us", "reduction_noc_us", "reduction_add_us",
+    "latency_us", "main_us", "compute_us", "dma_us", "dram_us", "noc_us", "reduction_us", "hidden_us",
     "busiest_core_bytes", "energy_pj",
 )  # fmt: skip
 
-COST_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
+COST_DTYPE = np.dtype(
+    [(name, np.int64) for name in _INTS] + [(name, np.float64) for name in (*_FLOATS, *Times._fields)]
+)
 """The cost of one mapping. Bytes are chip totals; times are those of the slowest core; energy_pj is nan if unknown;
 `bound` is an index into `BOUNDS`; the counts at the end are those of the search that found the mapping."""
 
-BOUNDS = ("compute", "vector", "dram", "noc", "reduction", "launch")
-"""What can limit a GEMM; see `_bound_of`."""
-_COMPUTE, _VECTOR, _DRAM, _NOC, _REDUCTION, _LAUNCH = range(len(BOUNDS))
+_BOUND_CODE = {name: code for code, name in enumerate(BOUNDS)}
+_COMPUTE, _VECTOR, _DRAM, _NOC = (_BOUND_CODE[name] for name in ("compute", "vector", "dram", "noc"))
+_MAIN = PHASES.index(MAIN)
+_PHASE_OF = tuple(PHASES.index(TERMS[name].phase) for name in Times._fields)
+_BOUND_OF_PHASE = tuple(_COMPUTE if name == MAIN else _BOUND_CODE[name] for name in PHASES)
 
 
 class Block(NamedTuple):
@@ -334,31 +336,59 @@ def _fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
     out["latency_us"] = cost.latency_us
     out["main_us"] = cost.main_us
     out["compute_us"] = cost.compute_us
-    out["cube_us"] = cost.cube_us
-    out["fill_drain_us"] = cost.fill_drain_us
-    out["vector_us"] = cost.vector_us
-    out["dma_us"] = max(cost.dram_us, cost.noc_us)
+    dma_us = max(cost.dram_us, cost.noc_us)
+    out["dma_us"] = dma_us
     out["dram_us"] = cost.dram_us
-    out["dram_a_us"] = cost.a_bytes / a_share / blk.dram_share
-    out["dram_b_us"] = (cost.b_bytes + cost.s_bytes) / b_share / blk.dram_share
-    out["dram_c_us"] = (cost.store_bytes + 2 * cost.spill_bytes) / blk.dram_share
     out["noc_us"] = cost.noc_us
     out["reduction_us"] = cost.red_dram_us + cost.red_noc_us + cost.red_add_us
-    out["reduction_dram_us"] = cost.red_dram_us
-    out["reduction_noc_us"] = cost.red_noc_us
-    out["reduction_add_us"] = cost.red_add_us
     out["busiest_core_bytes"] = cost.busiest_bytes
-    out["bound"] = _bound_of(p, cost)
+    times = Times(
+        launch_us=p["launch_us"],
+        matrix_us=cost.cube_us,
+        fill_drain_us=cost.fill_drain_us,
+        vector_us=cost.vector_us,
+        dram_a_us=cost.a_bytes / a_share / blk.dram_share,
+        dram_b_us=(cost.b_bytes + cost.s_bytes) / b_share / blk.dram_share,
+        dram_c_us=(cost.store_bytes + 2 * cost.spill_bytes) / blk.dram_share,
+        noc_wait_us=dma_us - cost.dram_us,
+        reduction_dram_us=cost.red_dram_us,
+        reduction_noc_us=cost.red_noc_us,
+        reduction_add_us=cost.red_add_us,
+    )
+    out["hidden_us"] = cost.main_us - _phase_us(times, _MAIN)
+    out["bound"] = _bound_of(cost, times)
+    out["launch_us"] = times.launch_us
+    out["matrix_us"] = times.matrix_us
+    out["fill_drain_us"] = times.fill_drain_us
+    out["vector_us"] = times.vector_us
+    out["dram_a_us"] = times.dram_a_us
+    out["dram_b_us"] = times.dram_b_us
+    out["dram_c_us"] = times.dram_c_us
+    out["noc_wait_us"] = times.noc_wait_us
+    out["reduction_dram_us"] = times.reduction_dram_us
+    out["reduction_noc_us"] = times.reduction_noc_us
+    out["reduction_add_us"] = times.reduction_add_us
 
 
 @kernel
-def _bound_of(p: Any, cost: CoreCost) -> int:
-    """Name the largest of the parts that follow one another, and inside the main loop the longer of its two sides."""
-    reduction_us = cost.red_dram_us + cost.red_noc_us + cost.red_add_us
-    if reduction_us > max(cost.main_us, p["launch_us"]):
-        return _REDUCTION
-    if p["launch_us"] > cost.main_us:
-        return _LAUNCH
+def _phase_us(times: Times, phase: int) -> float:
+    """The terms of a phase, added up."""
+    total = 0.0
+    for place in range(len(times)):
+        if _PHASE_OF[place] == phase:
+            total += times[place]
+    return total
+
+
+@kernel
+def _bound_of(cost: CoreCost, times: Times) -> int:
+    """Name the largest of the phases, and inside the main loop the longer of its two sides."""
+    bound, longest_us = _MAIN, cost.main_us
+    for phase in range(len(_BOUND_OF_PHASE)):
+        if phase != _MAIN and _phase_us(times, phase) > longest_us:
+            bound, longest_us = phase, _phase_us(times, phase)
+    if bound != _MAIN:
+        return _BOUND_OF_PHASE[bound]
     if cost.compute_us >= max(cost.dram_us, cost.noc_us):
         return _VECTOR if cost.vector_us > cost.cube_us + cost.fill_drain_us else _COMPUTE
     return _NOC if cost.noc_us > cost.dram_us else _DRAM

@@ -14,6 +14,7 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
 from gemm_eval.models.multicore.replay_kernels import RULES, find_broken_rule
+from gemm_eval.models.multicore.terms import BREAKDOWN, Times
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["MODEL_VERSION", "MulticoreCost", "evaluate_mapping", "unpack_cost"]
@@ -54,35 +55,38 @@ class MulticoreCost(NamedTuple):
     latency_us: float
     main_us: float
     compute_us: float
-    cube_us: float
-    fill_drain_us: float
-    vector_us: float
     dma_us: float
     dram_us: float
-    dram_a_us: float
-    dram_b_us: float
-    dram_c_us: float
     noc_us: float
     reduction_us: float
-    reduction_dram_us: float
-    reduction_noc_us: float
-    reduction_add_us: float
+    hidden_us: float
     busiest_core_bytes: float
     energy_pj: float | None
+    times: Times
+
+    @property
+    def breakdown(self) -> dict[str, float]:
+        """As in `GEMMResult`."""
+        terms = self.times._asdict()
+        return {name: self.hidden_us if name == "hidden_us" else terms[name] for name in BREAKDOWN}
 
 
 _NUM_MAPPING_FIELDS = 8
+_NUM_TERMS = len(Times._fields)
 assert COST_DTYPE.names is not None
-assert COST_DTYPE.names[_NUM_MAPPING_FIELDS:] == MulticoreCost._fields[1:], "COST_DTYPE and MulticoreCost must agree"
+assert COST_DTYPE.names[_NUM_MAPPING_FIELDS:-_NUM_TERMS] == MulticoreCost._fields[1:-1], (
+    "COST_DTYPE and MulticoreCost must agree"
+)
 _ORDERS = tuple(LoopOrder)
 
 
 def unpack_cost(record: np.void) -> MulticoreCost:
     """Turn one record of `COST_DTYPE` into Python values."""
     row = record.item()
-    energy_pj = row[-1]
+    *values, energy_pj = row[_NUM_MAPPING_FIELDS:-_NUM_TERMS]
     mapping = MulticoreMapping(Partition(*row[:4]), Tile(*row[4:7]), _ORDERS[row[7]])
-    return MulticoreCost._make((mapping, *row[_NUM_MAPPING_FIELDS:-1], None if math.isnan(energy_pj) else energy_pj))
+    times = Times._make(row[-_NUM_TERMS:])
+    return MulticoreCost._make((mapping, *values, None if math.isnan(energy_pj) else energy_pj, times))
 
 
 def evaluate_mapping(

@@ -51,6 +51,8 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         raise UnsupportedError(
             f"{arch.name} cannot multiply {dtype} (its matrix unit takes {known}): cube_steps_per_cycle"
         )
+    if types.a.scale is not None:
+        raise UnsupportedError(f"{arch.name} takes no block-scaled {dtype} inputs: the model has no such scales of A")
     if types.is_weight_quantized and arch.dequant == "none":
         raise UnsupportedError(
             f"{arch.name} has no way to turn {types.b.dtype} weights into {dtype} (dequant: none); "

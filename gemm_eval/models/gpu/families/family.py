@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from gemm_eval.arch import SM_ARCHS
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
 
-__all__ = ["Family", "TileChoice", "no_tiles"]
+__all__ = ["Family", "TileChoice", "no_tiles", "since"]
 
 
 class TileChoice(NamedTuple):
@@ -22,6 +23,11 @@ class TileChoice(NamedTuple):
     num_warps: int
     schedule: Schedule
     clusters: tuple[tuple[int, int], ...]  # (cluster_m, cluster_n)
+
+
+def since(sm_arch: str) -> tuple[str, ...]:
+    """Return this generation of SMs and all later ones: those of an instruction that no later one took out."""
+    return SM_ARCHS[SM_ARCHS.index(sm_arch) :]
 
 
 def no_tiles(*_: object) -> Iterable[TileChoice]:
@@ -47,7 +53,7 @@ class Family:
         has_clusters: whether its CTAs can share loads by multicast.
         is_warp_specialized: whether warps of their own load; such a kernel is persistent and fills its SM.
         has_tensor_memory: whether accumulators lie in tensor memory where the chip has that.
-        rate_frac: share of the chip's tensor rate that its instruction reaches, by `sm_arch`; 1 where none is given.
+        rate_frac: share of the chip's tensor rate that its instruction reaches, by `sm_arch`; see `rate_on`.
         is_ours: its configs are the kernels of `gemm_eval.kernels`, from a table; see `models.gpu.w4a16`.
         coefficients: what its kernels lose, with its defaults.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
@@ -73,3 +79,11 @@ class Family:
     is_ours: bool = False
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
+
+    def rate_on(self, sm_arch: str) -> float:
+        """Share of the chip's tensor rate that its instruction reaches.
+
+        A generation that `rate_frac` does not name is as the last before it that it names; 1 without any.
+        """
+        known = [self.rate_frac[name] for name in SM_ARCHS[: SM_ARCHS.index(sm_arch) + 1] if name in self.rate_frac]
+        return known[-1] if known else 1.0

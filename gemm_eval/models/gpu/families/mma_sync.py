@@ -8,7 +8,7 @@ from dataclasses import replace
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import with_defaults
-from gemm_eval.models.gpu.families.family import Family, TileChoice
+from gemm_eval.models.gpu.families.family import Family, TileChoice, since
 
 __all__ = ["MMA_SYNC", "UNALIGNED"]
 
@@ -59,7 +59,7 @@ _DEFAULTS = {
 MMA_SYNC = Family(
     name="sm80_mma",
     number=1,
-    sm_archs=("sm_80", "sm_89", "sm_90", "sm_100"),
+    sm_archs=since("sm_80"),
     schedules=(_MS,),
     mma_m=16,
     mma_n_step=8,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu.families.family import Family, TileChoice
+from gemm_eval.models.gpu.families.family import Family, TileChoice, since
 
 __all__ = ["VECTOR_FAMILY"]
 
@@ -19,7 +19,7 @@ def _tiles() -> Iterator[TileChoice]:
 VECTOR_FAMILY = Family(
     name="gemv",
     number=4,
-    sm_archs=("sm_80", "sm_89", "sm_90", "sm_100"),
+    sm_archs=since("sm_80"),
     schedules=(Schedule.VECTOR,),
     mma_m=1,
     mma_n_step=1,

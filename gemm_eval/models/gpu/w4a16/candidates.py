@@ -168,7 +168,7 @@ def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: in
     if config.family == "w4a16_sm90":  # wgmma works on 64 columns whatever the tokens
         matrix = blocks * 2.0 * _BLOCK * _BLOCK * config.cta_m / rate
     else:
-        rate *= FAMILIES["sm80_mma"].rate_frac.get(arch.sm_arch, 1.0)
+        rate *= FAMILIES["sm80_mma"].rate_on(arch.sm_arch)
         matrix = blocks * entry.tensor * _MMA_SYNC_FLOP / rate
     scale_bits = 0.0
     scale = types.b.scale

@@ -1,0 +1,91 @@
+"""Every recipe of docs/extend is carried out with its toy, on a copy of the package, and what it promises is tried."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.recipes import DOCS, Recipe, RecipeError, answers_before, answers_of, apply, copy_package, read_recipe
+
+# Python files that each may touch at most: the design's promise. More means that a concept has got a second home.
+MOST_FILES = {
+    "gpu": 0, "sm-generation": 3, "dense-type": 1, "weight-type": 1, "block-scaled-type": 5, "vendor-family": 2,
+    "our-family": 3, "gpu-term": 3, "multicore-term": 4, "cli-command": 2, "chip": 0,
+}  # fmt: skip
+_ROW = re.compile(r"^\| \[.*?\]\(([\w-]+)\.md\) \| (\d+) \| (\d+) \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", MOST_FILES)
+def test_recipe(name: str, tmp_path: Path) -> None:
+    recipe = read_recipe(DOCS / f"{name}.md")
+    folder = copy_package(tmp_path)
+    apply(recipe, folder)
+
+    answers = answers_of(folder, recipe.check)
+
+    assert answers == answers_before()  # what the toy is not about stays as it was
+    assert len(recipe.files((".py",))) <= MOST_FILES[name]
+
+
+@pytest.mark.slow
+def test_kernels_of_recipes_compile_and_recipes_go_together(tmp_path: Path) -> None:
+    folder = copy_package(tmp_path)
+    for name in ("block-scaled-type", "our-family", "gpu-term", "multicore-term"):
+        apply(read_recipe(DOCS / f"{name}.md"), folder)
+
+    found, before = answers_of(folder, jit=True), answers_before()
+
+    assert list(found) == list(before)
+    for asked, answer in found.items():
+        assert answer[0] == pytest.approx(before[asked][0], rel=1e-12), asked
+        assert answer[-1] == before[asked][-1], asked
+
+
+def test_readme_lists_all_recipes_with_the_files_that_they_touch() -> None:
+    listed = {name: (int(python), int(yaml)) for name, python, yaml in _ROW.findall((DOCS / "README.md").read_text())}
+    recipes = [read_recipe(path) for path in DOCS.glob("*.md") if path.name != "README.md"]
+
+    assert listed == {recipe.name: (len(recipe.files((".py",))), len(recipe.files((".yaml",)))) for recipe in recipes}
+    assert set(listed) == set(MOST_FILES)
+
+
+def test_a_recipe_touches_the_package_and_its_data_only() -> None:
+    for path in DOCS.glob("*.md"):
+        if path.name != "README.md":
+            recipe = read_recipe(path)
+            both = recipe.files((".py",), "gemm_eval/") + recipe.files((".yaml",), "arch/")
+            assert sorted(both) == recipe.files(("",)), path.name
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (Recipe("x", (("a.py", " one\n+two\n"),), (), ""), "has this 2 times"),
+        (Recipe("x", (("a.py", "-three\n+two\n"),), (), ""), "has this 0 times"),
+        (Recipe("x", (("a.py", "-on\n+two\n"),), (), ""), "has this 0 times"),
+        (Recipe("x", (("b.py", " one\n+two\n"),), (), ""), "there is no b.py"),
+        (Recipe("x", (("a.py", "+two\n"),), (), ""), "a hunk needs lines"),
+        (Recipe("x", (("a.py", "one\n+two\n"),), (), ""), "a line of a diff"),
+        (Recipe("x", (), (("a.py", "one\n"),), ""), "is there already"),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_refused(recipe: Recipe, words: str, tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one\nand\none\n")
+
+    with pytest.raises(RecipeError, match=words):
+        apply(recipe, tmp_path)
+
+
+def test_hunks_change_what_they_name(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("one\nand\none\n\nlast\n")
+
+    apply(Recipe("x", (("a.py", " and\n-one\n+two\n@@\n\n-last\n+end\n"),), (), ""), tmp_path)
+
+    assert (tmp_path / "a.py").read_text() == "one\nand\ntwo\n\nend\n"
+
+
+def test_a_check_that_fails_is_seen() -> None:
+    with pytest.raises(AssertionError, match="ZeroDivisionError"):
+        answers_of(DOCS.parents[1], "1 / 0")
