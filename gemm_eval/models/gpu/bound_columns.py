@@ -11,9 +11,9 @@ from gemm_eval.models.gpu.generic_kernels import BOUND_COLUMNS
 from gemm_eval.models.gpu.w4a16.cost_kernels import (
     BLOCK,
     GEMV_MMA,
+    MULTISTAGE_FAMILIES,
     PAIRS_OF_WARP,
     SCHEDULERS,
-    SM80,
     SM90,
     SUM_BYTES,
     W4A16_BOUND_COLUMNS,
@@ -63,7 +63,7 @@ def pack_w4a16_bound_columns(
 ) -> npt.NDArray[np.float64]:
     """Return `W4A16_BOUND_COLUMNS` of our kernels, [columns, rows]; arguments as for `pack_bound_columns`."""
     p, family, c = params[0], candidates["family"], coefficients[candidates["coefficient_set"]]
-    is_sm90, is_sm80, is_gemv_mma = family == SM90, family == SM80, family == GEMV_MMA
+    is_sm90, is_sm80, is_gemv_mma = family == SM90, np.isin(family, MULTISTAGE_FAMILIES), family == GEMV_MMA
     is_streaming = ~(is_sm90 | is_sm80)
     cycles_per_us, matrix = p["cycles_per_us"], candidates["matrix_cycles"]
     slots = candidates["instructions"] / SCHEDULERS

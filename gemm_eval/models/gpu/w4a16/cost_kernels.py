@@ -33,9 +33,9 @@ __all__ = [
     "BLOCK",
     "GEMV_MMA",
     "MAX_SPLITS",
+    "MULTISTAGE_FAMILIES",
     "PAIRS_OF_WARP",
     "SCHEDULERS",
-    "SM80",
     "SM90",
     "SUM_BYTES",
     "W4A16",
@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 GEMV_MMA, SM80, SM90 = 6, 7, 8  # numbers of families
+MULTISTAGE_FAMILIES = (SM80,)  # those whose cost has the form of `_sm80_cost`
 SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
 BLOCK = 64  # columns and k of a packed block
 _UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
@@ -533,7 +534,7 @@ def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: in
     """The time of one kernel of ours, which has its raster, with K cut into `split` parts: see MODEL.md."""
     if row["family"] == SM90:
         return _sm90_cost(p, row, c, t, split)
-    if row["family"] == SM80:
+    if row["family"] in MULTISTAGE_FAMILIES:
         return _sm80_cost(p, row, c, t, split)
     return _streaming_cost(p, row, c, t, split)
 
@@ -590,7 +591,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
             num = 1 + _MAX_STREAMING_CUTS
         return num
     units = ceil_div(K, _UNIT_K)
-    if row["family"] == SM80:
+    if row["family"] in MULTISTAGE_FAMILIES:
         if units == 1 or tiles > _MAX_WAVES_OF_SPLIT * expected * num_sms:
             return num
         for ctas in (1, max(1, expected // 2), expected, 2 * expected):
