@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gemm_eval._words import did_you_mean, shown
 from gemm_eval.errors import InvalidProblemError
+from gemm_eval.words import did_you_mean, shown
 
 __all__ = ["DType", "DtypeScheme", "accumulator_of", "default_output_of", "parse_dtype", "parse_scheme"]
 

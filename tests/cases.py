@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gemm_eval._words import shown
+from gemm_eval.words import shown
 
 __all__ = ["case"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, load_arch
-from gemm_eval.evaluate import _disk
+from gemm_eval.evaluate import disk as _disk
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.search.plan_kernels import count_legal_mappings
 from gemm_eval.search.plans import PlanOptions

@@ -1,28 +1,99 @@
 """Architecture specs: frozen models, loaded from YAML by name or path."""
 
-from gemm_eval.arch._check import CheckFinding, check_arch
-from gemm_eval.arch._common import Provenance, ProvenanceKind, Published
-from gemm_eval.arch._gpu import SM_ARCHS, ClockState, GpuSpec
-from gemm_eval.arch._gpu_names import gpu_slug
-from gemm_eval.arch._loader import ArchSpec, list_archs, load_arch
-from gemm_eval.arch._multicore import MulticoreSpec
-from gemm_eval.arch._paths import data_root
-from gemm_eval.arch._yaml import read_yaml
+from typing import TYPE_CHECKING
+
+from gemm_eval.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gemm_eval.arch.check import CheckFinding, check_arch
+    from gemm_eval.arch.common import Provenance, ProvenanceKind, Published
+    from gemm_eval.arch.gpu import SM_ARCHS, ClockState, GpuSpec
+    from gemm_eval.arch.gpu_names import gpu_slug
+    from gemm_eval.arch.limits import (
+        THREADS_PER_WARP,
+        DeviceLimits,
+        Occupancy,
+        cluster_sms,
+        ctas_per_sm,
+        least_registers_per_sm,
+        limits_of_spec,
+        occupancy_of_cta,
+        smem_taken_bytes,
+    )
+    from gemm_eval.arch.loader import ArchSpec, build_spec, list_archs, load_arch
+    from gemm_eval.arch.multicore import MAX_CORES, MulticoreSpec
+    from gemm_eval.arch.paths import data_root
+    from gemm_eval.arch.yaml import read_yaml
 
 __all__ = [
+    "MAX_CORES",
     "SM_ARCHS",
+    "THREADS_PER_WARP",
     "ArchSpec",
     "CheckFinding",
     "ClockState",
+    "DeviceLimits",
     "GpuSpec",
     "MulticoreSpec",
+    "Occupancy",
     "Provenance",
     "ProvenanceKind",
     "Published",
+    "build_spec",
     "check_arch",
+    "cluster_sms",
+    "ctas_per_sm",
     "data_root",
     "gpu_slug",
+    "least_registers_per_sm",
+    "limits_of_spec",
     "list_archs",
     "load_arch",
+    "occupancy_of_cta",
     "read_yaml",
+    "smem_taken_bytes",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".check": (
+            "CheckFinding",
+            "check_arch",
+        ),
+        ".common": (
+            "Provenance",
+            "ProvenanceKind",
+            "Published",
+        ),
+        ".gpu": (
+            "ClockState",
+            "GpuSpec",
+            "SM_ARCHS",
+        ),
+        ".gpu_names": ("gpu_slug",),
+        ".limits": (
+            "DeviceLimits",
+            "Occupancy",
+            "THREADS_PER_WARP",
+            "cluster_sms",
+            "ctas_per_sm",
+            "least_registers_per_sm",
+            "limits_of_spec",
+            "occupancy_of_cta",
+            "smem_taken_bytes",
+        ),
+        ".loader": (
+            "ArchSpec",
+            "build_spec",
+            "list_archs",
+            "load_arch",
+        ),
+        ".multicore": (
+            "MAX_CORES",
+            "MulticoreSpec",
+        ),
+        ".paths": ("data_root",),
+        ".yaml": ("read_yaml",),
+    },
+)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemm_eval._words import shown
-from gemm_eval.arch._gpu import THREADS_PER_WARP, GpuSpec
+from gemm_eval.arch.gpu import THREADS_PER_WARP, GpuSpec
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import shown
 
 __all__ = [
     "THREADS_PER_WARP",

@@ -7,7 +7,7 @@ def main() -> None:
     """Run the command line of this process and exit with its code."""
     import signal
 
-    from gemm_eval.cli._app import app
+    from gemm_eval.cli.app import app
 
     if hasattr(signal, "SIGPIPE"):  # `gemm-eval ... | head` ends as quietly as any other tool
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from gemm_eval._words import shown
 from gemm_eval.device.runtime import import_cupy, wait_for_stream
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
+from gemm_eval.words import shown
 
 __all__ = ["DeviceArray", "Rows", "as_device_array", "as_rows", "check_dtype", "check_vector", "overlaps"]
 

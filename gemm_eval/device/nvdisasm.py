@@ -14,8 +14,8 @@ from pathlib import Path
 from threading import Thread, Timer
 from typing import IO
 
-from gemm_eval._words import one_line
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.words import one_line
 
 __all__ = ["disassemble", "disassemble_code", "nvdisasm_version"]
 

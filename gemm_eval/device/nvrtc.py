@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gemm_eval._extras import needs_extra
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.extras import needs_extra
 from gemm_eval.storage import cache_dir, read_checked, write_checked
 
 __all__ = ["COMPILE_OPTIONS", "CompiledKernel", "compile_text", "compiler_version"]

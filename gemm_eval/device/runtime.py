@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
 
-from gemm_eval._extras import needs_extra
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch import DeviceLimits
 from gemm_eval.device.nvrtc import CompiledKernel
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.extras import needs_extra
 
 __all__ = [
     "Scratch",

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gemm_eval._words import one_line
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.words import one_line
 
 __all__ = [
     "INSTRUCTION_BYTES",

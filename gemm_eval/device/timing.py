@@ -31,8 +31,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.words import shown
 
 __all__ = [
     "BenchTimer",

@@ -1,10 +1,17 @@
 """The facade: evaluators and their results."""
 
-from gemm_eval.evaluate._evaluator import CacheInfo, GEMMEvaluator
-from gemm_eval.evaluate._result import GEMMResult
-from gemm_eval.evaluate._select import select_config
-from gemm_eval.evaluate._table import GEMMTable
-from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
+from typing import TYPE_CHECKING
+
+from gemm_eval.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate.backend import Kind
+    from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
+    from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator
+    from gemm_eval.evaluate.progress import progress_bar
+    from gemm_eval.evaluate.result import GEMMResult
+    from gemm_eval.evaluate.select import select_config
+    from gemm_eval.evaluate.table import GEMMTable
 
 __all__ = [
     "CacheInfo",
@@ -12,6 +19,27 @@ __all__ = [
     "GEMMEvaluator",
     "GEMMResult",
     "GEMMTable",
+    "Kind",
+    "progress_bar",
     "select_config",
     "w4a16_crossover",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".backend": ("Kind",),
+        ".crossover": (
+            "Crossover",
+            "w4a16_crossover",
+        ),
+        ".evaluator": (
+            "CacheInfo",
+            "GEMMEvaluator",
+        ),
+        ".progress": ("progress_bar",),
+        ".result": ("GEMMResult",),
+        ".select": ("select_config",),
+        ".table": ("GEMMTable",),
+    },
+)

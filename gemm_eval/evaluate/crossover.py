@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._checks import as_integer, check_word, plain_number
-from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.checks import as_integer, check_word, plain_number
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
-from gemm_eval.evaluate._evaluator import GEMMEvaluator
+from gemm_eval.evaluate.evaluator import GEMMEvaluator
 from gemm_eval.models.gpu import BOUNDS
+from gemm_eval.words import shown
 
 __all__ = ["DENSE_DTYPES", "EVERY_M", "GRID_STEP", "MAX_M", "Crossover", "MRange", "w4a16_crossover"]
 

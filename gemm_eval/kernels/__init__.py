@@ -7,7 +7,7 @@ best configs of GEMMs are in `gemm_eval.kernels.config_cache`, and what a kernel
 
 from typing import TYPE_CHECKING
 
-from gemm_eval._lazy import lazy_names
+from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.arch.limits import DeviceLimits, Occupancy, limits_of_spec

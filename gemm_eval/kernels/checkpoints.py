@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval._checks import check_flag, plain_integer
-from gemm_eval._words import shown
+from gemm_eval.checks import check_flag, plain_integer
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import GROUP_SIZES, MIDDLE, Array, as_array, check_sizes, module_of
 from gemm_eval.kernels.weights import PackedW4, pack_w4
+from gemm_eval.words import shown
 
 __all__ = ["from_awq", "from_gptq"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 
-from gemm_eval.arch import GpuSpec, gpu_slug, list_archs, load_arch
-from gemm_eval.arch.limits import DeviceLimits, limits_of_spec
+from gemm_eval.arch import DeviceLimits, GpuSpec, gpu_slug, limits_of_spec, list_archs, load_arch
 from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, UnsupportedError
@@ -61,7 +60,7 @@ def rank(
 ) -> tuple[KernelConfig, ...]:
     """Return the `k` configs that the model finds fastest, best first; arguments and errors as of `choose`."""
     from gemm_eval.evaluate import select_config  # here, as numba takes its time to load
-    from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
+    from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
 
     problem = problem_of(sizes, activation, mode, group_size)
     if not has_w4a16_kernels(spec, problem.types):

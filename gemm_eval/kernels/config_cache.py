@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
-from gemm_eval.arch import data_root
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch import DeviceLimits, data_root
 from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.configs import (

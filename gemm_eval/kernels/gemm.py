@@ -8,10 +8,8 @@ from weakref import WeakKeyDictionary
 
 import numpy
 
-from gemm_eval._checks import plain_number
-from gemm_eval._words import shown
-from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import Occupancy
+from gemm_eval.arch import GpuSpec, Occupancy
+from gemm_eval.checks import plain_number
 from gemm_eval.device import DeviceArray, Rows, as_device_array, as_rows, check_dtype, check_vector, overlaps, runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
@@ -30,6 +28,7 @@ from gemm_eval.kernels.profiled import profiled_config
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.kernels.weights import PackedW4, check_packed
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.words import shown
 
 __all__ = ["occupancy", "w4a16_gemm", "workspace_bytes"]
 

@@ -24,8 +24,7 @@ from typing import NamedTuple
 
 import yaml
 
-from gemm_eval._words import shown
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch import DeviceLimits
 from gemm_eval.device import (
     InstructionCounts,
     compiler_version,
@@ -42,6 +41,7 @@ from gemm_eval.kernels.families import Variant, WeightMode, families, family_of
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
 from gemm_eval.storage import write_text
+from gemm_eval.words import shown
 
 __all__ = [
     "COLUMNS",

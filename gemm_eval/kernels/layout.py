@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy
 
-from gemm_eval._checks import plain_integer
-from gemm_eval._words import refusal, shown
+from gemm_eval.checks import plain_integer
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.families import WeightMode, ceil_div
+from gemm_eval.words import refusal, shown
 
 __all__ = [
     "BLOCK_COLUMNS",

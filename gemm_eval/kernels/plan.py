@@ -6,10 +6,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval._checks import plain_integer
-from gemm_eval._words import shown
-from gemm_eval.arch import GpuSpec, MulticoreSpec, load_arch
-from gemm_eval.arch.limits import DeviceLimits, limits_of_spec
+from gemm_eval.arch import DeviceLimits, GpuSpec, MulticoreSpec, limits_of_spec, load_arch
+from gemm_eval.checks import plain_integer
 from gemm_eval.device import CompiledKernel, encode_tensor_map, runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError, UnsupportedError
@@ -17,6 +15,7 @@ from gemm_eval.kernels.choice import choose, spec_of_device
 from gemm_eval.kernels.families import Launch, Operands, Sizes, Variant, WeightMode, ceil_div, family_of
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.words import shown
 
 __all__ = ["LARGEST_SIZE", "Plan", "check_rows", "limits_of", "make_plan", "plan_on_device", "spec_and_limits"]
 

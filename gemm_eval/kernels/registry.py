@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from gemm_eval._checks import plain_integer
-from gemm_eval._words import one_line, shown
-from gemm_eval.arch.limits import DeviceLimits, Occupancy, occupancy_of_cta
+from gemm_eval.arch import DeviceLimits, Occupancy, occupancy_of_cta
+from gemm_eval.checks import plain_integer
 from gemm_eval.device import CompiledKernel
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
@@ -16,6 +15,7 @@ from gemm_eval.kernels.build import compile_kernel, target_of
 from gemm_eval.kernels.families import Sizes, Variant, WeightMode, families, family_of
 from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.words import one_line, shown
 from gemm_eval.workload import MAX_DIM
 
 __all__ = [

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from gemm_eval._words import shown
 from gemm_eval.device import Call, TimedGraph, Timer, TimingProtocol, graph_of, num_calls, time_in_turns
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels.families import Operands, Sizes, ceil_div
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.words import shown
 
 __all__ = ["PROTOCOL", "TimedConfig", "TuneDevice", "Tuning", "num_copies", "time_configs", "tune"]
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy
 
-from gemm_eval._words import shown
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import BLOCK_COLUMNS, BLOCK_K, GROUP_SIZES, MIDDLE, PADDED_K, Array, as_array, module_of
+from gemm_eval.words import shown
 
 __all__ = ["GROUP_SIZES", "PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"]
 

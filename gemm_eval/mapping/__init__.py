@@ -1,7 +1,7 @@
 """The space of mappings: what a search chooses from and what a user may replay."""
 
-from gemm_eval.mapping._gpu import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.mapping._multicore import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.mapping.gpu import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.mapping.multicore import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 
 __all__ = [
     "Decomposition",

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.evaluate._progress import progress_bar
+from gemm_eval.evaluate import progress_bar
 from gemm_eval.measure.data_set import CANDIDATE_COLUMNS, COLUMNS, KERNEL_COLUMNS, check_can_write, write_timings
 from gemm_eval.measure.kernel_rows import KERNEL_META, BestTimes, add_ranks, columns_of
 from gemm_eval.measure.protocol import measure_shape

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval._extras import needs_extra
 from gemm_eval.errors import InvalidInputError
+from gemm_eval.extras import needs_extra
 from gemm_eval.storage import write_whole
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.measure.shapes import GemmShape
+from gemm_eval.words import shown
 
 __all__ = ["KERNEL_SETS", "QuantShape", "list_quant_shapes"]
 

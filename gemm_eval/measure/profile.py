@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gemm_eval.device import Timing, TimingProtocol, measure_floor_us
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.evaluate._progress import progress_bar
+from gemm_eval.evaluate import progress_bar
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.measure.kernel_shapes import QuantShape
 from gemm_eval.measure.protocol import measure_shape

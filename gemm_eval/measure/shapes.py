@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.words import shown
 
 __all__ = ["SHAPE_SETS", "Candidate", "GemmItem", "GemmShape", "KernelItem", "list_shapes", "rough_latency_us"]
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from gemm_eval._words import visible
 from gemm_eval.report.parts import Cell, Chart, Column, Facts, Figure, Part, Table, Text
 from gemm_eval.report.svg import inline_svg, matplotlib_svg
+from gemm_eval.words import visible
 
 __all__ = ["escape", "part_html"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     import matplotlib.figure

@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
-from gemm_eval._extras import needs_extra
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.extras import needs_extra
+from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     import matplotlib.figure

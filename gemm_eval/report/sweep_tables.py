@@ -12,8 +12,7 @@ import numpy as np
 from gemm_eval.report.parts import Cell, Chart, Column, Part, Table
 from gemm_eval.report.sweep_best import BALANCE, BestDesign
 from gemm_eval.report.sweep_words import say_field, say_value
-from gemm_eval.sweep import SweepResult, pareto_front
-from gemm_eval.sweep.space import ARCH
+from gemm_eval.sweep import ARCH, SweepResult, pareto_front
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,1 +1,78 @@
 """Searches over mapping spaces."""
+
+from typing import TYPE_CHECKING
+
+from gemm_eval.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
+    from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS
+    from gemm_eval.search.gpu_replay import replay_configs
+    from gemm_eval.search.multicore import (
+        check_idle_cores,
+        find_best,
+        find_best_few,
+        find_best_many,
+        find_best_of_archs,
+        find_best_of_each_partition,
+    )
+    from gemm_eval.search.multicore_replay import replay_mappings
+    from gemm_eval.search.plans import AnalyticCostModel, PlanOptions, SearchPlan, as_plan_options, find_planned
+    from gemm_eval.search.threads import run_in_chunks
+
+__all__ = [
+    "OF_GENERIC",
+    "OF_OURS",
+    "AnalyticCostModel",
+    "PlanOptions",
+    "SearchPlan",
+    "as_plan_options",
+    "check_idle_cores",
+    "evaluate_config",
+    "find_best",
+    "find_best_config",
+    "find_best_config_many",
+    "find_best_few",
+    "find_best_many",
+    "find_best_of_archs",
+    "find_best_of_each_partition",
+    "find_planned",
+    "find_top_configs",
+    "replay_configs",
+    "replay_mappings",
+    "run_in_chunks",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".gpu": (
+            "evaluate_config",
+            "find_best_config",
+            "find_best_config_many",
+            "find_top_configs",
+        ),
+        ".gpu_kernels": (
+            "OF_GENERIC",
+            "OF_OURS",
+        ),
+        ".gpu_replay": ("replay_configs",),
+        ".multicore": (
+            "check_idle_cores",
+            "find_best",
+            "find_best_few",
+            "find_best_many",
+            "find_best_of_archs",
+            "find_best_of_each_partition",
+        ),
+        ".multicore_replay": ("replay_mappings",),
+        ".plans": (
+            "AnalyticCostModel",
+            "PlanOptions",
+            "SearchPlan",
+            "as_plan_options",
+            "find_planned",
+        ),
+        ".threads": ("run_in_chunks",),
+    },
+)

@@ -7,27 +7,41 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, candidate_row, check_config, list_needs
-from gemm_eval.models.gpu.cost_kernels import (
+from gemm_eval.models.gpu import (
     BEST_RASTER,
+    CANDIDATE_DTYPE,
     GPU_COST_DTYPE,
+    HYPOTHETICAL,
     KERNEL_COST_DTYPE,
+    OURS,
     RASTER_CODE,
     STREAM_K,
+    Joined,
+    Packed,
+    Shortage,
+    candidate_row,
+    check_config,
+    is_row_aligned,
+    join_packed,
+    least_shortage,
+    list_needs,
+    split_by_size,
 )
-from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
-from gemm_eval.models.gpu.packed import Joined, Packed, join_packed, split_by_size
-from gemm_eval.models.gpu.shortage import Shortage, least_shortage
-from gemm_eval.models.gpu.sizes import is_row_aligned
-from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_sizes, config_of_row, find_row, list_w4a16_needs
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS, splits_of_row
-from gemm_eval.search._threads import run_in_chunks
+from gemm_eval.models.gpu.w4a16 import (
+    MAX_SPLITS,
+    W4A16_FAMILIES,
+    check_w4a16_sizes,
+    config_of_row,
+    find_row,
+    list_w4a16_needs,
+    splits_of_row,
+)
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
+from gemm_eval.search.threads import run_in_chunks
+from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
 
 __all__ = [

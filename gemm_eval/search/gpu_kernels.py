@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from gemm_eval._jit import entry_point, kernel
+from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTerms, write_record
 from gemm_eval.models.gpu.generic_kernels import GENERIC
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import read_only
-from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
-from gemm_eval.models.gpu.packed import Joined, Packed, join_packed
+from gemm_eval.jit import read_only
+from gemm_eval.models.gpu import GPU_COST_DTYPE, Joined, Packed, join_packed
 from gemm_eval.search.gpu import by_kernels, search_many
 
 __all__ = ["replay_configs"]

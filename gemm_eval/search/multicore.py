@@ -7,18 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import read_only
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
+from gemm_eval.jit import read_only
 from gemm_eval.mapping import enumerate_partitions
-from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, sram_used_bytes
-from gemm_eval.search._threads import run_in_chunks
+from gemm_eval.models.multicore import COST_DTYPE, block_of, sram_used_bytes
 from gemm_eval.search.multicore_kernels import (
     find_best_of_range_overlap,
     find_best_of_range_pipeline,
     find_top_overlap,
     find_top_pipeline,
 )
+from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import GemmProblem
 
 __all__ = [

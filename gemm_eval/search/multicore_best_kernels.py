@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval._jit import kernel
+from gemm_eval.jit import kernel
 
 __all__ = ["KEY_INTS", "Best", "may_enter", "new_best", "offer", "worst_bytes_of", "worst_us_of"]
 

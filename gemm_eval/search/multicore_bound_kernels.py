@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval._jit import kernel
+from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.cost_kernels import Block, core_cost
 from gemm_eval.models.multicore.count_kernels import ceil_div, store_bits
 

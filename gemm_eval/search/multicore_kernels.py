@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval._jit import entry_point, kernel
+from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import (
     Block,
     CoreCost,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import read_only
-from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
-from gemm_eval.models.multicore.replay_kernels import replay_range
-from gemm_eval.search._threads import run_in_chunks
+from gemm_eval.jit import read_only
+from gemm_eval.models.multicore import COST_DTYPE, replay_range
+from gemm_eval.search.threads import run_in_chunks
 
 __all__ = ["replay_mappings"]
 

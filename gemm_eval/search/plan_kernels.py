@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gemm_eval._jit import entry_point, kernel
+from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import block_of, sram_used_bytes
 from gemm_eval.models.multicore.count_kernels import ceil_div
 from gemm_eval.search.multicore_kernels import most_units, most_units_k

@@ -17,15 +17,13 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import refusal, shown
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
-from gemm_eval.models.multicore.cost_kernels import block_of, sram_used_bytes
-from gemm_eval.models.multicore.model import evaluate_mapping
-from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore import block_of, evaluate_mapping, pack_params, sram_used_bytes
 from gemm_eval.search.multicore import check_idle_cores, infeasible_error
 from gemm_eval.search.plan_kernels import fill_largest_tiles, fill_partition_scores
+from gemm_eval.words import refusal, shown
 from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -235,7 +233,7 @@ def as_plan_options(plan: PlanOptions | SearchPlan | str) -> PlanOptions:
 @lru_cache(maxsize=1 << 14)
 def _largest_tiles(params: bytes, m: int, n: int, k: int, limit: int) -> tuple[Tile, ...]:
     """The largest tiles of a block. Partitions and problems share them: only the block, arch and types matter."""
-    from gemm_eval.models.multicore.params import PARAMS_DTYPE
+    from gemm_eval.models.multicore import PARAMS_DTYPE
 
     out = np.empty((limit, 3), np.int64)
     num = fill_largest_tiles(np.frombuffer(params, PARAMS_DTYPE), m, n, k, out)

@@ -5,7 +5,7 @@ Nothing here knows what the files are about. Importing this package costs nothin
 
 from typing import TYPE_CHECKING
 
-from gemm_eval._lazy import lazy_names
+from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.storage.aside import set_aside

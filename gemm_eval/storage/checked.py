@@ -12,10 +12,10 @@ import os
 import stat
 from pathlib import Path
 
-from gemm_eval._words import one_line
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.storage.atomic import write_whole
 from gemm_eval.storage.folders import make_folder, why_unsafe
+from gemm_eval.words import one_line
 
 __all__ = ["read_bounded", "read_checked", "write_checked"]
 

@@ -8,12 +8,13 @@ from gemm_eval.sweep.run import sweep
 from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.sensitivities import sensitivity
 from gemm_eval.sweep.sensitivity_analysis import SensitivityResult
-from gemm_eval.sweep.space import Space
+from gemm_eval.sweep.space import ARCH, Space
 from gemm_eval.sweep.sweep_file import SweepFile, read_sweep_file
 from gemm_eval.sweep.what_if import what_if
 from gemm_eval.sweep.workload import Workload, transformer_workloads
 
 __all__ = [
+    "ARCH",
     "MAXIMIZED",
     "METRICS",
     "Adaptive",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._extras import needs_extra
+from gemm_eval.extras import needs_extra
 from gemm_eval.sweep.fields import Choices
 from gemm_eval.sweep.sampling import Adaptive
 

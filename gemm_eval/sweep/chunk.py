@@ -16,8 +16,8 @@ from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params
-from gemm_eval.search.multicore import check_idle_cores, find_best_of_archs
+from gemm_eval.models.multicore import PARAMS_DTYPE, pack_params
+from gemm_eval.search import check_idle_cores, find_best_of_archs
 from gemm_eval.sweep.metrics import Constraint, add_up, metric_columns, metric_names
 from gemm_eval.sweep.work import SweepWork
 from gemm_eval.units import us_at_peak

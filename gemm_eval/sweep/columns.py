@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gemm_eval._extras import needs_extra
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.extras import needs_extra
 from gemm_eval.sweep.fields import Choices, Dependent
 from gemm_eval.sweep.metrics import metric_names
 from gemm_eval.sweep.workload import Workload

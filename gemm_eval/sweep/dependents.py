@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.sweep.expressions import parse_expression
 from gemm_eval.sweep.values import check_value
+from gemm_eval.words import shown
 
 __all__ = ["Known", "NoValueError", "check_expression"]
 

@@ -9,20 +9,16 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gemm_eval._words import shown
-from gemm_eval.arch import ArchSpec
-from gemm_eval.arch._gpu import GpuSpec
-from gemm_eval.arch._loader import build_spec
-from gemm_eval.arch._multicore import MulticoreSpec
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, build_spec
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.models.gpu.calibration import calibration_stamp
-from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
-from gemm_eval.models.multicore.model import MODEL_VERSION
+from gemm_eval.models.gpu import GPU_MODEL_VERSION, calibration_stamp
+from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.sweep.fields import Choices, Dependent, Field, LogRange, Range
 from gemm_eval.sweep.fingerprint import fingerprint
 from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.work import SweepWork
 from gemm_eval.sweep.workload import Workload
+from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["VERSION", "base_archs", "describe", "digest_of", "field_of", "sampling_of", "workloads_of"]

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gemm_eval._words import shown
-from gemm_eval.arch._loader import build_spec
+from gemm_eval.arch import build_spec
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.storage import read_bounded
 from gemm_eval.sweep.chunks import Chunks
@@ -19,6 +18,7 @@ from gemm_eval.sweep.metrics import as_constraints, metric_names
 from gemm_eval.sweep.sampling import Adaptive
 from gemm_eval.sweep.space import ARCH
 from gemm_eval.sweep.values import check_value
+from gemm_eval.words import shown
 
 __all__ = ["DESCRIPTION", "chunks_of", "description_bytes", "read_description"]
 

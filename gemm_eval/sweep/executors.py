@@ -10,9 +10,9 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
-from gemm_eval._extras import needs_extra
-from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.extras import needs_extra
+from gemm_eval.words import shown
 
 __all__ = ["Job", "Workers", "open_workers"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import shown
 
 __all__ = ["Expression", "parse_expression"]
 

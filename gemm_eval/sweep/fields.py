@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.values import check_value
+from gemm_eval.words import shown
 
 __all__ = ["Choices", "Dependent", "Drawn", "Field", "LogRange", "Range", "as_field", "fit_range"]
 

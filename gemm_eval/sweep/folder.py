@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gemm_eval import storage
-from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
 from gemm_eval.storage import FileLock, is_temporary, place_new, staged
 from gemm_eval.sweep.chunks import Chunks
 from gemm_eval.sweep.description import DESCRIPTION, chunks_of, description_bytes, read_description
+from gemm_eval.words import shown
 
 __all__ = ["as_folder", "claim", "part_name", "part_names", "set_aside", "write_whole"]
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.workload import Workload
 from gemm_eval.units import per_s, tflop_per_s, watt
+from gemm_eval.words import shown
 
 __all__ = [
     "MAXIMIZED",

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import shown
 
 __all__ = ["check_maximize", "pareto_front", "pareto_rank"]
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import entry_point, kernel
+from gemm_eval.jit import entry_point, kernel
 
 __all__ = ["find_levels"]
 

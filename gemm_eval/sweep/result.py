@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._extras import check_extra, needs_extra
-from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
+from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.sweep.columns import Schema
 from gemm_eval.sweep.describe import base_archs, workloads_of
 from gemm_eval.sweep.description import read_description
@@ -26,6 +25,7 @@ from gemm_eval.sweep.space import ARCH
 from gemm_eval.sweep.spec_fields import build_arch
 from gemm_eval.sweep.store import FolderStore, Store
 from gemm_eval.sweep.workload import Workload
+from gemm_eval.words import shown
 
 __all__ = ["SweepResult", "load_sweep"]
 

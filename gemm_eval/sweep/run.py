@@ -10,12 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval._extras import check_extra
-from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.evaluate._progress import progress_bar
+from gemm_eval.evaluate import GEMMEvaluator, progress_bar
+from gemm_eval.extras import check_extra
 from gemm_eval.sweep.adaptive import Proposer
 from gemm_eval.sweep.chunk import evaluate_rows
 from gemm_eval.sweep.chunks import Chunks
@@ -31,6 +29,7 @@ from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.store import FolderStore, MemoryStore, Rows, Store
 from gemm_eval.sweep.work import SweepWork
 from gemm_eval.sweep.workload import as_workloads
+from gemm_eval.words import shown
 
 __all__ = ["sweep"]
 

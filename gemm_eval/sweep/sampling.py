@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._extras import needs_extra
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.extras import needs_extra
+from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     from gemm_eval.sweep.space import Space

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.fields import Choices
 from gemm_eval.sweep.metrics import is_maximized
@@ -18,6 +17,7 @@ from gemm_eval.sweep.run import sweep
 from gemm_eval.sweep.sensitivity_analysis import SensitivityResult, analyze_sensitivity
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import as_workloads
+from gemm_eval.words import shown
 
 __all__ = ["sensitivity"]
 

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._extras import needs_extra
-from gemm_eval._frozen import FrozenDict
-from gemm_eval._words import shown
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError
+from gemm_eval.extras import needs_extra
+from gemm_eval.frozen import FrozenDict
 from gemm_eval.sweep.pareto import check_maximize
+from gemm_eval.words import shown
 
 __all__ = ["MEASURES", "METHODS", "SensitivityResult", "analyze_sensitivity"]
 

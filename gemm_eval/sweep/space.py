@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import one_line, shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.dependents import Known, NoValueError, check_expression
 from gemm_eval.sweep.fields import Choices, Dependent, Drawn, Field, as_field, fit_range
 from gemm_eval.sweep.spec_fields import as_spec_value, build_arch, check_field, field_kind, plain_fields
 from gemm_eval.sweep.values import check_value
+from gemm_eval.words import one_line, shown
 
 __all__ = ["ARCH", "Space"]
 

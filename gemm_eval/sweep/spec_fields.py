@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import numpy as np
 from pydantic import ValidationError
 
-from gemm_eval._words import did_you_mean, one_line, shown
-from gemm_eval.arch import ArchSpec
-from gemm_eval.arch._loader import build_spec
+from gemm_eval.arch import ArchSpec, build_spec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError, InvalidOptionError
+from gemm_eval.words import did_you_mean, one_line, shown
 
 __all__ = ["as_spec_value", "build_arch", "check_field", "field_kind", "plain_fields"]
 

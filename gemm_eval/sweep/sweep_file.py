@@ -11,15 +11,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from gemm_eval._words import shown
-from gemm_eval.arch import read_yaml
-from gemm_eval.arch._loader import build_spec
+from gemm_eval.arch import build_spec, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError, GemmEvalError, InvalidOptionError
 from gemm_eval.sweep.fields import LogRange, Range
 from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import Workload, as_workloads, transformer_workloads
+from gemm_eval.words import shown
 
 __all__ = ["SweepFile", "read_sweep_file"]
 

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import shown
 
 __all__ = ["check_value"]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval._words import shown
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.run import sweep
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.spec_fields import build_arch, check_field
+from gemm_eval.words import shown
 
 __all__ = ["what_if"]
 

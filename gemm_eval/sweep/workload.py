@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.sweep.sampling import check_count
 from gemm_eval.transformer import LayerGemm, ModelConfig, load_model, transformer_gemms
+from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, make_problem
 
 __all__ = ["Workload", "as_workloads", "transformer_workloads"]

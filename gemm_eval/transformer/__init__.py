@@ -1,6 +1,6 @@
 """Transformer models as GEMMs: model configs, their exact parameter counts, and the GEMMs of prefill and decode."""
 
-from gemm_eval.transformer._config import (
+from gemm_eval.transformer.config import (
     Attention,
     Ffn,
     GroupedAttention,
@@ -9,11 +9,11 @@ from gemm_eval.transformer._config import (
     Moe,
     PublishedParameters,
 )
-from gemm_eval.transformer._gemms import LayerGemm, transformer_gemms
-from gemm_eval.transformer._loader import list_models, load_model
-from gemm_eval.transformer._memory import WHAT_COUNTS, ModelMemory, check_memory, model_memory, say_memory
-from gemm_eval.transformer._parameters import ParameterCounts, count_parameters, num_parameters
-from gemm_eval.transformer._types import types_on
+from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
+from gemm_eval.transformer.loader import list_models, load_model
+from gemm_eval.transformer.memory import WHAT_COUNTS, ModelMemory, check_memory, model_memory, say_memory
+from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_parameters
+from gemm_eval.transformer.types import types_on
 
 __all__ = [
     "WHAT_COUNTS",

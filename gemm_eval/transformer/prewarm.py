@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from itertools import islice, product
 from typing import Any, Literal
 
-from gemm_eval._checks import as_integer
-from gemm_eval._words import shown
+from gemm_eval.checks import as_integer
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, ModelConfigError
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.transformer._config import ModelConfig, build_config
-from gemm_eval.transformer._gemms import transformer_gemms
-from gemm_eval.transformer._loader import load_model
-from gemm_eval.transformer._types import types_on
+from gemm_eval.transformer.config import ModelConfig, build_config
+from gemm_eval.transformer.gemms import transformer_gemms
+from gemm_eval.transformer.loader import load_model
+from gemm_eval.transformer.types import types_on
+from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
 __all__ = ["PrewarmReport", "prewarm", "prewarm_for_transformer"]

@@ -13,7 +13,7 @@ coefficients and how rows are packed; `fit` has the one least-squares search; `s
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval._extras import check_extra
+from gemm_eval.extras import check_extra
 
 check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")  # for all of its modules
 

@@ -14,8 +14,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.evaluate.crossover import w4a16_crossover
+from gemm_eval.evaluate import GEMMEvaluator, w4a16_crossover
 from gemm_eval.validation.predictors.w4a16_rows import list_w4a16_tables
 
 __all__ = [

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval._figures import new_figure
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.evaluate.crossover import Crossover
+from gemm_eval.evaluate import Crossover
+from gemm_eval.figures import new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

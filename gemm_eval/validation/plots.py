@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval._figures import new_figure
+from gemm_eval.figures import new_figure
 from gemm_eval.validation.metrics import REGIMES
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.report import title_of

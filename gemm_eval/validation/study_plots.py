@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemm_eval._figures import new_figure
+from gemm_eval.figures import new_figure
 from gemm_eval.validation.ablation import Ablated, Ablation
 from gemm_eval.validation.choice import first_rows
 from gemm_eval.validation.metrics import REGIMES, regime_of

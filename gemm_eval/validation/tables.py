@@ -24,12 +24,11 @@ from typing import Any
 
 import pandas as pd
 
-from gemm_eval._words import shown
-from gemm_eval.arch._paths import data_root
-from gemm_eval.arch._yaml import read_yaml
+from gemm_eval.arch import data_root, read_yaml
 from gemm_eval.dtypes import parse_scheme
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.validation.timings import PER_COLUMN, SIZES, Band, Timings
+from gemm_eval.words import shown
 
 __all__ = [
     "TABLE_SUFFIXES",

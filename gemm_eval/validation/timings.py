@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from gemm_eval._words import shown
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.units import FLOP_PER_MAC
+from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["PER_COLUMN", "PROBLEM_COLUMNS", "SIZES", "Band", "Floats", "Form", "Ints", "Mask", "Packing", "Timings"]

@@ -1,8 +1,8 @@
 """What is computed: GEMM problems, their data types, and how a GPU is asked to run them."""
 
-from gemm_eval.workload._options import NOTHING_SAID, RunOptions, run_options
-from gemm_eval.workload._problem import MAX_MACS, GemmProblem, make_problem, problem_of
-from gemm_eval.workload._types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes, Operand, make_types
+from gemm_eval.workload.options import NOTHING_SAID, RunOptions, run_options
+from gemm_eval.workload.problem import MAX_MACS, GemmProblem, make_problem, problem_of
+from gemm_eval.workload.types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes, Operand, make_types
 
 __all__ = [
     "MAX_DIM",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, load_arch
-from gemm_eval.search import _threads
+from gemm_eval.search import threads as _threads
 from tests.benchmarks.test_batch_speed import distinct_gemms
 from tests.benchmarks.transformer_gemms import transformer_gemms
 

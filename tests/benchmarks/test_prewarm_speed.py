@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval.evaluate import _disk
+from gemm_eval.evaluate import disk as _disk
 from gemm_eval.storage.cache import default_path
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 

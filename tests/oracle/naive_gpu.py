@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import kernel
 from gemm_eval.arch import GpuSpec
+from gemm_eval.jit import kernel
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, RASTER_SWIZZLES, candidate_row

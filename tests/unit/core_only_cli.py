@@ -38,7 +38,7 @@ def main() -> None:
     sys.meta_path[:] = [CoreOnly if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
     import typer
 
-    from gemm_eval.cli._app import app
+    from gemm_eval.cli.app import app
 
     known = dict(leaves(typer.main.get_command(app)))
     ran = []

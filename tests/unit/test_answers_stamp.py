@@ -12,7 +12,8 @@ import pytest
 
 import gemm_eval
 from gemm_eval.arch import data_root
-from gemm_eval.evaluate import _disk, _stamp
+from gemm_eval.evaluate import disk as _disk
+from gemm_eval.evaluate import stamp as _stamp
 from gemm_eval.storage.cache import DiskCache
 
 PACKAGE = Path(gemm_eval.__file__).parent
@@ -26,10 +27,10 @@ CHANGES = [
     ("gemm_eval/search/multicore.py", "a search"),
     ("gemm_eval/dtypes.py", "bits of a type"),
     ("gemm_eval/units.py", "a unit"),
-    ("gemm_eval/arch/_gpu.py", "what a spec derives"),
-    ("gemm_eval/workload/_problem.py", "a default type"),
-    ("gemm_eval/mapping/_multicore.py", "the order of partitions"),
-    ("gemm_eval/evaluate/_gpu.py", "what is kept of an answer"),
+    ("gemm_eval/arch/gpu.py", "what a spec derives"),
+    ("gemm_eval/workload/problem.py", "a default type"),
+    ("gemm_eval/mapping/multicore.py", "the order of partitions"),
+    ("gemm_eval/evaluate/gpu.py", "what is kept of an answer"),
     ("arch/kernels/w4a16/sm_90a-fp16.csv", "a line of a kernel table"),
     ("arch/calibration/h200-sxm/cublas-sm90_wgmma.yaml", "a coefficient"),
     ("arch/gpu/h200-sxm.yaml", "which GPU a calibration is of"),

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.asm import cycles_of_loop, occupancy_of_card, score, score_cubin
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 from tests.unit.fake_cubin import FakeKernel, make_cubin
 
 H200 = load_arch("h200-sxm", GpuSpec)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from gemm_eval import GemmEvalError, GEMMEvaluator, GemmProblem, GEMMTable
-from gemm_eval.evaluate import _progress
-from gemm_eval.evaluate._progress import progress_bar
+from gemm_eval.evaluate import progress as _progress
+from gemm_eval.evaluate.progress import progress_bar
 from tests.unit.gemm_laws import VARIANTS, evaluator, random_problems
 
 SHAPES = [(1, 64, 96, 128), (2, 7, 100, 33), (1, 1, 4096, 11)]

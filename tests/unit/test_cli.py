@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 import gemm_eval
 from gemm_eval import GEMMEvaluator, GEMMResult, load_arch
 from gemm_eval.arch import GpuSpec, check_arch, list_archs
-from gemm_eval.cli._app import app
-from gemm_eval.cli._options import format_mapping, integer, parse_mapping
-from gemm_eval.cli._output import format_change, format_number, format_share, print_json
-from gemm_eval.cli._render_arch import unit_of
-from gemm_eval.cli._render_top import describe_difference
+from gemm_eval.cli.app import app
+from gemm_eval.cli.options import format_mapping, integer, parse_mapping
+from gemm_eval.cli.output import format_change, format_number, format_share, print_json
+from gemm_eval.cli.render_arch import unit_of
+from gemm_eval.cli.render_top import describe_difference
 from gemm_eval.workload import make_problem
 
 SIZES = (1, 512, 4096, 1024)

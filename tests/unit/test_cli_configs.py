@@ -12,9 +12,9 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from gemm_eval.arch._paths import data_root
-from gemm_eval.cli import _configs
-from gemm_eval.cli._app import _Application
+from gemm_eval.arch.paths import data_root
+from gemm_eval.cli import configs as _configs
+from gemm_eval.cli.app import _Application
 from gemm_eval.kernels import config_cache
 from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
 

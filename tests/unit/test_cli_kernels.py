@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import gemm_eval.measure
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.families import families

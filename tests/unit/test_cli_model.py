@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from gemm_eval import GEMMEvaluator, GEMMResult
-from gemm_eval.cli._app import app
-from gemm_eval.cli._output import format_number, format_share
-from gemm_eval.evaluate import _disk
+from gemm_eval.cli.app import app
+from gemm_eval.cli.output import format_number, format_share
+from gemm_eval.evaluate import disk as _disk
 from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, load_model, model_memory, transformer_gemms
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
 

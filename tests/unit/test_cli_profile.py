@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import gemm_eval.measure
-from gemm_eval.cli._app import app
-from gemm_eval.cli._render_profile import Chosen, document_of, print_profile
+from gemm_eval.cli.app import app
+from gemm_eval.cli.render_profile import Chosen, document_of, print_profile
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.measure import profile_kernels
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gemm_eval.cli._app import app
-from gemm_eval.evaluate import _disk
+from gemm_eval.cli.app import app
+from gemm_eval.evaluate import disk as _disk
 from gemm_eval.sweep import SweepResult, load_sweep
 
 ROOT = Path(__file__).resolve().parents[2]

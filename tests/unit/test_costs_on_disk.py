@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gemm_eval import GEMMEvaluator, GEMMResult, MulticoreSpec, load_arch
-from gemm_eval.evaluate import _disk, _multicore
+from gemm_eval.evaluate import disk as _disk
+from gemm_eval.evaluate import multicore as _multicore
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
 from gemm_eval.storage.cache import default_path
 from tests.cases import case

@@ -11,8 +11,8 @@ import pytest
 
 from gemm_eval import GEMMEvaluator
 from gemm_eval.errors import InvalidMappingError
-from gemm_eval.evaluate import _disk
-from gemm_eval.evaluate._backend import Kind, Records
+from gemm_eval.evaluate import disk as _disk
+from gemm_eval.evaluate.backend import Kind, Records
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
 from gemm_eval.workload import GemmProblem, RunOptions
 

@@ -17,9 +17,9 @@ import pytest
 
 from gemm_eval import GEMMEvaluator, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.evaluate import _disk
-from gemm_eval.evaluate._backend import Kind
-from gemm_eval.evaluate._disk import CostStore
+from gemm_eval.evaluate import disk as _disk
+from gemm_eval.evaluate.backend import Kind
+from gemm_eval.evaluate.disk import CostStore
 from gemm_eval.storage import cache_dir
 from gemm_eval.storage.cache import default_path
 from gemm_eval.transformer.prewarm import prewarm

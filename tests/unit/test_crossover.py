@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from gemm_eval import GEMMEvaluator, validation
 from gemm_eval.arch import data_root
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.crossover import EVERY_M, GRID_STEP, Crossover, w4a16_crossover
 from gemm_eval.validation import plot_crossover

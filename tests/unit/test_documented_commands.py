@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("gemm_eval", "arch", "docs", "examples", "notebooks", "tests")

@@ -23,8 +23,8 @@ from gemm_eval import (
     InvalidProblemError,
     UnsupportedError,
 )
-from gemm_eval.evaluate._backend import Kind
-from gemm_eval.search import _threads
+from gemm_eval.evaluate.backend import Kind
+from gemm_eval.search import threads as _threads
 from gemm_eval.workload import RunOptions
 from tests.unit.gemm_laws import VARIANTS, evaluator, random_problems
 

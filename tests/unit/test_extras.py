@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from gemm_eval._extras import check_extra, needs_extra
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.kernels.config_cache import ConfigCache
 from tests.lowest import lower_bounds, requirements
 

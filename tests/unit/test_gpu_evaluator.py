@@ -28,7 +28,7 @@ from gemm_eval import (
     prewarm,
 )
 from gemm_eval.arch import GpuSpec
-from gemm_eval.evaluate import _disk
+from gemm_eval.evaluate import disk as _disk
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import BOUNDS, TERMS, coefficients_for
 from gemm_eval.models.gpu.packed import Packed
@@ -319,7 +319,7 @@ def test_costs_on_disk_are_not_those_of_another_model(
     assert ev.save_to_disk(ev.evaluate_many(SHAPES)) == len(SHAPES)
 
     with monkeypatch.context() as changed:
-        changed.setattr(f"gemm_eval.evaluate._gpu.{name}", value)
+        changed.setattr(f"gemm_eval.evaluate.gpu.{name}", value)
         later = GEMMEvaluator(ARCH)
         later.evaluate(*SHAPES[0])
         assert (later.cache_info().records.misses, later.cache_info().records.currsize) == (1, 1)
@@ -380,7 +380,7 @@ def test_words_about_an_evaluator() -> None:
 
 
 def run(*words: str, columns: int = 100) -> Any:
-    from gemm_eval.cli._app import app
+    from gemm_eval.cli.app import app
 
     env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
     result = CliRunner().invoke(app, list(words), env=env)

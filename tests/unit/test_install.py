@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gemm_eval.arch import _paths
+from gemm_eval.arch import paths as _paths
 from gemm_eval.errors import ArchNotFoundError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -104,7 +104,7 @@ def test_wheel_works_by_itself(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     code = (
         "import gemm_eval as g; print(g.__file__, len(g.list_archs()), g.load_arch('sg2260e').num_cores);"
-        "from gemm_eval.arch import _paths; print(_paths.data_root())"
+        "from gemm_eval.arch import data_root; print(data_root())"
     )
     env = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run(

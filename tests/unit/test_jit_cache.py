@@ -21,7 +21,7 @@ CODE = """
 import warnings
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    from gemm_eval._jit import entry_point, kernel
+    from gemm_eval.jit import entry_point, kernel
 
     @kernel
     def square(i):

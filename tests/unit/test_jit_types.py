@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import pytest
 
-from gemm_eval._jit import kernel
+from gemm_eval.jit import kernel
 
 
 @kernel

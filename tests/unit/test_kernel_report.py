@@ -13,8 +13,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gemm_eval import validation
-from gemm_eval.cli import _validate_kernels
-from gemm_eval.cli._app import app
+from gemm_eval.cli import validate_kernels as _validate_kernels
+from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
 from gemm_eval.validation import studies

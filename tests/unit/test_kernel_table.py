@@ -13,8 +13,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gemm_eval.arch._paths import data_root
-from gemm_eval.cli._app import app
+from gemm_eval.arch.paths import data_root
+from gemm_eval.cli.app import app
 from gemm_eval.device import compiler_version
 from gemm_eval.device.nvdisasm import nvdisasm_version
 from gemm_eval.dtypes import DType

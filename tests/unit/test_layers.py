@@ -14,8 +14,8 @@ from tests.cases import case
 PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
-    "errors", "units", "_frozen", "_lazy", "_words", "storage", "_checks", "_extras", "dtypes", "_jit",
-    "arch", "device", "workload", "mapping", "models", "search", "evaluate", "_figures", "transformer", "sweep",
+    "errors", "units", "frozen", "lazy", "words", "storage", "checks", "extras", "dtypes", "jit",
+    "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "transformer", "sweep",
     "kernels", "measure", "validation", "autotune", "report", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
@@ -39,7 +39,7 @@ ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas
 OUTSIDE_OF = {
     "validation": {"scipy", "matplotlib", "nvMatmulHeuristics"},
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
-    "_figures": {"matplotlib"},
+    "figures": {"matplotlib"},
 }
 
 
@@ -100,9 +100,9 @@ def test_imports_go_down_only() -> None:
 def test_first_layers_import_nothing_of_ours() -> None:
     found = {
         name: {layer for _, layer in own_imports(PACKAGE / f"{name}.py")}
-        for name in ("errors", "units", "_frozen", "_lazy", "_jit")
+        for name in ("errors", "units", "frozen", "lazy", "jit")
     }
-    assert found.pop("_jit") == {"storage"}
+    assert found.pop("jit") == {"storage"}
     assert not set().union(*found.values())
 
 
@@ -111,8 +111,8 @@ def test_storage_and_device_know_nothing_of_what_uses_them() -> None:
         name: {layer for path in OF_LAYERS if layer_of(path) == name for _, layer in own_imports(path)}
         for name in ("storage", "device")
     }
-    assert known["storage"] <= {"errors", "_lazy", "_words", "storage"}
-    assert known["device"] <= {"errors", "_lazy", "_words", "_extras", "dtypes", "storage", "arch", "device"}
+    assert known["storage"] <= {"errors", "lazy", "words", "storage"}
+    assert known["device"] <= {"errors", "lazy", "words", "extras", "dtypes", "storage", "arch", "device"}
 
 
 def test_nobody_imports_past_an_init() -> None:
@@ -151,7 +151,7 @@ def test_machine_code_depends_on_kernels_and_coefficients_only() -> None:
     """The cache of compiled kernels is stamped with the text of these; a constant from elsewhere would go stale."""
     for path in (path for path in PACKAGE.rglob("*_kernels.py") if layer_of(path) != "cli"):
         own = {module.rsplit(".", 1)[0] for _, module in imports(path) if module.startswith("gemm_eval.")}
-        assert all(name.endswith(("._jit", "_kernels", ".coefficients", ".terms")) for name in own), (
+        assert all(name.endswith((".jit", "_kernels", ".coefficients", ".terms")) for name in own), (
             relative(path),
             own,
         )
@@ -178,7 +178,7 @@ def test_outside_packages_stay_where_they_belong() -> None:
         with case(relative(path)):
             if layer not in (*GPU_LAYERS, "report"):
                 assert outside <= ALLOWED_OUTSIDE | OUTSIDE_OF.get(layer, set())
-            assert "numba" not in outside or relative(path) == "_jit.py"
+            assert "numba" not in outside or relative(path) == "jit.py"
             assert not outside & {"typer", "click"} or layer == "cli"
             assert not outside & {"rich", "pandas"} or layer not in BELOW_EVALUATE
             assert not tops(path) & CACHE_PACKAGES or layer == "storage"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 from gemm_eval.errors import GemmEvalError, InvalidOptionError, UnsupportedError
 from gemm_eval.measure import (
     CANDIDATE_COLUMNS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval.arch._gpu_names import gpu_slug
+from gemm_eval.arch.gpu_names import gpu_slug
 from gemm_eval.measure import KernelLaunch, parse_trace
 
 

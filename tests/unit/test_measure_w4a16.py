@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 from gemm_eval.device import measure_floor_us
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import WeightMode
@@ -335,7 +335,7 @@ class DescribingRunner(FakeKernelRunner):
 
 def test_reads_of_the_meta_file_stand_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyarrow")
-    from gemm_eval.cli._measure_kernels import print_comparison
+    from gemm_eval.cli.measure_kernels import print_comparison
 
     modes = [item(mode=WeightMode.GROUP, group_size=32), item(mode=WeightMode.COLUMN, group_size=0)]
     other = item()._replace(N=192)
@@ -377,7 +377,7 @@ def test_options_of_other_kernels_are_refused(tmp_path: Path) -> None:
 
 def test_the_command_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyarrow")
-    from gemm_eval.cli import _measure_kernels
+    from gemm_eval.cli import measure_kernels as _measure_kernels
 
     runner = FakeKernelRunner()
     monkeypatch.setattr(_measure_kernels, "W4A16Runner", lambda dtype: runner)

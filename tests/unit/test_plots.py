@@ -29,11 +29,11 @@ from gemm_eval.report.plots import (
     plot_pareto,
     plot_roofline,
 )
-from gemm_eval.report.plots._columns import label_of, spans_decade
-from gemm_eval.report.plots._labels import place_labels
-from gemm_eval.report.plots._mapping_gpu import _find_waves
-from gemm_eval.report.plots._mapping_multicore import _first_steps, _sram_parts
-from gemm_eval.report.plots._style import new_figure
+from gemm_eval.report.plots.columns import label_of, spans_decade
+from gemm_eval.report.plots.labels import place_labels
+from gemm_eval.report.plots.mapping_gpu import _find_waves
+from gemm_eval.report.plots.mapping_multicore import _first_steps, _sram_parts
+from gemm_eval.report.plots.style import new_figure
 from gemm_eval.sweep.pareto import pareto_front
 
 pytest.importorskip("matplotlib")

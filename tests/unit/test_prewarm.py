@@ -24,7 +24,7 @@ from gemm_eval.errors import (
     ModelConfigError,
     UnsupportedError,
 )
-from gemm_eval.evaluate import _disk
+from gemm_eval.evaluate import disk as _disk
 from gemm_eval.storage import cache_dir
 from gemm_eval.transformer import Ffn, GroupedAttention, ModelConfig, load_model, transformer_gemms
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gemm_eval import GEMMEvaluator, _jit, storage
+from gemm_eval import GEMMEvaluator, storage
+from gemm_eval import jit as _jit
 from gemm_eval.autotune.asm import store as asm_store
-from gemm_eval.evaluate import _disk
+from gemm_eval.evaluate import disk as _disk
 from gemm_eval.storage import cache_dir, folders
 from gemm_eval.storage.cache import DiskCache
 from gemm_eval.storage.folders import make_folder, why_unsafe
@@ -199,7 +200,7 @@ def test_compiled_kernels_of_others_are_not_unpickled(folder: Path, give_away: C
 def test_root_does_not_run_what_another_user_left(folder: Path) -> None:
     """The attack that was made: a pickle in the cache folder of another user, and root evaluates with it."""
     cache, mark = folder / "cache", folder / "was-run"
-    code = "from gemm_eval._jit import _kernel_folder, cache_dir; print(cache_dir() and _kernel_folder(cache_dir()))"
+    code = "from gemm_eval.jit import _kernel_folder, cache_dir; print(cache_dir() and _kernel_folder(cache_dir()))"
 
     def where() -> str:
         env = os.environ | {"GEMM_EVAL_CACHE_DIR": str(cache), "PYTHONWARNINGS": "ignore"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure as MatplotlibFigure
 
-from gemm_eval._words import visible
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.report.page import Chart, Column, Facts, Figure, Page, Part, Section, Table, Text
+from gemm_eval.words import visible
 
 HOSTILE = "</script><script>alert(1)</script> \"q\" 'a' & é 矩阵 \u2028"
 VOID = {"meta", "link", "input", "br", "path", "use", "circle", "rect"}

@@ -10,7 +10,7 @@ import pytest
 from gemm_eval import GEMMEvaluator, GemmProblem, load_arch, select_config
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import ArchNotFoundError, InvalidOptionError
-from gemm_eval.evaluate import _select
+from gemm_eval.evaluate import select as _select
 
 H200 = load_arch("h200-sxm", GpuSpec)
 W4A16 = GemmProblem(1, 16, 4096, 12288, input_dtype="fp16", weight_dtype="int4", group_size=128)

@@ -394,7 +394,7 @@ workloads: [{name: one, gemms: [[1, 16, 128, 256]]}]
 _FILL = """
 import resource
 from pathlib import Path
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 from gemm_eval.sweep import read_sweep_file, sweep
 
 asked = read_sweep_file("space.yaml")

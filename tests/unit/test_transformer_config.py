@@ -27,7 +27,7 @@ from gemm_eval.transformer import (
     load_model,
     transformer_gemms,
 )
-from gemm_eval.transformer._hugging_face import MODEL_TYPES, parse_config
+from gemm_eval.transformer.hugging_face import MODEL_TYPES, parse_config
 from tests.cases import case
 from tests.unit.hugging_face_samples import SAMPLES
 

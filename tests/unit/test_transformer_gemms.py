@@ -23,8 +23,8 @@ from gemm_eval.transformer import (
     load_model,
     transformer_gemms,
 )
-from gemm_eval.transformer._experts import expected_expert_load
-from gemm_eval.transformer._hugging_face import parse_config
+from gemm_eval.transformer.experts import expected_expert_load
+from gemm_eval.transformer.hugging_face import parse_config
 from tests.unit.hugging_face_samples import SAMPLES
 
 MODELS = list_models()

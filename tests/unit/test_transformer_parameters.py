@@ -21,7 +21,7 @@ from gemm_eval.transformer import (
     load_model,
     num_parameters,
 )
-from gemm_eval.transformer._hugging_face import MODEL_TYPES, parse_config
+from gemm_eval.transformer.hugging_face import MODEL_TYPES, parse_config
 from tests.unit.hugging_face_samples import SAMPLES
 
 ROUNDED_REL_TOL = 0.01

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gemm_eval._extras import check_extra
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
+from gemm_eval.extras import check_extra
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, rooflines
 from gemm_eval.validation.comparison import make_baselines
 from gemm_eval.validation.folds import assign_folds, cross_fit

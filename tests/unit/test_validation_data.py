@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from gemm_eval.arch import _paths
+from gemm_eval.arch import paths as _paths
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.measure import write_timings
 from gemm_eval.validation.predictors.files import calibration_out

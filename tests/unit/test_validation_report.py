@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 from gemm_eval.models.gpu.calibration import Origin
 from gemm_eval.validation import comparison
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline

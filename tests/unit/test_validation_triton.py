@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.cli._app import app
+from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.measure import dataset_hash
 from gemm_eval.measure import read_timings as read_measured

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InvalidMappingError, UnsupportedError, load_arch
-from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
+from gemm_eval.jit import read_only
 from gemm_eval.kernels import pack_w4
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GpuCost, enumerate_configs, pack_gpu, unpack_gpu_cost

@@ -27,7 +27,7 @@ assert matplotlib.rcParams["lines.linewidth"] == 7.0, "the user's own settings h
 assert not {"MPLCONFIGDIR", "MATPLOTLIBRC"} & set(os.environ)
 """
 FIGURE = """
-from gemm_eval._figures import new_figure
+from gemm_eval.figures import new_figure
 new_figure(2.0, 2.0).savefig("figure.svg")
 """
 

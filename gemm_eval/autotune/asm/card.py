@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gemm_eval.arch.limits import THREADS_PER_WARP
-from gemm_eval.models.gpu.triton.code import MmaCount
+from gemm_eval.arch import THREADS_PER_WARP
+from gemm_eval.models.gpu.triton import MmaCount
 
 __all__ = ["Access", "LoopCard", "OpCounts", "ScoreCard"]
 

@@ -10,7 +10,7 @@ from gemm_eval.autotune.asm import ptx, sass
 from gemm_eval.autotune.asm.card import Access, LoopCard, OpCounts
 from gemm_eval.device import Instruction, find_main_loop
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.models.gpu.triton.code import MmaCount
+from gemm_eval.models.gpu.triton import MmaCount
 
 __all__ = ["PTX", "SASS", "Language", "count_kernel"]
 

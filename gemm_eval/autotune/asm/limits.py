@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gemm_eval._words import one_line, shown
 from gemm_eval.errors import InvalidInputError
+from gemm_eval.words import one_line, shown
 
 __all__ = ["MAX_FILE_BYTES", "MAX_INSTRUCTIONS", "MAX_KERNELS", "check_instructions", "check_kernels", "check_name"]
 

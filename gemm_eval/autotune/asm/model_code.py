@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from gemm_eval.arch.limits import THREADS_PER_WARP, Occupancy, limits_of_spec, occupancy_of_cta
+from gemm_eval.arch import THREADS_PER_WARP, Occupancy, limits_of_spec, occupancy_of_cta
 from gemm_eval.autotune.asm.card import Access, LoopCard, ScoreCard
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.triton.code import KernelCode, MainLoop, MmaCount
+from gemm_eval.models.gpu.triton import KernelCode, MainLoop, MmaCount
 
 if TYPE_CHECKING:
     from gemm_eval.arch import GpuSpec

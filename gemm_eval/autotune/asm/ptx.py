@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gemm_eval._words import one_line, shown
 from gemm_eval.autotune.asm.limits import check_instructions, check_kernels, check_name
 from gemm_eval.device import INSTRUCTION_BYTES, Instruction
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.triton.code import MmaCount
+from gemm_eval.models.gpu.triton import MmaCount
+from gemm_eval.words import one_line, shown
 
 __all__ = ["PtxKernel", "is_copy_wait", "is_mma_wait", "kind_of", "mma_of", "split_ptx", "width_of"]
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gemm_eval._words import one_line
 from gemm_eval.autotune.asm.limits import check_name
 from gemm_eval.device import Instruction, class_of
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.triton.code import MmaCount
+from gemm_eval.models.gpu.triton import MmaCount
+from gemm_eval.words import one_line
 
 __all__ = ["SassText", "is_copy_wait", "is_mma_wait", "kind_of", "mma_of", "split_sass", "width_of"]
 

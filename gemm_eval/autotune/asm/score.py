@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from gemm_eval._words import shown
 from gemm_eval.autotune.asm.card import LoopCard, OpCounts, ScoreCard
 from gemm_eval.autotune.asm.counting import PTX, SASS, Language, count_kernel
 from gemm_eval.autotune.asm.cubin import CubinKernel, read_cubin
@@ -17,6 +16,7 @@ from gemm_eval.autotune.asm.store import load_cards, save_cards
 from gemm_eval.device import INSTRUCTION_BYTES, Instruction, disassemble_code, parse_sass
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.storage import read_bounded
+from gemm_eval.words import shown
 
 __all__ = ["score_cubin", "score_cubins", "score_file", "score_ptx", "score_sass"]
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from gemm_eval._extras import needs_extra
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton.arguments import TensorArgument
 from gemm_eval.autotune.triton.triton_runtime import (
@@ -19,6 +18,7 @@ from gemm_eval.autotune.triton.triton_runtime import (
     without_autotuner,
 )
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.extras import needs_extra
 
 __all__ = ["CompiledConfig", "compile_many_offline", "compile_offline", "compile_with_jit", "default_num_threads"]
 

@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from gemm_eval._extras import needs_extra
-from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton.arguments import KernelArguments
 from gemm_eval.autotune.triton.assembly import Assembly, CodeReader
@@ -19,6 +17,8 @@ from gemm_eval.autotune.triton.ranking import Ranking, Verdict
 from gemm_eval.autotune.triton.small import is_small
 from gemm_eval.autotune.triton.triton_runtime import gpu_spec, running_gpu, with_heuristics, without_autotuner
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
+from gemm_eval.extras import needs_extra
+from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["DEFAULT_TOP_K", "TritonPruner", "num_kept"]

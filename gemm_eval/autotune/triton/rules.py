@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import THREADS_PER_WARP
+from gemm_eval.arch import THREADS_PER_WARP, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.triton import TritonConfig
 from gemm_eval.workload import GemmProblem

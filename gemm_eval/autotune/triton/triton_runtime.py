@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from gemm_eval._extras import needs_extra
 from gemm_eval.arch import GpuSpec, gpu_slug, list_archs, load_arch
 from gemm_eval.errors import ArchNotFoundError, GemmEvalError, InvalidOptionError
+from gemm_eval.extras import needs_extra
 
 __all__ = [
     "active_capability",

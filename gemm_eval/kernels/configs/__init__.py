@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from gemm_eval._lazy import lazy_names
+from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.kernels.configs.build import build_from_timings

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch import DeviceLimits
 from gemm_eval.errors import GemmEvalError, InvalidProblemError
 from gemm_eval.kernels.configs.record import ConfigKey, ConfigRecord, config_from_json, kernel_hash_of
 from gemm_eval.kernels.configs.store import ConfigCache

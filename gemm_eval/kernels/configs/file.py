@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gemm_eval import storage
-from gemm_eval._words import one_line, shown
 from gemm_eval.errors import GemmEvalError, InvalidInputError
 from gemm_eval.kernels.configs.record import ConfigRecord
 from gemm_eval.storage import FileLock, read_bounded
+from gemm_eval.words import one_line, shown
 
 __all__ = ["Content", "lock", "read_content", "set_aside", "to_text"]
 

@@ -14,9 +14,8 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval._checks import check_word, plain_integer
-from gemm_eval._words import shown
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch import DeviceLimits
+from gemm_eval.checks import check_word, plain_integer
 from gemm_eval.device import COMPILE_OPTIONS
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
@@ -25,6 +24,7 @@ from gemm_eval.kernels.families import Sizes, Variant, WeightMode, family_of
 from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
 
 __all__ = ["FOUND_BY", "L2_STATES", "ConfigKey", "ConfigRecord", "kernel_hash_of", "why_void"]

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch import DeviceLimits
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.configs.file import lock, read_content, set_aside, to_text
 from gemm_eval.kernels.configs.record import ConfigKey, ConfigRecord, why_void

@@ -6,7 +6,6 @@ A new family is a module here, a line in `_FAMILIES`, and a CUDA source in the f
 from functools import cache
 from importlib import import_module
 
-from gemm_eval._words import refusal
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.kernels.families.base import (
     Family,
@@ -19,6 +18,7 @@ from gemm_eval.kernels.families.base import (
     ceil_div,
 )
 from gemm_eval.mapping import KernelConfig
+from gemm_eval.words import refusal
 
 __all__ = [
     "Family",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple
 
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch import DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Decomposition, KernelConfig
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from gemm_eval.arch.limits import THREADS_PER_WARP, DeviceLimits
+from gemm_eval.arch import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.kernels.families.base import (
     Family,
     Launch,

@@ -7,7 +7,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import ClassVar
 
-from gemm_eval.arch.limits import THREADS_PER_WARP, DeviceLimits
+from gemm_eval.arch import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import MainLoop, Sizes, Variant, WeightMode, ceil_div
 from gemm_eval.kernels.families.gemv import BLOCK_COLUMNS, BLOCK_K, StreamingFamily, team_warps_of

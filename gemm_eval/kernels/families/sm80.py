@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch.limits import THREADS_PER_WARP, DeviceLimits
+from gemm_eval.arch import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.kernels.families.base import (
     Family,
     Launch,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval.arch.limits import DeviceLimits, cluster_sms
+from gemm_eval.arch import DeviceLimits, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels.families.base import (
     Family,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gemm_eval._words import shown
 from gemm_eval.device import BenchDevice, Call, import_cupy
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.measure.runners.base import OperandLayout
 from gemm_eval.measure.runners.checks import CHECK_SHAPES, relative_error
 from gemm_eval.measure.shapes import GemmShape
+from gemm_eval.words import shown
 
 __all__ = ["CublasLtRunner"]
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gemm_eval._words import shown
 from gemm_eval.device import BenchDevice, Call
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.measure.runners.checks import MAX_ERRORS, decode, relative_error
 from gemm_eval.measure.shapes import GemmItem
+from gemm_eval.words import shown
 
 __all__ = ["COMPUTE_32F", "DenseDevice", "find_library"]
 

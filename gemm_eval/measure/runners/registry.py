@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure.runners.base import Runner
 from gemm_eval.measure.runners.cublas import CublasRunner
 from gemm_eval.measure.runners.cublaslt import CublasLtRunner
 from gemm_eval.measure.runners.cublaslt_candidates import CandidateRunner
 from gemm_eval.measure.runners.w4a16 import W4A16Runner
+from gemm_eval.words import shown
 
 __all__ = ["RUNNERS", "make_runner"]
 

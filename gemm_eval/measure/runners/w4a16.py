@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
 from gemm_eval.device import (
     BenchDevice,
     Call,
@@ -45,6 +44,7 @@ from gemm_eval.measure.runners.read_ceiling import measure_read_us
 from gemm_eval.measure.runners.w4a16_builds import build_all
 from gemm_eval.measure.runners.w4a16_weights import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
 from gemm_eval.measure.shapes import KernelItem
+from gemm_eval.words import shown
 
 __all__ = ["W4A16Runner"]
 

@@ -8,9 +8,9 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch import DeviceLimits
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.evaluate._progress import progress_bar
+from gemm_eval.evaluate import progress_bar
 from gemm_eval.kernels import Variant, compile_for
 from gemm_eval.storage import cache_dir
 

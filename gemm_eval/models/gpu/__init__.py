@@ -1,39 +1,169 @@
 """Cost model 2: GPUs, kernel configs of a library. The terms are defined in MODEL.md beside this file."""
 
-from gemm_eval.models.gpu.calibration import Calibration, Origin, calibration_stamp, coefficients_for
-from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
-from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, default_library, library_of_family
-from gemm_eval.models.gpu.model import (
-    GPU_MODEL_VERSION,
-    GpuCost,
-    check_options,
-    pack_gpu,
-    unpack_config,
-    unpack_gpu_cost,
-)
-from gemm_eval.models.gpu.packed import Packed
-from gemm_eval.models.gpu.space import enumerate_configs
-from gemm_eval.models.gpu.terms import BOUNDS, TERMS
+from typing import TYPE_CHECKING
+
+from gemm_eval.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gemm_eval.models.gpu.bound_columns import pack_bound_columns
+    from gemm_eval.models.gpu.calibration import (
+        Calibration,
+        ErrorFigures,
+        Origin,
+        calibration_path,
+        calibration_stamp,
+        coefficients_for,
+        load_calibration,
+    )
+    from gemm_eval.models.gpu.candidates import (
+        CANDIDATE_DTYPE,
+        candidate_row,
+        check_config,
+        launched_resources,
+        list_needs,
+        step_elems,
+    )
+    from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+    from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
+    from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, default_library, library_of_family
+    from gemm_eval.models.gpu.model import (
+        GPU_MODEL_VERSION,
+        GpuCost,
+        check_options,
+        pack_gpu,
+        unpack_config,
+        unpack_gpu_cost,
+    )
+    from gemm_eval.models.gpu.packed import (
+        Joined,
+        Packed,
+        join_packed,
+        pack_coefficients,
+        pack_kernels,
+        pack_no_kernels,
+        pack_w4a16_coefficients,
+        split_by_size,
+    )
+    from gemm_eval.models.gpu.shortage import Shortage, least_shortage
+    from gemm_eval.models.gpu.sizes import is_row_aligned
+    from gemm_eval.models.gpu.space import enumerate_configs
+    from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
 __all__ = [
     "AUTO",
+    "BEST_RASTER",
     "BOUNDS",
+    "CANDIDATE_DTYPE",
+    "COEFFICIENTS",
     "GPU_COST_DTYPE",
     "GPU_MODEL_VERSION",
     "HYPOTHETICAL",
+    "KERNEL_COST_DTYPE",
     "LIBRARIES",
+    "OURS",
+    "RASTER_CODE",
+    "STREAM_K",
     "TERMS",
     "Calibration",
+    "ErrorFigures",
     "GpuCost",
+    "Joined",
     "Origin",
     "Packed",
+    "Shortage",
+    "Times",
+    "calibration_path",
     "calibration_stamp",
+    "candidate_row",
+    "check_config",
     "check_options",
     "coefficients_for",
     "default_library",
     "enumerate_configs",
+    "is_row_aligned",
+    "join_packed",
+    "launched_resources",
+    "least_shortage",
     "library_of_family",
+    "list_needs",
+    "load_calibration",
+    "pack_bound_columns",
+    "pack_coefficients",
     "pack_gpu",
+    "pack_kernels",
+    "pack_no_kernels",
+    "pack_w4a16_coefficients",
+    "split_by_size",
+    "step_elems",
     "unpack_config",
     "unpack_gpu_cost",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".bound_columns": ("pack_bound_columns",),
+        ".calibration": (
+            "Calibration",
+            "ErrorFigures",
+            "Origin",
+            "calibration_path",
+            "calibration_stamp",
+            "coefficients_for",
+            "load_calibration",
+        ),
+        ".candidates": (
+            "CANDIDATE_DTYPE",
+            "candidate_row",
+            "check_config",
+            "launched_resources",
+            "list_needs",
+            "step_elems",
+        ),
+        ".coefficients": ("COEFFICIENTS",),
+        ".cost_kernels": (
+            "BEST_RASTER",
+            "GPU_COST_DTYPE",
+            "KERNEL_COST_DTYPE",
+            "RASTER_CODE",
+            "STREAM_K",
+        ),
+        ".libraries": (
+            "AUTO",
+            "HYPOTHETICAL",
+            "LIBRARIES",
+            "OURS",
+            "default_library",
+            "library_of_family",
+        ),
+        ".model": (
+            "GPU_MODEL_VERSION",
+            "GpuCost",
+            "check_options",
+            "pack_gpu",
+            "unpack_config",
+            "unpack_gpu_cost",
+        ),
+        ".packed": (
+            "Joined",
+            "Packed",
+            "join_packed",
+            "pack_coefficients",
+            "pack_kernels",
+            "pack_no_kernels",
+            "pack_w4a16_coefficients",
+            "split_by_size",
+        ),
+        ".shortage": (
+            "Shortage",
+            "least_shortage",
+        ),
+        ".sizes": ("is_row_aligned",),
+        ".space": ("enumerate_configs",),
+        ".terms": (
+            "BOUNDS",
+            "TERMS",
+            "Times",
+        ),
+    },
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import read_only
+from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, VECTOR
 from gemm_eval.models.gpu.generic_kernels import BOUND_COLUMNS
 from gemm_eval.models.gpu.w4a16.cost_kernels import (

@@ -10,12 +10,12 @@ from typing import Annotated, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
 from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
+from gemm_eval.words import shown
 
 __all__ = [
     "Calibration",

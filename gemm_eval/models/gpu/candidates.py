@@ -9,14 +9,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
-from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import THREADS_PER_WARP, ctas_per_sm
+from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, ctas_per_sm
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice
 from gemm_eval.models.gpu.libraries import LIBRARIES, cluster_grid_sms
 from gemm_eval.models.gpu.shortage import KernelNeeds
+from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes
 
 __all__ = [

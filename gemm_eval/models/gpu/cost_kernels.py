@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval._jit import kernel
+from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.terms import BOUNDS, RESOURCES, SM, TERMS, Times
 
 __all__ = [

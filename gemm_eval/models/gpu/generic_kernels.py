@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval._jit import kernel
+from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import (
     ALL_COLD,
     BEST_RASTER,

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import cluster_sms
+from gemm_eval.arch import GpuSpec, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.families import FAMILIES, TileChoice, family_for

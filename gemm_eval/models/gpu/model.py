@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval._frozen import FrozenDict
-from gemm_eval._words import refusal
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
@@ -21,6 +20,7 @@ from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes, RunOptions
 
 __all__ = ["GPU_MODEL_VERSION", "GpuCost", "check_options", "pack_gpu", "unpack_config", "unpack_gpu_cost"]

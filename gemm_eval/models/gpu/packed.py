@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
+from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns, pack_w4a16_bound_columns
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, SM_L2_BYTES_PER_CYCLE, WARM

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import cluster_sms, least_registers_per_sm, smem_taken_bytes
+from gemm_eval.arch import GpuSpec, cluster_sms, least_registers_per_sm, smem_taken_bytes
 
 __all__ = ["KernelNeeds", "Shortage", "least_shortage"]
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError
+from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import (
     MAX_STAGES,

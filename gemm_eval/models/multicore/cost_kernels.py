@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval._jit import entry_point, kernel
+from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_bits
 from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us

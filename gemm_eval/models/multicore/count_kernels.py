@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval._jit import kernel
+from gemm_eval.jit import kernel
 
 __all__ = ["bytes_of", "ceil_div", "reload_factors", "scale_rows", "store_bits"]
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
 from gemm_eval.models.multicore.replay_kernels import RULES, find_broken_rule
 from gemm_eval.models.multicore.terms import BREAKDOWN, Times
+from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["MODEL_VERSION", "MulticoreCost", "evaluate_mapping", "unpack_cost"]

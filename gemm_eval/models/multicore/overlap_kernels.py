@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval._jit import kernel
+from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, scale_rows, store_bits
 
 __all__ = ["dma_us", "overlap_main_us"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval._jit import kernel
+from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.count_kernels import ceil_div, store_bits
 from gemm_eval.models.multicore.overlap_kernels import dma_us
 

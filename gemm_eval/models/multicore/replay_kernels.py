@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval._jit import entry_point, kernel
+from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import block_of, evaluate_into, sram_used_bytes
 
 __all__ = ["RULES", "find_broken_rule", "replay_range"]

@@ -6,13 +6,13 @@ comes as a plotly figure, which tells more when the mouse rests on a point. Both
 ``pip install 'gemm_eval[plot]'`` and are imported when a plot is asked for.
 """
 
-from gemm_eval.report.plots._breakdown import plot_breakdown
-from gemm_eval.report.plots._columns import axis_label
-from gemm_eval.report.plots._heat_map import plot_heat_map
-from gemm_eval.report.plots._latency import plot_latency_over_m
-from gemm_eval.report.plots._mapping import plot_mapping
-from gemm_eval.report.plots._pareto import plot_pareto
-from gemm_eval.report.plots._roofline import plot_roofline
+from gemm_eval.report.plots.breakdown import plot_breakdown
+from gemm_eval.report.plots.columns import axis_label
+from gemm_eval.report.plots.heat_map import plot_heat_map
+from gemm_eval.report.plots.latency import plot_latency_over_m
+from gemm_eval.report.plots.mapping import plot_mapping
+from gemm_eval.report.plots.pareto import plot_pareto
+from gemm_eval.report.plots.roofline import plot_roofline
 
 __all__ = [
     "axis_label",

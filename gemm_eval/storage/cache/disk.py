@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.storage.cache.session import Session
+from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     from gemm_eval.storage.cache.store import Store

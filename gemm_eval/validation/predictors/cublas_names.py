@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from gemm_eval.arch.limits import THREADS_PER_WARP
+from gemm_eval.arch import THREADS_PER_WARP
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu.candidates import step_elems
+from gemm_eval.models.gpu import step_elems
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["config_of_kernel", "tiles_of_grid"]

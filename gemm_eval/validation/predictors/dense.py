@@ -15,14 +15,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, coefficients_for
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu import COEFFICIENTS, GPU_MODEL_VERSION, LIBRARIES, Calibration, ErrorFigures, coefficients_for
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
-from gemm_eval.models.gpu.libraries import LIBRARIES
-from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import error_figures
@@ -36,6 +32,7 @@ from gemm_eval.validation.predictors.dense_rows import (
     with_families,
 )
 from gemm_eval.validation.timings import Floats, Ints, Timings
+from gemm_eval.words import shown
 
 __all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor"]
 

@@ -13,18 +13,25 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import read_only
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InfeasibleError, UnsupportedError
-from gemm_eval.models.gpu.bound_columns import pack_bound_columns
-from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, candidate_row, launched_resources
+from gemm_eval.jit import read_only
+from gemm_eval.models.gpu import (
+    CANDIDATE_DTYPE,
+    LIBRARIES,
+    Packed,
+    candidate_row,
+    is_row_aligned,
+    join_packed,
+    launched_resources,
+    pack_bound_columns,
+    pack_coefficients,
+    pack_kernels,
+    pack_no_kernels,
+)
 from gemm_eval.models.gpu.families import default_coefficients
-from gemm_eval.models.gpu.libraries import LIBRARIES
-from gemm_eval.models.gpu.packed import Packed, join_packed, pack_coefficients, pack_kernels, pack_no_kernels
-from gemm_eval.models.gpu.sizes import is_row_aligned
-from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
-from gemm_eval.search._threads import run_in_chunks
-from gemm_eval.search.gpu_kernels import OF_GENERIC
+from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
+from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.predictors.cublas_names import config_of_kernel
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 from gemm_eval.workload import GemmProblem

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.arch._paths import data_root
+from gemm_eval.arch import GpuSpec, data_root
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.models.gpu.calibration import Origin, calibration_path, coefficients_for, load_calibration
+from gemm_eval.models.gpu import Origin, calibration_path, coefficients_for, load_calibration
 from gemm_eval.models.gpu.triton import triton_calibration_path
 from gemm_eval.validation.predictors.dense_rows import families_of
 from gemm_eval.validation.timings import Timings

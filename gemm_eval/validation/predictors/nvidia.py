@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._extras import check_extra, has_package, needs_extra
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
+from gemm_eval.extras import check_extra, has_package, needs_extra
 from gemm_eval.mapping import Decomposition
 from gemm_eval.validation.choice import TOP, Choices, order_by, ranked_choice
 from gemm_eval.validation.fit import robust_fit

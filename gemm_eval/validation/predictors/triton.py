@@ -12,7 +12,7 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.calibration import ErrorFigures
+from gemm_eval.models.gpu import ErrorFigures
 from gemm_eval.models.gpu.triton import (
     TRITON_COEFFICIENTS,
     TritonCalibration,

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from gemm_eval._words import shown
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.triton import KernelCode, MainLoop, MmaCount
+from gemm_eval.words import shown
 
 __all__ = ["CODE_COLUMNS", "KernelKey", "mma_text", "parse_mma", "read_codes", "write_codes"]
 

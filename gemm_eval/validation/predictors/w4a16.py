@@ -15,24 +15,29 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval._jit import read_only
-from gemm_eval._words import shown
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu.calibration import Calibration, ErrorFigures, coefficients_for
-from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE
-from gemm_eval.models.gpu.model import GPU_MODEL_VERSION
-from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
-from gemm_eval.models.gpu.terms import Times
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
-from gemm_eval.search._threads import run_in_chunks
-from gemm_eval.search.gpu_kernels import OF_OURS
+from gemm_eval.jit import read_only
+from gemm_eval.models.gpu import (
+    BEST_RASTER,
+    GPU_COST_DTYPE,
+    GPU_MODEL_VERSION,
+    KERNEL_COST_DTYPE,
+    Calibration,
+    ErrorFigures,
+    Times,
+    coefficients_for,
+    pack_w4a16_coefficients,
+)
+from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
+from gemm_eval.search import OF_OURS, run_in_chunks
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, sha256_of
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.predictors import Term
 from gemm_eval.validation.predictors.w4a16_rows import read_w4a16_timings, rows_of
 from gemm_eval.validation.timings import Floats, Mask, Timings
+from gemm_eval.words import shown
 
 __all__ = ["W4A16Model", "calibrate_w4a16", "is_w4a16_calibrated"]
 

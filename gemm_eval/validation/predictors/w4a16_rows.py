@@ -13,10 +13,9 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
-from gemm_eval.models.gpu import pack_gpu
-from gemm_eval.models.gpu.packed import Joined, join_packed
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
-from gemm_eval.search.gpu_kernels import OF_OURS
+from gemm_eval.models.gpu import Joined, join_packed, pack_gpu
+from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
+from gemm_eval.search import OF_OURS
 from gemm_eval.validation.tables import measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import Form, Ints, Mask, Timings
 from gemm_eval.workload import GemmProblem, RunOptions

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval import GEMMEvaluator
-from gemm_eval.evaluate import _disk
-from gemm_eval.evaluate._costs import FoundCosts
+from gemm_eval.evaluate import disk as _disk
+from gemm_eval.evaluate.costs import FoundCosts
 from tests.fuzz.mutate import ODD_NUMBERS, mutate_bytes, mutate_text
 
 SIZES = [(1, 16, 256, 512), (1, 1, 4096, 4096), (2, 33, 130, 70), (1, 512, 512, 512), (1, 7, 264, 96)]

@@ -14,8 +14,8 @@ from typing import Any
 
 import typer
 
-from gemm_eval.cli._app import app
-from gemm_eval.cli._old_forms import resolve_old_form
+from gemm_eval.cli.app import app
+from gemm_eval.cli.old_forms import resolve_old_form
 from tests.fuzz.mutate import ODD_NUMBERS, ODD_TEXTS
 
 _ARCHS = ("demo-8core", "sg2260", "tpu-v4", "h200-sxm", "a100-sxm-80gb", "l4", "h200", "chip.yaml", "bad.yaml")

@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import THREADS_PER_WARP, ctas_per_sm
+from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, ctas_per_sm
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount
 from gemm_eval.models.gpu.triton.coefficients import HOPPER_MMA_SYNC_FRAC

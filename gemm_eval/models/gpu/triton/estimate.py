@@ -7,8 +7,7 @@ anything is compiled", says how far off they are.
 
 from __future__ import annotations
 
-from gemm_eval.arch import GpuSpec
-from gemm_eval.arch.limits import THREADS_PER_WARP
+from gemm_eval.arch import THREADS_PER_WARP, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.triton.code import KernelCode, MainLoop, MmaCount
 from gemm_eval.models.gpu.triton.config import TritonConfig

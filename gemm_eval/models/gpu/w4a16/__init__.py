@@ -1,1 +1,51 @@
 """The W4A16 families: our own kernels, from a table of their machine code. The terms stand in MODEL.md beside this."""
+
+from typing import TYPE_CHECKING
+
+from gemm_eval.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gemm_eval.models.gpu.w4a16.candidates import (
+        check_w4a16_sizes,
+        config_of_row,
+        find_row,
+        has_w4a16_kernels,
+        list_w4a16_needs,
+    )
+    from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
+    from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS, splits_of_row
+
+__all__ = [
+    "MAX_SPLITS",
+    "W4A16_FAMILIES",
+    "check_w4a16_sizes",
+    "config_of_row",
+    "find_row",
+    "has_w4a16_kernels",
+    "list_w4a16_needs",
+    "splits_of_row",
+    "w4a16_coefficients_of",
+    "w4a16_defaults",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".candidates": (
+            "check_w4a16_sizes",
+            "config_of_row",
+            "find_row",
+            "has_w4a16_kernels",
+            "list_w4a16_needs",
+        ),
+        ".coefficients": (
+            "W4A16_FAMILIES",
+            "w4a16_coefficients_of",
+            "w4a16_defaults",
+        ),
+        ".cost_kernels": (
+            "MAX_SPLITS",
+            "splits_of_row",
+        ),
+    },
+)

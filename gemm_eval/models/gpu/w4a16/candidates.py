@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec, data_root
-from gemm_eval.arch.limits import cluster_sms, ctas_per_sm
+from gemm_eval.arch import GpuSpec, cluster_sms, ctas_per_sm, data_root
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval._jit import entry_point, kernel
+from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import (
     BEST_RASTER,
     BOUND_SLACK,

@@ -1,0 +1,126 @@
+"""What all architecture specs share: their field types, where a number comes from, what the maker publishes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from gemm_eval.dtypes import DType
+from gemm_eval.frozen import FrozenDict
+from gemm_eval.words import one_line
+
+__all__ = [
+    "BaseSpec",
+    "DTypeKey",
+    "Dim",
+    "Frac",
+    "NonNegative",
+    "Positive",
+    "Provenance",
+    "ProvenanceKind",
+    "Published",
+    "Table",
+    "Text",
+]
+
+_MAX_DIM = 1 << 16
+_CHANGED = "changed by with_"
+_MAX_CHANGES_SHOWN = 3
+_MAX_CHANGE_CHARS = 30
+
+K = TypeVar("K")
+V = TypeVar("V")
+Table = Annotated[Mapping[K, V], AfterValidator(FrozenDict)]
+Text = Annotated[str, Field(max_length=4000)]
+DTypeKey = Annotated[DType, Field(strict=False)]
+Positive = Annotated[float, Field(ge=1e-12, le=1e15, allow_inf_nan=False)]  # below, times overflow to inf
+NonNegative = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Frac = Annotated[float, Field(ge=1e-12, le=1, allow_inf_nan=False)]
+Dim = Annotated[int, Field(ge=1, le=_MAX_DIM)]
+
+
+class ProvenanceKind(enum.StrEnum):
+    """How a number is known."""
+
+    SPEC = "spec"  # the maker published it
+    DERIVED = "derived"  # arithmetic on published numbers, written out in `source`
+    MEASURED = "measured"
+    FITTED = "fitted"
+    ASSUMED = "assumed"
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What `repr` and `str` show: texts shortened, words of tables plain."""
+        for name, value in super().__repr_args__():
+            if isinstance(value, Mapping):
+                yield name, {str(key): item for key, item in value.items()}
+            else:
+                yield name, one_line(value) if isinstance(value, str) else value
+
+
+class Provenance(_Frozen):
+    """Where one number of a spec comes from."""
+
+    kind: Annotated[ProvenanceKind, Field(strict=False)]
+    source: Annotated[Text, Field(min_length=1)]
+
+
+class Published(_Frozen):
+    """Figures that the maker publishes, which the spec has to reproduce (checked by ``gemm-eval arch check``)."""
+
+    peak_tflop_per_s: Table[DTypeKey, Positive] = Field(default={}, description="dense peak by input type, 1e12/s")
+    dram_gb_per_s: Positive | None = Field(default=None, description="DRAM bandwidth of the chip, 1e9 bytes/s")
+    sram_bytes: Annotated[int, Field(ge=1)] | None = Field(default=None, description="SRAM of all cores together")
+    num_sms: Annotated[int, Field(ge=1)] | None = Field(default=None, description="SMs of a GPU")
+    source: Annotated[Text, Field(min_length=1)]
+
+
+class BaseSpec(_Frozen):
+    """The part of a spec that does not depend on the kind of chip."""
+
+    _shown: ClassVar[tuple[str, ...]] = ()
+    """The fields that tell specs apart at a glance; a repr has these and what `with_` changed, not all sixty."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+    title: Text = ""
+    notes: Text = Field(default="", description="modelling decisions, in words")
+    published: Published | None = None
+    sources: Table[str, Text] = Field(default={}, description="short name -> full reference")
+    provenance: Table[str, Provenance] = Field(default={}, description="field (or field.dtype) -> kind and source")
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """What `repr` and `str` show."""
+        yield None, self.name
+        rest = type(self).model_fields.keys() - set(self._shown)
+        changed = [key for key, entry in self.provenance.items() if entry.source == _CHANGED and key in rest]
+        for key in (*self._shown, *changed[:_MAX_CHANGES_SHOWN]):
+            value = getattr(self, key)
+            yield key, value if isinstance(value, bool | int | float) else one_line(str(value), _MAX_CHANGE_CHARS)
+        if len(changed) > _MAX_CHANGES_SHOWN:
+            yield "num_more_changes", len(changed) - _MAX_CHANGES_SHOWN
+
+    def with_(self, **changes: Any) -> Self:
+        """Return a copy with the given fields changed and everything checked again.
+
+        A changed field's provenance becomes ``assumed``; `published` is dropped, since it spoke of another chip.
+
+        Raises:
+            ArchValidationError: an unknown field, or a value out of its range.
+        """
+        from gemm_eval.arch.loader import build_spec
+
+        data = {field: getattr(self, field) for field in self.model_fields_set}
+        data.update(changes)
+        if changes:
+            data["published"] = changes.get("published")
+        if "provenance" not in changes:
+            data["provenance"] = {
+                key: value for key, value in self.provenance.items() if key.split(".")[0] not in changes
+            } | {key: Provenance(kind=ProvenanceKind.ASSUMED, source=_CHANGED) for key in changes}
+        return build_spec(type(self), data, origin=f"{self.name}.with_")

@@ -1,0 +1,195 @@
+"""`GpuSpec`: an NVIDIA GPU as its SMs, tensor-core instruction, shared memory, L2, DRAM and clocks under load."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from gemm_eval.arch.common import BaseSpec, Dim, DTypeKey, Frac, NonNegative, Positive, Table
+from gemm_eval.dtypes import DType
+from gemm_eval.units import cycles_per_us, tflop_per_s
+
+__all__ = ["SM_ARCHS", "ClockState", "GpuSpec"]
+
+ClockState = Literal["burst", "sustained"]
+"""Burst: at most about 10 ms busy after idling. Sustained: as long as it takes for the power limit to set the clock."""
+
+SmArch = Literal["sm_80", "sm_89", "sm_90", "sm_100"]
+SM_ARCHS: tuple[str, ...] = get_args(SmArch)
+"""Generations of SMs that the model knows, the oldest first."""
+
+THREADS_PER_WARP = 32
+"""Of every NVIDIA GPU."""
+
+_Bytes = Annotated[int, Field(ge=1, le=1 << 50)]
+_ClockTable = Annotated[Table[DTypeKey, Positive], Field(min_length=1)]
+
+
+class GpuSpec(BaseSpec):
+    """An NVIDIA GPU: the hardware that a GEMM kernel meets. What kernels reach on it is not part of a spec.
+
+    Load one with `load_arch`. `with_` gives a changed copy for sweeps. Every field's unit is its suffix; a cycle is an
+    SM clock cycle, `num_sms` and what is called "whole chip" apart every number is that of one SM.
+
+    Raises:
+        pydantic.ValidationError: on direct construction; `load_arch` and `with_` raise `ArchValidationError`.
+    """
+
+    _shown: ClassVar = ("sm_arch", "num_sms", "boost_clock_ghz", "l2_bytes", "dram_bytes", "dram_gb_per_s")
+
+    type: Literal["gpu"] = "gpu"
+    sm_arch: SmArch = Field(description="generation of the SM")
+    num_sms: Dim
+
+    # clocks and power
+    max_clock_ghz: Positive = Field(description="what an SM runs at with light load; the unit of L2 cycles")
+    boost_clock_ghz: Positive = Field(description="clock in the maker's peak arithmetic")
+    tensor_clock_burst_ghz: _ClockTable = Field(
+        description="SM clock under full tensor load and random data for at most 10 ms, by input type"
+    )
+    tensor_clock_sustained_ghz: _ClockTable = Field(
+        description="the same for as long as you like: where the power limit holds the clock"
+    )
+    power_limit_w: Positive
+
+    # tensor cores
+    tensor_flop_per_cycle: Table[DTypeKey, Positive] = Field(
+        min_length=1, description="dense FLOP with fp32 (int32) accumulation; a type that is missing cannot run"
+    )
+    default_dtype: DTypeKey = Field(default=DType.FP16, description="input type when a call names none")
+    mma_m: Dim = Field(description="rows of C of one tensor-core instruction")
+    mma_n_max: Dim = Field(description="most columns of C of one instruction")
+    mma_n_step: Dim = Field(description="columns of C are a multiple of this")
+    mma_k_bytes: Dim = Field(description="reduction length of one instruction, in bytes of the input type")
+    warps_per_mma: Dim = Field(description="warps that issue one instruction together")
+    mma_operands_from: Literal["smem", "registers"] = Field(
+        description="smem: read by the tensor core itself, at smem_bytes_per_cycle; registers: loaded before, by warps"
+    )
+    mma_accumulators_in: Literal["registers", "tensor_memory"] = Field(
+        default="registers", description="where the accumulators of a CTA lie"
+    )
+    mma_floor_cycles: NonNegative = Field(description="least time between two instructions of an SM, however small")
+
+    # shared memory, registers, occupancy
+    smem_per_sm_bytes: _Bytes
+    smem_per_cta_bytes: _Bytes = Field(description="most that one CTA can opt into")
+    smem_reserved_bytes: Annotated[int, Field(ge=0, le=1 << 20)] = Field(
+        description="taken from each CTA by the system"
+    )
+    smem_bytes_per_cycle: Positive = Field(description="read or written without bank conflicts")
+    registers_per_sm: _Bytes = Field(description="32-bit registers")
+    max_registers_per_thread: Dim
+    register_alloc_per_warp: Dim = Field(description="a warp's registers are a multiple of this")
+    max_threads_per_sm: Dim
+    max_ctas_per_sm: Dim
+    max_cluster_ctas: Dim = Field(description="CTAs of a portable cluster; 1: no clusters")
+    has_cp_async: bool = Field(description="copies to shared memory that bypass registers")
+    has_tma: bool = Field(description="bulk tensor copies issued by one thread")
+    has_multicast: bool = Field(description="one L2 read can fill the shared memory of all CTAs of a cluster")
+
+    # instruction issue and ALUs
+    issue_slots_per_cycle: Positive = Field(description="warp instructions issued: one a scheduler")
+    fp32_ops_per_cycle: Positive = Field(description="lanes of fp32 add, multiply, FMA")
+    half2_ops_per_cycle: Positive = Field(description="lanes of two-wide fp16 add, multiply, FMA (two results each)")
+    int32_ops_per_cycle: Positive = Field(description="lanes of 32-bit integer add, shift, lop3, prmt")
+    conversion_ops_per_cycle: Positive = Field(description="lanes of conversion from integer to floating point")
+
+    # L2 and DRAM, whole chip
+    l2_bytes: _Bytes
+    l2_bytes_per_cycle: Positive = Field(description="read hits, whole chip, in cycles of max_clock_ghz")
+    l2_latency_cycles: Positive
+    num_l2_partitions: Dim = Field(description="2: a line whose home is the far partition crosses a bridge")
+    dram_bytes: _Bytes
+    dram_gb_per_s: Positive = Field(description="as published")
+    dram_efficiency_frac: Frac = Field(description="share of dram_gb_per_s that a large read reaches")
+    dram_latency_ns: Positive
+
+    # fixed costs
+    launch_us: NonNegative = Field(description="an empty kernel in a CUDA graph")
+    graph_node_us: NonNegative = Field(
+        description="fixed part of a node with real work in a CUDA graph, launch and all"
+    )
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        if self.default_dtype not in self.tensor_flop_per_cycle:
+            raise ValueError(f"default_dtype {self.default_dtype} must have an entry in tensor_flop_per_cycle")
+        if DType.INT32 in self.tensor_flop_per_cycle:
+            raise ValueError("tensor_flop_per_cycle: int32 is an accumulator type, not an input type")
+        for field in ("tensor_clock_burst_ghz", "tensor_clock_sustained_ghz"):
+            clocks = getattr(self, field)
+            if self.default_dtype not in clocks:
+                raise ValueError(f"{field} must have an entry for default_dtype {self.default_dtype}")
+            for dtype, clock in clocks.items():
+                if dtype not in self.tensor_flop_per_cycle:
+                    raise ValueError(f"{field}: {dtype} must have an entry in tensor_flop_per_cycle too")
+                if clock > self.max_clock_ghz:
+                    raise ValueError(f"{field}: {dtype} must be <= max_clock_ghz {self.max_clock_ghz}, got {clock}")
+        if self.boost_clock_ghz > self.max_clock_ghz:
+            raise ValueError(
+                f"boost_clock_ghz must be <= max_clock_ghz {self.max_clock_ghz}, got {self.boost_clock_ghz}"
+            )
+        if self.smem_per_cta_bytes + self.smem_reserved_bytes > self.smem_per_sm_bytes:
+            raise ValueError("smem_per_cta_bytes and smem_reserved_bytes together must fit into smem_per_sm_bytes")
+        if self.mma_n_max % self.mma_n_step:
+            raise ValueError(f"mma_n_max must be a multiple of mma_n_step {self.mma_n_step}, got {self.mma_n_max}")
+        if self.max_cluster_ctas == 1 and self.has_multicast:
+            raise ValueError("has_multicast needs clusters: max_cluster_ctas above 1")
+        return self
+
+    def peak_tflop_per_s(self, dtype: DType | str | None = None) -> float:
+        """Peak of the whole chip as its maker states it: dense, for inputs of `dtype` (default: the arch's), 1e12/s.
+
+        Raises:
+            KeyError: the tensor cores do not take that type.
+        """
+        dtype = self.default_dtype if dtype is None else DType(dtype)
+        return self._tflop_per_s(dtype, self.boost_clock_ghz)
+
+    def highest_tflop_per_s(self, dtype: DType | str | None = None) -> float:
+        """What no GEMM can beat, 1e12/s: the maker's peak, or where chips clock higher, the rate at the burst clock.
+
+        Raises:
+            KeyError: the tensor cores do not take that type.
+        """
+        return max(self.peak_tflop_per_s(dtype), self.tensor_tflop_per_s(dtype, "burst"))
+
+    def tensor_clock_ghz(self, dtype: DType | str | None = None, clock: ClockState = "burst") -> float:
+        """SM clock under full tensor load: that of `dtype` where it is known, else that of the default type.
+
+        Raises:
+            KeyError: the tensor cores do not take that type.
+        """
+        dtype = self.default_dtype if dtype is None else DType(dtype)
+        if dtype not in self.tensor_flop_per_cycle:
+            raise KeyError(dtype)
+        table = self.tensor_clock_burst_ghz if clock == "burst" else self.tensor_clock_sustained_ghz
+        return table.get(dtype, table[self.default_dtype])
+
+    def tensor_tflop_per_s(self, dtype: DType | str | None = None, clock: ClockState = "burst") -> float:
+        """What the tensor cores of the whole chip do, busy in every cycle, at the clock that they run at under load.
+
+        Raises:
+            KeyError: the tensor cores do not take that type.
+        """
+        dtype = self.default_dtype if dtype is None else DType(dtype)
+        return self._tflop_per_s(dtype, self.tensor_clock_ghz(dtype, clock))
+
+    def _tflop_per_s(self, dtype: DType, clock_ghz: float) -> float:
+        return tflop_per_s(self.tensor_flop_per_cycle[dtype] * self.num_sms * cycles_per_us(clock_ghz), 1.0)
+
+    @property
+    def max_warps_per_sm(self) -> int:
+        """Warps that an SM can hold."""
+        return self.max_threads_per_sm // THREADS_PER_WARP
+
+    @property
+    def dram_achievable_gb_per_s(self) -> float:
+        """What a large read reaches."""
+        return self.dram_gb_per_s * self.dram_efficiency_frac
+
+    @property
+    def l2_gb_per_s(self) -> float:
+        """L2 read bandwidth at the highest clock."""
+        return self.l2_bytes_per_cycle * self.max_clock_ghz

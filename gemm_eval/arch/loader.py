@@ -1,0 +1,192 @@
+"""Finding, inheriting and validating architecture specs."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from gemm_eval.arch.gpu import GpuSpec
+from gemm_eval.arch.multicore import MulticoreSpec
+from gemm_eval.arch.paths import data_root
+from gemm_eval.arch.yaml import read_yaml
+from gemm_eval.errors import ArchNotFoundError, ArchValidationError
+from gemm_eval.words import did_you_mean, one_line, refusal, shown
+
+__all__ = ["ArchSpec", "build_spec", "list_archs", "load_arch"]
+
+ArchSpec = MulticoreSpec | GpuSpec
+_KINDS: dict[str, type[MulticoreSpec] | type[GpuSpec]] = {"multicore": MulticoreSpec, "gpu": GpuSpec}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_MAX_BASES = 8
+_MAX_PROBLEMS = 6  # a file of the wrong kind has dozens
+_MAX_DEPTH = 4  # of tables in tables
+_ENTRY_KEYS = {"value", "kind", "source"}
+
+SpecT = TypeVar("SpecT", bound=BaseModel)
+ArchT = TypeVar("ArchT", bound=MulticoreSpec | GpuSpec)
+
+
+def list_archs() -> tuple[str, ...]:
+    """Names of the architectures that come with the library, of all kinds, sorted."""
+    return tuple(sorted(_preset_paths()))
+
+
+@overload
+def load_arch(name_or_path: str | os.PathLike[str]) -> ArchSpec: ...
+@overload
+def load_arch(name_or_path: str | os.PathLike[str], expect: type[ArchT]) -> ArchT: ...
+def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = None) -> Any:
+    """Load an architecture by preset name (``"sg2260e"``) or from a YAML file (``"my/chip.yaml"``).
+
+    A file may say ``base: other`` (a preset name, or a path relative to the file) and give only what differs. A number
+    is given bare, or as ``{value: 8, kind: spec, source: where}``; kind is spec, derived, measured, fitted or assumed.
+
+    Args:
+        name_or_path: A preset's name, or the path of a YAML file.
+        expect: The class that the caller can use, `MulticoreSpec` or `GpuSpec`; by default either.
+
+    Raises:
+        ArchNotFoundError: no such preset or file.
+        ArchValidationError: malformed, unsafe or inconsistent content, or not the kind that `expect` says; the message
+            names file and field.
+    """
+    path = _resolve(name_or_path)
+    data = _read_with_bases(path, ())
+    data.setdefault("name", path.stem)
+    kind = data.get("type", "multicore")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ArchValidationError(f"{refusal('type', kind, _KINDS)} ({path}: type)")
+    model = _KINDS[kind]
+    if expect is not None and model is not expect:
+        wanted = next((name for name, known in _KINDS.items() if known is expect), shown(expect))
+        raise ArchValidationError(f"type must be {wanted} here, got {kind} ({path}: type)")
+    return build_spec(model, data, origin=str(path))
+
+
+def build_spec(model: type[SpecT], data: Mapping[str, Any], *, origin: str) -> SpecT:
+    """Validate `data` as `model`, turning pydantic's errors into one readable `ArchValidationError`."""
+    try:
+        return model.model_validate({key: _plain(value) for key, value in data.items()})
+    except ValidationError as error:
+        problems = error.errors(include_url=False)
+        told = [_describe(dict(item), model, origin) for item in problems[:_MAX_PROBLEMS]]
+        more = [f"and {len(problems) - _MAX_PROBLEMS} more problems"] if len(problems) > _MAX_PROBLEMS else []
+        raise ArchValidationError("; ".join(told + more)) from None
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """Turn numpy scalars, which sweeps are full of, into Python numbers; the models themselves are strict."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping) and depth < _MAX_DEPTH:  # deeper ones, endless ones too, the models refuse
+        return {key: _plain(item, depth + 1) for key, item in value.items()}
+    return value
+
+
+def _preset_paths() -> dict[str, Path]:
+    """A file whose name starts with an underscore is a base of others, no chip of its own."""
+    paths = (path for kind in _KINDS for path in (data_root() / kind).glob("*.yaml"))
+    return {path.stem: path for path in paths if not path.name.startswith("_")}
+
+
+def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = None) -> Path:
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise ArchNotFoundError(f"an arch is given by name or path, got {shown(name_or_path)}")
+    text = os.fspath(name_or_path)
+    if not isinstance(text, str) or "\0" in text:
+        raise ArchNotFoundError(f"no arch of the name {shown(text)}")
+    is_path = isinstance(name_or_path, os.PathLike) or text.endswith((".yaml", ".yml")) or os.sep in text
+    if is_path:
+        path = Path(text)
+        return relative_to / path if relative_to is not None and not path.is_absolute() else path
+    presets = _preset_paths()
+    if _NAME.fullmatch(text) and text in presets:
+        return presets[text]
+    hint = did_you_mean(text, sorted(presets)) or f"; known: {', '.join(sorted(presets))}"
+    raise ArchNotFoundError(f"no arch of the name {shown(text)}{hint} (a file is given by its path, ending in .yaml)")
+
+
+def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+    content = read_yaml(path)
+    resolved = path.resolve()  # quick, now that the path is known to be one
+    if resolved in seen:
+        raise ArchValidationError(f"base: goes round in a circle at {path} ({seen[-1]}: base)")
+    if len(seen) >= _MAX_BASES:
+        raise ArchValidationError(f"more than {_MAX_BASES} levels of base ({path}: base)")
+    own = _split_provenance(content, str(path))
+    base = own.pop("base", None)
+    if base is None:
+        return own
+    if not isinstance(base, str):
+        raise ArchValidationError(f"base must be a preset name or a path, got {shown(base)} ({path}: base)")
+    data = _read_with_bases(_resolve(base, relative_to=path.parent), (*seen, resolved))
+    data.pop("name", None)  # a child's name is its own
+    data.pop("published", None)  # published figures speak of the base chip
+    inherited = {key: value for key, value in data.pop("provenance", {}).items() if key.split(".")[0] not in own}
+    sources = data.get("sources", {})
+    merged = data | own
+    merged["provenance"] = inherited | own["provenance"]
+    cited = repr((merged["provenance"], merged.get("published"), merged.get("notes")))
+    if not isinstance(own.get("sources", {}), dict):
+        raise ArchValidationError(
+            f"sources must be a table of references, got {shown(own['sources'])} ({path}: sources)"
+        )
+    kept = {key: text for key, text in sources.items() if key in cited}  # the base may cite more than the child does
+    merged["sources"] = kept | own.get("sources", {})
+    return merged
+
+
+def _split_provenance(raw: dict[str, Any], origin: str) -> dict[str, Any]:
+    """Turn ``field: {value, kind, source}`` into plain fields and a provenance table."""
+    data: dict[str, Any] = {}
+    provenance: dict[str, Any] = {}
+
+    def plain(key: str, value: Any) -> Any:
+        if not (isinstance(value, dict) and "value" in value):
+            return value
+        if set(value) != _ENTRY_KEYS:
+            raise ArchValidationError(
+                f"{one_line(key)} takes exactly value, kind and source, got {shown(list(value))} ({origin})"
+            )
+        provenance[key] = {"kind": value["kind"], "source": value["source"]}
+        return value["value"]
+
+    for key, value in raw.items():
+        if isinstance(value, dict) and "value" not in value and key not in ("published", "sources", "provenance"):
+            data[key] = {inner: plain(f"{key}.{inner}", item) for inner, item in value.items()}
+        else:
+            data[key] = plain(key, value)
+    if "provenance" in data:
+        raise ArchValidationError(f"provenance is written beside each number, not apart ({origin}: provenance)")
+    data["provenance"] = provenance
+    return data
+
+
+_RANGE_WORDS = {"greater_than": ("gt", ">"), "greater_than_equal": ("ge", ">="), "less_than": ("lt", "<"),
+                "less_than_equal": ("le", "<=")}  # fmt: skip
+
+
+def _describe(item: dict[str, Any], model: type[BaseModel], origin: str) -> str:
+    field = one_line(".".join(str(part) for part in item["loc"] if part != "[key]"))
+    context = item.get("ctx", {})
+    kind = item["type"]
+    if kind == "extra_forbidden":
+        return f"{field} is not a field{did_you_mean(field, model.model_fields)} ({origin}: {field})"
+    if kind == "missing":
+        return f"{field} must be given ({origin}: {field})"
+    if kind == "value_error":
+        return f"{context['error']} ({origin})"
+    if kind in _RANGE_WORDS:
+        key, sign = _RANGE_WORDS[kind]
+        rule = f"must be {sign} {context[key]}"
+    else:
+        message: str = item["msg"]
+        _, should, rest = message.partition(" should ")
+        rule = f"must {rest}" if should else message
+    return f"{field} {rule}, got {shown(item['input'])} ({origin}: {field})"

@@ -1,0 +1,157 @@
+"""`MulticoreSpec`: a chip of identical cores, each with a matrix unit ("cube"), explicit SRAM and a share of DRAM."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gemm_eval.arch.common import (
+    BaseSpec,
+    Dim,
+    DTypeKey,
+    Frac,
+    NonNegative,
+    Positive,
+    Table,
+)
+from gemm_eval.dtypes import DType
+from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, tflop_per_s
+
+__all__ = ["MAX_CORES", "MulticoreSpec"]
+
+MAX_CORES = 1 << 20
+
+_Buffers = Annotated[int, Field(ge=1, le=2)]  # not Literal[1, 2], which takes True
+
+
+class MulticoreSpec(BaseSpec):
+    """A multi-core accelerator with explicitly managed SRAM; the terms are defined in models/multicore/MODEL.md.
+
+    Load one with `load_arch`, or build it in memory: ``MulticoreSpec(name="mine", num_cores=8, ...)``.
+    `with_` gives a changed copy for sweeps. Every field's unit is its suffix.
+
+    Raises:
+        pydantic.ValidationError: on direct construction; `load_arch` and `with_` raise `ArchValidationError`.
+    """
+
+    _shown: ClassVar = ("num_cores", "frequency_ghz", "cube_m", "cube_k", "cube_n", "sram_bytes", "dram_gb_per_s")
+
+    type: Literal["multicore"] = "multicore"
+    is_coarse: bool = Field(default=False, description="the chip is not really of this kind; expect coarse answers")
+
+    # cores and matrix unit
+    num_cores: int = Field(ge=1, le=MAX_CORES)
+    frequency_ghz: Positive
+    cube_m: Dim = Field(description="rows of C that one matrix-unit step computes")
+    cube_k: Dim = Field(description="reduction length of one step, for types without an entry in cube_k_by_dtype")
+    cube_n: Dim = Field(description="columns of C that one step computes")
+    cube_k_by_dtype: Table[DTypeKey, Dim] = Field(default={}, description="cube_k of types that pack denser")
+    cube_steps_per_cycle: Table[DTypeKey, Positive] = Field(
+        min_length=1, description="steps a cycle and core, by input type; a type that is missing cannot run"
+    )
+    fill_drain_cycles: Annotated[int, Field(ge=0, le=1 << 30)] = Field(
+        default=0, description="matrix-unit cycles lost at every tile visit to fill and drain its pipeline"
+    )
+    default_dtype: DTypeKey = Field(default=DType.FP16, description="input type when a call names none")
+
+    # SRAM
+    sram_bytes: Annotated[int, Field(ge=1, le=1 << 50)] = Field(description="SRAM of one core")
+    sram_usable_frac: Frac = 1.0
+    input_buffers: _Buffers = Field(default=2, description="copies of the A and B tiles; 2: double buffering")
+    output_buffers: _Buffers = Field(default=1, description="copies of the C tile")
+    lane_num: Dim = Field(default=1, description="tile rows are padded to a multiple of this")
+    align_bytes: Dim = Field(default=1, description="the bytes of a tile row are padded to a multiple of this")
+
+    # DRAM
+    dram_gb_per_s: Positive = Field(description="DRAM bandwidth of the whole chip")
+    dram_efficiency_frac: Frac = Field(default=1.0, description="share of dram_gb_per_s that large transfers reach")
+    dram_sharing: Literal["static", "fair"] = Field(
+        default="static", description="static: every core owns 1/num_cores; fair: active cores share equally"
+    )
+    dram_core_limit_gb_per_s: Positive | None = Field(default=None, description="most that one core can draw")
+
+    # on-chip network
+    load_sharing: Literal["private", "multicast"] = Field(
+        default="private", description="multicast: cores that need the same slice of A or B read it from DRAM once"
+    )
+    noc_gb_per_s: Positive | None = Field(
+        default=None, description="port of one core: all that it loads, stores, exchanges"
+    )
+    reduction: Literal["none", "dram", "noc"] = Field(
+        default="dram", description="where partial C of a split K is exchanged; none: K cannot be split over cores"
+    )
+
+    # vector unit
+    vector_ops_per_cycle: Positive | None = Field(default=None, description="fp32 operations a cycle and core")
+    vector_is_concurrent: bool = Field(default=True, description="vector and matrix unit work at the same time")
+    dequant: Literal["none", "vector", "inline"] = Field(
+        default="none",
+        description="how narrow weights become the input type: by the vector unit into an SRAM copy, "
+        "inline on the way into the matrix unit at no cost, or not at all",
+    )
+    dequant_ops_per_elem: Positive | None = Field(default=None, description="vector operations for one weight")
+
+    # timing
+    timing: Literal["overlap", "pipeline"] = "overlap"
+    overlap_frac: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
+        default=1.0, description="overlap timing: how much of what buffers and tile visits let overlap does overlap"
+    )
+    launch_us: NonNegative = Field(default=0.0, description="fixed cost of a GEMM")
+
+    # energy and area
+    mac_pj: Table[DTypeKey, NonNegative] = Field(default={}, description="energy of one MAC by input type")
+    sram_pj_per_byte: NonNegative | None = None
+    dram_pj_per_byte: NonNegative | None = None
+    noc_pj_per_byte: NonNegative | None = None
+    static_w: NonNegative = Field(default=0.0, description="power that flows whatever the chip does")
+    area_mm2: Positive | None = None
+    tdp_w: Positive | None = None
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> Self:
+        if self.default_dtype not in self.cube_steps_per_cycle:
+            raise ValueError(f"default_dtype {self.default_dtype} must have an entry in cube_steps_per_cycle")
+        if DType.INT32 in self.cube_steps_per_cycle:
+            raise ValueError("cube_steps_per_cycle: int32 is an accumulator type, not an input type")
+        for dtype in self.cube_k_by_dtype:
+            if dtype not in self.cube_steps_per_cycle:
+                raise ValueError(f"cube_k_by_dtype: {dtype} must have an entry in cube_steps_per_cycle too")
+        if self.timing == "pipeline" and self.input_buffers != 2:
+            raise ValueError("timing pipeline needs input_buffers 2: it is a double-buffered loop")
+        if self.load_sharing == "multicast" and self.noc_gb_per_s is None:
+            raise ValueError("load_sharing multicast needs noc_gb_per_s")
+        if self.reduction == "noc" and self.noc_gb_per_s is None:
+            raise ValueError("reduction noc needs noc_gb_per_s")
+        if self.reduction != "none" and self.vector_ops_per_cycle is None:
+            raise ValueError(f"reduction {self.reduction} needs vector_ops_per_cycle for its adds (or reduction none)")
+        if self.dequant == "vector" and (self.vector_ops_per_cycle is None or self.dequant_ops_per_elem is None):
+            raise ValueError("dequant vector needs vector_ops_per_cycle and dequant_ops_per_elem")
+        return self
+
+    @property
+    def sram_usable_bytes(self) -> int:
+        """SRAM bytes of one core that tiles may occupy."""
+        return int(self.sram_bytes * self.sram_usable_frac)
+
+    def cube_k_of(self, dtype: DType) -> int:
+        """Reduction length of one matrix-unit step for inputs of `dtype`, in elements."""
+        return self.cube_k_by_dtype.get(dtype, self.cube_k)
+
+    def peak_tflop_per_s(self, dtype: DType | str | None = None) -> float:
+        """Peak of the whole chip for inputs of `dtype` (default: the arch's), in 1e12 FLOP/s, a MAC being two.
+
+        Raises:
+            KeyError: the matrix unit does not take that type.
+        """
+        dtype = self.default_dtype if dtype is None else DType(dtype)
+        macs_per_cycle = self.cube_m * self.cube_k_of(dtype) * self.cube_n * self.cube_steps_per_cycle[dtype]
+        return tflop_per_s(FLOP_PER_MAC * macs_per_cycle * self.num_cores * cycles_per_us(self.frequency_ghz), 1.0)
+
+    def highest_tflop_per_s(self, dtype: DType | str | None = None) -> float:
+        """What no GEMM can beat, 1e12/s: the peak.
+
+        Raises:
+            KeyError: the matrix unit does not take that type.
+        """
+        return self.peak_tflop_per_s(dtype)

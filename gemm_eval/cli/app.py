@@ -1,0 +1,127 @@
+"""The application: its commands, and the one place where errors become a line on stderr and an exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from gemm_eval.cli import (
+    arch,
+    asm,
+    calibrate,
+    configs,
+    crossover,
+    gemm,
+    kernel_table,
+    kernels,
+    measure,
+    model,
+    profile,
+    report,
+    sweep,
+    validate,
+)
+from gemm_eval.cli.old_forms import resolve_old_form
+from gemm_eval.cli.options import EXIT_CODES
+from gemm_eval.cli.words import Command, Group, usage_message
+from gemm_eval.errors import GemmEvalError, InfeasibleError, StorageError, UnsupportedError
+from gemm_eval.words import visible
+
+__all__ = ["EXIT_FAILED", "EXIT_INPUT", "EXIT_NO_ANSWER", "app"]
+
+EXIT_FAILED = 1
+EXIT_INPUT = 2
+EXIT_NO_ANSWER = 3
+_EXIT_OF = {StorageError: EXIT_FAILED, InfeasibleError: EXIT_NO_ANSWER, UnsupportedError: EXIT_NO_ANSWER}
+
+
+class _Application(Group):
+    """Turns errors of the library and of the command line into one line and an exit code."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        """Run and exit; see `EXIT_CODES`. Any exception that is not ours is a bug and goes through."""
+        given = list(sys.argv[1:] if args is None else args)
+        extra["standalone_mode"] = False
+        try:
+            code = super().main(given, *rest, **extra)
+        except GemmEvalError as error:
+            _print_error(type(error).__name__, str(error), is_json="--json" in given)
+            code = next((code for kind, code in _EXIT_OF.items() if isinstance(error, kind)), EXIT_INPUT)
+        except OSError as error:  # a full disk, a folder that may not be written: the machine's trouble, no bug
+            _print_error(type(error).__name__, str(error), is_json="--json" in given)
+            code = EXIT_FAILED
+        except Exception as error:
+            # typer brings its own copy of click, or not, depending on its version: no class to catch by name
+            if not hasattr(error, "format_message"):
+                raise
+            if type(error).__name__ != "NoArgsIsHelpError":  # whose help typer has printed already
+                _print_error("UsageError", usage_message(error, given), is_json="--json" in given)
+            code = EXIT_INPUT
+        sys.exit(code or 0)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the first word names."""
+        name, command, words = super().resolve_command(ctx, args)
+        return (name, *resolve_old_form(name, command, words))
+
+
+def _print_error(kind: str, message: str, *, is_json: bool) -> None:
+    line = " ".join(message.split())
+    document = json.dumps({"error": {"type": kind, "message": line}})
+    sys.stderr.write((document if is_json else f"error: {visible(line)}") + "\n")
+
+
+app = typer.Typer(
+    cls=_Application,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+    help="Analytical cost model for GEMM: the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] on an accelerator, its "
+    "latency, and why. Held to timings on H200 and H100, within 4 to 6% in the mean for dense kernels; other GPUs were "
+    "never timed here, and can be off by tens of percent (A100 with int4 weights, L40S, B200); multi-core chips were "
+    "not held to timings at all.",
+    epilog=EXIT_CODES,
+)
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "evaluate": gemm.evaluate,
+    "top": gemm.top,
+    "model": model.model,
+    "prewarm": model.prewarm,
+    "kernels": kernels.kernels,
+    "asm": asm.asm,
+    "kernel-table": kernel_table.kernel_table,
+    "measure": measure.measure,
+    "profile": profile.profile,
+    "crossover": crossover.crossover,
+    "sweep": sweep.sweep,
+    "pareto": sweep.pareto,
+    "report": report.report,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name, cls=Command, no_args_is_help=True, epilog=EXIT_CODES)(_command)
+app.add_typer(validate.app, name="validate")
+app.add_typer(calibrate.app, name="calibrate")
+app.add_typer(arch.app, name="arch")
+app.add_typer(configs.app, name="configs")
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from gemm_eval import __version__
+
+        typer.echo(f"gemm-eval {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Hold the options of `gemm-eval` itself."""

@@ -1,0 +1,221 @@
+"""The commands `calibrate dense`, `calibrate w4a16` and `calibrate triton`: fit coefficients of kernels on timings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gemm_eval.cli.options import EXIT_CODES, GpuOption
+from gemm_eval.cli.words import Command, Group
+from gemm_eval.words import shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gemm_eval.arch import GpuSpec
+    from gemm_eval.models.gpu import Calibration, ErrorFigures
+    from gemm_eval.models.gpu.triton import TritonCalibration
+
+__all__ = ["app", "calibrate_dense", "calibrate_triton", "calibrate_w4a16", "check_one_of"]
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Fit the few coefficients of a kernel family, or of Triton kernels, on timings, and write them.\n\n"
+    "The file also has the hashes of the data, the date, the errors on held-out (N, K) pairs, and the versions.",
+    epilog=EXIT_CODES,
+)
+
+SeedOption = Annotated[int, typer.Option(min=0, help="What deals the (N, K) pairs to the folds of the stated errors.")]
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Where to write. Default: its place in arch/calibration of a checkout.", show_default=False
+    ),
+]
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def dense(
+    arch: GpuOption,
+    family: Annotated[
+        str, typer.Option(help="Kernel family whose coefficients are fitted, such as sm90_wgmma.", show_default=False)
+    ],
+    library: Annotated[str, typer.Option(help="Whose kernels: cublas, trtllm.")] = "cublas",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="Timings: a .csv or .parquet file, or the name of a committed set or folder. Repeatable. Default: all "
+            "committed sets of the library on this GPU with cold L2 and burst clock.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")] = None,
+    seed: SeedOption = 0,
+    max_evaluations: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of search and fit.", show_default=False)
+    ] = None,
+    out: OutOption = None,
+) -> None:
+    """Fit a kernel family of cuBLAS, or of TensorRT-LLM for narrow weights.
+
+    Rows that the library runs with another family, and rows of rough bands, are left out.
+    """
+    from gemm_eval.models.gpu import LIBRARIES
+    from gemm_eval.models.gpu.families import FAMILIES
+
+    check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
+    # what the model chooses was not timed, or stands in tables that tell the config
+    check_one_of("--library", library, [name for name, of in LIBRARIES.items() if not of.is_chosen_by_model])
+    calibrate_dense(arch, library, family, data or [], dtype, seed, max_evaluations, out)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def w4a16(
+    arch: GpuOption,
+    family: Annotated[
+        str, typer.Option(help="Kernel family whose coefficients are fitted, such as w4a16_sm90.", show_default=False)
+    ],
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: those that come with the library, "
+            "but for those held back.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+) -> None:
+    """Fit a family of our W4A16 kernels, each row at the config that ran."""
+    from gemm_eval.models.gpu.families import FAMILIES
+
+    check_one_of("--family", family, [name for name, of in FAMILIES.items() if of.is_ours])
+    calibrate_w4a16(arch, family, data or [], seed, out)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def triton(
+    arch: GpuOption,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+) -> None:
+    """Fit the model of Triton kernels, each row at the config that ran."""
+    calibrate_triton(arch, data, seed, out)
+
+
+def calibrate_dense(
+    arch: str, library: str, family: str, data: Sequence[str], dtype: str | None, seed: int,
+    max_evaluations: int | None, out: Path | None,
+) -> None:  # fmt: skip
+    """Fit, write and print; arguments as the options of the command, `family` and `library` known ones."""
+    from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.validation import TABLE_SUFFIXES, calibrate, calibration_out, find_timings, is_default_training
+
+    spec = _load_gpu_of(arch, family)
+    path = calibration_out(spec.name, library, family) if out is None else out
+    if dtype and not any(name.endswith(TABLE_SUFFIXES) for name in data):
+        raise InvalidOptionError("--dtype goes with --data FILE: committed timings say theirs")
+    sets = find_timings(spec.name, data, library=library, dtype=dtype)
+    if not data:
+        sets = [timings for timings in sets if timings.library == library and is_default_training(timings)]
+    for timings in sets:
+        if (timings.library, timings.gpu) != (library, spec.name):
+            raise InvalidOptionError(
+                f"--data must be timings of {library} on {spec.name}, got {timings.name}, "
+                f"which is of {timings.library} on {timings.gpu}"
+            )
+    if not sets:
+        raise InvalidOptionError(f"no cold burst timings of {library} on {spec.name} are committed: give --data FILE")
+    limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
+    fitted = calibrate(spec, library, family, sets, seed=seed, **limits)
+    _write(fitted, path, _title(fitted), {timings.name: len(timings) for timings in sets})
+
+
+def calibrate_w4a16(arch: str, family: str, data: Sequence[Path], seed: int, out: Path | None) -> None:
+    """Fit a family of our W4A16 kernels on tables that tell the config of each row, write and print."""
+    from gemm_eval import validation
+    from gemm_eval.models.gpu import OURS
+
+    spec = _load_gpu_of(arch, family)
+    path = validation.calibration_out(spec.name, OURS, family) if out is None else out
+    fitted = validation.calibrate_w4a16(spec, family, data or validation.list_w4a16_tables(spec.name), seed=seed)
+    _write(fitted, path, _title(fitted), {errors.data: errors.num_rows for errors in fitted.errors})
+
+
+def calibrate_triton(arch: str, data: Path | None, seed: int, out: Path | None) -> None:
+    """Fit the model of Triton kernels on a table that tells the config of each row, write and print."""
+    from gemm_eval import validation
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.cli.validate_kernels import triton_table_of
+
+    spec = load_arch(arch, GpuSpec)
+    path = validation.calibration_out(spec.name, "triton", "") if out is None else out
+    fitted = validation.calibrate_triton(spec, triton_table_of(spec.name, data), seed=seed)
+    title = f"Triton kernels on {fitted.gpu}: errors {fitted.folds}"
+    _write(fitted, path, title, {errors.data: errors.num_rows for errors in fitted.errors})
+
+
+def check_one_of(option: str, value: str, known: Collection[str]) -> None:
+    """Refuse a value of an option that is not known."""
+    from gemm_eval.errors import InvalidOptionError
+
+    if value not in known:
+        raise InvalidOptionError(f"{option} must be one of {', '.join(known)}, got {shown(value)}")
+
+
+def _load_gpu_of(arch: str, family: str) -> GpuSpec:
+    """Return the spec of a GPU that runs a family."""
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.models.gpu.families import FAMILIES
+
+    spec = load_arch(arch, GpuSpec)
+    if spec.sm_arch not in FAMILIES[family].sm_archs:
+        raise InvalidOptionError(f"--family {family} does not run on {spec.name}, which is {spec.sm_arch}")
+    return spec
+
+
+def _write(fitted: Calibration | TritonCalibration, path: Path, title: str, num_rows: dict[str, int]) -> None:
+    from gemm_eval.cli.output import make_console
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(fitted.to_yaml(), encoding="utf-8")
+    console = make_console()
+    console.print(_table(fitted.errors, title, num_rows))
+    console.print(f"written to {path}", soft_wrap=True)
+
+
+def _title(fitted: Calibration) -> str:
+    return f"{fitted.family} kernels of {fitted.library} on {fitted.gpu}: errors {fitted.folds}"
+
+
+def _table(figures: Sequence[ErrorFigures], title: str, num_rows: dict[str, int]) -> Table:
+    """The sets, how many of their rows counted, and the held-out errors."""
+    from gemm_eval.cli.output import make_table
+
+    headers = ("data", "rows", "used", "MAPE", "median", "p90", "bias", "tau")
+    table = make_table(headers, title=title, right=headers[1:])
+    of_set = {errors.data: errors for errors in figures}
+    for name, num in num_rows.items():
+        errors = of_set.get(name)
+        if errors is None:
+            table.add_row(name, f"{num:,}", "0", *("-" for _ in headers[3:]))
+            continue
+        sizes = [f"{size:.1f}%" for size in (errors.mape_percent, errors.median_percent, errors.p90_percent)]
+        tau = "-" if errors.kendall_tau is None else f"{errors.kendall_tau:.3f}"
+        table.add_row(name, f"{num:,}", f"{errors.num_rows:,}", *sizes, f"{errors.bias_percent:+.1f}%", tau)
+    return table

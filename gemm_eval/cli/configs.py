@@ -1,0 +1,192 @@
+"""The commands on files of best configs of our W4A16 kernels: `configs build`, `configs list` and `configs merge`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gemm_eval.cli.options import EXIT_CODES, JsonOption
+from gemm_eval.cli.words import Command, Group
+
+if TYPE_CHECKING:
+    from gemm_eval.kernels.config_cache import ConfigCache, ConfigRecord
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Files that say which config of our W4A16 kernels is best for which GEMM: build, list and merge.",
+    epilog=EXIT_CODES,
+)
+
+_Out = Annotated[Path, typer.Option("--out", "-o", help="File to write; one that is there is replaced.")]
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def build(
+    out: _Out,
+    timings: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[TIMINGS...]",
+            help="Data sets of `gemm-eval measure --kernel w4a16`. Default: those that come with the library.",
+            show_default=False,
+        ),
+    ] = None,
+    arch: Annotated[str, typer.Option(help="Preset of the GPU that was measured.", metavar="NAME")] = "h200-sxm",
+    json: JsonOption = False,
+) -> None:
+    """Write the fastest config of each GEMM that was timed."""
+    from gemm_eval.arch import read_yaml
+    from gemm_eval.errors import ArchError, InvalidInputError
+    from gemm_eval.kernels.config_cache import ConfigCache, build_from_timings
+    from gemm_eval.measure import meta_path, read_timings
+
+    found = ConfigCache()
+    for path in timings or _shipped_timings(arch):
+        try:
+            meta = read_yaml(meta_path(path))
+        except ArchError as error:
+            raise InvalidInputError(f"timings need their meta file: {error}") from None
+        found = found.merge(build_from_timings(read_timings(path), meta, arch))
+    _write(found, out, as_json=json)
+
+
+@app.command("list", cls=Command, epilog=EXIT_CODES)
+def list_(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="Default: your file, and those of the library.", show_default=False),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the records of a file, one a line: GEMM, config, time, how and when found, and whether it still holds.
+
+    Weights: mode and group size. Found by: whether all legal configs were timed or some, and how many; or a model.
+    """
+    from gemm_eval.kernels.config_cache import ConfigCache
+
+    paths = _own_files() if file is None else [_existing(file)]
+    found = [(path, ConfigCache.load(path, is_read_only=True)) for path in paths]
+    if json:
+        from gemm_eval.cli.output import print_json
+
+        print_json(
+            {
+                "files": [
+                    {
+                        "path": str(path),
+                        "records": [record.to_json() | {"void": _void(record)} for record in records.records],
+                    }
+                    for path, records in found
+                ]
+            }
+        )
+    else:
+        _print_tables(found)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def merge(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files to merge.", show_default=False)],
+    out: _Out,
+    json: JsonOption = False,
+) -> None:
+    """Write the records of several files into one: of the same GEMM, GPU and kernel the fastest that was measured."""
+    from gemm_eval.kernels.config_cache import ConfigCache
+
+    found = ConfigCache()
+    for file in files:
+        found = found.merge(ConfigCache.load(_existing(file), is_read_only=True))
+    _write(found, out, as_json=json)
+
+
+def _shipped_timings(arch: str) -> list[Path]:
+    from gemm_eval.arch import data_root
+    from gemm_eval.errors import InvalidInputError
+
+    folder = data_root() / "measured" / arch / "w4a16"
+    found = [path for path in sorted(folder.glob("*.parquet")) if not path.stem.endswith("-cublas")]
+    if not found:
+        raise InvalidInputError(f"no timings of our kernels come for {arch}: give a file")
+    return found
+
+
+def _existing(file: Path) -> Path:
+    from gemm_eval.errors import InvalidInputError
+
+    if not file.is_file():
+        raise InvalidInputError(f"there is no file {file}")
+    return file
+
+
+def _own_files() -> list[Path]:
+    """The user's file, and those that come with the library, as far as there are any."""
+    from gemm_eval.arch import data_root
+    from gemm_eval.kernels.config_cache import shipped_path, user_path
+
+    gpus = sorted(path.name for path in (data_root() / "measured").iterdir() if path.is_dir())
+    paths = (user_path(), *map(shipped_path, gpus))
+    return [path for path in paths if path is not None and path.is_file()]
+
+
+def _void(record: ConfigRecord) -> str | None:
+    """Why a record no longer holds; None: it does."""
+    from gemm_eval.errors import GemmEvalError
+    from gemm_eval.kernels.configs import limits_of_preset, why_void
+
+    try:
+        return why_void(record, limits_of_preset(record.key.gpu))
+    except GemmEvalError as error:
+        return str(error)
+
+
+def _write(found: ConfigCache, out: Path, *, as_json: bool) -> None:
+    found.save(out)
+    counts: dict[str, int] = {}
+    for record in found.records:
+        counts[record.found_by] = counts.get(record.found_by, 0) + 1
+    if as_json:
+        from gemm_eval.cli.output import print_json
+
+        print_json({"path": str(out), "num_records": len(found), "num_bytes": out.stat().st_size, "found_by": counts})
+    else:
+        from gemm_eval.cli.output import print_line
+
+        ways = ", ".join(f"{count} by {way}" for way, count in sorted(counts.items()))
+        print_line(f"{out}: {len(found)} records" + (f" ({ways})" if ways else ""))
+
+
+def _print_tables(found: Sequence[tuple[Path, ConfigCache]]) -> None:
+    from gemm_eval.cli.options import format_mapping
+    from gemm_eval.cli.output import format_number, make_console, make_table, widest
+
+    console = make_console()
+    if not found:
+        console.print("no files of configs: neither of yours nor of the library")
+    headers = ("GPU", "M", "K", "N", "A", "weights", "L2", "us", "found by", "date", "config")
+    right = ("M", "K", "N", "us")
+    for path, records in found:
+        table = make_table(headers, right=right)
+        for record in records.records:
+            key, void = record.key, _void(record)
+            table.add_row(
+                key.gpu, str(key.M), str(key.K), str(key.N), str(key.activation), _weights(key), key.l2,
+                format_number(record.latency_us), _way(record), record.date,
+                format_mapping(record.config) if void is None else f"void: {void}",
+            )  # fmt: skip
+        console.print(f"{path}: {len(records)} records", soft_wrap=True)
+        console.width = max(console.width, widest(console, table))  # a record is a line, for grep
+        console.print(table)
+
+
+def _weights(key: Any) -> str:
+    return f"{key.mode.name.lower()} {key.group_size}" if key.group_size else str(key.mode.name.lower())
+
+
+def _way(record: ConfigRecord) -> str:
+    return {"all": f"all {record.num_timed}", "top_k": f"top {record.num_timed}"}.get(record.found_by, "model")

@@ -1,0 +1,162 @@
+"""The commands on GEMMs: `evaluate` and `top`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gemm_eval.cli.options import (
+    GPU_MAPPING_FORM,
+    MAPPING_FORM,
+    BatchSize,
+    ClockOption,
+    Columns,
+    Distinct,
+    DtypeOption,
+    GroupSizeOption,
+    IdleCoresOption,
+    InputDtypeOption,
+    JsonOption,
+    L2Option,
+    LibraryOption,
+    OutputDtypeOption,
+    ReductionLength,
+    Rows,
+    WeightDtypeOption,
+    ZeroDtypeOption,
+    parse_mapping,
+)
+from gemm_eval.cli.words import refuse
+
+if TYPE_CHECKING:
+    from gemm_eval.arch import ArchSpec
+    from gemm_eval.workload import GemmProblem
+
+__all__ = ["evaluate", "top"]
+
+
+def evaluate(
+    ctx: typer.Context,
+    g: BatchSize,
+    m: Rows,
+    k: ReductionLength,
+    n: Columns,
+    arch: Annotated[
+        list[str],
+        typer.Option(help="Preset name or YAML file of an architecture; repeat it to compare several.", metavar="NAME"),
+    ],
+    dtype: DtypeOption = None,
+    input_dtype: InputDtypeOption = None,
+    weight_dtype: WeightDtypeOption = None,
+    output_dtype: OutputDtypeOption = None,
+    group_size: GroupSizeOption = None,
+    zero_dtype: ZeroDtypeOption = None,
+    library: LibraryOption = None,
+    l2: L2Option = None,
+    clock: ClockOption = None,
+    idle_cores: IdleCoresOption = True,
+    mapping: Annotated[
+        str | None,
+        typer.Option(
+            help="Cost this mapping instead of searching. Tiles are in elements, order is the tile loops from the "
+            f"outermost: {MAPPING_FORM}. On a GPU: {GPU_MAPPING_FORM}."
+        ),
+    ] = None,
+    explain: Annotated[
+        bool | None,
+        typer.Option(
+            "--explain/--no-explain",
+            help="Say in words what limits the GEMM and what would help. Default: yes in text, no with --json.",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Find the best mapping of C = A x B and say what it costs.
+
+    Time in us, DRAM traffic in bytes, energy in uJ. With several --arch, one column for each.
+    """
+    from gemm_eval.evaluate import GEMMEvaluator
+
+    if mapping is not None:
+        refuse(ctx, "--mapping", {"idle_cores"})  # it says itself which cores work
+    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
+    pairs = []
+    for name in arch:
+        evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores)
+        problem = _make_problem(evaluator.arch, (g, m, k, n), types)
+        if mapping is None:
+            result = evaluator.evaluate_problem(problem, library=library, l2=l2, clock=clock)
+        else:
+            is_gpu = evaluator.arch.type == "gpu"
+            given = parse_mapping(mapping, is_gpu=is_gpu)
+            result = evaluator.evaluate_mapping(problem, given, library=library, l2=l2, clock=clock)
+        pairs.append((evaluator.arch, result))
+    if json:
+        from gemm_eval.cli.output import print_json
+
+        extras = [{"explanation": result.explain()} if explain else {} for _, result in pairs]
+        print_json({"results": [result.to_dict() | extra for (_, result), extra in zip(pairs, extras, strict=True)]})
+    else:
+        from gemm_eval.cli.render_evaluate import print_evaluation
+
+        print_evaluation(pairs, has_explanation=explain is not False)
+
+
+def top(
+    g: BatchSize,
+    m: Rows,
+    k: ReductionLength,
+    n: Columns,
+    arch: Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME")],
+    count: Annotated[int, typer.Option("--count", "-k", help="How many mappings to list, 1 to 10000.")] = 10,
+    distinct: Annotated[
+        Distinct, typer.Option(help="mapping: the best mappings; partition: the best of each partition (not on a GPU).")
+    ] = Distinct.MAPPING,
+    dtype: DtypeOption = None,
+    input_dtype: InputDtypeOption = None,
+    weight_dtype: WeightDtypeOption = None,
+    output_dtype: OutputDtypeOption = None,
+    group_size: GroupSizeOption = None,
+    zero_dtype: ZeroDtypeOption = None,
+    library: LibraryOption = None,
+    l2: L2Option = None,
+    clock: ClockOption = None,
+    idle_cores: IdleCoresOption = True,
+    json: JsonOption = False,
+) -> None:
+    """List the best mappings of C = A x B and what tells them apart.
+
+    Latency in us, DRAM traffic of the chip and SRAM used in a core or SM in bytes, differences to the best in percent.
+    """
+    from gemm_eval.evaluate import GEMMEvaluator
+
+    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
+    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores)
+    problem = _make_problem(evaluator.arch, (g, m, k, n), types)
+    apart: Literal["mapping", "partition"] = "partition" if distinct is Distinct.PARTITION else "mapping"
+    results = evaluator.top(problem, count, distinct=apart, library=library, l2=l2, clock=clock)
+    if json:
+        from gemm_eval.cli.output import print_json
+
+        print_json({"results": [result.to_dict() for result in results]})
+    else:
+        from gemm_eval.cli.render_top import print_top
+
+        print_top(evaluator.arch, results)
+
+
+def _types(
+    dtype: str | None, input_dtype: str | None, weight_dtype: str | None, output_dtype: str | None,
+    group_size: int | None, zero_dtype: str | None,
+) -> dict[str, Any]:  # fmt: skip
+    return {
+        "dtype": dtype, "input_dtype": input_dtype, "weight_dtype": weight_dtype, "output_dtype": output_dtype,
+        "group_size": group_size, "zero_dtype": zero_dtype,
+    }  # fmt: skip
+
+
+def _make_problem(arch: ArchSpec, sizes: tuple[int, int, int, int], types: dict[str, Any]) -> GemmProblem:
+    from gemm_eval.workload import make_problem
+
+    return make_problem(*sizes, default_dtype=arch.default_dtype, **types)

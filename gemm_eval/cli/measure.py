@@ -1,0 +1,156 @@
+"""The command `measure`: times a library's GEMMs on this machine's GPU."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemm_eval.cli.words import refuse
+
+__all__ = ["measure"]
+
+
+def measure(
+    ctx: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder for the data set, its meta file and the work file.")],
+    kernel: Annotated[
+        str,
+        typer.Option(
+            help="Whose kernels: cublas (fp16, bf16), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16) or w4a16, "
+            "our own for 4-bit weights (fp16, bf16)."
+        ),
+    ] = "cublas",
+    dtype: Annotated[str, typer.Option(help="fp16, bf16, fp8 or int8.")] = "fp16",
+    shape_sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="model-zoo (default), model-zoo-few, batched, candidates, smoke; for w4a16: w4a16 (default), "
+            "w4a16-spread, w4a16-wide, w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-check, w4a16-modes, "
+            "w4a16-smoke; repeat for several.",
+        ),
+    ] = None,
+    candidates: Annotated[
+        int | None,
+        typer.Option(help="Of cublaslt-candidates: most algorithms of each GEMM. Default: 8."),
+    ] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(help="Of w4a16: so many configs of each GEMM that promise most. Default: every legal config."),
+    ] = None,
+    num_random: Annotated[
+        int, typer.Option("--random", help="Of w4a16, with --top: so many others, drawn at random.")
+    ] = 0,
+    cublas: Annotated[
+        bool, typer.Option("--dense/--no-dense", help="Of w4a16: whether to time cuBLAS on the same GEMMs as well.")
+    ] = True,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Three replays of a millisecond each, for campaigns over many kernels.")
+    ] = False,
+    l2: Annotated[str, typer.Option(help="cold: weights come from memory; warm: from L2 where they fit.")] = "cold",
+    clock: Annotated[str, typer.Option(help="burst: at boost clock; sustained: under constant load.")] = "burst",
+    budget_seconds: Annotated[
+        float | None, typer.Option(help="Stop before so many seconds and write what there is; a rerun goes on.")
+    ] = None,
+    gpu_name: Annotated[str | None, typer.Option(help="Name for the files. Default: from the driver's name.")] = None,
+    pool_gib: Annotated[float, typer.Option(help="Size of the pool of random weights, in GiB.")] = 4.0,
+    trace: Annotated[
+        bool, typer.Option("--trace/--no-trace", help="Whether to find out kernel names; those of w4a16 are known.")
+    ] = True,
+    show: Annotated[bool, typer.Option("--list", help="Print what would be measured, and about how long.")] = False,
+) -> None:
+    """Time GEMMs on this machine's NVIDIA GPU and write a data set: latency in us of one GEMM.
+
+    A rerun measures what the work file in the folder does not hold yet.
+
+    With --kernel cublaslt-candidates not only what the library picks for a GEMM is timed but each of the algorithms
+    that it proposes, with its rank; 0 is the pick. Best with --set candidates.
+
+    With --kernel w4a16 each GEMM is timed with every legal config of our kernels, or with --top and --random some; a
+    second data set has cuBLAS on the same GEMMs, and a table compares them.
+    """
+    from gemm_eval.arch import gpu_slug
+    from gemm_eval.cli.output import print_line
+    from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.measure import (
+        Campaign,
+        CandidateRunner,
+        Choice,
+        GemmItem,
+        Runner,
+        TimingProtocol,
+        W4A16Runner,
+        estimate_seconds,
+        file_stem,
+        list_shapes,
+        make_runner,
+        shuffle_shapes,
+    )
+
+    begin = time.monotonic()
+    protocol = (TimingProtocol.quick if quick else TimingProtocol)(l2=l2, clock=clock)
+
+    def gpu_of(runner: Runner) -> str:
+        return gpu_name or gpu_slug(getattr(runner, "gpu_name", "gpu"))
+
+    def make_campaign(runner: Runner, what: str, plan: str = "") -> Campaign:
+        return Campaign(
+            runner=runner,
+            protocol=protocol,
+            out=out,
+            stem=file_stem(gpu_of(runner), what, dtype, protocol),
+            say=partial(print_line, err=True),
+            stop_at=None if budget_seconds is None else begin + budget_seconds,
+            pool_bytes=int(pool_gib * (1 << 30)),
+            with_trace=trace and kernel != W4A16Runner.kernel,
+            plan=plan,
+        )
+
+    for option, number in (("--pool-gib", pool_gib), ("--budget-seconds", budget_seconds)):
+        if number is not None and not 0.0 < number < math.inf:
+            raise InvalidOptionError(f"{option} must be a positive number, got {number}")
+    if candidates is not None and kernel != CandidateRunner.kernel:
+        raise InvalidOptionError(f"--candidates needs --kernel {CandidateRunner.kernel}, got --kernel {kernel}")
+    if kernel == W4A16Runner.kernel:
+        from gemm_eval.cli.measure_kernels import list_kernel_work, measure_kernels
+
+        if (top is not None and top < 1) or num_random < 0:
+            raise InvalidOptionError(f"--top must be >= 1 and --random >= 0, got {top} and {num_random}")
+        if top is None:
+            refuse(ctx, "every legal config, without --top,", {"num_random"})
+        refuse(ctx, f"--kernel {kernel}", {"trace"})
+        names, choice = shape_sets or ["w4a16"], Choice(top, num_random)
+        if show:
+            list_kernel_work(names, dtype, choice, protocol, gpu_name or "h200-sxm", with_cublas=cublas)
+        else:
+            measure_kernels(names, dtype, choice, gpu_of, make_campaign, with_cublas=cublas)
+        return
+    if top is not None or num_random:
+        raise InvalidOptionError(f"--top and --random need --kernel {W4A16Runner.kernel}, got --kernel {kernel}")
+    refuse(ctx, f"--kernel {kernel}", {"num_random", "cublas"})
+    shapes = shuffle_shapes([shape for name in shape_sets or ["model-zoo"] for shape in list_shapes(name, dtype)])
+    if not shapes:
+        raise InvalidOptionError(f"--set {', '.join(shape_sets or [])} has no GEMMs of --dtype {dtype}")
+    num_candidates = 8 if candidates is None else candidates
+    if not 1 <= num_candidates <= 64:
+        raise InvalidOptionError(f"--candidates must be 1 to 64, got {candidates}")
+    if show:
+        for shape in shapes:
+            print_line(" ".join(map(str, shape)))
+        each = f", up to {num_candidates} algorithms of each" if kernel == CandidateRunner.kernel else ""
+        seconds = (num_candidates if each else 1) * estimate_seconds(shapes, protocol)
+        print_line(f"{len(shapes)} GEMMs (G M K N){each}, about {seconds:.0f} s", err=True)
+        return
+    runner = make_runner(kernel, dtype)
+    items: Sequence[GemmItem] = shapes
+    if isinstance(runner, CandidateRunner):
+        items = runner.candidates(shapes, num_candidates)
+        if none := len(shapes) - len({item[:4] for item in items}):
+            print_line(f"{none} GEMMs have no algorithm at all", err=True)
+    print_line(str(make_campaign(runner, kernel).run(items)))

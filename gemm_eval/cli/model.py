@@ -1,0 +1,164 @@
+"""The commands on whole models: `model` and `prewarm`."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Annotated, Any
+
+import typer
+
+from gemm_eval.cli.options import ClockOption, IdleCoresOption, JsonOption, L2Option, ModelLibraryOption
+
+__all__ = ["Phase", "model", "prewarm"]
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Preset name, or a Hugging Face config.json or a folder with one.", show_default=False
+    ),
+]
+ArchOption = Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME")]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Types of projections, feed-forward networks and experts: bf16, fp8, w4a16, ... Default: the default type "
+        "of the arch."
+    ),
+]
+DenseDtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Type of what checkpoints keep: scores and values of attention, KV cache, routers, LM head. Default: the "
+        "input type of --dtype, or bf16 where that has fewer than 16 bits (fp16 on an arch without bf16)."
+    ),
+]
+IgnoreMemoryOption = Annotated[
+    bool,
+    typer.Option("--ignore-memory", help="Go on where weights and KV cache are larger than the DRAM of a GPU."),
+]
+
+
+class Phase(enum.StrEnum):
+    """Which forward pass."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+    BOTH = "both"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The phases that it stands for."""
+        return ("prefill", "decode") if self is Phase.BOTH else (self.value,)
+
+
+PhaseOption = Annotated[Phase, typer.Option(help="prefill: seq-len new tokens each; decode: one new token each.")]
+
+
+def _count(name: str, text: str) -> Any:
+    return typer.Option(f"--{name}", help=text)
+
+
+def model(
+    model: ModelArgument,
+    arch: ArchOption,
+    phase: PhaseOption = Phase.BOTH,
+    batch_size: Annotated[int, _count("batch", "Number of sequences.")] = 1,
+    seq_len: Annotated[
+        int, _count("seq-len", "Tokens of a sequence: new ones in prefill, the context in decode.")
+    ] = 2048,
+    tensor_parallel: Annotated[int, _count("tp", "Tensor parallel degree.")] = 1,
+    expert_parallel: Annotated[int, _count("ep", "Expert parallel degree; of models with experts.")] = 1,
+    dtype: DtypeOption = None,
+    dense_dtype: DenseDtypeOption = None,
+    ignore_memory: IgnoreMemoryOption = False,
+    library: ModelLibraryOption = None,
+    l2: L2Option = None,
+    clock: ClockOption = None,
+    idle_cores: IdleCoresOption = True,
+    json: JsonOption = False,
+) -> None:
+    """Show the GEMMs of a model on an arch, layer by layer: shape, time, bound and share.
+
+    Times in us of one device; sums cover GEMMs only, not norms, softmax or communication, and attention is modelled
+    unfused and over the full square. A model that does not fit into the DRAM of a GPU is refused.
+    """
+    from gemm_eval.evaluate import GEMMEvaluator
+    from gemm_eval.transformer import WHAT_COUNTS, check_memory, load_model, model_memory, transformer_gemms, types_on
+
+    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock)
+    config = load_model(model)
+    asked: dict[str, Any] = {
+        "batch_size": batch_size, "seq_len": seq_len, "tensor_parallel": tensor_parallel,
+        "expert_parallel": expert_parallel, **types_on(evaluator.arch, dtype, dense_dtype),
+    }  # fmt: skip
+    memory = model_memory(config, **asked) if ignore_memory else check_memory(config, evaluator.arch, **asked)
+    phases = {}
+    for name in phase.names:
+        gemms = transformer_gemms(config, phase=name, **asked)  # type: ignore[arg-type]
+        phases[name] = list(zip(gemms, evaluator.evaluate_many([gemm.problem for gemm in gemms]), strict=True))
+    if json:
+        from gemm_eval.cli.output import print_json
+
+        document = {
+            name: [
+                {"name": gemm.name, "total_count": gemm.total_count, "result": result.to_dict()}
+                for gemm, result in rows
+            ]
+            for name, rows in phases.items()
+        }
+        head = {"model": config.name, "arch": evaluator.arch.name, "what_counts": WHAT_COUNTS}
+        print_json(head | {"memory": dataclasses.asdict(memory), "phases": document})
+    else:
+        from gemm_eval.cli.render_model import print_notes, print_phase
+
+        for name, rows in phases.items():
+            tokens = batch_size * (seq_len if name == "prefill" else 1)
+            print_phase(f"{config.name} on {evaluator.arch.name}, {name}", config, rows, tokens)
+        print_notes(memory, evaluator.arch)
+
+
+def prewarm(
+    model: ModelArgument,
+    arch: ArchOption,
+    batch_sizes: Annotated[list[int], _count("batch", "Number of sequences; repeat for several.")] = [1],  # noqa: B006  typer reads it
+    seq_lens: Annotated[list[int], _count("seq-len", "Tokens of a sequence; repeat for several.")] = [2048],  # noqa: B006
+    phase: PhaseOption = Phase.BOTH,
+    tensor_parallel: Annotated[list[int], _count("tp", "Tensor parallel degree; repeat for several.")] = [1],  # noqa: B006
+    expert_parallel: Annotated[
+        list[int], _count("ep", "Expert parallel degree, of models with experts; repeat for several.")
+    ] = [1],  # noqa: B006
+    dtypes: Annotated[
+        list[str] | None,
+        typer.Option("--dtype", help="As for `gemm-eval model`; repeat for several. Default: that of the arch."),
+    ] = None,
+    dense_dtype: DenseDtypeOption = None,
+    library: ModelLibraryOption = None,
+    l2: L2Option = None,
+    clock: ClockOption = None,
+    idle_cores: IdleCoresOption = True,
+    json: JsonOption = False,
+) -> None:
+    """Evaluate every GEMM of a model, for all combinations given, and keep the results on disk for later processes."""
+    from gemm_eval.evaluate import GEMMEvaluator
+    from gemm_eval.transformer.prewarm import prewarm as run
+
+    report = run(
+        GEMMEvaluator(arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock),
+        model,
+        batch_sizes=batch_sizes,
+        seq_lens=seq_lens,
+        phases=phase.names,  # type: ignore[arg-type]
+        tensor_parallel=tensor_parallel,
+        expert_parallel=expert_parallel,
+        dtypes=dtypes or (None,),
+        dense_dtype=dense_dtype,
+    )
+    if json:
+        from gemm_eval.cli.output import print_json
+
+        print_json(dataclasses.asdict(report))
+    else:
+        from gemm_eval.cli.output import print_line
+
+        print_line(str(report))

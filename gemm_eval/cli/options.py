@@ -1,0 +1,209 @@
+"""Options that commands share, and how the words of a command line become the library's values."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gemm_eval.errors import InvalidMappingError
+from gemm_eval.words import shown
+
+if TYPE_CHECKING:
+    from gemm_eval.mapping import KernelConfig, MulticoreMapping
+
+__all__ = [
+    "EXIT_CODES",
+    "GPU_MAPPING_FORM",
+    "MAPPING_FORM",
+    "BatchSize",
+    "ClockOption",
+    "Columns",
+    "Distinct",
+    "DtypeOption",
+    "GpuOption",
+    "GroupSizeOption",
+    "IdleCoresOption",
+    "InputDtypeOption",
+    "JsonOption",
+    "L2Option",
+    "LibraryOption",
+    "ModelLibraryOption",
+    "OutputDtypeOption",
+    "ReductionLength",
+    "Rows",
+    "WeightDtypeOption",
+    "ZeroDtypeOption",
+    "format_mapping",
+    "parse_mapping",
+]
+
+EXIT_CODES = (
+    "Exit codes: 0 ok; 1 a check failed, or a folder could not be written; 2 wrong usage or bad input; 3 a valid GEMM "
+    "that does not fit the arch or that the arch cannot run. Errors are one line on stderr, or with --json one JSON "
+    "object on stderr."
+)
+"""What every --help ends with."""
+
+_TYPES_PANEL = "Data types"
+_GPU_PANEL = "GPUs only"
+MAPPING_FORM = "P_G,P_M,P_N,P_K / tile_m,tile_n,tile_k / order, such as 1,4,2,1/256,512,144/mnk"
+"""How `--mapping` is written for a multi-core chip, for help and errors."""
+GPU_MAPPING_FORM = (
+    "FAMILY / cta_m,cta_n,cta_k / cluster_m,cluster_n / warps,stages,schedule / decomposition,split_k / "
+    "raster_order,raster_swizzle, such as sm90_wgmma / 128,256,64 / 2,1 / 8,4,cooperative / split_k,2 / along_m,8"
+)
+"""How `--mapping` is written for a GPU."""
+
+
+class Distinct(enum.StrEnum):
+    """What makes two entries of a ranking different."""
+
+    MAPPING = "mapping"
+    PARTITION = "partition"
+
+
+def integer(text: str) -> int:
+    """Return the integer that `text` spells, or `text` itself: what is wrong with it is for the library to say."""
+    try:
+        return int(text)
+    except ValueError:
+        return text  # type: ignore[return-value]
+
+
+def _size(metavar: str, text: str) -> Any:
+    return typer.Argument(metavar=metavar, help=f"{text}, in elements.", parser=integer, show_default=False)
+
+
+BatchSize = Annotated[int, _size("G", "Batch: number of independent products")]
+Rows = Annotated[int, _size("M", "Rows of A and C")]
+ReductionLength = Annotated[int, _size("K", "Reduction length: columns of A, rows of B")]
+Columns = Annotated[int, _size("N", "Columns of B and C")]
+
+GpuOption = Annotated[str, typer.Option("--arch", metavar="NAME|FILE", help="GPU preset or YAML file.")]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Shorthand for all types: fp32, tf32, fp16, bf16, fp8, int8 or int4 for both operands, or w4a16, w8a16, "
+        "w4a8, w8a8. Default: the default type of the arch.",
+        rich_help_panel=_TYPES_PANEL,
+    ),
+]
+InputDtypeOption = Annotated[
+    str | None, typer.Option(help="Type of A; wins over --dtype.", rich_help_panel=_TYPES_PANEL)
+]
+WeightDtypeOption = Annotated[
+    str | None,
+    typer.Option(help="Type of B as stored; narrower than A: quantized weights.", rich_help_panel=_TYPES_PANEL),
+]
+OutputDtypeOption = Annotated[str | None, typer.Option(help="Type of C as stored.", rich_help_panel=_TYPES_PANEL)]
+GroupSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Quantized weights: weights along K that share a scale, in elements; -1: one scale per column.",
+        rich_help_panel=_TYPES_PANEL,
+    ),
+]
+ZeroDtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Quantized weights: type of the zero points. Default: none, symmetric.", rich_help_panel=_TYPES_PANEL
+    ),
+]
+_LIBRARY_HELP = (
+    "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM for narrow weights) or "
+    "hypothetical (weight-only kernels that nobody has written). Default, auto: cublas for dense types; else gemm-eval "
+    "where it runs the GEMM, and hypothetical where it does not, which the output names."
+)
+LibraryOption = Annotated[str | None, typer.Option(help=_LIBRARY_HELP, rich_help_panel=_GPU_PANEL)]
+ModelLibraryOption = Annotated[
+    str | None,
+    typer.Option(
+        help=f"{_LIBRARY_HELP} GEMMs that the library has no kernels for take their default.",
+        rich_help_panel=_GPU_PANEL,
+    ),
+]
+L2Option = Annotated[
+    str | None,
+    typer.Option(
+        "--l2",
+        help="cold: weights come from DRAM, activations as far as L2 has not kept them; cold-all: nothing is in L2; "
+        "warm: what fits is. Default: cold.",
+        rich_help_panel=_GPU_PANEL,
+    ),
+]
+ClockOption = Annotated[
+    str | None,
+    typer.Option(
+        help="burst: the GPU was idle and cool; sustained: as under minutes of load. Default: burst.",
+        rich_help_panel=_GPU_PANEL,
+    ),
+]
+IdleCoresOption = Annotated[
+    bool,
+    typer.Option(
+        "--idle-cores/--no-idle-cores",
+        help="Whether a mapping may leave some cores of a multi-core chip without work.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
+
+
+def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | KernelConfig:
+    """Read a mapping as `format_mapping` writes it. Whether it is legal is for the library to say.
+
+    Raises:
+        InvalidMappingError: `text` has another form.
+    """
+    try:
+        return _parse_config(text) if is_gpu else _parse_multicore(text)
+    except (ValueError, TypeError, KeyError):
+        from gemm_eval.mapping import LoopOrder
+
+        orders = ", ".join(LoopOrder.__members__).lower()
+        form = GPU_MAPPING_FORM if is_gpu else f"{MAPPING_FORM}; order is one of {orders}"
+        raise InvalidMappingError(f"--mapping must be {form}, got {shown(text)}", rule="form") from None
+
+
+def _parse_multicore(text: str) -> MulticoreMapping:
+    from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
+
+    partition, tile, order = text.split("/")
+    return MulticoreMapping(
+        Partition(*map(int, partition.split(","))),
+        Tile(*map(int, tile.split(","))),
+        LoopOrder[order.strip().upper()],
+    )
+
+
+def _parse_config(text: str) -> KernelConfig:
+    from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+
+    family, cta, cluster, pipe, work, raster = (part.strip() for part in text.split("/"))
+    cta_m, cta_n, cta_k = map(int, cta.split(","))
+    cluster_m, cluster_n = map(int, cluster.split(","))
+    num_warps, num_stages, schedule = pipe.split(",")
+    decomposition, split_k = work.split(",")
+    raster_order, raster_swizzle = raster.split(",")
+    return KernelConfig(
+        family, cta_m, cta_n, cta_k, cluster_m, cluster_n, int(num_warps), int(num_stages),
+        Schedule[schedule.strip().upper()], Decomposition[decomposition.strip().upper()], int(split_k),
+        RasterOrder[raster_order.strip().upper()], int(raster_swizzle),
+    )  # fmt: skip
+
+
+def format_mapping(mapping: MulticoreMapping | KernelConfig) -> str:
+    """Write a mapping in the form that `--mapping` takes."""
+    from gemm_eval.mapping import KernelConfig
+
+    if isinstance(mapping, KernelConfig):
+        c = mapping
+        return (
+            f"{c.family}/{c.cta_m},{c.cta_n},{c.cta_k}/{c.cluster_m},{c.cluster_n}/"
+            f"{c.num_warps},{c.num_stages},{c.schedule.name.lower()}/"
+            f"{c.decomposition.name.lower()},{c.split_k}/{c.raster_order.name.lower()},{c.raster_swizzle}"
+        )
+    partition = ",".join(map(str, mapping.partition))
+    tile = ",".join(map(str, mapping.tile))
+    return f"{partition}/{tile}/{mapping.loop_order.name.lower()}"

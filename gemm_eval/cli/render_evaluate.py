@@ -1,0 +1,169 @@
+"""The tables of `gemm-eval evaluate`: one column per arch, rows in sections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.cli.options import format_mapping
+from gemm_eval.cli.output import (
+    format_decomposition,
+    format_number,
+    format_raster,
+    format_share,
+    format_term,
+    make_console,
+    make_table,
+    widest,
+)
+from gemm_eval.evaluate import GEMMResult
+from gemm_eval.workload import GemmProblem
+
+__all__ = ["print_evaluation"]
+
+_ROUNDING_FRAC = 1e-9  # a term below this share of the latency is what rounding left of a zero
+
+Pair = tuple[ArchSpec, GEMMResult]
+
+
+class _Row(NamedTuple):
+    label: str
+    cells: list[str]
+
+
+def print_evaluation(pairs: Sequence[Pair], *, has_explanation: bool) -> None:
+    """Print results side by side, in as many tables as the width of the terminal asks for, then their explanations."""
+    console = make_console()
+    rest = list(pairs)
+    while rest:
+        table, count = _widest_table(console, rest)
+        console.print(table)
+        console.print()
+        rest = rest[count:]
+    if has_explanation:
+        for _, result in pairs:
+            console.print(result.explain())
+            console.print()
+
+
+def _widest_table(console: Console, pairs: Sequence[Pair]) -> tuple[Table, int]:
+    """Return the table of the first results, as many as stand side by side, and their number."""
+    count = len(pairs)
+    while (table := _table(pairs[:count])) and count > 1 and widest(console, table) > console.width:
+        count -= 1
+    return table, count
+
+
+def _table(pairs: Sequence[Pair]) -> Table:
+    names = [result.arch_name for _, result in pairs]
+    sizes = pairs[0][1].problem
+    table = make_table(["", *names], title=f"G={sizes.G} M={sizes.M} K={sizes.K} N={sizes.N}", right=names)
+    for title, rows in (
+        (None, list(_totals(pairs))),
+        ("time, us (share)", list(_times(pairs))),
+        ("traffic, bytes (share)", list(_traffic(pairs))),
+    ):
+        if title is not None:
+            table.add_row(title, style="bold")
+        for row in rows:
+            table.add_row(row.label if title is None else f"  {row.label}", *row.cells)
+        table.add_section()
+    return table
+
+
+def _totals(pairs: Sequence[Pair]) -> Iterator[_Row]:
+    def row(label: str, cell: Callable[[Any, GEMMResult], str]) -> _Row:
+        return _Row(label, [cell(arch, result) for arch, result in pairs])
+
+    yield row("type of A", lambda _, r: str(r.problem.input_dtype))
+    yield row("type of B", lambda _, r: _weight_type(r.problem))
+    yield row("type of C", lambda _, r: str(r.problem.output_dtype))
+    yield row("latency, us", lambda _, r: format_number(r.latency_us))
+    yield row("TFLOP/s", lambda _, r: format_number(r.tflop_per_s))
+    yield row("utilization of peak", lambda _, r: f"{r.utilization_frac:.1%}")
+    yield row("bound by", lambda _, r: r.bound)
+    yield row("DRAM, bytes", lambda _, r: f"{r.dram_bytes:,}")
+    yield row("DRAM, GB/s (of peak)", lambda a, r: f"{format_number(r.dram_gb_per_s)} (of {a.dram_gb_per_s:,g})")
+    if any(result.energy_pj is not None for _, result in pairs):
+        yield row("energy, uJ", lambda _, r: "not known" if r.energy_pj is None else format_number(r.energy_pj / 1e6))
+    for kind, rows in ((MulticoreSpec, _MULTICORE_ROWS), (GpuSpec, _GPU_ROWS)):
+        if any(isinstance(arch, kind) for arch, _ in pairs):
+            for label, cell in rows:
+                cells = [cell(arch, result) if isinstance(arch, kind) else _NOT_HERE for arch, result in pairs]
+                yield _Row(label, cells)
+    yield row("--mapping", lambda _, r: format_mapping(r.mapping))
+    yield row("search", lambda _, r: "exhaustive" if r.is_exhaustive else "none, mapping given")
+    yield row("model", lambda _, r: f"{r.model_version}, {r.source}")
+    if any(_is_coarse(arch) for arch, _ in pairs):
+        yield row("accuracy", lambda a, _: "coarse" if _is_coarse(a) else "as modelled")
+
+
+_NOT_HERE = "-"
+_Rows = Sequence[tuple[str, Callable[[Any, Any], str]]]
+_MULTICORE_ROWS: _Rows = (
+    ("partition of G M N K", lambda _, r: " x ".join(map(str, r.mapping.partition))),
+    ("tile m x n x k", lambda _, r: " x ".join(map(str, r.mapping.tile))),
+    ("loop order", lambda _, r: r.mapping.loop_order.name.lower()),
+    ("active cores", lambda a, r: f"{r.active_cores} of {a.num_cores}"),
+    ("SRAM, bytes (of usable)", lambda a, r: _with_share(r.sram_used_bytes, a.sram_usable_bytes)),
+)
+_GPU_ROWS: _Rows = (
+    ("library", lambda _, r: r.options["library"]),
+    ("L2, clock", lambda _, r: f"{r.options['l2']}, {r.options['clock']}"),
+    ("kernel", lambda _, r: r.mapping.family),
+    ("CTA m x n x k", lambda _, r: f"{r.mapping.cta_m} x {r.mapping.cta_n} x {r.mapping.cta_k}"),
+    ("cluster m x n", lambda _, r: f"{r.mapping.cluster_m} x {r.mapping.cluster_n}"),
+    ("warps, stages", lambda _, r: f"{r.mapping.num_warps}, {r.mapping.num_stages}"),
+    ("schedule", lambda _, r: r.mapping.schedule.name.lower()),
+    ("decomposition", lambda _, r: format_decomposition(r.mapping)),
+    ("raster", lambda _, r: format_raster(r.mapping)),
+    ("active SMs", lambda a, r: f"{r.active_cores} of {a.num_sms}"),
+    ("smem, bytes (of an SM)", lambda a, r: _with_share(r.sram_used_bytes, a.smem_per_sm_bytes)),
+)
+
+
+def _is_coarse(arch: ArchSpec) -> bool:
+    return isinstance(arch, MulticoreSpec) and arch.is_coarse
+
+
+def _times(pairs: Sequence[Pair]) -> Iterator[_Row]:
+    for name in _all_terms(result.breakdown for _, result in pairs):
+        times = [
+            (_without_rounding(result.breakdown.get(name, 0.0), result.latency_us), result.latency_us)
+            for _, result in pairs
+        ]
+        if any(us for us, _ in times):
+            cells = [f"{format_number(us)} ({format_share(us, latency)})" for us, latency in times]
+            yield _Row(format_term(name), cells)
+
+
+def _traffic(pairs: Sequence[Pair]) -> Iterator[_Row]:
+    for name in _all_terms(result.traffic for _, result in pairs):
+        counts = [(result.traffic.get(name, 0), result.dram_bytes) for _, result in pairs]
+        if any(count for count, _ in counts):
+            yield _Row(format_term(name), [_with_share(count, total) for count, total in counts])
+
+
+def _all_terms(terms: Iterable[Iterable[str]]) -> Iterable[str]:
+    """Names in the order of their first mention: chips of other kinds have other terms."""
+    return dict.fromkeys(name for names in terms for name in names)
+
+
+def _without_rounding(us: float, latency_us: float) -> float:
+    return us if abs(us) > _ROUNDING_FRAC * latency_us else 0.0
+
+
+def _with_share(count: int, total: int) -> str:
+    return f"{count:,} ({format_share(count, total)})"
+
+
+def _weight_type(problem: GemmProblem) -> str:
+    if problem.scale_dtype is None:
+        return str(problem.weight_dtype)
+    group = "per column" if problem.group_size is None else f"group {problem.group_size}"
+    zeros = "" if problem.zero_dtype is None else f", {problem.zero_dtype} zeros"
+    return f"{problem.weight_dtype} {group}{zeros}"

@@ -1,0 +1,72 @@
+"""The table of `gemm-eval model`: one row for each kind of GEMM, with the sums of a layer and of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from gemm_eval.arch import ArchSpec
+from gemm_eval.cli.output import format_number, format_share, make_console, make_table, widest
+from gemm_eval.evaluate import GEMMResult
+from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, ModelConfig, ModelMemory, say_memory
+
+__all__ = ["print_notes", "print_phase"]
+
+_RIGHT = ("G·M·K·N", "layers", "us", "us in all", "share", "of peak")
+_SHAPES = ("GEMM", "types", "G·M·K·N", "layers")
+_TIMES = ("bound", "us", "us in all", "share", "of peak")
+
+
+def print_phase(title: str, config: ModelConfig, rows: Sequence[tuple[LayerGemm, GEMMResult]], tokens: int) -> None:
+    """Print one forward pass over `tokens` tokens: each kind of GEMM alone, and in all layers that have it.
+
+    A table of shapes and one of times where the terminal is too narrow for both at once.
+    """
+    total_us = sum(gemm.total_count * result.latency_us for gemm, result in rows)
+    cells = [_cells(gemm, result, total_us) for gemm, result in rows]
+    console = make_console()
+    whole = _table((*_SHAPES, *_TIMES), cells, title)
+    if widest(console, whole) <= console.width:
+        console.print(whole)
+    else:
+        console.print(_table(_SHAPES, cells, title))
+        console.print()
+        console.print(_table((_SHAPES[0], *_TIMES), cells, None))
+    in_layers_us = sum(gemm.total_count * result.latency_us for gemm, result in rows if gemm.name != "lm_head")
+    console.print(
+        f"GEMMs of a layer: {format_number(in_layers_us / config.num_layers)} us in the mean; of the model: "
+        f"{format_number(total_us)} us, {format_number(total_us / tokens)} us a token\n"
+    )
+
+
+def print_notes(memory: ModelMemory, arch: ArchSpec) -> None:
+    """Print what the model takes of a device, and what the sums say of a whole pass."""
+    console = make_console()
+    console.print(f"Memory: {say_memory(memory, arch)}.")
+    console.print(WHAT_COUNTS)
+
+
+def _cells(gemm: LayerGemm, result: GEMMResult, total_us: float) -> dict[str, str]:
+    problem = result.problem
+    all_us = gemm.total_count * result.latency_us
+    weights = f" x {problem.weight_dtype}" if problem.is_weight_quantized else ""
+    times = "" if gemm.count_per_layer == 1 else f" x {gemm.count_per_layer}"
+    return {
+        "GEMM": gemm.name,
+        "types": f"{problem.input_dtype}{weights}",
+        "G·M·K·N": "·".join(map(str, problem.sizes)),
+        "layers": f"{gemm.num_layers}{times}",
+        "bound": result.bound,
+        "us": format_number(result.latency_us),
+        "us in all": format_number(all_us),
+        "share": format_share(all_us, total_us),
+        "of peak": format_share(result.utilization_frac, 1.0),
+    }
+
+
+def _table(headers: Sequence[str], rows: Sequence[dict[str, str]], title: str | None) -> Table:
+    table = make_table(headers, title=title, right=_RIGHT)
+    for row in rows:
+        table.add_row(*(row[header] for header in headers))
+    return table

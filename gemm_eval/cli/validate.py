@@ -1,0 +1,167 @@
+"""The commands `validate dense`, `validate w4a16` and `validate triton`: errors of the GPU model against timings."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gemm_eval.cli.options import EXIT_CODES, GpuOption, JsonOption
+from gemm_eval.cli.words import Command, Group
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
+    "A model is judged on rows that were held out of its fit, by (N, K) pair.",
+    epilog=EXIT_CODES,
+)
+
+
+class RowGroup(enum.StrEnum):
+    """Regimes of M that can be chosen."""
+
+    DECODE = "decode"
+    MID = "mid"
+    PREFILL = "prefill"
+    ALL = "all"
+
+
+FoldsOption = Annotated[
+    int, typer.Option(min=2, help="Folds of the cross-validation, by (N, K) pair: at most as many as pairs.")
+]
+SeedOption = Annotated[int, typer.Option(min=0, help="What deals the pairs to folds.")]
+RefitOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--refit/--no-fit",
+        help="Fit the model on the held-in rows, or score the committed calibration as it is. Default: fit on a GPU "
+        "that has a calibration of its own; elsewhere score the coefficients that carry over to it.",
+        show_default=False,
+    ),
+]
+JointOption = Annotated[
+    bool,
+    typer.Option(
+        "--joint", help="Fit the model on all cold burst sets of a library together, as calibrate dense does."
+    ),
+]
+RegimeOption = Annotated[
+    list[RowGroup] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Regimes to print: decode, mid, prefill, all. Repeatable. Default: each.",
+        show_default=False,
+    ),
+]
+AblationOption = Annotated[
+    bool,
+    typer.Option("--ablation", help="Also what the error is without each term of the model; takes minutes."),
+]
+PlotsOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Write plots (PNG) to this folder.", show_default=False)
+]
+CsvOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the errors as CSV.", show_default=False)]
+
+
+@app.command(cls=Command, epilog=EXIT_CODES)
+def dense(
+    arch: GpuOption = "h200-sxm",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="Timings: a .csv or .parquet file, or the name of a committed set or folder, such as "
+            "aiconfigurator/float16. Repeatable. Default: all that is committed for the arch.",
+            show_default=False,
+        ),
+    ] = None,
+    folds: FoldsOption = 5,
+    seed: SeedOption = 0,
+    refit: RefitOption = None,
+    joint: JointOption = False,
+    regime: RegimeOption = None,
+    worst: Annotated[int, typer.Option(min=0, help="How many of the worst (N, K) pairs to print.")] = 5,
+    library: Annotated[
+        str | None, typer.Option(help="Kernel library of a file that does not say it: cublas, trtllm.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")] = None,
+    plots: PlotsOption = None,
+    csv: CsvOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Score the model of cuBLAS kernels, and of TensorRT-LLM's for narrow weights: one time a GEMM.
+
+    Beside the model stand baselines on the same rows: the roofline of the data sheet, a roofline with fitted constants,
+    and nvMatmulHeuristics where it is installed. Regimes: decode M <= 16, mid M <= 256, prefill above. On a GPU without
+    a calibration of its own nothing is fitted on its timings: the model and the fitted roofline carry over to it.
+    """
+    from gemm_eval.cli.validate_dense import validate_dense
+
+    groups = [str(group) for group in regime or []]
+    validate_dense(
+        arch, data or [], folds, seed, refit=refit, is_joint=joint, groups=groups, worst=worst, library=library,
+        dtype=dtype, plots=plots, csv=csv, as_json=json,
+    )  # fmt: skip
+
+
+@app.command(cls=Command, epilog=EXIT_CODES)
+def w4a16(
+    arch: GpuOption = "h200-sxm",
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: those that come with the library.",
+            show_default=False,
+        ),
+    ] = None,
+    folds: FoldsOption = 5,
+    seed: SeedOption = 0,
+    refit: RefitOption = None,
+    ablation: AblationOption = False,
+    worst: Annotated[int, typer.Option(min=0, help="How many of the largest errors near the best to print.")] = 5,
+    plots: PlotsOption = None,
+    csv: CsvOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Score the model of our W4A16 kernels, config by config, and the choice among the configs of a GEMM.
+
+    The choice is judged by its regret: how much longer the chosen config takes than the best that was timed, for the
+    model, for other rules, and for timing a few of the model's first. TensorRT-LLM's public W4A16 timings stand below.
+    """
+    from gemm_eval.cli.validate_kernels import validate_w4a16
+
+    validate_w4a16(
+        arch, data or [], folds, seed, refit=refit, is_ablated=ablation, worst=worst, plots=plots, csv=csv,
+        as_json=json,
+    )  # fmt: skip
+
+
+@app.command(cls=Command, epilog=EXIT_CODES)
+def triton(
+    arch: GpuOption = "h200-sxm",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
+            show_default=False,
+        ),
+    ] = None,
+    folds: FoldsOption = 5,
+    seed: SeedOption = 0,
+    refit: RefitOption = None,
+    ablation: AblationOption = False,
+    worst: Annotated[int, typer.Option(min=0, help="How many of the slowest first choices to print.")] = 5,
+    csv: CsvOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Score the model of Triton kernels, config by config, and the choice among the configs of a GEMM."""
+    from gemm_eval.cli.validate_kernels import validate_triton
+
+    validate_triton(arch, data, folds, seed, refit=refit, is_ablated=ablation, worst=worst, csv=csv, as_json=json)

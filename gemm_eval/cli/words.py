@@ -1,0 +1,128 @@
+"""How the words of a command line are read: each option once, and what was meant by a mistyped one.
+
+Nothing here names a class of click: typer brings its own copy of it, or not, depending on its version.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import did_you_mean
+
+__all__ = ["Command", "Group", "refuse", "refuse_others", "usage_message"]
+
+
+class Command(TyperCommand):
+    """A command that refuses an option given twice, where the first value would be dropped without a word."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words.
+
+        Raises:
+            InvalidOptionError: an option that takes one value is repeated.
+        """
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for param, count in Counter(order).items():
+            if count > 1 and param.param_type_name == "option" and not getattr(param, "multiple", False):
+                raise InvalidOptionError(f"{_name_of(param)} is given {count} times, and counts once: give it once")
+        return super().parse_args(ctx, args)
+
+
+class Group(TyperGroup):
+    """A group of commands that says which one a mistyped name may have meant."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that the first word names."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            ctx.fail(f"No such command '{name}'{did_you_mean(name, self.list_commands(ctx))}")
+        return super().resolve_command(ctx, args)
+
+
+def usage_message(error: Any, words: Sequence[str]) -> str:
+    """Return what to say of a usage error of click's: what is wrong, what was meant, and where to look.
+
+    Args:
+        error: the exception.
+        words: the command line.
+    """
+    ctx = getattr(error, "ctx", None)
+    message = str(error.format_message()).rstrip(".")
+    if type(error).__name__ == "NoSuchOption":
+        # of -arch the parser names no more than -a
+        word = next((word for word in words if word.startswith(error.option_name)), error.option_name).partition("=")[0]
+        if word[1:2].isdigit():
+            meant = "; a size is an integer >= 1"
+        else:
+            params = [] if ctx is None else ctx.command.get_params(ctx)
+            known = [name for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("-")]
+            meant = _of_siblings(ctx, word) or did_you_mean(f"--{word.lstrip('-')}", known)
+        message = f"No such option: {word}{meant}"
+    return f"{message}; see {getattr(ctx, 'command_path', 'gemm-eval')} --help"
+
+
+def _of_siblings(ctx: Any, option: str) -> str:
+    """Say which commands beside this one in its group know an option; an empty text where none does."""
+    above = getattr(ctx, "parent", None)
+    if above is None or above.parent is None:  # commands of gemm-eval itself have little to do with each other
+        return ""
+    names = [
+        name
+        for name, command in above.command.commands.items()
+        if any(option in (*param.opts, *param.secondary_opts) for param in command.get_params(ctx))
+    ]
+    return f", which is one of {above.command_path} {' and '.join(names)}" if names else ""
+
+
+def refuse(ctx: typer.Context, mode: str, names: Collection[str]) -> None:
+    """Refuse parameters of the function that have no effect in this mode of a command, where they are given.
+
+    Raises:
+        InvalidOptionError: one of them stands on the command line; the message names it.
+    """
+    others = [param for param in ctx.command.get_params(ctx) if param.name in names and is_given(ctx, param.name)]
+    if others:
+        raise InvalidOptionError(f"{mode} does not go with {_listed(map(_name_of, others))}: leave it out")
+
+
+def refuse_others(ctx: typer.Context, mode: str, obeyed: Collection[str]) -> None:
+    """Refuse what was given on the command line and has no effect in this mode of a command.
+
+    Args:
+        ctx: of the command.
+        mode: what was asked, such as ``--measured``.
+        obeyed: names of the parameters of the function that count here; those of `mode` itself among them.
+
+    Raises:
+        InvalidOptionError: something else was given; the message names it and what goes with `mode`.
+    """
+    params = ctx.command.get_params(ctx)
+    others = [param for param in params if param.name not in obeyed and is_given(ctx, param.name or "")]
+    if others:
+        known = [_name_of(param) for param in params if param.name in obeyed and _name_of(param) != mode]
+        raise InvalidOptionError(
+            f"{mode} does not go with {_listed(map(_name_of, others))}; it goes with {_listed(known)}"
+        )
+
+
+def is_given(ctx: typer.Context, name: str) -> bool:
+    """Whether a parameter stands on the command line, whatever its value."""
+    source = ctx.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _name_of(param: Any) -> str:
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name).strip("[].")
+    return str(next((name for name in param.opts if name.startswith("--")), param.opts[0]))
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,160 @@
+"""Costs on disk: what an evaluator keeps for the next process, as JSON in the library's cache file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.evaluate.backend import Backend, Kind, Records
+from gemm_eval.evaluate.batch import are_sizes
+from gemm_eval.evaluate.stamp import answers_stamp
+from gemm_eval.storage import DiskCache
+from gemm_eval.workload import TYPE_NAMES, GemmProblem, RunOptions, make_types
+
+__all__ = ["CostStore"]
+
+_SCHEMA = "costs 2"  # of keys and values; raise it when either changes its form
+_DIGEST_BYTES = 16
+
+
+@cache
+def _cache_at(path: Path | None) -> DiskCache:
+    """The one cache of this process for a file: all evaluators share its connection."""
+    # what code and data answered is nobody's business after a change: a version of the model may be forgotten
+    return DiskCache(path, namespace=f"{_SCHEMA}, library {answers_stamp()}")
+
+
+class _Entry(NamedTuple):
+    """What is stored of a problem, not yet believed."""
+
+    kind: int  # its place in a list of kinds
+    sizes: tuple[int, int, int, int]
+    record: bytes
+
+
+class CostStore:
+    """The costs of one backend, in a file that all processes of a user share.
+
+    A key is a digest of what decides the backend's costs, then one of problem and options.
+
+    Args:
+        path: the file; None keeps nothing.
+        backend: whose costs.
+    """
+
+    def __init__(self, path: Path | None, backend: Backend) -> None:
+        self._cache = _cache_at(None if path is None else path.absolute())
+        self._backend = backend
+        dtype = backend.record_dtype
+        self._names = dtype.names or ()
+        self._types = [int if dtype[name].kind == "i" else float for name in self._names]
+        self._prefix = _digest({"record": self._names} | dict(backend.stored_as()))
+
+    def load(self) -> list[tuple[Kind, tuple[int, int, int, int], bytes]]:
+        """Return kind, sizes and record of every problem that is stored.
+
+        What is read is not believed: an entry whose record the model of today does not give to its mapping, to the bit,
+        is removed, with a RuntimeWarning, and is searched anew when it is asked for.
+        """
+        keys: list[bytes] = []
+        entries: list[_Entry] = []
+        bad: dict[bytes, str] = {}
+        numbers: dict[str, int] = {}
+        kinds: list[tuple[Kind, Records]] = []
+        for key, text in self._cache.load_all(prefix=self._prefix):
+            try:
+                entries.append(self._read(text, numbers, kinds))
+                keys.append(key)
+            # an overflow is of a number, a recursion of nested lists
+            except (ValueError, TypeError, LookupError, OverflowError, RecursionError, GemmEvalError) as error:
+                bad[key] = f"{type(error).__name__}: {error}"
+        believed = []
+        for key, entry, is_true in zip(keys, entries, self._are_true(entries, kinds), strict=True):
+            if is_true:
+                believed.append((kinds[entry.kind][0], entry.sizes, entry.record))
+            else:
+                bad[key] = "the model does not give this cost to this mapping"
+        if bad:
+            self._cache.remove_many(bad)
+            warnings.warn(
+                f"removed {len(bad)} entries of the disk cache that make no sense; of the first: "
+                f"{next(iter(bad.values()))}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return believed
+
+    def _read(self, text: str, numbers: dict[str, int], kinds: list[tuple[Kind, Records]]) -> _Entry:
+        """Return what `save` wrote, or raise; kinds are checked once, and numbered."""
+        entry = json.loads(text, parse_constant=_refuse_constant)
+        G, M, K, N = entry["sizes"]
+        if not are_sizes(G, M, K, N):
+            raise ValueError("its sizes make no GEMM")
+        words = json.dumps([entry["types"], entry["options"]])
+        if words not in numbers:
+            kind = self._kind(entry["types"], RunOptions(*entry["options"]))
+            kinds.append((kind, self._backend.pack(kind)))
+            numbers[words] = len(kinds) - 1
+        cost = [math.nan if value is None else value for value in entry["cost"]]
+        if [type(value) for value in cost] != self._types:
+            raise ValueError("its costs have other types")
+        record = np.array([tuple(cost)], self._backend.record_dtype)
+        if min(record[name][0] for name in self._backend.search_counts) < 0:
+            raise ValueError("its counts are negative")
+        return _Entry(numbers[words], (G, M, K, N), record.tobytes())
+
+    def _kind(self, types: Any, options: RunOptions) -> Kind:
+        known = make_types(**dict(zip(TYPE_NAMES, types, strict=True)))
+        if self._backend.resolve(known, options) != options:
+            raise ValueError("its options are not spelled out")
+        return Kind(known, options)
+
+    def _are_true(self, entries: Sequence[_Entry], kinds: Sequence[tuple[Kind, Any]]) -> list[bool]:
+        """Say of each entry whether its record is what the model gives to its mapping."""
+        if not entries:
+            return []
+        records = np.frombuffer(b"".join(entry.record for entry in entries), self._backend.record_dtype)
+        again = self._backend.replay_many(
+            [packed for _, packed in kinds],
+            np.array([entry.kind for entry in entries]),
+            np.array([entry.sizes for entry in entries]),
+            records,
+        )
+        for name in self._backend.search_counts:
+            again[name] = records[name]
+        size = records.dtype.itemsize
+        feasible = self._backend.is_feasible(again).tolist()
+        new = again.tobytes()
+        return [
+            is_feasible and new[place * size : (place + 1) * size] == entry.record
+            for place, (entry, is_feasible) in enumerate(zip(entries, feasible, strict=True))
+        ]
+
+    def save(self, problems: Iterable[tuple[GemmProblem, RunOptions]], records: Records) -> int:
+        """Store costs; returns how many were written, which is 0 where the cache is off or cannot be written."""
+        items: dict[bytes, str] = {}
+        for (problem, options), record in zip(problems, records.tolist(), strict=True):
+            types = list(problem.types.words.values())
+            cost = [None if isinstance(value, float) and math.isnan(value) else value for value in record]
+            what = {"sizes": problem.sizes, "types": types, "options": options}
+            key = self._prefix + _digest(what)
+            items[key] = json.dumps(what | {"cost": cost}, separators=(",", ":"))
+        return self._cache.put_many(items)
+
+
+def _digest(value: object) -> bytes:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")

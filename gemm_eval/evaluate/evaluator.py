@@ -1,0 +1,374 @@
+"""`GEMMEvaluator`: the facade that users call."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Hashable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
+from gemm_eval.checks import as_integer, check_flag, check_word
+from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
+from gemm_eval.evaluate.backend import Backend, Kind, make_backend
+from gemm_eval.evaluate.batch import are_sizes, read_batch
+from gemm_eval.evaluate.costs import FoundCosts
+from gemm_eval.evaluate.records import RecordCacheInfo
+from gemm_eval.evaluate.result import GEMMResult
+from gemm_eval.evaluate.table import GEMMTable
+from gemm_eval.words import shown
+from gemm_eval.workload import GemmProblem, RunOptions, make_problem, problem_of, run_options
+
+if TYPE_CHECKING:
+    from gemm_eval.mapping import KernelConfig, MulticoreMapping
+    from gemm_eval.search import PlanOptions, SearchPlan
+
+__all__ = ["CacheInfo", "GEMMEvaluator"]
+
+_CACHE_SIZE = 1 << 14  # results of about 3 KB each
+_MAX_TOP = 10_000
+_NUM_KINDS = 256  # types and options as users spell them
+_TYPES = ("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype")
+
+
+class CacheInfo(NamedTuple):
+    """Hits and misses of the results that an evaluator keeps in memory, its bound, and how many it holds.
+
+    `records` tells the same of the costs, which `evaluate_problem` and `evaluate_many` share with `evaluate`.
+    """
+
+    hits: int
+    misses: int
+    maxsize: int | None
+    currsize: int
+    records: RecordCacheInfo
+
+
+class GEMMEvaluator:
+    """Evaluates GEMMs on one architecture: a multi-core chip or a GPU.
+
+    >>> ev = GEMMEvaluator(load_arch("demo-8core"))
+    >>> r = ev.evaluate(1, 4096, 4096, 4096)      # G, M, K, N
+    >>> r.latency_us, r.bound, r.mapping          # doctest: +SKIP
+
+    Safe to call from many threads at once. Results are kept in memory (the last 16,384) and shared, so they are frozen.
+
+    Args:
+        arch: an architecture, or the name or path of one.
+        plan: how much of the space to search: ``"exact"``, the default and the fastest, or heuristics to compare
+            with: ``"balanced"``, ``"aggressive"``, ``PlanOptions.heuristic(top_k, top_tiles)``. GPUs: exact only.
+        allow_idle_cores: also consider partitions that leave cores idle; off, P_G*P_M*P_N*P_K is exactly num_cores.
+            On, more cores never make the best latency worse where DRAM bandwidth is shared fairly. GPUs: on only.
+        disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch: from the user's
+            cache folder (True; ``GEMM_EVAL_CACHE_DIR`` moves it), from a file of your own (a path), or not at all.
+        library, l2, clock: GPUs only: for calls that do not say it themselves; see `evaluate`. This library is used
+            where it has kernels for the data types, elsewhere the default: a model has GEMMs of several types.
+
+    Raises:
+        ArchError: `arch` names no valid architecture.
+        InvalidInputError: `arch` is something else.
+        InvalidOptionError: `allow_idle_cores` on a chip of more than `gemm_eval.search.multicore.MAX_IDLE_CORES` cores,
+            or an option out of its range, or not for this kind of arch.
+        UnsupportedError: `library`, `l2` or `clock` for a multi-core chip.
+    """
+
+    def __init__(
+        self,
+        arch: ArchSpec | str | os.PathLike[str],
+        *,
+        plan: PlanOptions | SearchPlan | str = "exact",
+        allow_idle_cores: bool = True,
+        disk_cache: bool | str | os.PathLike[str] = True,
+        library: str | None = None,
+        l2: str | None = None,
+        clock: str | None = None,
+    ) -> None:
+        if isinstance(arch, str | os.PathLike):
+            arch = load_arch(arch)
+        if not isinstance(arch, MulticoreSpec | GpuSpec):
+            raise InvalidInputError(f"arch must be a spec, a preset name or a path, got {shown(arch)}")
+        check_flag("allow_idle_cores", allow_idle_cores)
+        if not isinstance(disk_cache, bool | str | os.PathLike):
+            raise InvalidOptionError(f"disk_cache must be True, False or a path, got {shown(disk_cache)}")
+        self._backend = make_backend(arch, plan, allow_idle_cores=allow_idle_cores)
+        self._defaults = run_options(library, l2, clock)
+        self._backend.check(self._defaults)
+        self._settings: dict[str, Any] = {
+            "plan": plan, "allow_idle_cores": allow_idle_cores, "disk_cache": disk_cache,
+            "library": library, "l2": l2, "clock": clock,
+        }  # fmt: skip
+        self._costs = FoundCosts(self._backend, disk_cache)
+        # typed: True must not find the result of 1
+        self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
+        self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
+
+    def __repr__(self) -> str:
+        said = [f"{name}={value!r}" for name, value in self._defaults._asdict().items() if value is not None]
+        if isinstance(self.arch, MulticoreSpec):
+            said.append(f"allow_idle_cores={self._settings['allow_idle_cores']}")
+        return f"GEMMEvaluator({', '.join([repr(self.arch.name), *said])})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.arch, self._settings)
+
+    @property
+    def arch(self) -> ArchSpec:
+        """The architecture."""
+        return self._backend.arch
+
+    @property
+    def backend(self) -> Backend:
+        """The cost model and search behind this evaluator."""
+        return self._backend
+
+    def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:
+        """Return an evaluator with the same options for another arch."""
+        return _rebuild(arch, self._settings)
+
+    def evaluate(
+        self,
+        G: int,
+        M: int,
+        K: int,
+        N: int,
+        dtype: str | None = None,
+        *,
+        input_dtype: str | None = None,
+        weight_dtype: str | None = None,
+        output_dtype: str | None = None,
+        group_size: int | None = None,
+        zero_dtype: str | None = None,
+        library: str | None = None,
+        l2: str | None = None,
+        clock: str | None = None,
+    ) -> GEMMResult:
+        """Find the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] and say what it costs.
+
+        Args:
+            G, M, K, N: batch, rows, reduction length, columns.
+            dtype: shorthand: a type for everything (``"fp16"``), or ``"w4a16"``, ``"w8a16"``, ``"w4a8"``, ``"w8a8"``.
+                Default: the arch's default type.
+            input_dtype, weight_dtype, output_dtype: single types; they win over the shorthand.
+            group_size: quantized weights: weights along K that share a scale; -1 for one scale per column.
+            zero_dtype: quantized weights: type of zero points; None for symmetric quantization.
+            library: GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type),
+                ``"gemm-eval"`` (our own W4A16 kernels), ``"trtllm"`` (TensorRT-LLM) or ``"hypothetical"`` (weight-only
+                kernels that nobody has written). ``"auto"``, the default for narrower weights: gemm-eval where it runs
+                the GEMM, else hypothetical; the options of the result say which.
+            l2: GPUs: ``"cold"`` (the default): weights come from DRAM, and L2 keeps A and C from the call before as far
+                as they fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits.
+            clock: GPUs: ``"burst"`` (the default): the GPU is cool and idle before; or ``"sustained"``: as under
+                minutes of load.
+
+        Raises:
+            InvalidProblemError: sizes or types that make no GEMM.
+            InvalidOptionError: no such `library`, `l2` or `clock`.
+            UnsupportedError: the arch cannot run these types, or takes no `library`, `l2` and `clock`.
+            InfeasibleError: no mapping fits.
+        """
+        try:
+            if library is None and l2 is None and clock is None:
+                return self._evaluate_cached(
+                    G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
+                )
+            return self._evaluate_cached(
+                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, library, l2, clock
+            )
+        except InvalidInputError:
+            raise
+        except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
+            return self._evaluate(
+                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, library, l2, clock
+            )
+
+    def evaluate_problem(
+        self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None
+    ) -> GEMMResult:
+        """Find the best mapping of a `GemmProblem`; see `evaluate`."""
+        kind = self._kind_of(problem, run_options(library, l2, clock))
+        return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
+
+    def evaluate_many(
+        self,
+        problems: Any,
+        dtype: str | None = None,
+        *,
+        input_dtype: str | None = None,
+        weight_dtype: str | None = None,
+        output_dtype: str | None = None,
+        group_size: int | None = None,
+        zero_dtype: str | None = None,
+        library: str | None = None,
+        l2: str | None = None,
+        clock: str | None = None,
+        errors: Literal["raise", "mark"] = "raise",
+        progress: bool | None = None,
+    ) -> GEMMTable:
+        """Find the best mapping of many GEMMs, on all cores of this machine; the same results as one by one.
+
+        Repeated problems, and problems evaluated before, cost next to nothing.
+
+        Args:
+            problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4] of G, M, K, N, or
+                a DataFrame with columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype,
+                group_size, scale_dtype, zero_dtype, library, l2, clock.
+            dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype: as for `evaluate`, for all problems
+                that do not say otherwise; a row's own `dtype` replaces all of them.
+            library, l2, clock: as for `evaluate`, for all rows that do not say otherwise.
+            errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.
+            progress: show a progress bar on stderr; None: if stderr is a terminal and the work takes over a second.
+
+        Raises:
+            InvalidProblemError: something in `problems` is no GEMM; nothing has been computed then.
+            InvalidOptionError: no such `library`, `l2`, `clock` or `errors`.
+            UnsupportedError: the arch cannot run the types, or takes no `library`, `l2` and `clock`.
+            InfeasibleError: no mapping fits a problem, with ``errors="raise"``.
+        """
+        check_word("errors", errors, ("raise", "mark"))
+        if progress is not None:
+            check_flag("progress", progress)
+        types = dict(zip(_TYPES, (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype), strict=True))
+        asked = run_options(library, l2, clock)
+
+        def make_kind(**row: Any) -> Kind:
+            options = run_options(*(row.pop(name, None) for name in RunOptions._fields))
+            scale_dtype = row.pop("scale_dtype", None)
+            # a row's own shorthand replaces every type of the call
+            problem = self._make_problem(1, 1, 1, 1, **((dict.fromkeys(_TYPES) if "dtype" in row else types) | row))
+            if scale_dtype is not None:
+                problem = dataclasses.replace(problem, scale_dtype=scale_dtype)
+            return self._kind_of(problem, options.over(asked))
+
+        batch = read_batch(problems, make_kind, lambda problem: self._kind_of(problem, asked))
+        table = GEMMTable(self, batch, self._costs.find_many(batch, progress))
+        if errors == "raise" and not table.is_feasible.all():
+            table[int(np.argmin(table.is_feasible))]  # raises, and says what would help
+        return table
+
+    def evaluate_mapping(
+        self,
+        problem: GemmProblem,
+        mapping: MulticoreMapping | KernelConfig,
+        *,
+        library: str | None = None,
+        l2: str | None = None,
+        clock: str | None = None,
+    ) -> GEMMResult:
+        """Replay a mapping that the user gives: ((P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), loop order).
+
+        On a GPU it is a `KernelConfig`.
+
+        Raises:
+            InvalidMappingError: the mapping breaks a rule of the arch or the problem; the message says which.
+            InvalidOptionError: no such `library`, `l2` or `clock`.
+            UnsupportedError: the arch cannot run these types, or takes no `library`, `l2` and `clock`.
+        """
+        kind = self._kind_of(problem, run_options(library, l2, clock))
+        cost = self._backend.replay(problem, self._backend.pack(kind), mapping)
+        return self._backend.make_result(problem, kind.options, cost[0], self, is_found=False)
+
+    def top(
+        self,
+        problem: GemmProblem,
+        k: int = 5,
+        *,
+        distinct: Literal["mapping", "partition"] = "mapping",
+        library: str | None = None,
+        l2: str | None = None,
+        clock: str | None = None,
+    ) -> list[GEMMResult]:
+        """Return the `k` best mappings, best first; fewer when there are not so many.
+
+        Mappings that another one stands for are not listed: the same data movement under another loop order's name, a
+        larger tile with the same trip counts, another tile_k (overlap timing; the best is listed).
+
+        Args:
+            problem: the GEMM.
+            k: how many, 1 to 10,000.
+            distinct: ``"mapping"``, or ``"partition"`` for the best mapping of each partition of a multi-core chip.
+            library, l2, clock: as for `evaluate`.
+
+        Raises:
+            InvalidOptionError: `k` or `distinct` out of range; otherwise as `evaluate`.
+        """
+        k = as_integer("k", k, 1, _MAX_TOP)
+        check_word("distinct", distinct, ("mapping", "partition"))
+        kind = self._kind_of(problem, run_options(library, l2, clock))
+        costs = self._backend.find_top(problem, self._backend.pack(kind), k, distinct)
+        return [self._backend.make_result(problem, kind.options, cost, self, is_found=True) for cost in costs]
+
+    def cache_info(self) -> CacheInfo:
+        """Return how the memory of results is doing: that of `evaluate` calls, and that of costs behind all calls."""
+        return CacheInfo(*self._evaluate_cached.cache_info(), self._costs.info())
+
+    def cache_clear(self) -> None:
+        """Forget all results in memory."""
+        self._evaluate_cached.cache_clear()
+        self._costs.clear()
+
+    def save_to_disk(self, table: GEMMTable) -> int:
+        """Keep the results of `evaluate_many` for later processes, in the user's cache folder.
+
+        An evaluator of the same arch and options reads them back at its first evaluation. Nothing is kept unasked: a
+        search costs less than a write.
+
+        Returns:
+            How many were written: 0 where the disk cache is off or cannot be written.
+
+        Raises:
+            InvalidInputError: the table was made for another arch, or by other options.
+        """
+        if not isinstance(table, GEMMTable):
+            raise InvalidInputError(f"table must be a GEMMTable, as evaluate_many returns one, got {shown(table)}")
+        if table.evaluator.costs_as != self.costs_as:
+            raise InvalidInputError(f"the table was made by {table.evaluator!r}, whose costs are not those of {self!r}")
+        return self._costs.save(table.batch, table.records)
+
+    @property
+    def costs_as(self) -> Hashable:
+        """What decides the costs: evaluators in which this is equal give equal answers to equal questions."""
+        return self._backend.costs_as
+
+    def result_of_record(self, problem: GemmProblem, options: RunOptions, record: np.void) -> GEMMResult:
+        """Return the result that a record found by this evaluator's plan stands for."""
+        return self._backend.make_result(problem, options, record, self, is_found=True)
+
+    def _kind_of(self, problem: GemmProblem, asked: RunOptions) -> Kind:
+        if not isinstance(problem, GemmProblem):
+            raise InvalidProblemError(
+                f"problem must be a GemmProblem, got {shown(problem)}; evaluate(G, M, K, N) takes sizes"
+            )
+        return Kind(problem.types, self._backend.resolve(problem.types, asked, self._defaults))
+
+    def _make_problem(self, G: int, M: int, K: int, N: int, **types: Any) -> GemmProblem:
+        return make_problem(G, M, K, N, default_dtype=self.arch.default_dtype, **types)
+
+    def _evaluate(
+        self, G: int, M: int, K: int, N: int, dtype: str | None, input_dtype: str | None, weight_dtype: str | None,
+        output_dtype: str | None, group_size: int | None, zero_dtype: str | None,
+        library: str | None = None, l2: str | None = None, clock: str | None = None,
+    ) -> GEMMResult:  # fmt: skip
+        types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
+        if not are_sizes(G, M, K, N):
+            problem = self._make_problem(G, M, K, N, **dict(zip(_TYPES, types, strict=True)))
+            return self.evaluate_problem(problem, library=library, l2=l2, clock=clock)
+        try:
+            kind = self._kind_of_words(*types, library, l2, clock)
+        except InvalidInputError:
+            raise
+        except (TypeError, ValueError):  # no hash
+            kind = self._make_kind(*types, library, l2, clock)
+        problem = problem_of(kind.types, G, M, K, N)
+        return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
+
+    def _make_kind(self, *words: Any) -> Kind:
+        """Return the kind of data types and options as `evaluate` takes them."""
+        types = dict(zip(_TYPES, words[: len(_TYPES)], strict=True))
+        return self._kind_of(self._make_problem(1, 1, 1, 1, **types), run_options(*words[len(_TYPES) :]))
+
+
+def _rebuild(arch: ArchSpec | str | os.PathLike[str], settings: dict[str, Any]) -> GEMMEvaluator:
+    return GEMMEvaluator(arch, **settings)

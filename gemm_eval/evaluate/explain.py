@@ -1,0 +1,73 @@
+"""The text behind `GEMMResult.explain`: what bounds a GEMM, where its time goes, and what would help."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from gemm_eval.errors import GemmEvalError
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate.evaluator import GEMMEvaluator
+    from gemm_eval.evaluate.result import GEMMResult
+
+__all__ = ["Lever", "explain_result", "rank_levers"]
+
+_MIN_GAIN_FRAC = 0.005
+_NUM_LEVERS_SHOWN = 3
+_WORDS = {"dram": "DRAM", "noc": "NoC", "l2": "L2", "smem": "shared memory", "a": "A", "b": "B", "c": "C"}
+
+
+class Lever(NamedTuple):
+    """One spec change and what it does to a GEMM, the mapping being searched anew."""
+
+    change: str
+    latency_us: float
+    gain_frac: float  # share of the latency that it saves
+
+
+def rank_levers(result: GEMMResult, evaluator: GEMMEvaluator) -> list[Lever]:
+    """Evaluate the GEMM on a dozen changed archs, most helpful change first."""
+    levers = []
+    for text, changes in evaluator.backend.changes(result.problem):
+        try:
+            changed_arch = evaluator.arch.with_(**changes)
+            changed = evaluator.on(changed_arch).evaluate_problem(result.problem, **result.options)
+        except GemmEvalError:  # a change that takes the spec out of its range helps nobody
+            continue
+        levers.append(Lever(text, changed.latency_us, 1.0 - changed.latency_us / result.latency_us))
+    return sorted(levers, key=lambda lever: (-lever.gain_frac, lever.change))
+
+
+def explain_result(result: GEMMResult, evaluator: GEMMEvaluator) -> str:
+    """Return the text of `GEMMResult.explain`."""
+    arch, backend = evaluator.arch, evaluator.backend
+    lines = [
+        f"{result.problem} on {arch.name}: {result.latency_us:,.2f} us, {result.tflop_per_s:,.1f} TFLOP/s "
+        f"({result.utilization_frac:.0%} of peak), bound by {backend.say_bound(result.bound)}.",
+        *backend.say_mapping(result),
+        "Time: " + ", ".join(f"{_words(name)} {us:,.2f}" for name, us in _shown(result)),
+        f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {result.dram_bytes / _compulsory_bytes(result):.2f}x what must move "
+        f"at least once, at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
+    ]
+    levers = [lever for lever in rank_levers(result, evaluator) if lever.gain_frac >= _MIN_GAIN_FRAC]
+    if levers:
+        shown = [f"{lever.change}: {lever.latency_us:,.2f} us (-{lever.gain_frac:.0%})" for lever in levers]
+        lines.append("Would help most: " + "; ".join(shown[:_NUM_LEVERS_SHOWN]) + ".")
+    else:
+        lines.append("No single doubling of the spec saves more than 0.5%.")
+    return "\n".join([*lines, *backend.say_source(result)])
+
+
+def _shown(result: GEMMResult) -> list[tuple[str, float]]:
+    return [(name, us) for name, us in result.breakdown.items() if abs(us) >= 0.005]
+
+
+def _words(term: str) -> str:
+    return " ".join(_WORDS.get(word, word) for word in term.removesuffix("_us").split("_"))
+
+
+def _compulsory_bytes(result: GEMMResult) -> int:
+    """Bytes of A and B with their scales, and C, each once."""
+    p, types = result.problem, result.problem.types
+    bits = types.a.total_bits(p.G * p.M, p.K) + types.b.total_bits(p.G * p.N, p.K) + p.G * p.M * p.N * types.c.bits
+    return -(-bits // 8)

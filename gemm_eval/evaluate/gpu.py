@@ -1,0 +1,274 @@
+"""The backend for GPUs: kernel configs, and the libraries whose kernels run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
+from gemm_eval.evaluate.backend import NUM_PACKED, Kind
+from gemm_eval.evaluate.explain_gpu import say_waves, spec_changes
+from gemm_eval.evaluate.result import GEMMResult
+from gemm_eval.frozen import FrozenDict
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu import (
+    AUTO,
+    BOUNDS,
+    GPU_COST_DTYPE,
+    GPU_MODEL_VERSION,
+    HYPOTHETICAL,
+    Packed,
+    calibration_stamp,
+    check_options,
+    coefficients_for,
+    default_library,
+    library_of_family,
+    pack_gpu,
+    unpack_config,
+    unpack_gpu_cost,
+)
+from gemm_eval.search import (
+    evaluate_config,
+    find_best_config,
+    find_best_config_many,
+    find_top_configs,
+    replay_configs,
+)
+from gemm_eval.words import shown
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate.backend import Records
+    from gemm_eval.evaluate.evaluator import GEMMEvaluator
+    from gemm_eval.search import PlanOptions, SearchPlan
+
+__all__ = ["GpuBackend"]
+
+_NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
+_DEFAULTS = check_options(NOTHING_SAID)
+# what a spec says about itself does not change what it costs
+_WORDS = {"name", "title", "notes", "published", "sources", "provenance"}
+_FIELDS = {"sram_used_bytes": "smem_bytes", "active_cores": "active_sms"}  # column -> field of a record
+_CODES = {"schedule": Schedule, "decomposition": Decomposition, "raster_order": RasterOrder}  # of a `KernelConfig`
+_NAMED = ("bound", "family", *_CODES)  # what a record holds as a code
+
+
+class GpuBackend:
+    """See `Backend`."""
+
+    record_dtype = GPU_COST_DTYPE
+    search_counts = ("num_candidates", "num_bounded")
+    is_exhaustive = True
+    mapping_columns = KernelConfig._fields
+    option_columns = RunOptions._fields
+
+    def __init__(self, arch: GpuSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
+        name = getattr(plan, "plan", plan)
+        if not isinstance(name, str) or name != "exact":
+            raise InvalidOptionError(
+                f"plan must be exact for a GPU, got {shown(plan)}: plans choose among partitions of multi-core chips, "
+                "and every kernel config of a GPU is evaluated anyway"
+            )
+        if not allow_idle_cores:
+            raise InvalidOptionError(
+                f"allow_idle_cores must be True for a GPU ({arch.name}): its hardware hands out CTAs, and a problem of "
+                "few CTAs leaves SMs idle"
+            )
+        self.arch = arch
+        self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
+        self._packed = lru_cache(maxsize=NUM_PACKED)(self._pack)
+        self._highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
+
+    @property
+    def costs_as(self) -> Hashable:
+        return self.arch, calibration_stamp(self.arch)
+
+    def check(self, asked: RunOptions) -> None:
+        check_options(asked)
+
+    def resolve(self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
+        if asked != NOTHING_SAID:
+            self.check(asked)
+        library = preferred.library
+        if library in (None, AUTO) or not (asked.library or self._has_kernels(types, library)):
+            library = default_library(types)
+        if asked.library == AUTO:
+            asked = asked._replace(library=default_library(types))
+        return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
+
+    def _can_pack(self, types: GemmTypes, library: str) -> bool:
+        try:
+            self._packed(Kind(types, _DEFAULTS._replace(library=library)))
+        except UnsupportedError:
+            return False
+        return True
+
+    def pack(self, kind: Kind) -> Packed:
+        return self._packed(kind)
+
+    def _pack(self, kind: Kind) -> Packed:
+        return pack_gpu(self.arch, kind.types, kind.options)
+
+    def find(self, problem: GemmProblem, packed: Packed) -> Records:
+        return find_best_config(self.arch, problem, packed)
+
+    def find_many(
+        self,
+        types: Sequence[GemmTypes],  # noqa: ARG002
+        packed: Sequence[Packed],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        advance: Callable[[int], None],
+    ) -> Records:
+        return find_best_config_many(packed, kind_of, sizes, on_progress=advance)
+
+    def find_top(self, problem: GemmProblem, packed: Packed, k: int, distinct: str) -> Records:
+        if distinct != "mapping":
+            raise InvalidOptionError(f"distinct must be 'mapping' for a GPU ({self.arch.name}), got {shown(distinct)}")
+        return find_top_configs(self.arch, problem, packed, k)
+
+    def replay(self, problem: GemmProblem, packed: Packed, mapping: Any) -> Records:
+        return evaluate_config(self.arch, problem, packed, _as_config(mapping))
+
+    def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
+        feasible: npt.NDArray[np.bool_] = records["active_sms"] > 0
+        return feasible
+
+    def make_result(
+        self, problem: GemmProblem, options: RunOptions, record: np.void, evaluator: GEMMEvaluator, *, is_found: bool
+    ) -> GEMMResult:
+        cost = unpack_gpu_cost(record)
+        peak_flop_per_us = self._highest_tflop_per_s(problem.input_dtype) * 1e6
+        flop = problem.flop
+        return GEMMResult(
+            problem=problem,
+            arch_name=self.arch.name,
+            latency_us=cost.latency_us,
+            compute_us=cost.compute_us,
+            dram_us=cost.dram_us,
+            flop=flop,
+            dram_bytes=cost.dram_bytes,
+            utilization_frac=flop / (cost.latency_us * peak_flop_per_us),
+            bound=cost.bound,
+            mapping=cost.config,
+            breakdown=cost.breakdown,
+            traffic=cost.traffic,
+            energy_pj=None,
+            sram_used_bytes=cost.smem_bytes,
+            active_cores=cost.active_sms,
+            options=_spelled(options, cost.config.family),
+            source="calibrated" if cost.is_calibrated else "analytic",
+            model_version=GPU_MODEL_VERSION,
+            is_exhaustive=is_found,
+            num_candidates=cost.num_candidates,
+            num_refused=cost.num_refused,
+            _evaluator=evaluator,
+        )
+
+    def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
+        if name == "library":
+            for row in np.flatnonzero((column == AUTO) & self.is_feasible(records)):
+                column[row] = library_of_family(AUTO, unpack_config(records[row]).family)
+        return column
+
+    def column(self, name: str, records: Records) -> npt.NDArray[Any]:
+        feasible = self.is_feasible(records)
+        column: npt.NDArray[Any]
+        if name == "energy_pj":
+            return np.full(len(records), np.nan)
+        if name in _NAMED:  # one record of each code tells the word
+            column = np.full(len(records), None, object)
+            rows = np.flatnonzero(feasible)
+            _, firsts, codes = np.unique(records[name][rows], return_index=True, return_inverse=True)
+            words = [_word_of(name, records[row]) for row in rows[firsts]]
+            column[rows] = np.array(words, object)[codes]
+            return column
+        column = records[_FIELDS.get(name, name)].copy()
+        if column.dtype.kind == "f":
+            column[~feasible] = np.nan
+        return column
+
+    def stored_as(self) -> Mapping[str, object]:
+        return {
+            "model": GPU_MODEL_VERSION,
+            "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
+            "calibration": calibration_stamp(self.arch),
+        }
+
+    def replay_many(
+        self,
+        packed: Sequence[Packed],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        found: Records,
+    ) -> Records:
+        return replay_configs(packed, kind_of, sizes, found)
+
+    def say_bound(self, bound: str) -> str:
+        return BOUNDS[bound]
+
+    def say_mapping(self, result: GEMMResult) -> list[str]:
+        config = result.mapping
+        assert isinstance(config, KernelConfig)
+        packed = self.pack(Kind(result.problem.types, RunOptions(**result.options)))
+        record = evaluate_config(self.arch, result.problem, packed, config)[0]
+        options = result.options
+        return [
+            f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",
+            say_waves(self.arch, record),
+        ]
+
+    def say_source(self, result: GEMMResult) -> list[str]:
+        config, library = result.mapping, result.options["library"]
+        assert isinstance(config, KernelConfig)
+        _, origin = coefficients_for(self.arch, library, config.family)
+        lines = [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]
+        if library == HYPOTHETICAL:
+            lines.append("No such kernels exist: this is what mixed-input kernels of CUTLASS's kind could do.")
+        return lines
+
+    def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:
+        return spec_changes(self.arch, problem)
+
+
+@lru_cache(maxsize=_NUM_TYPES)
+def _spelled(options: RunOptions, family: str) -> FrozenDict[str, str]:
+    """Return options with the library that answers."""
+    said = {name: value for name, value in options._asdict().items() if value is not None}
+    return FrozenDict(said | {"library": library_of_family(said["library"], family)})
+
+
+def _word_of(name: str, record: np.void) -> str:
+    cost = unpack_gpu_cost(record)
+    value = cost.bound if name == "bound" else getattr(cost.config, name)
+    return str(getattr(value, "name", value))
+
+
+def _as_config(mapping: Any) -> KernelConfig:
+    """Take plain tuples and names too, and make sure that every number is a positive int."""
+    try:
+        values: dict[str, Any] = KernelConfig(*mapping)._asdict()
+        for name, kind in _CODES.items():
+            value = values[name]
+            if isinstance(value, bool | float):
+                raise TypeError
+            values[name] = kind[value.upper()] if isinstance(value, str) else kind(value)
+        if not isinstance(values["family"], str):
+            raise TypeError
+    except (TypeError, ValueError, KeyError, AttributeError):
+        raise InvalidMappingError(
+            f"a mapping on a GPU is a KernelConfig ({', '.join(KernelConfig._fields)}), got {shown(mapping)}",
+            rule="form",
+        ) from None
+    for name, value in values.items():
+        if name in _NAMED:
+            continue
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 1 << 31:
+            raise InvalidMappingError(f"{name} must be an integer >= 1, got {shown(value)}", rule="form")
+        values[name] = int(value)
+    return KernelConfig(**values)

@@ -1,0 +1,151 @@
+"""`GEMMTable`: the results of a batch, column by column."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.extras import needs_extra
+from gemm_eval.units import FLOP_PER_MAC
+from gemm_eval.words import refusal
+
+if TYPE_CHECKING:
+    from gemm_eval.evaluate.batch import ProblemBatch
+    from gemm_eval.evaluate.evaluator import GEMMEvaluator
+    from gemm_eval.evaluate.result import GEMMResult
+    from gemm_eval.workload import GemmProblem
+
+__all__ = ["GEMMTable"]
+
+_TYPE_COLUMNS = ("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype")
+_COST_COLUMNS = (
+    *("latency_us", "tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes", "energy_pj"),
+    *("sram_used_bytes", "active_cores"),
+)
+
+
+class GEMMTable:
+    """Results of `GEMMEvaluator.evaluate_many`, one row for each problem given, in the order given.
+
+    ``table["latency_us"]`` is a column as an array, ``table[3]`` a row as a `GEMMResult`; `to_pandas` and `to_dicts`
+    give all columns. Rows that are not feasible (with ``errors="mark"``) have nan for times, 0 for whole numbers, None
+    for words such as `bound`; asking for such a row raises `InfeasibleError`.
+    """
+
+    def __init__(self, evaluator: GEMMEvaluator, batch: ProblemBatch, records: npt.NDArray[np.void]) -> None:
+        self._evaluator = evaluator
+        self._batch = batch
+        self._records = records
+        self._columns: dict[str, npt.NDArray[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __repr__(self) -> str:
+        return f"<GEMMTable of {len(self)} GEMMs on {self._evaluator.arch.name}>"
+
+    def __iter__(self) -> Iterator[GEMMResult]:
+        return (self[row] for row in range(len(self)))
+
+    def __getitem__(self, key: int | str) -> Any:
+        if isinstance(key, str):
+            return self._column(key)
+        row = operator.index(key)
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        problem, options = self.problem(row), self._batch.kinds[self._batch.kind_of[row]].options
+        if not self.is_feasible[row]:
+            return self._evaluator.evaluate_problem(problem, **options._asdict())  # raises, and says what would help
+        return self._evaluator.result_of_record(problem, options, self._records[row])
+
+    def problem(self, row: int) -> GemmProblem:
+        """Return the problem of a row."""
+        return self._batch.problem(row)
+
+    @property
+    def batch(self) -> ProblemBatch:
+        """The problems, and the kinds that they are of."""
+        return self._batch
+
+    @property
+    def records(self) -> npt.NDArray[np.void]:
+        """[num_rows], read-only: the costs as the model returns them, in its own structured type."""
+        return self._records
+
+    @property
+    def evaluator(self) -> GEMMEvaluator:
+        """The evaluator that made this table."""
+        return self._evaluator
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of all columns, with units."""
+        return (*self._problem_columns, *_COST_COLUMNS, *self._evaluator.backend.mapping_columns)
+
+    @property
+    def _problem_columns(self) -> tuple[str, ...]:
+        return ("G", "M", "K", "N", *_TYPE_COLUMNS, *self._evaluator.backend.option_columns)
+
+    @property
+    def is_feasible(self) -> npt.NDArray[np.bool_]:
+        """[num_rows]: whether any mapping fits."""
+        return self._evaluator.backend.is_feasible(self._records)
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return plain Python values, a dict for each row; what is unknown or infeasible is None."""
+        columns: dict[str, list[Any]] = {}
+        for name in self.columns:
+            column = self._column(name).astype(object)
+            if name not in self._problem_columns:
+                column[~self.is_feasible] = None
+            if name == "energy_pj":
+                column[np.isnan(self._column(name))] = None
+            columns[name] = column.tolist()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame of all columns.
+
+        Raises:
+            GemmEvalError: pandas is not installed.
+        """
+        with needs_extra("to_pandas", "sweep"):
+            import pandas as pd
+        return pd.DataFrame({name: self._column(name) for name in self.columns})
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        if name not in self._columns:
+            if name not in self.columns:
+                raise KeyError(refusal("column", name, self.columns))
+            column = self._make_column(name)
+            column.setflags(write=False)
+            self._columns[name] = column
+        return self._columns[name]
+
+    def _make_column(self, name: str) -> npt.NDArray[Any]:
+        column: npt.NDArray[Any]
+        if name in ("G", "M", "K", "N"):
+            return self._batch.sizes[:, "GMKN".index(name)].copy()
+        kinds, kind_of = self._batch.kinds, self._batch.kind_of
+        if name in self._problem_columns:
+            values = [
+                kind.types.words[name] if name in _TYPE_COLUMNS else getattr(kind.options, name) for kind in kinds
+            ]
+            column = np.array([getattr(value, "value", value) for value in values], object)[kind_of]
+            return self._evaluator.backend.spell_options(name, column, self._records)
+        if name in ("tflop_per_s", "utilization_frac"):
+            flop = FLOP_PER_MAC * self._batch.sizes.prod(axis=1)  # exact: below 2**63, see MAX_MACS
+            latency_us: npt.NDArray[np.float64] = self._column("latency_us")
+            if name == "tflop_per_s":
+                column = flop / latency_us / 1e6  # these two as `GEMMResult` has them, to the bit
+                return column
+            peaks = np.array(
+                [self._evaluator.backend.arch.highest_tflop_per_s(kind.types.a.dtype) for kind in kinds], float
+            )
+            column = flop / (latency_us * (peaks * 1e6)[kind_of])
+            return column
+        return self._evaluator.backend.column(name, self._records)

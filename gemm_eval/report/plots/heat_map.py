@@ -1,0 +1,168 @@
+"""A value over two fields of a design space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.extras import needs_extra
+from gemm_eval.report.plots.columns import axis_label, feasible_rows, label_of, read_column, spans_decade
+from gemm_eval.report.plots.style import (
+    RAMP,
+    SMALL,
+    TITLE,
+    AnyFigure,
+    new_figure,
+    plotly_objects,
+    style_plotly,
+    use_plain_ticks,
+)
+from gemm_eval.words import shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_heat_map"]
+
+_REDUCTIONS: dict[str, Callable[[npt.NDArray[np.float64]], Any]] = {"min": np.min, "max": np.max, "median": np.median}
+_MOST_TEXT = 150  # cells; more are too small to be written in
+_MOST_TICKS = 24
+_CELL_INCHES, _ROW_INCHES = 0.52, 0.34  # room for four digits
+_DARK = 0.45  # of the scale: text on darker cells is white
+
+
+class _Pivot(NamedTuple):
+    x: list[Any]
+    y: list[Any]
+    cells: npt.NDArray[np.float64]  # [len(y), len(x)], nan where the table has no feasible row
+    counts: npt.NDArray[np.int64]  # [len(y), len(x)]: rows behind a cell
+    names: tuple[str, str, str]  # columns of x, y and the value
+    reduce: str
+
+    @property
+    def title(self) -> str:
+        words = axis_label(self.names[2]).partition(" (")[0]
+        most = int(self.counts.max())
+        over = f", {self.reduce} of up to {most:,} designs a cell" if most > 1 else ""
+        return f"{words}{over}"
+
+
+def plot_heat_map(
+    table: Any, x: str, y: str, value: str, *, reduce: str = "min", interactive: bool = False
+) -> AnyFigure:
+    """Plot a value over the distinct values of two columns: each pair is a cell, all cells are of one size.
+
+    Numbers are in ascending order, words in the order of the table. A cell is the least (largest, median) value of all
+    feasible rows of its pair, and gray where there is none. Few cells have their value written in; colours are
+    logarithmic where values span more than a decade.
+
+    Args:
+        table: a DataFrame, a mapping from names to arrays, or a `GEMMTable`; see `plot_pareto`.
+        x, y: columns of numbers or words, such as ``"num_cores"``.
+        value: a column of numbers, whose unit is part of its name.
+        reduce: ``"min"``, ``"max"`` or ``"median"`` over everything else that varies.
+        interactive: return a plotly figure.
+
+    Raises:
+        GemmEvalError: matplotlib or plotly is not installed.
+        InvalidInputError: `value` holds words.
+        InvalidOptionError: no such column or reduction, or nothing feasible.
+    """
+    if reduce not in _REDUCTIONS:
+        raise InvalidOptionError(f"reduce must be one of {', '.join(_REDUCTIONS)}, got {shown(reduce)}")
+    rows = feasible_rows(table, value)
+    across, up, values = (read_column(table, name)[rows] for name in (x, y, value))
+    pivot = _pivot(across, up, values, (x, y, value), reduce)
+    return _draw_plotly(pivot) if interactive else _draw(pivot)
+
+
+def _pivot(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], value: npt.NDArray[Any], names: tuple[str, str, str], reduce: str
+) -> _Pivot:
+    across, up = _distinct(x), _distinct(y)
+    place_of_x = {item: place for place, item in enumerate(across)}
+    place_of_y = {item: place for place, item in enumerate(up)}
+    cell_of = np.array(
+        [place_of_y[b] * len(across) + place_of_x[a] for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+    )
+    counts = np.bincount(cell_of, minlength=len(across) * len(up))
+    ordered = value.astype(float)[np.argsort(cell_of, kind="stable")]
+    cells = np.full(len(counts), np.nan)
+    filled = np.flatnonzero(counts)
+    cells[filled] = [_REDUCTIONS[reduce](part) for part in np.split(ordered, np.cumsum(counts[filled])[:-1])]
+    shape = len(up), len(across)
+    return _Pivot(across, up, cells.reshape(shape), counts.reshape(shape), names, reduce)
+
+
+def _distinct(column: npt.NDArray[Any]) -> list[Any]:
+    items = list(dict.fromkeys(column.tolist()))
+    return sorted(items) if all(isinstance(item, int | float) for item in items) else items
+
+
+def _draw(pivot: _Pivot) -> Figure:
+    num_rows, num_columns = pivot.cells.shape
+    width, height = 2.0 + _CELL_INCHES * num_columns, 1.4 + _ROW_INCHES * num_rows
+    figure = new_figure(min(11.0, max(5.6, width)), min(8.0, max(3.4, height)))
+    with needs_extra("plotting", "plot"):
+        from matplotlib.colors import LogNorm, Normalize
+
+    axes = figure.add_subplot()
+    known = pivot.cells[np.isfinite(pivot.cells)]
+    norm = (LogNorm if spans_decade(known) else Normalize)(known.min(), known.max())
+    edges = np.arange(num_columns + 1) - 0.5, np.arange(num_rows + 1) - 0.5
+    axes.set_facecolor("0.88")  # where there is no design
+    mesh = axes.pcolormesh(*edges, np.ma.masked_invalid(pivot.cells), cmap=RAMP, norm=norm)
+    if pivot.cells.size <= _MOST_TEXT:
+        _write_cells(axes, pivot, norm)
+    for axis, items, name in ((axes.xaxis, pivot.x, pivot.names[0]), (axes.yaxis, pivot.y, pivot.names[1])):
+        places = range(0, len(items), -(-len(items) // _MOST_TICKS))
+        axis.set_ticks(list(places), labels=[label_of(items[place]) for place in places])
+        axis.set_label_text(axis_label(name))
+    if max(len(label_of(item)) for item in pivot.x) > 6:
+        axes.tick_params(axis="x", rotation=40)
+    bar = figure.colorbar(mesh, ax=axes, label=axis_label(pivot.names[2]), pad=0.02)
+    if isinstance(norm, LogNorm):
+        use_plain_ticks(bar.ax.yaxis)
+    axes.set_title(pivot.title, fontsize=TITLE)
+    return figure
+
+
+def _write_cells(axes: Axes, pivot: _Pivot, norm: Any) -> None:
+    for (row, column), cell in np.ndenumerate(pivot.cells):
+        if np.isfinite(cell):
+            color = "white" if norm(cell) < _DARK else "black"
+            text = f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
+            axes.text(column, row, text, ha="center", va="center", fontsize=SMALL, color=color)
+
+
+def _draw_plotly(pivot: _Pivot) -> Any:
+    go = plotly_objects()
+    names = [axis_label(name).replace("$^2$", "<sup>2</sup>") for name in pivot.names]
+    known = pivot.cells[np.isfinite(pivot.cells)]
+    is_log = spans_decade(known)
+    bar: dict[str, Any] = {"title": names[2]}
+    if is_log:  # plotly has no logarithmic colour scale: colours are those of the exponents, ticks are relabelled
+        ticks = np.geomspace(known.min(), known.max(), 6)
+        bar.update(tickvals=np.log10(ticks), ticktext=[f"{tick:.3g}" for tick in ticks])
+    figure = go.Figure(
+        go.Heatmap(
+            x=[label_of(item) for item in pivot.x],
+            y=[label_of(item) for item in pivot.y],
+            z=np.log10(pivot.cells) if is_log else pivot.cells,
+            customdata=np.dstack([pivot.cells, pivot.counts]),
+            colorscale=RAMP.capitalize(),
+            colorbar=bar,
+            hoverongaps=False,
+            hovertemplate=f"{names[0]}: %{{x}}<br>{names[1]}: %{{y}}<br>{names[2]}: %{{customdata[0]:.4g}}"
+            "<br>%{customdata[1]} designs<extra></extra>",
+        )
+    )
+    figure.update_xaxes(type="category", title=names[0])
+    figure.update_yaxes(type="category", title=names[1])
+    style_plotly(figure, title=pivot.title.replace("$^2$", "<sup>2</sup>"))
+    return figure

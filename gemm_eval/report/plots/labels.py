@@ -1,0 +1,100 @@
+"""Labels of points that do not lie on each other, nor on points."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.extras import needs_extra
+from gemm_eval.report.plots.style import GRAY, SMALL
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.transforms import Bbox
+
+__all__ = ["place_labels"]
+
+_RADII = (2.5, 8.0, 15.0, 24.0, 35.0, 49.0, 65.0)  # points from the edge of a marker
+_NEAR = 8.0  # points; a label farther away gets a line to its point
+_ANGLES = (0.35, 2.8, -0.35, -2.8, 1.57, -1.57, 0.9, 2.2, -0.9, -2.2)  # to the right of the point first
+_PADDING = 4.0  # points inside the edges of the axes; another dpi moves texts a little
+_EDGE = 1.0  # points around a marker that are kept free
+_OTHER_REACH = 2.6  # points from the middle of a marker without a text to its edge
+_LINE_PIECES = 200  # of a line, for boxes that cover it
+
+
+def place_labels(
+    axes: Axes,
+    x: npt.NDArray[np.float64],
+    y: npt.NDArray[np.float64],
+    texts: Sequence[str],
+    *,
+    areas: npt.ArrayLike = 30.0,
+    others: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None,
+) -> int:
+    """Write a text beside each point, where it covers no other text or point; return how many found no room.
+
+    `areas` of the markers are in square points; `others` are x and y of more markers, without a text. Lines are kept
+    free too. Limits and scales of the axes must be final. What finds no room inside the axes is left out.
+    """
+    with needs_extra("plotting", "plot"):
+        from matplotlib.transforms import Bbox
+
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.draw_without_rendering()  # settles the layout, so that positions on the page are known
+    per_point = figure.dpi / 72.0
+    reaches = np.broadcast_to((np.sqrt(np.asarray(areas, float)) / 2 + _EDGE) * per_point, len(x)).tolist()
+    taken = _boxes_of_lines(axes)
+    if others is not None:
+        reach = _OTHER_REACH * per_point
+        taken += [
+            Bbox.from_extents(px - reach, py - reach, px + reach, py + reach)
+            for px, py in axes.transData.transform(np.column_stack(others)).tolist()
+        ]
+    places = axes.transData.transform(np.column_stack([x, y])).tolist()
+    taken += [Bbox.from_extents(px - r, py - r, px + r, py + r) for (px, py), r in zip(places, reaches, strict=True)]
+    inside = axes.get_window_extent().padded(-_PADDING * per_point)
+    num_left_out = 0
+    for text, at, reach in zip(texts, zip(x.tolist(), y.tolist(), strict=True), reaches, strict=True):
+        label = axes.annotate(text, at, (0, 0), textcoords="offset points", fontsize=SMALL, in_layout=False, zorder=6)
+        for radius, angle in ((radius, angle) for radius in _RADII for angle in _ANGLES):
+            distance = radius + reach / per_point
+            dx, dy = distance * np.cos(angle), distance * np.sin(angle)
+            label.set_position((dx, dy))
+            label.set_horizontalalignment("center" if abs(np.cos(angle)) < 0.3 else "left" if dx > 0 else "right")
+            label.set_verticalalignment("center" if abs(np.sin(angle)) < 0.5 else "bottom" if dy > 0 else "top")
+            box = label.get_window_extent()
+            fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+            if fits and not box.count_overlaps(taken):
+                taken.append(box)
+                if radius > _NEAR:
+                    _add_leader(axes, at, (dx, dy))
+                break
+        else:
+            label.remove()
+            num_left_out += 1
+    return num_left_out
+
+
+def _boxes_of_lines(axes: Axes) -> list[Bbox]:
+    """Small boxes along all lines."""
+    with needs_extra("plotting", "plot"):
+        from matplotlib.transforms import Bbox
+
+    boxes: list[Bbox] = []
+    for line in axes.get_lines():
+        corners = np.asarray(line.get_transform().transform_path(line.get_path()).vertices, float)
+        for start, end in itertools.pairwise(corners):
+            steps = np.linspace(start, end, _LINE_PIECES // max(1, len(corners) - 1) + 2)
+            boxes += [Bbox([a, b]) for a, b in itertools.pairwise(steps)]
+    return boxes
+
+
+def _add_leader(axes: Axes, at: tuple[float, float], offset: tuple[float, float]) -> None:
+    line = {"arrowstyle": "-", "linewidth": 0.5, "color": GRAY, "shrinkA": 0.0, "shrinkB": 3.0}
+    axes.annotate("", at, offset, textcoords="offset points", arrowprops=line, in_layout=False, zorder=2)

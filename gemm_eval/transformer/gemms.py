@@ -1,0 +1,179 @@
+"""`transformer_gemms`: the GEMMs of one forward pass of a transformer on one device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
+from gemm_eval.dtypes import DType, DtypeScheme
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.transformer.attention_shapes import attention_shapes
+from gemm_eval.transformer.config import ModelConfig
+from gemm_eval.transformer.ffn_shapes import ffn_shapes, lm_head_shape
+from gemm_eval.transformer.shapes import Operand, Shape, Step
+from gemm_eval.transformer.types import weight_and_dense_types
+from gemm_eval.words import shown
+from gemm_eval.workload import MAX_DIM, GemmProblem
+
+__all__ = ["LayerGemm", "make_step", "transformer_gemms"]
+
+_PHASES = ("prefill", "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGemm:
+    """One kind of GEMM in a model.
+
+    Attributes:
+        name: what it computes, e.g. ``"qkv_proj"``; unique in a model.
+        problem: sizes and data types.
+        count_per_layer: how often it runs in a layer that has it.
+        num_layers: layers that have it; 1 for the LM head.
+        is_weight: whether B is a weight; else both operands are activations.
+    """
+
+    name: str
+    problem: GemmProblem
+    count_per_layer: int
+    num_layers: int
+    is_weight: bool
+
+    @property
+    def total_count(self) -> int:
+        """How often it runs in one forward pass."""
+        return self.count_per_layer * self.num_layers
+
+    @property
+    def total_flop(self) -> int:
+        """Operations of one forward pass, a MAC being two."""
+        return self.total_count * self.problem.flop
+
+
+def transformer_gemms(
+    config: ModelConfig,
+    *,
+    phase: Literal["prefill", "decode"],
+    batch_size: int,
+    seq_len: int,
+    tensor_parallel: int = 1,
+    expert_parallel: int = 1,
+    dtype: str | DtypeScheme = "fp16",
+    dense_dtype: str | None = None,
+    quantize_lm_head: bool = False,
+    quantize_router: bool = False,
+    expert_imbalance: float = 1.0,
+    absorb_mla: bool | None = None,
+    lm_head_all_tokens: bool = False,
+) -> tuple[LayerGemm, ...]:
+    """Return the GEMMs of one forward pass on one device, in the order they run, as G, M, K, N.
+
+    Prefill runs `seq_len` new tokens of each of `batch_size` sequences; decode runs one new token of each, which
+    attends to `seq_len` positions, itself included.
+
+    **Attention.** Scores and values are GEMMs of their own, batched over sequences and KV heads; the query heads of a
+    KV head are rows of one GEMM. Prefill counts the full square of scores: that a causal kernel may skip half of it
+    is left to the kernel. A window layer counts `window_size` keys for each query once the context is longer.
+
+    **MLA.** Without absorption, keys and values are expanded (`kv_b_proj`, new tokens only, as a cache of expanded
+    keys has it) and each head has its own. With it, `kv_b_proj` is folded into the query (`q_absorb`) and the output
+    (`v_absorb`), and all heads attend to the one latent: more operations, far less cache to read. `absorb_mla` None
+    absorbs in decode only. Sources: DeepSeek-V2, arXiv:2405.04434, section 2.1.2; DeepSeek-V3 `inference/model.py`,
+    `attn_impl` naive and absorb.
+
+    **Experts** run as one batched GEMM, G active experts of M rows each; `_experts.py` has the formulas of both, and
+    of `expert_imbalance` (busiest over mean load, at least 1). Shared experts run as one FFN.
+
+    **Parallel degrees.** `tensor_parallel` divides heads, intermediate sizes and the vocabulary (rounded up); KV heads
+    are replicated beyond one a device; latent projections and routers are not divided. `expert_parallel` spreads whole
+    experts. One degree divides the other: below `tensor_parallel` it lies inside the group, and the rest of the group
+    divides each expert; above, ``expert_parallel / tensor_parallel`` groups run side by side, each with its own
+    `batch_size`, and all their tokens meet in the experts. Models without experts take no `expert_parallel` but 1.
+
+    **Data types.** `dtype` is a shorthand (``"bf16"``, ``"fp8"``, ``"w4a16"``) or a `DtypeScheme`, and holds for the
+    projections of attention, the feed-forward networks and the experts. Scores and values of attention, the routers
+    and the LM head are kept in `dense_dtype`, as fp8 and int4 checkpoints keep them: by default the input type of
+    `dtype`, or bf16 where that has fewer than 16 bits. `quantize_lm_head`, `quantize_router` give these `dtype` too.
+    Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.1: embedding, head, gating and attention keep BF16 or FP32.
+
+    In prefill the LM head sees the last token of each sequence, or all with `lm_head_all_tokens`.
+
+    Raises:
+        InvalidOptionError: an option is out of range, or a degree does not divide what it splits.
+        InvalidProblemError: `dtype` is unknown, or a GEMM would be too large.
+    """
+    check_word("phase", phase, _PHASES)
+    for name, flag in (
+        ("quantize_lm_head", quantize_lm_head),
+        ("quantize_router", quantize_router),
+        ("lm_head_all_tokens", lm_head_all_tokens),
+        ("absorb_mla", False if absorb_mla is None else absorb_mla),
+    ):
+        check_flag(name, flag)
+    step = make_step(
+        config,
+        phase,
+        batch_size,
+        seq_len,
+        tensor_parallel,
+        expert_parallel,
+        expert_imbalance=expert_imbalance,
+        absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
+        lm_head_all_tokens=lm_head_all_tokens,
+    )
+    scheme, dense = weight_and_dense_types(dtype, dense_dtype)
+    quantized = {Operand.WEIGHT}
+    quantized |= {Operand.LM_HEAD} if quantize_lm_head else set()
+    quantized |= {Operand.ROUTER} if quantize_router else set()
+    shapes = (*attention_shapes(config, step), *ffn_shapes(config, step), lm_head_shape(config, step))
+    return tuple(_layer_gemm(shape, scheme if shape.operand in quantized else dense) for shape in shapes)
+
+
+def make_step(
+    config: ModelConfig,
+    phase: str,
+    batch_size: int,
+    seq_len: int,
+    tensor_parallel: int,
+    expert_parallel: int,
+    *,
+    expert_imbalance: float = 1.0,
+    absorb_mla: bool = False,
+    lm_head_all_tokens: bool = False,
+) -> Step:
+    """Check the options of `transformer_gemms` that sizes depend on.
+
+    Raises:
+        InvalidOptionError: `config` is none, or an option is out of range.
+    """
+    if not isinstance(config, ModelConfig):
+        raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
+    context = as_integer("seq_len", seq_len, 1, MAX_DIM)
+    return Step(
+        model=config.name,
+        num_seqs=as_integer("batch_size", batch_size, 1, MAX_DIM),
+        new_tokens=context if phase == "prefill" else 1,
+        context=context,
+        tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
+        expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM),
+        expert_imbalance=_check_imbalance(expert_imbalance),
+        absorb_mla=absorb_mla,
+        lm_head_all_tokens=lm_head_all_tokens,
+    )
+
+
+def _layer_gemm(shape: Shape, dtype: DtypeScheme | DType) -> LayerGemm:
+    sizes = (shape.G, shape.M, shape.K, shape.N)
+    if isinstance(dtype, DType):
+        problem = GemmProblem(*sizes, dtype)
+    else:
+        a, b, c, group_size = dtype
+        problem = GemmProblem(*sizes, a, b, c, group_size=group_size)
+    return LayerGemm(shape.name, problem, 1, shape.num_layers, shape.operand is not Operand.ACTIVATION)
+
+
+def _check_imbalance(value: Any) -> float:
+    imbalance = plain_number(value)
+    if imbalance is None or imbalance < 1:
+        raise InvalidOptionError(f"expert_imbalance must be a finite number >= 1, got {shown(value)}")
+    return imbalance

@@ -1,0 +1,157 @@
+"""Safe JSON reading, and typed access to its keys with messages that name key and file."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from gemm_eval.errors import ModelConfigError
+from gemm_eval.storage import read_bounded
+from gemm_eval.words import one_line, shown
+
+__all__ = ["Keys", "read_json"]
+
+_MAX_FILE_BYTES = 1 << 22
+_MAX_DEPTH = 32
+_MAX_SIZE = 1 << 24
+
+
+class _Required:
+    """The default of a key that has none."""
+
+
+_REQUIRED: Final = _Required()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read one JSON file whose top level is an object.
+
+    Raises:
+        ModelConfigError: the file is missing, unreadable, larger than 4 MiB, no UTF-8 JSON, nested deeper than 32
+            levels, gives a key twice or holds a number that is not finite.
+    """
+    raw = read_bounded(path, _MAX_FILE_BYTES, "config", unreadable=ModelConfigError, too_large=ModelConfigError)
+    try:
+        data = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_finite
+        )
+    except RecursionError:
+        raise ModelConfigError(f"{path}: nested deeper than {_MAX_DEPTH} levels") from None
+    except ValueError as error:  # JSON and Unicode errors, integers too long to convert, the refusals below
+        raise ModelConfigError(f"{path}: not a readable JSON config: {one_line(str(error))}") from error
+    if not isinstance(data, dict):
+        raise ModelConfigError(f"{path}: the top level must be an object of keys, got {type(data).__name__}")
+    _check_depth(data, path)
+    return data
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in data:
+            raise ValueError(f"{shown(name)} is given twice")
+        data[name] = value
+    return data
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{shown(text)} is too large a number")
+    return value
+
+
+def _check_depth(data: Any, path: Path) -> None:
+    level = [data]
+    for _ in range(_MAX_DEPTH):
+        level = [
+            inner
+            for value in level
+            if isinstance(value, dict | list)
+            for inner in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return
+    raise ModelConfigError(f"{path}: nested deeper than {_MAX_DEPTH} levels")
+
+
+class Keys:
+    """Typed access to the keys of one config. A key that is null counts as missing, as it does for its writers.
+
+    Every method raises `ModelConfigError`, naming key and file, for a value of the wrong type or range, and for a
+    missing key that has no default.
+    """
+
+    def __init__(self, data: Mapping[str, Any], origin: str) -> None:
+        self._data = data
+        self.origin = origin
+
+    def size(self, key: str, default: int | _Required = _REQUIRED, *, at_most: int = _MAX_SIZE) -> int:
+        """Return an integer of at least 1."""
+        return self._integer(key, default, 1, at_most)
+
+    def count(self, key: str, default: int | _Required = _REQUIRED) -> int:
+        """Return an integer of at least 0."""
+        return self._integer(key, default, 0, _MAX_SIZE)
+
+    def optional_size(self, key: str) -> int | None:
+        """Return an integer of at least 1, or None if the key is missing."""
+        return None if self._data.get(key) is None else self.size(key)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return a truth value."""
+        value = self._value(key, default)
+        if not isinstance(value, bool):
+            self._refuse(key, "must be true or false", value)
+        return value
+
+    def text(self, key: str, default: str | _Required = _REQUIRED) -> str:
+        """Return a string."""
+        value = self._value(key, default)
+        if not isinstance(value, str):
+            self._refuse(key, "must be a string", value)
+        return value
+
+    def items(self, key: str, item_type: type) -> list[Any] | None:
+        """Return a list whose items are all of `item_type`, or None if the key is missing."""
+        value = self._data.get(key)
+        if value is not None and not (isinstance(value, list) and all(type(item) is item_type for item in value)):
+            self._refuse(key, f"must be a list of {item_type.__name__}", value)
+        return value
+
+    def require(self, *names: str) -> None:
+        """Check that all `names` are there, null or not: for keys whose default differs from null."""
+        for name in names:
+            if name not in self._data:
+                self._value(name, _REQUIRED)
+
+    def refuse(self, key: str, rule: str) -> NoReturn:
+        """Raise the error that the value of `key` breaks `rule`."""
+        self._refuse(key, rule, self._data.get(key))
+
+    def __contains__(self, key: str) -> bool:
+        return self._data.get(key) is not None
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self._data.get(key)
+        if value is not None:
+            return value
+        if default is _REQUIRED:
+            raise ModelConfigError(f"{key} must be given ({self.origin}: {key})")
+        return default
+
+    def _integer(self, key: str, default: int | _Required, at_least: int, at_most: int) -> int:
+        value = self._value(key, default)
+        if type(value) is not int or not at_least <= value <= at_most:
+            self._refuse(key, f"must be an integer in {at_least}..{at_most}", value)
+        return int(value)
+
+    def _refuse(self, key: str, rule: str, value: Any) -> NoReturn:
+        raise ModelConfigError(f"{key} {rule}, got {shown(value)} ({self.origin}: {key})")

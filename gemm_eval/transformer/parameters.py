@@ -1,0 +1,121 @@
+"""Exact parameter counts of a `ModelConfig`, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_eval.transformer.config import GroupedAttention, LatentAttention, ModelConfig
+
+__all__ = ["ParameterCounts", "count_parameters", "num_parameters"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCounts:
+    """Parameters of a model by part, over all layers; the parts do not overlap.
+
+    Attributes:
+        embedding: the token embedding.
+        position: the learned position table.
+        attention, ffn, router, experts, shared_experts: weight matrices (router: with the shared experts' gate).
+        lm_head: the output projection, 0 if it is the embedding.
+        vectors: norms and biases.
+        idle_experts: the part of `experts` that a token does not use.
+    """
+
+    embedding: int
+    position: int
+    attention: int
+    ffn: int
+    router: int
+    experts: int
+    shared_experts: int
+    lm_head: int
+    vectors: int
+    idle_experts: int
+
+    @property
+    def layer_matrices(self) -> int:
+        """Weight matrices of all layers: what the weight GEMMs without the LM head multiply by."""
+        return self.attention + self.ffn + self.router + self.experts + self.shared_experts
+
+    @property
+    def active_layer_matrices(self) -> int:
+        """Weight matrices of all layers that one token uses. Weight GEMMs do 2 FLOP for each and token, exactly."""
+        return self.layer_matrices - self.idle_experts
+
+    @property
+    def total(self) -> int:
+        """All parameters."""
+        return self.embedding + self.position + self.layer_matrices + self.lm_head + self.vectors
+
+    @property
+    def active(self) -> int:
+        """Parameters of the model without the experts that a token does not use; embeddings are counted."""
+        return self.total - self.idle_experts
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """Return the exact number of parameters: embeddings, matrices, norms, biases, all experts.
+
+    Buffers (rotary tables, causal masks), quantization scales and multi-token-prediction layers are not counted.
+    """
+    return count_parameters(config).total
+
+
+def count_parameters(config: ModelConfig) -> ParameterCounts:
+    """Return the exact parameter count of `config`, part by part."""
+    hidden, layers = config.hidden_size, config.num_layers
+    matrices, vectors = _attention_parameters(config)
+    norm = hidden if config.norm == "rms" else 2 * hidden
+    all_vectors = layers * (vectors + config.norms_per_layer * norm) + norm
+
+    ffn = 0
+    if config.ffn is not None:
+        width, ups = config.ffn.intermediate_size, 1 + config.ffn.is_gated
+        ffn = config.num_dense_layers * (ups + 1) * hidden * width
+        all_vectors += config.num_dense_layers * config.ffn.has_bias * (ups * width + hidden)
+
+    router = experts = shared = idle = 0
+    if config.moe is not None:
+        moe = config.moe
+        projections = 2 + moe.is_gated
+        expert = projections * hidden * moe.intermediate_size
+        router = moe.num_layers * hidden * (moe.num_experts + moe.shared_gate)
+        experts = moe.num_layers * moe.num_experts * expert
+        idle = moe.num_layers * (moe.num_experts - moe.experts_per_token) * expert
+        shared = moe.num_layers * projections * hidden * moe.shared_width
+        all_vectors += moe.num_layers * moe.router_bias * moe.num_experts
+
+    return ParameterCounts(
+        embedding=config.vocab_size * hidden,
+        position=config.num_positions * hidden,
+        attention=layers * matrices,
+        ffn=ffn,
+        router=router,
+        experts=experts,
+        shared_experts=shared,
+        lm_head=0 if config.tied_embeddings else config.vocab_size * hidden,
+        vectors=all_vectors,
+        idle_experts=idle,
+    )
+
+
+def _attention_parameters(config: ModelConfig) -> tuple[int, int]:
+    """Matrix and vector parameters of one layer's attention."""
+    hidden, attention = config.hidden_size, config.attention
+    if isinstance(attention, GroupedAttention):
+        query = attention.num_heads * attention.head_dim
+        qkv = query + 2 * attention.num_kv_heads * attention.head_dim
+        vectors = attention.qkv_bias * qkv + attention.output_bias * hidden + attention.qk_norm * 2 * attention.head_dim
+        return hidden * (qkv + query), vectors
+    return _latent_parameters(hidden, attention)
+
+
+def _latent_parameters(hidden: int, attention: LatentAttention) -> tuple[int, int]:
+    heads, latent, rank = attention.num_heads, attention.kv_lora_rank, attention.q_lora_rank
+    query = heads * (attention.qk_nope_head_dim + attention.qk_rope_head_dim)
+    matrices = hidden * query if rank is None else rank * (hidden + query)
+    matrices += hidden * (latent + attention.qk_rope_head_dim)
+    matrices += latent * heads * (attention.qk_nope_head_dim + attention.v_head_dim)
+    matrices += heads * attention.v_head_dim * hidden
+    return matrices, latent + (rank or 0)  # the norms of the two latents

@@ -1,0 +1,52 @@
+"""`RunOptions`: how a GPU is asked to run a GEMM."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.words import shown
+
+__all__ = ["NOTHING_SAID", "RunOptions", "run_options"]
+
+_MAX_WORD_CHARS = 64
+
+
+class RunOptions(NamedTuple):
+    """How a GPU runs a GEMM. None: nothing said, which is all that a multi-core chip takes.
+
+    Attributes:
+        library: whose kernels: ``cublas``; ``gemm-eval`` (our W4A16 kernels); ``trtllm``; ``hypothetical`` (weight-only
+            kernels that nobody has written); ``auto``, as None: cublas for dense types; else gemm-eval where it runs
+            the GEMM, and hypothetical where it does not.
+        l2: ``cold``, as None: weights come from DRAM, A and C stay in L2 from the call before as far as they fit, as in
+            a model whose layers follow each other; ``cold-all``: nothing is in L2; ``warm``: everything that fits.
+        clock: ``burst``, as None: at most about 10 ms busy; ``sustained``: as long as the power limit takes to set the
+            clock.
+    """
+
+    library: str | None = None
+    l2: str | None = None
+    clock: str | None = None
+
+    def over(self, others: RunOptions) -> RunOptions:
+        """Return these options, and those of `others` where nothing is said."""
+        if self == NOTHING_SAID:  # nearly always
+            return others
+        return RunOptions(*(b if a is None else a for a, b in zip(self, others, strict=True)))
+
+
+NOTHING_SAID = RunOptions()
+
+
+def run_options(library: Any, l2: Any, clock: Any) -> RunOptions:
+    """Return what a caller asks for; which words there are is known to the model (`check_options`).
+
+    Raises:
+        InvalidOptionError: something that is neither a word nor None.
+    """
+    asked = RunOptions(library, l2, clock)
+    for name, value in zip(RunOptions._fields, asked, strict=True):
+        if value is not None and not (isinstance(value, str) and len(value) <= _MAX_WORD_CHARS):
+            raise InvalidOptionError(f"{name} must be a word or None, got {shown(value)}")
+    return asked

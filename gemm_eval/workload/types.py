@@ -1,0 +1,205 @@
+"""`GemmTypes`: the data types of a GEMM's operands, and how they are scaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from gemm_eval.checks import plain_integer
+from gemm_eval.dtypes import DType, accumulator_of, default_output_of, parse_dtype, parse_scheme
+from gemm_eval.errors import InvalidProblemError
+from gemm_eval.words import shown
+
+__all__ = [
+    "MAX_DIM",
+    "TYPE_NAMES",
+    "BlockScale",
+    "GemmTypes",
+    "Operand",
+    "check_size",
+    "default_scale_of",
+    "make_types",
+]
+
+MAX_DIM = 1 << 40
+"""Largest G, M, K, N or group of weights that is taken."""
+
+TYPE_NAMES = (
+    "input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "group_size", "scale_dtype", "zero_dtype",
+)  # fmt: skip
+"""The arguments of a `GemmProblem` that are not sizes."""
+
+_set = object.__setattr__
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScale:
+    """Scales of a quantized operand: one for each row or column, and for each group of K in it.
+
+    Attributes:
+        dtype: type of a scale.
+        group_size: elements along K that share one; None: all of K.
+        zero_dtype: type of the zero point beside each scale; None: symmetric.
+    """
+
+    dtype: DType
+    group_size: int | None = None
+    zero_dtype: DType | None = None
+
+    @property
+    def group_bits(self) -> int:
+        """Bits of the scale of one group, with its zero point."""
+        return self.dtype.bits + (self.zero_dtype.bits if self.zero_dtype else 0)
+
+    def num_groups(self, K: int) -> int:
+        """Scales of a row or column of K elements."""
+        return 1 if self.group_size is None else -(-K // self.group_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A or B as it lies in memory.
+
+    Attributes:
+        dtype: type of an element.
+        scale: None where elements are values by themselves.
+    """
+
+    dtype: DType
+    scale: BlockScale | None = None
+
+    def total_bits(self, num: int, K: int) -> int:
+        """Bits of `num` rows or columns of K elements, with their scales."""
+        bits = num * K * self.dtype.bits
+        return bits if self.scale is None else bits + num * self.scale.num_groups(K) * self.scale.group_bits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GemmTypes:
+    """The data types of a GEMM; all of them are known, and they go together.
+
+    Attributes:
+        a, b: A and B as stored; both are multiplied in `a.dtype`.
+        c: type of C as stored.
+        acc: type that products are added in.
+    """
+
+    a: Operand
+    b: Operand
+    c: DType
+    acc: DType
+    _hash: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _set(self, "_hash", hash((self.a, self.b, self.c, self.acc)))
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:  # nearly always, as `make_types` makes one object for the same types
+            return True
+        if not isinstance(other, GemmTypes):
+            return NotImplemented
+        return (self.a, self.b, self.c, self.acc) == (other.a, other.b, other.c, other.acc)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return GemmTypes, (self.a, self.b, self.c, self.acc)  # hashes of words differ from process to process
+
+    @classmethod
+    def parse(cls, dtype: str) -> GemmTypes:
+        """Return what a shorthand stands for: ``"fp16"``, ``"w4a16"``.
+
+        Raises:
+            InvalidProblemError: there is no such shorthand.
+        """
+        a, b, c, group_size = parse_scheme(dtype)
+        return make_types(a, b, c, group_size=group_size)
+
+    @property
+    def is_weight_quantized(self) -> bool:
+        """Whether B is stored in a narrower type than it is multiplied in."""
+        return self.b.dtype is not self.a.dtype
+
+    @property
+    def words(self) -> dict[str, DType | int | None]:
+        """The types by the names that arguments of a `GemmProblem` have."""
+        scale = self.b.scale
+        of_scale = (None, None, None) if scale is None else (scale.group_size, scale.dtype, scale.zero_dtype)
+        return dict(zip(TYPE_NAMES, (self.a.dtype, self.b.dtype, self.c, self.acc, *of_scale), strict=True))
+
+    @property
+    def group_size(self) -> int | None:
+        """Weights along K that share a scale."""
+        return None if self.b.scale is None else self.b.scale.group_size
+
+    @property
+    def group_bits(self) -> int:
+        """Bits of the scale and the zero point of one group of weights; 0 where they have none."""
+        return 0 if self.b.scale is None else self.b.scale.group_bits
+
+
+@lru_cache(maxsize=1024, typed=True)
+def make_types(
+    input_dtype: Any = DType.FP16,
+    weight_dtype: Any = None,
+    output_dtype: Any = None,
+    accumulator_dtype: Any = None,
+    group_size: Any = None,
+    scale_dtype: Any = None,
+    zero_dtype: Any = None,
+) -> GemmTypes:
+    """Return the types that a `GemmProblem` of these arguments has: one object for the same ones.
+
+    Raises:
+        InvalidProblemError: they do not go together.
+        TypeError: one of them has no hash.
+    """
+    a = parse_dtype(input_dtype, what="input_dtype")
+    b = a if weight_dtype is None else parse_dtype(weight_dtype, what="weight_dtype")
+    c = default_output_of(a) if output_dtype is None else parse_dtype(output_dtype, what="output_dtype")
+    acc = accumulator_of(a)
+    if a is DType.INT32 or b is DType.INT32:
+        raise InvalidProblemError("int32 is an accumulator and output type, not an input or weight type")
+    if accumulator_dtype is not None and parse_dtype(accumulator_dtype, what="accumulator_dtype") != acc:
+        raise InvalidProblemError(f"accumulator_dtype must be {acc} for {a} inputs, got {accumulator_dtype}")
+    if a is not b and not (b.bits < a.bits and b.is_weight):
+        *first, last = (dtype for dtype in DType if dtype.is_weight)
+        raise InvalidProblemError(
+            f"weight_dtype must be input_dtype, or a narrower {', '.join(first)} or {last}, "
+            f"got {b} weights for {a} inputs"
+        )
+    if a is b:
+        for name, value in (("group_size", group_size), ("scale_dtype", scale_dtype), ("zero_dtype", zero_dtype)):
+            if value is not None:
+                raise InvalidProblemError(
+                    f"{name} is for quantized weights only, but weight_dtype is input_dtype ({a})"
+                )
+        return GemmTypes(Operand(a), Operand(a), c, acc)
+    group = None if group_size is None else check_size("group_size", group_size)
+    scale = default_scale_of(a) if scale_dtype is None else parse_dtype(scale_dtype, what="scale_dtype")
+    if scale.is_integer:
+        raise InvalidProblemError(f"scale_dtype must be a floating-point type, got {scale}")
+    zero = None if zero_dtype is None else parse_dtype(zero_dtype, what="zero_dtype")
+    return GemmTypes(Operand(a), Operand(b, BlockScale(scale, group, zero)), c, acc)
+
+
+def default_scale_of(input_dtype: DType) -> DType:
+    """Type of the scales of weights when the caller names none: the input type if it is a 16-bit float, else fp16."""
+    return input_dtype if input_dtype in (DType.FP16, DType.BF16) else DType.FP16
+
+
+def check_size(name: str, value: Any) -> int:
+    """Return a size as an int.
+
+    Raises:
+        InvalidProblemError: it is none in 1..`MAX_DIM`.
+    """
+    number = plain_integer(value)
+    if number is None:
+        raise InvalidProblemError(f"{name} must be an integer >= 1, got {shown(value)}")
+    if not 1 <= number <= MAX_DIM:
+        given = number if abs(number) < 1 << 64 else "a number of more than 64 bits"
+        raise InvalidProblemError(f"{name} must be in 1..2**40, got {given}")
+    return number
