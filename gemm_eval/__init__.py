@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from gemm_eval.evaluate import Crossover, GEMMEvaluator, GEMMResult, GEMMTable, select_config, w4a16_crossover
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
-    from gemm_eval.search.plans import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned
+    from gemm_eval.search import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
     from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
     from gemm_eval.workload import GemmProblem
@@ -90,7 +90,7 @@ _ROOMS = {
         "w4a16_crossover",
     ),
     "gemm_eval.mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
-    "gemm_eval.search.plans": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
+    "gemm_eval.search": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
     "gemm_eval.transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
     "gemm_eval.transformer.prewarm": ("PrewarmReport", "prewarm", "prewarm_for_transformer"),
     "gemm_eval.workload": ("GemmProblem",),

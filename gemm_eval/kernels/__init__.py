@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.arch.limits import DeviceLimits, Occupancy, limits_of_spec
+    from gemm_eval.arch import DeviceLimits, Occupancy, limits_of_spec
     from gemm_eval.kernels.build import SOURCES
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq
     from gemm_eval.kernels.choice import problem_of, rank, spec_of_device
@@ -84,7 +84,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "gemm_eval.arch.limits": (
+        "gemm_eval.arch": (
             "DeviceLimits",
             "Occupancy",
             "limits_of_spec",

@@ -17,16 +17,26 @@ if TYPE_CHECKING:
         find_best_of_each_partition,
     )
     from gemm_eval.search.multicore_replay import replay_mappings
-    from gemm_eval.search.plans import AnalyticCostModel, PlanOptions, SearchPlan, as_plan_options, find_planned
+    from gemm_eval.search.plans import (
+        AnalyticCostModel,
+        CostModel,
+        PlanOptions,
+        SearchPlan,
+        as_plan_options,
+        check_cost_model,
+        find_planned,
+    )
     from gemm_eval.search.threads import run_in_chunks
 
 __all__ = [
     "OF_GENERIC",
     "OF_OURS",
     "AnalyticCostModel",
+    "CostModel",
     "PlanOptions",
     "SearchPlan",
     "as_plan_options",
+    "check_cost_model",
     "check_idle_cores",
     "evaluate_config",
     "find_best",
@@ -68,9 +78,11 @@ __getattr__, __dir__ = lazy_names(
         ".multicore_replay": ("replay_mappings",),
         ".plans": (
             "AnalyticCostModel",
+            "CostModel",
             "PlanOptions",
             "SearchPlan",
             "as_plan_options",
+            "check_cost_model",
             "find_planned",
         ),
         ".threads": ("run_in_chunks",),

@@ -23,16 +23,13 @@ IMPORTERS = ("import_module", "importlib.import_module", "__import__")
 FILES = sorted(PACKAGE.rglob("*.py"))
 OF_LAYERS = [path for path in FILES if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in LAYERS]
 GPU_LAYERS = ("device", "kernels", "measure", "autotune")
-# What these packages offer is what their `__init__` lists; others import nothing past it.
-SEALED = ("storage", "device", "kernels", "measure")
-# Public modules and packages in them, as README.md and CHANGELOG.md name them or as their `__init__` says.
-OPEN = {
-    "gemm_eval.storage.cache", "gemm_eval.kernels.config_cache", "gemm_eval.kernels.configs",
-    "gemm_eval.kernels.families", "gemm_eval.measure.runners",
+# What a package offers is what its `__init__` lists; other rooms import nothing past it but these modules: what a user
+# imports by the module's name, functions that read better with it, and modules whose text is asked for.
+PAST = {
+    "gemm_eval.device.control_flow", "gemm_eval.device.runtime", "gemm_eval.device.sass",
+    "gemm_eval.kernels.config_cache", "gemm_eval.transformer.prewarm",
 }  # fmt: skip
-SEALED_NAMES = {f"gemm_eval.{name}" for name in SEALED}
-# Modules that others take as such: its functions read better with its name, or their text is what is asked for.
-AS_MODULES = {f"gemm_eval.device.{name}" for name in ("runtime", "sass", "control_flow")}
+MAX_PAST = 10
 CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
 RESULT_CACHE = {f"gemm_eval.storage.{name}" for name in ("DiskCache", "default_path", "cache")}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
@@ -115,39 +112,91 @@ def test_storage_and_device_know_nothing_of_what_uses_them() -> None:
     assert known["device"] <= {"errors", "lazy", "words", "extras", "dtypes", "storage", "arch", "device"}
 
 
+@cache
+def home_of(package: str) -> dict[str, str]:
+    """Name -> module, of what a package lists."""
+    tree = ast.parse((PACKAGE.parent / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
+    froms = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    homes = {alias.name: f"{node.module}" for node in froms for alias in node.names}
+    listed = getattr(import_module(package), "__all__", ())
+    return {name: homes.get(name, package) for name in listed}
+
+
+def split(module: str) -> tuple[str, str]:
+    """The innermost package of an imported name, and what is asked of it."""
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        if (PACKAGE.parent.joinpath(*parts[:length]) / "__init__.py").is_file():
+            return ".".join(parts[:length]), ".".join(parts[length:])
+    raise AssertionError(module)
+
+
+def is_numba(module: str) -> bool:
+    """Whether a name is of a module of numba kernels, which import each other past the doors: see the cache's stamp."""
+    return any(part.endswith("_kernels") or part == "terms" for part in module.split("."))
+
+
 def test_nobody_imports_past_an_init() -> None:
-    past = [
-        f"{relative(path)}:{line}: {module}"
-        for path in FILES
-        for line, module in imports(path)
-        if module.startswith("gemm_eval.")
-        if (layer := module.split(".")[1]) in SEALED and layer != layer_of(path)
-        if module not in OPEN | AS_MODULES and not _is_listed(*module.rpartition(".")[::2])
-    ]
+    past = []
+    for path in (path for path in FILES if path.name != "__init__.py"):
+        for line, module in imports(path):
+            if not module.startswith("gemm_eval.") or module.split(".")[1] == layer_of(path):
+                continue
+            package, name = split(module)
+            is_listed = package == "gemm_eval" or not name or name in home_of(package)
+            if is_listed or any(f"{module}.".startswith(f"{known}.") for known in PAST):
+                continue
+            if not (path.name.endswith("_kernels.py") and is_numba(module)):
+                past.append(f"{relative(path)}:{line}: {module}")
     assert past == []
+    assert len(PAST) <= MAX_PAST
 
 
-def _is_listed(package: str, name: str) -> bool:
-    return package == "gemm_eval" or (package in OPEN | SEALED_NAMES and name in import_module(package).__all__)
+def imports_at_once(path: Path) -> Iterator[str]:
+    """Modules that a module imports when it is imported, whichever door it takes."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gemm_eval"):
+            for alias in node.names:
+                package, name = split(f"{node.module}.{alias.name}")
+                first = name.split(".")[0]
+                yield home_of(package).get(first, f"{package}.{first}" if first else package)
+
+
+def test_no_circle_between_modules() -> None:
+    of = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
+    graph = {name: sorted(set(imports_at_once(path)) & of.keys()) for name, path in of.items()}
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " -> ".join([*above[above.index(name) :], name])
+        if name not in done:
+            for other in graph[name]:
+                visit(other, (*above, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+    assert sum(map(len, graph.values())) > len(graph), "hardly an import was seen"
 
 
 def test_what_a_package_lists_is_there() -> None:
-    for name in ("storage", "device", "kernels", "kernels.configs", "measure", "measure.runners"):
-        package = import_module(f"gemm_eval.{name}")
+    packages = sorted({split(".".join(path.relative_to(PACKAGE.parent).parent.parts))[0] for path in FILES})
+    for name in packages:
+        package = import_module(name)
         with case(name):
-            assert sorted(package.__all__) == dir(package)
-            assert all(getattr(package, public) is not None for public in package.__all__)
+            listed = list(getattr(package, "__all__", ()))
+            assert len(set(listed)) == len(listed)
+            assert all(getattr(package, public) is not None for public in listed)
+            assert not {public for public in listed if public.startswith("_")} - {"__version__"}
 
 
-def test_modules_of_sealed_packages_have_plain_names() -> None:
+def test_modules_have_plain_names() -> None:
     """What is public is what an `__init__` lists, so that an underscore would say nothing."""
-    named = [relative(path) for path in FILES if layer_of(path) in (*SEALED, "autotune")]
-    assert [
-        name for name in named if name.rpartition("/")[2].startswith("_") and not name.endswith("__init__.py")
-    ] == []
+    names = [path.name for path in FILES]
+    assert {name for name in names if name.startswith("_")} == {"__init__.py", "__main__.py"}
 
 
-def test_machine_code_depends_on_kernels_and_coefficients_only() -> None:
+def test_machine_code_depends_on_kernels_and_terms_only() -> None:
     """The cache of compiled kernels is stamped with the text of these; a constant from elsewhere would go stale."""
     for path in (path for path in PACKAGE.rglob("*_kernels.py") if layer_of(path) != "cli"):
         own = {module.rsplit(".", 1)[0] for _, module in imports(path) if module.startswith("gemm_eval.")}
