@@ -90,11 +90,11 @@ def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def source_stamp() -> str:
     """A digest of the text of all kernels: what they compute can change only when it does.
 
-    The order of coefficients counts too: kernels hold their places as constants.
+    The terms count too: kernels hold their order, and what each belongs to, as constants.
     """
     package = Path(__file__).parent
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted([*package.rglob("*_kernels.py"), *package.rglob("coefficients.py"), *package.rglob("terms.py")]):
+    for path in sorted([*package.rglob("*_kernels.py"), *package.rglob("terms.py")]):
         digest.update(path.relative_to(package).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()

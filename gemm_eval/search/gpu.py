@@ -145,7 +145,7 @@ def _search(
         packed.params, packed.candidates, packed.columns, packed.ranges, packed.coefficients, place_of, sizes, start,
         stop, out.view(KERNEL_COST_DTYPE),
     )  # fmt: skip
-    if packed.is_ours:
+    if packed.is_ours and (stop - start > 1 or sizes[start, 0] != 1):
         _repeat(out[start:stop], sizes[start:stop, 0])
 
 

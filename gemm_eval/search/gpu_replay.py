@@ -18,7 +18,7 @@ from gemm_eval.search.gpu import by_kernels, search_many
 
 __all__ = ["replay_configs"]
 
-# what tells a kernel from the others of a menu; only our own come with a raster
+# what tells a kernel from the others of a packing; only our own come with a raster
 _KERNEL = (
     "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
 )  # fmt: skip

@@ -81,7 +81,7 @@ def transformer_gemms(
     absorbs in decode only. Sources: DeepSeek-V2, arXiv:2405.04434, section 2.1.2; DeepSeek-V3 `inference/model.py`,
     `attn_impl` naive and absorb.
 
-    **Experts** run as one batched GEMM, G active experts of M rows each; `_experts.py` has the formulas of both, and
+    **Experts** run as one batched GEMM, G active experts of M rows each; `experts.py` has the formulas of both, and
     of `expert_imbalance` (busiest over mean load, at least 1). Shared experts run as one FFN.
 
     **Parallel degrees.** `tensor_parallel` divides heads, intermediate sizes and the vocabulary (rounded up); KV heads

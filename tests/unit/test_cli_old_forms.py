@@ -10,9 +10,9 @@ import pytest
 from tests.unit.test_cli_words import ran
 
 PLACES = {
-    "_validate_dense.validate_dense", "_validate_kernels.validate_w4a16", "_validate_kernels.validate_triton",
-    "_calibrate.calibrate_dense", "_calibrate.calibrate_w4a16", "_calibrate.calibrate_triton",
-    "_old_forms.calibrate_dense", "_old_forms.calibrate_w4a16", "_old_forms.calibrate_triton",
+    "validate_dense.validate_dense", "validate_kernels.validate_w4a16", "validate_kernels.validate_triton",
+    "calibrate.calibrate_dense", "calibrate.calibrate_w4a16", "calibrate.calibrate_triton",
+    "old_forms.calibrate_dense", "old_forms.calibrate_w4a16", "old_forms.calibrate_triton",
 }  # fmt: skip
 OF_KERNELS = "--arch h100-sxm --data a.csv --folds 3 --seed 1 --no-fit --ablation --worst 2 --csv c.csv --json"
 FORMS = [

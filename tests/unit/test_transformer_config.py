@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gemm_eval import ModelConfigError, list_archs
-from gemm_eval.arch import _loader as arch_loader
+from gemm_eval.arch import loader as arch_loader
 from gemm_eval.transformer import (
     Ffn,
     GroupedAttention,

@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES = ("w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm90")
-"""The families, as `gemm_eval.kernels` names them, in the order of their numbers in menus."""
+"""The families, as `gemm_eval.kernels` names them, in the order of their coefficients in packings."""
 
 _STREAMING = (GEMV, GEMV_MMA)
 _MULTISTAGE = (GEMV_MMA, SM80)
