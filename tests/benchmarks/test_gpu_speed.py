@@ -1,4 +1,4 @@
-"""Speed of the GPU model on an H100: single GEMMs, cold and remembered, and 10,000 distinct ones on one thread.
+"""Speed of the GPU model on an H100: single GEMMs, cold and remembered, 10,000 distinct ones, and many GPUs.
 
 ``extra_info`` of the batches holds GEMMs per second. As plain tests these only check that the ways agree.
 """
@@ -18,6 +18,7 @@ from tests.benchmarks.transformer_gemms import transformer_gemms
 
 NUM_GEMMS = 10_000
 NUM_SHAPES = 1000
+NUM_CHIPS, NUM_OF_CHIP = 60, 28
 DTYPES = ("fp16", "fp8", "w4a16")
 
 
@@ -64,3 +65,19 @@ def test_batch_on_one_thread(
     assert evaluator.cache_info().records.misses == NUM_GEMMS
     for row in range(0, NUM_GEMMS, NUM_GEMMS // 20):
         assert table[row] == GEMMEvaluator(evaluator.arch, disk_cache=False).evaluate(*gemms[row].tolist(), dtype)
+
+
+@pytest.mark.benchmark(group=f"{NUM_CHIPS} changed H100s x {NUM_OF_CHIP} transformer GEMMs, fp16")
+def test_design_space(benchmark: Any, evaluator: GEMMEvaluator) -> None:
+    base, gemms = evaluator.arch, transformer_gemms(NUM_OF_CHIP)
+    archs = [base.with_(num_sms=100 + place, dram_gb_per_s=3000.0 + place) for place in range(NUM_CHIPS)]
+
+    def evaluate_all() -> list[float]:
+        tables = (GEMMEvaluator(arch, disk_cache=False).evaluate_many(gemms, "fp16", progress=False) for arch in archs)
+        return [float(table["latency_us"].sum()) for table in tables]
+
+    found = benchmark.pedantic(evaluate_all, rounds=3)
+    if benchmark.stats:
+        rate = NUM_CHIPS * NUM_OF_CHIP / benchmark.stats.stats.median
+        benchmark.extra_info["evaluations_per_s"] = round(rate)
+    assert len(set(found)) == NUM_CHIPS
