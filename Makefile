@@ -48,7 +48,8 @@ nojit: $(VENV)/.dev  ## the oracle tests with the kernels as plain Python
 
 # No extras at all: every command then works, or says which it needs.
 LOWEST := $(VENV)-lowest
-LOWEST_TESTS := $(addprefix tests/unit/test_,extras.py install.py arch_loading.py arch_spec.py errors.py problem.py evaluator.py)
+LOWEST_TESTS := $(addprefix tests/project/test_,extras.py install.py errors.py) $(addprefix tests/arch/test_,arch_loading.py arch_spec.py) \
+  tests/workload/test_problem.py tests/evaluate/test_evaluator.py
 lowest:  ## every command and the core's tests, with the lowest versions that pyproject.toml promises and no extras
 	@if $(MAKE) --no-print-directory $(LOWEST)/.core; then \
 	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(LOWEST)/cache $(LOWEST)/bin/python -m pytest -p no:cacheprovider -q $(LOWEST_TESTS); \

@@ -44,7 +44,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     groups: Counter[tuple[str, str]] = Counter()
     for report in terminalreporter.stats.get("skipped", []):
         place = report.nodeid.split("::")[0]
-        place = place if "/unit/" in place else place.rpartition("/")[0]
+        folder = place.rpartition("/")[0]
+        place = folder if folder in ("tests/gpu", "tests/browser") else place  # skipped as a whole
         groups[place, report.longrepr[-1].removeprefix("Skipped: ")] += 1
     if groups:
         terminalreporter.section("skipped")

@@ -21,32 +21,35 @@ class Area(NamedTuple):
     compiled: tuple[str, ...]
 
 
-_PLANS = Area(("chips",), ("unit/test_plans.py",), ("unit/test_plans.py", "unit/test_evaluator.py"))
+_PLANS = Area(("chips",), ("search/test_plans.py",), ("search/test_plans.py", "evaluate/test_evaluator.py"))
 _MULTICORE = Area(
     ("chips",),
     ("property/test_multicore_laws.py", "property/test_search_exact.py"),
     (
         "property/test_top_exact.py", "golden/test_multicore_golden.py", "property/test_multicore_laws.py",
-        "property/test_search_exact.py", "property/test_laws.py", "unit/test_partitions.py", "unit/test_evaluator.py",
-        "unit/test_evaluate_many.py", "unit/test_costs_shared.py",
+        "property/test_search_exact.py", "property/test_laws.py", "mapping/test_partitions.py",
+        "evaluate/test_evaluator.py", "evaluate/test_evaluate_many.py", "evaluate/test_costs_shared.py",
     ),
 )  # fmt: skip
 _TRITON = Area(
     ("triton",),
-    ("unit/test_triton_cost.py", "property/test_triton_cost.py"),
-    ("unit/test_asm_model.py", "unit/test_triton_ranker.py", "unit/test_validation_triton.py"),
+    ("models/test_triton_cost.py", "property/test_triton_cost.py"),
+    ("autotune/test_asm_model.py", "autotune/test_triton_ranker.py", "validation/test_validation_triton.py"),
 )
 _W4A16 = Area(
     ("gpus",),
-    ("unit/test_w4a16_cost.py", "unit/test_w4a16_menu.py"),
-    ("golden/test_gpu_golden.py", "property/test_w4a16_search.py", "unit/test_gpu_evaluator.py"),
+    ("models/test_w4a16_cost.py", "models/test_w4a16_candidates.py"),
+    ("golden/test_gpu_golden.py", "property/test_w4a16_search.py", "evaluate/test_gpu_evaluator.py"),
 )  # fmt: skip
 _GPU = Area(
     ("gpus", "triton"),
-    ("property/test_gpu_cost.py", "unit/test_gpu_menu.py", "unit/test_calibration.py", "unit/test_gpu_kernels.py"),
+    (
+        "property/test_gpu_cost.py", "models/test_gpu_candidates.py", "models/test_calibration.py",
+        "models/test_gpu_kernels.py",
+    ),
     (
         "golden/test_gpu_golden.py", "property/test_gpu_search_exact.py", "property/test_gpu_laws.py",
-        "property/test_w4a16_search.py", "unit/test_gpu_evaluator.py", "unit/test_cublas_rules.py",
+        "property/test_w4a16_search.py", "evaluate/test_gpu_evaluator.py", "models/test_cublas_rules.py",
     ),
 )  # fmt: skip
 

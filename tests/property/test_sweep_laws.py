@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gemm_eval import load_arch
 from gemm_eval.sweep import Choices, Grid, LatinHypercube, LogRange, Random, Range, Space, sweep
-from tests.unit.test_sweep_run import same
+from tests.sweep.test_sweep_run import same
 
 pytest.importorskip("pandas")
 pytest.importorskip("pyarrow")

@@ -14,7 +14,7 @@ SMALL_SHARE = 0.3
 
 Among the examples' configs that arch/measured/h200-sxm/triton has timings of, the dispatched one is at most 5% slower
 than the best below this share (three GEMMs), and at most 7% up to a share of 1 (36 GEMMs):
-tests/unit/test_asm_aware_benchmark.py holds both.
+tests/autotune/test_asm_aware_benchmark.py holds both.
 """
 
 SMALL_TILE = 32

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gemm_eval.arch import check_arch, data_root, list_archs, load_arch
 from gemm_eval.errors import GemmEvalError
+from tests.arch.hostile_yaml import HOSTILE
 from tests.fuzz.labels import label_of
 from tests.fuzz.mutate import mutate_text
-from tests.unit.hostile_yaml import HOSTILE
 
 _TEXTS = [path.read_text("utf-8") for kind in ("gpu", "multicore") for path in sorted((data_root() / kind).glob("*"))]
 _WORDS = (

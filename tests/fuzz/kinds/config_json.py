@@ -13,7 +13,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.transformer import load_model, transformer_gemms
 from tests.fuzz.labels import label_of
 from tests.fuzz.mutate import ODD_NUMBERS, mutate_text
-from tests.unit.hugging_face_samples import SAMPLES
+from tests.transformer.hugging_face_samples import SAMPLES
 
 _JSON = [json.dumps(dict(sample.config), indent=1) for sample in SAMPLES.values()]
 _YAML = [path.read_text("utf-8") for path in sorted((data_root() / "models").glob("*.yaml"))]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gemm_eval.autotune.asm import score_file
 from gemm_eval.errors import GemmEvalError
+from tests.autotune.test_asm_ptx import GEMM
 from tests.fuzz.mutate import mutate_text
-from tests.unit.test_asm_ptx import GEMM
 
 __all__ = ["run_one"]
 

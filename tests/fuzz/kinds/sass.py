@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gemm_eval.autotune.asm import score_file
 from gemm_eval.errors import GemmEvalError
+from tests.autotune.test_asm_sass import CODE, cuobjdump
 from tests.fuzz.mutate import mutate_text
-from tests.unit.test_asm_sass import CODE, cuobjdump
 
 __all__ = ["TEXTS", "run_one"]
 

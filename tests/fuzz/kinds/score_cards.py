@@ -8,8 +8,8 @@ import random
 from pathlib import Path
 
 from gemm_eval.autotune.asm import score_ptx
+from tests.autotune.test_asm_ptx import GEMM
 from tests.fuzz.mutate import mutate_bytes
-from tests.unit.test_asm_ptx import GEMM
 
 __all__ = ["run_one"]
 

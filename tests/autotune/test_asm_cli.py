@@ -1,0 +1,197 @@
+"""The command `gemm-eval asm`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gemm_eval import load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.autotune.asm import cycles_of_loop, occupancy_of_card, score, score_cubin
+from gemm_eval.cli.app import app
+from tests.autotune.fake_cubin import FakeKernel, make_cubin
+
+H200 = load_arch("h200-sxm", GpuSpec)
+SASS = """
+        /*0000*/                   MOV R1, c[0x0][0x28] ;
+        /*0010*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0020*/                   WARPGROUP.ARRIVE ;
+        /*0030*/                   HGMMA.64x256x16.F32 R24, gdesc[UR4], R24, gsb0 ;
+        /*0040*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0050*/                   HGMMA.64x256x16.F32 R24, R4, gdesc[UR4], R24, gsb0 ;
+        /*0060*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0070*/                   LDGSTS.E.BYPASS.128 [R7], desc[UR8][R10.64] ;
+        /*0080*/                   LDL R4, [R1] ;
+        /*0090*/               @P0 BRA 0x10 ;
+        /*00a0*/                   STG.E.128 desc[UR4][R2.64], R4 ;
+        /*00b0*/                   EXIT ;
+"""
+NUM_INSTRUCTIONS = 12
+PTX = ".version 8.0\n.target sm_80\n.visible .entry first() { ret; }\n.visible .entry second() { ret; }\n"
+KERNEL = FakeKernel("gemm_kernel", bytes(16 * NUM_INSTRUCTIONS), registers=168, stack_bytes=56, reqntid=(256, 1, 1))
+
+
+class Ran:
+    """Exit code, stdout and stderr of one run."""
+
+    def __init__(self, *words: str | Path, columns: int = 80) -> None:
+        env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
+        result = CliRunner().invoke(app, ["asm", *map(str, words)], env=env)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
+
+    def json(self) -> Any:
+        assert (self.code, self.err) == (0, "")
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def cubin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "off")
+    monkeypatch.setattr(score, "disassemble_code", lambda code, target: SASS)
+    file = tmp_path / "gemm_kernel.cubin"
+    file.write_bytes(make_cubin(KERNEL))
+    return file
+
+
+@pytest.fixture
+def ptx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "off")
+    file = tmp_path / "two.ptx"
+    file.write_text(PTX, encoding="utf-8")
+    return file
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def rows(text: str) -> dict[str, list[str]]:
+    """Rows of the tables, by what they begin with."""
+    cells = [[cell for cell in line.split("  ") if cell] for line in text.splitlines() if "  " in line]
+    return {first: [cell.strip() for cell in rest] for first, *rest in cells}
+
+
+def test_a_card(cubin: Path) -> None:
+    out = Ran(cubin).out
+    text, table = one_line(out), rows(out)
+
+    assert text.startswith(
+        "gemm_kernel: sm_90a, read from a cubin threads 256 (8 warps), registers 168, stack 56 bytes"
+    )
+    assert "occupancy on h200-sxm: 1 CTA an SM, 8 of 64 warps, limited by registers, with 0 bytes" in text
+    assert table["instructions of a warp"] == ["main loop", "share", "kernel"]
+    assert table["tensor"] == ["2", "22.2%", "2"]
+    assert table["integer"] == ["0", "0.0%", "1"]
+    assert table["all"] == ["9", "12"]
+    assert "convert" not in table
+    assert [line.split() for line in out.splitlines() if line.startswith("m64")] == [
+        ["m64n256k16", "16", "shared", "memory", "1"],
+        ["m64n256k16", "16", "registers", "1"],
+    ]
+    assert "4.500 issue slots for each tensor-core instruction" in text
+    assert "512 bytes of a warp from global memory at most, 512.00 tensor-core FLOP a byte" in text
+    assert "takes 64.00 cycles of its tensor cores and 2.250 of issue: tensor cores are the first limit" in text
+    assert "the compiler serialized them" in text
+    assert "1 loads and stores of local memory: spilled registers, or arrays of a thread." in text
+
+
+@pytest.mark.parametrize("columns", [80, 60, 200])
+def test_lines_fit_the_terminal(cubin: Path, columns: int) -> None:
+    assert max(map(len, Ran(cubin, columns=columns).out.splitlines())) <= columns
+
+
+def test_json_is_the_card(cubin: Path) -> None:
+    card = score_cubin(cubin.read_bytes())
+    found = Ran(cubin, "--json").json()
+    occupancy, cycles = occupancy_of_card(card, H200), cycles_of_loop(card.loop, H200)
+
+    assert occupancy is not None
+    assert cycles is not None
+    assert found == json.loads(json.dumps(card.to_dict())) | {
+        "arch": "h200-sxm",
+        "occupancy": {
+            "ctas_per_sm": 1, "limited_by": "registers", "num_threads": 256, "registers": 168, "smem_bytes": 0,
+        },
+        "loop_cycles": cycles._asdict(),
+    }  # fmt: skip
+
+
+def test_dynamic_shared_memory_adds_to_the_static_part(cubin: Path) -> None:
+    cubin.write_bytes(make_cubin(KERNEL._replace(registers=32, smem_bytes=1024 + 2048)))
+    found = Ran(cubin, "--smem-bytes", "100000", "--json").json()["occupancy"]
+
+    assert (found["smem_bytes"], found["ctas_per_sm"], found["limited_by"]) == (102048, 2, "shared memory")
+
+
+def test_another_gpu(cubin: Path) -> None:
+    text = one_line(Ran(cubin, "--arch", "a100-sxm-80gb").out)
+
+    assert "occupancy on a100-sxm-80gb: 1 CTA an SM" in text
+    assert "a100-sxm-80gb is sm_80: what is said of it is for code as this" in text
+    assert "is sm_90" not in one_line(Ran(cubin).out)
+
+
+def test_what_ptx_leaves_open(ptx: Path) -> None:
+    text = one_line(Ran(ptx, "--kernel", "second").out)
+
+    assert text.startswith("second: sm_80, read from PTX threads unknown, registers unknown, stack 0 bytes")
+    assert "occupancy on h200-sxm: unknown, PTX does not say registers and threads" in text
+    assert "No loop does the work: counts are of the whole kernel" in text
+    found = Ran(ptx, "--kernel", "second", "--json").json()
+    assert (found["occupancy"], found["registers"]) == (None, None)
+    assert not found["loop"]["is_loop"]
+
+
+def test_only_what_is_not_said_is_called_unsaid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registers and threads stand in the second line of the card; the line about occupancy must not deny them."""
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "off")
+    ptx, sass = (tmp_path / f"k.{end}" for end in ("ptx", "sass"))
+    ptx.write_text(PTX.replace("second()", "second() .reqntid 64"), encoding="utf-8")
+    sass.write_text('\t.section\t.text.k,"ax"\n\t.sectioninfo\t@"SHI_REGISTERS=80"\n' + SASS, encoding="utf-8")
+    for words, resources, unsaid in (
+        ((ptx, "--kernel", "first"), "threads unknown, registers unknown", "PTX does not say registers and threads"),
+        ((ptx, "--kernel", "second"), "threads 64 (2 warps), registers unknown", "PTX does not say registers No"),
+        ((sass,), "threads unknown, registers 80", "SASS does not say threads instructions"),
+    ):
+        text = one_line(Ran(*words).out)
+        assert resources in text
+        assert f"occupancy on h200-sxm: unknown, {unsaid}" in text.replace("instructions of a warp no loop", "No")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "there are 2 kernels, say which: first, second"),
+        (("--kernel", "third"), "there is no kernel 'third', only first, second"),
+        (("--kernel", "first", "--arch", "demo-8core"), "demo-8core"),
+        (("--kernel", "first", "--smem-bytes", "-1"), "smem-bytes"),
+    ],
+)
+def test_errors_are_one_line(ptx: Path, words: tuple[str, ...], message: str) -> None:
+    plain, document = Ran(ptx, *words), Ran(ptx, *words, "--json")
+
+    assert (plain.code, plain.out, document.code, document.out) == (2, "", 2, "")
+    assert plain.err.startswith("error: ")
+    assert plain.err.count("\n") == 1
+    assert message in plain.err
+    assert message in json.loads(document.err)["error"]["message"]
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    ran = Ran(tmp_path / "missing.cubin")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "missing.cubin: No such file or directory" in ran.err
+
+
+def test_help_names_what_is_read() -> None:
+    text = one_line(Ran("--help").out)
+
+    for word in ("PTX", "cubin", "SASS", "--kernel", "--arch", "nvdisasm"):
+        assert word in text

@@ -1,0 +1,245 @@
+"""Scoring cubins: one call of nvdisasm for many, and cards in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gemm_eval.autotune.asm import OpCounts, score, score_cubin, score_cubins, score_file, score_ptx, score_sass, store
+from gemm_eval.errors import GemmEvalError, InvalidInputError
+from tests.autotune.fake_cubin import ABI_CUDA_12, FLAGS_SM_80, FakeKernel, make_cubin
+
+LOOP = (
+    "MOV R1, R2",
+    "HMMA.16816.F32 R8, R4, R6, R8",
+    "@P0 BRA 0x10",
+    "EXIT",
+)
+
+
+class Disassembler:
+    """Stands for nvdisasm: a byte of code, repeated, stands for an instruction."""
+
+    def __init__(self) -> None:
+        self.lines = {b"%c" % i: line for i, line in enumerate((*LOOP, "BRA 0x0", "BRA 0x1000"))}
+        self.calls: list[tuple[str, int]] = []
+
+    def __call__(self, code: bytes, target: str) -> str:
+        self.calls.append((target, len(code)))
+        text, start = "", 0
+        for at in range(0, len(code), 16):
+            line = self.lines[code[at : at + 1]]
+            start = at if line == LOOP[0] else start
+            line = line.replace("BRA 0x10", f"BRA 0x{start + 16:x}") if "0x1000" not in line else line
+            text += f"        /*{at:04x}*/                   {line} ;\n"
+        return text
+
+
+def code_of(*numbers: int) -> bytes:
+    return b"".join(bytes([number]) * 16 for number in numbers)
+
+
+WORK = code_of(0, 1, 2, 3)
+FULL = FakeKernel("gemm", WORK, registers=128, stack_bytes=8, reqntid=(128, 1, 1))
+
+
+@pytest.fixture
+def nvdisasm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disassembler:
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
+    stand_in = Disassembler()
+    monkeypatch.setattr(score, "disassemble_code", stand_in)
+    return stand_in
+
+
+def files(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache").rglob("*.json"))
+
+
+def test_a_cubin(nvdisasm: Disassembler) -> None:
+    card = score_cubin(make_cubin(FULL))
+
+    assert card[:8] == ("gemm", "sm_90a", "cubin", 128, 128, None, 8, 0)
+    assert card.ops == OpCounts(integer=1, tensor=1, branch=2)
+    assert card.loop.ops == OpCounts(tensor=1, branch=1)
+    assert nvdisasm.calls == [("sm_90a", 64)]
+
+
+def test_many_cubins_take_one_call_for_each_target(nvdisasm: Disassembler) -> None:
+    two_mma = FakeKernel("two", code_of(0, 1, 1, 2, 3))
+    cubins = [
+        make_cubin(FULL),
+        make_cubin(two_mma),
+        make_cubin(FULL, flags=FLAGS_SM_80[ABI_CUDA_12]),
+        make_cubin(FULL._replace(registers=64)),  # the same code as the first
+    ]
+    cards = score_cubins(cubins)
+
+    assert sorted(nvdisasm.calls) == [("sm_80", 64), ("sm_90a", 64 + 80)]
+    assert [card.loop.ops.tensor for card in cards] == [1, 2, 1, 1]
+    assert [card.registers for card in cards] == [128, 32, 128, 64]
+    assert [card.target for card in cards] == ["sm_90a", "sm_90a", "sm_80", "sm_90a"]
+    assert score_cubins([]) == ()
+
+
+def test_a_branch_out_of_a_kernel_goes_nowhere(nvdisasm: Disassembler) -> None:
+    jumping = FakeKernel("k", code_of(0, 4))
+    cards = score_cubins([make_cubin(FULL), make_cubin(jumping)])  # to 0: the other's first instruction
+
+    assert cards[1].ops == OpCounts(integer=1, branch=1)
+    with pytest.raises(GemmEvalError, match="goes to 0x1000, which is not there"):
+        score_cubin(make_cubin(FakeKernel("k", code_of(0, 5))))
+
+
+def test_kernels_by_name(nvdisasm: Disassembler) -> None:
+    cubin = make_cubin(FULL, FakeKernel("other", WORK, registers=40))
+
+    assert score_cubin(cubin, kernel="other").registers == 40
+    with pytest.raises(InvalidInputError, match="2 kernels, say which: gemm, other"):
+        score_cubin(cubin)
+    with pytest.raises(InvalidInputError, match="2 kernels"):
+        score_cubins([cubin])
+    with pytest.raises(InvalidInputError, match="no kernel 'gem', only gemm, other"):
+        score_cubin(cubin, kernel="gem")
+    assert len(nvdisasm.calls) == 1
+
+
+def test_what_was_scored_is_read_from_the_folder(nvdisasm: Disassembler, tmp_path: Path) -> None:
+    cubin = make_cubin(FULL, FakeKernel("other", WORK))
+    first = score_cubin(cubin, kernel="gemm")
+    assert len(files(tmp_path)) == 1
+    again = score_cubin(cubin, kernel="gemm")
+
+    assert again == first
+    assert again.loop.mma[0].num == 1  # all the way down no plain tuples
+    assert again.loop.ops.total == 2
+    assert score_cubin(cubin, kernel="other").kernel == "other"
+    assert len(nvdisasm.calls) == 1
+
+
+def test_only_what_is_new_is_disassembled(nvdisasm: Disassembler) -> None:
+    score_cubin(make_cubin(FULL))
+    score_cubins([make_cubin(FULL), make_cubin(FakeKernel("new", code_of(0, 1, 1, 2, 3)))])
+
+    assert nvdisasm.calls == [("sm_90a", 64), ("sm_90a", 80)]
+
+
+@pytest.mark.parametrize("value", ["off", ""])
+def test_without_a_cache_nothing_is_written(
+    nvdisasm: Disassembler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str
+) -> None:
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", value)
+    monkeypatch.chdir(tmp_path)
+    assert score_cubin(make_cubin(FULL)) == score_cubin(make_cubin(FULL))
+
+    assert len(nvdisasm.calls) == 2
+    assert list(tmp_path.rglob("*")) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(path.read_bytes().replace(b"gemm", b"mmge")),
+        lambda path: path.unlink(),
+    ],
+)
+def test_a_damaged_file_is_written_anew(
+    nvdisasm: Disassembler, tmp_path: Path, damage: Callable[[Path], object]
+) -> None:
+    first = score_cubin(make_cubin(FULL))
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    damage(path)
+
+    assert score_cubin(make_cubin(FULL)) == first
+    assert len(nvdisasm.calls) == 2
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.skipif(getattr(os, "geteuid", lambda: 0)() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(nvdisasm: Disassembler, tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o500)
+
+    assert score_cubin(make_cubin(FULL)).kernel == "gemm"
+
+
+def test_a_file_in_place_of_the_folder(nvdisasm: Disassembler, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("not a folder", encoding="utf-8")
+
+    assert score_cubin(make_cubin(FULL)).kernel == "gemm"
+
+
+def test_other_counting_takes_other_files(
+    nvdisasm: Disassembler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    score_cubin(make_cubin(FULL))
+    monkeypatch.setattr(store, "_counting_version", lambda: b"another")
+    score_cubin(make_cubin(FULL))
+
+    assert len(nvdisasm.calls) == len(files(tmp_path)) == 2
+
+
+def test_texts_are_kept_too(nvdisasm: Disassembler, tmp_path: Path) -> None:
+    text = "        /*0000*/                   EXIT ;\n"
+    ptx = ".version 8.0\n.target sm_80\n.visible .entry k() { ret; }\n"
+    assert score_sass(text) == score_sass(text)
+    assert score_ptx(ptx) == score_ptx(ptx)
+
+    assert len(files(tmp_path)) == 2
+    assert {json.loads(path.read_bytes().partition(b"\n")[2])[0][2] for path in files(tmp_path)} == {"sass", "ptx"}
+
+
+def test_files_are_what_they_hold(nvdisasm: Disassembler, tmp_path: Path) -> None:
+    file = tmp_path / "kernel"
+    for content, source in (
+        (make_cubin(FULL), "cubin"),
+        (b"// a comment\n.version 8.0\n.target sm_80\n.visible .entry k() { ret; }\n", "ptx"),
+        (b"        /*0000*/                   EXIT ;\n", "sass"),
+    ):
+        file.write_bytes(content)
+        assert score_file(file).source == source
+        assert score_file(str(file)) == score_file(file)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (bytes.fromhex("50ed55ba") + bytes(12), "a fatbin: take the cubins out of it"),
+        (b"\xff\xfe\x00", "neither PTX nor a cubin nor SASS"),
+        (b"\x7fELF" + bytes(100), "no 64-bit ELF file for CUDA"),
+        (b"hello", "neither PTX nor a cubin, and as SASS"),
+    ],
+)
+def test_files_that_hold_nothing(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "kernel.cubin"
+    file.write_bytes(content)
+
+    with pytest.raises(InvalidInputError, match=f"kernel.cubin: .*{message}"):
+        score_file(file)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(InvalidInputError, match=r"cannot read .*: (Is a directory|No such file)"):
+            score_file(path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"null", b"[]x", b"[[]]", b'[["k"]]', b"[" * 100_000, b'[{"kernel": 1}]', b"\xff"]
+)
+def test_a_file_with_a_right_checksum_that_holds_no_cards_is_written_anew(
+    nvdisasm: Disassembler, tmp_path: Path, content: bytes
+) -> None:
+    first = score_cubin(make_cubin(FULL))
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    path.write_bytes(hashlib.sha256(content).hexdigest().encode() + b"\n" + content)
+
+    assert score_cubin(make_cubin(FULL)) == first
+    assert path.read_bytes() == whole

@@ -1,0 +1,345 @@
+"""The pruner in Triton's own `Autotuner`, and configs that are really compiled, without a GPU."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemm_eval.autotune.triton import (
+    CompiledConfig,
+    KernelArguments,
+    TensorArgument,
+    TritonPruner,
+    autotune,
+    compile_offline,
+)
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.models.gpu.triton import KernelCode, TritonConfig
+from tests.autotune.fake_triton import FakeDriver, FakeModel, area, code_of, tiles
+
+triton = pytest.importorskip("triton")
+
+ARGS = (*(TensorArgument("fp16"),) * 3, 4096, 4096, 4096, 4096, 4096, 4096)
+NAMES = ("a_ptr", "b_ptr", "c_ptr", "M", "N", "K", "stride_am", "stride_bn", "stride_cm")
+KEY = ["M", "N", "K"]
+QUICK = (64, 32)  # tiles that compile in a fraction of a second
+
+
+@pytest.fixture(autouse=True)
+def _caches(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(Path(tmp_path_factory.getbasetemp()) / "triton"))
+    monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", "off")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
+    """Triton believes in a GPU of sm_90, on which nothing is launched."""
+    from triton.runtime import driver
+
+    from tests.autotune.triton_kernels import matmul
+
+    fake = FakeDriver()
+    monkeypatch.setattr(driver, "_active", fake)
+    matmul.device_caches.clear()
+    yield fake
+    matmul.device_caches.clear()
+
+
+@pytest.fixture
+def compilations() -> Iterator[list[bool]]:
+    """One entry of each call of Triton's compiler: whether its disk cache knew the kernel."""
+    seen: list[bool] = []
+    triton.knobs.compilation.listener = lambda cache_hit, **rest: seen.append(cache_hit)
+    yield seen
+    triton.knobs.compilation.listener = None
+
+
+class FakeKernel(triton.KernelInterface):  # type: ignore[misc, name-defined]
+    """A compiled-for-nothing kernel: it remembers its launches, and compiles as the one below it does."""
+
+    def __init__(self, fn: Any) -> None:
+        self.fn, self.arg_names = fn, fn.arg_names
+        self.launched: list[int] = []
+
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        if warmup:
+            return self.fn.run(*args, grid=grid, warmup=True, **kwargs)
+        return self.launched.append(kwargs["BLOCK_M"])
+
+
+def kernel() -> FakeKernel:
+    from tests.autotune.triton_kernels import matmul
+
+    return FakeKernel(matmul)
+
+
+def bench(call: Any, quantiles: Any) -> list[float]:
+    call()
+    return [1.0] * len(quantiles)
+
+
+def read_code(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig]) -> list[KernelCode | None]:
+    assert all(one.cubin.startswith(b"\x7fELF") for one in compiled)
+    return [
+        code_of(config, smem_bytes=one.smem_bytes, is_compiled=True)
+        for one, config in zip(compiled, configs, strict=True)
+    ]
+
+
+def test_the_dict_plugs_into_the_stock_autotuner() -> None:
+    chooser = TritonPruner("h200-sxm", model=FakeModel(area), top_k=2, bench=bench)
+    fake = kernel()
+    tuner = triton.autotune(
+        tiles(triton.Config), KEY, prune_configs_by=chooser.prune_configs_by, do_bench=chooser.do_bench
+    )(fake)
+
+    tuner[(1,)](*ARGS)
+    assert fake.launched == [32, 64, 32]  # two benchmarks, and the winner
+    tuner[(1,)](*ARGS)
+    assert fake.launched == [32, 64, 32, 32]
+
+
+def test_perf_model_works_with_a_top_k_of_tritons() -> None:
+    chooser = TritonPruner("h200-sxm", model=FakeModel(area))
+    fake = kernel()
+    by = {"perf_model": chooser.perf_model, "top_k": 2}
+    triton.autotune(tiles(triton.Config), KEY, prune_configs_by=by, do_bench=bench)(fake)[(1,)](*ARGS)
+
+    assert fake.launched == [32, 64, 32]
+
+
+def test_top_k_of_one_benchmarks_nothing() -> None:
+    fake = kernel()
+    tuner = autotune(
+        tiles(triton.Config), KEY, arch="h200-sxm", top_k=1, model=FakeModel(area), use_assembly=False,
+        do_bench=pytest.fail,
+    )(fake)  # fmt: skip
+    tuner[(1,)](*ARGS)
+
+    assert fake.launched == [32]
+    assert tuner.best_config.kwargs["BLOCK_M"] == 32
+    assert tuner.pruner.last.kept == [tuner.best_config]
+
+
+def test_small_gemms_are_dispatched_without_compiling(on_gpu: FakeDriver, compilations: list[bool]) -> None:
+    fake = kernel()
+    tuner = autotune(
+        tiles(triton.Config), KEY, arch="h200-sxm", top_k=1.0, model=FakeModel(area), do_bench=pytest.fail
+    )(fake)
+    tuner[(1,)](*ARGS[:3], 32, 128, 128, 128, 128, 128)
+
+    assert len(fake.launched) == 1
+    assert tuner.pruner.last.is_small
+    assert compilations == []
+
+
+def test_even_hopeless_configs_leave_the_autotuner_one() -> None:
+    fake = kernel()
+    tuner = autotune(tiles(triton.Config, (48, 96)), KEY, arch="h200-sxm", model=FakeModel(area), do_bench=bench)(fake)
+    tuner[(1,)](*ARGS)
+
+    assert fake.launched == [48, 96, 48]
+
+
+def test_survivors_are_compiled_as_the_launch_will_find_them(on_gpu: FakeDriver, compilations: list[bool]) -> None:
+    fake = kernel()
+    tuner = autotune(
+        tiles(triton.Config, QUICK), KEY, arch="h200-sxm", top_k=1, model=FakeModel(area), read_code=read_code,
+        do_bench=pytest.fail,
+    )(fake)  # fmt: skip
+    tuner[(1,)](*ARGS)
+    assert len(compilations) == 2
+    assert tuner.pruner.last.num_compiled == 2
+    assert all(verdict.is_compiled for verdict in tuner.pruner.last.verdicts)
+
+    fake.fn.run(*ARGS, grid=(1,), warmup=True, **tuner.best_config.all_kwargs())
+    assert len(compilations) == 2  # the JIT's own memory had it
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_code_is_read_once_whatever_the_shape(on_gpu: FakeDriver, threads: int) -> None:
+    read: list[TritonConfig] = []
+
+    def count(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig]) -> list[KernelCode | None]:
+        read.extend(configs)
+        return read_code(compiled, configs)
+
+    chooser = TritonPruner(
+        "h200-sxm", model=FakeModel(area), kernel=kernel(), read_code=count, num_compile_threads=threads
+    )
+    for rows in (4096, 2048, 8192):
+        chooser.early_config_prune(
+            tiles(triton.Config, QUICK), dict(zip(NAMES, (*ARGS[:3], rows, *ARGS[4:]), strict=True))
+        )
+
+    assert sorted(config.block_m for config in read) == [32, 64]
+
+
+@pytest.mark.parametrize(("num_threads", "is_elsewhere"), [(1, False), (2, True)])
+def test_configs_compile_in_threads_and_one_may_fail(
+    on_gpu: FakeDriver, num_threads: int, is_elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: set[int] = set()
+    monkeypatch.setattr(triton.knobs.compilation, "listener", lambda **rest: threads.add(threading.get_ident()))
+    bad = triton.Config({"BLOCK_M": 256, "BLOCK_N": 16, "BLOCK_K": 32, "GROUP_M": 8, "SPLIT_K": 1}, num_warps=8)
+    tuner = triton.autotune([bad], KEY)(kernel())  # what an autotuner tunes may be given with it
+    chooser = TritonPruner(
+        "h200-sxm", model=FakeModel(area), kernel=tuner, read_code=read_code, num_compile_threads=num_threads, top_k=2
+    )
+    kept = chooser.early_config_prune([bad, *tiles(triton.Config, QUICK)], dict(zip(NAMES, ARGS, strict=True)))
+
+    assert [config.kwargs["BLOCK_M"] for config in kept] == [32, 64]
+    assert chooser.last is not None
+    assert "BLOCK_M too large for this kernel" in chooser.last.verdicts[-1].reason
+    assert (threading.get_ident() not in threads) is is_elsewhere
+
+
+def test_machine_code_overturns_the_estimate_offline() -> None:
+    model = FakeModel(lambda config, is_compiled: -area(config, True) if is_compiled else area(config, False))
+    configs = tiles(triton.Config, (256, *QUICK))  # the kernel asserts that 256 is too much
+    configs[0].kwargs["BLOCK_N"] = 16
+    configs[0].num_warps = 8
+    chooser = TritonPruner("a100-sxm-80gb", model=model, kernel=kernel(), read_code=read_code, top_k=1)
+    ranking = chooser.rank(configs, dict(zip(NAMES, ARGS, strict=True)))
+
+    assert ranking.kept == [configs[1]]
+    assert ranking.num_compiled == 3
+    fallen = {verdict.config.block_m: verdict.reason for verdict in ranking.verdicts if not verdict.is_kept}
+    assert "does not compile" in fallen[256]
+    assert "BLOCK_M too large for this kernel" in fallen[256]
+    assert fallen[32] == "number 2: the best 1 stay"
+
+
+def test_a_driver_of_another_gpu_compiles_for_the_one_asked_for(on_gpu: FakeDriver) -> None:
+    from tests.autotune.triton_kernels import matmul
+
+    chooser = TritonPruner("a100-sxm-80gb", model=FakeModel(area), kernel=matmul, read_code=read_code, top_k=1)
+    ranking = chooser.rank(tiles(triton.Config, QUICK), dict(zip(NAMES, ARGS, strict=True)))
+
+    assert ranking.num_compiled == 2
+    assert all(verdict.is_compiled for verdict in ranking.verdicts)
+    assert not matmul.device_caches
+
+
+def test_code_that_cannot_be_read_is_noted_and_the_estimate_stands(on_gpu: FakeDriver) -> None:
+    def refuse(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig]) -> list[KernelCode | None]:
+        raise GemmEvalError("no disassembler")
+
+    chooser = TritonPruner("h200-sxm", model=FakeModel(area), kernel=kernel(), read_code=refuse, top_k=1)
+    ranking = chooser.rank(tiles(triton.Config, QUICK), dict(zip(NAMES, ARGS, strict=True)))
+
+    assert [verdict.config.block_m for verdict in ranking.verdicts] == [32, 64]
+    assert ranking.notes == ("machine code was not read, the estimate stands: no disassembler",)
+
+
+def test_the_model_is_given_what_the_machine_code_says() -> None:
+    class Remembers(FakeModel):
+        def triton_times_us(self, arch: Any, problem: Any, configs: Any, codes: Any) -> Any:
+            self.codes = list(codes)
+            return super().triton_times_us(arch, problem, configs, codes)
+
+    model = Remembers(area)
+    chooser = TritonPruner("h200-sxm", model=model, kernel=kernel())
+    ranking = chooser.rank(tiles(triton.Config, QUICK), dict(zip(NAMES, ARGS, strict=True)))
+    if any("nvdisasm" in note for note in ranking.notes):
+        pytest.skip(ranking.notes[0])
+
+    assert [(code.is_compiled, code.loop.k, code.loop.spill) for code in model.codes] == [(True, 32, 0)] * 2
+    assert {mma.m for code in model.codes for mma in code.loop.mma} == {16, 64}  # mma.sync for 32 rows, wgmma for 64
+
+
+def test_code_without_a_main_loop_leaves_that_estimate(on_gpu: FakeDriver) -> None:
+    def read_some(compiled: Sequence[CompiledConfig], configs: Sequence[TritonConfig]) -> list[KernelCode | None]:
+        return [code if code and code.loop.k and config.block_m == 64 else None
+                for code, config in zip(read_code(compiled, configs), configs, strict=True)]  # fmt: skip
+
+    chooser = TritonPruner("h200-sxm", model=FakeModel(area), kernel=kernel(), read_code=read_some)
+    ranking = chooser.rank(tiles(triton.Config, QUICK), dict(zip(NAMES, ARGS, strict=True)))
+
+    assert {verdict.config.block_m: verdict.is_compiled for verdict in ranking.verdicts} == {32: False, 64: True}
+    assert "of 1 configs" in ranking.notes[0]
+
+
+def test_pre_hooks_run_before_a_config_is_compiled(on_gpu: FakeDriver) -> None:
+    hooked: list[int] = []
+    configs = [
+        triton.Config(config.kwargs, pre_hook=lambda values: hooked.append(values["BLOCK_M"] + values["M"]))
+        for config in tiles(triton.Config, QUICK)
+    ]
+    TritonPruner("h200-sxm", model=FakeModel(area), kernel=kernel(), read_code=read_code).early_config_prune(
+        configs, dict(zip(NAMES, ARGS, strict=True)), grid=(1,), warmup=False
+    )
+
+    assert sorted(hooked) == [4096 + 32, 4096 + 64]
+
+
+def test_offline_is_what_the_jit_compiles(on_gpu: FakeDriver, compilations: list[bool]) -> None:
+    from tests.autotune.triton_kernels import matmul
+
+    config = tiles(triton.Config, (32,))[0]
+    compiled = compile_offline(matmul, config, dict(zip(NAMES, ARGS, strict=True)), arch="h200-sxm")
+    again = matmul.warmup(*ARGS, grid=(1,), **config.all_kwargs())
+
+    assert compilations[-1] is True  # Triton's disk cache knows it
+    assert (compiled.key, compiled.cubin) == (again.hash, again.asm["cubin"])
+    assert compiled.smem_bytes == again.metadata.shared
+
+
+def test_heuristics_are_applied() -> None:
+    from tests.autotune.triton_kernels import matmul_with_heuristics as fn
+
+    config = triton.Config({"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32})
+    arguments = KernelArguments(split_k=None)
+    chooser = TritonPruner("h200-sxm", arguments, model=FakeModel(area), kernel=fn, read_code=read_code)
+    assert chooser.rank([config], dict(zip(NAMES, ARGS, strict=True))).verdicts[0].config.group_m == 8
+    call = dict(zip(NAMES, (*ARGS[:3], 64, *ARGS[4:]), strict=True))
+    assert chooser.rank([config], call).verdicts[0].config.group_m == 1
+
+    keys = {
+        compile_offline(fn, config, dict(zip(NAMES, ARGS, strict=True)) | {"M": m}, arch="h200-sxm").key
+        for m in (64, 80)
+    }
+    assert len(keys) == 2
+
+
+def test_the_decorator_checks_names_at_once() -> None:
+    with pytest.raises(InvalidOptionError, match=r"a is 'x_ptr', but .*a_ptr"):
+        autotune(tiles(triton.Config), KEY, arch="h200-sxm", arguments=KernelArguments(a="x_ptr"))(kernel())
+    with pytest.raises(InvalidOptionError, match="do_bench_cudagraph"):
+        autotune(tiles(triton.Config), KEY, use_cuda_graph=True)
+    with pytest.raises(InvalidOptionError, match="TritonPruner"):
+        autotune(tiles(triton.Config), KEY, prune_configs_by={})
+    with pytest.raises(TypeError, match="top_kk"):
+        autotune(tiles(triton.Config), KEY, arch="h200-sxm", top_kk=3)(kernel())
+
+
+def test_what_is_no_kernel_cannot_be_compiled() -> None:
+    with pytest.raises(InvalidOptionError, match=r"@triton\.jit"):
+        compile_offline(print, tiles(triton.Config)[0], {}, arch="h200-sxm")
+
+
+def test_what_python_fails_at_in_threads_is_compiled_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ast module counts the depth of what it reads for all threads together."""
+    from gemm_eval import load_arch
+    from gemm_eval.autotune.triton.compile import compile_many_offline
+    from tests.autotune.triton_kernels import matmul
+
+    compile_one, failed = triton.compile, []
+
+    def fail_in_threads(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            failed.append(args)
+            raise SystemError("AST constructor recursion depth mismatch (before=33, after=28)")
+        return compile_one(*args, **kwargs)
+
+    monkeypatch.setattr(triton, "compile", fail_in_threads)
+    configs = tiles(triton.Config, QUICK)
+    values = dict(zip(NAMES, ARGS, strict=True))
+    found = compile_many_offline(matmul, configs, values, load_arch("h200-sxm"), num_threads=2)  # type: ignore[arg-type]
+    assert len(failed) == len(configs) > 0
+    assert all(isinstance(one, CompiledConfig) for one in found), found

@@ -1,0 +1,390 @@
+"""Our kernels under the timing framework: what is chosen, checked, given up, resumed and written."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.cli.app import app
+from gemm_eval.device import measure_floor_us
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.kernels import WeightMode
+from gemm_eval.measure import (
+    COLUMNS,
+    KERNEL_COLUMNS,
+    KERNEL_SETS,
+    Campaign,
+    Choice,
+    GemmShape,
+    KernelItem,
+    OperandLayout,
+    TimingProtocol,
+    compare_kernels,
+    list_items,
+    list_quant_shapes,
+    measure_shape,
+    read_timings,
+    shuffle_shapes,
+)
+from gemm_eval.measure.kernel_choice import rank_configs
+from gemm_eval.measure.runners import w4a16
+from gemm_eval.measure.runners.read_ceiling import _Reading, measure_read_us
+from gemm_eval.measure.runners.w4a16_weights import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
+from gemm_eval.validation import tables
+from tests.kernels.fake_kernels import BUILT, FakeKernelRunner, bare_runner, config, item
+from tests.measure.fake_runner import FakeRunner
+
+H200 = load_arch("h200-sxm", GpuSpec)
+ITEMS = [item(rows, cta_m=cta_m) for rows in (16, 300) for cta_m in (16, 32, 128)]
+FIRST = OperandLayout(0, (0,), 0)
+
+
+def campaign(folder: Path, runner: Any, **settings: Any) -> Campaign:
+    return Campaign(
+        runner, TimingProtocol.quick(idle_s=0.0), folder, "gpu-w4a16-fp16", [].append, with_trace=False, **settings
+    )  # fmt: skip
+
+
+# ---- which GEMMs, which kernels -------------------------------------------------------------------------------------
+
+
+def test_sets_have_the_problems_that_they_promise() -> None:
+    zoo, spread = list_quant_shapes("w4a16"), list_quant_shapes("w4a16-spread")
+
+    assert len(zoo) == len(set(zoo)) == 168
+    assert len({(gemm.N, gemm.K) for gemm in zoo}) == 12
+    assert {min(gemm.M for gemm in zoo), max(gemm.M for gemm in zoo)} == {1, 8192}
+    assert len(spread) >= 40
+    assert set(spread) < set(zoo)
+    assert len({(gemm.N, gemm.K) for gemm in spread}) == 12
+    assert len({gemm.M for gemm in spread}) == 14
+    assert len(list_quant_shapes("w4a16-check")) == 24
+    assert {(gemm.mode, gemm.group_size) for gemm in list_quant_shapes("w4a16-modes")} == {
+        (WeightMode.GROUP, 32), (WeightMode.GROUP, 64), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 128),
+    }  # fmt: skip
+    pairs = {name: {(gemm.N, gemm.K) for gemm in list_quant_shapes(name)} for name in KERNEL_SETS}
+    for blind, num in (("w4a16-blind", 24), ("w4a16-blind-2", 32)):
+        assert len(pairs[blind]) == num
+        assert all(pairs[blind].isdisjoint(pairs[name]) for name in KERNEL_SETS if not name.startswith(blind))
+    assert pairs["w4a16-blind"].isdisjoint(pairs["w4a16-blind-2"])
+    with pytest.raises(InvalidOptionError, match="got 'model-zoo'"):
+        list_quant_shapes("model-zoo")
+
+
+def test_all_shapes_are_what_kernels_and_pools_take() -> None:
+    for gemm in itertools.chain.from_iterable(map(list_quant_shapes, KERNEL_SETS)):
+        assert gemm.K % 8 == gemm.N % 8 == 0
+        assert copy_bytes(gemm) < 1 << 30
+
+
+def test_all_configs_or_the_promising_ones_and_a_few_others() -> None:
+    gemms = list_quant_shapes("w4a16-smoke")
+    every = list_items(gemms, "fp16", H200, Choice())
+    some = list_items(gemms, "fp16", H200, Choice(15, 10))
+
+    assert len(every) == len(set(every)) > len(some)
+    assert set(some) < set(every)
+    assert [len([x for x in some if m == x.M]) for m in (1, 64)] == [25, 25]
+    assert some == list_items(gemms, "fp16", H200, Choice(15, 10))
+    assert some[0].config == every[0].config == rank_configs(gemms[0], "fp16", H200)[0]
+    tiles = [(x.config[:3], x.config.schedule, x.config.split_k) for x in some[:15]]
+    assert max(tiles.count(tile) for tile in tiles) <= 6
+
+
+def test_kernels_of_a_gemm_stay_together_in_their_order() -> None:
+    mixed = [ITEMS[i] for i in (2, 5, 0, 3, 1, 4)]
+    shuffled = shuffle_shapes(mixed)
+
+    assert [x for x in shuffled if x.M == 16] == [ITEMS[2], ITEMS[0], ITEMS[1]]
+    assert len({x.M for x in shuffled[:3]}) == 1
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mode", "group_size"), [(WeightMode.COLUMN, 0), (WeightMode.GROUP, 32), (WeightMode.GROUP_ZERO, 32)]
+)
+@pytest.mark.parametrize("columns", [64, 72, 1000])
+def test_copies_of_weights_and_scales_do_not_overlap(mode: WeightMode, group_size: int, columns: int) -> None:
+    gemm = item(mode=mode, group_size=group_size)._replace(N=columns)
+    sizes, stride = packed_sizes(gemm), copy_bytes(gemm)
+
+    assert sizes.qweight_bytes <= stride
+    assert sizes.scales_bytes <= stride // SCALES_SHARE
+    assert stride // SCALES_SHARE % 256 == 0
+
+
+def test_random_weights_are_evenly_spread_and_scales_finite() -> None:
+    nibbles = word_pattern(1)[: 1 << 16].view(np.uint8) & 15
+    assert np.bincount(nibbles, minlength=16).min() > 0.9 * nibbles.size / 16
+
+    from gemm_eval.dtypes import DType
+
+    stored = scale_pattern(WeightMode.GROUP_ZERO, DType.FP16, 1)
+    assert np.isfinite(stored).all()
+    assert (stored[..., :2] > 0).all()
+    assert set(np.unique(stored[..., 2])) == {-1024.0 - z for z in range(16)}
+
+
+# ---- the runner ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("kind", [(WeightMode.GROUP, 128), (WeightMode.GROUP_ZERO, 32), (WeightMode.COLUMN, 0)])
+def test_the_runner_checks_what_it_binds(
+    monkeypatch: pytest.MonkeyPatch, kind: tuple[WeightMode, int], dtype: str
+) -> None:
+    runner = bare_runner(monkeypatch, dtype)
+    good = item(mode=kind[0], group_size=kind[1])
+    wrong = good._replace(config=config(cta_m=999))
+    runner.allocate([good, wrong], 1 << 20)
+
+    stride = runner.weight_bytes(good)
+    assert len(runner.bind(good, OperandLayout(0, (0, stride), 0))) == 2
+    assert runner.built(good)[:3] == ("entry", 1, 4)
+    assert runner.built(good).ctas_per_sm == 2
+    with pytest.raises(GemmEvalError, match=r"w4a16 .* is wrong for M, K, N = 16, 256, 128, .* CTA 999x128x64"):
+        runner.bind(wrong, FIRST)
+    with pytest.raises(GemmEvalError, match="not what was bound last"):
+        runner.built(good)
+
+
+def test_the_first_kernel_of_a_gemm_is_compared_with_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = bare_runner(monkeypatch)
+    gemm = item()._replace(N=64)  # all columns are in the last block
+    runner.allocate([gemm], 1 << 20)
+
+    with pytest.raises(GemmEvalError, match="is wrong"):
+        runner.bind(gemm._replace(config=config(cta_m=999)), FIRST)
+    assert runner.bind(gemm, FIRST)
+
+
+def test_the_check_takes_each_family_and_kind_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = bare_runner(monkeypatch)
+    runner.allocate([item(), item(300), item(mode=WeightMode.COLUMN, group_size=0)], 1 << 20)
+    errors = runner.check()
+
+    assert set(errors) == {"w4a16_sm90 group 128", "w4a16_sm90 column 0"}
+    assert max(errors.values()) < 1e-3
+    assert runner.bind(item(), FIRST)  # the pools are random again
+
+
+# ---- the read ceiling ------------------------------------------------------------------------------------------------
+
+
+class ReadingRunner(FakeKernelRunner):
+    """Reads of a pool that was really made; a kernel must not be bound."""
+
+    def __init__(self, weight_bytes: int, pool_bytes: int) -> None:
+        super().__init__()
+        self.num_bytes, self.pool_bytes = weight_bytes, pool_bytes
+        self.pool = np.zeros(pool_bytes, np.uint8)
+        self.buffers = {"W": self.pool}
+        self.reads: list[tuple[int, int]] = []
+
+    def weight_bytes(self, shape: Any) -> int:
+        return self.num_bytes
+
+    def bind(self, shape: Any, layout: OperandLayout) -> Any:
+        raise AssertionError("no kernel is wanted")
+
+    def read_once(self, buffer: Any) -> None:
+        start = buffer.__array_interface__["data"][0] - self.pool.__array_interface__["data"][0]
+        self.reads.append((start, buffer.nbytes))
+        self.now_us += buffer.nbytes / 1000.0
+
+
+@pytest.mark.parametrize("weight_bytes", [4096, 4096 + 24])
+def test_the_ceiling_reads_as_many_bytes_as_weights_have(weight_bytes: int) -> None:
+    runner = ReadingRunner(weight_bytes, 1 << 18)
+    protocol = TimingProtocol(cold_bytes=1 << 17)
+    floor_us = measure_floor_us(runner)
+    read_us = measure_read_us(runner, item(), protocol, floor_us=floor_us)  # type: ignore[arg-type]
+    num_bytes = weight_bytes // 16 * 16
+
+    assert read_us == pytest.approx(num_bytes / 1000.0)
+    assert {count for _, count in runner.reads} == {num_bytes}
+    starts = sorted({start for start, _ in runner.reads})
+    assert all(start % 256 == 0 and start + num_bytes <= runner.pool_bytes for start in starts)
+    assert all(after - before >= num_bytes for before, after in itertools.pairwise(starts))
+    assert len(starts) * weight_bytes > protocol.cold_bytes  # more than fits where they should not stay
+    assert "flush" in runner.log
+
+
+def test_copies_that_the_pool_does_not_hold_are_not_read() -> None:
+    runner = ReadingRunner(1 << 12, (1 << 14) + 100)
+    layout = OperandLayout(0, (0, 1 << 12, 3 << 12, (3 << 12) + 100, (3 << 12) + 256, 1 << 14), 0)
+    for call in _Reading(runner).bind(item(), layout):  # type: ignore[arg-type]
+        call()
+
+    assert runner.reads == [(0, 1 << 12), (1 << 12, 1 << 12), (3 << 12, 1 << 12), ((3 << 12) + 100, 1 << 12)]
+
+
+def test_the_meta_file_has_a_read_for_each_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = bare_runner(monkeypatch)
+    runner.allocate([item(1), item(16), item()._replace(N=512)], 1 << 20)
+    monkeypatch.setattr(w4a16, "measure_floor_us", lambda runner: 3.0)
+    monkeypatch.setattr(w4a16, "compiler_version", lambda: "13.0")
+    monkeypatch.setattr(
+        w4a16, "measure_read_us", lambda runner, item, protocol, floor_us: item.N / 128 + item.K / 1e5 + floor_us
+    )
+
+    assert runner.describe()["single_pass_read_us"] == {"128 x 256": 4.0, "512 x 256": 7.0}
+
+
+# ---- campaigns -------------------------------------------------------------------------------------------------------
+
+
+def test_a_hopeless_kernel_gets_one_short_replay() -> None:
+    runner = FakeKernelRunner()
+    slow = measure_shape(runner, ITEMS[2], TimingProtocol(), best_us=10.0)
+    fair = measure_shape(runner, ITEMS[1], TimingProtocol(), best_us=10.0)
+
+    assert slow.num_replays == 1
+    assert slow.latency_us == pytest.approx(80.0, rel=0.05)
+    assert fair.num_replays == TimingProtocol().num_short_replays
+
+
+def test_a_campaign_writes_configs_builds_and_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = campaign(tmp_path, FakeKernelRunner(), plan="all").run(ITEMS)
+    frame = read_timings(path)
+    meta = yaml.safe_load(path.with_suffix(".meta.yaml").read_text())
+
+    assert set(frame.columns) == set(COLUMNS) | set(KERNEL_COLUMNS)
+    assert len(frame) == len(ITEMS)
+    row = frame[(frame["M"] == 16) & (frame["cta_m"] == 128)].iloc[0]
+    assert (row["rank"], row["num_replays"], row["schedule"], row["mode"]) == (2, 1, "cooperative", "group")
+    assert (row["spill_bytes"], row["ctas_per_sm"], row["kernel_hash"]) == (0, 2, BUILT.kernel_hash)
+    assert sorted(frame["rank"]) == [0, 0, 1, 1, 2, 2]
+    assert meta["has_all_candidates"] is True
+    assert (meta["library"], meta["plans"]) == ("gemm-eval", ["all"])
+    assert meta["protocol"]["give_up_ratio"] == 2.0
+    (timings,) = tables.read_timings(path)
+    assert (timings.library, len(timings)) == ("gemm-eval", 2)
+
+
+def test_a_rerun_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    campaign(tmp_path, FakeKernelRunner(), plan="first").run(ITEMS[:2])
+    runner = FakeKernelRunner()
+    path = campaign(tmp_path, runner, plan="second").run(ITEMS)
+
+    assert sum(line.startswith("bind") for line in runner.log) == len(ITEMS) - 2
+    assert runner.num_built == len(ITEMS) - 2
+    frame = read_timings(path)
+    assert len(frame) == len(ITEMS)
+    assert frame["kernel_hash"].notna().all()
+    assert "- first\n- second" in path.with_suffix(".meta.yaml").read_text()
+
+
+def test_a_bad_kernel_is_listed_and_others_go_on(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    broken = config(cta_m=32)
+    path = campaign(tmp_path, FakeKernelRunner(broken=[broken])).run(ITEMS)
+    failed = yaml.safe_load(path.with_suffix(".meta.yaml").read_text())["failed"]
+
+    assert len(read_timings(path)) == 4
+    assert [(row["M"], row["cta_m"], row["error"]) for row in failed] == [
+        (rows, 32, "GemmEvalError: wrong") for rows in (row["M"] for row in failed)
+    ]
+
+
+def test_one_scale_a_column_is_group_minus_one(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = campaign(tmp_path, FakeKernelRunner()).run([item(mode=WeightMode.COLUMN, group_size=0)])
+
+    assert read_timings(path)["group_size"].tolist() == [-1]
+
+
+def test_the_best_is_compared_with_cublas_and_another_engine(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    known = KernelItem(1, 16, 4096, 4096, WeightMode.GROUP, 128, config())
+    ours = campaign(tmp_path, FakeKernelRunner()).run([*ITEMS, known])
+    dense = campaign(tmp_path, FakeRunner(20.0))
+    dense.stem = "gpu-cublas-fp16"
+    cublas = dense.run([GemmShape(1, 16, 4096, 4096)])
+
+    compared = {gemm.M * gemm.K: gemm for gemm in compare_kernels(ours, cublas, "h200-sxm", "fp16")}
+    assert len(compared) == 3
+    gemm = compared[16 * 4096]
+    assert gemm.best_us == pytest.approx(10.0)
+    assert gemm.cublas_us == pytest.approx(20.0)
+    assert gemm.humming_us == pytest.approx(9.6, rel=0.1)
+    assert gemm.best == "w4a16_sm90 16x128x64 1x1 4 cooperative"
+    assert compared[16 * 256].num_configs == 3
+    assert compared[16 * 256].cublas_us is None is compared[16 * 256].humming_us
+    assert all(gemm.humming_us is None for gemm in compare_kernels(ours, None, "no-such-gpu", "fp16"))
+
+
+class DescribingRunner(FakeKernelRunner):
+    """As the real one, it says how long reads take."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"library": "gemm_eval", "single_pass_read_us": {"128 x 256": 1.25, "4096 x 4096": 4.5}}
+
+
+def test_reads_of_the_meta_file_stand_in_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    from gemm_eval.cli.measure_kernels import print_comparison
+
+    modes = [item(mode=WeightMode.GROUP, group_size=32), item(mode=WeightMode.COLUMN, group_size=0)]
+    other = item()._replace(N=192)
+    path = campaign(tmp_path, DescribingRunner()).run([item(), *modes, other])
+    compared = {(gemm.N, gemm.mode, gemm.group_size): gemm for gemm in compare_kernels(path, None, "l4", "fp16")}
+
+    assert compared[128, "group", 128].read_us == 1.25
+    assert compared[192, "group", 128].read_us is None  # not measured
+    assert compared[128, "group", 32].read_us is None is compared[128, "column", -1].read_us  # of other bytes
+    path.with_suffix(".meta.yaml").unlink()
+    assert all(gemm.read_us is None for gemm in compare_kernels(path, None, "l4", "fp16"))
+    print_comparison([compared[128, "group", 128]])
+    assert "1.25" in capsys.readouterr().out
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_lists_without_a_gpu(tmp_path: Path) -> None:
+    command = ["measure", "--out", str(tmp_path), "--kernel", "w4a16", "--set", "w4a16-smoke", "--list"]
+    listed = CliRunner().invoke(app, [*command, "--top", "15", "--random", "10"])
+
+    assert listed.exit_code == 0
+    assert "1 1 4096 4096 group 128 25" in listed.output
+    assert "2 GEMMs" in listed.output
+    assert "50 kernels to time" in listed.output
+
+
+def test_options_of_other_kernels_are_refused(tmp_path: Path) -> None:
+    refused = CliRunner().invoke(app, ["measure", "--out", str(tmp_path), "--top", "5", "--list"])
+    assert refused.exit_code == 2
+    assert "--top and --random need --kernel w4a16, got --kernel cublas" in refused.output
+
+    none = ["measure", "--out", str(tmp_path), "--kernel", "w4a16", "--top", "0", "--list"]
+    assert "--top must be >= 1 and --random >= 0, got 0 and 0" in CliRunner().invoke(app, none).output
+    other = ["measure", "--out", str(tmp_path), "--kernel", "w4a16", "--set", "model-zoo", "--list"]
+    assert "--set must be one of w4a16" in CliRunner().invoke(app, other).output
+
+
+def test_the_command_measures_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyarrow")
+    from gemm_eval.cli import measure_kernels as _measure_kernels
+
+    runner = FakeKernelRunner()
+    monkeypatch.setattr(_measure_kernels, "W4A16Runner", lambda dtype: runner)
+    monkeypatch.setattr(_measure_kernels, "make_runner", lambda kernel, dtype: FakeRunner(20.0))
+    command = ["measure", "--out", str(tmp_path), "--kernel", "w4a16", "--set", "w4a16-smoke", "--quick", "--top", "2"]
+    done = CliRunner().invoke(app, command)
+
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "h200-sxm-w4a16-fp16-quick.parquet").exists()
+    assert (tmp_path / "h200-sxm-w4a16-cublas-fp16-quick.parquet").exists()
+    assert "Our best kernel" in done.output

@@ -1,0 +1,213 @@
+"""Optional packages: every import of one stands under `needs_extra`, and every command says what to install."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.extras import check_extra, needs_extra
+from gemm_eval.kernels.config_cache import ConfigCache
+from tests.lowest import lower_bounds, requirements
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "gemm_eval"
+TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+IMPORT_NAMES = {
+    "PyYAML": {"yaml"},
+    "dask": {"dask", "distributed"},
+    "cupy-cuda13x": {"cupy", "cupy_backends"},
+    "nvidia-matmul-heuristics": {"nvMatmulHeuristics"},
+}
+EXTRAS = {
+    extra: set().union(*(IMPORT_NAMES.get(name, {name}) for name in (Requirement(line).name for line in lines)))
+    for extra, lines in requirements().items()
+}
+NO_EXTRA = {"torch"}  # whose builds are a machine's own; what needs it says `pip install torch`
+HELPERS = ("needs_extra", "check_extra")
+
+
+def promises(call: ast.expr) -> list[str]:
+    """The literal arguments of a call of a helper: what for, the extra, and packages; none for any other call."""
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in HELPERS):
+        return []
+    return [argument.value if isinstance(argument, ast.Constant) else "" for argument in call.args]
+
+
+def outside_imports(node: ast.AST, installed: frozenset[str]) -> Iterator[tuple[int, str]]:
+    """(line, package) of imports at run time, below `node`, of packages that are not known to be installed there."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        names: list[str] = []
+        if isinstance(child, ast.Import):
+            names = [alias.name for alias in child.names]
+        elif isinstance(child, ast.ImportFrom):
+            names = [child.module or ""]
+        elif isinstance(child, ast.Call) and ast.unparse(child.func).split(".")[-1] in ("import_module", "__import__"):
+            names = [str(child.args[0].value)] if isinstance(child.args[0], ast.Constant) else []
+        tops = {name.split(".")[0] for name in names}
+        yield from ((child.lineno, top) for top in tops - installed - set(sys.stdlib_module_names))  # type: ignore[attr-defined]
+        inner = installed
+        if isinstance(child, ast.With):
+            for item in child.items:
+                if found := promises(item.context_expr):
+                    inner |= EXTRAS[found[1]]
+        yield from outside_imports(child, inner)
+
+
+def installed_for(path: Path) -> frozenset[str]:
+    """What the packages around a file have checked when they were imported, which Python does first."""
+    found = EXTRAS[""] | NO_EXTRA | {"gemm_eval"}
+    for folder in path.relative_to(PACKAGE).parents:
+        for statement in TREES[PACKAGE / folder / "__init__.py"].body:
+            if isinstance(statement, ast.Expr) and (said := promises(statement.value)):
+                found |= set(said[2:])
+    return frozenset(found)
+
+
+def test_every_optional_import_names_an_extra_that_has_it() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {package}"
+        for path, tree in TREES.items()
+        for line, package in outside_imports(tree, installed_for(path))
+    ]
+
+    assert found == []
+
+
+def test_every_check_names_packages_of_its_extra() -> None:
+    calls = [
+        (f"{path.relative_to(ROOT)}:{node.lineno}", promises(node))
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and promises(node)
+    ]
+
+    assert len(calls) > 20
+    assert [where for where, (_, extra, *packages) in calls if extra == "" or not EXTRAS[extra] >= set(packages)] == []
+
+
+def test_a_package_has_one_lower_bound() -> None:
+    assert {name: versions for name, versions in lower_bounds().items() if len(versions) > 1} == {}
+    unbounded = [line for line in requirements()[""] if ">=" not in line]
+    assert unbounded == []
+
+
+def test_one_line_names_package_and_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        pytest.raises(GemmEvalError, match=r"^a sweep needs no_such_package: pip install 'gemm_eval\[sweep\]'$"),
+        needs_extra("a sweep", "sweep"),
+    ):
+        import no_such_package  # noqa: F401
+    with (
+        pytest.raises(GemmEvalError, match=r"^a sweep needs a package that does not load: pip .* \(cannot import name"),
+        needs_extra("a sweep", "sweep"),
+    ):
+        from json import no_such_name  # noqa: F401
+    with pytest.raises(GemmEvalError, match=r"^plotting needs no_such_package: pip install 'gemm_eval\[plot\]'$"):
+        check_extra("plotting", "plot", "json", "no_such_package")
+
+
+# Commands as a user begins, and the extra that each needs; "": it works with the core alone.
+COMMANDS = [
+    ("evaluate --arch demo-8core 1 64 64 64", ""),
+    ("evaluate --arch h200-sxm 1 64 64 64 --explain", ""),
+    ("top --arch demo-8core 1 64 64 64", ""),
+    ("model llama-3-8b --arch demo-8core --seq-len 16", ""),
+    ("prewarm llama-3-8b --arch demo-8core --seq-len 16", ""),
+    ("kernels --arch h200-sxm -m 16 -n 4096 -k 4096", ""),
+    ("kernels --arch h200-sxm --compile", "gpu"),
+    ("kernels --arch h200-sxm --measured", "calibrate"),
+    ("kernel-table --out tables", "gpu"),
+    ("asm kernel.ptx", ""),
+    ("measure --out measured", "gpu"),
+    ("measure --out measured --list", ""),
+    ("profile --m 16 --n 4096 --k 4096", "gpu"),
+    ("validate dense", "calibrate"),
+    ("validate w4a16", "calibrate"),
+    ("validate triton", "calibrate"),
+    ("calibrate dense --arch h200-sxm --family sm90_wgmma", "calibrate"),
+    ("calibrate w4a16 --arch h200-sxm --family w4a16_sm90", "calibrate"),
+    ("calibrate triton --arch h200-sxm", "calibrate"),
+    ("crossover 4096 4096 --max-m 64", ""),
+    ("crossover 4096 4096 --max-m 64 --measured", "calibrate"),
+    ("crossover 4096 4096 --max-m 64 --plot plot.png", "calibrate"),
+    ("sweep {root}/examples/chip_space.yaml --out points", "sweep"),
+    ("pareto points", "sweep"),
+    ("report points", "sweep"),
+    ("report --model llama-3-8b --arch demo-8core --seq-len 16", "plot"),
+    ("arch list", ""),
+    ("arch show h200-sxm", ""),
+    ("arch check demo-8core", ""),
+    ("configs build {root}/arch/measured/h200-sxm/w4a16/fp16.parquet --out configs.json", "calibrate"),
+    ("configs list", ""),
+    ("configs merge empty.json --out configs.json", ""),
+]
+
+
+def core_packages() -> set[str]:
+    """Distributions that an installation without extras has: what the core needs, and what that needs."""
+    found: set[str] = set()
+    todo = [Requirement(line) for line in requirements()[""]]
+    while todo:
+        needed = todo.pop()
+        name = re.sub(r"[-_.]+", "-", needed.name).lower()
+        if name in found or (needed.marker and not needed.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        todo += [Requirement(line) for line in importlib.metadata.requires(name) or ()]
+    return found
+
+
+def optional_packages() -> set[str]:
+    """Import names of what is installed here and would not be without extras."""
+    core = core_packages()
+    return {
+        package
+        for package, names in importlib.metadata.packages_distributions().items()
+        if not {re.sub(r"[-_.]+", "-", name).lower() for name in names} & (core | {"gemm-eval"})
+    }
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_every_command_without_extras(tmp_path: Path) -> None:
+    """Success, or one line on stderr with the command that installs what is missing, and no line on stdout."""
+    (tmp_path / "kernel.ptx").write_text(".version 8.0\n.target sm_80\n.visible .entry first() { ret; }\n")
+    ConfigCache().save(tmp_path / "empty.json")
+    extra_of = {tuple(word.format(root=ROOT) for word in words.split()): extra for words, extra in COMMANDS}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cli.core_only_cli"],
+        input=json.dumps([list(extra_of), sorted(optional_packages())]),
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    ran, commands = json.loads(done.stdout)
+
+    assert {tuple(command) for command in commands} == {tuple(command) for command, *_ in ran}
+    wrong = []
+    for _, words, code, out, err in ran:
+        extra = extra_of[tuple(word for word in words if word != "--json")]
+        if not extra:
+            is_right = code == 0 and bool(out)
+        else:
+            line = json.loads(err)["error"]["message"] if "--json" in words and code else err
+            named = re.findall(r"pip install 'gemm_eval\[(\w+)\]'", line)
+            is_right = (code, out, err.count("\n"), named) == (2, "", 1, [extra])
+        if not is_right:
+            wrong.append((words, code, out[:200], err[-400:]))
+    assert not wrong, "\n".join(map(str, wrong))

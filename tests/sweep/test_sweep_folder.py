@@ -1,0 +1,428 @@
+"""Folders of sweeps: one writer at a time, and nothing in them is believed that does not prove where it belongs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval.errors import GemmEvalError, InvalidOptionError, StorageError
+from gemm_eval.storage.lock import FileLock
+from gemm_eval.sweep import Adaptive, LogRange, Random, Space, SweepResult, folder, load_sweep, read_sweep_file, sweep
+from gemm_eval.sweep.chunks import Chunks
+from gemm_eval.sweep.describe import digest_of
+from gemm_eval.sweep.sensitivities import _Places
+from tests.sweep.test_sweep_run import same
+
+pytest.importorskip("pandas")
+pytest.importorskip("pyarrow")
+
+SHAPES = [(1, 64, 96, 128)]
+SPACE = Space("demo-8core", num_cores=[2, 4, 8], sram_bytes=LogRange(1 << 14, 1 << 20, 6), area_mm2="= num_cores")
+AIMS = ("latency_us", "area_mm2")
+PART = "points-0000000003.parquet"
+
+
+def go(path: Path | None, space: Space = SPACE, sampling: Any = None, **options: Any) -> SweepResult:
+    return sweep(space, SHAPES, AIMS, sampling=sampling, path=path, **{"chunk_size": 3, "progress": False, **options})
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "sweep"
+    go(path)
+    return path
+
+
+@pytest.fixture
+def points(whole: Path, tmp_path: Path) -> Path:
+    """A copy of a sweep of 18 points in parts of 3."""
+    return Path(shutil.copytree(whole, tmp_path / "points"))
+
+
+# Chunks
+
+
+def test_chunks_cover_every_point_once() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        chunks = Chunks(rng.randint(1, 60), rng.randint(1, 12), rng.randint(1, 70))
+        cuts = [
+            cut
+            for begin in range(0, chunks.num_points, chunks.batch_size)
+            for cut in chunks.between(begin, min(begin + chunks.batch_size, chunks.num_points))
+        ]
+        assert [at for first, num in cuts for at in range(first, first + num)] == list(range(chunks.num_points))
+        firsts = dict(cuts)
+        assert all(chunks.num_at(at) == firsts.get(at, 0) for at in range(-3, chunks.num_points + 20))
+        assert max(firsts.values()) <= min(chunks.size, chunks.batch_size)
+
+
+# One writer
+
+
+def test_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen begin at once, each with chunks of its own size: one does it, the others are told."""
+    begun, is_open = threading.Barrier(16), threading.Event()
+    put = folder.write_whole
+
+    def slow(path: Path, raw: bytes) -> None:
+        is_open.wait(20)
+        put(path, raw)
+
+    monkeypatch.setattr("gemm_eval.sweep.store.write_whole", slow)
+    outcomes: list[str] = []
+
+    def run(size: int) -> None:
+        begun.wait()
+        try:
+            assert same(go(tmp_path / "s", chunk_size=size).to_arrow(), reference)
+            outcomes.append("done")
+        except StorageError as error:
+            outcomes.append(str(error))
+            if len(outcomes) == 15:
+                is_open.set()
+
+    reference = go(None).to_arrow()
+    threads = [threading.Thread(target=run, args=(size,)) for size in range(1, 17)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    busy = f"another sweep is at work in {tmp_path / 's'}: wait for its end, or choose another folder"
+    assert outcomes == [busy] * 15 + ["done"]
+    assert same(go(tmp_path / "s").to_arrow(), reference)
+
+
+def test_without_locks_nothing_is_doubled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a file system that has none: who begins later goes on with what the first has begun."""
+    place = folder.place_new
+    monkeypatch.setattr(FileLock, "acquire", lambda self: True)
+
+    def place_late(temporary: Path, path: Path) -> None:
+        monkeypatch.setattr(folder, "place_new", place)
+        go(path.parent / "aside", chunk_size=5)
+        (path.parent / "aside" / "_sweep.json").rename(path)  # by another, between our look and our writing
+        place(temporary, path)
+
+    monkeypatch.setattr(folder, "place_new", place_late)
+    assert same(go(tmp_path / "s").to_arrow(), go(None).to_arrow())
+    assert load_sweep(tmp_path / "s").description["chunk_size"] == 5
+
+
+def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    assert same(go(tmp_path / "s").to_arrow(), go(None).to_arrow())
+
+
+_HOLD = """
+import os, sys, time
+from pathlib import Path
+from gemm_eval.storage.lock import FileLock
+lock = FileLock(Path(sys.argv[1]))
+assert lock.acquire()
+child = os.fork()  # a worker, which outlives its parent
+if child:
+    print(child, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_lock_ends_with_its_process_and_not_with_its_children(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    process = subprocess.Popen([sys.executable, "-c", _HOLD, path], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        assert not FileLock(path).acquire()
+        assert not FileLock(path).acquire(shared=True, timeout_s=0.02)
+        process.kill()
+        process.wait()
+        lock = FileLock(path)
+        assert lock.acquire()
+        lock.release()
+        lock.release()
+    finally:
+        process.kill()
+        process.stdout.close()
+        os.kill(child, signal.SIGKILL)
+
+
+def test_locks_may_be_shared(tmp_path: Path) -> None:
+    one, two, three = (FileLock(tmp_path / "lock") for _ in range(3))
+    assert one.acquire(shared=True)
+    assert two.acquire(shared=True)
+    assert not three.acquire()
+    one.release()
+    two.release()
+    assert three.acquire()
+    three.release()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        FileLock(tmp_path / "link").acquire()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# Parts that do not belong
+
+
+def of_another_sweep(points: Path, tmp_path: Path) -> None:
+    go(tmp_path / "other", Space("demo-8core", {**SPACE.fields, "num_cores": [2, 4, 6]}))
+    shutil.copy(tmp_path / "other" / PART, points / PART)
+
+
+def of_other_rows(points: Path, tmp_path: Path) -> None:
+    shutil.copy(points / "points-0000000006.parquet", points / PART)
+
+
+def of_another_length(points: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(points / PART, partitioning=None)
+    pq.write_table(table.slice(0, 2), points / PART)
+
+
+def with_another_value(points: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(points / PART, partitioning=None)
+    at = table.schema.get_field_index("latency_us")
+    pq.write_table(table.set_column(at, "latency_us", pa.array([1e-9] * 3)), points / PART)
+
+
+def a_folder(points: Path, tmp_path: Path) -> None:
+    (points / PART).unlink()
+    (points / PART).mkdir()
+
+
+def a_pipe(points: Path, tmp_path: Path) -> None:
+    (points / PART).unlink()
+    os.mkfifo(points / PART)
+
+
+def a_link_to_nothing(points: Path, tmp_path: Path) -> None:
+    (points / PART).unlink()
+    (points / PART).symlink_to(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        of_another_sweep, of_other_rows, of_another_length, with_another_value, a_folder, a_pipe, a_link_to_nothing
+    ],
+)  # fmt: skip
+def test_a_part_proves_that_it_belongs(points: Path, tmp_path: Path, spoil: Any) -> None:
+    expected = load_sweep(points).to_arrow()
+    spoil(points, tmp_path)
+    with pytest.raises(GemmEvalError, match=f"{PART} cannot be used: .*; the same call of sweep evaluates its points"):
+        load_sweep(points).pareto()
+    with pytest.warns(RuntimeWarning, match=f"{PART} is set aside as _damaged-{PART}: .* are evaluated anew"):
+        result = go(points)
+    assert same(result.to_arrow(), expected)
+    assert os.path.lexists(points / f"_damaged-{PART}")
+    assert not (tmp_path / "nothing").exists()
+    assert same(go(points).to_arrow(), expected)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["points-0000000001.parquet", "points-0000000018.parquet", "points-00000000003.parquet", "points-3.parquet",
+     "points-9999999999999999999999.parquet", "points-٠٠٠٠٠٠٠٠٠٣.parquet", "points-0000000003.parquet.bak"],
+)  # fmt: skip
+def test_extra_parts_are_set_aside(points: Path, name: str) -> None:
+    expected = load_sweep(points).to_arrow()
+    shutil.copy(points / PART, points / name)
+    with pytest.raises(GemmEvalError, match=f"{name} is no part of the sweep of this folder"):
+        load_sweep(points).to_arrow()
+    with pytest.warns(RuntimeWarning, match="no part of this sweep has its name"):
+        result = go(points)
+    assert same(result.to_arrow(), expected)
+    assert len(result) == 18
+
+
+def test_every_damaged_byte_of_a_part_is_seen(points: Path) -> None:
+    raw = (points / PART).read_bytes()
+    result = load_sweep(points)
+    row = result.row(3)
+    rng = random.Random(2)
+    for at in [*range(len(raw) - 40, len(raw)), *rng.sample(range(len(raw)), 150)]:
+        damaged = bytearray(raw)
+        damaged[at] ^= 1 << rng.randrange(8)
+        (points / PART).write_bytes(damaged)
+        with pytest.raises(GemmEvalError, match="its bytes are not those that were written"):
+            result.row(3)
+    (points / PART).write_bytes(raw)
+    assert result.row(3) == row
+
+
+def test_parts_of_points_that_would_choose_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another version of numpy, scipy or optuna would make of the same seed."""
+    take = LogRange.take
+    for sampling in (Random(9, seed=2), Adaptive(9, 3, seed=2)):
+        path = tmp_path / type(sampling).__name__
+        go(path, sampling=sampling)
+        with monkeypatch.context() as patch:
+            patch.setattr(LogRange, "take", lambda self, unit: take(self, 1.0 - unit))
+            with pytest.warns(RuntimeWarning, match="its points choose something else"):
+                result = go(path, sampling=sampling)
+            assert same(result.to_arrow(), go(None, sampling=sampling).to_arrow())
+
+
+def test_the_points_of_a_sensitivity_analysis_are_told_apart(tmp_path: Path) -> None:
+    space = Space("demo-8core", sram_bytes=LogRange(1 << 14, 1 << 20))
+    go(tmp_path, space, _Places(np.array([[0.1], [0.2]])))
+    with pytest.raises(InvalidOptionError, match=r"holds another sweep .it differs in sampling"):
+        go(tmp_path, space, _Places(np.array([[0.1], [0.3]])))
+
+
+# The description
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where something stands in a document."""
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, dict | list):
+            yield from places(value, (*path, key))
+
+
+def test_a_mutated_description_is_refused_by_name(points: Path) -> None:
+    """Also where its digest is made to hold."""
+    document = json.loads((points / "_sweep.json").read_text())
+    others = [None, True, -1, 0, 1 << 70, 1.5, "", "x", "\x1b[31m", [], [1], {}, {"kind": "x"}]
+    num_held = 0
+    rng = random.Random(4)
+    for where in rng.sample([where for where in places(document) if where != ("digest",)], 70):
+        for other in rng.sample(others, 2):
+            mutated = copy.deepcopy(document)
+            inner = mutated
+            for key in where[:-1]:
+                inner = inner[key]
+            if rng.random() < 0.2:
+                del inner[where[-1]]
+            elif isinstance(inner, dict) and rng.random() < 0.2:
+                inner[f"{where[-1]}_"] = inner.pop(where[-1])
+            else:
+                inner[where[-1]] = other
+            if mutated == document:
+                continue
+            (points / "_sweep.json").write_text(json.dumps(mutated))
+            with pytest.raises(GemmEvalError, match=r"_sweep\.json"):
+                load_sweep(points)
+            mutated["digest"] = digest_of(mutated)
+            (points / "_sweep.json").write_text(json.dumps(mutated))
+            with pytest.raises(GemmEvalError, match=r"_sweep\.json|cannot be used|is no part of") as caught:
+                load_sweep(points).pareto()
+            num_held += "_sweep.json" not in str(caught.value)
+            assert len(str(caught.value)) < 2000
+    assert 0 < num_held < 70  # another number of a chip is as good as the one before: only parts tell
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"", "is no folder of a sweep"),
+        (b"[]", "holds no table"),
+        (b"{}", "of another version of gemm_eval"),
+        (b'{"version": 1}', "of another version of gemm_eval"),
+        (b'{"version": 2}', "is damaged: its content is not what was written; bring it back"),
+        (b"\xff\xfe", "is no folder of a sweep"),
+        (b"[" * 100_000, "is no folder of a sweep"),
+        (b"1" * 5000, "is no folder of a sweep"),
+        (b" " * ((1 << 24) + 1), "larger than"),
+    ],
+)
+def test_descriptions_that_are_none(points: Path, raw: bytes, message: str) -> None:
+    (points / "_sweep.json").write_bytes(raw)
+    with pytest.raises(GemmEvalError, match=message):
+        load_sweep(points)
+    with pytest.raises(GemmEvalError, match=message):
+        go(points)
+    assert (points / "_sweep.json").read_bytes() == raw
+
+
+def test_a_description_that_is_too_long_is_not_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gemm_eval.sweep.description._MAX_BYTES", 1000)
+    with pytest.raises(InvalidOptionError, match="takes 1,000 bytes at most"):
+        go(tmp_path / "s")
+    assert not (tmp_path / "s" / "_sweep.json").exists()
+
+
+@pytest.mark.parametrize("path", [7, b"s", "a\0b"])
+def test_paths_that_are_none(path: Any) -> None:
+    for use in (go, load_sweep):
+        with pytest.raises(GemmEvalError):
+            use(path)
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("x")
+    with pytest.raises(InvalidOptionError, match="must be a folder, and is a file"):
+        go(tmp_path / "s")
+    with pytest.raises(GemmEvalError, match="is no folder of a sweep"):
+        load_sweep(tmp_path / "s")
+
+
+# Full disks
+
+
+SPACE_FILE = """
+base: demo-8core
+fields: {num_cores: [4, 8], launch_us: {range: [0.0, 1.0], num: 20}}
+workloads: [{name: one, gemms: [[1, 16, 128, 256]]}]
+"""
+_FILL = """
+import resource
+from pathlib import Path
+from gemm_eval.cli.app import app
+from gemm_eval.sweep import read_sweep_file, sweep
+
+asked = read_sweep_file("space.yaml")
+sweep(asked.space, asked.workloads, path="begun", progress=False, **asked.options)  # which also fills other caches
+Path("begun/points-0000000016.parquet").unlink()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+for words in (["new"], ["begun", "--json"]):
+    try:
+        app(["sweep", "space.yaml", "--out", *words])
+    except SystemExit as end:
+        assert end.code == 1, end
+"""
+
+
+def test_a_full_disk_is_one_line_and_nothing_half_is_believed(tmp_path: Path) -> None:
+    """By a limit on the size of files, which the command finds as it finds a full disk."""
+    pytest.importorskip("typer")
+    (tmp_path / "space.yaml").write_text(SPACE_FILE)
+    run = subprocess.run([sys.executable, "-c", _FILL], cwd=tmp_path, capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "")
+    plain, as_json = run.stderr.splitlines()
+    assert plain.startswith("error: cannot write new: File too large; what is done is kept: the same call goes on")
+    assert json.loads(as_json)["error"]["type"] == "StorageError"
+    names = [path.name for path in sorted((tmp_path / "begun").iterdir())]
+    assert names == [".lock", "_sweep.json", "points-0000000000.parquet", "points-0000000032.parquet"]
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [".lock"]
+    asked = read_sweep_file(tmp_path / "space.yaml")
+    options = {**asked.options, "progress": False}
+    whole = sweep(asked.space, asked.workloads, **options).to_arrow()
+    for name in ("begun", "new"):
+        assert same(sweep(asked.space, asked.workloads, path=tmp_path / name, **options).to_arrow(), whole)

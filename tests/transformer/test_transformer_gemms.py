@@ -1,0 +1,457 @@
+"""The GEMMs of a forward pass: shapes by hand, operations against parameter counts, sharding, experts, data types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import combinations, product
+from math import floor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_eval import InvalidOptionError, InvalidProblemError
+from gemm_eval.dtypes import DType, DtypeScheme
+from gemm_eval.transformer import (
+    LayerGemm,
+    ModelConfig,
+    count_parameters,
+    list_models,
+    load_model,
+    transformer_gemms,
+)
+from gemm_eval.transformer.experts import expected_expert_load
+from gemm_eval.transformer.hugging_face import parse_config
+from tests.transformer.hugging_face_samples import SAMPLES
+
+MODELS = list_models()
+PARAMETER_GEMMS_OUTSIDE_LAYERS = "lm_head"
+
+
+def by_name(model: str | ModelConfig, **options: Any) -> dict[str, LayerGemm]:
+    config = load_model(model) if isinstance(model, str) else model
+    gemms = transformer_gemms(config, **({"phase": "prefill", "batch_size": 1, "seq_len": 512} | options))
+    table = {gemm.name: gemm for gemm in gemms}
+    assert len(table) == len(gemms), "names are unique"
+    return table
+
+
+def shapes(model: str | ModelConfig, **options: Any) -> dict[str, tuple[int, ...]]:
+    """Name -> (G, M, K, N, layers)."""
+    return {name: (*gemm.problem.sizes, gemm.num_layers) for name, gemm in by_name(model, **options).items()}
+
+
+def layer_weight_flop(gemms: dict[str, LayerGemm]) -> int:
+    return sum(g.total_flop for g in gemms.values() if g.is_weight and g.name != PARAMETER_GEMMS_OUTSIDE_LAYERS)
+
+
+# Shapes written out by hand.
+
+
+def test_llama_prefill() -> None:
+    assert shapes("llama-3-8b", batch_size=2, seq_len=2048) == {
+        "qkv_proj": (1, 4096, 4096, 6144, 32),
+        "attn_score": (16, 8192, 128, 2048, 32),
+        "attn_value": (16, 8192, 2048, 128, 32),
+        "o_proj": (1, 4096, 4096, 4096, 32),
+        "gate_up_proj": (1, 4096, 4096, 28672, 32),
+        "down_proj": (1, 4096, 14336, 4096, 32),
+        "lm_head": (1, 2, 4096, 128256, 1),
+    }
+
+
+def test_llama_decode() -> None:
+    assert shapes("llama-3-8b", phase="decode", batch_size=16, seq_len=2048) == {
+        "qkv_proj": (1, 16, 4096, 6144, 32),
+        "attn_score": (128, 4, 128, 2048, 32),
+        "attn_value": (128, 4, 2048, 128, 32),
+        "o_proj": (1, 16, 4096, 4096, 32),
+        "gate_up_proj": (1, 16, 4096, 28672, 32),
+        "down_proj": (1, 16, 14336, 4096, 32),
+        "lm_head": (1, 16, 4096, 128256, 1),
+    }
+
+
+def test_plain_ffn_has_no_gate() -> None:
+    table = shapes("gpt-3-175b", phase="decode", batch_size=1, seq_len=100)
+
+    assert table["up_proj"] == (1, 1, 12288, 49152, 96)
+    assert table["down_proj"] == (1, 1, 49152, 12288, 96)
+    assert table["attn_score"] == (96, 1, 128, 100, 96)
+    assert "gate_up_proj" not in table
+
+
+def test_mla_prefill_expands_keys_and_values() -> None:
+    table = shapes("deepseek-v3", batch_size=2, seq_len=1024)
+
+    assert {name: table[name] for name in list(table)[:7]} == {
+        "q_a_proj": (1, 2048, 7168, 1536, 61),
+        "q_b_proj": (1, 2048, 1536, 128 * 192, 61),
+        "kv_a_proj": (1, 2048, 7168, 576, 61),
+        "kv_b_proj": (1, 2048, 512, 128 * 256, 61),
+        "attn_score": (256, 1024, 192, 1024, 61),
+        "attn_value": (256, 1024, 1024, 128, 61),
+        "o_proj": (1, 2048, 128 * 128, 7168, 61),
+    }
+
+
+def test_mla_decode_absorbs() -> None:
+    table = shapes("deepseek-v3", phase="decode", batch_size=4, seq_len=1024)
+
+    assert {name: table[name] for name in list(table)[:8]} == {
+        "q_a_proj": (1, 4, 7168, 1536, 61),
+        "q_b_proj": (1, 4, 1536, 128 * 192, 61),
+        "kv_a_proj": (1, 4, 7168, 576, 61),
+        "q_absorb": (128, 4, 128, 512, 61),
+        "attn_score": (4, 128, 576, 1024, 61),
+        "attn_value": (4, 128, 1024, 512, 61),
+        "v_absorb": (128, 4, 512, 128, 61),
+        "o_proj": (1, 4, 128 * 128, 7168, 61),
+    }
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_absorption_is_a_choice_and_keeps_weight_work(phase: str) -> None:
+    yes = by_name("deepseek-v2", phase=phase, batch_size=4, seq_len=640, absorb_mla=True)
+    no = by_name("deepseek-v2", phase=phase, batch_size=4, seq_len=640, absorb_mla=False)
+
+    assert set(yes) - set(no) == {"q_absorb", "v_absorb"}
+    assert set(no) - set(yes) == {"kv_b_proj"}
+    assert layer_weight_flop(yes) == layer_weight_flop(no)
+    # per score 576 + 512 MAC instead of 192 + 128, but B of the scores is read once instead of once a head
+    assert sum(yes[n].total_flop for n in ("attn_score", "attn_value")) * 320 == 1088 * sum(
+        no[n].total_flop for n in ("attn_score", "attn_value")
+    )
+
+
+def test_mla_without_query_latent_projects_directly() -> None:
+    lite = parse_config(SAMPLES["deepseek-v2-lite"].config, name="lite", origin="here")
+    table = shapes(lite, batch_size=1, seq_len=10)
+
+    assert table["q_proj"] == (1, 10, 2048, 16 * 192, 27)
+    assert "q_a_proj" not in table
+
+
+def test_moe_layers_and_dense_layers() -> None:
+    table = shapes("deepseek-v3", batch_size=1, seq_len=4096)
+
+    assert table["gate_up_proj"] == (1, 4096, 7168, 2 * 18432, 3)
+    assert table["down_proj"] == (1, 4096, 18432, 7168, 3)
+    assert table["router"] == (1, 4096, 7168, 256, 58)
+    assert table["expert_gate_up"] == (256, 128, 7168, 4096, 58)
+    assert table["expert_down"] == (256, 128, 2048, 7168, 58)
+    assert table["shared_gate_up"] == (1, 4096, 7168, 4096, 58)
+    assert table["shared_down"] == (1, 4096, 2048, 7168, 58)
+
+
+def test_shared_experts_run_as_one() -> None:
+    assert shapes("deepseek-v2")["shared_gate_up"] == (1, 512, 5120, 2 * 2 * 1536, 59)
+    qwen = shapes("qwen1.5-moe-a2.7b")
+    assert qwen["shared_down"] == (1, 512, 5632, 2048, 24)
+    assert qwen["shared_gate"] == (1, 512, 2048, 1, 24)
+    assert "shared_gate_up" not in shapes("mixtral-8x7b")
+
+
+def test_window_layers_see_the_window_once_the_context_is_longer() -> None:
+    long = shapes("gemma-2-9b", phase="decode", batch_size=3, seq_len=8192)
+    short = shapes("gemma-2-9b", phase="decode", batch_size=3, seq_len=4096)
+
+    assert long["attn_score"] == (24, 2, 256, 8192, 21)
+    assert long["attn_score_window"] == (24, 2, 256, 4096, 21)
+    assert long["attn_value_window"] == (24, 2, 4096, 256, 21)
+    assert short["attn_score"] == (24, 2, 256, 4096, 42)
+    assert "attn_score_window" not in short
+
+
+def test_a_model_of_window_layers_has_no_full_attention() -> None:
+    table = shapes("mistral-7b", batch_size=1, seq_len=6000)
+
+    assert table["attn_score_window"] == (8, 24000, 128, 4096, 32)
+    assert "attn_score" not in table
+
+
+def test_lm_head_on_all_tokens_if_asked() -> None:
+    assert shapes("llama-3-8b", batch_size=2, seq_len=9, lm_head_all_tokens=True)["lm_head"][:2] == (1, 18)
+    assert shapes("llama-3-8b", batch_size=2, seq_len=9)["lm_head"][:2] == (1, 2)
+
+
+# Operations against parameters.
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weight_gemms_do_two_operations_for_each_active_parameter_and_token(name: str) -> None:
+    """Exact where the tokens spread over the experts evenly: T*k/E is whole, and no expert is idle."""
+    config = load_model(name)
+    tokens = 7680  # a multiple of 15 (60 experts, 4 chosen), 80/3 (160, 6), 32 (256, 8), 16 and 4
+    gemms = by_name(config, batch_size=3, seq_len=tokens // 3)
+    counts = count_parameters(config)
+
+    assert layer_weight_flop(gemms) == 2 * tokens * counts.active_layer_matrices
+    # and so within norms and biases of the non-embedding parameters that a token uses
+    active = counts.active - counts.embedding - counts.position - counts.lm_head
+    assert layer_weight_flop(gemms) / tokens == pytest.approx(2 * active, rel=1e-3)
+    head = 2 * config.vocab_size * config.hidden_size
+    assert gemms["lm_head"].total_flop == 3 * head
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_of_decode_does_the_work_of_one_token_a_sequence(name: str) -> None:
+    gemms = by_name(name, phase="decode", batch_size=1, seq_len=700)
+
+    assert layer_weight_flop(gemms) == 2 * count_parameters(load_model(name)).active_layer_matrices
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_decode_attends_as_the_last_row_of_prefill(name: str) -> None:
+    options = {"batch_size": 2, "seq_len": 6000, "absorb_mla": False}
+    prefill, decode = by_name(name, **options), by_name(name, phase="decode", **options)
+    attention = [gemm for gemm in prefill if gemm.startswith("attn_")]
+
+    assert attention
+    for gemm in attention:
+        assert prefill[gemm].total_flop == 6000 * decode[gemm].total_flop
+
+
+# Sharding.
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_tensor_parallel_divides_the_work(degree: int) -> None:
+    whole = by_name("llama-3-70b", phase="decode", batch_size=4, seq_len=1000)
+    part = by_name("llama-3-70b", phase="decode", batch_size=4, seq_len=1000, tensor_parallel=degree)
+
+    assert {name: gemm.total_flop for name, gemm in whole.items()} == {
+        name: degree * gemm.total_flop for name, gemm in part.items()
+    }
+
+
+def test_kv_heads_are_replicated_beyond_one_a_device() -> None:
+    eight = shapes("llama-3-70b", phase="decode", batch_size=4, seq_len=1000, tensor_parallel=8)
+    sixteen = shapes("llama-3-70b", phase="decode", batch_size=4, seq_len=1000, tensor_parallel=16)
+
+    assert eight["qkv_proj"] == (1, 4, 8192, (8 + 2) * 128, 80)
+    assert sixteen["qkv_proj"] == (1, 4, 8192, (4 + 2) * 128, 80)
+    assert eight["attn_score"] == (4, 8, 128, 1000, 80)
+    assert sixteen["attn_score"] == (4, 4, 128, 1000, 80)
+
+
+def test_latent_projections_and_router_are_not_divided() -> None:
+    whole, part = shapes("deepseek-v3"), shapes("deepseek-v3", tensor_parallel=16)
+
+    for name in ("q_a_proj", "kv_a_proj", "router"):
+        assert part[name] == whole[name]
+    assert part["q_b_proj"] == (1, 512, 1536, 8 * 192, 61)
+    assert part["kv_b_proj"] == (1, 512, 512, 8 * 256, 61)
+    assert part["expert_gate_up"][2:] == (7168, 2 * 128, 58)
+    assert part["shared_down"] == (1, 512, 128, 7168, 58)
+
+
+def test_vocabulary_is_padded_to_split() -> None:
+    assert shapes("gpt-3-175b", tensor_parallel=8)["lm_head"][3] == 6283  # 50257 / 8 = 6282.1
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expert", "gate_up"),
+    [
+        (1, 1, (128, 256, 2048, 1536)),
+        (4, 1, (128, 256, 2048, 384)),  # every expert divided by 4
+        (4, 2, (64, 256, 2048, 768)),  # half of the experts, each divided by 2
+        (4, 4, (32, 256, 2048, 1536)),  # a quarter of the experts, whole
+        (1, 8, (16, 2048, 2048, 1536)),  # eight groups feed an eighth of the experts
+        (2, 8, (16, 1024, 2048, 1536)),
+    ],
+)
+def test_expert_parallel_spreads_whole_experts(tensor: int, expert: int, gate_up: tuple[int, ...]) -> None:
+    table = shapes("qwen3-30b-a3b", seq_len=4096, tensor_parallel=tensor, expert_parallel=expert)
+
+    assert table["expert_gate_up"] == (*gate_up, 48)
+    assert table["router"] == (1, 4096, 2048, 128, 48)
+
+
+@pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (4, 1), (4, 2), (4, 4), (1, 8), (2, 8)])
+def test_expert_work_is_kept_however_it_is_spread(tensor: int, expert: int) -> None:
+    table = by_name("qwen3-30b-a3b", seq_len=4096, tensor_parallel=tensor, expert_parallel=expert)
+    devices, groups = max(tensor, expert), max(1, expert // tensor)
+    whole = by_name("qwen3-30b-a3b", seq_len=4096)
+
+    for name in ("expert_gate_up", "expert_down"):
+        assert devices * table[name].total_flop == groups * whole[name].total_flop
+
+
+def test_a_model_without_experts_takes_no_expert_parallel() -> None:
+    with pytest.raises(InvalidOptionError, match="models with experts, which llama-3-8b has not: leave it at 1, got 7"):
+        shapes("llama-3-8b", expert_parallel=7)
+
+
+# Experts.
+
+
+def routings(tokens: int, experts: int, chosen: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    return product(combinations(range(experts), chosen), repeat=tokens)
+
+
+@pytest.mark.parametrize("experts", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+def test_expected_load_is_the_mean_over_every_routing(experts: int, tokens: int) -> None:
+    for chosen in range(1, experts + 1):
+        for local in range(1, experts + 1):
+            hits = [len({e for token in r for e in token if e < local}) for r in routings(tokens, experts, chosen)]
+            active = max(1, floor(Fraction(sum(hits), len(hits)) + Fraction(1, 2)))
+            rows = max(1, floor(Fraction(tokens * chosen * local, experts * active) + Fraction(1, 2)))
+            load = expected_expert_load(tokens, num_experts=experts, experts_per_token=chosen, num_local_experts=local)
+
+            assert load == (active, min(rows, tokens)), (chosen, local)
+
+
+@given(
+    st.integers(1, 100_000),
+    st.integers(1, 300).flatmap(lambda e: st.tuples(st.just(e), st.integers(1, e), st.integers(1, e))),
+    st.floats(1, 20),
+)
+def test_load_stays_in_its_bounds(tokens: int, expert_counts: tuple[int, int, int], imbalance: float) -> None:
+    experts, chosen, local = expert_counts
+    sizes = {"num_experts": experts, "experts_per_token": chosen, "num_local_experts": local}
+    load = expected_expert_load(tokens, **sizes)
+    skewed = expected_expert_load(tokens, **sizes, imbalance=imbalance)
+
+    assert 1 <= load.num_active <= local
+    assert 1 <= load.tokens_per_expert <= tokens
+    assert skewed.num_active == load.num_active
+    assert load.tokens_per_expert <= skewed.tokens_per_expert <= tokens
+    rows, expected = load.num_active * load.tokens_per_expert, tokens * chosen * local / experts
+    if expected >= load.num_active:
+        assert abs(rows - expected) <= load.num_active / 2 + 1e-6
+
+
+def test_few_tokens_leave_experts_idle() -> None:
+    def active(batch_size: int) -> tuple[int, ...]:
+        return shapes("deepseek-v3", phase="decode", batch_size=batch_size, seq_len=100)["expert_down"][:2]
+
+    assert active(1) == (8, 1)
+    assert active(16) == (102, 1)  # 256 * (1 - (31/32)^16) = 101.9, 128 rows
+    assert active(64) == (222, 2)  # 256 * (1 - (31/32)^64) = 222.4, 512 rows
+    assert active(4096) == (256, 128)
+
+
+def test_imbalance_charges_every_expert_as_the_busiest() -> None:
+    even = shapes("mixtral-8x7b", seq_len=1024)["expert_gate_up"]
+    skewed = shapes("mixtral-8x7b", seq_len=1024, expert_imbalance=1.5)["expert_gate_up"]
+    extreme = shapes("mixtral-8x7b", seq_len=1024, expert_imbalance=1e300)["expert_gate_up"]
+
+    assert even[:2] == (8, 256)
+    assert skewed[:2] == (8, 384)
+    assert extreme[:2] == (8, 1024)
+
+
+# Data types.
+
+
+def test_quantization_is_for_weights() -> None:
+    gemms = by_name("mixtral-8x7b", dtype="w4a16")
+    weights = {name for name, gemm in gemms.items() if gemm.problem.is_weight_quantized}
+
+    assert weights == {"qkv_proj", "o_proj", "expert_gate_up", "expert_down"}
+    assert gemms["qkv_proj"].problem.group_size == 128
+    assert {gemm.problem.input_dtype for gemm in gemms.values()} == {DType.FP16}
+    assert {name for name, gemm in gemms.items() if not gemm.is_weight} == {"attn_score", "attn_value"}
+
+
+def test_lm_head_and_router_are_quantized_if_asked() -> None:
+    head = by_name("mixtral-8x7b", dtype="w8a16", quantize_lm_head=True)
+    router = by_name("mixtral-8x7b", dtype="w8a16", quantize_router=True)
+
+    assert head["lm_head"].problem.weight_dtype is DType.INT8
+    assert head["router"].problem.weight_dtype is DType.FP16
+    assert router["router"].problem.weight_dtype is DType.INT8
+    assert router["lm_head"].problem.weight_dtype is DType.FP16
+
+
+def test_dense_gemms_can_have_a_type_of_their_own() -> None:
+    gemms = by_name("deepseek-v3", dtype="fp8", dense_dtype="bf16")
+
+    assert gemms["o_proj"].problem.input_dtype is DType.FP8
+    for name in ("attn_score", "attn_value", "router", "lm_head"):
+        assert gemms[name].problem.input_dtype is DType.BF16
+
+
+def test_what_checkpoints_keep_has_at_least_16_bits() -> None:
+    kept = ("attn_score", "attn_value", "router", "lm_head")
+    for dtype, of_weights, of_kept in (
+        ("fp8", "fp8", "bf16"),
+        ("int8", "int8", "bf16"),
+        ("w8a8", "int8", "bf16"),
+        ("w4a8", "int8", "bf16"),
+        ("w4a16", "fp16", "fp16"),
+        ("fp16", "fp16", "fp16"),
+        ("fp32", "fp32", "fp32"),
+    ):
+        for name, gemm in by_name("deepseek-v3", dtype=dtype).items():
+            assert gemm.problem.input_dtype == (of_kept if name in kept else of_weights), (dtype, name)
+
+
+def test_dtype_may_be_a_scheme_of_ones_own() -> None:
+    problem = by_name("llama-3-8b", dtype=DtypeScheme(DType.BF16, DType.INT4, DType.BF16, 64))["o_proj"].problem
+
+    assert (problem.input_dtype, problem.weight_dtype, problem.group_size) == (DType.BF16, DType.INT4, 64)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("llama-3-8b", {"phase": "training"}, "phase must be one of prefill, decode, got 'training'"),
+        ("llama-3-8b", {"batch_size": 0}, "batch_size must be an integer in 1..2**40, got 0"),
+        ("llama-3-8b", {"seq_len": 1.5}, "seq_len must be"),
+        ("llama-3-8b", {"batch_size": True}, "batch_size must be"),
+        ("llama-3-8b", {"tensor_parallel": "2"}, "tensor_parallel must be"),
+        ("llama-3-8b", {"expert_parallel": -1}, "expert_parallel must be"),
+        ("llama-3-8b", {"tensor_parallel": 3}, "tensor_parallel must divide num_heads of llama-3-8b = 32, got 3"),
+        ("llama-3-8b", {"tensor_parallel": 64}, "tensor_parallel must divide num_heads"),
+        ("qwen2.5-7b", {"tensor_parallel": 14}, "num_kv_heads = 4 of qwen2.5-7b replicates"),
+        (
+            "qwen2.5-7b",
+            {"tensor_parallel": 28},
+            "ffn.intermediate_size of qwen2.5-7b = 18944, got 28; possible: 1, 2, 4, 8",
+        ),
+        ("mixtral-8x7b", {"expert_parallel": 3}, "expert_parallel must divide moe.num_experts of mixtral-8x7b = 8"),
+        ("mixtral-8x7b", {"tensor_parallel": 4, "expert_parallel": 6}, "must divide the other, got 4 and 6"),
+        ("mixtral-8x7b", {"expert_imbalance": 0.5}, "expert_imbalance must be a finite number >= 1, got 0.5"),
+        ("mixtral-8x7b", {"expert_imbalance": float("nan")}, "expert_imbalance must be"),
+        ("mixtral-8x7b", {"expert_imbalance": float("inf")}, "expert_imbalance must be"),
+        ("mixtral-8x7b", {"expert_imbalance": "high"}, "expert_imbalance must be"),
+    ],
+)
+def test_bad_options_are_refused(model: str, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        by_name(model, **options)
+
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "options", [{"dtype": "w3a16"}, {"dtype": None}, {"dense_dtype": "half"}, {"batch_size": 1 << 39}]
+)
+def test_impossible_problems_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidProblemError):
+        by_name("llama-3-8b", **options)
+
+
+def test_numpy_integers_are_integers() -> None:
+    options = {"batch_size": np.int64(2), "seq_len": np.int32(8), "tensor_parallel": np.uint8(2)}
+
+    assert shapes("llama-3-8b", **options) == shapes("llama-3-8b", batch_size=2, seq_len=8, tensor_parallel=2)
+
+
+def test_result_is_frozen_and_repeatable() -> None:
+    options: dict[str, Any] = {"phase": "decode", "batch_size": 8, "seq_len": 128}
+    first = transformer_gemms(load_model("deepseek-v3"), **options)
+
+    assert hash(first) == hash(transformer_gemms(load_model("deepseek-v3"), **options))
+    assert first[0].total_count == 61
+    with pytest.raises(AttributeError):
+        first[0].name = "other"  # type: ignore[misc]

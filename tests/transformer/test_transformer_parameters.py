@@ -1,0 +1,258 @@
+"""Parameter counts: public models to the last parameter, and every part against a plain list of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_eval.transformer import (
+    Ffn,
+    GroupedAttention,
+    LatentAttention,
+    ModelConfig,
+    Moe,
+    count_parameters,
+    list_models,
+    load_model,
+    num_parameters,
+)
+from gemm_eval.transformer.hugging_face import MODEL_TYPES, parse_config
+from tests.transformer.hugging_face_samples import SAMPLES
+
+ROUNDED_REL_TOL = 0.01
+MIN_EXACT_MODELS = 10
+
+MODELS = list_models()
+
+
+def deviation(config: ModelConfig) -> float:
+    """Relative deviation from the published count, 0 where that is exact and reproduced."""
+    assert config.published is not None
+    return num_parameters(config) / config.published.num_parameters - 1
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_preset_has_its_published_parameters(name: str) -> None:
+    config = load_model(name)
+
+    assert config.published is not None
+    assert abs(deviation(config)) <= (0 if config.published.is_exact else ROUNDED_REL_TOL)
+
+
+def test_most_presets_are_held_exactly() -> None:
+    published = [load_model(name).published for name in MODELS]
+
+    assert sum(p is not None and p.is_exact for p in published) >= MIN_EXACT_MODELS
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_config_json_has_its_published_parameters(name: str) -> None:
+    sample = SAMPLES[name]
+
+    assert num_parameters(parse_config(sample.config, name=name, origin="config.json")) == sample.num_parameters
+
+
+def test_samples_cover_every_architecture() -> None:
+    assert {sample.config["model_type"] for sample in SAMPLES.values()} == set(MODEL_TYPES)
+
+
+def test_gpt_3_matches_the_finer_figure_of_its_appendix() -> None:
+    assert round(num_parameters(load_model("gpt-3-175b")) / 1e6, -2) == 174_600  # arXiv:2005.14165, table D.1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vocab_size": 128257},
+        {"tied_embeddings": True},
+        {"norm": "layer"},
+        {"norms_per_layer": 4},
+        {"num_positions": 1},
+        {"num_layers": 33},
+        {"ffn": Ffn(intermediate_size=14336, has_bias=True)},
+        {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, qk_norm=True)},
+        {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, qkv_bias=True)},
+        {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, output_bias=True)},
+    ],
+)
+def test_every_field_counts(change: dict[str, Any]) -> None:
+    config = load_model("llama-3-8b")
+
+    assert num_parameters(config.with_(**change)) != num_parameters(config)
+
+
+@pytest.mark.parametrize(
+    ("name", "published_billions", "counts_embedding"),
+    [
+        ("mixtral-8x7b", 12.9, True),  # arXiv:2401.04088: 13B active
+        ("deepseek-v2", 21.4, True),  # arXiv:2405.04434: 21B
+        ("deepseek-v3", 36.6, False),  # README_WEIGHTS.md: 36.6B with the output head, without the embedding
+        ("qwen3-30b-a3b", 3.35, True),  # model card: 3.3B
+        ("qwen1.5-moe-a2.7b", 2.69, True),  # model card: 2.7B
+    ],
+)
+def test_active_parameters(name: str, published_billions: float, counts_embedding: bool) -> None:
+    counts = count_parameters(load_model(name))
+    active = counts.active - (0 if counts_embedding else counts.embedding)
+
+    assert active / 1e9 == pytest.approx(published_billions, rel=0.005)
+
+
+# The oracle: every tensor of a checkpoint by its shape, layer by layer and expert by expert.
+
+
+def tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden = config.hidden_size
+    yield "embedding", (config.vocab_size, hidden)
+    if config.num_positions:
+        yield "position", (config.num_positions, hidden)
+    for layer in range(config.num_layers):
+        for _ in range(config.norms_per_layer):
+            yield from norm(config)
+        yield from attention_tensors(config)
+        if layer >= config.num_dense_layers:
+            assert config.moe is not None
+            yield from moe_tensors(hidden, config.moe)
+        else:
+            assert config.ffn is not None
+            yield from ffn_tensors("ffn", hidden, config.ffn.intermediate_size, config.ffn.is_gated)
+            if config.ffn.has_bias:
+                for width in ((config.ffn.intermediate_size,) * (1 + config.ffn.is_gated)) + (hidden,):
+                    yield "vectors", (width,)
+    yield from norm(config)
+    if not config.tied_embeddings:
+        yield "lm_head", (config.vocab_size, hidden)
+
+
+def norm(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "vectors", (config.hidden_size,)
+    if config.norm == "layer":
+        yield "vectors", (config.hidden_size,)
+
+
+def attention_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+    hidden, a = config.hidden_size, config.attention
+    if isinstance(a, LatentAttention):
+        head = a.qk_nope_head_dim + a.qk_rope_head_dim
+        if a.q_lora_rank is None:
+            yield "attention", (a.num_heads * head, hidden)
+        else:
+            yield "attention", (a.q_lora_rank, hidden)
+            yield "vectors", (a.q_lora_rank,)
+            yield "attention", (a.num_heads * head, a.q_lora_rank)
+        yield "attention", (a.kv_lora_rank + a.qk_rope_head_dim, hidden)
+        yield "vectors", (a.kv_lora_rank,)
+        yield "attention", (a.num_heads * (a.qk_nope_head_dim + a.v_head_dim), a.kv_lora_rank)
+        yield "attention", (hidden, a.num_heads * a.v_head_dim)
+        return
+    for heads in (a.num_heads, a.num_kv_heads, a.num_kv_heads):
+        yield "attention", (heads * a.head_dim, hidden)
+        if a.qkv_bias:
+            yield "vectors", (heads * a.head_dim,)
+    if a.qk_norm:
+        yield "vectors", (a.head_dim,)
+        yield "vectors", (a.head_dim,)
+    yield "attention", (hidden, a.num_heads * a.head_dim)
+    if a.output_bias:
+        yield "vectors", (hidden,)
+
+
+def moe_tensors(hidden: int, moe: Moe) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "router", (moe.num_experts, hidden)
+    if moe.router_bias:
+        yield "vectors", (moe.num_experts,)
+    for _ in range(moe.num_experts):
+        yield from ffn_tensors("experts", hidden, moe.intermediate_size, moe.is_gated)
+    for _ in range(moe.num_shared_experts):
+        width = moe.shared_intermediate_size or moe.intermediate_size
+        yield from ffn_tensors("shared_experts", hidden, width, moe.is_gated)
+    if moe.shared_gate:
+        yield "router", (1, hidden)
+
+
+def ffn_tensors(part: str, hidden: int, width: int, is_gated: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
+    if is_gated:
+        yield part, (width, hidden)
+    yield part, (width, hidden)
+    yield part, (hidden, width)
+
+
+sizes = st.integers(1, 12)
+grouped = st.builds(
+    lambda kv, group, dim, *flags: GroupedAttention(
+        num_heads=kv * group, num_kv_heads=kv, head_dim=dim, qkv_bias=flags[0], output_bias=flags[1], qk_norm=flags[2]
+    ),
+    *(sizes, sizes, sizes),
+    *(st.booleans(),) * 3,
+)
+latent = st.builds(
+    LatentAttention,
+    num_heads=sizes,
+    q_lora_rank=st.none() | sizes,
+    kv_lora_rank=sizes,
+    qk_nope_head_dim=sizes,
+    qk_rope_head_dim=sizes,
+    v_head_dim=sizes,
+)
+ffns = st.builds(Ffn, intermediate_size=sizes, is_gated=st.booleans(), has_bias=st.booleans())
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelConfig:
+    layers = draw(st.integers(1, 5))
+    moe_layers = draw(st.integers(0, layers))
+    moe = None
+    if moe_layers:
+        experts, shared = draw(sizes), draw(st.integers(0, 3))
+        moe = Moe(
+            num_layers=moe_layers,
+            num_experts=experts,
+            experts_per_token=draw(st.integers(1, experts)),
+            intermediate_size=draw(sizes),
+            is_gated=draw(st.booleans()),
+            num_shared_experts=shared,
+            shared_intermediate_size=draw(st.none() | sizes) if shared else None,
+            shared_gate=draw(st.booleans()) if shared else False,
+            router_bias=draw(st.booleans()),
+        )
+    return ModelConfig(
+        name="small",
+        hidden_size=draw(sizes),
+        num_layers=layers,
+        vocab_size=draw(sizes),
+        attention=draw(grouped | latent),
+        ffn=draw(ffns) if moe_layers < layers else None,
+        moe=moe,
+        tied_embeddings=draw(st.booleans()),
+        norm=draw(st.sampled_from(["rms", "layer"])),
+        norms_per_layer=draw(st.integers(1, 4)),
+        num_positions=draw(st.integers(0, 9)),
+    )
+
+
+@given(models())
+def test_every_part_is_the_sum_of_its_tensors(config: ModelConfig) -> None:
+    parts: dict[str, int] = {}
+    for part, shape in tensors(config):
+        parts[part] = parts.get(part, 0) + prod(shape)
+    counts = count_parameters(config)
+
+    assert {part: getattr(counts, part) for part in parts} == parts
+    assert num_parameters(config) == counts.total == sum(parts.values())
+
+
+@given(models())
+def test_idle_experts_are_those_not_chosen(config: ModelConfig) -> None:
+    counts = count_parameters(config)
+
+    if config.moe is None:
+        assert counts.active == counts.total
+    else:
+        chosen, every = config.moe.experts_per_token, config.moe.num_experts
+        assert (counts.experts - counts.idle_experts) * every == counts.experts * chosen
+        assert counts.total - counts.active == counts.idle_experts

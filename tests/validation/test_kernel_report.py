@@ -1,0 +1,300 @@
+"""Scores of W4A16 kernels: errors on made-up timings, ablation, tables, documents, and `gemm-eval validate w4a16`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gemm_eval import validation
+from gemm_eval.cli import validate_kernels as _validate_kernels
+from gemm_eval.cli.app import app
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
+from gemm_eval.validation import studies
+from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
+from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
+from gemm_eval.validation.folds import cross_fit
+from gemm_eval.validation.metrics import tau_within_gemms
+from gemm_eval.validation.predictors.files import describe_held_out
+from gemm_eval.validation.predictors.w4a16 import W4A16Model
+from gemm_eval.validation.predictors.w4a16_rows import list_w4a16_tables
+from gemm_eval.validation.report import ablation_report
+from gemm_eval.validation.scores import make_score, worst_rows
+from gemm_eval.validation.studies import find_w4a16_tables
+from gemm_eval.validation.timings import Timings
+from tests.validation.test_kernel_choice import H200, packed, timings_of, two_gemms
+
+pytest.importorskip("scipy")
+GEMMS = [(M, 4096, N) for N in (1024, 2048, 8192) for M in (1, 16)]
+TERMS = (
+    Ablated("w4a16_sm90", "issue", 1.0, "an instruction takes one slot", 4.5, 0.9, 5.0),
+    Ablated("w4a16_sm90", "part_cycles", 0.0, "costs nothing", 4.5, 0.01, 0.01, 0.019, -0.1),
+    Ablated("w4a16_gemv", "cut_us", 0.0, "costs nothing", 5.0, 0.5, 0.1, 0.02, 0.0, 0.3),
+)
+TOGETHER = Removed("w4a16_sm90", ("part_cycles",), ("ramp_us",), 0.01, -0.02)
+ABLATION = Ablation("family", 0.02, TERMS, (TOGETHER,))
+
+
+def as_predicted(num: int = 12, kind: int = 0) -> Timings:
+    """Timings of `num` kernels of a family on 6 GEMMs, as the model with default coefficients has them."""
+    places = np.flatnonzero(packed()[1]["coefficient_set"] == kind)[:num].tolist()
+    timings = timings_of([(gemm, place, 1, 1.0) for gemm in GEMMS for place in places])
+    latency_us = W4A16Model(H200).predict(timings)
+    return timings_of(
+        [
+            (gemm, place, 1, us)
+            for (gemm, place), us in zip(((gemm, place) for gemm in GEMMS for place in places), latency_us, strict=True)
+        ]
+    )
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A slice of the timings that come with the library: a few GEMMs of four pairs, up to 8 configs each."""
+    pytest.importorskip("pyarrow")
+    (path,) = (path for path in list_w4a16_tables("h200-sxm") if path.stem == "fp16")
+    frame = pd.read_parquet(path)
+    frame = frame[(frame["mode"] == "group") & (frame["group_size"] == 128) & frame["M"].isin([1, 256, 2048])]
+    frame = frame[frame["N"].isin(sorted(frame["N"].unique())[:4])]
+    frame = frame.groupby(["M", "K", "N"]).head(8)
+    out = tmp_path_factory.mktemp("w4a16") / "slice.parquet"
+    frame.to_parquet(out)
+    return out
+
+
+def shown(renderable: Any) -> str:
+    console = Console(width=240, no_color=True)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def run(*words: str, code: int = 0, width: int = 240) -> str:
+    result = CliRunner().invoke(app, ["validate", "w4a16", *words], env={"COLUMNS": str(width), "TERM": "dumb"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+# ---- errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_errors_by_family_and_regime() -> None:
+    timings = two_gemms()
+    predicted_us = timings.measured_us * np.array([1.1, 1.0, 1.0, 0.8, 0.8])
+    found = make_score(timings, "it", predicted_us, has_order=True).errors
+    by_group = {(item.group, item.regime): item for item in found}
+
+    assert by_group["all", "all"].errors.mape_frac == pytest.approx(0.1)
+    assert by_group["all", "all"].errors.bias_frac == pytest.approx(-0.06)
+    assert by_group["all", "decode"].errors.mape_frac == pytest.approx(0.1 / 3)
+    assert by_group["all", "prefill"].errors.mape_frac == pytest.approx(0.2)
+    assert by_group["all", "near best"].errors.num == 4  # 20 us is twice the best of its GEMM
+    assert ("all", "mid") not in by_group
+    assert all(item.tau_within_gemms is None for item in found)  # no GEMM has 6 configs
+
+
+def test_rank_agreement_is_within_gemms() -> None:
+    gemm = np.repeat([0, 1, 2, 3], [6, 6, 6, 5])
+    measured_us = np.concatenate([np.arange(1.0, 7.0), 100 + np.arange(6.0), np.arange(1.0, 7.0), np.arange(1.0, 6.0)])
+    predicted_us = np.concatenate([np.arange(6.0), -np.arange(6.0), np.ones(6), np.arange(5.0)])
+
+    assert tau_within_gemms(gemm[:6], measured_us[:6], predicted_us[:6]) == (pytest.approx(1.0), 1)
+    assert tau_within_gemms(gemm, measured_us, predicted_us) == (pytest.approx(0.0), 2)  # 5 rows, and equal ones: no
+    assert tau_within_gemms(gemm[18:], measured_us[18:], predicted_us[18:]) == (None, 0)
+
+
+def test_worst_rows_are_near_the_best() -> None:
+    timings = two_gemms()
+    predicted_us = timings.measured_us * np.array([1.1, 1.3, 9.0, 0.8, 1.0])
+
+    assert worst_rows(make_score(timings, "it", predicted_us), 3).tolist() == [1, 3, 0]
+    assert len(worst_rows(make_score(timings, "it", predicted_us), 9)) == 4
+
+
+def test_terms_add_up_to_the_prediction() -> None:
+    timings = as_predicted(3, kind=3)
+    model = W4A16Model.as_it_is(H200)[0]
+    predicted_us = model.predict(timings)
+    scored = make_score(timings, "it", predicted_us, fitted=[model], fit_of=np.zeros(len(timings), np.int64))
+
+    for row in range(len(timings)):
+        assert sum(scored.breakdown(row).values()) == pytest.approx(predicted_us[row])
+
+
+def test_rooflines() -> None:
+    timings = as_predicted()
+    naive = NaiveRoofline(H200).predict(timings)
+    roofline = GroupedRoofline(H200)
+    held_out = cross_fit(roofline, [timings], num_folds=3).predict(timings)
+    few = roofline.fit(timings.select(np.arange(len(timings)) < 29))
+
+    def error(predicted_us: Any) -> float:
+        return float(np.abs(predicted_us / timings.measured_us - 1).mean())
+
+    assert (naive < timings.measured_us).all()
+    assert np.unique(naive).size == len(GEMMS)
+    assert max(error(held_out), error(roofline.fit(timings).predict(timings))) < error(naive)
+    assert few.fitted == {}  # a group with few rows has the constants that a fit starts at
+    assert (few.predict(timings) == roofline.predict(timings)).all()
+
+
+# ---- ablation -------------------------------------------------------------------------------------------------------
+
+
+def test_every_coefficient_has_a_neutral_value() -> None:
+    for family in W4A16_FAMILIES:
+        own = [item.name for item in w4a16_coefficients_of(family)]
+        terms = W4A16Model(H200, families=(family,)).terms()
+        assert [term.coefficient for term in terms] == own
+        assert {term.same_as for term in terms} - {""} <= set(own)
+
+
+def test_a_term_that_matters_and_one_that_does_not() -> None:
+    model, timings = W4A16Model(H200, families=("w4a16_gemv_mma",)), as_predicted(kind=1)
+    names = ("step_cycles", "line_waste")
+    found = {item.coefficient: item for item in ablate(model, timings, 2, names=names)}
+
+    assert set(found) == set(names)
+    assert found["step_cycles"].in_sample_points is not None
+    assert found["step_cycles"].in_sample_points > 0
+    assert found["step_cycles"].reached_frac is not None
+    assert found["step_cycles"].reached_frac > 0.5
+    assert found["line_waste"].reached_frac == 0.0  # all K are multiples of 64
+    assert found["line_waste"].held_out_points == pytest.approx(0.0, abs=0.02)
+    assert found["line_waste"].held_out_reached_points is None
+    assert found["line_waste"] in Ablation("family", 0.02, tuple(found.values())).useless
+    (removed,) = remove_in_turn(model, timings, [found["line_waste"]], 2)
+    assert (removed.part, removed.coefficients, removed.kept) == ("w4a16_gemv_mma", ("line_waste",), ())
+    assert removed.held_out_points == pytest.approx(found["line_waste"].held_out_points)
+
+
+def test_families_with_few_rows_are_left_out() -> None:
+    assert list(ablate(W4A16Model(H200), as_predicted(2), 2)) == []
+
+
+def test_what_buys_nothing() -> None:
+    table, *lines = ablation_report(ABLATION)
+    text = shown(table)
+
+    assert [item.coefficient for item in ABLATION.useless] == ["part_cycles"]
+    assert "buys nothing: w4a16_sm90.part_cycles" in " ".join(text.split())
+    assert "w4a16_sm90 (4.50%)" in text
+    assert "+0.019" in text
+    assert lines == [
+        "w4a16_sm90: part_cycles together change the held-out MAPE by +0.010 points, near the best by -0.020; "
+        "kept, since the others are gone: ramp_us",
+        "",
+    ]
+
+
+# ---- tables of measurements -----------------------------------------------------------------------------------------
+
+
+def test_which_tables_are_fitted_on(tmp_path: Path, table: Path) -> None:
+    fitted, held_back = find_w4a16_tables(H200, [], is_fit=None)
+    assert fitted == list_w4a16_tables("h200-sxm")
+    assert held_back == list_w4a16_tables("h200-sxm", is_held_back=True)
+    assert find_w4a16_tables(H200, [], is_fit=False) == ([], fitted + held_back)
+    assert find_w4a16_tables(H200, [table], is_fit=None) == ([table], [])
+
+    mine = tmp_path / "mine.parquet"
+    mine.write_bytes(table.read_bytes())
+    mine.with_suffix(".meta.yaml").write_text("held_back: for the end\n")
+    assert find_w4a16_tables(H200, [table, mine], is_fit=True) == ([table], [mine])
+    with pytest.raises(InvalidInputError, match="no such file"):
+        find_w4a16_tables(H200, [tmp_path / "none.parquet"], is_fit=True)
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def no_heuristics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(studies, "nvidia_choices", lambda timings: None)
+
+
+def test_command_prints_tables(table: Path) -> None:
+    text = run("--data", str(table), "--no-fit", "--worst", "2", width=80)
+
+    assert "slice: " in text
+    words = " ".join(text.split())
+    assert "model as it is, coefficients fitted on timings of h200-sxm" in words
+    assert "model + profile 3" in text
+    assert "nvMatmulHeuristics: not installed" in text
+    assert "among the timed" in words
+    assert max(map(len, text.splitlines())) <= 80
+    assert "largest errors of the model near the best" in text
+    assert "int4_wo" not in text  # a table was named
+
+
+def test_command_holds_pairs_out_and_writes_files(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(validation, "run_ablation", lambda *_: ABLATION)
+    csv, plots = tmp_path / "scores.csv", tmp_path / "plots"
+    text = run(
+        "--data", str(table), "--folds", "2", "--ablation", "--json", "--csv", str(csv), "--plots", str(plots)
+    )  # fmt: skip
+    document = json.loads(text[text.index("{") :])
+    (part,) = document["parts"]
+
+    assert document["arch"] == "h200-sxm"
+    assert (document["num_folds"], document["seed"]) == (2, 0)
+    assert part["tables"] == ["slice"]
+    assert "2 folds, seed 0" in part["title"]
+    assert set(part["predictors"]) == {"model", "fitted roofline", "naive roofline"}
+    whole = [item for item in part["errors"] if (item["family"], item["regime"]) == ("all", "all")]
+    assert [item["predictor"] for item in whole] == ["model", "fitted roofline", "naive roofline"]
+    assert whole[0]["num"] == part["num_rows"]
+    assert set(whole[0]) == {
+        "predictor", "family", "regime", "num", "mape_frac", "median_frac", "p90_frac", "bias_frac",
+        "tau_within_gemms", "num_gemms",
+    }  # fmt: skip
+    assert whole[0]["mape_frac"] < whole[1]["mape_frac"] < whole[2]["mape_frac"]
+    chosen = {
+        item["method"]: item for item in part["choices"] if (item["gemms"], item["regime"]) == ("all GEMMs", "all")
+    }
+    assert chosen["profile all"]["worst_frac"] == 0.0
+    assert chosen["model + profile 10"]["mean_frac"] == 0.0  # 8 configs a GEMM
+    assert chosen["model"]["mean_frac"] < chosen["random"]["mean_frac"]
+    assert part["cost"]["num_gemms"] == 0
+    assert part["cost"]["model_us"] > 0
+    assert part["cost"]["profile_s"] == part["cost"]["ratio"] == 0
+    assert len(part["worst"]) == 5
+    assert sum(part["worst"][0]["terms_us"].values()) == pytest.approx(part["worst"][0]["predicted_us"])
+    assert document["ablation"]["useless"] == ["w4a16_sm90.part_cycles"]
+    assert document["ablation"]["together"][0]["kept"] == ["ramp_us"]
+    assert document["int4_wo"] == {"sets": []}
+    frame = pd.read_csv(csv)
+    assert set(frame["what"]) == {"error", "choice"}
+    assert len(frame) == len(part["errors"]) + len(part["choices"])
+    assert {"w4a16-slice-regret.png", "w4a16-ablation-w4a16_sm90.png"} <= {path.name for path in plots.iterdir()}
+
+
+def test_command_refuses_what_makes_no_sense(table: Path) -> None:
+    assert "No such option: --joint, which is one of root validate dense" in run("--joint", code=2)
+    assert "--ablation fits" in run("--ablation", "--no-fit", code=2)
+    assert "no timings of W4A16 kernels on l4" in run("--arch", "l4", code=2)
+
+
+def test_public_timings_have_their_own_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def compare(spec: Any, sets: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        seen.extend(item.name for item in sets)
+        return []
+
+    monkeypatch.setattr(validation, "compare", compare)
+
+    assert _validate_kernels._score_int4_wo(H200, 5, 0) == []
+    assert seen == ["aiconfigurator/int4_wo"]
+    assert "sm90_wgmma: held out" in describe_held_out("h200-sxm", "trtllm", seen[0])
+    assert describe_held_out("l4", "trtllm", seen[0]) == ""

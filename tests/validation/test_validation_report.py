@@ -1,0 +1,311 @@
+"""What is printed, written and drawn of scores, and the commands `validate` and `calibrate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gemm_eval import validation
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.cli.app import app
+from gemm_eval.models.gpu.calibration import Origin
+from gemm_eval.validation import comparison
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
+from gemm_eval.validation.documents import errors_frame, report_document
+from gemm_eval.validation.plots import (
+    plot_error_by_rows,
+    plot_latency_curves,
+    plot_predicted,
+    problems_over_rows,
+    save_figure,
+)
+from gemm_eval.validation.report import errors_table, worst_table
+from gemm_eval.validation.scores import Score, score
+from gemm_eval.validation.tables import find_timings, read_timings
+from gemm_eval.validation.timings import Floats, Timings
+from tests.cli.test_cli_words import ran
+
+H200 = load_arch("h200-sxm", GpuSpec)
+TABLE = "M,K,N,latency_us\n" + "".join(
+    f"{m},{k},64,{2 + m * k * 1e-5}\n" for k in (64, 128, 256) for m in (1, 16, 64, 512)
+)
+GIVEN = ("--library", "cublas", "--dtype", "fp16")
+
+
+class Half:
+    """Predicts half of what was measured: every error is -50%."""
+
+    name = "half"
+
+    def fit(self, *train: Timings) -> Half:
+        return self
+
+    def predict(self, rows: Timings) -> Floats:
+        return rows.measured_us / 2
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.csv"
+    path.write_text(TABLE)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the GPU model, calibrated on h200-sxm, and no nvMatmulHeuristics: both have tests elsewhere."""
+    monkeypatch.setattr(comparison, "model_predictor", lambda *_: Half())
+    monkeypatch.setattr(
+        comparison, "origin_of", lambda arch, _: Origin(arch.name == "h200-sxm", "h200-sxm", "of h200-sxm")
+    )
+    monkeypatch.setattr(comparison, "describe_origin", lambda arch, timings, origin: origin.text)
+    monkeypatch.setattr(comparison, "is_available", lambda _: False)
+
+
+@pytest.fixture
+def timings(table: Path) -> Timings:
+    (timings,) = read_timings(table, gpu="h200-sxm", library="cublas", dtype="fp16")
+    return timings
+
+
+@pytest.fixture
+def scores(timings: Timings) -> list[Score]:
+    return [score(Half(), timings, 3), score(NaiveRoofline(H200), timings, 0)]
+
+
+def shown(renderable: Any) -> str:
+    console = Console(width=200, no_color=True)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def run(*words: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, list(words), env={"COLUMNS": "200", "TERM": "dumb"})
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def rows_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def test_table_has_each_predictor_in_each_regime(scores: list[Score]) -> None:
+    text = shown(errors_table(scores))
+    rows = rows_of(text)
+
+    assert "mine: 12 GEMMs, 3 (N, K) pairs, cublas on h200-sxm, cold L2, burst clock" in " ".join(text.split())
+    assert ["decode", "half", "3-fold", "6", "50.0%", "50.0%", "50.0%", "-50.0%", "1.000"] in rows
+    assert ["prefill", "half", "3-fold", "3", "50.0%", "50.0%", "50.0%", "-50.0%", "1.000"] in rows
+    assert sum(row[:3] == ["naive", "roofline", "as"] for row in rows) == 4
+
+
+def test_table_of_some_regimes(scores: list[Score]) -> None:
+    text = shown(errors_table(scores, ["all"]))
+
+    assert "all" in text
+    assert "decode" not in text
+
+
+def test_worst_table(scores: list[Score]) -> None:
+    assert ["64", "64", "4", "50.0%", "-50.0%", "1", "-50.0%"] in rows_of(shown(worst_table(scores[0])))
+
+
+def test_frame_and_document_say_the_same(scores: list[Score]) -> None:
+    frame = errors_frame(scores)
+    document = report_document(scores, num_worst=1)
+
+    assert len(frame) == 2 * 4
+    (of_set,) = document["sets"]
+    assert of_set["content_hash"] == scores[0].timings.content_hash
+    for predictor in of_set["predictors"]:
+        assert len(predictor["worst_pairs"]) == 1
+        for group, errors in predictor["errors"].items():
+            row = frame[(frame["predictor"] == predictor["name"]) & (frame["group"] == group)].iloc[0]
+            assert {key: row[key] for key in errors} == errors
+    json.dumps(document, allow_nan=False)
+
+
+def test_plots_have_labels_and_units(scores: list[Score], timings: Timings, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    curves = plot_latency_curves(FittedRoofline(H200), timings, [(64, 128), (1, 1)])
+    labels = {
+        figure: (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel())
+        for figure in (plot_predicted(scores[0]), plot_error_by_rows(scores[0]), curves)
+    }
+
+    assert list(labels.values()) == [
+        ("measured latency (us)", "predicted latency (us)"),
+        ("M (rows of A and C)", "predicted / measured - 1 (%)"),
+        ("M (rows of A and C)", "latency (us)"),
+    ]
+    assert [text.get_text() for text in curves.axes[0].get_legend().get_texts()] == ["N=64 K=128"]
+    for place, figure in enumerate(labels):
+        save_figure(figure, tmp_path / "new" / f"{place}.png")
+    assert all(path.stat().st_size > 1000 for path in (tmp_path / "new").iterdir())
+
+
+def test_curves_meet_every_step(timings: Timings) -> None:
+    M = problems_over_rows(timings, step=8).column("M")
+
+    assert (M[0], M[-1]) == (1, 512)
+    assert {128, 129, 256, 257, 384, 385} <= set(M.tolist())
+    assert (np.diff(M) > 0).all()
+
+
+def test_validate_prints_a_table(table: Path) -> None:
+    rows = rows_of(run("validate", "dense", "--data", str(table), *GIVEN, "--worst", "1"))
+
+    assert ["all", "half", "3-fold", "12", "50.0%"] in [row[:5] for row in rows]
+    assert ["naive", "roofline", "as", "it", "is", "12"] in [row[:6] for row in rows]  # it has no constants
+    assert ["fitted", "roofline", "3-fold", "12"] in [row[:4] for row in rows]
+
+
+def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None:
+    csv, plots = tmp_path / "errors.csv", tmp_path / "plots"
+    words = ("validate", "dense", "--data", str(table), *GIVEN, "--json", "--csv", str(csv), "--plots", str(plots))
+    document = json.loads(run(*words))
+
+    assert document["arch"] == "h200-sxm"
+    assert [predictor["name"] for predictor in document["sets"][0]["predictors"]] == [
+        "half",
+        "naive roofline",
+        "fitted roofline",
+    ]
+    assert document["coefficients"] == {"mine": "refitted on this set"}
+    assert set(pd.read_csv(csv)["group"]) == {"decode", "mid", "prefill", "all"}
+    assert len(list(plots.glob("mine-*.png"))) == 3 * 3
+
+
+def test_the_old_form_prints_the_same_document(table: Path) -> None:
+    words = f"--data {table} --json {' '.join(GIVEN)}"
+    code, document, err = ran(f"validate dense {words}")
+
+    assert (code, err) == (0, "")
+    assert len(json.loads(document)["sets"]) == 1
+    assert ran(f"validate {words}") == (0, document, "note: gemm-eval validate is now gemm-eval validate dense\n")
+
+
+def test_without_fit_the_model_is_as_it_is(table: Path) -> None:
+    text = run("validate", "dense", "--data", str(table), *GIVEN, "--no-fit", "--regime", "all")
+
+    assert "not refitted; coefficients: of h200-sxm" in text
+    assert ["all", "half", "on", "h200-sxm", "12", "50.0%"] in [row[:6] for row in rows_of(text)]
+    assert ["fitted", "roofline", "3-fold"] in [row[:3] for row in rows_of(text)]
+
+
+def test_a_gpu_without_calibration_is_not_fitted_on(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Half, "fit", None)
+    text = run("validate", "dense", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--regime", "all")
+    rows = [row[:5] for row in rows_of(text)]
+
+    assert "transfer; coefficients: of h200-sxm" in text
+    assert ["all", "half", "on", "h200-sxm", "12"] in rows
+    assert ["fitted", "roofline", "on", "h200-sxm", "12"] in rows
+    assert ["naive", "roofline", "as", "it", "is"] in rows
+
+
+def test_transferred_roofline_is_one_of_shares(table: Path) -> None:
+    """Constants of an H200 fit, on the data sheet of an H100."""
+    h100 = load_arch("h100-sxm", GpuSpec)
+    (timings,) = read_timings(table, gpu="h100-sxm", library="cublas", dtype="fp16")
+    (of_set,) = comparison.compare(h100, [timings])
+    roofline = of_set[-1].predictor
+
+    assert isinstance(roofline, FittedRoofline)
+    assert roofline.arch is h100
+    assert 0.5 < roofline.dram_frac < 1.1
+    of_h200 = FittedRoofline(H200).fit(*find_timings("h200-sxm", ["aiconfigurator/float16", "cublas/fp16"]))
+    assert roofline.compute_frac == pytest.approx(of_h200.compute_frac, rel=0.1)
+
+
+def test_refit_forces_a_fit(table: Path) -> None:
+    words = ("validate", "dense", "--arch", "h100-sxm", "--data", str(table), *GIVEN, "--refit", "--regime", "all")
+    rows = rows_of(run(*words))
+
+    assert ["all", "half", "3-fold", "12"] in [row[:4] for row in rows]
+
+
+def test_joint_fits_all_sets_of_a_library(table: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text(TABLE)
+    words = ("validate", "dense", "--data", str(table), "--data", str(other), *GIVEN, "--joint", "--regime", "all")
+    text = run(*words)
+
+    assert text.count("refitted jointly on mine, other") == 2
+    assert [row[:5] for row in rows_of(text)].count(["all", "half", "3-fold", "joint", "12"]) == 2
+
+
+def test_calibrate_writes_what_was_fitted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def fake(arch: GpuSpec, library: str, family: str, sets: list[Timings], **rest: Any) -> Any:
+        asked.append((arch.name, library, family, [timings.name for timings in sets], rest))
+        errors = SimpleNamespace(
+            data="cublas/fp16", num_rows=1700, mape_percent=5.0, median_percent=3.0, p90_percent=11.0,
+            bias_percent=-1.0, kendall_tau=0.97,
+        )  # fmt: skip
+        of = {"family": family, "library": library, "gpu": arch.name, "folds": "5-fold", "errors": (errors,)}
+        return SimpleNamespace(to_yaml=lambda: "fitted: 1\n", **of)
+
+    monkeypatch.setattr(validation, "calibrate", fake)
+    out = tmp_path / "new" / "x.yaml"
+    words = ("--arch", "h200-sxm", "--family", "sm90_wgmma", "--out", str(out), "--max-evaluations", "7")
+    rows = rows_of(run("calibrate", "dense", *words))
+    ((gpu, library, family, names, rest),) = asked
+
+    assert out.read_text() == "fitted: 1\n"
+    assert ["cublas/fp16", "1,846", "1,700", "5.0%", "3.0%", "11.0%", "-1.0%", "0.970"] in rows
+    assert ["cublaslt/int8", "274", "0", "-"] in [row[:4] for row in rows]
+    assert (gpu, library, family, rest) == ("h200-sxm", "cublas", "sm90_wgmma", {"seed": 0, "max_evaluations": 7})
+    assert {"aiconfigurator/float16", "cublas/fp16", "engines/w4a16/cublas-fp16-burst"} <= set(names)
+    assert not any("warm" in name or "sustained" in name or "int4" in name for name in names)
+
+
+H200_WGMMA = ("calibrate", "dense", "--arch", "h200-sxm", "--family", "sm90_wgmma")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("validate", "dense", "--arch", "sg2260"), 2, "type must be gpu"),
+        (("validate", "dense", "--data", "nix"), 2, "no timings named 'nix'"),
+        (("validate", "dense", "--data", "none.csv"), 2, "cannot read timings from none.csv"),
+        (("validate", "dense", "--arch", "l4"), 2, "no timings of l4 are committed"),
+        (("validate", "dense", "--joint", "--no-fit"), 2, "--joint fits, --no-fit does not"),
+        (("validate", "dense", "--arch", "h100-sxm", "--joint"), 2, "--joint would fit on timings of h100-sxm"),
+        (("calibrate", "dense", "--arch", "h200-sxm", "--family", "cublas"), 2, "--family must be one of sm90_wgmma"),
+        ((*H200_WGMMA, "--library", "mkl"), 2, "--library must be one of cublas"),
+        ((*H200_WGMMA, "--library", "gemm-eval"), 2, "--library must be one of cublas, trtllm, got 'gemm-eval'"),
+        (
+            ("calibrate", "dense", "--arch", "h200-sxm", "--family", "w4a16_sm90"),
+            2,
+            "--family must be one of sm90_wgmma, sm80_mma, mma_unaligned, gemv, sm100_tcgen05, got 'w4a16_sm90'",
+        ),
+        (
+            ("calibrate", "w4a16", "--arch", "h200-sxm", "--family", "sm90_wgmma"),
+            2,
+            "--family must be one of w4a16_gemv, w4a16_gemv_mma, w4a16_sm80, w4a16_sm90, got 'sm90_wgmma'",
+        ),
+        (("calibrate", "w4a16", "--arch", "a100-sxm-80gb", "--family", "w4a16_sm90"), 2, "which is sm_80"),
+        (("calibrate", "dense", "--arch", "l40s", "--family", "sm90_wgmma"), 2, "does not run on l40s, which is sm_89"),
+        (("calibrate", "dense", "--arch", "l40s", "--family", "sm80_mma"), 2, "no cold burst timings of cublas on"),
+        (
+            (*H200_WGMMA, "--library", "trtllm", "--data", "aiconfigurator/float16"),
+            2,
+            "must be timings of trtllm on h200-sxm, got aiconfigurator/float16",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_said(words: tuple[str, ...], code: int, message: str) -> None:
+    assert message in run(*words, code=code)
