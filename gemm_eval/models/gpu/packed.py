@@ -13,6 +13,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns, pack_w4a16_bound_columns
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, SM_L2_BYTES_PER_CYCLE, WARM
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
@@ -206,11 +207,14 @@ def pack_kernels(
     )  # fmt: skip
 
 
+_DEFAULTS = {item.name: item.default for item in COEFFICIENTS}
+
+
 def pack_no_kernels(arch: GpuSpec, types: GemmTypes, library: str, *, l2: str, clock: str) -> Packed:
     """Pack a library without a kernel."""
     params = _pack_chip(arch, types, l2, clock)
-    candidates, coefficients = np.empty(0, CANDIDATE_DTYPE), np.zeros(1, COEFFICIENTS_DTYPE)
-    columns = pack_bound_columns(params, np.ones(1, COEFFICIENTS_DTYPE), candidates)
+    candidates, coefficients = np.empty(0, CANDIDATE_DTYPE), pack_coefficients(params, _DEFAULTS)
+    columns = pack_bound_columns(params, coefficients, candidates)
     return Packed(params, candidates, coefficients, library=library, columns=columns, has_kernels=False)
 
 
