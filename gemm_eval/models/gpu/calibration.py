@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
-from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
+from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 from gemm_eval.words import shown
@@ -23,6 +24,7 @@ __all__ = [
     "Origin",
     "calibration_path",
     "calibration_stamp",
+    "calibration_text",
     "coefficients_for",
 ]
 
@@ -42,6 +44,31 @@ class ErrorFigures(_Frozen):
     p90_percent: float
     bias_percent: float
     kendall_tau: float | None = Field(description="null where it is undefined")
+
+
+def calibration_text(
+    command: str, found: BaseModel, known: Sequence[Coefficient], fitted: Collection[str] | None = None
+) -> str:
+    """Return the text of a calibration file; units and meanings stand as comments.
+
+    Args:
+        command: what writes it.
+        found: all that is in it; its field `coefficients` comes last.
+        known: the coefficients of the model, in their order.
+        fitted: names of those that are no defaults; None: all are fitted.
+    """
+    head: dict[str, object] = found.model_dump(mode="json")
+    values: Mapping[str, float] = head.pop("coefficients")  # type: ignore[assignment]
+    lines = [
+        f"# Written by `{command}`; not to be edited by hand.",
+        yaml.safe_dump(head, sort_keys=False),
+        "coefficients:",
+    ]
+    for item in known:
+        if item.name in values:
+            mark = "" if fitted is None else ", fitted" if item.name in fitted else ", default"
+            lines.append(f"  {item.name}: {values[item.name]:.6g}  # {item.unit}{mark}: {item.meaning}")
+    return "\n".join(lines) + "\n"
 
 
 class Calibration(_Frozen):
@@ -70,13 +97,7 @@ class Calibration(_Frozen):
 
     def to_yaml(self) -> str:
         """The text of a calibration file; units and meanings stand as comments."""
-        head = {name: value for name, value in self.model_dump(mode="json").items() if name != "coefficients"}
-        lines = ["# Written by `gemm-eval calibrate`; not to be edited by hand.", yaml.safe_dump(head, sort_keys=False)]
-        lines.append("coefficients:")
-        for item in (item for item in FAMILIES[self.family].coefficients if item.name in self.coefficients):
-            mark = "fitted" if item.name in self.fitted else "default"
-            lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}, {mark}: {item.meaning}")
-        return "\n".join(lines) + "\n"
+        return calibration_text("gemm-eval calibrate", self, FAMILIES[self.family].coefficients, self.fitted)
 
 
 _WORDS = {"title", "notes", "published", "sources", "provenance"}  # what a spec says about itself

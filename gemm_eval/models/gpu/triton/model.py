@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gemm_eval.arch import GpuSpec, data_root, read_yaml
 from gemm_eval.errors import ArchValidationError, UnsupportedError
-from gemm_eval.models.gpu.calibration import ErrorFigures, Origin
+from gemm_eval.models.gpu.calibration import ErrorFigures, Origin, calibration_text
 from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.triton.code import KernelCode
 from gemm_eval.models.gpu.triton.coefficients import TRITON_COEFFICIENTS, default_triton_coefficients
@@ -44,14 +43,7 @@ class TritonCalibration(BaseModel):
 
     def to_yaml(self) -> str:
         """The text of the file; units and meanings stand as comments."""
-        import yaml
-
-        head: dict[str, Any] = self.model_dump(mode="json", exclude={"coefficients"})
-        lines = ["# Written by `gemm-eval calibrate triton`; not to be edited by hand."]
-        lines += [yaml.safe_dump(head, sort_keys=False), "coefficients:"]
-        for item in (item for item in TRITON_COEFFICIENTS if item.name in self.coefficients):
-            lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}: {item.meaning}")
-        return "\n".join(lines) + "\n"
+        return calibration_text("gemm-eval calibrate triton", self, TRITON_COEFFICIENTS)
 
 
 def triton_calibration_path(gpu: str) -> Path:
