@@ -26,7 +26,7 @@ from gemm_eval.models.gpu.w4a16.coefficients import (
     w4a16_coefficients_of,
     w4a16_defaults,
 )
-from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS
+from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.search.gpu_kernels import OF_OURS
 from gemm_eval.workload import RunOptions

@@ -8,7 +8,8 @@ import numpy.typing as npt
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, VECTOR
 from gemm_eval.models.gpu.generic_kernels import BOUND_COLUMNS
-from gemm_eval.models.gpu.w4a16.cost_kernels import (
+from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16_BOUND_COLUMNS
+from gemm_eval.models.gpu.w4a16.shared_kernels import (
     BLOCK,
     GEMV_MMA,
     MULTISTAGE_FAMILIES,
@@ -16,7 +17,6 @@ from gemm_eval.models.gpu.w4a16.cost_kernels import (
     SCHEDULERS,
     SM90,
     SUM_BYTES,
-    W4A16_BOUND_COLUMNS,
 )
 
 __all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]

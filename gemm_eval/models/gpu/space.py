@@ -39,7 +39,7 @@ from gemm_eval.models.gpu.w4a16.candidates import (
     config_of_row,
     has_w4a16_kernels,
 )
-from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS, splits_of_row
+from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned", "library_for"]

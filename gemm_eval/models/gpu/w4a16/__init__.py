@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         list_w4a16_needs,
     )
     from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
-    from gemm_eval.models.gpu.w4a16.cost_kernels import MAX_SPLITS, splits_of_row
+    from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
 
 __all__ = [
     "MAX_SPLITS",
@@ -43,7 +43,7 @@ __getattr__, __dir__ = lazy_names(
             "w4a16_coefficients_of",
             "w4a16_defaults",
         ),
-        ".cost_kernels": (
+        ".split_kernels": (
             "MAX_SPLITS",
             "splits_of_row",
         ),

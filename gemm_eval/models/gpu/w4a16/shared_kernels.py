@@ -1,0 +1,123 @@
+"""What the numba kernels of all our W4A16 families share; cost_kernels.py says what they see."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gemm_eval.jit import kernel
+from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, loaded_time_us
+from gemm_eval.models.gpu.terms import Times
+
+__all__ = [
+    "ALIKE_PHASES",
+    "BLOCK",
+    "GEMV_MMA",
+    "HOLD_FRAC",
+    "MULTISTAGE_FAMILIES",
+    "PAIRS_OF_WARP",
+    "SCHEDULERS",
+    "SM80",
+    "SM90",
+    "SUM_BYTES",
+    "TOKEN_ROW_BYTES",
+    "UNIT_K",
+    "finish",
+    "l2_share",
+    "norm3",
+    "num_phases",
+    "panel_rereads",
+    "shared_step",
+]
+
+GEMV_MMA, SM80, SM90 = 6, 7, 8  # numbers of families
+MULTISTAGE_FAMILIES = (SM80,)  # those whose cost has the form of `sm80_cost`
+SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
+BLOCK = 64  # columns and k of a packed block
+UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
+TOKEN_ROW_BYTES = 128.0  # 64 k
+SUM_BYTES = 4.0
+ALIKE_PHASES = 2  # with no more places of K at once, stream-K reads as data-parallel kernels do
+PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
+HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
+
+
+@kernel
+def norm3(a: float, b: float, c: float, d: float) -> float:
+    """The 3-norm: the largest of four times, and a little more where two are alike, because overlap is not perfect."""
+    total = a * a * a + b * b * b + c * c * c + d * d * d
+    result: float = total ** (1.0 / 3.0)
+    return result
+
+
+@kernel
+def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes: float, w_bytes: float) -> float:
+    """DRAM bytes of all waves when nothing stays in L2 between waves, under the raster of the kernel."""
+    is_along_n = row["raster_order"] == 1
+    across, along = (tiles_m, tiles_n) if is_along_n else (tiles_n, tiles_m)
+    if row["family"] == SM90:  # its raster goes `raster_swizzle` tiles along M before it steps along N
+        across, along = tiles_m, tiles_n
+    width = float(min(row["raster_swizzle"], across))
+    run = in_flight / width
+    if run > along:  # the wave goes on in the next band
+        width = min(float(across), width * np.ceil(run / along))
+        run = float(along)
+    m_tiles, n_tiles = (width, run) if is_along_n or row["family"] == SM90 else (run, width)
+    waves = max(1.0, tiles_m * tiles_n / in_flight)
+    return float(waves * (m_tiles * a_bytes / tiles_m + n_tiles * w_bytes / tiles_n))
+
+
+@kernel
+def num_phases(tiles: int, ctas: int) -> int:
+    """Different places of K at which the CTAs of a stream-K kernel are at any time."""
+    return ctas // math.gcd(tiles, ctas)
+
+
+@kernel
+def l2_share(p: Any, c: Any, active_sms: int) -> float:
+    """Bytes a cycle for each SM where hardly two CTAs are at the same place of K, so that L2 answers each by itself."""
+    result: float = p["l2_peak_bytes_per_us"] / p["cycles_per_us"] * c["l2_frac"] / active_sms
+    return result
+
+
+@kernel
+def panel_rereads(row: Any, t: ProblemTerms, hold_bytes: float, tiles_m: int, tiles_n: int, in_flight: float) -> float:
+    """Bytes that DRAM gives again to CTAs at the same place of K, which share panels wave by wave."""
+    both = t.a_bytes + t.b_bytes + t.scale_bytes
+    if hold_bytes >= both or tiles_m == 1 or tiles_n == 1:
+        return 0.0
+    panels = _panel_bytes(tiles_m, tiles_n, in_flight, row, t.a_bytes, t.b_bytes + t.scale_bytes)
+    return max(0.0, (1.0 - hold_bytes / both) * (panels - both))
+
+
+@kernel
+def finish(
+    p: Any, row: Any, prologue_us: float, chip_us: float, matrix_us: float, dequant_us: float,
+    overhead_us: float, l2_us: float, dram_us: float, outside_us: float, store_us: float, reduction_us: float,
+    main_us: float, busy_us: float, read_bytes: float, num_ctas: int, num_tiles: int, num_waves: int,
+    last_wave_ctas: int, active_sms: int,
+) -> ConfigCost:  # fmt: skip
+    """Add the clock under tensor load (`busy_us` at the highest clock) and what is in front of the main loop."""
+    loaded_us = loaded_time_us(p, main_us, busy_us)
+    latency_us = p["launch_us"] + prologue_us + loaded_us + store_us
+    matrix_us = min(matrix_us, chip_us)
+    dequant_us = min(dequant_us, chip_us - matrix_us)
+    overhead_us = min(overhead_us, chip_us - matrix_us - dequant_us)
+    times = Times(
+        p["launch_us"], prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
+        l2_us, dram_us, outside_us, store_us, reduction_us, loaded_us - main_us, 0.0,
+    )  # fmt: skip
+    return ConfigCost(
+        latency_us, times, main_us, min(1.0, busy_us / main_us), read_bytes, num_ctas, num_tiles, num_waves,
+        last_wave_ctas, active_sms, row["raster_order"] * RASTER_CODE + row["raster_swizzle"],
+    )  # fmt: skip
+
+
+@kernel
+def shared_step(resident: float, work: float, serial: float, ingest: float) -> float:
+    """Cycles of a step of a CTA that shares its SM with `resident` - 1 others: they fill each other's gaps."""
+    busy, loads = resident * work, resident * ingest
+    result: float = np.sqrt(busy * busy + serial * serial + loads * loads)
+    return result

@@ -1,0 +1,169 @@
+"""Numba kernels of `w4a16_sm90`: TMA, wgmma, warps that load and warps that compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemm_eval.jit import kernel
+from gemm_eval.models.gpu.cost_kernels import (
+    COOPERATIVE,
+    SM_L2_BYTES_PER_CYCLE,
+    STREAM_K,
+    ConfigCost,
+    ProblemTerms,
+    ceil_div,
+)
+from gemm_eval.models.gpu.w4a16.shared_kernels import (
+    ALIKE_PHASES,
+    SCHEDULERS,
+    SUM_BYTES,
+    TOKEN_ROW_BYTES,
+    UNIT_K,
+    finish,
+    l2_share,
+    norm3,
+    num_phases,
+    panel_rereads,
+)
+
+__all__ = ["sm90_cost"]
+
+_HALF_HIDDEN = 1.5  # of two cut tiles, ping-pong hides half of one behind the other warpgroup's work
+
+
+@kernel
+def _offset_rereads(t: ProblemTerms, hold_bytes: float, tiles_m: int, tiles_n: int, ctas: int) -> float:
+    """Bytes that DRAM gives again to CTAs at different places of K: all of A and a panel of weights each are in use."""
+    w_bytes = t.b_bytes + t.scale_bytes
+    a_lost = 1.0 / (1.0 + hold_bytes / t.a_bytes)
+    w_lost = 1.0 / (1.0 + hold_bytes / (ctas * w_bytes / tiles_n))
+    return float(a_lost * t.a_bytes * (tiles_n - 1) + w_lost * w_bytes * (tiles_m - 1))
+
+
+@kernel
+def _norm8(x: float, y: float) -> float:
+    """Nearly the longer of two that wait for each other: they are rarely late at the same time."""
+    a, b = x * x, y * y
+    a, b = a * a, b * b
+    result: float = np.sqrt(np.sqrt(np.sqrt(a * a + b * b)))
+    return result
+
+
+@kernel
+def _overlapped(c: Any, issue: float, matrix: float) -> float:
+    """Dequantization under wgmma: the 2-norm, and what shows beyond it (1: they follow each other)."""
+    result: float = np.sqrt(issue * issue + matrix * matrix + 2.0 * c["exposed_frac"] * issue * matrix)
+    return result
+
+
+@kernel
+def _sm90_step(
+    resident: float, work: float, copies: float, shared: float, matrix: float, ingest: float,
+) -> float:  # fmt: skip
+    """Cycles of 64 k of a CTA that shares its SM with `resident` - 1 others."""
+    step = max(_norm8(work, copies), ingest * resident)
+    if resident > 1.0:
+        step = max(step, resident * max(shared, matrix))
+    return float(step)
+
+
+@kernel
+def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
+    """Warp-specialized kernels: a thread copies, two warpgroups dequantize and multiply, tiles follow each other."""
+    is_stream = split == STREAM_K
+    split = max(1, split)
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    cluster_m, cluster_n = row["cluster_m"], row["cluster_n"]
+    cluster = cluster_m * cluster_n
+    tiles_m, tiles_n = ceil_div(t.M, cta_m * cluster_m), ceil_div(t.N, cta_n * cluster_n)  # of clusters
+    tiles = tiles_m * tiles_n
+    units = ceil_div(t.K, UNIT_K)
+    slots = row["grid_cap"] // cluster
+    if is_stream:
+        clusters = min(slots, tiles * units)
+        blocks = 2.0 * units * tiles / clusters  # of 64 k, of a work item
+        items, rounds, rest = clusters, 1, 0
+    else:
+        items = tiles * split
+        clusters = min(slots, items)
+        blocks = 2.0 * ceil_div(units, split)
+        rounds = items // clusters
+        rest = items - rounds * clusters
+    ctas = clusters * cluster
+    num_sms = p["num_sms"]
+    cycles_per_us = p["cycles_per_us"]
+    is_coop = row["schedule"] == COOPERATIVE
+
+    # 64 k of a CTA
+    instructions = row["instructions"]
+    issue = instructions / SCHEDULERS * (c["issue"] if is_coop else c["pingpong_issue"])
+    shared = instructions / SCHEDULERS * c["shared_issue"]
+    matrix = row["matrix_cycles"]
+    work = _overlapped(c, issue, matrix)
+    copies = row["producer"] * c["producer_cycles"]
+    box = min(cta_m // cluster_n, t.M)  # rows of A that a CTA copies
+    copied_rows = cluster_n * box
+    waste = 1.0 + c["line_waste"] * t.line_waste
+    ingest = copied_rows * TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
+    is_offset = is_stream and num_phases(tiles, clusters) > ALIKE_PHASES
+    rate = SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]  # CTAs that ask for the same lines are answered together
+    if is_offset:
+        rate = min(rate, l2_share(p, c, min(ctas, num_sms)))
+    ingest /= rate
+    resident = max(1.0, np.ceil(ctas / num_sms))
+    step = _sm90_step(resident, work, copies, shared, matrix, ingest)
+
+    # a work item: a tile, or a part of it
+    tile_bytes = cta_m * (cta_n * SUM_BYTES)
+    reduction = 0.0
+    parts, num_cuts = float(split), 1.0
+    if is_stream:
+        parts = 1.0 if tiles % clusters == 0 else max(1.0, clusters / tiles) + 1.0
+        if clusters % tiles != 0:  # a CTA may have a part of two tiles
+            num_cuts = 2.0 if is_coop else _HALF_HIDDEN
+    if parts > 1.0:
+        reduction = num_cuts * (c["cut_us"] * cycles_per_us + resident * tile_bytes / c["part_write_bytes_per_cycle"])
+        reduction += parts * (tile_bytes / c["part_read_bytes_per_cycle"] + c["part_cycles"])
+    epilogue = min(cta_m, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
+    over = epilogue + reduction
+    item = blocks * step
+    last = 0.0
+    if rest > 0:
+        resident = max(1.0, np.ceil(rest * cluster / num_sms))
+        last = blocks * _sm90_step(resident, work, copies, shared, matrix, ingest) + over
+    if is_coop:
+        first = rounds * (item + over)
+    else:  # the end of a tile hides behind the other warpgroup's
+        hidden = max(item, 0.5 * (item + over))
+        first = rounds * hidden if rest > 0 else (rounds - 1) * hidden + item + over
+
+    # the chip
+    hold_bytes = p["l2_bytes"] * c["l2_hold_frac"]
+    if is_offset:
+        extra = _offset_rereads(t, hold_bytes, tiles_m, tiles_n, clusters)
+    else:
+        extra = panel_rereads(row, t, hold_bytes, tiles_m, tiles_n, min(clusters / split, float(tiles)))
+    read_bytes = t.a_read_bytes + t.b_read_bytes + extra
+    dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
+    dram_us = dram_bytes / p["dram_peak_bytes_per_us"]
+    outside_rows = (tiles_m * cluster_m * copied_rows - t.M) * cluster_n  # TMA fills them in each CTA of a multicast
+    outside_us = outside_rows * tiles_n * (2.0 * units) / (c["outside_rows_per_cycle"] * cycles_per_us)
+    share = rounds * clusters / items
+    main_us = norm3(first / cycles_per_us, dram_us * share, outside_us * share, 0.0)
+    if rest > 0:
+        main_us += norm3(last / cycles_per_us, dram_us * (1.0 - share), outside_us * (1.0 - share), 0.0)
+    busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
+    store_us = c["store_exposed_frac"] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"]
+    sms = min(ctas, num_sms)
+    waves = rounds + (1 if rest > 0 else 0)
+    chip_us = (first + last) / cycles_per_us
+    reduction_us = waves * reduction / cycles_per_us
+    reduction_us = min(chip_us, reduction_us)
+    return finish(
+        p, row, c["kernel_us"], chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
+        waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * epilogue / cycles_per_us, 0.0, dram_us,
+        outside_us, store_us, reduction_us, main_us, busy_us, read_bytes, ctas, tiles * cluster, waves,
+        rest * cluster if rest > 0 else ctas, sms,
+    )  # fmt: skip

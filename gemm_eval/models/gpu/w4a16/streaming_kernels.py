@@ -1,0 +1,117 @@
+"""Numba kernels of `w4a16_gemv` and `w4a16_gemv_mma`: weights stream through teams of warps, for few tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gemm_eval.jit import kernel
+from gemm_eval.models.gpu.cost_kernels import SM_L2_BYTES_PER_CYCLE, ConfigCost, ProblemTerms, ceil_div
+from gemm_eval.models.gpu.w4a16.shared_kernels import (
+    BLOCK,
+    GEMV_MMA,
+    PAIRS_OF_WARP,
+    SCHEDULERS,
+    SUM_BYTES,
+    finish,
+    norm3,
+    shared_step,
+)
+
+__all__ = ["streaming_cost"]
+
+_PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together
+_RAMP_BYTES = 4e6  # of weights, that fill the queues half
+
+
+@kernel
+def _sums_cycles(row: Any, c: Any, t: ProblemTerms) -> float:
+    """Cycles at the end of a streaming CTA: sums of all warps to shared memory, and from there one sum of them."""
+    teams = row["cta_k"] // BLOCK
+    stored = teams * (row["cta_m"] * (row["cta_n"] * SUM_BYTES)) / c["sums_bytes_per_cycle"]
+    return float(stored + teams * _passes(row, t) * c["team_sum_cycles"])
+
+
+@kernel
+def _passes(row: Any, t: ProblemTerms) -> int:
+    """Rounds of all threads of a streaming CTA over the pairs of columns of all tokens."""
+    return ceil_div(min(row["cta_m"], t.M) * row["cta_n"], PAIRS_OF_WARP * row["num_warps"])
+
+
+@kernel
+def _dram_bytes_per_us(p: Any, dram_frac: float) -> float:
+    """DRAM rate at a share of what a large read reaches; never more than the data sheet says."""
+    return float(min(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]))
+
+
+@kernel
+def streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
+    """Kernels for few tokens: every team of warps streams its own blocks of k, and sums are added at the end."""
+    cta_m, cta_n = row["cta_m"], row["cta_n"]
+    tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
+    tiles = tiles_m * tiles_n
+    ctas = tiles * split
+    teams = row["cta_k"] // BLOCK
+    team_warps = row["num_warps"] // teams
+    blocks = ceil_div(ceil_div(t.K, BLOCK), split)
+    steps = ceil_div(blocks, teams)
+    slots = row["grid_cap"]
+    num_sms = p["num_sms"]
+    cycles_per_us = p["cycles_per_us"]
+    rounds = ctas // slots
+    rest = ctas - rounds * slots
+    waves = rounds + (1 if rest > 0 else 0)
+    is_mma = row["family"] == GEMV_MMA
+
+    # a step, in which all teams but those of the last blocks work
+    issue = row["instructions"] / SCHEDULERS * c["issue"]
+    serial = c["step_cycles"] + row["instructions"] / team_warps * c["serial_cycles"]
+    matrix = row["matrix_cycles"]
+    work = blocks / steps * (issue + matrix)
+    ingest = first_start = start = part_cycles = 0.0
+    dram_frac = 1.0
+    resident = float(row["ctas_per_sm"])
+    if is_mma:
+        ingest = blocks / steps * row["weight_bytes"] / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"])
+        dram_frac = c["dram_frac"]
+        part_cycles = c["part_cycles"]
+        # at first all CTAs of an SM start at once, later each when another ends
+        first_start = c["cta_cycles"] + c["cta_launch_cycles"] * min(resident, ctas / num_sms)
+        start = c["cta_cycles"] + c["cta_launch_cycles"]
+    rows = min(cta_m, t.M)
+    sums = _sums_cycles(row, c, t)
+    first = rounds * steps * shared_step(resident, work, serial, ingest) if rounds > 0 else 0.0
+    last = 0.0
+    left = np.ceil(rest / num_sms)
+    if rest > 0:
+        last = steps * shared_step(left, work, serial, ingest)
+    chip_us = (first + last) / cycles_per_us
+    over_us = (waves - 1) * (start + sums) / cycles_per_us  # no loads are under way, so DRAM does not hide it
+
+    reduction_us = 0.0
+    if split > 1:
+        trips = _passes(row, t) * (split // _PARTS_AT_ONCE + split % _PARTS_AT_ONCE)
+        cycles = trips * part_cycles + split * rows * (cta_n * SUM_BYTES) / c["part_read_bytes_per_cycle"]
+        reduction_us = c["cut_us"] * waves + cycles / cycles_per_us
+
+    w_bytes = t.b_bytes + t.scale_bytes
+    read_bytes = t.a_read_bytes + t.b_read_bytes
+    if ctas > slots:  # not all tiles of tokens run at once: later ones read the weights again
+        read_bytes += max(0.0, 1.0 - p["l2_bytes"] * c["l2_hold_frac"] / w_bytes) * w_bytes * (tiles_m - 1)
+    dram_us = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / _dram_bytes_per_us(p, dram_frac)
+    l2_us = 0.0
+    if is_mma:
+        waste = 1.0 + c["line_waste"] * t.line_waste
+        tokens = tiles_n * tiles_m * rows * (t.K * p["a_elem_bytes"]) * waste
+        l2_us = (tokens + w_bytes * tiles_m) / (p["l2_peak_bytes_per_us"] * c["l2_frac"])
+    main_us = norm3(chip_us, dram_us, l2_us, 0.0) + over_us
+    prologue_us = (first_start + sums) / cycles_per_us
+    if not is_mma:
+        prologue_us += c["ramp_us"] * w_bytes / (w_bytes + _RAMP_BYTES)
+    done = rounds * resident + left  # CTAs that an SM works through
+    return finish(
+        p, row, prologue_us, chip_us + over_us, done * blocks * matrix / cycles_per_us,
+        done * blocks * issue / cycles_per_us, over_us, l2_us, dram_us, 0.0, 0.0, reduction_us, main_us + reduction_us,
+        0.0, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas, min(ctas, num_sms),
+    )  # fmt: skip
