@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from gemm_eval.device.bench_device import MARKER_NAME, BenchDevice
     from gemm_eval.device.control_flow import find_main_loop
     from gemm_eval.device.gpu_state import describe_gpu, read_gpu_state
-    from gemm_eval.device.l2_fill import compile_filler, fill_call
     from gemm_eval.device.nvdisasm import disassemble, disassemble_code, nvdisasm_version
     from gemm_eval.device.nvrtc import COMPILE_OPTIONS, CompiledKernel, compile_text, compiler_version
     from gemm_eval.device.runtime import (
@@ -51,13 +50,12 @@ if TYPE_CHECKING:
     from gemm_eval.device.stream_timer import StreamTimer
     from gemm_eval.device.tensor_map import encode_tensor_map
     from gemm_eval.device.timing import (
-        BenchTimer,
         Call,
         TimedGraph,
         Timer,
         Timing,
         TimingProtocol,
-        graph_of,
+        capture_calls,
         measure_floor_us,
         num_calls,
         summarize,
@@ -69,7 +67,6 @@ __all__ = [
     "INSTRUCTION_BYTES",
     "MARKER_NAME",
     "BenchDevice",
-    "BenchTimer",
     "Call",
     "CompiledKernel",
     "DeviceArray",
@@ -86,11 +83,11 @@ __all__ = [
     "allocate",
     "as_device_array",
     "as_rows",
+    "capture_calls",
     "check_dtype",
     "check_vector",
     "class_of",
     "clear_bytes",
-    "compile_filler",
     "compile_text",
     "compiler_version",
     "count_instructions",
@@ -99,9 +96,7 @@ __all__ = [
     "disassemble",
     "disassemble_code",
     "encode_tensor_map",
-    "fill_call",
     "find_main_loop",
-    "graph_of",
     "import_cupy",
     "limits_of_device",
     "load_function",
@@ -128,7 +123,6 @@ __getattr__, __dir__ = lazy_names(
         ".bench_device": ("MARKER_NAME", "BenchDevice"),
         ".control_flow": ("find_main_loop",),
         ".gpu_state": ("describe_gpu", "read_gpu_state"),
-        ".l2_fill": ("compile_filler", "fill_call"),
         ".nvdisasm": ("disassemble", "disassemble_code", "nvdisasm_version"),
         ".nvrtc": ("COMPILE_OPTIONS", "CompiledKernel", "compile_text", "compiler_version"),
         ".runtime": (
@@ -158,13 +152,12 @@ __getattr__, __dir__ = lazy_names(
         ".stream_timer": ("StreamTimer",),
         ".tensor_map": ("encode_tensor_map",),
         ".timing": (
-            "BenchTimer",
             "Call",
             "TimedGraph",
             "Timer",
             "Timing",
             "TimingProtocol",
-            "graph_of",
+            "capture_calls",
             "measure_floor_us",
             "num_calls",
             "summarize",

@@ -1,25 +1,8 @@
 """How work on a GPU is timed so that it repeats: as a CUDA graph of several calls, replayed between two events.
 
-There is one implementation, `time_in_turns`, and two callers, whose "measured" does not mean the same yet: data sets
-(`gemm_eval.measure.measure_shape`) and `config="profile"` (`gemm_eval.kernels.tune.time_configs`). They differ in:
-
-=====================  =============================================  ==============================================
-                       data sets                                      profile
-=====================  =============================================  ==============================================
-L2 before a replay     `BenchDevice.flush_l2`: 256 MB read and         `fill_call`: twice the L2 read
-                       written, other 256 MB read
-floor                  `measure_floor_us` is subtracted from each      nothing is subtracted
-                       replay
-just before a replay   one untimed call, then the flush                the fill only
-copies of the weights  exceed 256 MB together                          exceed three times the L2, two at least
-calls of a graph       from a graph of up to 20 calls, less the floor  from one call after the first
-first launch           untimed                                         timed, as all others
-order                  a GEMM after the other                          configs in turns: a falling clock falls for all
-settings               `TimingProtocol`: 3 ms busy, 5 or 7 replays,    `gemm_eval.kernels.tune.PROTOCOL`: 1 ms busy, 5
-                       pauses of 15 ms                                 replays, pauses of 8 ms
-=====================  =============================================  ==============================================
-
-Which is right for what can be said only after GEMMs were measured both ways; until then neither changes.
+This is the one meaning of "measured": data sets (`gemm_eval.measure.measure_shape`) and `config="profile"`
+(`gemm_eval.kernels.tune`) make their graphs by `capture_calls`, replay them by `time_in_turns`, and differ in the
+settings of a `TimingProtocol` only: profile takes shorter replays, and its configs take turns.
 """
 
 from __future__ import annotations
@@ -35,13 +18,13 @@ from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.words import shown
 
 __all__ = [
-    "BenchTimer",
+    "FLUSH_PASSES",
     "Call",
     "TimedGraph",
     "Timer",
     "Timing",
     "TimingProtocol",
-    "graph_of",
+    "capture_calls",
     "measure_floor_us",
     "num_calls",
     "summarize",
@@ -51,13 +34,24 @@ __all__ = [
 K = TypeVar("K", bound=Hashable)
 
 _MIN_CALLS = 3
+_MAX_PILOT_CALLS = 20
+_PILOT_US = 300.0
+
+FLUSH_PASSES = 1
+"""Passes over `cold_bytes` of a flush (data sets that do not say so: 3, a read, a write and another read)."""
 
 Call = Callable[[], None]
 """Puts work into a stream, such as a kernel or a graph, and returns at once."""
 
 
 class Timer(Protocol):
-    """A GPU with a stream."""
+    """A GPU with a stream that measurements have for themselves.
+
+    Attributes:
+        l2_bytes: of the GPU's L2.
+    """
+
+    l2_bytes: int
 
     def capture(self, enqueue: Call) -> Call:
         """Record what `enqueue` queues as a CUDA graph; returns its launch."""
@@ -65,15 +59,11 @@ class Timer(Protocol):
     def elapsed_us(self, call: Call) -> float:
         """Return the device time of what `call` queues, between two events, in us; waits for it."""
 
-
-class BenchTimer(Timer, Protocol):
-    """A GPU with a stream that measurements have for themselves."""
-
     def idle(self) -> None:
         """Queue a kernel that does nothing."""
 
     def flush_l2(self) -> None:
-        """Queue reads and writes that leave nothing of the operands in L2."""
+        """Queue reads of other memory, `TimingProtocol.cold_bytes_of` the L2, that leave no operand in L2."""
 
     def synchronize(self) -> None:
         """Wait for everything queued."""
@@ -90,7 +80,9 @@ class TimingProtocol:
             replays without a pause, after `warm_up_s` of them.
         target_busy_us, max_busy_us: busy time of a replay; n follows from it.
         max_calls: most calls in a graph.
-        cold_bytes: what the weight copies exceed together, where the graph has calls enough; over 4 times the L2.
+        cold_bytes: what the weight copies exceed together, where the graph has calls enough, and what a flush of L2
+            reads; more where the L2 is large (`cold_bytes_of`).
+        l2_multiple: of the L2, what `cold_bytes_of` is at least.
         num_replays, num_short_replays: measured replays; the latter at M <= `max_short_rows`.
         idle_s: pause before each replay of a larger M in a burst.
         max_short_rows: largest M that is short and bound by memory, and needs no pause.
@@ -105,6 +97,7 @@ class TimingProtocol:
     max_busy_us: float = 9_000.0
     max_calls: int = 400
     cold_bytes: int = 256_000_000
+    l2_multiple: int = 4
     num_replays: int = 5
     num_short_replays: int = 7
     idle_s: float = 0.015
@@ -138,9 +131,23 @@ class TimingProtocol:
         """Return the pause before each replay of a GEMM with M rows, in seconds."""
         return 0.0 if self.clock == "sustained" or self.max_short_rows >= M else self.idle_s
 
+    def cold_bytes_of(self, l2_bytes: int) -> int:
+        """Return how many bytes must be read between two reads of a line for it to have left an L2 of that size."""
+        return max(self.cold_bytes, self.l2_multiple * l2_bytes)
+
+    def num_weight_copies(self, weight_bytes: int, l2_bytes: int, most: int) -> int:
+        """Return how many copies of the weights calls go round, `most` at most, one at least.
+
+        Cold: between two reads of a copy, the others are read, `cold_bytes_of` the L2 together. A copy that no call
+        of a graph reads would be none.
+        """
+        if self.l2 == "warm":
+            return 1
+        return max(1, min(self.cold_bytes_of(l2_bytes) // weight_bytes + 2, self.max_calls, most))
+
     def describe(self) -> dict[str, Any]:
         """Return the settings, for the meta file."""
-        return asdict(self)
+        return asdict(self) | {"flush_passes": FLUSH_PASSES}
 
 
 @dataclass(frozen=True)
@@ -156,10 +163,19 @@ class Timing:
 
 
 class TimedGraph(NamedTuple):
-    """A captured graph: its launch, and how many calls it replays."""
+    """A captured graph of calls.
+
+    Attributes:
+        launch: replays it.
+        num_calls: that it replays.
+        last_call: queued untimed before each replay: the clock is up, and the kernel's code is on the device's chip.
+        given_up_us: what a call took in a first, short replay, where that was so slow that no longer one was captured.
+    """
 
     launch: Call
     num_calls: int
+    last_call: Call
+    given_up_us: float | None = None
 
 
 def num_calls(latency_us: float, protocol: TimingProtocol) -> int:
@@ -169,18 +185,43 @@ def num_calls(latency_us: float, protocol: TimingProtocol) -> int:
     return max(1, min(max(wanted, _MIN_CALLS), at_most, protocol.max_calls))
 
 
-def graph_of(device: Timer, calls: Sequence[Call], count: int) -> TimedGraph:
-    """Capture `count` calls, of `calls` in turn."""
+def capture_calls(
+    device: Timer, calls: Sequence[Call], protocol: TimingProtocol, *, floor_us: float = 0.0, best_us: float = math.inf
+) -> TimedGraph:
+    """Capture as many of `calls`, in turn, as the protocol's replay has, and replay them once.
 
+    Args:
+        device: where they run.
+        calls: one for each copy of the weights.
+        protocol: how long a replay is.
+        floor_us: what `measure_floor_us` returned.
+        best_us: best known time of the same GEMM: `TimingProtocol.give_up_ratio`.
+    """
+    calls[0]()  # a library picks its kernel, and the driver loads it
+    device.synchronize()
+    rough_us = max(device.elapsed_us(calls[-1]), 1.0)
+    pilot = _captured(device, calls, min(_MAX_PILOT_CALLS, max(1, int(_PILOT_US / rough_us))))
+    pilot.launch()
+    pilot_us = (device.elapsed_us(pilot.launch) - floor_us) / pilot.num_calls
+    if pilot_us > protocol.give_up_ratio * best_us:
+        return pilot._replace(given_up_us=pilot_us)
+    graph = _captured(device, calls, num_calls(max(pilot_us, 1.0), protocol))
+    graph.launch()
+    device.synchronize()
+    return graph
+
+
+def _captured(device: Timer, calls: Sequence[Call], count: int) -> TimedGraph:
     def enqueue() -> None:
         for index in range(count):
             calls[index % len(calls)]()
 
-    return TimedGraph(device.capture(enqueue), count)
+    return TimedGraph(device.capture(enqueue), count, calls[-1])
 
 
-def measure_floor_us(device: BenchTimer, num_samples: int = 21) -> float:
+def measure_floor_us(device: Timer, num_samples: int = 21) -> float:
     """Return the cost of two events and the launch of a graph of one empty kernel, in us: charged to no GEMM."""
+    device.idle()  # the driver loads it
     launch = device.capture(device.idle)
     launch()
     device.synchronize()
@@ -194,39 +235,41 @@ def measure_floor_us(device: BenchTimer, num_samples: int = 21) -> float:
 def time_in_turns(
     device: Timer,
     graphs: Mapping[K, TimedGraph],
-    num_replays: int,
+    M: int,
+    protocol: TimingProtocol,
     *,
-    before: Callable[[K], None],
-    idle_s: float = 0.0,
     floor_us: float = 0.0,
     sleep: Callable[[float], None] = time.sleep,
     failures: dict[K, Exception] | None = None,
 ) -> dict[K, list[float]]:
     """Replay graphs in turns, and return the time of one call in each replay, in us.
 
+    In turns, so that a clock that falls, falls for all.
+
     Args:
         device: where they were captured.
         graphs: by what they time.
-        num_replays: of each.
-        before: queues what comes before a replay, untimed.
-        idle_s: pause before each replay, in seconds.
-        floor_us: subtracted from each replay.
+        M: rows of their GEMM: how often each is replayed, and whether after a pause.
+        protocol: its settings.
+        floor_us: what `measure_floor_us` returned; subtracted from each replay.
         sleep: pauses that many seconds (for tests).
         failures: graphs that fail, or take a time that cannot be, are put in here and left out from then on; None:
             their exceptions are raised.
 
     Raises:
-        Exception: whatever `before` and the device raise, where `failures` is None.
+        Exception: whatever the device raises, where `failures` is None.
     """
     samples: dict[K, list[float]] = {key: [] for key in graphs}
-    for _ in range(num_replays):
+    for _ in range(protocol.replays_of(M)):
         for key, graph in graphs.items():
             if failures is not None and key in failures:
                 continue
-            if idle_s:
+            if idle_s := protocol.idle_s_of(M):
                 sleep(idle_s)
             try:
-                before(key)
+                graph.last_call()
+                if protocol.l2 == "cold":
+                    device.flush_l2()
                 latency_us = (device.elapsed_us(graph.launch) - floor_us) / graph.num_calls
                 if failures is not None and not 0 < latency_us < math.inf:
                     raise GemmEvalError(f"it took {latency_us} us")

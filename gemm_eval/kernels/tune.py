@@ -1,8 +1,7 @@
 """Timing a few configs of one GEMM: on the caller's operands, but never on the caller's stream or into its output.
 
-A config is timed as a CUDA graph of several calls between two events. Cold weights: the calls go round copies of the
-packed weights that exceed the L2 together, and L2 is filled with other data before each replay. All graphs are made
-first and replayed in turns, so that a clock that falls, falls for all. Nothing is taken off the times, for any config.
+A config is timed as data sets are (`gemm_eval.device.timing`), by a shorter protocol: all graphs are made first, and
+replayed in turns.
 
 `time_configs` decides all of that; what it asks of a GPU is a `TuneDevice`, for which `gemm_eval.kernels.tune_device`
 has CuPy's.
@@ -14,28 +13,22 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from gemm_eval.device import Call, TimedGraph, Timer, TimingProtocol, graph_of, num_calls, time_in_turns
+from gemm_eval.device import Call, Timer, TimingProtocol, capture_calls, measure_floor_us, time_in_turns
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.families import Operands, Sizes, ceil_div
+from gemm_eval.kernels.families import Operands, Sizes
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.mapping import KernelConfig
-from gemm_eval.words import shown
 
-__all__ = ["PROTOCOL", "TimedConfig", "TuneDevice", "Tuning", "num_copies", "time_configs", "tune"]
+__all__ = ["TimedConfig", "TuneDevice", "Tuning", "num_copies", "protocol_of", "time_configs", "tune"]
 
 T = TypeVar("T")
 
 MAX_COPIES_BYTES = 1 << 30
 """Memory that copies of the weights take together at most; also at most half of what is free."""
 
-PROTOCOL = TimingProtocol(target_busy_us=1_000.0, num_replays=5, num_short_replays=5, idle_s=0.008)
-"""Replays of a millisecond. `gemm_eval.device.timing` says in which points this is not how data sets are measured."""
-
-_L2_MULTIPLE = 3
-_MIN_COPIES = 2
+_NUM_REPLAYS = 5
 
 _log = logging.getLogger(__name__)
 
@@ -64,11 +57,9 @@ class TuneDevice(Timer, Protocol):
 
     Attributes:
         weight_bytes: of one copy of the packed weights.
-        l2_bytes: of the GPU's L2.
     """
 
     weight_bytes: int
-    l2_bytes: int
 
     def check_idle(self) -> None:
         """Refuse while a graph is captured: memory is allocated, and the host waits."""
@@ -84,9 +75,6 @@ class TuneDevice(Timer, Protocol):
 
     def bind(self, config: KernelConfig) -> Sequence[Call]:
         """Return a call on each copy; any exception skips the config."""
-
-    def fill_l2(self) -> None:
-        """Queue a pass over memory that no config reads."""
 
     def release(self) -> None:
         """Wait for all that was queued, and free all memory."""
@@ -121,15 +109,19 @@ def tune(
     return time_configs(CupyTuneDevice(sizes, packed, operands, device, stream), configs, sizes.M, l2)
 
 
-def num_copies(weight_bytes: int, l2_bytes: int, room_bytes: int, l2: str = "cold") -> int:
-    """Return how many copies of the weights calls go round, the caller's included.
+def protocol_of(l2: str) -> TimingProtocol:
+    """Return how configs are timed: replays of a millisecond, five of each config.
 
-    Cold: enough to exceed the L2 three times, two at least, but no more than a graph has calls and than memory allows.
+    Raises:
+        InvalidOptionError: `l2` is neither "cold" nor "warm".
     """
-    if l2 == "warm":
-        return 1
-    wanted = min(max(_MIN_COPIES, ceil_div(_L2_MULTIPLE * l2_bytes + 1, weight_bytes)), PROTOCOL.max_calls)
-    return 1 + max(0, min(wanted - 1, min(MAX_COPIES_BYTES, room_bytes // 2) // weight_bytes))
+    return TimingProtocol.quick(l2=l2, num_replays=_NUM_REPLAYS, num_short_replays=_NUM_REPLAYS)
+
+
+def num_copies(weight_bytes: int, l2_bytes: int, room_bytes: int, protocol: TimingProtocol) -> int:
+    """Return how many copies of the weights calls go round, the caller's included: what memory allows, at most."""
+    most = 1 + min(MAX_COPIES_BYTES, room_bytes // 2) // weight_bytes
+    return protocol.num_weight_copies(weight_bytes, l2_bytes, most)
 
 
 def time_configs(
@@ -146,25 +138,19 @@ def time_configs(
     """
     if not configs:
         raise InvalidOptionError("configs must hold at least one config to time")
-    if l2 not in {"cold", "warm"}:
-        raise InvalidOptionError(f"l2 must be cold or warm, got {shown(l2)}")
+    protocol = protocol_of(l2)
     device.check_idle()
     skipped: dict[KernelConfig, str] = {}
     try:
         planned = _each(list(dict.fromkeys(configs)), device.plan, skipped)
         if planned:
-            device.allocate(num_copies(device.weight_bytes, device.l2_bytes, device.room_bytes(), l2))
-        graphs = _each(planned, partial(_graph_of, device), skipped)
-        failures: dict[KernelConfig, Exception] = {}
-        samples = time_in_turns(
-            device,
-            graphs,
-            PROTOCOL.replays_of(M),
-            before=(lambda _: device.fill_l2()) if l2 == "cold" else (lambda _: None),
-            idle_s=PROTOCOL.idle_s_of(M),
-            sleep=sleep,
-            failures=failures,
+            device.allocate(num_copies(device.weight_bytes, device.l2_bytes, device.room_bytes(), protocol))
+        floor_us = measure_floor_us(device) if planned else 0.0
+        graphs = _each(
+            planned, lambda config: capture_calls(device, device.bind(config), protocol, floor_us=floor_us), skipped
         )
+        failures: dict[KernelConfig, Exception] = {}
+        samples = time_in_turns(device, graphs, M, protocol, floor_us=floor_us, sleep=sleep, failures=failures)
         skipped |= {config: _reason(error) for config, error in failures.items()}
     finally:
         device.release()
@@ -192,10 +178,3 @@ def _each(
 
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def _graph_of(device: TuneDevice, config: KernelConfig) -> TimedGraph:
-    """A graph of calls on each copy of the weights in turn, as many as take a millisecond."""
-    calls = device.bind(config)
-    device.elapsed_us(calls[0])  # the driver loads the kernel
-    return graph_of(device, calls, num_calls(max(device.elapsed_us(calls[-1]), 1.0), PROTOCOL))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from gemm_eval.device import Call, StreamTimer, compile_filler, fill_call, runtime
+from gemm_eval.device import Call, StreamTimer, runtime
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.families import Operands, Sizes, ceil_div
 from gemm_eval.kernels.plan import Plan, plan_on_device
@@ -18,30 +18,24 @@ __all__ = ["CupyTuneDevice"]
 _ALIGN_BYTES = 256
 _BYTES_PER_COUNTER = 4
 _BYTES_PER_OUTPUT = 2
-_FILL_MULTIPLE = 2  # of the L2
 
 
-class CupyTuneDevice:
+class CupyTuneDevice(StreamTimer):
     """See `TuneDevice`; the arguments are those of `gemm_eval.kernels.tune.tune`.
 
     Memory is the driver's own, not of CuPy's pool, which would keep a gigabyte for a stream that is gone.
     """
 
     def __init__(self, sizes: Sizes, packed: PackedW4, operands: Operands, device: int, stream: int) -> None:
-        self._cupy = runtime.import_cupy()
+        with runtime.on_device(device):
+            super().__init__(runtime.import_cupy().cuda.Stream(non_blocking=True), device)
         self._sizes, self._packed, self._operands = sizes, packed, operands
-        self._device, self._user_stream = device, stream
-        self._limits = runtime.limits_of_device(device)
+        self._user_stream = stream
         self._part_bytes = [_aligned(int(array.nbytes)) for array in (packed.qweight, packed.scales)]
         self.weight_bytes = sum(self._part_bytes)
-        cuda = self._cupy.cuda.runtime
-        self.l2_bytes = int(cuda.deviceGetAttribute(cuda.cudaDevAttrL2CacheSize, device))
         self._plans: dict[KernelConfig, Plan] = {}
         self._memory: list[Any] = []
         self._copies: list[tuple[int, int]] = []
-        self._stream: Any = None
-        self._timer: StreamTimer | None = None
-        self._fill: Call | None = None
         self._scratch = self._counters = self._output = 0
 
     def check_idle(self) -> None:
@@ -53,52 +47,41 @@ class CupyTuneDevice:
         """See `TuneDevice`."""
         packed = self._packed
         self._plans[config] = plan_on_device(
-            self._sizes, packed.activation, packed.mode, packed.group_size, config, self._device
+            self._sizes, packed.activation, packed.mode, packed.group_size, config, self.device
         )
 
     def _scratch_bytes(self) -> tuple[int, int, int, int]:
-        """Of partial sums, counters, output, and of what L2 is filled with."""
+        """Of partial sums, counters, output, and of what a flush reads."""
         launches = [plan.launch for plan in self._plans.values()]
         return (
             max((launch.workspace_bytes for launch in launches), default=0),
             max((launch.num_counters for launch in launches), default=0) * _BYTES_PER_COUNTER,
             self._sizes.M * self._sizes.N * _BYTES_PER_OUTPUT,
-            _FILL_MULTIPLE * self.l2_bytes,
+            self.flush_bytes,
         )
 
     def room_bytes(self) -> int:
         """See `TuneDevice`."""
-        with runtime.on_device(self._device):
-            free_bytes, _ = self._cupy.cuda.runtime.memGetInfo()
+        with runtime.on_device(self.device):
+            free_bytes, _ = self.cupy.cuda.runtime.memGetInfo()
         return max(0, int(free_bytes) - sum(self._scratch_bytes()))
 
     def allocate(self, num_copies: int) -> None:
         """See `TuneDevice`."""
-        scratch_bytes, counter_bytes, output_bytes, fill_bytes = self._scratch_bytes()
-        with runtime.on_device(self._device):
-            cuda = self._cupy.cuda.runtime
-            self._stream = self._cupy.cuda.Stream(non_blocking=True)
-            self._timer = StreamTimer(self._stream, self._device)
-            stream = self._stream.ptr
+        scratch_bytes, counter_bytes, output_bytes, _ = self._scratch_bytes()
+        with runtime.on_device(self.device):
+            cuda, stream = self.cupy.cuda.runtime, self.stream.ptr
             runtime.wait_for_stream(stream, self._user_stream)
-            self._scratch, self._output = self._new(scratch_bytes), self._new(output_bytes)
-            self._counters = self._new(counter_bytes)
+            self._scratch, self._output = self.new_bytes(scratch_bytes), self.new_bytes(output_bytes)
+            self._counters = self.new_bytes(counter_bytes)
             if counter_bytes:
                 runtime.clear_bytes(self._counters, counter_bytes, stream)
             originals = self._operands.qweight, self._operands.scales
             sizes = int(self._packed.qweight.nbytes), int(self._packed.scales.nbytes)
             self._copies = [originals]
-            self._fill = fill_call(
-                compile_filler(self._limits.compute_capability),
-                self._new(fill_bytes),
-                fill_bytes,
-                device=self._device,
-                num_sms=self._limits.num_sms,
-                stream=stream,
-            )
             for _ in range(num_copies - 1):
                 try:
-                    words = self._new(self.weight_bytes)
+                    words = self.new_bytes(self.weight_bytes)
                 except GemmEvalError:  # others took what was free: fewer copies, for all configs
                     break
                 copy = words, words + self._part_bytes[0]
@@ -106,13 +89,17 @@ class CupyTuneDevice:
                     cuda.memcpyAsync(address, original, num_bytes, cuda.memcpyDeviceToDevice, stream)
                 self._copies.append(copy)
 
-    def _new(self, num_bytes: int) -> int:
-        """Address of new memory; 0 for none."""
+    def new_bytes(self, num_bytes: int) -> int:
+        """Return the address of new memory, held until `release`; 0 for none.
+
+        Raises:
+            GemmEvalError: there is not so much.
+        """
         if not num_bytes:
             return 0
         try:
-            memory = self._cupy.cuda.Memory(_aligned(num_bytes))
-        except (MemoryError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
+            memory = self.cupy.cuda.Memory(_aligned(num_bytes))
+        except (MemoryError, self.cupy.cuda.runtime.CUDARuntimeError) as error:
             raise GemmEvalError(f"timing configs needs {num_bytes:,} more bytes of GPU memory: {error}") from None
         self._memory.append(memory)
         return int(memory.ptr)
@@ -120,10 +107,10 @@ class CupyTuneDevice:
     def bind(self, config: KernelConfig) -> Sequence[Call]:
         """See `TuneDevice`."""
         plan = self._plans[config]
-        launch, handle = plan.launch, runtime.StreamHandle(self._stream.ptr)
+        launch, handle = plan.launch, runtime.StreamHandle(self.stream.ptr)
         needs_scratch = plan.workspace_bytes > 0
-        with runtime.on_device(self._device):
-            function = runtime.load_function(plan.compiled, self._device, launch.smem_bytes, handle.ptr)
+        with runtime.on_device(self.device):
+            function = runtime.load_function(plan.compiled, self.device, launch.smem_bytes, handle.ptr)
             calls = []
             for qweight, scales in self._copies:
                 operands = self._operands._replace(
@@ -137,30 +124,11 @@ class CupyTuneDevice:
                 calls.append(partial(function, launch.grid, block, arguments, launch.smem_bytes, handle))
         return calls
 
-    def capture(self, enqueue: Call) -> Call:
-        """See `TuneDevice`."""
-        return self._timer_of_stream().capture(enqueue)
-
-    def fill_l2(self) -> None:
-        """See `TuneDevice`."""
-        if self._fill is not None:
-            with runtime.on_device(self._device):
-                self._fill()
-
-    def elapsed_us(self, call: Call) -> float:
-        """See `TuneDevice`."""
-        return self._timer_of_stream().elapsed_us(call)
-
-    def _timer_of_stream(self) -> StreamTimer:
-        assert self._timer is not None  # `allocate` comes first
-        return self._timer
-
     def release(self) -> None:
         """See `TuneDevice`."""
         try:
-            if self._stream is not None:
-                with runtime.on_device(self._device):
-                    self._stream.synchronize()
+            with runtime.on_device(self.device):
+                self.synchronize()
         finally:
             self._memory.clear()
             self._copies.clear()

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
-from gemm_eval.device import Call, Timing, TimingProtocol, graph_of, num_calls, summarize, time_in_turns
+from gemm_eval.device import Call, Timing, TimingProtocol, capture_calls, summarize, time_in_turns
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure.runners import OperandLayout, Runner
-from gemm_eval.measure.shapes import GemmItem, rough_latency_us
+from gemm_eval.measure.shapes import GemmItem
 
 __all__ = ["measure_shape", "plan_layout"]
 
 _ALIGN_BYTES = 256
-_MAX_PILOT_CALLS = 20
-_PILOT_US = 300.0
 
 
-def plan_layout(weight_bytes: int, pool_bytes: int, protocol: TimingProtocol) -> OperandLayout:
-    """Place as many weight copies as the protocol asks for and the pool holds, without overlap.
+def plan_layout(weight_bytes: int, pool_bytes: int, l2_bytes: int, protocol: TimingProtocol) -> OperandLayout:
+    """Place as many weight copies as the protocol asks for on a GPU with that L2, and the pool holds, without overlap.
 
     Raises:
         InvalidOptionError: not even one copy fits.
@@ -28,9 +27,7 @@ def plan_layout(weight_bytes: int, pool_bytes: int, protocol: TimingProtocol) ->
         raise InvalidOptionError(
             f"--pool-gib must hold one copy of the weights: {weight_bytes:,} bytes, got {pool_bytes:,}"
         )
-    fitting = 1 + (pool_bytes - weight_bytes) // stride
-    wanted = 1 if protocol.l2 == "warm" else protocol.cold_bytes // weight_bytes + 2
-    copies = min(fitting, wanted, protocol.max_calls)
+    copies = protocol.num_weight_copies(weight_bytes, l2_bytes, most=1 + (pool_bytes - weight_bytes) // stride)
     return OperandLayout(0, tuple(i * stride for i in range(copies)), 0)
 
 
@@ -53,37 +50,16 @@ def measure_shape(
     Raises:
         Exception: whatever the runner raises: a GEMM that its library refuses, or a device error.
     """
-    calls = runner.bind(shape, plan_layout(runner.weight_bytes(shape), runner.pool_bytes, protocol))
-    calls[0]()  # the library picks its kernel, and the driver loads it
-    runner.synchronize()
-    pilot = graph_of(runner, calls, min(_MAX_PILOT_CALLS, max(1, int(_PILOT_US / rough_latency_us(shape)))))
-    pilot.launch()
-    pilot_us = (runner.elapsed_us(pilot.launch) - floor_us) / pilot.num_calls
-    if best_us is not None and pilot_us > protocol.give_up_ratio * best_us:
-        return Timing(pilot_us, pilot_us, 0.0, 1, pilot.num_calls, min(len(calls), pilot.num_calls))
-    graph = graph_of(runner, calls, num_calls(max(pilot_us, 1.0), protocol))
-    graph.launch()
-    runner.synchronize()
+    layout = plan_layout(runner.weight_bytes(shape), runner.pool_bytes, runner.l2_bytes, protocol)
+    calls = runner.bind(shape, layout)
+    graph = capture_calls(runner, calls, protocol, floor_us=floor_us, best_us=best_us or math.inf)
+    copies = min(len(calls), graph.num_calls)
+    if graph.given_up_us is not None:
+        return Timing(graph.given_up_us, graph.given_up_us, 0.0, 1, graph.num_calls, copies)
     if protocol.clock == "sustained":
         _warm_up(runner, graph.launch, protocol.warm_up_s)
-
-    def prepare(_: GemmItem) -> None:
-        calls[-1]()  # untimed: the clock is up, and the kernel's code is on the device's chip
-        if protocol.l2 == "cold":
-            runner.flush_l2()
-
-    samples = time_in_turns(
-        runner,
-        {shape: graph},
-        protocol.replays_of(shape.M),
-        before=prepare,
-        idle_s=protocol.idle_s_of(shape.M),
-        floor_us=floor_us,
-        sleep=sleep,
-    )
-    return summarize(
-        samples[shape], calls_per_replay=graph.num_calls, num_weight_copies=min(len(calls), graph.num_calls)
-    )
+    samples = time_in_turns(runner, {shape: graph}, shape.M, protocol, floor_us=floor_us, sleep=sleep)
+    return summarize(samples[shape], calls_per_replay=graph.num_calls, num_weight_copies=copies)
 
 
 def _warm_up(runner: Runner, launch: Call, seconds: float) -> None:

@@ -17,7 +17,7 @@ from gemm_eval.validation.timings import Floats, Mask, Timings
 
 __all__ = ["ChoiceCost", "measure_choice_cost", "pauses_and_flushes_s", "time_select_config"]
 
-_FLUSH_PASSES = 3  # over `cold_bytes`, before each cold replay: 2 reads and a write
+_FLUSH_PASSES = 3  # over `cold_bytes` before each cold replay, where a meta file does not say: 2 reads and a write
 _US_PER_S = 1e6
 
 
@@ -109,6 +109,7 @@ def pauses_and_flushes_s(arch: GpuSpec, timings: Timings, protocols: dict[str, d
         rows = (timings.frame["table"] == name).to_numpy(bool) & (num > 1)  # rows given up have one short replay
         is_long = timings.sizes[:, 1] > protocol.get("max_short_rows", np.inf)
         pause_s = np.where(is_long & (protocol.get("clock") == "burst"), protocol.get("idle_s", 0.0), 0.0)
-        flush_s = _FLUSH_PASSES * protocol.get("cold_bytes", 0) / bytes_per_s if protocol.get("l2") == "cold" else 0.0
+        passes = protocol.get("flush_passes", _FLUSH_PASSES) if protocol.get("l2") == "cold" else 0
+        flush_s = passes * protocol.get("cold_bytes", 0) / bytes_per_s
         found[rows] = (num * (pause_s + flush_s))[rows]
     return found

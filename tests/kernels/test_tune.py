@@ -12,18 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_eval.arch import load_arch
-from gemm_eval.device import Call, compile_filler, compiler_version, num_calls
+from gemm_eval.device import Call, compiler_version, num_calls, stream_timer
+from gemm_eval.device.read_pass import ReadPass
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, tune_device
 from gemm_eval.kernels.families.base import Launch, Operands
-from gemm_eval.kernels.tune import MAX_COPIES_BYTES, PROTOCOL, num_copies, time_configs
+from gemm_eval.kernels.tune import MAX_COPIES_BYTES, num_copies, protocol_of, time_configs
 from gemm_eval.kernels.tune_device import CupyTuneDevice
 from gemm_eval.mapping import KernelConfig
 
 LIMITS = limits_of_spec(load_arch("h200-sxm"))  # type: ignore[arg-type]
 CONFIGS = list(legal_configs(Sizes(16, 512, 256), LIMITS))[:6]
 L2_BYTES = 60 << 20
+COLD, WARM = protocol_of("cold"), protocol_of("warm")
+OVERHEAD_US = 4.0
 
 
 class FakeDevice:
@@ -70,27 +73,39 @@ class FakeDevice:
         del self.log[length:]
 
         def replay() -> None:
-            if nodes[0][0] in self.refused_replays:
+            if nodes and nodes[0][0] in self.refused_replays:
                 raise RuntimeError("launch failure")
             self.log.append(("replay", *nodes))
             self.now_us += took_us
 
         return replay
 
-    def fill_l2(self) -> None:
-        self.log.append("fill")
+    def idle(self) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def flush_l2(self) -> None:
+        self.log.append("flush")
 
     def elapsed_us(self, call: Call) -> float:
         before = self.now_us
+        self.log.append("begin")
         call()
-        return self.now_us - before
+        return self.now_us - before + OVERHEAD_US
 
     def release(self) -> None:
         self.is_held = False
         self.log.append("release")
 
-    def replays(self) -> list[KernelConfig]:
-        return [entry[1][0] for entry in self.log if entry[0] == "replay"]
+    def replays(self) -> list[tuple[KernelConfig, int]]:
+        """Of those that were timed behind a flush: config and number of calls."""
+        return [
+            (replay[1][0], len(replay) - 1)
+            for flush, begin, replay in zip(self.log, self.log[1:], self.log[2:], strict=False)
+            if (flush, begin, replay[0]) == ("flush", "begin", "replay") and len(replay) > 1
+        ]
 
 
 def device_of(*latencies_us: float) -> FakeDevice:
@@ -108,32 +123,33 @@ def test_the_fastest_comes_first() -> None:
     assert not device.is_held
 
 
-def test_replays_take_turns_and_each_follows_a_filled_l2() -> None:
+def test_replays_take_turns_and_each_follows_a_call_and_a_flush() -> None:
     device = device_of(5.0, 5.0)
     time_configs(device, [*CONFIGS[:2], CONFIGS[0]], 16)
 
-    assert device.replays() == CONFIGS[:2] * 5
+    assert device.replays() == [(config, 200) for config in CONFIGS[:2]] * 5
     for index, entry in enumerate(device.log):
-        if entry[0] == "replay":
-            assert device.log[index - 1] == "fill"
+        if entry[0] == "replay" and len(entry) == 201 and device.log[index - 1] == "begin":
+            assert device.log[index - 3 : index - 1] == [(entry[1][0], device.copies - 1), "flush"]
 
 
 def test_calls_of_a_graph_go_round_the_copies() -> None:
     device = device_of(5.0)
     time_configs(device, CONFIGS[:1], 16)
-    (graph,) = {entry[1:] for entry in device.log if entry[0] == "replay"}
+    graph = max((entry[1:] for entry in device.log if entry[0] == "replay"), key=len)
 
-    assert len(graph) == num_calls(5.0, PROTOCOL) == 200
-    assert device.copies * device.weight_bytes > 3 * L2_BYTES
+    assert len(graph) == num_calls(5.0, COLD) == 200
+    assert (device.copies - 1) * device.weight_bytes > 4 * L2_BYTES
     assert [copy for _, copy in graph] == [index % device.copies for index in range(200)]
 
 
-def test_warm_weights_are_one_copy_and_nothing_fills_l2() -> None:
+def test_warm_weights_are_one_copy_and_nothing_flushes_l2() -> None:
     device = device_of(5.0)
-    time_configs(device, CONFIGS[:1], 16, "warm")
+    tuning = time_configs(device, CONFIGS[:1], 16, "warm")
 
     assert device.copies == 1
-    assert "fill" not in device.log
+    assert device.replays() == []
+    assert tuning.timed[0].latency_us == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize(("M", "pauses"), [(256, []), (257, [0.008] * 10)])
@@ -155,7 +171,7 @@ def test_configs_that_fail_are_skipped_with_a_reason(caplog: pytest.LogCaptureFi
         CONFIGS[1]: "no such kernel", CONFIGS[2]: "CUDA_ERROR_INVALID_VALUE", CONFIGS[3]: "launch failure",
     }  # fmt: skip
     assert len(caplog.records) == 3
-    assert device.replays().count(CONFIGS[0]) == 5
+    assert device.replays() == [(CONFIGS[0], 250)] * 5
 
 
 @pytest.mark.parametrize("where", ["refused_plans", "refused_launches", "refused_replays"])
@@ -188,24 +204,25 @@ def test_nothing_is_timed_while_a_graph_is_captured() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(InvalidOptionError, match="at least one config"):
         time_configs(device_of(), [], 16)
-    with pytest.raises(InvalidOptionError, match="cold or warm, got 'hot'"):
+    with pytest.raises(InvalidOptionError, match="cold, warm, got 'hot'"):
         time_configs(device_of(1.0), CONFIGS[:1], 16, "hot")
 
 
 @given(st.integers(1, 1 << 34), st.integers(1 << 20, 1 << 28), st.integers(0, 1 << 38))
 def test_copies_exceed_l2_and_stay_within_memory(weight_bytes: int, l2_bytes: int, room_bytes: int) -> None:
-    copies = num_copies(weight_bytes, l2_bytes, room_bytes)
+    copies = num_copies(weight_bytes, l2_bytes, room_bytes, COLD)
     new_bytes = (copies - 1) * weight_bytes
 
     assert copies >= 1
     assert new_bytes <= min(MAX_COPIES_BYTES, room_bytes // 2)
     has_room = new_bytes + weight_bytes <= min(MAX_COPIES_BYTES, room_bytes // 2)
-    assert not has_room or copies >= 400 or (copies >= 2 and copies * weight_bytes > 3 * l2_bytes)
+    assert not has_room or copies >= 400 or (copies >= 2 and (copies - 1) * weight_bytes > 4 * l2_bytes - weight_bytes)
+    assert num_copies(weight_bytes, l2_bytes, room_bytes, WARM) == 1
 
 
 @given(st.floats(0.5, 1e6))
 def test_bursts_are_short(latency_us: float) -> None:
-    calls = num_calls(latency_us, PROTOCOL)
+    calls = num_calls(latency_us, COLD)
 
     assert 1 <= calls <= 400
     assert calls * latency_us <= 9000 or calls == 1
@@ -248,6 +265,7 @@ class FakeGpu:
         self.copied: list[tuple[int, ...]] = []
         self.cleared: list[tuple[int, ...]] = []
         self.waits: list[tuple[int, int]] = []
+        self.reads: list[tuple[int, int]] = []
         self.capturing: set[int] = set()
         self.next_address, self.free_bytes = 1 << 32, free_bytes
 
@@ -276,7 +294,7 @@ class FakeGpu:
         }
         for name, fake in fakes.items():
             monkeypatch.setattr(tune_device.runtime, name, fake)
-        monkeypatch.setattr(tune_device, "compile_filler", lambda capability: None)
+        monkeypatch.setattr(stream_timer, "ReadPass", lambda device, stream: SimpleNamespace(queue=self.read))
         monkeypatch.setattr(tune_device, "plan_on_device", self.plan)
         packed: Any = SimpleNamespace(
             qweight=SimpleNamespace(nbytes=65_536), scales=SimpleNamespace(nbytes=2_000),
@@ -290,6 +308,9 @@ class FakeGpu:
         self.free_bytes -= size
         self.next_address += 1 << 24
         return self.next_address
+
+    def read(self, address: int, num_bytes: int) -> None:
+        self.reads.append((address, num_bytes))
 
     def refuse_capture(self, stream: int, remedy: str) -> None:
         if stream in self.capturing:
@@ -346,6 +367,8 @@ def test_a_full_gpu_is_an_error_with_a_number(monkeypatch: pytest.MonkeyPatch) -
     assert gpu.device.room_bytes() == 0
     with pytest.raises(GemmEvalError, match="8,192 more bytes of GPU memory"):
         gpu.device.allocate(1)
+    with pytest.raises(GemmEvalError, match="256,000,000 more bytes of GPU memory"):
+        gpu.device.flush_l2()
 
 
 def test_a_capture_that_fails_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,20 +381,47 @@ def test_a_capture_that_fails_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no"):
         gpu.device.capture(fail)
     gpu.device.capture(lambda: None)()
-    gpu.device.fill_l2()
     assert gpu.device.elapsed_us(lambda: None) == 250.0
     gpu.device.release()
 
-    assert gpu.device._stream.done == ["begin", "end", "begin", "end", "launch", "synchronize"]
-    assert len(gpu.launches) == 1
+    assert gpu.device.stream.done == ["begin", "end", "begin", "end", "synchronize", "launch", "synchronize"]
     assert gpu.device._memory == []
 
 
-def test_the_kernel_that_fills_l2_compiles() -> None:
+def test_a_flush_reads_the_same_memory_of_its_own_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = FakeGpu(monkeypatch)
+    gpu.device.allocate(2)
+    held, free_bytes = len(gpu.device._memory), gpu.free_bytes
+    gpu.device.flush_l2()
+    gpu.device.flush_l2()
+    gpu.device.idle()
+
+    flushed = COLD.cold_bytes_of(L2_BYTES)
+    assert len(gpu.device._memory) == held + 1
+    assert free_bytes - gpu.free_bytes == flushed
+    assert gpu.reads == [(gpu.next_address, flushed)] * 2 + [(0, 0)]
+
+
+def test_a_read_pass_is_launched_over_whole_16_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         compiler_version()
     except GemmEvalError as error:
         pytest.skip(str(error))
+    launches: list[tuple[Any, ...]] = []
+    loaded: list[Any] = []
 
-    assert compile_filler((9, 0)).target == "sm_90"
-    assert compile_filler((8, 0)).spill_store_bytes == 0
+    def load(compiled: Any, *_: Any) -> Callable[..., None]:
+        loaded.append(compiled)
+        return lambda *args: launches.append(args)
+
+    monkeypatch.setattr(tune_device.runtime, "limits_of_device", lambda device: LIMITS)
+    monkeypatch.setattr(tune_device.runtime, "load_function", load)
+    read_pass = ReadPass(0, 7)
+    read_pass.queue(1 << 20, 1000)
+    read_pass.queue(0, 0)
+
+    assert (loaded[0].target, loaded[0].spill_store_bytes) == ("sm_90", 0)
+    assert [(grid, block, tuple(map(int, args))) for grid, block, args, _, _ in launches] == [
+        ((4 * 132, 1, 1), (512, 1, 1), (1 << 20, 62, 1 << 20)), ((1, 1, 1), (32, 1, 1), (0, 0, 0)),
+    ]  # fmt: skip
+    assert all(handle.ptr == 7 for *_, handle in launches)

@@ -16,6 +16,7 @@ class FakeRunner:
     """Every call takes `latency_us`; events and the launch of a graph cost `OVERHEAD_US` more."""
 
     kernel, input_dtype, weight_dtype, output_dtype, gpu_name = "fake", "fp16", "fp16", "fp16", "NVIDIA H200"
+    l2_bytes = 60 << 20
 
     def __init__(self, latency_us: float = 10.0, refused: Sequence[GemmShape] = (), pool_bytes: int = 1 << 30) -> None:
         self.latency_us, self.refused, self.pool_bytes = latency_us, set(refused), pool_bytes

@@ -6,13 +6,14 @@ import itertools
 
 import pytest
 
-from gemm_eval.device import Call, TimedGraph, measure_floor_us, num_calls, time_in_turns
+from gemm_eval.device import Call, TimedGraph, capture_calls, measure_floor_us, num_calls, time_in_turns
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure import GemmShape, TimingProtocol, measure_shape
 from gemm_eval.measure.protocol import plan_layout
 from tests.measure.fake_runner import OVERHEAD_US, FakeRunner
 
 COLD = TimingProtocol()
+L2_BYTES = FakeRunner.l2_bytes
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_calls_of_a_replay(latency_us: float, calls: int) -> None:
 
 def test_weight_copies_exceed_the_l2_and_do_not_overlap() -> None:
     weight_bytes = 2 * 1001 * 999
-    layout = plan_layout(weight_bytes, 1 << 30, COLD)
+    layout = plan_layout(weight_bytes, 1 << 30, L2_BYTES, COLD)
     offsets = layout.weight_offsets
 
     assert len(offsets) * weight_bytes > COLD.cold_bytes
@@ -45,11 +46,20 @@ def test_weight_copies_exceed_the_l2_and_do_not_overlap() -> None:
 
 
 def test_as_many_copies_as_the_pool_holds() -> None:
-    assert len(plan_layout(400, 1000, COLD).weight_offsets) == 2
-    assert len(plan_layout(1000, 1000, COLD).weight_offsets) == 1
-    assert len(plan_layout(400, 1 << 20, TimingProtocol(l2="warm")).weight_offsets) == 1
+    assert len(plan_layout(400, 1000, L2_BYTES, COLD).weight_offsets) == 2
+    assert len(plan_layout(1000, 1000, L2_BYTES, COLD).weight_offsets) == 1
+    assert len(plan_layout(400, 1 << 20, L2_BYTES, TimingProtocol(l2="warm")).weight_offsets) == 1
     with pytest.raises(InvalidOptionError, match=r"one copy of the weights: 1,001 bytes, got 1,000"):
-        plan_layout(1001, 1000, COLD)
+        plan_layout(1001, 1000, L2_BYTES, COLD)
+
+
+@pytest.mark.parametrize(("l2_mib", "cold_bytes"), [(4, 256_000_000), (60, 256_000_000), (126, 4 * 126 << 20)])
+def test_other_copies_and_a_flush_exceed_every_l2_four_times(l2_mib: int, cold_bytes: int) -> None:
+    l2_bytes, weight_bytes = l2_mib << 20, 1 << 20
+    copies = COLD.num_weight_copies(weight_bytes, l2_bytes, most=10_000)
+
+    assert COLD.cold_bytes_of(l2_bytes) == cold_bytes
+    assert min(cold_bytes, 398 * weight_bytes) <= (copies - 1) * weight_bytes  # 400 calls of a graph at most
 
 
 def test_overhead_is_not_charged() -> None:
@@ -105,22 +115,34 @@ def test_unknown_words_are_errors() -> None:
         TimingProtocol(clock="base")
 
 
-def test_a_graph_that_fails_is_left_out_or_raises() -> None:
-    class Clock:
-        def capture(self, enqueue: Call) -> Call:
-            return enqueue
+def test_a_way_that_is_far_slower_gets_a_short_replay() -> None:
+    runner = FakeRunner(latency_us=100.0)
+    calls = runner.bind(GemmShape(1, 8, 512, 512), plan_layout(1 << 19, 1 << 30, L2_BYTES, COLD))
+    graph = capture_calls(runner, calls, COLD, floor_us=OVERHEAD_US, best_us=100.0 / 3 - 1)
+    fair = capture_calls(runner, calls, COLD, floor_us=OVERHEAD_US, best_us=100.0 / 3 + 1)
 
-        def elapsed_us(self, call: Call) -> float:
-            call()
+    assert graph.given_up_us == pytest.approx(100.0)
+    assert graph.num_calls == 2  # 300 us
+    assert (fair.given_up_us, fair.num_calls) == (None, 30)
+
+
+def test_a_graph_that_fails_is_left_out_or_raises() -> None:
+    class Clock(FakeRunner):
+        def elapsed_us(self, enqueue: Call) -> float:
+            enqueue()
             return 10.0
 
     def fail() -> None:
         raise RuntimeError("launch failure")
 
-    graphs = {"works": TimedGraph(lambda: None, 4), "fails": TimedGraph(fail, 4), "hasty": TimedGraph(lambda: None, -1)}
     order: list[str] = []
+    graphs = {
+        name: TimedGraph(launch, num_calls, lambda name=name: order.append(name))  # type: ignore[misc]
+        for name, launch, num_calls in (("works", lambda: None, 4), ("fails", fail, 4), ("hasty", lambda: None, -1))
+    }
     failures: dict[str, Exception] = {}
-    samples = time_in_turns(Clock(), graphs, 3, before=order.append, floor_us=2.0, failures=failures)
+    protocol = TimingProtocol(num_short_replays=3)
+    samples = time_in_turns(Clock(), graphs, 16, protocol, floor_us=2.0, failures=failures)
 
     assert samples == {"works": [2.0, 2.0, 2.0], "fails": [], "hasty": []}
     assert order == ["works", "fails", "hasty", "works", "works"]
@@ -128,4 +150,4 @@ def test_a_graph_that_fails_is_left_out_or_raises() -> None:
         "fails": "launch failure", "hasty": "it took -8.0 us",
     }  # fmt: skip
     with pytest.raises(RuntimeError, match="launch failure"):
-        time_in_turns(Clock(), graphs, 1, before=order.append)
+        time_in_turns(Clock(), graphs, 16, protocol)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from gemm_eval.device import BenchTimer, Call
+from gemm_eval.device import Call, Timer
 
 __all__ = ["BuildsKernels", "BuiltKernel", "OperandLayout", "Runner"]
 
@@ -24,7 +24,7 @@ class OperandLayout(NamedTuple):
     output_offset: int
 
 
-class Runner(BenchTimer, Protocol):
+class Runner(Timer, Protocol):
     """Runs one kind of GEMM with one set of data types on one device, in one stream.
 
     A `shape` is what this runner measures: a `GemmShape`, or a `Candidate` where one GEMM can be run in several ways.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["measure_read_us"]
 
-_LOAD_BYTES = 16
-
 
 @dataclass
 class _Reading:
@@ -30,10 +28,10 @@ class _Reading:
         return getattr(self.runner, name)
 
     def bind(self, shape: KernelItem, layout: OperandLayout) -> Sequence[Call]:
-        num_bytes = self.runner.weight_bytes(shape) // _LOAD_BYTES * _LOAD_BYTES
+        num_bytes = self.runner.weight_bytes(shape)
         pool = self.runner.buffers["W"]
         return [
-            partial(self.runner.read_once, pool[offset : offset + num_bytes])
+            partial(self.runner.read_bytes, pool.data.ptr + offset, num_bytes)
             for offset in layout.weight_offsets
             if offset + num_bytes <= pool.nbytes
         ]
