@@ -19,12 +19,14 @@ from gemm_eval.models.multicore.count_kernels import ceil_div, store_bits
 __all__ = [
     "BOUND_SLACK",
     "Bound",
+    "Edges",
     "bound_of",
     "bytes_bound_of",
-    "edge_bytes",
+    "edges_of",
+    "edges_of_any",
+    "floor_us_of",
     "least_trips",
     "least_trips_k",
-    "mixed_us",
     "pair_bound_us",
     "pipeline_bound_us",
     "quick_bound_us",
@@ -53,8 +55,21 @@ class Bound(NamedTuple):
     vector_us: float
     fixed_us: float
     overlap_frac: float
+    last_step_us: float  # `step_us` where all loads come before the last visit's computation, else 0
     loads_exposed: bool  # all loads of A and B wait for the computation, and all of C below
     c_exposed: bool
+
+
+class Edges(NamedTuple):
+    """What a main loop of V tile visits loads before it computes, and stores after; without scales and rounding.
+
+    The first tiles of A and B have at least `lead_a` / V and `lead_b` / V bytes: more visits, smaller tiles.
+    """
+
+    lead_a: float
+    lead_b: float
+    last_c: float  # bytes of the last store
+    most_visits: float
 
 
 # Relative slack between the quick bound and the exact cost: covers the rounding of some twenty operations of 1.1e-16.
@@ -90,6 +105,7 @@ def bound_of(p: Any, blk: Block) -> Bound:
         once.vector_us,
         p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us,
         1.0 if p["is_pipeline"] else p["overlap_frac"],
+        0.0 if p["is_pipeline"] else once.cube_us,
         p["input_buffers"] == 1,
         p["output_buffers"] == 1,
     )
@@ -102,7 +118,7 @@ def bytes_bound_of(blk: Block, q: Bound) -> Bound:
     return Bound(
         q.a, q.b, q.scale_row, q.c_store, q.c_spill,
         q.a_per_share * bytes_per_us, q.b_per_share * bytes_per_us, q.c_per_share * bytes_per_us,
-        0.0, 0.0, 0.0, 0.0, 0.0, 1.0, False, False,
+        0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, False, False,
     )  # fmt: skip
 
 
@@ -150,7 +166,13 @@ def sram_bound_us(p: Any, blk: Block, q: Bound) -> float:
     if q.per_port > 0.0:
         port = q.per_port
         dma_us = max(dma_us, _least_traffic(q, port, port, port, trips_mn, trips_mk, trips_nk))
-    return _bound_us(p, q, dma_us, _least_exposed_us(q, dma_us), 1.0, blk.g * max(1.0, trips_mn, trips_mk, trips_nk))
+    edges = edges_of_any(p, blk, q)
+    return _rough_bound_us(p, q, dma_us, edges, blk.g * max(1.0, trips_mn, trips_mk, trips_nk))
+
+
+@kernel
+def _b_bytes(p: Any, blk: Block) -> float:
+    return float(blk.g) * blk.k * blk.n * p["b_bits"] / 8.0
 
 
 @kernel
@@ -160,54 +182,119 @@ def _transfer_us(q: Bound, a: float, b: float, c: float) -> float:
 
 
 @kernel
-def _least_exposed_us(q: Bound, least_dma_us: float) -> float:
-    """DMA time that runs beside no computation whatever the tile, in a main loop of at least this DMA time."""
-    if q.loads_exposed and q.c_exposed:
-        return least_dma_us
-    a = q.a if q.loads_exposed else 0.0
-    b = q.b + q.scale_row if q.loads_exposed else 0.0
-    return _transfer_us(q, a, b, q.c_store if q.c_exposed else 0.0)
+def edges_of_any(p: Any, blk: Block, q: Bound) -> Edges:
+    """Return those of every tile of a block."""
+    units = float(ceil_div(blk.m, p["cube_m"])) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["unit_k"])
+    return Edges(q.a, _b_bytes(p, blk), 0.0, blk.g * units)
 
 
 @kernel
-def edge_bytes(p: Any, blk: Block, tile_m: int, tile_n: int, tile_k: int) -> tuple[float, float, float]:
-    """Bytes of one tile: of A and B, the first loads, and of C, the last store; without scales and rounding."""
-    return (
-        float(tile_m) * tile_k * p["a_bits"] / 8.0,
-        float(tile_k) * tile_n * p["b_bits"] / 8.0,
+def edges_of(p: Any, blk: Block, tile_m: int, tile_n: int, T_m: int, T_n: int) -> Edges:
+    """Return those of given tiles of m and n, whatever the tile of k."""
+    visits = float(blk.g) * T_m * T_n  # of one trip of k
+    return Edges(
+        visits * tile_m * blk.k * p["a_bits"] / 8.0,
+        visits * blk.k * tile_n * p["b_bits"] / 8.0,
         float(tile_m) * tile_n * store_bits(p, blk.E_K) / 8.0,
+        visits * ceil_div(blk.k, p["unit_k"]),
     )
 
 
 @kernel
 def quick_bound_us(
-    p: Any, q: Bound, f_a: float, f_b: float, f_c: float, T_k: float, visits: float,
-    first_a: float, first_b: float, last_c: float,
-) -> float:  # fmt: skip
-    """A latency that no candidate with at least these factors, first loads and last store (bytes) beats."""
+    p: Any, q: Bound, f_a: float, f_b: float, f_c: float, T_k: float, visits: float, edges: Edges
+) -> float:
+    """A latency that no candidate with at least these factors and visits beats."""
     a = q.a * f_a
     b = (q.b + q.scale_row * T_k) * f_b
     c = q.c_store + q.c_spill * (f_c - 1.0)
-    exposed_us = _transfer_us(
-        q, a if q.loads_exposed else first_a, b if q.loads_exposed else first_b, c if q.c_exposed else last_c
-    )
-    return _bound_us(p, q, _transfer_us(q, a, b, c), exposed_us, f_b, visits)
+    last_c = c if q.c_exposed else edges.last_c
+    return _bound_us(p, q, _transfer_us(q, a, b, c), _transfer_us(q, a, b, last_c), last_c, edges, f_b, visits)
 
 
 @kernel
-def _bound_us(p: Any, q: Bound, dma_us: float, exposed_us: float, f_b: float, visits: float) -> float:
-    """A latency that no candidate with at least these DMA times, these loads of B and these visits beats."""
-    cube_us = q.step_us + q.visit_us * visits
+def _rough_bound_us(p: Any, q: Bound, dma_us: float, edges: Edges, visits: float) -> float:
+    """A latency that no candidate with at least this DMA time and these visits beats."""
+    last_c = q.c_store if q.c_exposed else edges.last_c
+    loads_us = _transfer_us(q, q.a, q.b + q.scale_row, last_c)
+    if q.loads_exposed and q.c_exposed:
+        loads_us = max(loads_us, dma_us)
+    return _bound_us(p, q, dma_us, loads_us, last_c, edges, 1.0, visits)
+
+
+@kernel
+def floor_us_of(p: Any, q: Bound, edges: Edges, parts: int, us_per_byte: float) -> float:
+    """A latency that no partition of a problem into so many parts beats: all work and traffic evenly spread.
+
+    Args:
+        q, edges: of the whole problem on one core.
+        us_per_byte: time that a byte of all that is moved takes.
+    """
+    part = Bound(
+        q.a, q.b, q.scale_row, q.c_store, q.c_spill, us_per_byte, us_per_byte, us_per_byte, 0.0, q.step_us / parts,
+        q.visit_us, 0.0, p["launch_us"], q.overlap_frac, q.last_step_us / parts, q.loads_exposed, q.c_exposed,
+    )  # fmt: skip
+    return _rough_bound_us(p, part, (q.a + q.b + q.scale_row + q.c_store) * us_per_byte, edges, 1.0)
+
+
+@kernel
+def _bound_us(
+    p: Any, q: Bound, dma_us: float, loads_us: float, last_c: float, edges: Edges, f_b: float, visits: float
+) -> float:
+    """A latency that no candidate with at least these times, these loads of B and these visits beats.
+
+    More visits compute longer, but load less before they begin, and compute less when all is loaded.
+
+    Args:
+        dma_us: time of all traffic.
+        loads_us: time of all loads and of what is stored after them.
+        last_c: bytes stored after all computation.
+        edges: what is loaded before it, where inputs have two buffers.
+        f_b: loads of B.
+        visits: tile visits.
+    """
+    overlap = q.overlap_frac
     vector_us = q.vector_us * f_b
-    compute_us = max(cube_us, vector_us) if p["vector_is_concurrent"] else cube_us + vector_us
-    main_us = mixed_us(q, compute_us, dma_us, exposed_us)
+    compute_us = q.step_us if p["vector_is_concurrent"] else q.step_us + vector_us
+    main_us = compute_us + q.visit_us * visits
+    if p["vector_is_concurrent"]:
+        main_us = max(main_us, vector_us)
+    main_us = (1.0 - overlap) * main_us + dma_us
+    side_us = compute_us + (1.0 - overlap) * dma_us
+    if q.loads_exposed:
+        main_us = max(main_us, side_us + q.visit_us * visits + overlap * loads_us)
+        if p["vector_is_concurrent"]:
+            main_us = max(main_us, side_us - compute_us + vector_us + overlap * loads_us)
+    else:
+        shared_us = edges.lead_a * q.a_per_share + edges.lead_b * q.b_per_share
+        port_us = (edges.lead_a + edges.lead_b) * q.per_port
+        main_us = max(
+            main_us,
+            side_us + max(
+                overlap * last_c * q.c_per_share
+                + _least_of_visits(q.visit_us, overlap * shared_us, visits, edges.most_visits),
+                overlap * last_c * q.per_port
+                + _least_of_visits(q.visit_us, overlap * port_us, visits, edges.most_visits),
+            ),
+        )  # fmt: skip
+        if p["vector_is_concurrent"]:
+            main_us = max(main_us, side_us - compute_us + vector_us + overlap * last_c * q.c_per_share)
+    if q.last_step_us > 0.0:  # the last visit computes after all loads
+        last_us = _least_of_visits(
+            (1.0 - overlap) * q.visit_us, overlap * q.last_step_us, visits, edges.most_visits
+        )  # fmt: skip
+        side_us -= overlap * compute_us
+        main_us = max(main_us, side_us + overlap * (q.visit_us + loads_us) + last_us)
     return (q.fixed_us + main_us) * (1.0 - BOUND_SLACK)
 
 
 @kernel
-def mixed_us(q: Bound, compute_us: float, dma_us: float, exposed_us: float) -> float:
-    """Least time of a main loop, of whose DMA time so much runs beside no computation."""
-    return (1.0 - q.overlap_frac) * (compute_us + dma_us) + q.overlap_frac * max(compute_us + exposed_us, dma_us)
+def _least_of_visits(us_per_visit: float, us_over_visits: float, least: float, most: float) -> float:
+    """Least ``us_per_visit * V + us_over_visits / V`` over V from `least` to `most`."""
+    visits = most
+    if us_over_visits < us_per_visit * most * most:
+        visits = max(least, math.sqrt(us_over_visits / us_per_visit))
+    return us_per_visit * visits + us_over_visits / visits
 
 
 @kernel
@@ -227,25 +314,20 @@ def least_trips_k(p: Any, blk: Block, tile_m: int, tile_n: int) -> float:
 
 
 @kernel
-def pair_bound_us(
-    p: Any, q: Bound, T_m: int, T_n: int, T_k: float, visits: float, first_a: float, first_b: float, last_c: float
-) -> float:  # fmt: skip
+def pair_bound_us(p: Any, q: Bound, T_m: int, T_n: int, T_k: float, visits: float, edges: Edges) -> float:
     """A latency that no order and no number of k trips from `T_k` up beats, for given trips of m and n."""
     if T_k <= 1.0:  # all of k may lie in SRAM: then one of A and B is loaded again by the loop of the other
         return min(
-            quick_bound_us(p, q, 1.0, T_m if T_n > 1 else 1.0, 1.0, 1.0, visits, first_a, first_b, last_c),
-            quick_bound_us(p, q, T_n if T_m > 1 else 1.0, 1.0, 1.0, 1.0, visits, first_a, first_b, last_c),
+            quick_bound_us(p, q, 1.0, T_m if T_n > 1 else 1.0, 1.0, 1.0, visits, edges),
+            quick_bound_us(p, q, T_n if T_m > 1 else 1.0, 1.0, 1.0, 1.0, visits, edges),
         )
     T_k = max(T_k, 2.0)
     visits *= T_k
-    c_stays_us = quick_bound_us(p, q, T_n, T_m, 1.0, T_k, visits, first_a, first_b, last_c)
-    a_stays_us = quick_bound_us(
-        p, q, 1.0, T_m, T_k if T_n > 1 else 1.0, T_k, visits, first_a, first_b, last_c
-    )  # fmt: skip
-    b_stays_us = quick_bound_us(
-        p, q, T_n, 1.0, T_k if T_m > 1 else 1.0, T_k, visits, first_a, first_b, last_c
-    )  # fmt: skip
-    return min(c_stays_us, a_stays_us, b_stays_us)
+    return min(
+        quick_bound_us(p, q, T_n, T_m, 1.0, T_k, visits, edges),  # C stays
+        quick_bound_us(p, q, 1.0, T_m, T_k if T_n > 1 else 1.0, T_k, visits, edges),  # A stays
+        quick_bound_us(p, q, T_n, 1.0, T_k if T_m > 1 else 1.0, T_k, visits, edges),  # B stays
+    )
 
 
 @kernel
@@ -265,8 +347,8 @@ def _wider_traffic(
 
 @kernel
 def wider_bound_us(
-    p: Any, q: Bound, T_m: int, T_n: int, floor_T_k: float, trips_mk: float, trips_nk: float, visits: float
-) -> float:  # fmt: skip
+    p: Any, blk: Block, q: Bound, T_m: int, T_n: int, tile_m: int, floor_T_k: float, trips_mk: float, trips_nk: float
+) -> float:
     """A latency that no number of n trips from T_n up, at least 2, beats, if k takes `floor_T_k` trips or more."""
     dma_us = _wider_traffic(
         q, q.a_per_share, q.b_per_share, q.c_per_share, T_m, T_n, floor_T_k, trips_mk, trips_nk
@@ -274,7 +356,14 @@ def wider_bound_us(
     if q.per_port > 0.0:
         port = q.per_port
         dma_us = max(dma_us, _wider_traffic(q, port, port, port, T_m, T_n, floor_T_k, trips_mk, trips_nk))
-    return _bound_us(p, q, dma_us, _least_exposed_us(q, dma_us), 1.0, visits * floor_T_k)
+    visits = float(blk.g) * T_m * T_n
+    edges = Edges(
+        visits * tile_m * blk.k * p["a_bits"] / 8.0,
+        T_m * _b_bytes(p, blk),
+        0.0,
+        float(blk.g) * T_m * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["unit_k"]),
+    )
+    return _rough_bound_us(p, q, dma_us, edges, visits * floor_T_k)
 
 
 @kernel

@@ -45,12 +45,14 @@ from gemm_eval.search.multicore_best_kernels import (
 from gemm_eval.search.multicore_bound_kernels import (
     BOUND_SLACK,
     Bound,
+    Edges,
     bound_of,
     bytes_bound_of,
-    edge_bytes,
+    edges_of,
+    edges_of_any,
+    floor_us_of,
     least_trips,
     least_trips_k,
-    mixed_us,
     pair_bound_us,
     pipeline_bound_us,
     quick_bound_us,
@@ -143,11 +145,9 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
     _, trips_mk, trips_nk = least_trips(p, blk)
     cube_m = p["cube_m"]
     cube_n = p["cube_n"]
-    unit_k = p["unit_k"]
     units_m = ceil_div(blk.m, cube_m)
     units_n = ceil_div(blk.n, cube_n)
-    units_k = ceil_div(blk.k, unit_k)
-    low_k = min(unit_k, blk.k)
+    units_k = ceil_div(blk.k, p["unit_k"])
     top_m = most_units(p, min(cube_n, blk.n), cube_m, units_m, blk.m)
     best.counters[_REFUSED_SRAM] += top_m < units_m
     while top_m > 0:  # one step per distinct trip count T_m, ascending
@@ -168,14 +168,14 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
                 best.counters[_REFUSED_SRAM] += 1
                 continue
             visits = float(blk.g * T_m * T_n)
+            edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
             worst = worst_us_of(best)
             q = times
             if worst <= floor_us:  # then fewer bytes are all that can win
                 worst = worst_bytes_of(best)
                 q = sizes
-            first_a, first_b, last_c = edge_bytes(p, blk, tile_m, tile_n, low_k)
-            if pair_bound_us(p, q, T_m, T_n, least_T_k, visits, first_a, first_b, last_c) > worst:
-                if T_n > 1 and wider_bound_us(p, q, T_m, T_n, floor_T_k, trips_mk, trips_nk, visits) > worst:
+            if pair_bound_us(p, q, T_m, T_n, least_T_k, visits, edges) > worst:
+                if T_n > 1 and wider_bound_us(p, blk, q, T_m, T_n, tile_m, floor_T_k, trips_mk, trips_nk) > worst:
                     break
                 continue
             fit_k = most_units_k(p, blk.k, tile_m, tile_n, units_k)
@@ -185,18 +185,17 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
             # KMN and KNM move exactly what one of the first four orders moves, and come later in ties.
             for order in range(4):
                 if order == 0 or (T_n > 1 if order == 1 else T_m > 1 and (order == 3 or T_n > 1)):
-                    _search_trips_k(p, blk, times, rank, best, order, tile_m, tile_n, T_m, T_n, fit_k, units_k)
+                    _search_trips_k(p, blk, times, edges, rank, best, order, tile_m, tile_n, T_m, T_n, fit_k, units_k)
 
 
 @kernel
 def _search_trips_k(
-    p: Any, blk: Block, q: Bound, rank: int, best: Best, order: int, tile_m: int, tile_n: int, T_m: int, T_n: int,
-    fit_k: int, units_k: int,
+    p: Any, blk: Block, q: Bound, edges: Edges, rank: int, best: Best, order: int, tile_m: int, tile_n: int,
+    T_m: int, T_n: int, fit_k: int, units_k: int,
 ) -> None:  # fmt: skip
     """Offer the best tile_k, of at most `fit_k` units, for one order and trips of m and n under overlap timing."""
     unit_k = p["unit_k"]
     smallest_k = min(unit_k, blk.k)
-    first_a, first_b, last_c = edge_bytes(p, blk, tile_m, tile_n, smallest_k)
     best_us = worst_us_of(best)
     best_T_k = 0
     top_k = fit_k
@@ -211,7 +210,7 @@ def _search_trips_k(
         tile_k = min(low_k * unit_k, blk.k)
         f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
         visits = blk.g * T_m * T_n * T_k
-        if quick_bound_us(p, q, f_a, f_b, f_c, T_k, visits, first_a, first_b, last_c) > best_us:
+        if quick_bound_us(p, q, f_a, f_b, f_c, T_k, visits, edges) > best_us:
             break
         best.counters[_CANDIDATES] += 1
         cost = _cost_of(p, blk, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, 0.0)
@@ -270,13 +269,16 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
             least_T_k = least_trips_k(p, blk, tile_m, tile_n)
             top_k = units_k
             visits = float(blk.g * T_m * T_n)
-            first_a, first_b, _ = edge_bytes(p, blk, tile_m, tile_n, min(unit_k, blk.k))
+            edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
+            edges = Edges(
+                edges.lead_a, edges.lead_b, 0.0, edges.most_visits
+            )  # its last tile may be what remains of one
             worst_us = worst_us_of(best)
             if least_T_k == np.inf:
                 best.counters[_REFUSED_SRAM] += 1
                 top_k = 0
-            elif pair_bound_us(p, q, T_m, T_n, least_T_k, visits, first_a, first_b, 0.0) > worst_us:
-                if T_n > 1 and wider_bound_us(p, q, T_m, T_n, 1.0, trips_mk, trips_nk, visits) > worst_us:
+            elif pair_bound_us(p, q, T_m, T_n, least_T_k, visits, edges) > worst_us:
+                if T_n > 1 and wider_bound_us(p, blk, q, T_m, T_n, tile_m, 1.0, trips_mk, trips_nk) > worst_us:
                     break
                 top_k = 0
             while top_k > 0:
@@ -358,14 +360,11 @@ def _fill_floors(p: Any, floors: Any, G: int, M: int, K: int, N: int) -> None:
     """Latency that no partition into that many parts beats: all work and all compulsory traffic, evenly spread."""
     whole = block_of(p, G, M, K, N, 1, 1, 1, 1)
     q = bound_of(p, whole)
-    loads = q.a + q.b + q.scale_row
-    stored = G * M * N * p["c_bits"] / 8.0
-    exposed = loads * q.loads_exposed + stored * q.c_exposed
+    edges = edges_of_any(p, whole, q)
     for parts in range(1, floors.shape[0]):
         share = p["dram_bytes_per_us"] / (parts if p["is_fair"] else p["num_cores"])
         us_per_byte = 1.0 / (parts * min(share, p["dram_core_limit_bytes_per_us"]))
-        main_us = mixed_us(q, q.step_us / parts, (loads + stored) * us_per_byte, exposed * us_per_byte)
-        floors[parts] = (p["launch_us"] + main_us) * (1.0 - BOUND_SLACK)
+        floors[parts] = floor_us_of(p, q, edges, parts, us_per_byte)
 
 
 @kernel
@@ -404,8 +403,7 @@ def _plan_partitions(
     _fill_floors(p, floor_of_product, G, M, K, N)
     counters[_PARTITIONS] = partitions.shape[0]
     num = 0
-    first = 0
-    first_us = np.inf
+    least_us = np.inf
     for rank in range(partitions.shape[0]):
         P_G = partitions[rank, 0]
         P_M = partitions[rank, 1]
@@ -413,18 +411,22 @@ def _plan_partitions(
         P_K = partitions[rank, 3]
         if not (tight[0, P_G] and tight[1, P_M] and tight[2, P_N] and tight[3, P_K]):
             continue
-        floor_us = floor_of_product[P_G * P_M * P_N * P_K]
-        if floor_us < first_us or (P_K > 1 and p["reduction"] == 0):
-            blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
-            if blk.E_K > 1 and p["reduction"] == 0:
-                continue
-            bound_us, _ = partition_bound(p, blk)
-            if bound_us < first_us:
-                first_us = bound_us
-                first = num
+        if P_K > 1 and p["reduction"] == 0 and _block_of_rank(p, G, M, K, N, partitions, rank).E_K > 1:
+            continue
         ranks[num] = rank
-        floors[num] = floor_us
+        floors[num] = floor_of_product[P_G * P_M * P_N * P_K]
+        least_us = min(least_us, floors[num])
         num += 1
+    first = 0
+    first_us = np.inf
+    for pass_ in range(2):  # those of the lowest floor first: fewer of the others are worth a closer look
+        for turn in range(num):
+            if floors[turn] == least_us if pass_ == 0 else least_us < floors[turn] < first_us:
+                blk = _block_of_rank(p, G, M, K, N, partitions, ranks[turn])
+                floors[turn], _ = partition_bound(p, blk)
+                if floors[turn] < first_us:
+                    first_us = floors[turn]
+                    first = turn
     counters[_DROPPED] = partitions.shape[0] - num
     if num > 0:
         ranks[0], ranks[first] = ranks[first], ranks[0]

@@ -97,30 +97,36 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
     q = bounds_of.bound_of(p, blk)
     factors = reload_factors(int(mapping.loop_order), *trips)
     visits = float(blk.g * math.prod(trips))
-    smallest_k = min(int(p["unit_k"]), blk.k)
-    first_a, first_b, last_c = bounds_of.edge_bytes(p, blk, mapping.tile.tile_m, mapping.tile.tile_n, smallest_k)
+    edges = bounds_of.edges_of(p, blk, mapping.tile.tile_m, mapping.tile.tile_n, trips[0], trips[1])
     if arch.timing == "pipeline":
-        last_c = 0.0  # its last tile may be what remains of one
-    edges = first_a, first_b, last_c
-    bounds = {"quick": bounds_of.quick_bound_us(p, q, *map(float, factors), float(trips[2]), visits, *edges)}
+        edges = edges._replace(last_c=0.0)  # its last tile may be what remains of one
+    bounds = {"quick": bounds_of.quick_bound_us(p, q, *map(float, factors), float(trips[2]), visits, edges)}
+    whole = block_of(p, *problem.sizes, 1, 1, 1, 1)
+    parts = math.prod(mapping.partition)
+    us_per_byte = 1.0 / (blk.active_cores * blk.dram_share)
+    if blk.active_cores == parts:
+        of_whole = bounds_of.bound_of(p, whole)
+        bounds["floor"] = bounds_of.floor_us_of(
+            p, of_whole, bounds_of.edges_of_any(p, whole, of_whole), parts, us_per_byte
+        )
     if naive.is_legal(arch, problem, mapping):
         least = bounds_of.least_trips_k(p, blk, mapping.tile.tile_m, mapping.tile.tile_n)
         assert least <= trips[2] * (1 + 1e-12)
         pair_visits = float(blk.g * trips[0] * trips[1])
-        bounds["pair"] = bounds_of.pair_bound_us(p, q, trips[0], trips[1], least, pair_visits, *edges)
+        bounds["pair"] = bounds_of.pair_bound_us(p, q, trips[0], trips[1], least, pair_visits, edges)
         bounds["sram"] = bounds_of.sram_bound_us(p, blk, q)
         in_bytes = bounds_of.bytes_bound_of(blk, q)
         sizes = blk.g, blk.m, blk.n, blk.k
         moved_bytes = core_cost(p, blk, *sizes, *mapping.tile, *trips, *factors, -1.0).busiest_bytes
         assert bounds_of.sram_bound_us(p, blk, in_bytes) <= moved_bytes
-        assert bounds_of.pair_bound_us(p, in_bytes, trips[0], trips[1], least, pair_visits, *edges) <= moved_bytes
+        assert bounds_of.pair_bound_us(p, in_bytes, trips[0], trips[1], least, pair_visits, edges) <= moved_bytes
         if trips[1] > 1:
             fewer = data.draw(st.integers(2, trips[1]))
             floor = bounds_of.least_trips_k(p, blk, mapping.tile.tile_m, min(arch.cube_n, blk.n))
             _, trips_mk, trips_nk = bounds_of.least_trips(p, blk)
-            wider = trips[0], fewer, floor, trips_mk, trips_nk, float(blk.g * trips[0] * fewer)
-            bounds["wider"] = bounds_of.wider_bound_us(p, q, *wider)
-            assert bounds_of.wider_bound_us(p, in_bytes, *wider) <= moved_bytes
+            wider = trips[0], fewer, mapping.tile.tile_m, floor, trips_mk, trips_nk
+            bounds["wider"] = bounds_of.wider_bound_us(p, blk, q, *wider)
+            assert bounds_of.wider_bound_us(p, blk, in_bytes, *wider) <= moved_bytes
         bounds["partition"], least_bytes = partition_bound(p, blk)
         assert least_bytes <= moved_bytes
     if arch.timing == "pipeline":
