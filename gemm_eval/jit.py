@@ -23,6 +23,7 @@ from typing import Any, Self, TypeVar
 import numba
 import numpy.typing as npt
 from numba.core import caching, event
+from numba.core.runtime import rtsys
 
 from gemm_eval.storage import cache_dir, make_folder, set_aside, why_unsafe
 
@@ -162,8 +163,15 @@ class _KernelCache(caching.FunctionCache):  # type: ignore[misc]
         return sig, codegen.magic_tuple(), self._py_func.__qualname__
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Load compiled code without what numba imports to compile, which takes longer than all else of a first call.
+
+        Its own method refreshes the context for that; the runtime is all that loaded code needs. To compile, numba
+        refreshes the context again.
+        """
         try:
-            return super().load_overload(sig, target_context)
+            rtsys.initialize(target_context)
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)
         except Exception as error:  # a damaged pickle can raise anything
             warnings.warn(
                 f"set aside a damaged kernel cache in {self.cache_path}: {error!r}", RuntimeWarning, stacklevel=2
