@@ -13,13 +13,7 @@ import pytest
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.storage.cache import DiskCache, default_path, disk, store
-from tests.storage.disk_caches import (
-    Make,
-    key_of,
-    other_connection,
-    run_python,
-    some,
-)
+from tests.storage.disk_caches import Make, key_of, other_connection, run_python, some
 
 KIB, MIB = 1 << 10, 1 << 20
 
