@@ -7,8 +7,9 @@
 Importing this package is cheap: what a name needs is loaded when the name is first used.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gemm_eval.search import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
     from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
+    from gemm_eval.version import __version__
     from gemm_eval.workload import GemmProblem
 
 __all__ = [
@@ -78,37 +80,31 @@ __all__ = [
     "w4a16_crossover",
 ]
 
-_ROOMS = {
-    "gemm_eval.arch": ("GpuSpec", "MulticoreSpec", "list_archs", "load_arch"),
-    "gemm_eval.dtypes": ("DType",),
-    "gemm_eval.evaluate": (
-        "Crossover",
-        "GEMMEvaluator",
-        "GEMMResult",
-        "GEMMTable",
-        "select_config",
-        "w4a16_crossover",
-    ),
-    "gemm_eval.mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
-    "gemm_eval.search": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
-    "gemm_eval.transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
-    "gemm_eval.transformer.prewarm": ("PrewarmReport", "prewarm", "prewarm_for_transformer"),
-    "gemm_eval.workload": ("GemmProblem",),
-}
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("gemm_eval")
-    if name in __all__:
-        value = getattr(import_module(_ROOM_OF.get(name, "gemm_eval.errors")), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'gemm_eval' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".arch": ("GpuSpec", "MulticoreSpec", "list_archs", "load_arch"),
+        ".dtypes": ("DType",),
+        ".errors": (
+            "ArchError",
+            "ArchNotFoundError",
+            "ArchValidationError",
+            "GemmEvalError",
+            "InfeasibleError",
+            "InvalidInputError",
+            "InvalidMappingError",
+            "InvalidOptionError",
+            "InvalidProblemError",
+            "ModelConfigError",
+            "StorageError",
+            "UnsupportedError",
+        ),
+        ".evaluate": ("Crossover", "GEMMEvaluator", "GEMMResult", "GEMMTable", "select_config", "w4a16_crossover"),
+        ".mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
+        ".search": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
+        ".transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
+        ".transformer.prewarm": ("PrewarmReport", "prewarm", "prewarm_for_transformer"),
+        ".version": ("__version__",),
+        ".workload": ("GemmProblem",),
+    },
+)

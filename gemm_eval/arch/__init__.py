@@ -7,7 +7,7 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.arch.check import CheckFinding, check_arch
     from gemm_eval.arch.common import Provenance, ProvenanceKind, Published
-    from gemm_eval.arch.gpu import SM_ARCHS, ClockState, GpuSpec
+    from gemm_eval.arch.gpu import SM_ARCHS, GpuSpec
     from gemm_eval.arch.gpu_names import gpu_slug
     from gemm_eval.arch.limits import (
         THREADS_PER_WARP,
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from gemm_eval.arch.loader import ArchSpec, build_spec, list_archs, load_arch
     from gemm_eval.arch.multicore import MAX_CORES, MulticoreSpec
     from gemm_eval.arch.paths import data_root
+    from gemm_eval.arch.states import MEASURED_L2_STATES, ClockState, L2State
     from gemm_eval.arch.yaml import read_yaml
 
 __all__ = [
     "MAX_CORES",
+    "MEASURED_L2_STATES",
     "SM_ARCHS",
     "THREADS_PER_WARP",
     "ArchSpec",
@@ -34,6 +36,7 @@ __all__ = [
     "ClockState",
     "DeviceLimits",
     "GpuSpec",
+    "L2State",
     "MulticoreSpec",
     "Occupancy",
     "Provenance",
@@ -67,7 +70,6 @@ __getattr__, __dir__ = lazy_names(
             "Published",
         ),
         ".gpu": (
-            "ClockState",
             "GpuSpec",
             "SM_ARCHS",
         ),
@@ -94,6 +96,7 @@ __getattr__, __dir__ = lazy_names(
             "MulticoreSpec",
         ),
         ".paths": ("data_root",),
+        ".states": ("ClockState", "L2State", "MEASURED_L2_STATES"),
         ".yaml": ("read_yaml",),
     },
 )

@@ -7,13 +7,12 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from gemm_eval.arch.common import BaseSpec, Dim, DTypeKey, Frac, NonNegative, Positive, Table
+from gemm_eval.arch.states import ClockState
+from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DType
 from gemm_eval.units import cycles_per_us, tflop_per_s
 
-__all__ = ["SM_ARCHS", "ClockState", "GpuSpec"]
-
-ClockState = Literal["burst", "sustained"]
-"""Burst: at most about 10 ms busy after idling. Sustained: as long as it takes for the power limit to set the clock."""
+__all__ = ["SM_ARCHS", "GpuSpec"]
 
 SmArch = Literal["sm_80", "sm_89", "sm_90", "sm_100"]
 SM_ARCHS: tuple[str, ...] = get_args(SmArch)
@@ -153,24 +152,27 @@ class GpuSpec(BaseSpec):
         Raises:
             KeyError: the tensor cores do not take that type.
         """
-        return max(self.peak_tflop_per_s(dtype), self.tensor_tflop_per_s(dtype, "burst"))
+        return max(self.peak_tflop_per_s(dtype), self.tensor_tflop_per_s(dtype, ClockState.BURST))
 
-    def tensor_clock_ghz(self, dtype: DType | str | None = None, clock: ClockState = "burst") -> float:
+    def tensor_clock_ghz(self, dtype: DType | str | None = None, clock: str = ClockState.BURST) -> float:
         """SM clock under full tensor load: that of `dtype` where it is known, else that of the default type.
 
         Raises:
+            InvalidOptionError: `clock` is no `ClockState`.
             KeyError: the tensor cores do not take that type.
         """
+        check_word("clock", clock, ClockState)
         dtype = self.default_dtype if dtype is None else DType(dtype)
         if dtype not in self.tensor_flop_per_cycle:
             raise KeyError(dtype)
-        table = self.tensor_clock_burst_ghz if clock == "burst" else self.tensor_clock_sustained_ghz
+        table = self.tensor_clock_burst_ghz if clock == ClockState.BURST else self.tensor_clock_sustained_ghz
         return table.get(dtype, table[self.default_dtype])
 
-    def tensor_tflop_per_s(self, dtype: DType | str | None = None, clock: ClockState = "burst") -> float:
+    def tensor_tflop_per_s(self, dtype: DType | str | None = None, clock: str = ClockState.BURST) -> float:
         """What the tensor cores of the whole chip do, busy in every cycle, at the clock that they run at under load.
 
         Raises:
+            InvalidOptionError: `clock` is no `ClockState`.
             KeyError: the tensor cores do not take that type.
         """
         dtype = self.default_dtype if dtype is None else DType(dtype)

@@ -54,8 +54,7 @@ class _Application(Group):
         except OSError as error:  # a full disk, a folder that may not be written: the machine's trouble, no bug
             _print_error(type(error).__name__, str(error), is_json="--json" in given)
             code = EXIT_FAILED
-        except Exception as error:
-            # typer brings its own copy of click, or not, depending on its version: no class to catch by name
+        except Exception as error:  # typer brings its own copy of click, or not, by its version: no class to name
             if not hasattr(error, "format_message"):
                 raise
             if type(error).__name__ != "NoArgsIsHelpError":  # whose help typer has printed already

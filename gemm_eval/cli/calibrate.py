@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gemm_eval.cli.options import EXIT_CODES, GpuOption
+from gemm_eval.cli.options import (
+    EXIT_CODES,
+    FileDtypeOption,
+    GpuOption,
+    SeedOption,
+    TritonDataOption,
+    dense_data,
+    w4a16_data,
+)
 from gemm_eval.cli.words import Command, Group
 from gemm_eval.words import shown
 
@@ -29,7 +37,6 @@ app = typer.Typer(
     epilog=EXIT_CODES,
 )
 
-SeedOption = Annotated[int, typer.Option(min=0, help="What deals the (N, K) pairs to the folds of the stated errors.")]
 OutOption = Annotated[
     Path | None,
     typer.Option(
@@ -47,14 +54,9 @@ def dense(
     library: Annotated[str, typer.Option(help="Whose kernels: cublas, trtllm.")] = "cublas",
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FILE|NAME",
-            help="Timings: a .csv or .parquet file, or the name of a committed set or folder. Repeatable. Default: all "
-            "committed sets of the library on this GPU with cold L2 and burst clock.",
-            show_default=False,
-        ),
+        dense_data("all committed sets of the library on this GPU with cold L2 and burst clock"),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")] = None,
+    dtype: FileDtypeOption = None,
     seed: SeedOption = 0,
     max_evaluations: Annotated[
         int | None, typer.Option(min=1, help="Rounds of search and fit.", show_default=False)
@@ -80,15 +82,7 @@ def w4a16(
     family: Annotated[
         str, typer.Option(help="Kernel family whose coefficients are fitted, such as w4a16_sm90.", show_default=False)
     ],
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: those that come with the library, "
-            "but for those held back.",
-            show_default=False,
-        ),
-    ] = None,
+    data: Annotated[list[Path] | None, w4a16_data("those that come with the library, but for those held back")] = None,
     seed: SeedOption = 0,
     out: OutOption = None,
 ) -> None:
@@ -102,14 +96,7 @@ def w4a16(
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def triton(
     arch: GpuOption,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
-            show_default=False,
-        ),
-    ] = None,
+    data: TritonDataOption = None,
     seed: SeedOption = 0,
     out: OutOption = None,
 ) -> None:

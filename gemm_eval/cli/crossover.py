@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import ClockOption, JsonOption, L2Option, integer
+from gemm_eval.cli.options import ClockOption, GpuOption, JsonOption, L2Option, integer
 from gemm_eval.cli.words import refuse_others
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def crossover(
         int | None,
         typer.Argument(metavar="N", help="Columns of B and C, in elements.", parser=integer, show_default=False),
     ] = None,
-    arch: Annotated[str, typer.Option(metavar="NAME|FILE", help="GPU preset or YAML file.")] = "h200-sxm",
+    arch: GpuOption = "h200-sxm",
     group_size: Annotated[
         int, typer.Option(help="Weights along K that share a scale: 32, 64 or 128; -1: one scale a column.")
     ] = 128,

@@ -9,6 +9,7 @@ import typer
 from gemm_eval.cli.options import (
     GPU_MAPPING_FORM,
     MAPPING_FORM,
+    ArchOption,
     BatchSize,
     ClockOption,
     Columns,
@@ -108,7 +109,7 @@ def top(
     m: Rows,
     k: ReductionLength,
     n: Columns,
-    arch: Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME")],
+    arch: ArchOption,
     count: Annotated[int, typer.Option("--count", "-k", help="How many mappings to list, 1 to 10000.")] = 10,
     distinct: Annotated[
         Distinct, typer.Option(help="mapping: the best mappings; partition: the best of each partition (not on a GPU).")

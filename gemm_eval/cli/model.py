@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import ClockOption, IdleCoresOption, JsonOption, L2Option, ModelLibraryOption
+from gemm_eval.cli.options import ArchOption, ClockOption, IdleCoresOption, JsonOption, L2Option, ModelLibraryOption
 
 __all__ = ["Phase", "model", "prewarm"]
 
@@ -18,7 +18,6 @@ ModelArgument = Annotated[
         metavar="MODEL", help="Preset name, or a Hugging Face config.json or a folder with one.", show_default=False
     ),
 ]
-ArchOption = Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME")]
 DtypeOption = Annotated[
     str | None,
     typer.Option(

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 
 from gemm_eval.cli.calibrate import calibrate_dense, calibrate_triton, calibrate_w4a16, check_one_of
-from gemm_eval.cli.options import GpuOption, JsonOption
-from gemm_eval.cli.validate import CsvOption, FoldsOption, PlotsOption, RefitOption, RegimeOption, SeedOption
+from gemm_eval.cli.options import GpuOption, JsonOption, SeedOption
+from gemm_eval.cli.validate import CsvOption, FoldsOption, PlotsOption, RefitOption, RegimeOption
 from gemm_eval.cli.words import Command, refuse_others
 from gemm_eval.errors import InvalidOptionError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,11 +18,13 @@ __all__ = [
     "EXIT_CODES",
     "GPU_MAPPING_FORM",
     "MAPPING_FORM",
+    "ArchOption",
     "BatchSize",
     "ClockOption",
     "Columns",
     "Distinct",
     "DtypeOption",
+    "FileDtypeOption",
     "GpuOption",
     "GroupSizeOption",
     "IdleCoresOption",
@@ -33,10 +36,14 @@ __all__ = [
     "OutputDtypeOption",
     "ReductionLength",
     "Rows",
+    "SeedOption",
+    "TritonDataOption",
     "WeightDtypeOption",
     "ZeroDtypeOption",
+    "dense_data",
     "format_mapping",
     "parse_mapping",
+    "w4a16_data",
 ]
 
 EXIT_CODES = (
@@ -81,6 +88,7 @@ Rows = Annotated[int, _size("M", "Rows of A and C")]
 ReductionLength = Annotated[int, _size("K", "Reduction length: columns of A, rows of B")]
 Columns = Annotated[int, _size("N", "Columns of B and C")]
 
+ArchOption = Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME")]
 GpuOption = Annotated[str, typer.Option("--arch", metavar="NAME|FILE", help="GPU preset or YAML file.")]
 DtypeOption = Annotated[
     str | None,
@@ -148,6 +156,37 @@ IdleCoresOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
+
+
+def dense_data(default: str) -> Any:
+    """Return the option `--data` of commands that read timings of vendors' kernels; `default`: what they read else."""
+    return typer.Option(
+        metavar="FILE|NAME",
+        help=f"Timings: a .csv or .parquet file, or the name of a committed set or folder, such as "
+        f"aiconfigurator/float16. Repeatable. Default: {default}.",
+        show_default=False,
+    )
+
+
+def w4a16_data(default: str) -> Any:
+    """Return the option `--data` of commands that read timings of our kernels; `default`: what they read else."""
+    return typer.Option(
+        metavar="FILE",
+        help=f"Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: {default}.",
+        show_default=False,
+    )
+
+
+TritonDataOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
+        show_default=False,
+    ),
+]
+FileDtypeOption = Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")]
+SeedOption = Annotated[int, typer.Option(min=0, help="What deals the (N, K) pairs to folds.")]
 
 
 def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | KernelConfig:

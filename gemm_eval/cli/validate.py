@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from gemm_eval.cli.options import EXIT_CODES, GpuOption, JsonOption
+from gemm_eval.cli.options import (
+    EXIT_CODES,
+    FileDtypeOption,
+    GpuOption,
+    JsonOption,
+    SeedOption,
+    TritonDataOption,
+    dense_data,
+    w4a16_data,
+)
 from gemm_eval.cli.words import Command, Group
 
 __all__ = ["app"]
@@ -34,7 +43,6 @@ class RowGroup(enum.StrEnum):
 FoldsOption = Annotated[
     int, typer.Option(min=2, help="Folds of the cross-validation, by (N, K) pair: at most as many as pairs.")
 ]
-SeedOption = Annotated[int, typer.Option(min=0, help="What deals the pairs to folds.")]
 RefitOption = Annotated[
     bool | None,
     typer.Option(
@@ -71,15 +79,7 @@ CsvOption = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the 
 @app.command(cls=Command, epilog=EXIT_CODES)
 def dense(
     arch: GpuOption = "h200-sxm",
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE|NAME",
-            help="Timings: a .csv or .parquet file, or the name of a committed set or folder, such as "
-            "aiconfigurator/float16. Repeatable. Default: all that is committed for the arch.",
-            show_default=False,
-        ),
-    ] = None,
+    data: Annotated[list[str] | None, dense_data("all that is committed for the arch")] = None,
     folds: FoldsOption = 5,
     seed: SeedOption = 0,
     refit: RefitOption = None,
@@ -89,7 +89,7 @@ def dense(
     library: Annotated[
         str | None, typer.Option(help="Kernel library of a file that does not say it: cublas, trtllm.")
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")] = None,
+    dtype: FileDtypeOption = None,
     plots: PlotsOption = None,
     csv: CsvOption = None,
     json: JsonOption = False,
@@ -112,14 +112,7 @@ def dense(
 @app.command(cls=Command, epilog=EXIT_CODES)
 def w4a16(
     arch: GpuOption = "h200-sxm",
-    data: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Tables of gemm-eval measure --kernel w4a16. Repeatable. Default: those that come with the library.",
-            show_default=False,
-        ),
-    ] = None,
+    data: Annotated[list[Path] | None, w4a16_data("those that come with the library")] = None,
     folds: FoldsOption = 5,
     seed: SeedOption = 0,
     refit: RefitOption = None,
@@ -145,14 +138,7 @@ def w4a16(
 @app.command(cls=Command, epilog=EXIT_CODES)
 def triton(
     arch: GpuOption = "h200-sxm",
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A table that measure_triton.py of examples/ wrote. Default: the one that comes with the library.",
-            show_default=False,
-        ),
-    ] = None,
+    data: TritonDataOption = None,
     folds: FoldsOption = 5,
     seed: SeedOption = 0,
     refit: RefitOption = None,

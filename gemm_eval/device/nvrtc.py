@@ -93,7 +93,7 @@ def compiler_version() -> str:
     nvrtc = _nvrtc()
     try:
         major, minor = nvrtc.getVersion()
-    except Exception as error:
+    except RuntimeError as error:  # CuPy's own errors of NVRTC, and of a library that is missing, are of this kind
         raise GemmEvalError(f"compiling kernels needs NVRTC: pip install 'gemm_eval[gpu]' ({error})") from None
     package = ""
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -80,7 +80,7 @@ def import_cupy() -> Any:
         import cupy
     try:
         count = cupy.cuda.runtime.getDeviceCount()
-    except Exception as error:
+    except RuntimeError as error:  # CuPy's own errors of CUDA, and of a library that is missing, are of this kind
         raise GemmEvalError(f"this needs an NVIDIA GPU and its driver: {error}") from None
     if not count:
         raise GemmEvalError("this needs an NVIDIA GPU, found none")

@@ -13,9 +13,10 @@ import numpy as np
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
-from gemm_eval.evaluate.backend import Backend, Kind, make_backend
+from gemm_eval.evaluate.backend import Backend, Kind
 from gemm_eval.evaluate.batch import are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts
+from gemm_eval.evaluate.origin import Origin
 from gemm_eval.evaluate.records import RecordCacheInfo
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.evaluate.table import GEMMTable
@@ -93,13 +94,14 @@ class GEMMEvaluator:
         check_flag("allow_idle_cores", allow_idle_cores)
         if not isinstance(disk_cache, bool | str | os.PathLike):
             raise InvalidOptionError(f"disk_cache must be True, False or a path, got {shown(disk_cache)}")
-        self._backend = make_backend(arch, plan, allow_idle_cores=allow_idle_cores)
-        self._defaults = run_options(library, l2, clock)
-        self._backend.check(self._defaults)
         self._settings: dict[str, Any] = {
             "plan": plan, "allow_idle_cores": allow_idle_cores, "disk_cache": disk_cache,
             "library": library, "l2": l2, "clock": clock,
         }  # fmt: skip
+        self._origin = Origin(arch, self._settings)
+        self._backend = self._origin.backend
+        self._defaults = run_options(library, l2, clock)
+        self._backend.check(self._defaults)
         self._costs = FoundCosts(self._backend, disk_cache)
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
@@ -126,7 +128,7 @@ class GEMMEvaluator:
 
     def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for another arch."""
-        return _rebuild(arch, self._settings)
+        return self._origin.on(arch)
 
     def evaluate(
         self,
@@ -268,7 +270,7 @@ class GEMMEvaluator:
         """
         kind = self._kind_of(problem, run_options(library, l2, clock))
         cost = self._backend.replay(problem, self._backend.pack(kind), mapping)
-        return self._backend.make_result(problem, kind.options, cost[0], self, is_found=False)
+        return self._backend.make_result(problem, kind.options, cost[0], self._origin, is_found=False)
 
     def top(
         self,
@@ -298,7 +300,7 @@ class GEMMEvaluator:
         check_word("distinct", distinct, ("mapping", "partition"))
         kind = self._kind_of(problem, run_options(library, l2, clock))
         costs = self._backend.find_top(problem, self._backend.pack(kind), k, distinct)
-        return [self._backend.make_result(problem, kind.options, cost, self, is_found=True) for cost in costs]
+        return [self._backend.make_result(problem, kind.options, cost, self._origin, is_found=True) for cost in costs]
 
     def cache_info(self) -> CacheInfo:
         """Return how the memory of results is doing: that of `evaluate` calls, and that of costs behind all calls."""
@@ -334,7 +336,7 @@ class GEMMEvaluator:
 
     def result_of_record(self, problem: GemmProblem, options: RunOptions, record: np.void) -> GEMMResult:
         """Return the result that a record found by this evaluator's plan stands for."""
-        return self._backend.make_result(problem, options, record, self, is_found=True)
+        return self._backend.make_result(problem, options, record, self._origin, is_found=True)
 
     def _kind_of(self, problem: GemmProblem, asked: RunOptions) -> Kind:
         if not isinstance(problem, GemmProblem):

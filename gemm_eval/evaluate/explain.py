@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gemm_eval.errors import GemmEvalError
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.evaluator import GEMMEvaluator
+    from gemm_eval.evaluate.origin import Origin
     from gemm_eval.evaluate.result import GEMMResult
 
 __all__ = ["Lever", "explain_result", "rank_levers"]
@@ -25,22 +25,22 @@ class Lever(NamedTuple):
     gain_frac: float  # share of the latency that it saves
 
 
-def rank_levers(result: GEMMResult, evaluator: GEMMEvaluator) -> list[Lever]:
+def rank_levers(result: GEMMResult, origin: Origin) -> list[Lever]:
     """Evaluate the GEMM on a dozen changed archs, most helpful change first."""
     levers = []
-    for text, changes in evaluator.backend.changes(result.problem):
+    for text, changes in origin.backend.changes(result.problem):
         try:
-            changed_arch = evaluator.arch.with_(**changes)
-            changed = evaluator.on(changed_arch).evaluate_problem(result.problem, **result.options)
+            changed_arch = origin.arch.with_(**changes)
+            changed = origin.on(changed_arch).evaluate_problem(result.problem, **result.options)
         except GemmEvalError:  # a change that takes the spec out of its range helps nobody
             continue
         levers.append(Lever(text, changed.latency_us, 1.0 - changed.latency_us / result.latency_us))
     return sorted(levers, key=lambda lever: (-lever.gain_frac, lever.change))
 
 
-def explain_result(result: GEMMResult, evaluator: GEMMEvaluator) -> str:
+def explain_result(result: GEMMResult, origin: Origin) -> str:
     """Return the text of `GEMMResult.explain`."""
-    arch, backend = evaluator.arch, evaluator.backend
+    arch, backend = origin.arch, origin.backend
     lines = [
         f"{result.problem} on {arch.name}: {result.latency_us:,.2f} us, {result.tflop_per_s:,.1f} TFLOP/s "
         f"({result.utilization_frac:.0%} of peak), bound by {backend.say_bound(result.bound)}.",
@@ -49,7 +49,7 @@ def explain_result(result: GEMMResult, evaluator: GEMMEvaluator) -> str:
         f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {result.dram_bytes / _compulsory_bytes(result):.2f}x what must move "
         f"at least once, at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
     ]
-    levers = [lever for lever in rank_levers(result, evaluator) if lever.gain_frac >= _MIN_GAIN_FRAC]
+    levers = [lever for lever in rank_levers(result, origin) if lever.gain_frac >= _MIN_GAIN_FRAC]
     if levers:
         shown = [f"{lever.change}: {lever.latency_us:,.2f} us (-{lever.gain_frac:.0%})" for lever in levers]
         lines.append("Would help most: " + "; ".join(shown[:_NUM_LEVERS_SHOWN]) + ".")

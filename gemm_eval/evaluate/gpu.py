@@ -44,7 +44,7 @@ from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Records
-    from gemm_eval.evaluate.evaluator import GEMMEvaluator
+    from gemm_eval.evaluate.origin import Origin
     from gemm_eval.search import PlanOptions, SearchPlan
 
 __all__ = ["GpuBackend"]
@@ -140,7 +140,7 @@ class GpuBackend:
         return feasible
 
     def make_result(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, evaluator: GEMMEvaluator, *, is_found: bool
+        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: Origin, *, is_found: bool
     ) -> GEMMResult:
         cost = unpack_gpu_cost(record)
         peak_flop_per_us = self._highest_tflop_per_s(problem.input_dtype) * 1e6
@@ -167,7 +167,7 @@ class GpuBackend:
             is_exhaustive=is_found,
             num_candidates=cost.num_candidates,
             num_refused=cost.num_refused,
-            _evaluator=evaluator,
+            _origin=origin,
         )
 
     def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:

@@ -46,7 +46,7 @@ from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions,
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind, Records
-    from gemm_eval.evaluate.evaluator import GEMMEvaluator
+    from gemm_eval.evaluate.origin import Origin
 
 __all__ = ["MulticoreBackend"]
 
@@ -148,7 +148,7 @@ class MulticoreBackend:
         problem: GemmProblem,
         options: RunOptions,  # noqa: ARG002
         record: np.void,
-        evaluator: GEMMEvaluator,
+        origin: Origin,
         *,
         is_found: bool,
     ) -> GEMMResult:
@@ -180,7 +180,7 @@ class MulticoreBackend:
                 partition_bound=cost.num_partitions_bounded,
                 partition_dropped=cost.num_partitions_dropped,
             ),
-            _evaluator=evaluator,
+            _origin=origin,
         )
 
     def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:  # noqa: ARG002

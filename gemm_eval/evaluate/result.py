@@ -11,7 +11,10 @@ from gemm_eval.units import tflop_per_s
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
+    from gemm_eval.arch import ArchSpec
+    from gemm_eval.evaluate.backend import Backend
     from gemm_eval.evaluate.evaluator import GEMMEvaluator
+    from gemm_eval.evaluate.origin import Origin
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
 
 __all__ = ["GEMMResult"]
@@ -68,7 +71,7 @@ class GEMMResult:
     is_exhaustive: bool
     num_candidates: int
     num_refused: FrozenDict[str, int]
-    _evaluator: GEMMEvaluator = field(repr=False, compare=False)
+    _origin: Origin = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
         options = "".join(f", {name} {value}" for name, value in self.options.items())
@@ -78,9 +81,19 @@ class GEMMResult:
         )
 
     @property
+    def arch(self) -> ArchSpec:
+        """The architecture."""
+        return self._origin.arch
+
+    @property
+    def backend(self) -> Backend:
+        """The cost model and search behind it."""
+        return self._origin.backend
+
+    @property
     def evaluator(self) -> GEMMEvaluator:
-        """The evaluator that made it."""
-        return self._evaluator
+        """A new evaluator with the arch and options of the one that made it."""
+        return self._origin.on(self.arch)
 
     @property
     def tflop_per_s(self) -> float:
@@ -96,7 +109,7 @@ class GEMMResult:
         """Return a short text: what bounds this GEMM, where the time goes, which spec change would help most."""
         from gemm_eval.evaluate.explain import explain_result
 
-        return explain_result(self, self._evaluator)
+        return explain_result(self, self._origin)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values, ready for JSON."""
@@ -108,7 +121,7 @@ class GEMMResult:
                 data["problem"] = dict(zip("GMKN", value.sizes, strict=True)) | words
             elif item.name == "mapping":
                 data["mapping"] = {name: _plain(choice) for name, choice in value._asdict().items()}
-            elif item.name != "_evaluator":
+            elif item.name != "_origin":
                 data[item.name] = dict(value) if isinstance(value, FrozenDict) else value
         data["tflop_per_s"] = self.tflop_per_s
         data["dram_gb_per_s"] = self.dram_gb_per_s

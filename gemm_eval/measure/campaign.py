@@ -186,7 +186,7 @@ class Campaign:
                 work.add_timing(shape, timing)
                 best.take(shape, timing.latency_us)
                 failures = 0
-            except Exception as error:
+            except Exception as error:  # whatever a driver or a library says: the other GEMMs may work
                 failures += 1
                 work.add_error(shape, f"{type(error).__name__}: {error}")
                 self.say(f"{columns_of(shape)} failed: {type(error).__name__}: {error}")

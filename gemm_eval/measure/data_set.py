@@ -88,7 +88,7 @@ def read_timings(path: str | os.PathLike[str]) -> pd.DataFrame:
         frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path, comment="#")
     except FileNotFoundError:
         raise InvalidInputError(f"no such file: {path}") from None
-    except Exception as error:
+    except Exception as error:  # a damaged file: pandas, pyarrow and codecs raise errors of many kinds
         raise InvalidInputError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from None
     if missing := [name for name in ("M", "K", "N", "latency_us") if name not in frame.columns]:
         raise InvalidInputError(f"{path} lacks {', '.join(missing)}; it has {', '.join(map(str, frame.columns))}")

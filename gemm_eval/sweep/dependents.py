@@ -70,7 +70,7 @@ class Known:
             raise
         except _MISTAKES as error:
             raise _DefinitionError(f"{name}: {type(error).__name__}: {error}") from error
-        except Exception as error:
+        except Exception as error:  # a user's function may raise anything where it has no value
             raise NoValueError(f"{name}: {type(error).__name__}: {error}") from error
         finally:
             self._asked.pop()

@@ -10,10 +10,10 @@ coefficients and how rows are packed; `fit` has the one least-squares search; `s
 `studies` (single configs) put these together; `report`, `study_report`, `documents`, `plots` and `study_plots` write.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gemm_eval.extras import check_extra
+from gemm_eval.lazy import lazy_names
 
 check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")  # for all of its modules
 
@@ -83,45 +83,38 @@ __all__ = [
     "study_w4a16", "triton_table", "worst_rows", "worst_table", "write_codes",
 ]  # fmt: skip
 
-_ROOMS = {
-    ".ablation": ("Ablated", "Ablation", "Removed", "ablate", "run_ablation"),
-    ".baselines": ("FittedRoofline", "NaiveRoofline"),
-    ".choice": ("first_rows", "measure_loss", "order_by", "random_choice", "ranked_choice", "static_points"),
-    ".comparison": ("Compared", "compare", "is_calibrated_on", "is_default_training"),
-    ".crossover": ("CLEAR_FRAC", "compare_crossovers", "measured_speedups", "predict_speedups", "sign_shares"),
-    ".crossover_plot": ("plot_crossover",),
-    ".documents": ("ablation_document", "errors_frame", "report_document", "study_document", "study_frame"),
-    ".folds": ("assign_folds", "cross_fit"),
-    ".metrics": ("regime_of",),
-    ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
-    ".predictors.dense": ("calibrate", "model_predictor"),
-    ".predictors.files": ("calibration_out", "describe_held_out"),
-    ".predictors.triton": ("TritonModel", "calibrate_triton", "is_triton_calibrated"),
-    ".predictors.triton_codes": ("KernelKey", "write_codes"),
-    ".predictors.triton_rows": (
-        "CONFIG_COLUMNS",         "GEMM_COLUMNS",         "TIMING_COLUMNS",         "read_triton_timings",
-        "triton_table",
-    ),
-    ".predictors.w4a16": ("W4A16Model", "calibrate_w4a16"),
-    ".predictors.w4a16_rows": ("has_all_configs", "list_w4a16_tables", "read_w4a16_timings"),
-    ".report": ("ablation_report", "errors_table", "worst_table"),
-    ".scores": ("Score", "make_score", "score", "score_held_out", "worst_rows"),
-    ".studies": ("Study", "find_w4a16_tables", "study_triton", "study_w4a16"),
-    ".study_plots": ("save_study_plots",),
-    ".study_report": ("study_report",),
-    ".tables": ("TABLE_SUFFIXES", "find_timings", "list_timings", "read_timings"),
-    ".timings": ("Timings",),
-}  # fmt: skip
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _ROOM_OF:
-        value = getattr(import_module(_ROOM_OF[name], __name__), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'gemm_eval.validation' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".ablation": ("Ablated", "Ablation", "Removed", "ablate", "run_ablation"),
+        ".baselines": ("FittedRoofline", "NaiveRoofline"),
+        ".choice": ("first_rows", "measure_loss", "order_by", "random_choice", "ranked_choice", "static_points"),
+        ".comparison": ("Compared", "compare", "is_calibrated_on", "is_default_training"),
+        ".crossover": ("CLEAR_FRAC", "compare_crossovers", "measured_speedups", "predict_speedups", "sign_shares"),
+        ".crossover_plot": ("plot_crossover",),
+        ".documents": ("ablation_document", "errors_frame", "report_document", "study_document", "study_frame"),
+        ".folds": ("assign_folds", "cross_fit"),
+        ".metrics": ("regime_of",),
+        ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
+        ".predictors.dense": ("calibrate", "model_predictor"),
+        ".predictors.files": ("calibration_out", "describe_held_out"),
+        ".predictors.triton": ("TritonModel", "calibrate_triton", "is_triton_calibrated"),
+        ".predictors.triton_codes": ("KernelKey", "write_codes"),
+        ".predictors.triton_rows": (
+            "CONFIG_COLUMNS",
+            "GEMM_COLUMNS",
+            "TIMING_COLUMNS",
+            "read_triton_timings",
+            "triton_table",
+        ),
+        ".predictors.w4a16": ("W4A16Model", "calibrate_w4a16"),
+        ".predictors.w4a16_rows": ("has_all_configs", "list_w4a16_tables", "read_w4a16_timings"),
+        ".report": ("ablation_report", "errors_table", "worst_table"),
+        ".scores": ("Score", "make_score", "score", "score_held_out", "worst_rows"),
+        ".studies": ("Study", "find_w4a16_tables", "study_triton", "study_w4a16"),
+        ".study_plots": ("save_study_plots",),
+        ".study_report": ("study_report",),
+        ".tables": ("TABLE_SUFFIXES", "find_timings", "list_timings", "read_timings"),
+        ".timings": ("Timings",),
+    },
+)

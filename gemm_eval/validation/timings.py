@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from gemm_eval.arch import MEASURED_L2_STATES, ClockState
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.units import FLOP_PER_MAC
@@ -109,8 +110,8 @@ class Timings:
     packed: Packing | None = None
 
     def __post_init__(self) -> None:
-        _check_choice(self.name, "l2", self.l2, ("cold", "warm"))
-        _check_choice(self.name, "clock", self.clock, ("burst", "sustained"))
+        _check_choice(self.name, "l2", self.l2, MEASURED_L2_STATES)
+        _check_choice(self.name, "clock", self.clock, tuple(ClockState))
         missing = [column for column in (*PROBLEM_COLUMNS, "latency_us") if column not in self.frame.columns]
         if missing:
             raise InvalidInputError(f"{self.name}: columns are missing: {', '.join(missing)}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gemm_eval import ArchNotFoundError, ArchValidationError, MulticoreSpec, list_archs, load_arch
+from gemm_eval import ArchNotFoundError, ArchValidationError, InvalidOptionError, MulticoreSpec, list_archs, load_arch
 from gemm_eval.arch import GpuSpec, Published, check_arch
 from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.render_arch import _GPU_GROUPS, unit_of
@@ -96,6 +96,8 @@ def test_peak_is_the_published_one_and_load_is_slower() -> None:
         H200.peak_tflop_per_s("fp32")
     with pytest.raises(KeyError):
         H200.tensor_clock_ghz("int4")
+    with pytest.raises(InvalidOptionError, match="clock must be one of burst, sustained, got 'sustain', did you mean"):
+        H200.tensor_clock_ghz("fp16", "sustain")
 
 
 def test_a_type_without_a_clock_has_that_of_the_default_type() -> None:

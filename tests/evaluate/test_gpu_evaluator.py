@@ -8,6 +8,7 @@ import math
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,21 @@ def test_results_are_plain_values_and_survive_pickling(ev: GEMMEvaluator) -> Non
     assert data["mapping"]["decomposition"] == r.mapping.decomposition.name  # type: ignore[union-attr]
     assert pickle.loads(pickle.dumps(r)) == r
     assert pickle.loads(pickle.dumps(ev)).evaluate_problem(W4A16, l2="warm") == r
+
+
+def test_who_keeps_a_result_keeps_no_evaluator() -> None:
+    """An evaluator remembers thousands of results."""
+    ev = GEMMEvaluator(ARCH, library="trtllm", clock="sustained", disk_cache=False)
+    r, text, is_alive = ev.evaluate_problem(W4A16), ev.evaluate_problem(W4A16).explain(), weakref.ref(ev)
+    del ev
+    gc.collect()
+
+    assert is_alive() is None
+    assert r.explain() == text
+    assert (r.arch, r.backend.arch, r.evaluator.arch) == (ARCH, ARCH, ARCH)
+    again = r.evaluator.evaluate_problem(W4A16)
+    assert again == r
+    assert again.options == {"library": "trtllm", "l2": "cold", "clock": "sustained"}
 
 
 def test_the_same_lines_on_a_multicore_chip_and_a_gpu() -> None:

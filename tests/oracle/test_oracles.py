@@ -18,7 +18,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.workload import GemmProblem
 from tests import strategies
-from tests.oracle import naive, simulators
+from tests.oracle import naive, naive_core, simulators
 
 # The event clock adds the same terms as the formulas, but groups them differently.
 CLOCK_RELATIVE_TOLERANCE = 1e-12
@@ -40,9 +40,9 @@ def cases(draw: st.DrawFn) -> Case:
 @given(cases())
 def test_closed_forms_of_a_core_equal_the_walk(case: Case) -> None:
     arch, problem, mapping = case
-    setting = naive._Setting(arch, problem, mapping.partition)
+    setting = naive_core.Setting(arch, problem, mapping.partition)
     for block in {block for _, block in setting.cores()}:
-        counts = naive.count_core(setting, naive._Work(setting, block), mapping.tile, mapping.loop_order)
+        counts = naive.count_core(setting, naive_core.Work(setting, block), mapping.tile, mapping.loop_order)
         walk, visits = simulators.simulate_traffic(arch, problem, block, mapping.tile, mapping.loop_order)
         assert counts == naive.CoreCounts(
             a=walk.a_load,
@@ -97,9 +97,9 @@ def test_mapping_equals_the_walk_over_all_cores(case: Case) -> None:
 def test_pipeline_equals_the_event_simulator(case: Case) -> None:
     arch, problem, mapping = case
     arch = arch.with_(timing="pipeline", input_buffers=2)
-    setting = naive._Setting(arch, problem, mapping.partition)
+    setting = naive_core.Setting(arch, problem, mapping.partition)
     for block in {block for _, block in setting.cores()}:
-        total_us = naive._pipeline_us(setting, block, mapping.tile, mapping.loop_order)
+        total_us = naive_core.pipeline_us(setting, block, mapping.tile, mapping.loop_order)
         end_us = simulators.simulate_pipeline(arch, problem, block, mapping.tile, mapping.loop_order, setting.grid)
         assert total_us == pytest.approx(end_us, rel=CLOCK_RELATIVE_TOLERANCE)
 

@@ -16,7 +16,7 @@ from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.search import multicore_bound_kernels as bounds_of
 from gemm_eval.search.multicore_kernels import partition_bound
 from tests import strategies
-from tests.oracle import naive
+from tests.oracle import naive, naive_core
 
 # Pipeline times are sums over visits, which the kernel adds up class by class.
 PIPELINE_RELATIVE_TOLERANCE = 1e-12
@@ -160,5 +160,5 @@ def test_top_is_sorted_distinct_and_starts_with_the_best(case: tuple[MulticoreSp
 def test_reload_factors_follow_the_rule(order: int, trips: tuple[int, int, int]) -> None:
     sizes = {"M": 1 + 2 * trips[0], "N": 1 + 4 * trips[1], "K": 1 + 6 * trips[2]}  # 1 or 3, 5, 7: primes tell apart
     nest = naive.LoopOrder(order).name
-    expected = tuple(naive._passes(naive.LoopOrder(order), sizes, indexed_by) for indexed_by in ("MK", "NK", "MN"))
+    expected = tuple(naive_core.passes(naive.LoopOrder(order), sizes, indexed_by) for indexed_by in ("MK", "NK", "MN"))
     assert reload_factors(order, sizes["M"], sizes["N"], sizes["K"]) == expected, nest

@@ -80,7 +80,7 @@ def test_sections_and_overview(page: Page, phases: list[PhaseResult]) -> None:
 
 
 def test_utilization_of_a_phase_is_its_flop_over_what_the_peak_allows(page: Page, phases: list[PhaseResult]) -> None:
-    peak = phases[0].gemms[0][1]._evaluator.arch.peak_tflop_per_s("fp16")
+    peak = phases[0].gemms[0][1].arch.peak_tflop_per_s("fp16")
 
     for row, of_phase in zip(rows(parts(page, "Overview")[1]), phases, strict=True):
         flop = sum(gemm.total_flop for gemm, _ in of_phase.gemms)

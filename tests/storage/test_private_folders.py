@@ -21,7 +21,7 @@ from gemm_eval.evaluate import disk as _disk
 from gemm_eval.storage import cache_dir, folders
 from gemm_eval.storage.cache import DiskCache
 from gemm_eval.storage.folders import make_folder, why_unsafe
-from tests.storage.test_disk_cache import recorded
+from tests.storage.disk_caches import recorded
 
 STRANGER = 12345
 SIZES = (1, 16, 512, 768)

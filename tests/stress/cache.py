@@ -260,7 +260,7 @@ def count_left(path: Path, num_kills: int, num_started: int) -> Outcome:
 
 def damage_first_page(folder: Path) -> tuple[int, int]:
     """Damage each byte of the first page in four ways; return how many files were set aside, of how many."""
-    from tests.storage.test_disk_cache import check_damaged, some
+    from tests.storage.disk_caches import check_damaged, some
 
     path, items = folder / "cache.sqlite3", some(3)
     with DiskCache(path, namespace="model 1") as cache:

@@ -14,7 +14,7 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gemm_eval.arch import DeviceLimits
+from gemm_eval.arch import MEASURED_L2_STATES, DeviceLimits
 from gemm_eval.checks import check_word, plain_integer
 from gemm_eval.device import COMPILE_OPTIONS
 from gemm_eval.dtypes import DType
@@ -32,7 +32,7 @@ __all__ = ["FOUND_BY", "L2_STATES", "ConfigKey", "ConfigRecord", "kernel_hash_of
 FOUND_BY = ("all", "top_k", "model")
 """How a config was found: all legal ones were timed, some were, or a model estimated the time."""
 
-L2_STATES = ("cold", "warm")
+L2_STATES = MEASURED_L2_STATES
 
 _HASH_DIGITS = 16
 _HASH_FORMAT = 1

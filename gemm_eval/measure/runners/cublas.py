@@ -106,7 +106,7 @@ class CublasRunner(DenseDevice):
             self.cupy.matmul(a, w.T, out=out)
             theirs = self.cupy.asnumpy(out).astype("float64")
             return relative_error(ours[0], theirs)
-        except Exception as error:
+        except Exception as error:  # whatever CuPy's own GEMM says: the timings stand without the comparison
             return f"not compared: {error}"
 
     def describe(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class _Waves(NamedTuple):
 
 def draw_waves(result: GEMMResult) -> Figure:
     """See `plot_mapping`."""
-    arch = result.evaluator.arch
+    arch = result.arch
     assert isinstance(arch, GpuSpec)
     waves = _find_waves(result)
     figure = new_figure(9.6, 5.9)
@@ -63,7 +63,7 @@ def draw_waves(result: GEMMResult) -> Figure:
 def _find_waves(result: GEMMResult) -> _Waves:
     config = result.mapping
     assert isinstance(config, KernelConfig)
-    backend, problem = result.evaluator.backend, result.problem
+    backend, problem = result.backend, result.problem
     params = backend.pack(Kind(problem.types, RunOptions(**result.options)))
     record = backend.replay(problem, params, config)[0]
     tiles_m, tiles_n = -(-problem.M // config.cta_m), -(-problem.N // config.cta_n)

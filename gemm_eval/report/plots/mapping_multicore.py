@@ -55,7 +55,7 @@ class _Grid(NamedTuple):
 
 def draw_partition(result: GEMMResult) -> Figure:
     """See `plot_mapping`."""
-    arch, mapping, problem = result.evaluator.arch, result.mapping, result.problem
+    arch, mapping, problem = result.arch, result.mapping, result.problem
     assert isinstance(arch, MulticoreSpec)
     assert isinstance(mapping, MulticoreMapping)
     params = pack_params(arch, problem.types)[0]

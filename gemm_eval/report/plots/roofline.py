@@ -125,7 +125,7 @@ def _find_roofs(evaluator: GEMMEvaluator, points: _Points) -> _Roofs:
         dtype = result.problem.input_dtype
         if isinstance(arch, GpuSpec):
             clock = result.options["clock"]
-            rate = arch.tensor_tflop_per_s(dtype, "sustained" if clock == "sustained" else "burst")
+            rate = arch.tensor_tflop_per_s(dtype, clock)
             compute[f"{dtype} tensor cores, {clock} clock: {rate:,.4g} TFLOP/s"] = rate
         else:
             rate = arch.highest_tflop_per_s(dtype)

@@ -1,0 +1,7 @@
+"""The version of the installed package: a module of its own, as it takes long to read the metadata of a package."""
+
+from importlib.metadata import version
+
+__all__ = ["__version__"]
+
+__version__ = version("gemm_eval")

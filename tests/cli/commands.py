@@ -1,0 +1,58 @@
+"""What the tests of commands share: a GEMM, an arch, and a run of a command in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gemm_eval import GEMMEvaluator, GEMMResult
+from gemm_eval.cli.app import app
+
+SIZES = (1, 512, 4096, 1024)
+WORDS = tuple(map(str, SIZES))
+DEMO = ("--arch", "demo-8core")
+BARE_CHIP = """
+name: bare
+num_cores: 1
+frequency_ghz: 1.0
+cube_m: 16
+cube_k: 16
+cube_n: 16
+cube_steps_per_cycle: {fp16: 1.0}
+sram_bytes: SRAM
+dram_gb_per_s: 100.0
+reduction: none
+"""
+
+
+class Ran:
+    """Exit code, stdout and stderr of one run."""
+
+    def __init__(self, *words: str, columns: int = 80) -> None:
+        env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
+        result = CliRunner().invoke(app, list(words), env=env)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
+
+    def json(self) -> Any:
+        assert (self.code, self.err) == (0, "")
+        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+
+def plain(document: Any) -> Any:
+    return json.loads(json.dumps(document))
+
+
+def demo(**options: Any) -> GEMMResult:
+    return GEMMEvaluator("demo-8core").evaluate(*SIZES, **options)
+
+
+def chip_file(folder: Path, sram_bytes: int = 1 << 20, more: str = "") -> str:
+    path = folder / "bare.yaml"
+    path.write_text(BARE_CHIP.replace("SRAM", str(sram_bytes)) + more)
+    return str(path)

@@ -1,0 +1,22 @@
+"""Caches of configs that have said and remember nothing yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gemm_eval.kernels import config_cache
+from gemm_eval.kernels.configs import store
+from gemm_eval.kernels.configs.record import _hash_of, why_void
+
+
+@pytest.fixture
+def nothing_said_yet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for module, name in ((store, "_noted"), (store, "_warned")):
+        monkeypatch.setattr(module, name, set())
+    _hash_of.cache_clear()
+    monkeypatch.setattr(config_cache, "_loaded", {})
+    yield
+    why_void.cache_clear()
+    _hash_of.cache_clear()

@@ -1,0 +1,358 @@
+"""Slow truth of cost model 1, one core: which tiles are legal, what a core moves, how long it takes.
+
+As `naive`, which costs whole mappings by it: from MODEL.md alone, float operations in its order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gemm_eval.arch import MulticoreSpec
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
+from gemm_eval.workload import GemmProblem
+from tests.oracle.simulators import ActiveGrid, Bits, Block, Visit, bits_of, walk_visits
+
+
+class CoreCounts(NamedTuple):
+    """What one core moves and computes in its main loop, in elements (`scales`: group elements)."""
+
+    a: int
+    b: int
+    scales: int
+    c_store: int
+    c_spill: int
+    c_refill: int
+    cube_steps: int
+    dequant: int
+    visits: int
+
+
+# --- what is legal ---------------------------------------------------------------------------------------------------
+
+
+def can_run(arch: MulticoreSpec, problem: GemmProblem) -> bool:
+    """Whether the arch takes the data types at all."""
+    has_type = problem.input_dtype in arch.cube_steps_per_cycle
+    return has_type and not (problem.is_weight_quantized and arch.dequant == "none")
+
+
+def full_block(problem: GemmProblem, partition: Partition) -> Block:
+    """Sizes of a full block of the partition."""
+    q = 1 if problem.group_size is None else problem.group_size
+    return Block(
+        g=ceil_div(problem.G, partition.P_G),
+        m=ceil_div(problem.M, partition.P_M),
+        n=ceil_div(problem.N, partition.P_N),
+        k=min(problem.K, ceil_div(ceil_div(problem.K, q), partition.P_K) * q),
+    )
+
+
+def units_of(arch: MulticoreSpec, problem: GemmProblem) -> Tile:
+    """The unit that tile sizes are multiples of, in each dimension."""
+    unit_k = arch.cube_k_of(problem.input_dtype)
+    if problem.group_size is not None:
+        unit_k = math.lcm(unit_k, problem.group_size)
+    return Tile(arch.cube_m, arch.cube_n, unit_k)
+
+
+def legal_tile_sizes(block: int, unit: int) -> list[int]:
+    """Multiples of `unit` below `block`, then `block` itself: ascending."""
+    return [*range(unit, block, unit), block]
+
+
+def sram_used_bytes(arch: MulticoreSpec, problem: GemmProblem, tile: Tile) -> int:
+    """SRAM that a core needs for the buffers of all its tiles."""
+    return sram_used(Setting(arch, problem, Partition(1, 1, 1, 1)), tile)
+
+
+def sram_used(setting: Setting, tile: Tile) -> int:
+    arch, bits = setting.arch, setting.bits
+    tile_m, tile_n, tile_k = tile
+    a = _padded_bytes(arch, tile_m, tile_k * bits.a)
+    b = _padded_bytes(arch, tile_k, tile_n * bits.b)
+    c = _padded_bytes(arch, tile_m, tile_n * bits.accumulator)
+    s = d = 0
+    if setting.is_quantized:
+        s = _padded_bytes(arch, ceil_div(tile_k, setting.group), tile_n * bits.group)
+        if setting.is_dequantized:
+            d = _padded_bytes(arch, tile_k, tile_n * bits.a)
+    return arch.input_buffers * (a + b + s) + d + arch.output_buffers * c
+
+
+def is_legal(
+    arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping, *, must_fit_sram: bool = True
+) -> bool:
+    """Whether `mapping` keeps every rule (without `must_fit_sram`: every rule but that of SRAM)."""
+    partition, tile, _ = mapping
+    if not can_run(arch, problem) or min(partition) < 1 or math.prod(partition) > arch.num_cores:
+        return False
+    block, units = full_block(problem, partition), units_of(arch, problem)
+    if arch.reduction == "none" and grid_of(problem, block).E_K > 1:
+        return False
+    for tile_size, block_size, unit in zip(tile, (block.m, block.n, block.k), units, strict=True):
+        if tile_size not in legal_tile_sizes(block_size, unit):
+            return False
+    return not must_fit_sram or sram_used_bytes(arch, problem, tile) <= sram_limit_bytes(arch)
+
+
+def sram_limit_bytes(arch: MulticoreSpec) -> int:
+    return math.floor(arch.sram_bytes * arch.sram_usable_frac)
+
+
+def _padded_bytes(arch: MulticoreSpec, rows: int, row_bits: int) -> int:
+    padded_rows = ceil_div(rows, arch.lane_num) * arch.lane_num
+    row_bytes = ceil_div(ceil_div(row_bits, 8), arch.align_bytes) * arch.align_bytes
+    return padded_rows * row_bytes
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def bytes_of(elements: int, bits: int) -> int:
+    return (elements * bits + 7) // 8
+
+
+# --- what one core moves ---------------------------------------------------------------------------------------------
+
+
+def passes(order: LoopOrder, trips: dict[str, int], indexed_by: str) -> int:
+    """How often each element of an operand with these index loops enters SRAM (for C: leaves it).
+
+    The product of the trips of every loop that does not index the operand, and lies outside the innermost one that
+    does and has more than one trip.
+    """
+    nest = order.name
+    multi = [depth for depth, loop in enumerate(nest) if loop in indexed_by and trips[loop] > 1]
+    if not multi:
+        return 1
+    return math.prod(trips[loop] for loop in nest[: multi[-1]] if loop not in indexed_by)
+
+
+def _is_repeated(order: LoopOrder, m_loops: bool, n_loops: bool, k_loops: bool) -> tuple[bool, bool, bool]:
+    trips = {"M": 1 + m_loops, "N": 1 + n_loops, "K": 1 + k_loops}
+    return (
+        passes(order, trips, "MK") > 1,
+        passes(order, trips, "NK") > 1,
+        passes(order, trips, "MN") > 1,
+    )
+
+
+_FLAGS = (False, True)
+# [order][T_m > 1][T_n > 1][T_k > 1]: whether A is loaded T_n times, B is loaded T_m times, C leaves T_k times. Only the
+# pattern of loops with more than one trip decides that, so a search need not derive it for each of its candidates.
+_REPEATED = [[[[_is_repeated(order, m, n, k) for k in _FLAGS] for n in _FLAGS] for m in _FLAGS] for order in LoopOrder]
+
+
+class Setting:
+    """What does not change within one partition: blocks, sharing and speeds."""
+
+    def __init__(self, arch: MulticoreSpec, problem: GemmProblem, partition: Partition) -> None:
+        if not can_run(arch, problem):
+            raise ValueError(f"{arch.name} cannot run {problem}")
+        self.arch = arch
+        self.problem = problem
+        self.block = full_block(problem, partition)
+        self.grid = grid_of(problem, self.block)
+        self.active_cores = self.grid.active_cores
+        self.bits: Bits = bits_of(problem)
+        self.store_bits = self.bits.output
+        if self.grid.E_K > 1:  # partial sums: stored for the exchange through DRAM, kept for the one over the network
+            self.store_bits = self.bits.accumulator if arch.reduction == "dram" else 0
+        self.is_multicast = arch.load_sharing == "multicast"
+        self.is_quantized = problem.is_weight_quantized
+        self.is_dequantized = self.is_quantized and arch.dequant == "vector"
+        self.group = problem.K if problem.group_size is None else problem.group_size
+        self.cube_k = arch.cube_k_of(problem.input_dtype)
+        self.steps_per_cycle = arch.cube_steps_per_cycle[problem.input_dtype]
+        self.cycles_per_us = arch.frequency_ghz * 1e3
+        divisor = arch.num_cores if arch.dram_sharing == "static" else self.active_cores
+        self.share = arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor
+        if arch.dram_core_limit_gb_per_s is not None:
+            self.share = min(self.share, arch.dram_core_limit_gb_per_s * 1e3)
+        # Bytes over an infinitely fast port take no time, as without a network.
+        self.port = math.inf if arch.noc_gb_per_s is None else arch.noc_gb_per_s * 1e3
+
+    def cores(self) -> Iterator[tuple[tuple[int, ...], Block]]:
+        """Every core that has work: its place (p_g, p_m, p_n, p_k) and its block, cut at the edge of the matrix."""
+        full, sizes = self.block, _sizes_of(self.problem)
+        for place in itertools.product(*(range(count) for count in self.grid)):
+            yield place, Block(*(min(f, size - p * f) for f, size, p in zip(full, sizes, place, strict=True)))
+
+
+def _sizes_of(problem: GemmProblem) -> Block:
+    return Block(problem.G, problem.M, problem.N, problem.K)
+
+
+def grid_of(problem: GemmProblem, full: Block) -> ActiveGrid:
+    sizes = _sizes_of(problem)
+    return ActiveGrid(*(ceil_div(size, step) for size, step in zip(sizes, full, strict=True)))
+
+
+class Work:
+    """What does not change for one core, whatever its tile and loop order."""
+
+    def __init__(self, setting: Setting, block: Block) -> None:
+        arch, bits = setting.arch, setting.bits
+        g, m, n, k = block
+        self.block = block
+        self.cube_steps = g * ceil_div(m, arch.cube_m) * ceil_div(n, arch.cube_n) * ceil_div(k, setting.cube_k)
+        self.a, self.b, self.c = g * m * k, g * k * n, g * m * n
+        group_size = setting.problem.group_size
+        # Rows of scales that a pass over B loads; None: one per tile along K.
+        self.scale_rows = None if group_size is None else ceil_div(k, group_size)
+        self.reduction_us = 0.0
+        self.reduction_dram_bytes = 0
+        E_K = setting.grid.E_K
+        if E_K > 1:
+            assert arch.vector_ops_per_cycle is not None
+            share = ceil_div(self.c, E_K)
+            if arch.reduction == "dram":
+                self.reduction_dram_bytes = bytes_of(E_K * share, bits.accumulator) + bytes_of(share, bits.output)
+                self.reduction_us = self.reduction_dram_bytes / setting.share
+            else:
+                self.reduction_dram_bytes = bytes_of(share, bits.output)
+                sent_us = bytes_of((E_K - 1) * share, bits.accumulator) / setting.port
+                self.reduction_us = sent_us + self.reduction_dram_bytes / setting.share
+            self.reduction_us += (E_K - 1) * share / arch.vector_ops_per_cycle / setting.cycles_per_us
+
+
+def count_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreCounts:
+    """Count what one core moves and computes in its main loop."""
+    g, m, n, k = work.block
+    T_m, T_n, T_k = -(-m // tile[0]), -(-n // tile[1]), -(-k // tile[2])
+    repeats_a, repeats_b, repeats_c = _REPEATED[order][T_m > 1][T_n > 1][T_k > 1]
+    b_passes = T_m if repeats_b else 1
+    b = work.b * b_passes
+    scales = 0
+    if setting.is_quantized:
+        scales = g * (T_k if work.scale_rows is None else work.scale_rows) * n * b_passes
+    spills = work.c * (T_k - 1) if repeats_c else 0
+    return CoreCounts(
+        work.a * T_n if repeats_a else work.a,
+        b,
+        scales,
+        work.c,
+        spills,
+        spills,
+        work.cube_steps,
+        b if setting.is_dequantized else 0,
+        g * T_m * T_n * T_k,
+    )
+
+
+# --- how long it takes -----------------------------------------------------------------------------------------------
+
+
+class CoreTime(NamedTuple):
+    latency_us: float
+    main_us: float
+    compute_us: float
+    dram_us: float
+    noc_us: float
+    dma_us: float
+    reduction_us: float
+    charged_bytes: float
+    visits: int
+
+
+def time_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreTime:
+    arch, bits = setting.arch, setting.bits
+    counts = count_core(setting, work, tile, order)
+    a_bytes = (counts.a * bits.a + 7) // 8
+    b_bytes = (counts.b * bits.b + 7) // 8
+    s_bytes = (counts.scales * bits.group + 7) // 8
+    # Accumulators are whole bytes, so that stores alone need rounding.
+    c_bytes = (counts.c_store * setting.store_bits + 7) // 8
+    c_bytes += (counts.c_spill * bits.accumulator + 7) // 8 + (counts.c_refill * bits.accumulator + 7) // 8
+    charged_bytes = charge_of(setting, a_bytes, b_bytes, s_bytes, c_bytes)
+    dram_us = charged_bytes / setting.share
+    noc_us = (a_bytes + b_bytes + s_bytes + c_bytes) / setting.port
+    dma_us = max(dram_us, noc_us)
+    compute_us = _compute_us(setting, counts.cube_steps, counts.visits, counts.dequant)
+    if arch.timing == "overlap":
+        main_us = _overlap_us(setting, work.block, tile, (a_bytes, b_bytes + s_bytes, c_bytes), compute_us, dma_us)
+    else:
+        main_us = pipeline_us(setting, work.block, tile, LoopOrder(order))
+    latency_us = arch.launch_us + main_us + work.reduction_us
+    times = (latency_us, main_us, compute_us, dram_us, noc_us, dma_us, work.reduction_us)
+    return CoreTime(*times, charged_bytes, counts.visits)
+
+
+def charge_of(setting: Setting, a_bytes: float, b_bytes: float, s_bytes: float, c_bytes: float) -> float:
+    if setting.is_multicast:
+        return a_bytes / setting.grid.E_N + (b_bytes + s_bytes) / setting.grid.E_M + c_bytes
+    return a_bytes + b_bytes + s_bytes + c_bytes
+
+
+def _compute_us(setting: Setting, cube_steps: int, visits: int, dequant: int) -> float:
+    arch = setting.arch
+    cycles = cube_steps / setting.steps_per_cycle + visits * arch.fill_drain_cycles
+    if setting.is_dequantized:
+        assert arch.dequant_ops_per_elem is not None
+        assert arch.vector_ops_per_cycle is not None
+        vector_cycles = dequant * arch.dequant_ops_per_elem / arch.vector_ops_per_cycle
+        cycles = max(cycles, vector_cycles) if arch.vector_is_concurrent else cycles + vector_cycles
+    return cycles / setting.cycles_per_us
+
+
+def _dma_us(setting: Setting, a_bytes: float, b_bytes: float, c_bytes: float) -> float:
+    """Time of moving bytes of A, of B with its scales, and of C."""
+    charged_bytes = charge_of(setting, a_bytes, b_bytes, 0, c_bytes)
+    return max(charged_bytes / setting.share, (a_bytes + b_bytes + c_bytes) / setting.port)
+
+
+def _overlap_us(
+    setting: Setting, block: Block, tile: Tile, moved: tuple[int, int, int], compute_us: float, all_dma_us: float
+) -> float:
+    """Compute and DMA side by side, but for the first loads, the last store, and what has only one buffer."""
+    arch, bits = setting.arch, setting.bits
+    a_bytes, b_bytes, c_bytes = moved
+    tile_m, tile_n, tile_k = min(tile.tile_m, block.m), min(tile.tile_n, block.n), min(tile.tile_k, block.k)
+    lead_a, lead_b = a_bytes, b_bytes
+    if arch.input_buffers == 2:
+        lead_a, lead_b = bytes_of(tile_m * tile_k, bits.a), bytes_of(tile_k * tile_n, bits.b)
+        if setting.is_quantized:
+            lead_b += bytes_of(ceil_div(tile_k, setting.group) * tile_n, bits.group)
+    tail_c = bytes_of(tile_m * tile_n, setting.store_bits) if arch.output_buffers == 2 else c_bytes
+    steps = ceil_div(tile_m, arch.cube_m) * ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k)
+    tile_us = (steps / setting.steps_per_cycle + arch.fill_drain_cycles) / setting.cycles_per_us
+    best_us = max(
+        all_dma_us,
+        compute_us + _dma_us(setting, lead_a, lead_b, tail_c),
+        tile_us + _dma_us(setting, a_bytes, b_bytes, tail_c),
+    )
+    return (1 - arch.overlap_frac) * (compute_us + all_dma_us) + arch.overlap_frac * best_us
+
+
+def pipeline_us(setting: Setting, block: Block, tile: Tile, order: LoopOrder) -> float:
+    """The two sums of MODEL.md, added up from left to right. `*bytes_of` of one visit may be fractions of a byte."""
+    bits = setting.bits
+    # All blocks begin on a group boundary, so that the start of the block does not matter for the scales.
+    visits = list(walk_visits(setting.arch, setting.problem, block, tile, order))
+
+    def dma(load: Visit | None, refill: Visit | None, store: Visit | None) -> float:
+        a_bytes = load.a_load * bits.a / 8 if load else 0.0
+        b_bytes = load.b_load * bits.b / 8 if load else 0.0
+        s_bytes = load.s_load * bits.group / 8 if load else 0.0
+        c_bytes = refill.c_refill * bits.accumulator / 8 if refill else 0.0
+        if store:
+            c_bytes += (store.c_spill * bits.accumulator + store.c_store * setting.store_bits) / 8
+        charged_bytes = charge_of(setting, a_bytes, b_bytes, s_bytes, c_bytes)
+        return max(charged_bytes / setting.share, (a_bytes + b_bytes + s_bytes + c_bytes) / setting.port)
+
+    total_us = dma(visits[0], None, None)
+    for s, visit in enumerate(visits):
+        previous = visits[s - 1] if s > 0 else None
+        following = visits[s + 1] if s + 1 < len(visits) else None
+        comp_us = _compute_us(setting, visit.cube_steps, 1, visit.dequant)
+        if setting.arch.output_buffers == 2:
+            total_us += max(comp_us, dma(following, following, previous))
+        else:
+            total_us += max(comp_us, dma(following, None, None)) + dma(None, following, visit)
+    if setting.arch.output_buffers == 2:
+        total_us += dma(None, None, visits[-1])
+    return total_us
