@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from gemm_eval.arch import MEASURED_L2_STATES, ClockState
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.words import shown
 
@@ -117,7 +118,7 @@ class TimingProtocol:
         return self == self.quick(l2=self.l2, clock=self.clock)
 
     def __post_init__(self) -> None:
-        for name, allowed in (("l2", ("cold", "warm")), ("clock", ("burst", "sustained"))):
+        for name, allowed in (("l2", MEASURED_L2_STATES), ("clock", tuple(ClockState))):
             if getattr(self, name) not in allowed:
                 raise InvalidOptionError(
                     f"{name} must be one of {', '.join(allowed)}, got {shown(getattr(self, name))}"
