@@ -9,15 +9,8 @@ from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, VECTOR
 from gemm_eval.models.gpu.generic_kernels import BOUND_COLUMNS
 from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16_BOUND_COLUMNS
-from gemm_eval.models.gpu.w4a16.shared_kernels import (
-    BLOCK,
-    GEMV_MMA,
-    MULTISTAGE_FAMILIES,
-    PAIRS_OF_WARP,
-    SCHEDULERS,
-    SM90,
-    SUM_BYTES,
-)
+from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA, MULTISTAGE_FAMILIES, SM90, STREAMING_FAMILIES
+from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, PAIRS_OF_WARP, SCHEDULERS, SUM_BYTES
 
 __all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
 
@@ -64,7 +57,7 @@ def pack_w4a16_bound_columns(
     """Return `W4A16_BOUND_COLUMNS` of our kernels, [columns, rows]; arguments as for `pack_bound_columns`."""
     p, family, c = params[0], candidates["family"], coefficients[candidates["coefficient_set"]]
     is_sm90, is_sm80, is_gemv_mma = family == SM90, np.isin(family, MULTISTAGE_FAMILIES), family == GEMV_MMA
-    is_streaming = ~(is_sm90 | is_sm80)
+    is_streaming = np.isin(family, STREAMING_FAMILIES)
     cycles_per_us, matrix = p["cycles_per_us"], candidates["matrix_cycles"]
     slots = candidates["instructions"] / SCHEDULERS
     alone = np.where(candidates["schedule"] == COOPERATIVE, c["issue"], c["pingpong_issue"])
