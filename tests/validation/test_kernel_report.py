@@ -16,7 +16,8 @@ from gemm_eval import validation
 from gemm_eval.cli import validate_kernels as _validate_kernels
 from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation import studies
 from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
 from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
@@ -152,7 +153,7 @@ def test_rooflines() -> None:
 
 def test_every_coefficient_has_a_neutral_value() -> None:
     for family in W4A16_FAMILIES:
-        own = [item.name for item in w4a16_coefficients_of(family)]
+        own = [item.name for item in FAMILIES[family].coefficients]
         terms = W4A16Model(H200, families=(family,)).terms()
         assert [term.coefficient for term in terms] == own
         assert {term.same_as for term in terms} - {""} <= set(own)
