@@ -24,6 +24,7 @@ from gemm_eval.models.gpu import (
     GPU_MODEL_VERSION,
     KERNEL_COST_DTYPE,
     Calibration,
+    Coefficient,
     ErrorFigures,
     Times,
     coefficients_for,
@@ -35,7 +36,6 @@ from gemm_eval.search import OF_OURS, run_in_chunks
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, sha256_of
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import error_figures
-from gemm_eval.validation.predictors import Term
 from gemm_eval.validation.predictors.w4a16_rows import read_w4a16_timings, rows_of
 from gemm_eval.validation.timings import Floats, Mask, Timings
 from gemm_eval.words import shown
@@ -153,10 +153,10 @@ class W4A16Model:
             if np.count_nonzero(rows) >= MIN_ROWS:
                 yield family, replace(self, families=(family,)), rows
 
-    def terms(self) -> Sequence[Term]:
-        """Return the terms of its one family."""
+    def terms(self) -> Sequence[Coefficient]:
+        """Return the coefficient of each term of its one family."""
         (family,) = self.families
-        return [Term(item.name, *item.neutral) for item in FAMILIES[family].coefficients]
+        return FAMILIES[family].coefficients
 
     def without(self, values: Mapping[str, float]) -> W4A16Model:
         """Return one of the same family with these values, which a fit leaves as they are."""
