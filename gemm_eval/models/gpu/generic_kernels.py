@@ -7,7 +7,7 @@ in bytes, `_cycles` at the highest SM clock.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from gemm_eval.models.gpu.cost_kernels import (
 )
 from gemm_eval.models.gpu.terms import Times
 
-__all__ = ["BOUND_COLUMNS", "GENERIC", "config_cost", "list_splits", "problem_terms", "row_alignment", "row_bounds_us"]
+__all__ = ["GENERIC", "BoundColumns", "config_cost", "list_splits", "problem_terms", "row_alignment", "row_bounds_us"]
 
 _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
@@ -124,11 +124,27 @@ def _outside_us(
     return result
 
 
-BOUND_COLUMNS = (
-    "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "grid_cap", "split_cap", "is_vector", "is_pingpong",
-    "busy_cycles", "work_cycles", "tile_cycles", "fixed_us", "dram_bytes_per_us", "outside_us_per_row_step",
-)  # fmt: skip
-"""What `row_bounds_us` reads of each kernel, its family's coefficients in it: `bound_columns.pack_bound_columns`."""
+class BoundColumns(NamedTuple):
+    """What `row_bounds_us` reads of each kernel, its family's coefficients in it; see `pack_bound_columns`."""
+
+    cta_m: Any
+    cta_n: Any
+    cta_k: Any
+    cluster_m: Any
+    cluster_n: Any
+    grid_cap: Any
+    split_cap: Any
+    is_vector: Any
+    is_pingpong: Any
+    busy_cycles: Any
+    work_cycles: Any
+    tile_cycles: Any
+    fixed_us: Any
+    dram_bytes_per_us: Any
+    outside_us_per_row_step: Any
+
+
+_AT = BoundColumns(*range(len(BoundColumns._fields)))  # the place of each
 
 
 @kernel
@@ -137,19 +153,18 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
 
     It is the cost without waiting for loads, power and panels that are read again, and below 1e-9 of it no rounding.
     All waves are taken as one: the 4-norm of sums is at most the sum of 4-norms. Where the library weighs splits or has
-    stream-K, work is at best spread evenly. `columns` [BOUND_COLUMNS, rows] holds floats alone and no branch is taken
+    stream-K, work is at best spread evenly. `columns` [BoundColumns, rows] holds floats alone and no branch is taken
     on them, so that a CPU does several rows at a time: nearly all that a search does is to find these.
     """
     stop = first + len(bounds)
-    (
-        cta_m, cta_n, cta_k, cluster_m, cluster_n, grid_cap, split_cap, is_vector, is_pingpong,
-        busy_cycles, work_cycles, tile_cycles, fixed_us, dram_bytes_per_us, outside_us_per_row_step,
-    ) = (
-        columns[0, first:stop], columns[1, first:stop], columns[2, first:stop], columns[3, first:stop],
-        columns[4, first:stop], columns[5, first:stop], columns[6, first:stop], columns[7, first:stop],
-        columns[8, first:stop], columns[9, first:stop], columns[10, first:stop], columns[11, first:stop],
-        columns[12, first:stop], columns[13, first:stop], columns[14, first:stop],
-    )  # fmt: skip
+    cta_m, cta_n, cta_k = columns[_AT.cta_m, first:stop], columns[_AT.cta_n, first:stop], columns[_AT.cta_k, first:stop]
+    cluster_m, cluster_n = columns[_AT.cluster_m, first:stop], columns[_AT.cluster_n, first:stop]
+    grid_cap, split_cap = columns[_AT.grid_cap, first:stop], columns[_AT.split_cap, first:stop]
+    is_vector, is_pingpong = columns[_AT.is_vector, first:stop], columns[_AT.is_pingpong, first:stop]
+    busy_cycles, work_cycles = columns[_AT.busy_cycles, first:stop], columns[_AT.work_cycles, first:stop]
+    tile_cycles, fixed_us = columns[_AT.tile_cycles, first:stop], columns[_AT.fixed_us, first:stop]
+    dram_bytes_per_us = columns[_AT.dram_bytes_per_us, first:stop]
+    outside_us_per_row_step = columns[_AT.outside_us_per_row_step, first:stop]
     G, M, K, N = float(t.G), float(t.M), float(t.K), float(t.N)
     num_sms, min_steps, max_parts = float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"])
     is_full, has_stream_k = p["is_split_full"] != 0, p["has_stream_k"] != 0
