@@ -1,4 +1,4 @@
-"""What of each generic kernel its bound reads, packed so that a CPU does several at a time."""
+"""What the bound of each kernel reads, of libraries' and of our own, packed so that a CPU does several at a time."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def pack_w4a16_bound_columns(
 
 
 def no_bound_columns(num_rows: int) -> npt.NDArray[np.float64]:
-    """Return what kernels have that bound themselves otherwise, [0, rows]."""
+    """Return the columns of kernels that are evaluated but never searched, so that nothing bounds them: [0, rows]."""
     return read_only(np.empty((0, num_rows)))
