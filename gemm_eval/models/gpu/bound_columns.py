@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.jit import read_only
+from gemm_eval.jit import of_arrays, read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, VECTOR
-from gemm_eval.models.gpu.generic_kernels import BoundColumns
+from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16BoundColumns
 from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA, MULTISTAGE_FAMILIES, SM90, STREAMING_FAMILIES
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, PAIRS_OF_WARP, SCHEDULERS, SUM_BYTES
+from gemm_eval.models.gpu.w4a16.sm90_kernels import overlapped
 
 __all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
 
@@ -38,7 +39,7 @@ def pack_bound_columns(
         cluster_m=candidates["cluster_m"],
         cluster_n=candidates["cluster_n"],
         grid_cap=candidates["grid_cap"],
-        split_cap=candidates["grid_cap"] - (clusters > 1.0),
+        split_cap=of_arrays(split_cap)(candidates["grid_cap"], clusters),
         is_vector=is_vector,
         is_pingpong=is_pingpong,
         busy_cycles=np.maximum(matrix, candidates["stage_bytes"] / p["smem_bytes_per_cycle"]),
@@ -62,9 +63,8 @@ def pack_w4a16_bound_columns(
     slots = candidates["instructions"] / SCHEDULERS
     alone = np.where(candidates["schedule"] == COOPERATIVE, c["issue"], c["pingpong_issue"])
     together = np.maximum(slots * np.minimum(c["shared_issue"], alone), matrix)
-    issue = slots * alone
-    overlapped = np.sqrt(issue * issue + matrix * matrix + 2.0 * c["exposed_frac"] * issue * matrix)
-    lone = np.maximum(overlapped, candidates["producer"] * c["producer_cycles"])
+    work = of_arrays(overlapped)(slots * alone, matrix, c["exposed_frac"])
+    lone = np.maximum(work, candidates["producer"] * c["producer_cycles"])
     multistage = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
     teams = candidates["cta_k"] // BLOCK
     sums = teams * (candidates["cta_m"] * (candidates["cta_n"] * SUM_BYTES))
