@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, ctas_per_sm
 from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount
-from gemm_eval.models.gpu.triton.coefficients import HOPPER_MMA_SYNC_FRAC
 from gemm_eval.models.gpu.triton.config import TritonConfig
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
@@ -109,7 +109,7 @@ def tensor_cycles(arch: GpuSpec, mma: Sequence[MmaCount], num_warps: int) -> tup
     from shared memory.
     """
     wgmma = mma_sync = 0.0
-    sync_frac = HOPPER_MMA_SYNC_FRAC if arch.warps_per_mma > 1 else 1.0
+    sync_frac = FAMILIES["sm80_mma"].rate_on(arch.sm_arch)
     for one in mma:
         rates = [arch.tensor_flop_per_cycle.get(dtype) for dtype in _RATES[one.input_bits]]
         rate = next((rate for rate in rates if rate), None)
