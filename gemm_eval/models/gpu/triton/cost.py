@@ -24,7 +24,7 @@ __all__ = ["LaunchTimes", "Launches", "launch_times", "pack_launches", "stack_la
 
 Array = npt.NDArray[np.float64]
 
-_L2_FRAC = 1.4  # of the L2 bandwidth, as wgmma kernels of cuBLAS reach it (models/gpu/coefficients.py)
+_L2_FRAC = 1.4  # of the L2 bandwidth, as wgmma kernels of cuBLAS reach it (families/wgmma.py: l2_frac)
 _THROUGHPUT_NORM = 3.0  # units of an SM overlap, but not perfectly
 _LATENCY_NORM = 2.0  # the same for what a CTA waits for: other CTAs fill some of it
 _CHIP_NORM = 3.0

@@ -24,7 +24,6 @@ _STREAMING = (GEMV, GEMV_MMA)
 _MULTISTAGE = (GEMV_MMA, SM80)
 _TILED = (SM80, SM90)
 
-
 _ONE_SLOT = Neutral(1.0, "an instruction takes one slot")
 _AS_COOPERATIVE = Neutral(0.0, "as for cooperating warpgroups", "issue")
 _AS_ALONE = Neutral(0.0, "two CTAs of an SM hide nothing more", "issue")
