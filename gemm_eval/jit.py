@@ -27,7 +27,7 @@ from numba.core.runtime import rtsys
 
 from gemm_eval.storage import cache_dir, make_folder, set_aside, why_unsafe
 
-__all__ = ["entry_point", "kernel", "read_only", "source_stamp"]
+__all__ = ["entry_point", "kernel", "of_arrays", "read_only", "source_stamp"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -78,6 +78,15 @@ def _compiled_once(function: Any) -> Any:
 def _type_of_argument(kind: Any, is_float: bool) -> Any:
     kind = numba.types.unliteral(kind)
     return numba.types.float64 if is_float and isinstance(kind, numba.types.Integer) else kind
+
+
+def of_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel's formula for numpy arrays instead of scalars: one of arithmetic alone, without a branch.
+
+    So that Python computes by it what kernels do, and nothing is compiled for arrays.
+    """
+    plain: Callable[..., Any] = getattr(function, "py_func", function)  # a plain function where the JIT is off
+    return plain
 
 
 def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -53,6 +53,9 @@ __all__ = [
     "search_many",
 ]
 
+_FIRST = np.zeros(1, np.int64)
+_COST_BYTES = GPU_COST_DTYPE.itemsize
+
 
 def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt.NDArray[np.void]:
     """Find the best config of all that the library has; exhaustive, see MODEL.md, "Choice".
@@ -68,10 +71,6 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
     return out
-
-
-_FIRST = np.zeros(1, np.int64)
-_COST_BYTES = GPU_COST_DTYPE.itemsize
 
 
 def find_best_config_many(

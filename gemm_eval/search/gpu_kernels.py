@@ -20,8 +20,9 @@ from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
 
 __all__ = ["OF_GENERIC", "OF_OURS", "Searches"]
 
-
 F = TypeVar("F", bound=Callable[..., Any])
+
+_MORE_SPLITS = 16  # a whole K, stream-K, and the few ways of a GPU of few SMs
 
 
 class Choice(NamedTuple):
@@ -51,9 +52,6 @@ def _room_for_splits(candidates: Any) -> int:
     for index in range(len(candidates)):
         most = max(most, candidates[index]["grid_cap"])
     return most + _MORE_SPLITS
-
-
-_MORE_SPLITS = 16  # a whole K, stream-K, and the few ways of a GPU of few SMs
 
 
 def _entry(name: str) -> Callable[[F], F]:

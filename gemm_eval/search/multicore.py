@@ -35,6 +35,12 @@ __all__ = [
 MAX_IDLE_CORES = 4096
 """Largest chip on which partitions that leave cores idle are searched: their number grows as cores * log(cores)**3."""
 
+# What a search compares, MODEL.md, "Choice"; the rank of a partition is that of (P_K, P_G, P_M, P_N).
+_KEY = (
+    *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
+    *("loop_order", "tile_m", "tile_n", "tile_k"),
+)
+
 
 def find_best(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], *, allow_idle_cores: bool
@@ -160,13 +166,6 @@ def find_best_of_archs(
     partitions = enumerate_partitions(num_cores, allow_idle_cores=allow_idle_cores)
     find(read_only(params), type_of, sizes, 0, len(sizes), partitions, allow_idle_cores, out)
     return out
-
-
-# What a search compares, MODEL.md, "Choice"; the rank of a partition is that of (P_K, P_G, P_M, P_N).
-_KEY = (
-    *("latency_us", "busiest_core_bytes", "active_cores", "visits", "sram_used_bytes", "P_K", "P_G", "P_M", "P_N"),
-    *("loop_order", "tile_m", "tile_n", "tile_k"),
-)
 
 
 def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gemm_eval.validation.choice import order_by, ranked_choice
 from gemm_eval.validation.folds import CrossFit, assign_folds, cross_fit
-from gemm_eval.validation.predictors import Model, Term
+from gemm_eval.validation.predictors import Coefficient, Model
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 __all__ = ["Ablated", "Ablation", "Removed", "ablate", "remove_in_turn", "run_ablation"]
@@ -122,7 +122,7 @@ def ablate(
     """
     for part in _parts(model, timings, num_folds, seed):
         for term in part.model.terms():
-            if not names or term.coefficient in names:
+            if not names or term.name in names:
                 yield part.ablated(term)
 
 
@@ -182,21 +182,19 @@ class _Part(Generic[M]):
         threads = self.model.num_threads
         return cross_fit(model, [self.rows], self._num_folds, folds=[self._folds], num_threads=threads)
 
-    def ablated(self, term: Term) -> Ablated:
-        base_points = 100.0 * float(self.base.mean())
+    def ablated(self, term: Coefficient) -> Ablated:
+        base_points, neutral = 100.0 * float(self.base.mean()), term.neutral
+        value = neutral.of(self.full.values) if neutral.same_as else neutral.value  # a fit on all rows takes long
+        values = {term.name: value}
         if not self.model.is_screened:
-            values = {term.coefficient: term.neutral}
-            return Ablated(self.name, term.coefficient, term.neutral, term.why, base_points, **self._held_out(values))
-        value = self.full.values[term.same_as] if term.same_as else term.neutral
-        without = self.full.without({term.coefficient: value})
+            return Ablated(self.name, term.name, value, neutral.why, base_points, **self._held_out(values))
+        without = self.full.without(values)
         full_us, weights = self.full.predict(self.rows), self.model.row_weights(self.rows)
         moved = np.abs(without.predict(self.rows) / full_us - 1.0) > _REACHED_FRAC
         refit = self.errors(without.fit(self.rows).predict(self.rows))
         change = 100.0 * float(np.average(refit, weights=weights) - np.average(self.errors(full_us), weights=weights))
-        held_out = self._held_out({term.coefficient: value}, moved) if change < _MATTERS_POINTS else {}
-        return Ablated(
-            self.name, term.coefficient, value, term.why, base_points, float(moved.mean()), change, **held_out
-        )
+        held_out = self._held_out(values, moved) if change < _MATTERS_POINTS else {}
+        return Ablated(self.name, term.name, value, neutral.why, base_points, float(moved.mean()), change, **held_out)
 
     @cached_property
     def full(self) -> M:

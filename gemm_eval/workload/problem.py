@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gemm_eval.checks import plain_integer
-from gemm_eval.dtypes import DType, default_output_of, parse_dtype, parse_scheme
+from gemm_eval.dtypes import DType, default_output_of, parse_dtype
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload.types import TYPE_NAMES, GemmTypes, check_size, default_scale_of, make_types
@@ -126,17 +126,11 @@ def make_problem(
     Raises:
         InvalidProblemError: see `GemmProblem`.
     """
-    weight: DType
-    if dtype is not None:
-        a, weight, c, group = parse_scheme(dtype)
-        if input_dtype is not None and parse_dtype(input_dtype, what="input_dtype") is not a:
-            was_dense = weight == a
-            a = parse_dtype(input_dtype, what="input_dtype")
-            weight, c = (a if was_dense else weight), default_output_of(a)
-            group = None if weight == a else group
-    else:
-        a = default_dtype if input_dtype is None else parse_dtype(input_dtype, what="input_dtype")
-        weight, c, group = a, default_output_of(a), None
+    types = make_types(default_dtype) if dtype is None else GemmTypes.parse(dtype)
+    a, weight, c, group = types.a.dtype, types.b.dtype, types.c, types.group_size
+    if input_dtype is not None and (asked := parse_dtype(input_dtype, what="input_dtype")) is not a:
+        weight = asked if weight is a else weight
+        a, c, group = asked, default_output_of(asked), None if weight is asked else group
     if weight_dtype is not None and (asked := parse_dtype(weight_dtype, what="weight_dtype")) is not weight:
         weight, group = asked, None
     if group_size is not None:
@@ -147,16 +141,10 @@ def make_problem(
 
 
 def fill_types(problem: GemmProblem, types: GemmTypes) -> None:
-    """Set the fields of a problem that its types decide; one by one, as this is part of every evaluation."""
-    scale = types.b.scale
+    """Set the fields of a problem that its types decide."""
     _set(problem, "types", types)
-    _set(problem, "input_dtype", types.a.dtype)
-    _set(problem, "weight_dtype", types.b.dtype)
-    _set(problem, "output_dtype", types.c)
-    _set(problem, "accumulator_dtype", types.acc)
-    _set(problem, "group_size", None if scale is None else scale.group_size)
-    _set(problem, "scale_dtype", None if scale is None else scale.dtype)
-    _set(problem, "zero_dtype", None if scale is None else scale.zero_dtype)
+    for name, word in types.words.items():
+        _set(problem, name, word)
 
 
 def problem_of(types: GemmTypes, G: int, M: int, K: int, N: int) -> GemmProblem:

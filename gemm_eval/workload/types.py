@@ -9,6 +9,7 @@ from typing import Any
 from gemm_eval.checks import plain_integer
 from gemm_eval.dtypes import DType, accumulator_of, default_output_of, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidProblemError
+from gemm_eval.frozen import FrozenDict
 from gemm_eval.words import shown
 
 __all__ = [
@@ -83,15 +84,21 @@ class GemmTypes:
         a, b: A and B as stored; both are multiplied in `a.dtype`.
         c: type of C as stored.
         acc: type that products are added in.
+        words: all of these by the names that arguments of a `GemmProblem` have.
     """
 
     a: Operand
     b: Operand
     c: DType
     acc: DType
+    words: FrozenDict[str, DType | int | None] = field(init=False, repr=False)
     _hash: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        scale = self.b.scale
+        of_scale = (None, None, None) if scale is None else (scale.group_size, scale.dtype, scale.zero_dtype)
+        words = zip(TYPE_NAMES, (self.a.dtype, self.b.dtype, self.c, self.acc, *of_scale), strict=True)
+        _set(self, "words", FrozenDict(words))
         _set(self, "_hash", hash((self.a, self.b, self.c, self.acc)))
 
     def __eq__(self, other: object) -> bool:
@@ -121,13 +128,6 @@ class GemmTypes:
     def is_weight_quantized(self) -> bool:
         """Whether B is stored in a narrower type than it is multiplied in."""
         return self.b.dtype is not self.a.dtype
-
-    @property
-    def words(self) -> dict[str, DType | int | None]:
-        """The types by the names that arguments of a `GemmProblem` have."""
-        scale = self.b.scale
-        of_scale = (None, None, None) if scale is None else (scale.group_size, scale.dtype, scale.zero_dtype)
-        return dict(zip(TYPE_NAMES, (self.a.dtype, self.b.dtype, self.c, self.acc, *of_scale), strict=True))
 
     @property
     def group_size(self) -> int | None:

@@ -18,14 +18,10 @@ from gemm_eval.models.gpu.calibration import calibration_path, coefficients_for,
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, KERNEL_COST_DTYPE
 from gemm_eval.models.gpu.cost_kernels import STREAM_K as STREAM
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.packed import pack_w4a16_coefficients
 from gemm_eval.models.gpu.terms import Times
-from gemm_eval.models.gpu.w4a16.coefficients import (
-    W4A16_COEFFICIENTS,
-    W4A16_FAMILIES,
-    w4a16_coefficients_of,
-    w4a16_defaults,
-)
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS, W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.search.gpu_kernels import OF_OURS
@@ -355,8 +351,8 @@ def times_of(family: str, values: dict[str, dict[str, float]]) -> Any:
     return np.concatenate([latencies(params, rows, packed, *shape)[0] for shape in PROBE])
 
 
-DEFAULTS = {family: w4a16_defaults(family) for family in W4A16_FAMILIES}
-PAIRS = [(family, item) for family in W4A16_FAMILIES for item in w4a16_coefficients_of(family)]
+DEFAULTS = {family: default_coefficients(family) for family in W4A16_FAMILIES}
+PAIRS = [(family, item) for family in W4A16_FAMILIES for item in FAMILIES[family].coefficients]
 
 
 def with_value(family: str, name: str, value: float) -> dict[str, dict[str, float]]:
@@ -401,7 +397,7 @@ def test_every_coefficient_has_a_direction() -> None:
 
 @pytest.mark.parametrize("family", W4A16_FAMILIES)
 def test_a_larger_coefficient_never_goes_against_its_direction(family: str) -> None:
-    for item in w4a16_coefficients_of(family):
+    for item in FAMILIES[family].coefficients:
         less, more = (times_of(family, with_value(family, item.name, value)) for value in (item.default, item.high))
         if item.name in FASTER:
             less, more = more, less
@@ -422,20 +418,19 @@ def test_coefficients_are_well_formed() -> None:
         if item.name in generic:
             assert item.unit == generic[item.name].unit
     for family in W4A16_FAMILIES:
-        of_family = w4a16_coefficients_of(family)
-        assert {item.name: item.default for item in of_family} == w4a16_defaults(family)
-        assert [item.name for item in of_family] == [name for name in names if name in w4a16_defaults(family)]
-    packed = pack_w4a16_coefficients({family: w4a16_defaults(family) for family in W4A16_FAMILIES})
+        of_family = {item.name: defaults[family] for item, defaults in W4A16_COEFFICIENTS if family in defaults}
+        assert list(default_coefficients(family).items()) == list(of_family.items())
+    packed = pack_w4a16_coefficients({family: default_coefficients(family) for family in W4A16_FAMILIES})
     for family, record in zip(W4A16_FAMILIES, packed, strict=True):
         has = {name for name in packed.dtype.names if record[name] != 0}
-        assert has == set(w4a16_defaults(family))
+        assert has == set(default_coefficients(family))
 
 
 @pytest.mark.parametrize("family", W4A16_FAMILIES)
 def test_committed_calibrations_have_the_coefficients_of_their_family(family: str) -> None:
     found = load_calibration(calibration_path("h200-sxm", "gemm-eval", family))
 
-    assert list(found.coefficients) == list(w4a16_defaults(family))
+    assert list(found.coefficients) == list(default_coefficients(family))
     assert set(found.fitted) == set(found.coefficients)
     assert coefficients_for(H200, "gemm-eval", family) == (
         found.coefficients,

@@ -14,7 +14,7 @@ from gemm_eval.workload import GemmProblem
 __all__ = ["ctas_per_sm", "dram_read_bytes", "launch_us", "mma_cycles"]
 
 L2_FRAC = 1.4
-HOPPER_MMA_SYNC_FRAC = 0.629
+HOPPER_MMA_SYNC_FRAC = 0.62
 DIRTY_L2_FRAC = 0.8
 FP32_BYTES = 4
 
@@ -58,7 +58,7 @@ def mma_cycles(arch: GpuSpec, mma: MmaCount, num_warps: int) -> float:
         return math.inf
     cycles = 2 * mma.m * mma.n * mma.k / rate
     if mma.m != 64:
-        if arch.warps_per_mma > 1:
+        if arch.sm_arch == "sm_90":
             cycles /= HOPPER_MMA_SYNC_FRAC
         return cycles * mma.num * num_warps
     read = mma.n * mma.k * mma.input_bits / 8

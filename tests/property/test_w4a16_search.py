@@ -15,10 +15,11 @@ from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError
 from gemm_eval.arch import GpuSpec
 from gemm_eval.models.gpu import GPU_COST_DTYPE, enumerate_configs, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.packed import Packed, pack_w4a16
 from gemm_eval.models.gpu.w4a16.bound_kernels import row_bounds_us, split_bound_us
 from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.cost_kernels import w4a16_cost, w4a16_terms
 from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, list_splits
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
@@ -85,7 +86,7 @@ def packed_anew(draw: st.DrawFn) -> tuple[GpuSpec, GemmProblem, Packed]:
     arch, problem, options = draw(cases())
     fracs = st.sampled_from((0.0, 1.0)) | st.floats(0.0, 1.0)
     coefficients = {
-        family: {item.name: item.low + draw(fracs) * (item.high - item.low) for item in w4a16_coefficients_of(family)}
+        family: {item.name: item.low + draw(fracs) * (item.high - item.low) for item in FAMILIES[family].coefficients}
         for family in W4A16_FAMILIES
     }
     packed = pack_w4a16(

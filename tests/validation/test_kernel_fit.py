@@ -16,7 +16,8 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedE
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.calibration import load_calibration
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.validation.fit import MIN_ROWS
 from gemm_eval.validation.folds import assign_folds, cross_fit
@@ -35,7 +36,7 @@ NUM_ROWS = 600
 PLANTED = {
     family: {
         item.name: item.default + (0.2 * (item.high - item.default) if place % 2 else 0.3 * (item.low - item.default))
-        for place, item in enumerate(w4a16_coefficients_of(family))
+        for place, item in enumerate(FAMILIES[family].coefficients)
     }
     for family in W4A16_FAMILIES
 }
@@ -92,8 +93,8 @@ def test_a_fit_finds_what_was_planted(family: str, found: dict[str, float]) -> N
     assert error(exact, W4A16Model(H200).predict(exact)) > 0.05
     for name, tolerance in found.items():
         assert values[name] == pytest.approx(PLANTED[family][name], rel=tolerance), name
-    assert set(values) == set(w4a16_defaults(family))
-    assert all(item.low <= values[item.name] <= item.high for item in w4a16_coefficients_of(family))
+    assert set(values) == set(default_coefficients(family))
+    assert all(item.low <= values[item.name] <= item.high for item in FAMILIES[family].coefficients)
 
 
 def test_held_out_rows_are_predicted_as_well_as_the_noise_lets() -> None:
@@ -124,7 +125,7 @@ def test_coefficients_may_be_given() -> None:
 def test_a_family_with_few_rows_keeps_its_defaults() -> None:
     few = rows_in(GEMV_MMA).select(np.arange(len(rows_in(GEMV_MMA))) < MIN_ROWS - 1)
 
-    defaults = {family: w4a16_defaults(family) for family in W4A16_FAMILIES}
+    defaults = {family: default_coefficients(family) for family in W4A16_FAMILIES}
     assert W4A16Model(H200, PLANTED).fit(few).coefficients == defaults
     assert W4A16Model(H200, PLANTED, families=()).fit(real()).coefficients == defaults
 
@@ -222,7 +223,7 @@ def test_a_calibration_is_what_a_file_gives_back(tmp_path: Path) -> None:
 
     assert load_calibration(path) == found
     assert (found.gpu, found.library, found.family) == ("h200-sxm", "gemm-eval", GEMV_MMA)
-    assert list(found.coefficients) == list(w4a16_defaults(GEMV_MMA))
+    assert list(found.coefficients) == list(default_coefficients(GEMV_MMA))
     assert set(found.fitted) == set(found.coefficients)
     assert "seed 4" in found.folds
     assert [(item.data, item.num_rows) for item in found.errors] == [

@@ -16,7 +16,8 @@ from gemm_eval import validation
 from gemm_eval.cli import validate_kernels as _validate_kernels
 from gemm_eval.cli.app import app
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.validation import studies
 from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, remove_in_turn
 from gemm_eval.validation.baselines import GroupedRoofline, NaiveRoofline
@@ -152,10 +153,9 @@ def test_rooflines() -> None:
 
 def test_every_coefficient_has_a_neutral_value() -> None:
     for family in W4A16_FAMILIES:
-        own = [item.name for item in w4a16_coefficients_of(family)]
         terms = W4A16Model(H200, families=(family,)).terms()
-        assert [term.coefficient for term in terms] == own
-        assert {term.same_as for term in terms} - {""} <= set(own)
+        assert terms == FAMILIES[family].coefficients
+        assert {term.neutral.same_as for term in terms} - {""} <= {term.name for term in terms}
 
 
 def test_a_term_that_matters_and_one_that_does_not() -> None:

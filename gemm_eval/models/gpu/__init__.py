@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         list_needs,
         step_elems,
     )
-    from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+    from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
     from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, default_library, library_of_family
     from gemm_eval.models.gpu.model import (
@@ -65,6 +65,7 @@ __all__ = [
     "STREAM_K",
     "TERMS",
     "Calibration",
+    "Coefficient",
     "ErrorFigures",
     "GpuCost",
     "Joined",
@@ -120,7 +121,7 @@ __getattr__, __dir__ = lazy_names(
             "list_needs",
             "step_elems",
         ),
-        ".coefficients": ("COEFFICIENTS",),
+        ".coefficients": ("COEFFICIENTS", "Coefficient"),
         ".cost_kernels": (
             "BEST_RASTER",
             "GPU_COST_DTYPE",

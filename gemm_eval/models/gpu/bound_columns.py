@@ -1,23 +1,17 @@
-"""What of each generic kernel its bound reads, packed so that a CPU does several at a time."""
+"""What the bound of each kernel reads, of libraries' and of our own, packed so that a CPU does several at a time."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.jit import read_only
+from gemm_eval.jit import of_arrays, read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, VECTOR
-from gemm_eval.models.gpu.generic_kernels import BOUND_COLUMNS
-from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16_BOUND_COLUMNS
-from gemm_eval.models.gpu.w4a16.shared_kernels import (
-    BLOCK,
-    GEMV_MMA,
-    MULTISTAGE_FAMILIES,
-    PAIRS_OF_WARP,
-    SCHEDULERS,
-    SM90,
-    SUM_BYTES,
-)
+from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
+from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16BoundColumns
+from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA, MULTISTAGE_FAMILIES, SM90, STREAMING_FAMILIES
+from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, PAIRS_OF_WARP, SCHEDULERS, SUM_BYTES
+from gemm_eval.models.gpu.w4a16.sm90_kernels import overlapped
 
 __all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
 
@@ -25,7 +19,7 @@ __all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
 def pack_bound_columns(
     params: npt.NDArray[np.void], coefficients: npt.NDArray[np.void], candidates: npt.NDArray[np.void]
 ) -> npt.NDArray[np.float64]:
-    """Return `BOUND_COLUMNS` of kernels, [columns, rows].
+    """Return `BoundColumns` of kernels, [columns, rows].
 
     Args:
         params: array [1] of `GPU_PARAMS_DTYPE`.
@@ -38,40 +32,39 @@ def pack_bound_columns(
     loss = np.where(is_vector, c["vector_step_cycles"], np.where(is_coop, c["coop_step_cycles"], c["step_cycles"]))
     kernel_us = np.where(is_vector, c["vector_kernel_us"], c["kernel_us"])
     clusters = candidates["cluster_log2"]
-    values = {
-        "cta_m": candidates["cta_m"],
-        "cta_n": candidates["cta_n"],
-        "cta_k": candidates["cta_k"],
-        "cluster_m": candidates["cluster_m"],
-        "cluster_n": candidates["cluster_n"],
-        "grid_cap": candidates["grid_cap"],
-        "split_cap": candidates["grid_cap"] - (clusters > 1.0),
-        "is_vector": is_vector,
-        "is_pingpong": is_pingpong,
-        "busy_cycles": np.maximum(matrix, candidates["stage_bytes"] / p["smem_bytes_per_cycle"]),
-        "work_cycles": matrix + loss,
-        "tile_cycles": np.where(is_coop, c["coop_tile_cycles"], c["tile_cycles"]),
-        "fixed_us": p["launch_us"] + kernel_us + p["load_latency_cycles"] / p["cycles_per_us"],
-        "dram_bytes_per_us": c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * clusters),
-        "outside_us_per_row_step": (schedule <= COOPERATIVE) / (c["outside_rows_per_cycle"] * p["cycles_per_us"]),
-    }
-    return read_only(np.array([values[name] for name in BOUND_COLUMNS], np.float64))
+    values = BoundColumns(
+        cta_m=candidates["cta_m"],
+        cta_n=candidates["cta_n"],
+        cta_k=candidates["cta_k"],
+        cluster_m=candidates["cluster_m"],
+        cluster_n=candidates["cluster_n"],
+        grid_cap=candidates["grid_cap"],
+        split_cap=of_arrays(split_cap)(candidates["grid_cap"], clusters),
+        is_vector=is_vector,
+        is_pingpong=is_pingpong,
+        busy_cycles=np.maximum(matrix, candidates["stage_bytes"] / p["smem_bytes_per_cycle"]),
+        work_cycles=matrix + loss,
+        tile_cycles=np.where(is_coop, c["coop_tile_cycles"], c["tile_cycles"]),
+        fixed_us=p["launch_us"] + kernel_us + p["load_latency_cycles"] / p["cycles_per_us"],
+        dram_bytes_per_us=c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * clusters),
+        outside_us_per_row_step=(schedule <= COOPERATIVE) / (c["outside_rows_per_cycle"] * p["cycles_per_us"]),
+    )
+    return read_only(np.array(values, np.float64))
 
 
 def pack_w4a16_bound_columns(
     params: npt.NDArray[np.void], coefficients: npt.NDArray[np.void], candidates: npt.NDArray[np.void]
 ) -> npt.NDArray[np.float64]:
-    """Return `W4A16_BOUND_COLUMNS` of our kernels, [columns, rows]; arguments as for `pack_bound_columns`."""
+    """Return `W4A16BoundColumns` of our kernels, [columns, rows]; arguments as for `pack_bound_columns`."""
     p, family, c = params[0], candidates["family"], coefficients[candidates["coefficient_set"]]
     is_sm90, is_sm80, is_gemv_mma = family == SM90, np.isin(family, MULTISTAGE_FAMILIES), family == GEMV_MMA
-    is_streaming = ~(is_sm90 | is_sm80)
+    is_streaming = np.isin(family, STREAMING_FAMILIES)
     cycles_per_us, matrix = p["cycles_per_us"], candidates["matrix_cycles"]
     slots = candidates["instructions"] / SCHEDULERS
     alone = np.where(candidates["schedule"] == COOPERATIVE, c["issue"], c["pingpong_issue"])
     together = np.maximum(slots * np.minimum(c["shared_issue"], alone), matrix)
-    issue = slots * alone
-    overlapped = np.sqrt(issue * issue + matrix * matrix + 2.0 * c["exposed_frac"] * issue * matrix)
-    lone = np.maximum(overlapped, candidates["producer"] * c["producer_cycles"])
+    work = of_arrays(overlapped)(slots * alone, matrix, c["exposed_frac"])
+    lone = np.maximum(work, candidates["producer"] * c["producer_cycles"])
     multistage = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
     teams = candidates["cta_k"] // BLOCK
     sums = teams * (candidates["cta_m"] * (candidates["cta_n"] * SUM_BYTES))
@@ -80,22 +73,22 @@ def pack_w4a16_bound_columns(
         start_cycles += np.where(is_streaming, sums / c["sums_bytes_per_cycle"], 0.0)
         epilogue = np.where(is_sm90, candidates["cta_n"] * p["c_elem_bytes"] / c["epilogue_bytes_per_cycle"], 0.0)
     dram_frac = np.where(is_gemv_mma, c["dram_frac"], 1.0)
-    values = {
-        "cta_m": candidates["cta_m"],
-        "cta_n": candidates["cta_n"],
-        "block_cycles": np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, together, lone), multistage + matrix),
-        "cut_cycles": np.where(is_sm90, c["cut_us"] * cycles_per_us, 0.0),  # within a wave, beside which DRAM is read
-        "fixed_us": p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / cycles_per_us,
-        "cut_us": np.where(is_sm90, 0.0, c["cut_us"]),
-        "fixed_cycles": np.where(is_sm80, c["cta_cycles"], 0.0),
-        "row_cycles": epilogue,
-        "pass_us": np.where(is_streaming, teams * c["team_sum_cycles"] / cycles_per_us, 0.0),
-        "pass_elems": PAIRS_OF_WARP * candidates["num_warps"],
-        "dram_bytes_per_us": np.minimum(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]),
-    }
-    return read_only(np.array([values[name] for name in W4A16_BOUND_COLUMNS], np.float64))
+    values = W4A16BoundColumns(
+        cta_m=candidates["cta_m"],
+        cta_n=candidates["cta_n"],
+        block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, together, lone), multistage + matrix),
+        cut_cycles=np.where(is_sm90, c["cut_us"] * cycles_per_us, 0.0),  # within a wave, beside which DRAM is read
+        fixed_us=p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / cycles_per_us,
+        cut_us=np.where(is_sm90, 0.0, c["cut_us"]),
+        fixed_cycles=np.where(is_sm80, c["cta_cycles"], 0.0),
+        row_cycles=epilogue,
+        pass_us=np.where(is_streaming, teams * c["team_sum_cycles"] / cycles_per_us, 0.0),
+        pass_elems=PAIRS_OF_WARP * candidates["num_warps"],
+        dram_bytes_per_us=np.minimum(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]),
+    )
+    return read_only(np.array(values, np.float64))
 
 
 def no_bound_columns(num_rows: int) -> npt.NDArray[np.float64]:
-    """Return what kernels have that bound themselves otherwise, [0, rows]."""
+    """Return the columns of kernels that are evaluated but never searched, so that nothing bounds them: [0, rows]."""
     return read_only(np.empty((0, num_rows)))

@@ -58,6 +58,7 @@ _PRODUCER_REGISTERS = 40
 _FIXED_REGISTERS = 56  # addresses, barriers, loop counters and fragments beside the accumulators
 _BARRIER_BYTES = 2048  # mbarriers, tile scheduler, alignment of the ring to 1 KiB
 MIN_STAGES, MAX_STAGES = 2, 16
+_MAX_TILE = 512
 RASTER_SWIZZLES = (1, 2, 4, 8, 16)
 
 
@@ -241,9 +242,6 @@ def _check_tile(mma_m: int, mma_n: int, config: KernelConfig) -> None:
             f"a tile of {m}x{n} cannot be cut into instructions of {mma_m} x a multiple of {mma_n} (either way round, "
             f"at most {_MAX_TILE})", rule="tile",
         )  # fmt: skip
-
-
-_MAX_TILE = 512
 
 
 def _check_work(problem: GemmProblem, config: KernelConfig) -> None:

@@ -7,7 +7,7 @@ in bytes, `_cycles` at the highest SM clock.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from gemm_eval.models.gpu.cost_kernels import (
 )
 from gemm_eval.models.gpu.terms import Times
 
-__all__ = ["BOUND_COLUMNS", "GENERIC", "config_cost", "list_splits", "problem_terms", "row_alignment", "row_bounds_us"]
+__all__ = ["GENERIC", "BoundColumns", "config_cost", "list_splits", "problem_terms", "row_alignment", "row_bounds_us"]
 
 _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
@@ -124,11 +124,66 @@ def _outside_us(
     return result
 
 
-BOUND_COLUMNS = (
-    "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "grid_cap", "split_cap", "is_vector", "is_pingpong",
-    "busy_cycles", "work_cycles", "tile_cycles", "fixed_us", "dram_bytes_per_us", "outside_us_per_row_step",
-)  # fmt: skip
-"""What `row_bounds_us` reads of each kernel, its family's coefficients in it: `bound_columns.pack_bound_columns`."""
+@kernel
+def split_cap(grid_cap: int, cluster_log2: float) -> int:
+    """CTAs among which a library splits K: those that fit the GPU, one less in clusters of four and more.
+
+    cuBLAS's proposals in such clusters stay below.
+    """
+    return grid_cap - (cluster_log2 > 1.0)
+
+
+@kernel
+def _most_parts(
+    num_sms: float, min_steps: float, max_parts: float, is_full: bool,
+    tiles: float, steps: float, cap: float, is_vector: bool, has_all_rows: bool,
+) -> tuple[float, bool]:  # fmt: skip
+    """Most parts of K that the library makes of a tile, and whether it does not use the tile for this problem.
+
+    A search decides it for all rows at once, so nothing here branches, and all numbers are floats.
+
+    Args:
+        num_sms: of the GPU.
+        min_steps, max_parts, is_full: how the library splits K, `SplitRule`.
+        tiles: of C, in all GEMMs.
+        steps: in K.
+        cap: `split_cap`.
+        is_vector: K is split over threads already, and tokens are not tiled:
+        has_all_rows: a tile takes them all.
+    """
+    long_enough = np.floor(steps / min_steps)
+    long_enough = max_parts if long_enough > max_parts else long_enough
+    at_once = np.floor(cap / tiles)
+    most = long_enough if long_enough < at_once else at_once
+    most = 1.0 if most < 1.0 else most
+    # with another cluster K can be split, so it is
+    is_refused = is_full and most == 1.0 and long_enough > 1.0 and np.floor(num_sms / tiles) > 1.0
+    is_refused = not has_all_rows if is_vector else is_refused
+    most = 1.0 if is_vector else most
+    return most, is_refused
+
+
+class BoundColumns(NamedTuple):
+    """What `row_bounds_us` reads of each kernel, its family's coefficients in it; see `pack_bound_columns`."""
+
+    cta_m: Any
+    cta_n: Any
+    cta_k: Any
+    cluster_m: Any
+    cluster_n: Any
+    grid_cap: Any
+    split_cap: Any
+    is_vector: Any
+    is_pingpong: Any
+    busy_cycles: Any
+    work_cycles: Any
+    tile_cycles: Any
+    fixed_us: Any
+    dram_bytes_per_us: Any
+    outside_us_per_row_step: Any
+
+
+_AT = BoundColumns(*range(len(BoundColumns._fields)))  # the place of each
 
 
 @kernel
@@ -137,19 +192,18 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
 
     It is the cost without waiting for loads, power and panels that are read again, and below 1e-9 of it no rounding.
     All waves are taken as one: the 4-norm of sums is at most the sum of 4-norms. Where the library weighs splits or has
-    stream-K, work is at best spread evenly. `columns` [BOUND_COLUMNS, rows] holds floats alone and no branch is taken
+    stream-K, work is at best spread evenly. `columns` [BoundColumns, rows] holds floats alone and no branch is taken
     on them, so that a CPU does several rows at a time: nearly all that a search does is to find these.
     """
     stop = first + len(bounds)
-    (
-        cta_m, cta_n, cta_k, cluster_m, cluster_n, grid_cap, split_cap, is_vector, is_pingpong,
-        busy_cycles, work_cycles, tile_cycles, fixed_us, dram_bytes_per_us, outside_us_per_row_step,
-    ) = (
-        columns[0, first:stop], columns[1, first:stop], columns[2, first:stop], columns[3, first:stop],
-        columns[4, first:stop], columns[5, first:stop], columns[6, first:stop], columns[7, first:stop],
-        columns[8, first:stop], columns[9, first:stop], columns[10, first:stop], columns[11, first:stop],
-        columns[12, first:stop], columns[13, first:stop], columns[14, first:stop],
-    )  # fmt: skip
+    cta_m, cta_n, cta_k = columns[_AT.cta_m, first:stop], columns[_AT.cta_n, first:stop], columns[_AT.cta_k, first:stop]
+    cluster_m, cluster_n = columns[_AT.cluster_m, first:stop], columns[_AT.cluster_n, first:stop]
+    grid_cap, split_caps = columns[_AT.grid_cap, first:stop], columns[_AT.split_cap, first:stop]
+    is_vector, is_pingpong = columns[_AT.is_vector, first:stop], columns[_AT.is_pingpong, first:stop]
+    busy_cycles, work_cycles = columns[_AT.busy_cycles, first:stop], columns[_AT.work_cycles, first:stop]
+    tile_cycles, fixed_us = columns[_AT.tile_cycles, first:stop], columns[_AT.fixed_us, first:stop]
+    dram_bytes_per_us = columns[_AT.dram_bytes_per_us, first:stop]
+    outside_us_per_row_step = columns[_AT.outside_us_per_row_step, first:stop]
     G, M, K, N = float(t.G), float(t.M), float(t.K), float(t.N)
     num_sms, min_steps, max_parts = float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"])
     is_full, has_stream_k = p["is_split_full"] != 0, p["has_stream_k"] != 0
@@ -165,16 +219,10 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         tiles_m, tiles_n = np.ceil(M / cta_m[i]), np.ceil(N / cta_n[i])
         clusters_m, clusters_n = np.ceil(tiles_m / cluster_m[i]), np.ceil(tiles_n / cluster_n[i])
         all_steps = np.ceil(K / cta_k[i])
-        # the most parts of K that the library makes, as `_most_parts` has them
-        tiles = G * tiles_m * tiles_n
-        long_enough = np.floor(all_steps / min_steps)
-        long_enough = max_parts if long_enough > max_parts else long_enough
-        at_once = np.floor(split_cap[i] / tiles)
-        most = long_enough if long_enough < at_once else at_once
-        most = 1.0 if most < 1.0 else most
-        is_refused = is_full and most == 1.0 and long_enough > 1.0 and np.floor(num_sms / tiles) > 1.0
-        most = 1.0 if is_vector[i] != 0.0 else most
-        is_refused = cta_m[i] < M if is_vector[i] != 0.0 else is_refused
+        most, is_refused = _most_parts(
+            num_sms, min_steps, max_parts, is_full, G * tiles_m * tiles_n, all_steps, split_caps[i],
+            is_vector[i] != 0.0, cta_m[i] >= M,
+        )  # fmt: skip
         is_even = not is_full and (has_stream_k or most > 1.0)
         split = most if is_full else 1.0
 
@@ -377,31 +425,19 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
 
 
 @kernel
-def _most_parts(p: Any, row: Any, t: ProblemTerms) -> int:
-    """Most parts of K that the library makes of a tile; 0: it does not use the tile for this problem."""
-    if row["schedule"] == VECTOR:
-        return 1 if row["cta_m"] >= t.M else 0  # K is split over threads already, and tokens are not tiled
-    tiles = t.G * ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"])
-    most = min(int(ceil_div(t.K, row["cta_k"]) / p["min_split_steps"]), p["max_split_parts"])
-    if most <= 1:
-        return 1
-    room = (
-        row["grid_cap"] if row["cluster_log2"] <= 1.0 else row["grid_cap"] - 1
-    )  # proposals in larger clusters stay below
-    limit = max(1, min(most, int(room / tiles)))
-    if limit == 1 and p["is_split_full"] and min(most, int(p["num_sms"] / tiles)) > 1:
-        return 0  # with another cluster K can be split, so it is
-    return int(limit)
-
-
-@kernel
 def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     """Write the numbers of parts of K that a search looks at, and `STREAM_K`, to `splits`; returns how many.
 
     A number of parts that is no shorter than another's is left out: it only adds partial sums.
     """
-    limit = _most_parts(p, row, t)
     steps = ceil_div(t.K, row["cta_k"])
+    tiles = float(t.G * ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"]))
+    most, is_refused = _most_parts(
+        float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"]), p["is_split_full"] != 0,
+        tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,
+        row["cta_m"] >= t.M,
+    )  # fmt: skip
+    limit = 0 if is_refused else int(most)
     split = limit if p["is_split_full"] and limit > 0 else 1
     num = 0
     while split <= limit:

@@ -24,6 +24,15 @@ __all__ = [
     "library_of_family",
 ]
 
+OURS = "gemm-eval"
+"""The library of our own W4A16 kernels (`gemm_eval.kernels`)."""
+
+HYPOTHETICAL = "hypothetical"
+"""The library of weight-only kernels that nobody has written: what a good one would do."""
+
+AUTO = "auto"
+"""No library: our own weight-only kernels where they run a GEMM, else the hypothetical ones, which the answer names."""
+
 
 class SplitRule(NamedTuple):
     """How a library splits K.
@@ -106,15 +115,6 @@ class Library:
         else:
             yield from family.dense_tiles(arch.sm_arch, types.a.dtype)
 
-
-OURS = "gemm-eval"
-"""The library of our own W4A16 kernels (`gemm_eval.kernels`)."""
-
-HYPOTHETICAL = "hypothetical"
-"""The library of weight-only kernels that nobody has written: what a good one would do."""
-
-AUTO = "auto"
-"""No library: our own weight-only kernels where they run a GEMM, else the hypothetical ones, which the answer names."""
 
 LIBRARIES: dict[str, Library] = {
     library.name: library

@@ -117,6 +117,21 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     )  # fmt: skip
 
 
+def _pick(*names: str) -> operator.itemgetter[Any]:
+    """Return what takes these fields of a record that is a tuple."""
+    return operator.itemgetter(*((GPU_COST_DTYPE.names or ()).index(name) for name in names))
+
+
+_CONFIG_OF = _pick(*KernelConfig._fields)
+_TERMS_OF = _pick(*Times._fields)
+_TRAFFIC_OF = _pick(*_TRAFFIC.values())
+_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound")
+_COUNTS_OF = _pick(
+    "smem_bytes", "active_sms", "ctas_per_sm", "num_ctas", "num_waves", "num_candidates", "num_bounded",
+    "is_calibrated",
+)  # fmt: skip
+
+
 def unpack_gpu_cost(record: np.void) -> GpuCost:
     """Turn a record of `GPU_COST_DTYPE` into Python values.
 
@@ -147,18 +162,3 @@ def _config_of(values: Any) -> KernelConfig:
         _FAMILY_NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, _SCHEDULES[schedule],
         _DECOMPOSITIONS[work], split_k, _RASTER_ORDERS[order], swizzle,
     )  # fmt: skip
-
-
-def _pick(*names: str) -> operator.itemgetter[Any]:
-    """Return what takes these fields of a record that is a tuple."""
-    return operator.itemgetter(*((GPU_COST_DTYPE.names or ()).index(name) for name in names))
-
-
-_CONFIG_OF = _pick(*KernelConfig._fields)
-_TERMS_OF = _pick(*Times._fields)
-_TRAFFIC_OF = _pick(*_TRAFFIC.values())
-_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound")
-_COUNTS_OF = _pick(
-    "smem_bytes", "active_sms", "ctas_per_sm", "num_ctas", "num_waves", "num_candidates", "num_bounded",
-    "is_calibrated",
-)  # fmt: skip

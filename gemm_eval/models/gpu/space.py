@@ -44,6 +44,8 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned", "library_for"]
 
+_FULL_GRID_CLUSTER = 2  # proposals in larger clusters leave a CTA free
+
 
 class KernelChoice(NamedTuple):
     """A kernel of a library.
@@ -120,9 +122,6 @@ def _splits(arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: Kernel
     if most == 1 and min(by_length, arch.num_sms // tiles) > 1:
         return range(0)  # another cluster lets K be split, and then this library does not take a whole K
     return range(most, most + 1)
-
-
-_FULL_GRID_CLUSTER = 2  # proposals in larger clusters leave a CTA free
 
 
 def enumerate_configs(arch: GpuSpec, problem: GemmProblem, library: str | None = None) -> Iterator[KernelConfig]:

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
+from gemm_eval.models.gpu import Coefficient
 from gemm_eval.validation.timings import Floats, Mask, Timings
 
-__all__ = ["Explains", "Model", "P", "Predictor", "Term"]
+__all__ = ["Coefficient", "Explains", "Model", "P", "Predictor"]
 
 
 class Predictor(Protocol):
@@ -31,22 +32,6 @@ class Predictor(Protocol):
 
 P = TypeVar("P", bound=Predictor)
 """One kind of predictor, which a fit gives back."""
-
-
-class Term(NamedTuple):
-    """A term of a model, and the value of its coefficient that switches it off.
-
-    Attributes:
-        coefficient: its name.
-        neutral: the value, in the coefficient's unit.
-        why: what that means.
-        same_as: take the fitted value of this coefficient instead of `neutral`.
-    """
-
-    coefficient: str
-    neutral: float
-    why: str
-    same_as: str = ""
 
 
 @runtime_checkable
@@ -79,8 +64,8 @@ class Model(Predictor, Protocol):
     def parts(self, timings: Timings) -> Iterator[tuple[str, Self, Mask]]:
         """Yield name, model and rows of what has coefficients of its own, and rows enough for a fit."""
 
-    def terms(self) -> Sequence[Term]:
-        """Return all terms, of a model of one part."""
+    def terms(self) -> Sequence[Coefficient]:
+        """Return the coefficient of each term, of a model of one part; its `neutral` switches the term off."""
 
     def without(self, values: Mapping[str, float]) -> Self:
         """Return a model with these values of coefficients, which a fit of it leaves as they are."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu import ErrorFigures
+from gemm_eval.models.gpu import Coefficient, ErrorFigures
 from gemm_eval.models.gpu.triton import (
     TRITON_COEFFICIENTS,
     TritonCalibration,
@@ -24,7 +24,6 @@ from gemm_eval.models.gpu.triton import (
 from gemm_eval.validation.fit import Ranges, Search, fit_logs, provenance, rounded, sha256_of
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import error_figures
-from gemm_eval.validation.predictors import Term
 from gemm_eval.validation.predictors.triton_rows import CONFIG_COLUMNS, read_triton_timings, rows_of
 from gemm_eval.validation.tables import meta_of
 from gemm_eval.validation.timings import Floats, Mask, Timings
@@ -99,9 +98,9 @@ class TritonModel:
         """Yield itself: one set of coefficients serves all rows."""
         yield "", self, np.ones(len(timings), bool)
 
-    def terms(self) -> Sequence[Term]:
-        """Return all terms."""
-        return [Term(item.name, *item.neutral) for item in TRITON_COEFFICIENTS]
+    def terms(self) -> Sequence[Coefficient]:
+        """Return the coefficient of each term."""
+        return TRITON_COEFFICIENTS
 
     def without(self, values: Mapping[str, float]) -> TritonModel:
         """Return one with these values, which a fit leaves as they are."""

@@ -24,17 +24,18 @@ from gemm_eval.models.gpu import (
     GPU_MODEL_VERSION,
     KERNEL_COST_DTYPE,
     Calibration,
+    Coefficient,
     ErrorFigures,
     Times,
     coefficients_for,
     pack_w4a16_coefficients,
 )
-from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
+from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
 from gemm_eval.search import OF_OURS, run_in_chunks
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, sha256_of
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import error_figures
-from gemm_eval.validation.predictors import Term
 from gemm_eval.validation.predictors.w4a16_rows import read_w4a16_timings, rows_of
 from gemm_eval.validation.timings import Floats, Mask, Timings
 from gemm_eval.words import shown
@@ -82,7 +83,7 @@ class W4A16Model:
     def fit(self, *train: Timings) -> W4A16Model:
         """Return one whose families are fitted on one set, from defaults on, which stay where rows are too few."""
         (rows,) = train
-        found = {family: w4a16_defaults(family) | self.held_of(family) for family in W4A16_FAMILIES}
+        found = {family: default_coefficients(family) | self.held_of(family) for family in W4A16_FAMILIES}
         for family in self.families:
             of_family = rows.of_group(family)
             if np.count_nonzero(of_family) >= MIN_ROWS:
@@ -91,15 +92,15 @@ class W4A16Model:
 
     def held_of(self, family: str) -> dict[str, float]:
         """Return what is held of a family."""
-        return {item.name: self.held[item.name] for item in w4a16_coefficients_of(family) if item.name in self.held}
+        return {item.name: self.held[item.name] for item in FAMILIES[family].coefficients if item.name in self.held}
 
     def _fit_family(self, rows: Timings, family: str) -> dict[str, float]:
         held = self.held_of(family)
-        ranges = Ranges([item for item in w4a16_coefficients_of(family) if item.name not in held], held)
-        start = ranges.shares(w4a16_defaults(family), _SEARCH.off_bounds)
+        ranges = Ranges([item for item in FAMILIES[family].coefficients if item.name not in held], held)
+        start = ranges.shares(default_coefficients(family), _SEARCH.off_bounds)
         root = np.sqrt(self.row_weights(rows))
 
-        others = {name: w4a16_defaults(name) for name in W4A16_FAMILIES}
+        others = {name: default_coefficients(name) for name in W4A16_FAMILIES}
 
         def predict(values: dict[str, float]) -> Floats:
             return replace(self, coefficients=others | {family: values}).predict(rows)
@@ -140,9 +141,10 @@ class W4A16Model:
         return {term.removesuffix("_us"): float(out[term][0]) for term in _TERMS}
 
     def _packed(self) -> npt.NDArray[np.void]:
-        return pack_w4a16_coefficients(
-            {family: self.coefficients.get(family) or w4a16_defaults(family) for family in W4A16_FAMILIES}
-        )
+        return pack_w4a16_coefficients({family: self._values_of(family) for family in W4A16_FAMILIES})
+
+    def _values_of(self, family: str) -> Mapping[str, float]:
+        return self.coefficients.get(family) or default_coefficients(family)
 
     def parts(self, timings: Timings) -> Iterator[tuple[str, W4A16Model, Mask]]:
         """Yield each family that has rows enough for a fit."""
@@ -151,16 +153,14 @@ class W4A16Model:
             if np.count_nonzero(rows) >= MIN_ROWS:
                 yield family, replace(self, families=(family,)), rows
 
-    def terms(self) -> Sequence[Term]:
-        """Return the terms of its one family."""
+    def terms(self) -> Sequence[Coefficient]:
+        """Return the coefficient of each term of its one family."""
         (family,) = self.families
-        return [Term(item.name, *item.neutral) for item in w4a16_coefficients_of(family)]
+        return FAMILIES[family].coefficients
 
     def without(self, values: Mapping[str, float]) -> W4A16Model:
         """Return one of the same family with these values, which a fit leaves as they are."""
-        coefficients = {
-            family: {**self.coefficients.get(family, w4a16_defaults(family)), **values} for family in self.families
-        }
+        coefficients = {family: {**self._values_of(family), **values} for family in self.families}
         return replace(self, coefficients=coefficients, held={**self.held, **values})
 
     def row_weights(self, rows: Timings) -> Floats:

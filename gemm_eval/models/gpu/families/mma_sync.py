@@ -66,8 +66,9 @@ MMA_SYNC = Family(
     num_warps=(4, 8),
     max_registers=255,
     operands="registers",
-    # on Hopper mma.sync reaches 0.62 of the rate of wgmma (Luo et al. 2024; fits of our int8 timings agree, with a
-    # matrix_frac of 1 on top); half of that on Blackwell is assumed, as its tcgen05 rate is twice Hopper's
+    # on Hopper mma.sync reaches 0.62 of the rate of wgmma: 0.629 in the mean of Luo et al. 2024 ("Benchmarking and
+    # Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking"), a little less in fits of our int8 timings,
+    # with a matrix_frac of 1 on top; half of that on Blackwell is assumed, as its tcgen05 rate is twice Hopper's
     rate_frac={"sm_90": 0.62, "sm_100": 0.31},
     coefficients=with_defaults(**_DEFAULTS),
     dense_tiles=_dense_tiles,

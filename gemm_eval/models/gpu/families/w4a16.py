@@ -5,6 +5,7 @@ from __future__ import annotations
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.families.family import Family
 from gemm_eval.models.gpu.w4a16.coefficients import w4a16_coefficients_of
+from gemm_eval.models.gpu.w4a16.family_kernels import GEMV, GEMV_MMA, SM80, SM90
 
 __all__ = ["OUR_FAMILIES"]
 
@@ -12,23 +13,23 @@ _AMPERE_ON = ("sm_80", "sm_89", "sm_90")
 
 OUR_FAMILIES = (
     Family(
-        name="w4a16_gemv", number=5, sm_archs=_AMPERE_ON, schedules=(Schedule.VECTOR,), mma_m=1, mma_n_step=1,
+        name="w4a16_gemv", number=GEMV, sm_archs=_AMPERE_ON, schedules=(Schedule.VECTOR,), mma_m=1, mma_n_step=1,
         num_warps=(4, 8, 16), max_registers=255, operands="vector", is_ours=True,
         coefficients=w4a16_coefficients_of("w4a16_gemv"),
     ),
     Family(
-        name="w4a16_gemv_mma", number=6, sm_archs=_AMPERE_ON, schedules=(Schedule.MULTISTAGE,), mma_m=16, mma_n_step=8,
-        num_warps=(4, 8, 16), max_registers=255, operands="registers", is_ours=True,
+        name="w4a16_gemv_mma", number=GEMV_MMA, sm_archs=_AMPERE_ON, schedules=(Schedule.MULTISTAGE,), mma_m=16,
+        mma_n_step=8, num_warps=(4, 8, 16), max_registers=255, operands="registers", is_ours=True,
         coefficients=w4a16_coefficients_of("w4a16_gemv_mma"),
     ),
     Family(
-        name="w4a16_sm80", number=7, sm_archs=_AMPERE_ON, schedules=(Schedule.MULTISTAGE,), mma_m=16, mma_n_step=8,
+        name="w4a16_sm80", number=SM80, sm_archs=_AMPERE_ON, schedules=(Schedule.MULTISTAGE,), mma_m=16, mma_n_step=8,
         num_warps=(4, 8), max_registers=255, operands="registers", is_ours=True,
         coefficients=w4a16_coefficients_of("w4a16_sm80"),
     ),
     Family(
-        name="w4a16_sm90", number=8, sm_archs=("sm_90",), schedules=(Schedule.PINGPONG, Schedule.COOPERATIVE), mma_m=64,
-        mma_n_step=8, num_warps=(8,), max_registers=216, operands="registers", has_clusters=True,
+        name="w4a16_sm90", number=SM90, sm_archs=("sm_90",), schedules=(Schedule.PINGPONG, Schedule.COOPERATIVE),
+        mma_m=64, mma_n_step=8, num_warps=(8,), max_registers=216, operands="registers", has_clusters=True,
         is_warp_specialized=True, is_ours=True,
         coefficients=w4a16_coefficients_of("w4a16_sm90"),
     ),

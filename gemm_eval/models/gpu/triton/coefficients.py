@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient
 
-__all__ = ["HOPPER_MMA_SYNC_FRAC", "TRITON_COEFFICIENTS", "default_triton_coefficients"]
-
-HOPPER_MMA_SYNC_FRAC = 0.629
-"""Share of the tensor cores' rate that mma.sync reaches on Hopper, where wgmma reaches all of it (Luo et al.,
-"Benchmarking and Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking", 2024: 62.9% on average)."""
+__all__ = ["TRITON_COEFFICIENTS", "default_triton_coefficients"]
 
 TRITON_COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient("kernel_us", "us", 1.0, 8.0, 4.1, FREE, "start and end of a kernel, between events"),

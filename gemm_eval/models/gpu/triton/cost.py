@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, ctas_per_sm
 from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount
-from gemm_eval.models.gpu.triton.coefficients import HOPPER_MMA_SYNC_FRAC
 from gemm_eval.models.gpu.triton.config import TritonConfig
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
@@ -24,7 +24,7 @@ __all__ = ["LaunchTimes", "Launches", "launch_times", "pack_launches", "stack_la
 
 Array = npt.NDArray[np.float64]
 
-_L2_FRAC = 1.4  # of the L2 bandwidth, as wgmma kernels of cuBLAS reach it (models/gpu/coefficients.py)
+_L2_FRAC = 1.4  # of the L2 bandwidth, as wgmma kernels of cuBLAS reach it (families/wgmma.py: l2_frac)
 _THROUGHPUT_NORM = 3.0  # units of an SM overlap, but not perfectly
 _LATENCY_NORM = 2.0  # the same for what a CTA waits for: other CTAs fill some of it
 _CHIP_NORM = 3.0
@@ -109,7 +109,7 @@ def tensor_cycles(arch: GpuSpec, mma: Sequence[MmaCount], num_warps: int) -> tup
     from shared memory.
     """
     wgmma = mma_sync = 0.0
-    sync_frac = HOPPER_MMA_SYNC_FRAC if arch.warps_per_mma > 1 else 1.0
+    sync_frac = FAMILIES["sm80_mma"].rate_on(arch.sm_arch)
     for one in mma:
         rates = [arch.tensor_flop_per_cycle.get(dtype) for dtype in _RATES[one.input_bits]]
         rate = next((rate for rate in rates if rate), None)

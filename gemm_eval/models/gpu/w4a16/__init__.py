@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         has_w4a16_kernels,
         list_w4a16_needs,
     )
-    from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, w4a16_coefficients_of, w4a16_defaults
+    from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
     from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
 
 __all__ = [
@@ -24,8 +24,6 @@ __all__ = [
     "has_w4a16_kernels",
     "list_w4a16_needs",
     "splits_of_row",
-    "w4a16_coefficients_of",
-    "w4a16_defaults",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -38,11 +36,7 @@ __getattr__, __dir__ = lazy_names(
             "has_w4a16_kernels",
             "list_w4a16_needs",
         ),
-        ".coefficients": (
-            "W4A16_FAMILIES",
-            "w4a16_coefficients_of",
-            "w4a16_defaults",
-        ),
+        ".coefficients": ("W4A16_FAMILIES",),
         ".split_kernels": (
             "MAX_SPLITS",
             "splits_of_row",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,14 +10,28 @@ from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import BOUND_SLACK, ProblemTerms
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK
 
-__all__ = ["W4A16_BOUND_COLUMNS", "row_bounds_us", "split_bound_us"]
+__all__ = ["W4A16BoundColumns", "row_bounds_us", "split_bound_us"]
 
 _CBRT_1, _CBRT_2, _CBRT_3 = 1.0 / 3.0, -1.0 / 9.0, 0.0377  # of cbrt(1 + x), 0 <= x <= 1, right at both ends
-W4A16_BOUND_COLUMNS = (
-    "cta_m", "cta_n", "block_cycles", "cut_cycles", "fixed_us", "cut_us", "fixed_cycles", "row_cycles", "pass_us",
-    "pass_elems", "dram_bytes_per_us",
-)  # fmt: skip
-"""What bounds read of each kernel, its family's coefficients in it: `bound_columns.pack_w4a16_bound_columns`."""
+
+
+class W4A16BoundColumns(NamedTuple):
+    """What bounds read of each kernel, its family's coefficients in it; see `pack_w4a16_bound_columns`."""
+
+    cta_m: Any
+    cta_n: Any
+    block_cycles: Any
+    cut_cycles: Any
+    fixed_us: Any
+    cut_us: Any
+    fixed_cycles: Any
+    row_cycles: Any
+    pass_us: Any
+    pass_elems: Any
+    dram_bytes_per_us: Any
+
+
+_AT = W4A16BoundColumns(*range(len(W4A16BoundColumns._fields)))  # the place of each
 
 
 @kernel
@@ -28,9 +42,12 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
     3-norm of sums is at most the sum of 3-norms. No branch is taken on a row, so that a CPU does several at a time.
     """
     stop = first + len(bounds)
-    cta_m, cta_n, block_cycles = columns[0, first:stop], columns[1, first:stop], columns[2, first:stop]
-    fixed_us, fixed_cycles, row_cycles = columns[4, first:stop], columns[6, first:stop], columns[7, first:stop]
-    pass_us, pass_elems, dram_rate = columns[8, first:stop], columns[9, first:stop], columns[10, first:stop]
+    cta_m, cta_n, block_cycles = (
+        columns[_AT.cta_m, first:stop], columns[_AT.cta_n, first:stop], columns[_AT.block_cycles, first:stop]
+    )  # fmt: skip
+    fixed_us, fixed_cycles = columns[_AT.fixed_us, first:stop], columns[_AT.fixed_cycles, first:stop]
+    row_cycles, pass_us = columns[_AT.row_cycles, first:stop], columns[_AT.pass_us, first:stop]
+    pass_elems, dram_rate = columns[_AT.pass_elems, first:stop], columns[_AT.dram_bytes_per_us, first:stop]
     M, N, blocks, num_sms, cycles_per_us = float(t.M), float(t.N), t.K / BLOCK, float(p["num_sms"]), p["cycles_per_us"]
     dram_bytes = t.a_read_bytes + t.b_read_bytes
     for i in range(len(bounds)):
@@ -53,16 +70,20 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
 @kernel
 def split_bound_us(p: Any, columns: Any, row: int, t: ProblemTerms, split: int) -> float:
     """As `row_bounds_us` of one kernel, with K cut into `split` parts, or `STREAM_K`: that adds what is fixed."""
-    cta_m, cta_n = columns[0, row], columns[1, row]
+    cta_m, cta_n = columns[_AT.cta_m, row], columns[_AT.cta_n, row]
     tiles = np.ceil(t.M / cta_m) * np.ceil(t.N / cta_n)
     rows = min(cta_m, float(t.M))
-    before_us = columns[4, row] + columns[8, row] * np.ceil(rows * cta_n / columns[9, row])
-    cycles = columns[6, row] + rows * columns[7, row]
+    passes = np.ceil(rows * cta_n / columns[_AT.pass_elems, row])
+    before_us = columns[_AT.fixed_us, row] + columns[_AT.pass_us, row] * passes
+    cycles = columns[_AT.fixed_cycles, row] + rows * columns[_AT.row_cycles, row]
     if split > 1:
-        before_us += columns[5, row]
-        cycles += columns[3, row]
+        before_us += columns[_AT.cut_us, row]
+        cycles += columns[_AT.cut_cycles, row]
     ctas = tiles * split if split > 0 else np.inf
-    cycles += tiles * (t.K / BLOCK) * columns[2, row] / min(float(p["num_sms"]), ctas)
-    chip_us, dram_us = cycles / p["cycles_per_us"], (t.a_read_bytes + t.b_read_bytes) / columns[10, row]
+    cycles += tiles * (t.K / BLOCK) * columns[_AT.block_cycles, row] / min(float(p["num_sms"]), ctas)
+    chip_us, dram_us = (
+        cycles / p["cycles_per_us"],
+        (t.a_read_bytes + t.b_read_bytes) / columns[_AT.dram_bytes_per_us, row],
+    )
     norm_us = np.cbrt(chip_us * chip_us * chip_us + dram_us * dram_us * dram_us)
     return float((before_us + norm_us) * BOUND_SLACK)

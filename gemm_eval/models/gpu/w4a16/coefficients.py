@@ -15,7 +15,6 @@ __all__ = [
     "W4A16_FAMILIES",
     "FamilyCoefficient",
     "w4a16_coefficients_of",
-    "w4a16_defaults",
 ]
 
 GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES = ("w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm90")
@@ -24,7 +23,6 @@ GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES = ("w4a16_gemv", "w4a16_gemv_mma", "
 _STREAMING = (GEMV, GEMV_MMA)
 _MULTISTAGE = (GEMV_MMA, SM80)
 _TILED = (SM80, SM90)
-
 
 _ONE_SLOT = Neutral(1.0, "an instruction takes one slot")
 _AS_COOPERATIVE = Neutral(0.0, "as for cooperating warpgroups", "issue")
@@ -139,14 +137,9 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
 
 
 def w4a16_coefficients_of(family: str) -> tuple[Coefficient, ...]:
-    """The coefficients that a family has, with its defaults."""
+    """The coefficients that a family has, with its defaults; `FAMILIES` has them for all others to read."""
     return tuple(
         item.coefficient._replace(default=item.defaults[family])
         for item in W4A16_COEFFICIENTS
         if family in item.defaults
     )
-
-
-def w4a16_defaults(family: str) -> dict[str, float]:
-    """Values before any fit: round ones within what fits of the H200's timings gave."""
-    return {item.name: item.default for item in w4a16_coefficients_of(family)}

@@ -12,7 +12,8 @@ from typing import Any
 from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, WARM, ConfigCost, CostRules, ProblemTerms, ceil_div
 from gemm_eval.models.gpu.w4a16.bound_kernels import row_bounds_us, split_bound_us
-from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, HOLD_FRAC, MULTISTAGE_FAMILIES, SM90
+from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, SM90
+from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, HOLD_FRAC
 from gemm_eval.models.gpu.w4a16.sm80_kernels import sm80_cost
 from gemm_eval.models.gpu.w4a16.sm90_kernels import sm90_cost
 from gemm_eval.models.gpu.w4a16.split_kernels import list_splits

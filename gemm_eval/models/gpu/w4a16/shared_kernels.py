@@ -10,17 +10,14 @@ import numpy as np
 from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, loaded_time_us
 from gemm_eval.models.gpu.terms import Times
+from gemm_eval.models.gpu.w4a16.family_kernels import SM90
 
 __all__ = [
     "ALIKE_PHASES",
     "BLOCK",
-    "GEMV_MMA",
     "HOLD_FRAC",
-    "MULTISTAGE_FAMILIES",
     "PAIRS_OF_WARP",
     "SCHEDULERS",
-    "SM80",
-    "SM90",
     "SUM_BYTES",
     "TOKEN_ROW_BYTES",
     "UNIT_K",
@@ -32,8 +29,6 @@ __all__ = [
     "shared_step",
 ]
 
-GEMV_MMA, SM80, SM90 = 6, 7, 8  # numbers of families
-MULTISTAGE_FAMILIES = (SM80,)  # those whose cost has the form of `sm80_cost`
 SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
 BLOCK = 64  # columns and k of a packed block
 UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it

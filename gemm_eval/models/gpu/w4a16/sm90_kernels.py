@@ -28,7 +28,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     panel_rereads,
 )
 
-__all__ = ["sm90_cost"]
+__all__ = ["overlapped", "sm90_cost"]
 
 _HALF_HIDDEN = 1.5  # of two cut tiles, ping-pong hides half of one behind the other warpgroup's work
 
@@ -52,9 +52,9 @@ def _norm8(x: float, y: float) -> float:
 
 
 @kernel
-def _overlapped(c: Any, issue: float, matrix: float) -> float:
+def overlapped(issue: float, matrix: float, exposed_frac: float) -> float:
     """Dequantization under wgmma: the 2-norm, and what shows beyond it (1: they follow each other)."""
-    result: float = np.sqrt(issue * issue + matrix * matrix + 2.0 * c["exposed_frac"] * issue * matrix)
+    result: float = np.sqrt(issue * issue + matrix * matrix + 2.0 * exposed_frac * issue * matrix)
     return result
 
 
@@ -101,7 +101,7 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     issue = instructions / SCHEDULERS * (c["issue"] if is_coop else c["pingpong_issue"])
     shared = instructions / SCHEDULERS * c["shared_issue"]
     matrix = row["matrix_cycles"]
-    work = _overlapped(c, issue, matrix)
+    work = overlapped(issue, matrix, c["exposed_frac"])
     copies = row["producer"] * c["producer_cycles"]
     box = min(cta_m // cluster_n, t.M)  # rows of A that a CTA copies
     copied_rows = cluster_n * box

@@ -6,7 +6,8 @@ from typing import Any
 
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import ProblemTerms, ceil_div
-from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, GEMV_MMA, MULTISTAGE_FAMILIES, UNIT_K
+from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, STREAMING_FAMILIES
+from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, UNIT_K
 
 __all__ = ["MAX_SPLITS", "list_splits", "splits_of_row"]
 
@@ -43,7 +44,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     expected = row["expected_ctas"]
     splits[0] = 1
     num = 1
-    if row["family"] <= GEMV_MMA:
+    if row["family"] in STREAMING_FAMILIES:
         if M > _MAX_STREAMING_TOKENS:
             return 0
         teams, blocks = row["cta_k"] // BLOCK, ceil_div(K, BLOCK)

@@ -8,9 +8,9 @@ import numpy as np
 
 from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import SM_L2_BYTES_PER_CYCLE, ConfigCost, ProblemTerms, ceil_div
+from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     BLOCK,
-    GEMV_MMA,
     PAIRS_OF_WARP,
     SCHEDULERS,
     SUM_BYTES,
