@@ -17,6 +17,7 @@ Candidates are compared by the whole key of MODEL.md, "Choice", so ties fall the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from gemm_eval.models.multicore.cost_kernels import (
     block_of,
     core_cost,
     evaluate_into,
+    evaluate_overlap_into,
     padded_tile_bytes,
     sram_used_bytes,
 )
@@ -345,14 +347,14 @@ def _search_class(
 
 
 @kernel
-def _mark_tight(marks: Any, size: int, q: int) -> None:
-    """Mark each P that gives every one of its P parts some of `size`, cut in multiples of `q`.
+def _mark_tight(marks: Any, dimension: int, size: int, q: int) -> None:
+    """Mark, in a row of `marks`, each P that gives every one of its P parts some of `size`, cut in multiples of `q`.
 
     Another P cuts the same parts as the number of its parts that get something, which comes earlier in rank.
     """
     units = ceil_div(size, q)
-    for parts in range(1, marks.shape[0]):
-        marks[parts] = ceil_div(units, ceil_div(units, parts)) == parts
+    for parts in range(1, marks.shape[1]):
+        marks[dimension, parts] = ceil_div(units, ceil_div(units, parts)) == parts
 
 
 @kernel
@@ -393,12 +395,12 @@ def _plan_partitions(
         How many there are.
     """
     num_cores = p["num_cores"]
-    tight = np.ones((4, num_cores + 1), np.bool_)
+    tight = np.empty((4, num_cores + 1), np.bool_)
     if has_all_products:
-        _mark_tight(tight[0], G, 1)
-        _mark_tight(tight[1], M, 1)
-        _mark_tight(tight[2], N, 1)
-        _mark_tight(tight[3], K, max(p["group_size"], 1))
+        _mark_tight(tight, 0, G, 1)
+        _mark_tight(tight, 1, M, 1)
+        _mark_tight(tight, 2, N, 1)
+        _mark_tight(tight, 3, K, max(p["group_size"], 1))
     floor_of_product = np.empty(num_cores + 1, np.float64)
     _fill_floors(p, floor_of_product, G, M, K, N)
     counters[_PARTITIONS] = partitions.shape[0]
@@ -409,7 +411,7 @@ def _plan_partitions(
         P_M = partitions[rank, 1]
         P_N = partitions[rank, 2]
         P_K = partitions[rank, 3]
-        if not (tight[0, P_G] and tight[1, P_M] and tight[2, P_N] and tight[3, P_K]):
+        if has_all_products and not (tight[0, P_G] and tight[1, P_M] and tight[2, P_N] and tight[3, P_K]):
             continue
         if P_K > 1 and p["reduction"] == 0 and _block_of_rank(p, G, M, K, N, partitions, rank).E_K > 1:
             continue
@@ -441,19 +443,26 @@ def _block_of_rank(p: Any, G: int, M: int, K: int, N: int, partitions: Any, rank
     )  # fmt: skip
 
 
-@kernel
-def _write(p: Any, G: int, M: int, K: int, N: int, partitions: Any, best: Best, out: Any) -> int:
-    counters = best.counters
-    for row in range(best.num[0]):
-        key = best.keys_i[row]
-        P_G, P_M, P_N, P_K = partitions[key[3]]
-        evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
-        out[row]["num_candidates"] = counters[_CANDIDATES]
-        out[row]["num_refused_sram"] = counters[_REFUSED_SRAM]
-        out[row]["num_partitions"] = counters[_PARTITIONS]
-        out[row]["num_partitions_bounded"] = counters[_BOUNDED]
-        out[row]["num_partitions_dropped"] = counters[_DROPPED]
-    return best.num[0]
+def _make_write(evaluate: Callable[..., None]) -> Callable[..., int]:
+    @kernel
+    def write(p: Any, G: int, M: int, K: int, N: int, partitions: Any, best: Best, out: Any) -> int:
+        counters = best.counters
+        for row in range(best.num[0]):
+            key = best.keys_i[row]
+            P_G, P_M, P_N, P_K = partitions[key[3]]
+            evaluate(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
+            out[row]["num_candidates"] = counters[_CANDIDATES]
+            out[row]["num_refused_sram"] = counters[_REFUSED_SRAM]
+            out[row]["num_partitions"] = counters[_PARTITIONS]
+            out[row]["num_partitions_bounded"] = counters[_BOUNDED]
+            out[row]["num_partitions_dropped"] = counters[_DROPPED]
+        return best.num[0]
+
+    return write
+
+
+_write_overlap = _make_write(evaluate_overlap_into)
+_write_pipeline = _make_write(evaluate_into)
 
 
 @entry_point
@@ -492,7 +501,7 @@ def find_top_overlap(
                     worst_us = worst_us_of(best)
                     continue
         counters[_BOUNDED] += 1
-    return _write(p, G, M, K, N, partitions, best, out)
+    return _write_overlap(p, G, M, K, N, partitions, best, out)
 
 
 @entry_point
@@ -522,7 +531,7 @@ def find_top_pipeline(
                         worst_us = worst_us_of(best)
                         continue
             counters[_BOUNDED] += pass_
-    return _write(p, G, M, K, N, partitions, best, out)
+    return _write_pipeline(p, G, M, K, N, partitions, best, out)
 
 
 @entry_point

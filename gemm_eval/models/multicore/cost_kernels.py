@@ -6,6 +6,7 @@ scalars. Sizes g, m, n, k are those of one core's block; T_m, T_n, T_k are trip 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_bits
 from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
-from gemm_eval.models.multicore.pipeline_kernels import pipeline_main_us
+from gemm_eval.models.multicore.pipeline_kernels import no_pipeline_us, pipeline_us_if_any
 from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "core_cost",
     "evaluate_into",
     "evaluate_one",
+    "evaluate_overlap_into",
     "sram_used_bytes",
 ]
 
@@ -213,120 +215,132 @@ def core_cost(
     )  # fmt: skip
 
 
-@kernel
-def evaluate_into(
-    p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
-    tile_m: int, tile_n: int, tile_k: int, order: int, out: Any,
-) -> None:  # fmt: skip
-    """Fill the record `out` of `COST_DTYPE` with the cost of one legal mapping."""
-    blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
-    edge_g = G - (blk.E_G - 1) * blk.g
-    edge_m = M - (blk.E_M - 1) * blk.m
-    edge_n = N - (blk.E_N - 1) * blk.n
-    edge_k = K - (blk.E_K - 1) * blk.k
-    full_T_m = ceil_div(blk.m, tile_m)
-    full_T_n = ceil_div(blk.n, tile_n)
+def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
+    """Return the kernel that fills a record with the cost of a mapping, for one way to time its main loops."""
 
-    a_bytes = b_bytes = scale_bytes = store_bytes = spill_bytes = 0
-    red_dram_bytes = red_core_bytes = core_bytes = 0
-    steps = 0
-    slowest_us = -1.0
-    # Along each dimension E-1 blocks are full (index 0) and the last (index 1) is what remains.
-    for ig in range(2):
-        num_g = blk.E_G - 1 if ig == 0 else 1
-        g = blk.g if ig == 0 else edge_g
-        for im in range(2):
-            num_m = blk.E_M - 1 if im == 0 else 1
-            m = blk.m if im == 0 else edge_m
-            for in_ in range(2):
-                num_n = blk.E_N - 1 if in_ == 0 else 1
-                n = blk.n if in_ == 0 else edge_n
-                for ik in range(2):
-                    num_k = blk.E_K - 1 if ik == 0 else 1
-                    k = blk.k if ik == 0 else edge_k
-                    num = num_g * num_m * num_n * num_k
-                    if num == 0:
-                        continue
-                    T_m = ceil_div(m, tile_m)
-                    T_n = ceil_div(n, tile_n)
-                    T_k = ceil_div(k, tile_k)
-                    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
-                    pipeline_us = 0.0
-                    if p["is_pipeline"]:
-                        pipeline_us = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order)
-                    cost = core_cost(
-                        p, blk, g, m, n, k, min(tile_m, m), min(tile_n, n), min(tile_k, k),
-                        T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us,
-                    )  # fmt: skip
-                    if cost.latency_us > slowest_us:
-                        slowest_us = cost.latency_us
-                        _fill_times(p, blk, cost, out)
-                    steps += num * (g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"]))
-                    c_bytes = cost.store_bytes + 2 * cost.spill_bytes
-                    core_bytes += num * (cost.a_bytes + cost.b_bytes + cost.s_bytes + c_bytes)
-                    store_bytes += num * cost.store_bytes
-                    spill_bytes += num * cost.spill_bytes
-                    if p["is_multicast"]:
-                        # a shared slice is read once; the cores that share it run in step with a full block
-                        if in_ == 1:
-                            f_a, f_b, f_c = reload_factors(order, T_m, full_T_n, T_k)
-                            a_bytes += num_g * num_m * num_k * bytes_of(g * m * k * f_a, p["a_bits"])
-                        if im == 1:
-                            f_a, f_b, f_c = reload_factors(order, full_T_m, T_n, T_k)
-                            shared = num_g * num_n * num_k
-                            b_bytes += shared * bytes_of(g * k * n * f_b, p["b_bits"])
-                            if p["is_quantized"]:
-                                rows = g * scale_rows(p, k, T_k) * n * f_b
-                                scale_bytes += shared * bytes_of(rows, p["group_bits"])
-                    else:
-                        a_bytes += num * cost.a_bytes
-                        b_bytes += num * cost.b_bytes
-                        scale_bytes += num * cost.s_bytes
-                    if blk.E_K > 1 and ik == 1:  # one reduction for each C block
-                        blocks = num_g * num_m * num_n
-                        part = g * m * n
-                        written = bytes_of(part, p["c_bits"])
-                        if p["reduction"] == 1:
-                            read = bytes_of(blk.E_K * part, p["acc_bits"])
-                            red_dram_bytes += blocks * (read + written)
-                            red_core_bytes += blocks * (read + written)
+    @kernel
+    def evaluate_into(
+        p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
+        tile_m: int, tile_n: int, tile_k: int, order: int, out: Any,
+    ) -> None:  # fmt: skip
+        """Fill the record `out` of `COST_DTYPE` with the cost of one legal mapping."""
+        blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+        edge_g = G - (blk.E_G - 1) * blk.g
+        edge_m = M - (blk.E_M - 1) * blk.m
+        edge_n = N - (blk.E_N - 1) * blk.n
+        edge_k = K - (blk.E_K - 1) * blk.k
+        full_T_m = ceil_div(blk.m, tile_m)
+        full_T_n = ceil_div(blk.n, tile_n)
+
+        a_bytes = b_bytes = scale_bytes = store_bytes = spill_bytes = 0
+        red_dram_bytes = red_core_bytes = core_bytes = 0
+        steps = 0
+        slowest_us = -1.0
+        # Along each dimension E-1 blocks are full (index 0) and the last (index 1) is what remains.
+        for ig in range(2):
+            num_g = blk.E_G - 1 if ig == 0 else 1
+            g = blk.g if ig == 0 else edge_g
+            for im in range(2):
+                num_m = blk.E_M - 1 if im == 0 else 1
+                m = blk.m if im == 0 else edge_m
+                for in_ in range(2):
+                    num_n = blk.E_N - 1 if in_ == 0 else 1
+                    n = blk.n if in_ == 0 else edge_n
+                    for ik in range(2):
+                        num_k = blk.E_K - 1 if ik == 0 else 1
+                        k = blk.k if ik == 0 else edge_k
+                        num = num_g * num_m * num_n * num_k
+                        if num == 0:
+                            continue
+                        T_m = ceil_div(m, tile_m)
+                        T_n = ceil_div(n, tile_n)
+                        T_k = ceil_div(k, tile_k)
+                        f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+                        pipeline_us = pipeline_us_of(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order)
+                        cost = core_cost(
+                            p, blk, g, m, n, k, min(tile_m, m), min(tile_n, n), min(tile_k, k),
+                            T_m, T_n, T_k, f_a, f_b, f_c, pipeline_us,
+                        )  # fmt: skip
+                        if cost.latency_us > slowest_us:
+                            slowest_us = cost.latency_us
+                            _fill_times(p, blk, cost, out)
+                        steps += num * (
+                            g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
+                        )
+                        c_bytes = cost.store_bytes + 2 * cost.spill_bytes
+                        core_bytes += num * (cost.a_bytes + cost.b_bytes + cost.s_bytes + c_bytes)
+                        store_bytes += num * cost.store_bytes
+                        spill_bytes += num * cost.spill_bytes
+                        if p["is_multicast"]:
+                            # a shared slice is read once; the cores that share it run in step with a full block
+                            if in_ == 1:
+                                f_a, f_b, f_c = reload_factors(order, T_m, full_T_n, T_k)
+                                a_bytes += num_g * num_m * num_k * bytes_of(g * m * k * f_a, p["a_bits"])
+                            if im == 1:
+                                f_a, f_b, f_c = reload_factors(order, full_T_m, T_n, T_k)
+                                shared = num_g * num_n * num_k
+                                b_bytes += shared * bytes_of(g * k * n * f_b, p["b_bits"])
+                                if p["is_quantized"]:
+                                    rows = g * scale_rows(p, k, T_k) * n * f_b
+                                    scale_bytes += shared * bytes_of(rows, p["group_bits"])
                         else:
-                            red_dram_bytes += blocks * written
-                            sent = bytes_of((blk.E_K - 1) * part, p["acc_bits"])
-                            red_core_bytes += blocks * (2 * sent + written)  # out of one core and into another
+                            a_bytes += num * cost.a_bytes
+                            b_bytes += num * cost.b_bytes
+                            scale_bytes += num * cost.s_bytes
+                        if blk.E_K > 1 and ik == 1:  # one reduction for each C block
+                            blocks = num_g * num_m * num_n
+                            part = g * m * n
+                            written = bytes_of(part, p["c_bits"])
+                            if p["reduction"] == 1:
+                                read = bytes_of(blk.E_K * part, p["acc_bits"])
+                                red_dram_bytes += blocks * (read + written)
+                                red_core_bytes += blocks * (read + written)
+                            else:
+                                red_dram_bytes += blocks * written
+                                sent = bytes_of((blk.E_K - 1) * part, p["acc_bits"])
+                                red_core_bytes += blocks * (2 * sent + written)  # out of one core and into another
 
-    out["P_G"] = P_G
-    out["P_M"] = P_M
-    out["P_N"] = P_N
-    out["P_K"] = P_K
-    out["tile_m"] = tile_m
-    out["tile_n"] = tile_n
-    out["tile_k"] = tile_k
-    out["loop_order"] = order
-    out["active_cores"] = blk.active_cores
-    out["visits"] = blk.g * full_T_m * full_T_n * ceil_div(blk.k, tile_k)
-    out["sram_used_bytes"] = sram_used_bytes(p, tile_m, tile_n, tile_k)
-    dram_bytes = a_bytes + b_bytes + scale_bytes + store_bytes + 2 * spill_bytes + red_dram_bytes
-    out["dram_bytes"] = dram_bytes
-    out["a_bytes"] = a_bytes
-    out["b_bytes"] = b_bytes
-    out["scale_bytes"] = scale_bytes
-    out["c_store_bytes"] = store_bytes
-    out["c_spill_bytes"] = spill_bytes
-    out["c_refill_bytes"] = spill_bytes
-    out["reduction_bytes"] = red_dram_bytes
-    core_bytes += red_core_bytes
-    out["core_bytes"] = core_bytes
-    energy_pj = np.nan
-    if p["has_energy"]:
-        operand_elems = float(steps) * (p["cube_m"] * p["cube_k"] + p["cube_k"] * p["cube_n"])
-        energy_pj = float(G * M * K * N) * p["mac_pj"]
-        energy_pj += dram_bytes * p["dram_pj_per_byte"]
-        energy_pj += (core_bytes + operand_elems * p["a_bits"] / 8.0) * p["sram_pj_per_byte"]
-        if p["has_noc"]:
-            energy_pj += core_bytes * p["noc_pj_per_byte"]
-        energy_pj += p["static_pj_per_us"] * slowest_us
-    out["energy_pj"] = energy_pj
+        out["P_G"] = P_G
+        out["P_M"] = P_M
+        out["P_N"] = P_N
+        out["P_K"] = P_K
+        out["tile_m"] = tile_m
+        out["tile_n"] = tile_n
+        out["tile_k"] = tile_k
+        out["loop_order"] = order
+        out["active_cores"] = blk.active_cores
+        out["visits"] = blk.g * full_T_m * full_T_n * ceil_div(blk.k, tile_k)
+        out["sram_used_bytes"] = sram_used_bytes(p, tile_m, tile_n, tile_k)
+        dram_bytes = a_bytes + b_bytes + scale_bytes + store_bytes + 2 * spill_bytes + red_dram_bytes
+        out["dram_bytes"] = dram_bytes
+        out["a_bytes"] = a_bytes
+        out["b_bytes"] = b_bytes
+        out["scale_bytes"] = scale_bytes
+        out["c_store_bytes"] = store_bytes
+        out["c_spill_bytes"] = spill_bytes
+        out["c_refill_bytes"] = spill_bytes
+        out["reduction_bytes"] = red_dram_bytes
+        core_bytes += red_core_bytes
+        out["core_bytes"] = core_bytes
+        energy_pj = np.nan
+        if p["has_energy"]:
+            operand_elems = float(steps) * (p["cube_m"] * p["cube_k"] + p["cube_k"] * p["cube_n"])
+            energy_pj = float(G * M * K * N) * p["mac_pj"]
+            energy_pj += dram_bytes * p["dram_pj_per_byte"]
+            energy_pj += (core_bytes + operand_elems * p["a_bits"] / 8.0) * p["sram_pj_per_byte"]
+            if p["has_noc"]:
+                energy_pj += core_bytes * p["noc_pj_per_byte"]
+            energy_pj += p["static_pj_per_us"] * slowest_us
+        out["energy_pj"] = energy_pj
+
+    return evaluate_into
+
+
+evaluate_into = _make_evaluate(pipeline_us_if_any)
+"""For every timing."""
+
+evaluate_overlap_into = _make_evaluate(no_pipeline_us)
+"""For overlap timing: it compiles a second faster."""
 
 
 @kernel

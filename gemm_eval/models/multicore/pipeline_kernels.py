@@ -12,7 +12,7 @@ from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.count_kernels import ceil_div, store_bits
 from gemm_eval.models.multicore.overlap_kernels import dma_us
 
-__all__ = ["pipeline_main_us"]
+__all__ = ["no_pipeline_us", "pipeline_main_us", "pipeline_us_if_any"]
 
 # Loops of each order, outermost first, as dimension numbers: m 0, n 1, k 2.
 _LOOPS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
@@ -192,3 +192,20 @@ def pipeline_main_us(
     if quantized:
         first_b += (ceil_div(first_k, group) if group > 0 else 1) * first_n * s_size
     return total + dma_us(p, blk, first_m * first_k * a_size, first_b, 0.0)
+
+
+@kernel
+def pipeline_us_if_any(
+    p: Any, blk: Any, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int
+) -> float:
+    """Return `pipeline_main_us` where that is the timing, else 0."""
+    us: float = pipeline_main_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order) if p["is_pipeline"] else 0.0
+    return us
+
+
+@kernel
+def no_pipeline_us(
+    p: Any, blk: Any, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int,  # noqa: ARG001
+) -> float:  # fmt: skip
+    """Return 0."""
+    return 0.0
