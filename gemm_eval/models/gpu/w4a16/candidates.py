@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import math
 import operator
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
@@ -105,10 +106,23 @@ def check_w4a16_sizes(problem: GemmProblem) -> None:
 
 @cache
 def _entries(target: str, activation: DType, mode: str, group_size: int) -> tuple[_Entry, ...]:
+    header, lines = _table(target, activation)
+    return tuple(
+        entry for line in lines[mode, str(group_size)] for entry in _parse(dict(zip(header, line, strict=True)))
+    )
+
+
+@cache
+def _table(target: str, activation: DType) -> tuple[list[str], dict[tuple[str, str], list[list[str]]]]:
+    """The header, and the lines by mode and group: a reader of all types parses each line once."""
     path = data_root() / "kernels" / "w4a16" / f"{target}-{activation}.csv"
     with path.open(newline="", encoding="utf-8") as file:
-        lines = [line for line in csv.DictReader(file) if (line["mode"], int(line["group_size"])) == (mode, group_size)]
-    return tuple(entry for line in lines for entry in _parse(line))
+        header, *lines = csv.reader(file)
+    mode, group = header.index("mode"), header.index("group_size")
+    found: dict[tuple[str, str], list[list[str]]] = defaultdict(list)
+    for line in lines:
+        found[line[mode], line[group]].append(line)
+    return header, found
 
 
 def _parse(line: Mapping[str, str]) -> Iterator[_Entry]:
