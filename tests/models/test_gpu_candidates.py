@@ -49,6 +49,7 @@ SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
 FEW = {
     **{("gemm-eval", "w4a16", sm): few for sm, few in (("sm_80", (41, 17)), ("sm_89", (35, 15)), ("sm_90", (114, 22)))},
     ("cublas", "int8", "sm_90"): (300, 5),
+    **{("cublas", d, sm): (100, 9) for d in SCHEMES for sm in ("sm_80", "sm_89")},
     **{("trtllm", d, "sm_90"): (500, 10) for d in SCHEMES},
     **{("trtllm", d, "sm_100"): (500, 7) for d in SCHEMES},
 }

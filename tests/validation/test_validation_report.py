@@ -299,7 +299,7 @@ H200_WGMMA = ("calibrate", "dense", "--arch", "h200-sxm", "--family", "sm90_wgmm
         ),
         (("calibrate", "w4a16", "--arch", "a100-sxm-80gb", "--family", "w4a16_sm90"), 2, "which is sm_80"),
         (("calibrate", "dense", "--arch", "l40s", "--family", "sm90_wgmma"), 2, "does not run on l40s, which is sm_89"),
-        (("calibrate", "dense", "--arch", "l40s", "--family", "sm80_mma"), 2, "no cold burst timings of cublas on"),
+        (("calibrate", "dense", "--arch", "l4", "--family", "sm80_mma"), 2, "no cold burst timings of cublas on"),
         (
             (*H200_WGMMA, "--library", "trtllm", "--data", "aiconfigurator/float16"),
             2,

@@ -139,8 +139,8 @@ def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str
     """Return the coefficients of a library's kernel family on a GPU, and where they come from.
 
     A calibration of this GPU is taken as it is. Without one, that of the same library and family on another GPU carries
-    over (the first by name), because coefficients belong to kernels and not to chips; without that, one of the same
-    family in another library; without that, the defaults of the family hold. A spec that was changed keeps the
+    over (of its generation of SMs, if there is one; the first by name), because coefficients belong to kernels and not
+    to chips; without that, one of the same family in another library; without that, the defaults of the family hold. A spec that was changed keeps the
     coefficients of its name, but nothing was fitted on such a GPU.
     """
     coefficients, origin = _coefficients(data_root() / "calibration", arch.name, library, family)
@@ -173,7 +173,7 @@ def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict
         found = _loaded(path)
         return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
     for pattern in (f"*/{library}-{family}.yaml", f"*/*-{family}.yaml"):
-        for other in sorted(root.glob(pattern)):
+        for other in sorted(root.glob(pattern), key=lambda path: (not _have_same_sms(path.parent.name, gpu), path)):
             found = _loaded(other)
             text = f"carried over from {found.library} kernels on {found.gpu}, fitted on nothing of this GPU"
             coefficients = _complete(found)

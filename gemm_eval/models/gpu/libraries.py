@@ -120,10 +120,16 @@ LIBRARIES: dict[str, Library] = {
     library.name: library
     for library in (
         # All 1,690 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once) do, 93%
-        # into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt).
+        # into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt). On
+        # other GPUs its times show parts of few steps, and no limit to their number (arch/measured: A100, L40S, B200).
         Library(
-            "cublas", {"sm90_wgmma": SplitRule(21, is_full=True)}, has_stream_k=False, is_dense=True,
-            is_weight_only=False,
+            "cublas",
+            {
+                "sm90_wgmma": SplitRule(21, is_full=True),
+                "sm80_mma": SplitRule(4, is_full=False),
+                "sm100_tcgen05": SplitRule(4, is_full=False),
+            },
+            has_stream_k=False, is_dense=True, is_weight_only=False,
         ),
         # our kernels, whose configs stand in a table (`models.gpu.w4a16`)
         Library(
