@@ -1,4 +1,4 @@
-"""Rooflines to compare a model with: from the data sheet alone, and with fitted constants."""
+"""What a model is compared with: rooflines, from the data sheet alone and with fitted constants, and a table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.units import bytes_per_us, tflop_per_s
 from gemm_eval.validation.fit import MIN_ROWS, robust_fit
-from gemm_eval.validation.timings import Floats, Timings
+from gemm_eval.validation.timings import Floats, Ints, Timings
 
-__all__ = ["FittedRoofline", "GroupedRoofline", "NaiveRoofline", "RooflineSpec", "rooflines"]
+__all__ = ["FittedRoofline", "GroupedRoofline", "NaiveRoofline", "RooflineSpec", "TableInterpolation", "rooflines"]
 
 _US_PER_TFLOP_PER_S = 1.0 / tflop_per_s(1.0, 1.0)  # flop in a microsecond, at 1 TFLOP/s
 
@@ -22,6 +22,8 @@ _US_PER_TFLOP_PER_S = 1.0 / tflop_per_s(1.0, 1.0)  # flop in a microsecond, at 1
 _START = (3.0, 0.7, 0.8, 4.0)
 _LOWER = (0.1, 0.05, 0.05, 1.0)
 _UPPER = (50.0, 1.5, 1.5, 32.0)
+_TYPE_COLUMNS = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
+_LEAST_POINTS = 8  # of a table, for anything but its nearest one
 _LOSS_SCALE = 0.1  # relative errors beyond 10% count linearly, not squared
 
 
@@ -147,6 +149,60 @@ class GroupedRoofline:
             if (mask := rows.of_group(name)).any():
                 latency_us[mask] = self.fitted.get(name, FittedRoofline(self.arch)).predict(rows.select(mask))
         return latency_us
+
+
+@dataclass(frozen=True, eq=False)
+class TableInterpolation:
+    """Latencies of other GEMMs of the same types, interpolated: linear in the logarithms of sizes and of the latency.
+
+    As planners do that keep a table for each GPU. Beyond the GEMMs of the table the nearest one counts, times the ratio
+    of the rooflines of the data sheet.
+
+    Attributes:
+        train: the table, one part for each set that it comes from.
+    """
+
+    arch: RooflineSpec = field(repr=False)
+    name: str = "interpolation"
+    train: tuple[Timings, ...] = ()
+
+    def fit(self, *train: Timings) -> TableInterpolation:
+        """Return one whose table these rows are."""
+        return replace(self, train=train)
+
+    def predict(self, rows: Timings) -> Floats:
+        """Return the latency of each row, in microseconds; nan where the table has no GEMM of its types."""
+        latency_us = np.full(len(rows), np.nan)
+        types_of = _types_of(rows)
+        for types in set(types_of):
+            wanted = np.array([item == types for item in types_of])
+            parts = [part.select(np.array([item == types for item in _types_of(part)])) for part in self.train]
+            if parts := [part for part in parts if len(part)]:
+                latency_us[wanted] = self._of_types(parts, rows.select(wanted))
+        return latency_us
+
+    def _of_types(self, train: list[Timings], rows: Timings) -> Floats:
+        from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+
+        known, asked = (np.log2(sizes.astype(np.float64)) for sizes in (_sizes(train), rows.sizes))
+        varies = np.ptp(known, axis=0) > 0.0
+        logs = np.log(np.concatenate([part.measured_us for part in train]))
+        roof = NaiveRoofline(self.arch)
+        over_roof = logs - np.log(np.concatenate([roof.predict(part) for part in train]))
+        nearest = NearestNDInterpolator(known, over_roof)(asked) + np.log(roof.predict(rows))
+        inside = np.full(len(rows), np.nan)
+        if np.count_nonzero(varies) > 1 and len(known) > _LEAST_POINTS:
+            inside = LinearNDInterpolator(known[:, varies], logs)(asked[:, varies])
+        result: Floats = np.exp(np.where(np.isnan(inside), nearest, inside))
+        return result
+
+
+def _sizes(sets: list[Timings]) -> Ints:
+    return np.concatenate([item.sizes for item in sets])
+
+
+def _types_of(rows: Timings) -> list[tuple[object, ...]]:
+    return list(zip(*(rows.frame[name] for name in _TYPE_COLUMNS), strict=True))
 
 
 def _smooth_roof(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec, TableInterpolation
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.predictors.dense import model_predictor
@@ -109,8 +109,11 @@ def _joint_scores(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: 
 
 
 def make_baselines(arch: RooflineSpec, timings: Timings) -> list[Predictor]:
-    """Return what a model that is fitted on `timings` is compared with: rooflines, and nvMatmulHeuristics if it can."""
-    baselines: list[Predictor] = [NaiveRoofline(arch), FittedRoofline(arch)]
+    """Return what a model that is fitted on `timings` is compared with.
+
+    Rooflines, interpolation of the timings themselves, and nvMatmulHeuristics if it can.
+    """
+    baselines: list[Predictor] = [NaiveRoofline(arch), FittedRoofline(arch), TableInterpolation(arch)]
     if is_available(arch.name) and knows_types(timings):
         baselines += [NvidiaHeuristics(arch.name), NvidiaHeuristics(arch.name, is_refit=True)]
     return baselines

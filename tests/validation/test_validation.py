@@ -14,7 +14,7 @@ import pytest
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.extras import check_extra
-from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, rooflines
+from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, TableInterpolation, rooflines
 from gemm_eval.validation.comparison import make_baselines
 from gemm_eval.validation.folds import assign_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, measure_errors, row_groups
@@ -237,6 +237,23 @@ def test_smooth_roof_lies_between_maximum_and_sum() -> None:
     assert roof == pytest.approx(np.hypot(compute_us, dram_us))
 
 
+def test_interpolation_is_linear_in_logarithms_inside_and_scales_the_nearest_outside() -> None:
+    table = make_timings(rows=(1, 64, 4096), pairs=[(n, k) for n in (1024, 8192) for k in (1024, 8192)])
+    M, K, N = (table.column(name).astype(float) for name in "MKN")
+    planted = with_latency(table, M**0.5 * K**0.75 * N**0.25)
+    fitted = TableInterpolation(H200).fit(planted)
+
+    inside = make_timings(rows=(8, 500), pairs=[(2048, 4096), (6144, 1536)])
+    M, K, N = (inside.column(name).astype(float) for name in "MKN")
+    assert fitted.predict(inside) == pytest.approx(M**0.5 * K**0.75 * N**0.25)
+    outside = make_timings(rows=(4096,), pairs=[(32768, 8192)])
+    nearest = make_timings(rows=(4096,), pairs=[(8192, 8192)])
+    growth = NaiveRoofline(H200).predict(outside) / NaiveRoofline(H200).predict(nearest)
+    assert fitted.predict(outside) == pytest.approx(fitted.predict(nearest) * growth)
+    assert np.isnan(fitted.predict(make_timings(input_dtype="bf16", weight_dtype="bf16", output_dtype="bf16"))).all()
+    assert np.isfinite(TableInterpolation(H200).fit(nearest).predict(inside)).all()  # a table of one GEMM
+
+
 def test_roofline_without_a_peak() -> None:
     with pytest.raises(UnsupportedError, match="h200-sxm has no peak for fp32"):
         NaiveRoofline(H200).predict(make_timings(input_dtype="fp32", weight_dtype="fp32"))
@@ -298,10 +315,10 @@ def test_nvidia_heuristics_refit_is_affine() -> None:
 @pytest.mark.usefixtures("fake_library")
 def test_baselines_are_those_that_can_answer() -> None:
     names = [baseline.name for baseline in make_baselines(H200, make_timings())]
-    assert names == ["naive roofline", "fitted roofline", "nvMatmulHeuristics", "nvMMH, refitted"]
+    assert names == ["naive roofline", "fitted roofline", "interpolation", "nvMatmulHeuristics", "nvMMH, refitted"]
 
     quantized = make_timings(weight_dtype="int4")
-    assert [baseline.name for baseline in make_baselines(H200, quantized)] == names[:2]
+    assert [baseline.name for baseline in make_baselines(H200, quantized)] == names[:3]
 
 
 def test_nvidia_heuristics_know_their_gpus() -> None:

@@ -181,10 +181,11 @@ def test_validate_writes_json_csv_and_plots(table: Path, tmp_path: Path) -> None
         "half",
         "naive roofline",
         "fitted roofline",
+        "interpolation",
     ]
     assert document["coefficients"] == {"mine": "refitted on this set"}
     assert set(pd.read_csv(csv)["group"]) == {"decode", "mid", "prefill", "all"}
-    assert len(list(plots.glob("mine-*.png"))) == 3 * 3
+    assert len(list(plots.glob("mine-*.png"))) == 3 * 4
 
 
 def test_the_old_form_prints_the_same_document(table: Path) -> None:

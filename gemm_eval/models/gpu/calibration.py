@@ -140,8 +140,8 @@ def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str
 
     A calibration of this GPU is taken as it is. Without one, that of the same library and family on another GPU carries
     over (of its generation of SMs, if there is one; the first by name), because coefficients belong to kernels and not
-    to chips; without that, one of the same family in another library; without that, the defaults of the family hold. A spec that was changed keeps the
-    coefficients of its name, but nothing was fitted on such a GPU.
+    to chips; without that, one of the same family in another library; without that, the defaults of the family hold. A
+    spec that was changed keeps the coefficients of its name, but nothing was fitted on such a GPU.
     """
     coefficients, origin = _coefficients(data_root() / "calibration", arch.name, library, family)
     if origin.is_calibrated and not _is_preset(arch):
