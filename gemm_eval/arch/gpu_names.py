@@ -32,7 +32,7 @@ _KNOWN = {
     "Tesla V100-SXM2-16GB": "v100",
     "Tesla V100-SXM2-32GB": "v100",
 }
-"""The newest first. Drivers before release 470 leave out "NVIDIA", and name GPUs before Ampere without it to this day."""
+"""The newest first. Older drivers leave out "NVIDIA", and new ones still do for GPUs before Ampere."""
 
 
 def gpu_slug(name: str) -> str:

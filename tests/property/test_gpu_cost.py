@@ -90,9 +90,10 @@ def configs(draw: st.DrawFn, arch: GpuSpec, problem: GemmProblem) -> KernelConfi
     if decomposition == Decomposition.SPLIT_K:
         assume(steps > 1)
         split_k = draw(st.integers(2, min(steps, 40)))
+    num_stages = draw(st.sampled_from((2, 2, 3, 3, 4, 5, 8))) if arch.has_cp_async else 2
     return KernelConfig(
-        family, m, n, 1024 // problem.input_dtype.bits, *cluster, warps,
-        draw(st.sampled_from((2, 2, 3, 3, 4, 5, 8))) if arch.has_cp_async else 2, schedule, decomposition, split_k, draw(st.sampled_from(RasterOrder)), draw(st.sampled_from((1, 2, 4, 8, 16))),
+        family, m, n, 1024 // problem.input_dtype.bits, *cluster, warps, num_stages, schedule, decomposition, split_k,
+        draw(st.sampled_from(RasterOrder)), draw(st.sampled_from((1, 2, 4, 8, 16))),
     )  # fmt: skip
 
 
