@@ -6,14 +6,16 @@ import difflib
 import reprlib
 import unicodedata
 from collections.abc import Iterable
+from typing import NamedTuple
 
 __all__ = ["did_you_mean", "one_line", "refusal", "shown", "visible"]
 
 _MAX_SHOWN_CHARS = 80
 _MAX_WORD_CHARS = 64  # no name is longer, and what is longer takes difflib long
-_MAX_NEAR = 3
+_MAX_NEAR = 4
 _CUTOFF = 0.6
 _SLIP_CUTOFF = 0.9
+_SEPARATORS = "-_. /"
 _HIDDEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format (direction, joiners), lone surrogates, separators of lines
 
 
@@ -61,22 +63,24 @@ def visible(text: str) -> str:
 def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return ``", did you mean a or b?"`` with the names that `word` may stand for; an empty text where none is near.
 
-    Near is, in this order: the same but for case and ``-_. /``; the same but for a letter or two of many; one is the
-    beginning of the other; one is part of the other; much the same letters.
+    Near is, in this order: the same but for case and ``-_. /``; the same but for a letter or two of many; all parts of
+    one, as ``-_. /`` cut it, are parts of the other; one is the beginning of the other, if possible the word; one is
+    part of the other; much the same letters.
     """
     if not isinstance(word, str) or not 0 < len(word) <= _MAX_WORD_CHARS:
         return ""
-    plain = {name: _plain(name) for name in known}
-    asked = _plain(word)
-    if not asked:
+    cut = {name: _cut(name) for name in known}
+    asked = _cut(word)
+    if not asked.letters:
         return ""
-    for is_near in (str.__eq__, _is_slip, _begins, _contains):
-        near = [name for name, letters in plain.items() if letters and is_near(letters, asked)]
+    for is_near in (_is_same, _is_slip, _shares_parts, _begins, _is_begun, _contains):
+        near = [name for name, this in cut.items() if this.letters and is_near(this, asked)]
         if near:
             break
     else:
-        matches = difflib.get_close_matches(asked, plain.values(), n=_MAX_NEAR, cutoff=_CUTOFF)
-        near = [name for match in dict.fromkeys(matches) for name, letters in plain.items() if letters == match]
+        letters = [this.letters for this in cut.values()]
+        matches = difflib.get_close_matches(asked.letters, letters, n=_MAX_NEAR, cutoff=_CUTOFF)
+        near = [name for match in dict.fromkeys(matches) for name, this in cut.items() if this.letters == match]
     return f", did you mean {' or '.join(near[:_MAX_NEAR])}?" if near else ""
 
 
@@ -86,17 +90,38 @@ def refusal(what: str, value: object, known: Iterable[str]) -> str:
     return f"{what} must be one of {', '.join(names)}, got {shown(value)}{did_you_mean(value, names)}"
 
 
-def _plain(word: str) -> str:
-    return "".join(char for char in word.casefold() if char not in "-_. /")
+class _Cut(NamedTuple):
+    """A word without case: its letters and digits, and the parts that separators cut it into."""
+
+    letters: str
+    parts: frozenset[str]
 
 
-def _is_slip(name: str, word: str) -> bool:
-    return difflib.SequenceMatcher(None, name, word).ratio() >= _SLIP_CUTOFF
+def _cut(word: str) -> _Cut:
+    parts = "".join(" " if char in _SEPARATORS else char for char in word.casefold()).split(" ")
+    return _Cut("".join(parts), frozenset(filter(None, parts)))
 
 
-def _begins(name: str, word: str) -> bool:
-    return min(len(name), len(word)) > 1 and (name.startswith(word) or word.startswith(name))
+def _is_same(name: _Cut, word: _Cut) -> bool:
+    return name.letters == word.letters
 
 
-def _contains(name: str, word: str) -> bool:
-    return min(len(name), len(word)) > 2 and (word in name or name in word)
+def _is_slip(name: _Cut, word: _Cut) -> bool:
+    return difflib.SequenceMatcher(None, name.letters, word.letters).ratio() >= _SLIP_CUTOFF
+
+
+def _shares_parts(name: _Cut, word: _Cut) -> bool:
+    return name.parts <= word.parts or word.parts <= name.parts
+
+
+def _begins(name: _Cut, word: _Cut) -> bool:
+    return len(word.letters) > 1 and name.letters.startswith(word.letters)
+
+
+def _is_begun(name: _Cut, word: _Cut) -> bool:
+    return len(name.letters) > 1 and word.letters.startswith(name.letters)
+
+
+def _contains(name: _Cut, word: _Cut) -> bool:
+    one, other = name.letters, word.letters
+    return min(len(one), len(other)) > 2 and (other in one or one in other)

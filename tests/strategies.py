@@ -173,7 +173,9 @@ def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = Non
     types: dict[str, Any] = {"input_dtype": draw(st.sampled_from(sorted(arch.tensor_flop_per_cycle)))}
     if draw(st.booleans()) if quantized is None else quantized:
         types = {
-            "input_dtype": draw(st.sampled_from((DType.FP16, DType.BF16))),
+            "input_dtype": draw(
+                st.sampled_from([d for d in (DType.FP16, DType.BF16) if d in arch.tensor_flop_per_cycle])
+            ),
             "weight_dtype": draw(st.sampled_from((DType.INT4, DType.INT8, DType.FP8))),
             "group_size": draw(st.sampled_from((None, 32, 64, 128))),
             "zero_dtype": draw(st.sampled_from((None, None, DType.INT4, DType.FP16))),

@@ -1,4 +1,4 @@
-"""What an SM holds at once, and how many SMs clusters of CTAs can lie on: compute capability 8.0 to 10.0."""
+"""What an SM holds at once, and how many SMs clusters of CTAs can lie on: compute capability 7.0 to 12.0."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from gemm_eval.arch.gpu import GpuSpec
+from gemm_eval.arch.gpu_names import gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec
 from gemm_eval.arch.paths import data_root
 from gemm_eval.arch.yaml import read_yaml
@@ -108,7 +109,9 @@ def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = No
     presets = _preset_paths()
     if _NAME.fullmatch(text) and text in presets:
         return presets[text]
-    hint = did_you_mean(text, sorted(presets)) or f"; known: {', '.join(sorted(presets))}"
+    of_driver = gpu_slug(text)
+    meant = of_driver if of_driver in presets else text
+    hint = did_you_mean(meant, sorted(presets)) or f"; known: {', '.join(sorted(presets))}"
     raise ArchNotFoundError(f"no arch of the name {shown(text)}{hint} (a file is given by its path, ending in .yaml)")
 
 

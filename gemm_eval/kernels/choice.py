@@ -8,7 +8,7 @@ from gemm_eval.arch import DeviceLimits, GpuSpec, gpu_slug, limits_of_spec, list
 from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, UnsupportedError
-from gemm_eval.kernels.families import Sizes, WeightMode
+from gemm_eval.kernels.families import Sizes, WeightMode, families
 from gemm_eval.kernels.registry import check_kernel, make_variant
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.workload import GemmProblem
@@ -110,11 +110,9 @@ def spec_of(slug: str, limits: DeviceLimits) -> GpuSpec:
             capability = limits_of_spec(spec).compute_capability
             return capability != limits.compute_capability, abs(spec.num_sms - limits.num_sms)
 
-        alike = [
-            spec
-            for spec in presets.values()
-            if limits_of_spec(spec).compute_capability[0] == limits.compute_capability[0]
-        ]
+        major = limits.compute_capability[0]
+        is_ours = any(major == known for family in families().values() for known, _ in family.targets)
+        alike = [spec for spec in presets.values() if is_ours and limits_of_spec(spec).compute_capability[0] == major]
         if not alike:
             raise UnsupportedError(
                 f"no W4A16 kernel runs on a GPU of compute capability {'.'.join(map(str, limits.compute_capability))}"

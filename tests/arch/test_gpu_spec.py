@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from gemm_eval import ArchNotFoundError, ArchValidationError, InvalidOptionError, MulticoreSpec, list_archs, load_arch
-from gemm_eval.arch import GpuSpec, Published, check_arch
+from gemm_eval.arch import SM_ARCHS, GpuSpec, Published, check_arch
 from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.render_arch import _GPU_GROUPS, unit_of
 from gemm_eval.dtypes import DType
@@ -45,7 +45,7 @@ def test_value_semantics() -> None:
 
 
 def test_bases_are_no_presets() -> None:
-    assert {"_power", "_sm80", "_sm89", "_sm90", "_sm100"} == set(BASES)
+    assert {"_power", *(name.replace("sm_", "_sm") for name in SM_ARCHS)} == set(BASES)
     assert set(GPUS) <= set(list_archs())
     for base in BASES:
         assert base not in list_archs()
@@ -84,7 +84,8 @@ def test_instruction_fits_the_machine(name: str) -> None:
     # The largest instruction is limited by arithmetic, not by the floor.
     assert flop / gpu.tensor_flop_per_cycle[DType.FP16] >= gpu.mma_floor_cycles
     assert gpu.max_warps_per_sm * 32 == gpu.max_threads_per_sm
-    assert gpu.has_tma == gpu.has_multicast == (gpu.max_cluster_ctas > 1)
+    assert gpu.has_multicast == (gpu.max_cluster_ctas > 1)
+    assert gpu.has_multicast <= gpu.has_tma <= gpu.has_cp_async
     assert gpu.l2_gb_per_s > gpu.dram_gb_per_s >= gpu.dram_achievable_gb_per_s
 
 
@@ -123,7 +124,7 @@ def test_a_type_without_a_clock_has_that_of_the_default_type() -> None:
         ({"smem_per_cta_bytes": 233472}, "together must fit into smem_per_sm_bytes"),
         ({"mma_n_max": 250}, "mma_n_max must be a multiple of mma_n_step 8, got 250"),
         ({"max_cluster_ctas": 1}, "has_multicast needs clusters"),
-        ({"sm_arch": "sm_75"}, "^sm_arch must be 'sm_80'"),
+        ({"sm_arch": "sm_60"}, "^sm_arch must be 'sm_70'"),
         ({"mma_operands_from": "dram"}, "^mma_operands_from must be"),
         ({"num_sms": 0}, "^num_sms must be >= 1, got 0"),
         ({"num_sms": 132.0}, "^num_sms must be a valid integer"),

@@ -23,7 +23,9 @@ PUBLISHED_REL_TOL = 0.01
 MIN_SOURCE_WORDS = 3
 MIN_REAL_CHIPS = 8
 GPUS = {
-    "a100-sxm-40gb", "a100-sxm-80gb", "b200", "h100-nvl", "h100-pcie", "h100-sxm", "h200-sxm", "l4", "l40s", "rtx-4090",
+    "a100-pcie-40gb", "a100-pcie-80gb", "a100-sxm-40gb", "a100-sxm-80gb", "a30", "b200", "b300", "gb200", "gb300",
+    "h100-nvl", "h100-pcie", "h100-sxm", "h20-sxm", "h200-sxm", "l4", "l40s", "rtx-4090", "rtx-5070", "rtx-5090",
+    "rtx-pro-6000-server", "t4", "v100",
 }  # fmt: skip
 TEACHING_CHIP = "demo-8core"
 NOT_NUMBERS_OF_THE_CHIP = {"published", "sources", "provenance"}

@@ -10,6 +10,7 @@ from tests.golden import changes
 from tests.golden.generate_gpu import GOLDEN
 
 MAX_ROWS = 320  # that somebody can read
+NO_FAMILY_OF_THESE_GPUS = {"sm70_mma"}  # `test_gpu_cost` compares its costs with their definition
 NEVER_THE_BEST_BOUND = {"store"}  # waves of tiles that end in stores take longer; `test_gpu_cost` has such configs
 
 
@@ -27,7 +28,7 @@ def test_the_golden_file_covers_the_model_and_can_be_read() -> None:
 
     assert sum(map(len, answers.values())) <= MAX_ROWS
     assert all(len(rows) == 3 for rows in answers.values())
-    assert {config[0] for config in configs} == set(FAMILIES)
+    assert {config[0] for config in configs} == set(FAMILIES) - NO_FAMILY_OF_THESE_GPUS
     assert {config[8] for config in configs} == {"pingpong", "cooperative", "multistage", "vector"}
     assert {config[9] for config in configs} == {"data_parallel", "split_k", "stream_k"}
     assert {config[11] for config in configs} == {"along_m", "along_n"}

@@ -79,6 +79,8 @@ def test_a_gpu_that_is_too_old_runs_nothing() -> None:
     assert all(entry.refusal for entry in list_kernels(turing))
     with pytest.raises(UnsupportedError, match=r"no W4A16 kernel runs on a GPU of compute capability 7\.5"):
         spec_of("titan-rtx", turing)
+    with pytest.raises(UnsupportedError, match=r"no W4A16 kernel runs on a GPU of compute capability 12\.1"):
+        spec_of("gb10", AMPERE._replace(compute_capability=(12, 1)))
 
 
 LEGAL_SIZES = (Sizes(1, 4096, 4096), Sizes(17, 200, 72), Sizes(5, 8, 8), Sizes(4096, 8192, 28672))

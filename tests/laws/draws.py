@@ -39,7 +39,8 @@ def draw_types(rng: random.Random, arch: GpuSpec) -> GemmProblem:
     weight = rng.choice(_WEIGHTS)
     group_size = rng.choice((None, 32, 64, 128))
     zero = DType.INT4 if weight is DType.INT4 and group_size and rng.random() < 0.3 else None
-    return GemmProblem(1, 1, 1, 1, rng.choice((DType.FP16, DType.BF16)), weight, group_size=group_size, zero_dtype=zero)
+    inputs = [dtype for dtype in (DType.FP16, DType.BF16) if dtype in arch.tensor_flop_per_cycle]
+    return GemmProblem(1, 1, 1, 1, rng.choice(inputs), weight, group_size=group_size, zero_dtype=zero)
 
 
 def draw_options(rng: random.Random, types: GemmProblem) -> RunOptions:

@@ -25,7 +25,9 @@ from tests.cases import case
 from tests.oracle import naive_gpu
 
 GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
-H100, A100, L40S, B200 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200"))
+BY_GENERATION = tuple({arch.sm_arch: arch for arch in GPUS.values()}.values())
+H100, A100, L40S, B200, B300 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200", "b300"))
+V100, T4 = GPUS["v100"], GPUS["t4"]
 
 DENSE = GemmProblem(1, 4096, 4096, 4096)
 W4A16 = make_problem(1, 4096, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="w4a16")
@@ -35,6 +37,7 @@ WGMMA = KernelConfig(
 MMA = WGMMA._replace(
     family="sm80_mma", cta_n=128, cluster_m=1, num_warps=4, num_stages=3, schedule=Schedule.MULTISTAGE
 )  # fmt: skip
+VOLTA = MMA._replace(family="sm70_mma", num_stages=2)
 
 
 # how many there are
@@ -46,12 +49,13 @@ SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
 # Fewer, configs and tiles: the kernel names of cuBLAS show five tiles for int8 on Hopper, TensorRT-LLM has ten of mixed
 # input there, of which instructions of 128 rows leave seven. Our own W4A16 kernels are those that are written, each
 # with few ways to cut K and one raster; many tokens leave those of two families.
+OUR_TARGETS = {"sm_80": (41, 17), "sm_89": (35, 15), "sm_90": (114, 22)}
 FEW = {
-    **{("gemm-eval", "w4a16", sm): few for sm, few in (("sm_80", (41, 17)), ("sm_89", (35, 15)), ("sm_90", (114, 22)))},
+    **{("gemm-eval", "w4a16", sm): few for sm, few in OUR_TARGETS.items()},
     ("cublas", "int8", "sm_90"): (300, 5),
     **{("cublas", d, sm): (100, 9) for d in SCHEMES for sm in ("sm_80", "sm_89")},
     **{("trtllm", d, "sm_90"): (500, 10) for d in SCHEMES},
-    **{("trtllm", d, "sm_100"): (500, 7) for d in SCHEMES},
+    **{("trtllm", d, sm): (500, 7) for d in SCHEMES for sm in ("sm_100", "sm_103")},
 }
 
 
@@ -62,20 +66,21 @@ def is_refused(arch: GpuSpec, problem: GemmProblem, library: str) -> bool:
     if not problem.is_weight_quantized:
         return library != "cublas" or problem.input_dtype not in arch.tensor_flop_per_cycle
     # our own kernels are of int4, for the GPUs that they are compiled for, and want rows on 16 bytes as trtllm does
-    is_theirs = problem.weight_dtype == "int4" and arch.sm_arch != "sm_100" and is_row_aligned(problem)
+    is_theirs = problem.weight_dtype == "int4" and arch.sm_arch in OUR_TARGETS and is_row_aligned(problem)
     return library == "gemm-eval" and not is_theirs
 
 
 def least_of(arch: GpuSpec, problem: GemmProblem, dtype: str, library: str) -> tuple[int, int]:
     """Configs and tiles that there are at least."""
+    least = (500, 20) if arch.has_cp_async else (200, 15)  # there with two stages, and no other number
     if not is_row_aligned(problem):
-        return (0, 0) if library == "trtllm" else (500, 20)
-    return FEW.get((library, dtype, arch.sm_arch), (500, 20))
+        return (0, 0) if library == "trtllm" else least
+    return FEW.get((library, dtype, arch.sm_arch), least)
 
 
 def test_every_problem_has_hundreds_of_configs_and_many_tiles() -> None:
     """Kernels are listed once for all sizes whose rows are aligned alike, as only the splits of K depend on sizes."""
-    for arch, library, dtype in itertools.product(GPUS.values(), LIBRARIES, SCHEMES):
+    for arch, library, dtype in itertools.product(BY_GENERATION, LIBRARIES, SCHEMES):
         listed: dict[bool, naive_gpu.Kernels] = {}
         for shape in SHAPES:
             problem = make_problem(*shape, default_dtype=arch.default_dtype, dtype=dtype)
@@ -104,9 +109,8 @@ def test_every_problem_has_hundreds_of_configs_and_many_tiles() -> None:
 
 def test_configs_are_distinct_legal_and_those_of_the_kernels() -> None:
     """On a GPU of every generation; sizes take turns."""
-    archs = {arch.sm_arch: arch for arch in GPUS.values()}.values()
     shapes = itertools.cycle(SHAPES)
-    for arch, library, dtype in itertools.product(archs, LIBRARIES, SCHEMES):
+    for arch, library, dtype in itertools.product(BY_GENERATION, LIBRARIES, SCHEMES):
         problem = make_problem(*next(shapes), default_dtype=arch.default_dtype, dtype=dtype)
         if is_refused(arch, problem, library):
             continue
@@ -161,7 +165,7 @@ def test_a_library_splits_k_as_its_rule_says() -> None:
 # what is refused
 
 REFUSED: list[tuple[str, GpuSpec, GemmProblem, KernelConfig, str]] = [
-    ("family", H100, DENSE, WGMMA._replace(family="sm70_mma"), "one of sm90_wgmma, .*got 'sm70_mma'"),
+    ("family", H100, DENSE, WGMMA._replace(family="sm60_mma"), "one of sm90_wgmma, .*got 'sm60_mma'"),
     ("family", H100, DENSE, WGMMA._replace(family="w4a16_sm90"), "one of sm90_wgmma, .*got 'w4a16_sm90'"),
     ("family", A100, DENSE, WGMMA, "sm90_wgmma needs sm_90, a100-sxm-80gb is sm_80"),
     ("cta_k", H100, DENSE, WGMMA._replace(cta_k=32), "cta_k must be 64, .* got 32"),
@@ -180,6 +184,11 @@ REFUSED: list[tuple[str, GpuSpec, GemmProblem, KernelConfig, str]] = [
     ("num_warps", A100, DENSE, MMA._replace(num_warps=16), "compute with 4 or 8 warps, got 16"),
     ("num_stages", H100, DENSE, WGMMA._replace(num_stages=1), r"num_stages must be in 2\.\.16, got 1"),
     ("num_stages", H100, DENSE, WGMMA._replace(num_stages=17), r"num_stages must be in 2\.\.16, got 17"),
+    ("num_stages", V100, DENSE, VOLTA._replace(num_stages=3), "must be 2 on v100, which has no cp.async, got 3"),
+    ("family", V100, DENSE, MMA, "sm80_mma needs sm_80 or .*, v100 is sm_70"),
+    ("family", A100, DENSE, VOLTA, "sm70_mma needs sm_70 or sm_75, a100-sxm-80gb is sm_80"),
+    ("smem", T4, DENSE, VOLTA._replace(cta_m=256, cta_n=256, num_warps=8), "need 67,584 bytes .* t4 has 65,536 a CTA"),
+    ("registers", V100, DENSE, VOLTA._replace(cta_n=192), "192 accumulators .* and 136 other registers need 328, 255"),
     ("split_k", H100, DENSE, WGMMA._replace(split_k=2), "split_k must be 1 without split-K, got 2"),
     ("split_k", H100, DENSE, WGMMA._replace(decomposition=Decomposition.STREAM_K, split_k=2), "must be 1 .* got 2"),
     ("split_k", H100, DENSE, WGMMA._replace(decomposition=Decomposition.SPLIT_K), r"2\.\.64, .*K = 4096, got 1"),
@@ -268,6 +277,15 @@ def test_occupancy_of_an_ampere_kernel_by_hand(arch: GpuSpec, num_stages: int, c
     assert needs == (num_stages * 32768 + 2048, 128 * 128 // 128 + 56, 128, ctas_per_sm)
 
 
+def test_without_cp_async_the_next_step_lies_in_registers() -> None:
+    # one stage of 32 KiB in shared memory, one in the registers of 128 threads: 64 of each beside 128 + 56
+    assert check_config(V100, DENSE, VOLTA) == (32768 + 2048, 248, 128, 2)
+    assert check_config(T4, DENSE, VOLTA).ctas_per_sm == 65536 // (32768 + 2048) == 1
+    assert check_config(V100, DENSE, VOLTA._replace(num_warps=8)).registers == 64 + 56 + 32
+    for arch in (V100, T4):
+        assert {kernel.config.num_stages for kernel in enumerate_kernels(arch, DENSE)} == {2}
+
+
 def test_occupancy_by_threads_and_by_ctas() -> None:
     small = MMA._replace(cta_m=16, cta_n=64, num_stages=2)  # 22 KiB, 64 registers, 128 threads
     assert check_config(A100, DENSE, small).ctas_per_sm == 167936 // (2 * 10240 + 2048 + 1024) == 7
@@ -278,7 +296,7 @@ def test_occupancy_by_threads_and_by_ctas() -> None:
 
 def test_accumulators_of_blackwell_lie_in_tensor_memory() -> None:
     config = WGMMA._replace(family="sm100_tcgen05", cta_m=256, cta_n=256, num_stages=2)
-    assert check_config(B200, DENSE, config).registers == 56
+    assert check_config(B200, DENSE, config).registers == check_config(B300, DENSE, config).registers == 56
     assert check_config(B200, DENSE, MMA).registers == 184
 
 
@@ -293,10 +311,11 @@ def test_clusters_take_whole_groups_of_sms() -> None:
 
 
 def test_a_family_runs_on_later_generations_at_the_rate_of_the_last_known_one() -> None:
-    assert SM_ARCHS == ("sm_80", "sm_89", "sm_90", "sm_100")
-    assert since("sm_80") == FAMILIES["sm80_mma"].sm_archs == FAMILIES["gemv"].sm_archs == SM_ARCHS
-    assert since("sm_90") == ("sm_90", "sm_100")
-    assert [FAMILIES["sm80_mma"].rate_on(name) for name in SM_ARCHS] == [1.0, 1.0, 0.62, 0.31]
+    assert SM_ARCHS == ("sm_70", "sm_75", "sm_80", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+    assert since("sm_70") == FAMILIES["gemv"].sm_archs == FAMILIES["mma_unaligned"].sm_archs == SM_ARCHS
+    assert since("sm_80") == FAMILIES["sm80_mma"].sm_archs == SM_ARCHS[2:]
+    assert since("sm_100") == ("sm_100", "sm_103", "sm_120")
+    assert [FAMILIES["sm80_mma"].rate_on(name) for name in since("sm_80")] == [1.0, 1.0, 0.62, 0.31, 0.31, 1.0]
     assert FAMILIES["sm90_wgmma"].rate_on("sm_100") == 1.0
     assert all({*family.sm_archs, *family.own_of, *family.rate_frac} <= set(SM_ARCHS) for family in FAMILIES.values())
 

@@ -309,9 +309,11 @@ def test_the_package_has_coefficients_for_every_gpu() -> None:
     assert triton_calibration_path("l40s").parts[-3:] == ("calibration", "l40s", "triton.yaml")
 
 
-def test_blackwell_is_refused() -> None:
+def test_gpus_that_triton_s_kernels_here_do_not_know_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"b200.*accumulate in tensor memory are not in the Triton model"):
         triton_times_us(load_arch("b200", GpuSpec), PROBLEM, [CONFIG], [CODE])
+    with pytest.raises(UnsupportedError, match="v100: Triton does not compile for GPUs before sm_80"):
+        triton_times_us(load_arch("v100", GpuSpec), PROBLEM, [CONFIG], [CODE])
 
 
 # the estimate of code

@@ -27,7 +27,8 @@ LOADING_THREADS, LOADING_REGISTERS = 4 * 32, 40
 SM_L2_BYTES_PER_CYCLE = 64
 MIN_STREAM_STEPS = 8
 BURST_US, CLOCK_FALL_US = 1e3, 5e3
-MMA_SYNC_FRAC = {"sm_90": 0.62, "sm_100": 0.31}
+MMA_SYNC_FRAC = {"sm_90": 0.62, "sm_100": 0.31, "sm_103": 0.31}
+WITHOUT_CP_ASYNC = ("sm_70", "sm_75")
 CHOSEN_BY_THIS_MODEL = ("hypothetical",)
 INSTRUCTION_ROWS = {"sm90_wgmma": 64, "sm100_tcgen05": 128}
 """Of the families whose tensor cores read shared memory, and which are warp-specialized."""
@@ -126,14 +127,16 @@ def stage_bytes(problem: GemmProblem, config: KernelConfig) -> int:
 
 def ctas_per_sm(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> int:
     """CTAs that an SM holds; 0: it cannot hold one."""
-    smem = config.num_stages * stage_bytes(problem, config) + BARRIER_BYTES
+    in_registers = stage_bytes(problem, config) if arch.sm_arch in WITHOUT_CP_ASYNC else 0
+    smem = config.num_stages * stage_bytes(problem, config) - in_registers + BARRIER_BYTES
     threads = 32 * config.num_warps
     tiles = 2 if config.schedule == Schedule.PINGPONG else 1
     accumulators = tiles * config.cta_m * config.cta_n // threads
     if config.family == "sm100_tcgen05" and arch.mma_accumulators_in == "tensor_memory":
         accumulators = 0
     granule = arch.register_alloc_per_warp // 32
-    cta_registers = math.ceil((accumulators + OTHER_REGISTERS) / granule) * granule * threads
+    thread_registers = accumulators + math.ceil(in_registers / threads / 4) + OTHER_REGISTERS
+    cta_registers = math.ceil(thread_registers / granule) * granule * threads
     if config.family in INSTRUCTION_ROWS:
         cta_registers, threads = cta_registers + LOADING_THREADS * LOADING_REGISTERS, threads + LOADING_THREADS
     warp_registers = math.ceil(cta_registers // threads * 32 / 256) * 256
@@ -295,7 +298,9 @@ def family_of(arch: GpuSpec, problem: GemmProblem) -> str:
         return "mma_unaligned"
     if arch.sm_arch == "sm_90" and problem.input_dtype is not DType.INT8:
         return "sm90_wgmma"
-    return "sm100_tcgen05" if arch.sm_arch == "sm_100" else "sm80_mma"
+    if arch.sm_arch in WITHOUT_CP_ASYNC:
+        return "sm70_mma"
+    return "sm100_tcgen05" if arch.sm_arch in ("sm_100", "sm_103") else "sm80_mma"
 
 
 def coefficients_of_library(arch: GpuSpec, problem: GemmProblem, library: str) -> dict[str, float]:

@@ -46,9 +46,11 @@ def test_whatever_is_shown_is_short_and_on_one_line() -> None:
 
 
 def test_what_was_meant() -> None:
-    names = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "l4", "l40s")
+    names = ("a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm", "l4", "l40s", "t4")
     for word, near in (
         ("a100", ", did you mean a100-sxm-40gb or a100-sxm-80gb?"), ("H100_SXM", ", did you mean h100-sxm?"),
+        ("l40", ", did you mean l40s?"), ("tesla t4", ", did you mean t4?"), ("l40s-pcie", ", did you mean l40s?"),
+        ("a100 80gb", ", did you mean a100-sxm-80gb?"), ("l4x", ", did you mean l4?"),
         ("nvidia-h100-sxm", ", did you mean h100-sxm?"), ("80gb", ", did you mean a100-sxm-80gb?"),
         ("h100-smx", ", did you mean h100-sxm?"), ("tpu", ""), ("", ""), ("---", ""), ("a" * 10**6, ""), (None, ""),
         (np.array(["h100-sxm"]), ""),
@@ -59,7 +61,7 @@ def test_what_was_meant() -> None:
 def test_every_name_error_says_what_was_meant() -> None:
     chip = load_arch("demo-8core")
     for call, kind, words in (
-        (lambda: load_arch("a100"), ArchNotFoundError, "did you mean a100-sxm-40gb or a100-sxm-80gb?"),
+        (lambda: load_arch("a100"), ArchNotFoundError, "did you mean a100-pcie-40gb or a100-pcie-80gb or a100-sxm-"),
         (lambda: load_model("llama3-8B"), ModelConfigError, "did you mean llama-3-8b?"),
         (lambda: parse_dtype("float16"), InvalidProblemError, "got 'float16', did you mean fp16?"),
         (lambda: parse_dtype(np.dtype("float16")), InvalidProblemError, "did you mean fp16?"),

@@ -14,7 +14,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, load_arch
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import SM_ARCHS, GpuSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GpuCost, check_options, model, pack_gpu, unpack_gpu_cost
@@ -27,7 +27,10 @@ from tests import strategies
 from tests.oracle import naive_dense
 
 ROUNDING = 1e-9
-OWN_FAMILY = {"sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05"}
+OWN_FAMILY = {
+    "sm_70": "sm70_mma", "sm_75": "sm70_mma", "sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05",
+    "sm_103": "sm100_tcgen05",
+}  # fmt: skip
 
 
 class Case(NamedTuple):
@@ -43,7 +46,7 @@ class Case(NamedTuple):
 @st.composite
 def changed_archs(draw: st.DrawFn) -> GpuSpec:
     """Presets, and presets of which some numbers are others."""
-    sm_arch = draw(st.sampled_from(("sm_80", "sm_89", "sm_90", "sm_90", "sm_100", "sm_100")))
+    sm_arch = draw(st.sampled_from((*SM_ARCHS, "sm_90", "sm_100")))
     arch = draw(st.sampled_from([arch for arch in strategies.GPUS if arch.sm_arch == sm_arch]))
     factor = st.sampled_from((0.25, 0.5, 0.9, 1.1, 2.0, 4.0))
     names = (
@@ -65,11 +68,12 @@ def changed_archs(draw: st.DrawFn) -> GpuSpec:
 @st.composite
 def configs(draw: st.DrawFn, arch: GpuSpec, problem: GemmProblem) -> KernelConfig:
     """Mostly what the GPU can run."""
+    mma_sync = "sm80_mma" if arch.has_cp_async else "sm70_mma"
     family = draw(
-        st.sampled_from((OWN_FAMILY.get(arch.sm_arch, "sm80_mma"),) * 4 + ("sm80_mma", "mma_unaligned", "gemv"))
+        st.sampled_from((OWN_FAMILY.get(arch.sm_arch, "sm80_mma"),) * 4 + (mma_sync, "mma_unaligned", "gemv"))
     )
     cluster, schedule, warps = (1, 1), Schedule.MULTISTAGE, draw(st.sampled_from((4, 8)))
-    if family in OWN_FAMILY.values():
+    if family in ("sm90_wgmma", "sm100_tcgen05"):
         rows = 64 if family == "sm90_wgmma" else 128
         side = draw(st.sampled_from((1, 1, 2, 2, 3, 4))) * rows
         m, n = draw(st.permutations((side, draw(st.integers(1, 32)) * 8)))
@@ -86,9 +90,10 @@ def configs(draw: st.DrawFn, arch: GpuSpec, problem: GemmProblem) -> KernelConfi
     if decomposition == Decomposition.SPLIT_K:
         assume(steps > 1)
         split_k = draw(st.integers(2, min(steps, 40)))
+    num_stages = draw(st.sampled_from((2, 2, 3, 3, 4, 5, 8))) if arch.has_cp_async else 2
     return KernelConfig(
-        family, m, n, 1024 // problem.input_dtype.bits, *cluster, warps, draw(st.sampled_from((2, 2, 3, 3, 4, 5, 8))),
-        schedule, decomposition, split_k, draw(st.sampled_from(RasterOrder)), draw(st.sampled_from((1, 2, 4, 8, 16))),
+        family, m, n, 1024 // problem.input_dtype.bits, *cluster, warps, num_stages, schedule, decomposition, split_k,
+        draw(st.sampled_from(RasterOrder)), draw(st.sampled_from((1, 2, 4, 8, 16))),
     )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ STEP_BYTES = 128
 
 _PRODUCER_WARPS = 4  # the loading warpgroup of a warp-specialized kernel
 _PRODUCER_REGISTERS = 40
+_REGISTER_BYTES = 4
 _FIXED_REGISTERS = 56  # addresses, barriers, loop counters and fragments beside the accumulators
 _BARRIER_BYTES = 2048  # mbarriers, tile scheduler, alignment of the ring to 1 KiB
 MIN_STAGES, MAX_STAGES = 2, 16
@@ -83,11 +84,18 @@ def stage_bytes(types: GemmTypes, cta_m: int, cta_n: int) -> int:
     return total + cta_n * types.group_bits // 8
 
 
+def _most_stages(arch: GpuSpec) -> int:
+    """Most buffers of a ring; without cp.async one lies in shared memory, and the next comes through registers."""
+    return MAX_STAGES if arch.has_cp_async else MIN_STAGES
+
+
 class _Needs(NamedTuple):
     """What a CTA of a tile needs, whatever its stages and its cluster."""
 
     stage_bytes: int
+    register_stages: int  # stages of the ring that lie in registers, not in shared memory
     accumulators: int  # of a computing thread
+    staged: int  # registers of a computing thread that hold what comes next
     registers: int  # of a computing thread
     launch_registers: int  # of every thread when the CTA starts, before the computing ones take from the others
     threads: int
@@ -100,18 +108,20 @@ def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     accumulators = 0
     if arch.mma_accumulators_in == "registers" or not family.has_tensor_memory:
         accumulators = config.cta_m * config.cta_n * groups // threads
+    step_bytes, register_stages = stage_bytes(types, config.cta_m, config.cta_n), 0 if arch.has_cp_async else 1
+    staged = -(-register_stages * step_bytes // (threads * _REGISTER_BYTES))
     step = arch.register_alloc_per_warp // THREADS_PER_WARP
-    registers = -(-(accumulators + _FIXED_REGISTERS) // step) * step
+    registers = -(-(accumulators + staged + _FIXED_REGISTERS) // step) * step
     extra_threads = _PRODUCER_WARPS * THREADS_PER_WARP if family.is_warp_specialized else 0
     return _Needs(
-        stage_bytes(types, config.cta_m, config.cta_n), accumulators, registers,
+        step_bytes, register_stages, accumulators, staged, registers,
         (registers * threads + _PRODUCER_REGISTERS * extra_threads) // (threads + extra_threads),
         threads + extra_threads,
     )  # fmt: skip
 
 
 def _smem_bytes(needs: _Needs, num_stages: int) -> int:
-    return needs.stage_bytes * num_stages + _BARRIER_BYTES
+    return needs.stage_bytes * (num_stages - needs.register_stages) + _BARRIER_BYTES
 
 
 def cta_resources(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Resources:
@@ -130,7 +140,7 @@ def cta_resources(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Reso
     limit = min(family.max_registers, arch.max_registers_per_thread)
     if needs.registers > limit:
         raise InvalidMappingError(
-            f"{needs.accumulators} accumulators a thread and {_FIXED_REGISTERS} other registers need "
+            f"{needs.accumulators} accumulators a thread and {needs.staged + _FIXED_REGISTERS} other registers need "
             f"{needs.registers}, {limit} can be had", rule="registers",
         )  # fmt: skip
     per_sm = ctas_per_sm(arch, needs.threads, needs.launch_registers, smem)
@@ -148,6 +158,9 @@ def cta_resources(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Reso
 def _stages_by_occupancy(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Iterator[int]:
     """Yield the largest number of stages for each number of CTAs that an SM can hold, the most stages first."""
     needs = _needs(arch, types, config)
+    if not arch.has_cp_async:
+        yield MIN_STAGES
+        return
     num_stages, most = min(MAX_STAGES, (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes), 0
     while num_stages >= MIN_STAGES:
         held = ctas_per_sm(arch, needs.threads, needs.launch_registers, _smem_bytes(needs, num_stages))
@@ -211,10 +224,10 @@ def _check_shape(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> None:
             f"{config.family} kernels compute with {' or '.join(map(str, family.num_warps))} warps, "
             f"got {config.num_warps}", rule="num_warps",
         )  # fmt: skip
-    if not MIN_STAGES <= config.num_stages <= MAX_STAGES:
-        raise InvalidMappingError(
-            f"num_stages must be in {MIN_STAGES}..{MAX_STAGES}, got {config.num_stages}", rule="num_stages"
-        )
+    most = _most_stages(arch)
+    if not MIN_STAGES <= config.num_stages <= most:
+        which = f"in {MIN_STAGES}..{most}" if arch.has_cp_async else f"{most} on {arch.name}, which has no cp.async"
+        raise InvalidMappingError(f"num_stages must be {which}, got {config.num_stages}", rule="num_stages")
 
 
 def _check_cluster(arch: GpuSpec, family: Family, cluster_m: int, cluster_n: int) -> None:

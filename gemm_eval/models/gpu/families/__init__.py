@@ -2,6 +2,7 @@
 
 from gemm_eval.models.gpu.families.family import Family, TileChoice
 from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC, UNALIGNED
+from gemm_eval.models.gpu.families.mma_volta import MMA_VOLTA
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
 from gemm_eval.models.gpu.families.vector import VECTOR_FAMILY
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
@@ -10,7 +11,7 @@ from gemm_eval.models.gpu.families.wgmma import WGMMA
 __all__ = ["FAMILIES", "Family", "TileChoice", "default_coefficients", "family_for"]
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (WGMMA, MMA_SYNC, UNALIGNED, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05)
+    family.name: family for family in (WGMMA, MMA_SYNC, UNALIGNED, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05, MMA_VOLTA)
 }
 """Kernel families by name."""
 

@@ -81,8 +81,9 @@ MMA_SYNC = Family(
     operands="registers",
     # on Hopper mma.sync reaches 0.62 of the rate of wgmma: 0.629 in the mean of Luo et al. 2024 ("Benchmarking and
     # Dissecting the Nvidia Hopper GPU Architecture via Microbenchmarking"), a little less in fits of our int8 timings,
-    # with a matrix_frac of 1 on top; half of that on Blackwell is assumed, as its tcgen05 rate is twice Hopper's
-    rate_frac={"sm_90": 0.62, "sm_100": 0.31},
+    # with a matrix_frac of 1 on top; half of that on data-center Blackwell is assumed, as its tcgen05 rate is twice
+    # Hopper's; RTX Blackwell has no other instruction
+    rate_frac={"sm_90": 0.62, "sm_100": 0.31, "sm_120": 1.0},
     coefficients=with_defaults(**_DEFAULTS),
     dense_tiles=_dense_tiles,
     weight_only_tiles=lambda *_: _ampere_tiles("sm80_mma"),
@@ -91,6 +92,7 @@ UNALIGNED = replace(  # rows go through registers, a few bytes a load (kernels "
     MMA_SYNC,
     name="mma_unaligned",
     number=3,
+    sm_archs=since("sm_70"),
     coefficients=with_defaults(**_DEFAULTS, line_waste=0.0),
     dense_tiles=_unaligned_tiles,
     weight_only_tiles=lambda *_: _ampere_tiles("mma_unaligned"),

@@ -35,8 +35,8 @@ def _tiles(*_: object) -> Iterator[TileChoice]:
 TCGEN05 = Family(
     name="sm100_tcgen05",
     number=2,
-    sm_archs=("sm_100",),
-    own_of=("sm_100",),
+    sm_archs=("sm_100", "sm_103"),
+    own_of=("sm_100", "sm_103"),
     schedules=(Schedule.PINGPONG, Schedule.COOPERATIVE),
     mma_m=128,
     mma_n_step=8,

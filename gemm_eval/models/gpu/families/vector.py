@@ -19,7 +19,7 @@ def _tiles() -> Iterator[TileChoice]:
 VECTOR_FAMILY = Family(
     name="gemv",
     number=4,
-    sm_archs=since("sm_80"),
+    sm_archs=since("sm_70"),
     schedules=(Schedule.VECTOR,),
     mma_m=1,
     mma_n_step=1,

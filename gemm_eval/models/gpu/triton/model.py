@@ -100,6 +100,8 @@ def triton_costs(
     """
     if arch.mma_accumulators_in != "registers":
         raise UnsupportedError(f"{arch.name}: kernels that accumulate in tensor memory are not in the Triton model")
+    if not arch.has_cp_async:
+        raise UnsupportedError(f"{arch.name}: Triton does not compile for GPUs before sm_80, which have no cp.async")
     if coefficients is None:
         coefficients = triton_coefficients(arch)[0]
     return launch_times(arch, pack_launches(arch, problem, configs, codes), coefficients)
