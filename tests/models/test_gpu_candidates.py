@@ -53,7 +53,7 @@ OUR_TARGETS = {"sm_80": (41, 17), "sm_89": (35, 15), "sm_90": (114, 22)}
 FEW = {
     **{("gemm-eval", "w4a16", sm): few for sm, few in OUR_TARGETS.items()},
     ("cublas", "int8", "sm_90"): (300, 5),
-    **{("cublas", d, sm): (100, 9) for d in SCHEMES for sm in ("sm_80", "sm_89")},
+    **{("cublas", d, sm): (100, 9) for d in SCHEMES for sm in ("sm_80", "sm_89", "sm_120")},
     **{("trtllm", d, "sm_90"): (500, 10) for d in SCHEMES},
     **{("trtllm", d, sm): (500, 7) for d in SCHEMES for sm in ("sm_100", "sm_103")},
 }
