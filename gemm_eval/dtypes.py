@@ -192,7 +192,7 @@ def parse_scheme(value: object) -> DtypeScheme:
         if scheme is not None:
             return scheme
         dtype = _DTYPE_OF.get(word)
-        if dtype is not None:
+        if dtype is not None and dtype is not DType.E8M0:
             return DtypeScheme(dtype, dtype, default_output_of(dtype), None)
     raise InvalidProblemError(_refusal("dtype", value, (*(d for d in DType if d.is_operand), *_SCHEMES)))
 
