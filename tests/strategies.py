@@ -7,6 +7,7 @@ draws.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hypothesis import strategies as st
@@ -184,13 +185,16 @@ def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = Non
         types["group_size"] = draw(st.sampled_from((16, 32, 100, 128)))
         types["scale_dtype"] = draw(st.sampled_from((None, DType.FP32, DType.FP8, DType.E8M0)))
         types["group_n"] = draw(st.sampled_from((1, 3, 128)))
-    return GemmProblem(
+    problem = GemmProblem(
         G=draw(st.sampled_from((1, 1, 1, 2, 3, 8, 40))),
         M=draw(st.sampled_from(_TOKENS) | _gpu_sizes(13)),
         K=draw(_gpu_sizes(14)),
         N=draw(_gpu_sizes(14)),
         **types,
     )
+    if problem.types.is_block_scaled or problem.input_dtype is DType.FP4:  # only rows that start on 16 bytes
+        return dataclasses.replace(problem, K=-(-problem.K // 32) * 32, N=-(-problem.N // 8) * 8)
+    return problem
 
 
 @st.composite
