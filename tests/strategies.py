@@ -7,6 +7,7 @@ draws.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from hypothesis import strategies as st
@@ -23,8 +24,9 @@ __all__ = ["GPUS", "archs", "gpu_cases", "gpu_options", "gpu_problems", "mapping
 MAX_SIZE = 40
 """Largest M, K or N of a problem."""
 
-INPUT_DTYPES = tuple(dtype for dtype in DType if dtype is not DType.INT32)
-NARROW_DTYPES = (DType.INT4, DType.INT8, DType.FP8)
+INPUT_DTYPES = tuple(dtype for dtype in DType if dtype.is_operand)
+OUTPUT_DTYPES = tuple(dtype for dtype in DType if dtype is not DType.E8M0)
+NARROW_DTYPES = (DType.INT4, DType.INT8, DType.FP8, DType.FP4)
 PRIMES = tuple(n for n in range(2, MAX_SIZE) if all(n % d for d in range(2, n)))
 
 
@@ -107,7 +109,7 @@ def problems(draw: st.DrawFn, arch: MulticoreSpec, *, max_units: int | None = No
         quantized = {
             "weight_dtype": draw(st.sampled_from(narrow)),
             "group_size": draw(st.none() | st.sampled_from((1, 2, 3, 4, 5, 7, 8, 16, 64))),
-            "scale_dtype": draw(st.none() | st.sampled_from((DType.FP16, DType.FP32, DType.FP8))),
+            "scale_dtype": draw(st.none() | st.sampled_from((DType.FP16, DType.FP32, DType.FP8, DType.E8M0))),
             "zero_dtype": draw(st.none() | st.sampled_from((DType.INT4, DType.INT8, DType.FP16))),
         }
     return GemmProblem(
@@ -116,7 +118,7 @@ def problems(draw: st.DrawFn, arch: MulticoreSpec, *, max_units: int | None = No
         K=draw(_sizes(arch.cube_k_of(a), max_units)),
         N=draw(_sizes(arch.cube_n, max_units)),
         input_dtype=a,
-        output_dtype=draw(st.none() | st.sampled_from(list(DType))),
+        output_dtype=draw(st.none() | st.sampled_from(OUTPUT_DTYPES)),
         **quantized,
     )
 
@@ -176,17 +178,25 @@ def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = Non
             "input_dtype": draw(
                 st.sampled_from([d for d in (DType.FP16, DType.BF16) if d in arch.tensor_flop_per_cycle])
             ),
-            "weight_dtype": draw(st.sampled_from((DType.INT4, DType.INT8, DType.FP8))),
-            "group_size": draw(st.sampled_from((None, 32, 64, 128))),
+            "weight_dtype": draw(st.sampled_from(NARROW_DTYPES)),
+            "group_size": draw(st.sampled_from((None, 16, 32, 64, 128))),
             "zero_dtype": draw(st.sampled_from((None, None, DType.INT4, DType.FP16))),
+            "group_n": draw(st.sampled_from((1, 1, 1, 3, 128))),
         }
-    return GemmProblem(
+    elif types["input_dtype"].is_block_scaled and draw(st.booleans()):
+        types["group_size"] = draw(st.sampled_from((16, 32, 100, 128)))
+        types["scale_dtype"] = draw(st.sampled_from((None, DType.FP32, DType.FP8, DType.E8M0)))
+        types["group_n"] = draw(st.sampled_from((1, 3, 128)))
+    problem = GemmProblem(
         G=draw(st.sampled_from((1, 1, 1, 2, 3, 8, 40))),
         M=draw(st.sampled_from(_TOKENS) | _gpu_sizes(13)),
         K=draw(_gpu_sizes(14)),
         N=draw(_gpu_sizes(14)),
         **types,
     )
+    if problem.types.is_block_scaled or problem.input_dtype is DType.FP4:  # only rows that start on 16 bytes
+        return dataclasses.replace(problem, K=-(-problem.K // 32) * 32, N=-(-problem.N // 8) * 8)
+    return problem
 
 
 @st.composite

@@ -116,6 +116,8 @@ class GpuSpec(BaseSpec):
             raise ValueError(f"default_dtype {self.default_dtype} must have an entry in tensor_flop_per_cycle")
         if DType.INT32 in self.tensor_flop_per_cycle:
             raise ValueError("tensor_flop_per_cycle: int32 is an accumulator type, not an input type")
+        if DType.E8M0 in self.tensor_flop_per_cycle:
+            raise ValueError("tensor_flop_per_cycle: e8m0 is a type of scales, not an input type")
         for field in ("tensor_clock_burst_ghz", "tensor_clock_sustained_ghz"):
             clocks = getattr(self, field)
             if self.default_dtype not in clocks:

@@ -114,6 +114,8 @@ class MulticoreSpec(BaseSpec):
             raise ValueError(f"default_dtype {self.default_dtype} must have an entry in cube_steps_per_cycle")
         if DType.INT32 in self.cube_steps_per_cycle:
             raise ValueError("cube_steps_per_cycle: int32 is an accumulator type, not an input type")
+        if DType.E8M0 in self.cube_steps_per_cycle:
+            raise ValueError("cube_steps_per_cycle: e8m0 is a type of scales, not an input type")
         for dtype in self.cube_k_by_dtype:
             if dtype not in self.cube_steps_per_cycle:
                 raise ValueError(f"cube_k_by_dtype: {dtype} must have an entry in cube_steps_per_cycle too")

@@ -15,6 +15,7 @@ from gemm_eval.cli.options import (
     Columns,
     Distinct,
     DtypeOption,
+    GroupNOption,
     GroupSizeOption,
     IdleCoresOption,
     InputDtypeOption,
@@ -24,6 +25,7 @@ from gemm_eval.cli.options import (
     OutputDtypeOption,
     ReductionLength,
     Rows,
+    ScaleDtypeOption,
     WeightDtypeOption,
     ZeroDtypeOption,
     parse_mapping,
@@ -53,6 +55,8 @@ def evaluate(
     output_dtype: OutputDtypeOption = None,
     group_size: GroupSizeOption = None,
     zero_dtype: ZeroDtypeOption = None,
+    scale_dtype: ScaleDtypeOption = None,
+    group_n: GroupNOption = None,
     library: LibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
@@ -81,7 +85,7 @@ def evaluate(
 
     if mapping is not None:
         refuse(ctx, "--mapping", {"idle_cores"})  # it says itself which cores work
-    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
+    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
     pairs = []
     for name in arch:
         evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores)
@@ -120,6 +124,8 @@ def top(
     output_dtype: OutputDtypeOption = None,
     group_size: GroupSizeOption = None,
     zero_dtype: ZeroDtypeOption = None,
+    scale_dtype: ScaleDtypeOption = None,
+    group_n: GroupNOption = None,
     library: LibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
@@ -132,7 +138,7 @@ def top(
     """
     from gemm_eval.evaluate import GEMMEvaluator
 
-    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
+    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
     evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores)
     problem = _make_problem(evaluator.arch, (g, m, k, n), types)
     apart: Literal["mapping", "partition"] = "partition" if distinct is Distinct.PARTITION else "mapping"
@@ -149,11 +155,11 @@ def top(
 
 def _types(
     dtype: str | None, input_dtype: str | None, weight_dtype: str | None, output_dtype: str | None,
-    group_size: int | None, zero_dtype: str | None,
+    group_size: int | None, zero_dtype: str | None, scale_dtype: str | None, group_n: int | None,
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "dtype": dtype, "input_dtype": input_dtype, "weight_dtype": weight_dtype, "output_dtype": output_dtype,
-        "group_size": group_size, "zero_dtype": zero_dtype,
+        "group_size": group_size, "zero_dtype": zero_dtype, "scale_dtype": scale_dtype, "group_n": group_n,
     }  # fmt: skip
 
 

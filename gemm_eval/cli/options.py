@@ -93,8 +93,9 @@ GpuOption = Annotated[str, typer.Option("--arch", metavar="NAME|FILE", help="GPU
 DtypeOption = Annotated[
     str | None,
     typer.Option(
-        help="Shorthand for all types: fp32, tf32, fp16, bf16, fp8, int8 or int4 for both operands, or w4a16, w8a16, "
-        "w4a8, w8a8. Default: the default type of the arch.",
+        help="Shorthand for all types: fp32, tf32, fp16, bf16, fp8, fp4, int8 or int4 for both operands; w8a8; "
+        "quantized weights: w4a16, w8a16, w4a8, w4a8_fp8, w4a16_mxfp4, w4a16_nvfp4; block-scaled: fp8_block, mxfp8, "
+        "mxfp4, nvfp4. Default: the default type of the arch.",
         rich_help_panel=_TYPES_PANEL,
     ),
 ]
@@ -109,9 +110,21 @@ OutputDtypeOption = Annotated[str | None, typer.Option(help="Type of C as stored
 GroupSizeOption = Annotated[
     int | None,
     typer.Option(
-        help="Quantized weights: weights along K that share a scale, in elements; -1: one scale per column.",
+        help="Quantized weights, and fp8 or fp4 in A and B: elements along K that share a scale; -1: one scale per "
+        "column (A and B: none).",
         rich_help_panel=_TYPES_PANEL,
     ),
+]
+ScaleDtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Type of the scales: fp32, fp16, bf16, fp8 (e4m3) or e8m0. Default: that of the usual formats.",
+        rich_help_panel=_TYPES_PANEL,
+    ),
+]
+GroupNOption = Annotated[
+    int | None,
+    typer.Option("--group-n", help="Columns of B that share a scale. Default: 1.", rich_help_panel=_TYPES_PANEL),
 ]
 ZeroDtypeOption = Annotated[
     str | None,

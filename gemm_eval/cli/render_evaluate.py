@@ -164,6 +164,8 @@ def _with_share(count: int, total: int) -> str:
 def _weight_type(problem: GemmProblem) -> str:
     if problem.scale_dtype is None:
         return str(problem.weight_dtype)
+    across = f"x{problem.group_n}" if problem.group_n != 1 else ""
     group = "per column" if problem.group_size is None else f"group {problem.group_size}"
+    group += across
     zeros = "" if problem.zero_dtype is None else f", {problem.zero_dtype} zeros"
     return f"{problem.weight_dtype} {group}{zeros}"

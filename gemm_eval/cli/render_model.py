@@ -50,11 +50,10 @@ def print_notes(memory: ModelMemory, arch: ArchSpec) -> None:
 def _cells(gemm: LayerGemm, result: GEMMResult, total_us: float) -> dict[str, str]:
     problem = result.problem
     all_us = gemm.total_count * result.latency_us
-    weights = f" x {problem.weight_dtype}" if problem.is_weight_quantized else ""
     times = "" if gemm.count_per_layer == 1 else f" x {gemm.count_per_layer}"
     return {
         "GEMM": gemm.name,
-        "types": f"{problem.input_dtype}{weights}",
+        "types": problem.types.inputs,
         "G·M·K·N": "·".join(map(str, problem.sizes)),
         "layers": f"{gemm.num_layers}{times}",
         "bound": result.bound,

@@ -21,7 +21,7 @@ __all__ = ["ProblemBatch", "are_sizes", "read_batch"]
 _SIZES = ("G", "M", "K", "N")
 _KIND_COLUMNS = (
     *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype"),
-    *("library", "l2", "clock"),
+    *("group_n", "library", "l2", "clock"),
 )
 
 
@@ -57,7 +57,7 @@ def read_batch(
     Args:
         problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4], or a DataFrame with
             columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype, group_size, scale_dtype,
-            zero_dtype, library, l2, clock.
+            zero_dtype, group_n, library, l2, clock.
         make_kind: makes a kind from what a row says of these, with the defaults of the call.
         kind_of_problem: makes the kind of a problem, with the options of the call.
 
@@ -189,7 +189,7 @@ def _values(column: Any, name: str) -> list[Any]:
         plain = value.item() if isinstance(value, np.generic) else value
         if is_gap:
             plain = None
-        elif name == "group_size" and isinstance(plain, float) and plain.is_integer():
+        elif name in ("group_size", "group_n") and isinstance(plain, float) and plain.is_integer():
             plain = int(plain)  # a column with gaps is a column of floats
         elif isinstance(plain, bool) or not isinstance(plain, str | int | float):
             raise InvalidProblemError(f"problem {place}: {name} must be a plain value, got {shown(value)}")

@@ -22,7 +22,7 @@ from gemm_eval.workload import TYPE_NAMES, GemmProblem, RunOptions, make_types
 
 __all__ = ["CostStore"]
 
-_SCHEMA = "costs 2"  # of keys and values; raise it when either changes its form
+_SCHEMA = "costs 3"  # of keys and values; raise it when either changes its form
 _DIGEST_BYTES = 16
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Hashable
 from functools import lru_cache
@@ -32,7 +31,9 @@ __all__ = ["CacheInfo", "GEMMEvaluator"]
 _CACHE_SIZE = 1 << 14  # results of about 3 KB each
 _MAX_TOP = 10_000
 _NUM_KINDS = 256  # types and options as users spell them
-_TYPES = ("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype")
+_TYPES = (
+    "dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype", "scale_dtype", "group_n",
+)  # fmt: skip
 
 
 class CacheInfo(NamedTuple):
@@ -143,6 +144,8 @@ class GEMMEvaluator:
         output_dtype: str | None = None,
         group_size: int | None = None,
         zero_dtype: str | None = None,
+        scale_dtype: str | None = None,
+        group_n: int | None = None,
         library: str | None = None,
         l2: str | None = None,
         clock: str | None = None,
@@ -151,11 +154,16 @@ class GEMMEvaluator:
 
         Args:
             G, M, K, N: batch, rows, reduction length, columns.
-            dtype: shorthand: a type for everything (``"fp16"``), or ``"w4a16"``, ``"w8a16"``, ``"w4a8"``, ``"w8a8"``.
-                Default: the arch's default type.
-            input_dtype, weight_dtype, output_dtype: single types; they win over the shorthand.
-            group_size: quantized weights: weights along K that share a scale; -1 for one scale per column.
+            dtype: shorthand: a type for everything (``"fp16"``); int8 for both (``"w8a8"``); quantized weights:
+                ``"w4a16"``, ``"w8a16"``, ``"w4a8"``, ``"w4a8_fp8"``, ``"w4a16_mxfp4"``, ``"w4a16_nvfp4"``;
+                block-scaled: ``"fp8_block"``, ``"mxfp8"``, ``"mxfp4"``, ``"nvfp4"``. Default: the arch's default type.
+            input_dtype, weight_dtype, output_dtype: single types; they win over the shorthand. Types are words in any
+                case, or objects of numpy, torch and others: ``"bfloat16"``, ``np.float16``, ``torch.float8_e4m3fn``.
+            group_size: quantized weights, and fp8 or fp4 in A and B: elements along K that share a scale; -1 for one
+                scale per column (A and B: for none).
             zero_dtype: quantized weights: type of zero points; None for symmetric quantization.
+            scale_dtype: type of the scales; default: as the formats have it that people use (`GemmProblem`).
+            group_n: columns of B that share a scale; default: 1.
             library: GPUs: whose kernels run: ``"cublas"`` (the default where both operands have one type),
                 ``"gemm-eval"`` (our own W4A16 kernels), ``"trtllm"`` (TensorRT-LLM) or ``"hypothetical"`` (weight-only
                 kernels that nobody has written). ``"auto"``, the default for narrower weights: gemm-eval where it runs
@@ -172,19 +180,21 @@ class GEMMEvaluator:
             InfeasibleError: no mapping fits.
         """
         try:
-            if library is None and l2 is None and clock is None:
+            if library is None and l2 is None and clock is None and scale_dtype is None and group_n is None:
                 return self._evaluate_cached(
                     G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
                 )
             return self._evaluate_cached(
-                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, library, l2, clock
-            )
+                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
+                group_n, library, l2, clock,
+            )  # fmt: skip
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
             return self._evaluate(
-                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, library, l2, clock
-            )
+                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
+                group_n, library, l2, clock,
+            )  # fmt: skip
 
     def evaluate_problem(
         self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None
@@ -203,6 +213,8 @@ class GEMMEvaluator:
         output_dtype: str | None = None,
         group_size: int | None = None,
         zero_dtype: str | None = None,
+        scale_dtype: str | None = None,
+        group_n: int | None = None,
         library: str | None = None,
         l2: str | None = None,
         clock: str | None = None,
@@ -216,9 +228,9 @@ class GEMMEvaluator:
         Args:
             problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4] of G, M, K, N, or
                 a DataFrame with columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype,
-                group_size, scale_dtype, zero_dtype, library, l2, clock.
-            dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype: as for `evaluate`, for all problems
-                that do not say otherwise; a row's own `dtype` replaces all of them.
+                group_size, zero_dtype, scale_dtype, group_n, library, l2, clock.
+            dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n: as for
+                `evaluate`, for all problems that do not say otherwise; a row's own `dtype` replaces all of them.
             library, l2, clock: as for `evaluate`, for all rows that do not say otherwise.
             errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.
             progress: show a progress bar on stderr; None: if stderr is a terminal and the work takes over a second.
@@ -232,16 +244,14 @@ class GEMMEvaluator:
         check_word("errors", errors, ("raise", "mark"))
         if progress is not None:
             check_flag("progress", progress)
-        types = dict(zip(_TYPES, (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype), strict=True))
+        said = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
+        types = dict(zip(_TYPES, said, strict=True))
         asked = run_options(library, l2, clock)
 
         def make_kind(**row: Any) -> Kind:
             options = run_options(*(row.pop(name, None) for name in RunOptions._fields))
-            scale_dtype = row.pop("scale_dtype", None)
             # a row's own shorthand replaces every type of the call
             problem = self._make_problem(1, 1, 1, 1, **((dict.fromkeys(_TYPES) if "dtype" in row else types) | row))
-            if scale_dtype is not None:
-                problem = dataclasses.replace(problem, scale_dtype=scale_dtype)
             return self._kind_of(problem, options.over(asked))
 
         batch = read_batch(problems, make_kind, lambda problem: self._kind_of(problem, asked))
@@ -351,9 +361,10 @@ class GEMMEvaluator:
     def _evaluate(
         self, G: int, M: int, K: int, N: int, dtype: str | None, input_dtype: str | None, weight_dtype: str | None,
         output_dtype: str | None, group_size: int | None, zero_dtype: str | None,
+        scale_dtype: str | None = None, group_n: int | None = None,
         library: str | None = None, l2: str | None = None, clock: str | None = None,
     ) -> GEMMResult:  # fmt: skip
-        types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype)
+        types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
         if not are_sizes(G, M, K, N):
             problem = self._make_problem(G, M, K, N, **dict(zip(_TYPES, types, strict=True)))
             return self.evaluate_problem(problem, library=library, l2=l2, clock=clock)

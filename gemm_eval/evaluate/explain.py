@@ -69,5 +69,5 @@ def _words(term: str) -> str:
 def _compulsory_bytes(result: GEMMResult) -> int:
     """Bytes of A and B with their scales, and C, each once."""
     p, types = result.problem, result.problem.types
-    bits = types.a.total_bits(p.G * p.M, p.K) + types.b.total_bits(p.G * p.N, p.K) + p.G * p.M * p.N * types.c.bits
-    return -(-bits // 8)
+    bits = types.a.total_bits(p.M, p.K) + types.b.total_bits(p.N, p.K) + p.M * p.N * types.c.bits
+    return -(-p.G * bits // 8)

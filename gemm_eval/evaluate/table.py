@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GEMMTable"]
 
-_TYPE_COLUMNS = ("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype")
+_TYPE_COLUMNS = ("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n")
 _COST_COLUMNS = (
     *("latency_us", "tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes", "energy_pj"),
     *("sram_used_bytes", "active_cores"),

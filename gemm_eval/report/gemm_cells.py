@@ -31,9 +31,8 @@ def gemm_cells(result: GEMMResult, count: int, total_us: float) -> list[Cell]:
         total_us: time of all GEMMs, of which `share` is a part.
     """
     problem = result.problem
-    weights = f" x {problem.weight_dtype}" if problem.is_weight_quantized else ""
     return [
-        f"{problem.input_dtype}{weights}",
+        problem.types.inputs,
         *problem.sizes,
         count,
         result.latency_us,

@@ -23,7 +23,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["VERSION", "base_archs", "describe", "digest_of", "field_of", "sampling_of", "workloads_of"]
 
-VERSION = 2
+VERSION = 3
 """Of descriptions and of the parts beside them."""
 
 _FIELDS: dict[str, Callable[..., Field]] = {
@@ -40,6 +40,7 @@ _PROBLEM = (
     "group_size",
     "scale_dtype",
     "zero_dtype",
+    "group_n",
 )
 _NUM_IN_ROW = 4 + len(_PROBLEM) + 1  # sizes, types, count
 

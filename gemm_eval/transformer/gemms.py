@@ -90,8 +90,8 @@ def transformer_gemms(
     divides each expert; above, ``expert_parallel / tensor_parallel`` groups run side by side, each with its own
     `batch_size`, and all their tokens meet in the experts. Models without experts take no `expert_parallel` but 1.
 
-    **Data types.** `dtype` is a shorthand (``"bf16"``, ``"fp8"``, ``"w4a16"``) or a `DtypeScheme`, and holds for the
-    projections of attention, the feed-forward networks and the experts. Scores and values of attention, the routers
+    **Data types.** `dtype` is a shorthand (``"bf16"``, ``"fp8_block"``, ``"w4a16"``) or a `DtypeScheme`, and holds for
+    the projections of attention, the feed-forward networks and the experts. Scores and values of attention, the routers
     and the LM head are kept in `dense_dtype`, as fp8 and int4 checkpoints keep them: by default the input type of
     `dtype`, or bf16 where that has fewer than 16 bits. `quantize_lm_head`, `quantize_router` give these `dtype` too.
     Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.1: embedding, head, gating and attention keep BF16 or FP32.
@@ -163,12 +163,8 @@ def make_step(
 
 
 def _layer_gemm(shape: Shape, dtype: DtypeScheme | DType) -> LayerGemm:
-    sizes = (shape.G, shape.M, shape.K, shape.N)
-    if isinstance(dtype, DType):
-        problem = GemmProblem(*sizes, dtype)
-    else:
-        a, b, c, group_size = dtype
-        problem = GemmProblem(*sizes, a, b, c, group_size=group_size)
+    types = {"input_dtype": dtype} if isinstance(dtype, DType) else dtype._asdict()
+    problem = GemmProblem(shape.G, shape.M, shape.K, shape.N, **types)
     return LayerGemm(shape.name, problem, 1, shape.num_layers, shape.operand is not Operand.ACTIVATION)
 
 

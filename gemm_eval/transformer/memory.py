@@ -83,8 +83,8 @@ def model_memory(
 
 def _stored_bytes(shape: Shape, types: DtypeScheme | DType) -> int:
     """Bytes of the weights of a GEMM in all layers, with their scales."""
-    a, b, c, group_size = types if isinstance(types, DtypeScheme) else (types, types, types, None)
-    problem = GemmProblem(1, 1, shape.K, shape.N, a, b, c, group_size=group_size)
+    words = types._asdict() if isinstance(types, DtypeScheme) else {"input_dtype": types}
+    problem = GemmProblem(1, 1, shape.K, shape.N, **words)
     bits = problem.types.b.total_bits(shape.N, shape.K)
     return (shape.num_held or shape.G) * shape.num_layers * -(-bits // _BITS_PER_BYTE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gemm_eval.checks import plain_integer
-from gemm_eval.dtypes import DType, default_output_of, parse_dtype
+from gemm_eval.dtypes import DType, default_output_of, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload.types import TYPE_NAMES, GemmTypes, check_size, default_scale_of, make_types
@@ -25,12 +25,15 @@ class GemmProblem:
     Attributes:
         G, M, K, N: batch, rows, reduction length, columns; each in 1..2**40, with a product of at most 2**57.
         input_dtype: type of A, and of both operands when the matrix unit multiplies them.
-        weight_dtype: type of B as stored (default: `input_dtype`). If narrower, B is weight-only quantized.
+        weight_dtype: type of B as stored (default: `input_dtype`). If narrower, B is weight-only quantized; if fp8 or
+            fp4 as A, a `group_size` makes both operands block-scaled.
         output_dtype: type of C as stored (default: see `gemm_eval.dtypes.default_output_of`).
         accumulator_dtype: fp32, or int32 for integer inputs.
-        group_size: weights along K that share a scale; None: one scale per column. Quantized weights only.
-        scale_dtype: type of the scales (default: the input type if it is a 16-bit float, else fp16).
-        zero_dtype: type of the zero points, None for symmetric quantization.
+        group_size: elements along K that share a scale, of quantized weights, or of A and of B where both are
+            block-scaled; None: one scale per column of quantized weights, else no scales.
+        scale_dtype: type of the scales (default: see `gemm_eval.workload.types.default_scale_of`).
+        zero_dtype: type of the zero points, None for symmetric quantization. Quantized weights only.
+        group_n: columns of B that share a scale (default: 1); a scale of A is always of one row.
         types: all types as one value, which other sizes can share.
 
     Raises:
@@ -48,6 +51,7 @@ class GemmProblem:
     group_size: int | None = None
     scale_dtype: DType | None = None
     zero_dtype: DType | None = None
+    group_n: int | None = None
     types: GemmTypes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -88,21 +92,24 @@ class GemmProblem:
 
     def __repr__(self) -> str:
         """An expression that makes it anew, without what follows from the rest."""
-        names = ["input_dtype", *(["weight_dtype", "group_size"] if self.scale_dtype else []), "output_dtype"]
-        if self.zero_dtype is not None:
-            names.append("zero_dtype")
-        if self.scale_dtype not in (None, default_scale_of(self.input_dtype)):
-            names.append("scale_dtype")
+        scale = self.types.b.scale
+        names = ["input_dtype", "output_dtype"]
+        if scale is not None:
+            names[1:1] = ["group_size"] if self.types.is_block_scaled else ["weight_dtype", "group_size"]
+            if scale.zero_dtype is not None:
+                names.append("zero_dtype")
+            if scale.dtype is not default_scale_of(self.types.a.dtype, self.types.b.dtype, scale.group_size):
+                names.append("scale_dtype")
+            if scale.group_n > 1:
+                names.append("group_n")
         values = ((name, getattr(self, name)) for name in names)
         types = (f"{name}={str(value)!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values)
         return f"GemmProblem({', '.join([*map(str, self.sizes), *types])})"
 
     def __str__(self) -> str:
-        weights = ""
-        if self.scale_dtype is not None:
-            group = "per column" if self.group_size is None else f"group {self.group_size}"
-            weights = f" x {self.weight_dtype} ({group})"
-        return f"G={self.G} M={self.M} K={self.K} N={self.N} {self.input_dtype}{weights} -> {self.output_dtype}"
+        a, b = self.types.a, self.types.b
+        inputs = str(a) if b.scale is None else f"{a} x {b}"
+        return f"G={self.G} M={self.M} K={self.K} N={self.N} {inputs} -> {self.output_dtype}"
 
 
 def make_problem(
@@ -118,25 +125,39 @@ def make_problem(
     output_dtype: str | None = None,
     group_size: int | None = None,
     zero_dtype: str | None = None,
+    scale_dtype: str | None = None,
+    group_n: int | None = None,
 ) -> GemmProblem:
     """Build a problem from what users write: a `dtype` shorthand, single types, or both (single types win).
 
-    `group_size` -1 asks for one scale per column where a shorthand would set a group.
+    `group_size` -1 asks for one scale per column where a shorthand would set a group; block-scaled types have no scales
+    then.
 
     Raises:
         InvalidProblemError: see `GemmProblem`.
     """
-    types = make_types(default_dtype) if dtype is None else GemmTypes.parse(dtype)
-    a, weight, c, group = types.a.dtype, types.b.dtype, types.c, types.group_size
-    if input_dtype is not None and (asked := parse_dtype(input_dtype, what="input_dtype")) is not a:
-        weight = asked if weight is a else weight
-        a, c, group = asked, default_output_of(asked), None if weight is asked else group
-    if weight_dtype is not None and (asked := parse_dtype(weight_dtype, what="weight_dtype")) is not weight:
-        weight, group = asked, None
-    if group_size is not None:
-        group = None if plain_integer(group_size) == -1 else group_size
+    known = parse_scheme(default_dtype if dtype is None else dtype)
+    is_block_scaled = known.input_dtype is known.weight_dtype and known.group_size is not None
+    a = known.input_dtype if input_dtype is None else parse_dtype(input_dtype, what="input_dtype")
+    if weight_dtype is not None:
+        b = parse_dtype(weight_dtype, what="weight_dtype")
+    else:
+        b = a if known.weight_dtype is known.input_dtype else known.weight_dtype
+        if is_block_scaled and b is not known.weight_dtype:
+            raise InvalidProblemError(
+                f"dtype {dtype} is block-scaled {known.weight_dtype} in A and B, but input_dtype is {a}: give "
+                f"weight_dtype too ({known.weight_dtype} for quantized weights), or leave dtype out"
+            )
+    c = known.output_dtype if a is known.input_dtype else default_output_of(a)
+    if plain_integer(group_size) == -1:
+        group_size = None
+    elif b is known.weight_dtype and (a is not b or is_block_scaled):  # its scales too
+        group_size = known.group_size if group_size is None else group_size
+        scale_dtype = known.scale_dtype if scale_dtype is None else scale_dtype
+        group_n = known.group_n if group_n is None else group_n
     return GemmProblem(
-        G, M, K, N, a, weight, c if output_dtype is None else output_dtype, None, group, None, zero_dtype  # type: ignore[arg-type]
+        G, M, K, N, a, b, c if output_dtype is None else output_dtype, None, group_size, scale_dtype, zero_dtype,  # type: ignore[arg-type]
+        group_n,
     )  # fmt: skip
 
 

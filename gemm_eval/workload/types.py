@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -28,6 +29,7 @@ MAX_DIM = 1 << 40
 
 TYPE_NAMES = (
     "input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "group_size", "scale_dtype", "zero_dtype",
+    "group_n",
 )  # fmt: skip
 """The arguments of a `GemmProblem` that are not sizes."""
 
@@ -36,17 +38,19 @@ _set = object.__setattr__
 
 @dataclass(frozen=True, slots=True)
 class BlockScale:
-    """Scales of a quantized operand: one for each row or column, and for each group of K in it.
+    """Scales of a quantized operand: one for each row of A or column of B, or a few, and for each group of K in it.
 
     Attributes:
         dtype: type of a scale.
         group_size: elements along K that share one; None: all of K.
         zero_dtype: type of the zero point beside each scale; None: symmetric.
+        group_n: rows of A or columns of B that share one.
     """
 
     dtype: DType
     group_size: int | None = None
     zero_dtype: DType | None = None
+    group_n: int = 1
 
     @property
     def group_bits(self) -> int:
@@ -56,6 +60,10 @@ class BlockScale:
     def num_groups(self, K: int) -> int:
         """Scales of a row or column of K elements."""
         return 1 if self.group_size is None else -(-K // self.group_size)
+
+    def total_bits(self, num: int, K: int) -> int:
+        """Bits of the scales of `num` rows or columns of K elements."""
+        return -(-num // self.group_n) * self.num_groups(K) * self.group_bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,14 @@ class Operand:
     def total_bits(self, num: int, K: int) -> int:
         """Bits of `num` rows or columns of K elements, with their scales."""
         bits = num * K * self.dtype.bits
-        return bits if self.scale is None else bits + num * self.scale.num_groups(K) * self.scale.group_bits
+        return bits if self.scale is None else bits + self.scale.total_bits(num, K)
+
+    def __str__(self) -> str:
+        if self.scale is None:
+            return str(self.dtype)
+        across = f"x{self.scale.group_n}" if self.scale.group_n > 1 else ""
+        group = "per column" if self.scale.group_size is None else f"group {self.scale.group_size}"
+        return f"{self.dtype} ({group}{across})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +111,9 @@ class GemmTypes:
 
     def __post_init__(self) -> None:
         scale = self.b.scale
-        of_scale = (None, None, None) if scale is None else (scale.group_size, scale.dtype, scale.zero_dtype)
+        of_scale: tuple[Any, ...] = (None, None, None, None)
+        if scale is not None:
+            of_scale = (scale.group_size, scale.dtype, scale.zero_dtype, scale.group_n)
         words = zip(TYPE_NAMES, (self.a.dtype, self.b.dtype, self.c, self.acc, *of_scale), strict=True)
         _set(self, "words", FrozenDict(words))
         _set(self, "_hash", hash((self.a, self.b, self.c, self.acc)))
@@ -116,18 +133,27 @@ class GemmTypes:
 
     @classmethod
     def parse(cls, dtype: str) -> GemmTypes:
-        """Return what a shorthand stands for: ``"fp16"``, ``"w4a16"``.
+        """Return what a shorthand stands for: ``"fp16"``, ``"w4a16"``, ``"nvfp4"``.
 
         Raises:
             InvalidProblemError: there is no such shorthand.
         """
-        a, b, c, group_size = parse_scheme(dtype)
-        return make_types(a, b, c, group_size=group_size)
+        return make_types(**parse_scheme(dtype)._asdict())
+
+    @property
+    def inputs(self) -> str:
+        """A and B in a word or two, for tables: ``fp16``, ``fp16 x int4``, ``fp8 (group 128)``."""
+        return f"{self.a} x {self.b.dtype}" if self.is_weight_quantized else str(self.a)
 
     @property
     def is_weight_quantized(self) -> bool:
         """Whether B is stored in a narrower type than it is multiplied in."""
         return self.b.dtype is not self.a.dtype
+
+    @property
+    def is_block_scaled(self) -> bool:
+        """Whether A has scales too, and both operands are multiplied as they are stored."""
+        return self.a.scale is not None
 
     @property
     def group_size(self) -> int | None:
@@ -149,6 +175,7 @@ def make_types(
     group_size: Any = None,
     scale_dtype: Any = None,
     zero_dtype: Any = None,
+    group_n: Any = None,
 ) -> GemmTypes:
     """Return the types that a `GemmProblem` of these arguments has: one object for the same ones.
 
@@ -159,9 +186,12 @@ def make_types(
     a = parse_dtype(input_dtype, what="input_dtype")
     b = a if weight_dtype is None else parse_dtype(weight_dtype, what="weight_dtype")
     c = default_output_of(a) if output_dtype is None else parse_dtype(output_dtype, what="output_dtype")
+    zero = None if zero_dtype is None else parse_dtype(zero_dtype, what="zero_dtype")
     acc = accumulator_of(a)
-    if a is DType.INT32 or b is DType.INT32:
+    if DType.INT32 in (a, b):
         raise InvalidProblemError("int32 is an accumulator and output type, not an input or weight type")
+    if DType.E8M0 in (a, b, c, zero):
+        raise InvalidProblemError("e8m0 is a type of scales (scale_dtype) alone: it has no sign and no fraction")
     if accumulator_dtype is not None and parse_dtype(accumulator_dtype, what="accumulator_dtype") != acc:
         raise InvalidProblemError(f"accumulator_dtype must be {acc} for {a} inputs, got {accumulator_dtype}")
     if a is not b and not (b.bits < a.bits and b.is_weight):
@@ -170,23 +200,48 @@ def make_types(
             f"weight_dtype must be input_dtype, or a narrower {', '.join(first)} or {last}, "
             f"got {b} weights for {a} inputs"
         )
+    is_block_scaled = a is b and a.is_block_scaled and group_size is not None
     if a is b:
-        for name, value in (("group_size", group_size), ("scale_dtype", scale_dtype), ("zero_dtype", zero_dtype)):
-            if value is not None:
-                raise InvalidProblemError(
-                    f"{name} is for quantized weights only, but weight_dtype is input_dtype ({a})"
-                )
-        return GemmTypes(Operand(a), Operand(a), c, acc)
+        said = {"group_size": group_size, "scale_dtype": scale_dtype, "zero_dtype": zero, "group_n": group_n}
+        _check_unscaled(a, said, is_block_scaled=is_block_scaled)
+        if not is_block_scaled:
+            return GemmTypes(Operand(a), Operand(a), c, acc)
     group = None if group_size is None else check_size("group_size", group_size)
-    scale = default_scale_of(a) if scale_dtype is None else parse_dtype(scale_dtype, what="scale_dtype")
+    scale = default_scale_of(a, b, group) if scale_dtype is None else parse_dtype(scale_dtype, what="scale_dtype")
     if scale.is_integer:
         raise InvalidProblemError(f"scale_dtype must be a floating-point type, got {scale}")
-    zero = None if zero_dtype is None else parse_dtype(zero_dtype, what="zero_dtype")
-    return GemmTypes(Operand(a), Operand(b, BlockScale(scale, group, zero)), c, acc)
+    of_b = BlockScale(scale, group, zero, 1 if group_n is None else check_size("group_n", group_n))
+    return GemmTypes(Operand(a, BlockScale(scale, group) if is_block_scaled else None), Operand(b, of_b), c, acc)
 
 
-def default_scale_of(input_dtype: DType) -> DType:
-    """Type of the scales of weights when the caller names none: the input type if it is a 16-bit float, else fp16."""
+def _check_unscaled(dtype: DType, said: Mapping[str, Any], *, is_block_scaled: bool) -> None:
+    """Refuse what is said of scales where both operands have this type, and so no scales, or none with zero points."""
+    for name, value in said.items():
+        if value is None or (is_block_scaled and name != "zero_dtype"):
+            continue
+        if is_block_scaled:
+            raise InvalidProblemError(f"zero_dtype is for quantized weights only: block-scaled {dtype} is symmetric")
+        *first, last = (known for known in DType if known.is_block_scaled)
+        raise InvalidProblemError(
+            f"{name} is for quantized weights only, or with group_size for block-scaled {', '.join(first)} and {last}, "
+            f"but weight_dtype is input_dtype ({dtype})"
+        )
+
+
+_MX_GROUP = 32  # of the OCP Microscaling Formats, whose scales are powers of two
+
+
+def default_scale_of(input_dtype: DType, weight_dtype: DType, group_size: int | None) -> DType:
+    """Type of the scales when the caller names none, as the formats have it that people use.
+
+    Weights in other types than fp4: the input type if it is a 16-bit float, else fp16. fp4 in groups: e8m0 in groups of
+    32 (MX), else e4m3 (NVFP4). Block-scaled fp8: e8m0 in groups of 32 (MX), else fp32 (DeepSeek).
+    """
+    is_dense = input_dtype is weight_dtype
+    if group_size is not None and (is_dense or weight_dtype is DType.FP4):
+        if group_size == _MX_GROUP:
+            return DType.E8M0
+        return DType.FP8 if weight_dtype is DType.FP4 else DType.FP32
     return input_dtype if input_dtype in (DType.FP16, DType.BF16) else DType.FP16
 
 

@@ -34,6 +34,9 @@ def test_evaluate_json_is_the_library_result() -> None:
         (["--dtype", "w4a16", "--group-size", "64"], {"dtype": "w4a16", "group_size": 64}),
         (["--dtype", "w4a16", "--group-size", "-1"], {"dtype": "w4a16", "group_size": -1}),
         (["--dtype", "w4a16", "--zero-dtype", "fp16"], {"dtype": "w4a16", "zero_dtype": "fp16"}),
+        (["--dtype", "W4A16_MXFP4"], {"dtype": "w4a16_mxfp4"}),
+        (["--dtype", "w4a16", "--scale-dtype", "float32"], {"dtype": "w4a16", "scale_dtype": "fp32"}),
+        (["--dtype", "w4a16", "--group-n", "1"], {"dtype": "w4a16", "group_n": 1}),
     ],
 )
 @pytest.mark.parametrize("command", ["evaluate", "top"])

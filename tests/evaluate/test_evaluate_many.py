@@ -224,7 +224,7 @@ def test_infeasible_rows(plan: str) -> None:
             assert np.isnan(table[name]).tolist() == [False, True, False, True]
         assert [table["bound"][1], table["loop_order"][1], table["active_cores"][1]] == [None, None, 0]
         given = {"G": 1, "M": 64, "K": 4096, "N": 64, "input_dtype": "fp16", "weight_dtype": "int4",
-                 "output_dtype": "fp16", "group_size": 1024, "scale_dtype": "fp16"}  # fmt: skip
+                 "output_dtype": "fp16", "group_size": 1024, "scale_dtype": "fp16", "group_n": 1}  # fmt: skip
         assert table.to_dicts()[1] == dict.fromkeys(table.columns) | given
         assert table[0] == ev.evaluate_problem(good[0])
         for call in (lambda t=table: t[1], lambda t=table: t[-3], lambda t=table: list(t),

@@ -71,7 +71,7 @@ def test_sizes() -> None:
 
 def test_types() -> None:
     frame = {"G": [1], "M": [8], "K": [8], "N": [8]}
-    for dtype in (np.array(["fp16", "fp16"]), pd.NA, np.dtype("float16"), np.float16, 16, "x" * 10**5):
+    for dtype in (np.array(["fp16", "fp16"]), pd.NA, np.dtype("float64"), np.longdouble, 16, "x" * 10**5):
         for name in ("dtype", "input_dtype", "weight_dtype", "output_dtype", "zero_dtype"):
             refused(InvalidProblemError, CHIP.evaluate, 1, 64, 64, 64, **{name: dtype})
         if dtype is not pd.NA:  # a gap

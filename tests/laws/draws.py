@@ -11,14 +11,15 @@ import numpy.typing as npt
 from gemm_eval import GemmProblem
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.workload import RunOptions
+from gemm_eval.workload import GemmTypes, RunOptions
 
 __all__ = ["GPUS", "draw_arch", "draw_options", "draw_sizes", "draw_types"]
 
 GPUS = tuple(arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec))
 
 _ROUND = (64, 128, 256, 512, 1024, 1536, 2048, 4096, 7168, 8192, 14336, 28672)
-_WEIGHTS = (DType.INT4, DType.INT4, DType.INT4, DType.INT8, DType.FP8)
+_WEIGHTS = (DType.INT4, DType.INT4, DType.INT4, DType.INT8, DType.FP8, DType.FP4)
+_BLOCK_SCALED = ("fp8_block", "mxfp8", "mxfp4", "nvfp4")
 _LIBRARIES = (None, "gemm-eval", "trtllm", "hypothetical")
 
 
@@ -33,14 +34,25 @@ def draw_arch(rng: random.Random) -> GpuSpec:
 
 
 def draw_types(rng: random.Random, arch: GpuSpec) -> GemmProblem:
-    """Data types, as a problem of size 1: dense, or narrower weights."""
-    if rng.random() < 0.45:
-        return GemmProblem(1, 1, 1, 1, rng.choice(sorted(arch.tensor_flop_per_cycle)))
+    """Data types, as a problem of size 1: dense, block-scaled, or narrower weights."""
+    rates = arch.tensor_flop_per_cycle
+    if rng.random() < 0.3:
+        return GemmProblem(1, 1, 1, 1, rng.choice(sorted(rates)))
+    scaled = [types for types in map(GemmTypes.parse, _BLOCK_SCALED) if types.a.dtype in rates]
+    if scaled and rng.random() < 0.3:
+        words = rng.choice(scaled).words
+        group = {"group_size": rng.choice((16, 32, 100, 128, 1000)), "group_n": rng.choice((1, 3, 128))}
+        return GemmProblem(1, 1, 1, 1, **(words | group if rng.random() < 0.3 else words))
     weight = rng.choice(_WEIGHTS)
-    group_size = rng.choice((None, 32, 64, 128))
+    group_size = rng.choice((None, 32, 64, 128)) if weight is not DType.FP4 else rng.choice((None, 16, 32, 100))
     zero = DType.INT4 if weight is DType.INT4 and group_size and rng.random() < 0.3 else None
-    inputs = [dtype for dtype in (DType.FP16, DType.BF16) if dtype in arch.tensor_flop_per_cycle]
-    return GemmProblem(1, 1, 1, 1, rng.choice(inputs), weight, group_size=group_size, zero_dtype=zero)
+    group_n = rng.choice((2, 128)) if rng.random() < 0.1 else 1
+    inputs = [dtype for dtype in (DType.FP16, DType.BF16) if dtype in rates]
+    if DType.FP8 in rates and weight.bits < DType.FP8.bits:
+        inputs.append(DType.FP8)
+    return GemmProblem(
+        1, 1, 1, 1, rng.choice(inputs), weight, group_size=group_size, zero_dtype=zero, group_n=group_n
+    )  # fmt: skip
 
 
 def draw_options(rng: random.Random, types: GemmProblem) -> RunOptions:

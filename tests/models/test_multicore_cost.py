@@ -125,3 +125,20 @@ def test_scales_of_a_are_refused() -> None:
 
     with pytest.raises(UnsupportedError, match="ragged takes no block-scaled int4 inputs"):
         pack_params(CHIP, GemmTypes(scaled, scaled, DType.INT32, DType.INT32))
+
+
+def test_block_scaled_types_on_chips() -> None:
+    """Scales of A and of several columns are refused, not left out; fp4 weights are as others of 4 bits."""
+    chip = GEMMEvaluator("demo-8core", disk_cache=False)
+    for dtype in ("fp8_block", "mxfp8"):
+        with pytest.raises(UnsupportedError, match="demo-8core takes no block-scaled fp8 inputs"):
+            chip.evaluate(1, 64, 256, 256, dtype)
+    with pytest.raises(UnsupportedError, match="no block-scaled int4 weights with group_n 128"):
+        chip.evaluate(1, 64, 256, 256, "w4a16", group_n=128)
+    with pytest.raises(UnsupportedError, match="cannot multiply fp4"):
+        chip.evaluate(1, 64, 256, 256, "nvfp4")
+    for dtype, group_size in (("w4a16_mxfp4", 32), ("w4a16_nvfp4", 16)):
+        found = chip.evaluate(1, 64, 256, 256, dtype)
+        like = chip.evaluate(1, 64, 256, 256, "w4a16", group_size=group_size, scale_dtype="fp8")
+        assert found.latency_us == like.latency_us
+        assert found.traffic == like.traffic

@@ -309,6 +309,20 @@ def test_the_package_has_coefficients_for_every_gpu() -> None:
     assert triton_calibration_path("l40s").parts[-3:] == ("calibration", "l40s", "triton.yaml")
 
 
+def test_types_that_are_not_in_the_model_are_refused() -> None:
+    for types in (
+        {"input_dtype": "fp8", "group_size": 128}, {"input_dtype": "fp4"}, {"weight_dtype": "fp4", "group_size": 32},
+        {"weight_dtype": "int4", "group_size": 128, "group_n": 128},
+    ):  # fmt: skip
+        problem = GemmProblem(1, 16, 256, 256, **types)  # type: ignore[arg-type]
+        for call in (
+            lambda of=problem: triton_times_us(H200, of, [CONFIG], [CODE]),
+            lambda of=problem: estimate_code(H200, of, CONFIG),
+        ):
+            with pytest.raises(UnsupportedError, match="block-scaled types and fp4 are not in the Triton model"):
+                call()
+
+
 def test_gpus_that_triton_s_kernels_here_do_not_know_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"b200.*accumulate in tensor memory are not in the Triton model"):
         triton_times_us(load_arch("b200", GpuSpec), PROBLEM, [CONFIG], [CODE])

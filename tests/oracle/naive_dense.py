@@ -73,6 +73,11 @@ def operand_bits(problem: GemmProblem) -> tuple[int, int, int, int]:
     return problem.input_dtype.bits, problem.weight_dtype.bits, problem.output_dtype.bits, scale + zero
 
 
+def is_block_scaled(problem: GemmProblem) -> bool:
+    """Whether A has scales as B does."""
+    return problem.scale_dtype is not None and not problem.is_weight_quantized
+
+
 def row_alignment(problem: GemmProblem) -> int:
     """Bytes on which the rows of A, B and C all start, at most 16."""
     a, b, c, _ = operand_bits(problem)
@@ -87,7 +92,9 @@ def traffic_of(arch: GpuSpec, problem: GemmProblem, l2: str, c: Mapping[str, flo
     a_bits, b_bits, c_bits, scale_bits = operand_bits(problem)
     num_groups = math.ceil(K / problem.group_size) if problem.group_size else 1
     a_bytes, c_bytes = G * M * K * a_bits / 8, G * M * N * c_bits / 8
-    scale_bytes = G * N * num_groups * scale_bits / 8
+    if is_block_scaled(problem):
+        a_bytes += G * M * num_groups * scale_bits / 8
+    scale_bytes = G * math.ceil(N / (problem.group_n or 1)) * num_groups * scale_bits / 8
     b_bytes = G * N * K * b_bits / 8 + scale_bytes
     hold = arch.l2_bytes * c["l2_hold_frac"]
     stay = 0.0 if l2 == "cold-all" else 1 / (1 + ((a_bytes + b_bytes + c_bytes) / hold) ** 4)
@@ -122,7 +129,14 @@ def panels_of_waves(problem: GemmProblem, config: KernelConfig, t: Traffic, wave
 
 def stage_bytes(problem: GemmProblem, config: KernelConfig) -> int:
     _, b_bits, _, scale_bits = operand_bits(problem)
-    return config.cta_m * STEP_BYTES + config.cta_n * config.cta_k * b_bits // 8 + config.cta_n * scale_bits // 8
+    elements = config.cta_m * STEP_BYTES + config.cta_n * config.cta_k * b_bits // 8
+    if problem.weight_dtype is not DType.FP4 and not is_block_scaled(problem):
+        return elements + config.cta_n * scale_bits // 8
+    num_groups = math.ceil(config.cta_k / problem.group_size) if problem.group_size else 1
+    num_scales = math.ceil(config.cta_n / (problem.group_n or 1)) * num_groups
+    if is_block_scaled(problem):
+        num_scales += config.cta_m * num_groups
+    return elements + math.ceil(num_scales * scale_bits / 8)
 
 
 def ctas_per_sm(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> int:

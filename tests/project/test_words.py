@@ -63,10 +63,9 @@ def test_every_name_error_says_what_was_meant() -> None:
     for call, kind, words in (
         (lambda: load_arch("a100"), ArchNotFoundError, "did you mean a100-pcie-40gb or a100-pcie-80gb or a100-sxm-"),
         (lambda: load_model("llama3-8B"), ModelConfigError, "did you mean llama-3-8b?"),
-        (lambda: parse_dtype("float16"), InvalidProblemError, "got 'float16', did you mean fp16?"),
-        (lambda: parse_dtype(np.dtype("float16")), InvalidProblemError, "did you mean fp16?"),
+        (lambda: parse_dtype("float"), InvalidProblemError, "got 'float', did you mean fp32?"),
         (lambda: parse_dtype(_Torch()), InvalidProblemError, "got torch.bfloat16, did you mean bf16?"),
-        (lambda: parse_scheme("W4A16"), InvalidProblemError, "did you mean w4a16?"),
+        (lambda: parse_scheme("W4 A16"), InvalidProblemError, "did you mean w4a16?"),
         (lambda: chip.with_(num_coress=3), ArchValidationError, "num_coress is not a field, did you mean num_cores?"),
         (lambda: Space("demo-8core", {"sram": [1]}), InvalidOptionError, "did you mean sram_bytes"),
     ):

@@ -345,7 +345,7 @@ def test_a_mutated_description_is_refused_by_name(points: Path) -> None:
         (b"[]", "holds no table"),
         (b"{}", "of another version of gemm_eval"),
         (b'{"version": 1}', "of another version of gemm_eval"),
-        (b'{"version": 2}', "is damaged: its content is not what was written; bring it back"),
+        (b'{"version": 3}', "is damaged: its content is not what was written; bring it back"),
         (b"\xff\xfe", "is no folder of a sweep"),
         (b"[" * 100_000, "is no folder of a sweep"),
         (b"1" * 5000, "is no folder of a sweep"),

@@ -15,8 +15,9 @@ from gemm_eval import DType, GemmProblem, InvalidProblemError
 from gemm_eval.workload import MAX_DIM, MAX_MACS, make_problem
 from tests.cases import case
 
-INPUTS = [dtype for dtype in DType if dtype is not DType.INT32]
-NARROW = (DType.INT8, DType.INT4, DType.FP8)
+INPUTS = [dtype for dtype in DType if dtype.is_operand]
+OUTPUTS = [dtype for dtype in DType if dtype is not DType.E8M0]
+NARROW = (DType.INT8, DType.INT4, DType.FP8, DType.FP4)
 
 
 class IsFour:
@@ -72,10 +73,12 @@ def test_too_large_a_product_is_refused(sizes: tuple[int, int, int, int]) -> Non
 
 def test_operand_types() -> None:
     for a, b in itertools.product(DType, DType):
-        is_allowed = DType.INT32 not in (a, b) and (a is b or (b in NARROW and b.bits < a.bits))
+        is_allowed = a.is_operand and b.is_operand and (a is b or (b in NARROW and b.bits < a.bits))
         with case(a, b):
             if not is_allowed:
-                with pytest.raises(InvalidProblemError, match=r"weight_dtype must be|int32 is an accumulator"):
+                with pytest.raises(
+                    InvalidProblemError, match=r"weight_dtype must be|int32 is an accum|e8m0 is a type of scales"
+                ):
                     GemmProblem(1, 2, 3, 4, a, b)
                 continue
             problem = GemmProblem(1, 2, 3, 4, a, b)
@@ -86,7 +89,7 @@ def test_operand_types() -> None:
 
 
 def test_any_output_type() -> None:
-    for a, output in itertools.product(INPUTS, DType):
+    for a, output in itertools.product(INPUTS, OUTPUTS):
         assert GemmProblem(1, 2, 3, 4, a, output_dtype=output).output_dtype is output, (a, output)
 
 
@@ -103,7 +106,7 @@ def test_accumulator_is_given_by_the_input() -> None:
 
 def test_unknown_type_is_refused_by_field() -> None:
     fields = ("input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "scale_dtype", "zero_dtype")
-    values: tuple[Any, ...] = ("fp12", "FP16", "", 4, True, ["fp16"])
+    values: tuple[Any, ...] = ("fp12", "float", "", 4, True, ["fp16"])
     for field, value in itertools.product(fields, values):
         with case(field, value), pytest.raises(InvalidProblemError, match=f"^{field} must be one of"):
             GemmProblem(1, 2, 3, 4, **{"weight_dtype": DType.INT4, field: value})
@@ -193,7 +196,23 @@ def test_shorthand(types: dict[str, Any], a: str, b: str, c: str, group: int | N
     [
         ({"dtype": "w9a9"}, "^dtype must be one of"),
         ({"dtype": ["fp16"]}, "^dtype must be one of"),
-        ({"dtype": "w4a16", "input_dtype": "w4a16"}, "^input_dtype must be one of"),
+        ({"dtype": "w4a16", "input_dtype": "w4a16"}, "^input_dtype must be a single type, .*give it as dtype"),
+        ({"weight_dtype": "NVFP4"}, "^weight_dtype must be a single type, .*give it as dtype"),
+        (
+            {"dtype": "nvfp4", "input_dtype": "bf16"},
+            "^dtype nvfp4 is block-scaled fp4 in A and B, but input_dtype is bf16",
+        ),
+        ({"dtype": "nvfp4", "zero_dtype": "int4"}, "^zero_dtype is for quantized weights only: block-scaled fp4"),
+        (
+            {"dtype": "fp8", "scale_dtype": "fp32"},
+            "^scale_dtype is for .* with group_size for block-scaled fp8 and fp4",
+        ),
+        ({"dtype": "fp16", "group_n": 128}, "^group_n is for quantized weights only"),
+        ({"dtype": "fp8_block", "group_n": 0}, "^group_n must be in"),
+        ({"dtype": "mxfp8", "scale_dtype": "int8"}, "^scale_dtype must be a floating-point type"),
+        ({"dtype": "e8m0"}, "^dtype must be one of"),
+        ({"output_dtype": "e8m0"}, "^e8m0 is a type of scales"),
+        ({"dtype": "w4a16", "zero_dtype": "e8m0"}, "^e8m0 is a type of scales"),
         ({"dtype": "w4a16", "weight_dtype": 3}, "^weight_dtype must be one of"),
         ({"dtype": "w4a16", "group_size": 0}, "^group_size must be"),
         ({"dtype": "w4a16", "group_size": -2}, "^group_size must be"),
@@ -202,6 +221,7 @@ def test_shorthand(types: dict[str, Any], a: str, b: str, c: str, group: int | N
         ({"dtype": "fp16", "group_size": 128}, "^group_size is for quantized weights only"),
         ({"dtype": "fp16", "zero_dtype": "int4"}, "^zero_dtype is for quantized weights only"),
         ({"dtype": "int32"}, "^int32 is an accumulator"),
+        ({"input_dtype": "int32"}, "^int32 is an accumulator"),
         ({"dtype": "int4", "weight_dtype": "int8"}, "^weight_dtype must be"),
     ],
 )
@@ -224,3 +244,55 @@ def test_str_is_short_and_complete() -> None:
     assert str(make()) == "G=1 M=16 K=4096 N=12288 fp16 -> fp16"
     assert str(make(dtype="w4a16")) == "G=1 M=16 K=4096 N=12288 fp16 x int4 (group 128) -> fp16"
     assert "per column" in str(make(dtype="w8a16"))
+    assert str(make(dtype="fp8_block")).endswith(" fp8 (group 128) x fp8 (group 128x128) -> bf16")
+
+
+def test_block_scaled_types() -> None:
+    """(shorthand, the same by single types, bits of A and B with scales for K = 300 and N = 130)."""
+    groups = math.ceil(300 / 128)
+    for words, single, a_bits, b_bits in (
+        ("fp8_block", {"input_dtype": "fp8", "group_size": 128, "group_n": 128},
+         16 * (300 * 8 + groups * 32), 130 * 300 * 8 + 2 * groups * 32),
+        ("mxfp8", {"input_dtype": "fp8", "group_size": 32}, 16 * (300 * 8 + 10 * 8), 130 * (300 * 8 + 10 * 8)),
+        ("mxfp4", {"input_dtype": "fp4", "group_size": 32}, 16 * (300 * 4 + 10 * 8), 130 * (300 * 4 + 10 * 8)),
+        ("nvfp4", {"input_dtype": "fp4", "group_size": 16}, 16 * (300 * 4 + 19 * 8), 130 * (300 * 4 + 19 * 8)),
+        ("w4a16_mxfp4", {"weight_dtype": "fp4", "group_size": 32}, 16 * 300 * 16, 130 * (300 * 4 + 10 * 8)),
+        ("w4a16_nvfp4", {"weight_dtype": "fp4", "group_size": 16}, 16 * 300 * 16, 130 * (300 * 4 + 19 * 8)),
+        ("w4a8_fp8", {"input_dtype": "fp8", "weight_dtype": "int4", "group_size": 128},
+         16 * 300 * 8, 130 * (300 * 4 + groups * 16)),
+    ):  # fmt: skip
+        problem, types = make(dtype=words), make(dtype=words).types
+        with case(words):
+            assert problem == make(**single) == make(dtype=words.upper().replace("_", "-"))
+            assert types.is_block_scaled == (types.a.scale is not None) == ("a16" not in words and "a8" not in words)
+            assert problem.output_dtype == ("fp16" if "a16" in words else "bf16")
+            assert problem.accumulator_dtype == "fp32"
+            assert (types.a.total_bits(16, 300), types.b.total_bits(130, 300)) == (a_bits, b_bits)
+            assert eval(repr(problem)) == problem == pickle.loads(pickle.dumps(problem))
+            assert pickle.loads(pickle.dumps(types)) == types
+            assert GemmProblem(*problem.sizes, **types.words) == problem
+            assert dataclasses.replace(problem, M=3).types == types
+
+
+def test_single_types_over_block_scaled_shorthands() -> None:
+    for given, words in (
+        ({"dtype": "nvfp4", "input_dtype": "bf16", "weight_dtype": "fp4"}, ("bf16", "fp4", 16, "fp8", 1)),
+        ({"dtype": "w4a16_mxfp4", "input_dtype": "bf16"}, ("bf16", "fp4", 32, "e8m0", 1)),
+        ({"dtype": "w4a16_nvfp4", "group_size": 32}, ("fp16", "fp4", 32, "fp8", 1)),
+        ({"dtype": "w4a16_nvfp4", "group_size": -1}, ("fp16", "fp4", None, "fp16", 1)),
+        ({"dtype": "w4a8_fp8", "group_size": 64}, ("fp8", "int4", 64, "fp16", 1)),
+        ({"dtype": "nvfp4", "group_size": -1}, ("fp4", "fp4", None, None, None)),
+        ({"dtype": "nvfp4", "scale_dtype": "bf16"}, ("fp4", "fp4", 16, "bf16", 1)),
+        ({"dtype": "fp8_block", "group_size": 64}, ("fp8", "fp8", 64, "fp32", 128)),
+        ({"dtype": "fp8_block", "group_n": 1}, ("fp8", "fp8", 128, "fp32", 1)),
+        ({"dtype": "fp8", "group_size": 64}, ("fp8", "fp8", 64, "fp32", 1)),
+        ({"dtype": "w4a16", "group_n": 4}, ("fp16", "int4", 128, "fp16", 4)),
+        ({"dtype": "w4a16", "input_dtype": "bf16", "scale_dtype": "fp8"}, ("bf16", "int4", 128, "fp8", 1)),
+    ):
+        problem = make(**given)
+        with case(given):
+            found = (
+                problem.input_dtype, problem.weight_dtype, problem.group_size, problem.scale_dtype, problem.group_n
+            )  # fmt: skip
+            assert found == words
+            assert eval(repr(problem)) == problem

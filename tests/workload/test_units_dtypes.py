@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +59,8 @@ def test_module_exports_all_its_conversions() -> None:
         ("fp16", 16, False, "fp32", "fp16"),
         ("bf16", 16, False, "fp32", "bf16"),
         ("fp8", 8, False, "fp32", "bf16"),
+        ("fp4", 4, False, "fp32", "bf16"),
+        ("e8m0", 8, False, "fp32", "e8m0"),
         ("int8", 8, True, "int32", "int32"),
         ("int4", 4, True, "int32", "int32"),
         ("int32", 32, True, "int32", "int32"),
@@ -76,7 +79,13 @@ def test_dtype_facts(name: str, bits: int, is_integer: bool, accumulator: str, o
 def test_every_dtype_has_whole_nibbles() -> None:
     """The kernels count half-bytes."""
     assert all(dtype.bits % 4 == 0 for dtype in DType)
-    assert len(DType) == 8
+    assert len(DType) == 10
+
+
+def test_what_a_type_can_be() -> None:
+    assert [str(dtype) for dtype in DType if not dtype.is_operand] == ["int32", "e8m0"]
+    assert [str(dtype) for dtype in DType if dtype.is_weight] == ["fp8", "fp4", "int8", "int4"]
+    assert [str(dtype) for dtype in DType if dtype.is_block_scaled] == ["fp8", "fp4"]
 
 
 @pytest.mark.parametrize("dtype", DType)
@@ -86,12 +95,87 @@ def test_parse_dtype_takes_names_and_members(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", ["FP16", "", " fp16", "fp16\n", "half", "w4a16", None, 16, 1.5, True, b"fp16", ["fp16"], {}]
+    "value",
+    [
+        "",
+        " fp16",
+        "fp16\n",
+        "fp12",
+        "float",
+        "int",
+        "float64",
+        "uint4",
+        "float8_e4m3fnuz",
+        "fp16 ",
+        "torch.",
+        "x" * 70,
+        None,
+        16,
+        1.5,
+        True,
+        b"fp16",
+        ["fp16"],
+        {},
+        float,
+        int,
+        np.float64,
+        np.float16(1),
+        np.array(["fp16"]),
+        object,
+    ],
 )
 def test_parse_dtype_refuses_and_lists_what_is_allowed(value: object) -> None:
     with pytest.raises(InvalidProblemError, match=r"weight_dtype must be one of fp32, .*int4.*, got") as caught:
         parse_dtype(value, what="weight_dtype")
     assert repr(value) in str(caught.value)
+
+
+class _Dtype:
+    """Looks as a type of torch or Triton does: known by where its class comes from, and by how it prints."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def test_parse_dtype_takes_the_words_and_objects_of_others() -> None:
+    torch_dtype = type("dtype", (_Dtype,), {"__module__": "torch"})
+    triton_dtype = type("dtype", (_Dtype,), {"__module__": "triton.language.core"})
+    e4m3, jax_bf16 = (
+        type("float8_e4m3fn", (), {"__module__": "ml_dtypes"}), type("bfloat16", (), {"__module__": "jax.numpy"})
+    )  # fmt: skip
+    values: dict[str, tuple[Any, ...]] = {
+        "fp32": ("FP32", "float32", "single", "f32", "torch.float32", np.float32, np.dtype(">f4"),
+                 torch_dtype("torch.float32")),
+        "tf32": ("TF32", "tensorfloat32"),
+        "fp16": ("FP16", "Float16", "half", "f16", "np.float16", "torch.half", np.float16, np.half, np.dtype("float16"),
+                 np.dtype("float16").type, torch_dtype("torch.float16"), triton_dtype("fp16")),
+        "bf16": ("BF16", "bfloat16", "ml_dtypes.bfloat16", "jnp.bfloat16", "tl.bfloat16", jax_bf16,
+                 torch_dtype("torch.bfloat16")),
+        "fp8": ("FP8", "float8", "fp8_e4m3", "FP8-E4M3", "float8_e4m3fn", "torch.float8_e4m3fn", "e5m2", "float8_e5m2",
+                e4m3, torch_dtype("torch.float8_e5m2"), triton_dtype("fp8e4nv")),
+        "fp4": ("FP4", "e2m1", "float4_e2m1fn_x2", torch_dtype("torch.float4_e2m1fn_x2")),
+        "int8": ("INT8", "i8", np.int8, np.dtype("int8"), torch_dtype("torch.int8")),
+        "int4": ("INT4", "s4"),
+        "int32": ("int32", np.int32),
+        "e8m0": ("E8M0", "ue8m0", torch_dtype("torch.float8_e8m0fnu")),
+    }  # fmt: skip
+    for name, words in values.items():
+        for word in words:
+            assert parse_dtype(word) is DType(name), word
+            if DType(name).is_operand:
+                assert parse_scheme(word) == parse_scheme(name), word
+    assert set(values) == set(DType)
+
+
+def test_words_that_mean_two_types_are_refused_with_what_they_may_mean() -> None:
+    for word, meant in (
+        ("float", "fp32"), (float, "fp32"), ("uint4", "int4"), ("float8_e4m3fnuz", "fp8"), ("nvfp4x", "fp4"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidProblemError, match=f"did you mean {meant}"):
+            parse_dtype(word)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +187,23 @@ def test_parse_dtype_refuses_and_lists_what_is_allowed(value: object) -> None:
         ("w8a8", ("int8", "int8", "int32", None)),
         ("fp8", ("fp8", "fp8", "bf16", None)),
         ("tf32", ("tf32", "tf32", "fp32", None)),
+        ("W4A16", ("fp16", "int4", "fp16", 128)),
+        ("fp8_block", ("fp8", "fp8", "bf16", 128, "fp32", 128)),
+        ("FP8_BLOCK_SCALES", ("fp8", "fp8", "bf16", 128, "fp32", 128)),
+        ("mxfp8", ("fp8", "fp8", "bf16", 32, "e8m0")),
+        ("MXFP4", ("fp4", "fp4", "bf16", 32, "e8m0")),
+        ("NVFP4", ("fp4", "fp4", "bf16", 16, "fp8")),
+        ("w4a16-mxfp4", ("fp16", "fp4", "fp16", 32, "e8m0")),
+        ("NVFP4A16", ("fp16", "fp4", "fp16", 16, "fp8")),
+        ("w4a8_fp8", ("fp8", "int4", "bf16", 128)),
+        ("W4AFP8", ("fp8", "int4", "bf16", 128)),
     ],
 )
 def test_schemes(name: str, expected: tuple[object, ...]) -> None:
     assert parse_scheme(name) == DtypeScheme(*expected)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype is not DType.INT32])
+@pytest.mark.parametrize("dtype", [dtype for dtype in DType if dtype.is_operand])
 def test_every_input_dtype_is_a_dense_scheme(dtype: DType) -> None:
     scheme = parse_scheme(dtype)
 
@@ -117,15 +211,18 @@ def test_every_input_dtype_is_a_dense_scheme(dtype: DType) -> None:
     assert scheme.group_size is None
 
 
-@pytest.mark.parametrize("value", ["w9a9", "W4A16", "", None, 4, True, ["fp16"], ("w4a16",)])
+@pytest.mark.parametrize("value", ["w9a9", "W4 A16", "e8m0x", "", None, 4, True, ["fp16"], ("w4a16",)])
 def test_parse_scheme_refuses_and_lists_what_is_allowed(value: object) -> None:
-    with pytest.raises(InvalidProblemError, match=r"dtype must be one of fp32, .*w4a16, w8a16, w4a8, w8a8, got"):
+    with pytest.raises(
+        InvalidProblemError, match=r"dtype must be one of fp32, .*w4a16, w8a16, w4a8, w8a8, .*mxfp4, nvfp4, got"
+    ):
         parse_scheme(value)
 
 
 def test_weights_can_be_stored_in_these() -> None:
-    assert [str(dtype) for dtype in DType if dtype.is_weight] == ["fp8", "int8", "int4"]
-    with pytest.raises(InvalidProblemError, match="or a narrower fp8, int8 or int4, got bf16 weights for fp32 inputs"):
+    with pytest.raises(
+        InvalidProblemError, match="or a narrower fp8, fp4, int8 or int4, got bf16 weights for fp32 inputs"
+    ):
         GemmProblem(1, 1, 1, 1, DType.FP32, DType.BF16)
 
 

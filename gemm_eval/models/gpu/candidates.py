@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, ctas_per_sm
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice
@@ -78,10 +79,12 @@ def step_elems(types: GemmTypes) -> int:
 
 
 def stage_bytes(types: GemmTypes, cta_m: int, cta_n: int) -> int:
-    """Shared memory of one buffer of the ring: A, and B as it is stored, with its scales."""
+    """Shared memory of one buffer of the ring: A and B as they are stored, with their scales."""
     k = step_elems(types)
+    if types.is_block_scaled or types.b.dtype is DType.FP4:
+        return -(-(types.a.total_bits(cta_m, k) + types.b.total_bits(cta_n, k)) // 8)
     total = cta_m * STEP_BYTES + cta_n * k * types.b.dtype.bits // 8
-    return total + cta_n * types.group_bits // 8
+    return total + cta_n * types.group_bits // 8  # one for each column, though a group may be shorter than a step
 
 
 def _most_stages(arch: GpuSpec) -> int:

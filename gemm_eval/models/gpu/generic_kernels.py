@@ -83,7 +83,8 @@ def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerm
     scale_bytes = 0.0
     if p["scale_bytes_per_group"] > 0.0:
         groups = ceil_div(K, p["group_size"]) if p["group_size"] > 0 else 1
-        scale_bytes = G * N * (groups * p["scale_bytes_per_group"])
+        a_bytes += G * M * (groups * p["a_scale_bytes_per_group"])  # they come with A, and are read again with it
+        scale_bytes = G * ceil_div(N, p["group_n"]) * (groups * p["scale_bytes_per_group"])
     c_bytes = G * M * (N * p["c_elem_bytes"])
     footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / c["l2_hold_bytes"]
     f2 = footprint * footprint

@@ -61,9 +61,10 @@ class Library:
         split_rules: kernel family -> how it splits K; families that are not named follow `_FREE_SPLIT`.
         has_stream_k: it has stream-K kernels.
         is_dense, is_weight_only: which problems it takes.
-        has_unaligned: it has kernels for rows that do not start on 16 bytes.
+        has_unaligned: it has kernels for rows that do not start on 16 bytes; see `runs_unaligned`.
         is_chosen_by_model: whoever runs its kernels asks this model which, so nothing is lost by the choice.
         weight_only_tiles: columns of weights, and rows of tokens, that its Hopper kernels have as tiles.
+        weight_only_inputs: input types of its weight-only kernels.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Library:
     is_dense: bool
     is_weight_only: bool
     weight_only_tiles: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    weight_only_inputs: tuple[DType, ...] = (DType.FP16, DType.BF16)
     has_unaligned: bool = True
     is_chosen_by_model: bool = False
 
@@ -89,8 +91,19 @@ class Library:
             )
         if not types.is_weight_quantized and not self.is_dense:
             raise UnsupportedError(f"{self.name} has weight-only kernels; for dense GEMMs use library cublas")
-        if types.is_weight_quantized and types.a.dtype not in (DType.FP16, DType.BF16):
-            raise UnsupportedError(f"weight-only kernels of {self.name} take fp16 or bf16 inputs, got {types.a.dtype}")
+        if types.is_weight_quantized and types.a.dtype not in self.weight_only_inputs:
+            *first, last = self.weight_only_inputs
+            raise UnsupportedError(
+                f"weight-only kernels of {self.name} take {', '.join(first)} or {last} inputs, got {types.a.dtype}"
+            )
+
+    def runs_unaligned(self, types: GemmTypes) -> bool:
+        """Whether it has kernels of these types for rows that do not start on 16 bytes.
+
+        Those of block-scaled types and of fp4 load 16 bytes at a time and nothing less, as cuBLAS's do ("Narrow
+        Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas).
+        """
+        return self.has_unaligned and not (types.is_block_scaled or types.a.dtype is DType.FP4)
 
     def family(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool = False) -> str:
         """The kernel family that the library uses for these types; TMA needs rows that start on 16 bytes."""
@@ -140,6 +153,7 @@ LIBRARIES: dict[str, Library] = {
         Library(
             HYPOTHETICAL, {}, has_stream_k=True, is_dense=False, is_weight_only=True,
             weight_only_tiles=((64, 128, 256), (8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)),
+            weight_only_inputs=(DType.FP16, DType.BF16, DType.FP8),
             is_chosen_by_model=True,
         ),
         # tiles assumed: those of CUTLASS's mixed-input kernels; K in at most four parts, which is what its times of few

@@ -104,7 +104,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
         )  # fmt: skip
 
     def make_fallback() -> Packed:
-        if LIBRARIES[library].has_unaligned:
+        if LIBRARIES[library].runs_unaligned(types):
             return pack_generic(is_unaligned=True)
         return pack_no_kernels(arch, types, library, **states)
 

@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 _INTS = (
-    "num_sms", "group_size", "l2_state", "min_split_steps", "is_split_full", "max_split_parts", "has_stream_k",
-    "is_calibrated",
+    "num_sms", "group_size", "group_n", "l2_state", "min_split_steps", "is_split_full", "max_split_parts",
+    "has_stream_k", "is_calibrated",
 )  # fmt: skip
 _FLOATS = (
-    "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group",
+    "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",
     "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
     "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "dram_spec_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
 )  # fmt: skip
@@ -257,11 +257,13 @@ def _pack_chip(arch: GpuSpec, types: GemmTypes, l2: str, clock: str) -> npt.NDAr
     values: dict[str, float] = {
         "num_sms": arch.num_sms,
         "group_size": types.group_size or 0,
+        "group_n": 1 if types.b.scale is None else types.b.scale.group_n,
         "l2_state": L2_STATES[l2],
         "a_elem_bytes": types.a.dtype.bits / 8,
         "b_elem_bytes": types.b.dtype.bits / 8,
         "c_elem_bytes": types.c.bits / 8,
         "scale_bytes_per_group": types.group_bits / 8,
+        "a_scale_bytes_per_group": 0.0 if types.a.scale is None else types.a.scale.group_bits / 8,
         "cycles_per_us": cycles,
         "tensor_cycles_per_us": cycles_per_us(clock_ghz),
         "sustained_cycles_per_us": cycles_per_us(arch.tensor_clock_ghz(types.a.dtype, "sustained")),

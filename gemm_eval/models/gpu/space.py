@@ -89,7 +89,7 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
     """
     rules = LIBRARIES[library_for(arch, problem, library)]
     is_unaligned = not is_row_aligned(problem)
-    if is_unaligned and not rules.has_unaligned:
+    if is_unaligned and not rules.runs_unaligned(problem.types):
         rules.check(arch, problem.types)
         return
     split_rule = rules.split_rule(arch, problem.types, is_unaligned=is_unaligned)

@@ -51,8 +51,15 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         raise UnsupportedError(
             f"{arch.name} cannot multiply {dtype} (its matrix unit takes {known}): cube_steps_per_cycle"
         )
-    if types.a.scale is not None:
-        raise UnsupportedError(f"{arch.name} takes no block-scaled {dtype} inputs: the model has no such scales of A")
+    if types.is_block_scaled:
+        raise UnsupportedError(
+            f"{arch.name} takes no block-scaled {dtype} inputs: the model of multi-core chips has no scales of A"
+        )
+    if types.b.scale is not None and types.b.scale.group_n > 1:
+        raise UnsupportedError(
+            f"{arch.name} takes no block-scaled {types.b.dtype} weights with group_n {types.b.scale.group_n}: each "
+            "column has scales of its own in the model of multi-core chips"
+        )
     if types.is_weight_quantized and arch.dequant == "none":
         raise UnsupportedError(
             f"{arch.name} has no way to turn {types.b.dtype} weights into {dtype} (dequant: none); "

@@ -222,7 +222,7 @@ def _pack(
             f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate w4a16 scores them"
         )
     family = rules.family(arch, problem.types, is_unaligned=is_unaligned)
-    if is_unaligned and not rules.has_unaligned:
+    if is_unaligned and not rules.runs_unaligned(problem.types):
         rules.check(arch, problem.types)
         return family, pack_no_kernels(arch, problem.types, library, l2=timings.l2, clock=timings.clock)
     return family, pack_kernels(

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, ctas_per_sm
 from gemm_eval.dtypes import DType
+from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.triton.code import KernelCode, MmaCount
 from gemm_eval.models.gpu.triton.config import TritonConfig
 from gemm_eval.units import bytes_per_us, cycles_per_us
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, GemmTypes
 
-__all__ = ["LaunchTimes", "Launches", "launch_times", "pack_launches", "stack_launches", "tensor_cycles"]
+__all__ = ["LaunchTimes", "Launches", "check_types", "launch_times", "pack_launches", "stack_launches", "tensor_cycles"]
 
 Array = npt.NDArray[np.float64]
 
@@ -131,10 +132,32 @@ def _ctas_per_sm(arch: GpuSpec, code: KernelCode) -> int:
     return ctas_per_sm(arch, THREADS_PER_WARP * code.num_warps, code.registers, code.smem_bytes)
 
 
+def check_types(types: GemmTypes) -> None:
+    """Check that kernels of these types are in the model.
+
+    Raises:
+        UnsupportedError: they are not: scales of A, scales of several columns, and fp4, which it would take for int4.
+    """
+    scale = types.b.scale
+    if (
+        types.is_block_scaled
+        or DType.FP4 in (types.a.dtype, types.b.dtype)
+        or (scale is not None and scale.group_n > 1)
+    ):
+        raise UnsupportedError(
+            f"block-scaled types and fp4 are not in the Triton model, got {types.a} inputs and {types.b} weights"
+        )
+
+
 def pack_launches(
     arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], codes: Sequence[KernelCode]
 ) -> Launches:
-    """Return the launches of one GEMM, [len(configs)]."""
+    """Return the launches of one GEMM, [len(configs)].
+
+    Raises:
+        UnsupportedError: as `check_types`.
+    """
+    check_types(problem.types)
     assert problem.weight_dtype is not None
     assert problem.output_dtype is not None
     b_bits = float(problem.weight_dtype.bits)

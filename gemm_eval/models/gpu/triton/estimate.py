@@ -11,6 +11,7 @@ from gemm_eval.arch import THREADS_PER_WARP, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.triton.code import KernelCode, MainLoop, MmaCount
 from gemm_eval.models.gpu.triton.config import TritonConfig
+from gemm_eval.models.gpu.triton.cost import check_types
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["estimate_code"]
@@ -42,7 +43,11 @@ def estimate_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig) -> 
 
     Weight-only kernels are taken to have the columns of C as rows of the tensor-core instruction, with unpacked weights
     in registers, where the tile has 64 columns or more.
+
+    Raises:
+        UnsupportedError: kernels of these types are not in the model.
     """
+    check_types(problem.types)
     assert problem.weight_dtype is not None
     m, n, k, warps = config.block_m, config.block_n, config.block_k, config.num_warps
     threads = warps * THREADS_PER_WARP

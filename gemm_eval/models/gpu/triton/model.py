@@ -96,7 +96,8 @@ def triton_costs(
         coefficients: None: those of `triton_coefficients`.
 
     Raises:
-        UnsupportedError: Triton's tensor-core instructions of this GPU are not in the model.
+        UnsupportedError: Triton's tensor-core instructions of this GPU, or kernels of these types, are not in the
+            model.
     """
     if arch.mma_accumulators_in != "registers":
         raise UnsupportedError(f"{arch.name}: kernels that accumulate in tensor memory are not in the Triton model")

@@ -79,6 +79,7 @@ def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
         and types.c is types.a.dtype
         and scale.group_size in _GROUP_SIZES
         and scale.dtype is types.a.dtype
+        and scale.group_n == 1
         and (scale.zero_dtype is None or (scale.zero_dtype is DType.INT4 and scale.group_size is not None))
     )
 

@@ -1,0 +1,162 @@
+"""Block-scaled types and fp4 on GPUs: what moves, what a stage holds, who runs them, and how they are passed on."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemm_eval import GEMMEvaluator, GemmProblem, UnsupportedError, load_arch, transformer_gemms
+from gemm_eval.models.gpu.candidates import stage_bytes
+from gemm_eval.transformer import load_model, model_memory
+from gemm_eval.workload import GemmTypes
+from tests.cases import case
+
+BLOCK_SCALED = ("fp8_block", "mxfp8", "mxfp4", "nvfp4")
+WEIGHT_ONLY = ("w4a16_mxfp4", "w4a16_nvfp4", "w4a8_fp8")
+SIZES = (2, 300, 1024, 520)
+
+
+@pytest.fixture(scope="module")
+def b200() -> GEMMEvaluator:
+    return GEMMEvaluator("b200", disk_cache=False)
+
+
+@pytest.fixture(scope="module")
+def h200() -> GEMMEvaluator:
+    return GEMMEvaluator("h200-sxm", disk_cache=False)
+
+
+def test_everything_moves_once_where_nothing_is_in_l2(b200: GEMMEvaluator) -> None:
+    G, M, K, N = SIZES
+    a8, b8, a4, b4 = G * M * K, G * N * K, G * M * K // 2, G * N * K // 2
+    for dtype, a_bytes, b_bytes, scale_bytes in (
+        ("fp8_block", a8 + G * M * 8 * 4, b8, G * 5 * 8 * 4),  # 520 columns: 4 blocks of 128 and 8 more
+        ("mxfp8", a8 + G * M * 32, b8, G * N * 32),
+        ("mxfp4", a4 + G * M * 32, b4, G * N * 32),
+        ("nvfp4", a4 + G * M * 64, b4, G * N * 64),
+        ("fp4", a4, b4, 0),
+        ("w4a16_mxfp4", 2 * a8, b4, G * N * 32),
+        ("w4a16_nvfp4", 2 * a8, b4, G * N * 64),
+        ("w4a8_fp8", a8, b4, G * N * 8 * 2),
+    ):
+        with case(dtype):
+            result = b200.evaluate(*SIZES, dtype, l2="cold-all")
+            c_bytes = 2 * G * M * N
+            assert dict(result.traffic) == {
+                "a_bytes": a_bytes, "b_bytes": b_bytes, "scale_bytes": scale_bytes, "c_bytes": c_bytes,
+            }  # fmt: skip
+            assert "1.00x what must move" in result.explain()
+            assert result.mapping.cta_k * result.problem.types.a.dtype.bits == 128 * 8
+            assert b200.evaluate_mapping(result.problem, result.mapping, l2="cold-all").latency_us == result.latency_us
+
+
+def test_a_stage_holds_the_scales() -> None:
+    for dtype, expected in (
+        ("fp8", (128 + 256) * 128),
+        ("fp8_block", (128 + 256) * 128 + (128 + 2) * 4),
+        ("mxfp8", (128 + 256) * (128 + 4)),
+        ("mxfp4", (128 + 256) * (128 + 8)),
+        ("nvfp4", (128 + 256) * (128 + 16)),
+        ("w4a16_mxfp4", 128 * 128 + 256 * (32 + 2)),
+        ("w4a16_nvfp4", 128 * 128 + 256 * (32 + 4)),
+        ("w4a16", 128 * 128 + 256 * (32 + 2)),
+        ("w4a8_fp8", 128 * 128 + 256 * (64 + 2)),
+    ):
+        assert stage_bytes(GemmTypes.parse(dtype), 128, 256) == expected, dtype
+
+
+def test_narrower_is_not_slower(b200: GEMMEvaluator) -> None:
+    for sizes in ((1, 16, 7168, 4096), (1, 4096, 7168, 4096)):
+        us = {dtype: b200.evaluate(*sizes, dtype).latency_us for dtype in ("fp16", "fp8", *BLOCK_SCALED)}
+        assert us["mxfp4"] <= us["nvfp4"] < us["mxfp8"] < us["fp16"]
+        assert us["fp8"] <= us["fp8_block"] <= us["mxfp8"]
+
+
+def test_who_runs_them(b200: GEMMEvaluator, h200: GEMMEvaluator) -> None:
+    for dtype in BLOCK_SCALED:
+        assert b200.evaluate(*SIZES, dtype).options["library"] == "cublas"
+        for library in ("gemm-eval", "trtllm", "hypothetical"):
+            with pytest.raises(UnsupportedError, match="weight-only kernels; for dense GEMMs use library cublas"):
+                b200.evaluate(*SIZES, dtype, library=library)
+    for dtype in ("mxfp4", "nvfp4", "fp4"):
+        with pytest.raises(UnsupportedError, match="h200-sxm cannot multiply fp4"):
+            h200.evaluate(*SIZES, dtype)
+    for dtype in WEIGHT_ONLY:
+        assert h200.evaluate(*SIZES, dtype).options["library"] == "hypothetical"
+        with pytest.raises(UnsupportedError):
+            h200.evaluate(*SIZES, dtype, library="gemm-eval")
+    with pytest.raises(UnsupportedError, match="kernels of trtllm take fp16 or bf16 inputs, got fp8"):
+        h200.evaluate(*SIZES, "w4a8_fp8", library="trtllm")
+    assert h200.evaluate(*SIZES, "w4a16", group_n=2).options["library"] == "hypothetical"  # not ours
+    assert h200.evaluate(*SIZES, "w4a16").options["library"] == "gemm-eval"
+
+
+def test_rows_start_on_16_bytes(b200: GEMMEvaluator) -> None:
+    for dtype, k in (*((dtype, 1024 + 8) for dtype in BLOCK_SCALED), ("fp4", 1024 + 16)):
+        with pytest.raises(UnsupportedError, match=r"rows of A and B .* start on 16 bytes, .*: pad K or N$"):
+            b200.evaluate(1, 16, k, 512, dtype)
+        with pytest.raises(UnsupportedError, match="pad K or N"):
+            b200.evaluate(1, 16, 1024, 511, dtype)
+        assert b200.evaluate(1, 16, 1024, 1, dtype).latency_us > 0
+
+
+def test_every_way_gives_the_same(b200: GEMMEvaluator, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    for dtype in (*BLOCK_SCALED, *WEIGHT_ONLY):
+        with case(dtype):
+            result = b200.evaluate(*SIZES, dtype)
+            words = dict(result.problem.types.words)
+            words.pop("accumulator_dtype")
+            assert b200.evaluate(*SIZES, dtype.upper()) == result
+            assert b200.evaluate(*SIZES, **words) == result
+            assert b200.evaluate_problem(GemmProblem(*SIZES, **words)) == result
+            assert pickle.loads(pickle.dumps(result)) == result
+            table = b200.evaluate_many([SIZES, (1, 16, 512, 256)], dtype)
+            assert table[0] == result
+            frame = table.to_pandas()
+            assert list(b200.evaluate_many(frame)) == list(table)
+            assert list(b200.evaluate_many(pd.DataFrame([dict(zip("GMKN", SIZES, strict=True), dtype=dtype)]))) == [
+                result
+            ]
+            said = json.loads(json.dumps(result.to_dict()))["problem"]
+            assert GemmProblem(**said) == result.problem
+            file = tmp_path / f"{dtype}.sqlite"
+            writer = GEMMEvaluator("b200", disk_cache=file)
+            assert writer.save_to_disk(writer.evaluate_many([SIZES], dtype)) == 1
+            reader = GEMMEvaluator("b200", disk_cache=file)
+            assert reader.evaluate(*SIZES, dtype) == result
+            assert reader.cache_info().records.hits == 1
+
+
+def test_models_in_these_types() -> None:
+    config = load_model("llama-3-8b")
+    for dtype in (*BLOCK_SCALED, *WEIGHT_ONLY):
+        gemms = transformer_gemms(config, phase="decode", batch_size=4, seq_len=64, dtype=dtype)
+        types = {str(gemm.problem.types.inputs) for gemm in gemms}
+        assert types == {GemmTypes.parse(dtype).inputs, "fp16" if "a16" in dtype else "bf16"}
+    held = {
+        dtype: model_memory(config, batch_size=1, seq_len=64, dtype=dtype).weight_bytes
+        for dtype in ("fp8", "fp4", "fp8_block", "nvfp4")
+    }
+    half = held["fp8"] - held["fp4"]  # of the bytes that are quantized
+    assert held["fp8"] < held["fp8_block"] < held["fp8"] + half // 1000
+    assert held["nvfp4"] == held["fp4"] + half // 8  # a byte for 16 elements of half a byte
+
+
+def test_fp4_peak_is_four_times_that_of_16_bits() -> None:
+    arch = load_arch("b200")
+
+    assert arch.peak_tflop_per_s("fp4") == 4 * arch.peak_tflop_per_s("fp16")
+    assert arch.peak_tflop_per_s("fp4") == pytest.approx(9000, rel=0.01)
+
+
+def test_words_of_others_are_the_same_question(b200: GEMMEvaluator) -> None:
+    expected = b200.evaluate(*SIZES, "fp16")
+    for word in ("FP16", "float16", "torch.float16", np.float16, np.dtype("float16")):
+        assert b200.evaluate(*SIZES, word) == expected  # type: ignore[arg-type]
+        assert b200.evaluate(*SIZES, input_dtype=word) == expected  # type: ignore[arg-type]
+        assert list(b200.evaluate_many([SIZES], word)) == [expected]  # type: ignore[arg-type]
