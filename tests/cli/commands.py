@@ -32,9 +32,9 @@ reduction: none
 class Ran:
     """Exit code, stdout and stderr of one run."""
 
-    def __init__(self, *words: str, columns: int = 80) -> None:
+    def __init__(self, *words: str | Path, columns: int = 80) -> None:
         env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
-        result = CliRunner().invoke(app, list(words), env=env)
+        result = CliRunner().invoke(app, list(map(str, words)), env=env)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr

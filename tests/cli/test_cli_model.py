@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from gemm_eval import GEMMEvaluator, GEMMResult
-from gemm_eval.cli.app import app
 from gemm_eval.cli.output import format_number, format_share
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, load_model, model_memory, transformer_gemms
 from gemm_eval.transformer.prewarm import PrewarmReport, prewarm
+from tests.cli.commands import Ran
 
 ARCH = ("--arch", "demo-8core")
 SHORT = ("--seq-len", "64")
@@ -29,21 +28,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("GEMM_EVAL_CACHE_DIR", str(tmp_path / "cache"))
     yield
     _disk._cache_at.cache_clear()  # closes the file
-
-
-class Ran:
-    """Exit code, stdout and stderr of one run."""
-
-    def __init__(self, *words: str, columns: int = 80) -> None:
-        env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
-        result = CliRunner().invoke(app, list(words), env=env)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
-
-    def json(self) -> Any:
-        assert (self.code, self.err) == (0, "")
-        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
 
 
 def library(model: str, phase: Any, arch: str = "demo-8core", **options: Any) -> list[tuple[LayerGemm, GEMMResult]]:

@@ -7,15 +7,13 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from gemm_eval.cli.app import app
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.sweep import SweepResult, load_sweep
+from tests.cli.commands import Ran
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE = """
@@ -30,21 +28,6 @@ objectives: [latency_us, area_mm2]
 constraints: [area_mm2 <= 20]
 """
 NUM = 12
-
-
-class Ran:
-    """Exit code, stdout and stderr of one run."""
-
-    def __init__(self, *words: str | Path, columns: int = 80) -> None:
-        env = {"COLUMNS": str(columns), "TERM": "dumb", "FORCE_COLOR": None, "NO_COLOR": None}
-        result = CliRunner().invoke(app, list(map(str, words)), env=env)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
-
-    def json(self) -> Any:
-        assert (self.code, self.err) == (0, "")
-        return json.loads(self.out, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
 
 
 @pytest.fixture(autouse=True)
