@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from functools import cached_property, partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from gemm_eval.device.timing import Call, TimingProtocol
 __all__ = ["StreamTimer"]
 
 
-class StreamTimer:
+class StreamTimer(ABC):
     """See `Timer`.
 
     Args:
@@ -29,13 +30,13 @@ class StreamTimer:
         self.l2_bytes = int(cuda.deviceGetAttribute(cuda.cudaDevAttrL2CacheSize, device))
         self._events = [self.cupy.cuda.Event() for _ in range(2)]
 
+    @abstractmethod
     def new_bytes(self, num_bytes: int) -> int:
         """Return the address of new memory that is held as long as the timer, for `flush_l2`.
 
         Raises:
             GemmEvalError: there is not so much.
         """
-        raise NotImplementedError
 
     @property
     def flush_bytes(self) -> int:

@@ -64,7 +64,7 @@ class Timer(Protocol):
         """Queue a kernel that does nothing."""
 
     def flush_l2(self) -> None:
-        """Queue reads of other memory, `TimingProtocol.cold_bytes_of` the L2, that leave no operand in L2."""
+        """Queue reads of other memory, the default `cold_bytes_of` the L2, that leave no operand in L2."""
 
     def synchronize(self) -> None:
         """Wait for everything queued."""
@@ -81,8 +81,8 @@ class TimingProtocol:
             replays without a pause, after `warm_up_s` of them.
         target_busy_us, max_busy_us: busy time of a replay; n follows from it.
         max_calls: most calls in a graph.
-        cold_bytes: what the weight copies exceed together, where the graph has calls enough, and what a flush of L2
-            reads; more where the L2 is large (`cold_bytes_of`).
+        cold_bytes: what the weight copies exceed together, where the graph has calls enough; more where the L2 is large
+            (`cold_bytes_of`). A flush of L2 reads as much as the default is on that GPU.
         l2_multiple: of the L2, what `cold_bytes_of` is at least.
         num_replays, num_short_replays: measured replays; the latter at M <= `max_short_rows`.
         idle_s: pause before each replay of a larger M in a burst.

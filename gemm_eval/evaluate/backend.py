@@ -12,8 +12,8 @@ from gemm_eval.arch import ArchSpec, MulticoreSpec
 from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.origin import Origin
     from gemm_eval.evaluate.result import GEMMResult
+    from gemm_eval.evaluate.result_origin import ResultOrigin
     from gemm_eval.search import PlanOptions, SearchPlan
 
 __all__ = ["NUM_PACKED", "Backend", "Kind", "Records", "make_backend"]
@@ -153,7 +153,7 @@ class Backend(Protocol):
         ...
 
     def make_result(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: Origin, *, is_found: bool
+        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool
     ) -> GEMMResult:
         """Turn a record into a result; `is_found` by a search, or replayed."""
         ...

@@ -15,9 +15,9 @@ from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProbl
 from gemm_eval.evaluate.backend import Backend, Kind
 from gemm_eval.evaluate.batch import are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts
-from gemm_eval.evaluate.origin import Origin
 from gemm_eval.evaluate.records import RecordCacheInfo
 from gemm_eval.evaluate.result import GEMMResult
+from gemm_eval.evaluate.result_origin import ResultOrigin
 from gemm_eval.evaluate.table import GEMMTable
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, RunOptions, make_problem, problem_of, run_options
@@ -99,7 +99,7 @@ class GEMMEvaluator:
             "plan": plan, "allow_idle_cores": allow_idle_cores, "disk_cache": disk_cache,
             "library": library, "l2": l2, "clock": clock,
         }  # fmt: skip
-        self._origin = Origin(arch, self._settings)
+        self._origin = ResultOrigin(arch, self._settings)
         self._backend = self._origin.backend
         self._defaults = run_options(library, l2, clock)
         self._backend.check(self._defaults)

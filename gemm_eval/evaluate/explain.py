@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from gemm_eval.errors import GemmEvalError
 
 if TYPE_CHECKING:
-    from gemm_eval.evaluate.origin import Origin
     from gemm_eval.evaluate.result import GEMMResult
+    from gemm_eval.evaluate.result_origin import ResultOrigin
 
 __all__ = ["Lever", "explain_result", "rank_levers"]
 
@@ -25,7 +25,7 @@ class Lever(NamedTuple):
     gain_frac: float  # share of the latency that it saves
 
 
-def rank_levers(result: GEMMResult, origin: Origin) -> list[Lever]:
+def rank_levers(result: GEMMResult, origin: ResultOrigin) -> list[Lever]:
     """Evaluate the GEMM on a dozen changed archs, most helpful change first."""
     levers = []
     for text, changes in origin.backend.changes(result.problem):
@@ -38,7 +38,7 @@ def rank_levers(result: GEMMResult, origin: Origin) -> list[Lever]:
     return sorted(levers, key=lambda lever: (-lever.gain_frac, lever.change))
 
 
-def explain_result(result: GEMMResult, origin: Origin) -> str:
+def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
     """Return the text of `GEMMResult.explain`."""
     arch, backend = origin.arch, origin.backend
     lines = [

@@ -44,7 +44,7 @@ from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Records
-    from gemm_eval.evaluate.origin import Origin
+    from gemm_eval.evaluate.result_origin import ResultOrigin
     from gemm_eval.search import PlanOptions, SearchPlan
 
 __all__ = ["GpuBackend"]
@@ -140,7 +140,7 @@ class GpuBackend:
         return feasible
 
     def make_result(
-        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: Origin, *, is_found: bool
+        self, problem: GemmProblem, options: RunOptions, record: np.void, origin: ResultOrigin, *, is_found: bool
     ) -> GEMMResult:
         cost = unpack_gpu_cost(record)
         peak_flop_per_us = self._highest_tflop_per_s(problem.input_dtype) * 1e6

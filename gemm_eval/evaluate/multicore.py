@@ -46,7 +46,7 @@ from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions,
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind, Records
-    from gemm_eval.evaluate.origin import Origin
+    from gemm_eval.evaluate.result_origin import ResultOrigin
 
 __all__ = ["MulticoreBackend"]
 
@@ -148,7 +148,7 @@ class MulticoreBackend:
         problem: GemmProblem,
         options: RunOptions,  # noqa: ARG002
         record: np.void,
-        origin: Origin,
+        origin: ResultOrigin,
         *,
         is_found: bool,
     ) -> GEMMResult:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
     from gemm_eval.evaluate.backend import Backend
     from gemm_eval.evaluate.evaluator import GEMMEvaluator
-    from gemm_eval.evaluate.origin import Origin
+    from gemm_eval.evaluate.result_origin import ResultOrigin
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
 
 __all__ = ["GEMMResult"]
@@ -71,7 +71,7 @@ class GEMMResult:
     is_exhaustive: bool
     num_candidates: int
     num_refused: FrozenDict[str, int]
-    _origin: Origin = field(repr=False, compare=False)
+    _origin: ResultOrigin = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
         options = "".join(f", {name} {value}" for name, value in self.options.items())

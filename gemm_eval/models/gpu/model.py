@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import ClockState, GpuSpec, L2State
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -28,14 +28,13 @@ __all__ = ["GPU_MODEL_VERSION", "GpuCost", "check_options", "pack_gpu", "unpack_
 GPU_MODEL_VERSION = "gpu-5"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
-_CLOCKS = ("burst", "sustained")
 _BOUND_WORDS = tuple(BOUNDS)
 _FAMILY_NAMES = {family.number: family.name for family in FAMILIES.values()}
 # a look-up takes a tenth of the time of a call of an enum
 _SCHEDULES: dict[int, Schedule] = {int(item): item for item in Schedule}
 _DECOMPOSITIONS: dict[int, Decomposition] = {int(item): item for item in Decomposition}
 _RASTER_ORDERS: dict[int, RasterOrder] = {int(item): item for item in RasterOrder}
-_DEFAULTS = RunOptions(None, "cold", "burst")
+_DEFAULTS = RunOptions(None, str(L2State.COLD), str(ClockState.BURST))
 
 
 def check_options(options: RunOptions) -> RunOptions:
@@ -44,7 +43,11 @@ def check_options(options: RunOptions) -> RunOptions:
     Raises:
         InvalidOptionError: there is no such library or state.
     """
-    known: Mapping[str, tuple[str, ...]] = {"library": (*LIBRARIES, AUTO), "l2": tuple(L2_STATES), "clock": _CLOCKS}
+    known: Mapping[str, tuple[str, ...]] = {
+        "library": (*LIBRARIES, AUTO),
+        "l2": tuple(L2_STATES),
+        "clock": tuple(map(str, ClockState)),
+    }
     for name, value in options._asdict().items():
         if value is not None and value not in known[name]:
             raise InvalidOptionError(refusal(name, value, known[name]))

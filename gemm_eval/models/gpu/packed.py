@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import GpuSpec
+from gemm_eval.arch import ClockState, GpuSpec, L2State
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns, pack_w4a16_bound_columns
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
@@ -55,7 +55,7 @@ _NAMES = tuple(dict.fromkeys(item.name for family in FAMILIES.values() for item 
 COEFFICIENTS_DTYPE = np.dtype([(name, np.float64) for name in (*_NAMES, *_RATES)])
 """The coefficients of a kernel family, 0 where it has no such one, and what the GPU does at them."""
 
-L2_STATES = {"cold": COLD, "cold-all": ALL_COLD, "warm": WARM}
+L2_STATES: dict[str, int] = {L2State.COLD: COLD, L2State.COLD_ALL: ALL_COLD, L2State.WARM: WARM}
 """What L2 holds when a kernel starts, as users say it, and as records do; MODEL.md, "Bytes"."""
 
 
@@ -252,7 +252,7 @@ def pack_w4a16(
 
 def _pack_chip(arch: GpuSpec, types: GemmTypes, l2: str, clock: str) -> npt.NDArray[np.void]:
     """Fill in what GPU, data types and states decide."""
-    clock_ghz = arch.tensor_clock_ghz(types.a.dtype, "burst" if clock == "burst" else "sustained")
+    clock_ghz = arch.tensor_clock_ghz(types.a.dtype, clock)
     cycles = cycles_per_us(arch.max_clock_ghz)
     values: dict[str, float] = {
         "num_sms": arch.num_sms,
@@ -266,7 +266,7 @@ def _pack_chip(arch: GpuSpec, types: GemmTypes, l2: str, clock: str) -> npt.NDAr
         "a_scale_bytes_per_group": 0.0 if types.a.scale is None else types.a.scale.group_bits / 8,
         "cycles_per_us": cycles,
         "tensor_cycles_per_us": cycles_per_us(clock_ghz),
-        "sustained_cycles_per_us": cycles_per_us(arch.tensor_clock_ghz(types.a.dtype, "sustained")),
+        "sustained_cycles_per_us": cycles_per_us(arch.tensor_clock_ghz(types.a.dtype, ClockState.SUSTAINED)),
         "launch_us": arch.graph_node_us,
         "load_latency_cycles": arch.dram_latency_ns * cycles / 1e3,
         "smem_bytes_per_cycle": arch.smem_bytes_per_cycle,

@@ -1,4 +1,4 @@
-"""`Origin`: what a result keeps of the evaluator that made it."""
+"""`ResultOrigin`: what a result keeps of the evaluator that made it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
     from gemm_eval.evaluate.evaluator import GEMMEvaluator
 
-__all__ = ["Origin"]
+__all__ = ["ResultOrigin"]
 
 
-class Origin:
+class ResultOrigin:
     """A cost model with its search, and the options to make an evaluator with: what it takes to explain a result.
 
     What an evaluator remembers is no part of it: who keeps one result does not keep all others of its evaluator.
@@ -32,7 +32,7 @@ class Origin:
         self.backend: Backend = make_backend(arch, settings["plan"], allow_idle_cores=settings["allow_idle_cores"])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Origin, (self.arch, self._settings)
+        return ResultOrigin, (self.arch, self._settings)
 
     @property
     def arch(self) -> ArchSpec:
