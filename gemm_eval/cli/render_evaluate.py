@@ -21,7 +21,6 @@ from gemm_eval.cli.output import (
     widest,
 )
 from gemm_eval.evaluate import GEMMResult
-from gemm_eval.workload import GemmProblem
 
 __all__ = ["print_evaluation"]
 
@@ -79,8 +78,8 @@ def _totals(pairs: Sequence[Pair]) -> Iterator[_Row]:
     def row(label: str, cell: Callable[[Any, GEMMResult], str]) -> _Row:
         return _Row(label, [cell(arch, result) for arch, result in pairs])
 
-    yield row("type of A", lambda _, r: str(r.problem.input_dtype))
-    yield row("type of B", lambda _, r: _weight_type(r.problem))
+    yield row("type of A", lambda _, r: str(r.problem.types.a))
+    yield row("type of B", lambda _, r: str(r.problem.types.b))
     yield row("type of C", lambda _, r: str(r.problem.output_dtype))
     yield row("latency, us", lambda _, r: format_number(r.latency_us))
     yield row("TFLOP/s", lambda _, r: format_number(r.tflop_per_s))
@@ -159,13 +158,3 @@ def _without_rounding(us: float, latency_us: float) -> float:
 
 def _with_share(count: int, total: int) -> str:
     return f"{count:,} ({format_share(count, total)})"
-
-
-def _weight_type(problem: GemmProblem) -> str:
-    if problem.scale_dtype is None:
-        return str(problem.weight_dtype)
-    across = f"x{problem.group_n}" if problem.group_n != 1 else ""
-    group = "per column" if problem.group_size is None else f"group {problem.group_size}"
-    group += across
-    zeros = "" if problem.zero_dtype is None else f", {problem.zero_dtype} zeros"
-    return f"{problem.weight_dtype} {group}{zeros}"

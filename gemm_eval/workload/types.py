@@ -88,7 +88,8 @@ class Operand:
             return str(self.dtype)
         across = f"x{self.scale.group_n}" if self.scale.group_n > 1 else ""
         group = "per column" if self.scale.group_size is None else f"group {self.scale.group_size}"
-        return f"{self.dtype} ({group}{across})"
+        zeros = f", {self.scale.zero_dtype} zeros" if self.scale.zero_dtype else ""
+        return f"{self.dtype} ({group}{across}{zeros})"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
