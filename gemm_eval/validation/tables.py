@@ -5,10 +5,12 @@ Committed tables lie in ``arch/measured/<gpu>/<folder>/<table>``; a set of such 
 A table has the columns M, K, N and latency_us, and may have G (default 1), input_dtype, weight_dtype, output_dtype,
 group_size (-1: one scale a column, or dense), l2, clock, and any others. What is no column stands in the meta file:
 gpu, library, dtype (fp16, w4a16, ...) or the single types, l2, clock; and, for the reader, source, license and
-protocol. Of a table with several conditions each one is a set of its own. Two more keys of a meta file:
+protocol. Of a table with several conditions each one is a set of its own. More keys of a meta file:
 
 - ``sets``: name -> {where: {column: value}, library, dtype, ...}. Each is the rows where the columns have these values;
   rows that no set names are not read.
+- ``quantize_from``: the type that A had before it was quantized; ``is_net: true`` where the time of the kernels that do
+  it, measured on their own, was taken off each latency.
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
 
 A table with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
@@ -191,6 +193,9 @@ def _split(
             library=conditions["library"],
             l2=conditions["l2"],
             clock=conditions["clock"],
+            quantize_from=str(meta.get("quantize_from", "")),
+            is_net=bool(meta.get("is_net", False)),
+            group_n=_group_n(meta),
         )
 
 
@@ -213,6 +218,12 @@ def _types(meta: Mapping[str, Any]) -> dict[str, Any]:
         types |= {key: str(value) for key, value in zip(_TYPES, scheme[:3], strict=False)}
         types["group_size"] = PER_COLUMN if scheme.group_size is None else scheme.group_size
     return types | {key: meta[key] for key in _TYPES if key in meta}
+
+
+def _group_n(meta: Mapping[str, Any]) -> int:
+    """Return how many columns of B share a scale."""
+    scheme = parse_scheme(meta["dtype"]) if "dtype" in meta else None
+    return 1 if scheme is None or scheme.group_n is None else scheme.group_n
 
 
 def _where(table: pd.DataFrame, wanted: Mapping[str, Any], path: Path) -> pd.DataFrame:

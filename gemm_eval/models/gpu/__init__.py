@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         pack_w4a16_coefficients,
         split_by_size,
     )
+    from gemm_eval.models.gpu.quantization import Quantization, quantization_of
     from gemm_eval.models.gpu.shortage import Shortage, least_shortage
     from gemm_eval.models.gpu.sizes import is_row_aligned
     from gemm_eval.models.gpu.space import enumerate_configs
@@ -71,6 +72,7 @@ __all__ = [
     "Joined",
     "Origin",
     "Packed",
+    "Quantization",
     "Shortage",
     "Times",
     "calibration_path",
@@ -94,6 +96,7 @@ __all__ = [
     "pack_kernels",
     "pack_no_kernels",
     "pack_w4a16_coefficients",
+    "quantization_of",
     "split_by_size",
     "step_elems",
     "unpack_config",
@@ -154,6 +157,10 @@ __getattr__, __dir__ = lazy_names(
             "pack_no_kernels",
             "pack_w4a16_coefficients",
             "split_by_size",
+        ),
+        ".quantization": (
+            "Quantization",
+            "quantization_of",
         ),
         ".shortage": (
             "Shortage",

@@ -45,6 +45,7 @@ class Neutral(NamedTuple):
 
 
 FREE = Neutral(0.0, "costs nothing")
+_LATER = "as by default: calibrations from before this term had no answers with it"
 NO_LIMIT = Neutral(1e9, "limits nothing")
 SPEC = Neutral(1.0, "the spec's own value")
 
@@ -138,6 +139,21 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
         "choice_loss", "1", 0.0, 0.12, 0.033, FREE,
         "what a library's own choice of config loses against the best of its kernels",
     ),
+    Coefficient(
+        "quantize_us", "us", 0.3, 10.0, 4.2, Neutral(4.2, _LATER), "fixed cost of each pass over A that quantizes it, launch included",
+    ),
+    Coefficient("quantize_row_ns", "ns", 0.0, 40.0, 0.0, FREE, "what a row of A adds to its quantization"),
+    Coefficient(
+        "quantize_l2_frac", "1", 0.05, 2.0, 0.6, Neutral(0.6, _LATER), "share of the L2 bandwidth that quantization moves A at",
+    ),
+    Coefficient(
+        "quantize_dram_frac", "1", 0.2, 1.0, 0.8, Neutral(0.8, _LATER),
+        "share of the published DRAM bandwidth that it moves at what L2 cannot hold",
+    ),
+    Coefficient(
+        "scale_cast_us", "us", 0.0, 4.0, 1.2, Neutral(1.2, _LATER), "a kernel of one element that casts the scale of A",
+        "arch/measured/h200-sxm/quantization",
+    ),
 )  # fmt: skip
 """Those of generic families, in the order in which they are fitted and written."""
 
@@ -145,6 +161,11 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
 def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:
     """Return the coefficients of a generic family, some with defaults of its own."""
     return tuple(item._replace(default=defaults.get(item.name, item.default)) for item in COEFFICIENTS)
+
+
+def with_ranges(highest: Mapping[str, float], **defaults: float) -> tuple[Coefficient, ...]:
+    """Return the coefficients of a generic family, some with defaults, and some with an upper end, of its own."""
+    return tuple(item._replace(high=highest.get(item.name, item.high)) for item in with_defaults(**defaults))
 
 
 def check_coefficients(values: Mapping[str, float], known: Sequence[Coefficient]) -> None:

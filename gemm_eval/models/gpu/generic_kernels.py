@@ -31,6 +31,7 @@ from gemm_eval.models.gpu.cost_kernels import (
     ceil_div,
     loaded_time_us,
 )
+from gemm_eval.models.gpu.quantization_kernels import cast_us, quantize_us
 from gemm_eval.models.gpu.terms import Times
 
 __all__ = ["GENERIC", "BoundColumns", "config_cost", "list_splits", "problem_terms", "row_alignment", "row_bounds_us"]
@@ -98,9 +99,11 @@ def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerm
         line_waste = 1.0 + c["line_waste"]
     aligned = row_alignment(p, K, N)
     load_frac = 1.0 if aligned >= ROW_BYTES else c["unaligned_frac"] * np.sqrt(aligned / ROW_BYTES)
+    before_us = quantize_us(p, c, float(G) * M, float(K), a_bytes)
     return ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste, load_frac,
+        before_us, cast_us(p, c),
     )  # fmt: skip
 
 
@@ -216,6 +219,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     partial_bytes = G * M * (N * 4.0)
     reduce_us, reduce_rate = c["reduce_us"], l2_rate * c["reduce_frac"]
     factor = (1.0 + c["choice_loss"]) * BOUND_SLACK
+    before_us = (t.quantize_us + t.cast_us) * BOUND_SLACK
     for i in range(len(bounds)):
         tiles_m, tiles_n = np.ceil(M / cta_m[i]), np.ceil(N / cta_n[i])
         clusters_m, clusters_n = np.ceil(tiles_m / cluster_m[i]), np.ceil(tiles_n / cluster_n[i])
@@ -247,7 +251,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         chip, dram, l2 = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i], l2_bytes / l2_rate
         chip, dram, l2, outside = chip * chip, dram * dram, l2 * l2, outside_us * outside_us
         main_us = np.sqrt(np.sqrt(chip * chip + dram * dram + l2 * l2 + outside * outside))
-        bound_us = (fixed_us[i] + reduction_us + main_us + exposed * written) * factor
+        bound_us = (fixed_us[i] + reduction_us + main_us + exposed * written) * factor + before_us
         bounds[i] = np.inf if is_refused else bound_us
 
 
@@ -405,7 +409,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     prologue_us += c["ramp_us"] * (sms / num_sms)
     latency = p["launch_us"] + prologue_us + loaded + reduction_us
     choice_us = latency * c["choice_loss"]
-    latency += choice_us
+    latency += choice_us + t.quantize_us + t.cast_us
     matrix_us = (
         (rounds * (1 if rounds > 1 or schedule != MULTISTAGE else resident) + (1 if rest > 0 else 0))
         * (step_count * row["matrix_cycles"])
@@ -418,6 +422,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     times = Times(
         p["launch_us"], prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
         l2_us, dram_us, outside_us, store_us, reduction_us, loaded - main, choice_us,
+        t.quantize_us, t.cast_us,
     )  # fmt: skip
     return ConfigCost(
         latency, times, main, tensor_busy, read_bytes, ctas, tiles, rounds + (1 if rest > 0 else 0),

@@ -47,6 +47,7 @@ _SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=
 _KNOWN_CONFIG_WEIGHT = 0.7  # a measured config is a second look at a row that counts at its best config already
 # old kernels of many kinds, of which few pairs (N, K) were timed: more free coefficients fit the pairs, not the kernels
 _FREE_OF_UNALIGNED = {"kernel_us", "step_cycles", "dram_frac", "unaligned_frac"}
+_OF_QUANTIZATION = {item.name for item in COEFFICIENTS if item.name.startswith("quantize_")} | {"scale_cast_us"}
 _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
 
 
@@ -180,7 +181,7 @@ class _Goal:
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
         free = _free_names(family, library, is_quantized=is_quantized)
-        self.ranges = Ranges([item for item in COEFFICIENTS if item.name in free], default_coefficients(family))
+        self.ranges = Ranges([item for item in FAMILIES[family].coefficients if item.name in free], default_coefficients(family))
         # every row at its best config, then the known ones at theirs
         self._kind_of = np.concatenate([rows.kind_of, rows.kind_of[known]])
         self._sizes = np.concatenate([rows.sizes, rows.sizes[known]])
@@ -228,12 +229,18 @@ def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
     names = {item.name for item in COEFFICIENTS}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
+    if FAMILIES[family].block_scaled is None:
+        names -= _OF_QUANTIZATION
+    else:  # one pass, no cast of a scale; nothing cuts K
+        names -= {"scale_cast_us", "choice_loss", "reduce_us", "reduce_frac"}
     if not is_quantized:
         names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}
     if FAMILIES[family].is_warp_specialized:
         names -= {"unaligned_frac"}  # TMA loads aligned rows only
         # fits end at the bounds of these, or do without them; fewer coefficients generalize better
-        names -= {"matrix_frac", "l2_frac", "store_exposed_frac", "tile_cycles"}
+        names -= {"l2_frac", "store_exposed_frac", "tile_cycles"}
+        if FAMILIES[family].block_scaled is None:
+            names -= {"matrix_frac"}
     else:
         names -= {"coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"}
     return names

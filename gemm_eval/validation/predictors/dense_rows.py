@@ -20,6 +20,7 @@ from gemm_eval.models.gpu import (
     CANDIDATE_DTYPE,
     LIBRARIES,
     Packed,
+    Quantization,
     candidate_row,
     is_row_aligned,
     join_packed,
@@ -28,6 +29,7 @@ from gemm_eval.models.gpu import (
     pack_coefficients,
     pack_kernels,
     pack_no_kernels,
+    quantization_of,
 )
 from gemm_eval.models.gpu.families import default_coefficients
 from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
@@ -106,7 +108,8 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
         for problem in timings.problems():
             a, b, c = problem.input_dtype, problem.weight_dtype, problem.output_dtype
             is_unaligned = not is_row_aligned(problem)
-            key = (a, b, c, problem.group_size, timings.l2, timings.clock, is_unaligned)
+            how = (timings.l2, timings.clock, timings.quantize_from, timings.is_net)
+            key = (a, b, c, problem.group_size, problem.group_n, *how, is_unaligned)
             if key not in numbers:
                 numbers[key] = len(packed)
                 family, kernels = _pack(arch, library, problem, timings, is_unaligned=is_unaligned)
@@ -227,5 +230,11 @@ def _pack(
         return family, pack_no_kernels(arch, problem.types, library, l2=timings.l2, clock=timings.clock)
     return family, pack_kernels(
         arch, problem.types, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
-        is_calibrated=False, is_unaligned=is_unaligned,
+        is_calibrated=False, is_unaligned=is_unaligned, quantization=_quantization(problem, timings),
     )  # fmt: skip
+
+
+def _quantization(problem: GemmProblem, timings: Timings) -> Quantization:
+    """What of the quantization of A the times of a set contain."""
+    found = quantization_of(problem.types, timings.quantize_from or None)
+    return found._replace(num_passes=0) if timings.is_net else found

@@ -55,6 +55,7 @@ class Family:
         has_tensor_memory: whether accumulators lie in tensor memory where the chip has that.
         rate_frac: share of the chip's tensor rate that its instruction reaches, by `sm_arch`; see `rate_on`.
         is_ours: its configs are the kernels of `gemm_eval.kernels`, from a table; see `models.gpu.w4a16`.
+        block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
         coefficients: what its kernels lose, with its defaults.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
         weight_only_tiles: (columns of weights, rows of tokens that a library has) -> tiles for narrower weights.
@@ -77,8 +78,14 @@ class Family:
     has_tensor_memory: bool = False
     rate_frac: Mapping[str, float] = field(default_factory=dict)
     is_ours: bool = False
+    block_scaled: DType | None = None
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
+
+    @property
+    def defaults(self) -> dict[str, float]:
+        """Coefficients before any fit."""
+        return {item.name: item.default for item in self.coefficients}
 
     def rate_on(self, sm_arch: str) -> float:
         """Share of the chip's tensor rate that its instruction reaches.
