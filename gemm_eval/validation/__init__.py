@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
     from gemm_eval.validation.predictors.dense import calibrate, model_predictor
     from gemm_eval.validation.predictors.files import calibration_out, describe_held_out
+    from gemm_eval.validation.predictors.quantization import calibrate_quantization
     from gemm_eval.validation.predictors.triton import TritonModel, calibrate_triton, is_triton_calibrated
     from gemm_eval.validation.predictors.triton_codes import KernelKey, write_codes
     from gemm_eval.validation.predictors.triton_rows import (
@@ -72,7 +73,8 @@ __all__ = [
     "CLEAR_FRAC", "CONFIG_COLUMNS", "GEMM_COLUMNS", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation",
     "Compared", "FittedRoofline", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
     "TritonModel", "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
-    "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare", "compare_crossovers", "cross_fit",
+    "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare",
+    "compare_crossovers", "cross_fit",
     "describe_held_out", "errors_frame", "errors_table", "find_timings", "find_w4a16_tables", "first_rows",
     "has_all_configs", "is_calibrated_on", "is_default_training", "is_triton_calibrated", "list_timings",
     "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
@@ -98,6 +100,7 @@ __getattr__, __dir__ = lazy_names(
         ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
         ".predictors.dense": ("calibrate", "model_predictor"),
         ".predictors.files": ("calibration_out", "describe_held_out"),
+        ".predictors.quantization": ("calibrate_quantization",),
         ".predictors.triton": ("TritonModel", "calibrate_triton", "is_triton_calibrated"),
         ".predictors.triton_codes": ("KernelKey", "write_codes"),
         ".predictors.triton_rows": (

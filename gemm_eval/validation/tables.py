@@ -68,19 +68,20 @@ def list_timings(gpu: str, *, has_candidates: bool = False) -> list[Timings]:
     return [timings for path in kept for timings in read_timings(path)]
 
 
-def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[Timings]:
+def find_timings(gpu: str, names: Sequence[str], *, has_held_back: bool = False, **given: Any) -> list[Timings]:
     """Return the sets that `names` name: a file's path, or a committed set or folder such as ``aiconfigurator``.
 
     Args:
         gpu: arch name.
         names: what to read; empty: all that is committed for `gpu`.
+        has_held_back: also, if no names are given, what is in no default.
         given: for files, as in `read_timings`.
 
     Raises:
         InvalidInputError: nothing of that name, or a table that cannot be read.
     """
     if not names:
-        return list_timings(gpu)
+        return list_timings(gpu, has_candidates=has_held_back)
     found: list[Timings] = []
     has_committed = not all(name.endswith(TABLE_SUFFIXES) for name in names)
     committed = list_timings(gpu, has_candidates=True) if has_committed else []  # once, whatever is asked of them

@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
-    from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, default_library, library_of_family
+    from gemm_eval.models.gpu.libraries import (
+        AUTO,
+        HYPOTHETICAL,
+        LIBRARIES,
+        OURS,
+        TRTLLM,
+        default_library,
+        library_of_family,
+    )
     from gemm_eval.models.gpu.model import (
         GPU_MODEL_VERSION,
         GpuCost,
@@ -45,6 +53,7 @@ if TYPE_CHECKING:
         split_by_size,
     )
     from gemm_eval.models.gpu.quantization import Quantization, quantization_of
+    from gemm_eval.models.gpu.quantization_kernels import quantize_rows
     from gemm_eval.models.gpu.shortage import Shortage, least_shortage
     from gemm_eval.models.gpu.sizes import is_row_aligned
     from gemm_eval.models.gpu.space import enumerate_configs
@@ -65,6 +74,7 @@ __all__ = [
     "RASTER_CODE",
     "STREAM_K",
     "TERMS",
+    "TRTLLM",
     "Calibration",
     "Coefficient",
     "ErrorFigures",
@@ -97,6 +107,7 @@ __all__ = [
     "pack_no_kernels",
     "pack_w4a16_coefficients",
     "quantization_of",
+    "quantize_rows",
     "split_by_size",
     "step_elems",
     "unpack_config",
@@ -137,6 +148,7 @@ __getattr__, __dir__ = lazy_names(
             "HYPOTHETICAL",
             "LIBRARIES",
             "OURS",
+            "TRTLLM",
             "default_library",
             "library_of_family",
         ),
@@ -162,6 +174,7 @@ __getattr__, __dir__ = lazy_names(
             "Quantization",
             "quantization_of",
         ),
+        ".quantization_kernels": ("quantize_rows",),
         ".shortage": (
             "Shortage",
             "least_shortage",

@@ -140,7 +140,7 @@ def split_cap(grid_cap: int, cluster_log2: float) -> int:
 @kernel
 def _most_parts(
     num_sms: float, min_steps: float, max_parts: float, is_full: bool,
-    tiles: float, steps: float, cap: float, is_vector: bool, has_all_rows: bool,
+    tiles: float, steps: float, cap: float, is_vector: bool, has_too_many_rows: bool,
 ) -> tuple[float, bool]:  # fmt: skip
     """Most parts of K that the library makes of a tile, and whether it does not use the tile for this problem.
 
@@ -152,8 +152,8 @@ def _most_parts(
         tiles: of C, in all GEMMs.
         steps: in K.
         cap: `split_cap`.
-        is_vector: K is split over threads already, and tokens are not tiled:
-        has_all_rows: a tile takes them all.
+        is_vector: K is split over threads already.
+        has_too_many_rows: the library uses the tile for fewer only.
     """
     long_enough = np.floor(steps / min_steps)
     long_enough = max_parts if long_enough > max_parts else long_enough
@@ -162,7 +162,7 @@ def _most_parts(
     most = 1.0 if most < 1.0 else most
     # with another cluster K can be split, so it is
     is_refused = is_full and most == 1.0 and long_enough > 1.0 and np.floor(num_sms / tiles) > 1.0
-    is_refused = not has_all_rows if is_vector else is_refused
+    is_refused = has_too_many_rows or (is_refused and not is_vector)
     most = 1.0 if is_vector else most
     return most, is_refused
 
@@ -177,6 +177,7 @@ class BoundColumns(NamedTuple):
     cluster_n: Any
     grid_cap: Any
     split_cap: Any
+    max_rows: Any
     is_vector: Any
     is_pingpong: Any
     busy_cycles: Any
@@ -204,6 +205,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     cluster_m, cluster_n = columns[_AT.cluster_m, first:stop], columns[_AT.cluster_n, first:stop]
     grid_cap, split_caps = columns[_AT.grid_cap, first:stop], columns[_AT.split_cap, first:stop]
     is_vector, is_pingpong = columns[_AT.is_vector, first:stop], columns[_AT.is_pingpong, first:stop]
+    max_rows = columns[_AT.max_rows, first:stop]
     busy_cycles, work_cycles = columns[_AT.busy_cycles, first:stop], columns[_AT.work_cycles, first:stop]
     tile_cycles, fixed_us = columns[_AT.tile_cycles, first:stop], columns[_AT.fixed_us, first:stop]
     dram_bytes_per_us = columns[_AT.dram_bytes_per_us, first:stop]
@@ -226,7 +228,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         all_steps = np.ceil(K / cta_k[i])
         most, is_refused = _most_parts(
             num_sms, min_steps, max_parts, is_full, G * tiles_m * tiles_n, all_steps, split_caps[i],
-            is_vector[i] != 0.0, cta_m[i] >= M,
+            is_vector[i] != 0.0, max_rows[i] < M,
         )  # fmt: skip
         is_even = not is_full and (has_stream_k or most > 1.0)
         split = most if is_full else 1.0
@@ -441,7 +443,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     most, is_refused = _most_parts(
         float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"]), p["is_split_full"] != 0,
         tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,
-        row["cta_m"] >= t.M,
+        row["max_rows"] < t.M,
     )  # fmt: skip
     limit = 0 if is_refused else int(most)
     split = limit if p["is_split_full"] and limit > 0 else 1

@@ -17,6 +17,7 @@ __all__ = [
     "HYPOTHETICAL",
     "LIBRARIES",
     "OURS",
+    "TRTLLM",
     "Library",
     "SplitRule",
     "cluster_grid_sms",
@@ -29,6 +30,9 @@ OURS = "gemm-eval"
 
 HYPOTHETICAL = "hypothetical"
 """The library of weight-only kernels that nobody has written: what a good one would do."""
+
+TRTLLM = "trtllm"
+"""TensorRT-LLM: its own kernels, and those of others that it runs."""
 
 AUTO = "auto"
 """No library: our own weight-only kernels where they run a GEMM, else the hypothetical ones, which the answer names."""
@@ -116,9 +120,7 @@ class Library:
 
     def _family(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> Family:
         is_block_scaled = types.is_block_scaled and self.has_block_scaled
-        return family_for(
-            arch.sm_arch, types.a.dtype, is_unaligned=is_unaligned, is_block_scaled=is_block_scaled
-        )
+        return family_for(arch.sm_arch, types.a.dtype, is_unaligned=is_unaligned, is_block_scaled=is_block_scaled)
 
     def split_rule(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> SplitRule:
         """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
@@ -172,7 +174,7 @@ LIBRARIES: dict[str, Library] = {
         # tiles assumed: those of CUTLASS's mixed-input kernels; K in at most four parts, which is what its times of few
         # columns and long K show (arch/measured/h200-sxm/aiconfigurator)
         Library(
-            "trtllm", {"sm90_wgmma": SplitRule(8, is_full=False, max_parts=4)}, has_stream_k=False, is_dense=False,
+            TRTLLM, {"sm90_wgmma": SplitRule(8, is_full=False, max_parts=4)}, has_stream_k=False, is_dense=False,
             is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)), has_unaligned=False,
             has_block_scaled=True,
         ),
@@ -182,10 +184,10 @@ LIBRARIES: dict[str, Library] = {
 
 
 def default_library(types: GemmTypes) -> str:
-    """cuBLAS for dense GEMMs, TensorRT-LLM for block-scaled types; for quantized weights `AUTO`, as sizes decide too."""
+    """cuBLAS for dense GEMMs, TensorRT-LLM for block-scaled types; for quantized weights `AUTO`: sizes decide too."""
     if types.is_weight_quantized:
         return AUTO
-    return "trtllm" if types.is_block_scaled else "cublas"
+    return TRTLLM if types.is_block_scaled else "cublas"
 
 
 def library_of_family(library: str, family: str) -> str:

@@ -14,8 +14,8 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
-from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, default_library
+from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
+from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, TRTLLM, default_library
 from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no_kernels, pack_w4a16
 from gemm_eval.models.gpu.quantization import quantization_of
 from gemm_eval.models.gpu.terms import BOUNDS, Times
@@ -104,6 +104,8 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     def pack_generic(*, is_unaligned: bool = False, make_fallback: Callable[[], Packed] | None = None) -> Packed:
         family = LIBRARIES[library].family(arch, types, is_unaligned=is_unaligned)
         coefficients, origin = coefficients_for(arch, library, family)
+        if quantization.num_passes > 0:
+            coefficients = coefficients_for(arch, TRTLLM, QUANTIZE.name)[0] | coefficients
         return pack_kernels(
             arch, types, library, coefficients, **states, is_calibrated=origin.is_calibrated,
             is_unaligned=is_unaligned, quantization=quantization, make_fallback=make_fallback,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gemm_eval.jit import kernel
+from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD
 
-__all__ = ["cast_us", "miss_frac", "quantize_us"]
+__all__ = ["cast_us", "miss_frac", "quantize_rows", "quantize_us"]
 
 _NEWTON_STEPS = 6  # from a miss ratio of 1 they end within 1e-9 wherever the ratio is above 1.01
 _NS_PER_US = 1e3
@@ -52,3 +52,12 @@ def quantize_us(p: Any, c: Any, rows: float, K: float, to_bytes: float) -> float
 def cast_us(p: Any, c: Any) -> float:
     """Time of the kernel that casts the one scale of A."""
     return float(c["scale_cast_us"]) if p["has_cast"] != 0 else 0.0
+
+
+@entry_point
+def quantize_rows(params: Any, coefficients: Any, sizes: Any, out_us: Any) -> None:
+    """Time [num] us of the quantization of A alone; params and coefficients [1], sizes [num, 2] of M and K."""
+    p, c = params[0], coefficients[0]
+    for i in range(len(sizes)):
+        rows, K = float(sizes[i, 0]), float(sizes[i, 1])
+        out_us[i] = quantize_us(p, c, rows, K, rows * K * p["a_elem_bytes"])

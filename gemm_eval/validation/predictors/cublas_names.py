@@ -42,7 +42,7 @@ def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int, num_threads
     n, m, k, stages, cluster_n, cluster_m = (
         int(found[key]) for key in ("cta_n", "cta_m", "cta_k", "stages", "cluster_n", "cluster_m")
     )
-    if k != step_elems(problem.types):
+    if k != step_elems(problem.types, "sm90_wgmma"):
         return None
     split = 1
     if "splitK" in found["options"]:
@@ -63,7 +63,7 @@ def _config_of_cutlass(problem: GemmProblem, name: str, num_ctas: int, num_threa
         return None
     n, m, k, stages = (int(found[key]) for key in ("cta_n", "cta_m", "cta_k", "stages"))
     split, rest = divmod(num_ctas, tiles_of_grid(problem, m, n, 1, 1))
-    if k != step_elems(problem.types) or rest or not 1 <= split <= -(-problem.K // k):
+    if k != step_elems(problem.types, "sm80_mma") or rest or not 1 <= split <= -(-problem.K // k):
         return None
     return KernelConfig(
         "sm80_mma", m, n, k, 1, 1, num_threads // THREADS_PER_WARP, stages, Schedule.MULTISTAGE,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import COEFFICIENTS, GPU_MODEL_VERSION, LIBRARIES, Calibration, ErrorFigures, coefficients_for
-from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.families import FAMILIES, GENERIC, default_coefficients
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import error_figures
@@ -36,9 +36,6 @@ from gemm_eval.words import shown
 
 __all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor"]
 
-GENERIC = tuple(name for name, family in FAMILIES.items() if not family.is_ours)
-"""Families that are fitted here; for our W4A16 kernels see `w4a16`."""
-
 ROUNDS = 8
 """Rounds of search and fit; more do not change the errors."""
 
@@ -47,7 +44,6 @@ _SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=
 _KNOWN_CONFIG_WEIGHT = 0.7  # a measured config is a second look at a row that counts at its best config already
 # old kernels of many kinds, of which few pairs (N, K) were timed: more free coefficients fit the pairs, not the kernels
 _FREE_OF_UNALIGNED = {"kernel_us", "step_cycles", "dram_frac", "unaligned_frac"}
-_OF_QUANTIZATION = {item.name for item in COEFFICIENTS if item.name.startswith("quantize_")} | {"scale_cast_us"}
 _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
 
 
@@ -181,7 +177,8 @@ class _Goal:
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
         free = _free_names(family, library, is_quantized=is_quantized)
-        self.ranges = Ranges([item for item in FAMILIES[family].coefficients if item.name in free], default_coefficients(family))
+        known_items = FAMILIES[family].coefficients
+        self.ranges = Ranges([item for item in known_items if item.name in free], default_coefficients(family))
         # every row at its best config, then the known ones at theirs
         self._kind_of = np.concatenate([rows.kind_of, rows.kind_of[known]])
         self._sizes = np.concatenate([rows.sizes, rows.sizes[known]])
@@ -226,12 +223,10 @@ def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
     if family == "mma_unaligned":
         return _FREE_OF_UNALIGNED
-    names = {item.name for item in COEFFICIENTS}
+    names = {item.name for item in FAMILIES[family].coefficients}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
-    if FAMILIES[family].block_scaled is None:
-        names -= _OF_QUANTIZATION
-    else:  # one pass, no cast of a scale; nothing cuts K
+    if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale; nothing cuts K
         names -= {"scale_cast_us", "choice_loss", "reduce_us", "reduce_frac"}
     if not is_quantized:
         names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}

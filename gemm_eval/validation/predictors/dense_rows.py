@@ -19,9 +19,11 @@ from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import (
     CANDIDATE_DTYPE,
     LIBRARIES,
+    TRTLLM,
     Packed,
     Quantization,
     candidate_row,
+    coefficients_for,
     is_row_aligned,
     join_packed,
     launched_resources,
@@ -31,7 +33,7 @@ from gemm_eval.models.gpu import (
     pack_no_kernels,
     quantization_of,
 )
-from gemm_eval.models.gpu.families import default_coefficients
+from gemm_eval.models.gpu.families import QUANTIZE, default_coefficients
 from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.predictors.cublas_names import config_of_kernel
@@ -70,6 +72,7 @@ class Rows(NamedTuple):
     kind_of: Ints  # [rows]
     sizes: Ints  # [rows, 4] of G, M, K, N
     family_of: npt.NDArray[np.str_]  # [rows]
+    quantize: Mapping[str, float]  # coefficients of the kernels that quantize A by one scale
 
     def select(self, mask: Mask) -> Rows:
         """Return the rows where `mask` is true."""
@@ -121,6 +124,7 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     return Rows(
         joined.params, tuple(families), joined.candidates, joined.ranges, np.array(kind_of, np.int64),
         np.array(sizes, np.int64).reshape(-1, 4), np.array(families, dtype=np.str_)[kind_of],
+        coefficients_for(arch, TRTLLM, QUANTIZE.name)[0],
     )  # fmt: skip
 
 
@@ -161,7 +165,10 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> KnownR
 def with_families(rows: Rows, coefficients: Coefficients) -> npt.NDArray[np.void]:
     """Return coefficients for each kind of `rows`, [kinds, 1]; a family that has none has its defaults."""
     records = [
-        pack_coefficients(rows.params[place : place + 1], coefficients.get(family) or default_coefficients(family))
+        pack_coefficients(
+            rows.params[place : place + 1],
+            {**rows.quantize, **(coefficients.get(family) or default_coefficients(family))},
+        )
         for place, family in enumerate(rows.families)
     ]
     return read_only(np.stack(records))

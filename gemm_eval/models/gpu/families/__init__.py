@@ -4,18 +4,32 @@ from gemm_eval.models.gpu.families.block_scaled import BLOCK_SCALED
 from gemm_eval.models.gpu.families.family import Family, TileChoice
 from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC, UNALIGNED
 from gemm_eval.models.gpu.families.mma_volta import MMA_VOLTA
+from gemm_eval.models.gpu.families.quantization import QUANTIZE
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
 from gemm_eval.models.gpu.families.vector import VECTOR_FAMILY
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
 from gemm_eval.models.gpu.families.wgmma import WGMMA
 
-__all__ = ["FAMILIES", "Family", "TileChoice", "default_coefficients", "family_for"]
+__all__ = ["FAMILIES", "GENERIC", "QUANTIZE", "Family", "TileChoice", "default_coefficients", "family_for"]
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for family in (WGMMA, MMA_SYNC, UNALIGNED, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05, MMA_VOLTA, *BLOCK_SCALED)
+    for family in (
+        WGMMA,
+        MMA_SYNC,
+        UNALIGNED,
+        VECTOR_FAMILY,
+        *OUR_FAMILIES,
+        TCGEN05,
+        MMA_VOLTA,
+        *BLOCK_SCALED,
+        QUANTIZE,
+    )
 }
 """Kernel families by name."""
+
+GENERIC = tuple(name for name, family in FAMILIES.items() if not (family.is_ours or family.is_quantization))
+"""Those whose configs are costed by one formula, with coefficients of their own."""
 
 
 def family_for(sm_arch: str, input_dtype: str, *, is_unaligned: bool, is_block_scaled: bool = False) -> Family:

@@ -11,11 +11,12 @@ from dataclasses import replace
 
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu.coefficients import with_ranges
+from gemm_eval.models.gpu.coefficients import after_quantization
 from gemm_eval.models.gpu.families.family import TileChoice
 from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
 from gemm_eval.models.gpu.families.wgmma import WGMMA
+from gemm_eval.workload import MAX_DIM
 
 __all__ = ["BLOCK_SCALED"]
 
@@ -34,13 +35,11 @@ def _tiles_of(
     return tiles
 
 
-# DeepGEMM on Hopper: 64 or 128 rows of either operand, the other side in steps of 16; sums of a k-step are added to fp32
-# sums by ordinary cores, which take as many registers again, so that tiles stay small
+# DeepGEMM on Hopper: 64 or 128 rows of either operand, the other side in steps of 16; sums of a k-step are added to
+# fp32 sums by ordinary cores, which take as many registers again, so that tiles stay small
 _HOPPER_SIZES = tuple(
-    dict.fromkeys(
-        [(m, n) for m in (64, 128) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160)]
-        + [(m, n) for n in (64, 128) for m in (16, 32, 48, 64, 80, 96, 112, 128)]
-    )
+    [(m, n) for n in (64, 128) for m in (16, 32, 48, 64)]
+    + [(128, n) for n in (16, 32, 48, 64, 80, 96, 112, 128, 144, 160)]
 )
 _BLACKWELL_SIZES = tuple(
     dict.fromkeys(
@@ -56,8 +55,9 @@ BLOCK_SCALED = (
         name="sm90_block_fp8",
         number=10,
         block_scaled=DType.FP8,
+        max_rows=lambda cta_m: cta_m if cta_m < 128 else MAX_DIM,
         dense_tiles=_tiles_of("sm90_block_fp8", _HOPPER_SIZES, 8, _COOP, ((1, 1), (1, 2), (2, 1))),
-        coefficients=with_ranges(_WIDE, l2_frac=1.4, store_exposed_frac=0.0, quantize_us=2.0),
+        coefficients=after_quantization(_WIDE, l2_frac=1.4, store_exposed_frac=0.0, quantize_us=2.0),
     ),
     replace(
         TCGEN05,
@@ -65,8 +65,13 @@ BLOCK_SCALED = (
         number=11,
         block_scaled=DType.FP8,
         dense_tiles=_tiles_of("sm100_block_fp8", _BLACKWELL_SIZES, 8, _PP, ((1, 1), (1, 2), (2, 1))),
-        coefficients=with_ranges(
-            _WIDE, kernel_us=1.0, outside_rows_per_cycle=50.0, l2_frac=1.4, store_exposed_frac=0.0, quantize_us=2.0,
+        coefficients=after_quantization(
+            _WIDE,
+            kernel_us=1.0,
+            outside_rows_per_cycle=50.0,
+            l2_frac=1.4,
+            store_exposed_frac=0.0,
+            quantize_us=2.0,
         ),
     ),
     replace(
@@ -75,8 +80,13 @@ BLOCK_SCALED = (
         number=12,
         block_scaled=DType.FP4,
         dense_tiles=_tiles_of("sm100_block_fp4", ((128, 256),), 8, _PP, ((2, 1),)),
-        coefficients=with_ranges(
-            _WIDE, kernel_us=1.0, outside_rows_per_cycle=50.0, l2_frac=1.4, store_exposed_frac=0.0, quantize_us=2.0,
+        coefficients=after_quantization(
+            _WIDE,
+            kernel_us=1.0,
+            outside_rows_per_cycle=50.0,
+            l2_frac=1.4,
+            store_exposed_frac=0.0,
+            quantize_us=2.0,
         ),
     ),
     replace(
@@ -87,7 +97,7 @@ BLOCK_SCALED = (
         own_of=("sm_89",),
         block_scaled=DType.FP8,
         dense_tiles=_tiles_of("sm89_block_fp8", ((32, 128),), 4, _MS),
-        coefficients=with_ranges(_WIDE, **{**MMA_SYNC.defaults, "quantize_us": 2.0}),
+        coefficients=after_quantization(_WIDE, **{**MMA_SYNC.defaults, "quantize_us": 2.0}),
     ),
     replace(
         MMA_SYNC,
@@ -96,8 +106,9 @@ BLOCK_SCALED = (
         sm_archs=("sm_120",),
         own_of=("sm_120",),
         block_scaled=DType.FP8,
-        dense_tiles=_tiles_of("sm120_block_fp8", ((64, 128), (128, 128)), 8, _MS),
-        coefficients=with_ranges(_WIDE, **{**MMA_SYNC.defaults, "quantize_us": 2.0}),
+        max_rows=lambda cta_m: 64 if cta_m < 64 else MAX_DIM,
+        dense_tiles=_tiles_of("sm120_block_fp8", ((32, 128), (64, 128)), 8, _MS),
+        coefficients=after_quantization(_WIDE, **{**MMA_SYNC.defaults, "quantize_us": 2.0}),
     ),
     replace(
         MMA_SYNC,
@@ -105,8 +116,11 @@ BLOCK_SCALED = (
         number=15,
         sm_archs=("sm_120",),
         own_of=("sm_120",),
+        schedules=(_COOP,),
+        is_warp_specialized=True,
         block_scaled=DType.FP4,
-        dense_tiles=_tiles_of("sm120_block_fp4", ((128, 128),), 8, _MS),
-        coefficients=with_ranges(_WIDE, **{**MMA_SYNC.defaults, "quantize_us": 2.0}),
+        step_bytes=64,
+        dense_tiles=_tiles_of("sm120_block_fp4", ((128, 128),), 8, _COOP),
+        coefficients=after_quantization(_WIDE, **{**MMA_SYNC.defaults, "quantize_us": 2.0}),
     ),
 )
