@@ -46,7 +46,8 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 """Of the files that hold timings."""
 _META_SUFFIX = ".meta.yaml"
 _NO_TIMINGS = "has_no_timings"
-_IN_NO_DEFAULT = {"has_all_candidates", "held_back"}
+_HELD_BACK = "held_back"
+_IN_NO_DEFAULT = {"has_all_candidates", _HELD_BACK}
 _CONDITIONS = ("library", "l2", "clock")
 _TYPES = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
 _DTYPES: dict[str, Any] = {**dict.fromkeys((*SIZES, "group_size"), "int64"), "latency_us": "float64"}
@@ -59,11 +60,16 @@ def measured_root(gpu: str) -> Path:
     return data_root() / "measured" / gpu
 
 
-def list_timings(gpu: str, *, has_candidates: bool = False) -> list[Timings]:
-    """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for."""
+def list_timings(gpu: str, *, has_candidates: bool = False, has_held_back: bool = False) -> list[Timings]:
+    """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for.
+
+    `has_candidates` asks for all of these, `has_held_back` for those on which no coefficient is fitted.
+    """
     root = measured_root(gpu)
     files = sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
-    left_out = {_NO_TIMINGS} if has_candidates else {_NO_TIMINGS, *_IN_NO_DEFAULT}
+    left_out = {_NO_TIMINGS}
+    if not has_candidates:
+        left_out |= _IN_NO_DEFAULT - ({_HELD_BACK} if has_held_back else set())
     kept = [path for path in files if not left_out & meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
 
@@ -74,14 +80,14 @@ def find_timings(gpu: str, names: Sequence[str], *, has_held_back: bool = False,
     Args:
         gpu: arch name.
         names: what to read; empty: all that is committed for `gpu`.
-        has_held_back: also, if no names are given, what is in no default.
+        has_held_back: also, if no names are given, those on which no coefficient is fitted.
         given: for files, as in `read_timings`.
 
     Raises:
         InvalidInputError: nothing of that name, or a table that cannot be read.
     """
     if not names:
-        return list_timings(gpu, has_candidates=has_held_back)
+        return list_timings(gpu, has_held_back=has_held_back)
     found: list[Timings] = []
     has_committed = not all(name.endswith(TABLE_SUFFIXES) for name in names)
     committed = list_timings(gpu, has_candidates=True) if has_committed else []  # once, whatever is asked of them

@@ -228,7 +228,7 @@ class Timings:
 def _problem(record: Mapping[Any, Any], group_n: int) -> GemmProblem:
     a, b, c = (DType(record[name]) for name in _TYPES)
     group = int(record["group_size"])
-    has_groups = group != PER_COLUMN
+    has_groups = group != PER_COLUMN and (a is not b or a.is_block_scaled)
     G, M, K, N = (int(record[size]) for size in SIZES)
     across = group_n if group_n > 1 else None
     return GemmProblem(G, M, K, N, a, b, c, group_size=group if has_groups else None, group_n=across)
