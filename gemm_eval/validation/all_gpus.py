@@ -24,7 +24,16 @@ from gemm_eval.validation.tables import list_timings, measured_root
 from gemm_eval.validation.timings import Floats, Ints, Timings
 from gemm_eval.words import refusal
 
-__all__ = ["ALL_GPUS", "CORRECTED", "INTERPOLATION", "PHYSICS", "ROOFLINE", "GpuLine", "compare_gpus", "gpus_with_timings"]
+__all__ = [
+    "ALL_GPUS",
+    "CORRECTED",
+    "INTERPOLATION",
+    "PHYSICS",
+    "ROOFLINE",
+    "GpuLine",
+    "compare_gpus",
+    "gpus_with_timings",
+]
 
 ALL_GPUS = "all"
 """Instead of names: every GPU with timings."""
