@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from gemm_eval.checks import check_flag
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
@@ -23,11 +24,13 @@ class RunOptions(NamedTuple):
             a model whose layers follow each other; ``cold-all``: nothing is in L2; ``warm``: everything that fits.
         clock: ``burst``, as None: at most about 10 ms busy; ``sustained``: as long as the power limit takes to set the
             clock.
+        correction: whether what timings showed beyond the terms of the model is added, where it was learned; None: yes.
     """
 
     library: str | None = None
     l2: str | None = None
     clock: str | None = None
+    correction: bool | None = None
 
     def over(self, others: RunOptions) -> RunOptions:
         """Return these options, and those of `others` where nothing is said."""
@@ -39,14 +42,18 @@ class RunOptions(NamedTuple):
 NOTHING_SAID = RunOptions()
 
 
-def run_options(library: Any, l2: Any, clock: Any) -> RunOptions:
+def run_options(library: Any, l2: Any, clock: Any, correction: Any = None) -> RunOptions:
     """Return what a caller asks for; which words there are is known to the model (`check_options`).
 
     Raises:
-        InvalidOptionError: something that is neither a word nor None.
+        InvalidOptionError: something that is neither a word nor None; a `correction` that is no bool.
     """
-    asked = RunOptions(library, l2, clock)
-    for name, value in zip(RunOptions._fields, asked, strict=True):
+    asked = RunOptions(library, l2, clock, correction)
+    if correction is not None:
+        check_flag("correction", correction)
+    for name, value in asked._asdict().items():
+        if name == "correction":
+            continue
         if value is not None and not (isinstance(value, str) and len(value) <= _MAX_WORD_CHARS):
             raise InvalidOptionError(f"{name} must be a word or None, got {shown(value)}")
     return asked
