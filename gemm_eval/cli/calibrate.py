@@ -199,7 +199,7 @@ def calibrate_corrections(
 def _correction_table(found: Correction) -> Table:
     from gemm_eval.cli.output import make_table
 
-    verdict = "on" if found.is_on else "off: it does not win in every regime"
+    verdict = "on" if found.is_on else "off: not better in every regime, or too few pairs"
     headers = ("rows of", "rows", "model", "corrected")
     title = f"{found.library} {found.family} on {found.gpu}, {found.question}: MAPE {found.folds}; {verdict}"
     table = make_table(headers, title=title, right=headers[1:])

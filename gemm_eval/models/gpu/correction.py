@@ -104,7 +104,7 @@ class Correction(Frozen):
     code_version: str
     date: str
     folds: str = Field(description="how rows were held out for the errors")
-    is_on: bool = Field(description="whether it is better than physics alone in every regime, held out")
+    is_on: bool = Field(description="whether it is better than physics alone in every regime, held out, and of pairs enough")
     physics: str = Field(description="digest of the coefficients that it corrects")
     arrays_sha256: str
     features: tuple[str, ...]

@@ -30,7 +30,7 @@ GPU_MODEL_VERSION = "gpu-5"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
 _BOUND_WORDS = tuple(BOUNDS)
-_FAMILY_NAMES = {family.number: family.name for family in FAMILIES.values()}
+_FAMILY_NAMES: dict[int, str] = {family.number: family.name for family in FAMILIES.values()}
 # a look-up takes a tenth of the time of a call of an enum
 _SCHEDULES: dict[int, Schedule] = {int(item): item for item in Schedule}
 _DECOMPOSITIONS: dict[int, Decomposition] = {int(item): item for item in Decomposition}

@@ -34,6 +34,9 @@ from gemm_eval.validation.timings import Floats, Ints, Timings
 
 __all__ = ["FittedCorrection", "calibrate_correction", "corrected_predictor", "held_out"]
 
+MIN_PAIRS = 20
+"""Pairs (N, K) of a question, for a correction that is on."""
+
 _FOLDS = 5
 _DIGITS = 3
 
@@ -79,7 +82,7 @@ def calibrate_correction(
 
     What is written is fitted on what the committed coefficients leave of all rows. Its errors are those of other fits,
     of coefficients and trees alike, on four fifths of the pairs (N, K). It is on if they are smaller than those of
-    physics alone in every regime of M.
+    physics alone in every regime of M, over at least `MIN_PAIRS` pairs.
 
     Args:
         arch: a GPU that has a calibration of the family.
@@ -137,6 +140,10 @@ def _by_key(
         )  # fmt: skip
 
 
+def _is_better(errors: Sequence[CorrectionErrors]) -> bool:
+    return all(item.corrected_mape_percent < item.physics_mape_percent for item in errors)
+
+
 def _fitted(
     arch: GpuSpec, library: str, key: Key, learned: Learned, rows: _Rows, digest: str, seed: int
 ) -> FittedCorrection:
@@ -166,7 +173,7 @@ def _fitted(
     learned.trees.save(arrays)
     correction = Correction(
         gpu=arch.name, library=library, family=family, question=question, model_version=GPU_MODEL_VERSION,
-        is_on=all(item.corrected_mape_percent < item.physics_mape_percent for item in errors), physics=digest,
+        is_on=_is_better(errors) and len(learned.trees.pairs) >= MIN_PAIRS, physics=digest,
         arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=FEATURES,
         min_log_factor=learned.bounds[0], max_log_factor=learned.bounds[1], region=learned.region, data=tuple(data),
         errors=tuple(errors),
