@@ -136,6 +136,7 @@ class Trees(NamedTuple):
         left: [nodes], where what is at most the threshold goes; the rest goes to the node after that.
         feature: [nodes], index into `FEATURES`; `LEAF`: a leaf.
         roots: [trees].
+        depth: [1], most nodes above a leaf.
         baseline: where they start.
         pairs: [pairs, 2], the (N, K) of their data.
     """
@@ -144,6 +145,7 @@ class Trees(NamedTuple):
     left: npt.NDArray[np.int16]
     feature: npt.NDArray[np.int8]
     roots: npt.NDArray[np.int16]
+    depth: npt.NDArray[np.int16]
     baseline: npt.NDArray[np.float64]
     pairs: npt.NDArray[np.int64]
 
@@ -214,10 +216,10 @@ def _load_trees(path: Path, found: Correction) -> Trees:
     with np.load(path, allow_pickle=False) as arrays:
         trees = Trees(**{name: arrays[name] for name in Trees._fields})
     num = len(trees.number)
-    is_leaf = trees.feature == LEAF
-    # children come after their parents, so that every walk ends
-    is_sound = (trees.left[~is_leaf] > np.flatnonzero(~is_leaf)) & (trees.left[~is_leaf] + 1 < num)
-    if not (is_sound.all() and (trees.feature < len(found.features)).all() and (trees.roots < num).all()):
+    is_leaf, places = trees.feature == LEAF, np.arange(num)
+    is_sound = np.where(is_leaf, trees.left == places, (trees.left > places) & (trees.left + 1 < num))
+    is_known = (trees.feature >= 0) & (trees.feature <= LEAF)
+    if not (is_sound.all() and is_known.all() and ((trees.roots >= 0) & (trees.roots < num)).all()):
         raise ValueError(f"{path.name} holds no trees")
     return trees
 
@@ -305,7 +307,7 @@ def pack_correction(
     for name in NODE_DTYPE.names or ():
         nodes[name] = getattr(trees, name)
     limits = np.zeros(1, LIMITS_DTYPE)
-    limits["baseline"] = trees.baseline[0]
+    limits["baseline"], limits["depth"] = trees.baseline[0], trees.depth[0]
     limits["lowest"], limits["highest"] = bounds
     limits["least_m"], limits["most_m"], limits["most_g"] = np.log2([region.min_m, region.max_m, region.max_g])
     limits["near"], limits["far"] = region.near, region.far

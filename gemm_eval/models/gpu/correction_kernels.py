@@ -34,17 +34,17 @@ FEATURES = (
 )  # fmt: skip
 """What a correction knows of an answer, in this order: `describe`."""
 
-LEAF = -1
-"""Instead of a feature: the node's number is a value."""
+LEAF = len(FEATURES)
+"""Instead of a feature: the node's number is a value, and its `left` itself. Beside the features stands -inf."""
 NODE_DTYPE = np.dtype([("number", np.float64), ("left", np.int32), ("feature", np.int32)])
 """A node: what its feature is at most goes `left`, the rest to the node after that."""
 
 _LIMITS = (
-    "baseline", "lowest", "highest", "least_m", "most_m", "most_g", "near", "far", "peak_flop_per_us",
+    "baseline", "depth", "lowest", "highest", "least_m", "most_m", "most_g", "near", "far", "peak_flop_per_us",
     "dram_bytes_per_us", "weight_bytes", "launch_us",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
-"""Of a correction: where the trees start, the least and most of the log factor, log2 of the sizes of its data, up to
+"""Of a correction: where the trees start, how deep they are, the least and most of the log factor, log2 of the sizes of its data, up to
 which distance from a known (N, K), in octaves, it holds in full, and from which on not at all, and the data sheet's
 rates, 0 where they limit nothing, bytes of a weight, and the launch of a kernel."""
 
@@ -112,14 +112,15 @@ def describe(records: Any, sizes: Any, out: Any) -> None:
 
 
 @kernel
-def _log_factor(nodes: Any, roots: Any, x: Any, baseline: float) -> float:
-    total = baseline
+def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
+    """The sum over all trees; each is walked to the same depth, so that no branch is guessed and walks overlap."""
+    total = limit["baseline"]
+    depth = int(limit["depth"])
     for tree in range(len(roots)):
         place = roots[tree]
-        feature = nodes[place]["feature"]
-        while feature != LEAF:
-            place = nodes[place]["left"] + int(x[feature] > nodes[place]["number"])
-            feature = nodes[place]["feature"]
+        for _ in range(depth):
+            node = nodes[place]
+            place = node["left"] + (x[node["feature"]] > node["number"])
         total += nodes[place]["number"]
     return total
 
@@ -152,7 +153,8 @@ def _floor_us(limit: Any, G: int, M: int, K: int, N: int) -> float:
 @entry_point
 def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: Any, limits: Any) -> None:
     """Write `correction_factor` and the corrected latency to records of best configs; those without an SM stay."""
-    x = np.empty(len(FEATURES))
+    x = np.empty(len(FEATURES) + 1)
+    x[LEAF] = -np.inf
     limit = limits[0]
     for index in range(len(rows)):
         row = rows[index]
@@ -164,7 +166,7 @@ def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: 
         trust = _trust(pairs, limit, x, G)
         if trust == 0.0:
             continue
-        wanted = min(limit["highest"], max(limit["lowest"], _log_factor(nodes, roots, x, limit["baseline"])))
+        wanted = min(limit["highest"], max(limit["lowest"], _log_factor(nodes, roots, x, limit)))
         factor = math.exp(trust * wanted)
         other_us = _other_us(record)
         us = record["physics_us"] - other_us
