@@ -15,10 +15,13 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.models.gpu import GPU_MODEL_VERSION, find_correction
 from gemm_eval.validation.baselines import FittedRoofline, TableInterpolation
 from gemm_eval.validation.comparison import carried_roofline, is_calibrated_on
-from gemm_eval.validation.folds import assign_joint_folds, cross_fit
+from gemm_eval.validation.folds import CrossFit, assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Metrics, measure_errors
+from gemm_eval.validation.predictors.corrected import CorrectedPredictor
+from gemm_eval.validation.predictors.corrections import held_out
 from gemm_eval.validation.predictors.dense import model_predictor
 from gemm_eval.validation.tables import list_timings, measured_root
 from gemm_eval.validation.timings import Floats, Ints, Timings
@@ -116,10 +119,10 @@ def _fitted(arch: GpuSpec, library: str, sets: Sequence[Timings], num_folds: int
     folds = assign_joint_folds(sets, num_folds, seed)
     default = {item.name for item in list_timings(arch.name)}
     train = [item for item in sets if item.name in default]
-    physics = cross_fit(model_predictor(arch, library), sets, num_folds, seed, train=train, folds=folds)
-    of_model = {
-        PHYSICS: [physics.predict(item, place) for place, item in enumerate(sets)],
-    }
+    predictor = CorrectedPredictor(model_predictor(arch, library), frozenset(item.name for item in train))
+    crossed = cross_fit(predictor, sets, num_folds, seed, folds=folds)
+    both = [_held_out(crossed, item, place) for place, item in enumerate(sets)]
+    of_model = {PHYSICS: [physics_us for physics_us, _ in both], CORRECTED: [corrected_us for _, corrected_us in both]}
     for places in _by_table(sets):
         of_table = [sets[place] for place in places]
         of_folds = [folds[place] for place in places]
@@ -129,6 +132,19 @@ def _fitted(arch: GpuSpec, library: str, sets: Sequence[Timings], num_folds: int
             **{name: np.concatenate([found[place] for place in places]) for name, found in of_model.items()},
         }
         yield from _lines(arch.name, of_table, predicted, is_fitted=True)
+
+
+def _held_out(crossed: CrossFit[CorrectedPredictor], timings: Timings, place: int) -> tuple[Floats, Floats]:
+    """What physics says of each row, and what users get: corrected where the committed correction is on."""
+    physics_us, corrected_us = held_out(crossed, timings, place)
+    shipped = crossed.fits[0]
+    is_on = {
+        key: (found := find_correction(shipped.arch, timings.library, *key, GPU_MODEL_VERSION)) is not None
+        and found[0].is_on
+        for key in dict.fromkeys(shipped.answers(timings).keys)
+    }
+    on = np.array([is_on[key] for key in shipped.answers(timings).keys], dtype=bool)
+    return physics_us, np.where(on, corrected_us, physics_us)
 
 
 def _carried_over(arch: GpuSpec, library: str, sets: Sequence[Timings], *_: int) -> Iterator[GpuLine]:

@@ -121,7 +121,10 @@ class CorrectedPredictor:
 
 
 def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> Learned:
-    """Fit trees on the rows of sets; the rows of a small set count more, so that no set drowns the others."""
+    """Fit trees on the rows of sets; the rows of a small set count more, so that no set drowns the others.
+
+    A row counts by the share of its time that the correction can change.
+    """
     features, targets, weights = [], [], []
     most = max(len(rows) for *_, rows in parts)
     for timings, answers, rows in parts:
@@ -129,10 +132,10 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         x = np.empty((len(rows), len(FEATURES)))
         describe(records.view(KERNEL_COST_DTYPE), timings.sizes[rows], x)
         other_us = sum((records[name] for name in OTHER_KERNELS), np.zeros(len(rows)))
-        kernel_us = np.maximum(timings.measured_us[rows] - other_us, _LEAST_US)
+        kernel_us = records["physics_us"] - other_us
         features.append(x)
-        targets.append(np.log(kernel_us / (records["physics_us"] - other_us)))
-        weights.append(np.full(len(rows), np.sqrt(most / len(rows))))
+        targets.append(np.log(np.maximum(timings.measured_us[rows] - other_us, _LEAST_US) / kernel_us))
+        weights.append(np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
     residuals = np.concatenate(targets)
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
     bounds = max(-MAX_LOG_FACTOR, min(low, 0.0)), min(MAX_LOG_FACTOR, max(high, 0.0))
