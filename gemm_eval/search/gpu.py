@@ -24,10 +24,10 @@ from gemm_eval.models.gpu import (
     Shortage,
     candidate_row,
     check_config,
-    is_row_aligned,
     join_packed,
     least_shortage,
     list_needs,
+    load_bytes_of,
     split_by_size,
 )
 from gemm_eval.models.gpu.w4a16 import (
@@ -259,7 +259,7 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     if library == OURS:
         needs = list_w4a16_needs(arch, problem.types)
     else:
-        needs = list_needs(arch, problem, library, is_unaligned=not is_row_aligned(problem))
+        needs = list_needs(arch, problem, library, load_bytes=load_bytes_of(problem))
     found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(
         f"no kernel of library {library} for {problem} runs on {arch.name}: the nearest to it lacks {found.unit}",

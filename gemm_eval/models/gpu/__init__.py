@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         split_by_size,
     )
     from gemm_eval.models.gpu.shortage import Shortage, least_shortage
-    from gemm_eval.models.gpu.sizes import is_row_aligned
+    from gemm_eval.models.gpu.sizes import LOAD_BYTES, is_row_aligned, load_bytes_of, pad_problem
     from gemm_eval.models.gpu.space import enumerate_configs
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
@@ -60,6 +60,7 @@ __all__ = [
     "HYPOTHETICAL",
     "KERNEL_COST_DTYPE",
     "LIBRARIES",
+    "LOAD_BYTES",
     "OURS",
     "RASTER_CODE",
     "STREAM_K",
@@ -82,6 +83,8 @@ __all__ = [
     "default_library",
     "enumerate_configs",
     "is_row_aligned",
+    "load_bytes_of",
+    "pad_problem",
     "join_packed",
     "launched_resources",
     "least_shortage",
@@ -159,7 +162,7 @@ __getattr__, __dir__ = lazy_names(
             "Shortage",
             "least_shortage",
         ),
-        ".sizes": ("is_row_aligned",),
+        ".sizes": ("LOAD_BYTES", "is_row_aligned", "load_bytes_of", "pad_problem"),
         ".space": ("enumerate_configs",),
         ".terms": (
             "BOUNDS",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gemm_eval.arch import GpuSpec, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, TileChoice, family_for
 from gemm_eval.workload import GemmTypes
 
@@ -105,23 +106,23 @@ class Library:
         """
         return self.has_unaligned and not (types.is_block_scaled or types.a.dtype is DType.FP4)
 
-    def family(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool = False) -> str:
-        """The kernel family that the library uses for these types; TMA needs rows that start on 16 bytes."""
-        return family_for(arch.sm_arch, types.a.dtype, is_unaligned=is_unaligned).name
+    def family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int = ROW_BYTES) -> str:
+        """The kernel family that the library uses for these types, where rows start on so many bytes."""
+        return family_for(arch.sm_arch, types.a.dtype, load_bytes=load_bytes).name
 
-    def split_rule(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> SplitRule:
+    def split_rule(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> SplitRule:
         """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
-        family = self.family(arch, types, is_unaligned=is_unaligned)
+        family = self.family(arch, types, load_bytes=load_bytes)
         if family == "sm80_mma" and arch.sm_arch == "sm_90":
             return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 
-    def tiles(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> Iterator[TileChoice]:
+    def tiles(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Iterator[TileChoice]:
         """Tiles that the library has for this GPU and these types; those of our own kernels stand in a table."""
         self.check(arch, types)
         if self.name == OURS:
             return
-        family = family_for(arch.sm_arch, types.a.dtype, is_unaligned=is_unaligned)
+        family = family_for(arch.sm_arch, types.a.dtype, load_bytes=load_bytes)
         if types.is_weight_quantized:
             yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
             yield from family.weight_only_tiles(*self.weight_only_tiles)
@@ -140,6 +141,8 @@ LIBRARIES: dict[str, Library] = {
             {
                 "sm90_wgmma": SplitRule(21, is_full=True),
                 "sm80_mma": SplitRule(4, is_full=False),
+                "mma_unaligned": SplitRule(1, is_full=False),
+                "mma_elementwise": SplitRule(1, is_full=False),
                 "sm100_tcgen05": SplitRule(4, is_full=False),
             },
             has_stream_k=False, is_dense=True, is_weight_only=False,

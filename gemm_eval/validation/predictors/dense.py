@@ -45,8 +45,12 @@ ROUNDS = 8
 _FOLDS = 5
 _SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=12)  # of a round
 _KNOWN_CONFIG_WEIGHT = 0.7  # a measured config is a second look at a row that counts at its best config already
-# old kernels of many kinds, of which few pairs (N, K) were timed: more free coefficients fit the pairs, not the kernels
-_FREE_OF_UNALIGNED = {"kernel_us", "step_cycles", "dram_frac", "unaligned_frac"}
+# old kernels of many kinds: more free coefficients fit the pairs (N, K), not the kernels
+_FREE_OF_NARROW = {
+    "kernel_us", "step_cycles", "tile_cycles", "dram_frac", "unaligned_frac", "reduce_us", "reduce_frac",
+    "epilogue_bytes_per_cycle", "vector_kernel_us", "vector_step_cycles",
+    "vector_frac", "line_conflict",
+}  # fmt: skip
 _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
 
 
@@ -223,8 +227,8 @@ class _Goal:
 
 def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
-    if family == "mma_unaligned":
-        return _FREE_OF_UNALIGNED
+    if family in ("mma_unaligned", "mma_elementwise"):
+        return _FREE_OF_NARROW
     names = {item.name for item in COEFFICIENTS}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}

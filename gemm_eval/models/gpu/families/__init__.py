@@ -1,7 +1,8 @@
 """Kernel families: what each kind of kernel needs of the hardware, its tiles, and what it loses before any fit."""
 
+from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families.family import Family, TileChoice
-from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC, UNALIGNED
+from gemm_eval.models.gpu.families.mma_sync import ELEMENTWISE, MMA_SYNC, UNALIGNED
 from gemm_eval.models.gpu.families.mma_volta import MMA_VOLTA
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
 from gemm_eval.models.gpu.families.vector import VECTOR_FAMILY
@@ -11,18 +12,23 @@ from gemm_eval.models.gpu.families.wgmma import WGMMA
 __all__ = ["FAMILIES", "Family", "TileChoice", "default_coefficients", "family_for"]
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (WGMMA, MMA_SYNC, UNALIGNED, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05, MMA_VOLTA)
+    family.name: family for family in (WGMMA, MMA_SYNC, UNALIGNED, ELEMENTWISE, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05, MMA_VOLTA)
 }
 """Kernel families by name."""
 
 
-def family_for(sm_arch: str, input_dtype: str, *, is_unaligned: bool) -> Family:
+def family_for(sm_arch: str, input_dtype: str, *, load_bytes: int) -> Family:
     """Return the family that kernel libraries use on a generation of SMs for an input type.
 
-    Rows that do not start on 16 bytes have one of their own, as TMA cannot load them.
+    Rows that do not start on 16 bytes have families of their own, as TMA cannot load them.
+
+    Args:
+        sm_arch: generation of SMs.
+        input_dtype: of A.
+        load_bytes: what all rows start on: 16, 4 or 1.
     """
-    if is_unaligned:
-        return UNALIGNED
+    if load_bytes < ROW_BYTES:
+        return UNALIGNED if load_bytes == NARROW_BYTES else ELEMENTWISE
     own = (family for family in FAMILIES.values() if input_dtype not in family.other_dtypes)
     return next((family for family in own if sm_arch in family.own_of), MMA_SYNC)
 

@@ -10,7 +10,7 @@ from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import with_defaults
 from gemm_eval.models.gpu.families.family import Family, TileChoice, since
 
-__all__ = ["MMA_SYNC", "UNALIGNED"]
+__all__ = ["ELEMENTWISE", "MMA_SYNC", "UNALIGNED"]
 
 _MS = Schedule.MULTISTAGE
 _SINGLE = ((1, 1),)
@@ -39,12 +39,6 @@ def _cublas_tiles() -> Iterator[TileChoice]:
         yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
 
 
-def _small_tiles(family: str) -> Iterator[TileChoice]:
-    """Tiles of cuBLAS's kernels "wmma" for rows that do not start on 16 bytes (names in arch/measured)."""
-    for m, n in ((16, 16), (16, 32), (32, 32)):
-        yield TileChoice(family, m, n, 4, _MS, _SINGLE)
-
-
 def _int8_on_hopper_tiles(family: str) -> Iterator[TileChoice]:
     """Tiles of the kernels that cuBLAS 13.1 takes for int8 on Hopper (names in arch/measured/h200-sxm/cublaslt)."""
     for m, n, warps in ((64, 64, 4), (64, 128, 4), (128, 128, 4), (256, 128, 8), (128, 256, 8)):
@@ -57,9 +51,30 @@ def _dense_tiles(sm_arch: str, input_dtype: DType) -> Iterator[TileChoice]:
     return _cublas_tiles()
 
 
-def _unaligned_tiles(*_: object) -> Iterator[TileChoice]:
-    yield from _ampere_tiles("mma_unaligned")
-    yield from _small_tiles("mma_unaligned")
+def _few_row_tiles(input_dtype: DType) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's kernels "gemv", of one token, and "gemmSN_TN", of a few (names in arch/measured)."""
+    most = {DType.FP16: 1, DType.BF16: 16}.get(input_dtype, 0)
+    for m in (1, 2, 4, 8, 16):
+        if m <= most:
+            yield TileChoice("gemv", m, 8, 4, Schedule.VECTOR, _SINGLE)
+
+
+def _unaligned_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's kernels "cutlass_80 .. align2", of int8 "align4" (names in arch/measured/h200-sxm)."""
+    for m, n, warps in (
+        (16, 16, 1), (32, 32, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4), (64, 256, 4), (128, 128, 4), (128, 256, 8),
+        (256, 128, 8),
+    ):  # fmt: skip
+        yield TileChoice("mma_unaligned", m, n, warps, _MS, _SINGLE)
+    yield from _few_row_tiles(DType.FP16)
+
+
+def _elementwise_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
+    """Tiles of cuBLAS's kernels "cutlass_75 .. align1", small ones in fp16 alone (names in arch/measured/h200-sxm)."""
+    for m, n, warps in ((16, 16, 1), (32, 32, 4), (64, 64, 4), (128, 128, 4), (128, 256, 8)):
+        if m >= 64 or input_dtype is not DType.BF16:
+            yield TileChoice("mma_elementwise", m, n, warps, _MS, _SINGLE)
+    yield from _few_row_tiles(input_dtype)
 
 
 # as cuBLAS's int8 kernels of this kind on an H200 (arch/measured/h200-sxm/cublaslt), whose tiles and stages their names
@@ -88,12 +103,21 @@ MMA_SYNC = Family(
     dense_tiles=_dense_tiles,
     weight_only_tiles=lambda *_: _ampere_tiles("sm80_mma"),
 )
-UNALIGNED = replace(  # rows go through registers, a few bytes a load (kernels "align1", "align2")
+UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one load
     MMA_SYNC,
     name="mma_unaligned",
     number=3,
     sm_archs=since("sm_70"),
+    num_warps=(1, 4, 8),
     coefficients=with_defaults(**_DEFAULTS, line_waste=0.0),
     dense_tiles=_unaligned_tiles,
     weight_only_tiles=lambda *_: _ampere_tiles("mma_unaligned"),
+)
+ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element goes through a register
+    UNALIGNED,
+    name="mma_elementwise",
+    number=10,
+    has_cp_async=False,
+    dense_tiles=_elementwise_tiles,
+    weight_only_tiles=lambda *_: _ampere_tiles("mma_elementwise"),
 )
