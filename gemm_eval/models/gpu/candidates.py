@@ -116,7 +116,8 @@ def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     accumulators = 0
     if arch.mma_accumulators_in == "registers" or not family.has_tensor_memory:
         accumulators = config.cta_m * config.cta_n * groups // threads
-    step_bytes, register_stages = stage_bytes(types, config.cta_m, config.cta_n), 0 if _has_cp_async(arch, config) else 1
+    step_bytes = stage_bytes(types, config.cta_m, config.cta_n)
+    register_stages = 0 if _has_cp_async(arch, config) else 1
     staged = -(-register_stages * step_bytes // (threads * _REGISTER_BYTES))
     step = arch.register_alloc_per_warp // THREADS_PER_WARP
     registers = -(-(accumulators + staged + _FIXED_REGISTERS) // step) * step

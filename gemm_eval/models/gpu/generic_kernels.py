@@ -80,7 +80,8 @@ def row_alignment(p: Any, K: int, N: int) -> float:
 def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     """Bytes of a problem, its rows padded as its types need it, and what of them L2 keeps."""
     K = ceil_div(K, p["k_pad"]) * p["k_pad"]
-    N = ceil_div(N, p["n_pad"]) * p["n_pad"] if N > 1 else N
+    if N > 1 or p["b_elem_bytes"] < p["a_elem_bytes"]:
+        N = ceil_div(N, p["n_pad"]) * p["n_pad"]
     a_bytes = G * M * (K * p["a_elem_bytes"])
     b_bytes = G * N * (K * p["b_elem_bytes"])
     scale_bytes = 0.0

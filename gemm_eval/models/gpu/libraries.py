@@ -9,8 +9,9 @@ from typing import NamedTuple
 from gemm_eval.arch import GpuSpec, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
+from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, TileChoice, family_for
+from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.workload import GemmTypes
 
 __all__ = [
@@ -33,6 +34,15 @@ HYPOTHETICAL = "hypothetical"
 
 AUTO = "auto"
 """No library: our own weight-only kernels where they run a GEMM, else the hypothetical ones, which the answer names."""
+
+
+_PAD_BYTES = {DType.FP8: ROW_BYTES, DType.INT8: NARROW_BYTES}
+"""What rows of dense GEMMs are padded to, as cuBLAS has no kernels for others.
+
+fp8: cublasLtMatmul wants 16 bytes ("Narrow Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas); cuBLASLt
+13.1 on an H200 proposes no algorithm where rows of A and B, or of a bf16 C, start on 8, 4 or 1. int8: leading
+dimensions are multiples of 4 (same manual, cublasGemmEx).
+"""
 
 
 class SplitRule(NamedTuple):
@@ -97,6 +107,17 @@ class Library:
             raise UnsupportedError(
                 f"weight-only kernels of {self.name} take {', '.join(first)} or {last} inputs, got {types.a.dtype}"
             )
+
+    def padding(self, types: GemmTypes) -> Padding:
+        """What K and N are padded to before its kernels run GEMMs of these types: `_PAD_BYTES`, and packed weights.
+
+        A framework stores weights with padded rows once, lets the kernel that quantizes tokens write padded rows, and
+        leaves out columns of C beyond N: none of that takes time.
+        """
+        if not self.runs_unaligned(types):
+            return NO_PADDING
+        num_bytes = ROW_BYTES if types.is_weight_quantized else _PAD_BYTES.get(types.a.dtype)
+        return padding_to(types, num_bytes) if num_bytes else NO_PADDING
 
     def runs_unaligned(self, types: GemmTypes) -> bool:
         """Whether it has kernels of these types for rows that do not start on 16 bytes.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -105,13 +105,12 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
         coefficients, origin = coefficients_for(arch, library, family)
         return pack_kernels(
             arch, types, library, coefficients, **states, is_calibrated=origin.is_calibrated,
-            load_bytes=load_bytes, make_fallback=partial(pack_narrower, load_bytes),
+            load_bytes=load_bytes, make_fallback=partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes]),
         )  # fmt: skip
 
-    def pack_narrower(than_bytes: int) -> Packed:
-        narrower = [num for num in LOAD_BYTES if num < than_bytes]
-        if narrower and LIBRARIES[library].runs_unaligned(types):
-            return pack_generic(narrower[0])
+    def pack_others(loads: Sequence[int]) -> Packed:
+        if loads and LIBRARIES[library].runs_unaligned(types):
+            return pack_generic(loads[0])
         return pack_no_kernels(arch, types, library, **states)
 
     if not is_ours:
@@ -120,7 +119,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     return pack_w4a16(
         arch, types, {family: values for family, (values, _) in found.items()}, **states,
         is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
-        make_fallback=partial(pack_narrower, LOAD_BYTES[0]),
+        make_fallback=partial(pack_others, LOAD_BYTES),
     )  # fmt: skip
 
 

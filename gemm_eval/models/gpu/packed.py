@@ -17,7 +17,7 @@ from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, ROW_BYTES, SM_L2_BYTES_PER_CYCLE, WARM
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
-from gemm_eval.models.gpu.sizes import ANY_SIZE, SizeRule, padding_of, rows_on
+from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, Padding, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.units import bytes_per_us, cycles_per_us
@@ -198,8 +198,8 @@ def pack_kernels(
     """
     rules = LIBRARIES[library]
     rules.check(arch, types)
-    split = rules.split_rule(arch, types, load_bytes=load_bytes)
-    params = _pack_chip(arch, types, l2, clock)
+    split, padding = rules.split_rule(arch, types, load_bytes=load_bytes), rules.padding(types)
+    params = _pack_chip(arch, types, l2, clock, padding)
     params["min_split_steps"] = split.min_steps
     params["is_split_full"] = split.is_full
     params["max_split_parts"] = split.max_parts
@@ -210,8 +210,8 @@ def pack_kernels(
     candidates = build_candidates(arch, types, library, load_bytes=load_bytes)
     packed = pack_coefficients(params, coefficients)
     return Packed(
-        params, candidates, packed, rows_on(types, load_bytes), library=library, columns=pack_bound_columns(params, packed, candidates),
-        make_fallback=make_fallback,
+        params, candidates, packed, rows_on(types, load_bytes, padding), library=library,
+        columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback,
     )  # fmt: skip
 
 
@@ -258,9 +258,10 @@ def pack_w4a16(
     )  # fmt: skip
 
 
-def _pack_chip(arch: GpuSpec, types: GemmTypes, l2: str, clock: str) -> npt.NDArray[np.void]:
+def _pack_chip(
+    arch: GpuSpec, types: GemmTypes, l2: str, clock: str, padding: Padding = NO_PADDING
+) -> npt.NDArray[np.void]:
     """Fill in what GPU, data types and states decide."""
-    k_pad, n_pad = padding_of(types)
     clock_ghz = arch.tensor_clock_ghz(types.a.dtype, clock)
     cycles = cycles_per_us(arch.max_clock_ghz)
     values: dict[str, float] = {
@@ -268,8 +269,8 @@ def _pack_chip(arch: GpuSpec, types: GemmTypes, l2: str, clock: str) -> npt.NDAr
         "group_size": types.group_size or 0,
         "group_n": 1 if types.b.scale is None else types.b.scale.group_n,
         "l2_state": L2_STATES[l2],
-        "k_pad": k_pad,
-        "n_pad": n_pad,
+        "k_pad": padding.k_multiple,
+        "n_pad": padding.n_multiple,
         "a_elem_bytes": types.a.dtype.bits / 8,
         "b_elem_bytes": types.b.dtype.bits / 8,
         "c_elem_bytes": types.c.bits / 8,

@@ -6,39 +6,31 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.workload import GemmProblem, GemmTypes
 
 __all__ = [
     "ANY_SIZE",
     "LOAD_BYTES",
+    "NO_PADDING",
     "Padding",
     "SizeRule",
     "is_row_aligned",
     "load_bytes_of",
     "pad_problem",
-    "padding_of",
+    "padding_to",
     "rows_on",
 ]
 
 LOAD_BYTES = (ROW_BYTES, NARROW_BYTES, 1)
 """What rows start on, by the loads of kernels: TMA and the widest cp.async; the narrowest cp.async; single elements."""
 
-_PAD_BYTES = {DType.FP8: ROW_BYTES, DType.INT8: NARROW_BYTES}
-"""What rows are padded to, as cuBLAS has no kernels for others.
-
-fp8: cublasLtMatmul wants 16 bytes ("Narrow Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas); cuBLASLt
-13.1 on an H200 proposes no algorithm where rows of A and B, or of a bf16 C, start on 8, 4 or 1. int8: leading
-dimensions are multiples of 4 (same manual, cublasGemmEx).
-"""
-
 
 class Padding(NamedTuple):
     """K and N are rounded up to multiples of these, in elements; 1: not at all."""
 
-    k_multiple: int
-    n_multiple: int
+    k_multiple: int = 1
+    n_multiple: int = 1
 
 
 class SizeRule(NamedTuple):
@@ -64,40 +56,33 @@ class SizeRule(NamedTuple):
 
 
 ANY_SIZE = SizeRule(1, 1, True)
+NO_PADDING = Padding()
 
 
-def padding_of(types: GemmTypes) -> Padding:
-    """Return what K and N are padded to before a library's kernels run GEMMs of these types.
-
-    A framework stores weights with padded rows once, lets the kernel that quantizes tokens write padded rows, and leaves
-    out columns of C beyond N, which costs nothing.
-    """
-    num_bytes = _PAD_BYTES.get(types.a.dtype, 0)
-    if types.is_weight_quantized or types.is_block_scaled or not num_bytes:
-        return Padding(1, 1)
-    return Padding(*(_multiple(bits, num_bytes) for bits in (types.a.dtype.bits, types.c.bits)))
+def padding_to(types: GemmTypes, num_bytes: int) -> Padding:
+    """Return the padding with which rows of A, B and C fill whole pieces of so many bytes, a power of two."""
+    k_multiple = math.lcm(*(_multiple(bits, num_bytes) for bits in (types.a.dtype.bits, types.b.dtype.bits)))
+    return Padding(k_multiple, _multiple(types.c.bits, num_bytes))
 
 
-def pad_problem(problem: GemmProblem) -> GemmProblem:
-    """Return the problem that a library's kernels run instead: with K and N as `padding_of` its types says."""
-    k, n = padding_of(problem.types)
-    if problem.N == 1:
+def pad_problem(problem: GemmProblem, padding: Padding) -> GemmProblem:
+    """Return the problem with padded K and N: what a library's kernels run instead."""
+    k, n = padding
+    if problem.N == 1 and not problem.is_weight_quantized:  # one column is one row
         n = 1
     if problem.K % k == problem.N % n == 0:
         return problem
     return dataclasses.replace(problem, K=-(-problem.K // k) * k, N=-(-problem.N // n) * n)
 
 
-def rows_on(types: GemmTypes, num_bytes: int) -> SizeRule:
-    """Return the sizes whose rows, padded or not, start on so many bytes, a power of two.
+def rows_on(types: GemmTypes, num_bytes: int, padding: Padding = NO_PADDING) -> SizeRule:
+    """Return the sizes whose rows, once padded, start on so many bytes, a power of two.
 
     Weight-only kernels have columns on the instruction's rows, so one column is no row of C to them.
     """
-    k_multiple = math.lcm(*(_multiple(bits, num_bytes) for bits in (types.a.dtype.bits, types.b.dtype.bits)))
-    n_multiple = _multiple(types.c.bits, num_bytes)
     if num_bytes == 1:
         return ANY_SIZE
-    return SizeRule(k_multiple, n_multiple, not types.is_weight_quantized, *padding_of(types))
+    return SizeRule(*padding_to(types, num_bytes), not types.is_weight_quantized, *padding)
 
 
 def _multiple(bits: int, num_bytes: int) -> int:
@@ -106,10 +91,10 @@ def _multiple(bits: int, num_bytes: int) -> int:
 
 
 def load_bytes_of(problem: GemmProblem) -> int:
-    """Return the most of `LOAD_BYTES` that all rows of A, B and C, padded or not, start on."""
+    """Return the most of `LOAD_BYTES` that all rows of A, B and C start on."""
     return next(num for num in LOAD_BYTES if rows_on(problem.types, num).takes(problem.K, problem.N))
 
 
 def is_row_aligned(problem: GemmProblem) -> bool:
-    """Whether the rows of A, B and C, padded or not, start on 16 bytes."""
+    """Whether the rows of A, B and C start on 16 bytes."""
     return load_bytes_of(problem) == ROW_BYTES

@@ -88,15 +88,13 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
         UnsupportedError: GPU, types and library do not go together.
     """
     rules = LIBRARIES[library_for(arch, problem, library)]
-    problem = pad_problem(problem)
+    problem = pad_problem(problem, rules.padding(problem.types))
     load_bytes = load_bytes_of(problem)
     if load_bytes != LOAD_BYTES[0] and not rules.runs_unaligned(problem.types):
         rules.check(arch, problem.types)
         return
     split_rule = rules.split_rule(arch, problem.types, load_bytes=load_bytes)
-    for choice in dict.fromkeys(
-        rules.tiles(arch, problem.types, load_bytes=load_bytes)
-    ):  # a tile may be listed twice
+    for choice in dict.fromkeys(rules.tiles(arch, problem.types, load_bytes=load_bytes)):  # a tile may be listed twice
         for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
             for num_stages in range(MIN_STAGES, MAX_STAGES + 1):
                 config = as_config(problem.types, choice, *cluster, num_stages)

@@ -29,6 +29,7 @@ from gemm_eval.models.gpu import (
     pack_coefficients,
     pack_kernels,
     pack_no_kernels,
+    pad_problem,
 )
 from gemm_eval.models.gpu.families import default_coefficients
 from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
@@ -58,8 +59,8 @@ _TRACE = ("kernel", "grid_x", "grid_y", "grid_z", "block_x", "registers", "smem_
 class Rows(NamedTuple):
     """Problems of one library on one GPU, as `search.gpu_kernels` wants them.
 
-    Rows of one kind have the same types, L2 and clock state, and start on as many bytes, of `LOAD_BYTES`: the library may
-    run others with another family.
+    Rows of one kind have the same types, L2 and clock state, and start on as many bytes, of `LOAD_BYTES`: the library
+    may run others with another family.
     """
 
     params: npt.NDArray[np.void]  # [kinds] of GPU_PARAMS_DTYPE
@@ -106,7 +107,7 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     for timings in sets:
         for problem in timings.problems():
             a, b, c = problem.input_dtype, problem.weight_dtype, problem.output_dtype
-            load_bytes = load_bytes_of(problem)
+            load_bytes = load_bytes_of(pad_problem(problem, LIBRARIES[library].padding(problem.types)))
             key = (a, b, c, problem.group_size, timings.l2, timings.clock, load_bytes)
             if key not in numbers:
                 numbers[key] = len(packed)

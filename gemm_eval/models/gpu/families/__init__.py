@@ -12,7 +12,8 @@ from gemm_eval.models.gpu.families.wgmma import WGMMA
 __all__ = ["FAMILIES", "Family", "TileChoice", "default_coefficients", "family_for"]
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for family in (WGMMA, MMA_SYNC, UNALIGNED, ELEMENTWISE, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05, MMA_VOLTA)
+    family.name: family
+    for family in (WGMMA, MMA_SYNC, UNALIGNED, ELEMENTWISE, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05, MMA_VOLTA)
 }
 """Kernel families by name."""
 

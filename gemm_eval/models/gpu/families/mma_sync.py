@@ -8,7 +8,7 @@ from dataclasses import replace
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import with_defaults
-from gemm_eval.models.gpu.families.family import Family, TileChoice, since
+from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
 
 __all__ = ["ELEMENTWISE", "MMA_SYNC", "UNALIGNED"]
 
@@ -16,7 +16,7 @@ _MS = Schedule.MULTISTAGE
 _SINGLE = ((1, 1),)
 
 
-def _ampere_tiles(family: str) -> Iterator[TileChoice]:
+def _ampere_tiles() -> Iterator[TileChoice]:
     """Tiles that mma.sync kernels of CUTLASS and cuBLAS commonly have: assumed, no list of cuBLAS's is published."""
     for m, n, warps in (
         (16, 64, 4), (16, 128, 4), (16, 256, 4), (32, 64, 4), (32, 128, 4), (32, 256, 4), (64, 32, 4), (64, 64, 4),
@@ -24,7 +24,7 @@ def _ampere_tiles(family: str) -> Iterator[TileChoice]:
         (128, 128, 8), (128, 160, 8), (128, 192, 8), (128, 256, 8), (160, 128, 8), (192, 128, 8), (256, 64, 4),
         (256, 96, 8), (256, 128, 8),
     ):  # fmt: skip
-        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
+        yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
 
 
 def _cublas_tiles() -> Iterator[TileChoice]:
@@ -39,23 +39,22 @@ def _cublas_tiles() -> Iterator[TileChoice]:
         yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
 
 
-def _int8_on_hopper_tiles(family: str) -> Iterator[TileChoice]:
+def _int8_on_hopper_tiles() -> Iterator[TileChoice]:
     """Tiles of the kernels that cuBLAS 13.1 takes for int8 on Hopper (names in arch/measured/h200-sxm/cublaslt)."""
     for m, n, warps in ((64, 64, 4), (64, 128, 4), (128, 128, 4), (256, 128, 8), (128, 256, 8)):
-        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
+        yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
 
 
 def _dense_tiles(sm_arch: str, input_dtype: DType) -> Iterator[TileChoice]:
     if input_dtype is DType.INT8 and sm_arch == "sm_90":
-        return _int8_on_hopper_tiles("sm80_mma")
+        return _int8_on_hopper_tiles()
     return _cublas_tiles()
 
 
-def _few_row_tiles(input_dtype: DType) -> Iterator[TileChoice]:
+def _few_row_tiles(input_dtype: DType, most: int) -> Iterator[TileChoice]:
     """Tiles of cuBLAS's kernels "gemv", of one token, and "gemmSN_TN", of a few (names in arch/measured)."""
-    most = {DType.FP16: 1, DType.BF16: 16}.get(input_dtype, 0)
     for m in (1, 2, 4, 8, 16):
-        if m <= most:
+        if m <= most and input_dtype in (DType.FP16, DType.BF16):
             yield TileChoice("gemv", m, 8, 4, Schedule.VECTOR, _SINGLE)
 
 
@@ -66,7 +65,7 @@ def _unaligned_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
         (256, 128, 8),
     ):  # fmt: skip
         yield TileChoice("mma_unaligned", m, n, warps, _MS, _SINGLE)
-    yield from _few_row_tiles(DType.FP16)
+    yield from _few_row_tiles(input_dtype, 1)
 
 
 def _elementwise_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
@@ -74,7 +73,7 @@ def _elementwise_tiles(_: str, input_dtype: DType) -> Iterator[TileChoice]:
     for m, n, warps in ((16, 16, 1), (32, 32, 4), (64, 64, 4), (128, 128, 4), (128, 256, 8)):
         if m >= 64 or input_dtype is not DType.BF16:
             yield TileChoice("mma_elementwise", m, n, warps, _MS, _SINGLE)
-    yield from _few_row_tiles(input_dtype)
+    yield from _few_row_tiles(input_dtype, 16 if input_dtype is DType.BF16 else 1)
 
 
 # as cuBLAS's int8 kernels of this kind on an H200 (arch/measured/h200-sxm/cublaslt), whose tiles and stages their names
@@ -101,7 +100,7 @@ MMA_SYNC = Family(
     rate_frac={"sm_90": 0.62, "sm_100": 0.31, "sm_120": 1.0},
     coefficients=with_defaults(**_DEFAULTS),
     dense_tiles=_dense_tiles,
-    weight_only_tiles=lambda *_: _ampere_tiles("sm80_mma"),
+    weight_only_tiles=lambda *_: _ampere_tiles(),
 )
 UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one load
     MMA_SYNC,
@@ -111,7 +110,7 @@ UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one lo
     num_warps=(1, 4, 8),
     coefficients=with_defaults(**_DEFAULTS, line_waste=0.0),
     dense_tiles=_unaligned_tiles,
-    weight_only_tiles=lambda *_: _ampere_tiles("mma_unaligned"),
+    weight_only_tiles=no_tiles,
 )
 ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element goes through a register
     UNALIGNED,
@@ -119,5 +118,4 @@ ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element g
     number=10,
     has_cp_async=False,
     dense_tiles=_elementwise_tiles,
-    weight_only_tiles=lambda *_: _ampere_tiles("mma_elementwise"),
 )
