@@ -229,7 +229,7 @@ def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
     if family in ("mma_unaligned", "mma_elementwise"):
         return _FREE_OF_NARROW
-    names = {item.name for item in COEFFICIENTS}
+    names = {item.name for item in COEFFICIENTS} - {"line_conflict"}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
     if not is_quantized:

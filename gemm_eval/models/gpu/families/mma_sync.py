@@ -108,7 +108,15 @@ UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one lo
     number=3,
     sm_archs=since("sm_70"),
     num_warps=(1, 4, 8),
-    coefficients=with_defaults(**_DEFAULTS, line_waste=0.0),
+    coefficients=with_defaults(
+        **_DEFAULTS | {"step_cycles": 400.0, "epilogue_bytes_per_cycle": 18.0, "dram_frac": 0.75},
+        line_waste=0.0,
+        unaligned_frac=0.21,
+        reduce_us=2.5,
+        reduce_frac=1.0,
+        vector_step_cycles=65.0,
+        vector_frac=1.0,
+    ),
     dense_tiles=_unaligned_tiles,
     weight_only_tiles=no_tiles,
 )
@@ -117,5 +125,15 @@ ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element g
     name="mma_elementwise",
     number=10,
     has_cp_async=False,
+    coefficients=with_defaults(
+        **_DEFAULTS | {"epilogue_bytes_per_cycle": 7.0, "dram_frac": 0.75},
+        line_waste=0.0,
+        unaligned_frac=0.26,
+        line_conflict=0.27,
+        reduce_us=1.7,
+        reduce_frac=1.1,
+        vector_step_cycles=280.0,
+        vector_frac=0.05,
+    ),
     dense_tiles=_elementwise_tiles,
 )
