@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Kind
-from gemm_eval.evaluate.explain_gpu import say_waves, spec_changes
+from gemm_eval.evaluate.explain_gpu import say_padding, say_waves, spec_changes
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -218,9 +218,14 @@ class GpuBackend:
         packed = self.pack(Kind(result.problem.types, RunOptions(**result.options)))
         record = evaluate_config(self.arch, result.problem, packed, config)[0]
         options = result.options
+
+        def latency_of(problem: GemmProblem) -> float:
+            return float(find_best_config(self.arch, problem, packed)[0]["latency_us"])
+
         return [
             f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",
             say_waves(self.arch, record),
+            *say_padding(result.problem, options["library"], result.latency_us, latency_of),
         ]
 
     def say_source(self, result: GEMMResult) -> list[str]:

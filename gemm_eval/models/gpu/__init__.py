@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         split_by_size,
     )
     from gemm_eval.models.gpu.shortage import Shortage, least_shortage
-    from gemm_eval.models.gpu.sizes import LOAD_BYTES, is_row_aligned, load_bytes_of, pad_problem
+    from gemm_eval.models.gpu.sizes import LOAD_BYTES, is_row_aligned, load_bytes_of, pad_problem, padding_to
     from gemm_eval.models.gpu.space import enumerate_configs
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
@@ -97,6 +97,7 @@ __all__ = [
     "pack_no_kernels",
     "pack_w4a16_coefficients",
     "pad_problem",
+    "padding_to",
     "split_by_size",
     "step_elems",
     "unpack_config",
@@ -162,7 +163,7 @@ __getattr__, __dir__ = lazy_names(
             "Shortage",
             "least_shortage",
         ),
-        ".sizes": ("LOAD_BYTES", "is_row_aligned", "load_bytes_of", "pad_problem"),
+        ".sizes": ("LOAD_BYTES", "is_row_aligned", "load_bytes_of", "pad_problem", "padding_to"),
         ".space": ("enumerate_configs",),
         ".terms": (
             "BOUNDS",

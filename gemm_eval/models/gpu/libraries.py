@@ -134,7 +134,7 @@ class Library:
     def split_rule(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> SplitRule:
         """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
         family = self.family(arch, types, load_bytes=load_bytes)
-        if family == "sm80_mma" and arch.sm_arch == "sm_90":
+        if types.a.dtype is DType.INT8 and arch.sm_arch == "sm_90":
             return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 

@@ -123,7 +123,7 @@ UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one lo
 ELEMENTWISE = replace(  # other rows: too little for cp.async, so each element goes through a register
     UNALIGNED,
     name="mma_elementwise",
-    number=10,
+    number=20,
     has_cp_async=False,
     coefficients=with_defaults(
         **_DEFAULTS | {"epilogue_bytes_per_cycle": 7.0, "dram_frac": 0.75},
