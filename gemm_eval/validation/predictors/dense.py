@@ -173,7 +173,10 @@ def fit_family(
         if loss < best[0]:
             best = loss, x, configs
     _, best_x, best_configs_of_x = best
-    return goal.ranges.values(best_x), goal.determined(best_x, best_configs_of_x)
+    names = goal.determined(best_x, best_configs_of_x)
+    values = goal.ranges.values(best_x)
+    # a round in which other configs were best may have moved what no row tells at the end
+    return default_coefficients(family) | {name: values[name] for name in names}, names
 
 
 class _Goal:
