@@ -1,4 +1,4 @@
-"""The commands `calibrate dense`, `calibrate w4a16` and `calibrate triton`: fit coefficients of kernels on timings."""
+"""The commands `calibrate dense`, `quantization`, `w4a16` and `triton`: fit coefficients of kernels on timings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu import Calibration, ErrorFigures
     from gemm_eval.models.gpu.triton import TritonCalibration
 
-__all__ = ["app", "calibrate_dense", "calibrate_triton", "calibrate_w4a16", "check_one_of"]
+__all__ = ["app", "calibrate_dense", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "check_one_of"]
 
 app = typer.Typer(
     cls=Group,
@@ -68,12 +68,23 @@ def dense(
     Rows that the library runs with another family, and rows of rough bands, are left out.
     """
     from gemm_eval.models.gpu import LIBRARIES
-    from gemm_eval.models.gpu.families import FAMILIES
+    from gemm_eval.models.gpu.families import GENERIC
 
-    check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
+    check_one_of("--family", family, GENERIC)
     # what the model chooses was not timed, or stands in tables that tell the config
     check_one_of("--library", library, [name for name, of in LIBRARIES.items() if not of.is_chosen_by_model])
     calibrate_dense(arch, library, family, data or [], dtype, seed, max_evaluations, out)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def quantization(
+    arch: GpuOption,
+    data: Annotated[list[str] | None, dense_data("all that is committed for the arch")] = None,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+) -> None:
+    """Fit the kernels that quantize A by one scale, on timings of them alone (column quant_us)."""
+    calibrate_quantization(arch, data or [], seed, out)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
@@ -130,6 +141,20 @@ def calibrate_dense(
     limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
     fitted = calibrate(spec, library, family, sets, seed=seed, **limits)
     _write(fitted, path, _title(fitted), {timings.name: len(timings) for timings in sets})
+
+
+def calibrate_quantization(arch: str, data: Sequence[str], seed: int, out: Path | None) -> None:
+    """Fit the quantization of A on committed tables that tell its time, write and print."""
+    from gemm_eval import validation
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.models.gpu import TRTLLM
+    from gemm_eval.models.gpu.families import QUANTIZE
+
+    spec = load_arch(arch, GpuSpec)
+    path = validation.calibration_out(spec.name, TRTLLM, QUANTIZE.name) if out is None else out
+    sets = validation.find_timings(spec.name, data, has_held_back=True)
+    fitted = validation.calibrate_quantization(spec, sets, seed=seed)
+    _write(fitted, path, _title(fitted), {errors.data: errors.num_rows for errors in fitted.errors})
 
 
 def calibrate_w4a16(arch: str, family: str, data: Sequence[Path], seed: int, out: Path | None) -> None:

@@ -23,6 +23,7 @@ from gemm_eval.cli.options import (
     L2Option,
     LibraryOption,
     OutputDtypeOption,
+    QuantizeFromOption,
     ReductionLength,
     Rows,
     ScaleDtypeOption,
@@ -60,6 +61,7 @@ def evaluate(
     library: LibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
+    quantize_from: QuantizeFromOption = None,
     idle_cores: IdleCoresOption = True,
     mapping: Annotated[
         str | None,
@@ -85,17 +87,18 @@ def evaluate(
 
     if mapping is not None:
         refuse(ctx, "--mapping", {"idle_cores"})  # it says itself which cores work
+    options = {"library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from}
     types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
     pairs = []
     for name in arch:
         evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores)
         problem = _make_problem(evaluator.arch, (g, m, k, n), types)
         if mapping is None:
-            result = evaluator.evaluate_problem(problem, library=library, l2=l2, clock=clock)
+            result = evaluator.evaluate_problem(problem, **options)
         else:
             is_gpu = evaluator.arch.type == "gpu"
             given = parse_mapping(mapping, is_gpu=is_gpu)
-            result = evaluator.evaluate_mapping(problem, given, library=library, l2=l2, clock=clock)
+            result = evaluator.evaluate_mapping(problem, given, **options)
         pairs.append((evaluator.arch, result))
     if json:
         from gemm_eval.cli.output import print_json
@@ -129,6 +132,7 @@ def top(
     library: LibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
+    quantize_from: QuantizeFromOption = None,
     idle_cores: IdleCoresOption = True,
     json: JsonOption = False,
 ) -> None:
@@ -138,11 +142,12 @@ def top(
     """
     from gemm_eval.evaluate import GEMMEvaluator
 
+    options = {"library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from}
     types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
     evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores)
     problem = _make_problem(evaluator.arch, (g, m, k, n), types)
     apart: Literal["mapping", "partition"] = "partition" if distinct is Distinct.PARTITION else "mapping"
-    results = evaluator.top(problem, count, distinct=apart, library=library, l2=l2, clock=clock)
+    results = evaluator.top(problem, count, distinct=apart, **options)
     if json:
         from gemm_eval.cli.output import print_json
 

@@ -161,6 +161,14 @@ ClockOption = Annotated[
         rich_help_panel=_GPU_PANEL,
     ),
 ]
+QuantizeFromOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Type of A before it is quantized to that of the GEMM, in time that counts: bf16, fp16 or fp32. Default: "
+        "it is there already.",
+        rich_help_panel=_GPU_PANEL,
+    ),
+]
 IdleCoresOption = Annotated[
     bool,
     typer.Option(

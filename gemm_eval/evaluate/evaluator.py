@@ -149,6 +149,7 @@ class GEMMEvaluator:
         library: str | None = None,
         l2: str | None = None,
         clock: str | None = None,
+        quantize_from: str | None = None,
     ) -> GEMMResult:
         """Find the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] and say what it costs.
 
@@ -172,35 +173,42 @@ class GEMMEvaluator:
                 as they fit beside them; ``"cold-all"``: nothing is in L2; ``"warm"``: everything that fits.
             clock: GPUs: ``"burst"`` (the default): the GPU is cool and idle before; or ``"sustained"``: as under
                 minutes of load.
+            quantize_from: GPUs: type that A has before (``"bf16"``, ``"fp16"``, ``"fp32"``) where kernels of their own
+                quantize it to that of the problem, with scales as the types have them: their time is the term
+                `quantize_us`. None: A is there already.
 
         Raises:
             InvalidProblemError: sizes or types that make no GEMM.
-            InvalidOptionError: no such `library`, `l2` or `clock`.
-            UnsupportedError: the arch cannot run these types, or takes no `library`, `l2` and `clock`.
+            InvalidOptionError: no such `library`, `l2` or `clock`, or nothing to quantize.
+            UnsupportedError: the arch cannot run these types, or takes no options of GPUs.
             InfeasibleError: no mapping fits.
         """
         try:
-            if library is None and l2 is None and clock is None and scale_dtype is None and group_n is None:
+            if (
+                library is None and l2 is None and clock is None and scale_dtype is None and group_n is None
+                and quantize_from is None
+            ):  # fmt: skip
                 return self._evaluate_cached(
                     G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
                 )
             return self._evaluate_cached(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
-                group_n, library, l2, clock,
+                group_n, library, l2, clock, quantize_from,
             )  # fmt: skip
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
             return self._evaluate(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
-                group_n, library, l2, clock,
+                group_n, library, l2, clock, quantize_from,
             )  # fmt: skip
 
     def evaluate_problem(
-        self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None
-    ) -> GEMMResult:
+        self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None,
+        quantize_from: str | None = None,
+    ) -> GEMMResult:  # fmt: skip
         """Find the best mapping of a `GemmProblem`; see `evaluate`."""
-        kind = self._kind_of(problem, run_options(library, l2, clock))
+        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from))
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
 
     def evaluate_many(
@@ -218,6 +226,7 @@ class GEMMEvaluator:
         library: str | None = None,
         l2: str | None = None,
         clock: str | None = None,
+        quantize_from: str | None = None,
         errors: Literal["raise", "mark"] = "raise",
         progress: bool | None = None,
     ) -> GEMMTable:
@@ -228,17 +237,17 @@ class GEMMEvaluator:
         Args:
             problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4] of G, M, K, N, or
                 a DataFrame with columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype,
-                group_size, zero_dtype, scale_dtype, group_n, library, l2, clock.
+                group_size, zero_dtype, scale_dtype, group_n, library, l2, clock, quantize_from.
             dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n: as for
                 `evaluate`, for all problems that do not say otherwise; a row's own `dtype` replaces all of them.
-            library, l2, clock: as for `evaluate`, for all rows that do not say otherwise.
+            library, l2, clock, quantize_from: as for `evaluate`, for all rows that do not say otherwise.
             errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.
             progress: show a progress bar on stderr; None: if stderr is a terminal and the work takes over a second.
 
         Raises:
             InvalidProblemError: something in `problems` is no GEMM; nothing has been computed then.
             InvalidOptionError: no such `library`, `l2`, `clock` or `errors`.
-            UnsupportedError: the arch cannot run the types, or takes no `library`, `l2` and `clock`.
+            UnsupportedError: the arch cannot run the types, or takes no options of GPUs.
             InfeasibleError: no mapping fits a problem, with ``errors="raise"``.
         """
         check_word("errors", errors, ("raise", "mark"))
@@ -246,7 +255,7 @@ class GEMMEvaluator:
             check_flag("progress", progress)
         said = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
         types = dict(zip(_TYPES, said, strict=True))
-        asked = run_options(library, l2, clock)
+        asked = run_options(library, l2, clock, quantize_from)
 
         def make_kind(**row: Any) -> Kind:
             options = run_options(*(row.pop(name, None) for name in RunOptions._fields))
@@ -268,6 +277,7 @@ class GEMMEvaluator:
         library: str | None = None,
         l2: str | None = None,
         clock: str | None = None,
+        quantize_from: str | None = None,
     ) -> GEMMResult:
         """Replay a mapping that the user gives: ((P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), loop order).
 
@@ -275,10 +285,10 @@ class GEMMEvaluator:
 
         Raises:
             InvalidMappingError: the mapping breaks a rule of the arch or the problem; the message says which.
-            InvalidOptionError: no such `library`, `l2` or `clock`.
-            UnsupportedError: the arch cannot run these types, or takes no `library`, `l2` and `clock`.
+            InvalidOptionError: no such `library`, `l2` or `clock`, or nothing to quantize.
+            UnsupportedError: the arch cannot run these types, or takes no options of GPUs.
         """
-        kind = self._kind_of(problem, run_options(library, l2, clock))
+        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from))
         cost = self._backend.replay(problem, self._backend.pack(kind), mapping)
         return self._backend.make_result(problem, kind.options, cost[0], self._origin, is_found=False)
 
@@ -291,6 +301,7 @@ class GEMMEvaluator:
         library: str | None = None,
         l2: str | None = None,
         clock: str | None = None,
+        quantize_from: str | None = None,
     ) -> list[GEMMResult]:
         """Return the `k` best mappings, best first; fewer when there are not so many.
 
@@ -301,14 +312,14 @@ class GEMMEvaluator:
             problem: the GEMM.
             k: how many, 1 to 10,000.
             distinct: ``"mapping"``, or ``"partition"`` for the best mapping of each partition of a multi-core chip.
-            library, l2, clock: as for `evaluate`.
+            library, l2, clock, quantize_from: as for `evaluate`.
 
         Raises:
             InvalidOptionError: `k` or `distinct` out of range; otherwise as `evaluate`.
         """
         k = as_integer("k", k, 1, _MAX_TOP)
         check_word("distinct", distinct, ("mapping", "partition"))
-        kind = self._kind_of(problem, run_options(library, l2, clock))
+        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from))
         costs = self._backend.find_top(problem, self._backend.pack(kind), k, distinct)
         return [self._backend.make_result(problem, kind.options, cost, self._origin, is_found=True) for cost in costs]
 
@@ -362,18 +373,19 @@ class GEMMEvaluator:
         self, G: int, M: int, K: int, N: int, dtype: str | None, input_dtype: str | None, weight_dtype: str | None,
         output_dtype: str | None, group_size: int | None, zero_dtype: str | None,
         scale_dtype: str | None = None, group_n: int | None = None,
-        library: str | None = None, l2: str | None = None, clock: str | None = None,
+        library: str | None = None, l2: str | None = None, clock: str | None = None, quantize_from: str | None = None,
     ) -> GEMMResult:  # fmt: skip
         types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
         if not are_sizes(G, M, K, N):
             problem = self._make_problem(G, M, K, N, **dict(zip(_TYPES, types, strict=True)))
-            return self.evaluate_problem(problem, library=library, l2=l2, clock=clock)
+            options = {"library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from}
+            return self.evaluate_problem(problem, **options)
         try:
-            kind = self._kind_of_words(*types, library, l2, clock)
+            kind = self._kind_of_words(*types, library, l2, clock, quantize_from)
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # no hash
-            kind = self._make_kind(*types, library, l2, clock)
+            kind = self._make_kind(*types, library, l2, clock, quantize_from)
         problem = problem_of(kind.types, G, M, K, N)
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
 

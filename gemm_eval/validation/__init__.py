@@ -19,6 +19,15 @@ check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")
 
 if TYPE_CHECKING:
     from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, run_ablation
+    from gemm_eval.validation.all_gpus import (
+        ALL_GPUS,
+        CORRECTED,
+        INTERPOLATION,
+        PHYSICS,
+        ROOFLINE,
+        GpuLine,
+        compare_gpus,
+    )
     from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
     from gemm_eval.validation.choice import (
         first_rows,
@@ -49,6 +58,7 @@ if TYPE_CHECKING:
     from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
     from gemm_eval.validation.predictors.dense import calibrate, model_predictor
     from gemm_eval.validation.predictors.files import calibration_out, describe_held_out
+    from gemm_eval.validation.predictors.quantization import calibrate_quantization
     from gemm_eval.validation.predictors.triton import TritonModel, calibrate_triton, is_triton_calibrated
     from gemm_eval.validation.predictors.triton_codes import KernelKey, write_codes
     from gemm_eval.validation.predictors.triton_rows import (
@@ -69,24 +79,35 @@ if TYPE_CHECKING:
     from gemm_eval.validation.timings import Timings
 
 __all__ = [
-    "CLEAR_FRAC", "CONFIG_COLUMNS", "GEMM_COLUMNS", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation",
-    "Compared", "FittedRoofline", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
-    "TritonModel", "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
-    "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare", "compare_crossovers", "cross_fit",
-    "describe_held_out", "errors_frame", "errors_table", "find_timings", "find_w4a16_tables", "first_rows",
-    "has_all_configs", "is_calibrated_on", "is_default_training", "is_triton_calibrated", "list_timings",
-    "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
-    "plot_crossover", "plot_error_by_rows", "plot_latency_curves", "plot_predicted", "predict_speedups",
-    "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of",
-    "report_document", "run_ablation", "save_figure", "save_study_plots", "score", "score_held_out",
-    "sign_shares", "static_points", "study_document", "study_frame", "study_report", "study_triton",
-    "study_w4a16", "triton_table", "worst_rows", "worst_table", "write_codes",
+    "ALL_GPUS", "CLEAR_FRAC", "CONFIG_COLUMNS", "CORRECTED", "GEMM_COLUMNS", "INTERPOLATION", "PHYSICS",
+    "ROOFLINE", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation", "Compared", "FittedRoofline",
+    "GpuLine", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings", "TritonModel",
+    "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
+    "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare",
+    "compare_crossovers", "compare_gpus", "cross_fit", "describe_held_out", "errors_frame", "errors_table",
+    "find_timings", "find_w4a16_tables", "first_rows", "has_all_configs", "is_calibrated_on",
+    "is_default_training", "is_triton_calibrated", "list_timings", "list_w4a16_tables", "make_score",
+    "measure_loss", "measured_speedups", "model_predictor", "order_by", "plot_crossover", "plot_error_by_rows",
+    "plot_latency_curves", "plot_predicted", "predict_speedups", "random_choice", "ranked_choice",
+    "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of", "report_document", "run_ablation",
+    "save_figure", "save_study_plots", "score", "score_held_out", "sign_shares", "static_points",
+    "study_document", "study_frame", "study_report", "study_triton", "study_w4a16", "triton_table",
+    "worst_rows", "worst_table", "write_codes",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".ablation": ("Ablated", "Ablation", "Removed", "ablate", "run_ablation"),
+        ".all_gpus": (
+            "ALL_GPUS",
+            "CORRECTED",
+            "INTERPOLATION",
+            "PHYSICS",
+            "ROOFLINE",
+            "GpuLine",
+            "compare_gpus",
+        ),
         ".baselines": ("FittedRoofline", "NaiveRoofline"),
         ".choice": ("first_rows", "measure_loss", "order_by", "random_choice", "ranked_choice", "static_points"),
         ".comparison": ("Compared", "compare", "is_calibrated_on", "is_default_training"),
@@ -98,6 +119,7 @@ __getattr__, __dir__ = lazy_names(
         ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
         ".predictors.dense": ("calibrate", "model_predictor"),
         ".predictors.files": ("calibration_out", "describe_held_out"),
+        ".predictors.quantization": ("calibrate_quantization",),
         ".predictors.triton": ("TritonModel", "calibrate_triton", "is_triton_calibrated"),
         ".predictors.triton_codes": ("KernelKey", "write_codes"),
         ".predictors.triton_rows": (

@@ -26,7 +26,7 @@ from gemm_eval.validation.scores import Score, make_score, score
 from gemm_eval.validation.tables import list_timings
 from gemm_eval.validation.timings import Timings
 
-__all__ = ["Compared", "compare", "is_calibrated_on", "is_default_training", "make_baselines"]
+__all__ = ["Compared", "carried_roofline", "compare", "is_calibrated_on", "is_default_training", "make_baselines"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     if origin.is_calibrated:
         return [*compared, *_refitted_baselines(arch, timings, folds, seed)]
     baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "as it is")]
-    if origin.gpu is not None and (roofline := _carried_over(arch, origin.gpu, timings)) is not None:
+    if (roofline := carried_roofline(arch, timings)) is not None:
         baselines.append((roofline, carried))
     if is_available(arch.name) and knows_types(timings):
         baselines.append((NvidiaHeuristics(arch.name), "as it is"))
@@ -145,8 +145,14 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     return compared
 
 
-def _carried_over(arch: GpuSpec, gpu: str, timings: Timings) -> FittedRoofline | None:
-    """A roofline fitted on another GPU's timings of the same library, and of the same types if there are any."""
+def carried_roofline(arch: GpuSpec, timings: Timings) -> FittedRoofline | None:
+    """Return a roofline fitted on the timings of the GPU that the coefficients for a set come from.
+
+    They are of the same library, and of the same types if there are any; None: there are none at all.
+    """
+    gpu = origin_of(arch, timings).gpu
+    if gpu is None:
+        return None
     others = [item for item in _timings_of(gpu) if item.library == timings.library]
     alike = [item for item in others if (item.l2, item.clock) == (timings.l2, timings.clock)] or others
     train = [item for item in alike if _types(item) == _types(timings)] or alike

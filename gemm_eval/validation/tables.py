@@ -5,10 +5,12 @@ Committed tables lie in ``arch/measured/<gpu>/<folder>/<table>``; a set of such 
 A table has the columns M, K, N and latency_us, and may have G (default 1), input_dtype, weight_dtype, output_dtype,
 group_size (-1: one scale a column, or dense), l2, clock, and any others. What is no column stands in the meta file:
 gpu, library, dtype (fp16, w4a16, ...) or the single types, l2, clock; and, for the reader, source, license and
-protocol. Of a table with several conditions each one is a set of its own. Two more keys of a meta file:
+protocol. Of a table with several conditions each one is a set of its own. More keys of a meta file:
 
 - ``sets``: name -> {where: {column: value}, library, dtype, ...}. Each is the rows where the columns have these values;
   rows that no set names are not read.
+- ``quantize_from``: the type that A had before it was quantized; ``is_net: true`` where the time of the kernels that do
+  it, measured on their own, was taken off each latency.
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
 
 A table with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
@@ -44,7 +46,8 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 """Of the files that hold timings."""
 _META_SUFFIX = ".meta.yaml"
 _NO_TIMINGS = "has_no_timings"
-_IN_NO_DEFAULT = {"has_all_candidates", "held_back"}
+_HELD_BACK = "held_back"
+_IN_NO_DEFAULT = {"has_all_candidates", _HELD_BACK}
 _CONDITIONS = ("library", "l2", "clock")
 _TYPES = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
 _DTYPES: dict[str, Any] = {**dict.fromkeys((*SIZES, "group_size"), "int64"), "latency_us": "float64"}
@@ -57,28 +60,34 @@ def measured_root(gpu: str) -> Path:
     return data_root() / "measured" / gpu
 
 
-def list_timings(gpu: str, *, has_candidates: bool = False) -> list[Timings]:
-    """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for."""
+def list_timings(gpu: str, *, has_candidates: bool = False, has_held_back: bool = False) -> list[Timings]:
+    """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for.
+
+    `has_candidates` asks for all of these, `has_held_back` for those on which no coefficient is fitted.
+    """
     root = measured_root(gpu)
     files = sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
-    left_out = {_NO_TIMINGS} if has_candidates else {_NO_TIMINGS, *_IN_NO_DEFAULT}
+    left_out = {_NO_TIMINGS}
+    if not has_candidates:
+        left_out |= _IN_NO_DEFAULT - ({_HELD_BACK} if has_held_back else set())
     kept = [path for path in files if not left_out & meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
 
 
-def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[Timings]:
+def find_timings(gpu: str, names: Sequence[str], *, has_held_back: bool = False, **given: Any) -> list[Timings]:
     """Return the sets that `names` name: a file's path, or a committed set or folder such as ``aiconfigurator``.
 
     Args:
         gpu: arch name.
         names: what to read; empty: all that is committed for `gpu`.
+        has_held_back: also, if no names are given, those on which no coefficient is fitted.
         given: for files, as in `read_timings`.
 
     Raises:
         InvalidInputError: nothing of that name, or a table that cannot be read.
     """
     if not names:
-        return list_timings(gpu)
+        return list_timings(gpu, has_held_back=has_held_back)
     found: list[Timings] = []
     has_committed = not all(name.endswith(TABLE_SUFFIXES) for name in names)
     committed = list_timings(gpu, has_candidates=True) if has_committed else []  # once, whatever is asked of them
@@ -191,6 +200,9 @@ def _split(
             library=conditions["library"],
             l2=conditions["l2"],
             clock=conditions["clock"],
+            quantize_from=str(meta.get("quantize_from", "")),
+            is_net=bool(meta.get("is_net", False)),
+            group_n=_group_n(meta),
         )
 
 
@@ -213,6 +225,12 @@ def _types(meta: Mapping[str, Any]) -> dict[str, Any]:
         types |= {key: str(value) for key, value in zip(_TYPES, scheme[:3], strict=False)}
         types["group_size"] = PER_COLUMN if scheme.group_size is None else scheme.group_size
     return types | {key: meta[key] for key in _TYPES if key in meta}
+
+
+def _group_n(meta: Mapping[str, Any]) -> int:
+    """Return how many columns of B share a scale."""
+    scheme = parse_scheme(meta["dtype"]) if "dtype" in meta else None
+    return 1 if scheme is None or scheme.group_n is None else scheme.group_n
 
 
 def _where(table: pd.DataFrame, wanted: Mapping[str, Any], path: Path) -> pd.DataFrame:

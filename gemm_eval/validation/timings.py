@@ -89,6 +89,9 @@ class Timings:
         library: whose kernels ran: ``cublas``, ``trtllm``, ``gemm-eval``.
         l2: ``cold`` or ``warm`` weights; rows of single configs say theirs in columns, if they differ.
         clock: ``burst`` or ``sustained``, likewise.
+        quantize_from: type that A had before; kernels that quantize it are part of each time, if that is not empty.
+        is_net: their own time was taken off, as far as it is `quantize_us` of the model.
+        group_n: columns of B that share a scale.
         source: who measured, and how to cite it.
         bands: named rows that are reported apart.
         form: what a row is.
@@ -104,6 +107,9 @@ class Timings:
     library: str
     l2: str = "cold"
     clock: str = "burst"
+    quantize_from: str = ""
+    is_net: bool = False
+    group_n: int = 1
     source: str = ""
     bands: Mapping[str, Band] = field(default_factory=dict)
     form: Form = GEMMS
@@ -205,23 +211,27 @@ class Timings:
     def problems(self) -> list[GemmProblem]:
         """Return each row as a problem."""
         records = self.frame[list(PROBLEM_COLUMNS)].to_dict("records")
-        return [_problem(record) for record in records]
+        return [_problem(record, self.group_n) for record in records]
 
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 of problems, latencies and conditions; the order of rows does not matter."""
         columns = [*PROBLEM_COLUMNS, "latency_us"]
         rows = self.frame[columns].sort_values(columns).to_csv(index=False, lineterminator="\n")
-        head = "\n".join((self.gpu, self.library, self.l2, self.clock, ""))
+        said = [self.gpu, self.library, self.l2, self.clock]
+        if self.quantize_from:
+            said += [self.quantize_from, "net" if self.is_net else "whole"]
+        head = "\n".join((*said, ""))
         return "sha256:" + hashlib.sha256((head + rows).encode()).hexdigest()
 
 
-def _problem(record: Mapping[Any, Any]) -> GemmProblem:
+def _problem(record: Mapping[Any, Any], group_n: int) -> GemmProblem:
     a, b, c = (DType(record[name]) for name in _TYPES)
     group = int(record["group_size"])
-    has_groups = a is not b and group != PER_COLUMN
+    has_groups = group != PER_COLUMN and (a is not b or a.is_block_scaled)
     G, M, K, N = (int(record[size]) for size in SIZES)
-    return GemmProblem(G, M, K, N, a, b, c, group_size=group if has_groups else None)
+    across = group_n if group_n > 1 else None
+    return GemmProblem(G, M, K, N, a, b, c, group_size=group if has_groups else None, group_n=across)
 
 
 def _check_choice(name: str, what: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.dtypes import parse_dtype
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.words import shown
 
 __all__ = ["NOTHING_SAID", "RunOptions", "run_options"]
@@ -23,11 +24,14 @@ class RunOptions(NamedTuple):
             a model whose layers follow each other; ``cold-all``: nothing is in L2; ``warm``: everything that fits.
         clock: ``burst``, as None: at most about 10 ms busy; ``sustained``: as long as the power limit takes to set the
             clock.
+        quantize_from: type that A has before it is quantized to that of the problem, by kernels of their own before the
+            GEMM: ``bf16``, ``fp16`` or ``fp32``. None: A is there already.
     """
 
     library: str | None = None
     l2: str | None = None
     clock: str | None = None
+    quantize_from: str | None = None
 
     def over(self, others: RunOptions) -> RunOptions:
         """Return these options, and those of `others` where nothing is said."""
@@ -39,13 +43,18 @@ class RunOptions(NamedTuple):
 NOTHING_SAID = RunOptions()
 
 
-def run_options(library: Any, l2: Any, clock: Any) -> RunOptions:
+def run_options(library: Any, l2: Any, clock: Any, quantize_from: Any = None) -> RunOptions:
     """Return what a caller asks for; which words there are is known to the model (`check_options`).
 
     Raises:
-        InvalidOptionError: something that is neither a word nor None.
+        InvalidOptionError: something that is neither a word nor None, or no data type.
     """
-    asked = RunOptions(library, l2, clock)
+    if quantize_from is not None:
+        try:
+            quantize_from = str(parse_dtype(quantize_from, what="quantize_from"))
+        except InvalidProblemError as error:
+            raise InvalidOptionError(str(error)) from None
+    asked = RunOptions(library, l2, clock, quantize_from)
     for name, value in zip(RunOptions._fields, asked, strict=True):
         if value is not None and not (isinstance(value, str) and len(value) <= _MAX_WORD_CHARS):
             raise InvalidOptionError(f"{name} must be a word or None, got {shown(value)}")

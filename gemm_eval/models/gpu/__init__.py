@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
-    from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, default_library, library_of_family
+    from gemm_eval.models.gpu.libraries import (
+        AUTO,
+        HYPOTHETICAL,
+        LIBRARIES,
+        OURS,
+        TRTLLM,
+        default_library,
+        library_of_family,
+    )
     from gemm_eval.models.gpu.model import (
         GPU_MODEL_VERSION,
         GpuCost,
@@ -44,6 +52,8 @@ if TYPE_CHECKING:
         pack_w4a16_coefficients,
         split_by_size,
     )
+    from gemm_eval.models.gpu.quantization import Quantization, quantization_of
+    from gemm_eval.models.gpu.quantization_kernels import quantize_rows
     from gemm_eval.models.gpu.shortage import Shortage, least_shortage
     from gemm_eval.models.gpu.sizes import LOAD_BYTES, is_row_aligned, load_bytes_of, pad_problem, padding_to
     from gemm_eval.models.gpu.space import enumerate_configs
@@ -65,6 +75,7 @@ __all__ = [
     "RASTER_CODE",
     "STREAM_K",
     "TERMS",
+    "TRTLLM",
     "Calibration",
     "Coefficient",
     "ErrorFigures",
@@ -72,6 +83,7 @@ __all__ = [
     "Joined",
     "Origin",
     "Packed",
+    "Quantization",
     "Shortage",
     "Times",
     "calibration_path",
@@ -98,6 +110,8 @@ __all__ = [
     "pack_w4a16_coefficients",
     "pad_problem",
     "padding_to",
+    "quantization_of",
+    "quantize_rows",
     "split_by_size",
     "step_elems",
     "unpack_config",
@@ -138,6 +152,7 @@ __getattr__, __dir__ = lazy_names(
             "HYPOTHETICAL",
             "LIBRARIES",
             "OURS",
+            "TRTLLM",
             "default_library",
             "library_of_family",
         ),
@@ -159,6 +174,11 @@ __getattr__, __dir__ = lazy_names(
             "pack_w4a16_coefficients",
             "split_by_size",
         ),
+        ".quantization": (
+            "Quantization",
+            "quantization_of",
+        ),
+        ".quantization_kernels": ("quantize_rows",),
         ".shortage": (
             "Shortage",
             "least_shortage",

@@ -40,6 +40,7 @@ def pack_bound_columns(
         cluster_n=candidates["cluster_n"],
         grid_cap=candidates["grid_cap"],
         split_cap=of_arrays(split_cap)(candidates["grid_cap"], clusters),
+        max_rows=candidates["max_rows"],
         is_vector=is_vector,
         is_pingpong=is_pingpong,
         busy_cycles=np.maximum(matrix, candidates["stage_bytes"] / p["smem_bytes_per_cycle"]),

@@ -14,7 +14,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
-from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice
+from gemm_eval.models.gpu.families import FAMILIES, GENERIC, Family, TileChoice
 from gemm_eval.models.gpu.libraries import LIBRARIES, cluster_grid_sms
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.words import shown
@@ -34,7 +34,7 @@ __all__ = [
 _INTS = (
     "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
     "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",
-    "smem_bytes", "registers",
+    "smem_bytes", "registers", "max_rows",
 )  # fmt: skip
 _FLOATS = (
     "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "store_elem_bytes", "instructions", "mma",
@@ -45,15 +45,13 @@ CANDIDATE_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.flo
 
 All: `family`: its number; `coefficient_set`: which of the packed coefficients are its family's; `ctas_per_sm`: what an
 SM holds; `grid_cap`: CTAs that the GPU holds at once; `registers`: of one thread; `smem_bytes`, `store_elem_bytes`.
-Generic kernels: `sm_cap`: SMs that they can lie on; `matrix_cycles`, `dequant_cycles`, `stage_bytes`: of one k-step.
+Generic kernels: `sm_cap`: SMs that they can lie on; `max_rows`: of C, for which their library uses them;
+`matrix_cycles`, `dequant_cycles`, `stage_bytes`: of one k-step.
 Our W4A16 kernels: `raster_order`, `raster_swizzle`; `expected_ctas`: what the registry counts on when it cuts K, and
 `expected_cap`: CTAs that the GPU then holds at once; `instructions`, `mma`: of all warps of a CTA for 64 k (of a team's
 warps in the streaming families); `matrix_cycles`: tensor-core time of that on an SM; `producer`: of the copying thread;
 `weight_bytes`: packed weights and scales of 64 k of the CTA's columns. What a kernel has no use for is 0.
 """
-
-STEP_BYTES = 128
-"""Bytes of a row of A or B in one k-step: one line of shared memory under the 128-byte swizzle."""
 
 _PRODUCER_WARPS = 4  # the loading warpgroup of a warp-specialized kernel
 _PRODUCER_REGISTERS = 40
@@ -74,17 +72,17 @@ class Resources(NamedTuple):
     ctas_per_sm: int
 
 
-def step_elems(types: GemmTypes) -> int:
+def step_elems(types: GemmTypes, family: str) -> int:
     """K elements of one k-step."""
-    return STEP_BYTES * 8 // types.a.dtype.bits
+    return FAMILIES[family].step_bytes * 8 // types.a.dtype.bits
 
 
-def stage_bytes(types: GemmTypes, cta_m: int, cta_n: int) -> int:
+def stage_bytes(types: GemmTypes, config: KernelConfig) -> int:
     """Shared memory of one buffer of the ring: A and B as they are stored, with their scales."""
-    k = step_elems(types)
+    cta_m, cta_n, k = config.cta_m, config.cta_n, config.cta_k
     if types.is_block_scaled or types.b.dtype is DType.FP4:
         return -(-(types.a.total_bits(cta_m, k) + types.b.total_bits(cta_n, k)) // 8)
-    total = cta_m * STEP_BYTES + cta_n * k * types.b.dtype.bits // 8
+    total = cta_m * k * types.a.dtype.bits // 8 + cta_n * k * types.b.dtype.bits // 8
     return total + cta_n * types.group_bits // 8  # one for each column, though a group may be shorter than a step
 
 
@@ -116,7 +114,7 @@ def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     accumulators = 0
     if arch.mma_accumulators_in == "registers" or not family.has_tensor_memory:
         accumulators = config.cta_m * config.cta_n * groups // threads
-    step_bytes = stage_bytes(types, config.cta_m, config.cta_n)
+    step_bytes = stage_bytes(types, config)
     register_stages = 0 if _has_cp_async(arch, config) else 1
     staged = -(-register_stages * step_bytes // (threads * _REGISTER_BYTES))
     step = arch.register_alloc_per_warp // THREADS_PER_WARP
@@ -206,20 +204,19 @@ def check_kernel(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Resou
 
 
 def _check_shape(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> None:
-    generic = [name for name, family in FAMILIES.items() if not family.is_ours]
-    if config.family not in generic:
+    if config.family not in GENERIC:
         raise InvalidMappingError(
-            f"family must be one of {', '.join(generic)}, got {shown(config.family)}", rule="family"
+            f"family must be one of {', '.join(GENERIC)}, got {shown(config.family)}", rule="family"
         )
     family = FAMILIES[config.family]
     if arch.sm_arch not in family.sm_archs:
         raise InvalidMappingError(
             f"{config.family} needs {' or '.join(family.sm_archs)}, {arch.name} is {arch.sm_arch}", rule="family"
         )
-    k = step_elems(types)
+    k = step_elems(types, config.family)
     if config.cta_k != k:
         raise InvalidMappingError(
-            f"cta_k must be {k}, one {STEP_BYTES}-byte line of {types.a.dtype}, got {config.cta_k}", rule="cta_k"
+            f"cta_k must be {k}, {family.step_bytes} bytes of {types.a.dtype}, got {config.cta_k}", rule="cta_k"
         )
     if config.schedule not in family.schedules:
         raise InvalidMappingError(
@@ -288,15 +285,15 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
     family = FAMILIES[config.family]
     m, n = config.cta_m, config.cta_n
     rate = arch.tensor_flop_per_cycle[types.a.dtype] * family.rate_on(arch.sm_arch)
-    k = step_elems(types)
+    k, step_bytes = config.cta_k, family.step_bytes
     flop_cycles = 2.0 * m * n * k / rate
     if family.operands == "vector":
         return m * n * k / (2.0 * arch.half2_ops_per_cycle)  # two products an operation
     if family.operands == "registers":
         warps_m, warps_n = _warp_grid(config)
-        reads = (m * warps_n + n * warps_m) * STEP_BYTES
+        reads = (m * warps_n + n * warps_m) * step_bytes
         return max(flop_cycles, reads / arch.smem_bytes_per_cycle)
-    instructions = STEP_BYTES // arch.mma_k_bytes
+    instructions = step_bytes // arch.mma_k_bytes
     best = np.inf
     for long, short in ((m, n), (n, m)):  # instruction rows along M or along N
         if long % family.mma_m or short % family.mma_n_step:
@@ -331,7 +328,7 @@ def dequant_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> flo
     if types.b.scale is not None and types.b.scale.zero_dtype is not None:
         ops += _ZERO_OPS
     lanes = THREADS_PER_WARP * arch.issue_slots_per_cycle
-    return config.cta_n * step_elems(types) * ops / lanes
+    return config.cta_n * config.cta_k * ops / lanes
 
 
 def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resources: Resources) -> tuple[float, ...]:
@@ -341,10 +338,10 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
     return (
         family.number, 0, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n,
         config.num_warps, config.num_stages, int(config.schedule), 0, 0, resources.ctas_per_sm, 0,
-        sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers,
+        sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers, family.max_rows(config.cta_m),
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
-        float(stage_bytes(types, config.cta_m, config.cta_n)), types.c.bits / 8,
+        float(stage_bytes(types, config)), types.c.bits / 8,
         0.0, 0.0, 0.0, 0.0,
     )  # fmt: skip
 
@@ -395,9 +392,9 @@ def list_needs(arch: GpuSpec, problem: GemmProblem, library: str, *, load_bytes:
     """Yield what each kernel of a library that could run a problem needs, whether or not the GPU has it."""
     types = problem.types
     for choice in LIBRARIES[library].tiles(arch, types, load_bytes=load_bytes):
-        if choice.schedule is Schedule.VECTOR and choice.cta_m < problem.M:
-            continue  # its tokens are not tiled
         family = FAMILIES[choice.family]
+        if family.max_rows(choice.cta_m) < problem.M:
+            continue
         needs = _needs(arch, types, as_config(types, choice, 1, 1, MIN_STAGES))
         ctas = min(m * n for m, n in choice.clusters) if family.has_clusters else 1
         smem = _smem_bytes(needs, MIN_STAGES)
@@ -414,7 +411,8 @@ def _runs_cluster(arch: GpuSpec, family: Family, cluster_m: int, cluster_n: int)
 
 def as_config(types: GemmTypes, choice: TileChoice, cluster_m: int, cluster_n: int, num_stages: int) -> KernelConfig:
     """Return the data-parallel config of a library's tile."""
+    k = step_elems(types, choice.family)
     return KernelConfig(
-        choice.family, choice.cta_m, choice.cta_n, step_elems(types), cluster_m, cluster_n, choice.num_warps,
-        num_stages, choice.schedule, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1,
+        choice.family, choice.cta_m, choice.cta_n, k, cluster_m, cluster_n, choice.num_warps, num_stages,
+        choice.schedule, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1,
     )  # fmt: skip

@@ -14,6 +14,7 @@ __all__ = [
     "COEFFICIENTS",
     "FREE",
     "NO_LIMIT",
+    "QUANTIZATION",
     "SPEC",
     "Coefficient",
     "Neutral",
@@ -104,7 +105,7 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient("l2_hold_frac", "1", 0.05, 1.0, 0.5, SPEC, "share of L2 in which a buffer outlives one call"),
     Coefficient("line_waste", "1", 0.0, 1.0, 0.25, FREE, "more L2 traffic where rows do not start on 128 bytes"),
     Coefficient(
-        "outside_rows_per_cycle", "1/cycle", 1.0, 50.0, 4.0, NO_LIMIT,
+        "outside_rows_per_cycle", "1/cycle", 0.1, 50.0, 4.0, NO_LIMIT,
         "rows outside the matrix that TMA fills, whole chip",
     ),
     Coefficient("store_exposed_frac", "1", 0.0, 1.5, 0.6, FREE, "part of the time of storing C that nothing hides"),
@@ -145,10 +146,40 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
 )  # fmt: skip
 """Those of generic families, in the order in which they are fitted and written."""
 
+QUANTIZATION: tuple[Coefficient, ...] = (
+    Coefficient(
+        "quantize_us", "us", 0.3, 10.0, 4.2, FREE, "fixed cost of each pass over A that quantizes it, launch included"
+    ),
+    Coefficient("quantize_row_ns", "ns", 0.0, 40.0, 0.0, FREE, "what a row of A adds to its quantization"),
+    Coefficient(
+        "quantize_l2_frac", "1", 0.05, 2.0, 0.6, NO_LIMIT, "share of the L2 bandwidth that quantization moves A at"
+    ),
+    Coefficient(
+        "quantize_dram_frac", "1", 0.2, 1.0, 0.8, NO_LIMIT,
+        "share of the published DRAM bandwidth that it moves at what L2 cannot hold",
+    ),
+    Coefficient(
+        "scale_cast_us", "us", 0.0, 4.0, 1.2, FREE, "a kernel of one element that casts the scale of A",
+        "arch/measured/h200-sxm/quantization",
+    ),
+)  # fmt: skip
+"""Those of the kernels that quantize A before a GEMM."""
+
 
 def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:
     """Return the coefficients of a generic family, some with defaults of its own."""
     return tuple(item._replace(default=defaults.get(item.name, item.default)) for item in COEFFICIENTS)
+
+
+def after_quantization(highest: Mapping[str, float], **defaults: float) -> tuple[Coefficient, ...]:
+    """Return the coefficients of a generic family whose timings contain the quantization of A.
+
+    Args:
+        highest: upper ends of its own.
+        defaults: as in `with_defaults`, those of the quantization too.
+    """
+    own = (item._replace(default=defaults.get(item.name, item.default)) for item in (*COEFFICIENTS, *QUANTIZATION))
+    return tuple(item._replace(high=highest.get(item.name, item.high)) for item in own)
 
 
 def check_coefficients(values: Mapping[str, float], known: Sequence[Coefficient]) -> None:

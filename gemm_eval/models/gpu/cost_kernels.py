@@ -113,6 +113,8 @@ class ProblemTerms(NamedTuple):
     l2_hold_frac: float  # share of A and B of one GEMM of a batch that L2 can hold
     line_waste: float  # L2 requests per line that is needed
     load_frac: float  # rate of loads over that of 16-byte ones; below 1 rows do not start on 16 bytes
+    quantize_us: float  # kernels before the GEMM: they quantize A,
+    cast_us: float  # and cast its scale
 
 
 class ConfigCost(NamedTuple):

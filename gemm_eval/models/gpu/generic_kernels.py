@@ -32,6 +32,7 @@ from gemm_eval.models.gpu.cost_kernels import (
     ceil_div,
     loaded_time_us,
 )
+from gemm_eval.models.gpu.quantization_kernels import cast_us, quantize_us
 from gemm_eval.models.gpu.terms import Times
 
 __all__ = ["GENERIC", "BoundColumns", "config_cost", "list_splits", "problem_terms", "row_alignment", "row_bounds_us"]
@@ -106,9 +107,11 @@ def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerm
         load_frac = c["unaligned_frac"] * (min(aligned, NARROW_BYTES) / NARROW_BYTES)
         if row_bytes % _LINE_BYTES == 0.0:
             load_frac /= 1.0 + c["line_conflict"]
+    before_us = quantize_us(p, c, float(G) * M, float(K), a_bytes)
     return ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste, load_frac,
+        before_us, cast_us(p, c),
     )  # fmt: skip
 
 
@@ -145,7 +148,7 @@ def split_cap(grid_cap: int, cluster_log2: float) -> int:
 @kernel
 def _most_parts(
     num_sms: float, min_steps: float, max_parts: float, is_full: bool,
-    tiles: float, steps: float, cap: float, is_vector: bool, has_all_rows: bool,
+    tiles: float, steps: float, cap: float, is_vector: bool, has_too_many_rows: bool,
 ) -> tuple[float, bool]:  # fmt: skip
     """Most parts of K that the library makes of a tile, and whether it does not use the tile for this problem.
 
@@ -157,8 +160,8 @@ def _most_parts(
         tiles: of C, in all GEMMs.
         steps: in K.
         cap: `split_cap`.
-        is_vector: K is split over threads already, and tokens are not tiled:
-        has_all_rows: a tile takes them all.
+        is_vector: K is split over threads already.
+        has_too_many_rows: the library uses the tile for fewer only.
     """
     long_enough = np.floor(steps / min_steps)
     long_enough = max_parts if long_enough > max_parts else long_enough
@@ -167,7 +170,7 @@ def _most_parts(
     most = 1.0 if most < 1.0 else most
     # with another cluster K can be split, so it is
     is_refused = is_full and most == 1.0 and long_enough > 1.0 and np.floor(num_sms / tiles) > 1.0
-    is_refused = not has_all_rows if is_vector else is_refused
+    is_refused = has_too_many_rows or (is_refused and not is_vector)
     most = 1.0 if is_vector else most
     return most, is_refused
 
@@ -182,6 +185,7 @@ class BoundColumns(NamedTuple):
     cluster_n: Any
     grid_cap: Any
     split_cap: Any
+    max_rows: Any
     is_vector: Any
     is_pingpong: Any
     busy_cycles: Any
@@ -209,6 +213,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     cluster_m, cluster_n = columns[_AT.cluster_m, first:stop], columns[_AT.cluster_n, first:stop]
     grid_cap, split_caps = columns[_AT.grid_cap, first:stop], columns[_AT.split_cap, first:stop]
     is_vector, is_pingpong = columns[_AT.is_vector, first:stop], columns[_AT.is_pingpong, first:stop]
+    max_rows = columns[_AT.max_rows, first:stop]
     busy_cycles, work_cycles = columns[_AT.busy_cycles, first:stop], columns[_AT.work_cycles, first:stop]
     tile_cycles, fixed_us = columns[_AT.tile_cycles, first:stop], columns[_AT.fixed_us, first:stop]
     dram_bytes_per_us = columns[_AT.dram_bytes_per_us, first:stop]
@@ -225,13 +230,14 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     partial_bytes = G * M * (N * 4.0)
     reduce_us, reduce_rate = c["reduce_us"], l2_rate * c["reduce_frac"]
     factor = (1.0 + c["choice_loss"]) * BOUND_SLACK
+    before_us = (t.quantize_us + t.cast_us) * BOUND_SLACK
     for i in range(len(bounds)):
         tiles_m, tiles_n = np.ceil(M / cta_m[i]), np.ceil(N / cta_n[i])
         clusters_m, clusters_n = np.ceil(tiles_m / cluster_m[i]), np.ceil(tiles_n / cluster_n[i])
         all_steps = np.ceil(K / cta_k[i])
         most, is_refused = _most_parts(
             num_sms, min_steps, max_parts, is_full, G * tiles_m * tiles_n, all_steps, split_caps[i],
-            is_vector[i] != 0.0, cta_m[i] >= M,
+            is_vector[i] != 0.0, max_rows[i] < M,
         )  # fmt: skip
         is_even = not is_full and (has_stream_k or most > 1.0)
         split = most if is_full else 1.0
@@ -256,7 +262,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         chip, dram, l2 = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i], l2_bytes / l2_rate
         chip, dram, l2, outside = chip * chip, dram * dram, l2 * l2, outside_us * outside_us
         main_us = np.sqrt(np.sqrt(chip * chip + dram * dram + l2 * l2 + outside * outside))
-        bound_us = (fixed_us[i] + reduction_us + main_us + exposed * written) * factor
+        bound_us = (fixed_us[i] + reduction_us + main_us + exposed * written) * factor + before_us
         bounds[i] = np.inf if is_refused else bound_us
 
 
@@ -415,7 +421,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     prologue_us += c["ramp_us"] * (sms / num_sms)
     latency = p["launch_us"] + prologue_us + loaded + reduction_us
     choice_us = latency * c["choice_loss"]
-    latency += choice_us
+    latency += choice_us + t.quantize_us + t.cast_us
     matrix_us = (
         (rounds * (1 if rounds > 1 or schedule != MULTISTAGE else resident) + (1 if rest > 0 else 0))
         * (step_count * row["matrix_cycles"])
@@ -428,6 +434,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     times = Times(
         p["launch_us"], prologue_us, matrix_us, dequant_us, chip_us - matrix_us - dequant_us - overhead_us, overhead_us,
         l2_us, dram_us, outside_us, store_us, reduction_us, loaded - main, choice_us,
+        t.quantize_us, t.cast_us,
     )  # fmt: skip
     return ConfigCost(
         latency, times, main, tensor_busy, read_bytes, ctas, tiles, rounds + (1 if rest > 0 else 0),
@@ -446,7 +453,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     most, is_refused = _most_parts(
         float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"]), p["is_split_full"] != 0,
         tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,
-        row["cta_m"] >= t.M,
+        row["max_rows"] < t.M,
     )  # fmt: skip
     limit = 0 if is_refused else int(most)
     split = limit if p["is_split_full"] and limit > 0 else 1

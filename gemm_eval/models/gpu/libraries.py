@@ -10,7 +10,7 @@ from gemm_eval.arch import GpuSpec, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
-from gemm_eval.models.gpu.families import FAMILIES, TileChoice, family_for
+from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice, family_for
 from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.workload import GemmTypes
 
@@ -19,6 +19,7 @@ __all__ = [
     "HYPOTHETICAL",
     "LIBRARIES",
     "OURS",
+    "TRTLLM",
     "Library",
     "SplitRule",
     "cluster_grid_sms",
@@ -31,6 +32,9 @@ OURS = "gemm-eval"
 
 HYPOTHETICAL = "hypothetical"
 """The library of weight-only kernels that nobody has written: what a good one would do."""
+
+TRTLLM = "trtllm"
+"""TensorRT-LLM: its own kernels, and those of others that it runs."""
 
 AUTO = "auto"
 """No library: our own weight-only kernels where they run a GEMM, else the hypothetical ones, which the answer names."""
@@ -76,6 +80,7 @@ class Library:
         is_chosen_by_model: whoever runs its kernels asks this model which, so nothing is lost by the choice.
         weight_only_tiles: columns of weights, and rows of tokens, that its Hopper kernels have as tiles.
         weight_only_inputs: input types of its weight-only kernels.
+        has_block_scaled: it has kernels of families of their own for block-scaled types.
     """
 
     name: str
@@ -86,6 +91,7 @@ class Library:
     weight_only_tiles: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     weight_only_inputs: tuple[DType, ...] = (DType.FP16, DType.BF16)
     has_unaligned: bool = True
+    has_block_scaled: bool = False
     is_chosen_by_model: bool = False
 
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
@@ -100,8 +106,11 @@ class Library:
                 f"{self.name} has no kernels for {types.b.dtype} weights and {types.a.dtype} inputs; "
                 f"weight-only kernels: library {', '.join(x.name for x in LIBRARIES.values() if x.is_weight_only)}"
             )
-        if not types.is_weight_quantized and not self.is_dense:
-            raise UnsupportedError(f"{self.name} has weight-only kernels; for dense GEMMs use library cublas")
+        if not types.is_weight_quantized and not (self.is_dense or (types.is_block_scaled and self.has_block_scaled)):
+            raise UnsupportedError(
+                f"{self.name} has weight-only{' and block-scaled' * self.has_block_scaled} kernels; "
+                "for dense GEMMs use library cublas"
+            )
         if types.is_weight_quantized and types.a.dtype not in self.weight_only_inputs:
             *first, last = self.weight_only_inputs
             raise UnsupportedError(
@@ -129,12 +138,18 @@ class Library:
 
     def family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int = ROW_BYTES) -> str:
         """The kernel family that the library uses for these types, where rows start on so many bytes."""
-        return family_for(arch.sm_arch, types.a.dtype, load_bytes=load_bytes).name
+        return self._family(arch, types, load_bytes=load_bytes).name
+
+    def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
+        is_block_scaled = types.is_block_scaled and self.has_block_scaled
+        return family_for(arch.sm_arch, types.a.dtype, load_bytes=load_bytes, is_block_scaled=is_block_scaled)
 
     def split_rule(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> SplitRule:
         """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
         family = self.family(arch, types, load_bytes=load_bytes)
         if types.a.dtype is DType.INT8 and arch.sm_arch == "sm_90":
+            return _NO_SPLIT
+        if FAMILIES[family].block_scaled is not None:  # nothing in their times grows slower than K
             return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 
@@ -143,7 +158,7 @@ class Library:
         self.check(arch, types)
         if self.name == OURS:
             return
-        family = family_for(arch.sm_arch, types.a.dtype, load_bytes=load_bytes)
+        family = self._family(arch, types, load_bytes=load_bytes)
         if types.is_weight_quantized:
             yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
             yield from family.weight_only_tiles(*self.weight_only_tiles)
@@ -183,8 +198,9 @@ LIBRARIES: dict[str, Library] = {
         # tiles assumed: those of CUTLASS's mixed-input kernels; K in at most four parts, which is what its times of few
         # columns and long K show (arch/measured/h200-sxm/aiconfigurator)
         Library(
-            "trtllm", {"sm90_wgmma": SplitRule(8, is_full=False, max_parts=4)}, has_stream_k=False, is_dense=False,
+            TRTLLM, {"sm90_wgmma": SplitRule(8, is_full=False, max_parts=4)}, has_stream_k=False, is_dense=False,
             is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)), has_unaligned=False,
+            has_block_scaled=True,
         ),
     )
 }  # fmt: skip
@@ -192,8 +208,10 @@ LIBRARIES: dict[str, Library] = {
 
 
 def default_library(types: GemmTypes) -> str:
-    """cuBLAS for dense GEMMs; for quantized weights `AUTO`, as sizes decide too."""
-    return AUTO if types.is_weight_quantized else "cublas"
+    """cuBLAS for dense GEMMs, TensorRT-LLM for block-scaled types; for quantized weights `AUTO`: sizes decide too."""
+    if types.is_weight_quantized:
+        return AUTO
+    return TRTLLM if types.is_block_scaled else "cublas"
 
 
 def library_of_family(library: str, family: str) -> str:

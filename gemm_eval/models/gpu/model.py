@@ -15,9 +15,10 @@ from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
-from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, default_library
+from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
+from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, TRTLLM, default_library
 from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no_kernels, pack_w4a16
+from gemm_eval.models.gpu.quantization import quantization_of
 from gemm_eval.models.gpu.sizes import LOAD_BYTES
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
@@ -50,7 +51,8 @@ def check_options(options: RunOptions) -> RunOptions:
         "l2": tuple(L2_STATES),
         "clock": tuple(map(str, ClockState)),
     }
-    for name, value in options._asdict().items():
+    for name in known:
+        value = getattr(options, name)
         if value is not None and value not in known[name]:
             raise InvalidOptionError(refusal(name, value, known[name]))
     return options.over(_DEFAULTS)
@@ -87,11 +89,12 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     """Pack the kernels that run GEMMs of some data types on a GPU.
 
     Raises:
-        InvalidOptionError: there is no such library or state.
+        InvalidOptionError: there is no such library or state, or A is no narrower than what it is quantized from.
         UnsupportedError: GPU, types and library do not go together.
     """
     options = check_options(options)
     states = {"l2": str(options.l2), "clock": str(options.clock)}
+    quantization = quantization_of(types, options.quantize_from)
     library = default_library(types) if options.library in (None, AUTO) else str(options.library)
     is_ours = library == OURS or (library == AUTO and has_w4a16_kernels(arch, types))
     if library == OURS:
@@ -103,9 +106,12 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     def pack_generic(load_bytes: int = LOAD_BYTES[0]) -> Packed:
         family = LIBRARIES[library].family(arch, types, load_bytes=load_bytes)
         coefficients, origin = coefficients_for(arch, library, family)
+        if quantization.num_passes > 0:
+            coefficients = coefficients_for(arch, TRTLLM, QUANTIZE.name)[0] | coefficients
         return pack_kernels(
             arch, types, library, coefficients, **states, is_calibrated=origin.is_calibrated,
-            load_bytes=load_bytes, make_fallback=partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes]),
+            load_bytes=load_bytes, quantization=quantization,
+            make_fallback=partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes]),
         )  # fmt: skip
 
     def pack_others(loads: Sequence[int]) -> Packed:

@@ -17,6 +17,7 @@ from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, ROW_BYTES, SM_L2_BYTES_PER_CYCLE, WARM
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
+from gemm_eval.models.gpu.quantization import NO_QUANTIZATION, Quantization
 from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, Padding, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -40,12 +41,13 @@ __all__ = [
 
 _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "min_split_steps", "is_split_full", "max_split_parts",
-    "has_stream_k", "is_calibrated", "k_pad", "n_pad",
+    "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
 )  # fmt: skip
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",
     "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
     "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "dram_spec_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
+    "quantize_elem_bytes",
 )  # fmt: skip
 GPU_PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """What of GPU, data types, library, L2 and clock state the kernels read."""
@@ -179,6 +181,7 @@ def pack_kernels(
     clock: str,
     is_calibrated: bool,
     load_bytes: int = ROW_BYTES,
+    quantization: Quantization = NO_QUANTIZATION,
     make_fallback: Callable[[], Packed] | None = None,
 ) -> Packed:
     """Pack the generic kernels of a library.
@@ -191,6 +194,7 @@ def pack_kernels(
         l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether the coefficients were fitted on this GPU.
         load_bytes: of `LOAD_BYTES`, pack the kernels for rows that start on so many.
+        quantization: how A was made.
         make_fallback: packs those for rows that do not.
 
     Raises:
@@ -200,6 +204,9 @@ def pack_kernels(
     rules.check(arch, types)
     split, padding = rules.split_rule(arch, types, load_bytes=load_bytes), rules.padding(types)
     params = _pack_chip(arch, types, l2, clock, padding)
+    params["quantize_passes"] = quantization.num_passes
+    params["quantize_elem_bytes"] = quantization.elem_bytes
+    params["has_cast"] = quantization.has_cast
     params["min_split_steps"] = split.min_steps
     params["is_split_full"] = split.is_full
     params["max_split_parts"] = split.max_parts

@@ -109,8 +109,10 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
 
 def _splits(arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources) -> range:
     """Into how many parts a library splits K: parts long enough, and all of them on the GPU at once."""
+    if FAMILIES[config.family].max_rows(config.cta_m) < problem.M:
+        return range(0)
     if config.schedule is Schedule.VECTOR:
-        return range(1, 2 if config.cta_m >= problem.M else 1)  # K is split over threads, tokens are not tiled
+        return range(1, 2)  # K is split over threads
     tiles = problem.G * -(-problem.M // config.cta_m) * -(-problem.N // config.cta_n)
     by_length = min(-(-problem.K // config.cta_k) // rule.min_steps, rule.max_parts)
     cluster = config.cluster_m * config.cluster_n

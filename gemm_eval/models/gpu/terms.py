@@ -26,6 +26,8 @@ class Times(NamedTuple):
     reduction_us: float
     power_us: float
     choice_us: float
+    quantize_us: float = 0.0
+    cast_us: float = 0.0
 
 
 class Term(NamedTuple):
@@ -54,13 +56,15 @@ TERMS: dict[str, Term] = {
     "reduction_us": Term("reduction", "sums over the parts of K"),
     "power_us": Term("", "main loop at the lower clock that tensor load brings"),
     "choice_us": Term("", "what the library's own choice of a kernel loses"),
+    "quantize_us": Term("quantize", "kernels before the GEMM that quantize A"),
+    "cast_us": Term("quantize", "the kernel before the GEMM that casts the scale of A"),
 }
 """Every field of `Times`."""
 
 SM = "sm"
 """The resource of which not itself limits, but compute, dequantization or waits, whichever is the largest part."""
 
-RESOURCES = ("dram", "l2", SM, "fill", "store", "reduction", "prologue", "launch")
+RESOURCES = ("dram", "l2", SM, "fill", "store", "reduction", "prologue", "launch", "quantize")
 """What terms are the time of; of equal times the first limits."""
 
 BOUNDS = {
@@ -74,5 +78,6 @@ BOUNDS = {
     "store": "the stores of C",
     "prologue": "the start of a kernel, up to its first data",
     "fill": "TMA, which fills rows outside the matrix",
+    "quantize": "the quantization of A before it",
 }
 """What can limit a GEMM, in the order of the codes in records, and in words that follow "bound by"."""

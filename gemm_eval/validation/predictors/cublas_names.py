@@ -46,7 +46,7 @@ def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int, num_threads
     n, m, k, stages, cluster_n, cluster_m = (
         int(found[key]) for key in ("cta_n", "cta_m", "cta_k", "stages", "cluster_n", "cluster_m")
     )
-    if k != step_elems(problem.types):
+    if k != step_elems(problem.types, "sm90_wgmma"):
         return None
     split = 1
     if "splitK" in found["options"]:
@@ -66,7 +66,7 @@ def _config_of_cutlass(problem: GemmProblem, name: str, num_ctas: int, num_threa
     if found is None:
         return None
     n, m, load_elems = (int(found[key]) for key in ("cta_n", "cta_m", "elements"))
-    k = step_elems(problem.types)
+    k = step_elems(problem.types, "sm80_mma")
     family, tiles = "sm80_mma", tiles_of_grid(problem, m, n, 1, 1)
     load_bytes = load_elems * problem.types.a.dtype.bits // 8
     if load_bytes < LOAD_BYTES[0]:

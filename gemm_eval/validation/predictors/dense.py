@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import COEFFICIENTS, GPU_MODEL_VERSION, LIBRARIES, Calibration, ErrorFigures, coefficients_for
-from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.families import FAMILIES, GENERIC, default_coefficients
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.metrics import error_figures
@@ -35,9 +35,6 @@ from gemm_eval.validation.timings import Floats, Ints, Timings
 from gemm_eval.words import shown
 
 __all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor"]
-
-GENERIC = tuple(name for name, family in FAMILIES.items() if not family.is_ours)
-"""Families that are fitted here; for our W4A16 kernels see `w4a16`."""
 
 ROUNDS = 8
 """Rounds of search and fit; more do not change the errors."""
@@ -187,7 +184,8 @@ class _Goal:
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
         free = _free_names(family, library, is_quantized=is_quantized)
-        self.ranges = Ranges([item for item in COEFFICIENTS if item.name in free], default_coefficients(family))
+        known_items = FAMILIES[family].coefficients
+        self.ranges = Ranges([item for item in known_items if item.name in free], default_coefficients(family))
         # every row at its best config, then the known ones at theirs
         self._kind_of = np.concatenate([rows.kind_of, rows.kind_of[known]])
         self._sizes = np.concatenate([rows.sizes, rows.sizes[known]])
@@ -232,15 +230,19 @@ def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
     if family in ("mma_unaligned", "mma_elementwise"):
         return _FREE_OF_NARROW
-    names = {item.name for item in COEFFICIENTS} - {"line_conflict"}
+    names = {item.name for item in FAMILIES[family].coefficients} - {"line_conflict"}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
+    if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale; nothing cuts K
+        names -= {"scale_cast_us", "choice_loss", "reduce_us", "reduce_frac"}
     if not is_quantized:
         names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}
     if FAMILIES[family].is_warp_specialized:
         names -= {"unaligned_frac"}  # TMA loads aligned rows only
         # fits end at the bounds of these, or do without them; fewer coefficients generalize better
-        names -= {"matrix_frac", "l2_frac", "store_exposed_frac", "tile_cycles"}
+        names -= {"l2_frac", "store_exposed_frac", "tile_cycles"}
+        if FAMILIES[family].block_scaled is None:
+            names -= {"matrix_frac"}
     else:
         names -= {"coop_step_cycles", "coop_tile_cycles", "pingpong_cycles", "cluster_loss", "outside_rows_per_cycle"}
     return names

@@ -20,8 +20,11 @@ from gemm_eval.models.gpu import (
     CANDIDATE_DTYPE,
     LIBRARIES,
     LOAD_BYTES,
+    TRTLLM,
     Packed,
+    Quantization,
     candidate_row,
+    coefficients_for,
     join_packed,
     launched_resources,
     load_bytes_of,
@@ -30,8 +33,9 @@ from gemm_eval.models.gpu import (
     pack_kernels,
     pack_no_kernels,
     pad_problem,
+    quantization_of,
 )
-from gemm_eval.models.gpu.families import default_coefficients
+from gemm_eval.models.gpu.families import QUANTIZE, default_coefficients
 from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.predictors.cublas_names import config_of_kernel
@@ -70,6 +74,7 @@ class Rows(NamedTuple):
     kind_of: Ints  # [rows]
     sizes: Ints  # [rows, 4] of G, M, K, N
     family_of: npt.NDArray[np.str_]  # [rows]
+    quantize: Mapping[str, float]  # coefficients of the kernels that quantize A by one scale
 
     def select(self, mask: Mask) -> Rows:
         """Return the rows where `mask` is true."""
@@ -108,7 +113,8 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
         for problem in timings.problems():
             a, b, c = problem.input_dtype, problem.weight_dtype, problem.output_dtype
             load_bytes = load_bytes_of(pad_problem(problem, LIBRARIES[library].padding(problem.types)))
-            key = (a, b, c, problem.group_size, timings.l2, timings.clock, load_bytes)
+            how = (timings.l2, timings.clock, timings.quantize_from, timings.is_net)
+            key = (a, b, c, problem.group_size, problem.group_n, *how, load_bytes)
             if key not in numbers:
                 numbers[key] = len(packed)
                 family, kernels = _pack(arch, library, problem, timings, load_bytes=load_bytes)
@@ -120,6 +126,7 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     return Rows(
         joined.params, tuple(families), joined.candidates, joined.ranges, np.array(kind_of, np.int64),
         np.array(sizes, np.int64).reshape(-1, 4), np.array(families, dtype=np.str_)[kind_of],
+        coefficients_for(arch, TRTLLM, QUANTIZE.name)[0],
     )  # fmt: skip
 
 
@@ -160,7 +167,10 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> KnownR
 def with_families(rows: Rows, coefficients: Coefficients) -> npt.NDArray[np.void]:
     """Return coefficients for each kind of `rows`, [kinds, 1]; a family that has none has its defaults."""
     records = [
-        pack_coefficients(rows.params[place : place + 1], coefficients.get(family) or default_coefficients(family))
+        pack_coefficients(
+            rows.params[place : place + 1],
+            {**rows.quantize, **(coefficients.get(family) or default_coefficients(family))},
+        )
         for place, family in enumerate(rows.families)
     ]
     return read_only(np.stack(records))
@@ -229,5 +239,11 @@ def _pack(
         return family, pack_no_kernels(arch, problem.types, library, l2=timings.l2, clock=timings.clock)
     return family, pack_kernels(
         arch, problem.types, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
-        is_calibrated=False, load_bytes=load_bytes,
+        is_calibrated=False, load_bytes=load_bytes, quantization=_quantization(problem, timings),
     )  # fmt: skip
+
+
+def _quantization(problem: GemmProblem, timings: Timings) -> Quantization:
+    """What of the quantization of A the times of a set contain."""
+    found = quantization_of(problem.types, timings.quantize_from or None)
+    return found._replace(num_passes=0) if timings.is_net else found

@@ -1,39 +1,62 @@
 """Kernel families: what each kind of kernel needs of the hardware, its tiles, and what it loses before any fit."""
 
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
+from gemm_eval.models.gpu.families.block_scaled import BLOCK_SCALED
 from gemm_eval.models.gpu.families.family import Family, TileChoice
 from gemm_eval.models.gpu.families.mma_sync import ELEMENTWISE, MMA_SYNC, UNALIGNED
 from gemm_eval.models.gpu.families.mma_volta import MMA_VOLTA
+from gemm_eval.models.gpu.families.quantization import QUANTIZE
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
 from gemm_eval.models.gpu.families.vector import VECTOR_FAMILY
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
 from gemm_eval.models.gpu.families.wgmma import WGMMA
 
-__all__ = ["FAMILIES", "Family", "TileChoice", "default_coefficients", "family_for"]
+__all__ = ["FAMILIES", "GENERIC", "QUANTIZE", "Family", "TileChoice", "default_coefficients", "family_for"]
 
 FAMILIES: dict[str, Family] = {
     family.name: family
-    for family in (WGMMA, MMA_SYNC, UNALIGNED, ELEMENTWISE, VECTOR_FAMILY, *OUR_FAMILIES, TCGEN05, MMA_VOLTA)
+    for family in (
+        WGMMA,
+        MMA_SYNC,
+        UNALIGNED,
+        ELEMENTWISE,
+        VECTOR_FAMILY,
+        *OUR_FAMILIES,
+        TCGEN05,
+        MMA_VOLTA,
+        *BLOCK_SCALED,
+        QUANTIZE,
+    )
 }
 """Kernel families by name."""
 
+GENERIC = tuple(name for name, family in FAMILIES.items() if not (family.is_ours or family.is_quantization))
+"""Those whose configs are costed by one formula, with coefficients of their own."""
 
-def family_for(sm_arch: str, input_dtype: str, *, load_bytes: int) -> Family:
+
+def family_for(sm_arch: str, input_dtype: str, *, load_bytes: int, is_block_scaled: bool = False) -> Family:
     """Return the family that kernel libraries use on a generation of SMs for an input type.
 
-    Rows that do not start on 16 bytes have families of their own, as TMA cannot load them.
+    Rows that do not start on 16 bytes have families of their own, as TMA cannot load them; so may block-scaled types,
+    for which a caller asks.
 
     Args:
         sm_arch: generation of SMs.
         input_dtype: of A.
         load_bytes: what all rows start on: 16, 4 or 1.
+        is_block_scaled: whether A has scales.
     """
     if load_bytes < ROW_BYTES:
         return UNALIGNED if load_bytes == NARROW_BYTES else ELEMENTWISE
-    own = (family for family in FAMILIES.values() if input_dtype not in family.other_dtypes)
+    if is_block_scaled:
+        of_blocks = (family for family in FAMILIES.values() if family.block_scaled == input_dtype)
+        if found := next((family for family in of_blocks if sm_arch in family.own_of), None):
+            return found
+    of_types = (family for family in FAMILIES.values() if family.block_scaled is None)
+    own = (family for family in of_types if input_dtype not in family.other_dtypes)
     return next((family for family in own if sm_arch in family.own_of), MMA_SYNC)
 
 
 def default_coefficients(family: str) -> dict[str, float]:
     """Values of a family before any fit (MODEL.md, "Ranges, defaults and sources")."""
-    return {item.name: item.default for item in FAMILIES[family].coefficients}
+    return FAMILIES[family].defaults

@@ -10,8 +10,13 @@ from gemm_eval.arch import SM_ARCHS
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
+from gemm_eval.workload import MAX_DIM
 
 __all__ = ["Family", "TileChoice", "no_tiles", "since"]
+
+
+LINE_BYTES = 128
+"""Of shared memory under the 128-byte swizzle: what kernels take of a row of A or B in one k-step."""
 
 
 class TileChoice(NamedTuple):
@@ -28,6 +33,11 @@ class TileChoice(NamedTuple):
 def since(sm_arch: str) -> tuple[str, ...]:
     """Return this generation of SMs and all later ones: those of an instruction that no later one took out."""
     return SM_ARCHS[SM_ARCHS.index(sm_arch) :]
+
+
+def any_rows(_: int) -> int:
+    """Of a family whose tiles are for whatever sizes."""
+    return MAX_DIM
 
 
 def no_tiles(*_: object) -> Iterable[TileChoice]:
@@ -56,6 +66,10 @@ class Family:
         has_tensor_memory: whether accumulators lie in tensor memory where the chip has that.
         rate_frac: share of the chip's tensor rate that its instruction reaches, by `sm_arch`; see `rate_on`.
         is_ours: its configs are the kernels of `gemm_eval.kernels`, from a table; see `models.gpu.w4a16`.
+        is_quantization: it computes no GEMM: its kernels quantize A before one.
+        block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
+        step_bytes: of a row of A or B in one k-step.
+        max_rows: rows of a tile -> most rows of C for which libraries use it.
         coefficients: what its kernels lose, with its defaults.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
         weight_only_tiles: (columns of weights, rows of tokens that a library has) -> tiles for narrower weights.
@@ -79,8 +93,17 @@ class Family:
     has_tensor_memory: bool = False
     rate_frac: Mapping[str, float] = field(default_factory=dict)
     is_ours: bool = False
+    is_quantization: bool = False
+    block_scaled: DType | None = None
+    max_rows: Callable[[int], int] = any_rows
+    step_bytes: int = LINE_BYTES
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
+
+    @property
+    def defaults(self) -> dict[str, float]:
+        """Coefficients before any fit."""
+        return {item.name: item.default for item in self.coefficients}
 
     def rate_on(self, sm_arch: str) -> float:
         """Share of the chip's tensor rate that its instruction reaches.

@@ -26,5 +26,6 @@ VECTOR_FAMILY = Family(
     num_warps=(4,),
     max_registers=255,
     operands="vector",
+    max_rows=lambda cta_m: cta_m,  # K is split over threads, tokens are not tiled
     weight_only_tiles=lambda *_: _tiles(),
 )

@@ -44,7 +44,7 @@ def w4a16_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     is_off_lines = 1.0 if K % _LINE_ELEMS != 0 else 0.0
     return ProblemTerms(
         1, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
-        (b_bytes + scale_bytes) * (1.0 - stay_frac), 1.0, is_off_lines, 1.0,
+        (b_bytes + scale_bytes) * (1.0 - stay_frac), 1.0, is_off_lines, 1.0, 0.0, 0.0,
     )  # fmt: skip
 
 

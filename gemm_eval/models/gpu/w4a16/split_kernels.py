@@ -90,5 +90,5 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
 @entry_point
 def splits_of_row(params: Any, candidates: Any, index: int, M: int, K: int, N: int, splits: Any) -> int:
     """`list_splits` of one of the candidates."""
-    t = ProblemTerms(1, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0)
+    t = ProblemTerms(1, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0)
     return int(list_splits(params[0], candidates[index], t, splits))
