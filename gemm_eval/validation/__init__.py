@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from gemm_eval.validation.folds import assign_folds, cross_fit
     from gemm_eval.validation.metrics import regime_of
     from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
+    from gemm_eval.validation.predictors.corrections import FittedCorrection, calibrate_correction
     from gemm_eval.validation.predictors.dense import calibrate, model_predictor
     from gemm_eval.validation.predictors.files import calibration_out, describe_held_out
     from gemm_eval.validation.predictors.quantization import calibrate_quantization
@@ -75,24 +76,30 @@ if TYPE_CHECKING:
     from gemm_eval.validation.studies import Study, find_w4a16_tables, study_triton, study_w4a16
     from gemm_eval.validation.study_plots import save_study_plots
     from gemm_eval.validation.study_report import study_report
-    from gemm_eval.validation.tables import TABLE_SUFFIXES, find_timings, list_timings, read_timings
+    from gemm_eval.validation.tables import (
+        TABLE_SUFFIXES,
+        find_timings,
+        list_correction_timings,
+        list_timings,
+        read_timings,
+    )
     from gemm_eval.validation.timings import Timings
 
 __all__ = [
     "ALL_GPUS", "CLEAR_FRAC", "CONFIG_COLUMNS", "CORRECTED", "GEMM_COLUMNS", "INTERPOLATION", "PHYSICS",
-    "ROOFLINE", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation", "Compared", "FittedRoofline",
-    "GpuLine", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings", "TritonModel",
-    "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
-    "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare",
-    "compare_crossovers", "compare_gpus", "cross_fit", "describe_held_out", "errors_frame", "errors_table",
-    "find_timings", "find_w4a16_tables", "first_rows", "has_all_configs", "is_calibrated_on",
-    "is_default_training", "is_triton_calibrated", "list_timings", "list_w4a16_tables", "make_score",
-    "measure_loss", "measured_speedups", "model_predictor", "order_by", "plot_crossover", "plot_error_by_rows",
-    "plot_latency_curves", "plot_predicted", "predict_speedups", "random_choice", "ranked_choice",
-    "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of", "report_document", "run_ablation",
-    "save_figure", "save_study_plots", "score", "score_held_out", "sign_shares", "static_points",
-    "study_document", "study_frame", "study_report", "study_triton", "study_w4a16", "triton_table",
-    "worst_rows", "worst_table", "write_codes",
+    "ROOFLINE", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation", "Compared", "FittedCorrection",
+    "FittedRoofline", "GpuLine", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
+    "TritonModel", "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
+    "calibrate_correction", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out",
+    "compare", "compare_crossovers", "compare_gpus", "cross_fit", "describe_held_out", "errors_frame",
+    "errors_table", "find_timings", "find_w4a16_tables", "first_rows", "has_all_configs", "is_calibrated_on",
+    "is_default_training", "is_triton_calibrated", "list_correction_timings", "list_timings",
+    "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
+    "plot_crossover", "plot_error_by_rows", "plot_latency_curves", "plot_predicted", "predict_speedups",
+    "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of",
+    "report_document", "run_ablation", "save_figure", "save_study_plots", "score", "score_held_out",
+    "sign_shares", "static_points", "study_document", "study_frame", "study_report", "study_triton",
+    "study_w4a16", "triton_table", "worst_rows", "worst_table", "write_codes",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
@@ -117,6 +124,7 @@ __getattr__, __dir__ = lazy_names(
         ".folds": ("assign_folds", "cross_fit"),
         ".metrics": ("regime_of",),
         ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
+        ".predictors.corrections": ("FittedCorrection", "calibrate_correction"),
         ".predictors.dense": ("calibrate", "model_predictor"),
         ".predictors.files": ("calibration_out", "describe_held_out"),
         ".predictors.quantization": ("calibrate_quantization",),
@@ -136,7 +144,7 @@ __getattr__, __dir__ = lazy_names(
         ".studies": ("Study", "find_w4a16_tables", "study_triton", "study_w4a16"),
         ".study_plots": ("save_study_plots",),
         ".study_report": ("study_report",),
-        ".tables": ("TABLE_SUFFIXES", "find_timings", "list_timings", "read_timings"),
+        ".tables": ("TABLE_SUFFIXES", "find_timings", "list_correction_timings", "list_timings", "read_timings"),
         ".timings": ("Timings",),
     },
 )

@@ -13,9 +13,9 @@ protocol. Of a table with several conditions each one is a set of its own. More 
   it, measured on their own, was taken off each latency.
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
 
-A table with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
-rank 0, is read, and only where the table is named: it is in no default. Nor is one with ``held_back``, which says why
-no coefficient is fitted on it. One with ``has_no_timings`` says something else of kernels and is not read here.
+A table with ``held_back`` says why no coefficient is fitted on it, and is in no default either; with ``is_corrected``
+learned corrections are fitted on it all the same. One with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
+rank 0, is read, and only where the table is named: it is in no default. One with ``has_no_timings`` says something else of kernels and is not read here.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from gemm_eval.words import shown
 __all__ = [
     "TABLE_SUFFIXES",
     "find_timings",
+    "list_correction_timings",
     "list_timings",
     "measured_root",
     "meta_of",
@@ -48,6 +49,7 @@ _META_SUFFIX = ".meta.yaml"
 _NO_TIMINGS = "has_no_timings"
 _HELD_BACK = "held_back"
 _IN_NO_DEFAULT = {"has_all_candidates", _HELD_BACK}
+_CORRECTED = "is_corrected"
 _CONDITIONS = ("library", "l2", "clock")
 _TYPES = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
 _DTYPES: dict[str, Any] = {**dict.fromkeys((*SIZES, "group_size"), "int64"), "latency_us": "float64"}
@@ -72,6 +74,19 @@ def list_timings(gpu: str, *, has_candidates: bool = False, has_held_back: bool 
         left_out |= _IN_NO_DEFAULT - ({_HELD_BACK} if has_held_back else set())
     kept = [path for path in files if not left_out & meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
+
+
+def list_correction_timings(gpu: str) -> list[Timings]:
+    """Read all timings that come with the library for `gpu` and that corrections are fitted on by default, by name."""
+    root = measured_root(gpu)
+    held_back = [
+        path
+        for path in (sorted(root.rglob(f"*{_META_SUFFIX}")) if root.is_dir() else [])
+        if read_yaml(path).get(_CORRECTED)
+    ]
+    tables = [table for path in held_back for table in path.parent.glob(f"{path.name.removesuffix(_META_SUFFIX)}.*")]
+    more = [timings for table in tables if table.suffix in TABLE_SUFFIXES for timings in read_timings(table)]
+    return sorted({timings.name: timings for timings in (*list_timings(gpu), *more)}.values(), key=lambda one: one.name)
 
 
 def find_timings(gpu: str, names: Sequence[str], *, has_held_back: bool = False, **given: Any) -> list[Timings]:

@@ -47,12 +47,15 @@ _INTS = (
     "num_candidates", "num_bounded", "is_calibrated",
 )  # fmt: skip
 _TOTALS = ("latency_us", "compute_us")
-_REST = ("hidden_us", "last_wave_frac", "tensor_busy_frac")
+_REST = ("hidden_us", "last_wave_frac", "tensor_busy_frac", "physics_us", "correction_factor")
 
 GPU_COST_DTYPE = np.dtype(
     [(name, np.int64) for name in _INTS] + [(name, np.float64) for name in (*_TOTALS, *Times._fields, *_REST)]
 )
-"""The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` indexes `BOUNDS`."""
+"""The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` indexes `BOUNDS`.
+
+`latency_us` is `physics_us`, the sum of the terms, times `correction_factor`, which is 1 where nothing is corrected.
+"""
 
 KERNEL_COST_DTYPE = np.dtype(
     [(name, np.int64) for name in _INTS]
@@ -248,3 +251,5 @@ def write_record(p: Any, row: Any, t: ProblemTerms, split: int, c: ConfigCost, o
     out["hidden_us"] = min(0.0, c.latency_us - shown)
     out["last_wave_frac"] = c.last_wave_ctas / row["grid_cap"]
     out["tensor_busy_frac"] = c.tensor_busy_frac
+    out["physics_us"] = c.latency_us
+    out["correction_factor"] = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,9 @@ from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candi
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmTypes
+
+if TYPE_CHECKING:
+    from gemm_eval.models.gpu.correction import PackedCorrection
 
 __all__ = [
     "COEFFICIENTS_DTYPE",
@@ -73,6 +76,7 @@ class Packed:
         sizes: which sizes the kernels take.
         library: whose kernels.
         has_kernels: whether the library has kernels for such sizes, on whatever GPU.
+        correction: what timings showed beyond the terms; None: nothing, or it is not asked for.
 
     Arrays are read-only: numba compiles for both kinds otherwise.
     """
@@ -88,6 +92,7 @@ class Packed:
         columns: npt.NDArray[np.float64] | None = None,
         make_fallback: Callable[[], Packed] | None = None,
         has_kernels: bool = True,
+        correction: PackedCorrection | None = None,
     ) -> None:
         self.params, self.candidates = read_only(params), read_only(candidates)
         self.columns = no_bound_columns(len(candidates)) if columns is None else columns
@@ -96,6 +101,7 @@ class Packed:
         self.sizes = sizes
         self.library = library
         self.has_kernels = has_kernels
+        self.correction = correction
         self._make_fallback = make_fallback
 
     @property
@@ -183,6 +189,7 @@ def pack_kernels(
     load_bytes: int = ROW_BYTES,
     quantization: Quantization = NO_QUANTIZATION,
     make_fallback: Callable[[], Packed] | None = None,
+    correction: PackedCorrection | None = None,
 ) -> Packed:
     """Pack the generic kernels of a library.
 
@@ -196,6 +203,7 @@ def pack_kernels(
         load_bytes: of `LOAD_BYTES`, pack the kernels for rows that start on so many.
         quantization: how A was made.
         make_fallback: packs those for rows that do not.
+        correction: of their answers.
 
     Raises:
         UnsupportedError: GPU, types and library do not go together.
@@ -218,7 +226,7 @@ def pack_kernels(
     packed = pack_coefficients(params, coefficients)
     return Packed(
         params, candidates, packed, rows_on(types, load_bytes, padding), library=library,
-        columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback,
+        columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback, correction=correction,
     )  # fmt: skip
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.workload import GemmProblem, GemmTypes
@@ -17,6 +20,7 @@ __all__ = [
     "SizeRule",
     "is_row_aligned",
     "load_bytes_of",
+    "loads_of",
     "pad_problem",
     "padding_to",
     "rows_on",
@@ -54,6 +58,8 @@ class SizeRule(NamedTuple):
         k, n = -(-K // self.k_pad) * self.k_pad, -(-N // self.n_pad) * self.n_pad
         return (k % self.k_multiple == 0) & ((n % self.n_multiple == 0) | ((N == 1) & self.has_one_column))
 
+
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 ANY_SIZE = SizeRule(1, 1, True)
 NO_PADDING = Padding()
@@ -93,6 +99,14 @@ def _multiple(bits: int, num_bytes: int) -> int:
 def load_bytes_of(problem: GemmProblem) -> int:
     """Return the most of `LOAD_BYTES` that all rows of A, B and C start on."""
     return next(num for num in LOAD_BYTES if rows_on(problem.types, num).takes(problem.K, problem.N))
+
+
+def loads_of(types: GemmTypes, padding: Padding, K: Ints, N: Ints) -> Ints:
+    """Return the most of `LOAD_BYTES` that all rows, once padded, start on, for problems of some types [num]."""
+    loads = np.full(len(K), LOAD_BYTES[-1])
+    for num_bytes in reversed(LOAD_BYTES[:-1]):
+        loads[rows_on(types, num_bytes, padding).takes(K, N)] = num_bytes
+    return loads
 
 
 def is_row_aligned(problem: GemmProblem) -> bool:

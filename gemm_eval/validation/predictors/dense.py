@@ -17,7 +17,15 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu import COEFFICIENTS, GPU_MODEL_VERSION, LIBRARIES, Calibration, ErrorFigures, coefficients_for
+from gemm_eval.models.gpu import (
+    COEFFICIENTS,
+    GPU_MODEL_VERSION,
+    LIBRARIES,
+    Calibration,
+    ErrorFigures,
+    coefficients_for,
+    fit_intervals,
+)
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, default_coefficients
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
 from gemm_eval.validation.folds import cross_fit
@@ -34,7 +42,7 @@ from gemm_eval.validation.predictors.dense_rows import (
 from gemm_eval.validation.timings import Floats, Ints, Timings
 from gemm_eval.words import shown
 
-__all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor"]
+__all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor", "rows_of_family"]
 
 ROUNDS = 8
 """Rounds of search and fit; more do not change the errors."""
@@ -112,23 +120,33 @@ def calibrate(
         InvalidOptionError: no such library or family.
         InvalidInputError: too few rows or pairs of the family, or sets of another GPU or library.
     """
-    kept = _rows_of_family(arch, library, family, sets)
+    kept = rows_of_family(arch, library, family, sets)
     coefficients, fitted = fit_family(pack_timings(arch, library, kept), family, library, max_evaluations)
     crossed = cross_fit(ModelPredictor(arch, library, num_rounds=max_evaluations), kept, _FOLDS, seed)
+    predicted = [crossed.predict(item, place) for place, item in enumerate(kept)]
     errors = tuple(
         ErrorFigures(
             data=item.name, sha256=item.content_hash.removeprefix("sha256:"),
-            **error_figures(item.measured_us, crossed.predict(item, place)),
+            **error_figures(item.measured_us, predicted_us),
         )
-        for place, item in enumerate(kept)
+        for item, predicted_us in zip(kept, predicted, strict=True)
     )  # fmt: skip
+    log_errors = [np.log(item.measured_us / us) for item, us in zip(kept, predicted, strict=True)]
+    intervals = fit_intervals(np.concatenate([item.sizes[:, 1] for item in kept]), np.concatenate(log_errors))
     return Calibration(
         gpu=arch.name, library=library, family=family, model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(coefficients), fitted=fitted, errors=errors, **provenance(_FOLDS, "sets", seed),
+        coefficients=rounded(coefficients), fitted=fitted, errors=errors, intervals=intervals,
+        **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
 
 
-def _rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[Timings]) -> list[Timings]:
+def rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[Timings]) -> list[Timings]:
+    """Return the rows of sets that a library runs with a kernel family, without those of bands; no set is empty.
+
+    Raises:
+        InvalidOptionError: no such library or family.
+        InvalidInputError: too few rows or pairs of the family, or sets of another GPU or library.
+    """
     for what, name, known in (("library", library, LIBRARIES), ("family", family, FAMILIES)):
         if name not in known:
             raise InvalidOptionError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")

@@ -18,6 +18,8 @@ from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import (
     CANDIDATE_DTYPE,
+    GPU_COST_DTYPE,
+    KERNEL_COST_DTYPE,
     LIBRARIES,
     LOAD_BYTES,
     TRTLLM,
@@ -47,6 +49,7 @@ __all__ = [
     "KnownRows",
     "Rows",
     "best_configs",
+    "best_records",
     "families_of",
     "latencies",
     "pack_problems",
@@ -184,30 +187,54 @@ def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats
     """
     num = len(rows.kind_of)
     latency_us, configs = np.empty(num), np.empty((num, 2), np.int64)
-
-    kinds = enumerate(rows.ranges.tolist())
-    columns = np.concatenate(
-        [
-            pack_bound_columns(rows.params[kind : kind + 1], coefficients[kind], rows.candidates[first:after])
-            for kind, (first, after) in kinds
-        ],
-        axis=1,
-    )
+    columns = _bound_columns(rows, coefficients)
 
     def work(start: int, stop: int) -> None:
         OF_GENERIC.find_best_rows(
-            rows.params, rows.candidates, read_only(columns), rows.ranges, coefficients, rows.kind_of, rows.sizes,
-            start, stop, latency_us, configs,
+            rows.params, rows.candidates, columns, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
+            latency_us, configs,
         )  # fmt: skip
 
     run_in_chunks(work, num)
-    if (configs[:, 0] < 0).any():
-        G, M, K, N = rows.sizes[np.argmin(configs[:, 0])].tolist()
+    _check_found(rows, configs[:, 0] >= 0)
+    return latency_us, configs
+
+
+def best_records(rows: Rows, coefficients: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Search the best config of each row: its cost, [rows] of GPU_COST_DTYPE.
+
+    Raises:
+        InfeasibleError: the library has no kernel for a row.
+    """
+    found = np.zeros(len(rows.kind_of), GPU_COST_DTYPE)
+    columns = _bound_columns(rows, coefficients)
+
+    def work(start: int, stop: int) -> None:
+        OF_GENERIC.find_best_of_range(
+            rows.params, rows.candidates, columns, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
+            found.view(KERNEL_COST_DTYPE),
+        )  # fmt: skip
+
+    run_in_chunks(work, len(found))
+    _check_found(rows, found["active_sms"] > 0)
+    return found
+
+
+def _bound_columns(rows: Rows, coefficients: npt.NDArray[np.void]) -> Floats:
+    columns = [
+        pack_bound_columns(rows.params[kind : kind + 1], coefficients[kind], rows.candidates[first:after])
+        for kind, (first, after) in enumerate(rows.ranges.tolist())
+    ]
+    return read_only(np.concatenate(columns, axis=1))
+
+
+def _check_found(rows: Rows, is_found: Mask) -> None:
+    if not is_found.all():
+        G, M, K, N = rows.sizes[np.argmin(is_found)].tolist()
         raise InfeasibleError(
             f"the library has no kernel for G={G} M={M} K={K} N={N}", resource="kernels", demand=1, limit=0,
             unit="kernels", levers=(),
         )  # fmt: skip
-    return latency_us, configs
 
 
 def latencies(rows: Rows, coefficients: npt.NDArray[np.void], kind_of: Ints, sizes: Ints, configs: Ints) -> Floats:
