@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Kind
-from gemm_eval.evaluate.explain_gpu import say_waves, spec_changes
+from gemm_eval.evaluate.explain_gpu import say_padding, say_waves, spec_changes
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -30,7 +30,6 @@ from gemm_eval.models.gpu import (
     coefficients_for,
     default_library,
     interval_for,
-    is_row_aligned,
     library_of_family,
     pack_gpu,
     question_of,
@@ -39,7 +38,7 @@ from gemm_eval.models.gpu import (
     unpack_gpu_cost,
 )
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.sizes import SizeRule, aligned_rows
+from gemm_eval.models.gpu.sizes import loads_of
 from gemm_eval.search import (
     evaluate_config,
     find_best_config,
@@ -155,9 +154,9 @@ class GpuBackend:
         cost = unpack_gpu_cost(record)
         peak_flop_per_us = self._highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
-        interval = self._interval(
-            Kind(problem.types, options), cost.config.family, is_row_aligned(problem), cost.is_corrected
-        )
+        kind = Kind(problem.types, options)
+        (load_bytes,) = _loads_of(kind, np.array([problem.sizes])).tolist()
+        interval = self._interval(kind, cost.config.family, load_bytes, cost.is_corrected)
         low_frac, high_frac = interval.of_rows(problem.M)
         return GEMMResult(
             problem=problem,
@@ -187,13 +186,13 @@ class GpuBackend:
             _origin=origin,
         )
 
-    def _find_interval(self, kind: Kind, family: str, is_aligned: bool, is_corrected: bool) -> Interval:
+    def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         """The interval around answers of a kind, whose best config is of a family."""
         library = library_of_family(str(kind.options.library), family)
         if not FAMILIES[
             family
         ].is_ours:  # coefficients are of the library's family for the types, whatever the config's
-            family = LIBRARIES[library].family(self.arch, kind.types, is_unaligned=not is_aligned)
+            family = LIBRARIES[library].family(self.arch, kind.types, load_bytes=load_bytes)
         question = question_of(kind.types, kind.options)
         return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
 
@@ -202,15 +201,17 @@ class GpuBackend:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         low_us, high_us = np.full(len(records), np.nan), np.full(len(records), np.nan)
         regimes, rows = regime_places(sizes[:, 1]), np.flatnonzero(self.is_feasible(records))
-        rules = np.array([aligned_rows(kind.types) for kind in kinds], np.int64)[kind_of]
-        is_aligned = SizeRule(*rules.T).takes(sizes[:, 2], sizes[:, 3])
+        loads = np.zeros(len(records), np.int64)
+        for number in np.unique(kind_of).tolist():
+            of_kind = kind_of == number
+            loads[of_kind] = _loads_of(kinds[number], sizes[of_kind])
         is_corrected = records["correction_factor"] != 1.0
-        columns = (kind_of, records["family"], is_aligned, is_corrected)
+        columns = (kind_of, records["family"], loads, is_corrected)
         groups = np.column_stack([column[rows] for column in columns]).astype(np.int64)
         found, group_of = np.unique(groups, axis=0, return_inverse=True)
-        for place, (number, family, aligned, corrected) in enumerate(found.tolist()):
+        for place, (number, family, load_bytes, corrected) in enumerate(found.tolist()):
             name = _FAMILY_OF_CODE[family]
-            interval = self._interval(kinds[number], name, bool(aligned), bool(corrected))
+            interval = self._interval(kinds[number], name, load_bytes, bool(corrected))
             some = rows[group_of == place]
             low_us[some] = records["latency_us"][some] * np.array(interval.low_frac)[regimes[some]]
             high_us[some] = records["latency_us"][some] * np.array(interval.high_frac)[regimes[some]]
@@ -269,9 +270,14 @@ class GpuBackend:
         packed = self.pack(Kind(result.problem.types, RunOptions(**result.options)))
         record = evaluate_config(self.arch, result.problem, packed, config)[0]
         options = result.options
+
+        def latency_of(problem: GemmProblem) -> float:
+            return float(find_best_config(self.arch, problem, packed)[0]["latency_us"])
+
         return [
             f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",
             say_waves(self.arch, record),
+            *say_padding(result.problem, options["library"], result.latency_us, latency_of),
         ]
 
     def say_source(self, result: GEMMResult) -> list[str]:
@@ -296,6 +302,12 @@ class GpuBackend:
 
 def _source(is_calibrated: bool, is_corrected: bool) -> str:
     return "corrected" if is_corrected else "calibrated" if is_calibrated else "analytic"
+
+
+def _loads_of(kind: Kind, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """What the rows of problems [num, 4] start on, as the library of a kind pads them."""
+    library = LIBRARIES[HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library)]
+    return loads_of(kind.types, library.padding(kind.types), sizes[:, 2], sizes[:, 3])
 
 
 @lru_cache(maxsize=_NUM_TYPES)

@@ -16,6 +16,7 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     HYPOTHETICAL,
     KERNEL_COST_DTYPE,
+    LIBRARIES,
     OURS,
     RASTER_CODE,
     STREAM_K,
@@ -24,10 +25,11 @@ from gemm_eval.models.gpu import (
     Shortage,
     candidate_row,
     check_config,
-    is_row_aligned,
     join_packed,
     least_shortage,
     list_needs,
+    load_bytes_of,
+    pad_problem,
     split_by_size,
 )
 from gemm_eval.models.gpu.w4a16 import (
@@ -276,7 +278,8 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     if library == OURS:
         needs = list_w4a16_needs(arch, problem.types)
     else:
-        needs = list_needs(arch, problem, library, is_unaligned=not is_row_aligned(problem))
+        padded = pad_problem(problem, LIBRARIES[library].padding(problem.types))
+        needs = list_needs(arch, padded, library, load_bytes=load_bytes_of(padded))
     found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(
         f"no kernel of library {library} for {problem} runs on {arch.name}: the nearest to it lacks {found.unit}",

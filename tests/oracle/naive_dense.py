@@ -6,6 +6,7 @@ kernel, no table of kernels, no packed parameters. Our own W4A16 kernels have an
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -78,8 +79,23 @@ def is_block_scaled(problem: GemmProblem) -> bool:
     return problem.scale_dtype is not None and not problem.is_weight_quantized
 
 
+def padded(problem: GemmProblem) -> GemmProblem:
+    """The problem that kernels run instead: rows fill whole 16 bytes, those of int8 whole 4; not of 16 bits alone."""
+    num_bytes = 16 if problem.is_weight_quantized else {DType.FP8: 16, DType.INT8: 4}.get(problem.input_dtype, 0)
+    if not num_bytes or is_block_scaled(problem):
+        return problem
+    a, b, c, _ = operand_bits(problem)
+    k, n = problem.K, problem.N
+    while k * a % (8 * num_bytes) or k * b % (8 * num_bytes):
+        k += 1
+    while (n > 1 or problem.is_weight_quantized) and n * c % (8 * num_bytes):
+        n += 1
+    return dataclasses.replace(problem, K=k, N=n)
+
+
 def row_alignment(problem: GemmProblem) -> int:
     """Bytes on which the rows of A, B and C all start, at most 16."""
+    problem = padded(problem)
     a, b, c, _ = operand_bits(problem)
     rows_bits = [problem.K * a, problem.K * b]
     if problem.N > 1 or problem.is_weight_quantized:
@@ -141,7 +157,8 @@ def stage_bytes(problem: GemmProblem, config: KernelConfig) -> int:
 
 def ctas_per_sm(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> int:
     """CTAs that an SM holds; 0: it cannot hold one."""
-    in_registers = stage_bytes(problem, config) if arch.sm_arch in WITHOUT_CP_ASYNC else 0
+    is_async = arch.sm_arch not in WITHOUT_CP_ASYNC and config.family != "mma_elementwise"
+    in_registers = 0 if is_async else stage_bytes(problem, config)
     smem = config.num_stages * stage_bytes(problem, config) - in_registers + BARRIER_BYTES
     threads = 32 * config.num_warps
     tiles = 2 if config.schedule == Schedule.PINGPONG else 1
@@ -237,7 +254,11 @@ def step_of(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, t: Traffi
     tile_bytes = min(config.cta_m, problem.M) * a_row / config.cluster_n
     tile_bytes += min(config.cta_n, problem.N) * b_column / config.cluster_m
     aligned = row_alignment(problem)
-    load = 1.0 if aligned == 16 else c["unaligned_frac"] * math.sqrt(aligned / 16)
+    load = 1.0
+    if aligned < 16 and not is_vector:
+        load = c["unaligned_frac"] * min(aligned, 4) / 4
+        if problem.K * operand_bits(problem)[1] % (8 * LINE_BYTES) == 0:
+            load /= 1 + c["line_conflict"]
     step_bytes = t.waste * tile_bytes / math.ceil(problem.K / config.cta_k)
     ingest = step_bytes / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"] * load)
     dram_cycles = arch.dram_latency_ns * arch.max_clock_ghz
@@ -309,7 +330,7 @@ def norm4(*times: float) -> float:
 def family_of(arch: GpuSpec, problem: GemmProblem) -> str:
     """The family whose coefficients hold for these types and sizes on this GPU."""
     if row_alignment(problem) < 16:
-        return "mma_unaligned"
+        return "mma_unaligned" if row_alignment(problem) >= 4 else "mma_elementwise"
     if arch.sm_arch == "sm_90" and problem.input_dtype is not DType.INT8:
         return "sm90_wgmma"
     if arch.sm_arch in WITHOUT_CP_ASYNC:
@@ -351,6 +372,7 @@ def cost_of(
         coefficients: as of `coefficients_of_library`.
     """
     c = coefficients
+    problem = padded(problem)
     cycles_per_us = arch.max_clock_ghz * 1e3
     is_vector = config.schedule == Schedule.VECTOR
     is_stream = config.decomposition == Decomposition.STREAM_K

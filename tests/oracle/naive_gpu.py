@@ -24,6 +24,7 @@ from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, RASTER_SWIZZLES, ca
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, STREAM_K
 from gemm_eval.models.gpu.generic_kernels import config_cost, problem_terms
 from gemm_eval.models.gpu.libraries import LIBRARIES, SplitRule
+from gemm_eval.models.gpu.sizes import load_bytes_of
 from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, library_for
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive_dense
@@ -85,13 +86,13 @@ def kernels_of(arch: GpuSpec, problem: GemmProblem, library: str) -> Kernels:
     """Check and pack every kernel of the library."""
     choices = list(enumerate_kernels(arch, problem, library))
     rows = [candidate_row(arch, problem.types, choice.config, choice.resources) for choice in choices]
-    rule = LIBRARIES[library].split_rule(arch, problem.types, is_unaligned=naive_dense.row_alignment(problem) < 16)
+    rule = LIBRARIES[library].split_rule(arch, problem.types, load_bytes=load_bytes_of(naive_dense.padded(problem)))
     return Kernels(choices, np.array(rows, CANDIDATE_DTYPE), rule)
 
 
 def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDArray[np.int64]:
     """First, stop and stream-K of each kernel, [choices, 3]: what `enumerate_kernels` works out one by one."""
-    menu, rule = kernels.menu, kernels.rule
+    menu, rule, problem = kernels.menu, kernels.rule, naive_dense.padded(problem)
     tiles = problem.G * -(-problem.M // menu["cta_m"]) * -(-problem.N // menu["cta_n"])
     by_length = np.minimum(-(-problem.K // menu["cta_k"]) // rule.min_steps, rule.max_parts)
     room = menu["grid_cap"] - (menu["cluster_m"] * menu["cluster_n"] > 2)
@@ -109,8 +110,7 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
 def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
     """Check and pack every kernel of the library; which splits of K it takes is worked out one by one."""
     packed = pack_gpu(arch, problem.types, options)
-    if packed.is_ours or naive_dense.row_alignment(problem) < 16:
-        packed = packed.fallback
+    packed = (packed.fallback if packed.is_ours else packed).for_sizes(problem.K, problem.N)
     library = library_for(arch, problem, options.library)
     choices, menu, _ = kernels_of(arch, problem, library)
     ways_of = [(choice.splits.start, choice.splits.stop, int(choice.has_stream_k)) for choice in choices]

@@ -69,9 +69,8 @@ def changed_archs(draw: st.DrawFn) -> GpuSpec:
 def configs(draw: st.DrawFn, arch: GpuSpec, problem: GemmProblem) -> KernelConfig:
     """Mostly what the GPU can run."""
     mma_sync = "sm80_mma" if arch.has_cp_async else "sm70_mma"
-    family = draw(
-        st.sampled_from((OWN_FAMILY.get(arch.sm_arch, "sm80_mma"),) * 4 + (mma_sync, "mma_unaligned", "gemv"))
-    )
+    others = (mma_sync, "mma_unaligned", "mma_elementwise", "gemv")
+    family = draw(st.sampled_from((OWN_FAMILY.get(arch.sm_arch, "sm80_mma"),) * 4 + others))
     cluster, schedule, warps = (1, 1), Schedule.MULTISTAGE, draw(st.sampled_from((4, 8)))
     if family in ("sm90_wgmma", "sm100_tcgen05"):
         rows = 64 if family == "sm90_wgmma" else 128

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.quantization import Quantization, quantization_of
     from gemm_eval.models.gpu.quantization_kernels import quantize_rows
     from gemm_eval.models.gpu.shortage import Shortage, least_shortage
-    from gemm_eval.models.gpu.sizes import is_row_aligned
+    from gemm_eval.models.gpu.sizes import LOAD_BYTES, is_row_aligned, load_bytes_of, pad_problem, padding_to
     from gemm_eval.models.gpu.space import enumerate_configs
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
@@ -95,6 +95,7 @@ __all__ = [
     "HYPOTHETICAL",
     "KERNEL_COST_DTYPE",
     "LIBRARIES",
+    "LOAD_BYTES",
     "OURS",
     "RASTER_CODE",
     "REGIMES_OF_M",
@@ -138,6 +139,7 @@ __all__ = [
     "least_shortage",
     "library_of_family",
     "list_needs",
+    "load_bytes_of",
     "load_calibration",
     "load_correction",
     "pack_bound_columns",
@@ -147,6 +149,8 @@ __all__ = [
     "pack_kernels",
     "pack_no_kernels",
     "pack_w4a16_coefficients",
+    "pad_problem",
+    "padding_to",
     "physics_digest",
     "quantization_of",
     "quantize_rows",
@@ -247,7 +251,7 @@ __getattr__, __dir__ = lazy_names(
             "Shortage",
             "least_shortage",
         ),
-        ".sizes": ("is_row_aligned",),
+        ".sizes": ("LOAD_BYTES", "is_row_aligned", "load_bytes_of", "pad_problem", "padding_to"),
         ".space": ("enumerate_configs",),
         ".terms": (
             "BOUNDS",

@@ -136,6 +136,10 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
         "unaligned_frac", "1", 0.02, 1.0, 0.25, SPEC, "rate of loads of less than 16 bytes over that of full ones",
     ),
     Coefficient(
+        "line_conflict", "1", 0.0, 1.0, 0.0, FREE,
+        "more time of such loads where all rows lie alike in their lines, so in the same banks",
+    ),
+    Coefficient(
         "choice_loss", "1", 0.0, 0.12, 0.033, FREE,
         "what a library's own choice of config loses against the best of its kernels",
     ),

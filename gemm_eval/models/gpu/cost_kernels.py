@@ -22,6 +22,7 @@ __all__ = [
     "GPU_COST_DTYPE",
     "KERNEL_COST_DTYPE",
     "MULTISTAGE",
+    "NARROW_BYTES",
     "NO_RASTER",
     "PINGPONG",
     "RASTER_CODE",
@@ -92,6 +93,8 @@ _BURST_US = 1e3  # of load that the burst clock is that of; timings replay short
 _CLOCK_FALL_US = 5e3  # time constant from there to the sustained clock: cuBLAS and our kernels on an H200, see MODEL.md
 ROW_BYTES = 16
 """What rows have to start on for TMA, and for the widest loads of a thread (CUDA C++ Programming Guide, 16 bytes)."""
+NARROW_BYTES = 4
+"""What rows have to start on for the narrowest asynchronous copies (PTX ISA, cp.async: 4, 8 or 16 bytes)."""
 SM_L2_BYTES_PER_CYCLE = 64.0
 """What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
 

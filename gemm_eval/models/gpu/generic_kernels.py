@@ -18,6 +18,7 @@ from gemm_eval.models.gpu.cost_kernels import (
     BOUND_SLACK,
     COOPERATIVE,
     MULTISTAGE,
+    NARROW_BYTES,
     NO_RASTER,
     PINGPONG,
     RASTER_CODE,
@@ -78,7 +79,10 @@ def row_alignment(p: Any, K: int, N: int) -> float:
 
 @kernel
 def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
-    """Bytes of a problem, and what of them L2 keeps."""
+    """Bytes of a problem, its rows padded as its types need it, and what of them L2 keeps."""
+    K = ceil_div(K, p["k_pad"]) * p["k_pad"]
+    if N > 1 or p["b_elem_bytes"] < p["a_elem_bytes"]:
+        N = ceil_div(N, p["n_pad"]) * p["n_pad"]
     a_bytes = G * M * (K * p["a_elem_bytes"])
     b_bytes = G * N * (K * p["b_elem_bytes"])
     scale_bytes = 0.0
@@ -98,7 +102,11 @@ def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerm
     if row_bytes % _LINE_BYTES != 0.0 and row_bytes > _LINE_BYTES:
         line_waste = 1.0 + c["line_waste"]
     aligned = row_alignment(p, K, N)
-    load_frac = 1.0 if aligned >= ROW_BYTES else c["unaligned_frac"] * np.sqrt(aligned / ROW_BYTES)
+    load_frac = 1.0
+    if aligned < ROW_BYTES:
+        load_frac = c["unaligned_frac"] * (min(aligned, NARROW_BYTES) / NARROW_BYTES)
+        if row_bytes % _LINE_BYTES == 0.0:
+            load_frac /= 1.0 + c["line_conflict"]
     before_us = quantize_us(p, c, float(G) * M, float(K), a_bytes)
     return ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
@@ -215,7 +223,8 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     is_full, has_stream_k = p["is_split_full"] != 0, p["has_stream_k"] != 0
     w_bytes = t.b_bytes + t.scale_bytes
     dram_bytes = (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac)) * t.line_waste
-    ingest_rate = c["sm_l2_bytes_per_cycle"] * t.load_frac
+    vector_rate = c["sm_l2_bytes_per_cycle"]
+    tile_rate = vector_rate * t.load_frac
     cycles_per_us, l2_rate = p["cycles_per_us"], c["l2_bytes_per_us"]
     exposed = c["store_exposed_frac"] * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / l2_rate)
     partial_bytes = G * M * (N * 4.0)
@@ -237,7 +246,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         units = G * (clusters_m * cluster_m[i]) * (clusters_n * cluster_n[i]) * np.ceil(all_steps / steps)
         rounds = units / grid_cap[i]
         l2_bytes = (t.a_bytes * clusters_n + w_bytes * clusters_m) * t.line_waste
-        ingest = l2_bytes / (units * steps) / ingest_rate
+        ingest = l2_bytes / (units * steps) / (vector_rate if is_vector[i] != 0.0 else tile_rate)
         busy = np.sqrt(busy_cycles[i] * busy_cycles[i] + ingest * ingest)
         waves = np.ceil(rounds)
         is_hidden = is_pingpong[i] != 0.0 and waves > 1.0
@@ -345,7 +354,8 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     # of a full tile, as the slowest CTA decides
     a_row, b_row = t.a_bytes / (t.G * t.M), (t.b_bytes + t.scale_bytes) / (t.G * t.N)
     tile_bytes = min(cta_m, t.M) * a_row / row["cluster_n"] + min(cta_n, t.N) * b_row / row["cluster_m"]
-    ingest = tile_bytes * t.line_waste / all_steps / (c["sm_l2_bytes_per_cycle"] * t.load_frac)
+    load_frac = 1.0 if is_vector else t.load_frac  # the lanes of a warp read one row
+    ingest = tile_bytes * t.line_waste / all_steps / (c["sm_l2_bytes_per_cycle"] * load_frac)
     busy = np.sqrt(fill * fill + ingest * ingest)
     round_trip = (fill + ingest + p["load_latency_cycles"]) / (row["num_stages"] - 1.0)
     epilogue = cta_m * min(cta_n, t.N) * row["store_elem_bytes"] / c["epilogue_bytes_per_cycle"]

@@ -9,7 +9,9 @@ from typing import NamedTuple
 from gemm_eval.arch import GpuSpec, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice, family_for
+from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.workload import GemmTypes
 
 __all__ = [
@@ -36,6 +38,15 @@ TRTLLM = "trtllm"
 
 AUTO = "auto"
 """No library: our own weight-only kernels where they run a GEMM, else the hypothetical ones, which the answer names."""
+
+
+_PAD_BYTES = {DType.FP8: ROW_BYTES, DType.INT8: NARROW_BYTES}
+"""What rows of dense GEMMs are padded to, as cuBLAS has no kernels for others.
+
+fp8: cublasLtMatmul wants 16 bytes ("Narrow Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas); cuBLASLt
+13.1 on an H200 proposes no algorithm where rows of A and B, or of a bf16 C, start on 8, 4 or 1. int8: leading
+dimensions are multiples of 4 (same manual, cublasGemmEx).
+"""
 
 
 class SplitRule(NamedTuple):
@@ -106,6 +117,17 @@ class Library:
                 f"weight-only kernels of {self.name} take {', '.join(first)} or {last} inputs, got {types.a.dtype}"
             )
 
+    def padding(self, types: GemmTypes) -> Padding:
+        """What K and N are padded to before its kernels run GEMMs of these types: `_PAD_BYTES`, and packed weights.
+
+        A framework stores weights with padded rows once, lets the kernel that quantizes tokens write padded rows, and
+        leaves out columns of C beyond N: none of that takes time.
+        """
+        if not self.runs_unaligned(types):
+            return NO_PADDING
+        num_bytes = ROW_BYTES if types.is_weight_quantized else _PAD_BYTES.get(types.a.dtype)
+        return padding_to(types, num_bytes) if num_bytes else NO_PADDING
+
     def runs_unaligned(self, types: GemmTypes) -> bool:
         """Whether it has kernels of these types for rows that do not start on 16 bytes.
 
@@ -114,29 +136,29 @@ class Library:
         """
         return self.has_unaligned and not (types.is_block_scaled or types.a.dtype is DType.FP4)
 
-    def family(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool = False) -> str:
-        """The kernel family that the library uses for these types; TMA needs rows that start on 16 bytes."""
-        return self._family(arch, types, is_unaligned=is_unaligned).name
+    def family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int = ROW_BYTES) -> str:
+        """The kernel family that the library uses for these types, where rows start on so many bytes."""
+        return self._family(arch, types, load_bytes=load_bytes).name
 
-    def _family(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> Family:
+    def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
         is_block_scaled = types.is_block_scaled and self.has_block_scaled
-        return family_for(arch.sm_arch, types.a.dtype, is_unaligned=is_unaligned, is_block_scaled=is_block_scaled)
+        return family_for(arch.sm_arch, types.a.dtype, load_bytes=load_bytes, is_block_scaled=is_block_scaled)
 
-    def split_rule(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> SplitRule:
+    def split_rule(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> SplitRule:
         """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
-        family = self.family(arch, types, is_unaligned=is_unaligned)
-        if family == "sm80_mma" and arch.sm_arch == "sm_90":
+        family = self.family(arch, types, load_bytes=load_bytes)
+        if types.a.dtype is DType.INT8 and arch.sm_arch == "sm_90":
             return _NO_SPLIT
         if FAMILIES[family].block_scaled is not None:  # nothing in their times grows slower than K
             return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 
-    def tiles(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> Iterator[TileChoice]:
+    def tiles(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Iterator[TileChoice]:
         """Tiles that the library has for this GPU and these types; those of our own kernels stand in a table."""
         self.check(arch, types)
         if self.name == OURS:
             return
-        family = self._family(arch, types, is_unaligned=is_unaligned)
+        family = self._family(arch, types, load_bytes=load_bytes)
         if types.is_weight_quantized:
             yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
             yield from family.weight_only_tiles(*self.weight_only_tiles)
@@ -155,6 +177,8 @@ LIBRARIES: dict[str, Library] = {
             {
                 "sm90_wgmma": SplitRule(21, is_full=True),
                 "sm80_mma": SplitRule(4, is_full=False),
+                "mma_unaligned": SplitRule(1, is_full=False),
+                "mma_elementwise": SplitRule(1, is_full=False),
                 "sm100_tcgen05": SplitRule(4, is_full=False),
             },
             has_stream_k=False, is_dense=True, is_weight_only=False,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
 from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, TRTLLM, default_library
 from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no_kernels, pack_w4a16
 from gemm_eval.models.gpu.quantization import quantization_of
+from gemm_eval.models.gpu.sizes import LOAD_BYTES
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -27,7 +29,7 @@ from gemm_eval.workload import GemmTypes, RunOptions
 
 __all__ = ["GPU_MODEL_VERSION", "GpuCost", "check_options", "pack_gpu", "unpack_config", "unpack_gpu_cost"]
 
-GPU_MODEL_VERSION = "gpu-5"
+GPU_MODEL_VERSION = "gpu-6"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
 _BOUND_WORDS = tuple(BOUNDS)
@@ -106,8 +108,8 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     elif library == AUTO:
         library = HYPOTHETICAL
 
-    def pack_generic(*, is_unaligned: bool = False, make_fallback: Callable[[], Packed] | None = None) -> Packed:
-        family = LIBRARIES[library].family(arch, types, is_unaligned=is_unaligned)
+    def pack_generic(load_bytes: int = LOAD_BYTES[0]) -> Packed:
+        family = LIBRARIES[library].family(arch, types, load_bytes=load_bytes)
         coefficients, origin = coefficients_for(arch, library, family)
         if quantization.num_passes > 0:
             coefficients = coefficients_for(arch, TRTLLM, QUANTIZE.name)[0] | coefficients
@@ -116,20 +118,22 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
             correction = correction_for(arch, library, family, types, options, GPU_MODEL_VERSION)
         return pack_kernels(
             arch, types, library, coefficients, **states, is_calibrated=origin.is_calibrated,
-            is_unaligned=is_unaligned, quantization=quantization, make_fallback=make_fallback, correction=correction,
+            load_bytes=load_bytes, quantization=quantization, correction=correction,
+            make_fallback=partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes]),
         )  # fmt: skip
 
-    def make_fallback() -> Packed:
-        if LIBRARIES[library].runs_unaligned(types):
-            return pack_generic(is_unaligned=True)
+    def pack_others(loads: Sequence[int]) -> Packed:
+        if loads and LIBRARIES[library].runs_unaligned(types):
+            return pack_generic(loads[0])
         return pack_no_kernels(arch, types, library, **states)
 
     if not is_ours:
-        return pack_generic(make_fallback=make_fallback)
+        return pack_generic()
     found = {family: coefficients_for(arch, OURS, family) for family in W4A16_FAMILIES}
     return pack_w4a16(
         arch, types, {family: values for family, (values, _) in found.items()}, **states,
-        is_calibrated=all(origin.is_calibrated for _, origin in found.values()), make_fallback=make_fallback,
+        is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
+        make_fallback=partial(pack_others, LOAD_BYTES),
     )  # fmt: skip
 
 

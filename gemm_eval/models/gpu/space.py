@@ -30,7 +30,7 @@ from gemm_eval.models.gpu.libraries import (
     default_library,
 )
 from gemm_eval.models.gpu.packed import GPU_PARAMS_DTYPE
-from gemm_eval.models.gpu.sizes import is_row_aligned
+from gemm_eval.models.gpu.sizes import LOAD_BYTES, load_bytes_of, pad_problem
 from gemm_eval.models.gpu.w4a16.candidates import (
     W4A16_SIZES,
     build_w4a16_candidates,
@@ -42,7 +42,7 @@ from gemm_eval.models.gpu.w4a16.candidates import (
 from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned", "library_for"]
+__all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "library_for"]
 
 _FULL_GRID_CLUSTER = 2  # proposals in larger clusters leave a CTA free
 
@@ -88,14 +88,13 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
         UnsupportedError: GPU, types and library do not go together.
     """
     rules = LIBRARIES[library_for(arch, problem, library)]
-    is_unaligned = not is_row_aligned(problem)
-    if is_unaligned and not rules.runs_unaligned(problem.types):
+    problem = pad_problem(problem, rules.padding(problem.types))
+    load_bytes = load_bytes_of(problem)
+    if load_bytes != LOAD_BYTES[0] and not rules.runs_unaligned(problem.types):
         rules.check(arch, problem.types)
         return
-    split_rule = rules.split_rule(arch, problem.types, is_unaligned=is_unaligned)
-    for choice in dict.fromkeys(
-        rules.tiles(arch, problem.types, is_unaligned=is_unaligned)
-    ):  # a tile may be listed twice
+    split_rule = rules.split_rule(arch, problem.types, load_bytes=load_bytes)
+    for choice in dict.fromkeys(rules.tiles(arch, problem.types, load_bytes=load_bytes)):  # a tile may be listed twice
         for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
             for num_stages in range(MIN_STAGES, MAX_STAGES + 1):
                 config = as_config(problem.types, choice, *cluster, num_stages)

@@ -50,8 +50,12 @@ ROUNDS = 8
 _FOLDS = 5
 _SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=12)  # of a round
 _KNOWN_CONFIG_WEIGHT = 0.7  # a measured config is a second look at a row that counts at its best config already
-# old kernels of many kinds, of which few pairs (N, K) were timed: more free coefficients fit the pairs, not the kernels
-_FREE_OF_UNALIGNED = {"kernel_us", "step_cycles", "dram_frac", "unaligned_frac"}
+# old kernels of many kinds: with more free coefficients a fit explains the pairs (N, K), not the kernels. Fixed costs
+# stay at their defaults, as no row has a short K, and sizes without rows would be fast or slow by what absorbs errors
+_FREE_OF_NARROW = {
+    "step_cycles", "dram_frac", "unaligned_frac", "line_conflict", "reduce_us", "reduce_frac",
+    "epilogue_bytes_per_cycle", "vector_step_cycles", "vector_frac",
+}  # fmt: skip
 _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
 
 
@@ -184,7 +188,10 @@ def fit_family(
         if loss < best[0]:
             best = loss, x, configs
     _, best_x, best_configs_of_x = best
-    return goal.ranges.values(best_x), goal.determined(best_x, best_configs_of_x)
+    names = goal.determined(best_x, best_configs_of_x)
+    values = goal.ranges.values(best_x)
+    # a round in which other configs were best may have moved what no row tells at the end
+    return default_coefficients(family) | {name: values[name] for name in names}, names
 
 
 class _Goal:
@@ -239,9 +246,9 @@ class _Goal:
 
 def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
-    if family == "mma_unaligned":
-        return _FREE_OF_UNALIGNED
-    names = {item.name for item in FAMILIES[family].coefficients}
+    if family in ("mma_unaligned", "mma_elementwise"):
+        return _FREE_OF_NARROW
+    names = {item.name for item in FAMILIES[family].coefficients} - {"line_conflict"}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
     if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale; nothing cuts K

@@ -21,18 +21,20 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     KERNEL_COST_DTYPE,
     LIBRARIES,
+    LOAD_BYTES,
     TRTLLM,
     Packed,
     Quantization,
     candidate_row,
     coefficients_for,
-    is_row_aligned,
     join_packed,
     launched_resources,
+    load_bytes_of,
     pack_bound_columns,
     pack_coefficients,
     pack_kernels,
     pack_no_kernels,
+    pad_problem,
     quantization_of,
 )
 from gemm_eval.models.gpu.families import QUANTIZE, default_coefficients
@@ -64,8 +66,8 @@ _TRACE = ("kernel", "grid_x", "grid_y", "grid_z", "block_x", "registers", "smem_
 class Rows(NamedTuple):
     """Problems of one library on one GPU, as `search.gpu_kernels` wants them.
 
-    Rows of one kind have the same types, L2 and clock state, and start all on 16 bytes, or do not: the library may run
-    those with another family.
+    Rows of one kind have the same types, L2 and clock state, and start on as many bytes, of `LOAD_BYTES`: the library
+    may run others with another family.
     """
 
     params: npt.NDArray[np.void]  # [kinds] of GPU_PARAMS_DTYPE
@@ -113,12 +115,12 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     for timings in sets:
         for problem in timings.problems():
             a, b, c = problem.input_dtype, problem.weight_dtype, problem.output_dtype
-            is_unaligned = not is_row_aligned(problem)
+            load_bytes = load_bytes_of(pad_problem(problem, LIBRARIES[library].padding(problem.types)))
             how = (timings.l2, timings.clock, timings.quantize_from, timings.is_net)
-            key = (a, b, c, problem.group_size, problem.group_n, *how, is_unaligned)
+            key = (a, b, c, problem.group_size, problem.group_n, *how, load_bytes)
             if key not in numbers:
                 numbers[key] = len(packed)
-                family, kernels = _pack(arch, library, problem, timings, is_unaligned=is_unaligned)
+                family, kernels = _pack(arch, library, problem, timings, load_bytes=load_bytes)
                 families.append(family)
                 packed.append(kernels)
             kind_of.append(numbers[key])
@@ -250,7 +252,7 @@ def families_of(arch: GpuSpec, timings: Timings) -> tuple[str, ...]:
 
 
 def _pack(
-    arch: GpuSpec, library: str, problem: GemmProblem, timings: Timings, *, is_unaligned: bool
+    arch: GpuSpec, library: str, problem: GemmProblem, timings: Timings, *, load_bytes: int
 ) -> tuple[str, Packed]:
     """The kernel family that the library uses, and its kernels with default coefficients."""
     rules = LIBRARIES[library]
@@ -258,13 +260,13 @@ def _pack(
         raise UnsupportedError(
             f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate w4a16 scores them"
         )
-    family = rules.family(arch, problem.types, is_unaligned=is_unaligned)
-    if is_unaligned and not rules.runs_unaligned(problem.types):
+    family = rules.family(arch, problem.types, load_bytes=load_bytes)
+    if load_bytes != LOAD_BYTES[0] and not rules.runs_unaligned(problem.types):
         rules.check(arch, problem.types)
         return family, pack_no_kernels(arch, problem.types, library, l2=timings.l2, clock=timings.clock)
     return family, pack_kernels(
         arch, problem.types, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
-        is_calibrated=False, is_unaligned=is_unaligned, quantization=_quantization(problem, timings),
+        is_calibrated=False, load_bytes=load_bytes, quantization=_quantization(problem, timings),
     )  # fmt: skip
 
 

@@ -61,6 +61,7 @@ class Family:
         max_registers: of a computing thread.
         operands: where the instruction reads A and B from.
         has_clusters: whether its CTAs can share loads by multicast.
+        has_cp_async: whether its loads bypass registers where the chip can do that.
         is_warp_specialized: whether warps of their own load; such a kernel is persistent and fills its SM.
         has_tensor_memory: whether accumulators lie in tensor memory where the chip has that.
         rate_frac: share of the chip's tensor rate that its instruction reaches, by `sm_arch`; see `rate_on`.
@@ -87,6 +88,7 @@ class Family:
     own_of: tuple[str, ...] = ()
     other_dtypes: tuple[DType, ...] = ()
     has_clusters: bool = False
+    has_cp_async: bool = True
     is_warp_specialized: bool = False
     has_tensor_memory: bool = False
     rate_frac: Mapping[str, float] = field(default_factory=dict)
