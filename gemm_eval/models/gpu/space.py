@@ -12,7 +12,6 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import (
-    MAX_STAGES,
     MIN_STAGES,
     RASTER_SWIZZLES,
     Resources,
@@ -97,7 +96,7 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
         rules.tiles(arch, problem.types, is_unaligned=is_unaligned)
     ):  # a tile may be listed twice
         for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
-            for num_stages in range(MIN_STAGES, MAX_STAGES + 1):
+            for num_stages in range(MIN_STAGES, FAMILIES[choice.family].max_stages + 1):
                 config = as_config(problem.types, choice, *cluster, num_stages)
                 try:
                     resources = check_config(arch, problem, config)
@@ -110,7 +109,8 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
 
 def _splits(arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources) -> range:
     """Into how many parts a library splits K: parts long enough, and all of them on the GPU at once."""
-    if FAMILIES[config.family].max_rows(config.cta_m) < problem.M:
+    family = FAMILIES[config.family]
+    if not family.min_rows <= problem.M <= family.max_rows(config.cta_m):
         return range(0)
     if config.schedule is Schedule.VECTOR:
         return range(1, 2)  # K is split over threads

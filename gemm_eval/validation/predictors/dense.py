@@ -81,7 +81,7 @@ class ModelPredictor:
     def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row at the best config of the library, in microseconds."""
         packed = pack_problems(self.arch, self.library, [rows])
-        return best_configs(packed, with_families(packed, self.coefficients))[0]
+        return best_configs(packed, with_families(packed, self.coefficients))[0] + rows.timer_us
 
 
 def model_predictor(arch: GpuSpec, library: str) -> ModelPredictor:
@@ -182,6 +182,7 @@ class _Goal:
         # every row at its best config, then the known ones at theirs
         self._kind_of = np.concatenate([rows.kind_of, rows.kind_of[known]])
         self._sizes = np.concatenate([rows.sizes, rows.sizes[known]])
+        self._timer_us = np.concatenate([timings.timer_us, timings.timer_us[known]])
         self._measured_us = np.concatenate([timings.measured_us, timings.measured_us[known]])
         self._weights = np.concatenate([np.ones(len(rows.kind_of)), np.full(len(known), _KNOWN_CONFIG_WEIGHT)])
 
@@ -216,7 +217,7 @@ class _Goal:
         latency_us = latencies(self._rows, self._packed(values), self._kind_of, self._sizes, configs)
         # where the library's choice is known, nothing is lost by it
         latency_us[len(self._rows.kind_of) :] /= 1.0 + values["choice_loss"]
-        return latency_us
+        return latency_us + self._timer_us
 
 
 def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
