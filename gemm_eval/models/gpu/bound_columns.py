@@ -46,7 +46,7 @@ def pack_bound_columns(
         is_pingpong=is_pingpong,
         busy_cycles=np.maximum(matrix, candidates["stage_bytes"] / p["smem_bytes_per_cycle"]),
         work_cycles=matrix + loss,
-        tile_cycles=np.where(is_vector, c["vector_tile_cycles"], np.where(is_coop, c["coop_tile_cycles"], c["tile_cycles"])),
+        tile_cycles=np.where(is_coop, c["coop_tile_cycles"], c["tile_cycles"] + is_vector * c["vector_tile_cycles"]),
         fixed_us=p["launch_us"] + kernel_us + p["load_latency_cycles"] / p["cycles_per_us"],
         dram_bytes_per_us=c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * clusters),
         outside_us_per_row_step=(schedule <= COOPERATIVE) / (c["outside_rows_per_cycle"] * p["cycles_per_us"]),

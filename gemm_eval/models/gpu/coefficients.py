@@ -16,6 +16,7 @@ __all__ = [
     "NO_LIMIT",
     "QUANTIZATION",
     "SPEC",
+    "TRTLLM_OWN",
     "Coefficient",
     "Neutral",
     "check_coefficients",
@@ -110,9 +111,6 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     ),
     Coefficient("store_exposed_frac", "1", 0.0, 1.5, 0.6, FREE, "part of the time of storing C that nothing hides"),
     Coefficient("reduce_us", "us", 0.0, 6.0, 2.0, FREE, "fixed cost of adding the parts of a split K"),
-    Coefficient(
-        "reduce_part_us", "us", 0.0, 4.0, 0.0, FREE, "what each part of a split K waits for the one before it", _ASSUMED,
-    ),
     Coefficient("reduce_frac", "1", 0.05, 1.5, 0.5, NO_LIMIT, "share of the L2 bandwidth in which parts are added"),
     Coefficient("fixup_us", "us", 0.0, 4.0, 0.8, FREE, "fixed cost of adding the cut tiles of stream-K", _ASSUMED),
     Coefficient(
@@ -129,10 +127,6 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     Coefficient(
         "vector_step_cycles", "cycles", 0.0, 800.0, 60.0, FREE, "as step_cycles, of kernels without tensor cores",
         _ASSUMED,
-    ),
-    Coefficient(
-        "vector_tile_cycles", "cycles", 0.0, 6000.0, 300.0, Neutral(0.0, "as of others", same_as="tile_cycles"),
-        "as tile_cycles, of kernels without tensor cores", _ASSUMED,
     ),
     Coefficient(
         "vector_frac", "1", 0.05, 1.0, 0.7, SPEC,
@@ -167,6 +161,20 @@ QUANTIZATION: tuple[Coefficient, ...] = (
     ),
 )  # fmt: skip
 """Those of the kernels that quantize A before a GEMM."""
+
+_OF_TRTLLM = "round, within what fits of an A100's timings gave (arch/calibration/a100-sxm-80gb)"
+
+TRTLLM_OWN: tuple[Coefficient, ...] = (
+    Coefficient(
+        "reduce_part_us", "us", 0.0, 4.0, 1.0, FREE, "what each part of a split K waits for the one before it",
+        _OF_TRTLLM,
+    ),
+    Coefficient(
+        "vector_tile_cycles", "cycles", 0.0, 4000.0, 500.0, FREE,
+        "more than tile_cycles, of kernels without tensor cores", _OF_TRTLLM,
+    ),
+)  # fmt: skip
+"""Those that only TensorRT-LLM's own families have, besides all of a generic one."""
 
 
 def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:

@@ -342,7 +342,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     matrix = row["matrix_cycles"] / (c["vector_frac"] if is_vector else c["matrix_frac"])
     dequant = row["dequant_cycles"] * (c["vector_dequant"] if is_vector else c["dequant"])
     step_loss = c["vector_step_cycles"] if is_vector else c["step_cycles"]
-    tile_loss = c["vector_tile_cycles"] if is_vector else c["tile_cycles"]
+    tile_loss = c["tile_cycles"] + (c["vector_tile_cycles"] if is_vector else 0.0)
     work = max(matrix, dequant) + c["dequant_exposed"] * min(matrix, dequant)
     fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
     # of a full tile, as the slowest CTA decides

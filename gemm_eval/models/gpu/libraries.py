@@ -146,6 +146,10 @@ class Library:
             return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 
+    def never_splits(self, family: str) -> bool:
+        """Whether kernels of a family take all of K at once, on every GPU."""
+        return self.split_rules.get(family, _FREE_SPLIT).max_parts == 1
+
     def tiles(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> Iterator[TileChoice]:
         """Tiles that the library has for this GPU and these types; those of our own kernels stand in a table."""
         self.check(arch, types)

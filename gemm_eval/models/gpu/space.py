@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -52,13 +52,14 @@ class KernelChoice(NamedTuple):
     Attributes:
         config: its data-parallel config.
         resources: what a CTA of it needs.
-        splits: numbers of parts of K that the library makes, 1 for a whole K; empty where it does not take the tile.
+        splits: numbers of parts of K that the library makes, 1 for a whole K, ascending; none where it does not take
+            the tile.
         has_stream_k: it can share k-steps evenly.
     """
 
     config: KernelConfig
     resources: Resources
-    splits: range
+    splits: Sequence[int]
     has_stream_k: bool
 
 
@@ -107,7 +108,9 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
                 yield KernelChoice(config, resources, splits, has_stream_k)
 
 
-def _splits(arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources) -> range:
+def _splits(
+    arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources
+) -> Sequence[int]:
     """Into how many parts a library splits K: parts long enough, and all of them on the GPU at once."""
     family = FAMILIES[config.family]
     if not family.min_rows <= problem.M <= family.max_rows(config.cta_m):
@@ -115,10 +118,13 @@ def _splits(arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: Kernel
     if config.schedule is Schedule.VECTOR:
         return range(1, 2)  # K is split over threads
     tiles = problem.G * -(-problem.M // config.cta_m) * -(-problem.N // config.cta_n)
-    by_length = min(-(-problem.K // config.cta_k) // rule.min_steps, rule.max_parts)
+    steps = -(-problem.K // config.cta_k)
+    by_length = min(steps // rule.min_steps, rule.max_parts)
     cluster = config.cluster_m * config.cluster_n
     room = cluster_grid_sms(arch, cluster) * resources.ctas_per_sm - (cluster > _FULL_GRID_CLUSTER)
     most = max(1, min(by_length, room // tiles))
+    if rule.is_even:
+        return tuple(split for split in range(1, most + 1) if steps % split == 0)
     if not rule.is_full:
         return range(1, most + 1)
     if most == 1 and min(by_length, arch.num_sms // tiles) > 1:

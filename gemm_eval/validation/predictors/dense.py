@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu import COEFFICIENTS, GPU_MODEL_VERSION, LIBRARIES, Calibration, ErrorFigures, coefficients_for
+from gemm_eval.models.gpu import GPU_MODEL_VERSION, LIBRARIES, Calibration, ErrorFigures, coefficients_for
+from gemm_eval.models.gpu.cost_kernels import VECTOR
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, default_coefficients
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
 from gemm_eval.validation.folds import cross_fit
@@ -166,7 +167,9 @@ def fit_family(
         if loss < best[0]:
             best = loss, x, configs
     _, best_x, best_configs_of_x = best
-    return goal.ranges.values(best_x), goal.determined(best_x, best_configs_of_x)
+    fitted = goal.determined(best_x, best_configs_of_x)
+    values = goal.ranges.values(best_x)
+    return default_coefficients(family) | {name: values[name] for name in fitted}, fitted
 
 
 class _Goal:
@@ -176,7 +179,8 @@ class _Goal:
         rows, known = timings.rows, timings.known
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
-        free = _free_names(family, library, is_quantized=is_quantized)
+        has_vector = bool((rows.candidates["schedule"] == VECTOR).any())
+        free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector)
         known_items = FAMILIES[family].coefficients
         self.ranges = Ranges([item for item in known_items if item.name in free], default_coefficients(family))
         # every row at its best config, then the known ones at theirs
@@ -220,17 +224,21 @@ class _Goal:
         return latency_us + self._timer_us
 
 
-def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
+def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
     if family == "mma_unaligned":
         return _FREE_OF_UNALIGNED
     names = {item.name for item in FAMILIES[family].coefficients}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
-    if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale; nothing cuts K
-        names -= {"scale_cast_us", "choice_loss", "reduce_us", "reduce_frac"}
+    if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale
+        names -= {"scale_cast_us", "choice_loss"}
+    if FAMILIES[family].block_scaled is not None or LIBRARIES[library].never_splits(family):
+        names -= {"reduce_us", "reduce_frac", "reduce_part_us"}
     if not is_quantized:
-        names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}
+        names -= {name for name in names if name.startswith(("dequant", "vector_dequant"))}
+    if not has_vector:
+        names -= {name for name in names if name.startswith("vector_")}
     if FAMILIES[family].is_warp_specialized:
         names -= {"unaligned_frac"}  # TMA loads aligned rows only
         # fits end at the bounds of these, or do without them; fewer coefficients generalize better

@@ -1,9 +1,9 @@
-"""TensorRT-LLM's kernels of its own for Ampere and Ada: weight-only ones, SmoothQuant's, and those without tensor cores.
+"""TensorRT-LLM's own kernels for Ampere and Ada: weight-only ones, SmoothQuant's, and those without tensor cores.
 
-Tiles, stages and parts of K are those that its profiler times when an engine is built (TensorRT-LLM 1.0,
-cpp/tensorrt_llm: kernels/cutlass_kernels/cutlass_heuristic.cpp, int8_gemm/int8_gemm_template.h; kernels without tensor
-cores: kernels/weightOnlyBatchedGemv/kernelDispatcher.h and int8SQ.cu; which runs for few rows:
-plugins/weightOnlyQuantMatmulPlugin and plugins/smoothQuantGemmPlugin).
+Tiles, numbers of stages and parts of K are those that it times when an engine is built (TensorRT-LLM 1.0,
+cpp/tensorrt_llm/kernels/cutlass_kernels: cutlass_heuristic.cpp, int8_gemm/int8_gemm_template.h); kernels without tensor
+cores: kernels/weightOnlyBatchedGemv (kernelDispatcher.h, int8SQ.cu), and for how many rows they run:
+plugins/weightOnlyQuantMatmulPlugin, plugins/smoothQuantGemmPlugin.
 """
 
 from __future__ import annotations
@@ -12,86 +12,72 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu.coefficients import with_defaults
-from gemm_eval.models.gpu.families.family import Family, TileChoice
+from gemm_eval.models.gpu.coefficients import TRTLLM_OWN, Coefficient, with_defaults
+from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles
 from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC
 from gemm_eval.models.gpu.families.vector import VECTOR_FAMILY
 
 __all__ = ["TRTLLM_FAMILIES"]
 
-_ARCHS = ("sm_80", "sm_89")
-_WEIGHT_ONLY, _INT8 = "sm80_weight_only", "sm80_int8"
-_WEIGHT_ONLY_GEMV, _INT8_GEMV = "weight_only_gemv", "int8_gemv"
+_SM_ARCHS = ("sm_80", "sm_89")
 _SINGLE = ((1, 1),)
-_GEMV_ROWS = 15
-_INT8_GEMV_ROWS = 4
+_MOST_WEIGHT_ONLY_ROWS = 15  # of C, of kernels without tensor cores, which are timed beside the others
+_MOST_INT8_ROWS = 4  # they take all GEMMs of so few rows, and no others
+# a pass over K of their 128 threads, 16 bytes of weights each: 1,024 fp16 (4 columns of int4, or 2 of int8, lie side by
+# side) or 2,048 int8
+_PASS_BYTES = 2048
 
 
 def _weight_only_tiles(*_: object) -> Iterator[TileChoice]:
-    for m in range(1, _GEMV_ROWS + 1):
-        yield TileChoice(_WEIGHT_ONLY_GEMV, m, 32, 4, Schedule.VECTOR, _SINGLE)
-    for m, n in ((16, 128), (16, 256), (32, 128), (64, 128), (128, 128)):
-        yield TileChoice(_WEIGHT_ONLY, m, n, 4, Schedule.MULTISTAGE, _SINGLE)
+    for m in range(1, _MOST_WEIGHT_ONLY_ROWS + 1):
+        yield TileChoice("weight_only_gemv", m, 32, 4, Schedule.VECTOR, _SINGLE)
+    for m, n in ((16, 128), (16, 256), (32, 128), (64, 128), (128, 128)):  # all four warps along N
+        yield TileChoice("sm80_weight_only", m, n, 4, Schedule.MULTISTAGE, _SINGLE)
 
 
 def _int8_tiles(*_: object) -> Iterator[TileChoice]:
-    for m in range(1, _INT8_GEMV_ROWS + 1):
-        yield TileChoice(_INT8_GEMV, m, 2, 4, Schedule.VECTOR, _SINGLE)
+    for m in range(1, _MOST_INT8_ROWS + 1):
+        yield TileChoice("int8_gemv", m, 2, 4, Schedule.VECTOR, _SINGLE)
     # what is called 128x64 there is 128x128
     for m, n, warps in ((32, 128, 4), (64, 128, 4), (64, 64, 4), (128, 128, 8), (128, 256, 8), (256, 128, 8)):
-        yield TileChoice(_INT8, m, n, warps, Schedule.MULTISTAGE, _SINGLE)
+        yield TileChoice("sm80_int8", m, n, warps, Schedule.MULTISTAGE, _SINGLE)
 
 
-_HIGHEST = {"reduce_us": 12.0, "tile_cycles": 8000.0, "step_cycles": 1500.0, "vector_step_cycles": 3000.0, "vector_tile_cycles": 12000.0, "vector_kernel_us": 8.0}
+# parts of K are added one after another, a CTA waiting for the next; the kernels without tensor cores load, wait,
+# multiply, and load again
+_HIGHEST = {"reduce_us": 12.0, "tile_cycles": 8000.0, "step_cycles": 1500.0, "vector_step_cycles": 3000.0}
 
 
-def _coefficients(**defaults):
-    return tuple(item._replace(high=_HIGHEST.get(item.name, item.high)) for item in with_defaults(**defaults))
+def _coefficients(**defaults: float) -> tuple[Coefficient, ...]:
+    own = (*with_defaults(**(MMA_SYNC.defaults | defaults)), *TRTLLM_OWN)
+    return tuple(item._replace(high=_HIGHEST.get(item.name, item.high)) for item in own)
 
+
+_TENSOR = replace(MMA_SYNC, sm_archs=_SM_ARCHS, rate_frac={}, dense_tiles=no_tiles, weight_only_tiles=no_tiles)
+_VECTOR = replace(
+    VECTOR_FAMILY, sm_archs=_SM_ARCHS, step_bytes=_PASS_BYTES, max_stages=2, weight_only_tiles=no_tiles,
+)  # fmt: skip
 
 TRTLLM_FAMILIES: tuple[Family, ...] = (
     replace(
-        MMA_SYNC,
-        name=_WEIGHT_ONLY,
+        _TENSOR,
+        name="sm80_weight_only",
         number=16,
-        sm_archs=_ARCHS,
-        own_of=(),
-        rate_frac={},
         max_stages=4,
-        dense_tiles=lambda *_: (),
         weight_only_tiles=_weight_only_tiles,
-        coefficients=_coefficients(**{**MMA_SYNC.defaults, "step_cycles": 400.0, "reduce_part_us": 0.5}),
+        coefficients=_coefficients(step_cycles=400.0, vector_step_cycles=1500.0),
     ),
     replace(
-        MMA_SYNC,
-        name=_INT8,
+        _TENSOR,
+        name="sm80_int8",
         number=17,
-        sm_archs=_ARCHS,
-        own_of=(),
-        rate_frac={},
         max_stages=6,
         step_bytes=64,
-        min_rows=_INT8_GEMV_ROWS + 1,
+        min_rows=_MOST_INT8_ROWS + 1,
         dense_tiles=_int8_tiles,
-        weight_only_tiles=lambda *_: (),
-        coefficients=_coefficients(**MMA_SYNC.defaults),
+        coefficients=_coefficients(),
     ),
-    replace(
-        VECTOR_FAMILY,
-        name=_WEIGHT_ONLY_GEMV,
-        number=18,
-        sm_archs=_ARCHS,
-        max_stages=2,
-        step_bytes=2048,
-        weight_only_tiles=lambda *_: (),
-    ),
-    replace(
-        VECTOR_FAMILY,
-        name=_INT8_GEMV,
-        number=19,
-        sm_archs=_ARCHS,
-        max_stages=2,
-        step_bytes=2048,
-        weight_only_tiles=lambda *_: (),
-    ),
+    replace(_VECTOR, name="weight_only_gemv", number=18),
+    replace(_VECTOR, name="int8_gemv", number=19),
 )
+"""Those of tensor cores have coefficients for those without, which come from the same timings."""
