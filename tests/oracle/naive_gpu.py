@@ -40,6 +40,7 @@ __all__ = [
     "space_of",
     "splits_of",
     "walk",
+    "ways_of",
     "with_sizes",
 ]
 
@@ -105,6 +106,16 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
     first[is_vector], stop[is_vector] = 1, np.where(menu["cta_m"] >= problem.M, 2, 1)[is_vector]
     is_stream = [choice.has_stream_k for choice in kernels.choices]
     return np.stack([first, stop, np.array(is_stream, np.int64).reshape(-1)], axis=1)
+
+
+def ways_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> list[tuple[list[int], bool]]:
+    """Numbers of parts of K that each kernel takes, and whether it has stream-K."""
+    steps = -(-problem.K // kernels.menu["cta_k"])
+    ends = splits_of(kernels, arch, problem).tolist()
+    return [
+        ([split for split in range(first, stop) if not kernels.rule.is_even or num % split == 0], bool(is_stream))
+        for num, (first, stop, is_stream) in zip(steps.tolist(), ends, strict=True)
+    ]
 
 
 def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
