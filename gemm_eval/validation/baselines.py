@@ -75,7 +75,7 @@ class NaiveRoofline:
     def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row, in microseconds."""
         compute_us, dram_us = rooflines(self.arch, rows)
-        longer: Floats = np.maximum(compute_us, dram_us)
+        longer: Floats = np.maximum(compute_us, dram_us) + rows.timer_us
         return longer
 
 

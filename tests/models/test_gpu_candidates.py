@@ -48,20 +48,26 @@ SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
 
 
 # Fewer, configs and tiles: the kernel names of cuBLAS show five tiles for int8 on Hopper, TensorRT-LLM has ten of mixed
-# input there, of which instructions of 128 rows leave seven. Our own W4A16 kernels are those that are written, each
+# input there, of which instructions of 128 rows leave seven. On Ampere and Ada it has five, and for int8 six, or those
+# without tensor cores alone. Our own W4A16 kernels are those that are written, each
 # with few ways to cut K and one raster; many tokens leave those of two families.
 OUR_TARGETS = {"sm_80": (41, 17), "sm_89": (35, 15), "sm_90": (114, 22)}
+TRTLLM_OWN = ("sm_80", "sm_89")
 FEW = {
     **{("gemm-eval", "w4a16", sm): few for sm, few in OUR_TARGETS.items()},
     ("cublas", "int8", "sm_90"): (300, 5),
     **{("cublas", d, sm): (100, 9) for d in SCHEMES for sm in ("sm_80", "sm_89", "sm_120")},
     **{("trtllm", d, "sm_90"): (500, 10) for d in SCHEMES},
+    **{("trtllm", d, sm): (100, 5) for d in SCHEMES for sm in TRTLLM_OWN},
+    **{("trtllm", "int8", sm): (30, 3) for sm in TRTLLM_OWN},
     **{("trtllm", d, sm): (500, 7) for d in SCHEMES for sm in ("sm_100", "sm_103")},
 }
 
 
 def is_refused(arch: GpuSpec, problem: GemmProblem, library: str) -> bool:
     """Whether a library has no kernels for these types on this GPU; ours neither for other sizes."""
+    if (library, problem.input_dtype) == ("trtllm", "int8") and not problem.is_weight_quantized:
+        return arch.sm_arch not in TRTLLM_OWN
     if problem.is_weight_quantized == (library == "cublas"):
         return True
     if not problem.is_weight_quantized:
@@ -102,8 +108,8 @@ def test_every_problem_has_hundreds_of_configs_and_many_tiles() -> None:
                     listed[loads] = naive_gpu.kernels_of(arch, problem, library)
                 if library == "trtllm" and not is_row_aligned(problem):
                     assert not listed[loads].choices
-                first, stop, is_stream = naive_gpu.splits_of(listed[loads], arch, problem).T
-                ways = stop - first + is_stream
+                found = naive_gpu.ways_of(listed[loads], arch, problem)
+                ways = np.array([len(splits) + is_stream for splits, is_stream in found], int)
                 menu = listed[loads].menu[ways > 0]
                 assert len(naive_gpu.RASTERS) * ways.sum() >= num_configs
                 assert len(np.unique(menu[["cta_m", "cta_n"]])) >= num_tiles
@@ -126,14 +132,29 @@ def test_configs_are_distinct_legal_and_those_of_the_kernels() -> None:
                     )
                 continue
             kernels = naive_gpu.kernels_of(arch, problem, library)
-            splits = [(c.splits.start, c.splits.stop, c.has_stream_k) for c in kernels.choices]
-            naive = naive_gpu.splits_of(kernels, arch, problem)
-            assert [range(*row[:2]) for row in naive.tolist()] == [range(*row[:2]) for row in splits]
-            assert naive[:, 2].tolist() == [is_stream for *_, is_stream in splits]
-            ways = sum(stop - first + is_stream for first, stop, is_stream in splits)
+            ways_of = naive_gpu.ways_of(kernels, arch, problem)
+            assert [list(choice.splits) for choice in kernels.choices] == [splits for splits, _ in ways_of]
+            assert [choice.has_stream_k for choice in kernels.choices] == [is_stream for _, is_stream in ways_of]
+            ways = sum(len(splits) + is_stream for splits, is_stream in ways_of)
             assert len(configs) == len(naive_gpu.RASTERS) * ways
             for config in configs[:: 1 + len(configs) // 20]:
                 check_config(arch, problem, config)
+
+
+def test_trtllm_has_its_own_kernels_for_ampere_and_ada() -> None:
+    sizes = {"default_dtype": DENSE.input_dtype, "dtype": "w4a16"}
+    for arch in (A100, L40S):
+        few, many = (list(enumerate_kernels(arch, make_problem(1, M, 4096, 4096, **sizes), "trtllm")) for M in (15, 16))
+        runs = {k.config.family for k in few if k.splits}
+        assert runs == {"sm80_weight_only", "weight_only_gemv"}
+        assert {k.config.family for k in many if k.splits} == {"sm80_weight_only"}
+        assert {k.config.num_stages for k in many if k.config.family == "sm80_weight_only"} == {2, 3, 4}
+        int8 = {"default_dtype": DENSE.input_dtype, "dtype": "int8", "output_dtype": "fp16"}
+        for M, family in ((4, "int8_gemv"), (5, "sm80_int8")):
+            kernels = enumerate_kernels(arch, make_problem(1, M, 4096, 4096, **int8), "trtllm")
+            found = [k for k in kernels if k.splits]
+            assert {k.config.family for k in found} == {family}
+            assert all(list(k.splits) == [1] for k in found)
 
 
 def test_the_default_library_is_that_of_the_types() -> None:
@@ -149,12 +170,15 @@ def test_a_library_splits_k_as_its_rule_says() -> None:
         rule = LIBRARIES[library].split_rule(A100, problem.types, load_bytes=16)
         for kernel in enumerate_kernels(A100, problem, library):
             tiles = -(-16 // kernel.config.cta_m) * -(-4096 // kernel.config.cta_n)
-            assert kernel.splits.start == 1
-            most = kernel.splits.stop - 1
             slots = 108 * kernel.resources.ctas_per_sm
             if kernel.config.schedule is Schedule.VECTOR:
-                assert most == (kernel.config.cta_m >= 16)
+                assert list(kernel.splits) == [1] * (kernel.config.cta_m >= 16)
                 continue
+            if library == "trtllm":  # equal parts of 64 k-steps, at most seven
+                assert list(kernel.splits) == [1, *(n for n in (2, 4) if n * tiles <= slots)]
+                continue
+            assert kernel.splits[0] == 1
+            most = kernel.splits[-1]
             assert most == 1 or (64 // most >= rule.min_steps and most * tiles <= slots)
             assert 64 // (most + 1) < rule.min_steps or (most + 1) * tiles > slots
     decompositions = {c.decomposition for c in enumerate_configs(A100, problem, "trtllm")}

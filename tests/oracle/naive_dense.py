@@ -20,6 +20,7 @@ from gemm_eval.workload import GemmProblem
 __all__ = ["Cost", "as_chosen", "coefficients_of_library", "cost_of", "row_alignment"]
 
 STEP_BYTES = 128
+OTHER_STEP_BYTES = {"sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048}
 LINE_BYTES = 128
 PARTIAL_SUM_BYTES = 4
 BARRIER_BYTES = 2048
@@ -143,9 +144,13 @@ def panels_of_waves(problem: GemmProblem, config: KernelConfig, t: Traffic, wave
 # What a CTA takes of its SM
 
 
+def step_bytes_of(config: KernelConfig) -> int:
+    return OTHER_STEP_BYTES.get(config.family, STEP_BYTES)
+
+
 def stage_bytes(problem: GemmProblem, config: KernelConfig) -> int:
     _, b_bits, _, scale_bits = operand_bits(problem)
-    elements = config.cta_m * STEP_BYTES + config.cta_n * config.cta_k * b_bits // 8
+    elements = config.cta_m * step_bytes_of(config) + config.cta_n * config.cta_k * b_bits // 8
     if problem.weight_dtype is not DType.FP4 and not is_block_scaled(problem):
         return elements + config.cta_n * scale_bits // 8
     num_groups = math.ceil(config.cta_k / problem.group_size) if problem.group_size else 1
@@ -191,7 +196,7 @@ def sms_in_clusters(arch: GpuSpec, cluster: int) -> int:
 def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
     """Of the tensor cores, or of the half2 lanes, at their full rate."""
     m, n, k = config.cta_m, config.cta_n, config.cta_k
-    if config.family == "gemv":
+    if config.schedule == Schedule.VECTOR:
         return m * n * k / 2 / arch.half2_ops_per_cycle
     rate = arch.tensor_flop_per_cycle[problem.input_dtype]
     if config.family in INSTRUCTION_ROWS:
@@ -200,7 +205,7 @@ def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
     warps_m, warps_n = 1, config.num_warps
     while warps_n > 1 and m / (2 * warps_m) >= max(n / warps_n, 16):
         warps_m, warps_n = 2 * warps_m, warps_n // 2
-    loaded = (m * warps_n + n * warps_m) * STEP_BYTES
+    loaded = (m * warps_n + n * warps_m) * step_bytes_of(config)
     return max(2 * m * n * k / rate, loaded / arch.smem_bytes_per_cycle)
 
 
@@ -314,7 +319,10 @@ def chip_cycles(
 
     def wave(resident: int) -> float:
         slowest = max(resident * step.busy, step.round_trip, step.work + step.lost)
-        return w.steps * slowest + c["tile_cycles"] + resident * epilogue
+        tile = c["tile_cycles"]
+        if config.schedule == Schedule.VECTOR:
+            tile += c.get("vector_tile_cycles", 0.0)
+        return w.steps * slowest + tile + resident * epilogue
 
     full = w.rounds * wave(math.ceil(w.ctas / w.sms))
     return full, wave(math.ceil(w.rest / arch.num_sms)) if w.rest else 0.0
@@ -340,7 +348,10 @@ def family_of(arch: GpuSpec, problem: GemmProblem) -> str:
 
 def coefficients_of_library(arch: GpuSpec, problem: GemmProblem, library: str) -> dict[str, float]:
     """What a library's kernels for these types and sizes lose on this GPU, as its calibrations say."""
-    coefficients, _ = coefficients_for(arch, library, family_of(arch, problem))
+    family = family_of(arch, problem)
+    if library == "trtllm" and arch.sm_arch in ("sm_80", "sm_89"):
+        family = "sm80_weight_only" if problem.is_weight_quantized else "sm80_int8"
+    coefficients, _ = coefficients_for(arch, library, family)
     return as_chosen(coefficients, library)
 
 
@@ -421,7 +432,8 @@ def cost_of(
         reduction_us = c["fixup_us"] + 2 * cut_bytes / reduce_rate
     elif config.split_k > 1:
         written = float(problem.G * problem.M * problem.N * PARTIAL_SUM_BYTES * config.split_k)
-        reduction_us = c["reduce_us"] + (written + t.c_bytes) / reduce_rate
+        reduction_us = c["reduce_us"] + (config.split_k - 1) * c.get("reduce_part_us", 0.0)
+        reduction_us += (written + t.c_bytes) / reduce_rate
     store_us = c["store_exposed_frac"] * written * ((1 - t.stay) / achievable + t.stay / l2_rate)
 
     # clock, and what stands before and after

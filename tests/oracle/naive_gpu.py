@@ -41,6 +41,7 @@ __all__ = [
     "space_of",
     "splits_of",
     "walk",
+    "ways_of",
     "with_sizes",
 ]
 
@@ -101,10 +102,21 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
     if rule.is_full:
         is_refused = (most == 1) & (np.minimum(by_length, arch.num_sms // tiles) > 1)
         first, stop = most, np.where(is_refused, most, most + 1)
+    stop[menu["min_rows"] > problem.M] = 1
     is_vector = menu["schedule"] == Schedule.VECTOR
     first[is_vector], stop[is_vector] = 1, np.where(menu["cta_m"] >= problem.M, 2, 1)[is_vector]
     is_stream = [choice.has_stream_k for choice in kernels.choices]
     return np.stack([first, stop, np.array(is_stream, np.int64).reshape(-1)], axis=1)
+
+
+def ways_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> list[tuple[list[int], bool]]:
+    """Numbers of parts of K that each kernel takes, and whether it has stream-K."""
+    steps = -(-problem.K // kernels.menu["cta_k"])
+    ends = splits_of(kernels, arch, problem).tolist()
+    return [
+        ([split for split in range(first, stop) if not kernels.rule.is_even or num % split == 0], bool(is_stream))
+        for num, (first, stop, is_stream) in zip(steps.tolist(), ends, strict=True)
+    ]
 
 
 def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
@@ -113,8 +125,7 @@ def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
     packed = (packed.fallback if packed.is_ours else packed).for_sizes(problem.K, problem.N)
     library = library_for(arch, problem, options.library)
     choices, menu, _ = kernels_of(arch, problem, library)
-    ways_of = [(choice.splits.start, choice.splits.stop, int(choice.has_stream_k)) for choice in choices]
-    splits = np.array(ways_of, np.int64).reshape(-1, 3)
+    splits = np.array([_ends(choice) for choice in choices], np.int64).reshape(-1, 3)
     ways = sum(len(choice.splits) + choice.has_stream_k for choice in choices)
     coefficients = naive_dense.coefficients_of_library(arch, problem, library)
 
@@ -127,6 +138,11 @@ def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
         packed.params, packed.coefficients, choices, menu, splits, ways * len(RASTERS),
         naive_us,
     )  # fmt: skip
+
+
+def _ends(choice: KernelChoice) -> tuple[int, int, int]:
+    first, stop = (choice.splits[0], choice.splits[-1] + 1) if choice.splits else (1, 1)
+    return first, stop, int(choice.has_stream_k)
 
 
 def find_best(problem: GemmProblem, space: Space) -> Best:
@@ -166,6 +182,8 @@ def walk(
         for way in range(splits[index, 0], splits[index, 1] + splits[index, 2]):
             is_stream = way == splits[index, 1]
             split = 1 if is_stream else way
+            if p["is_split_even"] and -(-K // menu[index]["cta_k"]) % split > 0:
+                continue
             for place, raster in enumerate(rasters):
                 cost = config_cost(p, menu[index], c, t, STREAM_K if is_stream else split, raster)
                 bytes_of[place], us_of[place] = cost.dram_read_bytes, cost.latency_us

@@ -34,7 +34,7 @@ __all__ = [
 _INTS = (
     "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
     "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",
-    "smem_bytes", "registers", "max_rows",
+    "smem_bytes", "registers", "min_rows", "max_rows",
 )  # fmt: skip
 _FLOATS = (
     "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "store_elem_bytes", "instructions", "mma",
@@ -45,7 +45,7 @@ CANDIDATE_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.flo
 
 All: `family`: its number; `coefficient_set`: which of the packed coefficients are its family's; `ctas_per_sm`: what an
 SM holds; `grid_cap`: CTAs that the GPU holds at once; `registers`: of one thread; `smem_bytes`, `store_elem_bytes`.
-Generic kernels: `sm_cap`: SMs that they can lie on; `max_rows`: of C, for which their library uses them;
+Generic kernels: `sm_cap`: SMs that they can lie on; `min_rows`, `max_rows`: of C, for which their library uses them;
 `matrix_cycles`, `dequant_cycles`, `stage_bytes`: of one k-step.
 Our W4A16 kernels: `raster_order`, `raster_swizzle`; `expected_ctas`: what the registry counts on when it cuts K, and
 `expected_cap`: CTAs that the GPU then holds at once; `instructions`, `mma`: of all warps of a CTA for 64 k (of a team's
@@ -58,7 +58,7 @@ _PRODUCER_REGISTERS = 40
 _REGISTER_BYTES = 4
 _FIXED_REGISTERS = 56  # addresses, barriers, loop counters and fragments beside the accumulators
 _BARRIER_BYTES = 2048  # mbarriers, tile scheduler, alignment of the ring to 1 KiB
-MIN_STAGES, MAX_STAGES = 2, 16
+MIN_STAGES = 2
 _MAX_TILE = 512
 RASTER_SWIZZLES = (1, 2, 4, 8, 16)
 
@@ -92,7 +92,7 @@ def _has_cp_async(arch: GpuSpec, config: KernelConfig) -> bool:
 
 def _most_stages(arch: GpuSpec, config: KernelConfig) -> int:
     """Most buffers of a ring; without cp.async one lies in shared memory, and the next comes through registers."""
-    return MAX_STAGES if _has_cp_async(arch, config) else MIN_STAGES
+    return FAMILIES[config.family].max_stages if _has_cp_async(arch, config) else MIN_STAGES
 
 
 class _Needs(NamedTuple):
@@ -168,7 +168,10 @@ def _stages_by_occupancy(arch: GpuSpec, types: GemmTypes, config: KernelConfig) 
     if not _has_cp_async(arch, config):
         yield MIN_STAGES
         return
-    num_stages, most = min(MAX_STAGES, (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes), 0
+    num_stages, most = (
+        min(FAMILIES[config.family].max_stages, (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes),
+        0,
+    )
     while num_stages >= MIN_STAGES:
         held = ctas_per_sm(arch, needs.threads, needs.launch_registers, _smem_bytes(needs, num_stages))
         if held > most:
@@ -338,7 +341,7 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
     return (
         family.number, 0, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n,
         config.num_warps, config.num_stages, int(config.schedule), 0, 0, resources.ctas_per_sm, 0,
-        sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers, family.max_rows(config.cta_m),
+        sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers, family.min_rows, family.max_rows(config.cta_m),
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
         float(stage_bytes(types, config)), types.c.bits / 8,
@@ -393,7 +396,7 @@ def list_needs(arch: GpuSpec, problem: GemmProblem, library: str, *, load_bytes:
     types = problem.types
     for choice in LIBRARIES[library].tiles(arch, types, load_bytes=load_bytes):
         family = FAMILIES[choice.family]
-        if family.max_rows(choice.cta_m) < problem.M:
+        if not family.min_rows <= problem.M <= family.max_rows(choice.cta_m):
             continue
         needs = _needs(arch, types, as_config(types, choice, 1, 1, MIN_STAGES))
         ctas = min(m * n for m, n in choice.clusters) if family.has_clusters else 1

@@ -16,6 +16,7 @@ __all__ = [
     "NO_LIMIT",
     "QUANTIZATION",
     "SPEC",
+    "TRTLLM_OWN",
     "Coefficient",
     "Neutral",
     "check_coefficients",
@@ -164,6 +165,20 @@ QUANTIZATION: tuple[Coefficient, ...] = (
     ),
 )  # fmt: skip
 """Those of the kernels that quantize A before a GEMM."""
+
+_OF_TRTLLM = "round, within what fits of an A100's timings gave (arch/calibration/a100-sxm-80gb)"
+
+TRTLLM_OWN: tuple[Coefficient, ...] = (
+    Coefficient(
+        "reduce_part_us", "us", 0.0, 4.0, 1.0, FREE, "what each part of a split K waits for the one before it",
+        _OF_TRTLLM,
+    ),
+    Coefficient(
+        "vector_tile_cycles", "cycles", 0.0, 4000.0, 500.0, FREE,
+        "more than tile_cycles, of kernels without tensor cores", _OF_TRTLLM,
+    ),
+)  # fmt: skip
+"""Those that only TensorRT-LLM's own families have, besides all of a generic one."""
 
 
 def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:

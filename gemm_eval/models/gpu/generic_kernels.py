@@ -148,7 +148,7 @@ def split_cap(grid_cap: int, cluster_log2: float) -> int:
 @kernel
 def _most_parts(
     num_sms: float, min_steps: float, max_parts: float, is_full: bool,
-    tiles: float, steps: float, cap: float, is_vector: bool, has_too_many_rows: bool,
+    tiles: float, steps: float, cap: float, is_vector: bool, has_other_rows: bool,
 ) -> tuple[float, bool]:  # fmt: skip
     """Most parts of K that the library makes of a tile, and whether it does not use the tile for this problem.
 
@@ -161,7 +161,7 @@ def _most_parts(
         steps: in K.
         cap: `split_cap`.
         is_vector: K is split over threads already.
-        has_too_many_rows: the library uses the tile for fewer only.
+        has_other_rows: the library uses the tile for fewer rows only, or for more.
     """
     long_enough = np.floor(steps / min_steps)
     long_enough = max_parts if long_enough > max_parts else long_enough
@@ -170,7 +170,7 @@ def _most_parts(
     most = 1.0 if most < 1.0 else most
     # with another cluster K can be split, so it is
     is_refused = is_full and most == 1.0 and long_enough > 1.0 and np.floor(num_sms / tiles) > 1.0
-    is_refused = has_too_many_rows or (is_refused and not is_vector)
+    is_refused = has_other_rows or (is_refused and not is_vector)
     most = 1.0 if is_vector else most
     return most, is_refused
 
@@ -185,6 +185,7 @@ class BoundColumns(NamedTuple):
     cluster_n: Any
     grid_cap: Any
     split_cap: Any
+    min_rows: Any
     max_rows: Any
     is_vector: Any
     is_pingpong: Any
@@ -213,7 +214,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     cluster_m, cluster_n = columns[_AT.cluster_m, first:stop], columns[_AT.cluster_n, first:stop]
     grid_cap, split_caps = columns[_AT.grid_cap, first:stop], columns[_AT.split_cap, first:stop]
     is_vector, is_pingpong = columns[_AT.is_vector, first:stop], columns[_AT.is_pingpong, first:stop]
-    max_rows = columns[_AT.max_rows, first:stop]
+    min_rows, max_rows = columns[_AT.min_rows, first:stop], columns[_AT.max_rows, first:stop]
     busy_cycles, work_cycles = columns[_AT.busy_cycles, first:stop], columns[_AT.work_cycles, first:stop]
     tile_cycles, fixed_us = columns[_AT.tile_cycles, first:stop], columns[_AT.fixed_us, first:stop]
     dram_bytes_per_us = columns[_AT.dram_bytes_per_us, first:stop]
@@ -228,7 +229,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     cycles_per_us, l2_rate = p["cycles_per_us"], c["l2_bytes_per_us"]
     exposed = c["store_exposed_frac"] * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / l2_rate)
     partial_bytes = G * M * (N * 4.0)
-    reduce_us, reduce_rate = c["reduce_us"], l2_rate * c["reduce_frac"]
+    reduce_us, reduce_part_us, reduce_rate = c["reduce_us"], c["reduce_part_us"], l2_rate * c["reduce_frac"]
     factor = (1.0 + c["choice_loss"]) * BOUND_SLACK
     before_us = (t.quantize_us + t.cast_us) * BOUND_SLACK
     for i in range(len(bounds)):
@@ -237,7 +238,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         all_steps = np.ceil(K / cta_k[i])
         most, is_refused = _most_parts(
             num_sms, min_steps, max_parts, is_full, G * tiles_m * tiles_n, all_steps, split_caps[i],
-            is_vector[i] != 0.0, max_rows[i] < M,
+            is_vector[i] != 0.0, max_rows[i] < M or min_rows[i] > M,
         )  # fmt: skip
         is_even = not is_full and (has_stream_k or most > 1.0)
         split = most if is_full else 1.0
@@ -256,7 +257,8 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         cycles = rounds * all_steps * busy_cycles[i] if is_even else cycles
         is_split = split > 1.0 and not is_even
         written = partial_bytes * split if is_split else t.c_bytes
-        reduction_us = reduce_us + (written + t.c_bytes) / reduce_rate if is_split else 0.0
+        waits_us = reduce_us + reduce_part_us * (split - 1.0)
+        reduction_us = waits_us + (written + t.c_bytes) / reduce_rate if is_split else 0.0
         rows = (tiles_m * cta_m[i] - M) * clusters_n + (tiles_n * cta_n[i] - N) * clusters_m
         outside_us = G * rows * all_steps * outside_us_per_row_step[i]
         chip, dram, l2 = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i], l2_bytes / l2_rate
@@ -349,6 +351,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     matrix = row["matrix_cycles"] / (c["vector_frac"] if is_vector else c["matrix_frac"])
     dequant = row["dequant_cycles"] * (c["vector_dequant"] if is_vector else c["dequant"])
     step_loss = c["vector_step_cycles"] if is_vector else c["step_cycles"]
+    tile_loss = c["tile_cycles"] + (c["vector_tile_cycles"] if is_vector else 0.0)
     work = max(matrix, dequant) + c["dequant_exposed"] * min(matrix, dequant)
     fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
     # of a full tile, as the slowest CTA decides
@@ -371,11 +374,11 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
         last = lone
     else:
         step = max(resident * busy, round_trip, work + step_loss)
-        lone = step_count * step + (c["tile_cycles"] + epilogue * resident)
+        lone = step_count * step + (tile_loss + epilogue * resident)
         first = rounds * lone
         last_resident = ceil_div(rest, num_sms)
         step = max(last_resident * busy, round_trip, work + step_loss)
-        last = step_count * step + c["tile_cycles"] + epilogue * last_resident
+        last = step_count * step + tile_loss + epilogue * last_resident
 
     # the waves: full ones, then what is left, each as long as its slowest resource
     unit_dram = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / units
@@ -402,7 +405,8 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     if split > 1:
         partial = t.G * t.M * (t.N * 4.0) * split
         written = partial
-        reduction_us = c["reduce_us"] + (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
+        reduction_us = c["reduce_us"] + c["reduce_part_us"] * (split - 1)
+        reduction_us += (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
     elif is_stream:
         cut = ctas * (cta_m * cta_n * 4.0)
         reduction_us = c["fixup_us"] + 2.0 * cut / (c["l2_bytes_per_us"] * c["reduce_frac"])
@@ -453,14 +457,15 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     most, is_refused = _most_parts(
         float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"]), p["is_split_full"] != 0,
         tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,
-        row["max_rows"] < t.M,
+        row["max_rows"] < t.M or row["min_rows"] > t.M,
     )  # fmt: skip
     limit = 0 if is_refused else int(most)
     split = limit if p["is_split_full"] and limit > 0 else 1
     num = 0
     while split <= limit:
-        splits[num] = split
-        num += 1
+        if steps % split == 0 or not p["is_split_even"]:
+            splits[num] = split
+            num += 1
         part = -(-steps // split)
         split = split + 1 if part <= 1 else -(-steps // (part - 1))
     if p["has_stream_k"] != 0 and row["schedule"] != VECTOR:

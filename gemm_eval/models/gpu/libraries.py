@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gemm_eval.arch import GpuSpec, cluster_sms
@@ -56,11 +56,13 @@ class SplitRule(NamedTuple):
         min_steps: a part has at least so many k-steps.
         is_full: it does not weigh the numbers of parts: it takes the most that fit the GPU at once.
         max_parts: never more parts.
+        is_even: all parts have equally many k-steps.
     """
 
     min_steps: int
     is_full: bool
     max_parts: int = 1 << 20
+    is_even: bool = False
 
 
 _FREE_SPLIT = SplitRule(8, is_full=False)
@@ -81,6 +83,9 @@ class Library:
         weight_only_tiles: columns of weights, and rows of tokens, that its Hopper kernels have as tiles.
         weight_only_inputs: input types of its weight-only kernels.
         has_block_scaled: it has kernels of families of their own for block-scaled types.
+        weight_only_family: what it runs narrower weights with, on the GPUs that the family runs on; others have
+            vendors' kernels for them.
+        dense_families: input type -> family for dense GEMMs of it, likewise; for these it need not be `is_dense`.
     """
 
     name: str
@@ -92,6 +97,8 @@ class Library:
     weight_only_inputs: tuple[DType, ...] = (DType.FP16, DType.BF16)
     has_unaligned: bool = True
     has_block_scaled: bool = False
+    weight_only_family: str = ""
+    dense_families: Mapping[DType, str] = field(default_factory=dict)
     is_chosen_by_model: bool = False
 
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
@@ -106,7 +113,7 @@ class Library:
                 f"{self.name} has no kernels for {types.b.dtype} weights and {types.a.dtype} inputs; "
                 f"weight-only kernels: library {', '.join(x.name for x in LIBRARIES.values() if x.is_weight_only)}"
             )
-        if not types.is_weight_quantized and not (self.is_dense or (types.is_block_scaled and self.has_block_scaled)):
+        if not types.is_weight_quantized and not self._runs_dense(arch, types):
             raise UnsupportedError(
                 f"{self.name} has weight-only{' and block-scaled' * self.has_block_scaled} kernels; "
                 "for dense GEMMs use library cublas"
@@ -128,6 +135,11 @@ class Library:
         num_bytes = ROW_BYTES if types.is_weight_quantized else _PAD_BYTES.get(types.a.dtype)
         return padding_to(types, num_bytes) if num_bytes else NO_PADDING
 
+    def _runs_dense(self, arch: GpuSpec, types: GemmTypes) -> bool:
+        own = self.dense_families.get(types.a.dtype)
+        has_own = own is not None and not types.is_block_scaled and arch.sm_arch in FAMILIES[own].sm_archs
+        return self.is_dense or has_own or (types.is_block_scaled and self.has_block_scaled)
+
     def runs_unaligned(self, types: GemmTypes) -> bool:
         """Whether it has kernels of these types for rows that do not start on 16 bytes.
 
@@ -141,6 +153,9 @@ class Library:
         return self._family(arch, types, load_bytes=load_bytes).name
 
     def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
+        own = self.weight_only_family if types.is_weight_quantized else self.dense_families.get(types.a.dtype, "")
+        if own and load_bytes == ROW_BYTES and arch.sm_arch in FAMILIES[own].sm_archs:
+            return FAMILIES[own]
         is_block_scaled = types.is_block_scaled and self.has_block_scaled
         return family_for(arch.sm_arch, types.a.dtype, load_bytes=load_bytes, is_block_scaled=is_block_scaled)
 
@@ -153,6 +168,10 @@ class Library:
             return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 
+    def never_splits(self, family: str) -> bool:
+        """Whether kernels of a family take all of K at once, on every GPU."""
+        return self.split_rules.get(family, _FREE_SPLIT).max_parts == 1
+
     def tiles(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Iterator[TileChoice]:
         """Tiles that the library has for this GPU and these types; those of our own kernels stand in a table."""
         self.check(arch, types)
@@ -160,7 +179,8 @@ class Library:
             return
         family = self._family(arch, types, load_bytes=load_bytes)
         if types.is_weight_quantized:
-            yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
+            if family.name != self.weight_only_family:
+                yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
             yield from family.weight_only_tiles(*self.weight_only_tiles)
         else:
             yield from family.dense_tiles(arch.sm_arch, types.a.dtype)
@@ -198,9 +218,15 @@ LIBRARIES: dict[str, Library] = {
         # tiles assumed: those of CUTLASS's mixed-input kernels; K in at most four parts, which is what its times of few
         # columns and long K show (arch/measured/h200-sxm/aiconfigurator)
         Library(
-            TRTLLM, {"sm90_wgmma": SplitRule(8, is_full=False, max_parts=4)}, has_stream_k=False, is_dense=False,
+            TRTLLM,
+            {
+                "sm90_wgmma": SplitRule(8, is_full=False, max_parts=4),
+                "sm80_weight_only": SplitRule(1, is_full=False, max_parts=7, is_even=True),
+                "sm80_int8": _NO_SPLIT,
+            },
+            has_stream_k=False, is_dense=False,
             is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)), has_unaligned=False,
-            has_block_scaled=True,
+            has_block_scaled=True, weight_only_family="sm80_weight_only", dense_families={DType.INT8: "sm80_int8"},
         ),
     )
 }  # fmt: skip

@@ -44,7 +44,7 @@ __all__ = [
 
 _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "min_split_steps", "is_split_full", "max_split_parts",
-    "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
+    "is_split_even", "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
 )  # fmt: skip
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",
@@ -218,6 +218,7 @@ def pack_kernels(
     params["min_split_steps"] = split.min_steps
     params["is_split_full"] = split.is_full
     params["max_split_parts"] = split.max_parts
+    params["is_split_even"] = split.is_even
     params["has_stream_k"] = rules.has_stream_k
     params["is_calibrated"] = is_calibrated
     if rules.is_chosen_by_model:

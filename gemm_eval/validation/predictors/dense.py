@@ -18,7 +18,6 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import (
-    COEFFICIENTS,
     GPU_MODEL_VERSION,
     LIBRARIES,
     Calibration,
@@ -26,6 +25,7 @@ from gemm_eval.models.gpu import (
     coefficients_for,
     fit_intervals,
 )
+from gemm_eval.models.gpu.cost_kernels import VECTOR
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, default_coefficients
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
 from gemm_eval.validation.folds import cross_fit
@@ -93,7 +93,7 @@ class ModelPredictor:
     def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row at the best config of the library, in microseconds."""
         packed = pack_problems(self.arch, self.library, [rows])
-        return best_configs(packed, with_families(packed, self.coefficients))[0]
+        return best_configs(packed, with_families(packed, self.coefficients))[0] + rows.timer_us
 
 
 def model_predictor(arch: GpuSpec, library: str) -> ModelPredictor:
@@ -201,12 +201,14 @@ class _Goal:
         rows, known = timings.rows, timings.known
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
-        free = _free_names(family, library, is_quantized=is_quantized)
+        has_vector = bool((rows.candidates["schedule"] == VECTOR).any())
+        free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector)
         known_items = FAMILIES[family].coefficients
         self.ranges = Ranges([item for item in known_items if item.name in free], default_coefficients(family))
         # every row at its best config, then the known ones at theirs
         self._kind_of = np.concatenate([rows.kind_of, rows.kind_of[known]])
         self._sizes = np.concatenate([rows.sizes, rows.sizes[known]])
+        self._timer_us = np.concatenate([timings.timer_us, timings.timer_us[known]])
         self._measured_us = np.concatenate([timings.measured_us, timings.measured_us[known]])
         self._weights = np.concatenate([np.ones(len(rows.kind_of)), np.full(len(known), _KNOWN_CONFIG_WEIGHT)])
 
@@ -241,20 +243,24 @@ class _Goal:
         latency_us = latencies(self._rows, self._packed(values), self._kind_of, self._sizes, configs)
         # where the library's choice is known, nothing is lost by it
         latency_us[len(self._rows.kind_of) :] /= 1.0 + values["choice_loss"]
-        return latency_us
+        return latency_us + self._timer_us
 
 
-def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
+def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
     if family in ("mma_unaligned", "mma_elementwise"):
         return _FREE_OF_NARROW
     names = {item.name for item in FAMILIES[family].coefficients} - {"line_conflict"}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
-    if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale; nothing cuts K
-        names -= {"scale_cast_us", "choice_loss", "reduce_us", "reduce_frac"}
+    if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale
+        names -= {"scale_cast_us", "choice_loss"}
+    if FAMILIES[family].block_scaled is not None or LIBRARIES[library].never_splits(family):
+        names -= {"reduce_us", "reduce_frac", "reduce_part_us"}
     if not is_quantized:
-        names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}
+        names -= {name for name in names if name.startswith(("dequant", "vector_dequant"))}
+    if not has_vector:
+        names -= {name for name in names if name.startswith("vector_")}
     if FAMILIES[family].is_warp_specialized:
         names -= {"unaligned_frac"}  # TMA loads aligned rows only
         # fits end at the bounds of these, or do without them; fewer coefficients generalize better

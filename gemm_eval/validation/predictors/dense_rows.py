@@ -89,6 +89,7 @@ class KnownRows(NamedTuple):
 
     rows: Rows
     measured_us: Floats  # [rows]
+    timer_us: Floats  # [rows], of it: what the measurement added
     known: Ints  # [known], the rows whose config the name of the kernel tells
     known_configs: Ints  # [known, 2] of row of `rows.candidates`, parts of K
 
@@ -98,7 +99,11 @@ class KnownRows(NamedTuple):
         new_place = np.cumsum(mask) - 1
         kept = mask[self.known]
         return KnownRows(
-            self.rows.select(mask), self.measured_us[mask], new_place[self.known[kept]], self.known_configs[kept]
+            self.rows.select(mask),
+            self.measured_us[mask],
+            self.timer_us[mask],
+            new_place[self.known[kept]],
+            self.known_configs[kept],
         )
 
 
@@ -162,7 +167,8 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> KnownR
     candidates = read_only(np.concatenate([rows.candidates, np.array(launched, CANDIDATE_DTYPE)]))
     return KnownRows(
         rows._replace(candidates=candidates),
-        np.concatenate([timings.measured_us for timings in sets]), np.array(known, np.int64),
+        np.concatenate([timings.measured_us for timings in sets]),
+        np.concatenate([np.full(len(timings), timings.timer_us) for timings in sets]), np.array(known, np.int64),
         np.array(configs, np.int64).reshape(-1, 2),
     )  # fmt: skip
 

@@ -68,10 +68,11 @@ def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int 
         data=f"{'/'.join(first.name.split('/')[:2])} {QUANT_COLUMN}", sha256=first.content_hash.removeprefix("sha256:"),
         **error_figures(measured_us, predicted_us),
     )  # fmt: skip
-    how = provenance(_FOLDS, "sizes of A", seed) | {"folds": f"{_FOLDS}-fold by (M, K), seed {seed}"}
+    said = provenance(_FOLDS, "sizes of A", seed)
     return Calibration(
         gpu=arch.name, library=TRTLLM, family=QUANTIZE.name, model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(values), fitted=tuple(sorted(set(values) - _NOT_IN_DATA)), errors=(errors,), **how,
+        coefficients=rounded(values), fitted=tuple(sorted(set(values) - _NOT_IN_DATA)), errors=(errors,),
+        code_version=said["code_version"], date=said["date"], folds=f"{_FOLDS}-fold by (M, K), seed {seed}",
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from gemm_eval.models.gpu.families.mma_sync import ELEMENTWISE, MMA_SYNC, UNALIG
 from gemm_eval.models.gpu.families.mma_volta import MMA_VOLTA
 from gemm_eval.models.gpu.families.quantization import QUANTIZE
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
+from gemm_eval.models.gpu.families.trtllm import TRTLLM_FAMILIES
 from gemm_eval.models.gpu.families.vector import VECTOR_FAMILY
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
 from gemm_eval.models.gpu.families.wgmma import WGMMA
@@ -26,6 +27,7 @@ FAMILIES: dict[str, Family] = {
         MMA_VOLTA,
         *BLOCK_SCALED,
         QUANTIZE,
+        *TRTLLM_FAMILIES,
     )
 }
 """Kernel families by name."""

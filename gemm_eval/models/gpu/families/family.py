@@ -15,6 +15,9 @@ from gemm_eval.workload import MAX_DIM
 __all__ = ["Family", "TileChoice", "no_tiles", "since"]
 
 
+MAX_STAGES = 16
+"""Most buffers of a ring, of families that do not say less."""
+
 LINE_BYTES = 128
 """Of shared memory under the 128-byte swizzle: what kernels take of a row of A or B in one k-step."""
 
@@ -69,6 +72,8 @@ class Family:
         is_quantization: it computes no GEMM: its kernels quantize A before one.
         block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
         step_bytes: of a row of A or B in one k-step.
+        min_rows: fewest rows of C for which libraries use its tiles.
+        max_stages: most buffers of its ring.
         max_rows: rows of a tile -> most rows of C for which libraries use it.
         coefficients: what its kernels lose, with its defaults.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
@@ -96,7 +101,9 @@ class Family:
     is_quantization: bool = False
     block_scaled: DType | None = None
     max_rows: Callable[[int], int] = any_rows
+    min_rows: int = 1
     step_bytes: int = LINE_BYTES
+    max_stages: int = MAX_STAGES
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
 
