@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["validate_gpus"]
 
-_HEADERS = ("GPU", "data", "types", "regime", "n", "roofline", "table", "physics", "corrected")
-_OF_BEST = ("median", "p90", "bias", "tau")
+_HEADERS = ("regime", "n", "roofline", "table", "physics", "corrected", "median", "p90", "bias", "tau")
 
 
 def validate_gpus(names: Sequence[str], folds: int, seed: int, *, groups: Sequence[str], as_json: bool) -> None:
@@ -28,30 +28,27 @@ def validate_gpus(names: Sequence[str], folds: int, seed: int, *, groups: Sequen
         return
     console = make_console()
     for is_fitted, title in (
-        (True, f"held out by (N, K), {folds}-fold: MAPE of each predictor; then the last one's errors"),
+        (True, f"held out by (N, K), {folds}-fold: MAPE of each, then more of the last one's errors"),
         (False, "carried over from another GPU, nothing fitted on this one"),
     ):
         chosen = [line for line in lines if line.is_fitted == is_fitted]
         if chosen:
-            console.print(_table(chosen, title))
+            console.print(f"\n{title}")
+        for _, of_set in groupby(chosen, lambda line: (line.gpu, line.data)):
+            console.print(_table(list(of_set)))
 
 
 def _plain(line: GpuLine) -> dict[str, Any]:
     return {name: asdict(errors) for name, errors in line.errors.items()}
 
 
-def _table(lines: Sequence[GpuLine], title: str) -> Table:
-    from gemm_eval.cli.output import make_table
+def _table(lines: Sequence[GpuLine]) -> Table:
+    from gemm_eval.validation.report import report_table
 
-    headers = (*_HEADERS, *_OF_BEST)
-    table = make_table(headers, title=title, right=headers[4:])
-    before: tuple[str, str] | None = None
+    first = lines[0]
+    table = report_table(_HEADERS, f"{first.gpu}, {first.data}: {first.types}")
     for line in lines:
-        is_new = (line.gpu, line.data) != before
-        if is_new and before:
-            table.add_section()
-        before = line.gpu, line.data
-        table.add_row(*((line.gpu, line.data, line.types) if is_new else ("", "", "")), *_cells(line))
+        table.add_row(*_cells(line))
     return table
 
 
