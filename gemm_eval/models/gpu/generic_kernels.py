@@ -40,6 +40,7 @@ _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
 _MIN_STREAM_STEPS = 8  # of a CTA of stream-K: as of a part of a split K, where a library weighs it (`_FREE_SPLIT`)
 _LINE_BYTES = 128.0
+_LRU_HOLD = 1.04  # of L2: where what is read in turn stops to stay (weights of few rows on an L40S), see MODEL.md
 
 
 @kernel
@@ -77,6 +78,20 @@ def row_alignment(p: Any, K: int, N: int) -> float:
 
 
 @kernel
+def _stay_frac(p: Any, c: Any, footprint_bytes: float) -> float:
+    """Share of what one call used that L2 still holds in the next, if a call uses `footprint_bytes` in all.
+
+    An L2 of one partition drops what was used longest ago: of a footprint a little above its size nothing is left. In
+    one of two partitions, which hold copies of lines of each other, it goes little by little.
+    """
+    if p["num_l2_partitions"] > 1:
+        f2 = (footprint_bytes / c["l2_hold_bytes"]) ** 2
+        return 1.0 / (1.0 + f2 * f2)
+    f = min(footprint_bytes / (_LRU_HOLD * p["l2_bytes"]), 2.0)
+    return 1.0 / (1.0 + f**64)
+
+
+@kernel
 def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     """Bytes of a problem, and what of them L2 keeps."""
     a_bytes = G * M * (K * p["a_elem_bytes"])
@@ -87,9 +102,8 @@ def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerm
         a_bytes += G * M * (groups * p["a_scale_bytes_per_group"])  # they come with A, and are read again with it
         scale_bytes = G * ceil_div(N, p["group_n"]) * (groups * p["scale_bytes_per_group"])
     c_bytes = G * M * (N * p["c_elem_bytes"])
-    footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / c["l2_hold_bytes"]
-    f2 = footprint * footprint
-    stay_frac = 0.0 if p["l2_state"] == ALL_COLD else 1.0 / (1.0 + f2 * f2)
+    footprint_bytes = a_bytes + b_bytes + scale_bytes + c_bytes
+    stay_frac = 0.0 if p["l2_state"] == ALL_COLD else _stay_frac(p, c, footprint_bytes)
     b_stay = stay_frac if p["l2_state"] == WARM else 0.0
     # the GEMMs of a batch follow each other: what is read again is of one of them
     l2_hold_frac = min(1.0, c["l2_hold_bytes"] * G / (a_bytes + b_bytes + scale_bytes))
