@@ -154,7 +154,7 @@ LIBRARIES: dict[str, Library] = {
             "cublas",
             {
                 "sm90_wgmma": SplitRule(21, is_full=True),
-                "sm80_mma": SplitRule(4, is_full=False),
+                "sm80_mma": SplitRule(4, is_full=False, max_parts=32),
                 "sm100_tcgen05": SplitRule(4, is_full=False),
             },
             has_stream_k=False, is_dense=True, is_weight_only=False,

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import COEFFICIENTS, GPU_MODEL_VERSION, LIBRARIES, Calibration, ErrorFigures, coefficients_for
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, default_coefficients
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
@@ -176,7 +177,8 @@ class _Goal:
         rows, known = timings.rows, timings.known
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
-        free = _free_names(family, library, is_quantized=is_quantized)
+        has_vector = bool((rows.candidates["schedule"] == Schedule.VECTOR).any())
+        free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector)
         known_items = FAMILIES[family].coefficients
         self.ranges = Ranges([item for item in known_items if item.name in free], default_coefficients(family))
         # every row at its best config, then the known ones at theirs
@@ -219,7 +221,7 @@ class _Goal:
         return latency_us
 
 
-def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
+def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
     if family == "mma_unaligned":
         return _FREE_OF_UNALIGNED
@@ -229,7 +231,9 @@ def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
     if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale; nothing cuts K
         names -= {"scale_cast_us", "choice_loss", "reduce_us", "reduce_frac"}
     if not is_quantized:
-        names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}
+        names -= {item.name for item in COEFFICIENTS if "dequant" in item.name}
+        if not has_vector:
+            names -= {item.name for item in COEFFICIENTS if item.name.startswith("vector_")}
     if FAMILIES[family].is_warp_specialized:
         names -= {"unaligned_frac"}  # TMA loads aligned rows only
         # fits end at the bounds of these, or do without them; fewer coefficients generalize better

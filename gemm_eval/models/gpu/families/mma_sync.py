@@ -9,6 +9,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import with_defaults
 from gemm_eval.models.gpu.families.family import Family, TileChoice, since
+from gemm_eval.models.gpu.families.vector import single_row_tiles
 
 __all__ = ["MMA_SYNC", "UNALIGNED"]
 
@@ -53,8 +54,11 @@ def _int8_on_hopper_tiles(family: str) -> Iterator[TileChoice]:
 
 def _dense_tiles(sm_arch: str, input_dtype: DType) -> Iterator[TileChoice]:
     if input_dtype is DType.INT8 and sm_arch == "sm_90":
-        return _int8_on_hopper_tiles("sm80_mma")
-    return _cublas_tiles()
+        yield from _int8_on_hopper_tiles("sm80_mma")
+        return
+    if input_dtype.bits == 16:
+        yield from single_row_tiles()
+    yield from _cublas_tiles()
 
 
 def _unaligned_tiles(*_: object) -> Iterator[TileChoice]:
