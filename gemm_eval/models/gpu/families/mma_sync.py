@@ -11,7 +11,7 @@ from gemm_eval.models.gpu.coefficients import with_defaults
 from gemm_eval.models.gpu.families.family import Family, TileChoice, since
 from gemm_eval.models.gpu.families.vector import single_row_tiles
 
-__all__ = ["MMA_SYNC", "UNALIGNED"]
+__all__ = ["MMA_FP8", "MMA_SYNC", "UNALIGNED"]
 
 _MS = Schedule.MULTISTAGE
 _SINGLE = ((1, 1),)
@@ -28,7 +28,7 @@ def _ampere_tiles(family: str) -> Iterator[TileChoice]:
         yield TileChoice(family, m, n, warps, _MS, _SINGLE)
 
 
-def _cublas_tiles() -> Iterator[TileChoice]:
+def _cublas_tiles(family: str) -> Iterator[TileChoice]:
     """Tiles of cuBLAS: edges of 64, 128 and 256, and 32 tokens. Of several lists this one explains its times best.
 
     On an A100 (arch/measured/a100-sxm-80gb) 160 tokens take what 256 do, which tiles of 96, 160 and 192 deny.
@@ -37,7 +37,7 @@ def _cublas_tiles() -> Iterator[TileChoice]:
         (32, 64, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8), (256, 64, 4), (64, 256, 4),
         (256, 128, 8), (128, 256, 8),
     ):  # fmt: skip
-        yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
+        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
 
 
 def _small_tiles(family: str) -> Iterator[TileChoice]:
@@ -58,7 +58,7 @@ def _dense_tiles(sm_arch: str, input_dtype: DType) -> Iterator[TileChoice]:
         return
     if input_dtype.bits == 16:
         yield from single_row_tiles()
-    yield from _cublas_tiles()
+    yield from _cublas_tiles("sm80_mma")
 
 
 def _unaligned_tiles(*_: object) -> Iterator[TileChoice]:
@@ -91,6 +91,18 @@ MMA_SYNC = Family(
     coefficients=with_defaults(**_DEFAULTS),
     dense_tiles=_dense_tiles,
     weight_only_tiles=lambda *_: _ampere_tiles("sm80_mma"),
+)
+# fp8 of cuBLASLt on Ada and RTX Blackwell: kernels of their own, which lose less at a k-step and more at the end of a
+# split K. One set of coefficients with 16 bits' costs an L40S and an RTX PRO 6000 1 to 2 points (arch/measured)
+MMA_FP8 = replace(
+    MMA_SYNC,
+    name="sm89_mma_fp8",
+    number=30,
+    sm_archs=since("sm_89"),
+    own_of=("sm_89", "sm_120"),
+    other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.FP8),
+    dense_tiles=lambda *_: _cublas_tiles("sm89_mma_fp8"),
+    weight_only_tiles=lambda *_: _ampere_tiles("sm89_mma_fp8"),
 )
 UNALIGNED = replace(  # rows go through registers, a few bytes a load (kernels "align1", "align2")
     MMA_SYNC,
