@@ -232,6 +232,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     ingest_rate = c["sm_l2_bytes_per_cycle"] * t.load_frac
     cycles_per_us, l2_rate = p["cycles_per_us"], c["l2_bytes_per_us"]
     exposed = c["store_exposed_frac"] * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / l2_rate)
+    first_bytes = c["l2_first"] * (t.a_bytes + w_bytes) * t.line_waste
     partial_bytes = G * M * (N * 4.0)
     reduce_us, reduce_rate = c["reduce_us"], l2_rate * c["reduce_frac"]
     factor = (1.0 + c["choice_loss"]) * BOUND_SLACK
@@ -264,7 +265,8 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         reduction_us = reduce_us + (written + t.c_bytes) / reduce_rate if is_split else 0.0
         rows = (tiles_m * cta_m[i] - M) * clusters_n + (tiles_n * cta_n[i] - N) * clusters_m
         outside_us = G * rows * all_steps * outside_us_per_row_step[i]
-        chip, dram, l2 = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i], l2_bytes / l2_rate
+        chip, dram = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i]
+        l2 = (l2_bytes + first_bytes) / l2_rate
         chip, dram, l2, outside = chip * chip, dram * dram, l2 * l2, outside_us * outside_us
         main_us = np.sqrt(np.sqrt(chip * chip + dram * dram + l2 * l2 + outside * outside))
         bound_us = (fixed_us[i] + reduction_us + main_us + exposed * written) * factor + before_us
@@ -338,7 +340,8 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     # traffic; a panel that a cluster shares is read from L2 once
     a_l2 = t.a_bytes * (padded_n / row["cluster_n"])
     b_l2 = (t.b_bytes + t.scale_bytes) * (padded_m / row["cluster_m"])
-    l2_bytes = (a_l2 + b_l2) * t.line_waste
+    first_bytes = c["l2_first"] * (t.a_bytes + t.b_bytes + t.scale_bytes)
+    l2_bytes = (a_l2 + b_l2 + first_bytes) * t.line_waste
     compulsory = t.a_read_bytes + t.b_read_bytes
     read_bytes = compulsory
     if raster != NO_RASTER and t.l2_hold_frac < 1.0 and tiles_m > 1 and tiles_n > 1:
