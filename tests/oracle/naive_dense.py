@@ -114,7 +114,9 @@ def traffic_of(arch: GpuSpec, problem: GemmProblem, l2: str, c: Mapping[str, flo
     scale_bytes = G * math.ceil(N / (problem.group_n or 1)) * num_groups * scale_bits / 8
     b_bytes = G * N * K * b_bits / 8 + scale_bytes
     hold = arch.l2_bytes * c["l2_hold_frac"]
-    stay = 0.0 if l2 == "cold-all" else 1 / (1 + ((a_bytes + b_bytes + c_bytes) / hold) ** 4)
+    used = a_bytes + b_bytes + c_bytes
+    excess = (used / hold) ** 4 if arch.num_l2_partitions > 1 else min(2.0, used / (1.04 * arch.l2_bytes)) ** 64
+    stay = 0.0 if l2 == "cold-all" else 1 / (1 + excess)
     b_stay = stay if l2 == "warm" else 0.0
     column_bytes = K * b_bits / 8
     touches_more = column_bytes > LINE_BYTES and column_bytes % LINE_BYTES != 0
@@ -343,6 +345,8 @@ def family_of(arch: GpuSpec, problem: GemmProblem) -> str:
         return "sm90_wgmma"
     if arch.sm_arch in WITHOUT_CP_ASYNC:
         return "sm70_mma"
+    if arch.sm_arch in ("sm_89", "sm_120") and problem.input_dtype is DType.FP8:
+        return "sm89_mma_fp8"
     return "sm100_tcgen05" if arch.sm_arch in ("sm_100", "sm_103") else "sm80_mma"
 
 
@@ -411,7 +415,7 @@ def cost_of(
     dram_us = (t.a_read_bytes + t.b_read_bytes + again + stored_bytes) * t.waste / dram_rate
     a_l2 = t.a_bytes * w.tiles_n / config.cluster_n
     b_l2 = t.b_bytes * w.tiles_m / config.cluster_m
-    l2_us = (a_l2 + b_l2) * t.waste / l2_rate
+    l2_us = (a_l2 + b_l2 + c["l2_first"] * (t.a_bytes + t.b_bytes)) * t.waste / l2_rate
     outside_us = 0.0
     if config.schedule in (Schedule.PINGPONG, Schedule.COOPERATIVE):
         rows = (tiles_m * config.cta_m - problem.M) * w.tiles_n / config.cluster_n

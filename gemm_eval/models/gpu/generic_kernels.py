@@ -41,6 +41,7 @@ _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
 _MIN_STREAM_STEPS = 8  # of a CTA of stream-K: as of a part of a split K, where a library weighs it (`_FREE_SPLIT`)
 _LINE_BYTES = 128.0
+_LRU_HOLD = 1.04  # of L2: where what is read in turn stops to stay (weights of few rows on an L40S), see MODEL.md
 
 
 @kernel
@@ -78,6 +79,20 @@ def row_alignment(p: Any, K: int, N: int) -> float:
 
 
 @kernel
+def _stay_frac(p: Any, c: Any, footprint_bytes: float) -> float:
+    """Share of what one call used that L2 still holds in the next, if a call uses `footprint_bytes` in all.
+
+    An L2 of one partition drops what was used longest ago: of a footprint a little above its size nothing is left. In
+    one of two partitions, which hold copies of lines of each other, it goes little by little.
+    """
+    if p["num_l2_partitions"] > 1:
+        f2 = (footprint_bytes / c["l2_hold_bytes"]) ** 2
+        return 1.0 / (1.0 + f2 * f2)
+    f = min(footprint_bytes / (_LRU_HOLD * p["l2_bytes"]), 2.0)
+    return 1.0 / (1.0 + f**64)
+
+
+@kernel
 def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     """Bytes of a problem, its rows padded as its types need it, and what of them L2 keeps."""
     K = ceil_div(K, p["k_pad"]) * p["k_pad"]
@@ -91,9 +106,8 @@ def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerm
         a_bytes += G * M * (groups * p["a_scale_bytes_per_group"])  # they come with A, and are read again with it
         scale_bytes = G * ceil_div(N, p["group_n"]) * (groups * p["scale_bytes_per_group"])
     c_bytes = G * M * (N * p["c_elem_bytes"])
-    footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / c["l2_hold_bytes"]
-    f2 = footprint * footprint
-    stay_frac = 0.0 if p["l2_state"] == ALL_COLD else 1.0 / (1.0 + f2 * f2)
+    footprint_bytes = a_bytes + b_bytes + scale_bytes + c_bytes
+    stay_frac = 0.0 if p["l2_state"] == ALL_COLD else _stay_frac(p, c, footprint_bytes)
     b_stay = stay_frac if p["l2_state"] == WARM else 0.0
     # the GEMMs of a batch follow each other: what is read again is of one of them
     l2_hold_frac = min(1.0, c["l2_hold_bytes"] * G / (a_bytes + b_bytes + scale_bytes))
@@ -228,6 +242,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     tile_rate = vector_rate * t.load_frac
     cycles_per_us, l2_rate = p["cycles_per_us"], c["l2_bytes_per_us"]
     exposed = c["store_exposed_frac"] * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / l2_rate)
+    first_bytes = c["l2_first"] * (t.a_bytes + w_bytes) * t.line_waste
     partial_bytes = G * M * (N * 4.0)
     reduce_us, reduce_part_us, reduce_rate = c["reduce_us"], c["reduce_part_us"], l2_rate * c["reduce_frac"]
     factor = (1.0 + c["choice_loss"]) * BOUND_SLACK
@@ -261,7 +276,8 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         reduction_us = waits_us + (written + t.c_bytes) / reduce_rate if is_split else 0.0
         rows = (tiles_m * cta_m[i] - M) * clusters_n + (tiles_n * cta_n[i] - N) * clusters_m
         outside_us = G * rows * all_steps * outside_us_per_row_step[i]
-        chip, dram, l2 = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i], l2_bytes / l2_rate
+        chip, dram = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i]
+        l2 = (l2_bytes + first_bytes) / l2_rate
         chip, dram, l2, outside = chip * chip, dram * dram, l2 * l2, outside_us * outside_us
         main_us = np.sqrt(np.sqrt(chip * chip + dram * dram + l2 * l2 + outside * outside))
         bound_us = (fixed_us[i] + reduction_us + main_us + exposed * written) * factor + before_us
@@ -335,7 +351,8 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     # traffic; a panel that a cluster shares is read from L2 once
     a_l2 = t.a_bytes * (padded_n / row["cluster_n"])
     b_l2 = (t.b_bytes + t.scale_bytes) * (padded_m / row["cluster_m"])
-    l2_bytes = (a_l2 + b_l2) * t.line_waste
+    first_bytes = c["l2_first"] * (t.a_bytes + t.b_bytes + t.scale_bytes)
+    l2_bytes = (a_l2 + b_l2 + first_bytes) * t.line_waste
     compulsory = t.a_read_bytes + t.b_read_bytes
     read_bytes = compulsory
     if raster != NO_RASTER and t.l2_hold_frac < 1.0 and tiles_m > 1 and tiles_n > 1:

@@ -191,12 +191,14 @@ LIBRARIES: dict[str, Library] = {
     for library in (
         # All 1,690 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once) do, 93%
         # into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt). On
-        # other GPUs its times show parts of few steps, and no limit to their number (arch/measured: A100, L40S, B200).
+        # other GPUs its times show parts of few steps; with mma.sync no more than 32, or 8 of fp8 (arch/measured: A100,
+        # L40S, RTX PRO 6000, B200).
         Library(
             "cublas",
             {
                 "sm90_wgmma": SplitRule(21, is_full=True),
-                "sm80_mma": SplitRule(4, is_full=False),
+                "sm80_mma": SplitRule(4, is_full=False, max_parts=32),
+                "sm89_mma_fp8": SplitRule(4, is_full=False, max_parts=8),
                 "mma_unaligned": SplitRule(1, is_full=False),
                 "mma_elementwise": SplitRule(1, is_full=False),
                 "sm100_tcgen05": SplitRule(4, is_full=False),

@@ -45,6 +45,7 @@ __all__ = [
 _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "min_split_steps", "is_split_full", "max_split_parts",
     "is_split_even", "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
+    "num_l2_partitions",
 )  # fmt: skip
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",
@@ -302,6 +303,7 @@ def _pack_chip(
         "dram_spec_bytes_per_us": bytes_per_us(arch.dram_gb_per_s),
         "l2_peak_bytes_per_us": bytes_per_us(arch.l2_gb_per_s),
         "l2_bytes": arch.l2_bytes,
+        "num_l2_partitions": arch.num_l2_partitions,
     }
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     for name, value in values.items():

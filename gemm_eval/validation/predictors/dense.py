@@ -264,7 +264,7 @@ def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bo
     if FAMILIES[family].is_warp_specialized:
         names -= {"unaligned_frac"}  # TMA loads aligned rows only
         # fits end at the bounds of these, or do without them; fewer coefficients generalize better
-        names -= {"l2_frac", "store_exposed_frac", "tile_cycles"}
+        names -= {"l2_frac", "l2_first", "store_exposed_frac", "tile_cycles"}
         if FAMILIES[family].block_scaled is None:
             names -= {"matrix_frac"}
     else:

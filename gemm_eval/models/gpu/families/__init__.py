@@ -3,7 +3,7 @@
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families.block_scaled import BLOCK_SCALED
 from gemm_eval.models.gpu.families.family import Family, TileChoice
-from gemm_eval.models.gpu.families.mma_sync import ELEMENTWISE, MMA_SYNC, UNALIGNED
+from gemm_eval.models.gpu.families.mma_sync import ELEMENTWISE, MMA_FP8, MMA_SYNC, UNALIGNED
 from gemm_eval.models.gpu.families.mma_volta import MMA_VOLTA
 from gemm_eval.models.gpu.families.quantization import QUANTIZE
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
@@ -25,6 +25,7 @@ FAMILIES: dict[str, Family] = {
         *OUR_FAMILIES,
         TCGEN05,
         MMA_VOLTA,
+        MMA_FP8,
         *BLOCK_SCALED,
         QUANTIZE,
         *TRTLLM_FAMILIES,

@@ -9,14 +9,15 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import with_defaults
 from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
+from gemm_eval.models.gpu.families.vector import single_row_tiles
 
-__all__ = ["ELEMENTWISE", "MMA_SYNC", "UNALIGNED"]
+__all__ = ["ELEMENTWISE", "MMA_FP8", "MMA_SYNC", "UNALIGNED"]
 
 _MS = Schedule.MULTISTAGE
 _SINGLE = ((1, 1),)
 
 
-def _ampere_tiles() -> Iterator[TileChoice]:
+def _ampere_tiles(family: str) -> Iterator[TileChoice]:
     """Tiles that mma.sync kernels of CUTLASS and cuBLAS commonly have: assumed, no list of cuBLAS's is published."""
     for m, n, warps in (
         (16, 64, 4), (16, 128, 4), (16, 256, 4), (32, 64, 4), (32, 128, 4), (32, 256, 4), (64, 32, 4), (64, 64, 4),
@@ -24,10 +25,10 @@ def _ampere_tiles() -> Iterator[TileChoice]:
         (128, 128, 8), (128, 160, 8), (128, 192, 8), (128, 256, 8), (160, 128, 8), (192, 128, 8), (256, 64, 4),
         (256, 96, 8), (256, 128, 8),
     ):  # fmt: skip
-        yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
+        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
 
 
-def _cublas_tiles() -> Iterator[TileChoice]:
+def _cublas_tiles(family: str) -> Iterator[TileChoice]:
     """Tiles of cuBLAS: edges of 64, 128 and 256, and 32 tokens. Of several lists this one explains its times best.
 
     On an A100 (arch/measured/a100-sxm-80gb) 160 tokens take what 256 do, which tiles of 96, 160 and 192 deny.
@@ -36,7 +37,7 @@ def _cublas_tiles() -> Iterator[TileChoice]:
         (32, 64, 4), (64, 64, 4), (64, 128, 4), (128, 64, 4), (128, 128, 4), (128, 128, 8), (256, 64, 4), (64, 256, 4),
         (256, 128, 8), (128, 256, 8),
     ):  # fmt: skip
-        yield TileChoice("sm80_mma", m, n, warps, _MS, _SINGLE)
+        yield TileChoice(family, m, n, warps, _MS, _SINGLE)
 
 
 def _int8_on_hopper_tiles() -> Iterator[TileChoice]:
@@ -47,8 +48,11 @@ def _int8_on_hopper_tiles() -> Iterator[TileChoice]:
 
 def _dense_tiles(sm_arch: str, input_dtype: DType) -> Iterator[TileChoice]:
     if input_dtype is DType.INT8 and sm_arch == "sm_90":
-        return _int8_on_hopper_tiles()
-    return _cublas_tiles()
+        yield from _int8_on_hopper_tiles()
+        return
+    if input_dtype.bits == 16:
+        yield from single_row_tiles()
+    yield from _cublas_tiles("sm80_mma")
 
 
 def _few_row_tiles(input_dtype: DType, most: int) -> Iterator[TileChoice]:
@@ -100,7 +104,19 @@ MMA_SYNC = Family(
     rate_frac={"sm_90": 0.62, "sm_100": 0.31, "sm_120": 1.0},
     coefficients=with_defaults(**_DEFAULTS),
     dense_tiles=_dense_tiles,
-    weight_only_tiles=lambda *_: _ampere_tiles(),
+    weight_only_tiles=lambda *_: _ampere_tiles("sm80_mma"),
+)
+# fp8 of cuBLASLt on Ada and RTX Blackwell: kernels of their own, which lose less at a k-step and more at the end of a
+# split K. One set of coefficients with 16 bits' costs an L40S and an RTX PRO 6000 1 to 2 points (arch/measured)
+MMA_FP8 = replace(
+    MMA_SYNC,
+    name="sm89_mma_fp8",
+    number=30,
+    sm_archs=since("sm_89"),
+    own_of=("sm_89", "sm_120"),
+    other_dtypes=tuple(dtype for dtype in DType if dtype is not DType.FP8),
+    dense_tiles=lambda *_: _cublas_tiles("sm89_mma_fp8"),
+    weight_only_tiles=lambda *_: _ampere_tiles("sm89_mma_fp8"),
 )
 UNALIGNED = replace(  # rows start on 4 or 8 bytes, and so many bytes are one load
     MMA_SYNC,
