@@ -27,6 +27,7 @@ _CASES = (  # dtype, library, L2, clock; G, M, K, N
     ("fp16", "cublas", "cold", "burst", 1, 33, 7, 5),
     ("fp16", "cublas", "cold", "burst", 1, 64, 14336, 4096),
     ("fp16", "cublas", "cold", "burst", 1, 257, 1009, 4096),
+    ("fp16", "cublas", "cold", "burst", 1, 257, 1010, 4096),
     ("fp16", "cublas", "cold", "burst", 32, 4096, 128, 4096),
     ("fp16", "cublas", "cold-all", "burst", 256, 1, 4096, 1),
     ("fp16", "cublas", "warm", "burst", 1, 8192, 96, 512),
