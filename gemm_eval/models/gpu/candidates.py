@@ -162,7 +162,8 @@ def _stages_by_occupancy(arch: GpuSpec, types: GemmTypes, config: KernelConfig) 
     if not arch.has_cp_async:
         yield MIN_STAGES
         return
-    num_stages, most = min(FAMILIES[config.family].max_stages, (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes), 0
+    by_smem = (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes
+    num_stages, most = min(FAMILIES[config.family].max_stages, by_smem), 0
     while num_stages >= MIN_STAGES:
         held = ctas_per_sm(arch, needs.threads, needs.launch_registers, _smem_bytes(needs, num_stages))
         if held > most:
@@ -330,7 +331,8 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
     return (
         family.number, 0, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n,
         config.num_warps, config.num_stages, int(config.schedule), 0, 0, resources.ctas_per_sm, 0,
-        sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers, family.min_rows, family.max_rows(config.cta_m),
+        sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers, family.min_rows,
+        family.max_rows(config.cta_m),
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
         float(stage_bytes(types, config)), types.c.bits / 8,

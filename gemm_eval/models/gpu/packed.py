@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 _INTS = (
-    "num_sms", "group_size", "group_n", "l2_state", "min_split_steps", "is_split_full", "max_split_parts", "is_split_even",
-    "has_stream_k", "is_calibrated", "quantize_passes", "has_cast",
+    "num_sms", "group_size", "group_n", "l2_state", "min_split_steps", "is_split_full", "max_split_parts",
+    "is_split_even", "has_stream_k", "is_calibrated", "quantize_passes", "has_cast",
 )  # fmt: skip
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",

@@ -94,7 +94,11 @@ class KnownRows(NamedTuple):
         new_place = np.cumsum(mask) - 1
         kept = mask[self.known]
         return KnownRows(
-            self.rows.select(mask), self.measured_us[mask], self.timer_us[mask], new_place[self.known[kept]], self.known_configs[kept]
+            self.rows.select(mask),
+            self.measured_us[mask],
+            self.timer_us[mask],
+            new_place[self.known[kept]],
+            self.known_configs[kept],
         )
 
 
