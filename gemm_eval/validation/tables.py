@@ -11,8 +11,8 @@ protocol. Of a table with several conditions each one is a set of its own. More 
   rows that no set names are not read.
 - ``quantize_from``: the type that A had before it was quantized; ``is_net: true`` where the time of the kernels that do
   it, measured on their own, was taken off each latency.
-- ``timer_us``: what the way of timing adds to each latency, in microseconds; ``timer_why`` says how that is known. It is
-  no kernel's: no coefficient learns it, and what is predicted for a row is the kernel's time and this.
+- ``timer_us``: what the way of timing adds to each latency, in microseconds; ``timer_why`` says how that is known. No
+  coefficient learns it: what is predicted for a row is the kernel's time and this.
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
 
 A table with ``held_back`` says why no coefficient is fitted on it, and is in no default either; with ``is_corrected``

@@ -48,6 +48,9 @@ _CASES = (  # dtype, library, L2, clock; G, M, K, N
     ("w4a16", "hypothetical", "cold", "burst", 1, 128, 28672, 8192),
     ("w4a16", "hypothetical", "warm", "burst", 1, 16, 4096, 256),
     ("w4a16", "trtllm", "cold-all", "burst", 1, 32, 14336, 4096),
+    ("w8a16", "trtllm", "cold", "burst", 1, 1, 4096, 6144),
+    ("int8", "trtllm", "cold", "burst", 1, 1, 4096, 6144),
+    ("int8", "trtllm", "cold", "burst", 1, 256, 4096, 6144),
     ("w8a16", "hypothetical", "cold", "burst", 1, 1, 8192, 10240),
     ("w8a16", "trtllm", "warm", "sustained", 1, 512, 4096, 6144),
 )

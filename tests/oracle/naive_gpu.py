@@ -102,7 +102,8 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
     if rule.is_full:
         is_refused = (most == 1) & (np.minimum(by_length, arch.num_sms // tiles) > 1)
         first, stop = most, np.where(is_refused, most, most + 1)
-    stop[menu["min_rows"] > problem.M] = 1
+    has_other_rows = (menu["min_rows"] > problem.M) | (menu["max_rows"] < problem.M)
+    first[has_other_rows], stop[has_other_rows] = 1, 1
     is_vector = menu["schedule"] == Schedule.VECTOR
     first[is_vector], stop[is_vector] = 1, np.where(menu["cta_m"] >= problem.M, 2, 1)[is_vector]
     is_stream = [choice.has_stream_k for choice in kernels.choices]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.validation.baselines import NaiveRoofline
 from gemm_eval.validation.fit import MIN_ROWS
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.predictors.dense import ModelPredictor, calibrate, fit_family, model_predictor
@@ -236,6 +237,26 @@ def test_a_pair_is_held_out_of_all_sets_at_once() -> None:
     spy = Spy()
     cross_fit(spy, sets, train=sets[:2])
     assert set(spy.num_fits) == {2}
+
+
+def test_what_the_timer_adds_is_predicted_and_never_learnt(exact: Timings) -> None:
+    slow = replace(with_latency(exact, exact.measured_us + 4.7), timer_us=4.7)
+    model = ModelPredictor(H200, "cublas", {FAMILY: PLANTED})
+    assert model.predict(slow) == pytest.approx(slow.measured_us)
+    assert slow.content_hash != with_latency(exact, slow.measured_us).content_hash
+    naive = NaiveRoofline(H200)
+    assert naive.predict(slow) == pytest.approx(naive.predict(exact) + 4.7)
+
+    fits = [model.fit(timings).predict(exact) for timings in (exact, slow)]
+    assert fits[1] == pytest.approx(fits[0], rel=0.02)
+    assert model.fit(replace(slow, timer_us=0.0)).predict(exact).min() > 1.5 * fits[0].min()
+
+
+def test_coefficients_that_no_row_determines_keep_their_defaults(noisy: Timings) -> None:
+    values, fitted = fit_family(pack_timings(H200, "cublas", [noisy]), FAMILY, "cublas", 1)
+    defaults = default_coefficients(FAMILY)
+    assert {name for name in values if values[name] != defaults[name]} <= set(fitted)
+    assert "kernel_us" in fitted
 
 
 def test_calibrate_fits_the_rows_of_its_family(noisy: Timings) -> None:

@@ -40,6 +40,10 @@ def test_committed_sets() -> None:
     assert (len(int4), int4.library, int4.in_band.sum()) == (1974, "trtllm", 4 * 94)
     assert set(int4.frame["weight_dtype"]) == {"int4"}
     assert str(int4.problems()[0]) == "G=1 M=1 K=2048 N=128 fp16 x int4 (per column) -> fp16"
+    a100 = {timings.name: timings.timer_us for timings in list_timings("a100-sxm-80gb")}
+    assert a100 == {
+        f"aiconfigurator-0.12/{name}": 4.7 * (name != "bf16") for name in ("bf16", "int4_wo", "int8_wo", "int8")
+    }
     burst, warm = sets["engines/w4a16/cublas-bf16-burst"], sets["engines/w4a16/cublas-bf16-warm"]
     assert (len(burst), burst.clock, set(burst.frame["input_dtype"])) == (54, "burst", {"bf16"})
     assert (len(warm), warm.l2) == (18, "warm")

@@ -243,7 +243,8 @@ class _Goal:
         latency_us = latencies(self._rows, self._packed(values), self._kind_of, self._sizes, configs)
         # where the library's choice is known, nothing is lost by it
         latency_us[len(self._rows.kind_of) :] /= 1.0 + values["choice_loss"]
-        return latency_us + self._timer_us
+        latency_us += self._timer_us
+        return latency_us
 
 
 def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool) -> set[str]:
