@@ -123,12 +123,12 @@ def rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.{_DIGITS}g}") for name, value in coefficients.items()}
 
 
-def provenance(num_folds: int, what: str, seed: int) -> dict[str, str]:
-    """Return how and when a calibration came about, as its file has it; `what`: of what all the pairs were dealt."""
+def provenance(num_folds: int, what: str, seed: int, by: str = "(N, K)") -> dict[str, str]:
+    """Return how and when a calibration came about, as its file has it; `what`: of what all the pairs `by` were dealt."""
     return {
         "code_version": version("gemm_eval"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "folds": f"{num_folds}-fold by (N, K) over all {what} together, seed {seed}",
+        "folds": f"{num_folds}-fold by {by} over all {what} together, seed {seed}",
     }
 
 

@@ -95,6 +95,8 @@ def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> 
     for library in ("cublas", "gemm-eval", "trtllm"):
         options = RunOptions(library)
         is_refused = (library == "cublas") == problem.is_weight_quantized
+        if library == "trtllm" and problem.types.is_block_scaled:
+            is_refused = False
         if library == "gemm-eval":
             is_refused |= not (has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N))
         if library == "trtllm":

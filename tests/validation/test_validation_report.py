@@ -291,7 +291,7 @@ H200_WGMMA = ("calibrate", "dense", "--arch", "h200-sxm", "--family", "sm90_wgmm
         (
             ("calibrate", "dense", "--arch", "h200-sxm", "--family", "w4a16_sm90"),
             2,
-            "one of sm90_wgmma, sm80_mma, mma_unaligned, gemv, sm100_tcgen05, sm70_mma, got 'w4a16_sm90'",
+            f"one of {', '.join(GENERIC)}, got 'w4a16_sm90'",
         ),
         (
             ("calibrate", "w4a16", "--arch", "h200-sxm", "--family", "sm90_wgmma"),

@@ -12,8 +12,7 @@ from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
 from gemm_eval.workload import MAX_DIM
 
-__all__ = ["Family", "TileChoice", "no_tiles", "since"]
-
+__all__ = ["Family", "TileChoice", "any_rows", "no_tiles", "since"]
 
 LINE_BYTES = 128
 """Of shared memory under the 128-byte swizzle: what kernels take of a row of A or B in one k-step."""
