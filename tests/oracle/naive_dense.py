@@ -349,7 +349,7 @@ def quantization_us(
     """The kernels that quantize A, and the one that casts its scale."""
     if quantize_from is None:
         return 0.0, 0.0
-    has_one_scale = not is_block_scaled(problem) and problem.input_dtype is not DType.INT8
+    has_one_scale = not is_block_scaled(problem) and problem.input_dtype not in (DType.INT8, DType.INT4)
     passes = 2 if has_one_scale else 1
     rows = problem.G * problem.M
     source_bytes = rows * problem.K * BITS_BEFORE[quantize_from] / 8
