@@ -13,6 +13,7 @@ from tests.golden.generate_gpu import GOLDEN
 MAX_ROWS = 500  # that somebody can read
 NO_FAMILY_OF_THESE_GPUS = {"sm70_mma"}  # `test_gpu_cost` compares its costs with their definition
 NO_CONFIGS = {"quantize"}  # its kernels run before a GEMM, whatever the config of that
+HAS_FEW_TILES = ("sm100_block_fp4", "sm89_block_fp8", "sm120_block_fp8", "sm120_block_fp4")  # one or two
 NEVER_THE_BEST_BOUND = {"store"}  # waves of tiles that end in stores take longer; `test_gpu_cost` has such configs
 
 
@@ -29,7 +30,7 @@ def test_the_golden_file_covers_the_model_and_can_be_read() -> None:
     sizes = [[int(one[name]) for name in "GMKN"] for one in asked]
 
     assert sum(map(len, answers.values())) <= MAX_ROWS
-    assert all(len(rows) == 3 for rows in answers.values())
+    assert all(len(rows) == 3 for rows in answers.values() if not rows[0]["config"].startswith(HAS_FEW_TILES))
     assert {config[0] for config in configs} == set(FAMILIES) - NO_FAMILY_OF_THESE_GPUS - NO_CONFIGS
     assert {config[8] for config in configs} == {"pingpong", "cooperative", "multistage", "vector"}
     assert {config[9] for config in configs} == {"data_parallel", "split_k", "stream_k"}

@@ -17,6 +17,7 @@ from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.cli.app import app
 from gemm_eval.models.gpu.calibration import Origin
+from gemm_eval.models.gpu.families import GENERIC
 from gemm_eval.validation import comparison
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.documents import errors_frame, report_document
