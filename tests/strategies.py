@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gemm_eval.arch import GpuSpec, MulticoreSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
-from gemm_eval.models.gpu.space import is_row_aligned
+from gemm_eval.models.gpu.sizes import is_row_aligned
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive
 

@@ -1,4 +1,4 @@
-"""The commands `calibrate dense`, `quantization`, `w4a16` and `triton`: fit coefficients of kernels on timings."""
+"""The commands `calibrate dense`, `correction`, `quantization`, `w4a16` and `triton`: fits on timings."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gemm_eval.arch import GpuSpec
-    from gemm_eval.models.gpu import Calibration, ErrorFigures
+    from gemm_eval.models.gpu import Calibration, Correction, ErrorFigures
     from gemm_eval.models.gpu.triton import TritonCalibration
 
-__all__ = ["app", "calibrate_dense", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "check_one_of"]
+__all__ = [
+    "app", "calibrate_corrections", "calibrate_dense", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16",
+    "check_one_of",
+]  # fmt: skip
 
 app = typer.Typer(
     cls=Group,
@@ -62,6 +65,9 @@ def dense(
         int | None, typer.Option(min=1, help="Rounds of search and fit.", show_default=False)
     ] = None,
     out: OutOption = None,
+    correction: Annotated[
+        bool, typer.Option("--correction", help="Then fit its corrections too, as `calibrate correction` does.")
+    ] = False,
 ) -> None:
     """Fit a kernel family of cuBLAS, or of TensorRT-LLM for narrow weights.
 
@@ -73,7 +79,45 @@ def dense(
     check_one_of("--family", family, GENERIC)
     # what the model chooses was not timed, or stands in tables that tell the config
     check_one_of("--library", library, [name for name, of in LIBRARIES.items() if not of.is_chosen_by_model])
+    if correction and out is not None:
+        from gemm_eval.errors import InvalidOptionError
+
+        raise InvalidOptionError("--correction corrects the committed calibration: leave out --out")
     calibrate_dense(arch, library, family, data or [], dtype, seed, max_evaluations, out)
+    if correction:
+        calibrate_corrections(arch, library, family, [], seed, None)
+
+
+@app.command("correction", cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def learn(
+    arch: GpuOption,
+    family: Annotated[
+        str, typer.Option(help="Kernel family whose answers are corrected, such as sm90_wgmma.", show_default=False)
+    ],
+    library: Annotated[str, typer.Option(help="Whose kernels: cublas, trtllm.")] = "cublas",
+    data: Annotated[
+        list[str] | None,
+        dense_data("all committed sets of the library on this GPU, and those held back that say is_corrected"),
+    ] = None,
+    seed: SeedOption = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Where to write. Default: arch/calibration of a checkout.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Learn what the timings of a kernel family show beyond the terms of the model: one correction for each question.
+
+    A question is of types, L2 and clock state. A correction that is not better than the model alone in every regime of
+    M, on held-out (N, K) pairs, is written as off. Needs scikit-learn.
+    """
+    from gemm_eval.models.gpu import LIBRARIES
+    from gemm_eval.models.gpu.families import FAMILIES
+
+    check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
+    check_one_of("--library", library, [name for name, of in LIBRARIES.items() if not of.is_chosen_by_model])
+    calibrate_corrections(arch, library, family, data or [], seed, out)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
@@ -155,6 +199,43 @@ def calibrate_quantization(arch: str, data: Sequence[str], seed: int, out: Path 
     sets = validation.find_timings(spec.name, data, has_held_back=True)
     fitted = validation.calibrate_quantization(spec, sets, seed=seed)
     _write(fitted, path, _title(fitted), {errors.data: errors.num_rows for errors in fitted.errors})
+
+
+def calibrate_corrections(
+    arch: str, library: str, family: str, data: Sequence[str], seed: int, out: Path | None
+) -> None:
+    """Fit the corrections of a family, write and print them."""
+    from gemm_eval import validation
+    from gemm_eval.cli.output import make_console
+    from gemm_eval.errors import InvalidOptionError
+
+    spec = _load_gpu_of(arch, family)
+    folder = validation.calibration_out(spec.name, library, family).parent / "corrections" if out is None else out
+    sets = validation.find_timings(spec.name, data) if data else validation.list_correction_timings(spec.name)
+    sets = [timings for timings in sets if timings.library == library]
+    if not sets:
+        raise InvalidOptionError(f"no timings of {library} on {spec.name} are committed: give --data FILE")
+    console = make_console()
+    for fitted in validation.calibrate_correction(spec, library, family, sets, seed=seed):
+        found = fitted.correction
+        path = folder / f"{found.library}-{found.family}-{found.question}.yaml"
+        fitted.write(path)
+        console.print(_correction_table(found))
+        console.print(f"written to {path}", soft_wrap=True)
+
+
+def _correction_table(found: Correction) -> Table:
+    from gemm_eval.cli.output import make_table
+
+    verdict = "on" if found.is_on else "off: not better in every regime, or too few pairs"
+    headers = ("rows of", "rows", "model", "corrected")
+    title = f"{found.library} {found.family} on {found.gpu}, {found.question}: MAPE {found.folds}; {verdict}"
+    table = make_table(headers, title=title, right=headers[1:])
+    named = [*((item.regime, item) for item in found.errors), *((item.data, item) for item in found.data)]
+    for name, item in named:
+        errors = (item.physics_mape_percent, item.corrected_mape_percent)
+        table.add_row(name, f"{item.num_rows:,}", *(f"{error:.2f}%" for error in errors))
+    return table
 
 
 def calibrate_w4a16(arch: str, family: str, data: Sequence[Path], seed: int, out: Path | None) -> None:

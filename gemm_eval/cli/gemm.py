@@ -13,6 +13,7 @@ from gemm_eval.cli.options import (
     BatchSize,
     ClockOption,
     Columns,
+    CorrectionOption,
     Distinct,
     DtypeOption,
     GroupNOption,
@@ -62,6 +63,7 @@ def evaluate(
     l2: L2Option = None,
     clock: ClockOption = None,
     quantize_from: QuantizeFromOption = None,
+    correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
     mapping: Annotated[
         str | None,
@@ -87,7 +89,9 @@ def evaluate(
 
     if mapping is not None:
         refuse(ctx, "--mapping", {"idle_cores"})  # it says itself which cores work
-    options = {"library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from}
+    options: dict[str, Any] = {
+        "library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from, "correction": correction,
+    }  # fmt: skip
     types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
     pairs = []
     for name in arch:
@@ -133,6 +137,7 @@ def top(
     l2: L2Option = None,
     clock: ClockOption = None,
     quantize_from: QuantizeFromOption = None,
+    correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
     json: JsonOption = False,
 ) -> None:
@@ -142,7 +147,9 @@ def top(
     """
     from gemm_eval.evaluate import GEMMEvaluator
 
-    options = {"library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from}
+    options: dict[str, Any] = {
+        "library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from, "correction": correction,
+    }  # fmt: skip
     types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
     evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores)
     problem = _make_problem(evaluator.arch, (g, m, k, n), types)

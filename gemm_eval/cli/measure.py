@@ -31,9 +31,9 @@ def measure(
         list[str] | None,
         typer.Option(
             "--set",
-            help="model-zoo (default), model-zoo-few, batched, candidates, smoke; for w4a16: w4a16 (default), "
-            "w4a16-spread, w4a16-wide, w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-check, w4a16-modes, "
-            "w4a16-smoke; repeat for several.",
+            help="model-zoo (default), model-zoo-few, batched, candidates, unaligned, smoke; for w4a16: w4a16 "
+            "(default), w4a16-spread, w4a16-wide, w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-check, "
+            "w4a16-modes, w4a16-smoke; repeat for several.",
         ),
     ] = None,
     candidates: Annotated[

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli.options import ArchOption, ClockOption, IdleCoresOption, JsonOption, L2Option, ModelLibraryOption
+from gemm_eval.cli.options import (
+    ArchOption,
+    ClockOption,
+    CorrectionOption,
+    IdleCoresOption,
+    JsonOption,
+    L2Option,
+    ModelLibraryOption,
+)
 
 __all__ = ["Phase", "model", "prewarm"]
 
@@ -74,6 +82,7 @@ def model(
     library: ModelLibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
+    correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
     json: JsonOption = False,
 ) -> None:
@@ -85,7 +94,9 @@ def model(
     from gemm_eval.evaluate import GEMMEvaluator
     from gemm_eval.transformer import WHAT_COUNTS, check_memory, load_model, model_memory, transformer_gemms, types_on
 
-    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock)
+    evaluator = GEMMEvaluator(
+        arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction
+    )
     config = load_model(model)
     asked: dict[str, Any] = {
         "batch_size": batch_size, "seq_len": seq_len, "tensor_parallel": tensor_parallel,
@@ -135,6 +146,7 @@ def prewarm(
     library: ModelLibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
+    correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
     json: JsonOption = False,
 ) -> None:
@@ -143,7 +155,7 @@ def prewarm(
     from gemm_eval.transformer.prewarm import prewarm as run
 
     report = run(
-        GEMMEvaluator(arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock),
+        GEMMEvaluator(arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction),
         model,
         batch_sizes=batch_sizes,
         seq_lens=seq_lens,

@@ -14,7 +14,7 @@ import typer
 
 from gemm_eval.cli.calibrate import calibrate_dense, calibrate_triton, calibrate_w4a16, check_one_of
 from gemm_eval.cli.options import GpuOption, JsonOption, SeedOption
-from gemm_eval.cli.validate import CsvOption, FoldsOption, PlotsOption, RefitOption, RegimeOption
+from gemm_eval.cli.validate import GPU_OPTION, CsvOption, FoldsOption, PlotsOption, RefitOption, RegimeOption
 from gemm_eval.cli.words import Command, refuse_others
 from gemm_eval.errors import InvalidOptionError
 
@@ -36,7 +36,7 @@ def resolve_old_form(name: str, command: Any, words: list[str]) -> tuple[Any, li
         words: those after the name.
     """
     # without words `validate` ran; `calibrate`, which could not, printed its help
-    if name not in _OLD or not (words[0].startswith("-") if words else name == "validate"):
+    if name not in _OLD or words[:1] == [GPU_OPTION] or not (words[0].startswith("-") if words else name == "validate"):
         return command, words
     return (command, ["--help"]) if _HELP & set(words) else (_command(name), words)
 

@@ -169,6 +169,15 @@ QuantizeFromOption = Annotated[
         rich_help_panel=_GPU_PANEL,
     ),
 ]
+CorrectionOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--correction/--no-correction",
+        help="Add what timings showed beyond the terms of the model, where that was learned. Default: yes.",
+        show_default=False,
+        rich_help_panel=_GPU_PANEL,
+    ),
+]
 IdleCoresOption = Annotated[
     bool,
     typer.Option(

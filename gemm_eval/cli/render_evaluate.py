@@ -82,6 +82,10 @@ def _totals(pairs: Sequence[Pair]) -> Iterator[_Row]:
     yield row("type of B", lambda _, r: str(r.problem.types.b))
     yield row("type of C", lambda _, r: str(r.problem.output_dtype))
     yield row("latency, us", lambda _, r: format_number(r.latency_us))
+    if any(result.low_us is not None for _, result in pairs):
+        yield row("80% interval, us", lambda _, r: _interval(r))
+    if any(result.physics_us != result.latency_us for _, result in pairs):
+        yield row("model alone, us", lambda _, r: format_number(r.physics_us))
     yield row("TFLOP/s", lambda _, r: format_number(r.tflop_per_s))
     yield row("utilization of peak", lambda _, r: f"{r.utilization_frac:.1%}")
     yield row("bound by", lambda _, r: r.bound)
@@ -123,6 +127,12 @@ _GPU_ROWS: _Rows = (
     ("active SMs", lambda a, r: f"{r.active_cores} of {a.num_sms}"),
     ("smem, bytes (of an SM)", lambda a, r: _with_share(r.sram_used_bytes, a.smem_per_sm_bytes)),
 )
+
+
+def _interval(result: GEMMResult) -> str:
+    if result.low_us is None or result.high_us is None:
+        return _NOT_HERE
+    return f"{format_number(result.low_us)} to {format_number(result.high_us)}"
 
 
 def _is_coarse(arch: ArchSpec) -> bool:

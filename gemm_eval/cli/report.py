@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gemm_eval.cli.model import DenseDtypeOption, IgnoreMemoryOption, Phase
-from gemm_eval.cli.options import ClockOption, IdleCoresOption, L2Option, ModelLibraryOption
+from gemm_eval.cli.options import ClockOption, CorrectionOption, IdleCoresOption, L2Option, ModelLibraryOption
 from gemm_eval.cli.words import refuse_others
 
 __all__ = ["report"]
@@ -50,6 +50,7 @@ def report(
     library: ModelLibraryOption = None,
     l2: L2Option = None,
     clock: ClockOption = None,
+    correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
 ) -> None:
     """Write one HTML page that needs nothing else: tables that sort, plots, the best designs and why.
@@ -73,7 +74,9 @@ def report(
 
         page = model_report(
             str(model),
-            GEMMEvaluator(str(arch), allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock),
+            GEMMEvaluator(
+                str(arch), allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction
+            ),
             phases=phase.names,  # type: ignore[arg-type]
             batch_size=batch_size,
             seq_len=seq_len,

@@ -1,10 +1,10 @@
-"""The commands `validate dense`, `validate w4a16` and `validate triton`: errors of the GPU model against timings."""
+"""The commands `validate dense`, `gpu`, `w4a16` and `triton`: errors of the GPU model against timings."""
 
 from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,10 +20,22 @@ from gemm_eval.cli.options import (
 )
 from gemm_eval.cli.words import Command, Group
 
-__all__ = ["app"]
+__all__ = ["GPU_OPTION", "app"]
+
+GPU_OPTION = "--gpu"
+"""Another word for the command `gpu`."""
+
+
+class _Validate(Group):
+    """Takes ``--gpu NAME`` for the command of that name too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words."""
+        return super().parse_args(ctx, ["gpu", *args[1:]] if args[:1] == [GPU_OPTION] else args)
+
 
 app = typer.Typer(
-    cls=Group,
+    cls=_Validate,
     no_args_is_help=True,
     help="Compare predicted with measured latencies: of the dense kernels of vendors, of ours, or of Triton's.\n\n"
     "A model is judged on rows that were held out of its fit, by (N, K) pair.",
@@ -107,6 +119,24 @@ def dense(
         arch, data or [], folds, seed, refit=refit, is_joint=joint, groups=groups, worst=worst, library=library,
         dtype=dtype, plots=plots, csv=csv, as_json=json,
     )  # fmt: skip
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def gpu(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GPU presets with timings, or all.")],
+    folds: FoldsOption = 5,
+    seed: SeedOption = 0,
+    regime: RegimeOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Score GPUs, types and regimes in one table, all held out by (N, K); takes minutes.
+
+    A fitted roofline and a table of the same rows, interpolated, stand beside the model and its learned correction.
+    Sets of few rows are left out. GPUs whose coefficients carry over from another one stand apart.
+    """
+    from gemm_eval.cli.validate_gpus import validate_gpus
+
+    validate_gpus(names, folds, seed, groups=[str(group) for group in regime or []], as_json=json)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)

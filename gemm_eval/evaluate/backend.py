@@ -169,6 +169,12 @@ class Backend(Protocol):
         """
         ...
 
+    def intervals(
+        self, kinds: Sequence[Kind], kind_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], records: Records
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Return the ends of the 80% intervals around latencies, in us; nan where none is known or nothing fits."""
+        ...
+
     def stored_as(self) -> Mapping[str, object]:
         """Return what decides the costs, as values for JSON: the key of what is kept on disk."""
         ...

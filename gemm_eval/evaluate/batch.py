@@ -21,7 +21,7 @@ __all__ = ["ProblemBatch", "are_sizes", "read_batch"]
 _SIZES = ("G", "M", "K", "N")
 _KIND_COLUMNS = (
     *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype"),
-    *("group_n", "library", "l2", "clock", "quantize_from"),
+    *("group_n", "library", "l2", "clock", "quantize_from", "correction"),
 )
 
 
@@ -57,7 +57,7 @@ def read_batch(
     Args:
         problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4], or a DataFrame with
             columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype, group_size, scale_dtype,
-            zero_dtype, group_n, library, l2, clock, quantize_from.
+            zero_dtype, group_n, library, l2, clock, quantize_from, correction.
         make_kind: makes a kind from what a row says of these, with the defaults of the call.
         kind_of_problem: makes the kind of a problem, with the options of the call.
 
@@ -191,6 +191,8 @@ def _values(column: Any, name: str) -> list[Any]:
             plain = None
         elif name in ("group_size", "group_n") and isinstance(plain, float) and plain.is_integer():
             plain = int(plain)  # a column with gaps is a column of floats
+        elif name == "correction" and isinstance(plain, bool):
+            pass
         elif isinstance(plain, bool) or not isinstance(plain, str | int | float):
             raise InvalidProblemError(f"problem {place}: {name} must be a plain value, got {shown(value)}")
         values.append(plain)

@@ -31,6 +31,7 @@ __all__ = ["CacheInfo", "GEMMEvaluator"]
 _CACHE_SIZE = 1 << 14  # results of about 3 KB each
 _MAX_TOP = 10_000
 _NUM_KINDS = 256  # types and options as users spell them
+_NONE_SAID = (None,) * 7  # of what `evaluate` is rarely told
 _TYPES = (
     "dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype", "scale_dtype", "group_n",
 )  # fmt: skip
@@ -68,13 +69,14 @@ class GEMMEvaluator:
             cache folder (True; ``GEMM_EVAL_CACHE_DIR`` moves it), from a file of your own (a path), or not at all.
         library, l2, clock: GPUs only: for calls that do not say it themselves; see `evaluate`. This library is used
             where it has kernels for the data types, elsewhere the default: a model has GEMMs of several types.
+        correction: GPUs only: likewise; False: physics alone, whatever was learned from timings.
 
     Raises:
         ArchError: `arch` names no valid architecture.
         InvalidInputError: `arch` is something else.
         InvalidOptionError: `allow_idle_cores` on a chip of more than `gemm_eval.search.multicore.MAX_IDLE_CORES` cores,
             or an option out of its range, or not for this kind of arch.
-        UnsupportedError: `library`, `l2` or `clock` for a multi-core chip.
+        UnsupportedError: `library`, `l2`, `clock` or `correction` for a multi-core chip.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class GEMMEvaluator:
         library: str | None = None,
         l2: str | None = None,
         clock: str | None = None,
+        correction: bool | None = None,
     ) -> None:
         if isinstance(arch, str | os.PathLike):
             arch = load_arch(arch)
@@ -97,11 +100,11 @@ class GEMMEvaluator:
             raise InvalidOptionError(f"disk_cache must be True, False or a path, got {shown(disk_cache)}")
         self._settings: dict[str, Any] = {
             "plan": plan, "allow_idle_cores": allow_idle_cores, "disk_cache": disk_cache,
-            "library": library, "l2": l2, "clock": clock,
+            "library": library, "l2": l2, "clock": clock, "correction": correction,
         }  # fmt: skip
         self._origin = ResultOrigin(arch, self._settings)
         self._backend = self._origin.backend
-        self._defaults = run_options(library, l2, clock)
+        self._defaults = run_options(library, l2, clock, correction)
         self._backend.check(self._defaults)
         self._costs = FoundCosts(self._backend, disk_cache)
         # typed: True must not find the result of 1
@@ -150,6 +153,7 @@ class GEMMEvaluator:
         l2: str | None = None,
         clock: str | None = None,
         quantize_from: str | None = None,
+        correction: bool | None = None,
     ) -> GEMMResult:
         """Find the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] and say what it costs.
 
@@ -176,6 +180,8 @@ class GEMMEvaluator:
             quantize_from: GPUs: type that A has before (``"bf16"``, ``"fp16"``, ``"fp32"``) where kernels of their own
                 quantize it to that of the problem, with scales as the types have them: their time is the term
                 `quantize_us`. None: A is there already.
+            correction: GPUs: add what timings showed beyond the terms of the model, where that was learned (the
+                default), or False: not.
 
         Raises:
             InvalidProblemError: sizes or types that make no GEMM.
@@ -184,31 +190,30 @@ class GEMMEvaluator:
             InfeasibleError: no mapping fits.
         """
         try:
-            if (
-                library is None and l2 is None and clock is None and scale_dtype is None and group_n is None
-                and quantize_from is None
-            ):  # fmt: skip
+            said = (scale_dtype, group_n, library, l2, clock, quantize_from, correction)
+            if said == _NONE_SAID:
                 return self._evaluate_cached(
                     G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
                 )
             return self._evaluate_cached(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
-                group_n, library, l2, clock, quantize_from,
+                group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
             return self._evaluate(
                 G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
-                group_n, library, l2, clock, quantize_from,
+                group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
 
     def evaluate_problem(
         self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None,
         quantize_from: str | None = None,
+        correction: bool | None = None,
     ) -> GEMMResult:  # fmt: skip
         """Find the best mapping of a `GemmProblem`; see `evaluate`."""
-        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from))
+        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from, correction))
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
 
     def evaluate_many(
@@ -227,6 +232,7 @@ class GEMMEvaluator:
         l2: str | None = None,
         clock: str | None = None,
         quantize_from: str | None = None,
+        correction: bool | None = None,
         errors: Literal["raise", "mark"] = "raise",
         progress: bool | None = None,
     ) -> GEMMTable:
@@ -237,10 +243,10 @@ class GEMMEvaluator:
         Args:
             problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4] of G, M, K, N, or
                 a DataFrame with columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype,
-                group_size, zero_dtype, scale_dtype, group_n, library, l2, clock, quantize_from.
+                group_size, zero_dtype, scale_dtype, group_n, library, l2, clock, quantize_from, correction.
             dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n: as for
                 `evaluate`, for all problems that do not say otherwise; a row's own `dtype` replaces all of them.
-            library, l2, clock, quantize_from: as for `evaluate`, for all rows that do not say otherwise.
+            library, l2, clock, quantize_from, correction: as for `evaluate`, for all rows that do not say otherwise.
             errors: ``"raise"`` an `InfeasibleError` for the first problem that does not fit, or ``"mark"`` its row.
             progress: show a progress bar on stderr; None: if stderr is a terminal and the work takes over a second.
 
@@ -255,7 +261,7 @@ class GEMMEvaluator:
             check_flag("progress", progress)
         said = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
         types = dict(zip(_TYPES, said, strict=True))
-        asked = run_options(library, l2, clock, quantize_from)
+        asked = run_options(library, l2, clock, quantize_from, correction)
 
         def make_kind(**row: Any) -> Kind:
             options = run_options(*(row.pop(name, None) for name in RunOptions._fields))
@@ -278,17 +284,18 @@ class GEMMEvaluator:
         l2: str | None = None,
         clock: str | None = None,
         quantize_from: str | None = None,
+        correction: bool | None = None,
     ) -> GEMMResult:
         """Replay a mapping that the user gives: ((P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), loop order).
 
-        On a GPU it is a `KernelConfig`.
+        On a GPU it is a `KernelConfig`, and what is learned of the GEMM corrects each of its configs alike.
 
         Raises:
             InvalidMappingError: the mapping breaks a rule of the arch or the problem; the message says which.
             InvalidOptionError: no such `library`, `l2` or `clock`, or nothing to quantize.
             UnsupportedError: the arch cannot run these types, or takes no options of GPUs.
         """
-        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from))
+        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from, correction))
         cost = self._backend.replay(problem, self._backend.pack(kind), mapping)
         return self._backend.make_result(problem, kind.options, cost[0], self._origin, is_found=False)
 
@@ -302,6 +309,7 @@ class GEMMEvaluator:
         l2: str | None = None,
         clock: str | None = None,
         quantize_from: str | None = None,
+        correction: bool | None = None,
     ) -> list[GEMMResult]:
         """Return the `k` best mappings, best first; fewer when there are not so many.
 
@@ -312,14 +320,14 @@ class GEMMEvaluator:
             problem: the GEMM.
             k: how many, 1 to 10,000.
             distinct: ``"mapping"``, or ``"partition"`` for the best mapping of each partition of a multi-core chip.
-            library, l2, clock, quantize_from: as for `evaluate`.
+            library, l2, clock, quantize_from, correction: as for `evaluate`.
 
         Raises:
             InvalidOptionError: `k` or `distinct` out of range; otherwise as `evaluate`.
         """
         k = as_integer("k", k, 1, _MAX_TOP)
         check_word("distinct", distinct, ("mapping", "partition"))
-        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from))
+        kind = self._kind_of(problem, run_options(library, l2, clock, quantize_from, correction))
         costs = self._backend.find_top(problem, self._backend.pack(kind), k, distinct)
         return [self._backend.make_result(problem, kind.options, cost, self._origin, is_found=True) for cost in costs]
 
@@ -373,19 +381,21 @@ class GEMMEvaluator:
         self, G: int, M: int, K: int, N: int, dtype: str | None, input_dtype: str | None, weight_dtype: str | None,
         output_dtype: str | None, group_size: int | None, zero_dtype: str | None,
         scale_dtype: str | None = None, group_n: int | None = None,
-        library: str | None = None, l2: str | None = None, clock: str | None = None, quantize_from: str | None = None,
+        library: str | None = None, l2: str | None = None, clock: str | None = None,
+        quantize_from: str | None = None, correction: bool | None = None,
     ) -> GEMMResult:  # fmt: skip
         types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
         if not are_sizes(G, M, K, N):
             problem = self._make_problem(G, M, K, N, **dict(zip(_TYPES, types, strict=True)))
-            options = {"library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from}
-            return self.evaluate_problem(problem, **options)
+            return self.evaluate_problem(
+                problem, library=library, l2=l2, clock=clock, quantize_from=quantize_from, correction=correction
+            )
         try:
-            kind = self._kind_of_words(*types, library, l2, clock, quantize_from)
+            kind = self._kind_of_words(*types, library, l2, clock, quantize_from, correction)
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # no hash
-            kind = self._make_kind(*types, library, l2, clock, quantize_from)
+            kind = self._make_kind(*types, library, l2, clock, quantize_from, correction)
         problem = problem_of(kind.types, G, M, K, N)
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
 

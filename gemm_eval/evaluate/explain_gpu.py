@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition
-from gemm_eval.models.gpu import unpack_gpu_cost
+from gemm_eval.models.gpu import LIBRARIES, LOAD_BYTES, load_bytes_of, pad_problem, padding_to, unpack_gpu_cost
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["say_waves", "spec_changes"]
+__all__ = ["say_padding", "say_waves", "spec_changes"]
 
 
 def say_waves(arch: GpuSpec, record: np.void) -> str:
@@ -38,6 +39,45 @@ def say_waves(arch: GpuSpec, record: np.void) -> str:
         f"Waves: {work}; {cost.active_sms} of {arch.num_sms} SMs at work, shared memory "
         f"{cost.smem_bytes / 1024:,.0f} of {arch.smem_per_sm_bytes / 1024:,.0f} KiB an SM."
     )
+
+
+def say_padding(
+    problem: GemmProblem, library: str, latency_us: float, latency_of: Callable[[GemmProblem], float]
+) -> list[str]:
+    """Say what rows are padded to, and what padding would save where they do not start on 16 bytes.
+
+    Args:
+        problem: what was evaluated.
+        library: that ran it.
+        latency_us: how long that takes.
+        latency_of: evaluates a padded problem, in microseconds.
+    """
+    rules, types = LIBRARIES[library], problem.types
+    if not rules.runs_unaligned(types):
+        return []
+    run = pad_problem(problem, rules.padding(types))
+    lines = []
+    if run is not problem:
+        lines.append(
+            f"Padding: {_said(problem, run)}, which the time includes: {library} has no {types.b.dtype} kernels for "
+            "other rows."
+        )
+    loads = load_bytes_of(run)
+    if loads < LOAD_BYTES[0]:
+        aligned = pad_problem(problem, padding_to(types, LOAD_BYTES[0]))
+        aligned_us = latency_of(aligned)
+        by = "single elements" if loads < LOAD_BYTES[1] else f"{LOAD_BYTES[1]} bytes"
+        if aligned_us < latency_us:
+            lines.append(
+                f"Padding: {_said(problem, aligned)} would take {aligned_us:,.2f} us, {aligned_us / latency_us:.0%} of "
+                f"this: not all rows of A, B and C start on 16 bytes, and {library} loads others by {by}."
+            )
+    return lines
+
+
+def _said(problem: GemmProblem, padded: GemmProblem) -> str:
+    sizes = (("K", problem.K, padded.K), ("N", problem.N, padded.N))
+    return " and ".join(f"{name} padded from {old:,} to {new:,}" for name, old, new in sizes if old != new)
 
 
 def spec_changes(arch: GpuSpec, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:

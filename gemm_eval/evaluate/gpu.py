@@ -12,7 +12,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED, Kind
-from gemm_eval.evaluate.explain_gpu import say_waves, spec_changes
+from gemm_eval.evaluate.explain_gpu import say_padding, say_waves, spec_changes
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -22,16 +22,23 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
+    LIBRARIES,
+    Interval,
     Packed,
     calibration_stamp,
     check_options,
     coefficients_for,
     default_library,
+    interval_for,
     library_of_family,
     pack_gpu,
+    question_of,
+    regime_places,
     unpack_config,
     unpack_gpu_cost,
 )
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.sizes import loads_of
 from gemm_eval.search import (
     evaluate_config,
     find_best_config,
@@ -50,11 +57,12 @@ if TYPE_CHECKING:
 __all__ = ["GpuBackend"]
 
 _NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
-_DEFAULTS = check_options(NOTHING_SAID)
+_DEFAULTS = check_options(NOTHING_SAID)._replace(correction=True)
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "published", "sources", "provenance"}
 _FIELDS = {"sram_used_bytes": "smem_bytes", "active_cores": "active_sms"}  # column -> field of a record
 _CODES = {"schedule": Schedule, "decomposition": Decomposition, "raster_order": RasterOrder}  # of a `KernelConfig`
+_FAMILY_OF_CODE = {family.number: name for name, family in FAMILIES.items()}
 _NAMED = ("bound", "family", *_CODES)  # what a record holds as a code
 
 
@@ -82,6 +90,7 @@ class GpuBackend:
         self.arch = arch
         self._has_kernels = lru_cache(maxsize=_NUM_TYPES)(self._can_pack)
         self._packed = lru_cache(maxsize=NUM_PACKED)(self._pack)
+        self._interval = lru_cache(maxsize=_NUM_TYPES)(self._find_interval)
         self._highest_tflop_per_s = lru_cache(maxsize=_NUM_TYPES)(arch.highest_tflop_per_s)
 
     @property
@@ -145,10 +154,17 @@ class GpuBackend:
         cost = unpack_gpu_cost(record)
         peak_flop_per_us = self._highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
+        kind = Kind(problem.types, options)
+        (load_bytes,) = _loads_of(kind, np.array([problem.sizes])).tolist()
+        interval = self._interval(kind, cost.config.family, load_bytes, cost.is_corrected)
+        low_frac, high_frac = interval.of_rows(problem.M)
         return GEMMResult(
             problem=problem,
             arch_name=self.arch.name,
             latency_us=cost.latency_us,
+            physics_us=cost.physics_us,
+            low_us=cost.latency_us * low_frac,
+            high_us=cost.latency_us * high_frac,
             compute_us=cost.compute_us,
             dram_us=cost.dram_us,
             flop=flop,
@@ -162,13 +178,44 @@ class GpuBackend:
             sram_used_bytes=cost.smem_bytes,
             active_cores=cost.active_sms,
             options=_spelled(options, cost.config.family),
-            source="calibrated" if cost.is_calibrated else "analytic",
+            source=_source(cost.is_calibrated, cost.is_corrected),
             model_version=GPU_MODEL_VERSION,
             is_exhaustive=is_found,
             num_candidates=cost.num_candidates,
             num_refused=cost.num_refused,
             _origin=origin,
         )
+
+    def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
+        """The interval around answers of a kind, whose best config is of a family."""
+        library = library_of_family(str(kind.options.library), family)
+        if not FAMILIES[
+            family
+        ].is_ours:  # coefficients are of the library's family for the types, whatever the config's
+            family = LIBRARIES[library].family(self.arch, kind.types, load_bytes=load_bytes)
+        question = question_of(kind.types, kind.options)
+        return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
+
+    def intervals(
+        self, kinds: Sequence[Kind], kind_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], records: Records
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        low_us, high_us = np.full(len(records), np.nan), np.full(len(records), np.nan)
+        regimes, rows = regime_places(sizes[:, 1]), np.flatnonzero(self.is_feasible(records))
+        loads = np.zeros(len(records), np.int64)
+        for number in np.unique(kind_of).tolist():
+            of_kind = kind_of == number
+            loads[of_kind] = _loads_of(kinds[number], sizes[of_kind])
+        is_corrected = records["correction_factor"] != 1.0
+        columns = (kind_of, records["family"], loads, is_corrected)
+        groups = np.column_stack([column[rows] for column in columns]).astype(np.int64)
+        found, group_of = np.unique(groups, axis=0, return_inverse=True)
+        for place, (number, family, load_bytes, corrected) in enumerate(found.tolist()):
+            name = _FAMILY_OF_CODE[family]
+            interval = self._interval(kinds[number], name, load_bytes, bool(corrected))
+            some = rows[group_of == place]
+            low_us[some] = records["latency_us"][some] * np.array(interval.low_frac)[regimes[some]]
+            high_us[some] = records["latency_us"][some] * np.array(interval.high_frac)[regimes[some]]
+        return low_us, high_us
 
     def spell_options(self, name: str, column: npt.NDArray[Any], records: Records) -> npt.NDArray[Any]:
         if name == "library":
@@ -179,6 +226,11 @@ class GpuBackend:
     def column(self, name: str, records: Records) -> npt.NDArray[Any]:
         feasible = self.is_feasible(records)
         column: npt.NDArray[Any]
+        if name == "source":
+            column = np.full(len(records), None, object)
+            for row in np.flatnonzero(feasible):
+                column[row] = _source(records["is_calibrated"][row], records["correction_factor"][row] != 1.0)
+            return column
         if name == "energy_pj":
             return np.full(len(records), np.nan)
         if name in _NAMED:  # one record of each code tells the word
@@ -218,9 +270,14 @@ class GpuBackend:
         packed = self.pack(Kind(result.problem.types, RunOptions(**result.options)))
         record = evaluate_config(self.arch, result.problem, packed, config)[0]
         options = result.options
+
+        def latency_of(problem: GemmProblem) -> float:
+            return float(find_best_config(self.arch, problem, packed)[0]["latency_us"])
+
         return [
             f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",
             say_waves(self.arch, record),
+            *say_padding(result.problem, options["library"], result.latency_us, latency_of),
         ]
 
     def say_source(self, result: GEMMResult) -> list[str]:
@@ -228,6 +285,13 @@ class GpuBackend:
         assert isinstance(config, KernelConfig)
         _, origin = coefficients_for(self.arch, library, config.family)
         lines = [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]
+        if result.source == "corrected":
+            lines.append(
+                f"Corrected: {result.latency_us / result.physics_us:.3f} times the {result.physics_us:,.2f} us of the "
+                "terms, by what timings of such GEMMs on this GPU showed beyond them; correction=False leaves that out."
+            )
+        if result.low_us is not None:
+            lines.append(f"80% of measured times are expected within {result.low_us:,.2f} to {result.high_us:,.2f} us.")
         if library == HYPOTHETICAL:
             lines.append("No such kernels exist: this is what mixed-input kernels of CUTLASS's kind could do.")
         return lines
@@ -236,10 +300,20 @@ class GpuBackend:
         return spec_changes(self.arch, problem)
 
 
+def _source(is_calibrated: bool, is_corrected: bool) -> str:
+    return "corrected" if is_corrected else "calibrated" if is_calibrated else "analytic"
+
+
+def _loads_of(kind: Kind, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """What the rows of problems [num, 4] start on, as the library of a kind pads them."""
+    library = LIBRARIES[HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library)]
+    return loads_of(kind.types, library.padding(kind.types), sizes[:, 2], sizes[:, 3])
+
+
 @lru_cache(maxsize=_NUM_TYPES)
-def _spelled(options: RunOptions, family: str) -> FrozenDict[str, str]:
-    """Return options with the library that answers."""
-    said = {name: value for name, value in options._asdict().items() if value is not None}
+def _spelled(options: RunOptions, family: str) -> FrozenDict[str, Any]:
+    """Return options with the library that answers; that corrections are on goes without saying."""
+    said = {name: value for name, value in options._asdict().items() if value is not None and value is not True}
     return FrozenDict(said | {"library": library_of_family(said["library"], family)})
 
 

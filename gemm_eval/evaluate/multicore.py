@@ -52,7 +52,7 @@ __all__ = ["MulticoreBackend"]
 
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
-_NO_OPTIONS: FrozenDict[str, str] = FrozenDict()
+_NO_OPTIONS: FrozenDict[str, Any] = FrozenDict()
 _BOUND_NAMES = tuple(BOUNDS)
 
 
@@ -158,6 +158,9 @@ class MulticoreBackend:
             problem=problem,
             arch_name=self.arch.name,
             latency_us=cost.latency_us,
+            physics_us=cost.latency_us,
+            low_us=None,
+            high_us=None,
             compute_us=cost.compute_us,
             dram_us=cost.dram_us,
             flop=problem.flop,
@@ -187,6 +190,10 @@ class MulticoreBackend:
         return column
 
     def column(self, name: str, records: Records) -> npt.NDArray[Any]:
+        if name == "physics_us":
+            return self.column("latency_us", records)
+        if name == "source":
+            return np.where(self.is_feasible(records), np.array("analytic", object), None)
         words = {"bound": _BOUND_NAMES, "loop_order": tuple(LoopOrder.__members__)}.get(name)
         column: npt.NDArray[Any]
         if words is not None:
@@ -196,6 +203,15 @@ class MulticoreBackend:
         if column.dtype.kind == "f":
             column[~self.is_feasible(records)] = np.nan
         return column
+
+    def intervals(
+        self,
+        kinds: Sequence[Kind],  # noqa: ARG002
+        kind_of: npt.NDArray[np.int64],  # noqa: ARG002
+        sizes: npt.NDArray[np.int64],  # noqa: ARG002
+        records: Records,
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        return np.full(len(records), np.nan), np.full(len(records), np.nan)  # nobody timed such chips
 
     def stored_as(self) -> Mapping[str, object]:
         return {

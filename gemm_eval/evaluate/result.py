@@ -28,6 +28,10 @@ class GEMMResult:
         problem: the GEMM.
         arch_name: name of the arch.
         latency_us: time of the whole GEMM, in microseconds.
+        physics_us: what the terms of the model alone say, before what timings showed beyond them is added; the same as
+            `latency_us` where nothing is corrected.
+        low_us, high_us: the interval around `latency_us` that holds 80% of measured times, by what was held out of fits;
+            None for multi-core chips, which nobody timed.
         compute_us: time that the compute units of the slowest core (GPU: the tensor cores) need, overlap left aside.
         dram_us: time that DRAM needs for the slowest core (GPU: for all), overlap left aside.
         flop: operations, a multiply-accumulate being two.
@@ -36,14 +40,17 @@ class GEMMResult:
         bound: what limits: ``compute`` (matrix unit), ``vector``, ``dram``, ``noc``, ``reduction`` or ``launch``; on a
             GPU ``compute``, ``dequant``, ``latency``, ``l2``, ``dram``, ``reduction``, ``launch`` or ``store``.
         mapping: the choices behind these numbers: a `MulticoreMapping`, or the `KernelConfig` of a GPU kernel.
-        breakdown: microseconds by term; they add up to `latency_us`. `hidden_us` is negative: what overlaps.
+        breakdown: microseconds by term; they add up to `latency_us`. `hidden_us` is negative: what overlaps;
+            `correction_us`, on GPUs, has either sign.
         traffic: DRAM bytes by operand; they add up to `dram_bytes`.
         energy_pj: energy in picojoules, or None when the arch gives no figures.
         sram_used_bytes: SRAM of one core that the tiles occupy, buffers included; on a GPU the shared memory of one SM
             that its CTAs occupy.
         active_cores: cores that have work; on a GPU SMs.
-        options: what was asked besides the problem: library, l2 and clock on a GPU, nothing on a multi-core chip.
-        source: where the numbers come from: ``analytic``, ``calibrated`` or ``measured``.
+        options: what was asked besides the problem: library, l2 and clock on a GPU, and correction where it was turned
+            off; nothing on a multi-core chip.
+        source: where the numbers come from: ``analytic``, ``calibrated``, ``corrected`` (calibrated, and what timings
+            showed beyond the terms added) or ``measured``.
         model_version: version of the cost model.
         is_exhaustive: the mapping is the best of its whole space (False for a mapping that the user gave).
         num_candidates: mappings whose cost was computed; bounds dismissed the rest.
@@ -53,6 +60,9 @@ class GEMMResult:
     problem: GemmProblem
     arch_name: str
     latency_us: float
+    physics_us: float
+    low_us: float | None
+    high_us: float | None
     compute_us: float
     dram_us: float
     flop: int
@@ -65,7 +75,7 @@ class GEMMResult:
     energy_pj: float | None
     sram_used_bytes: int
     active_cores: int
-    options: FrozenDict[str, str]
+    options: FrozenDict[str, Any]
     source: str
     model_version: str
     is_exhaustive: bool

@@ -23,9 +23,11 @@ __all__ = ["GEMMTable"]
 
 _TYPE_COLUMNS = ("input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype", "group_n")
 _COST_COLUMNS = (
-    *("latency_us", "tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes", "energy_pj"),
+    *("latency_us", "physics_us", "low_us", "high_us", "source"),
+    *("tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes", "energy_pj"),
     *("sram_used_bytes", "active_cores"),
 )
+_INTERVAL = ("low_us", "high_us")
 
 
 class GEMMTable:
@@ -102,7 +104,7 @@ class GEMMTable:
             column = self._column(name).astype(object)
             if name not in self._problem_columns:
                 column[~self.is_feasible] = None
-            if name == "energy_pj":
+            if name in ("energy_pj", *_INTERVAL):
                 column[np.isnan(self._column(name))] = None
             columns[name] = column.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -137,6 +139,9 @@ class GEMMTable:
             ]
             column = np.array([getattr(value, "value", value) for value in values], object)[kind_of]
             return self._evaluator.backend.spell_options(name, column, self._records)
+        if name in _INTERVAL:
+            ends = self._evaluator.backend.intervals(kinds, kind_of, self._batch.sizes, self._records)
+            return ends[_INTERVAL.index(name)]
         if name in ("tflop_per_s", "utilization_frac"):
             flop = FLOP_PER_MAC * self._batch.sizes.prod(axis=1)  # exact: below 2**63, see MAX_MACS
             latency_us: npt.NDArray[np.float64] = self._column("latency_us")

@@ -136,6 +136,19 @@ _CANDIDATE_ROWS = (
 )  # fmt: skip
 _CANDIDATE_INPUT_ELEMS, _CANDIDATE_OUTPUT_ELEMS, _CANDIDATE_FLOP = 1 << 28, 1 << 29, 1 << 41
 
+# Of `unaligned`: pairs of N and K, each with five of the steps that take N and K off a multiple of 8, in turn; rows.
+_UNALIGNED_NK = (
+    (256, 768), (512, 4096), (768, 256), (1024, 1024), (1536, 8192), (2048, 512), (2048, 2048), (3072, 5120),
+    (4096, 1536), (5120, 3072), (7168, 16384), (8192, 1024), (12288, 4096), (28672, 2048),
+)  # fmt: skip
+_UNALIGNED_STEPS = (
+    (1, 0), (0, -1), (-1, 3), (2, 0), (0, -2), (-2, 6), (-4, 0), (0, 4), (4, -4), (5, 4), (-4, 1), (0, 7), (-3, 0),
+)  # fmt: skip
+_UNALIGNED_ROWS = (
+    1, 2, 3, 4, 6, 8, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 129, 192, 256, 384, 512, 768, 1024, 2048, 4096, 8192,
+)  # fmt: skip
+_UNALIGNED_FLOP = 6e11  # where they take ten times what others do
+
 _MAX_FLOP = 2 * 16384**3
 _MAX_LATENCY_US = 12_000.0
 _MAX_WEIGHT_BYTES = 2_200_000_000
@@ -211,7 +224,22 @@ def _candidates() -> list[GemmShape]:
     ]
 
 
-SHAPE_SETS = ("model-zoo", "model-zoo-few", "batched", "candidates", "smoke")
+def _unaligned() -> list[GemmShape]:
+    steps = _UNALIGNED_STEPS
+    pairs = [
+        (n + dn, k + dk)
+        for index, (n, k) in enumerate(_UNALIGNED_NK)
+        for dn, dk in (steps[(5 * index + i) % len(steps)] for i in range(5))
+    ]
+    return [
+        shape
+        for index, (n, k) in enumerate(pairs)
+        for m in _UNALIGNED_ROWS[index % 4 :: 4]
+        if (shape := GemmShape(1, m, k, n)).flop < _UNALIGNED_FLOP
+    ]
+
+
+SHAPE_SETS = ("model-zoo", "model-zoo-few", "batched", "candidates", "unaligned", "smoke")
 """Names that `list_shapes` knows."""
 
 
@@ -221,7 +249,8 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
     Args:
         shape_set: ``model-zoo`` (fp16, bf16: all pairs and two thirds of the values of M), ``model-zoo-few`` (25 pairs,
             a third of the values of M; what other types get under either name), ``batched`` (G > 1),
-            ``candidates`` (30 pairs, 22 values of M: few enough to time several algorithms of each) or ``smoke``.
+            ``candidates`` (30 pairs, 22 values of M: few enough to time several algorithms of each), ``unaligned`` (70
+            pairs whose rows do not all start on 16 bytes in 16-bit types, a quarter of 26 values of M) or ``smoke``.
         dtype: fp16, bf16, fp8 or int8.
 
     Raises:
@@ -235,6 +264,8 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
         return _batched() if dtype in ("fp16", "bf16") else []
     if shape_set == "candidates":
         return _candidates() if dtype in ("fp16", "bf16") else []
+    if shape_set == "unaligned":
+        return _unaligned() if dtype in ("fp16", "bf16") else []
     if dtype == "fp8":  # rows of 16 bytes
         return _few(1.0, multiple=16)
     if dtype == "int8":  # torch._int_mm wants more than 16 rows of A

@@ -16,6 +16,7 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     HYPOTHETICAL,
     KERNEL_COST_DTYPE,
+    LIBRARIES,
     OURS,
     RASTER_CODE,
     STREAM_K,
@@ -24,10 +25,11 @@ from gemm_eval.models.gpu import (
     Shortage,
     candidate_row,
     check_config,
-    is_row_aligned,
     join_packed,
     least_shortage,
     list_needs,
+    load_bytes_of,
+    pad_problem,
     split_by_size,
 )
 from gemm_eval.models.gpu.w4a16 import (
@@ -39,6 +41,7 @@ from gemm_eval.models.gpu.w4a16 import (
     list_w4a16_needs,
     splits_of_row,
 )
+from gemm_eval.search.gpu_corrected import correct_best, correct_many, scale_by
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
 from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.words import shown
@@ -67,9 +70,11 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
     out = np.zeros(_COST_BYTES, np.uint8).view(GPU_COST_DTYPE)  # in a third of the time that records of zeros take
-    _search(packed.for_sizes(problem.K, problem.N), _FIRST, np.array([problem.sizes], np.int64), 0, 1, out)
+    chosen, sizes = packed.for_sizes(problem.K, problem.N), np.array([problem.sizes], np.int64)
+    _search(chosen, _FIRST, sizes, 0, 1, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
+    correct_best(chosen, sizes, out)
     return out
 
 
@@ -94,6 +99,7 @@ def find_best_config_many(
     out = np.zeros(len(sizes), GPU_COST_DTYPE)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         out[rows] = search_many(join_packed(some), place_of, sizes[rows], on_progress)
+        correct_many(some, place_of, rows, sizes, out)
     return out
 
 
@@ -173,6 +179,7 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     best = np.argsort(latency_us, kind="stable")[:k]
     out = np.concatenate([_cost(packed, row, split, BEST_RASTER, problem) for row, split in which[best].tolist()])
     out["num_candidates"] = num
+    scale_by(out, correct_best(packed, np.array([problem.sizes], np.int64), out[:1]))
     return out
 
 
@@ -186,6 +193,15 @@ def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProble
     if packed.is_ours:
         _repeat(out, problem.G)
     return out
+
+
+def _factor(packed: Packed, problem: GemmProblem) -> float:
+    """The correction of a GEMM, by its best config; 1 where it has none."""
+    if packed.correction is None:
+        return 1.0
+    out, sizes = np.zeros(1, GPU_COST_DTYPE), np.array([problem.sizes], np.int64)
+    _search(packed, _FIRST, sizes, 0, 1, out)
+    return correct_best(packed, sizes, out) if out["active_sms"][0] else 1.0
 
 
 def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config: KernelConfig) -> npt.NDArray[np.void]:
@@ -202,7 +218,9 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
         return _cost(packed, _row_of_ours(packed, problem, config, split), split, BEST_RASTER, problem)
     row = candidate_row(arch, problem.types, config, check_config(arch, problem, config))
     alone = Packed(packed.params, np.array([row], CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library)
-    return _cost(alone, 0, split, int(config.raster_order) * RASTER_CODE + config.raster_swizzle, problem)
+    out = _cost(alone, 0, split, int(config.raster_order) * RASTER_CODE + config.raster_swizzle, problem)
+    scale_by(out, _factor(packed, problem))
+    return out
 
 
 def _row_of_ours(packed: Packed, problem: GemmProblem, config: KernelConfig, split: int) -> int:
@@ -227,6 +245,7 @@ _OF_ONE_LAUNCH = (
     "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
     "decomposition", "split_k", "raster_order", "raster_swizzle", "ctas_per_sm", "active_sms", "smem_bytes",
     "registers", "bound", "num_candidates", "num_bounded", "is_calibrated", "last_wave_frac", "tensor_busy_frac",
+    "correction_factor",
 )  # fmt: skip
 
 
@@ -259,7 +278,8 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     if library == OURS:
         needs = list_w4a16_needs(arch, problem.types)
     else:
-        needs = list_needs(arch, problem, library, is_unaligned=not is_row_aligned(problem))
+        padded = pad_problem(problem, LIBRARIES[library].padding(problem.types))
+        needs = list_needs(arch, padded, library, load_bytes=load_bytes_of(padded))
     found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(
         f"no kernel of library {library} for {problem} runs on {arch.name}: the nearest to it lacks {found.unit}",

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import GPU_COST_DTYPE, Joined, Packed, join_packed
 from gemm_eval.search.gpu import by_kernels, search_many
+from gemm_eval.search.gpu_corrected import correct_many
 
 __all__ = ["replay_configs"]
 
@@ -59,6 +60,7 @@ def replay_configs(
         )  # fmt: skip
         numbers = np.array([number_of[kernel] for kernel in kernels])
         out[rows[exists]] = search_many(of_one, numbers, sizes[rows[exists]])
+        correct_many(some, place_of[exists], rows[exists], sizes, out)
     return out
 
 

@@ -180,7 +180,7 @@ class SweepResult:
         arch = self.arch(point)
         options = dict(self._description["options"])
         if arch.type == "gpu":
-            options["allow_idle_cores"] = True
+            options |= {"allow_idle_cores": True, "correction": False}
         else:
             options = {"allow_idle_cores": options["allow_idle_cores"]}
         return GEMMEvaluator(arch, disk_cache=False, **options)

@@ -19,6 +19,15 @@ check_extra("comparing with timings", "calibrate", "pandas", "pyarrow", "scipy")
 
 if TYPE_CHECKING:
     from gemm_eval.validation.ablation import Ablated, Ablation, Removed, ablate, run_ablation
+    from gemm_eval.validation.all_gpus import (
+        ALL_GPUS,
+        CORRECTED,
+        INTERPOLATION,
+        PHYSICS,
+        ROOFLINE,
+        GpuLine,
+        compare_gpus,
+    )
     from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
     from gemm_eval.validation.choice import (
         first_rows,
@@ -47,6 +56,7 @@ if TYPE_CHECKING:
     from gemm_eval.validation.folds import assign_folds, cross_fit
     from gemm_eval.validation.metrics import regime_of
     from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
+    from gemm_eval.validation.predictors.corrections import FittedCorrection, calibrate_correction
     from gemm_eval.validation.predictors.dense import calibrate, model_predictor
     from gemm_eval.validation.predictors.files import calibration_out, describe_held_out
     from gemm_eval.validation.predictors.quantization import calibrate_quantization
@@ -66,17 +76,24 @@ if TYPE_CHECKING:
     from gemm_eval.validation.studies import Study, find_w4a16_tables, study_triton, study_w4a16
     from gemm_eval.validation.study_plots import save_study_plots
     from gemm_eval.validation.study_report import study_report
-    from gemm_eval.validation.tables import TABLE_SUFFIXES, find_timings, list_timings, read_timings
+    from gemm_eval.validation.tables import (
+        TABLE_SUFFIXES,
+        find_timings,
+        list_correction_timings,
+        list_timings,
+        read_timings,
+    )
     from gemm_eval.validation.timings import Timings
 
 __all__ = [
-    "CLEAR_FRAC", "CONFIG_COLUMNS", "GEMM_COLUMNS", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation",
-    "Compared", "FittedRoofline", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
+    "ALL_GPUS", "CLEAR_FRAC", "CONFIG_COLUMNS", "CORRECTED", "GEMM_COLUMNS", "INTERPOLATION", "PHYSICS",
+    "ROOFLINE", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation", "Compared", "FittedCorrection",
+    "FittedRoofline", "GpuLine", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
     "TritonModel", "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
-    "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare",
-    "compare_crossovers", "cross_fit",
-    "describe_held_out", "errors_frame", "errors_table", "find_timings", "find_w4a16_tables", "first_rows",
-    "has_all_configs", "is_calibrated_on", "is_default_training", "is_triton_calibrated", "list_timings",
+    "calibrate_correction", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out",
+    "compare", "compare_crossovers", "compare_gpus", "cross_fit", "describe_held_out", "errors_frame",
+    "errors_table", "find_timings", "find_w4a16_tables", "first_rows", "has_all_configs", "is_calibrated_on",
+    "is_default_training", "is_triton_calibrated", "list_correction_timings", "list_timings",
     "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
     "plot_crossover", "plot_error_by_rows", "plot_latency_curves", "plot_predicted", "predict_speedups",
     "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of",
@@ -89,6 +106,15 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".ablation": ("Ablated", "Ablation", "Removed", "ablate", "run_ablation"),
+        ".all_gpus": (
+            "ALL_GPUS",
+            "CORRECTED",
+            "INTERPOLATION",
+            "PHYSICS",
+            "ROOFLINE",
+            "GpuLine",
+            "compare_gpus",
+        ),
         ".baselines": ("FittedRoofline", "NaiveRoofline"),
         ".choice": ("first_rows", "measure_loss", "order_by", "random_choice", "ranked_choice", "static_points"),
         ".comparison": ("Compared", "compare", "is_calibrated_on", "is_default_training"),
@@ -98,6 +124,7 @@ __getattr__, __dir__ = lazy_names(
         ".folds": ("assign_folds", "cross_fit"),
         ".metrics": ("regime_of",),
         ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
+        ".predictors.corrections": ("FittedCorrection", "calibrate_correction"),
         ".predictors.dense": ("calibrate", "model_predictor"),
         ".predictors.files": ("calibration_out", "describe_held_out"),
         ".predictors.quantization": ("calibrate_quantization",),
@@ -117,7 +144,7 @@ __getattr__, __dir__ = lazy_names(
         ".studies": ("Study", "find_w4a16_tables", "study_triton", "study_w4a16"),
         ".study_plots": ("save_study_plots",),
         ".study_report": ("study_report",),
-        ".tables": ("TABLE_SUFFIXES", "find_timings", "list_timings", "read_timings"),
+        ".tables": ("TABLE_SUFFIXES", "find_timings", "list_correction_timings", "list_timings", "read_timings"),
         ".timings": ("Timings",),
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -74,7 +75,7 @@ class NaiveRoofline:
     def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row, in microseconds."""
         compute_us, dram_us = rooflines(self.arch, rows)
-        longer: Floats = np.maximum(compute_us, dram_us)
+        longer: Floats = np.maximum(compute_us, dram_us) + rows.timer_us
         return longer
 
 
@@ -183,6 +184,7 @@ class TableInterpolation:
 
     def _of_types(self, train: list[Timings], rows: Timings) -> Floats:
         from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+        from scipy.spatial import QhullError
 
         known, asked = (np.log2(sizes.astype(np.float64)) for sizes in (_sizes(train), rows.sizes))
         varies = np.ptp(known, axis=0) > 0.0
@@ -192,7 +194,8 @@ class TableInterpolation:
         nearest = NearestNDInterpolator(known, over_roof)(asked) + np.log(roof.predict(rows))
         inside = np.full(len(rows), np.nan)
         if np.count_nonzero(varies) > 1 and len(known) > _LEAST_POINTS:
-            inside = LinearNDInterpolator(known[:, varies], logs)(asked[:, varies])
+            with suppress(QhullError):  # all in one plane
+                inside = LinearNDInterpolator(known[:, varies], logs)(asked[:, varies])
         result: Floats = np.exp(np.where(np.isnan(inside), nearest, inside))
         return result
 

@@ -16,17 +16,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec, TableInterpolation
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.predictors import Predictor
+from gemm_eval.validation.predictors.corrected import CorrectedPredictor
 from gemm_eval.validation.predictors.dense import model_predictor
 from gemm_eval.validation.predictors.files import describe_origin, origin_of
 from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics, is_available, knows_types
-from gemm_eval.validation.scores import Score, make_score, score
+from gemm_eval.validation.predictors.trees import is_available as can_learn
+from gemm_eval.validation.scores import Score, are_inside, make_score, score
 from gemm_eval.validation.tables import list_timings
-from gemm_eval.validation.timings import Timings
+from gemm_eval.validation.timings import Floats, Mask, Timings
 
-__all__ = ["Compared", "compare", "is_calibrated_on", "is_default_training", "make_baselines"]
+__all__ = ["Compared", "carried_roofline", "compare", "is_calibrated_on", "is_default_training", "make_baselines"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +68,7 @@ def compare(
     arch: GpuSpec, sets: Sequence[Timings], num_folds: int = 5, seed: int = 0, *,
     refit: bool | None = None, is_joint: bool = False,
 ) -> Iterator[list[Compared]]:  # fmt: skip
-    """Score each set: the model first, then the baselines.
+    """Score each set: the model first, then the model with learned corrections, then the baselines.
 
     Args:
         arch: the GPU that the sets are of.
@@ -82,29 +85,44 @@ def compare(
     for timings in sets:
         folds = min(num_folds, len(set(timings.pairs)))
         if is_joint:
-            model = joint[id(timings)]
+            models = joint[id(timings)]
         elif is_calibrated_on(arch, timings) if refit is None else refit:
-            predictor = model_predictor(arch, timings.library)
-            model = Compared(score(predictor, timings, folds, seed), predictor, (timings,), "refitted on this set")
+            models = [
+                Compared(
+                    score(predictor, timings, folds, seed, has_interval=True), predictor, (timings,),
+                    "refitted on this set",
+                )
+                for predictor in _models(arch, timings.library)
+            ]  # fmt: skip
         else:
             yield _as_it_is(arch, timings, folds, seed)
             continue
-        yield [model, *_refitted_baselines(arch, timings, folds, seed)]
+        yield [*models, *_refitted_baselines(arch, timings, folds, seed)]
 
 
-def _joint_scores(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: int) -> dict[int, Compared]:
-    found = {}
+def _models(arch: GpuSpec, library: str) -> list[Predictor]:
+    """The model, and where it can be learned, the model with corrections: its coefficients are fitted alike."""
+    model = model_predictor(arch, library)
+    return [model, CorrectedPredictor(model)] if can_learn() else [model]
+
+
+def _joint_scores(arch: GpuSpec, sets: Sequence[Timings], num_folds: int, seed: int) -> dict[int, list[Compared]]:
+    found: dict[int, list[Compared]] = {}
     for library in dict.fromkeys(timings.library for timings in sets):
         of_library = [timings for timings in sets if timings.library == library]
         train = [timings for timings in of_library if is_default_training(timings)] or of_library
-        predictor = model_predictor(arch, library)
         folds = min(num_folds, len({pair for item in of_library for pair in item.pairs}))
-        crossed = cross_fit(predictor, of_library, folds, seed, train=train)
         names = ", ".join(timings.name for timings in train)
-        for place, timings in enumerate(of_library):
-            predicted_us = crossed.predict(timings, place)
-            scored = make_score(timings, predictor.name, predicted_us, f"{folds}-fold joint", folds)
-            found[id(timings)] = Compared(scored, predictor, tuple(train), f"refitted jointly on {names}")
+        for predictor in _models(arch, library):
+            crossed = cross_fit(predictor, of_library, folds, seed, train=train)
+            for place, timings in enumerate(of_library):
+                predicted_us = crossed.predict(timings, place)
+                scored = make_score(
+                    timings, predictor.name, predicted_us, f"{folds}-fold joint", folds,
+                    is_inside=are_inside(timings, predicted_us, crossed.folds[place]),
+                )  # fmt: skip
+                compared = Compared(scored, predictor, tuple(train), f"refitted jointly on {names}")
+                found.setdefault(id(timings), []).append(compared)
     return found
 
 
@@ -131,12 +149,15 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     model = model_predictor(arch, timings.library)
     carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
-    scored = make_score(timings, model.name, model.predict(timings), carried)
-    compared = [Compared(scored, model, (), f"{how}; coefficients: {describe_origin(arch, timings, origin)}")]
+    note = f"{how}; coefficients: {describe_origin(arch, timings, origin)}"
+    compared = [
+        Compared(make_score(timings, name, predicted_us, carried, is_inside=inside), model, (), note)
+        for name, predicted_us, inside in _answers(arch, timings)
+    ]
     if origin.is_calibrated:
         return [*compared, *_refitted_baselines(arch, timings, folds, seed)]
     baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "as it is")]
-    if origin.gpu is not None and (roofline := _carried_over(arch, origin.gpu, timings)) is not None:
+    if (roofline := carried_roofline(arch, timings)) is not None:
         baselines.append((roofline, carried))
     if is_available(arch.name) and knows_types(timings):
         baselines.append((NvidiaHeuristics(arch.name), "as it is"))
@@ -145,8 +166,27 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     return compared
 
 
-def _carried_over(arch: GpuSpec, gpu: str, timings: Timings) -> FittedRoofline | None:
-    """A roofline fitted on another GPU's timings of the same library, and of the same types if there are any."""
+def _answers(arch: GpuSpec, timings: Timings) -> Iterator[tuple[str, Floats, Mask]]:
+    """What users get: name, latencies, and which rows lie in the interval; corrected too where anything is."""
+    evaluator = GEMMEvaluator(arch, disk_cache=False, library=timings.library, l2=timings.l2, clock=timings.clock)
+    for name, correction in (("gemm_eval", False), ("corrected", True)):
+        table = evaluator.evaluate_many(
+            timings.problems(), correction=correction, quantize_from=timings.quantize_from or None, progress=False
+        )
+        if correction and not (table["source"] == "corrected").any():
+            return
+        measured_us = timings.measured_us
+        yield name, table["latency_us"], (measured_us >= table["low_us"]) & (measured_us <= table["high_us"])
+
+
+def carried_roofline(arch: GpuSpec, timings: Timings) -> FittedRoofline | None:
+    """Return a roofline fitted on the timings of the GPU that the coefficients for a set come from.
+
+    They are of the same library, and of the same types if there are any; None: there are none at all.
+    """
+    gpu = origin_of(arch, timings).gpu
+    if gpu is None:
+        return None
     others = [item for item in _timings_of(gpu) if item.library == timings.library]
     alike = [item for item in others if (item.l2, item.clock) == (timings.l2, timings.clock)] or others
     train = [item for item in alike if _types(item) == _types(timings)] or alike

@@ -65,12 +65,13 @@ def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
     """Return one row for each set, predictor and group of rows; errors are fractions.
 
     Returns:
-        Columns data, gpu, library, l2, clock, predictor, num_folds, fit, group, and the fields of `Metrics`.
+        Columns data, gpu, library, l2, clock, predictor, num_folds, fit, group, the fields of `Metrics`, and coverage_frac.
     """
     return pd.DataFrame(
         [
             {"data": scored.timings.name, **_conditions(scored.timings), "predictor": scored.predictor}
             | {"num_folds": scored.num_folds, "fit": scored.how, "group": group, **asdict(errors)}
+            | {"coverage_frac": scored.coverage.get(group)}
             for scored in scores
             for group, errors in scored.by_regime.items()
         ]
@@ -96,7 +97,9 @@ def report_document(scores: Sequence[Score], num_worst: int = 10, groups: Sequen
                 "num_folds": scored.num_folds,
                 "fit": scored.how,
                 "errors": {
-                    group: asdict(errors) for group, errors in scored.by_regime.items() if not groups or group in groups
+                    group: asdict(errors) | {"coverage_frac": scored.coverage.get(group)}
+                    for group, errors in scored.by_regime.items()
+                    if not groups or group in groups
                 },
                 "worst_pairs": worst_pairs(scored, num_worst).to_dict("records"),
             }

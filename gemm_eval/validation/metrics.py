@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.errors import InvalidInputError
+from gemm_eval.models.gpu import REGIMES_OF_M
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 __all__ = [
@@ -51,7 +52,7 @@ class Regime(NamedTuple):
         return timings.frame["M"].between(self.min_rows, last).to_numpy(dtype=bool)
 
 
-REGIMES = (Regime("decode", 1, 16), Regime("mid", 17, 256), Regime("prefill", 257, None), Regime(ALL, 1, None))
+REGIMES = (*(Regime(*limits) for limits in REGIMES_OF_M), Regime(ALL, 1, None))
 """The groups of rows that errors are reported for."""
 
 

@@ -19,6 +19,7 @@ __all__ = [
 
 FIGURES = ("n", "MAPE", "median", "p90", "bias", "tau")
 _HEADERS = ("group", "predictor", "fit", *FIGURES)
+_COVERAGE = "in 80%"  # rows inside the interval that is made to hold 80% of them
 _WORST_HEADERS = ("N", "K", "n", "MAPE", "bias", "worst M", "its error")
 _ABLATION_HEADERS = {
     "family": ("coefficient", "held at", "reaches", "in sample", "held out", "near best", "reached rows"),
@@ -44,13 +45,17 @@ def errors_table(scores: Sequence[Score], groups: Sequence[str] = (), note: str 
         note: a second line of the title, such as where coefficients come from.
     """
     title = title_of(scores[0].timings)
-    table = report_table(_HEADERS, f"{title}\n{note}" if note else title)
+    has_intervals = any(scored.is_inside is not None for scored in scores)
+    headers = (*_HEADERS, _COVERAGE) if has_intervals else _HEADERS
+    table = report_table(headers, f"{title}\n{note}" if note else title)
     for place, group in enumerate(group for group in scores[0].by_regime if not groups or group in groups):
         if place:
             table.add_section()
         for first, scored in enumerate(scores):
             errors = scored.by_regime[group]
-            cells = error_cells(errors, errors.kendall_tau)
+            cells = [*error_cells(errors, errors.kendall_tau)]
+            if has_intervals:
+                cells.append(f"{scored.coverage[group]:.0%}" if scored.is_inside is not None else "-")
             table.add_row("" if first else group, scored.predictor, scored.how, *cells)
     return table
 

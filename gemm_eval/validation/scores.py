@@ -8,12 +8,22 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from gemm_eval.models.gpu import Interval, fit_intervals, interval_of, regime_places
 from gemm_eval.validation.folds import CrossFit, cross_fit
-from gemm_eval.validation.metrics import ALL, Errors, Metrics, measure_groups
+from gemm_eval.validation.metrics import ALL, Errors, Metrics, measure_groups, row_groups
 from gemm_eval.validation.predictors import Explains, Predictor
-from gemm_eval.validation.timings import Floats, Ints, Timings
+from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
-__all__ = ["Score", "make_score", "score", "score_held_out", "worst_pairs", "worst_rows"]
+__all__ = [
+    "Score",
+    "are_inside",
+    "in_interval",
+    "make_score",
+    "score",
+    "score_held_out",
+    "worst_pairs",
+    "worst_rows",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +40,7 @@ class Score:
         has_order: it tells the configs of a GEMM apart.
         fitted: what predicted the rows, where that is to be asked again; several: one for each fold.
         fit_of: [rows], which of `fitted` predicted a row.
+        is_inside: [rows], whether the measured time lies in the 80% interval around the prediction; None: it has none.
     """
 
     timings: Timings
@@ -41,6 +52,15 @@ class Score:
     has_order: bool = False
     fitted: tuple[Predictor, ...] = ()
     fit_of: Ints | None = None
+    is_inside: Mask | None = None
+
+    @property
+    def coverage(self) -> dict[str, float]:
+        """Share of rows inside their 80% interval, by regime of M and band; empty: there are no intervals."""
+        if self.is_inside is None:
+            return {}
+        groups = row_groups(self.timings)
+        return {regime: float(self.is_inside[rows].mean()) for group, regime, rows in groups if group == ALL}
 
     @property
     def by_regime(self) -> dict[str, Metrics]:
@@ -55,8 +75,12 @@ class Score:
         return predictor.breakdown(self.timings, row)
 
 
-def score(predictor: Predictor, timings: Timings, num_folds: int = 5, seed: int = 0) -> Score:
+def score(
+    predictor: Predictor, timings: Timings, num_folds: int = 5, seed: int = 0, *, has_interval: bool = False
+) -> Score:
     """Predict `timings`, cross-validated (`num_folds` 0: with the constants that `predictor` has), and measure errors.
+
+    With `has_interval` also how many rows lie in 80% intervals, each fitted on the errors of other folds.
 
     Raises:
         UnsupportedError: the predictor does not take these data types.
@@ -64,8 +88,31 @@ def score(predictor: Predictor, timings: Timings, num_folds: int = 5, seed: int 
     """
     if not num_folds:
         return make_score(timings, predictor.name, predictor.predict(timings))
-    predicted_us = cross_fit(predictor, [timings], num_folds, seed).predict(timings)
-    return make_score(timings, predictor.name, predicted_us, f"{num_folds}-fold", num_folds)
+    crossed = cross_fit(predictor, [timings], num_folds, seed)
+    predicted_us = crossed.predict(timings)
+    is_inside = are_inside(timings, predicted_us, crossed.folds[0]) if has_interval else None
+    return make_score(timings, predictor.name, predicted_us, f"{num_folds}-fold", num_folds, is_inside=is_inside)
+
+
+def are_inside(timings: Timings, predicted_us: Floats, folds: Ints) -> Mask:
+    """Return which rows lie in the 80% interval of their regime, by the errors of all other folds."""
+    M, log_errors = timings.sizes[:, 1], np.log(timings.measured_us / predicted_us)
+    inside = np.zeros(len(timings), bool)
+    for fold in range(int(folds.max()) + 1):
+        here = folds == fold
+        others = ~here & ~timings.in_band
+        if here.any() and others.any():
+            interval = interval_of(fit_intervals(M[others], log_errors[others]))
+            inside[here] = in_interval(interval, M[here], log_errors[here])
+    return inside
+
+
+def in_interval(interval: Interval, M: Ints, log_errors: Floats) -> Mask:
+    """Return which log(measured / predicted) lie within the factors of an interval."""
+    places = regime_places(M)
+    low, high = np.log(interval.low_frac)[places], np.log(interval.high_frac)[places]
+    inside: Mask = (log_errors >= low) & (log_errors <= high)
+    return inside
 
 
 def score_held_out(
@@ -82,10 +129,12 @@ def score_held_out(
 def make_score(
     timings: Timings, predictor: str, predicted_us: Floats, how: str = "as it is", num_folds: int = 0, *,
     has_order: bool = False, fitted: Sequence[Predictor] = (), fit_of: Ints | None = None,
+    is_inside: Mask | None = None,
 ) -> Score:  # fmt: skip
     """Measure the errors of predictions; arguments as the attributes of `Score`."""
     errors = measure_groups(timings, predictor, predicted_us, has_order=has_order)
-    return Score(timings, predictor, predicted_us, tuple(errors), how, num_folds, has_order, tuple(fitted), fit_of)
+    fits = tuple(fitted)
+    return Score(timings, predictor, predicted_us, tuple(errors), how, num_folds, has_order, fits, fit_of, is_inside)
 
 
 def worst_pairs(scored: Score, num: int = 10) -> pd.DataFrame:

@@ -11,11 +11,13 @@ protocol. Of a table with several conditions each one is a set of its own. More 
   rows that no set names are not read.
 - ``quantize_from``: the type that A had before it was quantized; ``is_net: true`` where the time of the kernels that do
   it, measured on their own, was taken off each latency.
+- ``timer_us``: what the way of timing adds to each latency, in microseconds; ``timer_why`` says how that is known. It is
+  no kernel's: no coefficient learns it, and what is predicted for a row is the kernel's time and this.
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
 
-A table with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
-rank 0, is read, and only where the table is named: it is in no default. Nor is one with ``held_back``, which says why
-no coefficient is fitted on it. One with ``has_no_timings`` says something else of kernels and is not read here.
+A table with ``held_back`` says why no coefficient is fitted on it, and is in no default either; with ``is_corrected``
+learned corrections are fitted on it all the same. One with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
+rank 0, is read, and only where the table is named: it is in no default. One with ``has_no_timings`` says something else of kernels and is not read here.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from gemm_eval.words import shown
 __all__ = [
     "TABLE_SUFFIXES",
     "find_timings",
+    "list_correction_timings",
     "list_timings",
     "measured_root",
     "meta_of",
@@ -46,7 +49,9 @@ TABLE_SUFFIXES = (".csv", ".parquet")
 """Of the files that hold timings."""
 _META_SUFFIX = ".meta.yaml"
 _NO_TIMINGS = "has_no_timings"
-_IN_NO_DEFAULT = {"has_all_candidates", "held_back"}
+_HELD_BACK = "held_back"
+_IN_NO_DEFAULT = {"has_all_candidates", _HELD_BACK}
+_CORRECTED = "is_corrected"
 _CONDITIONS = ("library", "l2", "clock")
 _TYPES = ("input_dtype", "weight_dtype", "output_dtype", "group_size")
 _DTYPES: dict[str, Any] = {**dict.fromkeys((*SIZES, "group_size"), "int64"), "latency_us": "float64"}
@@ -59,13 +64,31 @@ def measured_root(gpu: str) -> Path:
     return data_root() / "measured" / gpu
 
 
-def list_timings(gpu: str, *, has_candidates: bool = False) -> list[Timings]:
-    """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for."""
+def list_timings(gpu: str, *, has_candidates: bool = False, has_held_back: bool = False) -> list[Timings]:
+    """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for.
+
+    `has_candidates` asks for all of these, `has_held_back` for those on which no coefficient is fitted.
+    """
     root = measured_root(gpu)
     files = sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
-    left_out = {_NO_TIMINGS} if has_candidates else {_NO_TIMINGS, *_IN_NO_DEFAULT}
+    left_out = {_NO_TIMINGS}
+    if not has_candidates:
+        left_out |= _IN_NO_DEFAULT - ({_HELD_BACK} if has_held_back else set())
     kept = [path for path in files if not left_out & meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
+
+
+def list_correction_timings(gpu: str) -> list[Timings]:
+    """Read all timings that come with the library for `gpu` and that corrections are fitted on by default, by name."""
+    root = measured_root(gpu)
+    held_back = [
+        path
+        for path in (sorted(root.rglob(f"*{_META_SUFFIX}")) if root.is_dir() else [])
+        if read_yaml(path).get(_CORRECTED)
+    ]
+    tables = [table for path in held_back for table in path.parent.glob(f"{path.name.removesuffix(_META_SUFFIX)}.*")]
+    more = [timings for table in tables if table.suffix in TABLE_SUFFIXES for timings in read_timings(table)]
+    return sorted({timings.name: timings for timings in (*list_timings(gpu), *more)}.values(), key=lambda one: one.name)
 
 
 def find_timings(gpu: str, names: Sequence[str], *, has_held_back: bool = False, **given: Any) -> list[Timings]:
@@ -74,14 +97,14 @@ def find_timings(gpu: str, names: Sequence[str], *, has_held_back: bool = False,
     Args:
         gpu: arch name.
         names: what to read; empty: all that is committed for `gpu`.
-        has_held_back: also, if no names are given, what is in no default.
+        has_held_back: also, if no names are given, those on which no coefficient is fitted.
         given: for files, as in `read_timings`.
 
     Raises:
         InvalidInputError: nothing of that name, or a table that cannot be read.
     """
     if not names:
-        return list_timings(gpu, has_candidates=has_held_back)
+        return list_timings(gpu, has_held_back=has_held_back)
     found: list[Timings] = []
     has_committed = not all(name.endswith(TABLE_SUFFIXES) for name in names)
     committed = list_timings(gpu, has_candidates=True) if has_committed else []  # once, whatever is asked of them
@@ -197,6 +220,7 @@ def _split(
             quantize_from=str(meta.get("quantize_from", "")),
             is_net=bool(meta.get("is_net", False)),
             group_n=_group_n(meta),
+            timer_us=float(meta.get("timer_us", 0.0)),
         )
 
 

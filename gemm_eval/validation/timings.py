@@ -92,6 +92,7 @@ class Timings:
         quantize_from: type that A had before; kernels that quantize it are part of each time, if that is not empty.
         is_net: their own time was taken off, as far as it is `quantize_us` of the model.
         group_n: columns of B that share a scale.
+        timer_us: what the measurement added to each time, in microseconds; predictions of latencies contain it.
         source: who measured, and how to cite it.
         bands: named rows that are reported apart.
         form: what a row is.
@@ -110,6 +111,7 @@ class Timings:
     quantize_from: str = ""
     is_net: bool = False
     group_n: int = 1
+    timer_us: float = 0.0
     source: str = ""
     bands: Mapping[str, Band] = field(default_factory=dict)
     form: Form = GEMMS
@@ -221,6 +223,8 @@ class Timings:
         said = [self.gpu, self.library, self.l2, self.clock]
         if self.quantize_from:
             said += [self.quantize_from, "net" if self.is_net else "whole"]
+        if self.timer_us:
+            said.append(f"timer {self.timer_us} us")
         head = "\n".join((*said, ""))
         return "sha256:" + hashlib.sha256((head + rows).encode()).hexdigest()
 
@@ -228,7 +232,7 @@ class Timings:
 def _problem(record: Mapping[Any, Any], group_n: int) -> GemmProblem:
     a, b, c = (DType(record[name]) for name in _TYPES)
     group = int(record["group_size"])
-    has_groups = group != PER_COLUMN
+    has_groups = group != PER_COLUMN and (a is not b or a.is_block_scaled)
     G, M, K, N = (int(record[size]) for size in SIZES)
     across = group_n if group_n > 1 else None
     return GemmProblem(G, M, K, N, a, b, c, group_size=group if has_groups else None, group_n=across)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from gemm_eval.checks import check_flag
 from gemm_eval.dtypes import parse_dtype
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.words import shown
@@ -26,12 +27,14 @@ class RunOptions(NamedTuple):
             clock.
         quantize_from: type that A has before it is quantized to that of the problem, by kernels of their own before the
             GEMM: ``bf16``, ``fp16`` or ``fp32``. None: A is there already.
+        correction: whether what timings showed beyond the terms of the model is added, where it was learned; None: yes.
     """
 
     library: str | None = None
     l2: str | None = None
     clock: str | None = None
     quantize_from: str | None = None
+    correction: bool | None = None
 
     def over(self, others: RunOptions) -> RunOptions:
         """Return these options, and those of `others` where nothing is said."""
@@ -43,19 +46,23 @@ class RunOptions(NamedTuple):
 NOTHING_SAID = RunOptions()
 
 
-def run_options(library: Any, l2: Any, clock: Any, quantize_from: Any = None) -> RunOptions:
+def run_options(library: Any, l2: Any, clock: Any, quantize_from: Any = None, correction: Any = None) -> RunOptions:
     """Return what a caller asks for; which words there are is known to the model (`check_options`).
 
     Raises:
-        InvalidOptionError: something that is neither a word nor None, or no data type.
+        InvalidOptionError: something that is neither a word nor None, or no data type; a `correction` that is no bool.
     """
     if quantize_from is not None:
         try:
             quantize_from = str(parse_dtype(quantize_from, what="quantize_from"))
         except InvalidProblemError as error:
             raise InvalidOptionError(str(error)) from None
-    asked = RunOptions(library, l2, clock, quantize_from)
-    for name, value in zip(RunOptions._fields, asked, strict=True):
+    if correction is not None:
+        check_flag("correction", correction)
+    asked = RunOptions(library, l2, clock, quantize_from, correction)
+    for name, value in asked._asdict().items():
+        if name == "correction":
+            continue
         if value is not None and not (isinstance(value, str) and len(value) <= _MAX_WORD_CHARS):
             raise InvalidOptionError(f"{name} must be a word or None, got {shown(value)}")
     return asked

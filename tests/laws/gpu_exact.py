@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import Packed, pack_gpu
+from gemm_eval.models.gpu import Packed, load_bytes_of, pack_gpu
 from gemm_eval.search.gpu import find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests.laws import draws
@@ -55,7 +55,7 @@ def _check_types(
     sizes: npt.NDArray[np.int64], report: Report,
 ) -> None:  # fmt: skip
     many = find_best_config_many([packed], np.zeros(len(sizes), np.int64), sizes)
-    generic: dict[bool, _Generic] = {}
+    generic: dict[int, _Generic] = {}
     for row, found in zip(sizes.tolist(), many, strict=True):
         problem = naive_gpu.with_sizes(types, row)
         what = f"{arch.name} ({arch.num_sms} SMs, {arch.smem_per_cta_bytes} B) {problem} {options}"
@@ -70,12 +70,12 @@ def _check_types(
         if is_ours:
             report.checked["ours: top is brute force"] += 1
             continue
-        is_aligned = naive_dense.row_alignment(problem) == 16
-        if is_aligned not in generic:
-            of_types = packed if is_aligned and not packed.is_ours else packed.fallback
+        loads = load_bytes_of(naive_dense.padded(problem))
+        if loads not in generic:
+            of_types = (packed.fallback if packed.is_ours else packed).for_sizes(problem.K, problem.N)
             library = naive_gpu.library_for(arch, problem, options.library)
-            generic[is_aligned] = _Generic(of_types, naive_gpu.kernels_of(arch, problem, library))
-        of_types, kernels = generic[is_aligned]
+            generic[loads] = _Generic(of_types, naive_gpu.kernels_of(arch, problem, library))
+        of_types, kernels = generic[loads]
         splits = naive_gpu.splits_of(kernels, arch, problem)
         best_us, num_odd, *_ = naive_gpu.walk(
             of_types.params, of_types.coefficients, kernels.menu, splits, naive_gpu.RASTERS, *problem.sizes

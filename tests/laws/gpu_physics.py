@@ -20,7 +20,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.sizes import aligned_rows
+from gemm_eval.models.gpu.sizes import rows_on
 from gemm_eval.search.gpu import find_best_config_many
 from gemm_eval.units import bytes_per_us
 from gemm_eval.workload import RunOptions
@@ -304,7 +304,7 @@ def _is_ours(found: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
 
 def _are_aligned(types: GemmProblem, sizes: Sizes) -> npt.NDArray[np.bool_]:
     """Whether rows start on 16 bytes; others run with the coefficients of another family, whatever the kernel."""
-    are: npt.NDArray[np.bool_] = aligned_rows(types.types).takes(sizes[:, 2], sizes[:, 3])
+    are: npt.NDArray[np.bool_] = rows_on(types.types, 16).takes(sizes[:, 2], sizes[:, 3])
     return are
 
 

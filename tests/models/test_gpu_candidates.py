@@ -18,7 +18,8 @@ from gemm_eval.models.gpu.candidates import check_config, stage_bytes
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.families.family import since
 from gemm_eval.models.gpu.libraries import cluster_grid_sms
-from gemm_eval.models.gpu.space import enumerate_kernels, is_row_aligned
+from gemm_eval.models.gpu.sizes import is_row_aligned, load_bytes_of, pad_problem
+from gemm_eval.models.gpu.space import enumerate_kernels
 from gemm_eval.search.gpu import evaluate_config, find_best_config
 from gemm_eval.workload import RunOptions, make_problem
 from tests.cases import case
@@ -27,7 +28,7 @@ from tests.oracle import naive_gpu
 GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
 BY_GENERATION = tuple({arch.sm_arch: arch for arch in GPUS.values()}.values())
 H100, A100, L40S, B200, B300 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200", "b300"))
-V100, T4, RTX = GPUS["v100"], GPUS["t4"], GPUS["rtx-pro-6000-server"]
+V100, T4 = GPUS["v100"], GPUS["t4"]
 
 DENSE = GemmProblem(1, 4096, 4096, 4096)
 W4A16 = make_problem(1, 4096, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="w4a16")
@@ -38,10 +39,6 @@ MMA = WGMMA._replace(
     family="sm80_mma", cta_n=128, cluster_m=1, num_warps=4, num_stages=3, schedule=Schedule.MULTISTAGE
 )  # fmt: skip
 VOLTA = MMA._replace(family="sm70_mma", num_stages=2)
-NVFP4 = make_problem(1, 4096, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="nvfp4")
-RTX_FP4 = MMA._replace(
-    family="sm120_block_fp4", cta_m=128, cta_k=128, num_warps=8, schedule=Schedule.COOPERATIVE
-)  # fmt: skip
 
 
 # how many there are
@@ -51,20 +48,26 @@ SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
 
 
 # Fewer, configs and tiles: the kernel names of cuBLAS show five tiles for int8 on Hopper, TensorRT-LLM has ten of mixed
-# input there, of which instructions of 128 rows leave seven. Our own W4A16 kernels are those that are written, each
+# input there, of which instructions of 128 rows leave seven. On Ampere and Ada it has five, and for int8 six, or those
+# without tensor cores alone. Our own W4A16 kernels are those that are written, each
 # with few ways to cut K and one raster; many tokens leave those of two families.
 OUR_TARGETS = {"sm_80": (41, 17), "sm_89": (35, 15), "sm_90": (114, 22)}
+TRTLLM_OWN = ("sm_80", "sm_89")
 FEW = {
     **{("gemm-eval", "w4a16", sm): few for sm, few in OUR_TARGETS.items()},
     ("cublas", "int8", "sm_90"): (300, 5),
     **{("cublas", d, sm): (100, 9) for d in SCHEMES for sm in ("sm_80", "sm_89", "sm_120")},
     **{("trtllm", d, "sm_90"): (500, 10) for d in SCHEMES},
+    **{("trtllm", d, sm): (100, 5) for d in SCHEMES for sm in TRTLLM_OWN},
+    **{("trtllm", "int8", sm): (30, 3) for sm in TRTLLM_OWN},
     **{("trtllm", d, sm): (500, 7) for d in SCHEMES for sm in ("sm_100", "sm_103")},
 }
 
 
 def is_refused(arch: GpuSpec, problem: GemmProblem, library: str) -> bool:
     """Whether a library has no kernels for these types on this GPU; ours neither for other sizes."""
+    if (library, problem.input_dtype) == ("trtllm", "int8") and not problem.is_weight_quantized:
+        return arch.sm_arch not in TRTLLM_OWN
     if problem.is_weight_quantized == (library == "cublas"):
         return True
     if not problem.is_weight_quantized:
@@ -78,14 +81,15 @@ def least_of(arch: GpuSpec, problem: GemmProblem, dtype: str, library: str) -> t
     """Configs and tiles that there are at least."""
     least = (500, 20) if arch.has_cp_async else (200, 15)  # there with two stages, and no other number
     if not is_row_aligned(problem):
-        return (0, 0) if library == "trtllm" else least
+        few = 30, 3  # mma.sync kernels for such rows are few, and some have no choice of stages
+        return (0, 0) if library == "trtllm" else few if library == "cublas" else least
     return FEW.get((library, dtype, arch.sm_arch), least)
 
 
 def test_every_problem_has_hundreds_of_configs_and_many_tiles() -> None:
     """Kernels are listed once for all sizes whose rows are aligned alike, as only the splits of K depend on sizes."""
     for arch, library, dtype in itertools.product(BY_GENERATION, LIBRARIES, SCHEMES):
-        listed: dict[bool, naive_gpu.Kernels] = {}
+        listed: dict[int, naive_gpu.Kernels] = {}
         for shape in SHAPES:
             problem = make_problem(*shape, default_dtype=arch.default_dtype, dtype=dtype)
             with case(arch.name, library, dtype, shape):
@@ -99,14 +103,14 @@ def test_every_problem_has_hundreds_of_configs_and_many_tiles() -> None:
                     assert len(configs) >= num_configs
                     assert len({(config.cta_m, config.cta_n) for config in configs}) >= num_tiles
                     continue
-                is_aligned = is_row_aligned(problem)
-                if is_aligned not in listed:
-                    listed[is_aligned] = naive_gpu.kernels_of(arch, problem, library)
-                if library == "trtllm" and not is_aligned:
-                    assert not listed[is_aligned].choices
-                first, stop, is_stream = naive_gpu.splits_of(listed[is_aligned], arch, problem).T
-                ways = stop - first + is_stream
-                menu = listed[is_aligned].menu[ways > 0]
+                loads = load_bytes_of(problem)
+                if loads not in listed:
+                    listed[loads] = naive_gpu.kernels_of(arch, problem, library)
+                if library == "trtllm" and not is_row_aligned(problem):
+                    assert not listed[loads].choices
+                found = naive_gpu.ways_of(listed[loads], arch, problem)
+                ways = np.array([len(splits) + is_stream for splits, is_stream in found], int)
+                menu = listed[loads].menu[ways > 0]
                 assert len(naive_gpu.RASTERS) * ways.sum() >= num_configs
                 assert len(np.unique(menu[["cta_m", "cta_n"]])) >= num_tiles
 
@@ -128,14 +132,29 @@ def test_configs_are_distinct_legal_and_those_of_the_kernels() -> None:
                     )
                 continue
             kernels = naive_gpu.kernels_of(arch, problem, library)
-            splits = [(c.splits.start, c.splits.stop, c.has_stream_k) for c in kernels.choices]
-            naive = naive_gpu.splits_of(kernels, arch, problem)
-            assert [range(*row[:2]) for row in naive.tolist()] == [range(*row[:2]) for row in splits]
-            assert naive[:, 2].tolist() == [is_stream for *_, is_stream in splits]
-            ways = sum(stop - first + is_stream for first, stop, is_stream in splits)
+            ways_of = naive_gpu.ways_of(kernels, arch, problem)
+            assert [list(choice.splits) for choice in kernels.choices] == [splits for splits, _ in ways_of]
+            assert [choice.has_stream_k for choice in kernels.choices] == [is_stream for _, is_stream in ways_of]
+            ways = sum(len(splits) + is_stream for splits, is_stream in ways_of)
             assert len(configs) == len(naive_gpu.RASTERS) * ways
             for config in configs[:: 1 + len(configs) // 20]:
                 check_config(arch, problem, config)
+
+
+def test_trtllm_has_its_own_kernels_for_ampere_and_ada() -> None:
+    sizes = {"default_dtype": DENSE.input_dtype, "dtype": "w4a16"}
+    for arch in (A100, L40S):
+        few, many = (list(enumerate_kernels(arch, make_problem(1, M, 4096, 4096, **sizes), "trtllm")) for M in (15, 16))
+        runs = {k.config.family for k in few if k.splits}
+        assert runs == {"sm80_weight_only", "weight_only_gemv"}
+        assert {k.config.family for k in many if k.splits} == {"sm80_weight_only"}
+        assert {k.config.num_stages for k in many if k.config.family == "sm80_weight_only"} == {2, 3, 4}
+        int8 = {"default_dtype": DENSE.input_dtype, "dtype": "int8", "output_dtype": "fp16"}
+        for M, family in ((4, "int8_gemv"), (5, "sm80_int8")):
+            kernels = enumerate_kernels(arch, make_problem(1, M, 4096, 4096, **int8), "trtllm")
+            found = [k for k in kernels if k.splits]
+            assert {k.config.family for k in found} == {family}
+            assert all(list(k.splits) == [1] for k in found)
 
 
 def test_the_default_library_is_that_of_the_types() -> None:
@@ -148,16 +167,18 @@ def test_the_default_library_is_that_of_the_types() -> None:
 def test_a_library_splits_k_as_its_rule_says() -> None:
     problem = make_problem(1, 16, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="w4a16")
     for library in ("hypothetical", "trtllm"):
-        rule = LIBRARIES[library].split_rule(A100, problem.types, is_unaligned=False)
+        rule = LIBRARIES[library].split_rule(A100, problem.types, load_bytes=16)
         for kernel in enumerate_kernels(A100, problem, library):
             tiles = -(-16 // kernel.config.cta_m) * -(-4096 // kernel.config.cta_n)
-            most = len(kernel.splits)
             slots = 108 * kernel.resources.ctas_per_sm
             if kernel.config.schedule is Schedule.VECTOR:
-                assert kernel.config.cta_m < 16  # tokens are those of one tile
-                assert most == 0
+                assert list(kernel.splits) == [1] * (kernel.config.cta_m >= 16)
                 continue
-            assert kernel.splits == range(1, most + 1)
+            if library == "trtllm":  # equal parts of 64 k-steps, at most seven
+                assert list(kernel.splits) == [1, *(n for n in (2, 4) if n * tiles <= slots)]
+                continue
+            assert kernel.splits[0] == 1
+            most = kernel.splits[-1]
             assert most == 1 or (64 // most >= rule.min_steps and most * tiles <= slots)
             assert 64 // (most + 1) < rule.min_steps or (most + 1) * tiles > slots
     decompositions = {c.decomposition for c in enumerate_configs(A100, problem, "trtllm")}
@@ -173,11 +194,7 @@ REFUSED: list[tuple[str, GpuSpec, GemmProblem, KernelConfig, str]] = [
     ("family", H100, DENSE, WGMMA._replace(family="sm60_mma"), "one of sm90_wgmma, .*got 'sm60_mma'"),
     ("family", H100, DENSE, WGMMA._replace(family="w4a16_sm90"), "one of sm90_wgmma, .*got 'w4a16_sm90'"),
     ("family", A100, DENSE, WGMMA, "sm90_wgmma needs sm_90, a100-sxm-80gb is sm_80"),
-    ("family", H100, DENSE, WGMMA._replace(family="sm90_block_fp8"), "multiplies block-scaled fp8, got fp16"),
-    ("family", B200, NVFP4, WGMMA._replace(family="sm100_block_fp8"), r"multiplies block-scaled fp8, got fp4 \(group 16\)"),
-    ("family", H100, DENSE, WGMMA._replace(family="quantize"), "one of sm90_wgmma, .*got 'quantize'"),
     ("cta_k", H100, DENSE, WGMMA._replace(cta_k=32), "cta_k must be 64, .* got 32"),
-    ("cta_k", RTX, NVFP4, RTX_FP4._replace(cta_k=256), "cta_k must be 128, 64 bytes of fp4, got 256"),
     ("cta_k", H100, GemmProblem(1, 64, 64, 64, "fp8"), WGMMA, "cta_k must be 128, .* got 64"),  # type: ignore[arg-type]
     ("schedule", H100, DENSE, WGMMA._replace(schedule=Schedule.MULTISTAGE), "pingpong or cooperative, got multistage"),
     ("schedule", H100, DENSE, MMA._replace(schedule=Schedule.PINGPONG), "multistage, got pingpong"),
@@ -260,7 +277,7 @@ def test_what_is_accepted_is_evaluated_whether_or_not_a_library_has_it(
 
 def test_a_hopper_kernel_by_hand() -> None:
     # A: 128 rows of 128 bytes, B: 256 rows: 48 KiB a stage; (232,448 - 2,048) / 49,152 = 4.7
-    assert stage_bytes(DENSE.types, WGMMA) == 16384 + 32768
+    assert stage_bytes(DENSE.types, 128, 256) == 16384 + 32768
     needs = check_config(H100, DENSE, WGMMA)
     assert needs.smem_bytes == 4 * 49152 + 2048
     assert needs.registers == 128 * 256 // 256 + 56  # two warpgroups hold the accumulators
@@ -270,11 +287,10 @@ def test_a_hopper_kernel_by_hand() -> None:
 
 def test_a_stage_of_quantized_weights_by_hand() -> None:
     # A: 128 x 64 fp16; B: 256 x 64 int4 and 256 scales of fp16
-    assert stage_bytes(W4A16.types, WGMMA) == 16384 + 256 * 32 + 512
+    assert stage_bytes(W4A16.types, 128, 256) == 16384 + 256 * 32 + 512
     zeros = GemmProblem(1, 1, 4096, 4096, "fp16", "int4", group_size=128, zero_dtype="int4")  # type: ignore[arg-type]
-    assert stage_bytes(zeros.types, WGMMA) == 16384 + 256 * 32 + 512 + 128
-    int8 = GemmProblem(1, 1, 64, 64, "int8")  # type: ignore[arg-type]
-    assert stage_bytes(int8.types, WGMMA._replace(cta_k=128)) == 49152
+    assert stage_bytes(zeros.types, 128, 256) == 16384 + 256 * 32 + 512 + 128
+    assert stage_bytes(GemmProblem(1, 1, 64, 64, "int8").types, 128, 256) == 49152  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -339,17 +355,21 @@ def test_a_family_runs_on_later_generations_at_the_rate_of_the_last_known_one() 
         (H100, 4096, 4096, "fp16", "sm90_wgmma"),
         (H100, 4104, 4096, "fp16", "sm90_wgmma"),
         (H100, 4100, 4096, "fp16", "mma_unaligned"),  # 8,200 bytes
-        (H100, 4097, 4096, "fp16", "mma_unaligned"),
-        (H100, 4096, 4097, "fp16", "mma_unaligned"),
+        (H100, 4098, 4096, "fp16", "mma_unaligned"),
+        (H100, 4097, 4096, "fp16", "mma_elementwise"),
+        (H100, 4096, 4097, "fp16", "mma_elementwise"),
         (H100, 4096, 1, "fp16", "sm90_wgmma"),
-        (H100, 4104, 4096, "fp8", "mma_unaligned"),  # 4,104 bytes
+        (H100, 4104, 4096, "fp8", "sm90_wgmma"),  # padded
+        (H100, 4096, 4097, "fp8", "sm90_wgmma"),
+        (H100, 4097, 4096, "int8", "mma_unaligned"),  # padded to 4 bytes
+        (H100, 4109, 4096, "int8", "sm80_mma"),  # and so to 16
         (H100, 4112, 4096, "fp8", "sm90_wgmma"),
         (H100, 4096, 4096, "w4a16", "sm90_wgmma"),
-        (H100, 4112, 4096, "w4a16", "mma_unaligned"),  # 2,056 bytes of weights
+        (H100, 4112, 4096, "w4a16", "sm90_wgmma"),  # 2,056 bytes of weights, padded
         (H100, 4096, 4096, "int8", "sm80_mma"),
         (B200, 4096, 4096, "fp16", "sm100_tcgen05"),
-        (B200, 4097, 4096, "fp16", "mma_unaligned"),
-        (A100, 4097, 4096, "fp16", "mma_unaligned"),
+        (B200, 4097, 4096, "fp16", "mma_elementwise"),
+        (A100, 4097, 4096, "fp16", "mma_elementwise"),
     ],
 )
 def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: int, dtype: str, family: str) -> None:
@@ -359,4 +379,6 @@ def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: 
     assert best.config.family == family
     families = {config.family for config in enumerate_configs(arch, problem, library)}
     assert families - {"gemv"} == {family}
-    assert is_row_aligned(problem) == (family != "mma_unaligned")
+    padding = LIBRARIES[library or "cublas"].padding(problem.types)
+    loads = {"mma_unaligned": 4, "mma_elementwise": 1}.get(family, 16)
+    assert load_bytes_of(pad_problem(problem, padding)) == loads

@@ -105,14 +105,14 @@ def test_alignment_is_that_of_the_worst_row(dtype: str, K: int, N: int, aligned:
 
 def test_bytes_of_a_problem() -> None:
     packed = pack_gpu(H100, typed("w4a16").types, RunOptions()).fallback
-    terms = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 1000, 16)
-    assert terms.a_bytes == 2 * 3 * 1000 * 2
-    assert terms.b_bytes == 2 * 16 * 500
+    terms = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
+    assert terms.a_bytes == 2 * 3 * 992 * 2
+    assert terms.b_bytes == 2 * 16 * 496
     assert terms.scale_bytes == 2 * 16 * 8 * 2  # eight groups of at most 128
     assert terms.c_bytes == 2 * 3 * 16 * 2
     assert terms.b_read_bytes == terms.b_bytes + terms.scale_bytes  # cold
     packed = pack_gpu(H100, typed("w4a16").types, RunOptions(l2="warm")).fallback
-    warm = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 1000, 16)
+    warm = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
     assert warm.b_read_bytes < 1e-3 * terms.b_read_bytes
 
 

@@ -6,6 +6,7 @@ kernel, no table of kernels, no packed parameters. Our own W4A16 kernels have an
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["Cost", "as_chosen", "coefficients_of_library", "cost_of", "row_alignment"]
 
-STEP_BYTES = {"sm120_block_fp4": 64}
+STEP_BYTES = {"sm120_block_fp4": 64, "sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048}
 """Of a k-step, where it is not a line."""
 LINE_BYTES = 128
 PARTIAL_SUM_BYTES = 4
@@ -43,9 +44,7 @@ OF_BLOCK_SCALED = {
     (DType.FP4, "sm_103"): "sm100_block_fp4", (DType.FP4, "sm_120"): "sm120_block_fp4",
 }  # fmt: skip
 """TensorRT-LLM's families by input type and generation of SMs."""
-MOST_ROWS = {
-    "gemv": {1: 1, 2: 2, 4: 4, 8: 8}, "sm90_block_fp8": {16: 16, 32: 32, 48: 48, 64: 64}, "sm120_block_fp8": {32: 64},
-}  # fmt: skip
+MOST_ROWS = {"sm90_block_fp8": {16: 16, 32: 32, 48: 48, 64: 64}, "sm120_block_fp8": {32: 64}}
 """Rows of C up to which a library uses tiles of so many rows; others it uses for any."""
 BITS_BEFORE = {"bf16": 16, "fp16": 16, "fp32": 32}
 HALVINGS = 100  # of 0..1: more than a float can tell apart
@@ -95,8 +94,23 @@ def is_block_scaled(problem: GemmProblem) -> bool:
     return problem.scale_dtype is not None and not problem.is_weight_quantized
 
 
+def padded(problem: GemmProblem) -> GemmProblem:
+    """The problem that kernels run instead: rows fill whole 16 bytes, those of int8 whole 4; not of 16 bits alone."""
+    num_bytes = 16 if problem.is_weight_quantized else {DType.FP8: 16, DType.INT8: 4}.get(problem.input_dtype, 0)
+    if not num_bytes or is_block_scaled(problem):
+        return problem
+    a, b, c, _ = operand_bits(problem)
+    k, n = problem.K, problem.N
+    while k * a % (8 * num_bytes) or k * b % (8 * num_bytes):
+        k += 1
+    while (n > 1 or problem.is_weight_quantized) and n * c % (8 * num_bytes):
+        n += 1
+    return dataclasses.replace(problem, K=k, N=n)
+
+
 def row_alignment(problem: GemmProblem) -> int:
     """Bytes on which the rows of A, B and C all start, at most 16."""
+    problem = padded(problem)
     a, b, c, _ = operand_bits(problem)
     rows_bits = [problem.K * a, problem.K * b]
     if problem.N > 1 or problem.is_weight_quantized:
@@ -109,9 +123,11 @@ def step_bytes(family: str) -> int:
     return STEP_BYTES.get(family, LINE_BYTES)
 
 
-def most_rows(family: str, cta_m: int) -> float:
+def most_rows(config: KernelConfig) -> float:
     """Rows of C for which libraries use a tile, at most."""
-    return MOST_ROWS.get(family, {}).get(cta_m, math.inf)
+    if config.schedule == Schedule.VECTOR:
+        return config.cta_m
+    return MOST_ROWS.get(config.family, {}).get(config.cta_m, math.inf)
 
 
 def traffic_of(arch: GpuSpec, problem: GemmProblem, l2: str, c: Mapping[str, float]) -> Traffic:
@@ -124,7 +140,9 @@ def traffic_of(arch: GpuSpec, problem: GemmProblem, l2: str, c: Mapping[str, flo
     scale_bytes = G * math.ceil(N / (problem.group_n or 1)) * num_groups * scale_bits / 8
     b_bytes = G * N * K * b_bits / 8 + scale_bytes
     hold = arch.l2_bytes * c["l2_hold_frac"]
-    stay = 0.0 if l2 == "cold-all" else 1 / (1 + ((a_bytes + b_bytes + c_bytes) / hold) ** 4)
+    used = a_bytes + b_bytes + c_bytes
+    excess = (used / hold) ** 4 if arch.num_l2_partitions > 1 else min(2.0, used / (1.04 * arch.l2_bytes)) ** 64
+    stay = 0.0 if l2 == "cold-all" else 1 / (1 + excess)
     b_stay = stay if l2 == "warm" else 0.0
     column_bytes = K * b_bits / 8
     touches_more = column_bytes > LINE_BYTES and column_bytes % LINE_BYTES != 0
@@ -168,7 +186,8 @@ def stage_bytes(problem: GemmProblem, config: KernelConfig) -> int:
 
 def ctas_per_sm(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> int:
     """CTAs that an SM holds; 0: it cannot hold one."""
-    in_registers = stage_bytes(problem, config) if arch.sm_arch in WITHOUT_CP_ASYNC else 0
+    is_async = arch.sm_arch not in WITHOUT_CP_ASYNC and config.family != "mma_elementwise"
+    in_registers = 0 if is_async else stage_bytes(problem, config)
     smem = config.num_stages * stage_bytes(problem, config) - in_registers + BARRIER_BYTES
     threads = 32 * config.num_warps
     tiles = 2 if config.schedule == Schedule.PINGPONG else 1
@@ -201,7 +220,7 @@ def sms_in_clusters(arch: GpuSpec, cluster: int) -> int:
 def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
     """Of the tensor cores, or of the half2 lanes, at their full rate."""
     m, n, k = config.cta_m, config.cta_n, config.cta_k
-    if config.family == "gemv":
+    if config.schedule == Schedule.VECTOR:
         return m * n * k / 2 / arch.half2_ops_per_cycle
     rate = arch.tensor_flop_per_cycle[problem.input_dtype]
     if config.family in INSTRUCTION_ROWS:
@@ -264,7 +283,11 @@ def step_of(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, t: Traffi
     tile_bytes = min(config.cta_m, problem.M) * a_row / config.cluster_n
     tile_bytes += min(config.cta_n, problem.N) * b_column / config.cluster_m
     aligned = row_alignment(problem)
-    load = 1.0 if aligned == 16 else c["unaligned_frac"] * math.sqrt(aligned / 16)
+    load = 1.0
+    if aligned < 16 and not is_vector:
+        load = c["unaligned_frac"] * min(aligned, 4) / 4
+        if problem.K * operand_bits(problem)[1] % (8 * LINE_BYTES) == 0:
+            load /= 1 + c["line_conflict"]
     step_bytes = t.waste * tile_bytes / math.ceil(problem.K / config.cta_k)
     ingest = step_bytes / (SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"] * load)
     dram_cycles = arch.dram_latency_ns * arch.max_clock_ghz
@@ -320,7 +343,10 @@ def chip_cycles(
 
     def wave(resident: int) -> float:
         slowest = max(resident * step.busy, step.round_trip, step.work + step.lost)
-        return w.steps * slowest + c["tile_cycles"] + resident * epilogue
+        tile = c["tile_cycles"]
+        if config.schedule == Schedule.VECTOR:
+            tile += c.get("vector_tile_cycles", 0.0)
+        return w.steps * slowest + tile + resident * epilogue
 
     full = w.rounds * wave(math.ceil(w.ctas / w.sms))
     return full, wave(math.ceil(w.rest / arch.num_sms)) if w.rest else 0.0
@@ -372,14 +398,18 @@ def norm4(*times: float) -> float:
 def family_of(arch: GpuSpec, problem: GemmProblem, library: str) -> str:
     """The family whose coefficients hold for these types and sizes on this GPU."""
     if row_alignment(problem) < 16:
-        return "mma_unaligned"
+        return "mma_unaligned" if row_alignment(problem) >= 4 else "mma_elementwise"
     of_blocks = OF_BLOCK_SCALED.get((problem.input_dtype, arch.sm_arch))
     if library == "trtllm" and is_block_scaled(problem) and of_blocks:
         return of_blocks
+    if library == "trtllm" and arch.sm_arch in ("sm_80", "sm_89"):
+        return "sm80_weight_only" if problem.is_weight_quantized else "sm80_int8"
     if arch.sm_arch == "sm_90" and problem.input_dtype is not DType.INT8:
         return "sm90_wgmma"
     if arch.sm_arch in WITHOUT_CP_ASYNC:
         return "sm70_mma"
+    if arch.sm_arch in ("sm_89", "sm_120") and problem.input_dtype is DType.FP8:
+        return "sm89_mma_fp8"
     return "sm100_tcgen05" if arch.sm_arch in ("sm_100", "sm_103") else "sm80_mma"
 
 
@@ -425,6 +455,7 @@ def cost_of(
         coefficients: as of `coefficients_of_library`.
     """
     c = coefficients
+    problem = padded(problem)
     cycles_per_us = arch.max_clock_ghz * 1e3
     is_vector = config.schedule == Schedule.VECTOR
     is_stream = config.decomposition == Decomposition.STREAM_K
@@ -452,7 +483,7 @@ def cost_of(
     dram_us = (t.a_read_bytes + t.b_read_bytes + again + stored_bytes) * t.waste / dram_rate
     a_l2 = t.a_bytes * w.tiles_n / config.cluster_n
     b_l2 = t.b_bytes * w.tiles_m / config.cluster_m
-    l2_us = (a_l2 + b_l2) * t.waste / l2_rate
+    l2_us = (a_l2 + b_l2 + c["l2_first"] * (t.a_bytes + t.b_bytes)) * t.waste / l2_rate
     outside_us = 0.0
     if config.schedule in (Schedule.PINGPONG, Schedule.COOPERATIVE):
         rows = (tiles_m * config.cta_m - problem.M) * w.tiles_n / config.cluster_n
@@ -473,7 +504,8 @@ def cost_of(
         reduction_us = c["fixup_us"] + 2 * cut_bytes / reduce_rate
     elif config.split_k > 1:
         written = float(problem.G * problem.M * problem.N * PARTIAL_SUM_BYTES * config.split_k)
-        reduction_us = c["reduce_us"] + (written + t.c_bytes) / reduce_rate
+        reduction_us = c["reduce_us"] + (config.split_k - 1) * c.get("reduce_part_us", 0.0)
+        reduction_us += (written + t.c_bytes) / reduce_rate
     store_us = c["store_exposed_frac"] * written * ((1 - t.stay) / achievable + t.stay / l2_rate)
 
     # clock, and what stands before and after

@@ -24,6 +24,7 @@ from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, RASTER_SWIZZLES, ca
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, STREAM_K
 from gemm_eval.models.gpu.generic_kernels import config_cost, problem_terms
 from gemm_eval.models.gpu.libraries import LIBRARIES, SplitRule
+from gemm_eval.models.gpu.sizes import load_bytes_of
 from gemm_eval.models.gpu.space import KernelChoice, enumerate_kernels, library_for
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive_dense
@@ -40,6 +41,7 @@ __all__ = [
     "space_of",
     "splits_of",
     "walk",
+    "ways_of",
     "with_sizes",
 ]
 
@@ -86,14 +88,14 @@ def kernels_of(arch: GpuSpec, problem: GemmProblem, library: str) -> Kernels:
     """Check and pack every kernel of the library."""
     choices = list(enumerate_kernels(arch, problem, library))
     rows = [candidate_row(arch, problem.types, choice.config, choice.resources) for choice in choices]
-    rule = LIBRARIES[library].split_rule(arch, problem.types, is_unaligned=naive_dense.row_alignment(problem) < 16)
-    most_rows = [naive_dense.most_rows(choice.config.family, choice.config.cta_m) for choice in choices]
+    rule = LIBRARIES[library].split_rule(arch, problem.types, load_bytes=load_bytes_of(naive_dense.padded(problem)))
+    most_rows = [naive_dense.most_rows(choice.config) for choice in choices]
     return Kernels(choices, np.array(rows, CANDIDATE_DTYPE), np.array(most_rows, np.float64), rule)
 
 
 def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDArray[np.int64]:
     """First, stop and stream-K of each kernel, [choices, 3]: what `enumerate_kernels` works out one by one."""
-    menu, rule = kernels.menu, kernels.rule
+    menu, rule, problem = kernels.menu, kernels.rule, naive_dense.padded(problem)
     tiles = problem.G * -(-problem.M // menu["cta_m"]) * -(-problem.N // menu["cta_n"])
     by_length = np.minimum(-(-problem.K // menu["cta_k"]) // rule.min_steps, rule.max_parts)
     room = menu["grid_cap"] - (menu["cluster_m"] * menu["cluster_n"] > 2)
@@ -104,20 +106,28 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
         first, stop = most, np.where(is_refused, most, most + 1)
     is_vector = menu["schedule"] == Schedule.VECTOR
     first[is_vector], stop[is_vector] = 1, 2
-    stop = np.where(kernels.most_rows < problem.M, first, stop)
+    stop = np.where((menu["min_rows"] > problem.M) | (kernels.most_rows < problem.M), first, stop)
     is_stream = [choice.has_stream_k for choice in kernels.choices]
     return np.stack([first, stop, np.array(is_stream, np.int64).reshape(-1)], axis=1)
+
+
+def ways_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> list[tuple[list[int], bool]]:
+    """Numbers of parts of K that each kernel takes, and whether it has stream-K."""
+    steps = -(-problem.K // kernels.menu["cta_k"])
+    ends = splits_of(kernels, arch, problem).tolist()
+    return [
+        ([split for split in range(first, stop) if not kernels.rule.is_even or num % split == 0], bool(is_stream))
+        for num, (first, stop, is_stream) in zip(steps.tolist(), ends, strict=True)
+    ]
 
 
 def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
     """Check and pack every kernel of the library; which splits of K it takes is worked out one by one."""
     packed = pack_gpu(arch, problem.types, options)
-    if packed.is_ours or naive_dense.row_alignment(problem) < 16:
-        packed = packed.fallback
+    packed = (packed.fallback if packed.is_ours else packed).for_sizes(problem.K, problem.N)
     library = library_for(arch, problem, options.library)
     choices, menu, *_ = kernels_of(arch, problem, library)
-    ways_of = [(choice.splits.start, choice.splits.stop, int(choice.has_stream_k)) for choice in choices]
-    splits = np.array(ways_of, np.int64).reshape(-1, 3)
+    splits = np.array([_ends(choice) for choice in choices], np.int64).reshape(-1, 3)
     ways = sum(len(choice.splits) + choice.has_stream_k for choice in choices)
     coefficients = naive_dense.coefficients_of_library(arch, problem, library)
 
@@ -131,6 +141,11 @@ def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
         packed.params, packed.coefficients, choices, menu, splits, ways * len(RASTERS),
         naive_us,
     )  # fmt: skip
+
+
+def _ends(choice: KernelChoice) -> tuple[int, int, int]:
+    first, stop = (choice.splits[0], choice.splits[-1] + 1) if choice.splits else (1, 1)
+    return first, stop, int(choice.has_stream_k)
 
 
 def find_best(problem: GemmProblem, space: Space) -> Best:
@@ -170,6 +185,8 @@ def walk(
         for way in range(splits[index, 0], splits[index, 1] + splits[index, 2]):
             is_stream = way == splits[index, 1]
             split = 1 if is_stream else way
+            if p["is_split_even"] and -(-K // menu[index]["cta_k"]) % split > 0:
+                continue
             for place, raster in enumerate(rasters):
                 cost = config_cost(p, menu[index], c, t, STREAM_K if is_stream else split, raster)
                 bytes_of[place], us_of[place] = cost.dram_read_bytes, cost.latency_us

@@ -74,7 +74,7 @@ def configs(draw: st.DrawFn, arch: GpuSpec, problem: GemmProblem) -> KernelConfi
     own = OWN_FAMILY.get(arch.sm_arch, "sm80_mma")
     if naive_dense.is_block_scaled(problem):
         own = naive_dense.OF_BLOCK_SCALED.get((problem.input_dtype, arch.sm_arch), own)
-    family = draw(st.sampled_from((own,) * 4 + (mma_sync, "mma_unaligned", "gemv")))
+    family = draw(st.sampled_from((own,) * 4 + (mma_sync, "mma_unaligned", "mma_elementwise", "gemv")))
     cluster, schedule, warps = (1, 1), Schedule.MULTISTAGE, draw(st.sampled_from((4, 8)))
     if family in (*OF_64_ROWS, *OF_128_ROWS):
         rows = 64 if family in OF_64_ROWS else 128

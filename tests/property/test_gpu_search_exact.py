@@ -89,7 +89,7 @@ def test_bounds_are_below_the_cost_of_every_config(case: Case) -> None:
     row_bounds_us(p, c, terms, pack_bound_columns(space.params, space.coefficients[0], space.menu), 0, bounds)
     for index in range(0, len(space.menu), max(1, len(space.menu) // 20)):
         splits = space.choices[index].splits
-        ways = {splits.start, splits.stop - 1} if splits else set()
+        ways = {splits[0], splits[-1]} if splits else set()
         for way in ways | ({STREAM_K} if space.choices[index].has_stream_k else set()):
             assert bounds[index] <= config_cost(p, space.menu[index], c, terms, way, BEST_RASTER).latency_us
         assert np.isfinite(bounds[index]) or not ways

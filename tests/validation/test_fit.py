@@ -153,8 +153,9 @@ def test_known_configs_count(noisy: Timings) -> None:
 
     assert len(timings.known) > 0.85 * len(real)
     assert timings.known.min() >= len(noisy)
-    assert len(aligned.known) == len(timings.known)  # rows of mma.sync kernels have no known config
-    assert (aligned.measured_us[aligned.known] == timings.measured_us[timings.known]).all()
+    assert len(timings.known) - 14 <= len(aligned.known) < len(timings.known)  # 14 rows of kernels for other rows
+    of_family = timings.rows.family_of[timings.known] == FAMILY
+    assert (aligned.measured_us[aligned.known] == timings.measured_us[timings.known[of_family]]).all()
     assert (timings.rows.candidates["cta_k"][timings.known_configs[:, 0]] == 64).all()
 
 

@@ -15,12 +15,14 @@ from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
 from gemm_eval.errors import ArchError, ArchValidationError
 from gemm_eval.models.gpu.coefficients import Coefficient, check_coefficients, complete_coefficients
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
+from gemm_eval.models.gpu.intervals import RegimeInterval
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 from gemm_eval.words import shown
 
 __all__ = [
     "Calibration",
     "ErrorFigures",
+    "Frozen",
     "Origin",
     "calibration_path",
     "calibration_stamp",
@@ -29,11 +31,13 @@ __all__ = [
 ]
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """What a file of fitted numbers holds."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class ErrorFigures(_Frozen):
+class ErrorFigures(Frozen):
     """Held-out errors of a fit on one data set."""
 
     data: str = Field(description="name of the data set")
@@ -71,7 +75,7 @@ def calibration_text(
     return "\n".join(lines) + "\n"
 
 
-class Calibration(_Frozen):
+class Calibration(Frozen):
     """What `gemm-eval calibrate` writes: coefficients of a library's kernel family, and how they came about."""
 
     gpu: str
@@ -84,6 +88,7 @@ class Calibration(_Frozen):
     coefficients: dict[str, float]
     fitted: tuple[str, ...] = Field(description="the coefficients that the data determine; the others are defaults")
     errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1)]
+    intervals: Annotated[tuple[RegimeInterval, ...], Field(description="of held-out rows of all sets")] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Calibration:
@@ -109,6 +114,7 @@ class Origin(NamedTuple):
     is_calibrated: bool  # fitted on this very GPU
     gpu: str | None  # the GPU that they were fitted on; None: defaults
     text: str
+    library: str = ""  # whose kernels they were fitted on
 
 
 def calibration_path(gpu: str, library: str, family: str) -> Path:
@@ -146,7 +152,7 @@ def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str
     coefficients, origin = _coefficients(data_root() / "calibration", arch.name, library, family)
     if origin.is_calibrated and not _is_preset(arch):
         text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
-        return coefficients, Origin(False, origin.gpu, text)
+        return coefficients, origin._replace(is_calibrated=False, text=text)
     return coefficients, origin
 
 
@@ -171,7 +177,7 @@ def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict
     path = calibration_path(gpu, library, family)
     if path.is_file():
         found = _loaded(path)
-        return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
+        return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})", library)
     for pattern in (f"*/{library}-{family}.yaml", f"*/*-{family}.yaml"):
         for other in sorted(root.glob(pattern), key=lambda path: (not _have_same_sms(path.parent.name, gpu), path)):
             found = _loaded(other)
@@ -179,7 +185,7 @@ def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict
             coefficients = _complete(found)
             if found.library != library or not _have_same_sms(found.gpu, gpu):
                 coefficients.update(_choice_loss(family))  # another heuristic chooses
-            return coefficients, Origin(False, found.gpu, text)
+            return coefficients, Origin(False, found.gpu, text, found.library)
     return default_coefficients(family), Origin(False, None, "defaults of the kernel family, fitted on nothing")
 
 
@@ -198,7 +204,7 @@ def _have_same_sms(gpu: str, other: str) -> bool:
 
 
 def calibration_stamp(arch: GpuSpec) -> str:
-    """A digest of all coefficients that can decide a cost on this GPU."""
+    """A digest of all coefficients and corrections that can decide a cost on this GPU."""
     return _stamp(data_root() / "calibration", arch.name, arch.sm_arch)
 
 
@@ -210,4 +216,6 @@ def _stamp(root: Path, gpu: str, sm_arch: str) -> str:
         for family in families:
             coefficients, origin = _coefficients(root, gpu, library, family)
             digest.update(repr((library, family, sorted(coefficients.items()), origin.is_calibrated)).encode())
+    for path in sorted((root / gpu / "corrections").glob("*.*")):
+        digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -13,6 +13,7 @@ from gemm_eval.arch import THREADS_PER_WARP, GpuSpec, ctas_per_sm
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
+from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, Family, TileChoice
 from gemm_eval.models.gpu.libraries import LIBRARIES, cluster_grid_sms
 from gemm_eval.models.gpu.shortage import KernelNeeds
@@ -33,7 +34,7 @@ __all__ = [
 _INTS = (
     "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
     "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",
-    "smem_bytes", "registers", "max_rows",
+    "smem_bytes", "registers", "min_rows", "max_rows",
 )  # fmt: skip
 _FLOATS = (
     "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "store_elem_bytes", "instructions", "mma",
@@ -44,7 +45,7 @@ CANDIDATE_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.flo
 
 All: `family`: its number; `coefficient_set`: which of the packed coefficients are its family's; `ctas_per_sm`: what an
 SM holds; `grid_cap`: CTAs that the GPU holds at once; `registers`: of one thread; `smem_bytes`, `store_elem_bytes`.
-Generic kernels: `sm_cap`: SMs that they can lie on; `max_rows`: of C, for which their library uses them;
+Generic kernels: `sm_cap`: SMs that they can lie on; `min_rows`, `max_rows`: of C, for which their library uses them;
 `matrix_cycles`, `dequant_cycles`, `stage_bytes`: of one k-step.
 Our W4A16 kernels: `raster_order`, `raster_swizzle`; `expected_ctas`: what the registry counts on when it cuts K, and
 `expected_cap`: CTAs that the GPU then holds at once; `instructions`, `mma`: of all warps of a CTA for 64 k (of a team's
@@ -57,7 +58,7 @@ _PRODUCER_REGISTERS = 40
 _REGISTER_BYTES = 4
 _FIXED_REGISTERS = 56  # addresses, barriers, loop counters and fragments beside the accumulators
 _BARRIER_BYTES = 2048  # mbarriers, tile scheduler, alignment of the ring to 1 KiB
-MIN_STAGES, MAX_STAGES = 2, 16
+MIN_STAGES = 2
 _MAX_TILE = 512
 RASTER_SWIZZLES = (1, 2, 4, 8, 16)
 
@@ -85,9 +86,13 @@ def stage_bytes(types: GemmTypes, config: KernelConfig) -> int:
     return total + cta_n * types.group_bits // 8  # one for each column, though a group may be shorter than a step
 
 
-def _most_stages(arch: GpuSpec) -> int:
+def _has_cp_async(arch: GpuSpec, config: KernelConfig) -> bool:
+    return arch.has_cp_async and FAMILIES[config.family].has_cp_async
+
+
+def _most_stages(arch: GpuSpec, config: KernelConfig) -> int:
     """Most buffers of a ring; without cp.async one lies in shared memory, and the next comes through registers."""
-    return MAX_STAGES if arch.has_cp_async else MIN_STAGES
+    return FAMILIES[config.family].max_stages if _has_cp_async(arch, config) else MIN_STAGES
 
 
 class _Needs(NamedTuple):
@@ -109,7 +114,8 @@ def _needs(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> _Needs:
     accumulators = 0
     if arch.mma_accumulators_in == "registers" or not family.has_tensor_memory:
         accumulators = config.cta_m * config.cta_n * groups // threads
-    step_bytes, register_stages = stage_bytes(types, config), 0 if arch.has_cp_async else 1
+    step_bytes = stage_bytes(types, config)
+    register_stages = 0 if _has_cp_async(arch, config) else 1
     staged = -(-register_stages * step_bytes // (threads * _REGISTER_BYTES))
     step = arch.register_alloc_per_warp // THREADS_PER_WARP
     registers = -(-(accumulators + staged + _FIXED_REGISTERS) // step) * step
@@ -159,10 +165,11 @@ def cta_resources(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Reso
 def _stages_by_occupancy(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> Iterator[int]:
     """Yield the largest number of stages for each number of CTAs that an SM can hold, the most stages first."""
     needs = _needs(arch, types, config)
-    if not arch.has_cp_async:
+    if not _has_cp_async(arch, config):
         yield MIN_STAGES
         return
-    num_stages, most = min(MAX_STAGES, (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes), 0
+    room = (arch.smem_per_cta_bytes - _BARRIER_BYTES) // needs.stage_bytes
+    num_stages, most = min(_most_stages(arch, config), room), 0
     while num_stages >= MIN_STAGES:
         held = ctas_per_sm(arch, needs.threads, needs.launch_registers, _smem_bytes(needs, num_stages))
         if held > most:
@@ -228,9 +235,11 @@ def _check_shape(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> None:
             f"{config.family} kernels compute with {' or '.join(map(str, family.num_warps))} warps, "
             f"got {config.num_warps}", rule="num_warps",
         )  # fmt: skip
-    most = _most_stages(arch)
+    most = _most_stages(arch, config)
     if not MIN_STAGES <= config.num_stages <= most:
-        which = f"in {MIN_STAGES}..{most}" if arch.has_cp_async else f"{most} on {arch.name}, which has no cp.async"
+        which = f"in {MIN_STAGES}..{most}"
+        if most == MIN_STAGES:
+            which = f"{most} on {arch.name}, which has no cp.async" if not arch.has_cp_async else f"{most}"
         raise InvalidMappingError(f"num_stages must be {which}, got {config.num_stages}", rule="num_stages")
 
 
@@ -334,7 +343,8 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
     return (
         family.number, 0, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n,
         config.num_warps, config.num_stages, int(config.schedule), 0, 0, resources.ctas_per_sm, 0,
-        sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers, family.max_rows(config.cta_m),
+        sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers,
+        family.min_rows, family.max_rows(config.cta_m),
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
         float(stage_bytes(types, config)), types.c.bits / 8,
@@ -343,11 +353,11 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
 
 
 def build_candidates(
-    arch: GpuSpec, types: GemmTypes, library: str, *, is_unaligned: bool = False
+    arch: GpuSpec, types: GemmTypes, library: str, *, load_bytes: int = ROW_BYTES
 ) -> npt.NDArray[np.void]:
     """Return the kernels of a library that this GPU can run on these types, [rows] of `CANDIDATE_DTYPE`.
 
-    With `is_unaligned`, those for rows that do not start on 16 bytes, which TMA cannot load.
+    They are those for rows that start on `load_bytes`, one of `LOAD_BYTES`.
 
     Of the numbers of stages only those stand here that may be best: the largest for each number of CTAs that an SM
     holds, because more stages with the same occupancy never cost time.
@@ -355,7 +365,7 @@ def build_candidates(
     tiles: list[tuple[float, ...]] = []  # of one CTA a cluster
     rows: list[tuple[int, int, int]] = []  # place in `tiles`, cluster
     clusters: dict[tuple[str, int, int], bool] = {}  # whether the GPU runs it
-    for choice in dict.fromkeys(LIBRARIES[library].tiles(arch, types, is_unaligned=is_unaligned)):
+    for choice in dict.fromkeys(LIBRARIES[library].tiles(arch, types, load_bytes=load_bytes)):
         family = FAMILIES[choice.family]
         first = len(tiles)
         config = as_config(types, choice, 1, 1, MIN_STAGES)
@@ -384,12 +394,12 @@ def build_candidates(
     return candidates
 
 
-def list_needs(arch: GpuSpec, problem: GemmProblem, library: str, *, is_unaligned: bool) -> Iterator[KernelNeeds]:
+def list_needs(arch: GpuSpec, problem: GemmProblem, library: str, *, load_bytes: int) -> Iterator[KernelNeeds]:
     """Yield what each kernel of a library that could run a problem needs, whether or not the GPU has it."""
     types = problem.types
-    for choice in LIBRARIES[library].tiles(arch, types, is_unaligned=is_unaligned):
+    for choice in LIBRARIES[library].tiles(arch, types, load_bytes=load_bytes):
         family = FAMILIES[choice.family]
-        if family.max_rows(choice.cta_m) < problem.M:
+        if not family.min_rows <= problem.M <= family.max_rows(choice.cta_m):
             continue
         needs = _needs(arch, types, as_config(types, choice, 1, 1, MIN_STAGES))
         ctas = min(m * n for m, n in choice.clusters) if family.has_clusters else 1

@@ -16,6 +16,7 @@ __all__ = [
     "NO_LIMIT",
     "QUANTIZATION",
     "SPEC",
+    "TRTLLM_OWN",
     "Coefficient",
     "Neutral",
     "after_quantization",
@@ -103,6 +104,7 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     ),
     Coefficient("dram_frac", "1", 0.75, 1.1, 1.0, SPEC, "share of the achievable DRAM bandwidth in a main loop"),
     Coefficient("l2_frac", "1", 0.5, 1.45, 1.2, NO_LIMIT, "share of the L2 bandwidth of hits, multicast included"),
+    Coefficient("l2_first", "1", 0.0, 4.0, 0.0, FREE, "bytes of L2 traffic that the first read of a byte adds to its own"),
     Coefficient("l2_hold_frac", "1", 0.05, 1.0, 0.5, SPEC, "share of L2 in which a buffer outlives one call"),
     Coefficient("line_waste", "1", 0.0, 1.0, 0.25, FREE, "more L2 traffic where rows do not start on 128 bytes"),
     Coefficient(
@@ -137,6 +139,10 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
         "unaligned_frac", "1", 0.02, 1.0, 0.25, SPEC, "rate of loads of less than 16 bytes over that of full ones",
     ),
     Coefficient(
+        "line_conflict", "1", 0.0, 1.0, 0.0, FREE,
+        "more time of such loads where all rows lie alike in their lines, so in the same banks",
+    ),
+    Coefficient(
         "choice_loss", "1", 0.0, 0.12, 0.033, FREE,
         "what a library's own choice of config loses against the best of its kernels",
     ),
@@ -161,6 +167,20 @@ QUANTIZATION: tuple[Coefficient, ...] = (
     ),
 )  # fmt: skip
 """Those of the kernels that quantize A before a GEMM."""
+
+_OF_TRTLLM = "round, within what fits of an A100's timings gave (arch/calibration/a100-sxm-80gb)"
+
+TRTLLM_OWN: tuple[Coefficient, ...] = (
+    Coefficient(
+        "reduce_part_us", "us", 0.0, 4.0, 1.0, FREE, "what each part of a split K waits for the one before it",
+        _OF_TRTLLM,
+    ),
+    Coefficient(
+        "vector_tile_cycles", "cycles", 0.0, 4000.0, 500.0, FREE,
+        "more than tile_cycles, of kernels without tensor cores", _OF_TRTLLM,
+    ),
+)  # fmt: skip
+"""Those that only TensorRT-LLM's own families have, besides all of a generic one."""
 
 
 def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:

@@ -22,6 +22,7 @@ __all__ = [
     "GPU_COST_DTYPE",
     "KERNEL_COST_DTYPE",
     "MULTISTAGE",
+    "NARROW_BYTES",
     "NO_RASTER",
     "PINGPONG",
     "RASTER_CODE",
@@ -46,12 +47,15 @@ _INTS = (
     "num_candidates", "num_bounded", "is_calibrated",
 )  # fmt: skip
 _TOTALS = ("latency_us", "compute_us")
-_REST = ("hidden_us", "last_wave_frac", "tensor_busy_frac")
+_REST = ("hidden_us", "last_wave_frac", "tensor_busy_frac", "physics_us", "correction_factor")
 
 GPU_COST_DTYPE = np.dtype(
     [(name, np.int64) for name in _INTS] + [(name, np.float64) for name in (*_TOTALS, *Times._fields, *_REST)]
 )
-"""The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` indexes `BOUNDS`."""
+"""The cost of one kernel config. Bytes are chip totals, `smem_bytes` those of one SM; `bound` indexes `BOUNDS`.
+
+`latency_us` is `physics_us`, the sum of the terms, times `correction_factor`, which is 1 where nothing is corrected.
+"""
 
 KERNEL_COST_DTYPE = np.dtype(
     [(name, np.int64) for name in _INTS]
@@ -89,6 +93,8 @@ _BURST_US = 1e3  # of load that the burst clock is that of; timings replay short
 _CLOCK_FALL_US = 5e3  # time constant from there to the sustained clock: cuBLAS and our kernels on an H200, see MODEL.md
 ROW_BYTES = 16
 """What rows have to start on for TMA, and for the widest loads of a thread (CUDA C++ Programming Guide, 16 bytes)."""
+NARROW_BYTES = 4
+"""What rows have to start on for the narrowest asynchronous copies (PTX ISA, cp.async: 4, 8 or 16 bytes)."""
 SM_L2_BYTES_PER_CYCLE = 64.0
 """What an SM can take in from L2 (NVIDIA, "Dissecting the Ampere GPU architecture", GTC 2021: 64 B/clk/SM)."""
 
@@ -245,3 +251,5 @@ def write_record(p: Any, row: Any, t: ProblemTerms, split: int, c: ConfigCost, o
     out["hidden_us"] = min(0.0, c.latency_us - shown)
     out["last_wave_frac"] = c.last_wave_ctas / row["grid_cap"]
     out["tensor_busy_frac"] = c.tensor_busy_frac
+    out["physics_us"] = c.latency_us
+    out["correction_factor"] = 1.0

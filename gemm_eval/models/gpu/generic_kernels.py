@@ -18,6 +18,7 @@ from gemm_eval.models.gpu.cost_kernels import (
     BOUND_SLACK,
     COOPERATIVE,
     MULTISTAGE,
+    NARROW_BYTES,
     NO_RASTER,
     PINGPONG,
     RASTER_CODE,
@@ -40,6 +41,7 @@ _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
 _MIN_STREAM_STEPS = 8  # of a CTA of stream-K: as of a part of a split K, where a library weighs it (`_FREE_SPLIT`)
 _LINE_BYTES = 128.0
+_LRU_HOLD = 1.04  # of L2: where what is read in turn stops to stay (weights of few rows on an L40S), see MODEL.md
 
 
 @kernel
@@ -77,8 +79,25 @@ def row_alignment(p: Any, K: int, N: int) -> float:
 
 
 @kernel
+def _stay_frac(p: Any, c: Any, footprint_bytes: float) -> float:
+    """Share of what one call used that L2 still holds in the next, if a call uses `footprint_bytes` in all.
+
+    An L2 of one partition drops what was used longest ago: of a footprint a little above its size nothing is left. In
+    one of two partitions, which hold copies of lines of each other, it goes little by little.
+    """
+    if p["num_l2_partitions"] > 1:
+        f2 = (footprint_bytes / c["l2_hold_bytes"]) ** 2
+        return 1.0 / (1.0 + f2 * f2)
+    f = min(footprint_bytes / (_LRU_HOLD * p["l2_bytes"]), 2.0)
+    return 1.0 / (1.0 + f**64)
+
+
+@kernel
 def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
-    """Bytes of a problem, and what of them L2 keeps."""
+    """Bytes of a problem, its rows padded as its types need it, and what of them L2 keeps."""
+    K = ceil_div(K, p["k_pad"]) * p["k_pad"]
+    if N > 1 or p["b_elem_bytes"] < p["a_elem_bytes"]:
+        N = ceil_div(N, p["n_pad"]) * p["n_pad"]
     a_bytes = G * M * (K * p["a_elem_bytes"])
     b_bytes = G * N * (K * p["b_elem_bytes"])
     scale_bytes = 0.0
@@ -87,9 +106,8 @@ def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerm
         a_bytes += G * M * (groups * p["a_scale_bytes_per_group"])  # they come with A, and are read again with it
         scale_bytes = G * ceil_div(N, p["group_n"]) * (groups * p["scale_bytes_per_group"])
     c_bytes = G * M * (N * p["c_elem_bytes"])
-    footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / c["l2_hold_bytes"]
-    f2 = footprint * footprint
-    stay_frac = 0.0 if p["l2_state"] == ALL_COLD else 1.0 / (1.0 + f2 * f2)
+    footprint_bytes = a_bytes + b_bytes + scale_bytes + c_bytes
+    stay_frac = 0.0 if p["l2_state"] == ALL_COLD else _stay_frac(p, c, footprint_bytes)
     b_stay = stay_frac if p["l2_state"] == WARM else 0.0
     # the GEMMs of a batch follow each other: what is read again is of one of them
     l2_hold_frac = min(1.0, c["l2_hold_bytes"] * G / (a_bytes + b_bytes + scale_bytes))
@@ -98,7 +116,11 @@ def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerm
     if row_bytes % _LINE_BYTES != 0.0 and row_bytes > _LINE_BYTES:
         line_waste = 1.0 + c["line_waste"]
     aligned = row_alignment(p, K, N)
-    load_frac = 1.0 if aligned >= ROW_BYTES else c["unaligned_frac"] * np.sqrt(aligned / ROW_BYTES)
+    load_frac = 1.0
+    if aligned < ROW_BYTES:
+        load_frac = c["unaligned_frac"] * (min(aligned, NARROW_BYTES) / NARROW_BYTES)
+        if row_bytes % _LINE_BYTES == 0.0:
+            load_frac /= 1.0 + c["line_conflict"]
     before_us = quantize_us(p, c, float(G) * M, float(K), a_bytes)
     return ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
@@ -140,7 +162,7 @@ def split_cap(grid_cap: int, cluster_log2: float) -> int:
 @kernel
 def _most_parts(
     num_sms: float, min_steps: float, max_parts: float, is_full: bool,
-    tiles: float, steps: float, cap: float, is_vector: bool, has_too_many_rows: bool,
+    tiles: float, steps: float, cap: float, is_vector: bool, has_other_rows: bool,
 ) -> tuple[float, bool]:  # fmt: skip
     """Most parts of K that the library makes of a tile, and whether it does not use the tile for this problem.
 
@@ -153,7 +175,7 @@ def _most_parts(
         steps: in K.
         cap: `split_cap`.
         is_vector: K is split over threads already.
-        has_too_many_rows: the library uses the tile for fewer only.
+        has_other_rows: the library uses the tile for fewer rows only, or for more.
     """
     long_enough = np.floor(steps / min_steps)
     long_enough = max_parts if long_enough > max_parts else long_enough
@@ -162,7 +184,7 @@ def _most_parts(
     most = 1.0 if most < 1.0 else most
     # with another cluster K can be split, so it is
     is_refused = is_full and most == 1.0 and long_enough > 1.0 and np.floor(num_sms / tiles) > 1.0
-    is_refused = has_too_many_rows or (is_refused and not is_vector)
+    is_refused = has_other_rows or (is_refused and not is_vector)
     most = 1.0 if is_vector else most
     return most, is_refused
 
@@ -177,6 +199,7 @@ class BoundColumns(NamedTuple):
     cluster_n: Any
     grid_cap: Any
     split_cap: Any
+    min_rows: Any
     max_rows: Any
     is_vector: Any
     is_pingpong: Any
@@ -205,7 +228,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     cluster_m, cluster_n = columns[_AT.cluster_m, first:stop], columns[_AT.cluster_n, first:stop]
     grid_cap, split_caps = columns[_AT.grid_cap, first:stop], columns[_AT.split_cap, first:stop]
     is_vector, is_pingpong = columns[_AT.is_vector, first:stop], columns[_AT.is_pingpong, first:stop]
-    max_rows = columns[_AT.max_rows, first:stop]
+    min_rows, max_rows = columns[_AT.min_rows, first:stop], columns[_AT.max_rows, first:stop]
     busy_cycles, work_cycles = columns[_AT.busy_cycles, first:stop], columns[_AT.work_cycles, first:stop]
     tile_cycles, fixed_us = columns[_AT.tile_cycles, first:stop], columns[_AT.fixed_us, first:stop]
     dram_bytes_per_us = columns[_AT.dram_bytes_per_us, first:stop]
@@ -215,11 +238,13 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     is_full, has_stream_k = p["is_split_full"] != 0, p["has_stream_k"] != 0
     w_bytes = t.b_bytes + t.scale_bytes
     dram_bytes = (t.a_read_bytes + t.b_read_bytes + t.c_bytes * (1.0 - t.stay_frac)) * t.line_waste
-    ingest_rate = c["sm_l2_bytes_per_cycle"] * t.load_frac
+    vector_rate = c["sm_l2_bytes_per_cycle"]
+    tile_rate = vector_rate * t.load_frac
     cycles_per_us, l2_rate = p["cycles_per_us"], c["l2_bytes_per_us"]
     exposed = c["store_exposed_frac"] * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / l2_rate)
+    first_bytes = c["l2_first"] * (t.a_bytes + w_bytes) * t.line_waste
     partial_bytes = G * M * (N * 4.0)
-    reduce_us, reduce_rate = c["reduce_us"], l2_rate * c["reduce_frac"]
+    reduce_us, reduce_part_us, reduce_rate = c["reduce_us"], c["reduce_part_us"], l2_rate * c["reduce_frac"]
     factor = (1.0 + c["choice_loss"]) * BOUND_SLACK
     before_us = (t.quantize_us + t.cast_us) * BOUND_SLACK
     for i in range(len(bounds)):
@@ -228,7 +253,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         all_steps = np.ceil(K / cta_k[i])
         most, is_refused = _most_parts(
             num_sms, min_steps, max_parts, is_full, G * tiles_m * tiles_n, all_steps, split_caps[i],
-            is_vector[i] != 0.0, max_rows[i] < M,
+            is_vector[i] != 0.0, max_rows[i] < M or min_rows[i] > M,
         )  # fmt: skip
         is_even = not is_full and (has_stream_k or most > 1.0)
         split = most if is_full else 1.0
@@ -237,7 +262,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         units = G * (clusters_m * cluster_m[i]) * (clusters_n * cluster_n[i]) * np.ceil(all_steps / steps)
         rounds = units / grid_cap[i]
         l2_bytes = (t.a_bytes * clusters_n + w_bytes * clusters_m) * t.line_waste
-        ingest = l2_bytes / (units * steps) / ingest_rate
+        ingest = l2_bytes / (units * steps) / (vector_rate if is_vector[i] != 0.0 else tile_rate)
         busy = np.sqrt(busy_cycles[i] * busy_cycles[i] + ingest * ingest)
         waves = np.ceil(rounds)
         is_hidden = is_pingpong[i] != 0.0 and waves > 1.0
@@ -247,10 +272,12 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         cycles = rounds * all_steps * busy_cycles[i] if is_even else cycles
         is_split = split > 1.0 and not is_even
         written = partial_bytes * split if is_split else t.c_bytes
-        reduction_us = reduce_us + (written + t.c_bytes) / reduce_rate if is_split else 0.0
+        waits_us = reduce_us + reduce_part_us * (split - 1.0)
+        reduction_us = waits_us + (written + t.c_bytes) / reduce_rate if is_split else 0.0
         rows = (tiles_m * cta_m[i] - M) * clusters_n + (tiles_n * cta_n[i] - N) * clusters_m
         outside_us = G * rows * all_steps * outside_us_per_row_step[i]
-        chip, dram, l2 = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i], l2_bytes / l2_rate
+        chip, dram = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i]
+        l2 = (l2_bytes + first_bytes) / l2_rate
         chip, dram, l2, outside = chip * chip, dram * dram, l2 * l2, outside_us * outside_us
         main_us = np.sqrt(np.sqrt(chip * chip + dram * dram + l2 * l2 + outside * outside))
         bound_us = (fixed_us[i] + reduction_us + main_us + exposed * written) * factor + before_us
@@ -324,7 +351,8 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     # traffic; a panel that a cluster shares is read from L2 once
     a_l2 = t.a_bytes * (padded_n / row["cluster_n"])
     b_l2 = (t.b_bytes + t.scale_bytes) * (padded_m / row["cluster_m"])
-    l2_bytes = (a_l2 + b_l2) * t.line_waste
+    first_bytes = c["l2_first"] * (t.a_bytes + t.b_bytes + t.scale_bytes)
+    l2_bytes = (a_l2 + b_l2 + first_bytes) * t.line_waste
     compulsory = t.a_read_bytes + t.b_read_bytes
     read_bytes = compulsory
     if raster != NO_RASTER and t.l2_hold_frac < 1.0 and tiles_m > 1 and tiles_n > 1:
@@ -340,12 +368,14 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     matrix = row["matrix_cycles"] / (c["vector_frac"] if is_vector else c["matrix_frac"])
     dequant = row["dequant_cycles"] * (c["vector_dequant"] if is_vector else c["dequant"])
     step_loss = c["vector_step_cycles"] if is_vector else c["step_cycles"]
+    tile_loss = c["tile_cycles"] + (c["vector_tile_cycles"] if is_vector else 0.0)
     work = max(matrix, dequant) + c["dequant_exposed"] * min(matrix, dequant)
     fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
     # of a full tile, as the slowest CTA decides
     a_row, b_row = t.a_bytes / (t.G * t.M), (t.b_bytes + t.scale_bytes) / (t.G * t.N)
     tile_bytes = min(cta_m, t.M) * a_row / row["cluster_n"] + min(cta_n, t.N) * b_row / row["cluster_m"]
-    ingest = tile_bytes * t.line_waste / all_steps / (c["sm_l2_bytes_per_cycle"] * t.load_frac)
+    load_frac = 1.0 if is_vector else t.load_frac  # the lanes of a warp read one row
+    ingest = tile_bytes * t.line_waste / all_steps / (c["sm_l2_bytes_per_cycle"] * load_frac)
     busy = np.sqrt(fill * fill + ingest * ingest)
     round_trip = (fill + ingest + p["load_latency_cycles"]) / (row["num_stages"] - 1.0)
     epilogue = cta_m * min(cta_n, t.N) * row["store_elem_bytes"] / c["epilogue_bytes_per_cycle"]
@@ -361,11 +391,11 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
         last = lone
     else:
         step = max(resident * busy, round_trip, work + step_loss)
-        lone = step_count * step + (c["tile_cycles"] + epilogue * resident)
+        lone = step_count * step + (tile_loss + epilogue * resident)
         first = rounds * lone
         last_resident = ceil_div(rest, num_sms)
         step = max(last_resident * busy, round_trip, work + step_loss)
-        last = step_count * step + c["tile_cycles"] + epilogue * last_resident
+        last = step_count * step + tile_loss + epilogue * last_resident
 
     # the waves: full ones, then what is left, each as long as its slowest resource
     unit_dram = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / units
@@ -392,7 +422,8 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     if split > 1:
         partial = t.G * t.M * (t.N * 4.0) * split
         written = partial
-        reduction_us = c["reduce_us"] + (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
+        reduction_us = c["reduce_us"] + c["reduce_part_us"] * (split - 1)
+        reduction_us += (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
     elif is_stream:
         cut = ctas * (cta_m * cta_n * 4.0)
         reduction_us = c["fixup_us"] + 2.0 * cut / (c["l2_bytes_per_us"] * c["reduce_frac"])
@@ -443,14 +474,15 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     most, is_refused = _most_parts(
         float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"]), p["is_split_full"] != 0,
         tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,
-        row["max_rows"] < t.M,
+        row["max_rows"] < t.M or row["min_rows"] > t.M,
     )  # fmt: skip
     limit = 0 if is_refused else int(most)
     split = limit if p["is_split_full"] and limit > 0 else 1
     num = 0
     while split <= limit:
-        splits[num] = split
-        num += 1
+        if steps % split == 0 or not p["is_split_even"]:
+            splits[num] = split
+            num += 1
         part = -(-steps // split)
         split = split + 1 if part <= 1 else -(-steps // (part - 1))
     if p["has_stream_k"] != 0 and row["schedule"] != VECTOR:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gemm_eval.arch import GpuSpec, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice, family_for
+from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
 from gemm_eval.workload import GemmTypes
 
 __all__ = [
@@ -38,6 +40,15 @@ AUTO = "auto"
 """No library: our own weight-only kernels where they run a GEMM, else the hypothetical ones, which the answer names."""
 
 
+_PAD_BYTES = {DType.FP8: ROW_BYTES, DType.INT8: NARROW_BYTES}
+"""What rows of dense GEMMs are padded to, as cuBLAS has no kernels for others.
+
+fp8: cublasLtMatmul wants 16 bytes ("Narrow Precision Data Types Usage", https://docs.nvidia.com/cuda/cublas); cuBLASLt
+13.1 on an H200 proposes no algorithm where rows of A and B, or of a bf16 C, start on 8, 4 or 1. int8: leading
+dimensions are multiples of 4 (same manual, cublasGemmEx).
+"""
+
+
 class SplitRule(NamedTuple):
     """How a library splits K.
 
@@ -45,11 +56,13 @@ class SplitRule(NamedTuple):
         min_steps: a part has at least so many k-steps.
         is_full: it does not weigh the numbers of parts: it takes the most that fit the GPU at once.
         max_parts: never more parts.
+        is_even: all parts have equally many k-steps.
     """
 
     min_steps: int
     is_full: bool
     max_parts: int = 1 << 20
+    is_even: bool = False
 
 
 _FREE_SPLIT = SplitRule(8, is_full=False)
@@ -70,6 +83,9 @@ class Library:
         weight_only_tiles: columns of weights, and rows of tokens, that its Hopper kernels have as tiles.
         weight_only_inputs: input types of its weight-only kernels.
         has_block_scaled: it has kernels of families of their own for block-scaled types.
+        weight_only_family: what it runs narrower weights with, on the GPUs that the family runs on; others have
+            vendors' kernels for them.
+        dense_families: input type -> family for dense GEMMs of it, likewise; for these it need not be `is_dense`.
     """
 
     name: str
@@ -81,6 +97,8 @@ class Library:
     weight_only_inputs: tuple[DType, ...] = (DType.FP16, DType.BF16)
     has_unaligned: bool = True
     has_block_scaled: bool = False
+    weight_only_family: str = ""
+    dense_families: Mapping[DType, str] = field(default_factory=dict)
     is_chosen_by_model: bool = False
 
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
@@ -95,7 +113,7 @@ class Library:
                 f"{self.name} has no kernels for {types.b.dtype} weights and {types.a.dtype} inputs; "
                 f"weight-only kernels: library {', '.join(x.name for x in LIBRARIES.values() if x.is_weight_only)}"
             )
-        if not types.is_weight_quantized and not (self.is_dense or (types.is_block_scaled and self.has_block_scaled)):
+        if not types.is_weight_quantized and not self._runs_dense(arch, types):
             raise UnsupportedError(
                 f"{self.name} has weight-only{' and block-scaled' * self.has_block_scaled} kernels; "
                 "for dense GEMMs use library cublas"
@@ -106,6 +124,22 @@ class Library:
                 f"weight-only kernels of {self.name} take {', '.join(first)} or {last} inputs, got {types.a.dtype}"
             )
 
+    def padding(self, types: GemmTypes) -> Padding:
+        """What K and N are padded to before its kernels run GEMMs of these types: `_PAD_BYTES`, and packed weights.
+
+        A framework stores weights with padded rows once, lets the kernel that quantizes tokens write padded rows, and
+        leaves out columns of C beyond N: none of that takes time.
+        """
+        if not self.runs_unaligned(types):
+            return NO_PADDING
+        num_bytes = ROW_BYTES if types.is_weight_quantized else _PAD_BYTES.get(types.a.dtype)
+        return padding_to(types, num_bytes) if num_bytes else NO_PADDING
+
+    def _runs_dense(self, arch: GpuSpec, types: GemmTypes) -> bool:
+        own = self.dense_families.get(types.a.dtype)
+        has_own = own is not None and not types.is_block_scaled and arch.sm_arch in FAMILIES[own].sm_archs
+        return self.is_dense or has_own or (types.is_block_scaled and self.has_block_scaled)
+
     def runs_unaligned(self, types: GemmTypes) -> bool:
         """Whether it has kernels of these types for rows that do not start on 16 bytes.
 
@@ -114,31 +148,39 @@ class Library:
         """
         return self.has_unaligned and not (types.is_block_scaled or types.a.dtype is DType.FP4)
 
-    def family(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool = False) -> str:
-        """The kernel family that the library uses for these types; TMA needs rows that start on 16 bytes."""
-        return self._family(arch, types, is_unaligned=is_unaligned).name
+    def family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int = ROW_BYTES) -> str:
+        """The kernel family that the library uses for these types, where rows start on so many bytes."""
+        return self._family(arch, types, load_bytes=load_bytes).name
 
-    def _family(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> Family:
+    def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
+        own = self.weight_only_family if types.is_weight_quantized else self.dense_families.get(types.a.dtype, "")
+        if own and load_bytes == ROW_BYTES and arch.sm_arch in FAMILIES[own].sm_archs:
+            return FAMILIES[own]
         is_block_scaled = types.is_block_scaled and self.has_block_scaled
-        return family_for(arch.sm_arch, types.a.dtype, is_unaligned=is_unaligned, is_block_scaled=is_block_scaled)
+        return family_for(arch.sm_arch, types.a.dtype, load_bytes=load_bytes, is_block_scaled=is_block_scaled)
 
-    def split_rule(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> SplitRule:
+    def split_rule(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> SplitRule:
         """How the library's kernels for these types split K; cuBLAS's int8 kernels on Hopper do not."""
-        family = self.family(arch, types, is_unaligned=is_unaligned)
-        if family == "sm80_mma" and arch.sm_arch == "sm_90":
+        family = self.family(arch, types, load_bytes=load_bytes)
+        if types.a.dtype is DType.INT8 and arch.sm_arch == "sm_90":
             return _NO_SPLIT
         if FAMILIES[family].block_scaled is not None:  # nothing in their times grows slower than K
             return _NO_SPLIT
         return self.split_rules.get(family, _FREE_SPLIT)
 
-    def tiles(self, arch: GpuSpec, types: GemmTypes, *, is_unaligned: bool) -> Iterator[TileChoice]:
+    def never_splits(self, family: str) -> bool:
+        """Whether kernels of a family take all of K at once, on every GPU."""
+        return self.split_rules.get(family, _FREE_SPLIT).max_parts == 1
+
+    def tiles(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Iterator[TileChoice]:
         """Tiles that the library has for this GPU and these types; those of our own kernels stand in a table."""
         self.check(arch, types)
         if self.name == OURS:
             return
-        family = self._family(arch, types, is_unaligned=is_unaligned)
+        family = self._family(arch, types, load_bytes=load_bytes)
         if types.is_weight_quantized:
-            yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
+            if family.name != self.weight_only_family:
+                yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
             yield from family.weight_only_tiles(*self.weight_only_tiles)
         else:
             yield from family.dense_tiles(arch.sm_arch, types.a.dtype)
@@ -149,12 +191,16 @@ LIBRARIES: dict[str, Library] = {
     for library in (
         # All 1,690 proposals that could split K (parts of more than 20 k-steps, all parts on the GPU at once) do, 93%
         # into the most parts that this leaves; stream-K is never proposed (arch/measured/h200-sxm/cublaslt). On
-        # other GPUs its times show parts of few steps, and no limit to their number (arch/measured: A100, L40S, B200).
+        # other GPUs its times show parts of few steps; with mma.sync no more than 32, or 8 of fp8 (arch/measured: A100,
+        # L40S, RTX PRO 6000, B200).
         Library(
             "cublas",
             {
                 "sm90_wgmma": SplitRule(21, is_full=True),
-                "sm80_mma": SplitRule(4, is_full=False),
+                "sm80_mma": SplitRule(4, is_full=False, max_parts=32),
+                "sm89_mma_fp8": SplitRule(4, is_full=False, max_parts=8),
+                "mma_unaligned": SplitRule(1, is_full=False),
+                "mma_elementwise": SplitRule(1, is_full=False),
                 "sm100_tcgen05": SplitRule(4, is_full=False),
             },
             has_stream_k=False, is_dense=True, is_weight_only=False,
@@ -174,9 +220,15 @@ LIBRARIES: dict[str, Library] = {
         # tiles assumed: those of CUTLASS's mixed-input kernels; K in at most four parts, which is what its times of few
         # columns and long K show (arch/measured/h200-sxm/aiconfigurator)
         Library(
-            TRTLLM, {"sm90_wgmma": SplitRule(8, is_full=False, max_parts=4)}, has_stream_k=False, is_dense=False,
+            TRTLLM,
+            {
+                "sm90_wgmma": SplitRule(8, is_full=False, max_parts=4),
+                "sm80_weight_only": SplitRule(1, is_full=False, max_parts=7, is_even=True),
+                "sm80_int8": _NO_SPLIT,
+            },
+            has_stream_k=False, is_dense=False,
             is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)), has_unaligned=False,
-            has_block_scaled=True,
+            has_block_scaled=True, weight_only_family="sm80_weight_only", dense_families={DType.INT8: "sm80_int8"},
         ),
     )
 }  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +14,13 @@ from gemm_eval.errors import InvalidOptionError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.calibration import coefficients_for
+from gemm_eval.models.gpu.correction import correction_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
 from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, TRTLLM, default_library
 from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no_kernels, pack_w4a16
 from gemm_eval.models.gpu.quantization import quantization_of
+from gemm_eval.models.gpu.sizes import LOAD_BYTES
 from gemm_eval.models.gpu.terms import BOUNDS, Times
 from gemm_eval.models.gpu.w4a16.candidates import check_w4a16_types, has_w4a16_kernels
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -30,7 +33,7 @@ GPU_MODEL_VERSION = "gpu-6"
 """Changes whenever the same GPU, problem and config can get another cost."""
 
 _BOUND_WORDS = tuple(BOUNDS)
-_FAMILY_NAMES = {family.number: family.name for family in FAMILIES.values()}
+_FAMILY_NAMES: dict[int, str] = {family.number: family.name for family in FAMILIES.values()}
 # a look-up takes a tenth of the time of a call of an enum
 _SCHEDULES: dict[int, Schedule] = {int(item): item for item in Schedule}
 _DECOMPOSITIONS: dict[int, Decomposition] = {int(item): item for item in Decomposition}
@@ -49,10 +52,10 @@ def check_options(options: RunOptions) -> RunOptions:
         "l2": tuple(L2_STATES),
         "clock": tuple(map(str, ClockState)),
     }
-    for name in known:
+    for name, allowed in known.items():
         value = getattr(options, name)
-        if value is not None and value not in known[name]:
-            raise InvalidOptionError(refusal(name, value, known[name]))
+        if value is not None and value not in allowed:
+            raise InvalidOptionError(refusal(name, value, allowed))
     return options.over(_DEFAULTS)
 
 
@@ -61,6 +64,7 @@ class GpuCost(NamedTuple):
 
     config: KernelConfig
     latency_us: float
+    physics_us: float
     compute_us: float
     dram_us: float
     dram_bytes: int
@@ -75,9 +79,10 @@ class GpuCost(NamedTuple):
     num_candidates: int
     num_refused: FrozenDict[str, int]
     is_calibrated: bool
+    is_corrected: bool
 
 
-_BREAKDOWN = (*Times._fields, "hidden_us")
+_BREAKDOWN = (*Times._fields, "correction_us", "hidden_us")
 _TRAFFIC = {
     "a_bytes": "dram_a_bytes", "b_bytes": "dram_b_bytes", "scale_bytes": "dram_scale_bytes", "c_bytes": "dram_c_bytes",
 }  # fmt: skip
@@ -85,6 +90,8 @@ _TRAFFIC = {
 
 def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     """Pack the kernels that run GEMMs of some data types on a GPU.
+
+    Their answers are those of physics alone, unless `options.correction` is True.
 
     Raises:
         InvalidOptionError: there is no such library or state, or A is no narrower than what it is quantized from.
@@ -101,27 +108,32 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     elif library == AUTO:
         library = HYPOTHETICAL
 
-    def pack_generic(*, is_unaligned: bool = False, make_fallback: Callable[[], Packed] | None = None) -> Packed:
-        family = LIBRARIES[library].family(arch, types, is_unaligned=is_unaligned)
+    def pack_generic(load_bytes: int = LOAD_BYTES[0]) -> Packed:
+        family = LIBRARIES[library].family(arch, types, load_bytes=load_bytes)
         coefficients, origin = coefficients_for(arch, library, family)
         if quantization.num_passes > 0:
             coefficients = coefficients_for(arch, TRTLLM, QUANTIZE.name)[0] | coefficients
+        correction = None
+        if options.correction:
+            correction = correction_for(arch, library, family, types, options, GPU_MODEL_VERSION)
         return pack_kernels(
             arch, types, library, coefficients, **states, is_calibrated=origin.is_calibrated,
-            is_unaligned=is_unaligned, quantization=quantization, make_fallback=make_fallback,
+            load_bytes=load_bytes, quantization=quantization, correction=correction,
+            make_fallback=partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes]),
         )  # fmt: skip
 
-    def make_fallback() -> Packed:
-        if LIBRARIES[library].runs_unaligned(types):
-            return pack_generic(is_unaligned=True)
+    def pack_others(loads: Sequence[int]) -> Packed:
+        if loads and LIBRARIES[library].runs_unaligned(types):
+            return pack_generic(loads[0])
         return pack_no_kernels(arch, types, library, **states)
 
     if not is_ours:
-        return pack_generic(make_fallback=make_fallback)
+        return pack_generic()
     found = {family: coefficients_for(arch, OURS, family) for family in W4A16_FAMILIES}
     return pack_w4a16(
         arch, types, {family: values for family, (values, _) in found.items()}, **states,
-        is_calibrated=all(origin.is_calibrated for _, origin in found.values()), make_fallback=make_fallback,
+        is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
+        make_fallback=partial(pack_others, LOAD_BYTES),
     )  # fmt: skip
 
 
@@ -133,7 +145,7 @@ def _pick(*names: str) -> operator.itemgetter[Any]:
 _CONFIG_OF = _pick(*KernelConfig._fields)
 _TERMS_OF = _pick(*Times._fields)
 _TRAFFIC_OF = _pick(*_TRAFFIC.values())
-_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound")
+_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound", "physics_us", "correction_factor")
 _COUNTS_OF = _pick(
     "smem_bytes", "active_sms", "ctas_per_sm", "num_ctas", "num_waves", "num_candidates", "num_bounded",
     "is_calibrated",
@@ -148,14 +160,17 @@ def unpack_gpu_cost(record: np.void) -> GpuCost:
     """
     values = record.tolist()  # all at once: field by field it takes five times as long
     config = _config_of(values)
-    latency_us, compute_us, dram_us, dram_bytes, bound = _TOTALS_OF(values)
+    latency_us, compute_us, dram_us, dram_bytes, bound, physics_us, factor = _TOTALS_OF(values)
     smem, sms, ctas_per_sm, ctas, waves, num_candidates, num_bounded, is_calibrated = _COUNTS_OF(values)
     terms = _TERMS_OF(values)
-    breakdown = FrozenDict(zip(_BREAKDOWN, (*terms, latency_us - sum(terms)), strict=True))
+    correction_us = latency_us - physics_us
+    hidden_us = latency_us - (sum(terms) + correction_us)
+    breakdown = FrozenDict(zip(_BREAKDOWN, (*terms, correction_us, hidden_us), strict=True))
     traffic = FrozenDict(zip(_TRAFFIC, _TRAFFIC_OF(values), strict=True))
     return GpuCost(
-        config, latency_us, compute_us, dram_us, dram_bytes, _BOUND_WORDS[bound], breakdown, traffic, smem, sms,
-        ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), bool(is_calibrated),
+        config, latency_us, physics_us, compute_us, dram_us, dram_bytes, _BOUND_WORDS[bound], breakdown, traffic, smem,
+        sms, ctas_per_sm, ctas, waves, num_candidates, FrozenDict(lower_bound=num_bounded), bool(is_calibrated),
+        factor != 1.0,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +14,18 @@ from gemm_eval.jit import read_only
 from gemm_eval.models.gpu.bound_columns import no_bound_columns, pack_bound_columns, pack_w4a16_bound_columns
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
-from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, SM_L2_BYTES_PER_CYCLE, WARM
+from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, ROW_BYTES, SM_L2_BYTES_PER_CYCLE, WARM
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
 from gemm_eval.models.gpu.quantization import NO_QUANTIZATION, Quantization
-from gemm_eval.models.gpu.sizes import ANY_SIZE, SizeRule, aligned_rows
+from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, Padding, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmTypes
+
+if TYPE_CHECKING:
+    from gemm_eval.models.gpu.correction import PackedCorrection
 
 __all__ = [
     "COEFFICIENTS_DTYPE",
@@ -41,7 +44,8 @@ __all__ = [
 
 _INTS = (
     "num_sms", "group_size", "group_n", "l2_state", "min_split_steps", "is_split_full", "max_split_parts",
-    "has_stream_k", "is_calibrated", "quantize_passes", "has_cast",
+    "is_split_even", "has_stream_k", "is_calibrated", "k_pad", "n_pad", "quantize_passes", "has_cast",
+    "num_l2_partitions",
 )  # fmt: skip
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",
@@ -73,6 +77,7 @@ class Packed:
         sizes: which sizes the kernels take.
         library: whose kernels.
         has_kernels: whether the library has kernels for such sizes, on whatever GPU.
+        correction: what timings showed beyond the terms; None: nothing, or it is not asked for.
 
     Arrays are read-only: numba compiles for both kinds otherwise.
     """
@@ -88,6 +93,7 @@ class Packed:
         columns: npt.NDArray[np.float64] | None = None,
         make_fallback: Callable[[], Packed] | None = None,
         has_kernels: bool = True,
+        correction: PackedCorrection | None = None,
     ) -> None:
         self.params, self.candidates = read_only(params), read_only(candidates)
         self.columns = no_bound_columns(len(candidates)) if columns is None else columns
@@ -96,6 +102,7 @@ class Packed:
         self.sizes = sizes
         self.library = library
         self.has_kernels = has_kernels
+        self.correction = correction
         self._make_fallback = make_fallback
 
     @property
@@ -110,7 +117,7 @@ class Packed:
 
     def for_sizes(self, K: int, N: int) -> Packed:
         """Return the kernels that run problems of these sizes."""
-        return self if self.sizes.takes(K, N) else self.fallback
+        return self if self.sizes.takes(K, N) or self._make_fallback is None else self.fallback.for_sizes(K, N)
 
 
 class Joined(NamedTuple):
@@ -153,14 +160,22 @@ def split_by_size(
     Returns:
         Those of `packed` and their fallbacks that are needed, and for each problem [num] the index into them.
     """
-    rules = np.array([one.sizes for one in packed], np.int64)[type_of]
-    is_taken = SizeRule(*rules.T).takes(sizes[:, 2], sizes[:, 3])
-    numbers = 2 * type_of + np.logical_not(is_taken)
-    used = np.flatnonzero(np.bincount(numbers, minlength=2 * len(packed)))
-    place_of = np.zeros(2 * len(packed), np.int64)
+    known, numbers, rest = list(packed), type_of.copy(), np.arange(len(sizes))
+    while len(rest):
+        rules = np.array([one.sizes for one in known], np.int64)[numbers[rest]]
+        rest = rest[np.logical_not(SizeRule(*rules.T).takes(sizes[rest, 2], sizes[rest, 3]))]
+        for number in np.unique(numbers[rest]).tolist():
+            rows = rest[numbers[rest] == number]
+            fallback = known[number].fallback
+            if fallback is known[number]:
+                rest = np.setdiff1d(rest, rows)
+            else:
+                numbers[rows] = len(known)
+                known.append(fallback)
+    used = np.flatnonzero(np.bincount(numbers, minlength=len(known)))
+    place_of = np.zeros(len(known), np.int64)
     place_of[used] = np.arange(len(used))
-    chosen = [packed[number // 2].fallback if number % 2 else packed[number // 2] for number in used.tolist()]
-    return chosen, place_of[numbers]
+    return [known[number] for number in used.tolist()], place_of[numbers]
 
 
 def pack_kernels(
@@ -172,9 +187,10 @@ def pack_kernels(
     l2: str,
     clock: str,
     is_calibrated: bool,
-    is_unaligned: bool = False,
+    load_bytes: int = ROW_BYTES,
     quantization: Quantization = NO_QUANTIZATION,
     make_fallback: Callable[[], Packed] | None = None,
+    correction: PackedCorrection | None = None,
 ) -> Packed:
     """Pack the generic kernels of a library.
 
@@ -185,32 +201,34 @@ def pack_kernels(
         coefficients: of the kernel family that the library uses for these types.
         l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether the coefficients were fitted on this GPU.
-        is_unaligned: pack those for rows that do not start on 16 bytes, which take every size.
+        load_bytes: of `LOAD_BYTES`, pack the kernels for rows that start on so many.
         quantization: how A was made.
-        make_fallback: packs these, for kernels that are not they.
+        make_fallback: packs those for rows that do not.
+        correction: of their answers.
 
     Raises:
         UnsupportedError: GPU, types and library do not go together.
     """
     rules = LIBRARIES[library]
     rules.check(arch, types)
-    split = rules.split_rule(arch, types, is_unaligned=is_unaligned)
-    params = _pack_chip(arch, types, l2, clock)
+    split, padding = rules.split_rule(arch, types, load_bytes=load_bytes), rules.padding(types)
+    params = _pack_chip(arch, types, l2, clock, padding)
     params["quantize_passes"] = quantization.num_passes
     params["quantize_elem_bytes"] = quantization.elem_bytes
     params["has_cast"] = quantization.has_cast
     params["min_split_steps"] = split.min_steps
     params["is_split_full"] = split.is_full
     params["max_split_parts"] = split.max_parts
+    params["is_split_even"] = split.is_even
     params["has_stream_k"] = rules.has_stream_k
     params["is_calibrated"] = is_calibrated
     if rules.is_chosen_by_model:
         coefficients = {**coefficients, "choice_loss": 0.0}
-    candidates = build_candidates(arch, types, library, is_unaligned=is_unaligned)
+    candidates = build_candidates(arch, types, library, load_bytes=load_bytes)
     packed = pack_coefficients(params, coefficients)
     return Packed(
-        params, candidates, packed, ANY_SIZE if is_unaligned else aligned_rows(types), library=library,
-        columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback,
+        params, candidates, packed, rows_on(types, load_bytes, padding), library=library,
+        columns=pack_bound_columns(params, packed, candidates), make_fallback=make_fallback, correction=correction,
     )  # fmt: skip
 
 
@@ -257,7 +275,9 @@ def pack_w4a16(
     )  # fmt: skip
 
 
-def _pack_chip(arch: GpuSpec, types: GemmTypes, l2: str, clock: str) -> npt.NDArray[np.void]:
+def _pack_chip(
+    arch: GpuSpec, types: GemmTypes, l2: str, clock: str, padding: Padding = NO_PADDING
+) -> npt.NDArray[np.void]:
     """Fill in what GPU, data types and states decide."""
     clock_ghz = arch.tensor_clock_ghz(types.a.dtype, clock)
     cycles = cycles_per_us(arch.max_clock_ghz)
@@ -266,6 +286,8 @@ def _pack_chip(arch: GpuSpec, types: GemmTypes, l2: str, clock: str) -> npt.NDAr
         "group_size": types.group_size or 0,
         "group_n": 1 if types.b.scale is None else types.b.scale.group_n,
         "l2_state": L2_STATES[l2],
+        "k_pad": padding.k_multiple,
+        "n_pad": padding.n_multiple,
         "a_elem_bytes": types.a.dtype.bits / 8,
         "b_elem_bytes": types.b.dtype.bits / 8,
         "c_elem_bytes": types.c.bits / 8,
@@ -281,6 +303,7 @@ def _pack_chip(arch: GpuSpec, types: GemmTypes, l2: str, clock: str) -> npt.NDAr
         "dram_spec_bytes_per_us": bytes_per_us(arch.dram_gb_per_s),
         "l2_peak_bytes_per_us": bytes_per_us(arch.l2_gb_per_s),
         "l2_bytes": arch.l2_bytes,
+        "num_l2_partitions": arch.num_l2_partitions,
     }
     params = np.zeros(1, GPU_PARAMS_DTYPE)
     for name, value in values.items():

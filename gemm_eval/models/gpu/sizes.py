@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.workload import GemmProblem, GemmTypes
 
-__all__ = ["ANY_SIZE", "SizeRule", "aligned_rows", "is_row_aligned"]
+__all__ = [
+    "ANY_SIZE",
+    "LOAD_BYTES",
+    "NO_PADDING",
+    "Padding",
+    "SizeRule",
+    "is_row_aligned",
+    "load_bytes_of",
+    "loads_of",
+    "pad_problem",
+    "padding_to",
+    "rows_on",
+]
+
+LOAD_BYTES = (ROW_BYTES, NARROW_BYTES, 1)
+"""What rows start on, by the loads of kernels: TMA and the widest cp.async; the narrowest cp.async; single elements."""
+
+
+class Padding(NamedTuple):
+    """K and N are rounded up to multiples of these, in elements; 1: not at all."""
+
+    k_multiple: int = 1
+    n_multiple: int = 1
 
 
 class SizeRule(NamedTuple):
@@ -18,31 +44,71 @@ class SizeRule(NamedTuple):
         k_multiple: K must be a multiple of it, in elements.
         n_multiple: likewise N.
         has_one_column: N = 1 is taken too: a single column is one row.
+        k_pad, n_pad: K and N are padded to multiples of these first; not N = 1, where one column is taken.
     """
 
     k_multiple: int
     n_multiple: int
     has_one_column: bool
+    k_pad: int = 1
+    n_pad: int = 1
 
     def takes(self, K: Any, N: Any) -> Any:
         """Whether kernels take a problem of these sizes: of integers, or elementwise of arrays of them."""
-        return (K % self.k_multiple == 0) & ((N % self.n_multiple == 0) | ((N == 1) & self.has_one_column))
+        k, n = -(-K // self.k_pad) * self.k_pad, -(-N // self.n_pad) * self.n_pad
+        return (k % self.k_multiple == 0) & ((n % self.n_multiple == 0) | ((N == 1) & self.has_one_column))
 
+
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 ANY_SIZE = SizeRule(1, 1, True)
+NO_PADDING = Padding()
 
 
-def aligned_rows(types: GemmTypes) -> SizeRule:
-    """Return the sizes whose rows start on 16 bytes; weight-only kernels have columns on the instruction's rows."""
-    k_multiple = math.lcm(*(_multiple(bits) for bits in (types.a.dtype.bits, types.b.dtype.bits)))
-    return SizeRule(k_multiple, _multiple(types.c.bits), not types.is_weight_quantized)
+def padding_to(types: GemmTypes, num_bytes: int) -> Padding:
+    """Return the padding with which rows of A, B and C fill whole pieces of so many bytes, a power of two."""
+    k_multiple = math.lcm(*(_multiple(bits, num_bytes) for bits in (types.a.dtype.bits, types.b.dtype.bits)))
+    return Padding(k_multiple, _multiple(types.c.bits, num_bytes))
 
 
-def _multiple(bits: int) -> int:
-    """Elements of so many bits whose rows fill whole 16 bytes."""
-    return ROW_BYTES * 8 // math.gcd(bits, ROW_BYTES * 8)
+def pad_problem(problem: GemmProblem, padding: Padding) -> GemmProblem:
+    """Return the problem with padded K and N: what a library's kernels run instead."""
+    k, n = padding
+    if problem.N == 1 and not problem.is_weight_quantized:  # one column is one row
+        n = 1
+    if problem.K % k == problem.N % n == 0:
+        return problem
+    return dataclasses.replace(problem, K=-(-problem.K // k) * k, N=-(-problem.N // n) * n)
+
+
+def rows_on(types: GemmTypes, num_bytes: int, padding: Padding = NO_PADDING) -> SizeRule:
+    """Return the sizes whose rows, once padded, start on so many bytes, a power of two.
+
+    Weight-only kernels have columns on the instruction's rows, so one column is no row of C to them.
+    """
+    if num_bytes == 1:
+        return ANY_SIZE
+    return SizeRule(*padding_to(types, num_bytes), not types.is_weight_quantized, *padding)
+
+
+def _multiple(bits: int, num_bytes: int) -> int:
+    """Elements of so many bits whose rows fill whole pieces of so many bytes."""
+    return num_bytes * 8 // math.gcd(bits, num_bytes * 8)
+
+
+def load_bytes_of(problem: GemmProblem) -> int:
+    """Return the most of `LOAD_BYTES` that all rows of A, B and C start on."""
+    return next(num for num in LOAD_BYTES if rows_on(problem.types, num).takes(problem.K, problem.N))
+
+
+def loads_of(types: GemmTypes, padding: Padding, K: Ints, N: Ints) -> Ints:
+    """Return the most of `LOAD_BYTES` that all rows, once padded, start on, for problems of some types [num]."""
+    loads = np.full(len(K), LOAD_BYTES[-1])
+    for num_bytes in reversed(LOAD_BYTES[:-1]):
+        loads[rows_on(types, num_bytes, padding).takes(K, N)] = num_bytes
+    return loads
 
 
 def is_row_aligned(problem: GemmProblem) -> bool:
     """Whether the rows of A, B and C start on 16 bytes."""
-    return bool(aligned_rows(problem.types).takes(problem.K, problem.N))
+    return load_bytes_of(problem) == ROW_BYTES

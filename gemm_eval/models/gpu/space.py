@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import (
-    MAX_STAGES,
     MIN_STAGES,
     RASTER_SWIZZLES,
     Resources,
@@ -30,7 +29,7 @@ from gemm_eval.models.gpu.libraries import (
     default_library,
 )
 from gemm_eval.models.gpu.packed import GPU_PARAMS_DTYPE
-from gemm_eval.models.gpu.sizes import is_row_aligned
+from gemm_eval.models.gpu.sizes import LOAD_BYTES, load_bytes_of, pad_problem
 from gemm_eval.models.gpu.w4a16.candidates import (
     W4A16_SIZES,
     build_w4a16_candidates,
@@ -42,7 +41,7 @@ from gemm_eval.models.gpu.w4a16.candidates import (
 from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "is_row_aligned", "library_for"]
+__all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "library_for"]
 
 _FULL_GRID_CLUSTER = 2  # proposals in larger clusters leave a CTA free
 
@@ -53,13 +52,14 @@ class KernelChoice(NamedTuple):
     Attributes:
         config: its data-parallel config.
         resources: what a CTA of it needs.
-        splits: numbers of parts of K that the library makes, 1 for a whole K; empty where it does not take the tile.
+        splits: numbers of parts of K that the library makes, 1 for a whole K, ascending; none where it does not take
+            the tile.
         has_stream_k: it can share k-steps evenly.
     """
 
     config: KernelConfig
     resources: Resources
-    splits: range
+    splits: Sequence[int]
     has_stream_k: bool
 
 
@@ -88,16 +88,15 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
         UnsupportedError: GPU, types and library do not go together.
     """
     rules = LIBRARIES[library_for(arch, problem, library)]
-    is_unaligned = not is_row_aligned(problem)
-    if is_unaligned and not rules.runs_unaligned(problem.types):
+    problem = pad_problem(problem, rules.padding(problem.types))
+    load_bytes = load_bytes_of(problem)
+    if load_bytes != LOAD_BYTES[0] and not rules.runs_unaligned(problem.types):
         rules.check(arch, problem.types)
         return
-    split_rule = rules.split_rule(arch, problem.types, is_unaligned=is_unaligned)
-    for choice in dict.fromkeys(
-        rules.tiles(arch, problem.types, is_unaligned=is_unaligned)
-    ):  # a tile may be listed twice
+    split_rule = rules.split_rule(arch, problem.types, load_bytes=load_bytes)
+    for choice in dict.fromkeys(rules.tiles(arch, problem.types, load_bytes=load_bytes)):  # a tile may be listed twice
         for cluster in choice.clusters if FAMILIES[choice.family].has_clusters else ((1, 1),):
-            for num_stages in range(MIN_STAGES, MAX_STAGES + 1):
+            for num_stages in range(MIN_STAGES, FAMILIES[choice.family].max_stages + 1):
                 config = as_config(problem.types, choice, *cluster, num_stages)
                 try:
                     resources = check_config(arch, problem, config)
@@ -108,17 +107,23 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
                 yield KernelChoice(config, resources, splits, has_stream_k)
 
 
-def _splits(arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources) -> range:
+def _splits(
+    arch: GpuSpec, problem: GemmProblem, rule: SplitRule, config: KernelConfig, resources: Resources
+) -> Sequence[int]:
     """Into how many parts a library splits K: parts long enough, and all of them on the GPU at once."""
-    if FAMILIES[config.family].max_rows(config.cta_m) < problem.M:
+    family = FAMILIES[config.family]
+    if not family.min_rows <= problem.M <= family.max_rows(config.cta_m):
         return range(0)
     if config.schedule is Schedule.VECTOR:
         return range(1, 2)  # K is split over threads
     tiles = problem.G * -(-problem.M // config.cta_m) * -(-problem.N // config.cta_n)
-    by_length = min(-(-problem.K // config.cta_k) // rule.min_steps, rule.max_parts)
+    steps = -(-problem.K // config.cta_k)
+    by_length = min(steps // rule.min_steps, rule.max_parts)
     cluster = config.cluster_m * config.cluster_n
     room = cluster_grid_sms(arch, cluster) * resources.ctas_per_sm - (cluster > _FULL_GRID_CLUSTER)
     most = max(1, min(by_length, room // tiles))
+    if rule.is_even:
+        return tuple(split for split in range(1, most + 1) if steps % split == 0)
     if not rule.is_full:
         return range(1, most + 1)
     if most == 1 and min(by_length, arch.num_sms // tiles) > 1:

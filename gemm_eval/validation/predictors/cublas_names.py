@@ -6,7 +6,7 @@ import re
 
 from gemm_eval.arch import THREADS_PER_WARP
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
-from gemm_eval.models.gpu import step_elems
+from gemm_eval.models.gpu import LOAD_BYTES, step_elems
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["config_of_kernel", "tiles_of_grid"]
@@ -17,10 +17,14 @@ _NAME = re.compile(
     r"_(?P<cluster_n>\d+)x(?P<cluster_m>\d+)_(?P<raster>[vh])_(?P<options>\w+)$"
 )
 _COMPUTING_WARPS = 8
-# cutlass_80_tensorop_i16832gemm_s8_128x64_128x3_tn_align16: tile N x M, k-step x stages; rows that start on 16 bytes
+# cutlass_80_tensorop_i16832gemm_s8_128x64_128x3_tn_align16: tile N x M, k-step x stages, elements of one load; names
+# cutlass_75_tensorop_.. have no stages: two k-steps, or parts of one, of which one is in registers
 _CUTLASS = re.compile(
-    r"cutlass_80_tensorop_\w+?gemm_\w+?_(?P<cta_n>\d+)x(?P<cta_m>\d+)_(?P<cta_k>\d+)x(?P<stages>\d+)_tn_align\d+"
+    r"cutlass_(?:75|80)_(?:wmma_)?tensorop_\w+?gemm_\w+?_(?P<cta_n>\d+)x(?P<cta_m>\d+)"
+    r"(?:_(?P<cta_k>\d+)x(?P<stages>\d+))?_tn_align(?P<elements>\d+)"
 )
+_TWO_STAGES = 2
+_SWIZZLES = ((6, 8), (3, 4), (2, 2), (1, 1))  # from so many columns of tiles on, so many lie side by side in the grid
 
 
 def config_of_kernel(problem: GemmProblem, name: str, num_ctas: int, num_threads: int) -> KernelConfig | None:
@@ -61,12 +65,22 @@ def _config_of_cutlass(problem: GemmProblem, name: str, num_ctas: int, num_threa
     found = _CUTLASS.search(name)
     if found is None:
         return None
-    n, m, k, stages = (int(found[key]) for key in ("cta_n", "cta_m", "cta_k", "stages"))
-    split, rest = divmod(num_ctas, tiles_of_grid(problem, m, n, 1, 1))
-    if k != step_elems(problem.types, "sm80_mma") or rest or not 1 <= split <= -(-problem.K // k):
+    n, m, load_elems = (int(found[key]) for key in ("cta_n", "cta_m", "elements"))
+    k = step_elems(problem.types, "sm80_mma")
+    family, tiles = "sm80_mma", tiles_of_grid(problem, m, n, 1, 1)
+    load_bytes = load_elems * problem.types.a.dtype.bits // 8
+    if load_bytes < LOAD_BYTES[0]:
+        family = "mma_unaligned" if load_bytes >= LOAD_BYTES[1] else "mma_elementwise"
+        across = next(across for least, across in _SWIZZLES if -(-problem.N // n) >= least)
+        tiles = tiles_of_grid(problem, m, n, 1, across)
+    stages, part = _TWO_STAGES, 0
+    if found["stages"] is not None and family != "mma_elementwise":
+        stages, part = divmod(int(found["cta_k"]) * int(found["stages"]), k)
+    split, rest = divmod(num_ctas, tiles)
+    if part or rest or stages < _TWO_STAGES or not 1 <= split <= -(-problem.K // k):
         return None
     return KernelConfig(
-        "sm80_mma", m, n, k, 1, 1, num_threads // THREADS_PER_WARP, stages, Schedule.MULTISTAGE,
+        family, m, n, k, 1, 1, num_threads // THREADS_PER_WARP, stages, Schedule.MULTISTAGE,
         Decomposition.SPLIT_K if split > 1 else Decomposition.DATA_PARALLEL, split, RasterOrder.ALONG_M, 1,
     )  # fmt: skip
 

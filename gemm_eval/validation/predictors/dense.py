@@ -17,7 +17,15 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
-from gemm_eval.models.gpu import COEFFICIENTS, GPU_MODEL_VERSION, LIBRARIES, Calibration, ErrorFigures, coefficients_for
+from gemm_eval.models.gpu import (
+    GPU_MODEL_VERSION,
+    LIBRARIES,
+    Calibration,
+    ErrorFigures,
+    coefficients_for,
+    fit_intervals,
+)
+from gemm_eval.models.gpu.cost_kernels import VECTOR
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, default_coefficients
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
 from gemm_eval.validation.folds import cross_fit
@@ -34,7 +42,7 @@ from gemm_eval.validation.predictors.dense_rows import (
 from gemm_eval.validation.timings import Floats, Ints, Timings
 from gemm_eval.words import shown
 
-__all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor"]
+__all__ = ["ModelPredictor", "calibrate", "fit_family", "model_predictor", "rows_of_family"]
 
 ROUNDS = 8
 """Rounds of search and fit; more do not change the errors."""
@@ -42,8 +50,12 @@ ROUNDS = 8
 _FOLDS = 5
 _SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=12)  # of a round
 _KNOWN_CONFIG_WEIGHT = 0.7  # a measured config is a second look at a row that counts at its best config already
-# old kernels of many kinds, of which few pairs (N, K) were timed: more free coefficients fit the pairs, not the kernels
-_FREE_OF_UNALIGNED = {"kernel_us", "step_cycles", "dram_frac", "unaligned_frac"}
+# old kernels of many kinds: with more free coefficients a fit explains the pairs (N, K), not the kernels. Fixed costs
+# stay at their defaults, as no row has a short K, and sizes without rows would be fast or slow by what absorbs errors
+_FREE_OF_NARROW = {
+    "step_cycles", "dram_frac", "unaligned_frac", "line_conflict", "reduce_us", "reduce_frac",
+    "epilogue_bytes_per_cycle", "vector_step_cycles", "vector_frac",
+}  # fmt: skip
 _PROBE = 0.01  # of a coefficient's range: what moves no latency by this much, no row determines
 
 
@@ -81,7 +93,7 @@ class ModelPredictor:
     def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row at the best config of the library, in microseconds."""
         packed = pack_problems(self.arch, self.library, [rows])
-        return best_configs(packed, with_families(packed, self.coefficients))[0]
+        return best_configs(packed, with_families(packed, self.coefficients))[0] + rows.timer_us
 
 
 def model_predictor(arch: GpuSpec, library: str) -> ModelPredictor:
@@ -108,23 +120,33 @@ def calibrate(
         InvalidOptionError: no such library or family.
         InvalidInputError: too few rows or pairs of the family, or sets of another GPU or library.
     """
-    kept = _rows_of_family(arch, library, family, sets)
+    kept = rows_of_family(arch, library, family, sets)
     coefficients, fitted = fit_family(pack_timings(arch, library, kept), family, library, max_evaluations)
     crossed = cross_fit(ModelPredictor(arch, library, num_rounds=max_evaluations), kept, _FOLDS, seed)
+    predicted = [crossed.predict(item, place) for place, item in enumerate(kept)]
     errors = tuple(
         ErrorFigures(
             data=item.name, sha256=item.content_hash.removeprefix("sha256:"),
-            **error_figures(item.measured_us, crossed.predict(item, place)),
+            **error_figures(item.measured_us, predicted_us),
         )
-        for place, item in enumerate(kept)
+        for item, predicted_us in zip(kept, predicted, strict=True)
     )  # fmt: skip
+    log_errors = [np.log(item.measured_us / us) for item, us in zip(kept, predicted, strict=True)]
+    intervals = fit_intervals(np.concatenate([item.sizes[:, 1] for item in kept]), np.concatenate(log_errors))
     return Calibration(
         gpu=arch.name, library=library, family=family, model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(coefficients), fitted=fitted, errors=errors, **provenance(_FOLDS, "sets", seed),
+        coefficients=rounded(coefficients), fitted=fitted, errors=errors, intervals=intervals,
+        **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
 
 
-def _rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[Timings]) -> list[Timings]:
+def rows_of_family(arch: GpuSpec, library: str, family: str, sets: Sequence[Timings]) -> list[Timings]:
+    """Return the rows of sets that a library runs with a kernel family, without those of bands; no set is empty.
+
+    Raises:
+        InvalidOptionError: no such library or family.
+        InvalidInputError: too few rows or pairs of the family, or sets of another GPU or library.
+    """
     for what, name, known in (("library", library, LIBRARIES), ("family", family, FAMILIES)):
         if name not in known:
             raise InvalidOptionError(f"{what} must be one of {', '.join(known)}, got {shown(name)}")
@@ -177,12 +199,14 @@ class _Goal:
         rows, known = timings.rows, timings.known
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
-        free = _free_names(family, library, is_quantized=is_quantized)
+        has_vector = bool((rows.candidates["schedule"] == VECTOR).any())
+        free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector)
         known_items = FAMILIES[family].coefficients
         self.ranges = Ranges([item for item in known_items if item.name in free], default_coefficients(family))
         # every row at its best config, then the known ones at theirs
         self._kind_of = np.concatenate([rows.kind_of, rows.kind_of[known]])
         self._sizes = np.concatenate([rows.sizes, rows.sizes[known]])
+        self._timer_us = np.concatenate([timings.timer_us, timings.timer_us[known]])
         self._measured_us = np.concatenate([timings.measured_us, timings.measured_us[known]])
         self._weights = np.concatenate([np.ones(len(rows.kind_of)), np.full(len(known), _KNOWN_CONFIG_WEIGHT)])
 
@@ -230,24 +254,28 @@ class _Goal:
         latency_us = latencies(self._rows, self._packed(values), self._kind_of, self._sizes, configs)
         # where the library's choice is known, nothing is lost by it
         latency_us[len(self._rows.kind_of) :] /= 1.0 + values["choice_loss"]
-        return latency_us
+        return latency_us + self._timer_us
 
 
-def _free_names(family: str, library: str, *, is_quantized: bool) -> set[str]:
+def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool) -> set[str]:
     """The coefficients that timings of such kernels can tell something about."""
-    if family == "mma_unaligned":
-        return _FREE_OF_UNALIGNED
-    names = {item.name for item in FAMILIES[family].coefficients}
+    if family in ("mma_unaligned", "mma_elementwise"):
+        return _FREE_OF_NARROW
+    names = {item.name for item in FAMILIES[family].coefficients} - {"line_conflict"}
     if not LIBRARIES[library].has_stream_k:
         names -= {"fixup_us"}
-    if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale; nothing cuts K
-        names -= {"scale_cast_us", "choice_loss", "reduce_us", "reduce_frac"}
+    if FAMILIES[family].block_scaled is not None:  # one pass over A, no cast of a scale
+        names -= {"scale_cast_us", "choice_loss"}
+    if FAMILIES[family].block_scaled is not None or LIBRARIES[library].never_splits(family):
+        names -= {"reduce_us", "reduce_frac", "reduce_part_us"}
     if not is_quantized:
-        names -= {item.name for item in COEFFICIENTS if item.name.startswith(("dequant", "vector_"))}
+        names -= {name for name in names if name.startswith(("dequant", "vector_dequant"))}
+    if not has_vector:
+        names -= {name for name in names if name.startswith("vector_")}
     if FAMILIES[family].is_warp_specialized:
         names -= {"unaligned_frac"}  # TMA loads aligned rows only
         # fits end at the bounds of these, or do without them; fewer coefficients generalize better
-        names -= {"l2_frac", "store_exposed_frac", "tile_cycles"}
+        names -= {"l2_frac", "l2_first", "store_exposed_frac", "tile_cycles"}
         if FAMILIES[family].block_scaled is None:
             names -= {"matrix_frac"}
     else:

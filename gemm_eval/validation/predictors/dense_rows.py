@@ -18,19 +18,23 @@ from gemm_eval.errors import InfeasibleError, UnsupportedError
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import (
     CANDIDATE_DTYPE,
+    GPU_COST_DTYPE,
+    KERNEL_COST_DTYPE,
     LIBRARIES,
+    LOAD_BYTES,
     TRTLLM,
     Packed,
     Quantization,
     candidate_row,
     coefficients_for,
-    is_row_aligned,
     join_packed,
     launched_resources,
+    load_bytes_of,
     pack_bound_columns,
     pack_coefficients,
     pack_kernels,
     pack_no_kernels,
+    pad_problem,
     quantization_of,
 )
 from gemm_eval.models.gpu.families import QUANTIZE, default_coefficients
@@ -45,6 +49,7 @@ __all__ = [
     "KnownRows",
     "Rows",
     "best_configs",
+    "best_records",
     "families_of",
     "latencies",
     "pack_problems",
@@ -61,8 +66,8 @@ _TRACE = ("kernel", "grid_x", "grid_y", "grid_z", "block_x", "registers", "smem_
 class Rows(NamedTuple):
     """Problems of one library on one GPU, as `search.gpu_kernels` wants them.
 
-    Rows of one kind have the same types, L2 and clock state, and start all on 16 bytes, or do not: the library may run
-    those with another family.
+    Rows of one kind have the same types, L2 and clock state, and start on as many bytes, of `LOAD_BYTES`: the library
+    may run others with another family.
     """
 
     params: npt.NDArray[np.void]  # [kinds] of GPU_PARAMS_DTYPE
@@ -84,6 +89,7 @@ class KnownRows(NamedTuple):
 
     rows: Rows
     measured_us: Floats  # [rows]
+    timer_us: Floats  # [rows], of it: what the measurement added
     known: Ints  # [known], the rows whose config the name of the kernel tells
     known_configs: Ints  # [known, 2] of row of `rows.candidates`, parts of K
 
@@ -93,7 +99,11 @@ class KnownRows(NamedTuple):
         new_place = np.cumsum(mask) - 1
         kept = mask[self.known]
         return KnownRows(
-            self.rows.select(mask), self.measured_us[mask], new_place[self.known[kept]], self.known_configs[kept]
+            self.rows.select(mask),
+            self.measured_us[mask],
+            self.timer_us[mask],
+            new_place[self.known[kept]],
+            self.known_configs[kept],
         )
 
 
@@ -110,12 +120,12 @@ def pack_problems(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> Rows:
     for timings in sets:
         for problem in timings.problems():
             a, b, c = problem.input_dtype, problem.weight_dtype, problem.output_dtype
-            is_unaligned = not is_row_aligned(problem)
+            load_bytes = load_bytes_of(pad_problem(problem, LIBRARIES[library].padding(problem.types)))
             how = (timings.l2, timings.clock, timings.quantize_from, timings.is_net)
-            key = (a, b, c, problem.group_size, problem.group_n, *how, is_unaligned)
+            key = (a, b, c, problem.group_size, problem.group_n, *how, load_bytes)
             if key not in numbers:
                 numbers[key] = len(packed)
-                family, kernels = _pack(arch, library, problem, timings, is_unaligned=is_unaligned)
+                family, kernels = _pack(arch, library, problem, timings, load_bytes=load_bytes)
                 families.append(family)
                 packed.append(kernels)
             kind_of.append(numbers[key])
@@ -157,7 +167,8 @@ def pack_timings(arch: GpuSpec, library: str, sets: Sequence[Timings]) -> KnownR
     candidates = read_only(np.concatenate([rows.candidates, np.array(launched, CANDIDATE_DTYPE)]))
     return KnownRows(
         rows._replace(candidates=candidates),
-        np.concatenate([timings.measured_us for timings in sets]), np.array(known, np.int64),
+        np.concatenate([timings.measured_us for timings in sets]),
+        np.concatenate([np.full(len(timings), timings.timer_us) for timings in sets]), np.array(known, np.int64),
         np.array(configs, np.int64).reshape(-1, 2),
     )  # fmt: skip
 
@@ -182,30 +193,54 @@ def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats
     """
     num = len(rows.kind_of)
     latency_us, configs = np.empty(num), np.empty((num, 2), np.int64)
-
-    kinds = enumerate(rows.ranges.tolist())
-    columns = np.concatenate(
-        [
-            pack_bound_columns(rows.params[kind : kind + 1], coefficients[kind], rows.candidates[first:after])
-            for kind, (first, after) in kinds
-        ],
-        axis=1,
-    )
+    columns = _bound_columns(rows, coefficients)
 
     def work(start: int, stop: int) -> None:
         OF_GENERIC.find_best_rows(
-            rows.params, rows.candidates, read_only(columns), rows.ranges, coefficients, rows.kind_of, rows.sizes,
-            start, stop, latency_us, configs,
+            rows.params, rows.candidates, columns, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
+            latency_us, configs,
         )  # fmt: skip
 
     run_in_chunks(work, num)
-    if (configs[:, 0] < 0).any():
-        G, M, K, N = rows.sizes[np.argmin(configs[:, 0])].tolist()
+    _check_found(rows, configs[:, 0] >= 0)
+    return latency_us, configs
+
+
+def best_records(rows: Rows, coefficients: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Search the best config of each row: its cost, [rows] of GPU_COST_DTYPE.
+
+    Raises:
+        InfeasibleError: the library has no kernel for a row.
+    """
+    found = np.zeros(len(rows.kind_of), GPU_COST_DTYPE)
+    columns = _bound_columns(rows, coefficients)
+
+    def work(start: int, stop: int) -> None:
+        OF_GENERIC.find_best_of_range(
+            rows.params, rows.candidates, columns, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
+            found.view(KERNEL_COST_DTYPE),
+        )  # fmt: skip
+
+    run_in_chunks(work, len(found))
+    _check_found(rows, found["active_sms"] > 0)
+    return found
+
+
+def _bound_columns(rows: Rows, coefficients: npt.NDArray[np.void]) -> Floats:
+    columns = [
+        pack_bound_columns(rows.params[kind : kind + 1], coefficients[kind], rows.candidates[first:after])
+        for kind, (first, after) in enumerate(rows.ranges.tolist())
+    ]
+    return read_only(np.concatenate(columns, axis=1))
+
+
+def _check_found(rows: Rows, is_found: Mask) -> None:
+    if not is_found.all():
+        G, M, K, N = rows.sizes[np.argmin(is_found)].tolist()
         raise InfeasibleError(
             f"the library has no kernel for G={G} M={M} K={K} N={N}", resource="kernels", demand=1, limit=0,
             unit="kernels", levers=(),
         )  # fmt: skip
-    return latency_us, configs
 
 
 def latencies(rows: Rows, coefficients: npt.NDArray[np.void], kind_of: Ints, sizes: Ints, configs: Ints) -> Floats:
@@ -223,7 +258,7 @@ def families_of(arch: GpuSpec, timings: Timings) -> tuple[str, ...]:
 
 
 def _pack(
-    arch: GpuSpec, library: str, problem: GemmProblem, timings: Timings, *, is_unaligned: bool
+    arch: GpuSpec, library: str, problem: GemmProblem, timings: Timings, *, load_bytes: int
 ) -> tuple[str, Packed]:
     """The kernel family that the library uses, and its kernels with default coefficients."""
     rules = LIBRARIES[library]
@@ -231,13 +266,13 @@ def _pack(
         raise UnsupportedError(
             f"{timings.name} is of our W4A16 kernels, one config a row: gemm-eval validate w4a16 scores them"
         )
-    family = rules.family(arch, problem.types, is_unaligned=is_unaligned)
-    if is_unaligned and not rules.runs_unaligned(problem.types):
+    family = rules.family(arch, problem.types, load_bytes=load_bytes)
+    if load_bytes != LOAD_BYTES[0] and not rules.runs_unaligned(problem.types):
         rules.check(arch, problem.types)
         return family, pack_no_kernels(arch, problem.types, library, l2=timings.l2, clock=timings.clock)
     return family, pack_kernels(
         arch, problem.types, library, default_coefficients(family), l2=timings.l2, clock=timings.clock,
-        is_calibrated=False, is_unaligned=is_unaligned, quantization=_quantization(problem, timings),
+        is_calibrated=False, load_bytes=load_bytes, quantization=_quantization(problem, timings),
     )  # fmt: skip
 
 

@@ -1,11 +1,13 @@
 """Kernel families: what each kind of kernel needs of the hardware, its tiles, and what it loses before any fit."""
 
+from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families.block_scaled import BLOCK_SCALED
 from gemm_eval.models.gpu.families.family import Family, TileChoice
-from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC, UNALIGNED
+from gemm_eval.models.gpu.families.mma_sync import ELEMENTWISE, MMA_FP8, MMA_SYNC, UNALIGNED
 from gemm_eval.models.gpu.families.mma_volta import MMA_VOLTA
 from gemm_eval.models.gpu.families.quantization import QUANTIZE
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
+from gemm_eval.models.gpu.families.trtllm import TRTLLM_FAMILIES
 from gemm_eval.models.gpu.families.vector import VECTOR_FAMILY
 from gemm_eval.models.gpu.families.w4a16 import OUR_FAMILIES
 from gemm_eval.models.gpu.families.wgmma import WGMMA
@@ -18,12 +20,15 @@ FAMILIES: dict[str, Family] = {
         WGMMA,
         MMA_SYNC,
         UNALIGNED,
+        ELEMENTWISE,
         VECTOR_FAMILY,
         *OUR_FAMILIES,
         TCGEN05,
         MMA_VOLTA,
+        MMA_FP8,
         *BLOCK_SCALED,
         QUANTIZE,
+        *TRTLLM_FAMILIES,
     )
 }
 """Kernel families by name."""
@@ -32,14 +37,20 @@ GENERIC = tuple(name for name, family in FAMILIES.items() if not (family.is_ours
 """Those whose configs are costed by one formula, with coefficients of their own."""
 
 
-def family_for(sm_arch: str, input_dtype: str, *, is_unaligned: bool, is_block_scaled: bool = False) -> Family:
+def family_for(sm_arch: str, input_dtype: str, *, load_bytes: int, is_block_scaled: bool = False) -> Family:
     """Return the family that kernel libraries use on a generation of SMs for an input type.
 
-    Rows that do not start on 16 bytes have one of their own, as TMA cannot load them; so may block-scaled types, for
-    which a caller asks.
+    Rows that do not start on 16 bytes have families of their own, as TMA cannot load them; so may block-scaled types,
+    for which a caller asks.
+
+    Args:
+        sm_arch: generation of SMs.
+        input_dtype: of A.
+        load_bytes: what all rows start on: 16, 4 or 1.
+        is_block_scaled: whether A has scales.
     """
-    if is_unaligned:
-        return UNALIGNED
+    if load_bytes < ROW_BYTES:
+        return UNALIGNED if load_bytes == NARROW_BYTES else ELEMENTWISE
     if is_block_scaled:
         of_blocks = (family for family in FAMILIES.values() if family.block_scaled == input_dtype)
         if found := next((family for family in of_blocks if sm_arch in family.own_of), None):

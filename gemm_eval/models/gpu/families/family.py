@@ -14,6 +14,9 @@ from gemm_eval.workload import MAX_DIM
 
 __all__ = ["Family", "TileChoice", "any_rows", "no_tiles", "since"]
 
+MAX_STAGES = 16
+"""Most buffers of a ring, of families that do not say less."""
+
 LINE_BYTES = 128
 """Of shared memory under the 128-byte swizzle: what kernels take of a row of A or B in one k-step."""
 
@@ -60,6 +63,7 @@ class Family:
         max_registers: of a computing thread.
         operands: where the instruction reads A and B from.
         has_clusters: whether its CTAs can share loads by multicast.
+        has_cp_async: whether its loads bypass registers where the chip can do that.
         is_warp_specialized: whether warps of their own load; such a kernel is persistent and fills its SM.
         has_tensor_memory: whether accumulators lie in tensor memory where the chip has that.
         rate_frac: share of the chip's tensor rate that its instruction reaches, by `sm_arch`; see `rate_on`.
@@ -67,6 +71,8 @@ class Family:
         is_quantization: it computes no GEMM: its kernels quantize A before one.
         block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
         step_bytes: of a row of A or B in one k-step.
+        min_rows: fewest rows of C for which libraries use its tiles.
+        max_stages: most buffers of its ring.
         max_rows: rows of a tile -> most rows of C for which libraries use it.
         coefficients: what its kernels lose, with its defaults.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
@@ -86,6 +92,7 @@ class Family:
     own_of: tuple[str, ...] = ()
     other_dtypes: tuple[DType, ...] = ()
     has_clusters: bool = False
+    has_cp_async: bool = True
     is_warp_specialized: bool = False
     has_tensor_memory: bool = False
     rate_frac: Mapping[str, float] = field(default_factory=dict)
@@ -93,7 +100,9 @@ class Family:
     is_quantization: bool = False
     block_scaled: DType | None = None
     max_rows: Callable[[int], int] = any_rows
+    min_rows: int = 1
     step_bytes: int = LINE_BYTES
+    max_stages: int = MAX_STAGES
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
 

@@ -1,0 +1,327 @@
+"""Learned corrections: what timings of a GPU show beyond the terms of the model, for the questions that were timed.
+
+A correction belongs to a GPU, a library, a kernel family and a question: types, L2 and clock state. Its trees lie as
+plain arrays in ``calibration/<gpu>/corrections``, what is to know of them in a YAML file of the same name. It is off for
+GPUs that have none, for changed specs, and where coefficients or the model have changed since. MODEL.md, "Correction".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+from pydantic import Field, model_validator
+
+from gemm_eval.arch import GpuSpec, L2State, data_root, read_yaml
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import ArchValidationError
+from gemm_eval.jit import read_only
+from gemm_eval.models.gpu.calibration import Frozen, calibration_path, coefficients_for, load_calibration
+from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
+from gemm_eval.models.gpu.intervals import (
+    Interval,
+    RegimeInterval,
+    interval_of,
+    interval_of_defaults,
+    interval_of_error,
+)
+from gemm_eval.units import bytes_per_us
+from gemm_eval.workload import GemmTypes, RunOptions
+
+__all__ = [
+    "Correction",
+    "CorrectionData",
+    "CorrectionErrors",
+    "PackedCorrection",
+    "Region",
+    "Trees",
+    "correction_for",
+    "correction_path",
+    "find_correction",
+    "interval_for",
+    "load_correction",
+    "pack_correction",
+    "physics_digest",
+    "question_of",
+]
+
+MAX_LOG_FACTOR = math.log(1.5)
+"""No correction changes a time by more."""
+
+_ALIKE = {
+    DType.FP16: "f16",
+    DType.BF16: "f16",
+}  # one rate, the same kernels: what is learned of one holds for the other
+_NOT_ASKED = {"library", "correction"}  # options that are no part of a question
+
+
+class CorrectionData(Frozen):
+    """A data set that a correction was learned from, or that was held out of it, with the errors on it."""
+
+    data: str = Field(description="name of the data set")
+    sha256: str
+    num_rows: int
+    physics_mape_percent: float
+    corrected_mape_percent: float
+
+
+class CorrectionErrors(Frozen):
+    """Held-out errors by regime of M."""
+
+    regime: str
+    num_rows: int
+    physics_mape_percent: float
+    corrected_mape_percent: float
+
+
+class Region(Frozen):
+    """Where a correction holds.
+
+    Attributes:
+        min_m, max_m, max_g: sizes of its data; beyond, it fades within one octave.
+        near, far: octaves from the nearest known (N, K), up to which it holds in full, and from which on not at all.
+    """
+
+    min_m: int
+    max_m: int
+    max_g: int
+    near: float
+    far: float
+
+
+class Correction(Frozen):
+    """What `gemm-eval calibrate correction` writes beside the trees."""
+
+    gpu: str
+    library: str
+    family: str
+    question: str
+    model_version: str
+    code_version: str
+    date: str
+    folds: str = Field(description="how rows were held out for the errors")
+    is_on: bool = Field(
+        description="whether it is better than physics alone in every regime, held out, and of pairs enough"
+    )
+    physics: str = Field(description="digest of the coefficients that it corrects")
+    arrays_sha256: str
+    features: tuple[str, ...]
+    min_log_factor: float = Field(ge=-MAX_LOG_FACTOR, le=0.0)
+    max_log_factor: float = Field(ge=0.0, le=MAX_LOG_FACTOR)
+    region: Region
+    data: Annotated[tuple[CorrectionData, ...], Field(min_length=1)]
+    errors: Annotated[tuple[CorrectionErrors, ...], Field(min_length=1)]
+    physics_intervals: tuple[RegimeInterval, ...]
+    intervals: tuple[RegimeInterval, ...]
+
+    @model_validator(mode="after")
+    def _check(self) -> Correction:
+        if not self.region.near < self.region.far:
+            raise ValueError("region: near must be below far")
+        return self
+
+    def to_yaml(self) -> str:
+        """The text of the file."""
+        head = "# Written by `gemm-eval calibrate correction`; not to be edited by hand.\n"
+        return head + yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+
+class Trees(NamedTuple):
+    """Gradient-boosted trees: the log factor is `baseline` and the value of one leaf of each.
+
+    Attributes:
+        number: [nodes], threshold of a node, or value of a leaf.
+        left: [nodes], where what is at most the threshold goes; the rest goes to the node after that.
+        feature: [nodes], index into `FEATURES`; `LEAF`: a leaf.
+        roots: [trees].
+        depth: [1], most nodes above a leaf.
+        baseline: where they start.
+        pairs: [pairs, 2], the (N, K) of their data.
+    """
+
+    number: npt.NDArray[np.float64]
+    left: npt.NDArray[np.int16]
+    feature: npt.NDArray[np.int8]
+    roots: npt.NDArray[np.int16]
+    depth: npt.NDArray[np.int16]
+    baseline: npt.NDArray[np.float64]
+    pairs: npt.NDArray[np.int64]
+
+    def save(self, file: BinaryIO) -> None:
+        """Write them as a .npz file of plain arrays."""
+        np.savez_compressed(file, **self._asdict())
+
+
+class PackedCorrection(NamedTuple):
+    """A correction as `correction_kernels` take it."""
+
+    nodes: npt.NDArray[np.void]
+    roots: npt.NDArray[np.int64]
+    pairs: npt.NDArray[np.float64]
+    limits: npt.NDArray[np.void]
+
+
+def question_of(types: GemmTypes, options: RunOptions) -> str:
+    """Return what timings must have asked for to tell of an answer: types, and states of the GPU, in one word."""
+    words = [_word(types.a.dtype)]
+    if types.is_weight_quantized:
+        words.append(_word(types.b.dtype))
+    scale = types.b.scale
+    if scale is not None:
+        words.append(f"g{scale.group_size or 'column'}" + (f"x{scale.group_n}" if scale.group_n > 1 else ""))
+        words.append(_word(scale.dtype))
+        words += [f"z{_word(scale.zero_dtype)}"] if scale.zero_dtype else []
+    if types.c.bits != 16:
+        words.append(f"c{types.c.bits}")
+    words += [str(value) for name, value in options._asdict().items() if name not in _NOT_ASKED and value is not None]
+    return "-".join(words)
+
+
+def _word(dtype: DType) -> str:
+    return _ALIKE.get(dtype, str(dtype))
+
+
+def correction_path(gpu: str, library: str, family: str, question: str) -> Path:
+    """Where the YAML file of a correction lies, if there is one; its trees lie beside it."""
+    return data_root() / "calibration" / gpu / "corrections" / f"{library}-{family}-{question}.yaml"
+
+
+def physics_digest(coefficients: Mapping[str, float], model_version: str) -> str:
+    """Return what changes when the answers that are corrected do."""
+    return hashlib.sha256(repr((model_version, sorted(coefficients.items()))).encode()).hexdigest()[:16]
+
+
+def load_correction(path: Path) -> tuple[Correction, Trees | None]:
+    """Read a correction; one that is off has no trees.
+
+    Raises:
+        ArchValidationError: it is malformed, damaged, or another one than its folder and name say.
+    """
+    try:
+        found = Correction.model_validate(read_yaml(path))
+        trees = _load_trees(path.with_suffix(".npz"), found) if found.is_on else None
+    except (ValueError, KeyError, OSError) as error:
+        raise ArchValidationError(f"{path}: {error}") from error
+    if path != correction_path(found.gpu, found.library, found.family, found.question):
+        raise ArchValidationError(f"{path}: this is a correction of {found.gpu}/{found.library}-{found.family}")
+    return found, trees
+
+
+def _load_trees(path: Path, found: Correction) -> Trees:
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != found.arrays_sha256:
+        raise ValueError(f"{path.name} is not the file that was written with it")
+    with np.load(path, allow_pickle=False) as arrays:
+        trees = Trees(**{name: arrays[name] for name in Trees._fields})
+    num = len(trees.number)
+    is_leaf, places = trees.feature == LEAF, np.arange(num)
+    is_sound = np.where(is_leaf, trees.left == places, (trees.left > places) & (trees.left + 1 < num))
+    is_known = (trees.feature >= 0) & (trees.feature <= LEAF)
+    if not (is_sound.all() and is_known.all() and ((trees.roots >= 0) & (trees.roots < num)).all()):
+        raise ValueError(f"{path.name} holds no trees")
+    return trees
+
+
+_loaded = cache(load_correction)
+
+
+@cache
+def _exists(path: Path) -> bool:
+    return path.is_file()
+
+
+def find_correction(
+    arch: GpuSpec, library: str, family: str, question: str, model_version: str
+) -> tuple[Correction, Trees | None] | None:
+    """Return what was learned of a question on this very GPU, with the coefficients that it has; None: nothing."""
+    path = correction_path(arch.name, library, family, question)
+    if not _exists(path):
+        return None
+    coefficients, origin = coefficients_for(arch, library, family)
+    if not origin.is_calibrated:
+        return None
+    found, trees = _loaded(path)
+    is_of_today = (
+        found.model_version == model_version
+        and found.physics == physics_digest(coefficients, model_version)
+        and found.features == FEATURES
+    )
+    return (found, trees) if is_of_today else None
+
+
+def correction_for(
+    arch: GpuSpec, library: str, family: str, types: GemmTypes, options: RunOptions, model_version: str
+) -> PackedCorrection | None:
+    """Return the correction of the answers of a library's kernel family, packed; None: there is none, or it is off."""
+    found = find_correction(arch, library, family, question_of(types, options), model_version)
+    if found is None:
+        return None
+    learned, trees = found
+    if trees is None:
+        return None
+    return pack_correction(
+        arch, types, options, trees, learned.region, (learned.min_log_factor, learned.max_log_factor)
+    )
+
+
+def interval_for(
+    arch: GpuSpec, library: str, family: str, question: str, model_version: str, *, is_corrected: bool
+) -> Interval:
+    """Return the interval around answers of a library's kernel family on a GPU; MODEL.md, "Intervals"."""
+    learned = find_correction(arch, library, family, question, model_version)
+    if learned is not None:
+        return interval_of(learned[0].intervals if is_corrected else learned[0].physics_intervals)
+    _, origin = coefficients_for(arch, library, family)
+    if origin.gpu is None:
+        return interval_of_defaults()
+    return _interval_of_family(
+        data_root() / "calibration", origin.gpu, origin.library, family, is_carried_over=not origin.is_calibrated
+    )
+
+
+@cache
+def _interval_of_family(root: Path, gpu: str, library: str, family: str, *, is_carried_over: bool) -> Interval:  # noqa: ARG001  another root has other files
+    found = load_calibration(calibration_path(gpu, library, family))
+    if found.intervals:
+        return interval_of(found.intervals, is_carried_over=is_carried_over)
+    worst_percent = max(errors.p90_percent for errors in found.errors)
+    return interval_of_error(worst_percent / 100.0, is_carried_over=is_carried_over)
+
+
+def pack_correction(
+    arch: GpuSpec, types: GemmTypes, options: RunOptions, trees: Trees, region: Region, bounds: tuple[float, float]
+) -> PackedCorrection:
+    """Pack trees, their bounds and region, and what the data sheet of a GPU allows.
+
+    Args:
+        arch: the GPU.
+        types: data types of the GEMMs.
+        options: of which the L2 state counts.
+        trees: what was learned.
+        region: where it holds.
+        bounds: least and most of the log factor.
+    """
+    nodes = np.zeros(len(trees.number), NODE_DTYPE)
+    for name in NODE_DTYPE.names or ():
+        nodes[name] = getattr(trees, name)
+    limits = np.zeros(1, LIMITS_DTYPE)
+    limits["baseline"], limits["depth"] = trees.baseline[0], trees.depth[0]
+    limits["lowest"], limits["highest"] = bounds
+    limits["least_m"], limits["most_m"], limits["most_g"] = np.log2([region.min_m, region.max_m, region.max_g])
+    limits["near"], limits["far"] = region.near, region.far
+    limits["peak_flop_per_us"] = arch.highest_tflop_per_s(types.a.dtype) * 1e6
+    if options.l2 != L2State.WARM:
+        limits["dram_bytes_per_us"] = bytes_per_us(arch.dram_gb_per_s)
+    limits["weight_bytes"] = types.b.dtype.bits / 8
+    limits["launch_us"] = arch.graph_node_us
+    return PackedCorrection(
+        read_only(nodes), read_only(trees.roots.astype(np.int64)), read_only(np.log2(trees.pairs.astype(np.float64))),
+        read_only(limits),
+    )  # fmt: skip

@@ -1,0 +1,175 @@
+"""Numba kernels of learned corrections: what they know of an answer, the trees, and where they fade to nothing.
+
+Shapes: records [num] of KERNEL_COST_DTYPE; rows [some], which of them are corrected; sizes [num, 4] of G, M, K, N;
+nodes of NODE_DTYPE, those of all trees one after another; roots [trees]; pairs [pairs, 2], log2 of N and of K; limits
+[1] of LIMITS_DTYPE.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from gemm_eval.jit import entry_point, kernel
+from gemm_eval.models.gpu.cost_kernels import ceil_div
+from gemm_eval.models.gpu.terms import Times
+
+__all__ = ["FEATURES", "LEAF", "LIMITS_DTYPE", "NODE_DTYPE", "OTHER_KERNELS", "correct", "describe"]
+
+OTHER_KERNELS = tuple(name for name in Times._fields if name == "quantize_us")
+"""Terms of other kernels than the GEMM's, which no correction touches."""
+_OTHER_PLACES = np.array([Times._fields.index(name) for name in OTHER_KERNELS], np.int64)
+
+_SHARES = (
+    "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us", "tile_overhead_us", "l2_us", "dram_us",
+    "outside_us", "store_us", "reduction_us", "power_us",
+)  # fmt: skip
+_SHARE_PLACES = tuple(Times._fields.index(name) for name in _SHARES)
+FEATURES = (
+    "M", "N", "K", "latency", "MN", "NK", "rate", "bandwidth", "M_alignment", "N_alignment", "K_alignment", "cta_m",
+    "cta_n", "split_k", "tiles", "waves", "ctas", "cluster", "ctas_per_sm", "stages", "schedule", "last_wave",
+    "tensor_busy", "rows_filled", "columns_filled", "sms", *(f"{name.removesuffix('_us')}_share" for name in _SHARES),
+)  # fmt: skip
+"""What a correction knows of an answer, in this order: `describe`."""
+
+LEAF = len(FEATURES)
+"""Instead of a feature: the node's number is a value, and its `left` itself. Beside the features stands -inf."""
+NODE_DTYPE = np.dtype([("number", np.float64), ("left", np.int32), ("feature", np.int32)])
+"""A node: what its feature is at most goes `left`, the rest to the node after that."""
+
+_LIMITS = (
+    "baseline", "depth", "lowest", "highest", "least_m", "most_m", "most_g", "near", "far", "peak_flop_per_us",
+    "dram_bytes_per_us", "weight_bytes", "launch_us",
+)  # fmt: skip
+LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
+"""Of a correction: where the trees start, how deep they are, the least and most of the log factor, log2 of the sizes of its data, up to
+which distance from a known (N, K), in octaves, it holds in full, and from which on not at all, and the data sheet's
+rates, 0 where they limit nothing, bytes of a weight, and the launch of a kernel."""
+
+_FADE_OCTAVES = 1.0  # of M and G, beyond those of the data
+_MOST_ALIGNED = 1024  # elements; beyond that nothing changes
+
+
+@kernel
+def _alignment(size: int) -> float:
+    """log2 of the power of two that divides a size."""
+    return math.log2(min(size & -size, _MOST_ALIGNED))
+
+
+@kernel
+def _other_us(record: Any) -> float:
+    """Time of `OTHER_KERNELS`."""
+    total = 0.0
+    for place in _OTHER_PLACES:
+        total += record["times_us"][place]
+    return total
+
+
+@kernel
+def _describe(record: Any, G: int, M: int, K: int, N: int, x: Any) -> None:
+    """Write `FEATURES` to x: of the problem, and of what the model says of its best config."""
+    rows, columns, depth = math.log2(M), math.log2(N), math.log2(K)
+    us = record["physics_us"] - _other_us(record)
+    latency = math.log2(us)
+    x[0] = rows
+    x[1] = columns
+    x[2] = depth
+    x[3] = latency
+    x[4] = rows + columns
+    x[5] = columns + depth
+    x[6] = rows + columns + depth + math.log2(G) - latency
+    x[7] = math.log2(float(N) * K + float(M) * K + float(M) * N) + math.log2(G) - latency
+    x[8] = _alignment(M)
+    x[9] = _alignment(N)
+    x[10] = _alignment(K)
+    cta_m, cta_n = record["cta_m"], record["cta_n"]
+    x[11] = math.log2(cta_m)
+    x[12] = math.log2(cta_n)
+    x[13] = math.log2(record["split_k"])
+    x[14] = math.log2(record["num_tiles"])
+    x[15] = math.log2(record["num_waves"])
+    x[16] = math.log2(record["num_ctas"])
+    x[17] = math.log2(record["cluster_m"] * record["cluster_n"])
+    x[18] = record["ctas_per_sm"]
+    x[19] = record["num_stages"]
+    x[20] = record["schedule"]
+    x[21] = record["last_wave_frac"]
+    x[22] = record["tensor_busy_frac"]
+    x[23] = M / (ceil_div(M, cta_m) * float(cta_m))
+    x[24] = N / (ceil_div(N, cta_n) * float(cta_n))
+    x[25] = math.log2(record["active_sms"])
+    for place in range(len(_SHARE_PLACES)):
+        x[26 + place] = record["times_us"][_SHARE_PLACES[place]] / us
+
+
+@entry_point
+def describe(records: Any, sizes: Any, out: Any) -> None:
+    """Write the features of all records to `out` [num, features]."""
+    for row in range(len(records)):
+        _describe(records[row], sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3], out[row])
+
+
+@kernel
+def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
+    """The sum over all trees; each is walked to the same depth, so that no branch is guessed and walks overlap."""
+    total = limit["baseline"]
+    depth = int(limit["depth"])
+    for tree in range(len(roots)):
+        place = roots[tree]
+        for _ in range(depth):
+            node = nodes[place]
+            place = node["left"] + (x[node["feature"]] > node["number"])
+        total += nodes[place]["number"]
+    return total
+
+
+@kernel
+def _trust(pairs: Any, limit: Any, x: Any, G: int) -> float:
+    """1 in the region of the data, falling to 0 outside of it."""
+    beyond = max(max(limit["least_m"] - x[0], x[0] - limit["most_m"]), math.log2(G) - limit["most_g"])
+    trust = min(1.0, 1.0 - beyond / _FADE_OCTAVES)
+    if trust <= 0.0:
+        return 0.0
+    nearest = np.inf
+    for place in range(len(pairs)):
+        across, along = x[1] - pairs[place, 0], x[2] - pairs[place, 1]
+        nearest = min(nearest, across * across + along * along)
+    return trust * max(0.0, min(1.0, (limit["far"] - math.sqrt(nearest)) / (limit["far"] - limit["near"])))
+
+
+@kernel
+def _floor_us(limit: Any, G: int, M: int, K: int, N: int) -> float:
+    """What no kernel is faster than, by the data sheet."""
+    floor = limit["launch_us"]
+    if limit["peak_flop_per_us"] > 0.0:
+        floor = max(floor, 2.0 * G * M * K * N / limit["peak_flop_per_us"])
+    if limit["dram_bytes_per_us"] > 0.0:
+        floor = max(floor, limit["weight_bytes"] * G * K * N / limit["dram_bytes_per_us"])
+    return floor
+
+
+@entry_point
+def correct(records: Any, rows: Any, sizes: Any, nodes: Any, roots: Any, pairs: Any, limits: Any) -> None:
+    """Write `correction_factor` and the corrected latency to records of best configs; those without an SM stay."""
+    x = np.empty(len(FEATURES) + 1)
+    x[LEAF] = -np.inf
+    limit = limits[0]
+    for index in range(len(rows)):
+        row = rows[index]
+        record = records[row]
+        if record["active_sms"] == 0:
+            continue
+        G, M, K, N = sizes[row, 0], sizes[row, 1], sizes[row, 2], sizes[row, 3]
+        _describe(record, G, M, K, N, x)
+        trust = _trust(pairs, limit, x, G)
+        if trust == 0.0:
+            continue
+        wanted = min(limit["highest"], max(limit["lowest"], _log_factor(nodes, roots, x, limit)))
+        factor = math.exp(trust * wanted)
+        other_us = _other_us(record)
+        us = record["physics_us"] - other_us
+        factor = max(factor, min(1.0, _floor_us(limit, G, M, K, N) / us))
+        record["correction_factor"] = factor
+        record["latency_us"] = other_us + us * factor
