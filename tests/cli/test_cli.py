@@ -126,7 +126,8 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
     "words",
     [
         [], ["evaluate"], ["top"], ["model"], ["prewarm"], ["calibrate"], ["calibrate", "dense"],
-        ["calibrate", "quantization"], ["calibrate", "w4a16"], ["calibrate", "triton"], ["arch"], ["arch", "show"], ["arch", "check"],
+        ["calibrate", "quantization"], ["calibrate", "w4a16"], ["calibrate", "triton"], ["arch"], ["arch", "show"],
+        ["arch", "check"],
     ],
 )  # fmt: skip
 def test_no_arguments_is_help(words: list[str]) -> None:

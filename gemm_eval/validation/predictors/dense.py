@@ -235,7 +235,10 @@ class _Goal:
         return tuple(names)
 
     def settled(self, values: dict[str, float], determined: tuple[str, ...]) -> dict[str, float]:
-        """Return coefficients of which those that change no latency have their defaults: a search lets them drift."""
+        """Return coefficients of which those that change no latency have their defaults.
+
+        A round in which other configs were best may have moved them.
+        """
         here = self._best_latencies(values)
         for item in self.ranges.items:
             if item.name not in determined:
@@ -254,7 +257,8 @@ class _Goal:
         latency_us = latencies(self._rows, self._packed(values), self._kind_of, self._sizes, configs)
         # where the library's choice is known, nothing is lost by it
         latency_us[len(self._rows.kind_of) :] /= 1.0 + values["choice_loss"]
-        return latency_us + self._timer_us
+        with_timer_us: Floats = latency_us + self._timer_us
+        return with_timer_us
 
 
 def _free_names(family: str, library: str, *, is_quantized: bool, has_vector: bool) -> set[str]:

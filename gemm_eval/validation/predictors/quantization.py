@@ -77,7 +77,7 @@ def times_of_quantization(sets: Sequence[Timings]) -> pd.DataFrame:
     """Return M, K and ``quant_us`` of sets that have it: the median over the GEMMs of that A."""
     columns = ["M", "K", QUANT_COLUMN]
     frame = pd.concat([timings.frame[columns] for timings in sets]) if sets else pd.DataFrame(columns=columns)
-    return frame.groupby(["M", "K"], as_index=False)[QUANT_COLUMN].median()
+    return frame.groupby(["M", "K"], as_index=False).median()
 
 
 def hash_of_times(times: pd.DataFrame) -> str:
