@@ -201,14 +201,16 @@ def gpu_problems(draw: st.DrawFn, arch: GpuSpec, *, quantized: bool | None = Non
 
 @st.composite
 def gpu_options(draw: st.DrawFn, problem: GemmProblem) -> RunOptions:
-    """A library that takes the types of `problem`, and states of L2 and clocks."""
+    """A library that takes the types of `problem`, states of L2 and clocks, and what A was before it was quantized."""
     libraries = ("hypothetical", "auto", None) if problem.is_weight_quantized else ("cublas", None)
-    if problem.is_weight_quantized and is_row_aligned(problem):
+    if (problem.is_weight_quantized or problem.types.is_block_scaled) and is_row_aligned(problem):
         libraries += ("trtllm",)
+    sources = (None, "bf16", "fp16", "fp32") if problem.input_dtype.bits < DType.FP16.bits else (None,)
     return RunOptions(
         draw(st.sampled_from(libraries)),
         draw(st.sampled_from(("cold", "cold-all", "warm"))),
         draw(st.sampled_from(("burst", "sustained"))),
+        draw(st.sampled_from(sources)),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -123,12 +123,20 @@ def rounded(coefficients: Mapping[str, float]) -> dict[str, float]:
     return {name: float(f"{value:.{_DIGITS}g}") for name, value in coefficients.items()}
 
 
-def provenance(num_folds: int, what: str, seed: int) -> dict[str, str]:
+class Provenance(TypedDict):
+    """How and when a calibration came about: fields of its file."""
+
+    code_version: str
+    date: str
+    folds: str
+
+
+def provenance(num_folds: int, what: str, seed: int, by: str = "(N, K)") -> Provenance:
     """Return how and when a calibration came about, as its file has it; `what`: of what all the pairs were dealt."""
     return {
         "code_version": version("gemm_eval"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-        "folds": f"{num_folds}-fold by (N, K) over all {what} together, seed {seed}",
+        "folds": f"{num_folds}-fold by {by} over all {what} together, seed {seed}",
     }
 
 

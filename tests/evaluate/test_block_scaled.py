@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from gemm_eval import GEMMEvaluator, GemmProblem, UnsupportedError, load_arch, transformer_gemms
-from gemm_eval.models.gpu.candidates import stage_bytes
+from gemm_eval.mapping import Schedule
+from gemm_eval.models.gpu.candidates import as_config, stage_bytes
+from gemm_eval.models.gpu.families import TileChoice
 from gemm_eval.transformer import load_model, model_memory
 from gemm_eval.workload import GemmTypes
 from tests.cases import case
@@ -66,22 +68,36 @@ def test_a_stage_holds_the_scales() -> None:
         ("w4a16", 128 * 128 + 256 * (32 + 2)),
         ("w4a8_fp8", 128 * 128 + 256 * (64 + 2)),
     ):
-        assert stage_bytes(GemmTypes.parse(dtype), 128, 256) == expected, dtype
+        types = GemmTypes.parse(dtype)
+        config = as_config(types, TileChoice("sm100_tcgen05", 128, 256, 8, Schedule.PINGPONG, ((1, 1),)), 1, 1, 2)
+        assert stage_bytes(types, config) == expected, dtype
+    fp4 = GemmTypes.parse("nvfp4")  # a step of 128 elements, 8 groups
+    short = as_config(fp4, TileChoice("sm120_block_fp4", 128, 128, 8, Schedule.COOPERATIVE, ((1, 1),)), 1, 1, 2)
+    assert stage_bytes(fp4, short) == 2 * 128 * (64 + 8)
 
 
 def test_narrower_is_not_slower(b200: GEMMEvaluator) -> None:
-    for sizes in ((1, 16, 7168, 4096), (1, 4096, 7168, 4096)):
-        us = {dtype: b200.evaluate(*sizes, dtype).latency_us for dtype in ("fp16", "fp8", *BLOCK_SCALED)}
+    """Of a library that has all tiles for all types; TensorRT-LLM has one tile for fp4, which few tokens waste."""
+    for library, sizes in (
+        ("cublas", (1, 16, 7168, 4096)), ("cublas", (1, 4096, 7168, 4096)), ("trtllm", (1, 4096, 7168, 4096)),
+    ):  # fmt: skip
+        us = {dtype: b200.evaluate(*sizes, dtype).latency_us for dtype in ("fp16", "fp8")}
+        us |= {dtype: b200.evaluate(*sizes, dtype, library=library).latency_us for dtype in BLOCK_SCALED}
         assert us["mxfp4"] <= us["nvfp4"] < us["mxfp8"] < us["fp16"]
         assert us["fp8"] <= us["fp8_block"] <= us["mxfp8"]
+    few = (1, 16, 7168, 4096)
+    assert b200.evaluate(*few, "nvfp4").latency_us > b200.evaluate(*few, "fp16").latency_us
 
 
 def test_who_runs_them(b200: GEMMEvaluator, h200: GEMMEvaluator) -> None:
     for dtype in BLOCK_SCALED:
-        assert b200.evaluate(*SIZES, dtype).options["library"] == "cublas"
-        for library in ("gemm-eval", "trtllm", "hypothetical"):
+        assert b200.evaluate(*SIZES, dtype) == b200.evaluate(*SIZES, dtype, library="trtllm")
+        assert b200.evaluate(*SIZES, dtype, library="cublas").options["library"] == "cublas"
+        for library in ("gemm-eval", "hypothetical"):
             with pytest.raises(UnsupportedError, match="weight-only kernels; for dense GEMMs use library cublas"):
                 b200.evaluate(*SIZES, dtype, library=library)
+    with pytest.raises(UnsupportedError, match="weight-only and block-scaled kernels; for dense GEMMs use library cub"):
+        b200.evaluate(*SIZES, "fp8", library="trtllm")
     for dtype in ("mxfp4", "nvfp4", "fp4"):
         with pytest.raises(UnsupportedError, match="h200-sxm cannot multiply fp4"):
             h200.evaluate(*SIZES, dtype)

@@ -20,41 +20,50 @@ from tests.golden import changes
 
 __all__ = ["GOLDEN"]
 
-_ARCHS = ("h200-sxm", "a100-sxm-80gb", "l40s", "b200")
+_ARCHS = ("h200-sxm", "a100-sxm-80gb", "l40s", "b200", "rtx-pro-6000-server")
 _NUM_CONFIGS = 3
-_CASES = (  # dtype, library, L2, clock; G, M, K, N
-    ("fp16", "cublas", "cold", "burst", 1, 1, 4096, 4096),
-    ("fp16", "cublas", "cold", "burst", 1, 33, 7, 5),
-    ("fp16", "cublas", "cold", "burst", 1, 64, 14336, 4096),
-    ("fp16", "cublas", "cold", "burst", 1, 257, 1009, 4096),
-    ("fp16", "cublas", "cold", "burst", 1, 257, 1010, 4096),
-    ("fp16", "cublas", "cold", "burst", 32, 4096, 128, 4096),
-    ("fp16", "cublas", "cold-all", "burst", 256, 1, 4096, 1),
-    ("fp16", "cublas", "warm", "burst", 1, 8192, 96, 512),
-    ("bf16", "cublas", "cold", "sustained", 1, 16384, 8192, 28672),
-    ("tf32", "cublas", "cold-all", "burst", 1, 1024, 4096, 6144),
-    ("fp8", "cublas", "cold", "burst", 1, 4096, 8192, 10240),
-    ("fp8", "cublas", "cold", "burst", 8, 128, 7168, 4104),
-    ("fp8", "cublas", "warm", "burst", 1, 16, 8192, 1024),
-    ("int8", "cublas", "cold-all", "sustained", 1, 1024, 4096, 28672),
-    ("int8", "cublas", "warm", "burst", 1, 17, 4096, 4096),
-    ("w4a16", "auto", "cold", "burst", 1, 1, 4096, 6144),
-    ("w4a16", "auto", "cold", "burst", 1, 16, 28672, 8192),
-    ("w4a16", "auto", "cold", "burst", 1, 40, 4096, 28672),
-    ("w4a16", "auto", "cold", "sustained", 1, 4096, 4096, 6144),
-    ("w4a16", "auto", "warm", "burst", 1, 256, 4104, 4096),
-    ("w4a16", "auto", "cold", "burst", 64, 1, 128, 4096),
-    ("w4a16", "auto", "cold", "burst", 1, 1025, 4097, 4095),
-    ("w4a16", "hypothetical", "cold", "burst", 1, 128, 28672, 8192),
-    ("w4a16", "hypothetical", "warm", "burst", 1, 16, 4096, 256),
-    ("w4a16", "trtllm", "cold-all", "burst", 1, 32, 14336, 4096),
-    ("w8a16", "trtllm", "cold", "burst", 1, 1, 4096, 6144),
-    ("int8", "trtllm", "cold", "burst", 1, 1, 4096, 6144),
-    ("int8", "trtllm", "cold", "burst", 1, 256, 4096, 6144),
-    ("w8a16", "hypothetical", "cold", "burst", 1, 1, 8192, 10240),
-    ("w8a16", "trtllm", "warm", "sustained", 1, 512, 4096, 6144),
+_CASES = (  # dtype, library, L2, clock, type before quantization; G, M, K, N
+    ("fp16", "cublas", "cold", "burst", "", 1, 1, 4096, 4096),
+    ("fp16", "cublas", "cold", "burst", "", 1, 33, 7, 5),
+    ("fp16", "cublas", "cold", "burst", "", 1, 64, 14336, 4096),
+    ("fp16", "cublas", "cold", "burst", "", 1, 257, 1009, 4096),
+    ("fp16", "cublas", "cold", "burst", "", 1, 257, 1010, 4096),
+    ("fp16", "cublas", "cold", "burst", "", 32, 4096, 128, 4096),
+    ("fp16", "cublas", "cold-all", "burst", "", 256, 1, 4096, 1),
+    ("fp16", "cublas", "warm", "burst", "", 1, 8192, 96, 512),
+    ("bf16", "cublas", "cold", "sustained", "", 1, 16384, 8192, 28672),
+    ("tf32", "cublas", "cold-all", "burst", "", 1, 1024, 4096, 6144),
+    ("fp8", "cublas", "cold", "burst", "", 1, 4096, 8192, 10240),
+    ("fp8", "cublas", "cold", "burst", "", 8, 128, 7168, 4104),
+    ("fp8", "cublas", "warm", "burst", "", 1, 16, 8192, 1024),
+    ("int8", "cublas", "cold-all", "sustained", "", 1, 1024, 4096, 28672),
+    ("int8", "cublas", "warm", "burst", "", 1, 17, 4096, 4096),
+    ("w4a16", "auto", "cold", "burst", "", 1, 1, 4096, 6144),
+    ("w4a16", "auto", "cold", "burst", "", 1, 16, 28672, 8192),
+    ("w4a16", "auto", "cold", "burst", "", 1, 40, 4096, 28672),
+    ("w4a16", "auto", "cold", "sustained", "", 1, 4096, 4096, 6144),
+    ("w4a16", "auto", "warm", "burst", "", 1, 256, 4104, 4096),
+    ("w4a16", "auto", "cold", "burst", "", 64, 1, 128, 4096),
+    ("w4a16", "auto", "cold", "burst", "", 1, 1025, 4097, 4095),
+    ("w4a16", "hypothetical", "cold", "burst", "", 1, 128, 28672, 8192),
+    ("w4a16", "hypothetical", "warm", "burst", "", 1, 16, 4096, 256),
+    ("w4a16", "trtllm", "cold-all", "burst", "", 1, 32, 14336, 4096),
+    ("w8a16", "trtllm", "cold", "burst", "", 1, 1, 4096, 6144),
+    ("int8", "trtllm", "cold", "burst", "", 1, 1, 4096, 6144),
+    ("int8", "trtllm", "cold", "burst", "", 1, 256, 4096, 6144),
+    ("w8a16", "hypothetical", "cold", "burst", "", 1, 1, 8192, 10240),
+    ("w8a16", "trtllm", "warm", "sustained", "", 1, 512, 4096, 6144),
+    ("fp8", "cublas", "cold", "burst", "bf16", 1, 32, 4096, 6144),
+    ("fp8", "cublas", "cold-all", "burst", "fp32", 1, 8192, 14336, 4096),
+    ("int8", "cublas", "cold", "burst", "fp16", 1, 512, 4096, 4096),
+    ("fp8_block", "trtllm", "cold", "burst", "", 1, 16, 7168, 4096),
+    ("fp8_block", "trtllm", "cold", "burst", "bf16", 1, 96, 4096, 6144),
+    ("fp8_block", "trtllm", "warm", "sustained", "bf16", 1, 4096, 7168, 4096),
+    ("mxfp8", "trtllm", "cold", "burst", "", 1, 256, 4096, 4096),
+    ("nvfp4", "trtllm", "cold", "burst", "", 4, 1024, 8192, 10240),
+    ("nvfp4", "trtllm", "cold", "burst", "bf16", 1, 64, 4096, 14336),
 )
-_KEY = ("arch", "dtype", "library", "l2", "clock", "G", "M", "K", "N")
+_KEY = ("arch", "dtype", "library", "l2", "clock", "quantize_from", "G", "M", "K", "N")
 _COLUMNS = (*_KEY, "rank", "latency_us", "bound", "config")
 
 
@@ -65,12 +74,12 @@ def _text() -> str:
     writer.writerow(_COLUMNS)
     for name in _ARCHS:
         arch = load_arch(name, GpuSpec)
-        for dtype, library, l2, clock, *sizes in _CASES:
-            options = RunOptions(library, l2, clock)
+        for dtype, library, l2, clock, quantize_from, *sizes in _CASES:
+            options = RunOptions(library, l2, clock, quantize_from or None)
             for rank, cost in enumerate(_ranking(arch, dtype, options, sizes), 1):
                 config = "/".join(str(getattr(value, "name", value)).lower() for value in cost.config)
-                row = (name, dtype, library, l2, clock, *sizes, rank, f"{cost.latency_us:.10g}", cost.bound, config)
-                writer.writerow(row)
+                asked = (name, dtype, library, l2, clock, quantize_from, *sizes)
+                writer.writerow((*asked, rank, f"{cost.latency_us:.10g}", cost.bound, config))
     return out.getvalue()
 
 

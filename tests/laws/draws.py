@@ -56,9 +56,15 @@ def draw_types(rng: random.Random, arch: GpuSpec) -> GemmProblem:
 
 
 def draw_options(rng: random.Random, types: GemmProblem) -> RunOptions:
-    """A library for the types, and states of L2 and clock."""
+    """A library for the types, states of L2 and clock, and what A was before it was quantized."""
     library = rng.choice(_LIBRARIES) if types.is_weight_quantized else None
-    return RunOptions(library, rng.choice(("cold", "cold-all", "warm")), rng.choice(("burst", "sustained")))
+    if types.types.is_block_scaled:
+        library = rng.choice((None, "cublas", "trtllm"))
+    is_narrow = types.input_dtype.bits < DType.FP16.bits
+    quantize_from = rng.choice((None, "bf16", "fp16", "fp32")) if is_narrow else None
+    return RunOptions(
+        library, rng.choice(("cold", "cold-all", "warm")), rng.choice(("burst", "sustained")), quantize_from
+    )  # fmt: skip
 
 
 def _size(rng: random.Random, log2: float, step: int) -> int:

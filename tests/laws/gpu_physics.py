@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
+from gemm_eval.mapping import KernelConfig
 from gemm_eval.models.gpu import pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.sizes import rows_on
@@ -211,6 +212,25 @@ def _more_sms_are_not_slower(case: _Case, rng: random.Random) -> None:
     )  # fmt: skip
 
 
+# --- quantization of A -----------------------------------------------------------------------------------------------
+
+
+def _quantization(case: _Case, rng: random.Random) -> None:
+    """It takes time, from a wider type no less, and from a faster memory no more; the GEMM behind it stays the same."""
+    if case.types.input_dtype.bits >= DType.FP16.bits:
+        return
+    found = {source: case.other(quantize_from=source) for source in (None, "bf16", "fp32")}
+    us = {source: records["latency_us"] for source, records in found.items()}
+    case.check("no GEMM is faster behind the quantization of A", us[None], us["bf16"])
+    case.check("quantization from bf16 is no slower than from fp32", us["bf16"], us["fp32"])
+    kernels = {source: found[source][list(KernelConfig._fields)] for source in (None, "bf16")}
+    is_another = (kernels[None] != kernels["bf16"]).astype(float)
+    case.check("the kernel behind the quantization of A is the same", 1.0 + is_another, np.ones(len(is_another)))
+    what, factor = rng.choice(("DRAM bandwidth", "L2 bandwidth", "L2")), rng.choice(_FACTORS)
+    after = case.other(arch=case.arch.with_(**_MORE[what](case.arch, factor)), quantize_from="bf16")
+    case.check(f"more {what} is not slower with quantization", after["latency_us"], us["bf16"], what=f"x{factor}")
+
+
 # --- types and sizes -------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +257,9 @@ def _batch_is_not_slower(case: _Case, _: random.Random) -> None:
         OTHER_WAVES,
         excepted={
             "it is longer than the bursts in which each of them has its clock": is_long,
+            "L2 holds A of each of them between the passes of its quantization, not that of all": (
+                batch["quantize_us"] > alone["quantize_us"] * case.sizes[:, 0]
+            ),
             _OTHER_SPLIT: _is_cut_otherwise(batch, alone),
         },
     )  # fmt: skip
@@ -307,5 +330,5 @@ _LINE_BITS, _LOAD_BITS = 128 * 8, 16 * 8
 
 _LAWS = (
     _no_faster_than_the_data_sheet, _states, _clocks, _more_is_not_slower, _more_is_not_slower,
-    _more_sms_are_not_slower, _fp8_is_not_slower, _batch_is_not_slower, _bigger_is_not_faster,
+    _more_sms_are_not_slower, _quantization, _fp8_is_not_slower, _batch_is_not_slower, _bigger_is_not_faster,
 )  # fmt: skip

@@ -19,8 +19,8 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["Cost", "as_chosen", "coefficients_of_library", "cost_of", "row_alignment"]
 
-STEP_BYTES = 128
-OTHER_STEP_BYTES = {"sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048}
+STEP_BYTES = {"sm120_block_fp4": 64, "sm80_int8": 64, "weight_only_gemv": 2048, "int8_gemv": 2048}
+"""Of a k-step, where it is not a line."""
 LINE_BYTES = 128
 PARTIAL_SUM_BYTES = 4
 BARRIER_BYTES = 2048
@@ -32,8 +32,22 @@ BURST_US, CLOCK_FALL_US = 1e3, 5e3
 MMA_SYNC_FRAC = {"sm_90": 0.62, "sm_100": 0.31, "sm_103": 0.31}
 WITHOUT_CP_ASYNC = ("sm_70", "sm_75")
 CHOSEN_BY_THIS_MODEL = ("hypothetical",)
-INSTRUCTION_ROWS = {"sm90_wgmma": 64, "sm100_tcgen05": 128}
-"""Of the families whose tensor cores read shared memory, and which are warp-specialized."""
+INSTRUCTION_ROWS = {
+    "sm90_wgmma": 64, "sm90_block_fp8": 64, "sm100_tcgen05": 128, "sm100_block_fp8": 128, "sm100_block_fp4": 128,
+}  # fmt: skip
+"""Of the families whose tensor cores read shared memory."""
+WARP_SPECIALIZED = {*INSTRUCTION_ROWS, "sm120_block_fp4"}
+OF_BLOCK_SCALED = {
+    (DType.FP8, "sm_89"): "sm89_block_fp8", (DType.FP8, "sm_90"): "sm90_block_fp8",
+    (DType.FP8, "sm_100"): "sm100_block_fp8", (DType.FP8, "sm_103"): "sm100_block_fp8",
+    (DType.FP8, "sm_120"): "sm120_block_fp8", (DType.FP4, "sm_100"): "sm100_block_fp4",
+    (DType.FP4, "sm_103"): "sm100_block_fp4", (DType.FP4, "sm_120"): "sm120_block_fp4",
+}  # fmt: skip
+"""TensorRT-LLM's families by input type and generation of SMs."""
+MOST_ROWS = {"sm90_block_fp8": {16: 16, 32: 32, 48: 48, 64: 64}, "sm120_block_fp8": {32: 64}}
+"""Rows of C up to which a library uses tiles of so many rows; others it uses for any."""
+BITS_BEFORE = {"bf16": 16, "fp16": 16, "fp32": 32}
+HALVINGS = 100  # of 0..1: more than a float can tell apart
 
 
 class Traffic(NamedTuple):
@@ -104,6 +118,18 @@ def row_alignment(problem: GemmProblem) -> int:
     return next((n for n in (16, 8, 4, 2) if all(bits % (8 * n) == 0 for bits in rows_bits)), 1)
 
 
+def step_bytes(family: str) -> int:
+    """Of a row of A in one k-step."""
+    return STEP_BYTES.get(family, LINE_BYTES)
+
+
+def most_rows(config: KernelConfig) -> float:
+    """Rows of C for which libraries use a tile, at most."""
+    if config.schedule == Schedule.VECTOR:
+        return config.cta_m
+    return MOST_ROWS.get(config.family, {}).get(config.cta_m, math.inf)
+
+
 def traffic_of(arch: GpuSpec, problem: GemmProblem, l2: str, c: Mapping[str, float]) -> Traffic:
     G, M, K, N = problem.sizes
     a_bits, b_bits, c_bits, scale_bits = operand_bits(problem)
@@ -146,13 +172,9 @@ def panels_of_waves(problem: GemmProblem, config: KernelConfig, t: Traffic, wave
 # What a CTA takes of its SM
 
 
-def step_bytes_of(config: KernelConfig) -> int:
-    return OTHER_STEP_BYTES.get(config.family, STEP_BYTES)
-
-
 def stage_bytes(problem: GemmProblem, config: KernelConfig) -> int:
     _, b_bits, _, scale_bits = operand_bits(problem)
-    elements = config.cta_m * step_bytes_of(config) + config.cta_n * config.cta_k * b_bits // 8
+    elements = config.cta_m * step_bytes(config.family) + config.cta_n * config.cta_k * b_bits // 8
     if problem.weight_dtype is not DType.FP4 and not is_block_scaled(problem):
         return elements + config.cta_n * scale_bits // 8
     num_groups = math.ceil(config.cta_k / problem.group_size) if problem.group_size else 1
@@ -170,12 +192,12 @@ def ctas_per_sm(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> in
     threads = 32 * config.num_warps
     tiles = 2 if config.schedule == Schedule.PINGPONG else 1
     accumulators = tiles * config.cta_m * config.cta_n // threads
-    if config.family == "sm100_tcgen05" and arch.mma_accumulators_in == "tensor_memory":
+    if config.family.startswith("sm100_") and arch.mma_accumulators_in == "tensor_memory":
         accumulators = 0
     granule = arch.register_alloc_per_warp // 32
     thread_registers = accumulators + math.ceil(in_registers / threads / 4) + OTHER_REGISTERS
     cta_registers = math.ceil(thread_registers / granule) * granule * threads
-    if config.family in INSTRUCTION_ROWS:
+    if config.family in WARP_SPECIALIZED:
         cta_registers, threads = cta_registers + LOADING_THREADS * LOADING_REGISTERS, threads + LOADING_THREADS
     warp_registers = math.ceil(cta_registers // threads * 32 / 256) * 256
     warps = 4 * (arch.registers_per_sm // 4 // warp_registers)
@@ -184,7 +206,7 @@ def ctas_per_sm(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> in
         arch.smem_per_sm_bytes // taken, warps // (threads // 32), arch.max_threads_per_sm // threads,
         arch.max_ctas_per_sm,
     )  # fmt: skip
-    return min(1, fitting) if config.family in INSTRUCTION_ROWS else fitting
+    return min(1, fitting) if config.family in WARP_SPECIALIZED else fitting
 
 
 def sms_in_clusters(arch: GpuSpec, cluster: int) -> int:
@@ -207,7 +229,7 @@ def matrix_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> 
     warps_m, warps_n = 1, config.num_warps
     while warps_n > 1 and m / (2 * warps_m) >= max(n / warps_n, 16):
         warps_m, warps_n = 2 * warps_m, warps_n // 2
-    loaded = (m * warps_n + n * warps_m) * step_bytes_of(config)
+    loaded = (m * warps_n + n * warps_m) * step_bytes(config.family)
     return max(2 * m * n * k / rate, loaded / arch.smem_bytes_per_cycle)
 
 
@@ -226,7 +248,7 @@ def instruction_cycles(
     cycles = max(
         2 * rows * width * k / rate, read_rows * arch.mma_k_bytes / arch.smem_bytes_per_cycle, arch.mma_floor_cycles
     )
-    return (STEP_BYTES // arch.mma_k_bytes) * (long // rows) * pieces * cycles
+    return (step_bytes(config.family) // arch.mma_k_bytes) * (long // rows) * pieces * cycles
 
 
 def dequant_cycles(arch: GpuSpec, problem: GemmProblem, config: KernelConfig) -> float:
@@ -330,6 +352,42 @@ def chip_cycles(
     return full, wave(math.ceil(w.rest / arch.num_sms)) if w.rest else 0.0
 
 
+# Quantization of A
+
+
+def missed_share(size: float) -> float:
+    """What a cache misses that is read again and again: the largest m with 1 - m = exp(-m * size), by halves."""
+    if size <= 1:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if -middle > math.expm1(-middle * size):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def quantization_us(
+    arch: GpuSpec, problem: GemmProblem, t: Traffic, l2: str, quantize_from: str | None, c: Mapping[str, float]
+) -> tuple[float, float]:
+    """The kernels that quantize A, and the one that casts its scale."""
+    if quantize_from is None:
+        return 0.0, 0.0
+    has_one_scale = not is_block_scaled(problem) and problem.input_dtype not in (DType.INT8, DType.INT4)
+    passes = 2 if has_one_scale else 1
+    rows = problem.G * problem.M
+    source_bytes = rows * problem.K * BITS_BEFORE[quantize_from] / 8
+    moved_bytes = passes * source_bytes + t.a_bytes
+    missed = missed_share((source_bytes + t.a_bytes) / arch.l2_bytes)
+    dram_bytes = missed * moved_bytes + ((1 - missed) * source_bytes if l2 == "cold-all" else 0.0)
+    l2_us = moved_bytes / (arch.l2_bytes_per_cycle * arch.max_clock_ghz * 1e3 * c["quantize_l2_frac"])
+    dram_us = dram_bytes / (arch.dram_gb_per_s * 1e3 * c["quantize_dram_frac"])
+    fixed_us = passes * c["quantize_us"] + rows * c["quantize_row_ns"] / 1e3
+    return fixed_us + math.hypot(l2_us, dram_us), c["scale_cast_us"] if has_one_scale else 0.0
+
+
 # Time
 
 
@@ -337,10 +395,15 @@ def norm4(*times: float) -> float:
     return float(sum(time**4 for time in times) ** 0.25)
 
 
-def family_of(arch: GpuSpec, problem: GemmProblem) -> str:
+def family_of(arch: GpuSpec, problem: GemmProblem, library: str) -> str:
     """The family whose coefficients hold for these types and sizes on this GPU."""
     if row_alignment(problem) < 16:
         return "mma_unaligned" if row_alignment(problem) >= 4 else "mma_elementwise"
+    of_blocks = OF_BLOCK_SCALED.get((problem.input_dtype, arch.sm_arch))
+    if library == "trtllm" and is_block_scaled(problem) and of_blocks:
+        return of_blocks
+    if library == "trtllm" and arch.sm_arch in ("sm_80", "sm_89"):
+        return "sm80_weight_only" if problem.is_weight_quantized else "sm80_int8"
     if arch.sm_arch == "sm_90" and problem.input_dtype is not DType.INT8:
         return "sm90_wgmma"
     if arch.sm_arch in WITHOUT_CP_ASYNC:
@@ -352,11 +415,9 @@ def family_of(arch: GpuSpec, problem: GemmProblem) -> str:
 
 def coefficients_of_library(arch: GpuSpec, problem: GemmProblem, library: str) -> dict[str, float]:
     """What a library's kernels for these types and sizes lose on this GPU, as its calibrations say."""
-    family = family_of(arch, problem)
-    if library == "trtllm" and arch.sm_arch in ("sm_80", "sm_89"):
-        family = "sm80_weight_only" if problem.is_weight_quantized else "sm80_int8"
-    coefficients, _ = coefficients_for(arch, library, family)
-    return as_chosen(coefficients, library)
+    of_one_scale, _ = coefficients_for(arch, "trtllm", "quantize")
+    coefficients, _ = coefficients_for(arch, library, family_of(arch, problem, library))
+    return as_chosen({**of_one_scale, **coefficients}, library)
 
 
 def as_chosen(coefficients: Mapping[str, float], library: str) -> dict[str, float]:
@@ -377,13 +438,20 @@ def loaded_us(arch: GpuSpec, dtype: DType, main_us: float, matrix_us: float, clo
 
 
 def cost_of(
-    arch: GpuSpec, problem: GemmProblem, config: KernelConfig, *, l2: str, clock: str, coefficients: Mapping[str, float]
+    arch: GpuSpec,
+    problem: GemmProblem,
+    config: KernelConfig,
+    *,
+    l2: str,
+    clock: str,
+    quantize_from: str | None,
+    coefficients: Mapping[str, float],
 ) -> Cost:
     """The cost of a config that the GPU can run.
 
     Args:
         arch, problem, config: what runs where.
-        l2, clock: as `RunOptions` has them.
+        l2, clock, quantize_from: as `RunOptions` has them.
         coefficients: as of `coefficients_of_library`.
     """
     c = coefficients
@@ -447,7 +515,9 @@ def cost_of(
     prologue_us = c["vector_kernel_us" if is_vector else "kernel_us"]
     prologue_us += arch.dram_latency_ns / 1e3 + c["ramp_us"] * w.sms / arch.num_sms
     unchosen_us = arch.graph_node_us + prologue_us + main_us + power_us + reduction_us
-    latency_us = unchosen_us * (1 + c["choice_loss"])
+    choice_us = unchosen_us * c["choice_loss"]
+    quantize_us, cast_us = quantization_us(arch, problem, t, l2, quantize_from, c)
+    latency_us = unchosen_us + choice_us + quantize_us + cast_us
 
     # Breakdown
     chip_us = full_us + rest_us
@@ -463,7 +533,7 @@ def cost_of(
         "launch_us": arch.graph_node_us, "prologue_us": prologue_us, "matrix_us": matrix_us, "dequant_us": dequant_us,
         "step_wait_us": step_wait_us, "tile_overhead_us": tile_overhead_us, "l2_us": l2_us, "dram_us": dram_us,
         "outside_us": outside_us, "store_us": store_us, "reduction_us": reduction_us, "power_us": power_us,
-        "choice_us": latency_us - unchosen_us,
+        "choice_us": choice_us, "quantize_us": quantize_us, "cast_us": cast_us,
     }  # fmt: skip
     breakdown["hidden_us"] = latency_us - sum(breakdown.values())
 
@@ -474,6 +544,7 @@ def cost_of(
     candidates = {
         "dram": dram_us, "l2": l2_us, chip_bound: chip_us, "fill": outside_us, "store": store_us,
         "reduction": reduction_us, "prologue": prologue_us, "launch": arch.graph_node_us,
+        "quantize": quantize_us + cast_us,
     }  # fmt: skip
     bound = max(candidates, key=candidates.__getitem__)
 

@@ -56,6 +56,7 @@ class Kernels(NamedTuple):
 
     choices: list[KernelChoice]  # their splits are of the problem that the kernels were listed for
     menu: npt.NDArray[np.void]  # [choices] of CANDIDATE_DTYPE
+    most_rows: npt.NDArray[np.float64]  # [choices], of C, for which the library uses the kernel
     rule: SplitRule
 
 
@@ -88,7 +89,8 @@ def kernels_of(arch: GpuSpec, problem: GemmProblem, library: str) -> Kernels:
     choices = list(enumerate_kernels(arch, problem, library))
     rows = [candidate_row(arch, problem.types, choice.config, choice.resources) for choice in choices]
     rule = LIBRARIES[library].split_rule(arch, problem.types, load_bytes=load_bytes_of(naive_dense.padded(problem)))
-    return Kernels(choices, np.array(rows, CANDIDATE_DTYPE), rule)
+    most_rows = [naive_dense.most_rows(choice.config) for choice in choices]
+    return Kernels(choices, np.array(rows, CANDIDATE_DTYPE), np.array(most_rows, np.float64), rule)
 
 
 def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDArray[np.int64]:
@@ -102,10 +104,9 @@ def splits_of(kernels: Kernels, arch: GpuSpec, problem: GemmProblem) -> npt.NDAr
     if rule.is_full:
         is_refused = (most == 1) & (np.minimum(by_length, arch.num_sms // tiles) > 1)
         first, stop = most, np.where(is_refused, most, most + 1)
-    has_other_rows = (menu["min_rows"] > problem.M) | (menu["max_rows"] < problem.M)
-    first[has_other_rows], stop[has_other_rows] = 1, 1
     is_vector = menu["schedule"] == Schedule.VECTOR
-    first[is_vector], stop[is_vector] = 1, np.where(menu["cta_m"] >= problem.M, 2, 1)[is_vector]
+    first[is_vector], stop[is_vector] = 1, 2
+    stop = np.where((menu["min_rows"] > problem.M) | (kernels.most_rows < problem.M), first, stop)
     is_stream = [choice.has_stream_k for choice in kernels.choices]
     return np.stack([first, stop, np.array(is_stream, np.int64).reshape(-1)], axis=1)
 
@@ -125,15 +126,16 @@ def space_of(arch: GpuSpec, problem: GemmProblem, options: RunOptions) -> Space:
     packed = pack_gpu(arch, problem.types, options)
     packed = (packed.fallback if packed.is_ours else packed).for_sizes(problem.K, problem.N)
     library = library_for(arch, problem, options.library)
-    choices, menu, _ = kernels_of(arch, problem, library)
+    choices, menu, *_ = kernels_of(arch, problem, library)
     splits = np.array([_ends(choice) for choice in choices], np.int64).reshape(-1, 3)
     ways = sum(len(choice.splits) + choice.has_stream_k for choice in choices)
     coefficients = naive_dense.coefficients_of_library(arch, problem, library)
 
     def naive_us(config: KernelConfig) -> float:
         return naive_dense.cost_of(
-            arch, problem, config, l2=options.l2 or "cold", clock=options.clock or "burst", coefficients=coefficients
-        ).latency_us
+            arch, problem, config, l2=options.l2 or "cold", clock=options.clock or "burst",
+            quantize_from=options.quantize_from, coefficients=coefficients,
+        ).latency_us  # fmt: skip
 
     return Space(
         packed.params, packed.coefficients, choices, menu, splits, ways * len(RASTERS),

@@ -138,6 +138,7 @@ COMMANDS = [
     ("validate w4a16", "calibrate"),
     ("validate triton", "calibrate"),
     ("calibrate dense --arch h200-sxm --family sm90_wgmma", "calibrate"),
+    ("calibrate quantization --arch h200-sxm", "calibrate"),
     ("calibrate w4a16 --arch h200-sxm --family w4a16_sm90", "calibrate"),
     ("calibrate triton --arch h200-sxm", "calibrate"),
     ("crossover 4096 4096 --max-m 64", ""),

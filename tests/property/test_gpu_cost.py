@@ -20,7 +20,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu import GpuCost, check_options, model, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.candidates import check_config
-from gemm_eval.models.gpu.coefficients import COEFFICIENTS
+from gemm_eval.models.gpu.coefficients import COEFFICIENTS, QUANTIZATION
 from gemm_eval.search.gpu import evaluate_config
 from gemm_eval.workload import RunOptions
 from tests import strategies
@@ -31,6 +31,8 @@ OWN_FAMILY = {
     "sm_70": "sm70_mma", "sm_75": "sm70_mma", "sm_90": "sm90_wgmma", "sm_100": "sm100_tcgen05",
     "sm_103": "sm100_tcgen05",
 }  # fmt: skip
+OF_64_ROWS = ("sm90_wgmma", "sm90_block_fp8")
+OF_128_ROWS = ("sm100_tcgen05", "sm100_block_fp8", "sm100_block_fp4")
 
 
 class Case(NamedTuple):
@@ -69,11 +71,13 @@ def changed_archs(draw: st.DrawFn) -> GpuSpec:
 def configs(draw: st.DrawFn, arch: GpuSpec, problem: GemmProblem) -> KernelConfig:
     """Mostly what the GPU can run."""
     mma_sync = "sm80_mma" if arch.has_cp_async else "sm70_mma"
-    others = (mma_sync, "mma_unaligned", "mma_elementwise", "gemv")
-    family = draw(st.sampled_from((OWN_FAMILY.get(arch.sm_arch, "sm80_mma"),) * 4 + others))
+    own = OWN_FAMILY.get(arch.sm_arch, "sm80_mma")
+    if naive_dense.is_block_scaled(problem):
+        own = naive_dense.OF_BLOCK_SCALED.get((problem.input_dtype, arch.sm_arch), own)
+    family = draw(st.sampled_from((own,) * 4 + (mma_sync, "mma_unaligned", "mma_elementwise", "gemv")))
     cluster, schedule, warps = (1, 1), Schedule.MULTISTAGE, draw(st.sampled_from((4, 8)))
-    if family in ("sm90_wgmma", "sm100_tcgen05"):
-        rows = 64 if family == "sm90_wgmma" else 128
+    if family in (*OF_64_ROWS, *OF_128_ROWS):
+        rows = 64 if family in OF_64_ROWS else 128
         side = draw(st.sampled_from((1, 1, 2, 2, 3, 4))) * rows
         m, n = draw(st.permutations((side, draw(st.integers(1, 32)) * 8)))
         cluster = draw(st.sampled_from(((1, 1), (1, 1), (1, 2), (2, 1), (1, 4), (2, 4), (4, 1))))
@@ -83,15 +87,18 @@ def configs(draw: st.DrawFn, arch: GpuSpec, problem: GemmProblem) -> KernelConfi
         schedule, warps = Schedule.VECTOR, 4
     else:
         m, n = (16 * draw(st.sampled_from((1, 2, 4, 6, 8, 10, 16))) for _ in "MN")
+        if family == "sm120_block_fp4":
+            schedule, warps = Schedule.COOPERATIVE, 8
     decomposition = draw(st.sampled_from(Decomposition))
-    steps = -(-problem.K * problem.input_dtype.bits // 1024)
+    cta_k = naive_dense.step_bytes(family) * 8 // problem.input_dtype.bits
+    steps = -(-problem.K // cta_k)
     split_k = 1
     if decomposition == Decomposition.SPLIT_K:
         assume(steps > 1)
         split_k = draw(st.integers(2, min(steps, 40)))
     num_stages = draw(st.sampled_from((2, 2, 3, 3, 4, 5, 8))) if arch.has_cp_async else 2
     return KernelConfig(
-        family, m, n, 1024 // problem.input_dtype.bits, *cluster, warps, num_stages, schedule, decomposition, split_k,
+        family, m, n, cta_k, *cluster, warps, num_stages, schedule, decomposition, split_k,
         draw(st.sampled_from(RasterOrder)), draw(st.sampled_from((1, 2, 4, 8, 16))),
     )  # fmt: skip
 
@@ -106,7 +113,7 @@ def cases(draw: st.DrawFn) -> Case:
     config = draw(configs(arch, problem))
     coefficients = None
     if draw(st.booleans()):
-        coefficients = {item.name: draw(st.floats(item.low, item.high)) for item in COEFFICIENTS}
+        coefficients = {item.name: draw(st.floats(item.low, item.high)) for item in (*COEFFICIENTS, *QUANTIZATION)}
     return Case(arch, problem, options, config, coefficients)
 
 
@@ -126,12 +133,14 @@ def evaluated(case: Case) -> GpuCost:
 
 def truth_of(case: Case) -> naive_dense.Cost:
     arch, problem, options, config, coefficients = case
-    library = options.library or "cublas"
+    library = options.library or ("trtllm" if naive_dense.is_block_scaled(problem) else "cublas")
     if coefficients is None:
         coefficients = naive_dense.coefficients_of_library(arch, problem, library)
     chosen = naive_dense.as_chosen(coefficients, library)
     asked = check_options(options)
-    return naive_dense.cost_of(arch, problem, config, l2=asked.l2, clock=asked.clock, coefficients=chosen)
+    return naive_dense.cost_of(
+        arch, problem, config, l2=asked.l2, clock=asked.clock, quantize_from=asked.quantize_from, coefficients=chosen
+    )
 
 
 H200 = load_arch("h200-sxm", GpuSpec)

@@ -17,6 +17,7 @@ from gemm_eval import validation
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.cli.app import app
 from gemm_eval.models.gpu.calibration import Origin
+from gemm_eval.models.gpu.families import GENERIC
 from gemm_eval.validation import comparison
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline
 from gemm_eval.validation.documents import errors_frame, report_document
@@ -291,7 +292,7 @@ H200_WGMMA = ("calibrate", "dense", "--arch", "h200-sxm", "--family", "sm90_wgmm
         (
             ("calibrate", "dense", "--arch", "h200-sxm", "--family", "w4a16_sm90"),
             2,
-            "one of sm90_wgmma, sm80_mma, mma_unaligned, gemv, sm100_tcgen05, sm70_mma, got 'w4a16_sm90'",
+            f"one of {', '.join(GENERIC)}, got 'w4a16_sm90'",
         ),
         (
             ("calibrate", "w4a16", "--arch", "h200-sxm", "--family", "sm90_wgmma"),

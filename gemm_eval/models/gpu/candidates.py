@@ -214,6 +214,10 @@ def _check_shape(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> None:
         raise InvalidMappingError(
             f"{config.family} needs {' or '.join(family.sm_archs)}, {arch.name} is {arch.sm_arch}", rule="family"
         )
+    if family.block_scaled is not None and (not types.is_block_scaled or types.a.dtype is not family.block_scaled):
+        raise InvalidMappingError(
+            f"{config.family} multiplies block-scaled {family.block_scaled}, got {types.inputs}", rule="family"
+        )
     k = step_elems(types, config.family)
     if config.cta_k != k:
         raise InvalidMappingError(

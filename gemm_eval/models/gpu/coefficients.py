@@ -19,6 +19,7 @@ __all__ = [
     "TRTLLM_OWN",
     "Coefficient",
     "Neutral",
+    "after_quantization",
     "check_coefficients",
     "complete_coefficients",
     "with_defaults",
@@ -187,15 +188,20 @@ def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:
     return tuple(item._replace(default=defaults.get(item.name, item.default)) for item in COEFFICIENTS)
 
 
-def after_quantization(highest: Mapping[str, float], **defaults: float) -> tuple[Coefficient, ...]:
-    """Return the coefficients of a generic family whose timings contain the quantization of A.
+def after_quantization(
+    of: Sequence[Coefficient], highest: Mapping[str, float], **defaults: float
+) -> tuple[Coefficient, ...]:
+    """Return the coefficients of a family whose kernels are timed behind the one that quantizes A.
 
     Args:
-        highest: upper ends of its own.
-        defaults: as in `with_defaults`, those of the quantization too.
+        of: those of the family that it is like.
+        highest: upper ends of its own ranges.
+        defaults: of its own quantization.
     """
-    own = (item._replace(default=defaults.get(item.name, item.default)) for item in (*COEFFICIENTS, *QUANTIZATION))
-    return tuple(item._replace(high=highest.get(item.name, item.high)) for item in own)
+    return tuple(
+        item._replace(default=defaults.get(item.name, item.default), high=highest.get(item.name, item.high))
+        for item in (*of, *QUANTIZATION)
+    )
 
 
 def check_coefficients(values: Mapping[str, float], known: Sequence[Coefficient]) -> None:

@@ -175,7 +175,7 @@ def fit_family(
     The best of all rounds counts, its loss being that at the configs which are best with its coefficients.
 
     Returns:
-        All coefficients, and the names of those that the rows determine; the others stay at their defaults.
+        All coefficients, and the names of those that the rows determine; what changes nothing stays at its default.
     """
     goal = _Goal(timings.of_family(family), family, library)
     x = goal.ranges.shares(default_coefficients(family), _SEARCH.off_bounds)
@@ -188,10 +188,8 @@ def fit_family(
         if loss < best[0]:
             best = loss, x, configs
     _, best_x, best_configs_of_x = best
-    names = goal.determined(best_x, best_configs_of_x)
-    values = goal.ranges.values(best_x)
-    # a round in which other configs were best may have moved what no row tells at the end
-    return default_coefficients(family) | {name: values[name] for name in names}, names
+    determined = goal.determined(best_x, best_configs_of_x)
+    return goal.settled(goal.ranges.values(best_x), determined), determined
 
 
 class _Goal:
@@ -235,6 +233,22 @@ class _Goal:
             if (self._latencies(self.ranges.values(probe), configs) != here).any():
                 names.append(item.name)
         return tuple(names)
+
+    def settled(self, values: dict[str, float], determined: tuple[str, ...]) -> dict[str, float]:
+        """Return coefficients of which those that change no latency have their defaults.
+
+        A round in which other configs were best may have moved them.
+        """
+        here = self._best_latencies(values)
+        for item in self.ranges.items:
+            if item.name not in determined:
+                other = {**values, item.name: item.default}
+                values = other if np.array_equal(self._best_latencies(other), here) else values
+        return values
+
+    def _best_latencies(self, values: dict[str, float]) -> Floats:
+        found = best_configs(self._rows, self._packed(values))[1]
+        return self._latencies(values, np.concatenate([found, self._known_configs]))
 
     def _packed(self, values: dict[str, float]) -> npt.NDArray[np.void]:
         return with_families(self._rows, {self._family: values})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,10 +24,10 @@ from gemm_eval.models.gpu.families import QUANTIZE
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded
 from gemm_eval.validation.folds import fold_of_pairs
 from gemm_eval.validation.metrics import error_figures
-from gemm_eval.validation.timings import Floats, Timings
+from gemm_eval.validation.timings import Floats, Ints, Timings
 from gemm_eval.workload import RunOptions
 
-__all__ = ["QUANT_COLUMN", "calibrate_quantization"]
+__all__ = ["QUANT_COLUMN", "calibrate_quantization", "hash_of_times", "times_of_quantization"]
 
 QUANT_COLUMN = "quant_us"
 """Of tables that have the time of the quantization of A apart."""
@@ -34,6 +35,7 @@ QUANT_COLUMN = "quant_us"
 _FOLDS = 5
 _SEARCH = Search(loss_scale=0.05, difference=1e-3, off_bounds=1e-4, evaluations=200)
 _NOT_IN_DATA = {"scale_cast_us"}
+_FREE = tuple(item for item in QUANTIZE.coefficients if item.name not in _NOT_IN_DATA)
 
 
 def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int = 0) -> Calibration:
@@ -41,22 +43,18 @@ def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int 
 
     Args:
         arch: the GPU that the timings are of.
-        sets: timings of GEMMs with the column ``quant_us``, the time of the quantization of their A alone.
+        sets: timings of GEMMs; those with the column ``quant_us`` count, the time of the quantization of their A alone.
         seed: deals sizes to the folds.
 
     Raises:
-        InvalidInputError: too few sizes.
+        InvalidInputError: too few sizes, or sets of another GPU, or of several types.
     """
     kept = [timings for timings in sets if QUANT_COLUMN in timings.frame and timings.quantize_from]
-    frame = pd.concat([item.frame for item in kept]) if kept else pd.DataFrame(columns=["M", "K", QUANT_COLUMN])
-    rows = frame.groupby(["M", "K"], as_index=False)[QUANT_COLUMN].median()
-    if len(rows) < MIN_ROWS:
-        raise InvalidInputError(f"a fit needs {MIN_ROWS} sizes of A with {QUANT_COLUMN}, got {len(rows)}")
-    first = kept[0]
-    problem = first.problems()[0]
-    params = pack_gpu(arch, problem.types, RunOptions(first.library, first.l2, first.clock, first.quantize_from)).params
-    sizes, measured_us = rows[["M", "K"]].to_numpy(np.int64), rows[QUANT_COLUMN].to_numpy(np.float64)
-    values = _fit(params, sizes, measured_us)
+    times = times_of_quantization(kept)
+    if len(times) < MIN_ROWS:
+        raise InvalidInputError(f"a fit needs {MIN_ROWS} sizes of A with {QUANT_COLUMN}, got {len(times)}")
+    params = _pack(arch, kept)
+    sizes, measured_us = times[["M", "K"]].to_numpy(np.int64), times[QUANT_COLUMN].to_numpy(np.float64)
     pairs = list(zip(*sizes.T.tolist(), strict=True))
     fold_of = fold_of_pairs(set(pairs), _FOLDS, seed, f"{QUANT_COLUMN} on {arch.name}")
     fold = np.array([fold_of[pair] for pair in pairs])
@@ -65,28 +63,50 @@ def calibrate_quantization(arch: GpuSpec, sets: Sequence[Timings], *, seed: int 
         held = fold == number
         predicted_us[held] = _predict(params, _fit(params, sizes[~held], measured_us[~held]), sizes[held])
     errors = ErrorFigures(
-        data=f"{'/'.join(first.name.split('/')[:2])} {QUANT_COLUMN}", sha256=first.content_hash.removeprefix("sha256:"),
+        data=f"{'/'.join(kept[0].name.split('/')[:2])} {QUANT_COLUMN}", sha256=hash_of_times(times),
         **error_figures(measured_us, predicted_us),
     )  # fmt: skip
-    said = provenance(_FOLDS, "sizes of A", seed)
     return Calibration(
         gpu=arch.name, library=TRTLLM, family=QUANTIZE.name, model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(values), fitted=tuple(sorted(set(values) - _NOT_IN_DATA)), errors=(errors,),
-        code_version=said["code_version"], date=said["date"], folds=f"{_FOLDS}-fold by (M, K), seed {seed}",
+        coefficients=rounded(_fit(params, sizes, measured_us)), fitted=tuple(item.name for item in _FREE),
+        errors=(errors,), **provenance(_FOLDS, "sets", seed, by="(M, K)"),
     )  # fmt: skip
 
 
-def _fit(params: npt.NDArray[np.void], sizes: npt.NDArray[np.int64], measured_us: Floats) -> dict[str, float]:
-    ranges = Ranges(
-        [item for item in QUANTIZE.coefficients if item.name not in _NOT_IN_DATA],
-        {name: value for name, value in QUANTIZE.defaults.items() if name in _NOT_IN_DATA},
-    )
-    start = ranges.shares(QUANTIZE.defaults, _SEARCH.off_bounds)
+def times_of_quantization(sets: Sequence[Timings]) -> pd.DataFrame:
+    """Return M, K and ``quant_us`` of sets that have it: the median over the GEMMs of that A."""
+    columns = ["M", "K", QUANT_COLUMN]
+    frame = pd.concat([timings.frame[columns] for timings in sets]) if sets else pd.DataFrame(columns=columns)
+    return frame.groupby(["M", "K"], as_index=False).median()
+
+
+def hash_of_times(times: pd.DataFrame) -> str:
+    """Return the SHA-256 of what `times_of_quantization` gives."""
+    return hashlib.sha256(times.to_csv(index=False, lineterminator="\n").encode()).hexdigest()
+
+
+def _pack(arch: GpuSpec, sets: Sequence[Timings]) -> npt.NDArray[np.void]:
+    """What decides the time of quantization besides sizes, [1] of `GPU_PARAMS_DTYPE`."""
+    kinds = {(timings.quantize_from, problem.types) for timings in sets for problem in timings.problems()}
+    if len(kinds) != 1 or {timings.gpu for timings in sets} != {arch.name}:
+        raise InvalidInputError(
+            f"a fit of the quantization of A needs timings of one type on {arch.name}, got "
+            f"{', '.join(sorted(f'{types.inputs} from {source}' for source, types in kinds))} "
+            f"on {', '.join(sorted({timings.gpu for timings in sets}))}"
+        )
+    ((source, types),) = kinds
+    return pack_gpu(arch, types, RunOptions(quantize_from=source)).params
+
+
+def _fit(params: npt.NDArray[np.void], sizes: Ints, measured_us: Floats) -> dict[str, float]:
+    defaults = QUANTIZE.defaults
+    ranges = Ranges(_FREE, {name: defaults[name] for name in _NOT_IN_DATA})
+    start = ranges.shares(defaults, _SEARCH.off_bounds)
     found = fit_logs(ranges, lambda values: _predict(params, values, sizes), measured_us, start, _SEARCH)
     return ranges.values(found)
 
 
-def _predict(params: npt.NDArray[np.void], values: dict[str, float], sizes: npt.NDArray[np.int64]) -> Floats:
+def _predict(params: npt.NDArray[np.void], values: dict[str, float], sizes: Ints) -> Floats:
     out = np.empty(len(sizes))
     quantize_rows(params, pack_coefficients(params, values), sizes, out)
     return out

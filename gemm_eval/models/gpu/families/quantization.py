@@ -9,7 +9,7 @@ __all__ = ["QUANTIZE"]
 
 QUANTIZE = Family(
     name="quantize",
-    number=16,
+    number=21,
     sm_archs=since("sm_70"),
     schedules=(),
     mma_m=1,

@@ -1,0 +1,264 @@
+"""Quantization of A before a GEMM: its formula, what it is refused for, and that every way of asking tells the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gemm_eval import GEMMEvaluator, GemmProblem, GEMMResult, InvalidOptionError, UnsupportedError, load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.models.gpu import coefficients_for, pack_gpu, quantization_of
+from gemm_eval.models.gpu.quantization import NO_QUANTIZATION, QUANTIZED_FROM, Quantization
+from gemm_eval.models.gpu.quantization_kernels import miss_frac
+from gemm_eval.workload import GemmTypes, RunOptions
+from tests.cases import case
+from tests.cli.commands import Ran, plain
+
+H200, B200 = (load_arch(name, GpuSpec) for name in ("h200-sxm", "b200"))
+FEW, MANY = (1, 16, 4096, 6144), (1, 8192, 8192, 4096)
+PER_TENSOR, OF_BLOCKS, OF_ROWS = "fp8", "fp8_block", "int8"
+EVERY_WAY = (("fp8", "bf16"), ("fp8_block", "bf16"), ("int8", "fp16"), ("mxfp8", "fp32"))
+
+
+@pytest.fixture(scope="module")
+def h200() -> GEMMEvaluator:
+    return GEMMEvaluator(H200, disk_cache=False)
+
+
+@pytest.fixture(scope="module")
+def b200() -> GEMMEvaluator:
+    return GEMMEvaluator(B200, disk_cache=False)
+
+
+# what L2 misses
+
+
+def test_missed_share_solves_its_equation() -> None:
+    for footprint in (1.0 + 1e-6, 1.001, 1.01, 1.1, 1.5, 2.0, 3.0, 10.0, 30.0):
+        missed = miss_frac(footprint)
+        assert 0.0 < missed <= 1.0
+        assert -math.expm1(-missed * footprint) == pytest.approx(missed, rel=1e-9), footprint
+
+
+def test_missed_share_is_none_of_what_fits_and_all_of_much_more() -> None:
+    assert [miss_frac(footprint) for footprint in (0.0, 0.5, 1.0)] == [0.0, 0.0, 0.0]
+    assert miss_frac(1.0 + 1e-9) == pytest.approx(2e-9, rel=1e-6)  # no step where it begins
+    assert miss_frac(2.0) == pytest.approx(0.7968121300200199)  # of a cache twice too small
+    assert miss_frac(1e6) == 1.0
+    shares = [miss_frac(1.0 + step / 500) for step in range(5000)]
+    assert shares == sorted(shares)
+
+
+# its time
+
+
+def quantized(evaluator: GEMMEvaluator, sizes: Any, dtype: str, source: Any = "bf16", **options: Any) -> GEMMResult:
+    return evaluator.evaluate(*sizes, dtype=dtype, quantize_from=source, **options)
+
+
+def of_terms(evaluator: GEMMEvaluator, sizes: Any, dtype: str, source: Any = "bf16") -> GEMMResult:
+    """As the terms have it, whatever was learned beyond them."""
+    return quantized(evaluator, sizes, dtype, source, correction=False)
+
+
+def test_one_scale_takes_two_passes_and_a_cast_and_others_one_pass() -> None:
+    for dtype, expected in (
+        ("fp8", Quantization(2, 2.0, has_cast=True)),
+        ("fp4", Quantization(2, 2.0, has_cast=True)),
+        ("fp8_block", Quantization(1, 2.0, has_cast=False)),
+        ("nvfp4", Quantization(1, 2.0, has_cast=False)),
+        ("int8", Quantization(1, 2.0, has_cast=False)),
+        ("w4a8_fp8", Quantization(2, 2.0, has_cast=True)),
+    ):
+        types = GemmTypes.parse(dtype)
+        assert quantization_of(types, "bf16") == quantization_of(types, "fp16") == expected, dtype
+        assert quantization_of(types, "fp32") == expected._replace(elem_bytes=4.0)
+        assert quantization_of(types, None) == NO_QUANTIZATION
+
+
+def test_the_time_of_a_small_a_by_hand(h200: GEMMEvaluator) -> None:
+    """All of it fits L2: nothing comes from DRAM, unless nothing is in L2 at first."""
+    c, _ = coefficients_for(H200, "trtllm", "quantize")
+    rows, K = 512, 4096
+    source, target = rows * K * 2, rows * K
+    l2_us = (2 * source + target) / (H200.l2_gb_per_s * 1e3 * c["quantize_l2_frac"])
+    dram_us = source / (H200.dram_gb_per_s * 1e3 * c["quantize_dram_frac"])
+    fixed_us = 2 * c["quantize_us"] + rows * c["quantize_row_ns"] / 1e3
+    cold = quantized(h200, (1, rows, K, 4096), "fp8").breakdown
+    all_cold = quantized(h200, (1, rows, K, 4096), "fp8", l2="cold-all").breakdown
+
+    assert cold["quantize_us"] == pytest.approx(fixed_us + l2_us)
+    assert all_cold["quantize_us"] == pytest.approx(fixed_us + math.hypot(l2_us, dram_us))
+    assert cold["cast_us"] == all_cold["cast_us"] == c["scale_cast_us"]
+
+
+def test_the_time_of_a_large_a_by_hand(h200: GEMMEvaluator) -> None:
+    """In blocks: one pass, scales of 4 bytes for 128 elements, coefficients of the family of the GEMM."""
+    c, _ = coefficients_for(H200, "trtllm", "sm90_block_fp8")
+    rows, K = 32768, 8192
+    source, target = rows * K * 2, rows * K + rows * (K // 128) * 4
+    missed = miss_frac((source + target) / H200.l2_bytes)
+    l2_us = (source + target) / (H200.l2_gb_per_s * 1e3 * c["quantize_l2_frac"])
+    dram_us = missed * (source + target) / (H200.dram_gb_per_s * 1e3 * c["quantize_dram_frac"])
+    breakdown = quantized(h200, (2, rows // 2, K, 1024), "fp8_block").breakdown  # rows of a batch are rows
+
+    assert missed > 0.99
+    assert breakdown["quantize_us"] == pytest.approx(
+        c["quantize_us"] + rows * c["quantize_row_ns"] / 1e3 + math.hypot(l2_us, dram_us)
+    )
+    assert breakdown["cast_us"] == 0.0
+
+
+def test_it_grows_with_a_and_knows_nothing_of_b(h200: GEMMEvaluator) -> None:
+    for dtype in (PER_TENSOR, OF_BLOCKS, OF_ROWS):
+        with case(dtype):
+            us = [quantized(h200, (1, M, 4096, 1024), dtype).breakdown["quantize_us"] for M in (64, 256, 4096, 65536)]
+            assert us == sorted(set(us))
+            us = [quantized(h200, (1, 2048, K, 1024), dtype).breakdown["quantize_us"] for K in (128, 4096, 16384)]
+            assert us == sorted(set(us))
+            us = [quantized(h200, (1, 2048, 4096, N), dtype).breakdown["quantize_us"] for N in (16, 1024, 16384)]
+            assert len(set(us)) == 1
+
+
+def test_it_is_a_term_before_the_same_gemm(h200: GEMMEvaluator) -> None:
+    for dtype in (PER_TENSOR, OF_BLOCKS, OF_ROWS):
+        for sizes in (FEW, MANY):
+            with case(dtype, sizes):
+                result, alone = of_terms(h200, sizes, dtype), of_terms(h200, sizes, dtype, None)
+                terms, terms_alone = dict(result.breakdown), dict(alone.breakdown)
+                added = terms["quantize_us"] + terms["cast_us"]
+                assert sum(terms.values()) == pytest.approx(result.latency_us)
+                assert result.latency_us == pytest.approx(alone.latency_us + added)
+                assert (terms_alone.pop("quantize_us"), terms_alone.pop("cast_us")) == (0.0, 0.0)
+                assert {name: terms[name] for name in terms_alone} == pytest.approx(terms_alone)
+                assert (result.mapping, result.traffic, result.dram_bytes) == (
+                    alone.mapping, alone.traffic, alone.dram_bytes,
+                )  # fmt: skip
+
+
+def test_it_can_be_the_bound_and_is_explained(h200: GEMMEvaluator) -> None:
+    result = quantized(h200, FEW, PER_TENSOR)
+
+    assert result.bound == "quantize"
+    text = result.explain()
+    assert "bound by the quantization of A before it" in text
+    assert f"quantize {result.breakdown['quantize_us']:.2f}, cast {result.breakdown['cast_us']:.2f}" in text
+    assert quantized(h200, MANY, PER_TENSOR).bound == "compute"
+
+
+def test_types_without_kernels_of_their_own_have_those_of_one_scale(b200: GEMMEvaluator) -> None:
+    """cuBLAS's family for block-scaled types has no coefficients of their quantization."""
+    c, _ = coefficients_for(B200, "trtllm", "quantize")
+    us = quantized(b200, (1, 1, 128, 128), "nvfp4", library="cublas").breakdown["quantize_us"]
+
+    assert c["quantize_us"] < us < c["quantize_us"] + 0.1
+
+
+# what is refused
+
+
+@pytest.mark.parametrize(
+    ("dtype", "source", "message"),
+    [
+        ("fp8", "bf61", "quantize_from must be"),
+        ("fp8", "fp8", "quantize_from must be one of bf16, fp16, fp32"),
+        ("fp8", "int4", "quantize_from must be one of bf16, fp16, fp32"),
+        ("fp16", "bf16", "needs a narrower type of A .* multiplied as fp16"),
+        ("bf16", "fp32", "needs a narrower type of A .* multiplied as bf16"),
+        ("tf32", "fp32", "needs a narrower type of A .* multiplied as tf32"),
+        ("w4a16", "bf16", "needs a narrower type of A .* multiplied as fp16"),
+        ("fp8", "x" * 65, "quantize_from must be"),
+    ],
+)
+def test_what_cannot_be_quantized_is_refused(h200: GEMMEvaluator, dtype: str, source: str, message: str) -> None:
+    with pytest.raises(InvalidOptionError, match=message):
+        quantized(h200, FEW, dtype, source)
+
+
+@pytest.mark.parametrize("source", [1, 2.0, True, [], object()])
+def test_what_is_no_type_is_refused(h200: GEMMEvaluator, source: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="quantize_from must be"):
+        quantized(h200, FEW, "fp8", source)
+
+
+def test_our_own_kernels_take_16_bits_and_refuse_it(h200: GEMMEvaluator) -> None:
+    assert h200.evaluate(*FEW, "w4a16").options["library"] == "gemm-eval"
+    for library in ("gemm-eval", "auto", None):
+        with pytest.raises(InvalidOptionError, match="leave quantize_from out"):
+            quantized(h200, FEW, "w4a16", library=library)
+
+
+def test_multicore_chips_have_no_such_kernels() -> None:
+    evaluator = GEMMEvaluator("demo-8core", disk_cache=False)
+    with pytest.raises(UnsupportedError, match="quantize_from"):
+        evaluator.evaluate(1, 16, 64, 64, quantize_from="bf16")
+
+
+# every way of asking
+
+
+def test_words_of_others_are_understood(h200: GEMMEvaluator) -> None:
+    expected = quantized(h200, FEW, "fp8")
+
+    assert [quantized(h200, FEW, "fp8", word) for word in ("BF16", "bfloat16", "torch.bfloat16")] == [expected] * 3
+    assert quantized(h200, FEW, "fp8", "float32") == quantized(h200, FEW, "fp8", "fp32") != expected
+
+
+def test_every_way_gives_the_same(h200: GEMMEvaluator, b200: GEMMEvaluator, tmp_path: Path) -> None:
+    pd = pytest.importorskip("pandas")
+    for dtype, source in EVERY_WAY:
+        evaluator = b200 if dtype.startswith("mx") else h200
+        with case(dtype, source):
+            result = quantized(evaluator, FEW, dtype, source)
+            problem = result.problem
+            assert result.options["quantize_from"] == source
+            assert result.breakdown["quantize_us"] > 0
+            assert evaluator.evaluate_problem(problem, quantize_from=source) == result
+            replayed = evaluator.evaluate_mapping(problem, result.mapping, quantize_from=source)
+            assert (replayed.latency_us, replayed.breakdown) == (result.latency_us, result.breakdown)
+            best = evaluator.top(problem, 1, quantize_from=source)[0]
+            assert (best.latency_us, best.mapping, best.options) == (result.latency_us, result.mapping, result.options)
+            assert list(evaluator.evaluate_many([FEW], dtype, quantize_from=source)) == [result]
+            assert list(evaluator.evaluate_many([problem], quantize_from=source)) == [result]
+            row = {**dict(zip("GMKN", FEW, strict=True)), "dtype": dtype}
+            frame = pd.DataFrame([row | {"quantize_from": source}, row])
+            table = evaluator.evaluate_many(frame)
+            assert list(table) == [result, evaluator.evaluate(*FEW, dtype)]
+            assert list(evaluator.evaluate_many(table.to_pandas())) == list(table)
+            file = tmp_path / f"{dtype}.sqlite"
+            writer = GEMMEvaluator(evaluator.arch, disk_cache=file)
+            assert writer.save_to_disk(writer.evaluate_many([FEW], dtype, quantize_from=source)) == 1
+            reader = GEMMEvaluator(evaluator.arch, disk_cache=file)
+            assert quantized(reader, FEW, dtype, source) == result
+            assert reader.cache_info().records.hits == 1
+            assert reader.evaluate(*FEW, dtype).latency_us < result.latency_us  # another entry
+
+
+def test_the_command_line_gives_the_same(h200: GEMMEvaluator) -> None:
+    words = ("--arch", "h200-sxm", *map(str, FEW), "--dtype", "fp8", "--quantize-from", "bfloat16")
+    result = quantized(h200, FEW, "fp8")
+
+    assert Ran("evaluate", *words, "--json").json() == {"results": [plain(result.to_dict())]}
+    (best, *_) = Ran("top", *words, "--json").json()["results"]
+    assert best["breakdown"] == json.loads(json.dumps(dict(result.breakdown)))
+    assert best["options"]["quantize_from"] == "bf16"
+    assert "quantize" in Ran("evaluate", *words, columns=200).out
+    refused = Ran("evaluate", "--arch", "h200-sxm", *map(str, FEW), "--dtype", "fp16", "--quantize-from", "bf16")
+    assert (refused.code, "leave quantize_from out" in " ".join(refused.err.split())) == (2, True)
+
+
+# how it is packed
+
+
+def test_a_chip_that_was_changed_keeps_the_coefficients_of_its_name() -> None:
+    problem = GemmProblem(*FEW, "fp8")  # type: ignore[arg-type]
+    for source in QUANTIZED_FROM:
+        packed = pack_gpu(H200, problem.types, RunOptions(quantize_from=str(source)))
+        slower = pack_gpu(H200.with_(dram_gb_per_s=1000.0), problem.types, RunOptions(quantize_from=str(source)))
+        names = ["quantize_us", "quantize_l2_frac", "quantize_dram_frac", "scale_cast_us"]
+        assert packed.coefficients[names].tolist() == slower.coefficients[names].tolist()
+        assert packed.params["quantize_elem_bytes"][0] == source.bits / 8
