@@ -28,6 +28,7 @@ from tests.oracle import naive_gpu
 GPUS = {arch.name: arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)}
 BY_GENERATION = tuple({arch.sm_arch: arch for arch in GPUS.values()}.values())
 H100, A100, L40S, B200, B300 = (GPUS[name] for name in ("h100-sxm", "a100-sxm-80gb", "l40s", "b200", "b300"))
+RTX_PRO = GPUS["rtx-pro-6000-server"]
 V100, T4 = GPUS["v100"], GPUS["t4"]
 
 DENSE = GemmProblem(1, 4096, 4096, 4096)
@@ -186,6 +187,26 @@ def test_a_library_splits_k_as_its_rule_says() -> None:
     for sizes in ((1, 16, 4096, 4096), (1, 16, 4100, 4096)):  # our own kernels, and those for other rows
         w4a16 = make_problem(*sizes, default_dtype=DENSE.input_dtype, dtype="w4a16")
         assert {c.decomposition for c in enumerate_configs(A100, w4a16)} == set(Decomposition)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("bf16", 32), ("fp8", 8)])
+def test_cublas_cuts_k_into_few_parts(dtype: str, most: int) -> None:
+    problem = make_problem(1, 16, 65536, 64, default_dtype=DENSE.input_dtype, dtype=dtype)
+    parts = [split for kernel in enumerate_kernels(L40S, problem, "cublas") for split in kernel.splits]
+    assert max(parts) == most < L40S.num_sms
+
+
+def test_cublas_has_kernels_for_one_row_where_its_others_are_those_of_mma_sync() -> None:
+    for arch, dtype, has_gemv in (
+        (A100, "fp16", True),
+        (L40S, "bf16", True),
+        (L40S, "fp8", False),
+        (H100, "fp16", False),
+    ):
+        for rows in (1, 2):
+            problem = make_problem(1, rows, 4096, 4096, default_dtype=arch.default_dtype, dtype=dtype)
+            families = {kernel.config.family for kernel in enumerate_kernels(arch, problem, "cublas") if kernel.splits}
+            assert ("gemv" in families) == (has_gemv and rows == 1)
 
 
 # what is refused
@@ -370,6 +391,9 @@ def test_a_family_runs_on_later_generations_at_the_rate_of_the_last_known_one() 
         (B200, 4096, 4096, "fp16", "sm100_tcgen05"),
         (B200, 4097, 4096, "fp16", "mma_elementwise"),
         (A100, 4097, 4096, "fp16", "mma_elementwise"),
+        (L40S, 4096, 4096, "fp8", "sm89_mma_fp8"),
+        (L40S, 4096, 4096, "int8", "sm80_mma"),
+        (RTX_PRO, 4096, 4096, "fp8", "sm89_mma_fp8"),
     ],
 )
 def test_tma_kernels_need_rows_that_start_on_16_bytes(arch: GpuSpec, K: int, N: int, dtype: str, family: str) -> None:

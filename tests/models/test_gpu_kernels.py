@@ -116,6 +116,38 @@ def test_bytes_of_a_problem() -> None:
     assert warm.b_read_bytes < 1e-3 * terms.b_read_bytes
 
 
+@pytest.mark.parametrize(("share", "stays"), [(0.5, True), (1.0, True), (1.1, False), (3.0, False)])
+def test_an_l2_of_one_partition_keeps_what_is_read_in_turn_while_it_fits(share: float, stays: bool) -> None:
+    columns = int(share * L40S.l2_bytes / (4096 * 2))
+    packed = pack_gpu(L40S, DENSE.types, RunOptions(l2="warm"))
+    terms = problem_terms(packed.params[0], packed.coefficients[0, 0], 1, 1, 4096, columns)
+    read = terms.b_read_bytes / terms.b_bytes
+    assert read < 0.1 if stays else read > 0.9
+    cold = problem_terms(
+        pack_gpu(L40S, DENSE.types, RunOptions()).params[0], packed.coefficients[0, 0], 1, 1, 4096, columns
+    )
+    assert cold.b_read_bytes == cold.b_bytes
+
+
+def test_in_an_l2_of_two_partitions_it_goes_little_by_little() -> None:
+    packed = pack_gpu(H100, DENSE.types, RunOptions(l2="warm"))
+    hold_bytes = float(packed.coefficients[0, 0]["l2_hold_bytes"])
+    assert H100.num_l2_partitions == 2
+    terms = problem_terms(packed.params[0], packed.coefficients[0, 0], 1, 1, 4096, int(hold_bytes / (4096 * 2)))
+    assert terms.stay_frac == pytest.approx(0.5, abs=0.01)
+
+
+def test_the_first_read_of_a_byte_takes_more_of_l2() -> None:
+    """64 CTAs of 64 columns: A is read 64 times, the first time for 1 + l2_first, and B once for as much."""
+    problem, config = GemmProblem(1, 16, 4096, 4096), MMA._replace(cta_m=32)
+    packed = pack_gpu(L40S, problem.types, RunOptions(l2="warm"))
+    first, rate = (float(packed.coefficients[0, 0][name]) for name in ("l2_first", "l2_bytes_per_us"))
+    a_bytes, b_bytes = 16 * 4096 * 2, 4096 * 4096 * 2
+    l2_us = cost(L40S, problem, config, l2="warm").breakdown["l2_us"]
+    assert first > 0
+    assert l2_us == pytest.approx((64 * a_bytes + b_bytes + first * (a_bytes + b_bytes)) / rate)
+
+
 def cost(arch: GpuSpec, problem: GemmProblem, config: KernelConfig, **changes: Any) -> GpuCost:
     packed = pack_gpu(arch, problem.types, RunOptions(**changes))
     return unpack_gpu_cost(evaluate_config(arch, problem, packed, config)[0])

@@ -104,7 +104,7 @@ COEFFICIENTS: tuple[Coefficient, ...] = (
     ),
     Coefficient("dram_frac", "1", 0.75, 1.1, 1.0, SPEC, "share of the achievable DRAM bandwidth in a main loop"),
     Coefficient("l2_frac", "1", 0.5, 1.45, 1.2, NO_LIMIT, "share of the L2 bandwidth of hits, multicast included"),
-    Coefficient("l2_first", "1", 0.0, 4.0, 0.0, FREE, "bytes of L2 traffic that the first read of a byte adds to its own"),
+    Coefficient("l2_first", "1", 0.0, 4.0, 0.0, FREE, "L2 traffic that the first read of a byte adds to its own"),
     Coefficient("l2_hold_frac", "1", 0.05, 1.0, 0.5, SPEC, "share of L2 in which a buffer outlives one call"),
     Coefficient("line_waste", "1", 0.0, 1.0, 0.25, FREE, "more L2 traffic where rows do not start on 128 bytes"),
     Coefficient(

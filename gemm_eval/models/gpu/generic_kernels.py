@@ -87,9 +87,10 @@ def _stay_frac(p: Any, c: Any, footprint_bytes: float) -> float:
     """
     if p["num_l2_partitions"] > 1:
         f2 = (footprint_bytes / c["l2_hold_bytes"]) ** 2
-        return 1.0 / (1.0 + f2 * f2)
-    f = min(footprint_bytes / (_LRU_HOLD * p["l2_bytes"]), 2.0)
-    return 1.0 / (1.0 + f**64)
+        excess: float = f2 * f2
+    else:
+        excess = min(footprint_bytes / (_LRU_HOLD * p["l2_bytes"]), 2.0) ** 64
+    return 1.0 / (1.0 + excess)
 
 
 @kernel
