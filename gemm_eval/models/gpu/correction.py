@@ -23,9 +23,17 @@ from gemm_eval.arch import GpuSpec, L2State, data_root, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.calibration import Frozen, calibration_path, coefficients_for, load_calibration
+from gemm_eval.models.gpu.calibration import (
+    Frozen,
+    calibration_path,
+    coefficients_for,
+    has_sms_of,
+    load_calibration,
+)
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
 from gemm_eval.models.gpu.intervals import (
+    ALIKE,
+    OTHER_SMS,
     Interval,
     RegimeInterval,
     interval_of,
@@ -276,18 +284,11 @@ def interval_for(
     _, origin = coefficients_for(arch, library, family)
     if origin.gpu is None:
         return interval_of_defaults()
-    return _interval_of_family(
-        data_root() / "calibration", origin.gpu, origin.library, family, is_carried_over=not origin.is_calibrated
-    )
-
-
-@cache
-def _interval_of_family(root: Path, gpu: str, library: str, family: str, *, is_carried_over: bool) -> Interval:  # noqa: ARG001  another root has other files
-    found = load_calibration(calibration_path(gpu, library, family))
+    times = 1.0 if origin.is_calibrated else ALIKE if has_sms_of(arch, origin.gpu) else OTHER_SMS
+    found = load_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
-        return interval_of(found.intervals, is_carried_over=is_carried_over)
-    worst_percent = max(errors.p90_percent for errors in found.errors)
-    return interval_of_error(worst_percent / 100.0, is_carried_over=is_carried_over)
+        return interval_of(found.intervals, times)
+    return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, times)
 
 
 def pack_correction(
