@@ -48,7 +48,7 @@ LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
 which distance from a known (N, K), in octaves, it holds in full, and from which on not at all, and the data sheet's
 rates, 0 where they limit nothing, bytes of a weight, and the launch of a kernel."""
 
-_FADE_OCTAVES = 1.0  # of M and G, beyond those of the data
+_FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 1024  # elements; beyond that nothing changes
 
 
@@ -128,8 +128,9 @@ def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
 @kernel
 def _trust(pairs: Any, limit: Any, x: Any, G: int) -> float:
     """1 in the region of the data, falling to 0 outside of it."""
-    beyond = max(max(limit["least_m"] - x[0], x[0] - limit["most_m"]), math.log2(G) - limit["most_g"])
-    trust = min(1.0, 1.0 - beyond / _FADE_OCTAVES)
+    beyond = max(limit["least_m"] - x[0], x[0] - limit["most_m"]) / _FADE_OCTAVES
+    beyond = max(beyond, (math.log2(G) - limit["most_g"]) / _FADE_OCTAVES_OF_G)
+    trust = min(1.0, 1.0 - beyond)
     if trust <= 0.0:
         return 0.0
     nearest = np.inf
