@@ -16,6 +16,7 @@ from gemm_eval.evaluate import disk as _disk
 from gemm_eval.evaluate import multicore as _multicore
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
 from gemm_eval.storage.cache import default_path
+from gemm_eval.workload import RunOptions
 from tests.cases import case
 
 SIZES, OTHER_SIZES = (1, 16, 512, 768), (1, 16, 512, 769)
@@ -263,7 +264,7 @@ LIES: dict[str, Callable[[dict[str, Any]], str]] = {
     "types short": with_part(types=["fp16"]),
     "options of a GPU": with_part(options=["cublas", "cold", "burst"]),
     "options nested": with_part(options=[["cublas"], None, None]),
-    "options too many": with_part(options=[None] * 4),
+    "options too many": with_part(options=[None] * (len(RunOptions._fields) + 1)),
     "options a word": with_part(options="abc"),
     "group of dense": with_part(types=["fp16", "fp16", "fp16", "fp32", 64, None, None]),
     "int as text": with_cost(tile_m="16"),
