@@ -94,7 +94,9 @@ def model(
     from gemm_eval.evaluate import GEMMEvaluator
     from gemm_eval.transformer import WHAT_COUNTS, check_memory, load_model, model_memory, transformer_gemms, types_on
 
-    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction)
+    evaluator = GEMMEvaluator(
+        arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction
+    )
     config = load_model(model)
     asked: dict[str, Any] = {
         "batch_size": batch_size, "seq_len": seq_len, "tensor_parallel": tensor_parallel,

@@ -74,7 +74,9 @@ def report(
 
         page = model_report(
             str(model),
-            GEMMEvaluator(str(arch), allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction),
+            GEMMEvaluator(
+                str(arch), allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction
+            ),
             phases=phase.names,  # type: ignore[arg-type]
             batch_size=batch_size,
             seq_len=seq_len,

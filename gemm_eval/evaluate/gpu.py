@@ -190,7 +190,9 @@ class GpuBackend:
     def _find_interval(self, kind: Kind, family: str, is_aligned: bool, is_corrected: bool) -> Interval:
         """The interval around answers of a kind, whose best config is of a family."""
         library = library_of_family(str(kind.options.library), family)
-        if not FAMILIES[family].is_ours:  # coefficients are of the library's family for the types, whatever the config's
+        if not FAMILIES[
+            family
+        ].is_ours:  # coefficients are of the library's family for the types, whatever the config's
             family = LIBRARIES[library].family(self.arch, kind.types, is_unaligned=not is_aligned)
         question = question_of(kind.types, kind.options)
         return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)

@@ -66,22 +66,28 @@ if TYPE_CHECKING:
     from gemm_eval.validation.studies import Study, find_w4a16_tables, study_triton, study_w4a16
     from gemm_eval.validation.study_plots import save_study_plots
     from gemm_eval.validation.study_report import study_report
-    from gemm_eval.validation.tables import TABLE_SUFFIXES, find_timings, list_correction_timings, list_timings, read_timings
+    from gemm_eval.validation.tables import (
+        TABLE_SUFFIXES,
+        find_timings,
+        list_correction_timings,
+        list_timings,
+        read_timings,
+    )
     from gemm_eval.validation.timings import Timings
 
 __all__ = [
     "CLEAR_FRAC", "CONFIG_COLUMNS", "GEMM_COLUMNS", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation",
-    "Compared", "FittedCorrection", "FittedRoofline", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
-    "TritonModel", "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
-    "calibrate_correction", "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare", "compare_crossovers", "cross_fit",
-    "describe_held_out", "errors_frame", "errors_table", "find_timings", "find_w4a16_tables", "first_rows",
-    "has_all_configs", "is_calibrated_on", "is_default_training", "is_triton_calibrated", "list_correction_timings", "list_timings",
-    "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
-    "plot_crossover", "plot_error_by_rows", "plot_latency_curves", "plot_predicted", "predict_speedups",
-    "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of",
-    "report_document", "run_ablation", "save_figure", "save_study_plots", "score", "score_held_out",
-    "sign_shares", "static_points", "study_document", "study_frame", "study_report", "study_triton",
-    "study_w4a16", "triton_table", "worst_rows", "worst_table", "write_codes",
+    "Compared", "FittedCorrection", "FittedRoofline", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study",
+    "Timings", "TritonModel", "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds",
+    "calibrate", "calibrate_correction", "calibrate_triton", "calibrate_w4a16", "calibration_out", "compare",
+    "compare_crossovers", "cross_fit", "describe_held_out", "errors_frame", "errors_table", "find_timings",
+    "find_w4a16_tables", "first_rows", "has_all_configs", "is_calibrated_on", "is_default_training",
+    "is_triton_calibrated", "list_correction_timings", "list_timings", "list_w4a16_tables", "make_score",
+    "measure_loss", "measured_speedups", "model_predictor", "order_by", "plot_crossover", "plot_error_by_rows",
+    "plot_latency_curves", "plot_predicted", "predict_speedups", "random_choice", "ranked_choice", "read_timings",
+    "read_triton_timings", "read_w4a16_timings", "regime_of", "report_document", "run_ablation", "save_figure",
+    "save_study_plots", "score", "score_held_out", "sign_shares", "static_points", "study_document", "study_frame",
+    "study_report", "study_triton", "study_w4a16", "triton_table", "worst_rows", "worst_table", "write_codes",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(

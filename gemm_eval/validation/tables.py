@@ -11,9 +11,10 @@ protocol. Of a table with several conditions each one is a set of its own. Two m
   rows that no set names are not read.
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
 
-A table with ``held_back`` says why no coefficient is fitted on it, and is in no default either; with ``is_corrected``
-learned corrections are fitted on it all the same. One with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
-rank 0, is read, and only where the table is named: it is in no default. One with ``has_no_timings`` says something else of kernels and is not read here.
+A table with ``held_back`` says why no coefficient is fitted on it, and is in no default; with ``is_corrected: true``
+learned corrections are fitted on it all the same. One with ``has_all_candidates: true`` has several kernels for a GEMM.
+Only the library's own choice, the rows of rank 0, is read, and only where the table is named: it is in no default. One
+with ``has_no_timings`` says something else of kernels and is not read here.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ def list_correction_timings(gpu: str) -> list[Timings]:
     """Read all timings that come with the library for `gpu` and that corrections are fitted on by default, by name."""
     root = measured_root(gpu)
     held_back = [
-        path for path in (sorted(root.rglob(f"*{_META_SUFFIX}")) if root.is_dir() else []) if read_yaml(path).get(_CORRECTED)
+        path
+        for path in (sorted(root.rglob(f"*{_META_SUFFIX}")) if root.is_dir() else [])
+        if read_yaml(path).get(_CORRECTED)
     ]
     tables = [table for path in held_back for table in path.parent.glob(f"{path.name.removesuffix(_META_SUFFIX)}.*")]
     more = [timings for table in tables if table.suffix in TABLE_SUFFIXES for timings in read_timings(table)]

@@ -44,7 +44,9 @@ def test_the_explanation_has_the_factor_and_compares_physics_with_physics(evalua
 
     assert factor in corrected.explain()
     assert "Corrected:" not in physics.explain()
-    lines = {text.split(": ", 1)[0]: text.split(": ", 1)[1] for text in corrected.explain().splitlines() if ": " in text}
+    lines = {
+        text.split(": ", 1)[0]: text.split(": ", 1)[1] for text in corrected.explain().splitlines() if ": " in text
+    }
     others = {text.split(": ", 1)[0]: text.split(": ", 1)[1] for text in physics.explain().splitlines() if ": " in text}
     assert lines["Would help most (model alone)"] == others["Would help most"]
 

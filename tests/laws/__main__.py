@@ -1,7 +1,8 @@
 """`python -m tests.laws [LAW ...] [--count N] [--seed S] [--jobs J]`: check laws on random problems, print the counts.
 
 Exits with 1 where one is violated. `exact`: the search of GPUs against brute force, count problems. `physics`: what a
-GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search and the laws of multi-core chips, count problems.
+GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
+and the laws of multi-core chips, count problems.
 """
 
 from __future__ import annotations

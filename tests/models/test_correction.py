@@ -71,8 +71,8 @@ def factor_of(trees: Trees, G: int = 1, M: int = 64, K: int = 4096, N: int = 409
 def test_trees_give_what_scikit_learn_predicts() -> None:
     ensemble = pytest.importorskip("sklearn.ensemble")
     rng = np.random.default_rng(0)
-    sizes = np.column_stack([np.ones(400, np.int64), rng.integers(1, 4096, 400), 64 * rng.integers(1, 200, (400, 2)).T[0],
-                             64 * rng.integers(1, 200, 400)])  # fmt: skip
+    blocks = 64 * rng.integers(1, 200, (400, 2))
+    sizes = np.column_stack([np.ones(400, np.int64), rng.integers(1, 4096, 400), blocks])
     packed = pack_gpu(H200, BF16, PHYSICS)
     problems = [GemmProblem(*row, "bf16") for row in sizes.tolist()]
     records = np.concatenate([find_best_config(H200, problem, packed) for problem in problems])
@@ -199,9 +199,7 @@ def test_a_correction_is_of_one_gpu_with_its_coefficients_and_model() -> None:
 
 def test_other_coefficients_turn_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
     coefficients, origin = coefficients_for(H200, "cublas", "sm90_wgmma")
-    monkeypatch.setattr(
-        _correction, "coefficients_for", lambda *_: (coefficients | {"kernel_us": 9.0}, origin)
-    )
+    monkeypatch.setattr(_correction, "coefficients_for", lambda *_: (coefficients | {"kernel_us": 9.0}, origin))
     assert question_on(H200) is None
 
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.models.gpu import GPU_MODEL_VERSION, RegimeInterval, fit_intervals, interval_for, interval_of, load_calibration
+from gemm_eval.models.gpu import (
+    GPU_MODEL_VERSION,
+    RegimeInterval,
+    fit_intervals,
+    interval_for,
+    interval_of,
+    load_calibration,
+)
 from gemm_eval.models.gpu.calibration import calibration_path
 from gemm_eval.models.gpu.intervals import ALIKE, OTHER_SMS, REGIMES_OF_M, regime_place, regime_places
 
@@ -60,7 +67,11 @@ def test_bounds_have_their_sides() -> None:
 
 def test_where_nothing_was_fitted_intervals_are_wider() -> None:
     fitted = load_calibration(calibration_path("h200-sxm", "cublas", "sm90_wgmma")).intervals
-    own, alike, changed = interval("h200-sxm"), interval("h100-sxm"), interval(load_arch("h200-sxm", GpuSpec).with_(num_sms=99))
+    own, alike, changed = (
+        interval("h200-sxm"),
+        interval("h100-sxm"),
+        interval(load_arch("h200-sxm", GpuSpec).with_(num_sms=99)),
+    )
 
     assert own == interval_of(fitted)
     assert alike == changed == interval_of(fitted, ALIKE)

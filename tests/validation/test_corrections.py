@@ -46,9 +46,7 @@ def test_without_what_it_learned_a_prediction_is_that_of_physics(timings: Timing
 
 def test_held_out_rows_change_no_fit(timings: Timings) -> None:
     first = timings.select(np.arange(len(timings)) < 300)
-    doubled = Timings(
-        first.frame.assign(latency_us=2.0 * first.frame["latency_us"]), "other", A100.name, "cublas"
-    )
+    doubled = Timings(first.frame.assign(latency_us=2.0 * first.frame["latency_us"]), "other", A100.name, "cublas")
     model = CorrectedPredictor(ModelPredictor(A100, "cublas", num_rounds=1), frozenset({first.name}))
     fitted, other = model.fit(first), model.fit(first, doubled)
 

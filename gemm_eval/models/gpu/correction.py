@@ -1,8 +1,9 @@
 """Learned corrections: what timings of a GPU show beyond the terms of the model, for the questions that were timed.
 
 A correction belongs to a GPU, a library, a kernel family and a question: types, L2 and clock state. Its trees lie as
-plain arrays in ``calibration/<gpu>/corrections``, what is to know of them in a YAML file of the same name. It is off for
-GPUs that have none, for changed specs, and where coefficients or the model have changed since. MODEL.md, "Correction".
+plain arrays in ``calibration/<gpu>/corrections``, what is to know of them in a YAML file of the same name. It is off
+for GPUs that have none, for changed specs, and where coefficients or the model have changed since. MODEL.md,
+"Correction".
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ __all__ = [
     "Correction",
     "CorrectionData",
     "CorrectionErrors",
+    "HeldOut",
     "PackedCorrection",
     "Region",
     "Trees",
@@ -63,27 +65,32 @@ __all__ = [
 MAX_LOG_FACTOR = math.log(1.5)
 """No correction changes a time by more."""
 
-_ALIKE = {DType.FP16: "f16", DType.BF16: "f16"}  # one rate, the same kernels: what is learned of one holds for the other
+_ALIKE = {
+    DType.FP16: "f16",
+    DType.BF16: "f16",
+}  # one rate, the same kernels: what is learned of one holds for the other
 _NOT_ASKED = {"library", "correction"}  # options that are no part of a question
 
 
-class CorrectionData(Frozen):
-    """A data set that a correction was learned from, or that was held out of it, with the errors on it."""
+class HeldOut(Frozen):
+    """Held-out errors of physics alone and of the corrected model."""
+
+    num_rows: int
+    physics_mape_percent: float
+    corrected_mape_percent: float
+
+
+class CorrectionData(HeldOut):
+    """A data set that a correction was learned from, with the errors on it."""
 
     data: str = Field(description="name of the data set")
     sha256: str
-    num_rows: int
-    physics_mape_percent: float
-    corrected_mape_percent: float
 
 
-class CorrectionErrors(Frozen):
-    """Held-out errors by regime of M."""
+class CorrectionErrors(HeldOut):
+    """The errors of a regime of M, over all data sets."""
 
     regime: str
-    num_rows: int
-    physics_mape_percent: float
-    corrected_mape_percent: float
 
 
 class Region(Frozen):
@@ -112,7 +119,9 @@ class Correction(Frozen):
     code_version: str
     date: str
     folds: str = Field(description="how rows were held out for the errors")
-    is_on: bool = Field(description="whether it is better than physics alone in every regime, held out, and of pairs enough")
+    is_on: bool = Field(
+        description="whether it is better than physics alone in every regime, held out, and of pairs enough"
+    )
     physics: str = Field(description="digest of the coefficients that it corrects")
     arrays_sha256: str
     features: tuple[str, ...]

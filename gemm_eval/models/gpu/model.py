@@ -137,9 +137,7 @@ def _pick(*names: str) -> operator.itemgetter[Any]:
 _CONFIG_OF = _pick(*KernelConfig._fields)
 _TERMS_OF = _pick(*Times._fields)
 _TRAFFIC_OF = _pick(*_TRAFFIC.values())
-_TOTALS_OF = _pick(
-    "latency_us", "compute_us", "dram_us", "dram_bytes", "bound", "physics_us", "correction_factor"
-)
+_TOTALS_OF = _pick("latency_us", "compute_us", "dram_us", "dram_bytes", "bound", "physics_us", "correction_factor")
 _COUNTS_OF = _pick(
     "smem_bytes", "active_sms", "ctas_per_sm", "num_ctas", "num_waves", "num_candidates", "num_bounded",
     "is_calibrated",

@@ -98,7 +98,9 @@ def calibrate_correction(
     """
     coefficients, origin = coefficients_for(arch, library, family)
     if not origin.is_calibrated:
-        raise InvalidInputError(f"{library}'s {family} kernels on {arch.name} have no calibration that could be corrected")
+        raise InvalidInputError(
+            f"{library}'s {family} kernels on {arch.name} have no calibration that could be corrected"
+        )
     kept = rows_of_family(arch, library, family, sets)
     crossed = cross_fit(corrected_predictor(arch, library, family), kept, _FOLDS, seed)
     shipped = CorrectedPredictor(model_predictor(arch, library)).learn(*kept)
@@ -151,7 +153,7 @@ def _fitted(
     errors = []
     for regime in REGIMES:
         last = np.inf if regime.max_rows is None else regime.max_rows
-        mask = (rows.M >= regime.min_rows) & (rows.M <= last)
+        mask = (regime.min_rows <= rows.M) & (last >= rows.M)
         if mask.any():
             physics, corrected = rows.errors(mask)
             errors.append(
