@@ -62,24 +62,24 @@ def measured_root(gpu: str) -> Path:
 
 def list_timings(gpu: str, *, has_candidates: bool = False) -> list[Timings]:
     """Read all timings that come with the library for `gpu`, by name; those in no default only if asked for."""
-    root = measured_root(gpu)
-    files = sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
     left_out = {_NO_TIMINGS} if has_candidates else {_NO_TIMINGS, *_IN_NO_DEFAULT}
-    kept = [path for path in files if not left_out & meta_of(path).keys()]
+    kept = [path for path in _committed(gpu) if not left_out & meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
 
 
 def list_correction_timings(gpu: str) -> list[Timings]:
     """Read all timings that come with the library for `gpu` and that corrections are fitted on by default, by name."""
+    kept = []
+    for path in _committed(gpu):
+        meta = meta_of(path)
+        if _NO_TIMINGS not in meta and (meta.get(_CORRECTED) or not _IN_NO_DEFAULT & meta.keys()):
+            kept.append(path)
+    return [timings for path in kept for timings in read_timings(path)]
+
+
+def _committed(gpu: str) -> list[Path]:
     root = measured_root(gpu)
-    held_back = [
-        path
-        for path in (sorted(root.rglob(f"*{_META_SUFFIX}")) if root.is_dir() else [])
-        if read_yaml(path).get(_CORRECTED)
-    ]
-    tables = [table for path in held_back for table in path.parent.glob(f"{path.name.removesuffix(_META_SUFFIX)}.*")]
-    more = [timings for table in tables if table.suffix in TABLE_SUFFIXES for timings in read_timings(table)]
-    return sorted({timings.name: timings for timings in (*list_timings(gpu), *more)}.values(), key=lambda one: one.name)
+    return sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
 
 
 def find_timings(gpu: str, names: Sequence[str], **given: Any) -> list[Timings]:

@@ -60,9 +60,10 @@ def plot_latency_over_m(
     """Plot latency in microseconds, and below it the rate in TFLOP/s, over M of C[G,M,N] = A[G,M,K] x B[G,K,N].
 
     Every value is an evaluation of its own; between two of them the line stays where it is and then steps. A band
-    around latencies of a GPU is the interval that holds 80% of measured times. Of a single chip, shaded sections show where the best mapping changes: on a GPU the number of waves (times that all SMs
-    take new CTAs), with dots on the axis where the tile or the split of K changes; on a multi-core chip the partition
-    over cores. Where they change too often to be readable, the title says how often instead.
+    around latencies of a GPU is the interval that holds 80% of measured times. Of a single chip, shaded sections show
+    where the best mapping changes: on a GPU the number of waves (times that all SMs take new CTAs), with dots on the
+    axis where the tile or the split of K changes; on a multi-core chip the partition over cores. Where they change too
+    often to be readable, the title says how often instead.
 
     Args:
         evaluators: one, or several to compare, up to eight.
