@@ -181,14 +181,16 @@ class PackedCorrection(NamedTuple):
 
 
 def question_of(types: GemmTypes, options: RunOptions) -> str:
-    """Return what timings must have asked for to tell of an answer: types, and states of the GPU, in one word."""
+    """Return what timings must have asked for to tell of an answer: types, and states of the GPU, in one word.
+
+    Types of scales are not told apart: kernels are the same for those that a format may have.
+    """
     words = [_word(types.a.dtype)]
     if types.is_weight_quantized:
         words.append(_word(types.b.dtype))
     scale = types.b.scale
     if scale is not None:
         words.append(f"g{scale.group_size or 'column'}" + (f"x{scale.group_n}" if scale.group_n > 1 else ""))
-        words.append(_word(scale.dtype))
         words += [f"z{_word(scale.zero_dtype)}"] if scale.zero_dtype else []
     if types.c.bits != 16:
         words.append(f"c{types.c.bits}")
