@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec, TableInterpolation
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.predictors import Predictor
@@ -150,10 +150,16 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
     note = f"{how}; coefficients: {describe_origin(arch, timings, origin)}"
-    compared = [
-        Compared(make_score(timings, name, predicted_us, carried, is_inside=inside), model, (), note)
-        for name, predicted_us, inside in _answers(arch, timings)
-    ]
+    predicted_us = model.predict(timings)
+    answers, physics = _answers(arch, timings, correction=True), _answers(arch, timings, correction=False)
+    scored = make_score(
+        timings, model.name, predicted_us, carried, is_inside=_in_interval_of(physics, predicted_us, timings)
+    )
+    compared = [Compared(scored, model, (), note)]
+    if (answers["source"] == "corrected").any():
+        inside = _in_interval_of(answers, answers["latency_us"], timings)
+        scored = make_score(timings, "corrected", answers["latency_us"], carried, is_inside=inside)
+        compared.append(Compared(scored, model, (), note))
     if origin.is_calibrated:
         return [*compared, *_refitted_baselines(arch, timings, folds, seed)]
     baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "as it is")]
@@ -166,15 +172,17 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     return compared
 
 
-def _answers(arch: GpuSpec, timings: Timings) -> Iterator[tuple[str, Floats, Mask]]:
-    """What users get: name, latencies, and which rows lie in the interval; corrected too where anything is."""
+def _answers(arch: GpuSpec, timings: Timings, *, correction: bool) -> GEMMTable:
+    """What users get for the rows of a set."""
     evaluator = GEMMEvaluator(arch, disk_cache=False, library=timings.library, l2=timings.l2, clock=timings.clock)
-    for name, correction in (("gemm_eval", False), ("corrected", True)):
-        table = evaluator.evaluate_many(timings.problems(), correction=correction, progress=False)
-        if correction and not (table["source"] == "corrected").any():
-            return
-        measured_us = timings.measured_us
-        yield name, table["latency_us"], (measured_us >= table["low_us"]) & (measured_us <= table["high_us"])
+    return evaluator.evaluate_many(timings.problems(), correction=correction, progress=False)
+
+
+def _in_interval_of(answers: GEMMTable, predicted_us: Floats, timings: Timings) -> Mask:
+    """Which rows lie in the intervals of answers, around predictions."""
+    ratio = timings.measured_us / predicted_us * answers["latency_us"]
+    inside: Mask = (ratio >= answers["low_us"]) & (ratio <= answers["high_us"])
+    return inside
 
 
 def _carried_over(arch: GpuSpec, gpu: str, timings: Timings) -> FittedRoofline | None:
