@@ -25,6 +25,8 @@ from gemm_eval.models.gpu import (
     LIBRARIES,
     Interval,
     Packed,
+    SizeRule,
+    aligned_rows,
     calibration_stamp,
     check_options,
     coefficients_for,
@@ -39,7 +41,6 @@ from gemm_eval.models.gpu import (
     unpack_gpu_cost,
 )
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.sizes import SizeRule, aligned_rows
 from gemm_eval.search import (
     evaluate_config,
     find_best_config,

@@ -23,9 +23,10 @@ from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.predictors.corrected import CorrectedPredictor
 from gemm_eval.validation.predictors.dense import model_predictor
 from gemm_eval.validation.predictors.files import describe_origin, origin_of
+from gemm_eval.validation.predictors.intervals import are_inside
 from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics, is_available, knows_types
 from gemm_eval.validation.predictors.trees import is_available as can_learn
-from gemm_eval.validation.scores import Score, are_inside, make_score, score
+from gemm_eval.validation.scores import Score, make_score, score
 from gemm_eval.validation.tables import list_timings
 from gemm_eval.validation.timings import Floats, Mask, Timings
 

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
     from gemm_eval.models.gpu.correction import (
+        MAX_LOG_FACTOR,
         Correction,
         CorrectionData,
         CorrectionErrors,
+        HeldOut,
         PackedCorrection,
         Region,
         Trees,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         physics_digest,
         question_of,
     )
+    from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, OTHER_KERNELS, correct, describe
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
     from gemm_eval.models.gpu.intervals import (
         COVERAGE_FRAC,
@@ -69,7 +72,7 @@ if TYPE_CHECKING:
         split_by_size,
     )
     from gemm_eval.models.gpu.shortage import Shortage, least_shortage
-    from gemm_eval.models.gpu.sizes import is_row_aligned
+    from gemm_eval.models.gpu.sizes import SizeRule, aligned_rows, is_row_aligned
     from gemm_eval.models.gpu.space import enumerate_configs
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
@@ -80,11 +83,15 @@ __all__ = [
     "CANDIDATE_DTYPE",
     "COEFFICIENTS",
     "COVERAGE_FRAC",
+    "FEATURES",
     "GPU_COST_DTYPE",
     "GPU_MODEL_VERSION",
     "HYPOTHETICAL",
     "KERNEL_COST_DTYPE",
+    "LEAF",
     "LIBRARIES",
+    "MAX_LOG_FACTOR",
+    "OTHER_KERNELS",
     "OURS",
     "RASTER_CODE",
     "REGIMES_OF_M",
@@ -97,6 +104,7 @@ __all__ = [
     "CorrectionErrors",
     "ErrorFigures",
     "GpuCost",
+    "HeldOut",
     "Interval",
     "Joined",
     "Origin",
@@ -105,16 +113,20 @@ __all__ = [
     "RegimeInterval",
     "Region",
     "Shortage",
+    "SizeRule",
     "Times",
     "Trees",
+    "aligned_rows",
     "calibration_path",
     "calibration_stamp",
     "candidate_row",
     "check_config",
     "check_options",
     "coefficients_for",
+    "correct",
     "correction_path",
     "default_library",
+    "describe",
     "enumerate_configs",
     "find_correction",
     "fit_intervals",
@@ -167,9 +179,11 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".coefficients": ("COEFFICIENTS", "Coefficient"),
         ".correction": (
+            "MAX_LOG_FACTOR",
             "Correction",
             "CorrectionData",
             "CorrectionErrors",
+            "HeldOut",
             "PackedCorrection",
             "Region",
             "Trees",
@@ -181,6 +195,7 @@ __getattr__, __dir__ = lazy_names(
             "physics_digest",
             "question_of",
         ),
+        ".correction_kernels": ("FEATURES", "LEAF", "OTHER_KERNELS", "correct", "describe"),
         ".cost_kernels": (
             "BEST_RASTER",
             "GPU_COST_DTYPE",
@@ -227,7 +242,7 @@ __getattr__, __dir__ = lazy_names(
             "Shortage",
             "least_shortage",
         ),
-        ".sizes": ("is_row_aligned",),
+        ".sizes": ("SizeRule", "aligned_rows", "is_row_aligned"),
         ".space": ("enumerate_configs",),
         ".terms": (
             "BOUNDS",
