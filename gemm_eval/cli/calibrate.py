@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from gemm_eval.arch import GpuSpec
     from gemm_eval.models.gpu import Calibration, Correction, ErrorFigures
+    from gemm_eval.models.gpu.correction import HeldOut
     from gemm_eval.models.gpu.triton import TritonCalibration
 
 __all__ = [
@@ -231,7 +232,10 @@ def _correction_table(found: Correction) -> Table:
     headers = ("rows of", "rows", "model", "corrected")
     title = f"{found.library} {found.family} on {found.gpu}, {found.question}: MAPE {found.folds}; {verdict}"
     table = make_table(headers, title=title, right=headers[1:])
-    named = [*((item.regime, item) for item in found.errors), *((item.data, item) for item in found.data)]
+    named: list[tuple[str, HeldOut]] = [
+        *((item.regime, item) for item in found.errors),
+        *((item.data, item) for item in found.data),
+    ]
     for name, item in named:
         errors = (item.physics_mape_percent, item.corrected_mape_percent)
         table.add_row(name, f"{item.num_rows:,}", *(f"{error:.2f}%" for error in errors))

@@ -190,12 +190,14 @@ class MulticoreBackend:
         return column
 
     def column(self, name: str, records: Records) -> npt.NDArray[Any]:
+        column: npt.NDArray[Any]
         if name == "physics_us":
             return self.column("latency_us", records)
         if name == "source":
-            return np.where(self.is_feasible(records), np.array("analytic", object), None)
+            column = np.full(len(records), "analytic", object)
+            column[~self.is_feasible(records)] = None
+            return column
         words = {"bound": _BOUND_NAMES, "loop_order": tuple(LoopOrder.__members__)}.get(name)
-        column: npt.NDArray[Any]
         if words is not None:
             column = np.array([*words, None], object)[np.where(self.is_feasible(records), records[name], len(words))]
             return column

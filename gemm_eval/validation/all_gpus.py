@@ -23,6 +23,7 @@ from gemm_eval.validation.metrics import REGIMES, Metrics, measure_errors
 from gemm_eval.validation.predictors.corrected import CorrectedPredictor
 from gemm_eval.validation.predictors.corrections import held_out
 from gemm_eval.validation.predictors.dense import model_predictor
+from gemm_eval.validation.predictors.files import fitted_sets
 from gemm_eval.validation.tables import list_timings, measured_root
 from gemm_eval.validation.timings import Floats, Ints, Timings
 from gemm_eval.words import refusal
@@ -117,9 +118,7 @@ def _by_library(sets: Sequence[Timings]) -> Iterator[tuple[str, list[Timings]]]:
 
 def _fitted(arch: GpuSpec, library: str, sets: Sequence[Timings], num_folds: int, seed: int) -> Iterator[GpuLine]:
     folds = assign_joint_folds(sets, num_folds, seed)
-    default = {item.name for item in list_timings(arch.name)}
-    train = [item for item in sets if item.name in default]
-    predictor = CorrectedPredictor(model_predictor(arch, library), frozenset(item.name for item in train))
+    predictor = CorrectedPredictor(model_predictor(arch, library), fitted_sets(arch.name, library))
     crossed = cross_fit(predictor, sets, num_folds, seed, folds=folds)
     both = [_held_out(crossed, item, place) for place, item in enumerate(sets)]
     of_model = {PHYSICS: [physics_us for physics_us, _ in both], CORRECTED: [corrected_us for _, corrected_us in both]}

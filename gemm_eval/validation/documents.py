@@ -65,7 +65,8 @@ def errors_frame(scores: Iterable[Score]) -> pd.DataFrame:
     """Return one row for each set, predictor and group of rows; errors are fractions.
 
     Returns:
-        Columns data, gpu, library, l2, clock, predictor, num_folds, fit, group, the fields of `Metrics`, and coverage_frac.
+        Columns data, gpu, library, l2, clock, predictor, num_folds, fit, group, the fields of `Metrics`, and
+        coverage_frac.
     """
     return pd.DataFrame(
         [

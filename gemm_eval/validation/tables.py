@@ -15,9 +15,10 @@ protocol. Of a table with several conditions each one is a set of its own. More 
   coefficient learns it: what is predicted for a row is the kernel's time and this.
 - ``bands``: name -> {min_rows, max_rows, why}. Rows that are reported apart.
 
-A table with ``held_back`` says why no coefficient is fitted on it, and is in no default either; with ``is_corrected``
-learned corrections are fitted on it all the same. One with ``has_all_candidates: true`` has several kernels for a GEMM. Only the library's own choice, the rows of
-rank 0, is read, and only where the table is named: it is in no default. One with ``has_no_timings`` says something else of kernels and is not read here.
+A table with ``held_back`` says why no coefficient is fitted on it, and is in no default; with ``is_corrected: true``
+learned corrections are fitted on it all the same. One with ``has_all_candidates: true`` has several kernels for a GEMM.
+Only the library's own choice, the rows of rank 0, is read, and only where the table is named: it is in no default. One
+with ``has_no_timings`` says something else of kernels and is not read here.
 """
 
 from __future__ import annotations
@@ -69,26 +70,26 @@ def list_timings(gpu: str, *, has_candidates: bool = False, has_held_back: bool 
 
     `has_candidates` asks for all of these, `has_held_back` for those on which no coefficient is fitted.
     """
-    root = measured_root(gpu)
-    files = sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
     left_out = {_NO_TIMINGS}
     if not has_candidates:
         left_out |= _IN_NO_DEFAULT - ({_HELD_BACK} if has_held_back else set())
-    kept = [path for path in files if not left_out & meta_of(path).keys()]
+    kept = [path for path in _committed(gpu) if not left_out & meta_of(path).keys()]
     return [timings for path in kept for timings in read_timings(path)]
 
 
 def list_correction_timings(gpu: str) -> list[Timings]:
     """Read all timings that come with the library for `gpu` and that corrections are fitted on by default, by name."""
+    kept = []
+    for path in _committed(gpu):
+        meta = meta_of(path)
+        if _NO_TIMINGS not in meta and (meta.get(_CORRECTED) or not _IN_NO_DEFAULT & meta.keys()):
+            kept.append(path)
+    return [timings for path in kept for timings in read_timings(path)]
+
+
+def _committed(gpu: str) -> list[Path]:
     root = measured_root(gpu)
-    held_back = [
-        path
-        for path in (sorted(root.rglob(f"*{_META_SUFFIX}")) if root.is_dir() else [])
-        if read_yaml(path).get(_CORRECTED)
-    ]
-    tables = [table for path in held_back for table in path.parent.glob(f"{path.name.removesuffix(_META_SUFFIX)}.*")]
-    more = [timings for table in tables if table.suffix in TABLE_SUFFIXES for timings in read_timings(table)]
-    return sorted({timings.name: timings for timings in (*list_timings(gpu), *more)}.values(), key=lambda one: one.name)
+    return sorted(path for path in root.rglob("*") if path.suffix in TABLE_SUFFIXES) if root.is_dir() else []
 
 
 def find_timings(gpu: str, names: Sequence[str], *, has_held_back: bool = False, **given: Any) -> list[Timings]:

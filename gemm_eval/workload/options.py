@@ -40,7 +40,7 @@ class RunOptions(NamedTuple):
         """Return these options, and those of `others` where nothing is said."""
         if self == NOTHING_SAID:  # nearly always
             return others
-        return RunOptions(*(b if a is None else a for a, b in zip(self, others, strict=True)))
+        return RunOptions._make(b if a is None else a for a, b in zip(self, others, strict=True))
 
 
 NOTHING_SAID = RunOptions()

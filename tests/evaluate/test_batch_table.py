@@ -32,8 +32,8 @@ def names_of(row: Any) -> dict[str, Any]:
     given = {name: getattr(p, name) for name in ("G", "M", "K", "N", "group_size", "group_n")}
     types = {name: str(getattr(p, name)) for name in ("input_dtype", "weight_dtype", "output_dtype")}
     types |= {name: getattr(p, name) and str(getattr(p, name)) for name in ("scale_dtype", "zero_dtype")}
-    numbers = ("latency_us", "tflop_per_s", "utilization_frac", "bound", "compute_us", "dram_us", "dram_bytes",
-               "energy_pj", "sram_used_bytes", "active_cores")  # fmt: skip
+    numbers = ("latency_us", "physics_us", "low_us", "high_us", "source", "tflop_per_s", "utilization_frac", "bound",
+               "compute_us", "dram_us", "dram_bytes", "energy_pj", "sram_used_bytes", "active_cores")  # fmt: skip
     chosen = mapping.partition._asdict() | mapping.tile._asdict() | {"loop_order": mapping.loop_order.name}
     return given | types | {name: getattr(row, name) for name in numbers} | chosen
 

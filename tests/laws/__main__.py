@@ -1,7 +1,8 @@
 """`python -m tests.laws [LAW ...] [--count N] [--seed S] [--jobs J]`: check laws on random problems, print the counts.
 
 Exits with 1 where one is violated. `exact`: the search of GPUs against brute force, count problems. `physics`: what a
-GPU cannot do, count comparisons. `multicore`: the search and the laws of multi-core chips, count problems.
+GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
+and the laws of multi-core chips, count problems.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.laws import gpu_exact, gpu_physics, multicore
+from tests.laws import gpu_corrected, gpu_exact, gpu_physics, multicore
 from tests.laws.report import Report
 
 __all__ = ["LAWS"]
@@ -21,6 +22,7 @@ __all__ = ["LAWS"]
 LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "exact": (gpu_exact.run, 2_000),
     "physics": (gpu_physics.run, 20_000),
+    "corrected": (gpu_corrected.run, 20_000),
     "multicore": (multicore.run, 50),
 }
 """Name -> what checks it, and how much of it one process does at a time."""

@@ -27,7 +27,7 @@ from gemm_eval.workload import RunOptions
 from tests.laws import draws
 from tests.laws.report import Report
 
-__all__ = ["run"]
+__all__ = ["ROUNDING", "Case", "Sizes", "bigger_is_not_faster", "no_faster_than_the_data_sheet", "run"]
 
 Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
@@ -52,22 +52,21 @@ def run(seed: int, count: int) -> Report:
         options = draws.draw_options(rng, types)
         sizes = draws.draw_sizes(rng, _PROBLEMS)
         try:
-            found = _find(arch, types, options, sizes)
+            case = Case(arch, types, options, sizes, report)
         except UnsupportedError:
             continue
-        case = _Case(arch, types, options, sizes, found, report)
         for law in rng.sample(_LAWS, 4):
             law(case, rng)
     return report
 
 
-class _Case:
+class Case:
     """Random problems of one chip, with their answers."""
 
     def __init__(
-        self, arch: GpuSpec, types: GemmProblem, options: RunOptions, sizes: Sizes, found: npt.NDArray[np.void],
-        report: Report,
+        self, arch: GpuSpec, types: GemmProblem, options: RunOptions, sizes: Sizes, report: Report
     ) -> None:  # fmt: skip
+        found = _find(arch, types, options, sizes)
         is_feasible = found["active_sms"] > 0
         self.arch, self.types, self.options, self.report = arch, types, options, report
         self.sizes, self.found = sizes[is_feasible], found[is_feasible]
@@ -124,7 +123,7 @@ def _find(arch: GpuSpec, types: GemmProblem, options: RunOptions, sizes: Sizes) 
 # --- one answer and the data sheet -----------------------------------------------------------------------------------
 
 
-def _no_faster_than_the_data_sheet(case: _Case, _: random.Random) -> None:
+def no_faster_than_the_data_sheet(case: Case, _: random.Random) -> None:
     arch, sizes = case.arch, case.sizes.astype(float)
     G, M, K, N = sizes.T
     flop_us = 2 * G * M * K * N / (arch.highest_tflop_per_s(case.types.input_dtype) * 1e6)
@@ -142,13 +141,13 @@ def _no_faster_than_the_data_sheet(case: _Case, _: random.Random) -> None:
 # --- states ----------------------------------------------------------------------------------------------------------
 
 
-def _states(case: _Case, _: random.Random) -> None:
+def _states(case: Case, _: random.Random) -> None:
     us = {l2: case.other(l2=l2)["latency_us"] for l2 in ("warm", "cold", "cold-all")}
     case.check("warm is no slower than cold", us["warm"], us["cold"])
     case.check("cold is no slower than cold-all", us["cold"], us["cold-all"])
 
 
-def _clocks(case: _Case, _: random.Random) -> None:
+def _clocks(case: Case, _: random.Random) -> None:
     us = {clock: case.other(clock=clock)["latency_us"] for clock in ("burst", "sustained")}
     case.check("burst is no slower than sustained", us["burst"], us["sustained"])
 
@@ -196,14 +195,14 @@ _QUANTIZED: dict[str, Callable[[GpuSpec, float], dict[str, Any]]] = {
 }
 
 
-def _more_is_not_slower(case: _Case, rng: random.Random) -> None:
+def _more_is_not_slower(case: Case, rng: random.Random) -> None:
     what, factor = rng.choice(sorted(_MORE)), rng.choice(_FACTORS)
     after = case.other(arch=case.arch.with_(**_MORE[what](case.arch, factor)))
     tolerance = YIELDS if what == "highest clock alone" else ROUNDING
     case.check(f"more {what} is not slower", after["latency_us"], case.latency_us, tolerance, what=f"x{factor}")
 
 
-def _more_sms_are_not_slower(case: _Case, rng: random.Random) -> None:
+def _more_sms_are_not_slower(case: Case, rng: random.Random) -> None:
     what, factor = rng.choice(sorted(_QUANTIZED)), rng.choice(_FACTORS)
     after = case.other(arch=case.arch.with_(**_QUANTIZED[what](case.arch, factor)))
     case.check(
@@ -215,7 +214,7 @@ def _more_sms_are_not_slower(case: _Case, rng: random.Random) -> None:
 # --- quantization of A -----------------------------------------------------------------------------------------------
 
 
-def _quantization(case: _Case, rng: random.Random) -> None:
+def _quantization(case: Case, rng: random.Random) -> None:
     """It takes time, from a wider type no less, and from a faster memory no more; the GEMM behind it stays the same."""
     if case.types.input_dtype.bits >= DType.FP16.bits:
         return
@@ -234,7 +233,7 @@ def _quantization(case: _Case, rng: random.Random) -> None:
 # --- types and sizes -------------------------------------------------------------------------------------------------
 
 
-def _fp8_is_not_slower(case: _Case, _: random.Random) -> None:
+def _fp8_is_not_slower(case: Case, _: random.Random) -> None:
     rates = case.arch.tensor_flop_per_cycle
     if case.types.is_weight_quantized or DType.FP8 not in rates or case.types.input_dtype is DType.FP8:
         return
@@ -247,7 +246,7 @@ def _fp8_is_not_slower(case: _Case, _: random.Random) -> None:
     case.check("fp8 is not slower than 16 bits", narrow["latency_us"], case.latency_us, excepted=excepted)
 
 
-def _batch_is_not_slower(case: _Case, _: random.Random) -> None:
+def _batch_is_not_slower(case: Case, _: random.Random) -> None:
     one = case.sizes.copy()
     one[:, 0] = 1
     alone, batch = case.other(sizes=one, l2="cold-all"), case.other(l2="cold-all")
@@ -265,7 +264,7 @@ def _batch_is_not_slower(case: _Case, _: random.Random) -> None:
     )  # fmt: skip
 
 
-def _bigger_is_not_faster(case: _Case, rng: random.Random) -> None:
+def bigger_is_not_faster(case: Case, rng: random.Random) -> None:
     axis = rng.randrange(4)
     more = case.sizes.copy()
     if rng.random() < 0.5:
@@ -284,6 +283,8 @@ def _bigger_is_not_faster(case: _Case, rng: random.Random) -> None:
             | (_are_aligned(case.types, case.sizes) != _are_aligned(case.types, more))
         ),
         _OTHER_SPLIT: _is_cut_otherwise(case.found, found),
+        _BATCHED: (case.found["correction_factor"] != 1.0) & (case.sizes[:, 0] != more[:, 0]),
+        _ONE_ROW: (case.found["correction_factor"] != 1.0) & (case.sizes[:, 1] == 1),
         "it has more rows outside the matrix, which TMA fills": (
             case.latency_us - case.found["outside_us"] <= found["latency_us"] - found["outside_us"]
         ),
@@ -292,6 +293,8 @@ def _bigger_is_not_faster(case: _Case, rng: random.Random) -> None:
 
 
 _FEWER_BYTES = "its rows start on fewer bytes"
+_ONE_ROW = "timings showed that one row takes other kernels"
+_BATCHED = "nothing was learned of batches"
 _OTHER_SPLIT = "K is cut otherwise, by the library's rule"
 
 
@@ -329,6 +332,6 @@ _LINE_BITS, _LOAD_BITS = 128 * 8, 16 * 8
 
 
 _LAWS = (
-    _no_faster_than_the_data_sheet, _states, _clocks, _more_is_not_slower, _more_is_not_slower,
-    _more_sms_are_not_slower, _quantization, _fp8_is_not_slower, _batch_is_not_slower, _bigger_is_not_faster,
+    no_faster_than_the_data_sheet, _states, _clocks, _more_is_not_slower, _more_is_not_slower,
+    _more_sms_are_not_slower, _quantization, _fp8_is_not_slower, _batch_is_not_slower, bigger_is_not_faster,
 )  # fmt: skip

@@ -367,6 +367,16 @@ def test_a_family_runs_on_later_generations_at_the_rate_of_the_last_known_one() 
     assert all({*family.sm_archs, *family.own_of, *family.rate_frac} <= set(SM_ARCHS) for family in FAMILIES.values())
 
 
+def test_no_two_families_have_one_number() -> None:
+    numbers = [family.number for family in FAMILIES.values()]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_a_family_is_told_by_its_number() -> None:
+    numbers = [family.number for family in FAMILIES.values()]
+    assert len(set(numbers)) == len(numbers)
+
+
 # rows that do not start on 16 bytes
 
 

@@ -220,8 +220,10 @@ def test_plotly_twins_hold_the_same_points(
     assert heat.data[0].colorbar.title.text == "latency (us)"
 
     over_m = plot_latency_over_m(evaluator, 4096, 4096, M=[8, 16, 24], interactive=True)
-    assert [trace.line.shape for trace in over_m.data] == ["hv", "hv"]
-    assert over_m.data[0].y.tolist() == [evaluator.evaluate(1, m, 4096, 4096).latency_us for m in (8, 16, 24)]
+    assert [trace.line.shape for trace in over_m.data] == ["hv"] * 4
+    results = [evaluator.evaluate(1, m, 4096, 4096) for m in (8, 16, 24)]
+    for trace, name in zip(over_m.data, ("low_us", "high_us", "latency_us", "tflop_per_s"), strict=True):
+        assert trace.y.tolist() == [getattr(result, name) for result in results]
     assert (over_m.layout.yaxis.title.text, over_m.layout.yaxis2.title.text) == ("latency (us)", "rate (TFLOP/s)")
     for figure in (roof, cloud, scaled, heat, over_m):
         assert figure.to_json()

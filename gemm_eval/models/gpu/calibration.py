@@ -197,6 +197,12 @@ def _choice_loss(family: str) -> dict[str, float]:
     return {name: value for name, value in default_coefficients(family).items() if name == "choice_loss"}
 
 
+def has_sms_of(arch: GpuSpec, gpu: str) -> bool:
+    """Whether a GPU is of the generation of SMs of a preset."""
+    preset = _preset(data_root(), gpu)
+    return preset is not None and preset.sm_arch == arch.sm_arch
+
+
 def _have_same_sms(gpu: str, other: str) -> bool:
     """Whether these are presets of one generation; a spec that was built in memory is none."""
     one, two = _preset(data_root(), gpu), _preset(data_root(), other)

@@ -1,8 +1,9 @@
 """Learned corrections: what timings of a GPU show beyond the terms of the model, for the questions that were timed.
 
 A correction belongs to a GPU, a library, a kernel family and a question: types, L2 and clock state. Its trees lie as
-plain arrays in ``calibration/<gpu>/corrections``, what is to know of them in a YAML file of the same name. It is off for
-GPUs that have none, for changed specs, and where coefficients or the model have changed since. MODEL.md, "Correction".
+plain arrays in ``calibration/<gpu>/corrections``, what is to know of them in a YAML file of the same name. It is off
+for GPUs that have none, for changed specs, and where coefficients or the model have changed since. MODEL.md,
+"Correction".
 """
 
 from __future__ import annotations
@@ -23,9 +24,17 @@ from gemm_eval.arch import GpuSpec, L2State, data_root, read_yaml
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import ArchValidationError
 from gemm_eval.jit import read_only
-from gemm_eval.models.gpu.calibration import Frozen, calibration_path, coefficients_for, load_calibration
+from gemm_eval.models.gpu.calibration import (
+    Frozen,
+    calibration_path,
+    coefficients_for,
+    has_sms_of,
+    load_calibration,
+)
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
 from gemm_eval.models.gpu.intervals import (
+    ALIKE,
+    OTHER_SMS,
     Interval,
     RegimeInterval,
     interval_of,
@@ -39,6 +48,7 @@ __all__ = [
     "Correction",
     "CorrectionData",
     "CorrectionErrors",
+    "HeldOut",
     "PackedCorrection",
     "Region",
     "Trees",
@@ -62,23 +72,25 @@ _ALIKE = {
 _NOT_ASKED = {"library", "correction"}  # options that are no part of a question
 
 
-class CorrectionData(Frozen):
-    """A data set that a correction was learned from, or that was held out of it, with the errors on it."""
+class HeldOut(Frozen):
+    """Held-out errors of physics alone and of the corrected model."""
+
+    num_rows: int
+    physics_mape_percent: float
+    corrected_mape_percent: float
+
+
+class CorrectionData(HeldOut):
+    """A data set that a correction was learned from, with the errors on it."""
 
     data: str = Field(description="name of the data set")
     sha256: str
-    num_rows: int
-    physics_mape_percent: float
-    corrected_mape_percent: float
 
 
-class CorrectionErrors(Frozen):
-    """Held-out errors by regime of M."""
+class CorrectionErrors(HeldOut):
+    """The errors of a regime of M, over all data sets."""
 
     regime: str
-    num_rows: int
-    physics_mape_percent: float
-    corrected_mape_percent: float
 
 
 class Region(Frozen):
@@ -169,14 +181,16 @@ class PackedCorrection(NamedTuple):
 
 
 def question_of(types: GemmTypes, options: RunOptions) -> str:
-    """Return what timings must have asked for to tell of an answer: types, and states of the GPU, in one word."""
+    """Return what timings must have asked for to tell of an answer: types, and states of the GPU, in one word.
+
+    Types of scales are not told apart: kernels are the same for those that a format may have.
+    """
     words = [_word(types.a.dtype)]
     if types.is_weight_quantized:
         words.append(_word(types.b.dtype))
     scale = types.b.scale
     if scale is not None:
         words.append(f"g{scale.group_size or 'column'}" + (f"x{scale.group_n}" if scale.group_n > 1 else ""))
-        words.append(_word(scale.dtype))
         words += [f"z{_word(scale.zero_dtype)}"] if scale.zero_dtype else []
     if types.c.bits != 16:
         words.append(f"c{types.c.bits}")
@@ -281,18 +295,11 @@ def interval_for(
     _, origin = coefficients_for(arch, library, family)
     if origin.gpu is None:
         return interval_of_defaults()
-    return _interval_of_family(
-        data_root() / "calibration", origin.gpu, origin.library, family, is_carried_over=not origin.is_calibrated
-    )
-
-
-@cache
-def _interval_of_family(root: Path, gpu: str, library: str, family: str, *, is_carried_over: bool) -> Interval:  # noqa: ARG001  another root has other files
-    found = load_calibration(calibration_path(gpu, library, family))
+    times = 1.0 if origin.is_calibrated else ALIKE if has_sms_of(arch, origin.gpu) else OTHER_SMS
+    found = load_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
-        return interval_of(found.intervals, is_carried_over=is_carried_over)
-    worst_percent = max(errors.p90_percent for errors in found.errors)
-    return interval_of_error(worst_percent / 100.0, is_carried_over=is_carried_over)
+        return interval_of(found.intervals, times)
+    return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, times)
 
 
 def pack_correction(

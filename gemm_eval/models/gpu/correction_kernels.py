@@ -44,11 +44,11 @@ _LIMITS = (
     "dram_bytes_per_us", "weight_bytes", "launch_us",
 )  # fmt: skip
 LIMITS_DTYPE = np.dtype([(name, np.float64) for name in _LIMITS])
-"""Of a correction: where the trees start, how deep they are, the least and most of the log factor, log2 of the sizes of its data, up to
-which distance from a known (N, K), in octaves, it holds in full, and from which on not at all, and the data sheet's
-rates, 0 where they limit nothing, bytes of a weight, and the launch of a kernel."""
+"""Of a correction: where the trees start, how deep they are, the least and most of the log factor, log2 of the sizes of
+its data, up to which distance from a known (N, K), in octaves, it holds in full, and from which on not at all, and the
+data sheet's rates, 0 where they limit nothing, bytes of a weight, and the launch of a kernel."""
 
-_FADE_OCTAVES = 1.0  # of M and G, beyond those of the data
+_FADE_OCTAVES, _FADE_OCTAVES_OF_G = 1.0, 3.0  # beyond the M and G of the data; few GEMMs more take hardly longer
 _MOST_ALIGNED = 1024  # elements; beyond that nothing changes
 
 
@@ -114,7 +114,7 @@ def describe(records: Any, sizes: Any, out: Any) -> None:
 @kernel
 def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
     """The sum over all trees; each is walked to the same depth, so that no branch is guessed and walks overlap."""
-    total = limit["baseline"]
+    total = float(limit["baseline"])
     depth = int(limit["depth"])
     for tree in range(len(roots)):
         place = roots[tree]
@@ -122,32 +122,33 @@ def _log_factor(nodes: Any, roots: Any, x: Any, limit: Any) -> float:
             node = nodes[place]
             place = node["left"] + (x[node["feature"]] > node["number"])
         total += nodes[place]["number"]
-    return total
+    return float(total)
 
 
 @kernel
 def _trust(pairs: Any, limit: Any, x: Any, G: int) -> float:
     """1 in the region of the data, falling to 0 outside of it."""
-    beyond = max(max(limit["least_m"] - x[0], x[0] - limit["most_m"]), math.log2(G) - limit["most_g"])
-    trust = min(1.0, 1.0 - beyond / _FADE_OCTAVES)
+    beyond = max(limit["least_m"] - x[0], x[0] - limit["most_m"]) / _FADE_OCTAVES
+    beyond = max(beyond, (math.log2(G) - limit["most_g"]) / _FADE_OCTAVES_OF_G)
+    trust = min(1.0, 1.0 - beyond)
     if trust <= 0.0:
         return 0.0
     nearest = np.inf
     for place in range(len(pairs)):
         across, along = x[1] - pairs[place, 0], x[2] - pairs[place, 1]
         nearest = min(nearest, across * across + along * along)
-    return trust * max(0.0, min(1.0, (limit["far"] - math.sqrt(nearest)) / (limit["far"] - limit["near"])))
+    return float(trust * max(0.0, min(1.0, (limit["far"] - math.sqrt(nearest)) / (limit["far"] - limit["near"]))))
 
 
 @kernel
 def _floor_us(limit: Any, G: int, M: int, K: int, N: int) -> float:
     """What no kernel is faster than, by the data sheet."""
-    floor = limit["launch_us"]
+    floor = float(limit["launch_us"])
     if limit["peak_flop_per_us"] > 0.0:
         floor = max(floor, 2.0 * G * M * K * N / limit["peak_flop_per_us"])
     if limit["dram_bytes_per_us"] > 0.0:
-        floor = max(floor, limit["weight_bytes"] * G * K * N / limit["dram_bytes_per_us"])
-    return floor
+        floor = max(floor, float(limit["weight_bytes"]) * G * K * N / limit["dram_bytes_per_us"])
+    return float(floor)
 
 
 @entry_point

@@ -14,7 +14,9 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 __all__ = [
+    "ALIKE",
     "COVERAGE_FRAC",
+    "OTHER_SMS",
     "REGIMES_OF_M",
     "Interval",
     "RegimeInterval",
@@ -36,9 +38,11 @@ MIN_INTERVAL_ROWS = 20
 """Rows of a regime for quantiles of its own; with fewer it has those of all regimes."""
 
 _ALL = "all"
-_CARRIED_OVER = (
-    2.0  # times the log interval of where coefficients come from; MODEL.md, "Intervals", says what it covers
-)
+ALIKE, OTHER_SMS = 1.25, 2.5
+"""Times the logarithms of an interval, on a GPU of the same generation of SMs that nothing was fitted on, and on one of
+another: with coefficients of the H200, 84% of H100's times lie inside; between A100, L40S and RTX PRO 6000 a mean of
+80% takes 2.5."""
+
 _OF_DEFAULTS = math.log(2.0)
 _ENDS = np.array([most for _, _, most in REGIMES_OF_M if most is not None])
 
@@ -107,17 +111,16 @@ def fit_intervals(M: npt.NDArray[np.int64], log_errors: npt.NDArray[np.float64])
     return tuple(found)
 
 
-def interval_of(found: Sequence[RegimeInterval], *, is_carried_over: bool = False) -> Interval:
-    """Return the factors of fitted intervals, wider if they were fitted on another GPU."""
+def interval_of(found: Sequence[RegimeInterval], times: float = 1.0) -> Interval:
+    """Return the factors of fitted intervals, whose logarithms are taken `times`."""
     by_name = {item.regime: item for item in found}
     items = [by_name.get(name, by_name[_ALL]) for name, _, _ in REGIMES_OF_M]
-    times = _CARRIED_OVER if is_carried_over else 1.0
     return _interval((times * item.low_log for item in items), (times * item.high_log for item in items))
 
 
-def interval_of_error(p90_frac: float, *, is_carried_over: bool = False) -> Interval:
+def interval_of_error(p90_frac: float, times: float = 1.0) -> Interval:
     """Return the factors where only the 90th percentile of the size of errors is known."""
-    log = math.log1p(p90_frac) * (_CARRIED_OVER if is_carried_over else 1.0)
+    log = math.log1p(p90_frac) * times
     return _interval([-log] * len(REGIMES_OF_M), [log] * len(REGIMES_OF_M))
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
+from gemm_eval.evaluate import GEMMEvaluator, GEMMResult, GEMMTable
 from gemm_eval.report.plots.style import (
     COLORS,
     GRAY,
@@ -33,6 +33,7 @@ _ROWS = range(1, 513)
 _MOST_MARKERS = 40  # values of M whose points are drawn one by one
 _MOST_SECTIONS = 24  # more are not readable
 _LEAST_LABEL_FRAC = 0.025  # of the axis, for the label of a section
+_BAND_ALPHA = 0.15  # of the interval that holds 80% of measured times
 _PARTITION = ("P_G", "P_M", "P_N", "P_K")
 _TILE = ("cta_m", "cta_n", "split_k")
 _X_LABEL, _LATENCY_LABEL, _RATE_LABEL = "M (rows of A and C)", "latency (us)", "rate (TFLOP/s)"
@@ -58,10 +59,11 @@ def plot_latency_over_m(
 ) -> AnyFigure:
     """Plot latency in microseconds, and below it the rate in TFLOP/s, over M of C[G,M,N] = A[G,M,K] x B[G,K,N].
 
-    Every value is an evaluation of its own; between two of them the line stays where it is and then steps. Of a single
-    chip, shaded sections show where the best mapping changes: on a GPU the number of waves (times that all SMs
-    take new CTAs), with dots on the axis where the tile or the split of K changes; on a multi-core chip the partition
-    over cores. Where they change too often to be readable, the title says how often instead.
+    Every value is an evaluation of its own; between two of them the line stays where it is and then steps. A band
+    around latencies of a GPU is the interval that holds 80% of measured times. Of a single chip, shaded sections show
+    where the best mapping changes: on a GPU the number of waves (times that all SMs take new CTAs), with dots on the
+    axis where the tile or the split of K changes; on a multi-core chip the partition over cores. Where they change too
+    often to be readable, the title says how often instead.
 
     Args:
         evaluators: one, or several to compare, up to eight.
@@ -93,6 +95,10 @@ def _names(tables: list[GEMMTable]) -> list[str]:
     return [table.evaluator.arch.name for table in tables]
 
 
+def _has_interval(table: GEMMTable) -> bool:
+    return not bool(np.isnan(table["low_us"]).any())
+
+
 def _is_even(rows: npt.NDArray[np.int64]) -> bool:
     """Whether the values are about equally far apart, for a linear axis."""
     gaps = np.diff(rows)
@@ -108,6 +114,11 @@ def _draw(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> F
             axes.plot(
                 rows, table[column], drawstyle="steps-post", color=COLORS[place], linewidth=1.3, marker=marker,
                 markersize=3.5, label=name,
+            )  # fmt: skip
+        if _has_interval(table):
+            above.fill_between(
+                rows, table["low_us"], table["high_us"], step="post", color=COLORS[place], alpha=_BAND_ALPHA,
+                linewidth=0,
             )  # fmt: skip
     above.set(ylabel=_LATENCY_LABEL)
     below.set(ylabel=_RATE_LABEL, xlabel=_X_LABEL)
@@ -183,15 +194,26 @@ def _changes(table: GEMMTable, columns: tuple[str, ...]) -> list[int]:
     return changes
 
 
+def _interval(result: GEMMResult) -> str:
+    return "" if result.low_us is None else f" (80%: {result.low_us:,.4g} to {result.high_us:,.4g})"
+
+
 def _draw_plotly(tables: list[GEMMTable], rows: npt.NDArray[np.int64], title: str) -> Any:
     go = plotly_objects()
     figure = go.Figure()
     for place, (table, name) in enumerate(zip(tables, _names(tables), strict=True)):
         told = [
-            f"<b>{name}</b>, M={result.problem.M}<br>{result.latency_us:,.4g} us, {result.tflop_per_s:,.4g} TFLOP/s"
+            f"<b>{name}</b>, M={result.problem.M}<br>{result.latency_us:,.4g} us{_interval(result)}, "
+            f"{result.tflop_per_s:,.4g} TFLOP/s"
             f"<br>bound: {result.bound}<br>{result.mapping}"
             for result in table
         ]
+        if _has_interval(table):
+            for column, fill in (("low_us", None), ("high_us", "tonexty")):
+                figure.add_scatter(
+                    x=rows, y=table[column], yaxis="y", legendgroup=name, showlegend=False, mode="lines", fill=fill,
+                    line={"color": COLORS[place], "shape": "hv", "width": 0}, opacity=_BAND_ALPHA, hoverinfo="skip",
+                )  # fmt: skip
         for column, axis in (("latency_us", "y"), ("tflop_per_s", "y2")):
             figure.add_scatter(
                 x=rows, y=table[column], yaxis=axis, name=name, legendgroup=name, showlegend=axis == "y", mode="lines",

@@ -11,7 +11,7 @@ from gemm_eval.models.gpu.triton import triton_calibration_path
 from gemm_eval.validation.predictors.dense_rows import families_of
 from gemm_eval.validation.timings import Timings
 
-__all__ = ["calibration_out", "describe_held_out", "describe_origin", "origin_of"]
+__all__ = ["calibration_out", "describe_held_out", "describe_origin", "fitted_sets", "origin_of"]
 
 
 def calibration_out(gpu: str, library: str, family: str) -> Path:
@@ -23,6 +23,12 @@ def calibration_out(gpu: str, library: str, family: str) -> Path:
     if data_root().name == "_arch_data":
         raise InvalidOptionError("--out must be given: this is no checkout, and an installed package is not written to")
     return triton_calibration_path(gpu) if library == "triton" else calibration_path(gpu, library, family)
+
+
+def fitted_sets(gpu: str, library: str) -> frozenset[str]:
+    """Return the names of the sets that the calibrations of a GPU and a library are fitted on."""
+    files = (data_root() / "calibration" / gpu).glob(f"{library}-*.yaml")
+    return frozenset(errors.data for path in files for errors in load_calibration(path).errors)
 
 
 def origin_of(arch: GpuSpec, timings: Timings) -> Origin:

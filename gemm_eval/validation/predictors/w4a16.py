@@ -28,6 +28,7 @@ from gemm_eval.models.gpu import (
     ErrorFigures,
     Times,
     coefficients_for,
+    fit_intervals,
     pack_w4a16_coefficients,
 )
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
@@ -204,8 +205,11 @@ def calibrate_w4a16(
         mask = (rows.frame["table"] == path.stem).to_numpy(bool)
         figures = error_figures(rows.measured_us[mask], predicted_us[mask])
         errors.append(ErrorFigures(data=f"w4a16/{path.stem}", sha256=sha256_of(path), **figures))
+    # of the configs that are chosen, not of those that lose by far
+    near = rows.measured_us <= (rows.form.near_best or np.inf) * rows.best_us
+    intervals = fit_intervals(rows.sizes[near, 1], np.log(rows.measured_us[near] / predicted_us[near]))
     return Calibration(
         gpu=arch.name, library="gemm-eval", family=family, model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(fitted.values), fitted=tuple(fitted.values), errors=tuple(errors),
+        coefficients=rounded(fitted.values), fitted=tuple(fitted.values), errors=tuple(errors), intervals=intervals,
         **provenance(num_folds, "tables", seed),
     )  # fmt: skip

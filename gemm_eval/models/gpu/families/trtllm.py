@@ -62,7 +62,7 @@ TRTLLM_FAMILIES: tuple[Family, ...] = (
     replace(
         _TENSOR,
         name="sm80_weight_only",
-        number=16,
+        number=21,
         max_stages=4,
         weight_only_tiles=_weight_only_tiles,
         coefficients=_coefficients(step_cycles=400.0, vector_step_cycles=1500.0),

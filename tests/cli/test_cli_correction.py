@@ -1,0 +1,43 @@
+"""The command line with learned corrections and intervals: on, off, and as JSON."""
+
+from __future__ import annotations
+
+from gemm_eval import GEMMEvaluator
+from tests.cli.commands import Ran
+
+GEMM = ("1", "64", "4096", "4096", "--arch", "h200-sxm", "--dtype", "bf16")
+
+
+def test_evaluate_shows_the_interval_and_what_the_model_alone_says() -> None:
+    result = GEMMEvaluator("h200-sxm").evaluate(1, 64, 4096, 4096, "bf16")
+    ran = Ran("evaluate", *GEMM)
+
+    assert ran.code == 0
+    for label in ("80% interval, us", "model alone, us", "correction", "gpu-5, corrected"):
+        assert label in ran.out
+    assert f"{result.low_us:.2f}" in ran.out
+
+
+def test_no_correction_is_the_model_alone() -> None:
+    document = Ran("evaluate", *GEMM, "--no-correction", "--json").json()["results"][0]
+    corrected = Ran("evaluate", *GEMM, "--json").json()["results"][0]
+
+    assert (document["source"], corrected["source"]) == ("calibrated", "corrected")
+    assert document["latency_us"] == corrected["physics_us"] != corrected["latency_us"]
+    assert corrected["low_us"] < corrected["latency_us"] < corrected["high_us"]
+    assert "model alone" not in Ran("evaluate", *GEMM, "--no-correction", "--no-explain").out
+
+
+def test_top_takes_it_too() -> None:
+    corrected, physics = (
+        Ran("top", *GEMM, "-k", "3", "--json", *more).json()["results"] for more in ((), ("--no-correction",))
+    )
+    assert [one["mapping"] for one in corrected] == [one["mapping"] for one in physics]
+    assert {one["source"] for one in physics} == {"calibrated"}
+
+
+def test_a_multicore_chip_has_no_interval() -> None:
+    ran = Ran("evaluate", "1", "64", "512", "512", "--arch", "demo-8core", "--arch", "h200-sxm", "--dtype", "fp16")
+    assert ran.code == 0
+    assert "80% interval" in ran.out
+    assert "80% interval" not in Ran("evaluate", "1", "64", "512", "512", "--arch", "demo-8core").out

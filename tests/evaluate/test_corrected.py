@@ -1,0 +1,175 @@
+"""Answers with a learned correction: one factor for a GEMM, by every way that leads to it; off where asked."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, UnsupportedError, load_arch
+from gemm_eval.evaluate import disk as _disk
+from gemm_eval.models.gpu import GPU_COST_DTYPE, calibration
+from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
+
+SIZES = (1, 64, 4096, 4096)
+PROBLEM = GemmProblem(*SIZES, "bf16")
+GEMMS = [(1, M, K, N) for M in (1, 16, 100, 4096) for K, N in ((4096, 4096), (7168, 2112), (128, 50_000), (4097, 33))]
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> GEMMEvaluator:
+    return GEMMEvaluator("h200-sxm", disk_cache=False)
+
+
+def test_a_corrected_answer_says_so(evaluator: GEMMEvaluator) -> None:
+    corrected, physics = evaluator.evaluate(*SIZES, "bf16"), evaluator.evaluate(*SIZES, "bf16", correction=False)
+
+    assert (corrected.source, physics.source) == ("corrected", "calibrated")
+    assert corrected.latency_us != physics.latency_us == physics.physics_us == corrected.physics_us
+    assert abs(np.log(corrected.latency_us / corrected.physics_us)) <= MAX_LOG_FACTOR
+    assert corrected.breakdown["correction_us"] == corrected.latency_us - corrected.physics_us
+    assert physics.breakdown["correction_us"] == 0.0
+    assert sum(corrected.breakdown.values()) == pytest.approx(corrected.latency_us, rel=1e-12)
+    assert corrected.mapping == physics.mapping
+    assert physics.options["correction"] is False
+    assert "correction" not in corrected.options
+
+
+def test_the_explanation_has_the_factor_and_compares_physics_with_physics(evaluator: GEMMEvaluator) -> None:
+    corrected, physics = evaluator.evaluate(*SIZES, "bf16"), evaluator.evaluate(*SIZES, "bf16", correction=False)
+    factor = f"Corrected: {corrected.latency_us / corrected.physics_us:.3f} times the {physics.latency_us:,.2f} us"
+
+    assert factor in corrected.explain()
+    assert "Corrected:" not in physics.explain()
+    lines = {
+        text.split(": ", 1)[0]: text.split(": ", 1)[1] for text in corrected.explain().splitlines() if ": " in text
+    }
+    others = {text.split(": ", 1)[0]: text.split(": ", 1)[1] for text in physics.explain().splitlines() if ": " in text}
+    assert lines["Would help most (model alone)"] == others["Would help most"]
+
+
+def test_the_order_of_configs_is_that_of_physics(evaluator: GEMMEvaluator) -> None:
+    corrected, physics = evaluator.top(PROBLEM, 20), evaluator.top(PROBLEM, 20, correction=False)
+
+    assert [result.mapping for result in corrected] == [result.mapping for result in physics]
+    factors = [one.latency_us / other.latency_us for one, other in zip(corrected, physics, strict=True)]
+    assert factors == pytest.approx([factors[0]] * 20, rel=1e-12)
+    assert corrected[0].latency_us == evaluator.evaluate(*SIZES, "bf16").latency_us
+
+
+def test_a_mapping_is_corrected_as_its_gemm(evaluator: GEMMEvaluator) -> None:
+    for result in evaluator.top(PROBLEM, 3):
+        assert evaluator.evaluate_mapping(PROBLEM, result.mapping).latency_us == result.latency_us
+    best = evaluator.evaluate_problem(PROBLEM)
+    alone = evaluator.evaluate_mapping(PROBLEM, best.mapping, correction=False)
+    assert (alone.latency_us, alone.source) == (best.physics_us, "calibrated")
+
+
+@pytest.mark.parametrize("correction", [None, True, False])
+def test_tables_have_the_same_answers(evaluator: GEMMEvaluator, correction: bool | None) -> None:
+    other = GEMMEvaluator("h200-sxm", disk_cache=False)
+    table = other.evaluate_many(GEMMS, "bf16", correction=correction, progress=False)
+    results = [evaluator.evaluate(*sizes, "bf16", correction=correction) for sizes in GEMMS]
+
+    assert list(table) == results
+    for name in ("latency_us", "physics_us", "low_us", "high_us", "source"):
+        assert table[name].tolist() == [getattr(result, name) for result in results]
+    assert set(table["correction"]) == {correction is not False}
+    assert ("corrected" in table["source"]) is (correction is not False)
+
+
+def test_a_row_of_a_table_can_ask_for_physics(evaluator: GEMMEvaluator) -> None:
+    frame = pd.DataFrame([SIZES] * 3, columns=list("GMKN")).assign(dtype="bf16", correction=[True, False, None])
+    corrected, physics, default = evaluator.evaluate_many(frame, progress=False)["source"]
+
+    assert (corrected, physics, default) == ("corrected", "calibrated", "corrected")
+    with pytest.raises(InvalidOptionError, match="correction must be True or False"):
+        evaluator.evaluate_many(frame.assign(correction="no"), progress=False)
+
+
+def test_an_evaluator_can_be_of_physics_alone() -> None:
+    physics = GEMMEvaluator("h200-sxm", disk_cache=False, correction=False)
+
+    assert physics.evaluate(*SIZES, "bf16").source == "calibrated"
+    assert physics.evaluate(*SIZES, "bf16", correction=True).source == "corrected"
+    assert "correction=False" in repr(physics)
+    assert pickle.loads(pickle.dumps(physics)).evaluate(*SIZES, "bf16").source == "calibrated"
+
+
+def test_nothing_is_corrected_that_was_not_timed(evaluator: GEMMEvaluator) -> None:
+    changed = load_arch("h200-sxm").with_(num_sms=120)
+
+    assert evaluator.evaluate(*SIZES, "bf16", l2="cold-all").source == "calibrated"
+    assert evaluator.evaluate(1, 64, 128, 1 << 20, "bf16").source == "calibrated"
+    assert evaluator.evaluate(64, 64, 512, 512, "fp8").source == "calibrated"
+    assert evaluator.evaluate(*SIZES, "w4a16").source == "calibrated"
+    for arch in (changed, load_arch("h100-sxm")):
+        assert GEMMEvaluator(arch, disk_cache=False).evaluate(*SIZES, "bf16").source == "analytic"
+
+
+def test_multicore_chips_take_no_correction_and_have_no_interval() -> None:
+    evaluator = GEMMEvaluator("demo-8core", disk_cache=False)
+    result = evaluator.evaluate(1, 16, 512, 768)
+
+    assert (result.physics_us, result.low_us, result.high_us) == (result.latency_us, None, None)
+    assert evaluator.evaluate_many([(1, 16, 512, 768)]).to_dicts()[0]["low_us"] is None
+    with pytest.raises(UnsupportedError, match="correction is for GPUs"):
+        evaluator.evaluate(1, 16, 512, 768, correction=False)
+    with pytest.raises(InvalidOptionError, match="correction must be True or False"):
+        evaluator.evaluate(1, 16, 512, 768, correction="no")  # type: ignore[arg-type]
+
+
+def test_corrected_answers_come_back_from_disk(tmp_path: Path, evaluator: GEMMEvaluator) -> None:
+    path = tmp_path / "costs.sqlite"
+    first = GEMMEvaluator("h200-sxm", disk_cache=path)
+    assert first.save_to_disk(first.evaluate_many(GEMMS, "bf16", progress=False)) == len(GEMMS)
+    physics = first.evaluate_many(GEMMS, "bf16", correction=False, progress=False)
+    assert first.save_to_disk(physics) == len(GEMMS)
+    second = GEMMEvaluator("h200-sxm", disk_cache=path)  # each record is searched again, and must come out to the bit
+
+    for correction in (True, False):
+        for sizes in GEMMS:
+            asked = {"dtype": "bf16", "correction": correction}
+            assert second.evaluate(*sizes, **asked) == evaluator.evaluate(*sizes, **asked)  # type: ignore[arg-type]
+    assert second.cache_info().records.misses == 0
+    _disk._cache_at.cache_clear()
+
+
+def test_a_record_with_another_factor_is_no_answer(evaluator: GEMMEvaluator) -> None:
+    table = evaluator.evaluate_many(GEMMS, "bf16", progress=False)
+    backend, batch = evaluator.backend, table.batch
+    packed = [backend.pack(kind) for kind in batch.kinds]
+    again = backend.replay_many(packed, batch.kind_of, batch.sizes, table.records)
+    for name in GPU_COST_DTYPE.names or ():
+        if name not in backend.search_counts:
+            assert again[name].tolist() == table.records[name].tolist(), name
+
+
+def test_the_stamp_changes_with_a_correction(tmp_path: Path) -> None:
+    def stamp() -> str:
+        calibration._stamp.cache_clear()
+        return calibration._stamp(tmp_path, "h200-sxm", "sm_90")
+
+    without = stamp()
+    folder = tmp_path / "h200-sxm" / "corrections"
+    folder.mkdir(parents=True)
+    (folder / "cublas-sm90_wgmma-f16-cold-burst.npz").write_bytes(b"trees")
+    with_one = stamp()
+    (folder / "cublas-sm90_wgmma-f16-cold-burst.npz").write_bytes(b"other")
+
+    assert len({without, with_one, stamp()}) == 3
+    calibration._stamp.cache_clear()
+
+
+def test_intervals_stand_around_answers(evaluator: GEMMEvaluator) -> None:
+    for sizes in GEMMS:
+        for dtype in ("bf16", "fp8", "int8"):
+            result = evaluator.evaluate(*sizes, dtype)
+            assert result.low_us is not None
+            assert result.high_us is not None
+            assert result.low_us <= result.latency_us <= result.high_us
+            assert f"{result.low_us:,.2f} to {result.high_us:,.2f} us" in result.explain()
+            assert result.to_dict()["low_us"] == result.low_us

@@ -1,0 +1,292 @@
+"""Learned corrections: the trees, their bounds and region, when they are off, and the files that are committed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import yaml
+
+from gemm_eval import GemmProblem
+from gemm_eval.arch import GpuSpec, data_root, load_arch
+from gemm_eval.errors import ArchValidationError
+from gemm_eval.models.gpu import (
+    GPU_COST_DTYPE,
+    GPU_MODEL_VERSION,
+    KERNEL_COST_DTYPE,
+    Region,
+    Trees,
+    coefficients_for,
+    find_correction,
+    load_correction,
+    pack_correction,
+    pack_gpu,
+    physics_digest,
+    question_of,
+)
+from gemm_eval.models.gpu import correction as _correction
+from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
+from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, correct, describe
+from gemm_eval.search.gpu import find_best_config
+from gemm_eval.validation.predictors.trees import trees_of
+from gemm_eval.validation.tables import find_timings
+from gemm_eval.workload import GemmTypes, RunOptions
+
+H200 = load_arch("h200-sxm", GpuSpec)
+BF16 = GemmTypes.parse("bf16")
+PHYSICS = RunOptions("cublas", "cold", "burst")
+COMMITTED = sorted((data_root() / "calibration").glob("*/corrections/*.yaml"))
+PAIRS = np.array([[4096, 4096]], np.int64)
+REGION = Region(min_m=16, max_m=1024, max_g=1, near=1.0, far=2.0)
+
+
+def stump(log_factor: float) -> Trees:
+    """One tree of one leaf."""
+    return Trees(
+        np.array([log_factor]), np.zeros(1, np.int16), np.array([LEAF], np.int8), np.zeros(1, np.int16),
+        np.ones(1, np.int16), np.zeros(1), PAIRS,
+    )  # fmt: skip
+
+
+def factor_of(trees: Trees, G: int = 1, M: int = 64, K: int = 4096, N: int = 4096, **given: Any) -> float:
+    """The factor of a GEMM under trees."""
+    bounds = given.get("bounds", (-MAX_LOG_FACTOR, MAX_LOG_FACTOR))
+    packed = pack_correction(H200, BF16, given.get("options", PHYSICS), trees, REGION, bounds)
+    problem = GemmProblem(G, M, K, N, "bf16")
+    record = find_best_config(H200, problem, pack_gpu(H200, BF16, PHYSICS))
+    correct(record.view(KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([problem.sizes]), *packed)
+    assert record["latency_us"][0] == record["physics_us"][0] * record["correction_factor"][0]
+    return float(record["correction_factor"][0])
+
+
+# trees
+
+
+def test_trees_give_what_scikit_learn_predicts() -> None:
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    rng = np.random.default_rng(0)
+    blocks = 64 * rng.integers(1, 200, (400, 2))
+    sizes = np.column_stack([np.ones(400, np.int64), rng.integers(1, 4096, 400), blocks])
+    packed = pack_gpu(H200, BF16, PHYSICS)
+    problems = [GemmProblem(*row, "bf16") for row in sizes.tolist()]
+    records = np.concatenate([find_best_config(H200, problem, packed) for problem in problems])
+    features = np.empty((400, len(FEATURES)))
+    describe(records.view(KERNEL_COST_DTYPE), sizes, features)
+    targets = 0.05 * np.sin(features[:, 0]) + 0.02 * rng.standard_normal(400)
+    fitted = ensemble.HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=15).fit(features, targets)
+    wide = Region(min_m=1, max_m=1 << 20, max_g=1, near=30.0, far=40.0)
+    trees = trees_of(fitted, PAIRS)
+    correct(
+        records.view(KERNEL_COST_DTYPE), np.arange(400), sizes,
+        *pack_correction(H200, BF16, PHYSICS, trees, wide, (-MAX_LOG_FACTOR, MAX_LOG_FACTOR)),
+    )  # fmt: skip
+
+    assert np.log(records["correction_factor"]) == pytest.approx(fitted.predict(features), abs=1e-12)
+    assert len(trees.roots) == 30
+
+
+def test_features_are_named_in_the_order_they_are_written() -> None:
+    problem = GemmProblem(1, 48, 4096, 2048, "bf16")
+    record = find_best_config(H200, problem, pack_gpu(H200, BF16, PHYSICS))
+    features = np.empty((1, len(FEATURES)))
+    describe(record.view(KERNEL_COST_DTYPE), np.array([problem.sizes]), features)
+    found = dict(zip(FEATURES, features[0].tolist(), strict=True))
+
+    assert (found["M"], found["N"], found["K"]) == (math.log2(48), 11.0, 12.0)
+    assert (found["M_alignment"], found["N_alignment"]) == (4.0, 10.0)
+    assert found["latency"] == pytest.approx(math.log2(record["physics_us"][0]))
+    assert found["cta_m"] == math.log2(record["cta_m"][0])
+    assert found["dram_share"] == pytest.approx(record["dram_us"][0] / record["physics_us"][0])
+    assert found["power_share"] == pytest.approx(record["power_us"][0] / record["physics_us"][0])
+
+
+# bounds and region
+
+
+@pytest.mark.parametrize("log_factor", [0.1, -0.1])
+def test_a_factor_holds_at_known_sizes(log_factor: float) -> None:
+    assert factor_of(stump(log_factor)) == pytest.approx(math.exp(log_factor))
+
+
+def test_factors_are_bounded() -> None:
+    assert factor_of(stump(5.0)) == pytest.approx(1.5)
+    assert factor_of(stump(5.0), bounds=(-0.1, 0.2)) == pytest.approx(math.exp(0.2))
+    assert factor_of(stump(-5.0), bounds=(-0.1, 0.2)) == pytest.approx(math.exp(-0.1))
+
+
+def test_a_factor_fades_with_the_distance_from_known_pairs() -> None:
+    factors = [factor_of(stump(0.2), N=N) for N in (4096, 8192, 11584, 16384, 32768)]
+
+    assert factors[:2] == pytest.approx([math.exp(0.2)] * 2)
+    assert factors[2] == pytest.approx(math.exp(0.1), rel=1e-4)
+    assert factors[3:] == [1.0, 1.0]
+
+
+def test_a_factor_fades_beyond_the_rows_of_its_data() -> None:
+    inside, half, off = (factor_of(stump(0.2), M=M) for M in (1024, 1448, 2048))
+
+    assert (inside, off) == (pytest.approx(math.exp(0.2)), 1.0)
+    assert half == pytest.approx(math.exp(0.1), rel=1e-3)
+    assert factor_of(stump(0.2), M=8) == 1.0
+
+
+def test_a_factor_fades_with_batches() -> None:
+    one, two, eight = (factor_of(stump(0.3), G=G) for G in (1, 2, 8))
+
+    assert one > two > eight == 1.0
+
+
+def test_nothing_is_faster_than_the_data_sheet() -> None:
+    wild = (-MAX_LOG_FACTOR, MAX_LOG_FACTOR)
+    problem = GemmProblem(1, 8192, 4096, 4096, "bf16")
+    region = Region(min_m=1, max_m=1 << 20, max_g=1, near=1.0, far=2.0)
+    record = find_best_config(H200, problem, pack_gpu(H200, BF16, PHYSICS))
+    packed = pack_correction(H200, BF16, PHYSICS, stump(-5.0), region, wild)
+    correct(record.view(KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([problem.sizes]), *packed)
+    floor_us = problem.flop / (H200.highest_tflop_per_s("bf16") * 1e6)
+
+    assert record["latency_us"][0] == pytest.approx(max(floor_us, record["physics_us"][0] / 1.5))
+    assert record["latency_us"][0] >= floor_us
+
+
+def test_records_without_a_kernel_stay() -> None:
+    records: npt.NDArray[np.void] = np.zeros(1, GPU_COST_DTYPE)
+    packed = pack_correction(H200, BF16, PHYSICS, stump(0.1), REGION, (-0.4, 0.4))
+    correct(records.view(KERNEL_COST_DTYPE), np.zeros(1, np.int64), np.array([[1, 64, 4096, 4096]]), *packed)
+
+    assert records.tobytes() == bytes(records.nbytes)
+
+
+# questions
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "question"),
+    [
+        ("bf16", PHYSICS, "f16-cold-burst"),
+        ("fp16", PHYSICS._replace(correction=True), "f16-cold-burst"),
+        ("fp8", PHYSICS._replace(l2="warm", clock="sustained"), "fp8-warm-sustained"),
+        ("fp8_block", PHYSICS, "fp8-g128x128-fp32-cold-burst"),
+        ("nvfp4", PHYSICS, "fp4-g16-fp8-cold-burst"),
+        ("w4a16", PHYSICS._replace(library="trtllm"), "f16-int4-g128-f16-cold-burst"),
+        ("fp32", PHYSICS, "fp32-c32-cold-burst"),
+    ],
+)
+def test_a_question_names_types_and_states(dtype: str, options: RunOptions, question: str) -> None:
+    assert question_of(GemmTypes.parse(dtype), options) == question
+
+
+# when they are off
+
+
+def question_on(arch: GpuSpec, version: str = GPU_MODEL_VERSION, question: str = "f16-cold-burst") -> Any:
+    return find_correction(arch, "cublas", "sm90_wgmma", question, version)
+
+
+def test_a_correction_is_of_one_gpu_with_its_coefficients_and_model() -> None:
+    assert question_on(H200) is not None
+    assert question_on(load_arch("h100-sxm", GpuSpec)) is None
+    assert question_on(H200.with_(num_sms=144)) is None
+    assert question_on(H200, version="gpu-0") is None
+    assert question_on(H200, question="fp32-c32-cold-burst") is None
+
+
+def test_other_coefficients_turn_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    coefficients, origin = coefficients_for(H200, "cublas", "sm90_wgmma")
+    monkeypatch.setattr(_correction, "coefficients_for", lambda *_: (coefficients | {"kernel_us": 9.0}, origin))
+    assert question_on(H200) is None
+
+
+def test_it_must_be_asked_for_below_the_evaluator() -> None:
+    assert pack_gpu(H200, BF16, PHYSICS).correction is None
+    assert pack_gpu(H200, BF16, PHYSICS._replace(correction=False)).correction is None
+    assert pack_gpu(H200, BF16, PHYSICS._replace(correction=True)).correction is not None
+
+
+# files
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: f"{path.parts[-3]}/{path.stem}")
+def test_committed_corrections_are_those_of_today(path: Path) -> None:
+    found, trees = load_correction(path)
+    arch = load_arch(found.gpu, GpuSpec)
+    coefficients, origin = coefficients_for(arch, found.library, found.family)
+
+    assert origin.is_calibrated
+    # else they are off: gemm-eval calibrate correction fits them anew
+    assert found.physics == physics_digest(coefficients, GPU_MODEL_VERSION)
+    assert (found.model_version, found.features) == (GPU_MODEL_VERSION, FEATURES)
+    hashes = {item.name: item.content_hash.removeprefix("sha256:") for item in find_timings(
+        found.gpu, [data.data for data in found.data])}  # fmt: skip
+    assert {data.data for data in found.data} <= hashes.keys()
+    is_better = all(item.corrected_mape_percent < item.physics_mape_percent for item in found.errors)
+    assert found.is_on is (trees is not None)
+    assert is_better or not found.is_on
+    arrays = path.with_suffix(".npz")
+    assert arrays.is_file() is found.is_on
+    if found.is_on:
+        assert arrays.stat().st_size < 100_000
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A correction, in a data folder of its own."""
+    folder = tmp_path / "calibration" / "h200-sxm" / "corrections"
+    folder.mkdir(parents=True)
+    (path,) = (path for path in COMMITTED if path.stem == "cublas-sm90_wgmma-fp8-cold-burst")
+    for suffix in (".yaml", ".npz"):
+        shutil.copy(path.with_suffix(suffix), folder)
+    monkeypatch.setattr(_correction, "data_root", lambda: tmp_path)
+    return folder / path.name
+
+
+def change(path: Path, **values: object) -> None:
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | values))
+
+
+def test_a_correction_comes_back(copy: Path) -> None:
+    found, trees = load_correction(copy)
+
+    assert trees is not None
+    assert trees.depth[0] <= 12
+    assert found.region.min_m == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"gpu": "b200"}, "this is a correction of b200/"),
+        ({"max_log_factor": 0.6}, "max_log_factor"),
+        ({"region": {"min_m": 1, "max_m": 2, "max_g": 1, "near": 2.0, "far": 2.0}}, "near must be below far"),
+        ({"arrays_sha256": "0" * 64}, "is not the file that was written with it"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_a_malformed_correction_is_refused(copy: Path, values: dict[str, object], message: str) -> None:
+    change(copy, **values)
+    with pytest.raises(ArchValidationError, match=message):
+        load_correction(copy)
+
+
+def test_arrays_that_are_no_trees_are_refused(copy: Path) -> None:
+    _, trees = load_correction(copy)
+    assert trees is not None
+    left = trees.left.copy()
+    left[0] = 0  # a walk that never comes to a leaf
+    with copy.with_suffix(".npz").open("wb") as file:
+        trees._replace(left=left).save(file)
+    change(copy, arrays_sha256=hashlib.sha256(copy.with_suffix(".npz").read_bytes()).hexdigest())
+    with pytest.raises(ArchValidationError, match="holds no trees"):
+        load_correction(copy)
+
+
+def test_a_correction_that_is_off_needs_no_trees(copy: Path) -> None:
+    copy.with_suffix(".npz").unlink()
+    change(copy, is_on=False)
+    assert load_correction(copy)[1] is None
