@@ -96,7 +96,7 @@ def score(
 
 def are_inside(timings: Timings, predicted_us: Floats, folds: Ints) -> Mask:
     """Return which rows lie in the 80% interval of their regime, by the errors of all other folds."""
-    M, log_errors = timings.sizes[:, 1], np.log(timings.measured_us / predicted_us)
+    M, log_errors = timings.sizes[:, 1], timings.log_errors(predicted_us)
     inside = np.zeros(len(timings), bool)
     for fold in range(int(folds.max()) + 1):
         here = folds == fold

@@ -35,6 +35,7 @@ PER_COLUMN = -1
 
 _BITS_PER_BYTE = 8
 _SCALE_BYTES = 2  # scales are 16-bit floats
+_LEAST_US = 0.1  # of a kernel, where nearly all that was measured is the measurement
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,16 @@ class Timings:
     def measured_us(self) -> Floats:
         """Measured device time of each row, in microseconds."""
         return self.column("latency_us").astype(np.float64)
+
+    @property
+    def kernel_us(self) -> Floats:
+        """Measured time of each row without what the measurement added, in microseconds."""
+        return np.maximum(self.measured_us - self.timer_us, _LEAST_US)
+
+    def log_errors(self, predicted_us: Floats) -> Floats:
+        """Return log(measured / predicted) of each row's kernels alone, [rows]; predictions contain `timer_us`."""
+        errors: Floats = np.log(self.kernel_us / np.maximum(predicted_us - self.timer_us, _LEAST_US))
+        return errors
 
     @cached_property
     def sizes(self) -> Ints:

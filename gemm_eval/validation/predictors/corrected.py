@@ -105,7 +105,7 @@ class CorrectedPredictor:
                     self.arch, answers.types[places[0]], answers.options, found.trees, found.region, found.bounds
                 )
                 correct(answers.records.view(KERNEL_COST_DTYPE), places, rows.sizes, *packed)
-        latency_us: Floats = answers.records["latency_us"].copy()
+        latency_us: Floats = answers.records["latency_us"] + rows.timer_us
         return latency_us
 
     def answers(self, timings: Timings) -> Answers:
@@ -134,7 +134,7 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         other_us = sum((records[name] for name in OTHER_KERNELS), np.zeros(len(rows)))
         kernel_us = records["physics_us"] - other_us
         features.append(x)
-        targets.append(np.log(np.maximum(timings.measured_us[rows] - other_us, _LEAST_US) / kernel_us))
+        targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, _LEAST_US) / kernel_us))
         weights.append(np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
     residuals = np.concatenate(targets)
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()

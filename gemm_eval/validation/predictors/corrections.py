@@ -67,6 +67,8 @@ class _Rows(NamedTuple):
     measured_us: Floats
     physics_us: Floats
     corrected_us: Floats
+    physics_log_errors: Floats
+    corrected_log_errors: Floats
 
     def errors(self, rows: npt.NDArray[np.bool_]) -> tuple[float, float]:
         """Return both MAPEs in percent."""
@@ -139,6 +141,10 @@ def _by_key(
             np.concatenate([kept[place].measured_us[rows] for place, rows in some]),
             np.concatenate([predicted[place][0][rows] for place, rows in some]),
             np.concatenate([predicted[place][1][rows] for place, rows in some]),
+            *(
+                np.concatenate([kept[place].log_errors(predicted[place][number])[rows] for place, rows in some])
+                for number in range(2)
+            ),
         )  # fmt: skip
 
 
@@ -179,8 +185,8 @@ def _fitted(
         arrays_sha256=hashlib.sha256(arrays.getvalue()).hexdigest(), features=FEATURES,
         min_log_factor=learned.bounds[0], max_log_factor=learned.bounds[1], region=learned.region, data=tuple(data),
         errors=tuple(errors),
-        physics_intervals=fit_intervals(rows.M, np.log(rows.measured_us / rows.physics_us)),
-        intervals=fit_intervals(rows.M, np.log(rows.measured_us / rows.corrected_us)),
+        physics_intervals=fit_intervals(rows.M, rows.physics_log_errors),
+        intervals=fit_intervals(rows.M, rows.corrected_log_errors),
         **provenance(_FOLDS, "sets", seed),
     )  # fmt: skip
     return FittedCorrection(correction, arrays.getvalue())

@@ -131,7 +131,7 @@ def calibrate(
         )
         for item, predicted_us in zip(kept, predicted, strict=True)
     )  # fmt: skip
-    log_errors = [np.log(item.measured_us / us) for item, us in zip(kept, predicted, strict=True)]
+    log_errors = [item.log_errors(us) for item, us in zip(kept, predicted, strict=True)]
     intervals = fit_intervals(np.concatenate([item.sizes[:, 1] for item in kept]), np.concatenate(log_errors))
     return Calibration(
         gpu=arch.name, library=library, family=family, model_version=GPU_MODEL_VERSION,
