@@ -75,7 +75,7 @@ def _text() -> str:
     for name in _ARCHS:
         arch = load_arch(name, GpuSpec)
         for dtype, library, l2, clock, quantize_from, *sizes in _CASES:
-            options = RunOptions(library, l2, clock, quantize_from or None)
+            options = RunOptions(library, l2, clock, quantize_from or None, correction=False)
             for rank, cost in enumerate(_ranking(arch, dtype, options, sizes), 1):
                 config = "/".join(str(getattr(value, "name", value)).lower() for value in cost.config)
                 asked = (name, dtype, library, l2, clock, quantize_from, *sizes)

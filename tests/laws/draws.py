@@ -56,14 +56,15 @@ def draw_types(rng: random.Random, arch: GpuSpec) -> GemmProblem:
 
 
 def draw_options(rng: random.Random, types: GemmProblem) -> RunOptions:
-    """A library for the types, states of L2 and clock, and what A was before it was quantized."""
+    """A library for the types, states of L2 and clock, what A was before it was quantized; and nothing is corrected."""
     library = rng.choice(_LIBRARIES) if types.is_weight_quantized else None
     if types.types.is_block_scaled:
         library = rng.choice((None, "cublas", "trtllm"))
     is_narrow = types.input_dtype.bits < DType.FP16.bits
     quantize_from = rng.choice((None, "bf16", "fp16", "fp32")) if is_narrow else None
     return RunOptions(
-        library, rng.choice(("cold", "cold-all", "warm")), rng.choice(("burst", "sustained")), quantize_from
+        library, rng.choice(("cold", "cold-all", "warm")), rng.choice(("burst", "sustained")), quantize_from,
+        correction=False,
     )  # fmt: skip
 
 

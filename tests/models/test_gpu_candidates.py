@@ -40,6 +40,10 @@ MMA = WGMMA._replace(
     family="sm80_mma", cta_n=128, cluster_m=1, num_warps=4, num_stages=3, schedule=Schedule.MULTISTAGE
 )  # fmt: skip
 VOLTA = MMA._replace(family="sm70_mma", num_stages=2)
+NVFP4 = make_problem(1, 4096, 4096, 4096, default_dtype=DENSE.input_dtype, dtype="nvfp4")
+RTX_FP4 = MMA._replace(
+    family="sm120_block_fp4", cta_m=128, cta_k=128, num_warps=8, schedule=Schedule.COOPERATIVE
+)  # fmt: skip
 
 
 # how many there are
@@ -215,7 +219,11 @@ REFUSED: list[tuple[str, GpuSpec, GemmProblem, KernelConfig, str]] = [
     ("family", H100, DENSE, WGMMA._replace(family="sm60_mma"), "one of sm90_wgmma, .*got 'sm60_mma'"),
     ("family", H100, DENSE, WGMMA._replace(family="w4a16_sm90"), "one of sm90_wgmma, .*got 'w4a16_sm90'"),
     ("family", A100, DENSE, WGMMA, "sm90_wgmma needs sm_90, a100-sxm-80gb is sm_80"),
+    ("family", H100, DENSE, WGMMA._replace(family="sm90_block_fp8"), "multiplies block-scaled fp8, got fp16"),
+    ("family", B200, NVFP4, WGMMA._replace(family="sm100_block_fp8"), "block-scaled fp8, got fp4 .group 16"),
+    ("family", H100, DENSE, WGMMA._replace(family="quantize"), "one of sm90_wgmma, .*got 'quantize'"),
     ("cta_k", H100, DENSE, WGMMA._replace(cta_k=32), "cta_k must be 64, .* got 32"),
+    ("cta_k", RTX_PRO, NVFP4, RTX_FP4._replace(cta_k=256), "cta_k must be 128, 64 bytes of fp4, got 256"),
     ("cta_k", H100, GemmProblem(1, 64, 64, 64, "fp8"), WGMMA, "cta_k must be 128, .* got 64"),  # type: ignore[arg-type]
     ("schedule", H100, DENSE, WGMMA._replace(schedule=Schedule.MULTISTAGE), "pingpong or cooperative, got multistage"),
     ("schedule", H100, DENSE, MMA._replace(schedule=Schedule.PINGPONG), "multistage, got pingpong"),
@@ -298,7 +306,7 @@ def test_what_is_accepted_is_evaluated_whether_or_not_a_library_has_it(
 
 def test_a_hopper_kernel_by_hand() -> None:
     # A: 128 rows of 128 bytes, B: 256 rows: 48 KiB a stage; (232,448 - 2,048) / 49,152 = 4.7
-    assert stage_bytes(DENSE.types, 128, 256) == 16384 + 32768
+    assert stage_bytes(DENSE.types, WGMMA) == 16384 + 32768
     needs = check_config(H100, DENSE, WGMMA)
     assert needs.smem_bytes == 4 * 49152 + 2048
     assert needs.registers == 128 * 256 // 256 + 56  # two warpgroups hold the accumulators
@@ -308,10 +316,11 @@ def test_a_hopper_kernel_by_hand() -> None:
 
 def test_a_stage_of_quantized_weights_by_hand() -> None:
     # A: 128 x 64 fp16; B: 256 x 64 int4 and 256 scales of fp16
-    assert stage_bytes(W4A16.types, 128, 256) == 16384 + 256 * 32 + 512
+    assert stage_bytes(W4A16.types, WGMMA) == 16384 + 256 * 32 + 512
     zeros = GemmProblem(1, 1, 4096, 4096, "fp16", "int4", group_size=128, zero_dtype="int4")  # type: ignore[arg-type]
-    assert stage_bytes(zeros.types, 128, 256) == 16384 + 256 * 32 + 512 + 128
-    assert stage_bytes(GemmProblem(1, 1, 64, 64, "int8").types, 128, 256) == 49152  # type: ignore[arg-type]
+    assert stage_bytes(zeros.types, WGMMA) == 16384 + 256 * 32 + 512 + 128
+    int8 = GemmProblem(1, 1, 64, 64, "int8")  # type: ignore[arg-type]
+    assert stage_bytes(int8.types, WGMMA._replace(cta_k=128)) == 49152
 
 
 @pytest.mark.parametrize(
@@ -368,6 +377,11 @@ def test_a_family_runs_on_later_generations_at_the_rate_of_the_last_known_one() 
 
 
 def test_no_two_families_have_one_number() -> None:
+    numbers = [family.number for family in FAMILIES.values()]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_a_family_is_told_by_its_number() -> None:
     numbers = [family.number for family in FAMILIES.values()]
     assert len(set(numbers)) == len(numbers)
 

@@ -18,6 +18,7 @@ from gemm_eval.workload import GemmTypes, RunOptions
 from tests.cases import case
 from tests.cli.commands import Ran, plain
 
+Sizes = tuple[int, int, int, int]
 H200, B200 = (load_arch(name, GpuSpec) for name in ("h200-sxm", "b200"))
 FEW, MANY = (1, 16, 4096, 6144), (1, 8192, 8192, 4096)
 PER_TENSOR, OF_BLOCKS, OF_ROWS = "fp8", "fp8_block", "int8"
@@ -56,11 +57,11 @@ def test_missed_share_is_none_of_what_fits_and_all_of_much_more() -> None:
 # its time
 
 
-def quantized(evaluator: GEMMEvaluator, sizes: Any, dtype: str, source: Any = "bf16", **options: Any) -> GEMMResult:
-    return evaluator.evaluate(*sizes, dtype=dtype, quantize_from=source, **options)
+def quantized(evaluator: GEMMEvaluator, sizes: Sizes, dtype: str, source: Any = "bf16", **options: Any) -> GEMMResult:
+    return evaluator.evaluate(*sizes, dtype, quantize_from=source, **options)
 
 
-def of_terms(evaluator: GEMMEvaluator, sizes: Any, dtype: str, source: Any = "bf16") -> GEMMResult:
+def of_terms(evaluator: GEMMEvaluator, sizes: Sizes, dtype: str, source: Any = "bf16") -> GEMMResult:
     """As the terms have it, whatever was learned beyond them."""
     return quantized(evaluator, sizes, dtype, source, correction=False)
 

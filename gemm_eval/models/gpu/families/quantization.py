@@ -9,7 +9,7 @@ __all__ = ["QUANTIZE"]
 
 QUANTIZE = Family(
     name="quantize",
-    number=21,
+    number=16,
     sm_archs=since("sm_70"),
     schedules=(),
     mma_m=1,
