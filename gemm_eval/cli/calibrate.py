@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from gemm_eval.arch import GpuSpec
-    from gemm_eval.models.gpu import Calibration, Correction, ErrorFigures
-    from gemm_eval.models.gpu.correction import HeldOut
+    from gemm_eval.models.gpu import Calibration, Correction, ErrorFigures, HeldOut
     from gemm_eval.models.gpu.triton import TritonCalibration
 
 __all__ = [

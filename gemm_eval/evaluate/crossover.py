@@ -277,7 +277,8 @@ def _undecided(M: Integers, is_win: npt.NDArray[np.bool_]) -> Integers:
 
 def _evaluate(evaluator: GEMMEvaluator, M: Integers, K: int, N: int, options: dict[str, Any]) -> _Side:
     sizes = np.column_stack([np.ones_like(M), M, np.full_like(M, K), np.full_like(M, N)])
-    table = evaluator.evaluate_many(sizes, progress=False, **options)
+    # of one side timings may have told more than of the other: what the model says of both is compared
+    table = evaluator.evaluate_many(sizes, correction=False, progress=False, **options)
     return _Side(table["latency_us"].copy(), table["bound"].copy(), table[0].source == "calibrated")
 
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.models.gpu import KERNEL_COST_DTYPE, Packed
-from gemm_eval.models.gpu.correction_kernels import OTHER_KERNELS, correct
+from gemm_eval.models.gpu import KERNEL_COST_DTYPE, OTHER_KERNELS, Packed, correct
 
 __all__ = ["correct_best", "correct_many", "scale_by"]
 

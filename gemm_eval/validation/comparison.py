@@ -14,18 +14,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import cast
+
+import numpy as np
 
 from gemm_eval.arch import GpuSpec, load_arch
-from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.evaluate import GEMMEvaluator, GEMMTable
 from gemm_eval.validation.baselines import FittedRoofline, NaiveRoofline, RooflineSpec, TableInterpolation
 from gemm_eval.validation.folds import cross_fit
 from gemm_eval.validation.predictors import Predictor
 from gemm_eval.validation.predictors.corrected import CorrectedPredictor
 from gemm_eval.validation.predictors.dense import model_predictor
 from gemm_eval.validation.predictors.files import describe_origin, origin_of
+from gemm_eval.validation.predictors.intervals import are_inside
 from gemm_eval.validation.predictors.nvidia import NvidiaHeuristics, is_available, knows_types
 from gemm_eval.validation.predictors.trees import is_available as can_learn
-from gemm_eval.validation.scores import Score, are_inside, make_score, score
+from gemm_eval.validation.scores import Score, make_score, score
 from gemm_eval.validation.tables import list_timings
 from gemm_eval.validation.timings import Floats, Mask, Timings
 
@@ -150,10 +154,17 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     carried = f"on {origin.gpu}" if origin.gpu else "as it is"
     how = "not refitted" if origin.is_calibrated else "transfer" if origin.gpu else "analytic"
     note = f"{how}; coefficients: {describe_origin(arch, timings, origin)}"
-    compared = [
-        Compared(make_score(timings, name, predicted_us, carried, is_inside=inside), model, (), note)
-        for name, predicted_us, inside in _answers(arch, timings)
-    ]
+    predicted_us = model.predict(timings)
+    answers, physics = _answers(arch, timings, correction=True), _answers(arch, timings, correction=False)
+    scored = make_score(
+        timings, model.name, predicted_us, carried, is_inside=_in_interval_of(physics, predicted_us, timings)
+    )
+    compared = [Compared(scored, model, (), note)]
+    if (answers["source"] == "corrected").any():
+        timed_us = _timed_us(answers, timings)
+        inside = _in_interval_of(answers, timed_us, timings)
+        scored = make_score(timings, "corrected", timed_us, carried, is_inside=inside)
+        compared.append(Compared(scored, model, (), note))
     if origin.is_calibrated:
         return [*compared, *_refitted_baselines(arch, timings, folds, seed)]
     baselines: list[tuple[Predictor, str]] = [(NaiveRoofline(arch), "as it is")]
@@ -166,20 +177,31 @@ def _as_it_is(arch: GpuSpec, timings: Timings, folds: int, seed: int) -> list[Co
     return compared
 
 
-def _answers(arch: GpuSpec, timings: Timings) -> Iterator[tuple[str, Floats, Mask]]:
-    """What users get: name, latencies, and which rows lie in the interval; corrected too where anything is."""
+def _answers(arch: GpuSpec, timings: Timings, *, correction: bool) -> GEMMTable:
+    """What users get for the rows of a set."""
     evaluator = GEMMEvaluator(arch, disk_cache=False, library=timings.library, l2=timings.l2, clock=timings.clock)
-    for name, correction in (("gemm_eval", False), ("corrected", True)):
-        table = evaluator.evaluate_many(
-            timings.problems(), correction=correction, quantize_from=timings.quantize_from or None, progress=False
-        )
-        if correction and not (table["source"] == "corrected").any():
-            return
-        # of a net set the answer's own time of quantization stands for what was taken off
-        quantize_us = table.records["quantize_us"] if timings.is_net else 0.0
-        kernel_us = timings.kernel_us + quantize_us
-        inside = (kernel_us >= table["low_us"]) & (kernel_us <= table["high_us"])
-        yield name, table["latency_us"] - quantize_us + timings.timer_us, inside
+    return evaluator.evaluate_many(
+        timings.problems(), correction=correction, quantize_from=timings.quantize_from or None, progress=False
+    )
+
+
+def _timed_us(answers: GEMMTable, timings: Timings) -> Floats:
+    """What answers say of what was timed: of a net set without quantization, and with what the timer adds."""
+    timed_us: Floats = answers["latency_us"] - _taken_off_us(answers, timings) + timings.timer_us
+    return timed_us
+
+
+def _taken_off_us(answers: GEMMTable, timings: Timings) -> Floats | float:
+    """The answers' own time of quantization, which stands for what was taken off the times of a net set."""
+    return cast("Floats", answers.records["quantize_us"]) if timings.is_net else 0.0
+
+
+def _in_interval_of(answers: GEMMTable, predicted_us: Floats, timings: Timings) -> Mask:
+    """Which rows lie in the intervals of answers, around predictions of what was timed."""
+    other_us = _taken_off_us(answers, timings)
+    kernels_us = np.exp(timings.log_errors(predicted_us)) * (answers["latency_us"] - other_us) + other_us
+    inside: Mask = (kernels_us >= answers["low_us"]) & (kernels_us <= answers["high_us"])
+    return inside
 
 
 def carried_roofline(arch: GpuSpec, timings: Timings) -> FittedRoofline | None:

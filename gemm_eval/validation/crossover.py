@@ -108,6 +108,7 @@ def predict_speedups(
     evaluator = arch if isinstance(arch, GEMMEvaluator) else GEMMEvaluator(arch)
     sizes = measured.assign(G=1)[["G", "M", "K", "N"]].to_numpy(np.int64)
     types: dict[str, Any] = {"input_dtype": dense_dtype, "output_dtype": dense_dtype, "l2": "cold", "clock": "burst"}
+    types["correction"] = False  # as the crossover itself: of the model alone, on both sides
     ours = evaluator.evaluate_many(
         sizes, weight_dtype="int4", group_size=group_size, library="gemm-eval", progress=False, **types
     )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu import REGIMES_OF_M
+from gemm_eval.validation.predictors.intervals import REGIMES_OF_M
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 __all__ = [

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from gemm_eval.models.gpu import Interval, fit_intervals, interval_of, regime_places
 from gemm_eval.validation.folds import CrossFit, cross_fit
 from gemm_eval.validation.metrics import ALL, Errors, Metrics, measure_groups, row_groups
 from gemm_eval.validation.predictors import Explains, Predictor
+from gemm_eval.validation.predictors.intervals import are_inside
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
 
 __all__ = [
     "Score",
-    "are_inside",
-    "in_interval",
     "make_score",
     "score",
     "score_held_out",
@@ -92,27 +90,6 @@ def score(
     predicted_us = crossed.predict(timings)
     is_inside = are_inside(timings, predicted_us, crossed.folds[0]) if has_interval else None
     return make_score(timings, predictor.name, predicted_us, f"{num_folds}-fold", num_folds, is_inside=is_inside)
-
-
-def are_inside(timings: Timings, predicted_us: Floats, folds: Ints) -> Mask:
-    """Return which rows lie in the 80% interval of their regime, by the errors of all other folds."""
-    M, log_errors = timings.sizes[:, 1], timings.log_errors(predicted_us)
-    inside = np.zeros(len(timings), bool)
-    for fold in range(int(folds.max()) + 1):
-        here = folds == fold
-        others = ~here & ~timings.in_band
-        if here.any() and others.any():
-            interval = interval_of(fit_intervals(M[others], log_errors[others]))
-            inside[here] = in_interval(interval, M[here], log_errors[here])
-    return inside
-
-
-def in_interval(interval: Interval, M: Ints, log_errors: Floats) -> Mask:
-    """Return which log(measured / predicted) lie within the factors of an interval."""
-    places = regime_places(M)
-    low, high = np.log(interval.low_frac)[places], np.log(interval.high_frac)[places]
-    inside: Mask = (log_errors >= low) & (log_errors <= high)
-    return inside
 
 
 def score_held_out(

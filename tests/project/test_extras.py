@@ -28,6 +28,7 @@ IMPORT_NAMES = {
     "dask": {"dask", "distributed"},
     "cupy-cuda13x": {"cupy", "cupy_backends"},
     "nvidia-matmul-heuristics": {"nvMatmulHeuristics"},
+    "scikit-learn": {"sklearn"},
 }
 EXTRAS = {
     extra: set().union(*(IMPORT_NAMES.get(name, {name}) for name in (Requirement(line).name for line in lines)))
@@ -139,6 +140,7 @@ COMMANDS = [
     ("validate triton", "calibrate"),
     ("calibrate dense --arch h200-sxm --family sm90_wgmma", "calibrate"),
     ("calibrate quantization --arch h200-sxm", "calibrate"),
+    ("calibrate correction --arch h200-sxm --family sm90_wgmma", "calibrate"),
     ("calibrate w4a16 --arch h200-sxm --family w4a16_sm90", "calibrate"),
     ("calibrate triton --arch h200-sxm", "calibrate"),
     ("crossover 4096 4096 --max-m 64", ""),

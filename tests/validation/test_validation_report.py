@@ -69,6 +69,7 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setattr(comparison, "describe_origin", lambda arch, timings, origin: origin.text)
     monkeypatch.setattr(comparison, "is_available", lambda _: False)
+    monkeypatch.setattr(comparison, "can_learn", lambda: False)
 
 
 @pytest.fixture

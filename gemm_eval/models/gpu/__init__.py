@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
     from gemm_eval.models.gpu.correction import (
+        MAX_LOG_FACTOR,
         Correction,
         CorrectionData,
         CorrectionErrors,
+        HeldOut,
         PackedCorrection,
         Region,
         Trees,
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         physics_digest,
         question_of,
     )
+    from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, OTHER_KERNELS, correct, describe
     from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, RASTER_CODE, STREAM_K
     from gemm_eval.models.gpu.intervals import (
         COVERAGE_FRAC,
@@ -79,7 +82,13 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.quantization import Quantization, quantization_of
     from gemm_eval.models.gpu.quantization_kernels import quantize_rows
     from gemm_eval.models.gpu.shortage import Shortage, least_shortage
-    from gemm_eval.models.gpu.sizes import LOAD_BYTES, is_row_aligned, load_bytes_of, pad_problem, padding_to
+    from gemm_eval.models.gpu.sizes import (
+        LOAD_BYTES,
+        is_row_aligned,
+        load_bytes_of,
+        pad_problem,
+        padding_to,
+    )
     from gemm_eval.models.gpu.space import enumerate_configs
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
@@ -90,12 +99,16 @@ __all__ = [
     "CANDIDATE_DTYPE",
     "COEFFICIENTS",
     "COVERAGE_FRAC",
+    "FEATURES",
     "GPU_COST_DTYPE",
     "GPU_MODEL_VERSION",
     "HYPOTHETICAL",
     "KERNEL_COST_DTYPE",
+    "LEAF",
     "LIBRARIES",
     "LOAD_BYTES",
+    "MAX_LOG_FACTOR",
+    "OTHER_KERNELS",
     "OURS",
     "RASTER_CODE",
     "REGIMES_OF_M",
@@ -109,6 +122,7 @@ __all__ = [
     "CorrectionErrors",
     "ErrorFigures",
     "GpuCost",
+    "HeldOut",
     "Interval",
     "Joined",
     "Origin",
@@ -126,8 +140,10 @@ __all__ = [
     "check_config",
     "check_options",
     "coefficients_for",
+    "correct",
     "correction_path",
     "default_library",
+    "describe",
     "enumerate_configs",
     "find_correction",
     "fit_intervals",
@@ -185,9 +201,11 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".coefficients": ("COEFFICIENTS", "Coefficient"),
         ".correction": (
+            "MAX_LOG_FACTOR",
             "Correction",
             "CorrectionData",
             "CorrectionErrors",
+            "HeldOut",
             "PackedCorrection",
             "Region",
             "Trees",
@@ -199,6 +217,7 @@ __getattr__, __dir__ = lazy_names(
             "physics_digest",
             "question_of",
         ),
+        ".correction_kernels": ("FEATURES", "LEAF", "OTHER_KERNELS", "correct", "describe"),
         ".cost_kernels": (
             "BEST_RASTER",
             "GPU_COST_DTYPE",
@@ -251,7 +270,13 @@ __getattr__, __dir__ = lazy_names(
             "Shortage",
             "least_shortage",
         ),
-        ".sizes": ("LOAD_BYTES", "is_row_aligned", "load_bytes_of", "pad_problem", "padding_to"),
+        ".sizes": (
+            "LOAD_BYTES",
+            "is_row_aligned",
+            "load_bytes_of",
+            "pad_problem",
+            "padding_to",
+        ),
         ".space": ("enumerate_configs",),
         ".terms": (
             "BOUNDS",

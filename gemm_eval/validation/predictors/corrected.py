@@ -14,9 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu import KERNEL_COST_DTYPE, Region, Trees, pack_correction, question_of
-from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
-from gemm_eval.models.gpu.correction_kernels import FEATURES, OTHER_KERNELS, correct, describe
+from gemm_eval.models.gpu import (
+    FEATURES,
+    KERNEL_COST_DTYPE,
+    MAX_LOG_FACTOR,
+    OTHER_KERNELS,
+    Region,
+    Trees,
+    correct,
+    describe,
+    pack_correction,
+    question_of,
+)
 from gemm_eval.validation.fit import MIN_ROWS
 from gemm_eval.validation.predictors.dense import ModelPredictor
 from gemm_eval.validation.predictors.dense_rows import best_records, pack_problems, with_families

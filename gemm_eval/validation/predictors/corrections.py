@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu import (
+    FEATURES,
     GPU_MODEL_VERSION,
     Correction,
     CorrectionData,
@@ -24,7 +25,6 @@ from gemm_eval.models.gpu import (
     load_calibration,
     physics_digest,
 )
-from gemm_eval.models.gpu.correction_kernels import FEATURES
 from gemm_eval.validation.fit import provenance
 from gemm_eval.validation.folds import CrossFit, cross_fit
 from gemm_eval.validation.metrics import REGIMES

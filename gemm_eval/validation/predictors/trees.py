@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from gemm_eval.extras import has_package, needs_extra
-from gemm_eval.models.gpu import Trees
-from gemm_eval.models.gpu.correction_kernels import LEAF
+from gemm_eval.models.gpu import LEAF, Trees
 from gemm_eval.validation.timings import Floats, Ints
 
 __all__ = ["fit_trees", "is_available", "trees_of"]
