@@ -133,10 +133,10 @@ ZeroDtypeOption = Annotated[
     ),
 ]
 _LIBRARY_HELP = (
-    "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM for narrow weights and "
-    "block-scaled types) or hypothetical (weight-only kernels that nobody has written). Default, auto: trtllm for "
-    "block-scaled types, cublas for other dense ones; else gemm-eval where it runs the GEMM, and hypothetical where it "
-    "does not, which the output names."
+    "Whose kernels run: cublas, gemm-eval (our W4A16 kernels), trtllm (TensorRT-LLM: block-scaled types, "
+    "narrow weights, int8) or hypothetical (weight-only kernels that nobody has written). Default: cublas for dense "
+    "types, trtllm for block-scaled ones; auto for narrow weights: gemm-eval where it runs the GEMM, and hypothetical "
+    "where it does not, which the output names."
 )
 LibraryOption = Annotated[str | None, typer.Option(help=_LIBRARY_HELP, rich_help_panel=_GPU_PANEL)]
 ModelLibraryOption = Annotated[
