@@ -104,7 +104,7 @@ class GEMMEvaluator:
         }  # fmt: skip
         self._origin = ResultOrigin(arch, self._settings)
         self._backend = self._origin.backend
-        self._defaults = run_options(library, l2, clock, correction)
+        self._defaults = run_options(library, l2, clock, correction=correction)
         self._backend.check(self._defaults)
         self._costs = FoundCosts(self._backend, disk_cache)
         # typed: True must not find the result of 1

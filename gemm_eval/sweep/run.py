@@ -78,7 +78,7 @@ def sweep(
         chunk_size: points that one job evaluates, and a file holds; a folder that has begun keeps its own.
         allow_idle_cores: as for `GEMMEvaluator`, but off unless asked for: on, a search of 64 cores takes ten times as
             long.
-        library, l2, clock: as for `GEMMEvaluator`, for GPUs.
+        library, l2, clock: as for `GEMMEvaluator`, for GPUs. Nothing quantizes A first.
         progress: show a progress bar with rate and remaining time; None: if stderr is a terminal and it takes long.
 
     Raises:

@@ -263,3 +263,12 @@ def test_a_chip_that_was_changed_keeps_the_coefficients_of_its_name() -> None:
         names = ["quantize_us", "quantize_l2_frac", "quantize_dram_frac", "scale_cast_us"]
         assert packed.coefficients[names].tolist() == slower.coefficients[names].tolist()
         assert packed.params["quantize_elem_bytes"][0] == source.bits / 8
+
+
+def test_an_evaluator_takes_no_such_default_and_its_others_hold() -> None:
+    evaluator = GEMMEvaluator(H200, disk_cache=False, l2="warm", correction=False)
+    result = quantized(evaluator, FEW, "fp8")
+
+    assert (result.options["l2"], result.options["quantize_from"]) == ("warm", "bf16")
+    assert result == quantized(GEMMEvaluator(H200, disk_cache=False), FEW, "fp8", l2="warm", correction=False)
+    assert "quantize_from" not in evaluator.evaluate(*FEW, "fp8").options

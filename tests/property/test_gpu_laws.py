@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gemm_eval import GemmProblem, UnsupportedError
 from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu import BOUNDS, GpuCost, pack_gpu, unpack_gpu_cost
 from gemm_eval.models.gpu.sizes import is_row_aligned
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_w4a16_kernels
@@ -98,8 +99,9 @@ def test_what_no_library_runs_is_refused(arch: GpuSpec, data: st.DataObject) -> 
     for library in ("cublas", "gemm-eval", "trtllm"):
         options = RunOptions(library)
         is_refused = (library == "cublas") == problem.is_weight_quantized
-        if library == "trtllm" and problem.types.is_block_scaled:
-            is_refused = False
+        if library == "trtllm" and not problem.is_weight_quantized:
+            is_theirs = problem.input_dtype is DType.INT8 and arch.sm_arch in ("sm_80", "sm_89")
+            is_refused = not (problem.types.is_block_scaled or is_theirs)
         if library == "gemm-eval":
             is_refused |= not (has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N))
         if library == "trtllm":
