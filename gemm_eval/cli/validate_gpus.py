@@ -43,7 +43,7 @@ def _plain(line: GpuLine) -> dict[str, Any]:
 
 
 def _table(lines: Sequence[GpuLine]) -> Table:
-    from gemm_eval.validation.report import report_table
+    from gemm_eval.validation import report_table
 
     first = lines[0]
     table = report_table(_HEADERS, f"{first.gpu}, {first.data}: {first.types}")

@@ -272,7 +272,8 @@ class GpuBackend:
         options = result.options
 
         def latency_of(problem: GemmProblem) -> float:
-            return float(find_best_config(self.arch, problem, packed)[0]["latency_us"])
+            kind = Kind(problem.types, RunOptions(**options, correction=True))
+            return float(self.find(problem, self.pack(kind))[0]["latency_us"])
 
         return [
             f"Kernel ({options['library']}, {options['l2']} L2, {options['clock']} clock): {config}.",

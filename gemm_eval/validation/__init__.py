@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     )  # fmt: skip
     from gemm_eval.validation.predictors.w4a16 import W4A16Model, calibrate_w4a16
     from gemm_eval.validation.predictors.w4a16_rows import has_all_configs, list_w4a16_tables, read_w4a16_timings
-    from gemm_eval.validation.report import ablation_report, errors_table, worst_table
+    from gemm_eval.validation.report import ablation_report, errors_table, report_table, worst_table
     from gemm_eval.validation.scores import Score, make_score, score, score_held_out, worst_rows
     from gemm_eval.validation.studies import Study, find_w4a16_tables, study_triton, study_w4a16
     from gemm_eval.validation.study_plots import save_study_plots
@@ -97,7 +97,7 @@ __all__ = [
     "list_w4a16_tables", "make_score", "measure_loss", "measured_speedups", "model_predictor", "order_by",
     "plot_crossover", "plot_error_by_rows", "plot_latency_curves", "plot_predicted", "predict_speedups",
     "random_choice", "ranked_choice", "read_timings", "read_triton_timings", "read_w4a16_timings", "regime_of",
-    "report_document", "run_ablation", "save_figure", "save_study_plots", "score", "score_held_out",
+    "report_document", "report_table", "run_ablation", "save_figure", "save_study_plots", "score", "score_held_out",
     "sign_shares", "static_points", "study_document", "study_frame", "study_report", "study_triton",
     "study_w4a16", "triton_table", "worst_rows", "worst_table", "write_codes",
 ]  # fmt: skip
@@ -120,7 +120,13 @@ __getattr__, __dir__ = lazy_names(
         ".comparison": ("Compared", "compare", "is_calibrated_on", "is_default_training"),
         ".crossover": ("CLEAR_FRAC", "compare_crossovers", "measured_speedups", "predict_speedups", "sign_shares"),
         ".crossover_plot": ("plot_crossover",),
-        ".documents": ("ablation_document", "errors_frame", "report_document", "study_document", "study_frame"),
+        ".documents": (
+            "ablation_document",
+            "errors_frame",
+            "report_document",
+            "study_document",
+            "study_frame",
+        ),
         ".folds": ("assign_folds", "cross_fit"),
         ".metrics": ("regime_of",),
         ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
@@ -139,7 +145,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".predictors.w4a16": ("W4A16Model", "calibrate_w4a16"),
         ".predictors.w4a16_rows": ("has_all_configs", "list_w4a16_tables", "read_w4a16_timings"),
-        ".report": ("ablation_report", "errors_table", "worst_table"),
+        ".report": ("ablation_report", "errors_table", "report_table", "worst_table"),
         ".scores": ("Score", "make_score", "score", "score_held_out", "worst_rows"),
         ".studies": ("Study", "find_w4a16_tables", "study_triton", "study_w4a16"),
         ".study_plots": ("save_study_plots",),

@@ -15,13 +15,12 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.models.gpu import GPU_MODEL_VERSION, find_correction
 from gemm_eval.validation.baselines import FittedRoofline, TableInterpolation
 from gemm_eval.validation.comparison import carried_roofline, is_calibrated_on
-from gemm_eval.validation.folds import CrossFit, assign_joint_folds, cross_fit
+from gemm_eval.validation.folds import assign_joint_folds, cross_fit
 from gemm_eval.validation.metrics import REGIMES, Metrics, measure_errors
 from gemm_eval.validation.predictors.corrected import CorrectedPredictor
-from gemm_eval.validation.predictors.corrections import held_out
+from gemm_eval.validation.predictors.corrections import held_out_answers
 from gemm_eval.validation.predictors.dense import model_predictor
 from gemm_eval.validation.predictors.files import fitted_sets
 from gemm_eval.validation.tables import list_timings, measured_root
@@ -120,7 +119,7 @@ def _fitted(arch: GpuSpec, library: str, sets: Sequence[Timings], num_folds: int
     folds = assign_joint_folds(sets, num_folds, seed)
     predictor = CorrectedPredictor(model_predictor(arch, library), fitted_sets(arch.name, library))
     crossed = cross_fit(predictor, sets, num_folds, seed, folds=folds)
-    both = [_held_out(crossed, item, place) for place, item in enumerate(sets)]
+    both = [held_out_answers(crossed, item, place) for place, item in enumerate(sets)]
     of_model = {PHYSICS: [physics_us for physics_us, _ in both], CORRECTED: [corrected_us for _, corrected_us in both]}
     for places in _by_table(sets):
         of_table = [sets[place] for place in places]
@@ -131,19 +130,6 @@ def _fitted(arch: GpuSpec, library: str, sets: Sequence[Timings], num_folds: int
             **{name: np.concatenate([found[place] for place in places]) for name, found in of_model.items()},
         }
         yield from _lines(arch.name, of_table, predicted, is_fitted=True)
-
-
-def _held_out(crossed: CrossFit[CorrectedPredictor], timings: Timings, place: int) -> tuple[Floats, Floats]:
-    """What physics says of each row, and what users get: corrected where the committed correction is on."""
-    physics_us, corrected_us = held_out(crossed, timings, place)
-    shipped = crossed.fits[0]
-    is_on = {
-        key: (found := find_correction(shipped.arch, timings.library, *key, GPU_MODEL_VERSION)) is not None
-        and found[0].is_on
-        for key in dict.fromkeys(shipped.answers(timings).keys)
-    }
-    on = np.array([is_on[key] for key in shipped.answers(timings).keys], dtype=bool)
-    return physics_us, np.where(on, corrected_us, physics_us)
 
 
 def _carried_over(arch: GpuSpec, library: str, sets: Sequence[Timings], *_: int) -> Iterator[GpuLine]:

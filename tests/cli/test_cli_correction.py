@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemm_eval import GEMMEvaluator
+from gemm_eval.models.gpu import GPU_MODEL_VERSION
 from tests.cli.commands import Ran
 
 GEMM = ("1", "64", "4096", "4096", "--arch", "h200-sxm", "--dtype", "bf16")
@@ -13,7 +14,7 @@ def test_evaluate_shows_the_interval_and_what_the_model_alone_says() -> None:
     ran = Ran("evaluate", *GEMM)
 
     assert ran.code == 0
-    for label in ("80% interval, us", "model alone, us", "correction", "gpu-5, corrected"):
+    for label in ("80% interval, us", "model alone, us", "correction", f"{GPU_MODEL_VERSION}, corrected"):
         assert label in ran.out
     assert f"{result.low_us:.2f}" in ran.out
 

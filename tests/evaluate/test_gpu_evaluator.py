@@ -495,7 +495,7 @@ def test_states_of_l2_differ_in_what_comes_from_dram(ev: GEMMEvaluator) -> None:
 def test_the_bound_is_the_longest_term(ev: GEMMEvaluator) -> None:
     launch = ev.evaluate(1, 1, 512, 512)
     assert (launch.bound, max(launch.breakdown, key=launch.breakdown.__getitem__)) == ("launch", "launch_us")
-    start = ev.evaluate(1, 1, 8, 1, "w4a16")
+    start = ev.evaluate(1, 1, 64, 64, "fp8_block")
     assert (start.bound, max(start.breakdown, key=start.breakdown.__getitem__)) == ("prologue", "prologue_us")
     assert "bound by the start of a kernel" in start.explain()
 
@@ -508,7 +508,7 @@ def test_no_gpu_beats_its_data_sheet() -> None:
             r = GEMMEvaluator(arch).evaluate(1, M, 28672, 8192, "w4a16")
             assert r.traffic["b_bytes"] / r.latency_us <= arch.dram_gb_per_s * 1e3
     wide = GEMMEvaluator("rtx-4090").evaluate(1, 8192, 8192, 8192)  # clocks above what its maker states
-    assert 0.8 < wide.utilization_frac <= 1.0
+    assert 0.7 < wide.utilization_frac <= 1.0
 
 
 def test_a_gpu_that_nobody_uses_any_more_is_forgotten() -> None:

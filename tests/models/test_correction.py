@@ -172,9 +172,9 @@ def test_records_without_a_kernel_stay() -> None:
         ("bf16", PHYSICS, "f16-cold-burst"),
         ("fp16", PHYSICS._replace(correction=True), "f16-cold-burst"),
         ("fp8", PHYSICS._replace(l2="warm", clock="sustained"), "fp8-warm-sustained"),
-        ("fp8_block", PHYSICS, "fp8-g128x128-fp32-cold-burst"),
-        ("nvfp4", PHYSICS, "fp4-g16-fp8-cold-burst"),
-        ("w4a16", PHYSICS._replace(library="trtllm"), "f16-int4-g128-f16-cold-burst"),
+        ("fp8_block", PHYSICS, "fp8-g128x128-cold-burst"),
+        ("nvfp4", PHYSICS, "fp4-g16-cold-burst"),
+        ("w4a16", PHYSICS._replace(library="trtllm"), "f16-int4-g128-cold-burst"),
         ("fp32", PHYSICS, "fp32-c32-cold-burst"),
     ],
 )

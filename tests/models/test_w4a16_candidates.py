@@ -261,7 +261,7 @@ def test_no_kernels_are_not_taken_for_those_of_another_kind() -> None:
 
 
 _PER_LAUNCH = {
-    "latency_us", "compute_us", "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us",
+    "latency_us", "physics_us", "compute_us", "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us",
     "tile_overhead_us", "l2_us", "dram_us", "outside_us", "store_us", "reduction_us", "power_us", "choice_us",
     "hidden_us", "dram_bytes", "dram_a_bytes", "dram_b_bytes", "dram_scale_bytes", "dram_c_bytes", "num_ctas",
     "num_tiles", "num_waves",

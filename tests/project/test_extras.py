@@ -136,6 +136,7 @@ COMMANDS = [
     ("measure --out measured --list", ""),
     ("profile --m 16 --n 4096 --k 4096", "gpu"),
     ("validate dense", "calibrate"),
+    ("validate gpu h100-sxm", "calibrate"),
     ("validate w4a16", "calibrate"),
     ("validate triton", "calibrate"),
     ("calibrate dense --arch h200-sxm --family sm90_wgmma", "calibrate"),

@@ -43,7 +43,8 @@ def plot_breakdown(
     The terms of `GEMMResult.breakdown` are the times that each resource needs by itself. Compute and transfers overlap,
     so they add up to more than the latency: a bar is as long as their sum, the black line across it is the latency, and
     what lies beyond that line, under the hatching, is `hidden_us`: time during which something else was working too.
-    Terms minus hidden time are the latency, exactly. The colours beyond the line are in the order of the terms; they do
+    Terms minus hidden time are the latency, exactly; what a learned
+    correction takes off counts as hidden. The colours beyond the line are in the order of the terms; they do
     not say which of the terms was hidden. Terms of less than 1% of every bar are drawn as one.
 
     Args:

@@ -21,6 +21,7 @@ from gemm_eval.models.gpu import (
     CorrectionErrors,
     calibration_path,
     coefficients_for,
+    find_correction,
     fit_intervals,
     load_calibration,
     physics_digest,
@@ -32,7 +33,7 @@ from gemm_eval.validation.predictors.corrected import CorrectedPredictor, Key, L
 from gemm_eval.validation.predictors.dense import ModelPredictor, model_predictor, rows_of_family
 from gemm_eval.validation.timings import Floats, Ints, Timings
 
-__all__ = ["FittedCorrection", "calibrate_correction", "corrected_predictor", "held_out"]
+__all__ = ["FittedCorrection", "calibrate_correction", "corrected_predictor", "held_out", "held_out_answers"]
 
 MIN_PAIRS = 20
 """Pairs (N, K) of a question, for a correction that is on."""
@@ -124,6 +125,18 @@ def held_out(crossed: CrossFit[CorrectedPredictor], timings: Timings, place: int
     """Return what physics and the corrected model say of each row of a set by fits without its pair."""
     physics = CrossFit(tuple(fit.physics for fit in crossed.fits), crossed.folds)
     return physics.predict(timings, place), crossed.predict(timings, place)
+
+
+def held_out_answers(crossed: CrossFit[CorrectedPredictor], timings: Timings, place: int = 0) -> tuple[Floats, Floats]:
+    """As `held_out`, but corrected only where the committed correction is on, as users' answers are."""
+    physics_us, corrected_us = held_out(crossed, timings, place)
+    first = crossed.fits[0]
+    keys = first.answers(timings).keys
+    is_on = {}
+    for family, question in dict.fromkeys(keys):
+        found = find_correction(first.arch, timings.library, family, question, GPU_MODEL_VERSION)
+        is_on[family, question] = found is not None and found[0].is_on
+    return physics_us, np.where([is_on[key] for key in keys], corrected_us, physics_us)
 
 
 def _by_key(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import (
     GPU_MODEL_VERSION,
     LIBRARIES,
@@ -25,7 +26,6 @@ from gemm_eval.models.gpu import (
     coefficients_for,
     fit_intervals,
 )
-from gemm_eval.models.gpu.cost_kernels import VECTOR
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, default_coefficients
 from gemm_eval.validation.fit import MIN_ROWS, Ranges, Search, fit_logs, provenance, rounded, soft_l1
 from gemm_eval.validation.folds import cross_fit
@@ -199,7 +199,7 @@ class _Goal:
         rows, known = timings.rows, timings.known
         self._rows, self._family, self._known_configs = rows, family, timings.known_configs
         is_quantized = bool((rows.params["b_elem_bytes"] < rows.params["a_elem_bytes"])[rows.kind_of].any())
-        has_vector = bool((rows.candidates["schedule"] == VECTOR).any())
+        has_vector = bool((rows.candidates["schedule"] == Schedule.VECTOR).any())
         free = _free_names(family, library, is_quantized=is_quantized, has_vector=has_vector)
         known_items = FAMILIES[family].coefficients
         self.ranges = Ranges([item for item in known_items if item.name in free], default_coefficients(family))
