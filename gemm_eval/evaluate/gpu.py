@@ -31,6 +31,7 @@ from gemm_eval.models.gpu import (
     default_library,
     interval_for,
     library_of_family,
+    loads_of,
     pack_gpu,
     question_of,
     regime_places,
@@ -38,7 +39,6 @@ from gemm_eval.models.gpu import (
     unpack_gpu_cost,
 )
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.sizes import loads_of
 from gemm_eval.search import (
     evaluate_config,
     find_best_config,

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         LOAD_BYTES,
         is_row_aligned,
         load_bytes_of,
+        loads_of,
         pad_problem,
         padding_to,
     )
@@ -158,6 +159,7 @@ __all__ = [
     "load_bytes_of",
     "load_calibration",
     "load_correction",
+    "loads_of",
     "pack_bound_columns",
     "pack_coefficients",
     "pack_correction",
@@ -190,6 +192,7 @@ __getattr__, __dir__ = lazy_names(
             "calibration_stamp",
             "coefficients_for",
             "load_calibration",
+            "loads_of",
         ),
         ".candidates": (
             "CANDIDATE_DTYPE",
@@ -274,6 +277,7 @@ __getattr__, __dir__ = lazy_names(
             "LOAD_BYTES",
             "is_row_aligned",
             "load_bytes_of",
+            "loads_of",
             "pad_problem",
             "padding_to",
         ),
