@@ -24,6 +24,7 @@ from gemm_eval.models.gpu import (
     HYPOTHETICAL,
     LIBRARIES,
     Interval,
+    LoadRules,
     Packed,
     calibration_stamp,
     check_options,
@@ -31,6 +32,7 @@ from gemm_eval.models.gpu import (
     default_library,
     interval_for,
     library_of_family,
+    load_rules,
     loads_of,
     pack_gpu,
     question_of,
@@ -155,7 +157,7 @@ class GpuBackend:
         peak_flop_per_us = self._highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
         kind = Kind(problem.types, options)
-        (load_bytes,) = _loads_of(kind, np.array([problem.sizes])).tolist()
+        load_bytes = next(num for num, rule in _load_rules(kind) if rule.takes(problem.K, problem.N))
         interval = self._interval(kind, cost.config.family, load_bytes, cost.is_corrected)
         low_frac, high_frac = interval.of_rows(problem.M)
         return GEMMResult(
@@ -204,7 +206,7 @@ class GpuBackend:
         loads = np.zeros(len(records), np.int64)
         for number in np.unique(kind_of).tolist():
             of_kind = kind_of == number
-            loads[of_kind] = _loads_of(kinds[number], sizes[of_kind])
+            loads[of_kind] = loads_of(_load_rules(kinds[number]), sizes[of_kind, 2], sizes[of_kind, 3])
         is_corrected = records["correction_factor"] != 1.0
         columns = (kind_of, records["family"], loads, is_corrected)
         groups = np.column_stack([column[rows] for column in columns]).astype(np.int64)
@@ -305,10 +307,11 @@ def _source(is_calibrated: bool, is_corrected: bool) -> str:
     return "corrected" if is_corrected else "calibrated" if is_calibrated else "analytic"
 
 
-def _loads_of(kind: Kind, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """What the rows of problems [num, 4] start on, as the library of a kind pads them."""
+@lru_cache(maxsize=_NUM_TYPES)
+def _load_rules(kind: Kind) -> LoadRules:
+    """What rows start on, as the library of a kind pads them."""
     library = LIBRARIES[HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library)]
-    return loads_of(kind.types, library.padding(kind.types), sizes[:, 2], sizes[:, 3])
+    return load_rules(kind.types, library.padding(kind.types))
 
 
 @lru_cache(maxsize=_NUM_TYPES)

@@ -84,8 +84,10 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu.shortage import Shortage, least_shortage
     from gemm_eval.models.gpu.sizes import (
         LOAD_BYTES,
+        LoadRules,
         is_row_aligned,
         load_bytes_of,
+        load_rules,
         loads_of,
         pad_problem,
         padding_to,
@@ -126,6 +128,7 @@ __all__ = [
     "HeldOut",
     "Interval",
     "Joined",
+    "LoadRules",
     "Origin",
     "Packed",
     "PackedCorrection",
@@ -159,6 +162,7 @@ __all__ = [
     "load_bytes_of",
     "load_calibration",
     "load_correction",
+    "load_rules",
     "loads_of",
     "pack_bound_columns",
     "pack_coefficients",
@@ -192,7 +196,6 @@ __getattr__, __dir__ = lazy_names(
             "calibration_stamp",
             "coefficients_for",
             "load_calibration",
-            "loads_of",
         ),
         ".candidates": (
             "CANDIDATE_DTYPE",
@@ -275,8 +278,10 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".sizes": (
             "LOAD_BYTES",
+            "LoadRules",
             "is_row_aligned",
             "load_bytes_of",
+            "load_rules",
             "loads_of",
             "pad_problem",
             "padding_to",

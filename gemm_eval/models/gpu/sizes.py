@@ -20,6 +20,7 @@ __all__ = [
     "SizeRule",
     "is_row_aligned",
     "load_bytes_of",
+    "load_rules",
     "loads_of",
     "pad_problem",
     "padding_to",
@@ -61,6 +62,8 @@ class SizeRule(NamedTuple):
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
+LoadRules: TypeAlias = tuple[tuple[int, SizeRule], ...]
+
 ANY_SIZE = SizeRule(1, 1, True)
 NO_PADDING = Padding()
 
@@ -101,11 +104,16 @@ def load_bytes_of(problem: GemmProblem) -> int:
     return next(num for num in LOAD_BYTES if rows_on(problem.types, num).takes(problem.K, problem.N))
 
 
-def loads_of(types: GemmTypes, padding: Padding, K: Ints, N: Ints) -> Ints:
-    """Return the most of `LOAD_BYTES` that all rows, once padded, start on, for problems of some types [num]."""
-    loads = np.full(len(K), LOAD_BYTES[-1])
-    for num_bytes in reversed(LOAD_BYTES[:-1]):
-        loads[rows_on(types, num_bytes, padding).takes(K, N)] = num_bytes
+def load_rules(types: GemmTypes, padding: Padding) -> LoadRules:
+    """Return the sizes whose rows, once padded, start on each of `LOAD_BYTES`, the most first."""
+    return tuple((num_bytes, rows_on(types, num_bytes, padding)) for num_bytes in LOAD_BYTES)
+
+
+def loads_of(rules: LoadRules, K: Ints, N: Ints) -> Ints:
+    """Return the most bytes that all rows start on, by `load_rules`, for problems [num]."""
+    loads = np.ones(len(K), np.int64)
+    for num_bytes, rule in reversed(rules):
+        loads[rule.takes(K, N)] = num_bytes
     return loads
 
 
