@@ -19,7 +19,19 @@ from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["PER_COLUMN", "PROBLEM_COLUMNS", "SIZES", "Band", "Floats", "Form", "Ints", "Mask", "Packing", "Timings"]
+__all__ = [
+    "LEAST_KERNEL_US",
+    "PER_COLUMN",
+    "PROBLEM_COLUMNS",
+    "SIZES",
+    "Band",
+    "Floats",
+    "Form",
+    "Ints",
+    "Mask",
+    "Packing",
+    "Timings",
+]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -35,7 +47,7 @@ PER_COLUMN = -1
 
 _BITS_PER_BYTE = 8
 _SCALE_BYTES = 2  # scales are 16-bit floats
-_LEAST_US = 0.1  # of a kernel, where nearly all that was measured is the measurement
+LEAST_KERNEL_US = 0.1  # where nearly all that was measured is the measurement or another kernel
 
 
 @dataclass(frozen=True)
@@ -141,11 +153,11 @@ class Timings:
     @property
     def kernel_us(self) -> Floats:
         """Measured time of each row without what the measurement added, in microseconds."""
-        return np.maximum(self.measured_us - self.timer_us, _LEAST_US)
+        return np.maximum(self.measured_us - self.timer_us, LEAST_KERNEL_US)
 
     def log_errors(self, predicted_us: Floats) -> Floats:
         """Return log(measured / predicted) of each row's kernels alone, [rows]; predictions contain `timer_us`."""
-        errors: Floats = np.log(self.kernel_us / np.maximum(predicted_us - self.timer_us, _LEAST_US))
+        errors: Floats = np.log(self.kernel_us / np.maximum(predicted_us - self.timer_us, LEAST_KERNEL_US))
         return errors
 
     @cached_property

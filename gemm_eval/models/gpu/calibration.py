@@ -205,8 +205,8 @@ def has_sms_of(arch: GpuSpec, gpu: str) -> bool:
 
 def _have_same_sms(gpu: str, other: str) -> bool:
     """Whether these are presets of one generation; a spec that was built in memory is none."""
-    one, two = _preset(data_root(), gpu), _preset(data_root(), other)
-    return one is not None and two is not None and one.sm_arch == two.sm_arch
+    preset = _preset(data_root(), gpu)
+    return preset is not None and has_sms_of(preset, other)
 
 
 def calibration_stamp(arch: GpuSpec) -> str:

@@ -30,7 +30,7 @@ from gemm_eval.validation.fit import MIN_ROWS
 from gemm_eval.validation.predictors.dense import ModelPredictor
 from gemm_eval.validation.predictors.dense_rows import best_records, pack_problems, with_families
 from gemm_eval.validation.predictors.trees import fit_trees
-from gemm_eval.validation.timings import Floats, Timings
+from gemm_eval.validation.timings import LEAST_KERNEL_US, Floats, Timings
 from gemm_eval.workload import GemmTypes, RunOptions
 
 __all__ = ["Answers", "CorrectedPredictor", "Learned"]
@@ -143,7 +143,7 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         other_us = sum((records[name] for name in OTHER_KERNELS), np.zeros(len(rows)))
         kernel_us = records["physics_us"] - other_us
         features.append(x)
-        targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, _LEAST_US) / kernel_us))
+        targets.append(np.log(np.maximum(timings.kernel_us[rows] - other_us, LEAST_KERNEL_US) / kernel_us))
         weights.append(np.sqrt(most / len(rows)) * (kernel_us / records["physics_us"]))
     residuals = np.concatenate(targets)
     low, high = np.quantile(residuals, (_TAIL, 1.0 - _TAIL)).tolist()
@@ -156,6 +156,3 @@ def _learn(parts: Sequence[tuple[Timings, Answers, npt.NDArray[np.int64]]]) -> L
         far=_FAR_OCTAVES,
     )  # fmt: skip
     return Learned(trees, region, bounds)
-
-
-_LEAST_US = 0.1  # of a kernel, where another kernel's predicted time is all that was measured
