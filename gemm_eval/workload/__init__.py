@@ -2,20 +2,26 @@
 
 from gemm_eval.workload.options import NOTHING_SAID, RunOptions, run_options
 from gemm_eval.workload.problem import MAX_MACS, GemmProblem, make_problem, problem_of
+from gemm_eval.workload.row_groups import MAX_GROUPS, Layouts, RowGroups, check_row_groups, pack_layouts
 from gemm_eval.workload.types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes, Operand, make_types
 
 __all__ = [
     "MAX_DIM",
+    "MAX_GROUPS",
     "MAX_MACS",
     "NOTHING_SAID",
     "TYPE_NAMES",
     "BlockScale",
     "GemmProblem",
     "GemmTypes",
+    "Layouts",
     "Operand",
+    "RowGroups",
     "RunOptions",
+    "check_row_groups",
     "make_problem",
     "make_types",
+    "pack_layouts",
     "problem_of",
     "run_options",
 ]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gemm_eval.checks import plain_integer
 from gemm_eval.dtypes import DType, default_output_of, parse_dtype, parse_scheme
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.units import FLOP_PER_MAC
+from gemm_eval.workload.row_groups import RowGroups, check_row_groups
 from gemm_eval.workload.types import TYPE_NAMES, GemmTypes, check_size, default_scale_of, make_types
 
 __all__ = ["MAX_MACS", "GemmProblem", "make_problem", "problem_of"]
@@ -22,8 +25,12 @@ _set = object.__setattr__
 class GemmProblem:
     """One GEMM, C[G,M,N] = A[G,M,K] x B[G,K,N]. The order of sizes is G, M, K, N everywhere.
 
+    With `row_groups` it is a grouped GEMM, as the experts of a mixture are: C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for each
+    of G groups, whose m_i rows differ; `grouped` makes one of these alone.
+
     Attributes:
-        G, M, K, N: batch, rows, reduction length, columns; each in 1..2**40, with a product of at most 2**57.
+        G, M, K, N: batch, rows, reduction length, columns; each in 1..2**40, with a product of at most 2**57. Of a
+            grouped GEMM G is the number of groups, and M the rows of the largest.
         input_dtype: type of A, and of both operands when the matrix unit multiplies them.
         weight_dtype: type of B as stored (default: `input_dtype`). If narrower, B is weight-only quantized; if fp8 or
             fp4 as A, a `group_size` makes both operands block-scaled.
@@ -34,6 +41,8 @@ class GemmProblem:
         scale_dtype: type of the scales (default: see `gemm_eval.workload.types.default_scale_of`).
         zero_dtype: type of the zero points, None for symmetric quantization. Quantized weights only.
         group_n: columns of B that share a scale (default: 1); a scale of A is always of one row.
+        row_groups: rows of each group of a grouped GEMM, at most `gemm_eval.workload.MAX_GROUPS`, 0 where a group has
+            none. None: all G have M, as also where equal groups are given: a batch.
         types: all types as one value, which other sizes can share.
 
     Raises:
@@ -52,11 +61,14 @@ class GemmProblem:
     scale_dtype: DType | None = None
     zero_dtype: DType | None = None
     group_n: int | None = None
+    row_groups: RowGroups | None = None
     types: GemmTypes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("G", "M", "K", "N"):
             _set(self, name, check_size(name, getattr(self, name)))
+        if self.row_groups is not None:
+            self._check_row_groups(check_row_groups(self.row_groups))
         macs = self.G * self.M * self.K * self.N
         if macs > MAX_MACS:
             raise InvalidProblemError(
@@ -70,15 +82,38 @@ class GemmProblem:
             types = make_types.__wrapped__(*words)
         fill_types(self, types)
 
+    def _check_row_groups(self, groups: RowGroups) -> None:
+        if (self.G, self.M) != (len(groups), max(groups)):
+            raise InvalidProblemError(
+                f"with row_groups G is their number and M the rows of the largest, {len(groups)} and {max(groups)}, "
+                f"got {self.G} and {self.M}; GemmProblem.grouped(row_groups, K, N) fills them in"
+            )
+        _set(self, "row_groups", groups if min(groups) < self.M else None)
+
+    @classmethod
+    def grouped(cls, row_groups: Iterable[int], K: int, N: int, **types: Any) -> GemmProblem:
+        """Make a grouped GEMM of these rows of each group; `types` as for a `GemmProblem`.
+
+        Raises:
+            InvalidProblemError: see `GemmProblem`.
+        """
+        groups = check_row_groups(row_groups)
+        return cls(len(groups), max(groups), K, N, row_groups=groups, **types)
+
     @property
     def is_weight_quantized(self) -> bool:
         """Whether B is stored in a narrower type than it is multiplied in."""
         return self.weight_dtype is not self.input_dtype
 
     @property
+    def rows(self) -> int:
+        """Rows of A and C in all: G*M, or those of all groups."""
+        return self.G * self.M if self.row_groups is None else sum(self.row_groups)
+
+    @property
     def macs(self) -> int:
-        """Multiply-accumulates: G*M*K*N."""
-        return self.G * self.M * self.K * self.N
+        """Multiply-accumulates: G*M*K*N, or K*N for each row of all groups."""
+        return self.rows * self.K * self.N
 
     @property
     def flop(self) -> int:
@@ -87,7 +122,7 @@ class GemmProblem:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """(G, M, K, N)."""
+        """(G, M, K, N); of a grouped GEMM the groups, and the rows of the largest."""
         return self.G, self.M, self.K, self.N
 
     def __repr__(self) -> str:
@@ -104,12 +139,17 @@ class GemmProblem:
                 names.append("group_n")
         values = ((name, getattr(self, name)) for name in names)
         types = (f"{name}={str(value)!r}" if isinstance(value, str) else f"{name}={value}" for name, value in values)
+        if self.row_groups is not None:
+            return f"GemmProblem.grouped({', '.join([str(self.row_groups), str(self.K), str(self.N), *types])})"
         return f"GemmProblem({', '.join([*map(str, self.sizes), *types])})"
 
     def __str__(self) -> str:
         a, b = self.types.a, self.types.b
         inputs = str(a) if b.scale is None else f"{a} x {b}"
-        return f"G={self.G} M={self.M} K={self.K} N={self.N} {inputs} -> {self.output_dtype}"
+        rows = f"M={self.M}"
+        if self.row_groups is not None:
+            rows = f"rows={self.rows} (of a group {min(self.row_groups)} to {self.M})"
+        return f"G={self.G} {rows} K={self.K} N={self.N} {inputs} -> {self.output_dtype}"
 
 
 def make_problem(
@@ -127,6 +167,7 @@ def make_problem(
     zero_dtype: str | None = None,
     scale_dtype: str | None = None,
     group_n: int | None = None,
+    row_groups: RowGroups | None = None,
 ) -> GemmProblem:
     """Build a problem from what users write: a `dtype` shorthand, single types, or both (single types win).
 
@@ -157,7 +198,7 @@ def make_problem(
         group_n = known.group_n if group_n is None else group_n
     return GemmProblem(
         G, M, K, N, a, b, c if output_dtype is None else output_dtype, None, group_size, scale_dtype, zero_dtype,  # type: ignore[arg-type]
-        group_n,
+        group_n, row_groups,
     )  # fmt: skip
 
 
@@ -168,12 +209,13 @@ def fill_types(problem: GemmProblem, types: GemmTypes) -> None:
         _set(problem, name, word)
 
 
-def problem_of(types: GemmTypes, G: int, M: int, K: int, N: int) -> GemmProblem:
-    """Return the problem of these sizes, which are plain ints that were checked before."""
+def problem_of(types: GemmTypes, G: int, M: int, K: int, N: int, row_groups: RowGroups | None = None) -> GemmProblem:
+    """Return the problem of these sizes, which are plain ints that were checked before, as are the groups."""
     problem = object.__new__(GemmProblem)
     _set(problem, "G", G)
     _set(problem, "M", M)
     _set(problem, "K", K)
     _set(problem, "N", N)
+    _set(problem, "row_groups", row_groups)
     fill_types(problem, types)
     return problem

@@ -1,0 +1,1 @@
+"""Mixtures of experts: how tokens are routed, and what a layer costs."""

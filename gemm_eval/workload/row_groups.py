@@ -1,0 +1,86 @@
+"""Row groups: a grouped GEMM's number of rows of each group, and those of many problems as numba kernels take them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.checks import plain_integer
+from gemm_eval.errors import InvalidProblemError
+from gemm_eval.jit import read_only
+from gemm_eval.words import shown
+from gemm_eval.workload.types import MAX_DIM
+
+__all__ = ["MAX_GROUPS", "Layouts", "RowGroups", "check_row_groups", "pack_layouts"]
+
+MAX_GROUPS = 1024
+"""Most groups of a grouped GEMM."""
+
+RowGroups = tuple[int, ...]
+"""Rows of A and C of each group; 0 where a group has none."""
+
+
+def check_row_groups(value: Any) -> RowGroups:
+    """Return the rows of each group as plain ints.
+
+    Raises:
+        InvalidProblemError: they are no 1 to `MAX_GROUPS` integers in 0..`MAX_DIM`, or all of them are 0.
+    """
+    if isinstance(value, str | bytes | dict | set | frozenset) or not isinstance(value, Iterable):
+        raise InvalidProblemError(f"row_groups must be the rows of each group, (120, 3, 0, 17), got {shown(value)}")
+    groups: list[int] = []
+    for item in value:  # one by one: what is no list of groups may be endless
+        number = plain_integer(item)
+        if number is None or not 0 <= number <= MAX_DIM:
+            raise InvalidProblemError(
+                f"row_groups must be integers in 0..2**40, got {shown(item)} for group {len(groups)}"
+            )
+        groups.append(number)
+        if len(groups) > MAX_GROUPS:
+            raise InvalidProblemError(f"row_groups must be at most {MAX_GROUPS:,} groups, got more")
+    if not any(groups):
+        what = "no group" if not groups else f"{len(groups)} groups without a row"
+        raise InvalidProblemError(f"row_groups must have a row in one group at least, got {what}")
+    return tuple(groups)
+
+
+class Layouts(NamedTuple):
+    """How the rows of many problems lie in groups, as numba kernels take them.
+
+    Groups of equally many rows stand together, the largest first, and those without a row are left out: nothing depends
+    on the order of groups. A problem without row groups is G groups of M rows, and has no entry.
+
+    Attributes:
+        of: [num_problems], which layout a problem has; -1: none.
+        starts: [num_layouts + 1], where each one's groups start in the next two.
+        rows: [num_sizes], rows of such a group, at least 1.
+        counts: [num_sizes], groups that have so many.
+    """
+
+    of: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
+    counts: npt.NDArray[np.int64]
+
+    def take(self, rows: Any) -> Layouts:
+        """Return those of some problems."""
+        return self._replace(of=self.of[rows])
+
+
+def pack_layouts(row_groups: Sequence[RowGroups | None]) -> Layouts:
+    """Pack the row groups of problems; None: G groups of M rows."""
+    places: dict[RowGroups, int] = {}
+    of = [-1 if groups is None else places.setdefault(groups, len(places)) for groups in row_groups]
+    starts, rows, counts = [0], [], []
+    for groups in places:
+        for num_rows, count in sorted(Counter(groups).items(), reverse=True):
+            if num_rows:
+                rows.append(num_rows)
+                counts.append(count)
+        starts.append(len(rows))
+    arrays = (np.array(values, np.int64) for values in (of, starts, rows, counts))
+    return Layouts(*map(read_only, arrays))
