@@ -35,10 +35,10 @@ def power_law_counts(
 ) -> Counts:
     """Return the tokens of each expert [num_experts] where loads are drawn from a density x**-alpha.
 
-    As the collectors of AIConfigurator draw them (github.com/ai-dynamo/aiconfigurator, collector/; see the README of
-    arch/measured): by the inverse CDF on [1, 0.8*num_tokens], or [0.01, 2] with no more assignments than experts; scaled
-    to num_tokens*topk in all, rounded, at most num_tokens each; what is missing goes one by one to the ranks that have
-    least, what is too much is taken from the most loaded expert.
+    As the collectors of AIConfigurator draw them (github.com/ai-dynamo/aiconfigurator, collector/): by the inverse CDF
+    on [1, 0.8*num_tokens], or [0.01, 2] with no more assignments than experts; scaled to num_tokens*topk in all,
+    rounded, at most num_tokens each; what is missing goes one by one to the ranks that have least, what is too much is
+    taken from the most loaded expert.
     """
     total = num_tokens * topk
     low, high = (1.0, _HIGHEST_FRAC * num_tokens) if total > num_experts else _FEW_TOKENS
@@ -64,4 +64,5 @@ def most_loaded_rank_first(counts: Counts, num_ranks: int) -> Counts:
     """Return the counts [num_experts] with the experts of the rank that has most tokens in front."""
     of_rank = counts.reshape(num_ranks, -1)
     order = np.argsort(-of_rank.sum(axis=1), kind="stable")
-    return np.ascontiguousarray(of_rank[order]).reshape(-1)
+    first: Counts = np.ascontiguousarray(of_rank[order]).reshape(-1)
+    return first

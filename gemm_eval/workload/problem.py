@@ -83,7 +83,7 @@ class GemmProblem:
         fill_types(self, types)
 
     def _check_row_groups(self, groups: RowGroups) -> None:
-        if (self.G, self.M) != (len(groups), max(groups)):
+        if (len(groups), max(groups)) != (self.G, self.M):
             raise InvalidProblemError(
                 f"with row_groups G is their number and M the rows of the largest, {len(groups)} and {max(groups)}, "
                 f"got {self.G} and {self.M}; GemmProblem.grouped(row_groups, K, N) fills them in"
