@@ -15,7 +15,15 @@ from gemm_eval.jit import read_only
 from gemm_eval.words import shown
 from gemm_eval.workload.types import MAX_DIM
 
-__all__ = ["MAX_GROUPS", "Layouts", "RowGroups", "check_row_groups", "pack_layouts"]
+__all__ = [
+    "MAX_GROUPS",
+    "NO_LAYOUTS",
+    "Layouts",
+    "RowGroups",
+    "check_row_groups",
+    "pack_layouts",
+    "without_even_groups",
+]
 
 MAX_GROUPS = 1024
 """Most groups of a grouped GEMM."""
@@ -55,7 +63,7 @@ class Layouts(NamedTuple):
     on the order of groups. A problem without row groups is G groups of M rows, and has no entry.
 
     Attributes:
-        of: [num_problems], which layout a problem has; -1: none.
+        of: [num_problems], which layout a problem has, -1: none; or [0], where no problem has any.
         starts: [num_layouts + 1], where each one's groups start in the next two.
         rows: [num_sizes], rows of such a group, at least 1.
         counts: [num_sizes], groups that have so many.
@@ -68,11 +76,37 @@ class Layouts(NamedTuple):
 
     def take(self, rows: Any) -> Layouts:
         """Return those of some problems."""
-        return self._replace(of=self.of[rows])
+        return self._replace(of=read_only(self.of[rows])) if len(self.of) else self
+
+    def is_grouped(self, num_problems: int) -> npt.NDArray[np.bool_]:
+        """Say of each problem [num_problems] whether its groups differ."""
+        return self.of >= 0 if len(self.of) else np.zeros(num_problems, np.bool_)
+
+
+def without_even_groups(sizes: npt.NDArray[np.int64], layouts: Layouts) -> tuple[npt.NDArray[np.int64], Layouts]:
+    """Return sizes [num, 4] and layouts with a batch in place of each problem whose groups with rows have as many.
+
+    So (120, 0, 120) is two GEMMs of 120 rows: empty groups are no work.
+    """
+    if not len(layouts.of):
+        return sizes, layouts
+    is_even = np.append(np.diff(layouts.starts) == 1, False)[layouts.of]  # of -1 too: it is not
+    if not is_even.any():
+        return sizes, layouts
+    of, sizes = layouts.of.copy(), sizes.copy()
+    sizes[is_even, 0] = layouts.counts[layouts.starts[of[is_even]]]
+    of[is_even] = -1
+    return sizes, layouts._replace(of=read_only(of))
+
+
+NO_LAYOUTS = Layouts(*(read_only(np.array(values, np.int64)) for values in ([], [0], [], [])))
+"""Of plain problems, however many."""
 
 
 def pack_layouts(row_groups: Sequence[RowGroups | None]) -> Layouts:
     """Pack the row groups of problems; None: G groups of M rows."""
+    if all(groups is None for groups in row_groups):
+        return NO_LAYOUTS
     places: dict[RowGroups, int] = {}
     of = [-1 if groups is None else places.setdefault(groups, len(places)) for groups in row_groups]
     starts, rows, counts = [0], [], []
