@@ -52,7 +52,7 @@ def say_padding(
         latency_us: how long that takes.
         latency_of: evaluates a padded problem, in microseconds.
     """
-    rules, types = LIBRARIES[library], problem.types
+    rules, types = library_of(library), problem.types
     if not rules.runs_unaligned(types):
         return []
     run = pad_problem(problem, rules.padding(types))

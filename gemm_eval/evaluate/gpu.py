@@ -22,7 +22,6 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
-    LIBRARIES,
     Interval,
     LoadRules,
     Packed,
@@ -31,6 +30,7 @@ from gemm_eval.models.gpu import (
     coefficients_for,
     default_library,
     interval_for,
+    library_of,
     library_of_family,
     load_rules,
     loads_of,
@@ -190,13 +190,13 @@ class GpuBackend:
 
     def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         """The interval around answers of a kind, whose best config is of a family."""
-        library = library_of_family(str(kind.options.library), family)
+        library = library_of(library_of_family(str(kind.options.library), family))
         if not FAMILIES[
             family
         ].is_ours:  # coefficients are of the library's family for the types, whatever the config's
-            family = LIBRARIES[library].family(self.arch, kind.types, load_bytes=load_bytes)
+            family = library.family(self.arch, kind.types, load_bytes=load_bytes)
         question = question_of(kind.types, kind.options)
-        return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
+        return interval_for(self.arch, library.name, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
 
     def intervals(
         self, kinds: Sequence[Kind], kind_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], records: Records
@@ -286,7 +286,12 @@ class GpuBackend:
     def say_source(self, result: GEMMResult) -> list[str]:
         config, library = result.mapping, result.options["library"]
         assert isinstance(config, KernelConfig)
-        _, origin = coefficients_for(self.arch, library, config.family)
+        rules = library_of(library)
+        family = config.family
+        if not FAMILIES[family].is_ours:
+            load_bytes = next(num for num, rule in _load_rules(Kind(result.problem.types, RunOptions(library))) if rule.takes(result.problem.K, result.problem.N))
+            family = rules.family(self.arch, result.problem.types, load_bytes=load_bytes)
+        _, origin = coefficients_for(self.arch, rules.name, family)
         lines = [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]
         if result.source == "corrected":
             lines.append(
@@ -310,7 +315,7 @@ def _source(is_calibrated: bool, is_corrected: bool) -> str:
 @lru_cache(maxsize=_NUM_TYPES)
 def _load_rules(kind: Kind) -> LoadRules:
     """What rows start on, as the library of a kind pads them."""
-    library = LIBRARIES[HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library)]
+    library = library_of(HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library))
     return load_rules(kind.types, library.padding(kind.types))
 
 

@@ -16,7 +16,6 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     HYPOTHETICAL,
     KERNEL_COST_DTYPE,
-    LIBRARIES,
     OURS,
     RASTER_CODE,
     STREAM_K,
@@ -27,6 +26,7 @@ from gemm_eval.models.gpu import (
     check_config,
     join_packed,
     least_shortage,
+    library_of,
     list_needs,
     load_bytes_of,
     pad_problem,
@@ -302,7 +302,7 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     if library == OURS:
         needs = list_w4a16_needs(arch, problem.types)
     else:
-        padded = pad_problem(problem, LIBRARIES[library].padding(problem.types))
+        padded = pad_problem(problem, library_of(library).padding(problem.types))
         needs = list_needs(arch, padded, library, load_bytes=load_bytes_of(padded))
     found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(

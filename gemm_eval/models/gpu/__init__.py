@@ -59,7 +59,9 @@ if TYPE_CHECKING:
         OURS,
         TRTLLM,
         default_library,
+        library_of,
         library_of_family,
+        tile_names,
     )
     from gemm_eval.models.gpu.model import (
         GPU_MODEL_VERSION,
@@ -157,6 +159,7 @@ __all__ = [
     "join_packed",
     "launched_resources",
     "least_shortage",
+    "library_of",
     "library_of_family",
     "list_needs",
     "load_bytes_of",
@@ -180,6 +183,7 @@ __all__ = [
     "regime_places",
     "split_by_size",
     "step_elems",
+    "tile_names",
     "unpack_config",
     "unpack_gpu_cost",
 ]
@@ -247,7 +251,9 @@ __getattr__, __dir__ = lazy_names(
             "OURS",
             "TRTLLM",
             "default_library",
+            "library_of",
             "library_of_family",
+            "tile_names",
         ),
         ".model": (
             "GPU_MODEL_VERSION",

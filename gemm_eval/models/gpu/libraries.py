@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from gemm_eval.arch import GpuSpec, cluster_sms
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import UnsupportedError
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice, family_for
 from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
+from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes
 
 __all__ = [
@@ -24,7 +26,9 @@ __all__ = [
     "SplitRule",
     "cluster_grid_sms",
     "default_library",
+    "library_of",
     "library_of_family",
+    "tile_names",
 ]
 
 OURS = "gemm-eval"
@@ -86,6 +90,8 @@ class Library:
         weight_only_family: what it runs narrower weights with, on the GPUs that the family runs on; others have
             vendors' kernels for them.
         dense_families: input type -> family for dense GEMMs of it, likewise; for these it need not be `is_dense`.
+        grouped_families: what it runs grouped GEMMs with, where each takes the GPU and the types: nothing else, then.
+        tile: the one of its tiles that runs, as `tile_name` has it; empty: the best of all.
     """
 
     name: str
@@ -100,9 +106,14 @@ class Library:
     weight_only_family: str = ""
     dense_families: Mapping[DType, str] = field(default_factory=dict)
     is_chosen_by_model: bool = False
+    grouped_families: tuple[str, ...] = ()
+    tile: str = ""
 
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
+        if self.grouped_families:
+            self._grouped_family(arch, types)
+            return
         if types.a.dtype not in arch.tensor_flop_per_cycle:
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(
@@ -152,7 +163,20 @@ class Library:
         """The kernel family that the library uses for these types, where rows start on so many bytes."""
         return self._family(arch, types, load_bytes=load_bytes).name
 
+    def _grouped_family(self, arch: GpuSpec, types: GemmTypes) -> Family:
+        families = [FAMILIES[name] for name in self.grouped_families]
+        found = next((family for family in families if arch.sm_arch in family.sm_archs and family.takes(types)), None)
+        if found is None:
+            where = sorted({sm for family in families if family.takes(types) for sm in family.sm_archs})
+            what = f"only on {', '.join(where)}" if where else "on no GPU"
+            raise UnsupportedError(
+                f"library {self.name} runs {types.inputs} {what}, and {arch.name} is {arch.sm_arch}"
+            )
+        return found
+
     def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
+        if self.grouped_families:
+            return self._grouped_family(arch, types)
         own = self.weight_only_family if types.is_weight_quantized else self.dense_families.get(types.a.dtype, "")
         if own and load_bytes == ROW_BYTES and arch.sm_arch in FAMILIES[own].sm_archs:
             return FAMILIES[own]
@@ -178,12 +202,42 @@ class Library:
         if self.name == OURS:
             return
         family = self._family(arch, types, load_bytes=load_bytes)
-        if types.is_weight_quantized:
+        if self.grouped_families:
+            yield from self._of_tile(family.dense_tiles(arch.sm_arch, types.a.dtype), arch, types)
+        elif types.is_weight_quantized:
             if family.name != self.weight_only_family:
                 yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
             yield from family.weight_only_tiles(*self.weight_only_tiles)
         else:
             yield from family.dense_tiles(arch.sm_arch, types.a.dtype)
+
+
+    def _of_tile(self, choices: Iterable[TileChoice], arch: GpuSpec, types: GemmTypes) -> Iterator[TileChoice]:
+        """Yield those that the library is to run: all, or those of `tile`.
+
+        Raises:
+            UnsupportedError: it has no such tile for these types on this GPU.
+        """
+        if not self.tile:
+            yield from choices
+            return
+        known = list(choices)
+        found = [choice for choice in known if self.tile in tile_names(choice, types)]
+        if not found:
+            names = ", ".join(dict.fromkeys(tile_names(choice, types)[-1] for choice in known))
+            raise UnsupportedError(
+                f"library {self.name} has no tile {self.tile} for {types.inputs} on {arch.name}; it has {names}"
+            )
+        yield from found
+
+
+def tile_names(choice: TileChoice, types: GemmTypes) -> tuple[str, ...]:
+    """Return what a tile is called in ``library/tile``: rows x columns, with the k-step, and all that is known of it."""
+    step_bytes = choice.step_bytes or FAMILIES[choice.family].step_bytes
+    short = f"{choice.cta_m}x{choice.cta_n}"
+    long = f"{short}x{8 * step_bytes // types.a.dtype.bits}"
+    stages = f"s{choice.num_stages}" if choice.num_stages else ""
+    return short, long, f"{long}w{choice.num_warps}{stages}"
 
 
 LIBRARIES: dict[str, Library] = {
@@ -233,6 +287,25 @@ LIBRARIES: dict[str, Library] = {
     )
 }  # fmt: skip
 """Kernel libraries by name."""
+
+
+@lru_cache(maxsize=1024)
+def library_of(name: str) -> Library:
+    """Return a library by its name, or with one of its tiles alone: ``"triton/64x64x32"``.
+
+    Raises:
+        InvalidOptionError: there is none of this name, or it has no tiles to choose from.
+    """
+    base, slash, tile = name.partition("/")
+    if base not in LIBRARIES:
+        raise InvalidOptionError(refusal("library", name, (*LIBRARIES, AUTO)))
+    found = LIBRARIES[base]
+    if not slash:
+        return found
+    if not found.grouped_families or not tile:
+        known = ", ".join(item.name for item in LIBRARIES.values() if item.grouped_families)
+        raise InvalidOptionError(f"library {name}: a tile can be named of {known} alone, as in triton/64x64x32")
+    return replace(found, tile=tile)
 
 
 def default_library(types: GemmTypes) -> str:

@@ -30,6 +30,8 @@ class TileChoice(NamedTuple):
     num_warps: int
     schedule: Schedule
     clusters: tuple[tuple[int, int], ...]  # (cluster_m, cluster_n)
+    step_bytes: int = 0  # of a row in one k-step; 0: as the family has it
+    num_stages: int = 0  # 0: whatever fits best
 
 
 def since(sm_arch: str) -> tuple[str, ...]:
@@ -71,6 +73,7 @@ class Family:
         is_quantization: it computes no GEMM: its kernels quantize A before one.
         block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
         step_bytes: of a row of A or B in one k-step.
+        more_step_bytes: others that tiles of it have.
         min_rows: fewest rows of C for which libraries use its tiles.
         max_stages: most buffers of its ring.
         max_rows: rows of a tile -> most rows of C for which libraries use it.
@@ -102,6 +105,7 @@ class Family:
     max_rows: Callable[[int], int] = any_rows
     min_rows: int = 1
     step_bytes: int = LINE_BYTES
+    more_step_bytes: tuple[int, ...] = ()
     max_stages: int = MAX_STAGES
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
