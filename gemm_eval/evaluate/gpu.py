@@ -289,7 +289,11 @@ class GpuBackend:
         rules = library_of(library)
         family = config.family
         if not FAMILIES[family].is_ours:
-            load_bytes = next(num for num, rule in _load_rules(Kind(result.problem.types, RunOptions(library))) if rule.takes(result.problem.K, result.problem.N))
+            load_bytes = next(
+                num
+                for num, rule in _load_rules(Kind(result.problem.types, RunOptions(library)))
+                if rule.takes(result.problem.K, result.problem.N)
+            )
             family = rules.family(self.arch, result.problem.types, load_bytes=load_bytes)
         _, origin = coefficients_for(self.arch, rules.name, family)
         lines = [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]

@@ -165,13 +165,11 @@ class Library:
 
     def _grouped_family(self, arch: GpuSpec, types: GemmTypes) -> Family:
         families = [FAMILIES[name] for name in self.grouped_families]
-        found = next((family for family in families if arch.sm_arch in family.sm_archs and family.takes(types)), None)
+        found = next((family for family in families if arch.sm_arch in family.sm_archs and _takes(family, types)), None)
         if found is None:
-            where = sorted({sm for family in families if family.takes(types) for sm in family.sm_archs})
+            where = sorted({sm for family in families if _takes(family, types) for sm in family.sm_archs})
             what = f"only on {', '.join(where)}" if where else "on no GPU"
-            raise UnsupportedError(
-                f"library {self.name} runs {types.inputs} {what}, and {arch.name} is {arch.sm_arch}"
-            )
+            raise UnsupportedError(f"library {self.name} runs {types.inputs} {what}, and {arch.name} is {arch.sm_arch}")
         return found
 
     def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
@@ -211,7 +209,6 @@ class Library:
         else:
             yield from family.dense_tiles(arch.sm_arch, types.a.dtype)
 
-
     def _of_tile(self, choices: Iterable[TileChoice], arch: GpuSpec, types: GemmTypes) -> Iterator[TileChoice]:
         """Yield those that the library is to run: all, or those of `tile`.
 
@@ -231,6 +228,10 @@ class Library:
         yield from found
 
 
+def _takes(family: Family, types: GemmTypes) -> bool:
+    return family.for_types is not None and family.for_types(types)
+
+
 def tile_names(choice: TileChoice, types: GemmTypes) -> tuple[str, ...]:
     """Return what a tile is called in ``library/tile``: rows x columns, with the k-step, and all that is known of it."""
     step_bytes = choice.step_bytes or FAMILIES[choice.family].step_bytes
@@ -238,6 +239,14 @@ def tile_names(choice: TileChoice, types: GemmTypes) -> tuple[str, ...]:
     long = f"{short}x{8 * step_bytes // types.a.dtype.bits}"
     stages = f"s{choice.num_stages}" if choice.num_stages else ""
     return short, long, f"{long}w{choice.num_warps}{stages}"
+
+
+def _grouped(name: str, *families: str) -> Library:
+    """Return a library of grouped kernels."""
+    return Library(
+        name, dict.fromkeys(families, _NO_SPLIT), has_stream_k=False, is_dense=True, is_weight_only=True,
+        has_unaligned=False, grouped_families=families,
+    )  # fmt: skip
 
 
 LIBRARIES: dict[str, Library] = {
@@ -284,6 +293,11 @@ LIBRARIES: dict[str, Library] = {
             is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)), has_unaligned=False,
             has_block_scaled=True, weight_only_family="sm80_weight_only", dense_families={DType.INT8: "sm80_int8"},
         ),
+        # grouped GEMMs: one launch for all experts of a layer, and nothing splits K
+        _grouped("torch", "sm90_grouped"),
+        _grouped("triton", "triton_moe", "triton_moe_fp8"),
+        _grouped("trtllm-gen", "gen_moe", "gen_moe_fp8", "gen_moe_fp4"),
+        _grouped("deepgemm", "sm100_deepgemm_moe"),
     )
 }  # fmt: skip
 """Kernel libraries by name."""

@@ -90,7 +90,8 @@ class LayerTimings:
     def models(self) -> list[str]:
         """The model of each row, by its sizes: ``hidden 2048, inter 768, 8 of 128``."""
         names = {
-            sizes: f"hidden {sizes[0]}, inter {sizes[1]}, {sizes[2]} of {sizes[3]}" + ("" if sizes[4] else ", not gated")
+            sizes: f"hidden {sizes[0]}, inter {sizes[1]}, {sizes[2]} of {sizes[3]}"
+            + ("" if sizes[4] else ", not gated")
             for sizes in set(self.frame[_MODEL].itertuples(index=False, name=None))
         }
         return [names[sizes] for sizes in self.frame[_MODEL].itertuples(index=False, name=None)]

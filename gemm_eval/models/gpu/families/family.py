@@ -10,7 +10,7 @@ from gemm_eval.arch import SM_ARCHS
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
-from gemm_eval.workload import MAX_DIM
+from gemm_eval.workload import MAX_DIM, GemmTypes
 
 __all__ = ["Family", "TileChoice", "any_rows", "no_tiles", "since"]
 
@@ -78,6 +78,7 @@ class Family:
         max_stages: most buffers of its ring.
         max_rows: rows of a tile -> most rows of C for which libraries use it.
         coefficients: what its kernels lose, with its defaults.
+        for_types: of a family of grouped kernels, the types that they are for; None: it is of plain GEMMs.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
         weight_only_tiles: (columns of weights, rows of tokens that a library has) -> tiles for narrower weights.
     """
@@ -107,6 +108,7 @@ class Family:
     step_bytes: int = LINE_BYTES
     more_step_bytes: tuple[int, ...] = ()
     max_stages: int = MAX_STAGES
+    for_types: Callable[[GemmTypes], bool] | None = None
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
 
