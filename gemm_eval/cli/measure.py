@@ -86,6 +86,7 @@ def measure(
         Choice,
         GemmItem,
         GemmShape,
+        GroupedShape,
         Runner,
         TimingProtocol,
         W4A16Runner,
@@ -150,7 +151,8 @@ def measure(
         raise InvalidOptionError(f"--candidates must be 1 to 64, got {candidates}")
     if show:
         for shape in shapes:
-            print_line(" ".join(map(str, shape)))
+            words = (*shape[:4], *shape[5:]) if isinstance(shape, GroupedShape) else shape  # not hundreds of rows
+            print_line(" ".join(map(str, words)))
         each = f", up to {num_candidates} algorithms of each" if kernel == CandidateRunner.kernel else ""
         seconds = (num_candidates if each else 1) * estimate_seconds(shapes, protocol)
         print_line(f"{len(shapes)} GEMMs (G M K N){each}, about {seconds:.0f} s", err=True)

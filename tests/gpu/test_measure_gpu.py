@@ -88,6 +88,6 @@ def test_grouped_gemms_end_to_end(tmp_path: Path) -> None:
     frame = read_timings(path)
 
     assert len(frame) == len(shapes)
-    assert frame["latency_us"].between(2.0, 1000.0).all()
+    assert frame["latency_us"].between(2.0, 5000.0).all()
     assert set(frame["cta_m"]) <= {64, 128}
     assert max(yaml.safe_load(path.with_suffix(".meta.yaml").read_text())["check_relative_errors"].values()) < 1e-2
