@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["balanced_counts", "most_loaded_rank_first", "power_law_counts"]
+__all__ = ["balanced_counts", "most_loaded_rank_first", "power_law_counts", "uniform_counts"]
 
 _HIGHEST_FRAC = 0.8  # of the tokens: upper end of the density that loads are drawn from
+_TOKENS_AT_ONCE = 1024
 _FEW_TOKENS = (0.01, 2.0)  # its ends where there are no more assignments than experts
 
 Counts = npt.NDArray[np.int64]
@@ -48,7 +49,7 @@ def power_law_counts(
     else:
         power = 1.0 - alpha
         loads = (low**power + u * (high**power - low**power)) ** (1.0 / power)
-    counts = np.minimum(np.rint(loads / loads.sum() * total).astype(np.int64), num_tokens)
+    counts: Counts = np.minimum(np.rint(loads / loads.sum() * total).astype(np.int64), num_tokens)
     of_rank = counts.reshape(num_ranks, -1)
     missing = total - int(counts.sum())
     for _ in range(missing):
@@ -66,3 +67,13 @@ def most_loaded_rank_first(counts: Counts, num_ranks: int) -> Counts:
     order = np.argsort(-of_rank.sum(axis=1), kind="stable")
     first: Counts = np.ascontiguousarray(of_rank[order]).reshape(-1)
     return first
+
+
+def uniform_counts(num_tokens: int, num_experts: int, topk: int, rng: np.random.Generator) -> Counts:
+    """Return the tokens of each expert [num_experts] where each token takes `topk` different ones, all as likely."""
+    counts: Counts = np.zeros(num_experts, np.int64)
+    for start in range(0, num_tokens, _TOKENS_AT_ONCE):
+        keys = rng.random((min(_TOKENS_AT_ONCE, num_tokens - start), num_experts))
+        chosen = np.argpartition(keys, topk - 1, axis=1)[:, :topk]
+        counts += np.bincount(chosen.reshape(-1), minlength=num_experts)
+    return counts
