@@ -71,6 +71,8 @@ if TYPE_CHECKING:
         unpack_config,
         unpack_gpu_cost,
     )
+    from gemm_eval.models.gpu.moe import LAYER_TERMS, MoeWork, layer_terms
+    from gemm_eval.models.gpu.moe_rules import LayerShape, layer_libraries, padded_inter
     from gemm_eval.models.gpu.packed import (
         Joined,
         Packed,
@@ -109,6 +111,7 @@ __all__ = [
     "GPU_MODEL_VERSION",
     "HYPOTHETICAL",
     "KERNEL_COST_DTYPE",
+    "LAYER_TERMS",
     "LEAF",
     "LIBRARIES",
     "LOAD_BYTES",
@@ -130,7 +133,9 @@ __all__ = [
     "HeldOut",
     "Interval",
     "Joined",
+    "LayerShape",
     "LoadRules",
+    "MoeWork",
     "Origin",
     "Packed",
     "PackedCorrection",
@@ -158,6 +163,8 @@ __all__ = [
     "is_row_aligned",
     "join_packed",
     "launched_resources",
+    "layer_libraries",
+    "layer_terms",
     "least_shortage",
     "library_of",
     "library_of_family",
@@ -175,6 +182,7 @@ __all__ = [
     "pack_no_kernels",
     "pack_w4a16_coefficients",
     "pad_problem",
+    "padded_inter",
     "padding_to",
     "physics_digest",
     "quantization_of",
@@ -262,6 +270,16 @@ __getattr__, __dir__ = lazy_names(
             "pack_gpu",
             "unpack_config",
             "unpack_gpu_cost",
+        ),
+        ".moe": (
+            "LAYER_TERMS",
+            "MoeWork",
+            "layer_terms",
+        ),
+        ".moe_rules": (
+            "LayerShape",
+            "layer_libraries",
+            "padded_inter",
         ),
         ".packed": (
             "Joined",

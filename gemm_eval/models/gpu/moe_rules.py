@@ -1,0 +1,66 @@
+"""Which kernels a library takes for the two GEMMs of a mixture-of-experts layer, by what it knows before it runs them.
+
+It knows the tokens of the layer, not how many each expert gets, so its rules go by means.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.moe_tiles import triton_tile
+from gemm_eval.workload import GemmTypes
+
+__all__ = ["LayerShape", "layer_libraries", "padded_inter"]
+
+_GEN = "trtllm-gen"
+_GEN_INTER = 128  # elements: weights are padded to whole tiles of the instruction's rows
+_GEN_LEAST_ROWS, _GEN_MOST_ROWS, _GEN_MOST_ROWS_OF_FP4 = 8, 128, 256
+
+
+class LayerShape(NamedTuple):
+    """A layer as a rank's kernels see it: numbers of tokens of the layer, experts of the rank, and its columns."""
+
+    num_tokens: int
+    hidden: int
+    inter: int
+    num_local_experts: int
+    topk: int
+
+
+def layer_libraries(
+    arch: GpuSpec, library: str, types: GemmTypes, shape: LayerShape, *, release: str = "0.5.14"
+) -> tuple[str, str]:
+    """Return the library of each GEMM of a layer, with the tile that its rule takes: ``triton/64x64x32w4s3``.
+
+    Args:
+        arch: the GPU.
+        library: whose kernels, without a tile; those that try all their tiles, or weigh them by a model, come back so.
+        types: of both GEMMs.
+        shape: the layer.
+        release: of SGLang, whose tables and rules Triton's kernels run by.
+
+    Raises:
+        UnsupportedError: Triton's kernels do not take such types.
+    """
+    if library == "triton":
+        sizes = (shape.num_local_experts, shape.inter, types, shape.num_tokens, shape.topk)
+        names = []
+        for gemm in (1, 2):
+            tile = triton_tile(arch, *sizes, gemm, release=release, own_down_table=False)  # type: ignore[arg-type]
+            size = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
+            names.append(f"triton/{size}w{tile.num_warps}s{max(2, tile.num_stages)}")
+        return names[0], names[1]
+    if library == _GEN:
+        # FlashInfer 0.6: a power of two above the mean rows of an expert of the rank, as if all tokens were its own
+        mean = -(-shape.num_tokens * shape.topk // shape.num_local_experts)
+        most = _GEN_MOST_ROWS_OF_FP4 if types.a.dtype is DType.FP4 else _GEN_MOST_ROWS
+        rows = min(max(1 << (mean - 1).bit_length(), _GEN_LEAST_ROWS), most)
+        return f"{_GEN}/{rows}x128", f"{_GEN}/{rows}x128"
+    return library, library
+
+
+def padded_inter(library: str, inter: int) -> int:
+    """Return the columns of gate or up that a library computes on a rank."""
+    return -(-inter // _GEN_INTER) * _GEN_INTER if library == _GEN else inter
