@@ -91,7 +91,7 @@ class Library:
             vendors' kernels for them.
         dense_families: input type -> family for dense GEMMs of it, likewise; for these it need not be `is_dense`.
         grouped_families: what it runs grouped GEMMs with, where each takes the GPU and the types: nothing else, then.
-        tile: the one of its tiles that runs, as `tile_name` has it; empty: the best of all.
+        tile: the one of its tiles that runs, as `tile_names` has it; empty: the best of all.
     """
 
     name: str
@@ -241,10 +241,10 @@ def tile_names(choice: TileChoice, types: GemmTypes) -> tuple[str, ...]:
     return short, long, f"{long}w{choice.num_warps}{stages}"
 
 
-def _grouped(name: str, *families: str) -> Library:
+def _grouped(name: str, *families: str, has_stream_k: bool = False) -> Library:
     """Return a library of grouped kernels."""
     return Library(
-        name, dict.fromkeys(families, _NO_SPLIT), has_stream_k=False, is_dense=True, is_weight_only=True,
+        name, dict.fromkeys(families, _NO_SPLIT), has_stream_k=has_stream_k, is_dense=True, is_weight_only=True,
         has_unaligned=False, grouped_families=families,
     )  # fmt: skip
 
@@ -296,6 +296,7 @@ LIBRARIES: dict[str, Library] = {
         # grouped GEMMs: one launch for all experts of a layer, and nothing splits K
         _grouped("torch", "sm90_grouped"),
         _grouped("triton", "triton_moe", "triton_moe_fp8"),
+        _grouped("marlin", "marlin_moe", has_stream_k=True),
         _grouped("trtllm-gen", "gen_moe", "gen_moe_fp8", "gen_moe_fp4"),
         _grouped("deepgemm", "sm100_deepgemm_moe"),
     )

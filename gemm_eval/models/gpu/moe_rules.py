@@ -14,6 +14,7 @@ from gemm_eval.workload import GemmTypes
 
 __all__ = ["LayerShape", "layer_libraries", "padded_inter"]
 
+_MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
 _GEN = "trtllm-gen"
 _GEN_INTER = 128  # elements: weights are padded to whole tiles of the instruction's rows
 _GEN_LEAST_ROWS, _GEN_MOST_ROWS, _GEN_MOST_ROWS_OF_FP4 = 8, 128, 256
@@ -27,6 +28,7 @@ class LayerShape(NamedTuple):
     inter: int
     num_local_experts: int
     topk: int
+    gated: int = 2
 
 
 def layer_libraries(
@@ -58,7 +60,21 @@ def layer_libraries(
         most = _GEN_MOST_ROWS_OF_FP4 if types.a.dtype is DType.FP4 else _GEN_MOST_ROWS
         rows = min(max(1 << (mean - 1).bit_length(), _GEN_LEAST_ROWS), most)
         return f"{_GEN}/{rows}x128", f"{_GEN}/{rows}x128"
+    if library == "marlin":
+        # SGLang 0.5.10, fused_marlin_moe.py: the smallest of which experts fill nine tenths in the mean
+        mean = shape.num_tokens * shape.topk / shape.num_local_experts
+        rows = next((num for num in _MARLIN_ROWS if mean / num < _MARLIN_FILLED), _MARLIN_ROWS[-1])
+        sizes = ((shape.hidden, shape.gated * shape.inter), (shape.inter, shape.hidden))
+        return _marlin(rows, *sizes[0]), _marlin(rows, *sizes[1])
     return library, library
+
+
+def _marlin(rows: int, K: int, N: int) -> str:
+    """Of the tiles the first that divides the problem."""
+    if rows <= _MARLIN_FEW_ROWS:
+        wide = K % 128 == 0 and N % 128 == 0
+        return f"marlin/{rows}x128x{128 if wide else 64}"
+    return f"marlin/{rows}x{256 if N % 256 == 0 else 128}x64"
 
 
 def padded_inter(library: str, inter: int) -> int:

@@ -98,7 +98,14 @@ def _libraries(arch: GpuSpec, timings: LayerTimings, inter: Ints) -> list[tuple[
     engine, _, release = timings.framework.partition(" ")
     known: dict[LayerShape, tuple[str, str]] = {}
     names = []
-    columns = (timings.num_tokens, timings.column("hidden_size"), inter, timings.num_local_experts, timings.column("topk"))
+    columns = (
+        timings.num_tokens,
+        timings.column("hidden_size"),
+        inter,
+        timings.num_local_experts,
+        timings.column("topk"),
+        1 + timings.column("gated"),
+    )
     for sizes in zip(*(column.tolist() for column in columns), strict=True):
         shape = LayerShape(*sizes)
         if shape not in known:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import MOE_LAYER, Coefficient, with_ranges
-from gemm_eval.models.gpu.families.family import Family, TileChoice, since
+from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
 from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
 from gemm_eval.models.gpu.families.wgmma import WGMMA
@@ -114,10 +114,28 @@ _TRITON_WGMMA = replace(
     WGMMA, own_of=(), schedules=(_MS,), is_warp_specialized=False, has_clusters=False, max_registers=255,
     coefficients=_TRITON.coefficients, **_WIDE,
 )  # fmt: skip
+# Marlin's kernels of experts (SGLang 0.5.10, jit_kernel/csrc/gemm/marlin_moe): rows of one of five sizes, and for up to
+# 16 of them, where K is long, wider k-steps
+_MARLIN_FEW_ROWS, _MARLIN_ROWS = (8, 16), (32, 48, 64)
+
+
+def _marlin_tiles(*_: object) -> Iterator[TileChoice]:
+    for m in _MARLIN_FEW_ROWS:
+        yield TileChoice("marlin_moe", m, 128, 8, _MS, _SINGLE, step_bytes=256, num_stages=4)
+        yield TileChoice("marlin_moe", m, 128, 4, _MS, _SINGLE, num_stages=4)
+    for m in _MARLIN_ROWS:
+        yield TileChoice("marlin_moe", m, 256, 8, _MS, _SINGLE, num_stages=4)
+        yield TileChoice("marlin_moe", m, 128, 4, _MS, _SINGLE, num_stages=4)
+
+
 _GEN_SIZES = tuple((m, 128) for m in (8, 16, 32, 64, 128))
 _DEEPGEMM_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 GROUPED: tuple[Family, ...] = (
+    replace(
+        MMA_SYNC, name="marlin_moe", number=50, own_of=(), more_step_bytes=(256,), for_types=_is_int4_weights,
+        dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles, coefficients=_coefficients(MMA_SYNC.coefficients),
+    ),
     replace(
         WGMMA, name="sm90_grouped", number=40, own_of=(), more_step_bytes=(256,), for_types=_is_16_bit,
         dense_tiles=_torch_tiles, coefficients=_coefficients(WGMMA.coefficients, has_layer=False),
