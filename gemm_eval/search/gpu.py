@@ -44,8 +44,9 @@ from gemm_eval.models.gpu.w4a16 import (
 from gemm_eval.search.gpu_corrected import correct_best, correct_many, scale_by
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
 from gemm_eval.search.threads import run_in_chunks
+from gemm_eval.search.ungrouped import check_all_ungrouped, check_ungrouped
 from gemm_eval.words import shown
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, Layouts
 
 __all__ = [
     "by_kernels",
@@ -69,6 +70,7 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt
         InfeasibleError: the library has no kernel that this GPU can run on these types.
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
+    check_ungrouped(problem)
     out = np.zeros(_COST_BYTES, np.uint8).view(GPU_COST_DTYPE)  # in a third of the time that records of zeros take
     chosen, sizes = packed.for_sizes(problem.K, problem.N), np.array([problem.sizes], np.int64)
     _search(chosen, _FIRST, sizes, 0, 1, out)
@@ -83,6 +85,7 @@ def find_best_config_many(
     type_of: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     *,
+    layouts: Layouts | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> npt.NDArray[np.void]:
     """Find the best config of many problems, on all cores of this machine; the result does not depend on how many.
@@ -91,11 +94,13 @@ def find_best_config_many(
         packed: of each combination of types and options.
         type_of: [num_problems], index into `packed`.
         sizes: [num_problems, 4] of G, M, K, N.
+        layouts: [num_problems], rows of groups that differ; None: of no problem.
         on_progress: called now and then with the number of problems that are newly done.
 
     Returns:
         [num_problems] of GPU_COST_DTYPE, with active_sms 0 where no kernel exists.
     """
+    check_all_ungrouped(layouts)
     out = np.zeros(len(sizes), GPU_COST_DTYPE)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         out[rows] = search_many(join_packed(some), place_of, sizes[rows], on_progress)
@@ -168,6 +173,7 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
     Raises:
         InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
+    check_ungrouped(problem)
     asked, packed = packed, packed.for_sizes(problem.K, problem.N)
     tables = packed.params, packed.candidates, packed.coefficients
     find_top = _searches(packed).find_top
@@ -211,6 +217,7 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
         InvalidMappingError: the GPU cannot run it; the message gives the hardware reason, `.rule` its name.
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
+    check_ungrouped(problem)
     _check_sizes(problem, packed)
     packed = packed.for_sizes(problem.K, problem.N)
     split = STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k

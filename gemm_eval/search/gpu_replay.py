@@ -16,6 +16,8 @@ from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import GPU_COST_DTYPE, Joined, Packed, join_packed
 from gemm_eval.search.gpu import by_kernels, search_many
 from gemm_eval.search.gpu_corrected import correct_many
+from gemm_eval.search.ungrouped import check_all_ungrouped
+from gemm_eval.workload import Layouts
 
 __all__ = ["replay_configs"]
 
@@ -27,7 +29,12 @@ _OUR_KERNEL = (*_KERNEL, "raster_order", "raster_swizzle")
 
 
 def replay_configs(
-    packed: Sequence[Packed], type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], found: Any
+    packed: Sequence[Packed],
+    type_of: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    found: Any,
+    *,
+    layouts: Layouts | None = None,
 ) -> npt.NDArray[np.void]:
     """Evaluate the kernels of records again, whatever numbers they hold.
 
@@ -36,11 +43,13 @@ def replay_configs(
         type_of: [num], index into `packed`.
         sizes: [num, 4] of G, M, K, N.
         found: [num] of GPU_COST_DTYPE.
+        layouts: [num], rows of groups that differ; None: of no problem.
 
     Returns:
         [num] of GPU_COST_DTYPE, each the best that its kernel can do; zeros where the library has no such kernel. The
         counts are those of this search.
     """
+    check_all_ungrouped(layouts)
     out = np.zeros(len(found), GPU_COST_DTYPE)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         names = _OUR_KERNEL if some[0].is_ours else _KERNEL
