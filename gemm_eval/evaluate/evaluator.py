@@ -21,6 +21,8 @@ from gemm_eval.evaluate.result_origin import ResultOrigin
 from gemm_eval.evaluate.table import GEMMTable
 from gemm_eval.words import shown
 from gemm_eval.workload import (
+    MAX_DIM,
+    MAX_GROUPS,
     GemmProblem,
     GemmTypes,
     RowGroups,
@@ -207,14 +209,14 @@ class GEMMEvaluator:
                     G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
                 )
             return self._evaluate_cached(
-                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
+                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, None, scale_dtype,
                 group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
             return self._evaluate(
-                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
+                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, None, scale_dtype,
                 group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
 
@@ -265,16 +267,21 @@ class GEMMEvaluator:
         if type(row_groups) is not tuple or set(map(type, row_groups)) != _INT_ONLY:
             row_groups = check_row_groups(row_groups)
         try:
+            said = (scale_dtype, group_n, library, l2, clock, quantize_from, correction)
+            if said == _NONE_SAID:
+                return self._evaluate_cached(
+                    None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups
+                )
             return self._evaluate_cached(
-                None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
-                group_n, library, l2, clock, quantize_from, correction, row_groups,
+                None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups,
+                scale_dtype, group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
         except InvalidInputError:
             raise
-        except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
+        except (TypeError, ValueError):  # as in `evaluate`
             return self._evaluate(
-                None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
-                group_n, library, l2, clock, quantize_from, correction, row_groups,
+                None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups,
+                scale_dtype, group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
 
     def evaluate_problem(
@@ -455,16 +462,18 @@ class GEMMEvaluator:
     def _evaluate(
         self, G: int | None, M: int | None, K: int, N: int, dtype: str | None, input_dtype: str | None,
         weight_dtype: str | None, output_dtype: str | None, group_size: int | None, zero_dtype: str | None,
-        scale_dtype: str | None = None, group_n: int | None = None,
+        row_groups: RowGroups | None = None, scale_dtype: str | None = None, group_n: int | None = None,
         library: str | None = None, l2: str | None = None, clock: str | None = None,
-        quantize_from: str | None = None, correction: bool | None = None, row_groups: RowGroups | None = None,
+        quantize_from: str | None = None, correction: bool | None = None,
     ) -> GEMMResult:  # fmt: skip
         """See `evaluate`; with row groups, of plain ints, `evaluate_grouped`, where G and M follow from these."""
         types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
         if row_groups is not None:
-            row_groups = check_row_groups(row_groups)
+            fewest = min(row_groups)
             G, M = len(row_groups), max(row_groups)
-            if min(row_groups) == M:  # a batch
+            if G > MAX_GROUPS or fewest < 0 or not 0 < M <= MAX_DIM:
+                check_row_groups(row_groups)  # raises
+            if fewest == M:  # a batch
                 row_groups = None
         if not are_sizes(G, M, K, N):
             words = dict(zip(_TYPES, types, strict=True))
