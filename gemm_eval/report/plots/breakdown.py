@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from gemm_eval.workload import GemmProblem
+
 __all__ = ["plot_breakdown"]
 
 _LEAST_FRAC = 0.01  # terms below this part of every bar are drawn as one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemm_eval.errors import InvalidInputError
+from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.report.plots.mapping_gpu import draw_waves
