@@ -28,6 +28,7 @@ from gemm_eval.models.gpu import (
     calibration_stamp,
     check_options,
     coefficients_for,
+    default_grouped_library,
     default_library,
     interval_for,
     library_of,
@@ -49,7 +50,7 @@ from gemm_eval.search import (
     replay_configs,
 )
 from gemm_eval.words import shown
-from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Records
@@ -102,15 +103,25 @@ class GpuBackend:
     def check(self, asked: RunOptions) -> None:
         check_options(asked)
 
-    def resolve(self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
+    def resolve(
+        self,
+        types: GemmTypes,
+        asked: RunOptions,
+        preferred: RunOptions = NOTHING_SAID,
+        *,
+        is_grouped: bool = False,
+    ) -> RunOptions:
         if asked != NOTHING_SAID:
             self.check(asked)
         library = preferred.library
         if library in (None, AUTO) or not (asked.library or self._has_kernels(types, library)):
-            library = default_library(types)
+            library = self._default_library(types, is_grouped)
         if asked.library == AUTO:
-            asked = asked._replace(library=default_library(types))
+            asked = asked._replace(library=self._default_library(types, is_grouped))
         return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
+
+    def _default_library(self, types: GemmTypes, is_grouped: bool) -> str:
+        return default_grouped_library(self.arch, types) if is_grouped else default_library(types)
 
     def _can_pack(self, types: GemmTypes, library: str) -> bool:
         try:
@@ -134,9 +145,10 @@ class GpuBackend:
         packed: Sequence[Packed],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
         advance: Callable[[int], None],
     ) -> Records:
-        return find_best_config_many(packed, kind_of, sizes, on_progress=advance)
+        return find_best_config_many(packed, kind_of, sizes, layouts=layouts, on_progress=advance)
 
     def find_top(self, problem: GemmProblem, packed: Packed, k: int, distinct: str) -> Records:
         if distinct != "mapping":
@@ -199,7 +211,12 @@ class GpuBackend:
         return interval_for(self.arch, library.name, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
 
     def intervals(
-        self, kinds: Sequence[Kind], kind_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], records: Records
+        self,
+        kinds: Sequence[Kind],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        layouts: Layouts,  # noqa: ARG002
+        records: Records,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         low_us, high_us = np.full(len(records), np.nan), np.full(len(records), np.nan)
         regimes, rows = regime_places(sizes[:, 1]), np.flatnonzero(self.is_feasible(records))
@@ -259,9 +276,10 @@ class GpuBackend:
         packed: Sequence[Packed],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
         found: Records,
     ) -> Records:
-        return replay_configs(packed, kind_of, sizes, found)
+        return replay_configs(packed, kind_of, sizes, found, layouts=layouts)
 
     def say_bound(self, bound: str) -> str:
         return BOUNDS[bound]

@@ -31,6 +31,8 @@ MAX_GROUPS = 1024
 RowGroups = tuple[int, ...]
 """Rows of A and C of each group; 0 where a group has none."""
 
+_PLAIN = (tuple, list)
+
 
 def check_row_groups(value: Any) -> RowGroups:
     """Return the rows of each group as plain ints.
@@ -38,7 +40,13 @@ def check_row_groups(value: Any) -> RowGroups:
     Raises:
         InvalidProblemError: they are no 1 to `MAX_GROUPS` integers in 0..`MAX_DIM`, or all of them are 0.
     """
-    if isinstance(value, str | bytes | dict | set | frozenset) or not isinstance(value, Iterable):
+    if type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "iu":
+        value = value.tolist()
+    if type(value) in _PLAIN and len(value) <= MAX_GROUPS and set(map(type, value)) == {int}:
+        # nearly all there are: a layer has hundreds of groups, and each is looked at in C here
+        if min(value) >= 0 and 0 < max(value) <= MAX_DIM:
+            return tuple(value)
+    elif _is_no_list(value):
         raise InvalidProblemError(f"row_groups must be the rows of each group, (120, 3, 0, 17), got {shown(value)}")
     groups: list[int] = []
     for item in value:  # one by one: what is no list of groups may be endless
@@ -54,6 +62,12 @@ def check_row_groups(value: Any) -> RowGroups:
         what = "no group" if not groups else f"{len(groups)} groups without a row"
         raise InvalidProblemError(f"row_groups must have a row in one group at least, got {what}")
     return tuple(groups)
+
+
+def _is_no_list(value: Any) -> bool:
+    is_word = isinstance(value, str | bytes | dict | set | frozenset)
+    # an array without dimensions has `__iter__`, which raises
+    return is_word or not isinstance(value, Iterable) or getattr(value, "ndim", 1) != 1
 
 
 class Layouts(NamedTuple):
@@ -77,6 +91,15 @@ class Layouts(NamedTuple):
     def take(self, rows: Any) -> Layouts:
         """Return those of some problems."""
         return self._replace(of=read_only(self.of[rows])) if len(self.of) else self
+
+    def row_groups(self, problem: int, num_groups: int) -> RowGroups | None:
+        """Return the rows of each of a problem's groups, the largest first; None: it has none of its own."""
+        which = int(self.of[problem]) if len(self.of) else -1
+        if which < 0:
+            return None
+        some = slice(*self.starts[which : which + 2].tolist())
+        groups = np.repeat(self.rows[some], self.counts[some]).tolist()
+        return (*groups, *[0] * (num_groups - len(groups)))
 
     def is_grouped(self, num_problems: int) -> npt.NDArray[np.bool_]:
         """Say of each problem [num_problems] whether its groups differ."""

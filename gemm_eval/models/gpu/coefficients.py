@@ -224,12 +224,11 @@ MOE_LAYER: tuple[Coefficient, ...] = (
 
 def with_ranges(of: Sequence[Coefficient], **ranges: tuple[float, float, float]) -> tuple[Coefficient, ...]:
     """Return coefficients of a family, some with low, high and default of its own."""
-    return tuple(
-        item._replace(**dict(zip(("low", "high", "default"), ranges[item.name], strict=True)))
-        if item.name in ranges
-        else item
-        for item in of
-    )
+    found = []
+    for item in of:
+        low, high, default = ranges.get(item.name, (item.low, item.high, item.default))
+        found.append(item._replace(low=low, high=high, default=default))
+    return tuple(found)
 
 
 def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:

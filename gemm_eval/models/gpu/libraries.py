@@ -25,6 +25,7 @@ __all__ = [
     "Library",
     "SplitRule",
     "cluster_grid_sms",
+    "default_grouped_library",
     "default_library",
     "library_of",
     "library_of_family",
@@ -111,14 +112,14 @@ class Library:
 
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
-        if self.grouped_families:
-            self._grouped_family(arch, types)
-            return
         if types.a.dtype not in arch.tensor_flop_per_cycle:
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(
                 f"{arch.name} cannot multiply {types.a.dtype} (its tensor cores take {known}): tensor_flop_per_cycle"
             )
+        if self.grouped_families:
+            self._grouped_family(arch, types)
+            return
         if types.is_weight_quantized and not self.is_weight_only:
             raise UnsupportedError(
                 f"{self.name} has no kernels for {types.b.dtype} weights and {types.a.dtype} inputs; "
@@ -233,7 +234,7 @@ def _takes(family: Family, types: GemmTypes) -> bool:
 
 
 def tile_names(choice: TileChoice, types: GemmTypes) -> tuple[str, ...]:
-    """Return what a tile is called in ``library/tile``: rows x columns, with the k-step, and all that is known of it."""
+    """Return what a tile is called in ``library/tile``: rows x columns, with its k-step, and with all that is known."""
     step_bytes = choice.step_bytes or FAMILIES[choice.family].step_bytes
     short = f"{choice.cta_m}x{choice.cta_n}"
     long = f"{short}x{8 * step_bytes // types.a.dtype.bits}"
@@ -328,6 +329,25 @@ def default_library(types: GemmTypes) -> str:
     if types.is_weight_quantized:
         return AUTO
     return TRTLLM if types.is_block_scaled else "cublas"
+
+
+_GROUPED_FIRST = ("torch", "deepgemm", "trtllm-gen", "marlin", "triton")
+
+
+def default_grouped_library(arch: GpuSpec, types: GemmTypes) -> str:
+    """Whose kernels run groups of rows: the first of those that have such for these types on this GPU.
+
+    PyTorch's where it has CUTLASS kernels, else those that SGLang and vLLM take; a GPU or a type that none of them runs
+    has the library of plain GEMMs, as its kernels would do it in one launch.
+    """
+    for name in _GROUPED_FIRST:
+        try:
+            LIBRARIES[name].check(arch, types)
+        except UnsupportedError:
+            continue
+        return name
+    plain = default_library(types)
+    return HYPOTHETICAL if plain == AUTO else plain
 
 
 def library_of_family(library: str, family: str) -> str:

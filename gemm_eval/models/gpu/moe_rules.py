@@ -5,7 +5,7 @@ It knows the tokens of the layer, not how many each expert gets, so its rules go
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
@@ -14,6 +14,7 @@ from gemm_eval.workload import GemmTypes
 
 __all__ = ["LayerShape", "layer_libraries", "padded_inter"]
 
+_GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
 _GEN = "trtllm-gen"
 _GEN_INTER = 128  # elements: weights are padded to whole tiles of the instruction's rows
@@ -47,13 +48,8 @@ def layer_libraries(
         UnsupportedError: Triton's kernels do not take such types.
     """
     if library == "triton":
-        sizes = (shape.num_local_experts, shape.inter, types, shape.num_tokens, shape.topk)
-        names = []
-        for gemm in (1, 2):
-            tile = triton_tile(arch, *sizes, gemm, release=release, own_down_table=False)  # type: ignore[arg-type]
-            size = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
-            names.append(f"triton/{size}w{tile.num_warps}s{max(2, tile.num_stages)}")
-        return names[0], names[1]
+        first, second = (_triton(arch, types, shape, gemm, release) for gemm in _GEMMS)
+        return first, second
     if library == _GEN:
         # FlashInfer 0.6: a power of two above the mean rows of an expert of the rank, as if all tokens were its own
         mean = -(-shape.num_tokens * shape.topk // shape.num_local_experts)
@@ -62,11 +58,21 @@ def layer_libraries(
         return f"{_GEN}/{rows}x128", f"{_GEN}/{rows}x128"
     if library == "marlin":
         # SGLang 0.5.10, fused_marlin_moe.py: the smallest of which experts fill nine tenths in the mean
-        mean = shape.num_tokens * shape.topk / shape.num_local_experts
-        rows = next((num for num in _MARLIN_ROWS if mean / num < _MARLIN_FILLED), _MARLIN_ROWS[-1])
-        sizes = ((shape.hidden, shape.gated * shape.inter), (shape.inter, shape.hidden))
-        return _marlin(rows, *sizes[0]), _marlin(rows, *sizes[1])
+        per_expert = shape.num_tokens * shape.topk / shape.num_local_experts
+        rows = next((num for num in _MARLIN_ROWS if per_expert / num < _MARLIN_FILLED), _MARLIN_ROWS[-1])
+        first = _marlin(rows, shape.hidden, shape.gated * shape.inter)
+        return first, _marlin(rows, shape.inter, shape.hidden)
     return library, library
+
+
+def _triton(arch: GpuSpec, types: GemmTypes, shape: LayerShape, gemm: Literal[1, 2], release: str) -> str:
+    """The tile that SGLang's tables or its rule give one of the GEMMs."""
+    tile = triton_tile(
+        arch, shape.num_local_experts, shape.inter, types, shape.num_tokens, shape.topk, gemm, release=release,
+        own_down_table=False,
+    )  # fmt: skip
+    size = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
+    return f"triton/{size}w{tile.num_warps}s{max(2, tile.num_stages)}"
 
 
 def _marlin(rows: int, K: int, N: int) -> str:

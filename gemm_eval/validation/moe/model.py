@@ -117,8 +117,8 @@ def _libraries(arch: GpuSpec, timings: LayerTimings, inter: Ints) -> list[tuple[
 
 def _has_grouped_router(timings: LayerTimings) -> Ints:
     """Whether a row is of DeepSeek-V3, the one model of the tables that chooses groups of experts first."""
-    is_deepseek = (timings.column("hidden_size") == 7168) & (timings.column("num_experts") == 256)
-    return is_deepseek.astype(np.int64)
+    hidden, num_experts = timings.column("hidden_size"), timings.column("num_experts")
+    return np.array((hidden == 7168) & (num_experts == 256), np.int64)
 
 
 @dataclass(frozen=True)

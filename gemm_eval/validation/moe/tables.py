@@ -1,8 +1,8 @@
 """Measured layers of mixtures of experts: reading their tables, and the loads of experts that they ran.
 
-Committed tables lie in ``arch/measured/<gpu>/moe-<source>/<library>-<dtype>``. A table has the columns `COLUMNS`; one row
-is one layer on one rank, and what its time covers stands in the meta file beside it: gpu, library (whose kernels run),
-dtype, framework (name and release), and, for the reader, source, license and protocol.
+Committed tables lie in ``arch/measured/<gpu>/moe-<source>/<library>-<dtype>``. A table has the columns `COLUMNS`; one
+row is one layer on one rank, and what its time covers stands in the meta file beside it: gpu, library (whose kernels
+run), dtype, framework (name and release), and, for the reader, source, license and protocol.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["COLUMNS", "LayerTimings", "list_layer_timings", "read_layer_timings"
 
 _SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 COLUMNS = (*_SIZES, "distribution", "gated", "latency_us")
-"""Of a table; `inter_size` is that of the whole model, `gated` 1 where gate and up are one GEMM of twice the columns."""
+"""Of a table; `inter_size` is of the whole model, `gated` 1 where gate and up are one GEMM of twice the columns."""
 
 _MODEL = ["hidden_size", "inter_size", "topk", "num_experts", "gated"]
 _POWER_LAW = "power_law_"
@@ -110,12 +110,14 @@ class LayerTimings:
         rows = list(self.frame[columns].itertuples(index=False, name=None))
         for key in rows:
             if key not in known:
-                known[key] = _draw(*key, num_draws, np.random.default_rng([seed, len(known)]))
+                *sizes, distribution = key
+                rng = np.random.default_rng([seed, len(known)])
+                known[key] = _draw(*sizes, distribution=distribution, num_draws=num_draws, rng=rng)
         return [known[key] for key in rows]
 
 
 def _draw(
-    num_tokens: int, num_experts: int, topk: int, num_ranks: int, distribution: str, num_draws: int,
+    num_tokens: int, num_experts: int, topk: int, num_ranks: int, *, distribution: str, num_draws: int,
     rng: np.random.Generator,
 ) -> tuple[RowGroups, ...]:  # fmt: skip
     local = num_experts // num_ranks

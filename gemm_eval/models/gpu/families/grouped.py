@@ -106,13 +106,14 @@ def _uses_wgmma(table: str, tile: TritonTile) -> bool:
     return tile.block_m >= 64 or (table == "fp8_block" and tile.block_n >= 64)
 
 
-_WIDE = {"num_warps": (1, 2, 4, 8, 16), "more_step_bytes": _TRITON_STEPS}
+_TRITON_WARPS = (1, 2, 4, 8, 16)
 _TRITON = replace(
-    MMA_SYNC, own_of=(), max_registers=255, coefficients=_coefficients(MMA_SYNC.coefficients), **_WIDE,
+    MMA_SYNC, own_of=(), max_registers=255, coefficients=_coefficients(MMA_SYNC.coefficients),
+    num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS,
 )  # fmt: skip
 _TRITON_WGMMA = replace(
     WGMMA, own_of=(), schedules=(_MS,), is_warp_specialized=False, has_clusters=False, max_registers=255,
-    coefficients=_TRITON.coefficients, **_WIDE,
+    coefficients=_TRITON.coefficients, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS,
 )  # fmt: skip
 # Marlin's kernels of experts (SGLang 0.5.10, jit_kernel/csrc/gemm/marlin_moe): rows of one of five sizes, and for up to
 # 16 of them, where K is long, wider k-steps
