@@ -14,7 +14,7 @@ import pytest
 
 from gemm_eval.evaluate.gpu import GpuBackend
 from gemm_eval.evaluate.multicore import MulticoreBackend
-from gemm_eval.workload import GemmProblem, Layouts, problem_of
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, problem_of
 
 Backend = type[MulticoreBackend] | type[GpuBackend]
 
@@ -26,9 +26,9 @@ def one_gemm(problem: GemmProblem) -> GemmProblem:
     return problem_of(problem.types, 1, problem.rows, problem.K, problem.N)
 
 
-def with_sums(sizes: Any, layouts: Layouts | None) -> Any:
+def with_sums(sizes: Any, layouts: Layouts) -> Any:
     """Sizes [num, 4], of grouped GEMMs those of `one_gemm`."""
-    if layouts is None:
+    if not len(layouts.of):
         return sizes
     sizes = sizes.copy()
     assert len(sizes) == len(layouts.of)
@@ -64,20 +64,20 @@ def _give(monkeypatch: pytest.MonkeyPatch, backend: Backend, asked: list[tuple[A
     )
 
     def found(self: Any, types: Any, packed: Any, kind_of: Any, sizes: Any, layouts: Any, advance: Any) -> Any:
-        asked.append(("find_many", layouts is not None))
-        return find_many(self, types, packed, kind_of, with_sums(sizes, layouts), None, advance)
+        asked.append(("find_many", len(layouts.of) > 0))
+        return find_many(self, types, packed, kind_of, with_sums(sizes, layouts), NO_LAYOUTS, advance)
 
     def replayed(self: Any, packed: Any, kind_of: Any, sizes: Any, layouts: Any, records: Any) -> Any:
-        asked.append(("replay_many", layouts is not None))
-        return replay_many(self, packed, kind_of, with_sums(sizes, layouts), None, records)
+        asked.append(("replay_many", len(layouts.of) > 0))
+        return replay_many(self, packed, kind_of, with_sums(sizes, layouts), NO_LAYOUTS, records)
 
     def ends(self: Any, kinds: Any, kind_of: Any, sizes: Any, layouts: Any, records: Any) -> Any:
-        asked.append(("intervals", layouts is not None))
+        asked.append(("intervals", len(layouts.of) > 0))
         return intervals(self, kinds, kind_of, sizes, layouts, records)
 
     def resolved(self: Any, *given: Any, is_grouped: bool = False) -> Any:
         asked.append(("resolve", is_grouped))
-        return resolve(self, *given, is_grouped=is_grouped)
+        return resolve(self, *given)  # they are priced as plain ones
 
     for name, with_layouts in (("find_many", found), ("replay_many", replayed), ("intervals", ends)):
         monkeypatch.setattr(backend, name, with_layouts)

@@ -13,6 +13,7 @@ from gemm_eval import GEMMEvaluator, GemmProblem, InvalidOptionError, Unsupporte
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.models.gpu import GPU_COST_DTYPE, calibration
 from gemm_eval.models.gpu.correction import MAX_LOG_FACTOR
+from gemm_eval.workload import NO_LAYOUTS
 
 SIZES = (1, 64, 4096, 4096)
 PROBLEM = GemmProblem(*SIZES, "bf16")
@@ -142,7 +143,7 @@ def test_a_record_with_another_factor_is_no_answer(evaluator: GEMMEvaluator) -> 
     table = evaluator.evaluate_many(GEMMS, "bf16", progress=False)
     backend, batch = evaluator.backend, table.batch
     packed = [backend.pack(kind) for kind in batch.kinds]
-    again = backend.replay_many(packed, batch.kind_of, batch.sizes, None, table.records)
+    again = backend.replay_many(packed, batch.kind_of, batch.sizes, NO_LAYOUTS, table.records)
     for name in GPU_COST_DTYPE.names or ():
         if name not in backend.search_counts:
             assert again[name].tolist() == table.records[name].tolist(), name

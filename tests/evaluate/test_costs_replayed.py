@@ -14,7 +14,7 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.evaluate import disk as _disk
 from gemm_eval.evaluate.backend import Kind, Records
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE
-from gemm_eval.workload import GemmProblem, RunOptions
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, RunOptions
 
 KINDS: list[tuple[str, dict[str, Any], str | None, dict[str, Any]]] = [
     ("demo-8core", {}, None, {}),
@@ -61,7 +61,7 @@ def test_every_answer_is_found_again(path: Path) -> None:
 def refused(evaluator: GEMMEvaluator, kind: Kind, sizes: Any, records: Records) -> Any:
     """Which records the replay does not confirm; counts of the search do not matter."""
     backend = evaluator.backend
-    again = backend.replay_many([backend.pack(kind)], np.zeros(len(sizes), np.int64), sizes, None, records)
+    again = backend.replay_many([backend.pack(kind)], np.zeros(len(sizes), np.int64), sizes, NO_LAYOUTS, records)
     for name in backend.search_counts:
         again[name] = records[name]
     size = records.dtype.itemsize
@@ -118,7 +118,7 @@ def test_legal_for_a_replay_is_legal_for_a_user() -> None:
     stored["loop_order"] = rng.integers(-1, 7, len(stored))
     sizes = np.repeat([problem.sizes], len(stored), axis=0)
     again = evaluator.backend.replay_many(
-        [evaluator.backend.pack(kind)], np.zeros(len(stored), np.int64), sizes, None, stored
+        [evaluator.backend.pack(kind)], np.zeros(len(stored), np.int64), sizes, NO_LAYOUTS, stored
     )
 
     num_legal = 0

@@ -108,7 +108,7 @@ def test_keywords_are_those_of_evaluate(asked: list[tuple[Any, ...]]) -> None:
     )
 
 
-@pytest.mark.parametrize("bad", BAD_GROUPS, ids=lambda bad: repr(bad)[:30])
+@pytest.mark.parametrize("bad", BAD_GROUPS, ids=lambda bad: type(bad).__name__)
 def test_bad_groups_are_refused(ev: GEMMEvaluator, bad: Any) -> None:
     ev.evaluate_grouped((1, 3), K, N)  # which True and 3 are equal to
     with pytest.raises(InvalidProblemError, match=r"^row_groups must (be|have) .*, got "):
@@ -323,12 +323,11 @@ def test_keys_hold_groups_in_no_order() -> None:
 def test_layouts_of_a_batch() -> None:
     kinds: tuple[Any, ...] = ()
     plain = ProblemBatch(np.ones((2, 4), np.int64), np.zeros(2, np.int64), kinds)
-    assert (plain.layouts([0, 1]), plain.grouped_places, plain.rows.tolist()) == (None, [], [1, 1])
+    assert (len(plain.layouts([0, 1]).of), plain.grouped_places, plain.rows.tolist()) == (0, [], [1, 1])
     batch = plain._replace(sizes=np.array([[2, 3, 1, 1], [4, 120, 1, 1]]), row_groups=(None, GROUPS))
 
-    assert batch.layouts([0]) is None
+    assert len(batch.layouts([0]).of) == 0
     found, expected = batch.layouts([1, 0, 1]), pack_layouts([GROUPS, None, GROUPS])
-    assert found is not None
     assert [one.tolist() for one in found] == [one.tolist() for one in expected]
     assert (batch.grouped_places, batch.rows.tolist()) == ([1], [6, 140])
 

@@ -25,7 +25,7 @@ from gemm_eval.models.gpu.w4a16.coefficients import W4A16_COEFFICIENTS, W4A16_FA
 from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_top_configs
 from gemm_eval.search.gpu_kernels import OF_OURS
-from gemm_eval.workload import RunOptions
+from gemm_eval.workload import NO_LAYOUTS, RunOptions
 
 H200, A100, L40S = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "l40s"))
 GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES
@@ -266,11 +266,13 @@ def test_stream_k_cuts_no_tile_where_each_cta_has_whole_ones(arch: GpuSpec, fami
         slots = int(row["grid_cap"]) // int(row["cluster_m"] * row["cluster_n"])
         M, N = int(row["cta_m"] * row["cluster_m"]), int(row["cta_n"] * row["cluster_n"]) * slots
         for place, (rows, columns) in enumerate(((M, N), (M, N + int(row["cta_n"] * row["cluster_n"])))):
-            OF_OURS.evaluate_one(*of_all, index, STREAM, BEST_RASTER, 1, rows, 4096, columns, out[place : place + 1])
+            OF_OURS.evaluate_one(
+                *of_all, index, STREAM, BEST_RASTER, 1, rows, 4096, columns, NO_LAYOUTS, out[place : place + 1]
+            )
         assert out["decomposition"].tolist() == [STREAM_K] * 2
         assert out["times_us"][0, reduction] == 0 < out["times_us"][1, reduction]
         alone = np.zeros(1, KERNEL_COST_DTYPE)
-        OF_OURS.evaluate_one(*of_all, index, 1, BEST_RASTER, 1, M, 4096, N, alone)
+        OF_OURS.evaluate_one(*of_all, index, 1, BEST_RASTER, 1, M, 4096, N, NO_LAYOUTS, alone)
         assert alone["times_us"][0, matrix] == pytest.approx(out["times_us"][0, matrix])  # the same work for each CTA
 
 
@@ -289,7 +291,7 @@ def test_stages_alone_cost_nothing() -> None:
 def latencies(params: Any, menu: Any, packed: Any, M: int, K: int, N: int) -> tuple[Any, Any]:
     room = len(menu) * MAX_SPLITS
     latency_us, which = np.empty(room), np.empty((room, 2), np.int64)
-    num = OF_OURS.find_top(params, read_only(menu), read_only(packed), 1, M, K, N, latency_us, which)
+    num = OF_OURS.find_top(params, read_only(menu), read_only(packed), 1, M, K, N, NO_LAYOUTS, latency_us, which)
     return latency_us[:num], which[:num]
 
 
