@@ -21,7 +21,8 @@ NO_GROUPS: list[Any] = [
     (), [], (0,), (0, 0), (1.0,), (True, 2), (-1, 4), (MAX_DIM + 1, 1), (2**70,), "12", b"12", {3: 4}, {1, 2},
     frozenset({1}), 5, None, 1.5, [[1, 2]], (None, 1), ("1",), (np.float64(3),), (np.True_, 2), np.array(3),
     np.array([[1, 2]]), np.array([1.0]), np.array([True, False]), np.array([2**63], np.uint64),
-    np.ma.array([1, 2], mask=[False, True]), (1,) * (MAX_GROUPS + 1), [0] * 5000, itertools.repeat(1), np.array([], int),
+    np.ma.array([1, 2], mask=[False, True]), (1,) * (MAX_GROUPS + 1), [0] * 5000, itertools.repeat(1),
+    np.array([], int),
 ]  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def test_all_else_is_refused() -> None:
         ):
             check_row_groups(value)
         if value is not None and not isinstance(value, itertools.repeat):
-            with case(type(value)), pytest.raises(InvalidProblemError, match="^row_groups must"):
+            with case(type(value)), pytest.raises(InvalidProblemError, match=r"^row_groups must"):
                 GemmProblem(4, 120, 8, 8, row_groups=value)
 
 
