@@ -48,9 +48,9 @@ def grouped(
         ),
     ],
     k: Annotated[
-        int, typer.Option("-k", help="Reduction length: columns of A, rows of each B.", metavar="K", parser=integer)
+        int, typer.Option("-k", help="Reduction length: columns of A, rows of each B.", metavar="SIZE", parser=integer)
     ],
-    n: Annotated[int, typer.Option("-n", help="Columns of each B and of C.", metavar="N", parser=integer)],
+    n: Annotated[int, typer.Option("-n", help="Columns of each B and of C.", metavar="SIZE", parser=integer)],
     top: Annotated[
         int | None, typer.Option(help="List so many of the best mappings, 1 to 10000, instead of explaining one.")
     ] = None,
