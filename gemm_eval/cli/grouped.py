@@ -44,7 +44,7 @@ def grouped(
         typer.Option(
             help="Rows of each group, such as 120,3,0,17; 120x64,0x8 are 64 groups of 120 rows and 8 without a row. "
             "Their order does not matter.",
-            metavar="M,M,...",
+            metavar="LIST",
         ),
     ],
     k: Annotated[
