@@ -44,13 +44,13 @@ def grouped(
         typer.Option(
             help="Rows of each group, such as 120,3,0,17; 120x64,0x8 are 64 groups of 120 rows and 8 without a row. "
             "Their order does not matter.",
-            metavar="M,M,...",
+            metavar="LIST",
         ),
     ],
     k: Annotated[
-        int, typer.Option("-k", help="Reduction length: columns of A, rows of each B.", metavar="K", parser=integer)
+        int, typer.Option("-k", help="Reduction length: columns of A, rows of each B.", metavar="SIZE", parser=integer)
     ],
-    n: Annotated[int, typer.Option("-n", help="Columns of each B and of C.", metavar="N", parser=integer)],
+    n: Annotated[int, typer.Option("-n", help="Columns of each B and of C.", metavar="SIZE", parser=integer)],
     top: Annotated[
         int | None, typer.Option(help="List so many of the best mappings, 1 to 10000, instead of explaining one.")
     ] = None,
