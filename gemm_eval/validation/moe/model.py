@@ -26,11 +26,11 @@ from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
 from gemm_eval.models.gpu.moe_rules import LayerShape, layer_libraries, padded_inter
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.fit import Ranges, Search, fit_logs
-from gemm_eval.validation.moe.tables import LayerTimings
+from gemm_eval.validation.moe.tables import GroupedTimings, LayerTimings
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.workload import Layouts, pack_layouts, without_even_groups
 
-__all__ = ["LayerModel", "PackedLayers", "fit_layers", "layer_model", "pack_layers"]
+__all__ = ["LayerModel", "PackedLayers", "fit_layers", "layer_model", "pack_grouped", "pack_layers"]
 
 NUM_DRAWS = 3
 """Of the loads of a row that were not kept."""
@@ -43,12 +43,31 @@ class PackedLayers(NamedTuple):
     """Rows of a table as grouped GEMMs: one of each kind for each row and draw that gives the rank any work."""
 
     kernels: Joined
-    type_of: tuple[Ints, Ints]  # [evaluations] of GEMM 1 and of GEMM 2, index into the joined kernels
-    sizes: tuple[Ints, Ints]  # [evaluations, 4] of G, M, K, N
+    type_of: tuple[Ints, ...]  # [evaluations] of each GEMM, index into the joined kernels
+    sizes: tuple[Ints, ...]  # [evaluations, 4] of G, M, K, N, of each GEMM
     layouts: Layouts  # of evaluations
     row_of: Ints  # [evaluations], row of the table
-    work: MoeWork  # arrays [evaluations]
+    work: MoeWork | None  # arrays [evaluations]; None: rows are GEMMs alone
     num_draws: Ints  # [rows]
+
+
+def pack_grouped(arch: GpuSpec, timings: GroupedTimings) -> PackedLayers:
+    """Pack rows that are one grouped GEMM each, with default coefficients.
+
+    Raises:
+        UnsupportedError: the library does not run these types on this GPU.
+    """
+    types, groups = timings.types, timings.row_groups
+    defaults = default_coefficients(library_of(timings.library).family(arch, types))
+    kernels = pack_kernels(arch, types, timings.library, defaults, l2="cold", clock="burst", is_calibrated=False)
+    G, M = ([of(load) for load in groups] for of in (len, max))
+    depth, columns = (timings.frame[name].to_numpy(np.int64) for name in ("K", "N"))
+    sizes, layouts = without_even_groups(np.column_stack([G, M, depth, columns]), pack_layouts(groups))
+    num = len(timings)
+    zeros, rows = read_only(np.zeros(num, np.int64)), np.arange(num)
+    return PackedLayers(
+        join_packed([kernels]), (zeros,), (read_only(sizes),), layouts, rows, None, np.ones(num, np.int64)
+    )
 
 
 def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0) -> PackedLayers:
@@ -91,7 +110,7 @@ def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0) -> PackedLa
     even = [without_even_groups(sizes.astype(np.int64), layouts) for sizes in (first, second)]
     sizes = (read_only(even[0][0]), read_only(even[1][0]))
     draws_of_row = np.bincount(np.array(row_of), minlength=len(timings))
-    return PackedLayers(join_packed(packed), types_of, sizes, even[0][1], row_at, work, draws_of_row)  # type: ignore[arg-type]
+    return PackedLayers(join_packed(packed), types_of, sizes, even[0][1], row_at, work, draws_of_row)
 
 
 def _libraries(arch: GpuSpec, timings: LayerTimings, inter: Ints) -> list[tuple[str, str]]:
@@ -136,18 +155,18 @@ class LayerModel:
     coefficients: Mapping[str, float]
     name: str = field(default="gemm_eval")
 
-    def predict(self, timings: LayerTimings, packed: PackedLayers, mask: Mask | None = None) -> Floats:
+    def predict(self, timings: LayerTimings | GroupedTimings, packed: PackedLayers, mask: Mask | None = None) -> Floats:
         """Return the time of each row, in microseconds, the mean over draws; only where `mask` is true, else 0."""
         some = np.arange(len(packed.row_of)) if mask is None else np.flatnonzero(mask[packed.row_of])
         layouts = packed.layouts.take(some)
         coefficients = self._packed(packed)
         columns = _columns(packed.kernels, coefficients)
-        work = MoeWork(*(np.asarray(value)[some] for value in packed.work))
-        total = sum(layer_terms(self.arch, timings.types, self.coefficients, work).values(), np.zeros(len(some)))
-        for gemm in (0, 1):
-            total += _best_us(
-                packed.kernels, columns, coefficients, packed.type_of[gemm][some], packed.sizes[gemm][some], layouts
-            )
+        total = np.zeros(len(some))
+        if packed.work is not None:
+            work = MoeWork(*(np.asarray(value)[some] for value in packed.work))
+            total += sum(layer_terms(self.arch, timings.types, self.coefficients, work).values(), np.zeros(len(some)))
+        for type_of, sizes in zip(packed.type_of, packed.sizes, strict=True):
+            total += _best_us(packed.kernels, columns, coefficients, type_of[some], sizes[some], layouts)
         sums = np.bincount(packed.row_of[some], total, minlength=len(timings))
         mean: Floats = sums / np.maximum(packed.num_draws, 1)
         return mean
@@ -182,15 +201,16 @@ def _best_us(
     return latency_us
 
 
-def layer_model(arch: GpuSpec, timings: LayerTimings) -> LayerModel:
+def layer_model(arch: GpuSpec, timings: LayerTimings | GroupedTimings) -> LayerModel:
     """Return the model with the coefficients that it has for this GPU, library and types."""
     rules = library_of(timings.library)
     return LayerModel(arch, rules.name, coefficients_for(arch, rules.name, rules.family(arch, timings.types))[0])
 
 
 def fit_layers(
-    arch: GpuSpec, timings: LayerTimings, packed: PackedLayers, train: Mask, free: Sequence[str], seed: int = 0
-) -> LayerModel:
+    arch: GpuSpec, timings: LayerTimings | GroupedTimings, packed: PackedLayers, train: Mask, free: Sequence[str],
+    seed: int = 0,
+) -> LayerModel:  # fmt: skip
     """Fit coefficients of the library's family on some rows, from its defaults on.
 
     Args:

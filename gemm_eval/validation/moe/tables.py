@@ -22,7 +22,15 @@ from gemm_eval.validation.tables import meta_of
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.workload import GemmTypes, RowGroups
 
-__all__ = ["COLUMNS", "LayerTimings", "list_layer_timings", "read_layer_timings"]
+__all__ = [
+    "COLUMNS",
+    "GroupedTimings",
+    "LayerTimings",
+    "list_grouped_timings",
+    "list_layer_timings",
+    "read_grouped_timings",
+    "read_layer_timings",
+]
 
 _SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
 COLUMNS = (*_SIZES, "distribution", "gated", "latency_us")
@@ -128,6 +136,76 @@ def _draw(
     alpha = float(distribution.removeprefix(_POWER_LAW))
     drawn = (power_law_counts(num_tokens, num_experts, topk, alpha, num_ranks, rng) for _ in range(num_draws))
     return tuple(tuple(most_loaded_rank_first(counts, num_ranks)[:local].tolist()) for counts in drawn)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedTimings:
+    """Measured grouped GEMMs of layers' experts, one a row, with the rows of every group.
+
+    Attributes:
+        frame: columns K, N, row_groups (rows of each group, with spaces between), model, num_tokens and latency_us.
+        name, gpu, library, dtype, source: as of `LayerTimings`.
+    """
+
+    frame: pd.DataFrame
+    name: str
+    gpu: str
+    library: str
+    dtype: str
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @property
+    def types(self) -> GemmTypes:
+        """The types of the GEMMs."""
+        return GemmTypes.parse(self.dtype)
+
+    @property
+    def num_tokens(self) -> Ints:
+        """Tokens of the layer, [rows]."""
+        return self.frame["num_tokens"].to_numpy(np.int64)
+
+    @property
+    def measured_us(self) -> Floats:
+        """Time of the GEMM, [rows], in microseconds."""
+        return cast("Floats", self.frame["latency_us"].to_numpy(np.float64))
+
+    @property
+    def models(self) -> list[str]:
+        """The model of each row."""
+        return [str(name) for name in self.frame["model"]]
+
+    @cached_property
+    def row_groups(self) -> list[RowGroups]:
+        """Rows of each group, of each row of the table."""
+        return [tuple(map(int, str(text).split())) for text in self.frame["row_groups"]]
+
+
+def read_grouped_timings(path: Path) -> GroupedTimings:
+    """Read a table of grouped GEMMs of models and the meta file beside it.
+
+    Raises:
+        InvalidInputError: a column is missing.
+    """
+    frame, meta = pd.read_parquet(path), meta_of(path)
+    missing = [name for name in ("K", "N", "row_groups", "model", "num_tokens", "latency_us") if name not in frame]
+    if missing:
+        raise InvalidInputError(f"{path}: columns are missing: {', '.join(missing)}")
+    of_models = frame[frame["model"] != _NO_MODEL].reset_index(drop=True)
+    gpu, dtype = path.parent.parent.name, str(meta["dtypes"][0])
+    library = str(meta.get("library", "torch"))
+    return GroupedTimings(of_models, f"{path.parent.name}/{path.stem}", gpu, library, dtype, str(meta.get("what", "")))
+
+
+_NO_MODEL = "none"  # of small layouts that show fixed costs
+
+
+def list_grouped_timings(gpu: str) -> list[GroupedTimings]:
+    """Read all measured grouped GEMMs of a GPU but for repeats, by name."""
+    folder = data_root() / "measured" / gpu / "grouped"
+    return [read_grouped_timings(path) for path in sorted(folder.glob("*.parquet")) if "repeat" not in path.stem]
 
 
 def read_layer_timings(path: Path) -> LayerTimings:

@@ -1,0 +1,255 @@
+"""How layers of experts and their grouped GEMMs are predicted, whole models held out; and their calibrations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from gemm_eval.arch import GpuSpec, list_archs, load_arch
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu import GPU_MODEL_VERSION, Calibration, ErrorFigures, fit_intervals, library_of
+from gemm_eval.models.gpu.families import FAMILIES, Family
+from gemm_eval.units import bytes_per_us
+from gemm_eval.validation.fit import provenance, robust_fit, rounded, sha256_of
+from gemm_eval.validation.metrics import REGIMES, Metrics, error_figures, measure_errors
+from gemm_eval.validation.moe.model import PackedLayers, fit_layers, pack_grouped, pack_layers
+from gemm_eval.validation.moe.tables import (
+    GroupedTimings,
+    LayerTimings,
+    list_grouped_timings,
+    list_layer_timings,
+)
+from gemm_eval.validation.tables import measured_root
+from gemm_eval.validation.timings import Floats, Mask
+from gemm_eval.words import refusal
+
+__all__ = [
+    "MODEL",
+    "ROOFLINE",
+    "LayerLine",
+    "calibrate_layers",
+    "find_layer_timings",
+    "free_coefficients",
+    "gpus_with_layers",
+    "held_out",
+    "score_layers",
+]
+
+AnyTimings = LayerTimings | GroupedTimings
+
+MODEL, ROOFLINE = "gemm_eval", "fitted roofline"
+"""Who predicts."""
+
+_GEMM = (
+    "kernel_us", "ramp_us", "step_cycles", "tile_cycles", "epilogue_bytes_per_cycle", "sm_l2_frac", "dram_frac",
+    "l2_first", "matrix_frac",
+)  # fmt: skip
+_PERSISTENT = ("pingpong_cycles",)
+_MULTISTAGE = ("l2_hold_frac",)
+_COOPERATIVE = ("coop_step_cycles", "coop_tile_cycles", "l2_frac", "l2_hold_frac", "outside_rows_per_cycle")
+_WEIGHT_ONLY = ("dequant", "dequant_exposed", "fixup_us", "reduce_frac")
+# of fused kernels that chain both GEMMs these say nothing that the others do not: fits end where they are absent
+_NOT_OF_GEN = {"tile_cycles", "l2_first", "moe_token_ns", "moe_expert_ns", "moe_row_ns"}
+
+
+class LayerLine(NamedTuple):
+    """Errors on the rows of a table and a regime of tokens, or of one model.
+
+    Attributes:
+        gpu, data, library, dtype: what was measured.
+        group: a regime (``decode``, ``mid``, ``prefill``: tokens of the layer; ``all``) or a model.
+        errors: by predictor.
+    """
+
+    gpu: str
+    data: str
+    library: str
+    dtype: str
+    group: str
+    errors: dict[str, Metrics]
+
+
+def free_coefficients(family: Family) -> tuple[str, ...]:
+    """Return the names of the coefficients that layers, or grouped GEMMs, tell something about."""
+    names = list(_GEMM)
+    names += _PERSISTENT if family.is_warp_specialized else _MULTISTAGE
+    if family.name == "sm90_grouped":
+        names += _COOPERATIVE
+    if family.name == "marlin_moe":
+        names += _WEIGHT_ONLY
+    names += [item.name for item in family.coefficients if item.name.startswith("moe_")]
+    if family.name.startswith("gen_moe"):
+        names = [name for name in names if name not in _NOT_OF_GEN]
+    return tuple(names)
+
+
+def gpus_with_layers() -> list[str]:
+    """Return the GPUs with measured layers or grouped GEMMs, by name."""
+    return [name for name in list_archs() if measured_root(name).is_dir() and find_layer_timings(name)]
+
+
+def find_layer_timings(gpu: str, names: Sequence[str] = ()) -> list[AnyTimings]:
+    """Return the measured layers and grouped GEMMs of a GPU: all, or those named (``triton-bf16``).
+
+    Raises:
+        InvalidOptionError: none of that name.
+    """
+    found: list[AnyTimings] = [*list_layer_timings(gpu), *list_grouped_timings(gpu)]
+    by_name = {item.name.split("/")[-1] if isinstance(item, LayerTimings) else item.name: item for item in found}
+    for name in names:
+        if name not in by_name:
+            raise InvalidOptionError(refusal("data", name, tuple(by_name)))
+    return [by_name[name] for name in names] if names else found
+
+
+def pack_timings(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> PackedLayers:
+    """Pack rows of either kind."""
+    return pack_grouped(arch, timings) if isinstance(timings, GroupedTimings) else pack_layers(arch, timings, seed)
+
+
+def held_out(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> tuple[PackedLayers, Floats]:
+    """Return predictions [rows] in microseconds, each by a fit that has not seen the row's model.
+
+    Of a table of one model each half of its tokens is held out of the other.
+    """
+    packed = pack_timings(arch, timings, seed)
+    free = free_coefficients(FAMILIES[library_of(timings.library).family(arch, timings.types)])
+    predicted = np.zeros(len(timings))
+    for mask in _folds(timings):
+        fitted = fit_layers(arch, timings, packed, ~mask, free, seed)
+        predicted[mask] = fitted.predict(timings, packed, mask)[mask]
+    return packed, predicted
+
+
+def _folds(timings: AnyTimings) -> list[Mask]:
+    models = np.array(timings.models)
+    names = np.unique(models)
+    if len(names) > 1:
+        return [models == name for name in names]
+    is_odd = np.unique(timings.num_tokens, return_inverse=True)[1] % 2 == 1
+    return [is_odd, ~is_odd]
+
+
+def score_layers(names: Sequence[str], data: Sequence[str] = (), seed: int = 0) -> Iterator[LayerLine]:
+    """Yield the errors of each table of some GPUs, whole models held out, by regime and by model.
+
+    Args:
+        names: arch names; ``all``: every GPU with such timings.
+        data: names of tables; none: all.
+        seed: of the draws of loads, and of rows in fits.
+
+    Raises:
+        InvalidOptionError: no such GPU or table.
+    """
+    known = gpus_with_layers()
+    for name in known if list(names) == ["all"] else names:
+        if name not in known:
+            raise InvalidOptionError(refusal("gpu", name, (*known, "all")))
+        arch = load_arch(name, GpuSpec)
+        for timings in find_layer_timings(name, data):
+            yield from _lines(arch, timings, seed)
+
+
+def _lines(arch: GpuSpec, timings: AnyTimings, seed: int) -> Iterator[LayerLine]:
+    packed, predicted = held_out(arch, timings, seed)
+    roofline = _held_out_roofline(arch, timings, packed)
+    models, tokens = np.array(timings.models), timings.num_tokens
+    groups: dict[str, Mask] = {}
+    for regime in REGIMES:
+        most = np.inf if regime.max_rows is None else regime.max_rows
+        groups[regime.name] = (tokens >= regime.min_rows) & (tokens <= most)
+    groups |= {name: models == name for name in dict.fromkeys(timings.models)}
+    has_work = predicted > 0.0
+    for group, mask in groups.items():
+        some = mask & has_work
+        if some.any():
+            errors = {
+                name: measure_errors(timings.measured_us[some], values[some])
+                for name, values in ((ROOFLINE, roofline), (MODEL, predicted))
+            }
+            yield LayerLine(arch.name, timings.name, timings.library, timings.dtype, group, errors)
+
+
+_START, _LOWER, _UPPER = (10.0, 0.6, 0.8, 4.0), (0.1, 0.05, 0.05, 1.0), (100.0, 1.5, 1.5, 32.0)
+_LOSS_SCALE = 0.1
+
+
+def _held_out_roofline(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers) -> Floats:
+    """t0 + p-norm of operations and compulsory bytes, with efficiencies that are fitted on the other models."""
+    compute_us, dram_us = _roofs(arch, timings, packed)
+    predicted, measured = np.zeros(len(timings)), timings.measured_us
+    for mask in _folds(timings):
+        train = ~mask & (dram_us > 0)
+
+        def errors(logs: Floats, some: Mask = train) -> Floats:
+            return np.asarray(np.log(_smooth(compute_us[some], dram_us[some], np.exp(logs)) / measured[some]))
+
+        found = np.exp(robust_fit(errors, np.log(_START), np.log(_LOWER), np.log(_UPPER), _LOSS_SCALE))
+        predicted[mask] = _smooth(compute_us[mask], dram_us[mask], found)
+    return predicted
+
+
+def _smooth(compute_us: Floats, dram_us: Floats, constants: Floats) -> Floats:
+    overhead_us, compute_frac, dram_frac, sharpness = constants
+    compute, dram = compute_us / compute_frac, dram_us / dram_frac
+    longer = np.maximum(compute, dram)
+    ratio = np.minimum(compute, dram) / np.maximum(longer, 1e-9)
+    total: Floats = overhead_us + longer * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
+    return total
+
+
+def _roofs(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers) -> tuple[Floats, Floats]:
+    """Times at the data sheet's rates of a row's GEMMs, means over draws: weights of experts with rows, A and C."""
+    types, layouts = timings.types, packed.layouts
+    num = len(packed.row_of)
+    grouped = layouts.is_grouped(num)
+    active, rows = np.empty(num), np.empty(num)
+    for place in range(num):
+        if grouped[place]:
+            some = slice(*layouts.starts[layouts.of[place] :][:2].tolist())
+            counts = layouts.counts[some]
+            active[place], rows[place] = counts.sum(), (counts * layouts.rows[some]).sum()
+        else:
+            G, M = packed.sizes[0][place, :2].tolist()
+            active[place], rows[place] = G, G * M
+    rate = arch.peak_tflop_per_s(types.a.dtype) * 1e6
+    compute, dram = np.zeros(num), np.zeros(num)
+    for sizes in packed.sizes:
+        K, N = sizes[:, 2].astype(float), sizes[:, 3].astype(float)
+        compute += 2.0 * rows * K * N / rate
+        bits = active * K * N * types.b.dtype.bits + rows * (K * types.a.dtype.bits + N * types.c.bits)
+        dram += bits / 8.0 / bytes_per_us(arch.dram_gb_per_s)
+    mean = np.maximum(packed.num_draws, 1)
+    sums = (np.bincount(packed.row_of, values, minlength=len(timings)) for values in (compute, dram))
+    compute_us, dram_us = (total / mean for total in sums)
+    return compute_us, dram_us
+
+
+def calibrate_layers(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> Calibration:
+    """Fit the family of a library that a table is of, on all its rows; errors are of whole models that are held out.
+
+    Raises:
+        InvalidInputError: a table of another GPU.
+        UnsupportedError: the library does not run these types on this GPU.
+    """
+    if timings.gpu != arch.name:
+        raise InvalidInputError(f"{timings.name} is of {timings.gpu}, not of {arch.name}")
+    library = library_of(timings.library)
+    family = FAMILIES[library.family(arch, timings.types)]
+    free = free_coefficients(family)
+    packed, predicted = held_out(arch, timings, seed)
+    fitted = fit_layers(arch, timings, packed, np.ones(len(timings), np.bool_), free, seed)
+    kept = predicted > 0.0
+    measured = timings.measured_us[kept]
+    folder = measured_root(arch.name) / timings.name
+    errors = ErrorFigures(
+        data=timings.name, sha256=sha256_of(folder.with_suffix(".parquet")), **error_figures(measured, predicted[kept])
+    )
+    intervals = fit_intervals(timings.num_tokens[kept], np.log(measured / predicted[kept]))
+    return Calibration(
+        gpu=arch.name, library=library.name, family=family.name, model_version=GPU_MODEL_VERSION,
+        coefficients=rounded(fitted.coefficients), fitted=free, errors=(errors,), intervals=intervals,
+        **provenance(len(_folds(timings)), "rows", seed, "model"),
+    )  # fmt: skip
