@@ -52,6 +52,8 @@ class LayerTimings:
         dtype: shorthand of the types.
         framework: that ran them, and its release: ``sglang 0.5.14``.
         source: who measured.
+        router_groups: where a router chose among groups of experts first, and so cut balanced loads: number of experts
+            of the layers that it ran, groups, and how many it chose.
     """
 
     frame: pd.DataFrame
@@ -61,6 +63,7 @@ class LayerTimings:
     dtype: str
     framework: str
     source: str
+    router_groups: tuple[int, int, int] | None = None
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -121,7 +124,22 @@ class LayerTimings:
                 *sizes, distribution = key
                 rng = np.random.default_rng([seed, len(known)])
                 known[key] = _draw(*sizes, distribution=distribution, num_draws=num_draws, rng=rng)
+                if distribution == "balanced" and self.router_groups and sizes[1] == self.router_groups[0]:
+                    known[key] = (_cut_by_groups(sizes[0], sizes[2], *self.router_groups),)
         return [known[key] for key in rows]
+
+
+def _cut_by_groups(num_tokens: int, topk: int, num_experts: int, num_groups: int, topk_groups: int) -> RowGroups:
+    """Return what a router that chooses groups of experts first makes of balanced scores.
+
+    A token's experts lie evenly over all groups, so that all groups tie, and the same ones win for each token. Of its
+    experts those in these groups are left, and for the others it takes experts that tie as well: the first ones.
+    """
+    counts = balanced_counts(num_tokens, num_experts, topk)
+    counts[topk_groups * num_experts // num_groups :] = 0
+    ties = topk - topk * topk_groups // num_groups
+    counts[:ties] += num_tokens
+    return tuple(counts.tolist())
 
 
 def _draw(
@@ -220,7 +238,10 @@ def read_layer_timings(path: Path) -> LayerTimings:
     if missing:
         raise InvalidInputError(f"{path}: columns or keys of the meta file are missing: {', '.join(missing)}")
     keys = ("gpu", "library", "dtype", "framework", "source")
-    return LayerTimings(frame, f"{path.parent.name}/{path.stem}", **{key: str(meta.get(key, "")) for key in keys})
+    words = {key: str(meta.get(key, "")) for key in keys}
+    cut = meta.get("router_groups")
+    groups = None if cut is None else (int(cut[0]), int(cut[1]), int(cut[2]))
+    return LayerTimings(frame, f"{path.parent.name}/{path.stem}", **words, router_groups=groups)
 
 
 def list_layer_timings(gpu: str) -> list[LayerTimings]:
