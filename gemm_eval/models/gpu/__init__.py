@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         unpack_config,
         unpack_gpu_cost,
     )
+    from gemm_eval.models.gpu.moe import MOE_COEFFICIENTS, layer_terms, moe_coefficients
     from gemm_eval.models.gpu.packed import (
         Joined,
         Packed,
@@ -111,6 +112,7 @@ __all__ = [
     "LIBRARIES",
     "LOAD_BYTES",
     "MAX_LOG_FACTOR",
+    "MOE_COEFFICIENTS",
     "OTHER_KERNELS",
     "OURS",
     "RASTER_CODE",
@@ -156,6 +158,7 @@ __all__ = [
     "is_row_aligned",
     "join_packed",
     "launched_resources",
+    "layer_terms",
     "least_shortage",
     "library_of_family",
     "list_needs",
@@ -164,6 +167,7 @@ __all__ = [
     "load_correction",
     "load_rules",
     "loads_of",
+    "moe_coefficients",
     "pack_bound_columns",
     "pack_coefficients",
     "pack_correction",
@@ -257,6 +261,7 @@ __getattr__, __dir__ = lazy_names(
             "unpack_config",
             "unpack_gpu_cost",
         ),
+        ".moe": ("MOE_COEFFICIENTS", "layer_terms", "moe_coefficients"),
         ".packed": (
             "Joined",
             "Packed",
