@@ -142,7 +142,8 @@ class MoeLayerTable:
         if name == "expert_imbalance":
             local = np.array([layer.num_local_experts for layer in self._layers], float)
             busiest, rows = self._mean(self._draws.values["max_rows"]), self._column("rows")
-            return np.divide(busiest * local, rows, out=np.zeros(len(self)), where=rows > 0)
+            shares: Floats = np.divide(busiest * local, rows, out=np.zeros(len(self)), where=rows > 0)
+            return shares
         return _objects([self._bound(row) if name == "bound" else self._library(row) for row in range(len(self))])
 
     def _mean(self, of_draws: Floats) -> Floats:
