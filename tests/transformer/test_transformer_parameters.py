@@ -195,7 +195,12 @@ def ffn_tensors(part: str, hidden: int, width: int, is_gated: bool) -> Iterator[
 sizes = st.integers(1, 12)
 grouped = st.builds(
     lambda kv, group, dim, *flags: GroupedAttention(
-        num_heads=kv * group, num_kv_heads=kv, head_dim=dim, qkv_bias=flags[0], output_bias=flags[1], qk_norm=flags[2],
+        num_heads=kv * group,
+        num_kv_heads=kv,
+        head_dim=dim,
+        qkv_bias=flags[0],
+        output_bias=flags[1],
+        qk_norm=flags[2],
         sinks=flags[3],
     ),
     *(sizes, sizes, sizes),
@@ -268,6 +273,4 @@ def test_idle_experts_are_those_not_chosen(config: ModelConfig) -> None:
         chosen, every = config.moe.experts_per_token, config.moe.num_experts
         assert (counts.experts - counts.idle_experts) * every == counts.experts * chosen
         assert counts.total - counts.active == counts.idle_experts + counts.idle_vectors
-        idle = every - chosen
-        assert counts.idle_vectors * (2 + config.moe.is_gated) >= idle * config.moe.expert_bias
-        assert (counts.idle_vectors > 0) == (config.moe.expert_bias and idle > 0)
+        assert (counts.idle_vectors > 0) == (config.moe.expert_bias and chosen < every)
