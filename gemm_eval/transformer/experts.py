@@ -10,9 +10,18 @@ import numpy as np
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution, MoeLayer, expected_counts, parse_distribution, route
+from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.workload import MAX_GROUPS, RowGroups
 
-__all__ = ["EXPECTED", "UNIFORM", "ExpertLoad", "check_expert_load", "expected_expert_load", "expert_rows"]
+__all__ = [
+    "EXPECTED",
+    "UNIFORM",
+    "ExpertLoad",
+    "check_expert_load",
+    "expected_expert_load",
+    "expert_rows",
+    "moe_layer_of",
+]
 
 UNIFORM, EXPECTED = "uniform", "expected"
 _NUM_DRAWS = 5  # of which the one of median load stands for all
@@ -103,3 +112,32 @@ def expected_expert_load(
 
 def _round(value: float) -> int:
     return math.floor(value + 0.5)
+
+
+def moe_layer_of(config: ModelConfig, num_tokens: int, **options: Any) -> MoeLayer:
+    """Return the layer of experts of a model, for `gemm_eval.moe_layers`, its shared experts included.
+
+    Args:
+        config: the model.
+        num_tokens: tokens that all ranks of an expert-parallel group see together.
+        options: other fields of `MoeLayer` (`tp`, `ep`, `distribution`, `dtype`, ...); they win over the model's sizes.
+
+    Raises:
+        InvalidOptionError: the model has no experts, or see `MoeLayer`.
+    """
+    moe = config.moe
+    if moe is None:
+        raise InvalidOptionError(f"{config.name} has no layers with experts: name a mixture of experts, or give sizes")
+    sizes: dict[str, Any] = {
+        "hidden": config.hidden_size,
+        "inter": moe.intermediate_size,
+        "num_experts": moe.num_experts,
+        "topk": moe.experts_per_token,
+        "gated": moe.is_gated,
+        "num_shared_experts": moe.num_shared_experts,
+        "shared_inter": moe.shared_intermediate_size,
+    }
+    fields = sizes | options
+    if not fields["num_shared_experts"] and "shared_inter" not in options:
+        fields["shared_inter"] = None
+    return MoeLayer(num_tokens, **fields)
