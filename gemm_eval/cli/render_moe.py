@@ -13,7 +13,8 @@ from gemm_eval.moe import BREAKDOWN, MoeLayerResult, MoeLayerTable
 __all__ = ["print_layers"]
 
 _TOKENS = "tokens"
-_LOAD = ("rows", "experts", "busiest", "ranks", "TFLOP/s", "bound", "us", "least", "most")
+_LOAD = ("rows", "experts", "busiest", "ranks", "TFLOP/s", "us", "least", "most")
+_BOUND = "bound"
 _NOT_COUNTED = "Communication between ranks and the router's GEMM are not counted."
 
 
@@ -31,13 +32,13 @@ def print_layers(table: MoeLayerTable, arch: ArchSpec, model: str | None) -> Non
     whose = {"most_loaded": "the most loaded rank", "mean": "the mean rank"}.get(str(layer.rank), f"rank {layer.rank}")
     words = str(layer).partition(", ")[2]
     title = f"{'Layer' if model is None else model} on {arch.name}, {whose}: {words}"
-    whole = _table((_TOKENS, *_LOAD, *times), cells, title)
+    whole = _table((_TOKENS, *_LOAD, *times, _BOUND), cells, title)
     if widest(console, whole) <= console.width:
         console.print(whole)
     else:
         console.print(_table((_TOKENS, *_LOAD), cells, title))
         console.print()
-        console.print(_table((_TOKENS, *times), cells, None))
+        console.print(_table((_TOKENS, *times, _BOUND), cells, None))
     draws = len(results[0].draws)
     spread = f", means of {draws} draws, with the least and the most" if draws > 1 else ""
     console.print(
@@ -54,7 +55,7 @@ def _cells(result: MoeLayerResult, terms: Sequence[str]) -> dict[str, str]:
         "busiest": f"{result.expert_imbalance:.2f}x",
         "ranks": f"{result.imbalance:.2f}x",
         "TFLOP/s": f"{result.tflop_per_s:,.1f}",
-        "bound": result.bound,
+        _BOUND: result.bound,
         "us": format_number(result.latency_us),
         "least": format_number(result.min_us),
         "most": format_number(result.max_us),
@@ -63,7 +64,7 @@ def _cells(result: MoeLayerResult, terms: Sequence[str]) -> dict[str, str]:
 
 
 def _table(headers: Sequence[str], rows: Sequence[dict[str, str]], title: str | None) -> Table:
-    table = make_table(headers, title=title, right=[header for header in headers if header != "bound"])
+    table = make_table(headers, title=title, right=[header for header in headers if header != _BOUND])
     for row in rows:
         table.add_row(*(row[header] for header in headers))
     return table
