@@ -16,6 +16,7 @@ from gemm_eval.cli import (
     configs,
     crossover,
     gemm,
+    grouped,
     kernel_table,
     kernels,
     measure,
@@ -90,6 +91,7 @@ app = typer.Typer(
 _COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": gemm.evaluate,
     "top": gemm.top,
+    "grouped": grouped.grouped,
     "model": model.model,
     "moe": moe.moe,
     "prewarm": model.prewarm,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from gemm_eval.cli.options import (
-    GPU_MAPPING_FORM,
-    MAPPING_FORM,
+    ArchesOption,
     ArchOption,
     BatchSize,
     ClockOption,
@@ -16,6 +16,7 @@ from gemm_eval.cli.options import (
     CorrectionOption,
     Distinct,
     DtypeOption,
+    ExplainOption,
     GroupNOption,
     GroupSizeOption,
     IdleCoresOption,
@@ -23,6 +24,7 @@ from gemm_eval.cli.options import (
     JsonOption,
     L2Option,
     LibraryOption,
+    MappingOption,
     OutputDtypeOption,
     QuantizeFromOption,
     ReductionLength,
@@ -36,9 +38,10 @@ from gemm_eval.cli.words import refuse
 
 if TYPE_CHECKING:
     from gemm_eval.arch import ArchSpec
+    from gemm_eval.evaluate import GEMMResult
     from gemm_eval.workload import GemmProblem
 
-__all__ = ["evaluate", "top"]
+__all__ = ["evaluate", "print_ranking", "print_results", "top", "types_of"]
 
 
 def evaluate(
@@ -47,10 +50,7 @@ def evaluate(
     m: Rows,
     k: ReductionLength,
     n: Columns,
-    arch: Annotated[
-        list[str],
-        typer.Option(help="Preset name or YAML file of an architecture; repeat it to compare several.", metavar="NAME"),
-    ],
+    arch: ArchesOption,
     dtype: DtypeOption = None,
     input_dtype: InputDtypeOption = None,
     weight_dtype: WeightDtypeOption = None,
@@ -65,20 +65,8 @@ def evaluate(
     quantize_from: QuantizeFromOption = None,
     correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
-    mapping: Annotated[
-        str | None,
-        typer.Option(
-            help="Cost this mapping instead of searching. Tiles are in elements, order is the tile loops from the "
-            f"outermost: {MAPPING_FORM}. On a GPU: {GPU_MAPPING_FORM}."
-        ),
-    ] = None,
-    explain: Annotated[
-        bool | None,
-        typer.Option(
-            "--explain/--no-explain",
-            help="Say in words what limits the GEMM and what would help. Default: yes in text, no with --json.",
-        ),
-    ] = None,
+    mapping: MappingOption = None,
+    explain: ExplainOption = None,
     json: JsonOption = False,
 ) -> None:
     """Find the best mapping of C = A x B and say what it costs.
@@ -92,7 +80,7 @@ def evaluate(
     options: dict[str, Any] = {
         "library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from, "correction": correction,
     }  # fmt: skip
-    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
+    types = types_of(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
     pairs = []
     for name in arch:
         evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores)
@@ -104,6 +92,11 @@ def evaluate(
             given = parse_mapping(mapping, is_gpu=is_gpu)
             result = evaluator.evaluate_mapping(problem, given, **options)
         pairs.append((evaluator.arch, result))
+    print_results(pairs, explain=explain, json=json)
+
+
+def print_results(pairs: Sequence[tuple[ArchSpec, GEMMResult]], *, explain: bool | None, json: bool) -> None:
+    """Print results side by side, or as one JSON document; `explain`: also in words, None: in text only."""
     if json:
         from gemm_eval.cli.output import print_json
 
@@ -150,11 +143,16 @@ def top(
     options: dict[str, Any] = {
         "library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from, "correction": correction,
     }  # fmt: skip
-    types = _types(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
+    types = types_of(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
     evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores)
     problem = _make_problem(evaluator.arch, (g, m, k, n), types)
     apart: Literal["mapping", "partition"] = "partition" if distinct is Distinct.PARTITION else "mapping"
     results = evaluator.top(problem, count, distinct=apart, **options)
+    print_ranking(evaluator.arch, results, json=json)
+
+
+def print_ranking(arch: ArchSpec, results: Sequence[GEMMResult], *, json: bool) -> None:
+    """Print a ranking of mappings, best first, or as one JSON document."""
     if json:
         from gemm_eval.cli.output import print_json
 
@@ -162,13 +160,14 @@ def top(
     else:
         from gemm_eval.cli.render_top import print_top
 
-        print_top(evaluator.arch, results)
+        print_top(arch, results)
 
 
-def _types(
+def types_of(
     dtype: str | None, input_dtype: str | None, weight_dtype: str | None, output_dtype: str | None,
     group_size: int | None, zero_dtype: str | None, scale_dtype: str | None, group_n: int | None,
 ) -> dict[str, Any]:  # fmt: skip
+    """Return what the options on data types say, by the names of `make_problem`."""
     return {
         "dtype": dtype, "input_dtype": input_dtype, "weight_dtype": weight_dtype, "output_dtype": output_dtype,
         "group_size": group_size, "zero_dtype": zero_dtype, "scale_dtype": scale_dtype, "group_n": group_n,

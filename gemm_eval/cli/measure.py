@@ -22,8 +22,8 @@ def measure(
     kernel: Annotated[
         str,
         typer.Option(
-            help="Whose kernels: cublas (fp16, bf16), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16) or w4a16, "
-            "our own for 4-bit weights (fp16, bf16)."
+            help="Whose kernels: cublas (fp16, bf16), cublaslt (fp8, int8), cublaslt-candidates (fp16, bf16), grouped "
+            "(bf16; PyTorch's grouped GEMM) or w4a16, our own for 4-bit weights (fp16, bf16)."
         ),
     ] = "cublas",
     dtype: Annotated[str, typer.Option(help="fp16, bf16, fp8 or int8.")] = "fp16",
@@ -31,9 +31,9 @@ def measure(
         list[str] | None,
         typer.Option(
             "--set",
-            help="model-zoo (default), model-zoo-few, batched, candidates, unaligned, smoke; for w4a16: w4a16 "
-            "(default), w4a16-spread, w4a16-wide, w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-check, "
-            "w4a16-modes, w4a16-smoke; repeat for several.",
+            help="model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: "
+            "grouped (default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, "
+            "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-check, w4a16-modes, w4a16-smoke; repeat for several.",
         ),
     ] = None,
     candidates: Annotated[
@@ -72,6 +72,8 @@ def measure(
     With --kernel cublaslt-candidates not only what the library picks for a GEMM is timed but each of the algorithms
     that it proposes, with its rank; 0 is the pick. Best with --set candidates.
 
+    With --kernel grouped these are grouped GEMMs, the experts of mixtures: groups with rows of their own in one call.
+
     With --kernel w4a16 each GEMM is timed with every legal config of our kernels, or with --top and --random some; a
     second data set has cuBLAS on the same GEMMs, and a table compares them.
     """
@@ -83,11 +85,14 @@ def measure(
         CandidateRunner,
         Choice,
         GemmItem,
+        GemmShape,
+        GroupedShape,
         Runner,
         TimingProtocol,
         W4A16Runner,
         estimate_seconds,
         file_stem,
+        list_grouped_shapes,
         list_shapes,
         make_runner,
         shuffle_shapes,
@@ -134,7 +139,11 @@ def measure(
     if top is not None or num_random:
         raise InvalidOptionError(f"--top and --random need --kernel {W4A16Runner.kernel}, got --kernel {kernel}")
     refuse(ctx, f"--kernel {kernel}", {"num_random", "cublas"})
-    shapes = shuffle_shapes([shape for name in shape_sets or ["model-zoo"] for shape in list_shapes(name, dtype)])
+    shapes: list[GemmItem]
+    if kernel == "grouped":
+        shapes = shuffle_shapes([shape for name in shape_sets or [kernel] for shape in list_grouped_shapes(name)])
+    else:
+        shapes = shuffle_shapes([shape for name in shape_sets or ["model-zoo"] for shape in list_shapes(name, dtype)])
     if not shapes:
         raise InvalidOptionError(f"--set {', '.join(shape_sets or [])} has no GEMMs of --dtype {dtype}")
     num_candidates = 8 if candidates is None else candidates
@@ -142,7 +151,8 @@ def measure(
         raise InvalidOptionError(f"--candidates must be 1 to 64, got {candidates}")
     if show:
         for shape in shapes:
-            print_line(" ".join(map(str, shape)))
+            words = (*shape[:4], *shape[5:]) if isinstance(shape, GroupedShape) else shape  # not hundreds of rows
+            print_line(" ".join(map(str, words)))
         each = f", up to {num_candidates} algorithms of each" if kernel == CandidateRunner.kernel else ""
         seconds = (num_candidates if each else 1) * estimate_seconds(shapes, protocol)
         print_line(f"{len(shapes)} GEMMs (G M K N){each}, about {seconds:.0f} s", err=True)
@@ -150,7 +160,7 @@ def measure(
     runner = make_runner(kernel, dtype)
     items: Sequence[GemmItem] = shapes
     if isinstance(runner, CandidateRunner):
-        items = runner.candidates(shapes, num_candidates)
+        items = runner.candidates([shape for shape in shapes if isinstance(shape, GemmShape)], num_candidates)
         if none := len(shapes) - len({item[:4] for item in items}):
             print_line(f"{none} GEMMs have no algorithm at all", err=True)
     print_line(str(make_campaign(runner, kernel).run(items)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gemm_eval.errors import InvalidMappingError
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
@@ -19,11 +19,13 @@ __all__ = [
     "GPU_MAPPING_FORM",
     "MAPPING_FORM",
     "ArchOption",
+    "ArchesOption",
     "BatchSize",
     "ClockOption",
     "Columns",
     "Distinct",
     "DtypeOption",
+    "ExplainOption",
     "FileDtypeOption",
     "GpuOption",
     "GroupSizeOption",
@@ -32,6 +34,7 @@ __all__ = [
     "JsonOption",
     "L2Option",
     "LibraryOption",
+    "MappingOption",
     "ModelLibraryOption",
     "OutputDtypeOption",
     "ReductionLength",
@@ -43,6 +46,7 @@ __all__ = [
     "dense_data",
     "format_mapping",
     "parse_mapping",
+    "parse_rows",
     "w4a16_data",
 ]
 
@@ -89,6 +93,10 @@ ReductionLength = Annotated[int, _size("K", "Reduction length: columns of A, row
 Columns = Annotated[int, _size("N", "Columns of B and C")]
 
 ArchOption = Annotated[str, typer.Option(help="Preset name or YAML file of an architecture.", metavar="NAME")]
+ArchesOption = Annotated[
+    list[str],
+    typer.Option(help="Preset name or YAML file of an architecture; repeat it to compare several.", metavar="NAME"),
+]
 GpuOption = Annotated[str, typer.Option("--arch", metavar="NAME|FILE", help="GPU preset or YAML file.")]
 DtypeOption = Annotated[
     str | None,
@@ -186,6 +194,20 @@ IdleCoresOption = Annotated[
         help="Whether a mapping may leave some cores of a multi-core chip without work.",
     ),
 ]
+MappingOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Cost this mapping instead of searching. Tiles are in elements, order is the tile loops from the "
+        f"outermost: {MAPPING_FORM}. On a GPU: {GPU_MAPPING_FORM}."
+    ),
+]
+ExplainOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--explain/--no-explain",
+        help="Say in words what limits the GEMM and what would help. Default: yes in text, no with --json.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
 
 
@@ -218,6 +240,32 @@ TritonDataOption = Annotated[
 ]
 FileDtypeOption = Annotated[str | None, typer.Option(help="Types of a file that does not say them: fp16, w4a16, ...")]
 SeedOption = Annotated[int, typer.Option(min=0, help="What deals the (N, K) pairs to folds.")]
+
+
+def parse_rows(text: str) -> tuple[int, ...]:
+    """Read the rows of each group: ``"120,3,0,17"``, or shorter ``"120x64,0x8"`` for 64 groups of 120 and 8 of none.
+
+    Raises:
+        InvalidOptionError: `text` has another form, or there are more groups than there may be.
+    """
+    from gemm_eval.workload import MAX_GROUPS
+
+    groups: list[int] = []
+    for part in text.split(","):
+        rows, times, count = part.strip().partition("x")
+        try:
+            num_rows, num = int(rows), int(count) if times else 1
+        except ValueError:
+            num_rows = num = -1
+        if num_rows < 0 or num < 1:
+            raise InvalidOptionError(
+                f"--rows must be the rows of each group, such as 120,3,0,17, or 120x64,0x8 for 64 groups of 120 and 8 "
+                f"without a row, got {shown(part)} in {shown(text)}"
+            )
+        if len(groups) + num > MAX_GROUPS:
+            raise InvalidOptionError(f"--rows must be at most {MAX_GROUPS:,} groups, got more in {shown(text)}")
+        groups += [num_rows] * num
+    return tuple(groups)
 
 
 def parse_mapping(text: str, *, is_gpu: bool = False) -> MulticoreMapping | KernelConfig:

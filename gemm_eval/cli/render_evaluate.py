@@ -59,8 +59,7 @@ def _widest_table(console: Console, pairs: Sequence[Pair]) -> tuple[Table, int]:
 
 def _table(pairs: Sequence[Pair]) -> Table:
     names = [result.arch_name for _, result in pairs]
-    sizes = pairs[0][1].problem
-    table = make_table(["", *names], title=f"G={sizes.G} M={sizes.M} K={sizes.K} N={sizes.N}", right=names)
+    table = make_table(["", *names], title=pairs[0][1].problem.sizes_text, right=names)
     for title, rows in (
         (None, list(_totals(pairs))),
         ("time, us (share)", list(_times(pairs))),

@@ -54,7 +54,7 @@ def _cells(gemm: LayerGemm, result: GEMMResult, total_us: float) -> dict[str, st
     return {
         "GEMM": gemm.name,
         "types": problem.types.inputs,
-        "G·M·K·N": "·".join(map(str, problem.sizes)),
+        "G·M·K·N": "·".join(problem.size_words),
         "layers": f"{gemm.num_layers}{times}",
         "bound": result.bound,
         "us": format_number(result.latency_us),

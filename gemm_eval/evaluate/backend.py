@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import ArchSpec, MulticoreSpec
-from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.result import GEMMResult
@@ -80,13 +80,16 @@ class Backend(Protocol):
         """
         ...
 
-    def resolve(self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
+    def resolve(
+        self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID, *, is_grouped: bool = False
+    ) -> RunOptions:
         """Check options and fill in the defaults for these data types; sizes do not matter.
 
         Args:
             types: any problem of the data types.
             asked: holds, or is refused later by `pack`.
             preferred: checked before; holds where nothing is asked and, a library, where it has kernels for the types.
+            is_grouped: groups have rows of their own, which other kernels may run than those of a batch.
 
         Raises:
             InvalidOptionError: a value that is not allowed.
@@ -116,6 +119,7 @@ class Backend(Protocol):
         packed: Sequence[Any],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
         advance: Callable[[int], None],
     ) -> Records:
         """Return the records [num_problems] of the best mappings, to the bit those of `find`.
@@ -124,6 +128,7 @@ class Backend(Protocol):
             types, packed: of each kind.
             kind_of: [num_problems], index into both.
             sizes: [num_problems, 4] of G, M, K, N.
+            layouts: [num_problems], the rows of groups that differ.
             advance: to be called now and then with the number of problems newly done.
 
         Returns:
@@ -170,7 +175,12 @@ class Backend(Protocol):
         ...
 
     def intervals(
-        self, kinds: Sequence[Kind], kind_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], records: Records
+        self,
+        kinds: Sequence[Kind],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
+        records: Records,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """Return the ends of the 80% intervals around latencies, in us; nan where none is known or nothing fits."""
         ...
@@ -184,12 +194,13 @@ class Backend(Protocol):
         packed: Sequence[Any],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
         found: Records,
     ) -> Records:
         """Evaluate what the records of earlier searches have found again, whatever numbers they hold.
 
         Args:
-            packed, kind_of, sizes: as for `find_many`.
+            packed, kind_of, sizes, layouts: as for `find_many`.
             found: [num_problems] of `record_dtype`.
 
         Returns:

@@ -1,40 +1,82 @@
-"""Reading what users give to `evaluate_many`: tuples, problems, arrays or DataFrames, checked before any work."""
+"""Many problems at once, and what `evaluate_many` takes for them: tuples, problems, arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.errors import InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.errors import InvalidProblemError
 from gemm_eval.words import shown
-from gemm_eval.workload import MAX_DIM, MAX_MACS, GemmProblem, problem_of
+from gemm_eval.workload import MAX_DIM, MAX_MACS, NO_LAYOUTS, GemmProblem, Layouts, RowGroups, pack_layouts, problem_of
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind
 
-__all__ = ["ProblemBatch", "are_sizes", "read_batch"]
+__all__ = ["SIZES", "MakeKind", "ProblemBatch", "are_sizes", "check_sizes", "read_batch"]
 
-_SIZES = ("G", "M", "K", "N")
-_KIND_COLUMNS = (
-    *("dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "scale_dtype", "zero_dtype"),
-    *("group_n", "library", "l2", "clock", "quantize_from", "correction"),
-)
+SIZES = ("G", "M", "K", "N")
+"""Names of the sizes, in their order."""
+
+
+class MakeKind(Protocol):
+    """Makes a kind from what a row of a batch says of types and options, with the defaults of the call."""
+
+    def __call__(self, *, is_grouped: bool = False, **said: Any) -> Kind:
+        """Return it; `is_grouped`: the groups of the row have rows of their own.
+
+        Raises:
+            InvalidProblemError, InvalidOptionError, UnsupportedError: what the row says cannot be.
+        """
+        ...
 
 
 class ProblemBatch(NamedTuple):
-    """Many problems: sizes apart, and the few kinds (data types and options) that they are of."""
+    """Many problems: sizes apart, and the few kinds (data types and options) that they are of.
 
-    sizes: npt.NDArray[np.int64]  # [num_problems, 4] of G, M, K, N
-    kind_of: npt.NDArray[np.int64]  # [num_problems], index into `kinds`
+    Attributes:
+        sizes: [num_problems, 4] of G, M, K, N; of a grouped GEMM M is of the largest group.
+        kind_of: [num_problems], index into `kinds`.
+        kinds: data types and options.
+        row_groups: [num_problems], None where all G have M rows; None: so it is everywhere.
+    """
+
+    sizes: npt.NDArray[np.int64]
+    kind_of: npt.NDArray[np.int64]
     kinds: tuple[Kind, ...]
+    row_groups: tuple[RowGroups | None, ...] | None = None
+
+    @property
+    def rows(self) -> npt.NDArray[np.int64]:
+        """[num_problems], rows of A and C in all."""
+        rows: npt.NDArray[np.int64] = self.sizes[:, 0] * self.sizes[:, 1]
+        for place in self.grouped_places:
+            rows[place] = sum(self.row_groups_of(place) or ())
+        return rows
+
+    @property
+    def grouped_places(self) -> list[int]:
+        """Rows of the batch that are grouped GEMMs."""
+        return [place for place, groups in enumerate(self.row_groups or ()) if groups is not None]
+
+    def row_groups_of(self, row: int) -> RowGroups | None:
+        """Return the rows of each group of a problem, None where all have M."""
+        return None if self.row_groups is None else self.row_groups[row]
+
+    def layouts(self, chosen: Iterable[int]) -> Layouts:
+        """Return the row groups of some problems as kernels take them."""
+        if self.row_groups is None:
+            return NO_LAYOUTS
+        groups = [self.row_groups[row] for row in chosen]
+        return pack_layouts(groups)
 
     def problem(self, row: int) -> GemmProblem:
         """Return the problem of a row."""
-        return problem_of(self.kinds[self.kind_of[row]].types, *self.sizes[row].tolist())
+        G, M, K, N = self.sizes[row].tolist()
+        return problem_of(self.kinds[self.kind_of[row]].types, G, M, K, N, self.row_groups_of(row))
 
 
 def are_sizes(G: Any, M: Any, K: Any, N: Any) -> bool:
@@ -49,16 +91,13 @@ def are_sizes(G: Any, M: Any, K: Any, N: Any) -> bool:
     )
 
 
-def read_batch(
-    problems: Any, make_kind: Callable[..., Kind], kind_of_problem: Callable[[GemmProblem], Kind]
-) -> ProblemBatch:
+def read_batch(problems: Any, make_kind: MakeKind, kind_of_problem: Callable[[GemmProblem], Kind]) -> ProblemBatch:
     """Read a batch.
 
     Args:
         problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4], or a DataFrame with
-            columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype, group_size, scale_dtype,
-            zero_dtype, group_n, library, l2, clock, quantize_from, correction.
-        make_kind: makes a kind from what a row says of these, with the defaults of the call.
+            columns as `read_frame` takes them.
+        make_kind: makes a kind from what a row says of types and options, with the defaults of the call.
         kind_of_problem: makes the kind of a problem, with the options of the call.
 
     Raises:
@@ -66,9 +105,11 @@ def read_batch(
         InvalidOptionError, UnsupportedError: options that `make_kind` refuses.
     """
     if hasattr(problems, "columns") and hasattr(problems, "iloc"):
-        return _read_frame(problems, make_kind)
+        from gemm_eval.evaluate.batch_frame import read_frame
+
+        return read_frame(problems, make_kind)
     if isinstance(problems, np.ndarray):
-        return ProblemBatch(_check_array(problems), np.zeros(len(problems), np.int64), (make_kind(),))
+        return ProblemBatch(check_sizes(problems), np.zeros(len(problems), np.int64), (make_kind(),))
     if isinstance(problems, str | bytes | GemmProblem) or not isinstance(problems, Iterable):
         raise InvalidProblemError(f"problems must be an iterable of (G, M, K, N) or GemmProblem, got {shown(problems)}")
     items = []
@@ -83,7 +124,7 @@ def read_batch(
 
 def _is_row(item: Any) -> bool:
     is_sequence = isinstance(item, tuple | list) or (isinstance(item, np.ndarray) and item.ndim == 1)
-    return is_sequence and len(item) == len(_SIZES)
+    return is_sequence and len(item) == len(SIZES)
 
 
 def _read_tuples(items: Sequence[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
@@ -93,11 +134,20 @@ def _read_tuples(items: Sequence[Any], places: Sequence[int] | None = None) -> n
         sizes = np.array(items if are_plain else _sizes_one_by_one(items, places), dtype=np.int64).reshape(-1, 4)
     except OverflowError:
         sizes = np.array(_sizes_one_by_one(items, places), dtype=np.int64)
-    return _check_array(sizes, places)
+    return check_sizes(sizes, places)
 
 
-def _check_array(sizes: npt.NDArray[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
-    if sizes.ndim != 2 or sizes.shape[1] != len(_SIZES):
+def check_sizes(sizes: npt.NDArray[Any], places: Sequence[int] | None = None) -> npt.NDArray[np.int64]:
+    """Return a copy of an array [num, 4] of G, M, K, N, after a look at each number.
+
+    Args:
+        sizes: what a user gives.
+        places: [num], where each row stands among the problems; None: at its own number.
+
+    Raises:
+        InvalidProblemError: a row is no GEMM; the message gives its place.
+    """
+    if sizes.ndim != 2 or sizes.shape[1] != len(SIZES):
         raise InvalidProblemError(f"an array of problems must have the shape [num, 4] of G, M, K, N, got {sizes.shape}")
     if sizes.dtype.kind not in "iu":
         raise InvalidProblemError(f"an array of problems must hold integers, got {sizes.dtype}")
@@ -127,7 +177,7 @@ def _sizes_one_by_one(items: Sequence[Any], places: Any = None) -> list[tuple[in
 
 
 def _read_problems(
-    items: Sequence[Any], make_kind: Callable[..., Kind], kind_of_problem: Callable[[GemmProblem], Kind]
+    items: Sequence[Any], make_kind: MakeKind, kind_of_problem: Callable[[GemmProblem], Kind]
 ) -> ProblemBatch:
     kinds: dict[Kind, int] = {}
     kind_of = np.empty(len(items), np.int64)
@@ -136,64 +186,11 @@ def _read_problems(
     if places:
         sizes[places] = _read_tuples([items[place] for place in places], places)
         kind_of[places] = kinds.setdefault(make_kind(), len(kinds))
+    row_groups: list[RowGroups | None] = [None] * len(items)
     for place, item in enumerate(items):
         if isinstance(item, GemmProblem):
             sizes[place] = item.sizes
             kind_of[place] = kinds.setdefault(kind_of_problem(item), len(kinds))
-    return ProblemBatch(sizes, kind_of, tuple(kinds))
-
-
-def _read_frame(frame: Any, make_kind: Callable[..., Kind]) -> ProblemBatch:
-    names = [name for name in frame.columns if isinstance(name, str)]
-    missing = [name for name in _SIZES if name not in names]
-    if missing:
-        raise InvalidProblemError(f"a DataFrame of problems needs the columns G, M, K, N; {', '.join(missing)} missing")
-    named = [name for name in _KIND_COLUMNS if name in names]
-    for name in (*_SIZES, *named):
-        if names.count(name) > 1:
-            raise InvalidProblemError(f"a DataFrame of problems must have one column {name}, got {names.count(name)}")
-    sizes = _check_array(np.column_stack([_integers(frame[name], name) for name in _SIZES]))
-    kinds: dict[Kind, int] = {}
-    kind_of = np.zeros(len(sizes), np.int64)
-    if not named:
-        return ProblemBatch(sizes, kind_of, (make_kind(),))
-    seen: dict[tuple[Any, ...], int] = {}
-    for place, row in enumerate(zip(*(_values(frame[name], name) for name in named), strict=True)):
-        if row not in seen:
-            given = {name: value for name, value in zip(named, row, strict=True) if value is not None}
-            try:
-                kind = make_kind(**given)
-            except (InvalidProblemError, InvalidOptionError, UnsupportedError) as error:
-                raise type(error)(f"problem {place}: {error}") from None
-            seen[row] = kinds.setdefault(kind, len(kinds))
-        kind_of[place] = seen[row]
-    return ProblemBatch(sizes, kind_of, tuple(kinds))
-
-
-def _integers(column: Any, name: str) -> npt.NDArray[np.int64]:
-    if not len(column):
-        return np.zeros(0, np.int64)  # an empty DataFrame often has columns of objects
-    values: npt.NDArray[Any] = column.to_numpy()
-    if values.dtype.kind not in "iu":
-        raise InvalidProblemError(f"column {name} must hold integers, got {column.dtype}")
-    if values.dtype.kind == "u" and values.max() > MAX_DIM:
-        place = int(np.argmax(values > MAX_DIM))
-        raise InvalidProblemError(f"problem {place}: {name} must be in 1..2**40, got {values[place]}")
-    return values.astype(np.int64)
-
-
-def _values(column: Any, name: str) -> list[Any]:
-    """Return the values of a column of types, with None for gaps: nan, None, NA."""
-    values: list[Any] = []
-    for place, (value, is_gap) in enumerate(zip(column.tolist(), column.isna().tolist(), strict=True)):
-        plain = value.item() if isinstance(value, np.generic) else value
-        if is_gap:
-            plain = None
-        elif name in ("group_size", "group_n") and isinstance(plain, float) and plain.is_integer():
-            plain = int(plain)  # a column with gaps is a column of floats
-        elif name == "correction" and isinstance(plain, bool):
-            pass
-        elif isinstance(plain, bool) or not isinstance(plain, str | int | float):
-            raise InvalidProblemError(f"problem {place}: {name} must be a plain value, got {shown(value)}")
-        values.append(plain)
-    return values
+            row_groups[place] = item.row_groups
+    are_plain = row_groups.count(None) == len(items)
+    return ProblemBatch(sizes, kind_of, tuple(kinds), None if are_plain else tuple(row_groups))

@@ -12,7 +12,7 @@ import numpy as np
 
 from gemm_eval.evaluate.batch import ProblemBatch
 from gemm_eval.evaluate.progress import progress_bar
-from gemm_eval.evaluate.records import RecordCache, RecordCacheInfo, RecordKey
+from gemm_eval.evaluate.records import RecordCache, RecordCacheInfo, RecordKey, record_key
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Backend, Kind, Records
@@ -49,7 +49,7 @@ class FoundCosts:
             InfeasibleError: no mapping fits.
         """
         self._read_disk_once()
-        key = (self.number_of(kind), *problem.sizes)
+        key = record_key(self.number_of(kind), problem.sizes, problem.row_groups)
         record = self._records.get(key)
         if record is None:
             costs = self._backend.find(problem, self._backend.pack(kind))
@@ -67,8 +67,7 @@ class FoundCosts:
         """
         self._read_disk_once()
         packed = [self._backend.pack(kind) for kind in batch.kinds]
-        numbers = np.array([self.number_of(kind) for kind in batch.kinds], np.int64)
-        keys = list(zip(numbers[batch.kind_of].tolist(), *batch.sizes.T.tolist(), strict=True))
+        keys = self._keys(batch)
         found = self._records.get_many(keys)
         places: dict[RecordKey, int] = {}  # each missing problem once, and where it stands first
         for place, record in enumerate(found):
@@ -78,12 +77,23 @@ class FoundCosts:
             chosen = np.fromiter(places.values(), np.int64, len(places))
             types = [kind.types for kind in batch.kinds]
             with progress_bar(len(chosen), f"GEMMs on {self._backend.arch.name}", progress) as advance:
-                records = self._backend.find_many(types, packed, batch.kind_of[chosen], batch.sizes[chosen], advance)
+                layouts = batch.layouts(places.values())
+                records = self._backend.find_many(
+                    types, packed, batch.kind_of[chosen], batch.sizes[chosen], layouts, advance
+                )
             fresh = {key: record.tobytes() for key, record in zip(places, records, strict=True)}
             feasible = self._backend.is_feasible(records).tolist()  # only answers are worth remembering
             self._records.put_many(entry for entry, is_kept in zip(fresh.items(), feasible, strict=True) if is_kept)
             found = [fresh[key] if record is None else record for key, record in zip(keys, found, strict=True)]
         return np.frombuffer(b"".join(found), self._backend.record_dtype)  # type: ignore[arg-type]
+
+    def _keys(self, batch: ProblemBatch) -> list[RecordKey]:
+        numbers = np.array([self.number_of(kind) for kind in batch.kinds], np.int64)[batch.kind_of].tolist()
+        keys: list[RecordKey] = list(zip(numbers, *batch.sizes.T.tolist(), strict=True))
+        for place in batch.grouped_places:
+            number, *sizes = keys[place]
+            keys[place] = record_key(number, tuple(sizes), batch.row_groups_of(place))  # type: ignore[arg-type]
+        return keys
 
     def save(self, batch: ProblemBatch, records: Records) -> int:
         """Keep records on disk; returns how many were written."""
@@ -131,6 +141,7 @@ class FoundCosts:
                 path = self._disk_path
                 if path is not None and os.path.exists(path):  # noqa: PTH110  Path.exists raises if a name is too long
                     self._records.put_many(
-                        ((self.number_of(kind), *sizes), record) for kind, sizes, record in self.store().load()
+                        (record_key(self.number_of(known.kind), known.sizes, known.row_groups), known.record)
+                        for known in self.store().load()
                     )
                 self._is_disk_read = True

@@ -18,11 +18,19 @@ from gemm_eval.evaluate.backend import Backend, Kind, Records
 from gemm_eval.evaluate.batch import are_sizes
 from gemm_eval.evaluate.stamp import answers_stamp
 from gemm_eval.storage import DiskCache
-from gemm_eval.workload import TYPE_NAMES, GemmProblem, RunOptions, make_types
+from gemm_eval.workload import (
+    TYPE_NAMES,
+    GemmProblem,
+    RowGroups,
+    RunOptions,
+    check_row_groups,
+    make_types,
+    pack_layouts,
+)
 
-__all__ = ["CostStore"]
+__all__ = ["CostStore", "Stored"]
 
-_SCHEMA = "costs 3"  # of keys and values; raise it when either changes its form
+_SCHEMA = "costs 4"  # of keys and values; raise it when either changes its form
 _DIGEST_BYTES = 16
 
 
@@ -33,11 +41,21 @@ def _cache_at(path: Path | None) -> DiskCache:
     return DiskCache(path, namespace=f"{_SCHEMA}, library {answers_stamp()}")
 
 
+class Stored(NamedTuple):
+    """What is stored of a problem: data types and options, sizes, rows of groups that differ, and its record."""
+
+    kind: Kind
+    sizes: tuple[int, int, int, int]
+    row_groups: RowGroups | None
+    record: bytes
+
+
 class _Entry(NamedTuple):
     """What is stored of a problem, not yet believed."""
 
     kind: int  # its place in a list of kinds
     sizes: tuple[int, int, int, int]
+    row_groups: RowGroups | None
     record: bytes
 
 
@@ -59,8 +77,8 @@ class CostStore:
         self._types = [int if dtype[name].kind == "i" else float for name in self._names]
         self._prefix = _digest({"record": self._names} | dict(backend.stored_as()))
 
-    def load(self) -> list[tuple[Kind, tuple[int, int, int, int], bytes]]:
-        """Return kind, sizes and record of every problem that is stored.
+    def load(self) -> list[Stored]:
+        """Return what is stored of every problem.
 
         What is read is not believed: an entry whose record the model of today does not give to its mapping, to the bit,
         is removed, with a RuntimeWarning, and is searched anew when it is asked for.
@@ -80,7 +98,7 @@ class CostStore:
         believed = []
         for key, entry, is_true in zip(keys, entries, self._are_true(entries, kinds), strict=True):
             if is_true:
-                believed.append((kinds[entry.kind][0], entry.sizes, entry.record))
+                believed.append(Stored(kinds[entry.kind][0], *entry[1:]))
             else:
                 bad[key] = "the model does not give this cost to this mapping"
         if bad:
@@ -99,9 +117,11 @@ class CostStore:
         G, M, K, N = entry["sizes"]
         if not are_sizes(G, M, K, N):
             raise ValueError("its sizes make no GEMM")
-        words = json.dumps([entry["types"], entry["options"]])
+        row_groups = _row_groups(entry["row_groups"], G, M)
+        is_grouped = row_groups is not None  # options that are left out may mean something else then
+        words = json.dumps([entry["types"], entry["options"], is_grouped])
         if words not in numbers:
-            kind = self._kind(entry["types"], RunOptions(*entry["options"]))
+            kind = self._kind(entry["types"], RunOptions(*entry["options"]), is_grouped=is_grouped)
             kinds.append((kind, self._backend.pack(kind)))
             numbers[words] = len(kinds) - 1
         cost = [math.nan if value is None else value for value in entry["cost"]]
@@ -110,11 +130,11 @@ class CostStore:
         record = np.array([tuple(cost)], self._backend.record_dtype)
         if min(record[name][0] for name in self._backend.search_counts) < 0:
             raise ValueError("its counts are negative")
-        return _Entry(numbers[words], (G, M, K, N), record.tobytes())
+        return _Entry(numbers[words], (G, M, K, N), row_groups, record.tobytes())
 
-    def _kind(self, types: Any, options: RunOptions) -> Kind:
+    def _kind(self, types: Any, options: RunOptions, *, is_grouped: bool) -> Kind:
         known = make_types(**dict(zip(TYPE_NAMES, types, strict=True)))
-        if self._backend.resolve(known, options) != options:
+        if self._backend.resolve(known, options, is_grouped=is_grouped) != options:
             raise ValueError("its options are not spelled out")
         return Kind(known, options)
 
@@ -122,11 +142,13 @@ class CostStore:
         """Say of each entry whether its record is what the model gives to its mapping."""
         if not entries:
             return []
+        groups = [entry.row_groups for entry in entries]
         records = np.frombuffer(b"".join(entry.record for entry in entries), self._backend.record_dtype)
         again = self._backend.replay_many(
             [packed for _, packed in kinds],
             np.array([entry.kind for entry in entries]),
             np.array([entry.sizes for entry in entries]),
+            pack_layouts(groups),
             records,
         )
         for name in self._backend.search_counts:
@@ -145,10 +167,21 @@ class CostStore:
         for (problem, options), record in zip(problems, records.tolist(), strict=True):
             types = list(problem.types.words.values())
             cost = [None if isinstance(value, float) and math.isnan(value) else value for value in record]
-            what = {"sizes": problem.sizes, "types": types, "options": options}
+            groups = None if problem.row_groups is None else sorted(problem.row_groups)  # their order does not matter
+            what = {"sizes": problem.sizes, "row_groups": groups, "types": types, "options": options}
             key = self._prefix + _digest(what)
             items[key] = json.dumps(what | {"cost": cost}, separators=(",", ":"))
         return self._cache.put_many(items)
+
+
+def _row_groups(value: Any, G: int, M: int) -> RowGroups | None:
+    """Return row groups as `save` writes them, of a problem of G groups, the largest of M rows."""
+    if value is None:
+        return None
+    groups = check_row_groups(value)
+    if (len(groups), groups[0] < groups[-1] == M) != (G, True) or list(groups) != sorted(groups):
+        raise ValueError("its row groups are not those of its sizes, from the smallest to the largest")
+    return groups
 
 
 def _digest(value: object) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -20,7 +20,18 @@ from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.evaluate.result_origin import ResultOrigin
 from gemm_eval.evaluate.table import GEMMTable
 from gemm_eval.words import shown
-from gemm_eval.workload import GemmProblem, RunOptions, make_problem, problem_of, run_options
+from gemm_eval.workload import (
+    MAX_DIM,
+    MAX_GROUPS,
+    GemmProblem,
+    GemmTypes,
+    RowGroups,
+    RunOptions,
+    check_row_groups,
+    make_problem,
+    problem_of,
+    run_options,
+)
 
 if TYPE_CHECKING:
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
@@ -32,6 +43,7 @@ _CACHE_SIZE = 1 << 14  # results of about 3 KB each
 _MAX_TOP = 10_000
 _NUM_KINDS = 256  # types and options as users spell them
 _NONE_SAID = (None,) * 7  # of what `evaluate` is rarely told
+_INT_ONLY = {int}
 _TYPES = (
     "dtype", "input_dtype", "weight_dtype", "output_dtype", "group_size", "zero_dtype", "scale_dtype", "group_n",
 )  # fmt: skip
@@ -197,15 +209,79 @@ class GEMMEvaluator:
                     G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype
                 )
             return self._evaluate_cached(
-                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
+                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, None, scale_dtype,
                 group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # no hash: an error in the words of the checks behind, or a 0-d array
             return self._evaluate(
-                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype,
+                G, M, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, None, scale_dtype,
                 group_n, library, l2, clock, quantize_from, correction,
+            )  # fmt: skip
+
+    def evaluate_grouped(
+        self,
+        row_groups: Iterable[int],
+        K: int,
+        N: int,
+        dtype: str | None = None,
+        *,
+        input_dtype: str | None = None,
+        weight_dtype: str | None = None,
+        output_dtype: str | None = None,
+        group_size: int | None = None,
+        zero_dtype: str | None = None,
+        scale_dtype: str | None = None,
+        group_n: int | None = None,
+        library: str | None = None,
+        l2: str | None = None,
+        clock: str | None = None,
+        quantize_from: str | None = None,
+        correction: bool | None = None,
+    ) -> GEMMResult:
+        """Find the best mapping of a grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for each group, in one launch.
+
+        So run the experts of a mixture: each has weights of its own, and as many rows as tokens were routed to it. The
+        order of groups does not matter. Equal groups are the batch, `evaluate` of G, M, K, N, and one group is the
+        plain GEMM: the same answers to the bit.
+
+        >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
+        >>> r = ev.evaluate_grouped((120, 3, 0, 17), 7168, 4096, dtype="bf16")     # doctest: +SKIP
+
+        Args:
+            row_groups: rows m_i of A and C of each group, 1 to 1,024 of them; 0 for a group without a row, whose
+                weights nobody reads. A tuple is the fastest; lists, arrays and other iterables of integers do too.
+            K, N: reduction length and columns, the same in all groups.
+            dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n: as for
+                `evaluate`.
+            library, l2, clock, quantize_from, correction: as for `evaluate`.
+
+        Raises:
+            InvalidProblemError: groups, sizes or types that make no GEMM, or no group with a row.
+            InvalidOptionError: no such `library`, `l2` or `clock`, or nothing to quantize.
+            UnsupportedError: the arch cannot run these types or groups, or takes no options of GPUs.
+            InfeasibleError: no mapping fits.
+        """
+        # of what is in a tuple a cache looks at values alone: True must not find the result of 1
+        if type(row_groups) is not tuple or set(map(type, row_groups)) != _INT_ONLY:
+            row_groups = check_row_groups(row_groups)
+        try:
+            said = (scale_dtype, group_n, library, l2, clock, quantize_from, correction)
+            if said == _NONE_SAID:
+                return self._evaluate_cached(
+                    None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups
+                )
+            return self._evaluate_cached(
+                None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups,
+                scale_dtype, group_n, library, l2, clock, quantize_from, correction,
+            )  # fmt: skip
+        except InvalidInputError:
+            raise
+        except (TypeError, ValueError):  # as in `evaluate`
+            return self._evaluate(
+                None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups,
+                scale_dtype, group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
 
     def evaluate_problem(
@@ -243,8 +319,10 @@ class GEMMEvaluator:
 
         Args:
             problems: an iterable of (G, M, K, N) or `GemmProblem`, an integer array [num_problems, 4] of G, M, K, N, or
-                a DataFrame with columns G, M, K, N and any of dtype, input_dtype, weight_dtype, output_dtype,
-                group_size, zero_dtype, scale_dtype, group_n, library, l2, clock, quantize_from, correction.
+                a DataFrame with columns G, M, K, N and any of row_groups, dtype, input_dtype, weight_dtype,
+                output_dtype, group_size, zero_dtype, scale_dtype, group_n, library, l2, clock, quantize_from,
+                correction. A grouped GEMM is a `GemmProblem.grouped`, or a row whose `row_groups` is a tuple or list:
+                there G and M may be missing.
             dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n: as for
                 `evaluate`, for all problems that do not say otherwise; a row's own `dtype` replaces all of them.
             library, l2, clock, quantize_from, correction: as for `evaluate`, for all rows that do not say otherwise.
@@ -264,11 +342,11 @@ class GEMMEvaluator:
         types = dict(zip(_TYPES, said, strict=True))
         asked = run_options(library, l2, clock, quantize_from, correction)
 
-        def make_kind(**row: Any) -> Kind:
+        def make_kind(*, is_grouped: bool = False, **row: Any) -> Kind:
             options = run_options(*(row.pop(name, None) for name in RunOptions._fields))
             # a row's own shorthand replaces every type of the call
             problem = self._make_problem(1, 1, 1, 1, **((dict.fromkeys(_TYPES) if "dtype" in row else types) | row))
-            return self._kind_of(problem, options.over(asked))
+            return self._resolved(problem.types, options.over(asked), is_grouped=is_grouped)
 
         batch = read_batch(problems, make_kind, lambda problem: self._kind_of(problem, asked))
         table = GEMMTable(self, batch, self._costs.find_many(batch, progress))
@@ -373,37 +451,49 @@ class GEMMEvaluator:
             raise InvalidProblemError(
                 f"problem must be a GemmProblem, got {shown(problem)}; evaluate(G, M, K, N) takes sizes"
             )
-        return Kind(problem.types, self._backend.resolve(problem.types, asked, self._defaults))
+        return self._resolved(problem.types, asked, is_grouped=problem.is_grouped)
+
+    def _resolved(self, types: GemmTypes, asked: RunOptions, *, is_grouped: bool) -> Kind:
+        return Kind(types, self._backend.resolve(types, asked, self._defaults, is_grouped=is_grouped))
 
     def _make_problem(self, G: int, M: int, K: int, N: int, **types: Any) -> GemmProblem:
         return make_problem(G, M, K, N, default_dtype=self.arch.default_dtype, **types)
 
     def _evaluate(
-        self, G: int, M: int, K: int, N: int, dtype: str | None, input_dtype: str | None, weight_dtype: str | None,
-        output_dtype: str | None, group_size: int | None, zero_dtype: str | None,
-        scale_dtype: str | None = None, group_n: int | None = None,
+        self, G: int | None, M: int | None, K: int, N: int, dtype: str | None, input_dtype: str | None,
+        weight_dtype: str | None, output_dtype: str | None, group_size: int | None, zero_dtype: str | None,
+        row_groups: RowGroups | None = None, scale_dtype: str | None = None, group_n: int | None = None,
         library: str | None = None, l2: str | None = None, clock: str | None = None,
         quantize_from: str | None = None, correction: bool | None = None,
     ) -> GEMMResult:  # fmt: skip
+        """See `evaluate`; with row groups, of plain ints, `evaluate_grouped`, where G and M follow from these."""
         types = (dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
+        if row_groups is not None:
+            fewest = min(row_groups)
+            G, M = len(row_groups), max(row_groups)
+            if G > MAX_GROUPS or fewest < 0 or not 0 < M <= MAX_DIM:
+                check_row_groups(row_groups)  # raises
+            if fewest == M:  # a batch
+                row_groups = None
         if not are_sizes(G, M, K, N):
-            problem = self._make_problem(G, M, K, N, **dict(zip(_TYPES, types, strict=True)))
+            words = dict(zip(_TYPES, types, strict=True))
+            problem = self._make_problem(G, M, K, N, row_groups=row_groups, **words)  # type: ignore[arg-type]
             return self.evaluate_problem(
                 problem, library=library, l2=l2, clock=clock, quantize_from=quantize_from, correction=correction
             )
         try:
-            kind = self._kind_of_words(*types, library, l2, clock, quantize_from, correction)
+            kind = self._kind_of_words(row_groups is not None, *types, library, l2, clock, quantize_from, correction)
         except InvalidInputError:
             raise
         except (TypeError, ValueError):  # no hash
-            kind = self._make_kind(*types, library, l2, clock, quantize_from, correction)
-        problem = problem_of(kind.types, G, M, K, N)
+            kind = self._make_kind(row_groups is not None, *types, library, l2, clock, quantize_from, correction)
+        problem = problem_of(kind.types, G, M, K, N, row_groups)  # type: ignore[arg-type]  # `are_sizes` says so
         return self.result_of_record(problem, kind.options, self._costs.find(problem, kind))
 
-    def _make_kind(self, *words: Any) -> Kind:
+    def _make_kind(self, is_grouped: bool, *words: Any) -> Kind:
         """Return the kind of data types and options as `evaluate` takes them."""
-        types = dict(zip(_TYPES, words[: len(_TYPES)], strict=True))
-        return self._kind_of(self._make_problem(1, 1, 1, 1, **types), run_options(*words[len(_TYPES) :]))
+        types = self._make_problem(1, 1, 1, 1, **dict(zip(_TYPES, words[: len(_TYPES)], strict=True))).types
+        return self._resolved(types, run_options(*words[len(_TYPES) :]), is_grouped=is_grouped)
 
 
 def _rebuild(arch: ArchSpec | str | os.PathLike[str], settings: dict[str, Any]) -> GEMMEvaluator:

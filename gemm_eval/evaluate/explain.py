@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
+from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.evaluate.result_origin import ResultOrigin
 
-__all__ = ["Lever", "explain_result", "rank_levers"]
+__all__ = ["Lever", "explain_result", "rank_levers", "say_groups"]
 
 _MIN_GAIN_FRAC = 0.005
 _NUM_LEVERS_SHOWN = 3
@@ -47,6 +50,7 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
     lines = [
         f"{result.problem} on {arch.name}: {result.latency_us:,.2f} us, {result.tflop_per_s:,.1f} TFLOP/s "
         f"({result.utilization_frac:.0%} of peak), bound by {backend.say_bound(result.bound)}.",
+        *say_groups(result.problem),
         *backend.say_mapping(result),
         "Time: " + ", ".join(f"{_words(name)} {us:,.2f}" for name, us in _shown(result)),
         f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {result.dram_bytes / _compulsory_bytes(result):.2f}x what must move "
@@ -62,6 +66,19 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
     return "\n".join([*lines, *backend.say_source(result)])
 
 
+def say_groups(problem: GemmProblem) -> list[str]:
+    """Say how the rows of a grouped GEMM lie in its groups; nothing of others."""
+    groups = problem.row_groups
+    if groups is None:
+        return []
+    num_empty = groups.count(0)
+    empty = f"; {num_empty:,} {'has' if num_empty == 1 else 'have'} none" if num_empty else ""
+    return [
+        f"Groups: {problem.rows:,} rows in {len(groups):,} groups of {min(groups):,} to {max(groups):,}, "
+        f"{statistics.median(groups):,g} in the median{empty}."
+    ]
+
+
 def _shown(result: GEMMResult) -> list[tuple[str, float]]:
     return [(name, us) for name, us in result.breakdown.items() if abs(us) >= 0.005]
 
@@ -71,7 +88,11 @@ def _words(term: str) -> str:
 
 
 def _compulsory_bytes(result: GEMMResult) -> int:
-    """Bytes of A and B with their scales, and C, each once."""
+    """Bytes of A and B with their scales, and C, each once; B of groups that have rows."""
     p, types = result.problem, result.problem.types
-    bits = types.a.total_bits(p.M, p.K) + types.b.total_bits(p.N, p.K) + p.M * p.N * types.c.bits
-    return -(-p.G * bits // 8)
+    bits = 0
+    for num_rows, count in {p.M: p.G}.items() if p.row_groups is None else Counter(p.row_groups).items():
+        if num_rows:
+            a_bits, b_bits = types.a.total_bits(num_rows, p.K), types.b.total_bits(p.N, p.K)
+            bits += count * (a_bits + b_bits + num_rows * p.N * types.c.bits)
+    return -(-bits // 8)

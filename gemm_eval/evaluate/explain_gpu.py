@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.mapping import Decomposition
-from gemm_eval.models.gpu import LIBRARIES, LOAD_BYTES, load_bytes_of, pad_problem, padding_to, unpack_gpu_cost
+from gemm_eval.models.gpu import LOAD_BYTES, library_of, load_bytes_of, pad_problem, padding_to, unpack_gpu_cost
 from gemm_eval.workload import GemmProblem
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def say_padding(
         latency_us: how long that takes.
         latency_of: evaluates a padded problem, in microseconds.
     """
-    rules, types = LIBRARIES[library], problem.types
+    rules, types = library_of(library), problem.types
     if not rules.runs_unaligned(types):
         return []
     run = pad_problem(problem, rules.padding(types))

@@ -22,15 +22,16 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
-    LIBRARIES,
     Interval,
     LoadRules,
     Packed,
     calibration_stamp,
     check_options,
     coefficients_for,
+    default_grouped_library,
     default_library,
     interval_for,
+    library_of,
     library_of_family,
     load_rules,
     loads_of,
@@ -49,7 +50,7 @@ from gemm_eval.search import (
     replay_configs,
 )
 from gemm_eval.words import shown
-from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Records
@@ -102,15 +103,25 @@ class GpuBackend:
     def check(self, asked: RunOptions) -> None:
         check_options(asked)
 
-    def resolve(self, types: GemmTypes, asked: RunOptions, preferred: RunOptions = NOTHING_SAID) -> RunOptions:
+    def resolve(
+        self,
+        types: GemmTypes,
+        asked: RunOptions,
+        preferred: RunOptions = NOTHING_SAID,
+        *,
+        is_grouped: bool = False,
+    ) -> RunOptions:
         if asked != NOTHING_SAID:
             self.check(asked)
         library = preferred.library
         if library in (None, AUTO) or not (asked.library or self._has_kernels(types, library)):
-            library = default_library(types)
+            library = self._default_library(types, is_grouped)
         if asked.library == AUTO:
-            asked = asked._replace(library=default_library(types))
+            asked = asked._replace(library=self._default_library(types, is_grouped))
         return asked.over(preferred.over(_DEFAULTS)._replace(library=library))
+
+    def _default_library(self, types: GemmTypes, is_grouped: bool) -> str:
+        return default_grouped_library(self.arch, types) if is_grouped else default_library(types)
 
     def _can_pack(self, types: GemmTypes, library: str) -> bool:
         try:
@@ -134,9 +145,10 @@ class GpuBackend:
         packed: Sequence[Packed],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
         advance: Callable[[int], None],
     ) -> Records:
-        return find_best_config_many(packed, kind_of, sizes, on_progress=advance)
+        return find_best_config_many(packed, kind_of, sizes, layouts=layouts, on_progress=advance)
 
     def find_top(self, problem: GemmProblem, packed: Packed, k: int, distinct: str) -> Records:
         if distinct != "mapping":
@@ -190,16 +202,21 @@ class GpuBackend:
 
     def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         """The interval around answers of a kind, whose best config is of a family."""
-        library = library_of_family(str(kind.options.library), family)
+        library = library_of(library_of_family(str(kind.options.library), family))
         if not FAMILIES[
             family
         ].is_ours:  # coefficients are of the library's family for the types, whatever the config's
-            family = LIBRARIES[library].family(self.arch, kind.types, load_bytes=load_bytes)
+            family = library.family(self.arch, kind.types, load_bytes=load_bytes)
         question = question_of(kind.types, kind.options)
-        return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
+        return interval_for(self.arch, library.name, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
 
     def intervals(
-        self, kinds: Sequence[Kind], kind_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], records: Records
+        self,
+        kinds: Sequence[Kind],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        layouts: Layouts,  # noqa: ARG002
+        records: Records,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         low_us, high_us = np.full(len(records), np.nan), np.full(len(records), np.nan)
         regimes, rows = regime_places(sizes[:, 1]), np.flatnonzero(self.is_feasible(records))
@@ -259,9 +276,10 @@ class GpuBackend:
         packed: Sequence[Packed],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
         found: Records,
     ) -> Records:
-        return replay_configs(packed, kind_of, sizes, found)
+        return replay_configs(packed, kind_of, sizes, found, layouts=layouts)
 
     def say_bound(self, bound: str) -> str:
         return BOUNDS[bound]
@@ -286,7 +304,16 @@ class GpuBackend:
     def say_source(self, result: GEMMResult) -> list[str]:
         config, library = result.mapping, result.options["library"]
         assert isinstance(config, KernelConfig)
-        _, origin = coefficients_for(self.arch, library, config.family)
+        rules = library_of(library)
+        family = config.family
+        if not FAMILIES[family].is_ours:
+            load_bytes = next(
+                num
+                for num, rule in _load_rules(Kind(result.problem.types, RunOptions(library)))
+                if rule.takes(result.problem.K, result.problem.N)
+            )
+            family = rules.family(self.arch, result.problem.types, load_bytes=load_bytes)
+        _, origin = coefficients_for(self.arch, rules.name, family)
         lines = [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]
         if result.source == "corrected":
             lines.append(
@@ -310,7 +337,7 @@ def _source(is_calibrated: bool, is_corrected: bool) -> str:
 @lru_cache(maxsize=_NUM_TYPES)
 def _load_rules(kind: Kind) -> LoadRules:
     """What rows start on, as the library of a kind pads them."""
-    library = LIBRARIES[HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library)]
+    library = library_of(HYPOTHETICAL if kind.options.library in (None, AUTO) else str(kind.options.library))
     return load_rules(kind.types, library.padding(kind.types))
 
 

@@ -34,6 +34,7 @@ from gemm_eval.search import (
     SearchPlan,
     as_plan_options,
     check_idle_cores,
+    check_ungrouped,
     find_best,
     find_best_few,
     find_best_many,
@@ -42,7 +43,7 @@ from gemm_eval.search import (
     replay_mappings,
 )
 from gemm_eval.words import shown
-from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, RunOptions, problem_of
+from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions, problem_of
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind, Records
@@ -92,6 +93,8 @@ class MulticoreBackend:
         types: GemmTypes,  # noqa: ARG002
         asked: RunOptions,
         preferred: RunOptions = NOTHING_SAID,  # noqa: ARG002
+        *,
+        is_grouped: bool = False,  # noqa: ARG002
     ) -> RunOptions:
         if asked != NOTHING_SAID:
             self.check(asked)
@@ -116,17 +119,20 @@ class MulticoreBackend:
         packed: Sequence[Records],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
         advance: Callable[[int], None],
     ) -> Records:
         if self.is_exhaustive:
             return find_best_many(
-                self.arch, np.concatenate(packed), kind_of, sizes,
+                self.arch, np.concatenate(packed), kind_of, sizes, layouts=layouts,
                 allow_idle_cores=self._allow_idle_cores, on_progress=advance,
             )  # fmt: skip
         records = np.zeros(len(sizes), COST_DTYPE)
         for row, (kind, of_row) in enumerate(zip(kind_of.tolist(), sizes.tolist(), strict=True)):
+            G, M, K, N = of_row
+            groups = layouts.row_groups(row, G)
             with contextlib.suppress(InfeasibleError):  # its row stays zero, which is how a table marks it
-                records[row] = self.find(problem_of(types[kind], *of_row), packed[kind])[0]
+                records[row] = self.find(problem_of(types[kind], G, M, K, N, groups), packed[kind])[0]
             advance(1)
         return records
 
@@ -137,6 +143,7 @@ class MulticoreBackend:
         return found[:k]
 
     def replay(self, problem: GemmProblem, packed: Records, mapping: Any) -> Records:
+        check_ungrouped(problem)
         return evaluate_mapping(self.arch, problem, packed, mapping)
 
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
@@ -211,6 +218,7 @@ class MulticoreBackend:
         kinds: Sequence[Kind],  # noqa: ARG002
         kind_of: npt.NDArray[np.int64],  # noqa: ARG002
         sizes: npt.NDArray[np.int64],  # noqa: ARG002
+        layouts: Layouts,  # noqa: ARG002
         records: Records,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         return np.full(len(records), np.nan), np.full(len(records), np.nan)  # nobody timed such chips
@@ -227,9 +235,10 @@ class MulticoreBackend:
         packed: Sequence[Records],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
         found: Records,
     ) -> Records:
-        return replay_mappings(np.concatenate(packed), kind_of, sizes, found)
+        return replay_mappings(np.concatenate(packed), kind_of, sizes, found, layouts=layouts)
 
     def say_bound(self, bound: str) -> str:
         return BOUNDS[bound]

@@ -5,13 +5,34 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from array import array
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from hashlib import blake2b
+from typing import NamedTuple, TypeAlias
 
-__all__ = ["RecordCache", "RecordCacheInfo", "RecordKey"]
+from gemm_eval.workload import RowGroups
 
-RecordKey = tuple[int, int, int, int, int]
-"""(number of the data types in their evaluator, G, M, K, N)."""
+__all__ = ["RecordCache", "RecordCacheInfo", "RecordKey", "record_key"]
+
+_DIGEST_BYTES = 16
+
+RecordKey: TypeAlias = tuple[int, int, int, int, int] | tuple[int, int, int, int, int, bytes]
+"""(number of the data types in their evaluator, G, M, K, N), and of a grouped GEMM a digest of its row groups."""
+
+
+def record_key(number: int, sizes: tuple[int, int, int, int], row_groups: RowGroups | None) -> RecordKey:
+    """Return the key of a problem; groups in another order have the same one.
+
+    Args:
+        number: of the data types in their evaluator.
+        sizes: G, M, K, N.
+        row_groups: rows of each group, None where all have M.
+    """
+    if row_groups is None:
+        return (number, *sizes)
+    # a digest, since a thousand groups are 8 KB and the bound of a cache counts entries; at 16 bytes two do not meet
+    rows = array("q", sorted(row_groups)).tobytes()
+    return (number, *sizes, blake2b(rows, digest_size=_DIGEST_BYTES).digest())
 
 
 class RecordCacheInfo(NamedTuple):

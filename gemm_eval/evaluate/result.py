@@ -128,7 +128,8 @@ class GEMMResult:
             value = getattr(self, item.name)
             if item.name == "problem":
                 words = {name: _plain(word) for name, word in value.types.words.items()}
-                data["problem"] = dict(zip("GMKN", value.sizes, strict=True)) | words
+                groups = None if value.row_groups is None else list(value.row_groups)
+                data["problem"] = dict(zip("GMKN", value.sizes, strict=True)) | {"row_groups": groups} | words
             elif item.name == "mapping":
                 data["mapping"] = {name: _plain(choice) for name, choice in value._asdict().items()}
             elif item.name != "_origin":

@@ -36,6 +36,9 @@ class GEMMTable:
     ``table["latency_us"]`` is a column as an array, ``table[3]`` a row as a `GEMMResult`; `to_pandas` and `to_dicts`
     give all columns. Rows that are not feasible (with ``errors="mark"``) have nan for times, 0 for whole numbers, None
     for words such as `bound`; asking for such a row raises `InfeasibleError`.
+
+    `row_groups` of a grouped GEMM are a tuple (in `to_dicts` a list), None elsewhere; its G is the number of groups,
+    its M the rows of the largest, and its FLOP are those of the rows that there are.
     """
 
     def __init__(self, evaluator: GEMMEvaluator, batch: ProblemBatch, records: npt.NDArray[np.void]) -> None:
@@ -90,7 +93,7 @@ class GEMMTable:
 
     @property
     def _problem_columns(self) -> tuple[str, ...]:
-        return ("G", "M", "K", "N", *_TYPE_COLUMNS, *self._evaluator.backend.option_columns)
+        return ("G", "M", "K", "N", "row_groups", *_TYPE_COLUMNS, *self._evaluator.backend.option_columns)
 
     @property
     def is_feasible(self) -> npt.NDArray[np.bool_]:
@@ -107,6 +110,8 @@ class GEMMTable:
             if name in ("energy_pj", *_INTERVAL):
                 column[np.isnan(self._column(name))] = None
             columns[name] = column.tolist()
+            if name == "row_groups":  # as JSON has them
+                columns[name] = [None if groups is None else list(groups) for groups in columns[name]]
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def to_pandas(self) -> Any:
@@ -132,6 +137,11 @@ class GEMMTable:
         column: npt.NDArray[Any]
         if name in ("G", "M", "K", "N"):
             return self._batch.sizes[:, "GMKN".index(name)].copy()
+        if name == "row_groups":
+            column = np.full(len(self), None, object)
+            for place in self._batch.grouped_places:
+                column[place] = self._batch.row_groups_of(place)
+            return column
         kinds, kind_of = self._batch.kinds, self._batch.kind_of
         if name in self._problem_columns:
             values = [
@@ -140,10 +150,12 @@ class GEMMTable:
             column = np.array([getattr(value, "value", value) for value in values], object)[kind_of]
             return self._evaluator.backend.spell_options(name, column, self._records)
         if name in _INTERVAL:
-            ends = self._evaluator.backend.intervals(kinds, kind_of, self._batch.sizes, self._records)
+            layouts = self._batch.layouts(range(len(self)))
+            ends = self._evaluator.backend.intervals(kinds, kind_of, self._batch.sizes, layouts, self._records)
             return ends[_INTERVAL.index(name)]
         if name in ("tflop_per_s", "utilization_frac"):
-            flop = FLOP_PER_MAC * self._batch.sizes.prod(axis=1)  # exact: below 2**63, see MAX_MACS
+            macs = self._batch.rows * self._batch.sizes[:, 2:].prod(axis=1)  # exact: below 2**63, see MAX_MACS
+            flop = FLOP_PER_MAC * macs
             latency_us: npt.NDArray[np.float64] = self._column("latency_us")
             if name == "tflop_per_s":
                 column = flop / latency_us / 1e6  # these two as `GEMMResult` has them, to the bit

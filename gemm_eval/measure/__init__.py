@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from gemm_eval.measure.data_set import (
         CANDIDATE_COLUMNS,
         COLUMNS,
+        GROUPED_COLUMNS,
         KERNEL_COLUMNS,
         dataset_hash,
         meta_path,
         read_timings,
         write_timings,
     )
+    from gemm_eval.measure.grouped_shapes import GROUPED_SETS, list_grouped_shapes
     from gemm_eval.measure.kernel_choice import Choice, list_items
     from gemm_eval.measure.kernel_shapes import KERNEL_SETS, QuantShape, list_quant_shapes
     from gemm_eval.measure.profile import Profile, ProfiledKernel, profile_kernels
@@ -35,12 +37,22 @@ if TYPE_CHECKING:
         W4A16Runner,
         make_runner,
     )
-    from gemm_eval.measure.shapes import SHAPE_SETS, Candidate, GemmItem, GemmShape, KernelItem, list_shapes
+    from gemm_eval.measure.shapes import (
+        SHAPE_SETS,
+        Candidate,
+        GemmItem,
+        GemmShape,
+        GroupedShape,
+        KernelItem,
+        list_shapes,
+    )
     from gemm_eval.measure.trace import KernelLaunch, parse_trace
 
 __all__ = [
     "CANDIDATE_COLUMNS",
     "COLUMNS",
+    "GROUPED_COLUMNS",
+    "GROUPED_SETS",
     "KERNEL_COLUMNS",
     "KERNEL_SETS",
     "RUNNERS",
@@ -54,6 +66,7 @@ __all__ = [
     "ComparedGemm",
     "GemmItem",
     "GemmShape",
+    "GroupedShape",
     "KernelItem",
     "KernelLaunch",
     "OperandLayout",
@@ -68,6 +81,7 @@ __all__ = [
     "dataset_hash",
     "estimate_seconds",
     "file_stem",
+    "list_grouped_shapes",
     "list_items",
     "list_quant_shapes",
     "list_shapes",
@@ -101,11 +115,16 @@ __getattr__, __dir__ = lazy_names(
         ".data_set": (
             "CANDIDATE_COLUMNS",
             "COLUMNS",
+            "GROUPED_COLUMNS",
             "KERNEL_COLUMNS",
             "dataset_hash",
             "meta_path",
             "read_timings",
             "write_timings",
+        ),
+        ".grouped_shapes": (
+            "GROUPED_SETS",
+            "list_grouped_shapes",
         ),
         ".kernel_choice": (
             "Choice",
@@ -137,6 +156,7 @@ __getattr__, __dir__ = lazy_names(
             "Candidate",
             "GemmItem",
             "GemmShape",
+            "GroupedShape",
             "KernelItem",
             "list_shapes",
         ),

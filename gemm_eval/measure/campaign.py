@@ -13,11 +13,19 @@ from typing import Any, TypeVar
 from gemm_eval.device import TimingProtocol, describe_gpu, measure_floor_us, read_gpu_state
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.evaluate import progress_bar
-from gemm_eval.measure.data_set import CANDIDATE_COLUMNS, COLUMNS, KERNEL_COLUMNS, check_can_write, write_timings
+from gemm_eval.measure.cutlass_names import cutlass_tile
+from gemm_eval.measure.data_set import (
+    CANDIDATE_COLUMNS,
+    COLUMNS,
+    GROUPED_COLUMNS,
+    KERNEL_COLUMNS,
+    check_can_write,
+    write_timings,
+)
 from gemm_eval.measure.kernel_rows import KERNEL_META, BestTimes, add_ranks, columns_of
 from gemm_eval.measure.protocol import measure_shape
 from gemm_eval.measure.runners import BuildsKernels, Runner
-from gemm_eval.measure.shapes import Candidate, GemmItem, KernelItem, rough_latency_us
+from gemm_eval.measure.shapes import Candidate, GemmItem, GroupedShape, KernelItem, rough_latency_us, rows_of
 from gemm_eval.measure.trace import trace_kernels
 from gemm_eval.measure.work_file import WorkFile
 
@@ -31,9 +39,19 @@ CANDIDATE_META = {
     "split_k": "parts of K of the row's algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM; 1: K is not split",
 }
 """What the meta file of a data set of candidates says besides."""
+GROUPED_META = {
+    "what": "device time of one grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for G groups, with all kernels of the "
+    "call; latency_us is the median over replays",
+    "has_row_groups": True,
+    "columns": "row_groups: m_i of each group; M: the largest; rows: all of them together. model .. seed: what it is "
+    "in a model, and how rows were drawn. take: counts up where the same layout was timed again. kernel, grid and so "
+    "on: of the longest kernel of the call; cta_m .. schedule: what its name tells. num_kernels: of the call",
+}
+"""What the meta file of a data set of grouped GEMMs says besides."""
 _EXTRAS: dict[type, tuple[dict[str, str], dict[str, Any]]] = {
     Candidate: (CANDIDATE_COLUMNS, CANDIDATE_META),
     KernelItem: (KERNEL_COLUMNS, KERNEL_META),
+    GroupedShape: (GROUPED_COLUMNS, GROUPED_META),
 }
 
 _SEED = 20_240
@@ -66,8 +84,8 @@ def estimate_seconds(shapes: Sequence[GemmItem], protocol: TimingProtocol) -> fl
     for shape in shapes:
         busy_s = max(protocol.target_busy_us, 3 * rough_latency_us(shape)) * 1e-6
         warm_up_s = protocol.warm_up_s if protocol.clock == "sustained" else busy_s
-        replays = protocol.replays_of(shape.M)
-        total += _HOST_SECONDS + warm_up_s + replays * (busy_s + protocol.idle_s_of(shape.M))
+        rows = rows_of(shape)
+        total += _HOST_SECONDS + warm_up_s + protocol.replays_of(rows) * (busy_s + protocol.idle_s_of(rows))
     return total
 
 
@@ -227,7 +245,8 @@ class Campaign:
                 "floor": "events around a graph of one empty kernel; subtracted from each replay, not from each call",
                 "weights": "num_weight_copies distinct copies in turn, from a pool of random data; A and C are one "
                 "buffer each, so A may lie in L2 as the layer before leaves it",
-                "flush": "before each cold replay 256 MB are read and written, then other 256 MB read; not timed",
+                "flush": f"before each cold replay {self.protocol.cold_bytes_of(self.runner.l2_bytes) / 1e6:.0f} MB of "
+                "other memory are read; not timed",
                 "before": "one untimed call before each replay",
             },
             "pool_bytes": self.pool_bytes,
@@ -249,6 +268,8 @@ class Campaign:
         ]
         if KERNEL_COLUMNS.keys() <= self._columns.keys():
             add_ranks(rows)
+        if GROUPED_COLUMNS.keys() <= self._columns.keys():
+            rows = [row | cutlass_tile(str(row.get("kernel", ""))) for row in rows]
         failed = [{**columns_of(shape), "error": error} for shape, error in work.errors.items()]
         plans = {"plans": work.plans} if work.plans else {}
         meta = {**self._meta, **plans, "failed": failed, "gpu_states": work.states}

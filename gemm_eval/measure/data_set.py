@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CANDIDATE_COLUMNS",
     "COLUMNS",
+    "GROUPED_COLUMNS",
     "KERNEL_COLUMNS",
     "check_can_write",
     "dataset_hash",
@@ -46,7 +47,16 @@ KERNEL_COLUMNS: dict[str, str] = {
     "spill_bytes": _INTEGER, "ctas_per_sm": _INTEGER, "kernel_hash": _TEXT,
 }  # fmt: skip
 """Further columns where our kernels for 4-bit weights are timed: place by time, weights, config, and the build."""
-_TYPES = COLUMNS | CANDIDATE_COLUMNS | KERNEL_COLUMNS
+GROUPED_COLUMNS: dict[str, str] = {
+    "row_groups": _TEXT, "rows": _INTEGER, "model": _TEXT, "gemm": _INTEGER, "num_tokens": _INTEGER,
+    "num_experts": _INTEGER, "topk": _INTEGER, "tp": _INTEGER, "ep": _INTEGER, "distribution": _TEXT,
+    "seed": _INTEGER, "take": _INTEGER,
+    "cta_m": _INTEGER, "cta_n": _INTEGER, "cta_k": _INTEGER, "cluster_m": _INTEGER, "cluster_n": _INTEGER,
+    "num_stages": _INTEGER, "schedule": _TEXT,
+}  # fmt: skip
+"""Further columns of grouped GEMMs: rows of each group with a space between, what it is in a model, and the tile that
+the name of the kernel tells."""
+_TYPES = COLUMNS | CANDIDATE_COLUMNS | KERNEL_COLUMNS | GROUPED_COLUMNS
 
 _SIZES = ("G", "M", "K", "N")
 _POSITIVE = ("latency_us", "min_us")
@@ -151,7 +161,7 @@ def write_timings(
         path: of the data set.
         rows: values by column.
         meta: what the meta file says, besides number of rows and hash.
-        columns: pandas type by column, of `COLUMNS`, `CANDIDATE_COLUMNS` and `KERNEL_COLUMNS`.
+        columns: pandas type by column, of `COLUMNS`, `CANDIDATE_COLUMNS`, `KERNEL_COLUMNS` and `GROUPED_COLUMNS`.
 
     Raises:
         GemmEvalError: pandas or pyarrow is not installed.
@@ -160,7 +170,9 @@ def write_timings(
 
     pd = _import_pandas()
     frame = pd.DataFrame([{name: row.get(name) for name in columns} for row in rows], columns=list(columns))
-    order = [name for name in ("N", "K", "G", "M", "mode", "group_size", "rank") if name in columns]
+    order = [
+        name for name in ("N", "K", "G", "M", "row_groups", "take", "mode", "group_size", "rank") if name in columns
+    ]
     frame = frame.astype(dict(columns)).sort_values(order, kind="stable").reset_index(drop=True)
     write_whole(path, frame.to_parquet(None, engine="pyarrow", index=False, compression="zstd"))
     text = yaml.safe_dump({**meta, "num_rows": len(frame), "sha256": dataset_hash(path)}, sort_keys=False, width=120)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gemm_eval.kernels import WeightMode
-from gemm_eval.measure.shapes import GemmItem, KernelItem
+from gemm_eval.measure.shapes import GemmItem, GroupedShape, KernelItem
 
 __all__ = ["KERNEL_META", "BestTimes", "add_ranks", "columns_of"]
 
@@ -29,6 +29,8 @@ _PER_COLUMN = -1  # what data sets call one scale a column
 
 def columns_of(item: GemmItem) -> dict[str, Any]:
     """Return what `item` is, by column of a data set."""
+    if isinstance(item, GroupedShape):
+        return item._asdict() | {"row_groups": " ".join(map(str, item.row_groups)), "rows": item.rows}
     if not isinstance(item, KernelItem):
         return item._asdict()
     columns = item._asdict() | item.config._asdict()

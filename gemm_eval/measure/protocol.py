@@ -9,15 +9,23 @@ from collections.abc import Callable
 from gemm_eval.device import Call, Timing, TimingProtocol, capture_calls, summarize, time_in_turns
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.measure.runners import OperandLayout, Runner
-from gemm_eval.measure.shapes import GemmItem
+from gemm_eval.measure.shapes import GemmItem, GroupedShape, rows_of
 
 __all__ = ["measure_shape", "plan_layout"]
 
 _ALIGN_BYTES = 256
 
 
-def plan_layout(weight_bytes: int, pool_bytes: int, l2_bytes: int, protocol: TimingProtocol) -> OperandLayout:
+def plan_layout(
+    weight_bytes: int, pool_bytes: int, l2_bytes: int, protocol: TimingProtocol, *, read_bytes: int | None = None
+) -> OperandLayout:
     """Place as many weight copies as the protocol asks for on a GPU with that L2, and the pool holds, without overlap.
+
+    Args:
+        weight_bytes: of one copy.
+        pool_bytes, l2_bytes: sizes of the pool and of the L2.
+        protocol: how cold weights are.
+        read_bytes: what a call reads of a copy; None: all of it.
 
     Raises:
         InvalidOptionError: not even one copy fits.
@@ -27,7 +35,8 @@ def plan_layout(weight_bytes: int, pool_bytes: int, l2_bytes: int, protocol: Tim
         raise InvalidOptionError(
             f"--pool-gib must hold one copy of the weights: {weight_bytes:,} bytes, got {pool_bytes:,}"
         )
-    copies = protocol.num_weight_copies(weight_bytes, l2_bytes, most=1 + (pool_bytes - weight_bytes) // stride)
+    most = 1 + (pool_bytes - weight_bytes) // stride
+    copies = protocol.num_weight_copies(weight_bytes if read_bytes is None else read_bytes, l2_bytes, most=most)
     return OperandLayout(0, tuple(i * stride for i in range(copies)), 0)
 
 
@@ -50,7 +59,9 @@ def measure_shape(
     Raises:
         Exception: whatever the runner raises: a GEMM that its library refuses, or a device error.
     """
-    layout = plan_layout(runner.weight_bytes(shape), runner.pool_bytes, runner.l2_bytes, protocol)
+    weight_bytes = runner.weight_bytes(shape)
+    read = weight_bytes * shape.num_active // shape.G if isinstance(shape, GroupedShape) else weight_bytes
+    layout = plan_layout(weight_bytes, runner.pool_bytes, runner.l2_bytes, protocol, read_bytes=read)
     calls = runner.bind(shape, layout)
     graph = capture_calls(runner, calls, protocol, floor_us=floor_us, best_us=best_us or math.inf)
     copies = min(len(calls), graph.num_calls)
@@ -58,7 +69,7 @@ def measure_shape(
         return Timing(graph.given_up_us, graph.given_up_us, 0.0, 1, graph.num_calls, copies)
     if protocol.clock == "sustained":
         _warm_up(runner, graph.launch, protocol.warm_up_s)
-    samples = time_in_turns(runner, {shape: graph}, shape.M, protocol, floor_us=floor_us, sleep=sleep)
+    samples = time_in_turns(runner, {shape: graph}, rows_of(shape), protocol, floor_us=floor_us, sleep=sleep)
     return summarize(samples[shape], calls_per_replay=graph.num_calls, num_weight_copies=copies)
 
 

@@ -9,7 +9,17 @@ from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import shown
 
-__all__ = ["SHAPE_SETS", "Candidate", "GemmItem", "GemmShape", "KernelItem", "list_shapes", "rough_latency_us"]
+__all__ = [
+    "SHAPE_SETS",
+    "Candidate",
+    "GemmItem",
+    "GemmShape",
+    "GroupedShape",
+    "KernelItem",
+    "list_shapes",
+    "rough_latency_us",
+    "rows_of",
+]
 
 
 class GemmShape(NamedTuple):
@@ -81,8 +91,62 @@ class KernelItem(NamedTuple):
         return self.shape.flop
 
 
-GemmItem: TypeAlias = GemmShape | Candidate | KernelItem
-"""What is timed: a GEMM as its library runs it, by a certain algorithm, or by a certain kernel of ours."""
+class GroupedShape(NamedTuple):
+    """One grouped GEMM, C_i[m_i,N] = A_i[m_i,K] x B_i[K,N] for each of G groups, and what it is in a model.
+
+    Attributes:
+        G, M, K, N: groups, rows of the largest, and the sizes that all share.
+        row_groups: rows of each group, m_i; 0 where a group has none.
+        model: of which it is a layer.
+        gemm: 1 (gate and up) or 2 (down).
+        num_tokens, num_experts, topk: tokens that all ranks see together, experts of the layer, experts of a token.
+        tp, ep: ranks that share each expert's columns, and ranks that experts are spread over. Groups are the experts
+            of the rank that has most rows.
+        distribution: of tokens over experts; `seed`: of its random numbers, -1 where there are none.
+        take: counts up where the same is timed again.
+    """
+
+    G: int
+    M: int
+    K: int
+    N: int
+    row_groups: tuple[int, ...]
+    model: str
+    gemm: int
+    num_tokens: int
+    num_experts: int
+    topk: int
+    tp: int
+    ep: int
+    distribution: str
+    seed: int
+    take: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Rows of all groups."""
+        return sum(self.row_groups)
+
+    @property
+    def num_active(self) -> int:
+        """Groups that have a row: those whose weights are read."""
+        return sum(rows > 0 for rows in self.row_groups)
+
+    @property
+    def flop(self) -> int:
+        """Floating-point operations; a multiply-add is 2."""
+        return 2 * self.rows * self.K * self.N
+
+
+GemmItem: TypeAlias = GemmShape | Candidate | KernelItem | GroupedShape
+"""What is timed: a GEMM as its library runs it, by a certain algorithm, or by a certain kernel of ours; or a grouped
+one."""
+
+
+def rows_of(item: GemmItem) -> int:
+    """Return the rows that decide how an item is timed: M, or those of all groups."""
+    return item.rows if isinstance(item, GroupedShape) else item.M
+
 
 _MODEL_NK = (
     # Llama 3 8B, Mistral 7B, Mixtral 8x7B: qkv, o, gate_up, down, lm_head
@@ -162,7 +226,10 @@ def rough_latency_us(shape: GemmItem, bytes_per_elem: float = 2.0) -> float:
     Only for limits of the list, and for the first guess at how often to call: nothing measured depends on it.
     """
     flop_per_us, bytes_per_us, launch_us = 1.3e9 / bytes_per_elem, 4.0e6, 2.5
-    elems = shape.G * (shape.M * shape.K + shape.K * shape.N + shape.M * shape.N)
+    if isinstance(shape, GroupedShape):
+        elems = shape.rows * (shape.K + shape.N) + shape.num_active * shape.K * shape.N
+    else:
+        elems = shape.G * (shape.M * shape.K + shape.K * shape.N + shape.M * shape.N)
     return launch_us + max(shape.flop / flop_per_us, elems * bytes_per_elem / bytes_per_us)
 
 
@@ -239,7 +306,7 @@ def _unaligned() -> list[GemmShape]:
     ]
 
 
-SHAPE_SETS = ("model-zoo", "model-zoo-few", "batched", "candidates", "unaligned", "smoke")
+SHAPE_SETS = ("model-zoo", "model-zoo-few", "batched", "candidates", "unaligned", "experts", "smoke")
 """Names that `list_shapes` knows."""
 
 
@@ -250,7 +317,8 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
         shape_set: ``model-zoo`` (fp16, bf16: all pairs and two thirds of the values of M), ``model-zoo-few`` (25 pairs,
             a third of the values of M; what other types get under either name), ``batched`` (G > 1),
             ``candidates`` (30 pairs, 22 values of M: few enough to time several algorithms of each), ``unaligned`` (70
-            pairs whose rows do not all start on 16 bytes in 16-bit types, a quarter of 26 values of M) or ``smoke``.
+            pairs whose rows do not all start on 16 bytes in 16-bit types, a quarter of 26 values of M), ``experts``
+            (batches: grouped GEMMs of the set ``grouped`` whose groups are equal) or ``smoke``.
         dtype: fp16, bf16, fp8 or int8.
 
     Raises:
@@ -266,6 +334,10 @@ def list_shapes(shape_set: str, dtype: str) -> list[GemmShape]:
         return _candidates() if dtype in ("fp16", "bf16") else []
     if shape_set == "unaligned":
         return _unaligned() if dtype in ("fp16", "bf16") else []
+    if shape_set == "experts":
+        from gemm_eval.measure.grouped_shapes import list_expert_batches
+
+        return list_expert_batches() if dtype in ("fp16", "bf16") else []
     if dtype == "fp8":  # rows of 16 bytes
         return _few(1.0, multiple=16)
     if dtype == "int8":  # torch._int_mm wants more than 16 rows of A

@@ -13,7 +13,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import WeightMode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure.runners import BuiltKernel
-from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape, KernelItem
+from gemm_eval.measure.shapes import Candidate, GemmItem, GemmShape, GroupedShape, KernelItem
 from gemm_eval.measure.trace import KernelLaunch
 from gemm_eval.storage import write_whole
 
@@ -122,6 +122,9 @@ def _item(values: list[Any]) -> GemmItem:
         return GemmShape(*values)
     if len(values) == len(Candidate._fields):
         return Candidate(*values)
+    if len(values) == len(GroupedShape._fields):
+        plain = GroupedShape(*values)
+        return plain._replace(row_groups=tuple(plain.row_groups))
     g, m, k, n, mode, group_size, config = values
     return KernelItem(g, m, k, n, WeightMode(mode), group_size, _config(config))
 

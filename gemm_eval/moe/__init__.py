@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from gemm_eval.moe.evaluate import moe_layer, moe_layers
     from gemm_eval.moe.layer import MoeLayer, route
     from gemm_eval.moe.result import MoeDraw, MoeLayerResult
-    from gemm_eval.moe.routing import expected_counts
+    from gemm_eval.moe.routing import (
+        balanced_counts,
+        expected_counts,
+        most_loaded_rank_first,
+        power_law_counts,
+        uniform_counts,
+    )
     from gemm_eval.moe.table import MoeLayerTable
     from gemm_eval.moe.terms import BREAKDOWN
 
@@ -35,11 +41,15 @@ __all__ = [
     "MoeLayerTable",
     "PowerLaw",
     "Uniform",
+    "balanced_counts",
     "expected_counts",
     "moe_layer",
     "moe_layers",
+    "most_loaded_rank_first",
     "parse_distribution",
+    "power_law_counts",
     "route",
+    "uniform_counts",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -58,7 +68,13 @@ __getattr__, __dir__ = lazy_names(
         ".evaluate": ("moe_layer", "moe_layers"),
         ".layer": ("MoeLayer", "route"),
         ".result": ("MoeDraw", "MoeLayerResult"),
-        ".routing": ("expected_counts",),
+        ".routing": (
+            "balanced_counts",
+            "expected_counts",
+            "most_loaded_rank_first",
+            "power_law_counts",
+            "uniform_counts",
+        ),
         ".table": ("MoeLayerTable",),
         ".terms": ("BREAKDOWN",),
     },

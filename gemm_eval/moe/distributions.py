@@ -83,7 +83,7 @@ class Balanced:
         rng: np.random.Generator,  # noqa: ARG002
     ) -> Counts:  # fmt: skip
         """Return the counts of `balanced_counts`."""
-        return balanced_counts(num_tokens, num_experts, topk)
+        return balanced_counts(num_tokens, num_experts, topk)[None]
 
     def __str__(self) -> str:
         return "balanced"

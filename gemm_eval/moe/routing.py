@@ -1,7 +1,7 @@
 """How many tokens each expert receives: the laws of routing, seeded, and what of them one rank has to do.
 
-Every law returns counts [num_draws, num_experts]: each row adds up to num_tokens*topk, and no expert has more than
-num_tokens, because a token picks topk different experts.
+Counts of all experts add up to num_tokens*topk, and no expert has more than num_tokens, because a token picks topk
+different ones. Laws that draw return one draw [num_experts], or [num_draws, num_experts] where a number is given.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PER_EXPERT_NS = 13_000  # of an expert whose tokens are drawn at once: they say
 
 
 def balanced_counts(num_tokens: int, num_experts: int, topk: int) -> Counts:
-    """Return the tokens of each expert [1, num_experts] where token t takes experts (t + i*ceil(E/topk)) mod E.
+    """Return the tokens of each expert [num_experts] where token t takes experts (t + i*ceil(E/topk)) mod E.
 
     i goes from 0 to topk - 1. Fewer tokens than that stride start at even distances in it. Where topk strides are more
     than E, so that a token would have an expert twice, its experts are floor(i*E/topk) further instead.
@@ -41,7 +41,7 @@ def balanced_counts(num_tokens: int, num_experts: int, topk: int) -> Counts:
     else:
         starts = np.bincount(np.arange(num_tokens) * stride // num_tokens, minlength=num_experts)
     offsets = np.arange(topk) * (num_experts / topk if (topk - 1) * stride >= num_experts else stride)
-    return np.asarray(sum(np.roll(starts, int(offset)) for offset in offsets), np.int64)[None]
+    return np.asarray(sum(np.roll(starts, int(offset)) for offset in offsets), np.int64)
 
 
 def power_law_counts(
@@ -51,9 +51,9 @@ def power_law_counts(
     alpha: float,
     num_ranks: int,
     rng: np.random.Generator,
-    num_draws: int = 1,
+    num_draws: int | None = None,
 ) -> Counts:
-    """Return the tokens of each expert [num_draws, num_experts] where loads are drawn from a density x**-alpha.
+    """Return the tokens of each expert where loads are drawn from a density x**-alpha.
 
     As the collectors of AIConfigurator draw them (github.com/ai-dynamo/aiconfigurator, collector/helper.py): by the
     inverse CDF on [1, 0.8*num_tokens], or [0.01, 2] with no more assignments than experts; scaled to num_tokens*topk in
@@ -62,7 +62,7 @@ def power_law_counts(
     """
     total = num_tokens * topk
     low, high = (1.0, _HIGHEST_FRAC * num_tokens) if total > num_experts else _FEW_TOKENS
-    u = rng.random((num_draws, num_experts))
+    u = rng.random((num_draws or 1, num_experts))
     if alpha == 1.0:
         loads = low * (high / low) ** u
     else:
@@ -74,17 +74,20 @@ def power_law_counts(
     counts = _add_in_turn(counts, cut, num_ranks, num_tokens)
     missing = total - counts.sum(axis=1)
     counts = _add_in_turn(counts, np.maximum(missing, 0), num_ranks, num_tokens)
-    return -_add_in_turn(-counts, np.maximum(-missing, 0), num_ranks, 0)
+    found: Counts = -_add_in_turn(-counts, np.maximum(-missing, 0), num_ranks, 0)
+    return found.reshape(-1) if num_draws is None else found
 
 
 def uniform_counts(
-    num_tokens: int, num_experts: int, topk: int, rng: np.random.Generator, num_draws: int = 1
+    num_tokens: int, num_experts: int, topk: int, rng: np.random.Generator, num_draws: int | None = None
 ) -> Counts:
-    """Return the tokens of each expert [num_draws, num_experts] where each token picks topk of them at random.
+    """Return the tokens of each expert where each token picks topk of them at random.
 
     Exact: few tokens pick one by one (Floyd's algorithm, Communications of the ACM 30(9), 1987); of many, each expert
     in turn takes binomially many of those that have r picks left among the m experts left, with probability r/m.
     """
+    if num_draws is None:
+        return uniform_counts(num_tokens, num_experts, topk, rng, 1).reshape(-1)
     num = num_draws * num_tokens
     if num * topk * _PER_PICK_NS > num_experts * _PER_EXPERT_NS:
         return _uniform_by_expert(num_tokens, num_experts, topk, rng, num_draws)
@@ -98,15 +101,15 @@ def uniform_counts(
 
 
 def weighted_counts(
-    num_tokens: int, topk: int, weights: npt.NDArray[np.float64], rng: np.random.Generator, num_draws: int = 1
+    num_tokens: int, topk: int, weights: npt.NDArray[np.float64], rng: np.random.Generator, num_draws: int | None = None
 ) -> Counts:
-    """Return the tokens of each expert [num_draws, num_experts], in the mean in proportion to `weights` [num_experts].
+    """Return the tokens of each expert, in the mean in proportion to `weights` [num_experts].
 
     Assignments are drawn independently of each other; those that an expert has beyond num_tokens are drawn again among
     the others. At least topk weights must be positive.
     """
     draws = []
-    for _ in range(num_draws):
+    for _ in range(num_draws or 1):
         counts, missing = np.zeros(len(weights), np.int64), num_tokens * topk
         while missing:
             open_weights = np.where(counts < num_tokens, weights, 0.0)
@@ -114,7 +117,7 @@ def weighted_counts(
             missing = int(np.maximum(counts - num_tokens, 0).sum())
             counts = np.minimum(counts, num_tokens)
         draws.append(counts)
-    return np.stack(draws)
+    return draws[0] if num_draws is None else np.stack(draws)
 
 
 def expected_counts(num_tokens: int, num_experts: int, topk: int, num_local_experts: int) -> Counts:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import ArchSpec, MulticoreSpec
-from gemm_eval.frozen import FrozenDict
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu import MOE_LAYER, coefficients_for, library_of
+from gemm_eval.models.gpu import MoeWork as GpuMoeWork
 from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
 from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
-from gemm_eval.workload import LAYER_TERMS, MoeWork
+from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
 
 __all__ = ["BREAKDOWN", "layer_terms"]
 
@@ -28,8 +33,36 @@ BREAKDOWN = tuple(_TERMS)
 """The terms of a layer's time, in the order they run; they add up to it."""
 
 
-def layer_terms(arch: ArchSpec, library: str | None, work: MoeWork) -> FrozenDict[str, npt.NDArray[Any]]:
-    """Return the terms besides the GEMMs, in us: see the `layer_terms` of the models of GPUs and multi-core chips."""
+def layer_terms(arch: ArchSpec, library: str | None, work: MoeWork) -> Mapping[str, npt.NDArray[Any]]:
+    """Return the terms besides the GEMMs, in us, in the shape of the sizes of `work`.
+
+    A rank without an assignment routes, because it must see that it has none; its other terms are 0.
+
+    Args:
+        arch: the chip.
+        library: whose kernels run the GEMMs, on a GPU; None: nothing runs there.
+        work: what one rank does.
+    """
     if isinstance(arch, MulticoreSpec):
         return multicore_layer_terms(arch, work)
-    return gpu_layer_terms(arch, library or "", work)
+    as_gpu = GpuMoeWork(
+        work.num_tokens, work.hidden, work.inter, work.num_experts, work.num_local_experts, work.local_rows,
+        work.num_active, gated=1 + work.gated,
+    )  # fmt: skip
+    times = gpu_layer_terms(arch, work.types, _coefficients(arch, library, work.types), as_gpu)
+    is_busy = np.asarray(work.local_rows) > 0
+    return {name: us if name == "routing_us" else us * is_busy for name, us in times.items()}
+
+
+@lru_cache(maxsize=256)
+def _coefficients(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mapping[str, float]:
+    """Those of the library's family; what a family of plain GEMMs has none of are the defaults."""
+    defaults = {item.name: item.default for item in MOE_LAYER}
+    if library is None:
+        return defaults
+    rules = library_of(library)
+    try:
+        family = rules.family(arch, types)
+    except UnsupportedError:  # whose kernels of experts are not known to have a layer
+        return defaults
+    return defaults | coefficients_for(arch, rules.name, str(getattr(family, "name", family)))[0]

@@ -31,9 +31,14 @@ def gemm_cells(result: GEMMResult, count: int, total_us: float) -> list[Cell]:
         total_us: time of all GEMMs, of which `share` is a part.
     """
     problem = result.problem
+    # of groups with rows of their own the mean, for G x M to be the rows that there are
+    M = problem.M if problem.row_groups is None else problem.rows / problem.G
     return [
         problem.types.inputs,
-        *problem.sizes,
+        problem.G,
+        M,
+        problem.K,
+        problem.N,
         count,
         result.latency_us,
         count * result.latency_us,

@@ -16,7 +16,6 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     HYPOTHETICAL,
     KERNEL_COST_DTYPE,
-    LIBRARIES,
     OURS,
     RASTER_CODE,
     STREAM_K,
@@ -27,6 +26,7 @@ from gemm_eval.models.gpu import (
     check_config,
     join_packed,
     least_shortage,
+    library_of,
     list_needs,
     load_bytes_of,
     pad_problem,
@@ -45,7 +45,7 @@ from gemm_eval.search.gpu_corrected import correct_best, correct_many, scale_by
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
 from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.words import shown
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, pack_layouts, without_even_groups
 
 __all__ = [
     "by_kernels",
@@ -70,12 +70,26 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt
         UnsupportedError: the library that was asked for has no kernels for these sizes.
     """
     out = np.zeros(_COST_BYTES, np.uint8).view(GPU_COST_DTYPE)  # in a third of the time that records of zeros take
-    chosen, sizes = packed.for_sizes(problem.K, problem.N), np.array([problem.sizes], np.int64)
-    _search(chosen, _FIRST, sizes, 0, 1, out)
+    chosen, sizes, layouts = packed.for_sizes(problem.K, problem.N), *_sizes_of(problem)
+    _check_groups(chosen, problem.row_groups is not None)
+    _search(chosen, _FIRST, sizes, layouts, 0, 1, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
-    correct_best(chosen, sizes, out)
+    correct_best(chosen, sizes, layouts, out)
     return out
+
+
+def _sizes_of(problem: GemmProblem) -> tuple[npt.NDArray[np.int64], Layouts]:
+    """G, M, K, N [1, 4] and groups of a problem; groups that have equally many rows are a batch of those."""
+    if problem.row_groups is None:
+        return np.array([problem.sizes], np.int64), NO_LAYOUTS
+    return without_even_groups(np.array([problem.sizes], np.int64), pack_layouts([problem.row_groups]))
+
+
+def _check_groups(packed: Packed, are_grouped: bool) -> None:
+    """Refuse row groups where kernels take one GEMM at a time."""
+    if packed.is_ours and are_grouped:
+        raise UnsupportedError(f"library {OURS} has no grouped kernels: one launch runs one GEMM; use library marlin")
 
 
 def find_best_config_many(
@@ -83,6 +97,7 @@ def find_best_config_many(
     type_of: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     *,
+    layouts: Layouts = NO_LAYOUTS,
     on_progress: Callable[[int], None] | None = None,
 ) -> npt.NDArray[np.void]:
     """Find the best config of many problems, on all cores of this machine; the result does not depend on how many.
@@ -91,15 +106,19 @@ def find_best_config_many(
         packed: of each combination of types and options.
         type_of: [num_problems], index into `packed`.
         sizes: [num_problems, 4] of G, M, K, N.
+        layouts: groups of rows of the problems that have such.
         on_progress: called now and then with the number of problems that are newly done.
 
     Returns:
         [num_problems] of GPU_COST_DTYPE, with active_sms 0 where no kernel exists.
     """
     out = np.zeros(len(sizes), GPU_COST_DTYPE)
+    sizes, layouts = without_even_groups(sizes, layouts)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
-        out[rows] = search_many(join_packed(some), place_of, sizes[rows], on_progress)
-        correct_many(some, place_of, rows, sizes, out)
+        of_rows = layouts.take(rows)
+        _check_groups(some[0], bool(of_rows.is_grouped(len(rows)).any()))
+        out[rows] = search_many(join_packed(some), place_of, sizes[rows], of_rows, on_progress)
+        correct_many(some, place_of, rows, sizes, layouts, out)
     return out
 
 
@@ -107,13 +126,14 @@ def search_many(
     packed: Packed | Joined,
     place_of: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
+    layouts: Layouts,
     on_progress: Callable[[int], None] | None = None,
 ) -> npt.NDArray[np.void]:
     """Return the best configs [num] of problems [num, 4]; `place_of` [num]: which of the joined kernels run each."""
     found = np.zeros(len(sizes), GPU_COST_DTYPE)
 
     def work(start: int, stop: int) -> None:
-        _search(packed, place_of, sizes, start, stop, found)
+        _search(packed, place_of, sizes, layouts, start, stop, found)
 
     run_in_chunks(work, len(sizes), on_progress)
     return found
@@ -141,14 +161,15 @@ def _search(
     packed: Packed | Joined,
     place_of: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
+    layouts: Layouts,
     start: int,
     stop: int,
     out: npt.NDArray[np.void],
 ) -> None:
     """Fill out[start:stop]."""
     _searches(packed).find_best_of_range(
-        packed.params, packed.candidates, packed.columns, packed.ranges, packed.coefficients, place_of, sizes, start,
-        stop, out.view(KERNEL_COST_DTYPE),
+        packed.params, packed.candidates, packed.columns, packed.ranges, packed.coefficients, place_of, sizes, layouts,
+        start, stop, out.view(KERNEL_COST_DTYPE),
     )  # fmt: skip
     if packed.is_ours and (stop - start > 1 or sizes[start, 0] != 1):
         _repeat(out[start:stop], sizes[start:stop, 0])
@@ -169,25 +190,27 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
         InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
     asked, packed = packed, packed.for_sizes(problem.K, problem.N)
+    _check_groups(packed, problem.row_groups is not None)
+    sizes, layouts = _sizes_of(problem)
     tables = packed.params, packed.candidates, packed.coefficients
     find_top = _searches(packed).find_top
-    num = find_top(*tables, *problem.sizes, np.empty(0), np.empty((0, 2), np.int64))
+    num = find_top(*tables, *sizes[0].tolist(), layouts, np.empty(0), np.empty((0, 2), np.int64))
     if num == 0:
         raise _infeasible(arch, problem, asked)
     latency_us, which = np.empty(num), np.empty((num, 2), np.int64)
-    find_top(*tables, *problem.sizes, latency_us, which)
+    find_top(*tables, *sizes[0].tolist(), layouts, latency_us, which)
     best = np.argsort(latency_us, kind="stable")[:k]
     out = np.concatenate([_cost(packed, row, split, BEST_RASTER, problem) for row, split in which[best].tolist()])
     out["num_candidates"] = num
-    scale_by(out, correct_best(packed, np.array([problem.sizes], np.int64), out[:1]))
+    scale_by(out, correct_best(packed, sizes, layouts, out[:1]))
     return out
 
 
 def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProblem) -> npt.NDArray[np.void]:
     """The cost of one of the candidates, array [1] of GPU_COST_DTYPE."""
-    out = np.zeros(1, GPU_COST_DTYPE)
+    out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
     _searches(packed).evaluate_one(
-        packed.params, packed.candidates, packed.coefficients, row, split, raster, *problem.sizes,
+        packed.params, packed.candidates, packed.coefficients, row, split, raster, *sizes[0].tolist(), layouts,
         out.view(KERNEL_COST_DTYPE),
     )  # fmt: skip
     if packed.is_ours:
@@ -199,9 +222,9 @@ def _factor(packed: Packed, problem: GemmProblem) -> float:
     """The correction of a GEMM, by its best config; 1 where it has none."""
     if packed.correction is None:
         return 1.0
-    out, sizes = np.zeros(1, GPU_COST_DTYPE), np.array([problem.sizes], np.int64)
-    _search(packed, _FIRST, sizes, 0, 1, out)
-    return correct_best(packed, sizes, out) if out["active_sms"][0] else 1.0
+    out, (sizes, layouts) = np.zeros(1, GPU_COST_DTYPE), _sizes_of(problem)
+    _search(packed, _FIRST, sizes, layouts, 0, 1, out)
+    return correct_best(packed, sizes, layouts, out) if out["active_sms"][0] else 1.0
 
 
 def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config: KernelConfig) -> npt.NDArray[np.void]:
@@ -213,6 +236,7 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     """
     _check_sizes(problem, packed)
     packed = packed.for_sizes(problem.K, problem.N)
+    _check_groups(packed, problem.row_groups is not None)
     split = STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
     if packed.is_ours:
         return _cost(packed, _row_of_ours(packed, problem, config, split), split, BEST_RASTER, problem)
@@ -278,7 +302,7 @@ def _infeasible(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> Infeasib
     if library == OURS:
         needs = list_w4a16_needs(arch, problem.types)
     else:
-        padded = pad_problem(problem, LIBRARIES[library].padding(problem.types))
+        padded = pad_problem(problem, library_of(library).padding(problem.types))
         needs = list_needs(arch, padded, library, load_bytes=load_bytes_of(padded))
     found = least_shortage(arch, needs) or Shortage("kernels", 1, 0, "kernels", ())
     return InfeasibleError(

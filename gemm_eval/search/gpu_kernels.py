@@ -3,7 +3,8 @@
 Shapes: params [types] of GPU_PARAMS_DTYPE; candidates [rows] of CANDIDATE_DTYPE, those of all types one after another;
 columns [columns, rows], what else is packed for their bounds; ranges [types, 2], first and stop of each type's
 candidates; coefficients [types, sets] of COEFFICIENTS_DTYPE; type_of [num], index into params; sizes [num, 4] of G, M,
-K, N; `split` is a number of parts of K, or STREAM_K.
+K, N; layouts: `Layouts` of the problems, without any entry where all are plain; `split` is a number of parts of K, or
+STREAM_K.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTerms, write_record
 from gemm_eval.models.gpu.generic_kernels import GENERIC
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
+from gemm_eval.workload import Layouts
 
 __all__ = ["OF_GENERIC", "OF_OURS", "Searches"]
 
@@ -52,6 +54,17 @@ def _room_for_splits(candidates: Any) -> int:
     for index in range(len(candidates)):
         most = max(most, candidates[index]["grid_cap"])
     return most + _MORE_SPLITS
+
+
+@kernel
+def _groups_of(layouts: Layouts, i: int, G: int, M: int, one: Any) -> Any:
+    """The groups of a problem: rows and counts [sizes]; `one` [2, 1] is room for those of a plain one."""
+    layout = layouts.of[i] if len(layouts.of) > 0 else -1
+    if layout >= 0:
+        first, stop = layouts.starts[layout], layouts.starts[layout + 1]
+        return layouts.rows[first:stop], layouts.counts[first:stop]
+    one[0, 0], one[1, 0] = M, G
+    return one[0], one[1]
 
 
 def _entry(name: str) -> Callable[[F], F]:
@@ -107,14 +120,16 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
     @_entry(name)
     def find_best_of_range(
         params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
-        start: int, stop: int, out: Any,
+        layouts: Layouts, start: int, stop: int, out: Any,
     ) -> None:  # fmt: skip
         """The best configs of problems start..stop, to `out` [num] of KERNEL_COST_DTYPE; no kernel: active_sms 0."""
         bounds, splits = np.empty(len(candidates)), np.empty(_room_for_splits(candidates), np.int64)
+        one = np.empty((2, 1), np.int64)
         for i in range(start, stop):
             kind = type_of[i]
             p, c = params[kind], coefficients[kind]
-            t = problem_terms(p, c[0], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
+            group_rows, group_counts = _groups_of(layouts, i, sizes[i, 0], sizes[i, 1], one)
+            t = problem_terms(p, c[0], sizes[i, 2], sizes[i, 3], group_rows, group_counts)
             best = find_best(p, candidates, columns, ranges[kind, 0], ranges[kind, 1], c, t, splits, bounds)
             if best.row >= 0:
                 row = candidates[best.row]
@@ -126,38 +141,44 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
     @_entry(name)
     def find_best_rows(
         params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
-        start: int, stop: int, out_us: Any, out_which: Any,
+        layouts: Layouts, start: int, stop: int, out_us: Any, out_which: Any,
     ) -> None:  # fmt: skip
         """As `find_best_of_range`, but only latency [num] us, and place [num, 2]: row of a candidate or -1, split."""
         bounds, splits = np.empty(len(candidates)), np.empty(_room_for_splits(candidates), np.int64)
+        one = np.empty((2, 1), np.int64)
         for i in range(start, stop):
             kind = type_of[i]
             p, c = params[kind], coefficients[kind]
-            t = problem_terms(p, c[0], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
+            group_rows, group_counts = _groups_of(layouts, i, sizes[i, 0], sizes[i, 1], one)
+            t = problem_terms(p, c[0], sizes[i, 2], sizes[i, 3], group_rows, group_counts)
             best = find_best(p, candidates, columns, ranges[kind, 0], ranges[kind, 1], c, t, splits, bounds)
             out_us[i] = best.latency_us
             out_which[i, 0], out_which[i, 1] = best.row, best.split
 
     @_entry(name)
     def evaluate_rows(
-        params: Any, candidates: Any, coefficients: Any, type_of: Any, sizes: Any, which: Any, out_us: Any
-    ) -> None:
+        params: Any, candidates: Any, coefficients: Any, type_of: Any, sizes: Any, layouts: Layouts, which: Any,
+        out_us: Any,
+    ) -> None:  # fmt: skip
         """Latency [num] us of given configs, each by its place as in `find_best_rows`, under its best raster."""
+        one = np.empty((2, 1), np.int64)
         for i in range(len(type_of)):
             kind = type_of[i]
             p, row = params[kind], candidates[which[i, 0]]
-            t = problem_terms(p, coefficients[kind, 0], sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3])
+            group_rows, group_counts = _groups_of(layouts, i, sizes[i, 0], sizes[i, 1], one)
+            t = problem_terms(p, coefficients[kind, 0], sizes[i, 2], sizes[i, 3], group_rows, group_counts)
             c = coefficients[kind, row["coefficient_set"]]
             out_us[i] = config_cost(p, row, c, t, which[i, 1], BEST_RASTER).latency_us
 
     @_entry(name)
     def find_top(
-        params: Any, candidates: Any, coefficients: Any, G: int, M: int, K: int, N: int,
+        params: Any, candidates: Any, coefficients: Any, G: int, M: int, K: int, N: int, layouts: Layouts,
         out_us: Any, out_which: Any,
     ) -> int:  # fmt: skip
         """Latency [num] us and place [num, 2] of every config of the search, as many as have room; returns num."""
         p = params[0]
-        t = problem_terms(p, coefficients[0, 0], G, M, K, N)
+        group_rows, group_counts = _groups_of(layouts, 0, G, M, np.empty((2, 1), np.int64))
+        t = problem_terms(p, coefficients[0, 0], K, N, group_rows, group_counts)
         splits = np.empty(_room_for_splits(candidates), np.int64)
         num = 0
         for index in range(len(candidates)):
@@ -173,11 +194,12 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
     @_entry(name)
     def evaluate_one(
         params: Any, candidates: Any, coefficients: Any, index: int, split: int, raster: int,
-        G: int, M: int, K: int, N: int, out: Any,
+        G: int, M: int, K: int, N: int, layouts: Layouts, out: Any,
     ) -> None:  # fmt: skip
         """Write the cost of one config to out[0], of KERNEL_COST_DTYPE."""
         p, row = params[0], candidates[index]
-        t = problem_terms(p, coefficients[0, 0], G, M, K, N)
+        group_rows, group_counts = _groups_of(layouts, 0, G, M, np.empty((2, 1), np.int64))
+        t = problem_terms(p, coefficients[0, 0], K, N, group_rows, group_counts)
         cost = config_cost(p, row, coefficients[0, row["coefficient_set"]], t, split, raster)
         write_record(p, row, t, split, cost, out[0])
         out[0]["num_candidates"] = 1

@@ -16,6 +16,7 @@ from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import GPU_COST_DTYPE, Joined, Packed, join_packed
 from gemm_eval.search.gpu import by_kernels, search_many
 from gemm_eval.search.gpu_corrected import correct_many
+from gemm_eval.workload import NO_LAYOUTS, Layouts, without_even_groups
 
 __all__ = ["replay_configs"]
 
@@ -27,8 +28,9 @@ _OUR_KERNEL = (*_KERNEL, "raster_order", "raster_swizzle")
 
 
 def replay_configs(
-    packed: Sequence[Packed], type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], found: Any
-) -> npt.NDArray[np.void]:
+    packed: Sequence[Packed], type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], found: Any,
+    *, layouts: Layouts = NO_LAYOUTS,
+) -> npt.NDArray[np.void]:  # fmt: skip
     """Evaluate the kernels of records again, whatever numbers they hold.
 
     Args:
@@ -36,12 +38,14 @@ def replay_configs(
         type_of: [num], index into `packed`.
         sizes: [num, 4] of G, M, K, N.
         found: [num] of GPU_COST_DTYPE.
+        layouts: groups of rows of the problems that have such.
 
     Returns:
         [num] of GPU_COST_DTYPE, each the best that its kernel can do; zeros where the library has no such kernel. The
         counts are those of this search.
     """
     out = np.zeros(len(found), GPU_COST_DTYPE)
+    sizes, layouts = without_even_groups(sizes, layouts)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         names = _OUR_KERNEL if some[0].is_ours else _KERNEL
         joined = join_packed(some)
@@ -59,8 +63,9 @@ def replay_configs(
             read_only(joined.coefficients[places]), joined.is_ours,
         )  # fmt: skip
         numbers = np.array([number_of[kernel] for kernel in kernels])
-        out[rows[exists]] = search_many(of_one, numbers, sizes[rows[exists]])
-        correct_many(some, place_of[exists], rows[exists], sizes, out)
+        known = rows[exists]
+        out[known] = search_many(of_one, numbers, sizes[known], layouts.take(known))
+        correct_many(some, place_of[exists], known, sizes, layouts, out)
     return out
 
 

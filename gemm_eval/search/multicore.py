@@ -19,7 +19,8 @@ from gemm_eval.search.multicore_kernels import (
     find_top_pipeline,
 )
 from gemm_eval.search.threads import run_in_chunks
-from gemm_eval.workload import GemmProblem
+from gemm_eval.search.ungrouped import check_all_ungrouped, check_ungrouped
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts
 
 __all__ = [
     "MAX_IDLE_CORES",
@@ -73,6 +74,7 @@ def find_best_few(
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
+    check_ungrouped(problem)
     partitions = _partitions(arch, allow_idle_cores)
     costs = _run(problem, params, partitions, limit, allow_idle_cores)
     if not len(costs):
@@ -91,6 +93,7 @@ def find_best_of_each_partition(
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
+    check_ungrouped(problem)
     partitions = _partitions(arch, allow_idle_cores)
     best: dict[tuple[int, ...], npt.NDArray[np.void]] = {}
     for row in partitions:
@@ -113,6 +116,7 @@ def find_best_many(
     sizes: npt.NDArray[np.int64],
     *,
     allow_idle_cores: bool,
+    layouts: Layouts = NO_LAYOUTS,
     on_progress: Callable[[int], None] | None = None,
 ) -> npt.NDArray[np.void]:
     """Find the best mapping of many problems, on all cores of this machine.
@@ -125,11 +129,13 @@ def find_best_many(
         type_of: [num_problems], index into `params`.
         sizes: [num_problems, 4] of G, M, K, N, each within the limits that `GemmProblem` sets.
         allow_idle_cores: as for `find_best`.
+        layouts: [num_problems], rows of groups that differ; None: of no problem.
         on_progress: called now and then with the number of problems that are newly done.
 
     Returns:
         [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
     """
+    check_all_ungrouped(layouts)
     partitions = _partitions(arch, allow_idle_cores)
     params = read_only(params)
     num = len(sizes)
@@ -150,17 +156,19 @@ def find_best_of_archs(
     sizes: npt.NDArray[np.int64],
     *,
     allow_idle_cores: bool,
+    layouts: Layouts = NO_LAYOUTS,
 ) -> npt.NDArray[np.void]:
     """Find the best mapping of many problems on many chips, in this thread; the GIL is released.
 
     Args:
         num_cores: of every chip.
         params: [num_types] of PARAMS_DTYPE, of any chips that have this many cores and the same timing.
-        type_of, sizes, allow_idle_cores: as for `find_best_many`.
+        type_of, sizes, allow_idle_cores, layouts: as for `find_best_many`.
 
     Returns:
         [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
     """
+    check_all_ungrouped(layouts)
     out = np.zeros(len(sizes), COST_DTYPE)
     find = find_best_of_range_pipeline if params["is_pipeline"][0] else find_best_of_range_overlap
     partitions = enumerate_partitions(num_cores, allow_idle_cores=allow_idle_cores)

@@ -8,6 +8,8 @@ import numpy.typing as npt
 from gemm_eval.jit import read_only
 from gemm_eval.models.multicore import COST_DTYPE, replay_range
 from gemm_eval.search.threads import run_in_chunks
+from gemm_eval.search.ungrouped import check_all_ungrouped
+from gemm_eval.workload import NO_LAYOUTS, Layouts
 
 __all__ = ["replay_mappings"]
 
@@ -17,6 +19,8 @@ def replay_mappings(
     type_of: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     found: npt.NDArray[np.void],
+    *,
+    layouts: Layouts = NO_LAYOUTS,
 ) -> npt.NDArray[np.void]:
     """Evaluate the mappings of records again, whatever numbers they hold.
 
@@ -25,10 +29,12 @@ def replay_mappings(
         type_of: [num], index into `params`.
         sizes: [num, 4] of G, M, K, N.
         found: [num] of COST_DTYPE.
+        layouts: [num], rows of groups that differ; None: of no problem.
 
     Returns:
         [num] of COST_DTYPE, zeros where a mapping is illegal; counts of the search are 0.
     """
+    check_all_ungrouped(layouts)
     found = found.copy()  # numba compiles anew for an array that is read-only
     params = read_only(params)
     out = np.zeros(len(found), COST_DTYPE)

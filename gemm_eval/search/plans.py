@@ -23,6 +23,7 @@ from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enum
 from gemm_eval.models.multicore import block_of, evaluate_mapping, pack_params, sram_used_bytes
 from gemm_eval.search.multicore import check_idle_cores, infeasible_error
 from gemm_eval.search.plan_kernels import fill_largest_tiles, fill_partition_scores
+from gemm_eval.search.ungrouped import check_ungrouped
 from gemm_eval.words import refusal, shown
 from gemm_eval.workload import GemmProblem
 
@@ -177,6 +178,7 @@ def enumerate_candidates(
         UnsupportedError: the arch cannot run the types.
         InvalidOptionError: `allow_idle_cores` on a chip too large for it.
     """
+    check_ungrouped(problem)
     check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
     params = pack_params(arch, problem.types)
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)

@@ -158,6 +158,7 @@ def _evaluate_multicore(chunk: _Chunk, places: Sequence[int]) -> None:
         type_of,
         np.tile(work.sizes, (len(good), 1)),
         allow_idle_cores=bool(work.options["allow_idle_cores"]),
+        layouts=work.layouts.take(np.tile(np.arange(len(work.problems)), len(good))),
     ).reshape(len(good), len(work.problems))
     feasible = records["active_cores"] > 0
     for name, values in chunk.costs.items():

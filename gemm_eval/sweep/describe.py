@@ -42,7 +42,7 @@ _PROBLEM = (
     "zero_dtype",
     "group_n",
 )
-_NUM_IN_ROW = 4 + len(_PROBLEM) + 1  # sizes, types, count
+_NUM_IN_ROW = 4 + len(_PROBLEM) + 1  # sizes, types, count; of a grouped GEMM row groups behind these
 
 
 def describe(
@@ -62,7 +62,7 @@ def describe(
             {
                 "name": one.name,
                 "num_tokens": one.num_tokens,
-                "gemms": [[*problem.sizes, *_types(problem), count] for problem, count in one.gemms],
+                "gemms": [_gemm(problem, count) for problem, count in one.gemms],
             }
             for one in work.workloads
         ],
@@ -106,9 +106,11 @@ def workloads_of(description: Mapping[str, Any]) -> tuple[Workload, ...]:
     found = []
     for one in description["workloads"]:
         for row in one["gemms"]:
-            if len(row) != _NUM_IN_ROW:
-                raise InvalidOptionError(f"a GEMM has {_NUM_IN_ROW} entries, got {len(row)} ({one['name']})")
-        gemms = tuple((GemmProblem(*row[:-1]), row[-1]) for row in one["gemms"])
+            if len(row) not in (_NUM_IN_ROW, _NUM_IN_ROW + 1):
+                raise InvalidOptionError(
+                    f"a GEMM has {_NUM_IN_ROW} entries, or one more of row groups, got {len(row)} ({one['name']})"
+                )
+        gemms = tuple((_problem(row), row[_NUM_IN_ROW - 1]) for row in one["gemms"])
         found.append(Workload(one["name"], gemms, one["num_tokens"]))
     return tuple(found)
 
@@ -144,6 +146,17 @@ def sampling_of(said: Mapping[str, Any]) -> Any:
         return _SAMPLINGS[kind](**rest) if kind in _SAMPLINGS else None
     except TypeError as error:
         raise InvalidOptionError(f"no sampling is like {shown(said)}: {error}") from None
+
+
+def _gemm(problem: GemmProblem, count: int) -> list[Any]:
+    # plain GEMMs are described as they were before there were groups: their sweeps go on in the folders that exist
+    groups = [] if problem.row_groups is None else [list(problem.row_groups)]
+    return [*problem.sizes, *_types(problem), count, *groups]
+
+
+def _problem(row: Sequence[Any]) -> GemmProblem:
+    words = dict(zip(("G", "M", "K", "N", *_PROBLEM), row[: _NUM_IN_ROW - 1], strict=True))
+    return GemmProblem(**words, row_groups=row[_NUM_IN_ROW] if len(row) > _NUM_IN_ROW else None)
 
 
 def _types(problem: GemmProblem) -> list[Any]:

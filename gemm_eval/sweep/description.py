@@ -43,7 +43,7 @@ class _Options(_Strict):
 class _Workload(_Strict):
     name: str
     num_tokens: int | None
-    gemms: list[list[int | str | None]]
+    gemms: list[list[int | str | list[int] | None]]
 
 
 class _Description(_Strict):

@@ -19,6 +19,7 @@ from gemm_eval.sweep.sampling import Adaptive, Grid, LatinHypercube, Random
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import Workload, as_workloads, transformer_workloads
 from gemm_eval.words import shown
+from gemm_eval.workload import check_row_groups, make_problem
 
 __all__ = ["SweepFile", "read_sweep_file"]
 
@@ -43,9 +44,17 @@ class _Model(_Strict):
     expert_parallel: int = 1
 
 
+class _Grouped(_Strict):
+    row_groups: list[int] = Field(description="rows of each group")
+    K: int
+    N: int
+    count: int = Field(default=1, description="how often it runs")
+
+
 class _Gemms(_Strict):
     name: str
-    gemms: list[list[int]] = Field(description="G, M, K, N and, if not 1, how often it runs")
+    gemms: list[list[int]] = Field(default=[], description="G, M, K, N and, if not 1, how often it runs")
+    grouped: list[_Grouped] = Field(default=[], description="GEMMs whose groups have rows of their own")
     num_tokens: int | None = None
     dtype: str | None = None
 
@@ -91,6 +100,7 @@ def read_sweep_file(path: str | os.PathLike[str]) -> SweepFile:
         workloads:
           - {model: llama-3-8b, phases: [decode], batch_size: 16, seq_len: 4096, dtype: fp16}
           - {name: mine, gemms: [[1, 16, 4096, 4096], [1, 16, 4096, 14336, 3]]}  # G, M, K, N, how often
+          - {name: experts, grouped: [{row_groups: [120, 3, 0, 17], K: 7168, N: 4096, count: 58}]}  # rows of each group
         objectives: [latency_us, area_mm2]
         constraints: [area_mm2 <= 200]
         sampling: {method: latin_hypercube, num_points: 1000, seed: 0}    # or random, adaptive, grid (the default)
@@ -178,8 +188,14 @@ def _gemm_workloads(asked: _Gemms, default: DType) -> list[Workload]:
     if not all(len(row) in (4, 5) for row in asked.gemms):
         raise InvalidOptionError("a GEMM is [G, M, K, N] or [G, M, K, N, count]")
     rows: list[Any] = [row if len(row) == 4 else (row[:4], row[4]) for row in asked.gemms]
-    (one,) = as_workloads({asked.name: rows}, default, asked.dtype)
-    return [Workload(one.name, one.gemms, asked.num_tokens)]
+    for one in asked.grouped:
+        groups = check_row_groups(one.row_groups)
+        problem = make_problem(
+            len(groups), max(groups), one.K, one.N, default_dtype=default, dtype=asked.dtype, row_groups=groups
+        )
+        rows.append((problem, one.count))
+    (found,) = as_workloads({asked.name: rows}, default, asked.dtype)
+    return [Workload(found.name, found.gemms, asked.num_tokens)]
 
 
 def _sampling(asked: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from gemm_eval.sweep.columns import Schema
 from gemm_eval.sweep.metrics import Constraint
 from gemm_eval.sweep.space import Space
 from gemm_eval.sweep.workload import Workload
-from gemm_eval.workload import GemmProblem, GemmTypes
+from gemm_eval.workload import GemmProblem, GemmTypes, Layouts, pack_layouts
 
 __all__ = ["SweepWork"]
 
@@ -47,6 +47,11 @@ class SweepWork:
     def sizes(self) -> npt.NDArray[np.int64]:
         """[num_problems, 4]: their G, M, K, N."""
         return np.array([one.sizes for one in self.problems], np.int64)
+
+    @cached_property
+    def layouts(self) -> Layouts:
+        """[num_problems]: their row groups."""
+        return pack_layouts([problem.row_groups for problem in self.problems])
 
     @cached_property
     def types(self) -> tuple[GemmTypes, ...]:

@@ -18,7 +18,8 @@ protocol. Of a table with several conditions each one is a set of its own. More 
 A table with ``held_back`` says why no coefficient is fitted on it, and is in no default; with ``is_corrected: true``
 learned corrections are fitted on it all the same. One with ``has_all_candidates: true`` has several kernels for a GEMM.
 Only the library's own choice, the rows of rank 0, is read, and only where the table is named: it is in no default. One
-with ``has_no_timings`` says something else of kernels and is not read here.
+with ``has_no_timings`` says something else of kernels and is not read here, nor is one with ``has_row_groups``, whose
+rows are grouped GEMMs.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ __all__ = [
 TABLE_SUFFIXES = (".csv", ".parquet")
 """Of the files that hold timings."""
 _META_SUFFIX = ".meta.yaml"
-_NO_TIMINGS = "has_no_timings"
+_NOT_READ = {"has_no_timings", "has_row_groups"}
 _HELD_BACK = "held_back"
 _IN_NO_DEFAULT = {"has_all_candidates", _HELD_BACK}
 _CORRECTED = "is_corrected"
@@ -70,7 +71,7 @@ def list_timings(gpu: str, *, has_candidates: bool = False, has_held_back: bool 
 
     `has_candidates` asks for all of these, `has_held_back` for those on which no coefficient is fitted.
     """
-    left_out = {_NO_TIMINGS}
+    left_out = set(_NOT_READ)
     if not has_candidates:
         left_out |= _IN_NO_DEFAULT - ({_HELD_BACK} if has_held_back else set())
     kept = [path for path in _committed(gpu) if not left_out & meta_of(path).keys()]
@@ -82,7 +83,7 @@ def list_correction_timings(gpu: str) -> list[Timings]:
     kept = []
     for path in _committed(gpu):
         meta = meta_of(path)
-        if _NO_TIMINGS not in meta and (meta.get(_CORRECTED) or not _IN_NO_DEFAULT & meta.keys()):
+        if not _NOT_READ & meta.keys() and (meta.get(_CORRECTED) or not _IN_NO_DEFAULT & meta.keys()):
             kept.append(path)
     return [timings for path in kept for timings in read_timings(path)]
 

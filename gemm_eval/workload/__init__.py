@@ -3,7 +3,15 @@
 from gemm_eval.workload.moe import LAYER_TERMS, MoeWork
 from gemm_eval.workload.options import NOTHING_SAID, RunOptions, run_options
 from gemm_eval.workload.problem import MAX_MACS, GemmProblem, make_problem, problem_of
-from gemm_eval.workload.row_groups import MAX_GROUPS, Layouts, RowGroups, check_row_groups, pack_layouts
+from gemm_eval.workload.row_groups import (
+    MAX_GROUPS,
+    NO_LAYOUTS,
+    Layouts,
+    RowGroups,
+    check_row_groups,
+    pack_layouts,
+    without_even_groups,
+)
 from gemm_eval.workload.types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes, Operand, make_types
 
 __all__ = [
@@ -12,6 +20,7 @@ __all__ = [
     "MAX_GROUPS",
     "MAX_MACS",
     "NOTHING_SAID",
+    "NO_LAYOUTS",
     "TYPE_NAMES",
     "BlockScale",
     "GemmProblem",
@@ -27,4 +36,5 @@ __all__ = [
     "pack_layouts",
     "problem_of",
     "run_options",
+    "without_even_groups",
 ]

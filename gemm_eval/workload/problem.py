@@ -125,6 +125,26 @@ class GemmProblem:
         """(G, M, K, N); of a grouped GEMM the groups, and the rows of the largest."""
         return self.G, self.M, self.K, self.N
 
+    @property
+    def is_grouped(self) -> bool:
+        """Whether its groups have rows of their own, not all as many."""
+        return self.row_groups is not None
+
+    @property
+    def sizes_text(self) -> str:
+        """The sizes with their names: ``"G=4 M=120 K=7168 N=4096"``; of a grouped GEMM all rows instead of M."""
+        rows = f"M={self.M}"
+        if self.row_groups is not None:
+            rows = f"rows={self.rows} (of a group {min(self.row_groups)} to {self.M})"
+        return f"G={self.G} {rows} K={self.K} N={self.N}"
+
+    @property
+    def size_words(self) -> tuple[str, ...]:
+        """The sizes for a short label: G, M, K, N, or of a grouped GEMM ``"(140 in 4)"`` (rows in groups), K, N."""
+        if self.row_groups is None:
+            return tuple(map(str, self.sizes))
+        return f"({self.rows} in {self.G})", str(self.K), str(self.N)
+
     def __repr__(self) -> str:
         """An expression that makes it anew, without what follows from the rest."""
         scale = self.types.b.scale
@@ -146,10 +166,7 @@ class GemmProblem:
     def __str__(self) -> str:
         a, b = self.types.a, self.types.b
         inputs = str(a) if b.scale is None else f"{a} x {b}"
-        rows = f"M={self.M}"
-        if self.row_groups is not None:
-            rows = f"rows={self.rows} (of a group {min(self.row_groups)} to {self.M})"
-        return f"G={self.G} {rows} K={self.K} N={self.N} {inputs} -> {self.output_dtype}"
+        return f"{self.sizes_text} {inputs} -> {self.output_dtype}"
 
 
 def make_problem(

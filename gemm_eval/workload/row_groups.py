@@ -15,13 +15,23 @@ from gemm_eval.jit import read_only
 from gemm_eval.words import shown
 from gemm_eval.workload.types import MAX_DIM
 
-__all__ = ["MAX_GROUPS", "Layouts", "RowGroups", "check_row_groups", "pack_layouts"]
+__all__ = [
+    "MAX_GROUPS",
+    "NO_LAYOUTS",
+    "Layouts",
+    "RowGroups",
+    "check_row_groups",
+    "pack_layouts",
+    "without_even_groups",
+]
 
 MAX_GROUPS = 1024
 """Most groups of a grouped GEMM."""
 
 RowGroups = tuple[int, ...]
 """Rows of A and C of each group; 0 where a group has none."""
+
+_PLAIN = (tuple, list)
 
 
 def check_row_groups(value: Any) -> RowGroups:
@@ -30,7 +40,13 @@ def check_row_groups(value: Any) -> RowGroups:
     Raises:
         InvalidProblemError: they are no 1 to `MAX_GROUPS` integers in 0..`MAX_DIM`, or all of them are 0.
     """
-    if isinstance(value, str | bytes | dict | set | frozenset) or not isinstance(value, Iterable):
+    if type(value) is np.ndarray and value.ndim == 1 and value.dtype.kind in "iu":
+        value = value.tolist()
+    if type(value) in _PLAIN and len(value) <= MAX_GROUPS and set(map(type, value)) == {int}:
+        # nearly all there are: a layer has hundreds of groups, and each is looked at in C here
+        if min(value) >= 0 and 0 < max(value) <= MAX_DIM:
+            return tuple(value)
+    elif _is_no_list(value):
         raise InvalidProblemError(f"row_groups must be the rows of each group, (120, 3, 0, 17), got {shown(value)}")
     groups: list[int] = []
     for item in value:  # one by one: what is no list of groups may be endless
@@ -48,6 +64,12 @@ def check_row_groups(value: Any) -> RowGroups:
     return tuple(groups)
 
 
+def _is_no_list(value: Any) -> bool:
+    is_word = isinstance(value, str | bytes | dict | set | frozenset)
+    # an array without dimensions has `__iter__`, which raises
+    return is_word or not isinstance(value, Iterable) or getattr(value, "ndim", 1) != 1
+
+
 class Layouts(NamedTuple):
     """How the rows of many problems lie in groups, as numba kernels take them.
 
@@ -55,7 +77,7 @@ class Layouts(NamedTuple):
     on the order of groups. A problem without row groups is G groups of M rows, and has no entry.
 
     Attributes:
-        of: [num_problems], which layout a problem has; -1: none.
+        of: [num_problems], which layout a problem has, -1: none; or [0], where no problem has any.
         starts: [num_layouts + 1], where each one's groups start in the next two.
         rows: [num_sizes], rows of such a group, at least 1.
         counts: [num_sizes], groups that have so many.
@@ -68,11 +90,46 @@ class Layouts(NamedTuple):
 
     def take(self, rows: Any) -> Layouts:
         """Return those of some problems."""
-        return self._replace(of=self.of[rows])
+        return self._replace(of=read_only(self.of[rows])) if len(self.of) else self
+
+    def row_groups(self, problem: int, num_groups: int) -> RowGroups | None:
+        """Return the rows of each of a problem's groups, the largest first; None: it has none of its own."""
+        which = int(self.of[problem]) if len(self.of) else -1
+        if which < 0:
+            return None
+        some = slice(*self.starts[which : which + 2].tolist())
+        groups = np.repeat(self.rows[some], self.counts[some]).tolist()
+        return (*groups, *[0] * (num_groups - len(groups)))
+
+    def is_grouped(self, num_problems: int) -> npt.NDArray[np.bool_]:
+        """Say of each problem [num_problems] whether its groups differ."""
+        return self.of >= 0 if len(self.of) else np.zeros(num_problems, np.bool_)
+
+
+def without_even_groups(sizes: npt.NDArray[np.int64], layouts: Layouts) -> tuple[npt.NDArray[np.int64], Layouts]:
+    """Return sizes [num, 4] and layouts with a batch in place of each problem whose groups with rows have as many.
+
+    So (120, 0, 120) is two GEMMs of 120 rows: empty groups are no work.
+    """
+    if not len(layouts.of):
+        return sizes, layouts
+    is_even = np.append(np.diff(layouts.starts) == 1, False)[layouts.of]  # of -1 too: it is not
+    if not is_even.any():
+        return sizes, layouts
+    of, sizes = layouts.of.copy(), sizes.copy()
+    sizes[is_even, 0] = layouts.counts[layouts.starts[of[is_even]]]
+    of[is_even] = -1
+    return sizes, layouts._replace(of=read_only(of))
+
+
+NO_LAYOUTS = Layouts(*(read_only(np.array(values, np.int64)) for values in ([], [0], [], [])))
+"""Of plain problems, however many."""
 
 
 def pack_layouts(row_groups: Sequence[RowGroups | None]) -> Layouts:
     """Pack the row groups of problems; None: G groups of M rows."""
+    if all(groups is None for groups in row_groups):
+        return NO_LAYOUTS
     places: dict[RowGroups, int] = {}
     of = [-1 if groups is None else places.setdefault(groups, len(places)) for groups in row_groups]
     starts, rows, counts = [0], [], []

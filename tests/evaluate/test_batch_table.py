@@ -29,7 +29,7 @@ def table() -> GEMMTable:
 def names_of(row: Any) -> dict[str, Any]:
     """The columns of a row, from its result."""
     p, mapping = row.problem, row.mapping
-    given = {name: getattr(p, name) for name in ("G", "M", "K", "N", "group_size", "group_n")}
+    given = {name: getattr(p, name) for name in ("G", "M", "K", "N", "row_groups", "group_size", "group_n")}
     types = {name: str(getattr(p, name)) for name in ("input_dtype", "weight_dtype", "output_dtype")}
     types |= {name: getattr(p, name) and str(getattr(p, name)) for name in ("scale_dtype", "zero_dtype")}
     numbers = ("latency_us", "physics_us", "low_us", "high_us", "source", "tflop_per_s", "utilization_frac", "bound",

@@ -142,7 +142,7 @@ def test_a_record_with_another_factor_is_no_answer(evaluator: GEMMEvaluator) -> 
     table = evaluator.evaluate_many(GEMMS, "bf16", progress=False)
     backend, batch = evaluator.backend, table.batch
     packed = [backend.pack(kind) for kind in batch.kinds]
-    again = backend.replay_many(packed, batch.kind_of, batch.sizes, table.records)
+    again = backend.replay_many(packed, batch.kind_of, batch.sizes, None, table.records)
     for name in GPU_COST_DTYPE.names or ():
         if name not in backend.search_counts:
             assert again[name].tolist() == table.records[name].tolist(), name

@@ -61,7 +61,7 @@ def test_every_answer_is_found_again(path: Path) -> None:
 def refused(evaluator: GEMMEvaluator, kind: Kind, sizes: Any, records: Records) -> Any:
     """Which records the replay does not confirm; counts of the search do not matter."""
     backend = evaluator.backend
-    again = backend.replay_many([backend.pack(kind)], np.zeros(len(sizes), np.int64), sizes, records)
+    again = backend.replay_many([backend.pack(kind)], np.zeros(len(sizes), np.int64), sizes, None, records)
     for name in backend.search_counts:
         again[name] = records[name]
     size = records.dtype.itemsize
@@ -118,7 +118,7 @@ def test_legal_for_a_replay_is_legal_for_a_user() -> None:
     stored["loop_order"] = rng.integers(-1, 7, len(stored))
     sizes = np.repeat([problem.sizes], len(stored), axis=0)
     again = evaluator.backend.replay_many(
-        [evaluator.backend.pack(kind)], np.zeros(len(stored), np.int64), sizes, stored
+        [evaluator.backend.pack(kind)], np.zeros(len(stored), np.int64), sizes, None, stored
     )
 
     num_legal = 0

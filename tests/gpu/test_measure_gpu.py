@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels import WeightMode
@@ -15,6 +16,7 @@ from gemm_eval.measure import (
     QuantShape,
     TimingProtocol,
     W4A16Runner,
+    list_grouped_shapes,
     list_items,
     make_runner,
     profile_kernels,
@@ -69,3 +71,23 @@ def test_our_kernels_end_to_end(tmp_path: Path, dtype: str) -> None:
     found = profile_kernels(runner, items[:5], [items[4].config])
     assert not found.errors
     assert found.find(items[4].config) is not None
+
+
+@pytest.mark.filterwarnings("default")
+def test_grouped_gemms_end_to_end(tmp_path: Path) -> None:
+    """The campaign's own check compares results with float64, groups without a row among them."""
+    pytest.importorskip("cupy")
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("PyTorch's grouped kernels are of Hopper")
+    runner = make_runner("grouped", "bf16")
+    shapes = [shape for shape in list_grouped_shapes("grouped") if shape.model in ("none", "olmoe-1b-7b")][::8]
+    path = Campaign(runner, TimingProtocol.quick(), tmp_path, "x", print, pool_bytes=1 << 30, with_trace=True).run(
+        shapes
+    )
+    frame = read_timings(path)
+
+    assert len(frame) == len(shapes)
+    assert frame["latency_us"].between(2.0, 5000.0).all()
+    assert set(frame["cta_m"]) <= {64, 128}
+    assert max(yaml.safe_load(path.with_suffix(".meta.yaml").read_text())["check_relative_errors"].values()) < 1e-2

@@ -64,7 +64,7 @@ def test_all_sets_take_less_than_nine_minutes() -> None:
 
 def test_unknown_set_is_an_error() -> None:
     with pytest.raises(
-        InvalidOptionError, match="model-zoo, model-zoo-few, batched, candidates, unaligned, smoke, got 'zoo'"
+        InvalidOptionError, match="model-zoo, model-zoo-few, batched, candidates, unaligned, experts, smoke, got 'zoo'"
     ):
         list_shapes("zoo", "fp16")
 

@@ -24,6 +24,11 @@ WGMMA = KernelConfig(
 MMA = WGMMA._replace(family="sm80_mma", num_warps=4, schedule=Schedule.MULTISTAGE)
 
 
+def terms_of(params: Any, coefficients: Any, G: int, M: int, K: int, N: int) -> Any:
+    """`problem_terms` of G groups of M rows."""
+    return problem_terms(params, coefficients, K, N, np.array([M]), np.array([G]))
+
+
 def typed(dtype: str, *sizes: int) -> GemmProblem:
     return make_problem(*(sizes or (1, 4096, 4096, 4096)), default_dtype=H100.default_dtype, dtype=dtype)
 
@@ -105,14 +110,14 @@ def test_alignment_is_that_of_the_worst_row(dtype: str, K: int, N: int, aligned:
 
 def test_bytes_of_a_problem() -> None:
     packed = pack_gpu(H100, typed("w4a16").types, RunOptions()).fallback
-    terms = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
+    terms = terms_of(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
     assert terms.a_bytes == 2 * 3 * 992 * 2
     assert terms.b_bytes == 2 * 16 * 496
     assert terms.scale_bytes == 2 * 16 * 8 * 2  # eight groups of at most 128
     assert terms.c_bytes == 2 * 3 * 16 * 2
     assert terms.b_read_bytes == terms.b_bytes + terms.scale_bytes  # cold
     packed = pack_gpu(H100, typed("w4a16").types, RunOptions(l2="warm")).fallback
-    warm = problem_terms(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
+    warm = terms_of(packed.params[0], packed.coefficients[0, 0], 2, 3, 992, 16)
     assert warm.b_read_bytes < 1e-3 * terms.b_read_bytes
 
 
@@ -120,12 +125,10 @@ def test_bytes_of_a_problem() -> None:
 def test_an_l2_of_one_partition_keeps_what_is_read_in_turn_while_it_fits(share: float, stays: bool) -> None:
     columns = int(share * L40S.l2_bytes / (4096 * 2))
     packed = pack_gpu(L40S, DENSE.types, RunOptions(l2="warm"))
-    terms = problem_terms(packed.params[0], packed.coefficients[0, 0], 1, 1, 4096, columns)
+    terms = terms_of(packed.params[0], packed.coefficients[0, 0], 1, 1, 4096, columns)
     read = terms.b_read_bytes / terms.b_bytes
     assert read < 0.1 if stays else read > 0.9
-    cold = problem_terms(
-        pack_gpu(L40S, DENSE.types, RunOptions()).params[0], packed.coefficients[0, 0], 1, 1, 4096, columns
-    )
+    cold = terms_of(pack_gpu(L40S, DENSE.types, RunOptions()).params[0], packed.coefficients[0, 0], 1, 1, 4096, columns)
     assert cold.b_read_bytes == cold.b_bytes
 
 
@@ -133,7 +136,7 @@ def test_in_an_l2_of_two_partitions_it_goes_little_by_little() -> None:
     packed = pack_gpu(H100, DENSE.types, RunOptions(l2="warm"))
     hold_bytes = float(packed.coefficients[0, 0]["l2_hold_bytes"])
     assert H100.num_l2_partitions == 2
-    terms = problem_terms(packed.params[0], packed.coefficients[0, 0], 1, 1, 4096, int(hold_bytes / (4096 * 2)))
+    terms = terms_of(packed.params[0], packed.coefficients[0, 0], 1, 1, 4096, int(hold_bytes / (4096 * 2)))
     assert terms.stay_frac == pytest.approx(0.5, abs=0.01)
 
 

@@ -26,7 +26,10 @@ from gemm_eval.workload import GemmTypes, make_types
 
 GPU, CHIP = "h200-sxm", "demo-8core"
 SIZES = {"num_tokens": 64, "hidden": 256, "inter": 128, "num_experts": 16, "topk": 4}
-RAGGED = "grouped GEMMs are evaluated as batches of their largest group, until their models are there"
+NO_GROUPS_YET = pytest.mark.xfail(
+    reason="the multi-core model knows no groups of different rows yet", raises=UnsupportedError, strict=True
+)
+RAGGED_ARCHS = [GPU, pytest.param(CHIP, marks=NO_GROUPS_YET)]
 
 
 @pytest.fixture(scope="module", params=[GPU, CHIP])
@@ -34,7 +37,13 @@ def evaluator(request: pytest.FixtureRequest) -> GEMMEvaluator:
     return GEMMEvaluator(request.param, disk_cache=False)
 
 
-def layer(evaluator: Any = CHIP, **changes: Any) -> MoeLayerResult:
+@pytest.fixture(scope="module", params=RAGGED_ARCHS)
+def ragged(request: pytest.FixtureRequest) -> GEMMEvaluator:
+    """Evaluators, where groups have different rows."""
+    return GEMMEvaluator(request.param, disk_cache=False)
+
+
+def layer(evaluator: Any = GPU, **changes: Any) -> MoeLayerResult:
     return moe_layer(evaluator, **(SIZES | changes))
 
 
@@ -49,8 +58,8 @@ class Spy(GEMMEvaluator):
 
 
 def asked(**changes: Any) -> list[GemmProblem]:
-    spy = Spy(CHIP, disk_cache=False)
-    layer(spy, **changes)
+    spy = Spy(GPU, disk_cache=False)
+    layer(spy, **({"dtype": "fp16"} | changes))
     return spy.problems
 
 
@@ -130,15 +139,21 @@ def test_options_of_gpus_reach_the_gemms() -> None:
 # The result.
 
 
-@pytest.mark.parametrize("distribution", ["balanced", "uniform", "power_law_1.2"])
+@pytest.mark.parametrize("distribution", ["uniform", "power_law_1.2"])
 @pytest.mark.parametrize("rank", ["most_loaded", "mean", 1])
-def test_terms_add_up(evaluator: GEMMEvaluator, distribution: str, rank: Any) -> None:
-    result = layer(evaluator, distribution=distribution, rank=rank, ep=4, num_shared_experts=1, dtype="fp16")
+def test_terms_add_up(ragged: GEMMEvaluator, distribution: str, rank: Any) -> None:
+    check_sums(layer(ragged, distribution=distribution, rank=rank, ep=4, num_shared_experts=1, dtype="fp16"))
 
+
+def test_terms_of_a_balanced_layer_add_up(evaluator: GEMMEvaluator) -> None:
+    check_sums(layer(evaluator, ep=4, num_shared_experts=1, dtype="fp16"))
+
+
+def check_sums(result: MoeLayerResult) -> None:
     assert tuple(result.breakdown) == BREAKDOWN
     assert sum(result.breakdown.values()) == result.latency_us
     assert all(us >= 0 for us in result.breakdown.values())
-    assert len(result.draws) == (1 if distribution == "balanced" else 5)
+    assert len(result.draws) == (1 if str(result.layer.distribution) == "balanced" else 5)
     for draw in result.draws:
         assert sum(draw.breakdown.values()) == pytest.approx(draw.latency_us, rel=1e-12)
     latencies = [draw.latency_us for draw in result.draws]
@@ -220,12 +235,12 @@ def test_the_mean_rank_is_the_mean_of_all_ranks() -> None:
 # Laws.
 
 
-def test_permuting_the_experts_of_a_rank_changes_nothing(evaluator: GEMMEvaluator) -> None:
+def test_permuting_the_experts_of_a_rank_changes_nothing(ragged: GEMMEvaluator) -> None:
     counts = np.array([0, 3, 1, 1, 5, 2, 4, 0])
     sizes: dict[str, Any] = {"num_tokens": 8, "num_experts": 8, "topk": 2, "ep": 2, "dtype": "fp16"}
     rng = np.random.default_rng(0)
     results = [
-        layer(evaluator, distribution=ExpertCounts(tuple(of.tolist())), **sizes)
+        layer(ragged, distribution=ExpertCounts(tuple(of.tolist())), **sizes)
         for of in (counts, counts[::-1], np.concatenate([rng.permutation(counts[:4]), rng.permutation(counts[4:])]))
     ]
 
@@ -251,8 +266,7 @@ def test_only_narrow_inputs_are_quantized() -> None:
         assert (layer(GPU, dtype=dtype, num_tokens=512).breakdown["quantize_us"] > 0) == is_quantized, dtype
 
 
-@pytest.mark.xfail(reason=RAGGED, strict=True)
-@pytest.mark.parametrize("arch", [GPU, CHIP])
+@pytest.mark.parametrize("arch", RAGGED_ARCHS)
 def test_experts_without_tokens_are_not_read(arch: str) -> None:
     """Half of the experts have no token: DRAM moves about half of the weights."""
     own = layer(
@@ -264,8 +278,7 @@ def test_experts_without_tokens_are_not_read(arch: str) -> None:
     assert own.latency_us < 0.8 * every.latency_us
 
 
-@pytest.mark.xfail(reason=RAGGED, strict=True)
-@pytest.mark.parametrize("arch", [GPU, CHIP])
+@pytest.mark.parametrize("arch", RAGGED_ARCHS)
 def test_one_busy_expert_does_not_make_all_others_as_busy(arch: str) -> None:
     counts = ExpertCounts((4096,) + (64,) * 63 + (0,) * 64)
     own = layer(arch, num_tokens=4096 + 64 * 63, hidden=1024, inter=512, num_experts=128, topk=1, distribution=counts)
@@ -281,7 +294,7 @@ def test_one_busy_expert_does_not_make_all_others_as_busy(arch: str) -> None:
 # Many at once.
 
 
-def test_many_layers_are_each_the_one(evaluator: GEMMEvaluator) -> None:
+def test_many_layers_are_each_the_one(ragged: GEMMEvaluator) -> None:
     layers = [
         MoeLayer(**SIZES).with_(
             num_tokens=tokens,
@@ -298,9 +311,9 @@ def test_many_layers_are_each_the_one(evaluator: GEMMEvaluator) -> None:
         for rank in ("most_loaded", "mean")
         for dtype in ("fp16", "w4a16")
     ]
-    table = moe_layers(evaluator, layers)
+    table = moe_layers(ragged, layers)
     alone = [
-        moe_layer(evaluator, **{name: getattr(item, name) for name in MoeLayer.__dataclass_fields__}) for item in layers
+        moe_layer(ragged, **{name: getattr(item, name) for name in MoeLayer.__dataclass_fields__}) for item in layers
     ]
 
     assert len(table) == len(layers)
@@ -326,9 +339,9 @@ def test_all_gemms_of_many_layers_are_one_batch(monkeypatch: pytest.MonkeyPatch)
 def test_mappings_and_frames_of_layers() -> None:
     pd = pytest.importorskip("pandas")
     rows: list[dict[str, Any]] = [SIZES, SIZES | {"ep": 2, "distribution": "uniform", "dtype": "fp16"}]
-    table = moe_layers(CHIP, rows)
+    table = moe_layers(GPU, rows)
 
-    framed = moe_layers(CHIP, pd.DataFrame(rows))  # where ep of the first row is nan
+    framed = moe_layers(GPU, pd.DataFrame(rows))  # where ep of the first row is nan
     assert framed.to_dicts() == table.to_dicts()
     frame = table.to_pandas()
     assert tuple(frame.columns) == table.columns

@@ -46,7 +46,7 @@ import json, pickle, sys
 from gemm_eval import GEMMEvaluator
 evaluator = GEMMEvaluator("demo-8core")
 calls = json.load(sys.stdin)
-results = [evaluator.evaluate(*sizes, **types) for sizes, types in calls]
+results = [getattr(evaluator, name)(*sizes, **types) for name, sizes, types in calls]
 pickle.dump(([list(map(repr, fields)) for fields in map(eval(sys.argv[1]), results)],
              tuple(evaluator.cache_info().records)), sys.stdout.buffer)
 """
@@ -83,11 +83,14 @@ def gemms_of(
     ]
 
 
-def call_of(problem: GemmProblem) -> tuple[tuple[int, int, int, int], dict[str, Any]]:
-    """How a user asks for a problem."""
+def call_of(problem: GemmProblem) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """How a user asks for a problem: the method's name and its arguments."""
     types: dict[str, Any] = {name: str(getattr(problem, f"{name}_dtype")) for name in ("input", "weight", "output")}
     types = {f"{name}_dtype": value for name, value in types.items()}
-    return problem.sizes, types | ({"group_size": problem.group_size} if problem.group_size else {})
+    types |= {"group_size": problem.group_size} if problem.group_size else {}
+    if problem.row_groups is None:
+        return "evaluate", problem.sizes, types
+    return "evaluate_grouped", (problem.row_groups, problem.K, problem.N), types
 
 
 def check_warm(evaluator: GEMMEvaluator, problems: Iterable[GemmProblem]) -> None:
@@ -96,8 +99,8 @@ def check_warm(evaluator: GEMMEvaluator, problems: Iterable[GemmProblem]) -> Non
     before = evaluator.cache_info().records
     unique = list(dict.fromkeys(problems))
     for problem in unique:
-        sizes, types = call_of(problem)
-        result, fresh = evaluator.evaluate(*sizes, **types), never.evaluate(*sizes, **types)
+        name, sizes, types = call_of(problem)
+        result, fresh = (getattr(one, name)(*sizes, **types) for one in (evaluator, never))
         assert result.problem == problem
         assert [repr(getattr(result, name)) for name in FIELDS] == [repr(getattr(fresh, name)) for name in FIELDS]
     after = evaluator.cache_info().records

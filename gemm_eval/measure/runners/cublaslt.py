@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gemm_eval.device import BenchDevice, Call, import_cupy
+from gemm_eval.device import Call
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.measure.runners.base import OperandLayout
 from gemm_eval.measure.runners.checks import CHECK_SHAPES, relative_error
+from gemm_eval.measure.runners.torch_device import TorchDevice
 from gemm_eval.measure.shapes import GemmShape
 from gemm_eval.words import shown
 
@@ -22,7 +23,7 @@ _INT8_SIGMA, _INT8_MAX = 32.0, 127.0
 _MAX_ERROR = {"fp8": 1e-2, "int8": 1e-9}  # the bf16 output rounds; integers are exact
 
 
-class CublasLtRunner(BenchDevice):
+class CublasLtRunner(TorchDevice):
     """`torch._scaled_mm` (fp8 e4m3, tensor-wise scales, bf16 output) and `torch._int_mm` (int8, int32 output)."""
 
     kernel = "cublaslt"
@@ -30,15 +31,8 @@ class CublasLtRunner(BenchDevice):
     def __init__(self, dtype: str) -> None:
         if dtype not in _OUTPUTS:
             raise UnsupportedError(f"--kernel cublaslt measures {', '.join(_OUTPUTS)}, got {shown(dtype)}; see cublas")
-        try:
-            import torch
-        except ImportError:
-            raise GemmEvalError("--kernel cublaslt needs PyTorch with CUDA: pip install torch") from None
-        cupy = import_cupy()
-        self.torch = torch
-        self._torch_stream = torch.cuda.Stream()
-        torch.cuda.set_stream(self._torch_stream)
-        super().__init__(cupy.cuda.ExternalStream(self._torch_stream.cuda_stream))
+        super().__init__()
+        torch = self.torch
         self.input_dtype = self.weight_dtype = dtype
         self.output_dtype, self._output_bytes = _OUTPUTS[dtype]
         self.pool_bytes = 0
@@ -103,21 +97,6 @@ class CublasLtRunner(BenchDevice):
                 )
 
         return enqueue
-
-    def capture(self, enqueue: Call) -> Call:
-        """See `Runner`."""
-        graph = self.torch.cuda.CUDAGraph()
-        self.torch.cuda.synchronize()
-        graph.capture_begin(capture_error_mode="relaxed")
-        try:
-            enqueue()
-        finally:
-            graph.capture_end()
-
-        def launch() -> None:
-            graph.replay()
-
-        return launch
 
     def check(self) -> Mapping[str, float]:
         """See `Runner`."""

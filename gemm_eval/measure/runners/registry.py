@@ -9,13 +9,14 @@ from gemm_eval.measure.runners.base import Runner
 from gemm_eval.measure.runners.cublas import CublasRunner
 from gemm_eval.measure.runners.cublaslt import CublasLtRunner
 from gemm_eval.measure.runners.cublaslt_candidates import CandidateRunner
+from gemm_eval.measure.runners.grouped import GroupedRunner
 from gemm_eval.measure.runners.w4a16 import W4A16Runner
 from gemm_eval.words import shown
 
 __all__ = ["RUNNERS", "make_runner"]
 
 RUNNERS: Mapping[str, Callable[[str], Runner]] = {
-    runner.kernel: runner for runner in (CublasRunner, CublasLtRunner, CandidateRunner, W4A16Runner)
+    runner.kernel: runner for runner in (CublasRunner, CublasLtRunner, CandidateRunner, GroupedRunner, W4A16Runner)
 }
 """Kernel names that `make_runner` knows, with the classes that run them."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         list_needs,
         step_elems,
     )
-    from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
+    from gemm_eval.models.gpu.coefficients import COEFFICIENTS, MOE_LAYER, Coefficient
     from gemm_eval.models.gpu.correction import (
         MAX_LOG_FACTOR,
         Correction,
@@ -58,8 +58,11 @@ if TYPE_CHECKING:
         LIBRARIES,
         OURS,
         TRTLLM,
+        default_grouped_library,
         default_library,
+        library_of,
         library_of_family,
+        tile_names,
     )
     from gemm_eval.models.gpu.model import (
         GPU_MODEL_VERSION,
@@ -69,7 +72,8 @@ if TYPE_CHECKING:
         unpack_config,
         unpack_gpu_cost,
     )
-    from gemm_eval.models.gpu.moe import MOE_COEFFICIENTS, layer_terms, moe_coefficients
+    from gemm_eval.models.gpu.moe import LAYER_TERMS, MoeWork, layer_terms
+    from gemm_eval.models.gpu.moe_rules import LayerShape, layer_libraries, padded_inter
     from gemm_eval.models.gpu.packed import (
         Joined,
         Packed,
@@ -108,11 +112,12 @@ __all__ = [
     "GPU_MODEL_VERSION",
     "HYPOTHETICAL",
     "KERNEL_COST_DTYPE",
+    "LAYER_TERMS",
     "LEAF",
     "LIBRARIES",
     "LOAD_BYTES",
     "MAX_LOG_FACTOR",
-    "MOE_COEFFICIENTS",
+    "MOE_LAYER",
     "OTHER_KERNELS",
     "OURS",
     "RASTER_CODE",
@@ -130,7 +135,9 @@ __all__ = [
     "HeldOut",
     "Interval",
     "Joined",
+    "LayerShape",
     "LoadRules",
+    "MoeWork",
     "Origin",
     "Packed",
     "PackedCorrection",
@@ -148,6 +155,7 @@ __all__ = [
     "coefficients_for",
     "correct",
     "correction_path",
+    "default_grouped_library",
     "default_library",
     "describe",
     "enumerate_configs",
@@ -158,8 +166,10 @@ __all__ = [
     "is_row_aligned",
     "join_packed",
     "launched_resources",
+    "layer_libraries",
     "layer_terms",
     "least_shortage",
+    "library_of",
     "library_of_family",
     "list_needs",
     "load_bytes_of",
@@ -167,7 +177,6 @@ __all__ = [
     "load_correction",
     "load_rules",
     "loads_of",
-    "moe_coefficients",
     "pack_bound_columns",
     "pack_coefficients",
     "pack_correction",
@@ -176,6 +185,7 @@ __all__ = [
     "pack_no_kernels",
     "pack_w4a16_coefficients",
     "pad_problem",
+    "padded_inter",
     "padding_to",
     "physics_digest",
     "quantization_of",
@@ -184,6 +194,7 @@ __all__ = [
     "regime_places",
     "split_by_size",
     "step_elems",
+    "tile_names",
     "unpack_config",
     "unpack_gpu_cost",
 ]
@@ -209,7 +220,7 @@ __getattr__, __dir__ = lazy_names(
             "list_needs",
             "step_elems",
         ),
-        ".coefficients": ("COEFFICIENTS", "Coefficient"),
+        ".coefficients": ("COEFFICIENTS", "MOE_LAYER", "Coefficient"),
         ".correction": (
             "MAX_LOG_FACTOR",
             "Correction",
@@ -250,8 +261,11 @@ __getattr__, __dir__ = lazy_names(
             "LIBRARIES",
             "OURS",
             "TRTLLM",
+            "default_grouped_library",
             "default_library",
+            "library_of",
             "library_of_family",
+            "tile_names",
         ),
         ".model": (
             "GPU_MODEL_VERSION",
@@ -261,7 +275,16 @@ __getattr__, __dir__ = lazy_names(
             "unpack_config",
             "unpack_gpu_cost",
         ),
-        ".moe": ("MOE_COEFFICIENTS", "layer_terms", "moe_coefficients"),
+        ".moe": (
+            "LAYER_TERMS",
+            "MoeWork",
+            "layer_terms",
+        ),
+        ".moe_rules": (
+            "LayerShape",
+            "layer_libraries",
+            "padded_inter",
+        ),
         ".packed": (
             "Joined",
             "Packed",

@@ -15,7 +15,7 @@ from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.cost_kernels import ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, Family, TileChoice
-from gemm_eval.models.gpu.libraries import LIBRARIES, cluster_grid_sms
+from gemm_eval.models.gpu.libraries import cluster_grid_sms, library_of
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes
@@ -181,6 +181,15 @@ def _stages_by_occupancy(arch: GpuSpec, types: GemmTypes, config: KernelConfig) 
         num_stages = min(num_stages - 1, room // needs.stage_bytes)
 
 
+def _stages_of(arch: GpuSpec, types: GemmTypes, choice: TileChoice, config: KernelConfig) -> Iterator[int]:
+    """Yield the numbers of stages of a tile that may be best; fewer than its own only where those do not fit."""
+    if not choice.num_stages:
+        yield from _stages_by_occupancy(arch, types, config)
+        return
+    room = (arch.smem_per_cta_bytes - _BARRIER_BYTES) // _needs(arch, types, config).stage_bytes
+    yield max(MIN_STAGES, min(choice.num_stages, room, _most_stages(arch, config)))
+
+
 def launched_resources(arch: GpuSpec, smem_bytes: int, registers: int, threads: int) -> Resources:
     """Occupancy of a kernel that was seen running, from its launch."""
     per_sm = ctas_per_sm(arch, threads, registers, smem_bytes)
@@ -218,10 +227,12 @@ def _check_shape(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> None:
         raise InvalidMappingError(
             f"{config.family} multiplies block-scaled {family.block_scaled}, got {types.inputs}", rule="family"
         )
-    k = step_elems(types, config.family)
-    if config.cta_k != k:
+    steps = (family.step_bytes, *family.more_step_bytes)
+    if config.cta_k * types.a.dtype.bits not in [8 * num for num in steps]:
+        known = " or ".join(str(8 * num // types.a.dtype.bits) for num in steps)
         raise InvalidMappingError(
-            f"cta_k must be {k}, {family.step_bytes} bytes of {types.a.dtype}, got {config.cta_k}", rule="cta_k"
+            f"cta_k must be {known}, {' or '.join(map(str, steps))} bytes of {types.a.dtype}, got {config.cta_k}",
+            rule="cta_k",
         )
     if config.schedule not in family.schedules:
         raise InvalidMappingError(
@@ -290,7 +301,7 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
     family = FAMILIES[config.family]
     m, n = config.cta_m, config.cta_n
     rate = arch.tensor_flop_per_cycle[types.a.dtype] * family.rate_on(arch.sm_arch)
-    k, step_bytes = config.cta_k, family.step_bytes
+    k, step_bytes = config.cta_k, config.cta_k * types.a.dtype.bits // 8
     flop_cycles = 2.0 * m * n * k / rate
     if family.operands == "vector":
         return m * n * k / (2.0 * arch.half2_ops_per_cycle)  # two products an operation
@@ -365,11 +376,11 @@ def build_candidates(
     tiles: list[tuple[float, ...]] = []  # of one CTA a cluster
     rows: list[tuple[int, int, int]] = []  # place in `tiles`, cluster
     clusters: dict[tuple[str, int, int], bool] = {}  # whether the GPU runs it
-    for choice in dict.fromkeys(LIBRARIES[library].tiles(arch, types, load_bytes=load_bytes)):
+    for choice in dict.fromkeys(library_of(library).tiles(arch, types, load_bytes=load_bytes)):
         family = FAMILIES[choice.family]
         first = len(tiles)
         config = as_config(types, choice, 1, 1, MIN_STAGES)
-        for num_stages in _stages_by_occupancy(arch, types, config):
+        for num_stages in _stages_of(arch, types, choice, config):
             config = config._replace(num_stages=num_stages)
             try:
                 resources = check_kernel(arch, types, config)
@@ -397,7 +408,7 @@ def build_candidates(
 def list_needs(arch: GpuSpec, problem: GemmProblem, library: str, *, load_bytes: int) -> Iterator[KernelNeeds]:
     """Yield what each kernel of a library that could run a problem needs, whether or not the GPU has it."""
     types = problem.types
-    for choice in LIBRARIES[library].tiles(arch, types, load_bytes=load_bytes):
+    for choice in library_of(library).tiles(arch, types, load_bytes=load_bytes):
         family = FAMILIES[choice.family]
         if not family.min_rows <= problem.M <= family.max_rows(choice.cta_m):
             continue
@@ -417,7 +428,7 @@ def _runs_cluster(arch: GpuSpec, family: Family, cluster_m: int, cluster_n: int)
 
 def as_config(types: GemmTypes, choice: TileChoice, cluster_m: int, cluster_n: int, num_stages: int) -> KernelConfig:
     """Return the data-parallel config of a library's tile."""
-    k = step_elems(types, choice.family)
+    k = 8 * choice.step_bytes // types.a.dtype.bits if choice.step_bytes else step_elems(types, choice.family)
     return KernelConfig(
         choice.family, choice.cta_m, choice.cta_n, k, cluster_m, cluster_n, choice.num_warps, num_stages,
         choice.schedule, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 __all__ = [
     "COEFFICIENTS",
     "FREE",
+    "MOE_LAYER",
     "NO_LIMIT",
     "QUANTIZATION",
     "SPEC",
@@ -23,6 +24,7 @@ __all__ = [
     "check_coefficients",
     "complete_coefficients",
     "with_defaults",
+    "with_ranges",
 ]
 
 _FITTED = "round, within what fits of the H200's timings gave (arch/calibration/h200-sxm)"
@@ -181,6 +183,52 @@ TRTLLM_OWN: tuple[Coefficient, ...] = (
     ),
 )  # fmt: skip
 """Those that only TensorRT-LLM's own families have, besides all of a generic one."""
+
+
+_OF_LAYERS = "round, within what fits of AIConfigurator's layers gave (arch/calibration, grouped families)"
+
+MOE_LAYER: tuple[Coefficient, ...] = (
+    Coefficient(
+        "moe_fixed_us", "us", 0.5, 80.0, 12.0, FREE,
+        "kernels of a layer beside its GEMMs, launches included: routing, alignment, activation, finalize", _OF_LAYERS,
+    ),
+    Coefficient("moe_token_ns", "ns", 0.0, 60.0, 1.0, FREE, "what a token adds to routing", _OF_LAYERS),
+    Coefficient(
+        "moe_token_expert_ps", "ps", 0.0, 400.0, 5.0, FREE, "what a token adds to routing for each expert", _OF_LAYERS,
+    ),
+    Coefficient("moe_expert_ns", "ns", 0.0, 800.0, 5.0, FREE, "what an expert of the rank adds", _OF_LAYERS),
+    Coefficient("moe_active_ns", "ns", 0.0, 800.0, 20.0, FREE, "what an expert that has rows adds", _OF_LAYERS),
+    Coefficient("moe_row_ns", "ns", 0.0, 60.0, 0.5, FREE, "what a row of an expert adds to permutation", _OF_LAYERS),
+    Coefficient(
+        "moe_token_frac", "1", 0.02, 6.0, 0.5, NO_LIMIT,
+        "share of the L2 bandwidth at which tokens are read and written before the first GEMM", _OF_LAYERS,
+    ),
+    Coefficient(
+        "moe_activation_frac", "1", 0.02, 6.0, 1.0, NO_LIMIT, "share of the L2 bandwidth of the activation", _OF_LAYERS,
+    ),
+    Coefficient(
+        "moe_finalize_frac", "1", 0.02, 6.0, 1.0, NO_LIMIT,
+        "share of the L2 bandwidth at which rows are added up to tokens", _OF_LAYERS,
+    ),
+    Coefficient(
+        "moe_dram_frac", "1", 0.2, 1.0, 0.9, SPEC,
+        "share of the published DRAM bandwidth of all these where L2 cannot hold what they move", _OF_LAYERS,
+    ),
+    Coefficient(
+        "moe_grouped_router_ns", "ns", 0.0, 120.0, 0.0, FREE,
+        "what a token adds to routing where experts are chosen in groups first (DeepSeek-V3)", _OF_LAYERS,
+    ),
+)  # fmt: skip
+"""Those of a mixture-of-experts layer around its two grouped GEMMs, which only families of grouped kernels have."""
+
+
+def with_ranges(of: Sequence[Coefficient], **ranges: tuple[float, float, float]) -> tuple[Coefficient, ...]:
+    """Return coefficients of a family, some with low, high and default of its own."""
+    found = []
+    for item in of:
+        low, high, default = ranges.get(item.name, (item.low, item.high, item.default))
+        found.append(item._replace(low=low, high=high, default=default))
+    return tuple(found)
 
 
 def with_defaults(**defaults: float) -> tuple[Coefficient, ...]:

@@ -100,7 +100,10 @@ SM_L2_BYTES_PER_CYCLE = 64.0
 
 
 class ProblemTerms(NamedTuple):
-    """What a problem asks of the chip, whatever the config."""
+    """What a problem asks of the chip, whatever the config.
+
+    G GEMMs of M rows each; or groups that have rows: G of them, the largest of M, and `group_rows` tells the others.
+    """
 
     G: int
     M: int
@@ -118,6 +121,9 @@ class ProblemTerms(NamedTuple):
     load_frac: float  # rate of loads over that of 16-byte ones; below 1 rows do not start on 16 bytes
     quantize_us: float  # kernels before the GEMM: they quantize A,
     cast_us: float  # and cast its scale
+    rows: int  # of A and C, of all groups
+    group_rows: Any  # [sizes], rows of groups, the most first
+    group_counts: Any  # [sizes], how many groups have so many
 
 
 class ConfigCost(NamedTuple):
@@ -143,7 +149,7 @@ class CostRules(NamedTuple):
     family; `split` is a number of parts of K, or `STREAM_K`.
 
     Attributes:
-        problem_terms: (p, c, G, M, K, N) -> `ProblemTerms`, with the first of the coefficients.
+        problem_terms: (p, c, K, N, group_rows, group_counts) -> `ProblemTerms`, with the first of the coefficients.
         list_splits: (p, row, t, splits) -> how many ways to split K there are, which it writes to `splits`, the best of
             equal ones first.
         row_bounds_us: (p, c, t, columns, first, bounds), `c` those of all sets: writes to `bounds` [num] times that

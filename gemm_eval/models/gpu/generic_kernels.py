@@ -39,6 +39,8 @@ __all__ = ["GENERIC", "BoundColumns", "config_cost", "list_splits", "problem_ter
 
 _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
+_MOST_CTA_ROWS = 512  # as `check_config` allows
+_CLUSTER_SIZES = 5  # 1 to 16 CTAs
 _MIN_STREAM_STEPS = 8  # of a CTA of stream-K: as of a part of a split K, where a library weighs it (`_FREE_SPLIT`)
 _LINE_BYTES = 128.0
 _LRU_HOLD = 1.04  # of L2: where what is read in turn stops to stay (weights of few rows on an L40S), see MODEL.md
@@ -94,19 +96,26 @@ def _stay_frac(p: Any, c: Any, footprint_bytes: float) -> float:
 
 
 @kernel
-def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
-    """Bytes of a problem, its rows padded as its types need it, and what of them L2 keeps."""
+def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: Any) -> ProblemTerms:
+    """Bytes of a problem, its rows padded as its types need it, and what of them L2 keeps.
+
+    A group without a row is no part of it: its weights are not read.
+    """
+    G, M, rows = 0, group_rows[0], 0
+    for place in range(len(group_rows)):
+        G += group_counts[place]
+        rows += group_counts[place] * group_rows[place]
     K = ceil_div(K, p["k_pad"]) * p["k_pad"]
     if N > 1 or p["b_elem_bytes"] < p["a_elem_bytes"]:
         N = ceil_div(N, p["n_pad"]) * p["n_pad"]
-    a_bytes = G * M * (K * p["a_elem_bytes"])
+    a_bytes = rows * (K * p["a_elem_bytes"])
     b_bytes = G * N * (K * p["b_elem_bytes"])
     scale_bytes = 0.0
     if p["scale_bytes_per_group"] > 0.0:
         groups = ceil_div(K, p["group_size"]) if p["group_size"] > 0 else 1
-        a_bytes += G * M * (groups * p["a_scale_bytes_per_group"])  # they come with A, and are read again with it
+        a_bytes += rows * (groups * p["a_scale_bytes_per_group"])  # they come with A, and are read again with it
         scale_bytes = G * ceil_div(N, p["group_n"]) * (groups * p["scale_bytes_per_group"])
-    c_bytes = G * M * (N * p["c_elem_bytes"])
+    c_bytes = rows * (N * p["c_elem_bytes"])
     footprint_bytes = a_bytes + b_bytes + scale_bytes + c_bytes
     stay_frac = 0.0 if p["l2_state"] == ALL_COLD else _stay_frac(p, c, footprint_bytes)
     b_stay = stay_frac if p["l2_state"] == WARM else 0.0
@@ -122,11 +131,11 @@ def problem_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerm
         load_frac = c["unaligned_frac"] * (min(aligned, NARROW_BYTES) / NARROW_BYTES)
         if row_bytes % _LINE_BYTES == 0.0:
             load_frac /= 1.0 + c["line_conflict"]
-    before_us = quantize_us(p, c, float(G) * M, float(K), a_bytes)
+    before_us = quantize_us(p, c, float(rows), float(K), a_bytes)
     return ProblemTerms(
         G, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - b_stay), l2_hold_frac, line_waste, load_frac,
-        before_us, cast_us(p, c),
+        before_us, cast_us(p, c), rows, group_rows, group_counts,
     )  # fmt: skip
 
 
@@ -136,19 +145,39 @@ def _outside_us(
     row: Any,
     c: Any,
     t: ProblemTerms,
-    tiles_m: int,
+    row_tiles: RowTiles,
     tiles_n: int,
-    padded_m: int,
     padded_n: int,
     all_steps: int,
 ) -> float:
     """TMA fills rows of tiles that lie beyond the matrix slowly, whichever SM asks."""
     if row["schedule"] > COOPERATIVE:
         return 0.0
-    rows = (tiles_m * row["cta_m"] - t.M) * (padded_n / row["cluster_n"])
-    rows += (tiles_n * row["cta_n"] - t.N) * (padded_m / row["cluster_m"])
-    result: float = t.G * rows * all_steps / (c["outside_rows_per_cycle"] * p["cycles_per_us"])
+    rows = row_tiles.empty_rows * (padded_n / row["cluster_n"])
+    rows += (tiles_n * row["cta_n"] - t.N) * (row_tiles.padded / row["cluster_m"])
+    result: float = rows * all_steps / (c["outside_rows_per_cycle"] * p["cycles_per_us"])
     return result
+
+
+class RowTiles(NamedTuple):
+    """Tiles along M of all groups."""
+
+    tiles: int
+    padded: int  # to whole clusters
+    empty_rows: int  # of the last tile of each group
+
+
+@kernel
+def _row_tiles(t: ProblemTerms, cta_m: int, cluster_m: int) -> RowTiles:
+    """A tile has rows of one group only, so that each group's last one is ragged."""
+    total = padded = empty = 0
+    for place in range(len(t.group_rows)):
+        rows, count = t.group_rows[place], t.group_counts[place]
+        tiles = ceil_div(rows, cta_m)
+        total += count * tiles
+        padded += count * _round_up(tiles, cluster_m)
+        empty += count * (tiles * cta_m - rows)
+    return RowTiles(total, padded, empty)
 
 
 @kernel
@@ -188,6 +217,29 @@ def _most_parts(
     is_refused = has_other_rows or (is_refused and not is_vector)
     most = 1.0 if is_vector else most
     return most, is_refused
+
+
+@kernel
+def _fill_row_tiles(t: ProblemTerms, cta_m: Any, cluster_m: Any, tiles: Any, clusters: Any, empty_rows: Any) -> None:
+    """Write what `_row_tiles` says of each kernel [num], with whole clusters instead of their tiles."""
+    if len(t.group_rows) == 1:
+        G, M = float(t.G), float(t.M)
+        for i in range(len(tiles)):
+            of_one = np.ceil(M / cta_m[i])
+            tiles[i] = G * of_one
+            clusters[i] = G * np.ceil(of_one / cluster_m[i])
+            empty_rows[i] = G * (of_one * cta_m[i] - M)
+        return
+    known = np.full((_MOST_CTA_ROWS + 1, _CLUSTER_SIZES), -1)  # where the same tile stood before
+    for i in range(len(tiles)):
+        rows, size = int(cta_m[i]), int(np.log2(cluster_m[i]))
+        place = known[rows, size]
+        if place >= 0:
+            tiles[i], clusters[i], empty_rows[i] = tiles[place], clusters[place], empty_rows[place]
+            continue
+        known[rows, size] = i
+        found = _row_tiles(t, rows, 1 << size)
+        tiles[i], clusters[i], empty_rows[i] = found.tiles, found.padded >> size, found.empty_rows
 
 
 class BoundColumns(NamedTuple):
@@ -234,6 +286,8 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     tile_cycles, fixed_us = columns[_AT.tile_cycles, first:stop], columns[_AT.fixed_us, first:stop]
     dram_bytes_per_us = columns[_AT.dram_bytes_per_us, first:stop]
     outside_us_per_row_step = columns[_AT.outside_us_per_row_step, first:stop]
+    tiles_along_m, clusters_along_m, empty_rows = np.empty((3, len(bounds)))
+    _fill_row_tiles(t, cta_m, cluster_m, tiles_along_m, clusters_along_m, empty_rows)
     G, M, K, N = float(t.G), float(t.M), float(t.K), float(t.N)
     num_sms, min_steps, max_parts = float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"])
     is_full, has_stream_k = p["is_split_full"] != 0, p["has_stream_k"] != 0
@@ -244,25 +298,25 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     cycles_per_us, l2_rate = p["cycles_per_us"], c["l2_bytes_per_us"]
     exposed = c["store_exposed_frac"] * ((1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"] + t.stay_frac / l2_rate)
     first_bytes = c["l2_first"] * (t.a_bytes + w_bytes) * t.line_waste
-    partial_bytes = G * M * (N * 4.0)
+    partial_bytes = t.rows * (N * 4.0)
     reduce_us, reduce_part_us, reduce_rate = c["reduce_us"], c["reduce_part_us"], l2_rate * c["reduce_frac"]
     factor = (1.0 + c["choice_loss"]) * BOUND_SLACK
     before_us = (t.quantize_us + t.cast_us) * BOUND_SLACK
     for i in range(len(bounds)):
-        tiles_m, tiles_n = np.ceil(M / cta_m[i]), np.ceil(N / cta_n[i])
-        clusters_m, clusters_n = np.ceil(tiles_m / cluster_m[i]), np.ceil(tiles_n / cluster_n[i])
+        tiles_n = np.ceil(N / cta_n[i])
+        clusters_m, clusters_n = clusters_along_m[i], np.ceil(tiles_n / cluster_n[i])
         all_steps = np.ceil(K / cta_k[i])
         most, is_refused = _most_parts(
-            num_sms, min_steps, max_parts, is_full, G * tiles_m * tiles_n, all_steps, split_caps[i],
+            num_sms, min_steps, max_parts, is_full, tiles_along_m[i] * tiles_n, all_steps, split_caps[i],
             is_vector[i] != 0.0, max_rows[i] < M or min_rows[i] > M,
         )  # fmt: skip
         is_even = not is_full and (has_stream_k or most > 1.0)
         split = most if is_full else 1.0
 
         steps = np.ceil(all_steps / split)
-        units = G * (clusters_m * cluster_m[i]) * (clusters_n * cluster_n[i]) * np.ceil(all_steps / steps)
+        units = (clusters_m * cluster_m[i]) * (clusters_n * cluster_n[i]) * np.ceil(all_steps / steps)
         rounds = units / grid_cap[i]
-        l2_bytes = (t.a_bytes * clusters_n + w_bytes * clusters_m) * t.line_waste
+        l2_bytes = (t.a_bytes * clusters_n + w_bytes * (clusters_m / G)) * t.line_waste
         ingest = l2_bytes / (units * steps) / (vector_rate if is_vector[i] != 0.0 else tile_rate)
         busy = np.sqrt(busy_cycles[i] * busy_cycles[i] + ingest * ingest)
         waves = np.ceil(rounds)
@@ -275,8 +329,8 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
         written = partial_bytes * split if is_split else t.c_bytes
         waits_us = reduce_us + reduce_part_us * (split - 1.0)
         reduction_us = waits_us + (written + t.c_bytes) / reduce_rate if is_split else 0.0
-        rows = (tiles_m * cta_m[i] - M) * clusters_n + (tiles_n * cta_n[i] - N) * clusters_m
-        outside_us = G * rows * all_steps * outside_us_per_row_step[i]
+        rows = empty_rows[i] * clusters_n + (tiles_n * cta_n[i] - N) * clusters_m
+        outside_us = rows * all_steps * outside_us_per_row_step[i]
         chip, dram = cycles / cycles_per_us, dram_bytes / dram_bytes_per_us[i]
         l2 = (l2_bytes + first_bytes) / l2_rate
         chip, dram, l2, outside = chip * chip, dram * dram, l2 * l2, outside_us * outside_us
@@ -319,6 +373,23 @@ def _wave_panels(
 
 
 @kernel
+def _waves_bytes(t: ProblemTerms, cta_m: int, tiles_n: int, ctas: int, raster: int) -> tuple[float, int]:
+    """DRAM bytes as in `_wave_panels`, of groups one after another, under the raster that suits the largest."""
+    b_panel = t.b_bytes / (t.G * tiles_n)
+    if len(t.group_rows) == 1:
+        tiles_m = ceil_div(t.M, cta_m)
+        return _wave_panels(t.G, tiles_m, tiles_n, ctas, t.a_bytes / (t.G * tiles_m), b_panel, raster)
+    total = 0.0
+    for place in range(len(t.group_rows)):
+        rows = t.group_rows[place]
+        tiles_m = ceil_div(rows, cta_m)
+        a_panel = t.a_bytes * (rows / t.rows) / tiles_m
+        some, raster = _wave_panels(t.group_counts[place], tiles_m, tiles_n, ctas, a_panel, b_panel, raster)
+        total += some
+    return total, raster
+
+
+@kernel
 def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: int) -> ConfigCost:
     """The time of one config: MODEL.md, "Time".
 
@@ -326,10 +397,9 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     """
     is_stream = split == STREAM_K
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
-    padded_m = _round_up(tiles_m, row["cluster_m"])
+    row_tiles, tiles_n = _row_tiles(t, cta_m, row["cluster_m"]), ceil_div(t.N, cta_n)
     padded_n = _round_up(tiles_n, row["cluster_n"])
-    tiles = t.G * padded_m * padded_n
+    tiles = row_tiles.padded * padded_n
     all_steps = ceil_div(t.K, row["cta_k"])
     cap = row["grid_cap"]
     if is_stream:
@@ -351,18 +421,17 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
 
     # traffic; a panel that a cluster shares is read from L2 once
     a_l2 = t.a_bytes * (padded_n / row["cluster_n"])
-    b_l2 = (t.b_bytes + t.scale_bytes) * (padded_m / row["cluster_m"])
+    b_l2 = (t.b_bytes + t.scale_bytes) * (row_tiles.padded / (t.G * row["cluster_m"]))
     first_bytes = c["l2_first"] * (t.a_bytes + t.b_bytes + t.scale_bytes)
     l2_bytes = (a_l2 + b_l2 + first_bytes) * t.line_waste
     compulsory = t.a_read_bytes + t.b_read_bytes
     read_bytes = compulsory
-    if raster != NO_RASTER and t.l2_hold_frac < 1.0 and tiles_m > 1 and tiles_n > 1:
-        a_panel, b_panel = t.a_bytes / (t.G * tiles_m), t.b_bytes / (t.G * tiles_n)
-        waves_bytes, raster = _wave_panels(t.G, tiles_m, tiles_n, ctas, a_panel, b_panel, raster)
+    if raster != NO_RASTER and t.l2_hold_frac < 1.0 and cta_m < t.M and tiles_n > 1:
+        waves_bytes, raster = _waves_bytes(t, cta_m, tiles_n, ctas, raster)
         if waves_bytes > compulsory:
             read_bytes += (1.0 - t.l2_hold_frac) * (waves_bytes - compulsory)
 
-    outside_us = _outside_us(p, row, c, t, tiles_m, tiles_n, padded_m, padded_n, all_steps)
+    outside_us = _outside_us(p, row, c, t, row_tiles, tiles_n, padded_n, all_steps)
 
     # one k-step of one CTA, in cycles of its SM
     is_vector = schedule == VECTOR
@@ -373,7 +442,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     work = max(matrix, dequant) + c["dequant_exposed"] * min(matrix, dequant)
     fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
     # of a full tile, as the slowest CTA decides
-    a_row, b_row = t.a_bytes / (t.G * t.M), (t.b_bytes + t.scale_bytes) / (t.G * t.N)
+    a_row, b_row = t.a_bytes / t.rows, (t.b_bytes + t.scale_bytes) / (t.G * t.N)
     tile_bytes = min(cta_m, t.M) * a_row / row["cluster_n"] + min(cta_n, t.N) * b_row / row["cluster_m"]
     load_frac = 1.0 if is_vector else t.load_frac  # the lanes of a warp read one row
     ingest = tile_bytes * t.line_waste / all_steps / (c["sm_l2_bytes_per_cycle"] * load_frac)
@@ -421,7 +490,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     written = t.c_bytes
     reduction_us = 0.0
     if split > 1:
-        partial = t.G * t.M * (t.N * 4.0) * split
+        partial = t.rows * (t.N * 4.0) * split
         written = partial
         reduction_us = c["reduce_us"] + c["reduce_part_us"] * (split - 1)
         reduction_us += (partial + t.c_bytes) / (c["l2_bytes_per_us"] * c["reduce_frac"])
@@ -471,7 +540,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     A number of parts that is no shorter than another's is left out: it only adds partial sums.
     """
     steps = ceil_div(t.K, row["cta_k"])
-    tiles = float(t.G * ceil_div(t.M, row["cta_m"]) * ceil_div(t.N, row["cta_n"]))
+    tiles = float(_row_tiles(t, row["cta_m"], 1).tiles * ceil_div(t.N, row["cta_n"]))
     most, is_refused = _most_parts(
         float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"]), p["is_split_full"] != 0,
         tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,

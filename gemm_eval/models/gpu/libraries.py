@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from gemm_eval.arch import GpuSpec, cluster_sms
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import UnsupportedError
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families import FAMILIES, Family, TileChoice, family_for
 from gemm_eval.models.gpu.sizes import NO_PADDING, Padding, padding_to
+from gemm_eval.words import refusal
 from gemm_eval.workload import GemmTypes
 
 __all__ = [
@@ -23,8 +25,11 @@ __all__ = [
     "Library",
     "SplitRule",
     "cluster_grid_sms",
+    "default_grouped_library",
     "default_library",
+    "library_of",
     "library_of_family",
+    "tile_names",
 ]
 
 OURS = "gemm-eval"
@@ -86,6 +91,8 @@ class Library:
         weight_only_family: what it runs narrower weights with, on the GPUs that the family runs on; others have
             vendors' kernels for them.
         dense_families: input type -> family for dense GEMMs of it, likewise; for these it need not be `is_dense`.
+        grouped_families: what it runs grouped GEMMs with, where each takes the GPU and the types: nothing else, then.
+        tile: the one of its tiles that runs, as `tile_names` has it; empty: the best of all.
     """
 
     name: str
@@ -100,6 +107,8 @@ class Library:
     weight_only_family: str = ""
     dense_families: Mapping[DType, str] = field(default_factory=dict)
     is_chosen_by_model: bool = False
+    grouped_families: tuple[str, ...] = ()
+    tile: str = ""
 
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
@@ -108,6 +117,9 @@ class Library:
             raise UnsupportedError(
                 f"{arch.name} cannot multiply {types.a.dtype} (its tensor cores take {known}): tensor_flop_per_cycle"
             )
+        if self.grouped_families:
+            self._grouped_family(arch, types)
+            return
         if types.is_weight_quantized and not self.is_weight_only:
             raise UnsupportedError(
                 f"{self.name} has no kernels for {types.b.dtype} weights and {types.a.dtype} inputs; "
@@ -152,7 +164,18 @@ class Library:
         """The kernel family that the library uses for these types, where rows start on so many bytes."""
         return self._family(arch, types, load_bytes=load_bytes).name
 
+    def _grouped_family(self, arch: GpuSpec, types: GemmTypes) -> Family:
+        families = [FAMILIES[name] for name in self.grouped_families]
+        found = next((family for family in families if arch.sm_arch in family.sm_archs and _takes(family, types)), None)
+        if found is None:
+            where = sorted({sm for family in families if _takes(family, types) for sm in family.sm_archs})
+            what = f"only on {', '.join(where)}" if where else "on no GPU"
+            raise UnsupportedError(f"library {self.name} runs {types.inputs} {what}, and {arch.name} is {arch.sm_arch}")
+        return found
+
     def _family(self, arch: GpuSpec, types: GemmTypes, *, load_bytes: int) -> Family:
+        if self.grouped_families:
+            return self._grouped_family(arch, types)
         own = self.weight_only_family if types.is_weight_quantized else self.dense_families.get(types.a.dtype, "")
         if own and load_bytes == ROW_BYTES and arch.sm_arch in FAMILIES[own].sm_archs:
             return FAMILIES[own]
@@ -178,12 +201,53 @@ class Library:
         if self.name == OURS:
             return
         family = self._family(arch, types, load_bytes=load_bytes)
-        if types.is_weight_quantized:
+        if self.grouped_families:
+            yield from self._of_tile(family.dense_tiles(arch.sm_arch, types.a.dtype), arch, types)
+        elif types.is_weight_quantized:
             if family.name != self.weight_only_family:
                 yield from FAMILIES["gemv"].weight_only_tiles(*self.weight_only_tiles)
             yield from family.weight_only_tiles(*self.weight_only_tiles)
         else:
             yield from family.dense_tiles(arch.sm_arch, types.a.dtype)
+
+    def _of_tile(self, choices: Iterable[TileChoice], arch: GpuSpec, types: GemmTypes) -> Iterator[TileChoice]:
+        """Yield those that the library is to run: all, or those of `tile`.
+
+        Raises:
+            UnsupportedError: it has no such tile for these types on this GPU.
+        """
+        if not self.tile:
+            yield from choices
+            return
+        known = list(choices)
+        found = [choice for choice in known if self.tile in tile_names(choice, types)]
+        if not found:
+            names = ", ".join(dict.fromkeys(tile_names(choice, types)[-1] for choice in known))
+            raise UnsupportedError(
+                f"library {self.name} has no tile {self.tile} for {types.inputs} on {arch.name}; it has {names}"
+            )
+        yield from found
+
+
+def _takes(family: Family, types: GemmTypes) -> bool:
+    return family.for_types is not None and family.for_types(types)
+
+
+def tile_names(choice: TileChoice, types: GemmTypes) -> tuple[str, ...]:
+    """Return what a tile is called in ``library/tile``: rows x columns, with its k-step, and with all that is known."""
+    step_bytes = choice.step_bytes or FAMILIES[choice.family].step_bytes
+    short = f"{choice.cta_m}x{choice.cta_n}"
+    long = f"{short}x{8 * step_bytes // types.a.dtype.bits}"
+    stages = f"s{choice.num_stages}" if choice.num_stages else ""
+    return short, long, f"{long}w{choice.num_warps}{stages}"
+
+
+def _grouped(name: str, *families: str, has_stream_k: bool = False) -> Library:
+    """Return a library of grouped kernels."""
+    return Library(
+        name, dict.fromkeys(families, _NO_SPLIT), has_stream_k=has_stream_k, is_dense=True, is_weight_only=True,
+        has_unaligned=False, grouped_families=families,
+    )  # fmt: skip
 
 
 LIBRARIES: dict[str, Library] = {
@@ -230,9 +294,34 @@ LIBRARIES: dict[str, Library] = {
             is_weight_only=True, weight_only_tiles=((64, 128), (16, 32, 64, 128, 256)), has_unaligned=False,
             has_block_scaled=True, weight_only_family="sm80_weight_only", dense_families={DType.INT8: "sm80_int8"},
         ),
+        # grouped GEMMs: one launch for all experts of a layer, and nothing splits K
+        _grouped("torch", "sm90_grouped"),
+        _grouped("triton", "triton_moe", "triton_moe_fp8"),
+        _grouped("marlin", "marlin_moe", has_stream_k=True),
+        _grouped("trtllm-gen", "gen_moe", "gen_moe_fp8", "gen_moe_fp4"),
+        _grouped("deepgemm", "sm100_deepgemm_moe"),
     )
 }  # fmt: skip
 """Kernel libraries by name."""
+
+
+@lru_cache(maxsize=1024)
+def library_of(name: str) -> Library:
+    """Return a library by its name, or with one of its tiles alone: ``"triton/64x64x32"``.
+
+    Raises:
+        InvalidOptionError: there is none of this name, or it has no tiles to choose from.
+    """
+    base, slash, tile = name.partition("/")
+    if base not in LIBRARIES:
+        raise InvalidOptionError(refusal("library", name, (*LIBRARIES, AUTO)))
+    found = LIBRARIES[base]
+    if not slash:
+        return found
+    if not found.grouped_families or not tile:
+        known = ", ".join(item.name for item in LIBRARIES.values() if item.grouped_families)
+        raise InvalidOptionError(f"library {name}: a tile can be named of {known} alone, as in triton/64x64x32")
+    return replace(found, tile=tile)
 
 
 def default_library(types: GemmTypes) -> str:
@@ -240,6 +329,25 @@ def default_library(types: GemmTypes) -> str:
     if types.is_weight_quantized:
         return AUTO
     return TRTLLM if types.is_block_scaled else "cublas"
+
+
+_GROUPED_FIRST = ("torch", "deepgemm", "trtllm-gen", "marlin", "triton")
+
+
+def default_grouped_library(arch: GpuSpec, types: GemmTypes) -> str:
+    """Whose kernels run groups of rows: the first of those that have such for these types on this GPU.
+
+    PyTorch's where it has CUTLASS kernels, else those that SGLang and vLLM take; a GPU or a type that none of them runs
+    has the library of plain GEMMs, as its kernels would do it in one launch.
+    """
+    for name in _GROUPED_FIRST:
+        try:
+            LIBRARIES[name].check(arch, types)
+        except UnsupportedError:
+            continue
+        return name
+    plain = default_library(types)
+    return HYPOTHETICAL if plain == AUTO else plain
 
 
 def library_of_family(library: str, family: str) -> str:

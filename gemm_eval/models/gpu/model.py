@@ -17,7 +17,7 @@ from gemm_eval.models.gpu.calibration import coefficients_for
 from gemm_eval.models.gpu.correction import correction_for
 from gemm_eval.models.gpu.cost_kernels import GPU_COST_DTYPE
 from gemm_eval.models.gpu.families import FAMILIES, QUANTIZE
-from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, LIBRARIES, OURS, TRTLLM, default_library
+from gemm_eval.models.gpu.libraries import AUTO, HYPOTHETICAL, OURS, TRTLLM, default_library, library_of
 from gemm_eval.models.gpu.packed import L2_STATES, Packed, pack_kernels, pack_no_kernels, pack_w4a16
 from gemm_eval.models.gpu.quantization import quantization_of
 from gemm_eval.models.gpu.sizes import LOAD_BYTES
@@ -48,7 +48,6 @@ def check_options(options: RunOptions) -> RunOptions:
         InvalidOptionError: there is no such library or state.
     """
     known: Mapping[str, tuple[str, ...]] = {
-        "library": (*LIBRARIES, AUTO),
         "l2": tuple(L2_STATES),
         "clock": tuple(map(str, ClockState)),
     }
@@ -56,6 +55,8 @@ def check_options(options: RunOptions) -> RunOptions:
         value = getattr(options, name)
         if value is not None and value not in allowed:
             raise InvalidOptionError(refusal(name, value, allowed))
+    if options.library not in (None, AUTO):
+        library_of(str(options.library))
     return options.over(_DEFAULTS)
 
 
@@ -101,21 +102,22 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     states = {"l2": str(options.l2), "clock": str(options.clock)}
     quantization = quantization_of(types, options.quantize_from)
     library = default_library(types) if options.library in (None, AUTO) else str(options.library)
+    rules = library_of(HYPOTHETICAL if library == AUTO else library)
     is_ours = library == OURS or (library == AUTO and has_w4a16_kernels(arch, types))
     if library == OURS:
-        LIBRARIES[library].check(arch, types)
+        rules.check(arch, types)
         check_w4a16_types(arch, types)
     elif library == AUTO:
         library = HYPOTHETICAL
 
     def pack_generic(load_bytes: int = LOAD_BYTES[0]) -> Packed:
-        family = LIBRARIES[library].family(arch, types, load_bytes=load_bytes)
-        coefficients, origin = coefficients_for(arch, library, family)
+        family = rules.family(arch, types, load_bytes=load_bytes)
+        coefficients, origin = coefficients_for(arch, rules.name, family)
         if quantization.num_passes > 0:
             coefficients = coefficients_for(arch, TRTLLM, QUANTIZE.name)[0] | coefficients
         correction = None
         if options.correction:
-            correction = correction_for(arch, library, family, types, options, GPU_MODEL_VERSION)
+            correction = correction_for(arch, rules.name, family, types, options, GPU_MODEL_VERSION)
         return pack_kernels(
             arch, types, library, coefficients, **states, is_calibrated=origin.is_calibrated,
             load_bytes=load_bytes, quantization=quantization, correction=correction,
@@ -123,7 +125,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
         )  # fmt: skip
 
     def pack_others(loads: Sequence[int]) -> Packed:
-        if loads and LIBRARIES[library].runs_unaligned(types):
+        if loads and rules.runs_unaligned(types):
             return pack_generic(loads[0])
         return pack_no_kernels(arch, types, library, **states)
 

@@ -16,7 +16,7 @@ from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE, build_candidates
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS
 from gemm_eval.models.gpu.cost_kernels import ALL_COLD, COLD, ROW_BYTES, SM_L2_BYTES_PER_CYCLE, WARM
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.libraries import LIBRARIES, OURS
+from gemm_eval.models.gpu.libraries import OURS, library_of
 from gemm_eval.models.gpu.quantization import NO_QUANTIZATION, Quantization
 from gemm_eval.models.gpu.sizes import ANY_SIZE, NO_PADDING, Padding, SizeRule, rows_on
 from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, build_w4a16_candidates
@@ -197,7 +197,7 @@ def pack_kernels(
     Args:
         arch: the GPU.
         types: data types.
-        library: whose kernels, of `LIBRARIES`.
+        library: whose kernels (`library_of`).
         coefficients: of the kernel family that the library uses for these types.
         l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether the coefficients were fitted on this GPU.
@@ -209,7 +209,7 @@ def pack_kernels(
     Raises:
         UnsupportedError: GPU, types and library do not go together.
     """
-    rules = LIBRARIES[library]
+    rules = library_of(library)
     rules.check(arch, types)
     split, padding = rules.split_rule(arch, types, load_bytes=load_bytes), rules.padding(types)
     params = _pack_chip(arch, types, l2, clock, padding)

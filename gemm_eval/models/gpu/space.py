@@ -22,11 +22,11 @@ from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import (
     AUTO,
     HYPOTHETICAL,
-    LIBRARIES,
     OURS,
     SplitRule,
     cluster_grid_sms,
     default_library,
+    library_of,
 )
 from gemm_eval.models.gpu.packed import GPU_PARAMS_DTYPE
 from gemm_eval.models.gpu.sizes import LOAD_BYTES, load_bytes_of, pad_problem
@@ -75,7 +75,7 @@ def library_for(arch: GpuSpec, problem: GemmProblem, library: str | None = None)
         is_ours = has_w4a16_kernels(arch, problem.types) and W4A16_SIZES.takes(problem.K, problem.N)
         return OURS if is_ours else HYPOTHETICAL
     if library == OURS:
-        LIBRARIES[library].check(arch, problem.types)
+        library_of(library).check(arch, problem.types)
         check_w4a16_types(arch, problem.types)
         check_w4a16_sizes(problem)
     return library
@@ -87,7 +87,7 @@ def enumerate_kernels(arch: GpuSpec, problem: GemmProblem, library: str | None =
     Raises:
         UnsupportedError: GPU, types and library do not go together.
     """
-    rules = LIBRARIES[library_for(arch, problem, library)]
+    rules = library_of(library_for(arch, problem, library))
     problem = pad_problem(problem, rules.padding(problem.types))
     load_bytes = load_bytes_of(problem)
     if load_bytes != LOAD_BYTES[0] and not rules.runs_unaligned(problem.types):

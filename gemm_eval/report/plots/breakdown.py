@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from gemm_eval.workload import GemmProblem
+
 __all__ = ["plot_breakdown"]
 
 _LEAST_FRAC = 0.01  # terms below this part of every bar are drawn as one
@@ -65,13 +67,18 @@ def plot_breakdown(
     if counts is not None and min(counts) < 1:
         raise InvalidInputError(f"counts must be >= 1, got {min(counts)}")
     if names is None:
-        names = ["G{} M{} K{} N{}".format(*result.problem.sizes) for result in found]
+        names = [_name(result.problem) for result in found]
     times = np.ones(len(found)) if counts is None else np.asarray(counts, float)
     labels = [
         name if counts is None else f"{name}  x{count}"
         for name, count in zip(names, times.astype(int).tolist(), strict=True)
     ]
     return _draw(found, times, labels, is_counted=counts is not None)
+
+
+def _name(problem: GemmProblem) -> str:
+    rows = f"G{problem.G} M{problem.M}" if problem.row_groups is None else f"{problem.rows} rows in G{problem.G}"
+    return f"{rows} K{problem.K} N{problem.N}"
 
 
 def _draw(found: list[GEMMResult], times: npt.NDArray[np.float64], labels: list[str], *, is_counted: bool) -> Figure:

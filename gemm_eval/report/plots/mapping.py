@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemm_eval.errors import InvalidInputError
+from gemm_eval.errors import InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.report.plots.mapping_gpu import draw_waves
@@ -35,7 +35,13 @@ def plot_mapping(result: GEMMResult) -> Figure:
     Raises:
         GemmEvalError: matplotlib is not installed.
         InvalidInputError: not a `GEMMResult`.
+        UnsupportedError: its groups have rows of their own.
     """
     if not isinstance(result, GEMMResult):
         raise InvalidInputError(f"result must be a GEMMResult, got {shown(result)}")
+    if result.problem.is_grouped:
+        raise UnsupportedError(
+            f"plot_mapping draws groups of equally many rows, got {result.problem}; draw a group alone, or "
+            "plot_breakdown"
+        )
     return draw_waves(result) if isinstance(result.mapping, KernelConfig) else draw_partition(result)

@@ -42,7 +42,7 @@ from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.predictors.cublas_names import config_of_kernel
 from gemm_eval.validation.timings import Floats, Ints, Mask, Timings
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem
 
 __all__ = [
     "Coefficients",
@@ -197,8 +197,8 @@ def best_configs(rows: Rows, coefficients: npt.NDArray[np.void]) -> tuple[Floats
 
     def work(start: int, stop: int) -> None:
         OF_GENERIC.find_best_rows(
-            rows.params, rows.candidates, columns, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
-            latency_us, configs,
+            rows.params, rows.candidates, columns, rows.ranges, coefficients, rows.kind_of, rows.sizes,
+            NO_LAYOUTS, start, stop, latency_us, configs,
         )  # fmt: skip
 
     run_in_chunks(work, num)
@@ -217,8 +217,8 @@ def best_records(rows: Rows, coefficients: npt.NDArray[np.void]) -> npt.NDArray[
 
     def work(start: int, stop: int) -> None:
         OF_GENERIC.find_best_of_range(
-            rows.params, rows.candidates, columns, rows.ranges, coefficients, rows.kind_of, rows.sizes, start, stop,
-            found.view(KERNEL_COST_DTYPE),
+            rows.params, rows.candidates, columns, rows.ranges, coefficients, rows.kind_of, rows.sizes,
+            NO_LAYOUTS, start, stop, found.view(KERNEL_COST_DTYPE),
         )  # fmt: skip
 
     run_in_chunks(work, len(found))
@@ -247,7 +247,9 @@ def latencies(rows: Rows, coefficients: npt.NDArray[np.void], kind_of: Ints, siz
     """Latency of problems at given configs of `rows`, in microseconds; see `Rows` and `KnownRows` for the arrays."""
     latency_us = np.empty(len(kind_of))
     # too short for threads to pay
-    OF_GENERIC.evaluate_rows(rows.params, rows.candidates, coefficients, kind_of, sizes, configs, latency_us)
+    OF_GENERIC.evaluate_rows(
+        rows.params, rows.candidates, coefficients, kind_of, sizes, NO_LAYOUTS, configs, latency_us
+    )
     return latency_us
 
 

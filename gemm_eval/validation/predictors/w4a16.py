@@ -40,6 +40,7 @@ from gemm_eval.validation.metrics import error_figures
 from gemm_eval.validation.predictors.w4a16_rows import read_w4a16_timings, rows_of
 from gemm_eval.validation.timings import Floats, Mask, Timings
 from gemm_eval.words import shown
+from gemm_eval.workload import NO_LAYOUTS
 
 __all__ = ["W4A16Model", "calibrate_w4a16", "is_w4a16_calibrated"]
 
@@ -119,7 +120,7 @@ class W4A16Model:
             part = slice(start, stop)
             OF_OURS.evaluate_rows(
                 packed.params, packed.candidates, of_types, of_rows.type_of[part], sizes[part],
-                of_rows.which[part], latency_us[part],
+                NO_LAYOUTS, of_rows.which[part], latency_us[part],
             )  # fmt: skip
 
         run_in_chunks(work, len(rows))
@@ -137,7 +138,7 @@ class W4A16Model:
         params = rows.packed.params[kind : kind + 1]
         OF_OURS.evaluate_one(
             params, rows.packed.candidates, read_only(self._packed()[None]), place, parts, BEST_RASTER, 1, M, K, N,
-            out.view(KERNEL_COST_DTYPE),
+            NO_LAYOUTS, out.view(KERNEL_COST_DTYPE),
         )  # fmt: skip
         return {term.removesuffix("_us"): float(out[term][0]) for term in _TERMS}
 

@@ -18,7 +18,7 @@ from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
 from gemm_eval.search import OF_OURS
 from gemm_eval.validation.tables import measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import Form, Ints, Mask, Timings
-from gemm_eval.workload import GemmProblem, RunOptions
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, RunOptions
 
 __all__ = [
     "NEAR_BEST",
@@ -170,7 +170,8 @@ def has_all_configs(timings: Timings) -> Mask:
         candidates = packed.candidates[slice(*packed.ranges[kind].tolist())]
         _, M, K, N = timings.sizes[row].tolist()
         num_legal[place] = OF_OURS.find_top(
-            packed.params[of_type], candidates, packed.coefficients[of_type], 1, M, K, N, none_us, none
-        )
+            packed.params[of_type], candidates, packed.coefficients[of_type], 1, M, K, N, NO_LAYOUTS, none_us,
+            none,
+        )  # fmt: skip
     is_all: Mask = np.bincount(timings.gemm) == num_legal
     return is_all

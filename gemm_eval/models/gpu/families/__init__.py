@@ -3,6 +3,7 @@
 from gemm_eval.models.gpu.cost_kernels import NARROW_BYTES, ROW_BYTES
 from gemm_eval.models.gpu.families.block_scaled import BLOCK_SCALED
 from gemm_eval.models.gpu.families.family import Family, TileChoice
+from gemm_eval.models.gpu.families.grouped import GROUPED
 from gemm_eval.models.gpu.families.mma_sync import ELEMENTWISE, MMA_FP8, MMA_SYNC, UNALIGNED
 from gemm_eval.models.gpu.families.mma_volta import MMA_VOLTA
 from gemm_eval.models.gpu.families.quantization import QUANTIZE
@@ -29,6 +30,7 @@ FAMILIES: dict[str, Family] = {
         *BLOCK_SCALED,
         QUANTIZE,
         *TRTLLM_FAMILIES,
+        *GROUPED,
     )
 }
 """Kernel families by name."""

@@ -10,7 +10,7 @@ from gemm_eval.arch import SM_ARCHS
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
-from gemm_eval.workload import MAX_DIM
+from gemm_eval.workload import MAX_DIM, GemmTypes
 
 __all__ = ["Family", "TileChoice", "any_rows", "no_tiles", "since"]
 
@@ -30,6 +30,8 @@ class TileChoice(NamedTuple):
     num_warps: int
     schedule: Schedule
     clusters: tuple[tuple[int, int], ...]  # (cluster_m, cluster_n)
+    step_bytes: int = 0  # of a row in one k-step; 0: as the family has it
+    num_stages: int = 0  # 0: whatever fits best
 
 
 def since(sm_arch: str) -> tuple[str, ...]:
@@ -71,10 +73,12 @@ class Family:
         is_quantization: it computes no GEMM: its kernels quantize A before one.
         block_scaled: input type of the block-scaled GEMMs that it is for, and nothing else; None: others.
         step_bytes: of a row of A or B in one k-step.
+        more_step_bytes: others that tiles of it have.
         min_rows: fewest rows of C for which libraries use its tiles.
         max_stages: most buffers of its ring.
         max_rows: rows of a tile -> most rows of C for which libraries use it.
         coefficients: what its kernels lose, with its defaults.
+        for_types: of a family of grouped kernels, the types that they are for; None: it is of plain GEMMs.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
         weight_only_tiles: (columns of weights, rows of tokens that a library has) -> tiles for narrower weights.
     """
@@ -102,7 +106,9 @@ class Family:
     max_rows: Callable[[int], int] = any_rows
     min_rows: int = 1
     step_bytes: int = LINE_BYTES
+    more_step_bytes: tuple[int, ...] = ()
     max_stages: int = MAX_STAGES
+    for_types: Callable[[GemmTypes], bool] | None = None
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles
     weight_only_tiles: Callable[[tuple[int, ...], tuple[int, ...]], Iterable[TileChoice]] = no_tiles
 

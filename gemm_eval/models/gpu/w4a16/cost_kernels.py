@@ -25,11 +25,12 @@ _LINE_ELEMS = 64  # fp16 or bf16, of a line of 128 bytes
 
 
 @kernel
-def w4a16_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:  # noqa: ARG001
-    """Bytes of one GEMM as packed, whatever G: kernels have no batch; and what of it L2 keeps.
+def w4a16_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: Any) -> ProblemTerms:  # noqa: ARG001
+    """Bytes of one GEMM as packed, the first of a batch, as kernels have none; and what of it L2 keeps.
 
     `line_waste` is 1 where rows of A do not start on lines of 128 bytes. Cold, A and C come from DRAM with the weights.
     """
+    M = group_rows[0]
     padded_k, padded_n = ceil_div(K, 128) * 128, ceil_div(N, BLOCK) * BLOCK
     a_bytes = M * (K * p["a_elem_bytes"])
     b_bytes = padded_n * (padded_k * p["b_elem_bytes"])
@@ -45,6 +46,7 @@ def w4a16_terms(p: Any, c: Any, G: int, M: int, K: int, N: int) -> ProblemTerms:
     return ProblemTerms(
         1, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - stay_frac), 1.0, is_off_lines, 1.0, 0.0, 0.0,
+        M, group_rows, group_counts,
     )  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import ProblemTerms, ceil_div
 from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, STREAMING_FAMILIES
@@ -90,5 +92,6 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
 @entry_point
 def splits_of_row(params: Any, candidates: Any, index: int, M: int, K: int, N: int, splits: Any) -> int:
     """`list_splits` of one of the candidates."""
-    t = ProblemTerms(1, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0)
+    one = np.array([1])
+    t = ProblemTerms(1, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, M, one, one)
     return int(list_splits(params[0], candidates[index], t, splits))

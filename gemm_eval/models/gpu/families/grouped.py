@@ -1,0 +1,177 @@
+"""Kernels of grouped GEMMs: one launch for all experts of a layer.
+
+Tiles are what the libraries' sources say; rules by which they choose one stand in `models.gpu.moe_rules`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from gemm_eval.dtypes import DType
+from gemm_eval.mapping import Schedule
+from gemm_eval.models.gpu.coefficients import MOE_LAYER, Coefficient, with_ranges
+from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
+from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC
+from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
+from gemm_eval.models.gpu.families.wgmma import WGMMA
+from gemm_eval.models.gpu.moe_tiles import TritonTile, known_tiles
+from gemm_eval.workload import GemmTypes
+
+__all__ = ["GROUPED"]
+
+_COOP, _PP, _MS = Schedule.COOPERATIVE, Schedule.PINGPONG, Schedule.MULTISTAGE
+_SINGLE = ((1, 1),)
+_PAIRS = ((1, 1), (1, 2), (2, 1))
+_16_BITS = (DType.FP16, DType.BF16)
+
+
+def _is_16_bit(types: GemmTypes) -> bool:
+    return types.a.dtype in _16_BITS and types.b.dtype is types.a.dtype
+
+
+def _is_fp8(types: GemmTypes) -> bool:
+    return types.a.dtype is DType.FP8 and types.b.dtype is DType.FP8 and not types.is_block_scaled
+
+
+def _is_fp8_block(types: GemmTypes) -> bool:
+    return types.a.dtype is DType.FP8 and types.is_block_scaled
+
+
+def _is_fp4_block(types: GemmTypes) -> bool:
+    return types.a.dtype is DType.FP4 and types.is_block_scaled
+
+
+def _is_int4_weights(types: GemmTypes) -> bool:
+    return types.a.dtype in _16_BITS and types.b.dtype is DType.INT4
+
+
+def _is_fp4_weights(types: GemmTypes) -> bool:
+    return types.a.dtype in _16_BITS and types.b.dtype is DType.FP4
+
+
+def _coefficients(
+    of: Sequence[Coefficient], *, has_layer: bool = True, **ranges: tuple[float, float, float]
+) -> tuple[Coefficient, ...]:
+    """Those of a family, with room for what schedulers of groups wait, and those of a layer around the GEMMs."""
+    own = {
+        "kernel_us": (0.2, 12.0, 2.0), "step_cycles": (0.0, 3000.0, 100.0), "coop_step_cycles": (0.0, 3000.0, 150.0),
+        "tile_cycles": (0.0, 12000.0, 500.0), "coop_tile_cycles": (0.0, 12000.0, 500.0),
+        "pingpong_cycles": (0.0, 8000.0, 1000.0), "dram_frac": (0.3, 1.1, 0.95), "matrix_frac": (0.2, 1.0, 0.95),
+        "l2_frac": (0.5, 3.0, 1.4), "choice_loss": (0.0, 0.12, 0.0),
+    } | ranges  # fmt: skip
+    return with_ranges((*of, *(MOE_LAYER if has_layer else ())), **own)
+
+
+def _fixed(
+    name: str,
+    sizes: Sequence[tuple[int, int]],
+    warps: int,
+    schedule: Schedule,
+    clusters: tuple[tuple[int, int], ...] = _SINGLE,
+    **more: int,
+) -> Callable[..., Iterator[TileChoice]]:
+    def tiles(*_: object) -> Iterator[TileChoice]:
+        return (TileChoice(name, m, n, warps, schedule, clusters, **more) for m, n in sizes)
+
+    return tiles
+
+
+# PyTorch 2.11's grouped_mm on Hopper (aten/src/ATen/native/cuda/GroupMM.cu): 64 rows where groups have at most 128 in
+# the mean, else 128; both seen in the kernels' names (arch/measured/h200-sxm/grouped)
+def _torch_tiles(*_: object) -> Iterator[TileChoice]:
+    yield TileChoice("sm90_grouped", 64, 128, 8, _PP, ((2, 1),), step_bytes=256, num_stages=4)
+    yield TileChoice("sm90_grouped", 128, 256, 8, _COOP, ((2, 1),), num_stages=4)
+
+
+_TRITON_STEPS = (16, 32, 64, 128, 256, 512)
+
+
+def _triton_tiles(table: str, few_rows: str, many_rows: str) -> Callable[[str, DType], Iterator[TileChoice]]:
+    """Tiles of Triton's fused_moe on a generation; below 64 rows, or with few warps, Hopper's kernels use mma.sync."""
+
+    def tiles(sm_arch: str, dtype: DType) -> Iterator[TileChoice]:
+        for tile in known_tiles(table, sm_arch):
+            has_wgmma = sm_arch == "sm_90" and tile.num_warps >= 4 and _uses_wgmma(table, tile)
+            yield TileChoice(
+                many_rows if has_wgmma else few_rows, tile.block_m, tile.block_n, tile.num_warps, _MS, _SINGLE,
+                step_bytes=tile.block_k * dtype.bits // 8, num_stages=max(2, tile.num_stages),
+            )  # fmt: skip
+
+    return tiles
+
+
+def _uses_wgmma(table: str, tile: TritonTile) -> bool:
+    """Whether one of a tile's sides has the 64 rows of wgmma; fp8 kernels swap their operands for that."""
+    return tile.block_m >= 64 or (table == "fp8_block" and tile.block_n >= 64)
+
+
+_TRITON_WARPS = (1, 2, 4, 8, 16)
+_TRITON = replace(
+    MMA_SYNC, own_of=(), max_registers=255, coefficients=_coefficients(MMA_SYNC.coefficients),
+    num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS,
+)  # fmt: skip
+_TRITON_WGMMA = replace(
+    WGMMA, own_of=(), schedules=(_MS,), is_warp_specialized=False, has_clusters=False, max_registers=255,
+    coefficients=_TRITON.coefficients, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS,
+)  # fmt: skip
+# Marlin's kernels of experts (SGLang 0.5.10, jit_kernel/csrc/gemm/marlin_moe): rows of one of five sizes, and for up to
+# 16 of them, where K is long, wider k-steps
+_MARLIN_FEW_ROWS, _MARLIN_ROWS = (8, 16), (32, 48, 64)
+
+
+def _marlin_tiles(*_: object) -> Iterator[TileChoice]:
+    for m in _MARLIN_FEW_ROWS:
+        yield TileChoice("marlin_moe", m, 128, 8, _MS, _SINGLE, step_bytes=256, num_stages=4)
+        yield TileChoice("marlin_moe", m, 128, 4, _MS, _SINGLE, num_stages=4)
+    for m in _MARLIN_ROWS:
+        yield TileChoice("marlin_moe", m, 256, 8, _MS, _SINGLE, num_stages=4)
+        yield TileChoice("marlin_moe", m, 128, 4, _MS, _SINGLE, num_stages=4)
+
+
+_GEN_SIZES = tuple((m, 128) for m in (8, 16, 32, 64, 128))
+_DEEPGEMM_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
+
+GROUPED: tuple[Family, ...] = (
+    replace(
+        MMA_SYNC, name="marlin_moe", number=50, own_of=(), more_step_bytes=(256,), for_types=_is_int4_weights,
+        dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles, coefficients=_coefficients(MMA_SYNC.coefficients),
+    ),
+    replace(
+        WGMMA, name="sm90_grouped", number=40, own_of=(), more_step_bytes=(256,), for_types=_is_16_bit,
+        dense_tiles=_torch_tiles, coefficients=_coefficients(WGMMA.coefficients, has_layer=False),
+    ),
+    replace(
+        _TRITON, name="triton_moe", number=41, for_types=_is_16_bit,
+        dense_tiles=_triton_tiles("16bit", "triton_moe", "triton_moe_wgmma"),
+    ),
+    replace(_TRITON_WGMMA, name="triton_moe_wgmma", number=42, for_types=_is_16_bit),
+    replace(
+        _TRITON, name="triton_moe_fp8", number=43, sm_archs=since("sm_89"), block_scaled=DType.FP8,
+        for_types=_is_fp8_block, dense_tiles=_triton_tiles("fp8_block", "triton_moe_fp8", "triton_moe_fp8_wgmma"),
+    ),
+    replace(_TRITON_WGMMA, name="triton_moe_fp8_wgmma", number=44, block_scaled=DType.FP8, for_types=_is_fp8_block),
+    replace(
+        TCGEN05, name="gen_moe", number=45, own_of=(), for_types=_is_16_bit,
+        dense_tiles=_fixed("gen_moe", _GEN_SIZES, 8, _PP), coefficients=_coefficients(TCGEN05.coefficients),
+    ),
+    replace(
+        TCGEN05, name="gen_moe_fp8", number=46, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
+        dense_tiles=_fixed("gen_moe_fp8", _GEN_SIZES, 8, _PP), coefficients=_coefficients(TCGEN05.coefficients),
+    ),
+    replace(
+        TCGEN05, name="gen_moe_fp4", number=47, own_of=(), block_scaled=DType.FP4, for_types=_is_fp4_block,
+        dense_tiles=_fixed("gen_moe_fp4", (*_GEN_SIZES, (256, 128)), 8, _PP),
+        coefficients=_coefficients(TCGEN05.coefficients),
+    ),
+    replace(
+        TCGEN05, name="sm100_deepgemm_moe", number=48, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
+        dense_tiles=_fixed(
+            "sm100_deepgemm_moe",
+            tuple(dict.fromkeys([(128, n) for n in _DEEPGEMM_SIDES] + [(m, 128) for m in _DEEPGEMM_SIDES])), 8, _PP,
+            _PAIRS,
+        ),
+        coefficients=_coefficients(TCGEN05.coefficients),
+    ),
+)  # fmt: skip
+"""Families of grouped kernels, beside those of plain GEMMs that a library runs on groups too."""

@@ -1,0 +1,88 @@
+"""Which kernels a library takes for the two GEMMs of a mixture-of-experts layer, by what it knows before it runs them.
+
+It knows the tokens of the layer, not how many each expert gets, so its rules go by means.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.moe_tiles import triton_tile
+from gemm_eval.workload import GemmTypes
+
+__all__ = ["LayerShape", "layer_libraries", "padded_inter"]
+
+_GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
+_MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
+_GEN = "trtllm-gen"
+_GEN_INTER = 128  # elements: weights are padded to whole tiles of the instruction's rows
+_GEN_LEAST_ROWS, _GEN_MOST_ROWS, _GEN_MOST_ROWS_OF_FP4 = 8, 128, 256
+
+
+class LayerShape(NamedTuple):
+    """A layer as a rank's kernels see it: numbers of tokens of the layer, experts of the rank, and its columns."""
+
+    num_tokens: int
+    hidden: int
+    inter: int
+    num_local_experts: int
+    topk: int
+    gated: int = 2
+
+
+def layer_libraries(
+    arch: GpuSpec, library: str, types: GemmTypes, shape: LayerShape, *, release: str = "0.5.14"
+) -> tuple[str, str]:
+    """Return the library of each GEMM of a layer, with the tile that its rule takes: ``triton/64x64x32w4s3``.
+
+    Args:
+        arch: the GPU.
+        library: whose kernels, without a tile; those that try all their tiles, or weigh them by a model, come back so.
+        types: of both GEMMs.
+        shape: the layer.
+        release: of SGLang, whose tables and rules Triton's kernels run by.
+
+    Raises:
+        UnsupportedError: Triton's kernels do not take such types.
+    """
+    if library == "triton":
+        first, second = (_triton(arch, types, shape, gemm, release) for gemm in _GEMMS)
+        return first, second
+    if library == _GEN:
+        # FlashInfer 0.6: a power of two above the mean rows of an expert of the rank, as if all tokens were its own
+        mean = -(-shape.num_tokens * shape.topk // shape.num_local_experts)
+        most = _GEN_MOST_ROWS_OF_FP4 if types.a.dtype is DType.FP4 else _GEN_MOST_ROWS
+        rows = min(max(1 << (mean - 1).bit_length(), _GEN_LEAST_ROWS), most)
+        return f"{_GEN}/{rows}x128", f"{_GEN}/{rows}x128"
+    if library == "marlin":
+        # SGLang 0.5.10, fused_marlin_moe.py: the smallest of which experts fill nine tenths in the mean
+        per_expert = shape.num_tokens * shape.topk / shape.num_local_experts
+        rows = next((num for num in _MARLIN_ROWS if per_expert / num < _MARLIN_FILLED), _MARLIN_ROWS[-1])
+        first = _marlin(rows, shape.hidden, shape.gated * shape.inter)
+        return first, _marlin(rows, shape.inter, shape.hidden)
+    return library, library
+
+
+def _triton(arch: GpuSpec, types: GemmTypes, shape: LayerShape, gemm: Literal[1, 2], release: str) -> str:
+    """The tile that SGLang's tables or its rule give one of the GEMMs."""
+    tile = triton_tile(
+        arch, shape.num_local_experts, shape.inter, types, shape.num_tokens, shape.topk, gemm, release=release,
+        own_down_table=False,
+    )  # fmt: skip
+    size = f"{tile.block_m}x{tile.block_n}x{tile.block_k}"
+    return f"triton/{size}w{tile.num_warps}s{max(2, tile.num_stages)}"
+
+
+def _marlin(rows: int, K: int, N: int) -> str:
+    """Of the tiles the first that divides the problem."""
+    if rows <= _MARLIN_FEW_ROWS:
+        wide = K % 128 == 0 and N % 128 == 0
+        return f"marlin/{rows}x128x{128 if wide else 64}"
+    return f"marlin/{rows}x{256 if N % 256 == 0 else 128}x64"
+
+
+def padded_inter(library: str, inter: int) -> int:
+    """Return the columns of gate or up that a library computes on a rank."""
+    return -(-inter // _GEN_INTER) * _GEN_INTER if library == _GEN else inter

@@ -1,0 +1,151 @@
+"""Measured layers of mixtures of experts: reading their tables, and the loads of experts that they ran.
+
+Committed tables lie in ``arch/measured/<gpu>/moe-<source>/<library>-<dtype>``. A table has the columns `COLUMNS`; one
+row is one layer on one rank, and what its time covers stands in the meta file beside it: gpu, library (whose kernels
+run), dtype, framework (name and release), and, for the reader, source, license and protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from gemm_eval.arch import data_root
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.moe import balanced_counts, most_loaded_rank_first, power_law_counts
+from gemm_eval.validation.tables import meta_of
+from gemm_eval.validation.timings import Floats, Ints, Mask
+from gemm_eval.workload import GemmTypes, RowGroups
+
+__all__ = ["COLUMNS", "LayerTimings", "list_layer_timings", "read_layer_timings"]
+
+_SIZES = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size")
+COLUMNS = (*_SIZES, "distribution", "gated", "latency_us")
+"""Of a table; `inter_size` is of the whole model, `gated` 1 where gate and up are one GEMM of twice the columns."""
+
+_MODEL = ["hidden_size", "inter_size", "topk", "num_experts", "gated"]
+_POWER_LAW = "power_law_"
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTimings:
+    """Measured layers, one a row.
+
+    Attributes:
+        frame: columns `COLUMNS`, index 0, 1, ...
+        name: ``moe-aiconfigurator-0.12/triton-bf16``.
+        gpu: arch name.
+        library: whose kernels ran.
+        dtype: shorthand of the types.
+        framework: that ran them, and its release: ``sglang 0.5.14``.
+        source: who measured.
+    """
+
+    frame: pd.DataFrame
+    name: str
+    gpu: str
+    library: str
+    dtype: str
+    framework: str
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    def column(self, name: str) -> Ints:
+        """Return a column of integers."""
+        return self.frame[name].to_numpy(np.int64)
+
+    @property
+    def types(self) -> GemmTypes:
+        """The types of both GEMMs."""
+        return GemmTypes.parse(self.dtype)
+
+    @property
+    def num_tokens(self) -> Ints:
+        """Tokens of the layer, [rows]."""
+        return self.column("num_tokens")
+
+    @property
+    def inter(self) -> Ints:
+        """Columns of gate or up on the rank, [rows]."""
+        return self.column("inter_size") // self.column("moe_tp_size")
+
+    @property
+    def num_local_experts(self) -> Ints:
+        """Experts of the rank, [rows]."""
+        return self.column("num_experts") // self.column("moe_ep_size")
+
+    @property
+    def measured_us(self) -> Floats:
+        """Time of the layer, [rows], in microseconds."""
+        return cast("Floats", self.frame["latency_us"].to_numpy(np.float64))
+
+    @cached_property
+    def models(self) -> list[str]:
+        """The model of each row, by its sizes: ``hidden 2048, inter 768, 8 of 128``."""
+        names = {
+            sizes: f"hidden {sizes[0]}, inter {sizes[1]}, {sizes[2]} of {sizes[3]}"
+            + ("" if sizes[4] else ", not gated")
+            for sizes in set(self.frame[_MODEL].itertuples(index=False, name=None))
+        }
+        return [names[sizes] for sizes in self.frame[_MODEL].itertuples(index=False, name=None)]
+
+    def select(self, mask: Mask) -> LayerTimings:
+        """Return the rows where `mask` is true."""
+        return replace(self, frame=self.frame.loc[mask].reset_index(drop=True))
+
+    def loads(self, num_draws: int, seed: int) -> list[tuple[RowGroups, ...]]:
+        """Return the rows of each local expert of rank 0, for each row of the table and each draw.
+
+        Balanced loads are known; of others as many draws are made, and not those that were measured, which nobody kept.
+        """
+        known: dict[tuple[Any, ...], tuple[RowGroups, ...]] = {}
+        columns = ["num_tokens", "num_experts", "topk", "moe_ep_size", "distribution"]
+        rows = list(self.frame[columns].itertuples(index=False, name=None))
+        for key in rows:
+            if key not in known:
+                *sizes, distribution = key
+                rng = np.random.default_rng([seed, len(known)])
+                known[key] = _draw(*sizes, distribution=distribution, num_draws=num_draws, rng=rng)
+        return [known[key] for key in rows]
+
+
+def _draw(
+    num_tokens: int, num_experts: int, topk: int, num_ranks: int, *, distribution: str, num_draws: int,
+    rng: np.random.Generator,
+) -> tuple[RowGroups, ...]:  # fmt: skip
+    local = num_experts // num_ranks
+    if distribution == "balanced":
+        return (tuple(balanced_counts(num_tokens, num_experts, topk)[:local].tolist()),)
+    if not distribution.startswith(_POWER_LAW):
+        raise InvalidInputError(f"distribution must be balanced or power_law_<exponent>, got {distribution}")
+    alpha = float(distribution.removeprefix(_POWER_LAW))
+    drawn = (power_law_counts(num_tokens, num_experts, topk, alpha, num_ranks, rng) for _ in range(num_draws))
+    return tuple(tuple(most_loaded_rank_first(counts, num_ranks)[:local].tolist()) for counts in drawn)
+
+
+def read_layer_timings(path: Path) -> LayerTimings:
+    """Read a table and the meta file beside it.
+
+    Raises:
+        InvalidInputError: a column or a key is missing.
+    """
+    frame, meta = pd.read_parquet(path), meta_of(path)
+    missing = [name for name in COLUMNS if name not in frame.columns]
+    missing += [key for key in ("gpu", "library", "dtype", "framework") if key not in meta]
+    if missing:
+        raise InvalidInputError(f"{path}: columns or keys of the meta file are missing: {', '.join(missing)}")
+    keys = ("gpu", "library", "dtype", "framework", "source")
+    return LayerTimings(frame, f"{path.parent.name}/{path.stem}", **{key: str(meta.get(key, "")) for key in keys})
+
+
+def list_layer_timings(gpu: str) -> list[LayerTimings]:
+    """Read all measured layers that come with the library for a GPU, by name."""
+    folder = data_root() / "measured" / gpu
+    return [read_layer_timings(path) for path in sorted(folder.glob("moe-*/*.parquet"))]

@@ -1,0 +1,386 @@
+"""Grouped GEMMs between users and models: `evaluate_grouped`, batches, DataFrames, tables, what is kept in memory."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval import GEMMEvaluator, GemmProblem
+from gemm_eval.errors import InfeasibleError, InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.evaluate.batch import ProblemBatch
+from gemm_eval.evaluate.explain import _compulsory_bytes, say_groups
+from gemm_eval.evaluate.records import record_key
+from gemm_eval.workload import pack_layouts
+from tests.evaluate.grouped_stand_in import give_answers, one_gemm
+
+GROUPS = (120, 3, 0, 17)
+K, N = 512, 256
+ARCHS = ("demo-8core", "h200-sxm")
+BAD_GROUPS: list[Any] = [
+    (), [], (0, 0), (1.0, 2), (True, 3), (-1, 4), (2**40 + 1, 1), "12", b"12", {3: 4}, {1, 2}, 5, None, [[1, 2]],
+    (None, 1), np.array(3), np.array([[1, 2]]), np.array([1.0, 2.0]), np.ma.array([1, 2], mask=[False, True]),
+    (1,) * 1025, np.array([], int), ("3", "4"), object(),
+]  # fmt: skip
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    return give_answers(monkeypatch)
+
+
+@pytest.fixture(params=ARCHS)
+def ev(request: pytest.FixtureRequest, asked: list[tuple[Any, ...]]) -> GEMMEvaluator:
+    assert not asked
+    return GEMMEvaluator(request.param, disk_cache=False)
+
+
+# one at a time
+
+
+def test_groups_in_any_form(ev: GEMMEvaluator) -> None:
+    first = ev.evaluate_grouped(GROUPS, K, N)
+
+    assert first.problem == GemmProblem.grouped(GROUPS, K, N, **types_of(first.problem))
+    assert first.latency_us == ev.evaluate_problem(one_gemm(first.problem)).latency_us
+    assert first.flop == 2 * 140 * K * N
+    for form in (
+        list(GROUPS),
+        np.array(GROUPS),
+        np.array(GROUPS, np.uint16),
+        iter(GROUPS),
+        tuple(map(np.int8, GROUPS)),
+    ):
+        again = ev.evaluate_grouped(form, K, N)  # type: ignore[arg-type]
+        assert again is first
+        assert set(map(type, again.problem.row_groups or ())) == {int}
+    assert ev.cache_info()[:2] == (5, 1)
+
+
+def types_of(problem: GemmProblem) -> dict[str, Any]:
+    return {"input_dtype": problem.input_dtype, "output_dtype": problem.output_dtype}
+
+
+def test_the_order_of_groups_does_not_matter(ev: GEMMEvaluator) -> None:
+    first = ev.evaluate_grouped(GROUPS, K, N)
+    for seed in range(5):
+        groups = tuple(random.Random(seed).sample(GROUPS, len(GROUPS)))
+        again = ev.evaluate_grouped(groups, K, N)
+        assert again.problem.row_groups == groups
+        assert (again.latency_us, again.mapping, again.breakdown) == (first.latency_us, first.mapping, first.breakdown)
+    assert ev.cache_info().records.misses == 1
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_equal_groups_are_the_batch_and_one_group_the_plain_gemm(arch: str) -> None:
+    ev = GEMMEvaluator(arch, disk_cache=False)
+
+    assert ev.evaluate_grouped((64, 64, 64), K, N) == ev.evaluate(3, 64, K, N)
+    assert ev.evaluate_grouped([77], K, N, "w4a16") == ev.evaluate(1, 77, K, N, "w4a16")
+    assert ev.cache_info().records.hits == 2
+    table = ev.evaluate_many([GemmProblem.grouped((64, 64, 64), K, N), GemmProblem(3, 64, K, N)])
+    assert table.batch.row_groups is None
+    assert table[0] == table[1]
+
+
+def test_keywords_are_those_of_evaluate(asked: list[tuple[Any, ...]]) -> None:
+    ev = GEMMEvaluator("h200-sxm", disk_cache=False)
+    asked.clear()
+    said: dict[str, Any] = {"library": "trtllm", "l2": "warm", "clock": "sustained", "correction": False}
+
+    result = ev.evaluate_grouped(GROUPS, K, N, "w4a16", group_size=64, **said)
+
+    assert result.options == said
+    assert result.problem == GemmProblem.grouped(GROUPS, K, N, weight_dtype="int4", group_size=64)
+    assert asked[0] == ("resolve", True)
+    quantized = ev.evaluate_grouped(GROUPS, K, N, "fp8_block", quantize_from="bf16")
+    assert quantized.breakdown["quantize_us"] > 0
+    typed = ev.evaluate_grouped(
+        GROUPS, K, N, input_dtype="bf16", weight_dtype="int4", output_dtype="fp32", group_size=128, zero_dtype="bf16",
+        scale_dtype="bf16", group_n=1,
+    )  # fmt: skip
+    assert typed.problem == GemmProblem.grouped(
+        GROUPS, K, N, input_dtype="bf16", weight_dtype="int4", output_dtype="fp32", group_size=128, zero_dtype="bf16"
+    )
+
+
+@pytest.mark.parametrize("bad", BAD_GROUPS, ids=lambda bad: repr(bad)[:30])
+def test_bad_groups_are_refused(ev: GEMMEvaluator, bad: Any) -> None:
+    ev.evaluate_grouped((1, 3), K, N)  # which True and 3 are equal to
+    with pytest.raises(InvalidProblemError, match=r"^row_groups must (be|have) .*, got "):
+        ev.evaluate_grouped(bad, K, N)
+
+
+def test_other_bad_arguments_are_refused(ev: GEMMEvaluator) -> None:
+    for bad in (0, 1.0, None, "8", [4], True, 2**50):
+        with pytest.raises(InvalidProblemError, match=r"^K must be"):
+            ev.evaluate_grouped(GROUPS, bad, N)  # type: ignore[arg-type]
+    with pytest.raises(InvalidProblemError, match=r"^G\*M\*K\*N must be"):
+        ev.evaluate_grouped((2**40, 1), 2**17, 1)
+    for types in ({"dtype": ["fp16"]}, {"dtype": "fp17"}, {"group_size": [3]}):
+        with pytest.raises(InvalidProblemError):
+            ev.evaluate_grouped(GROUPS, K, N, **types)  # type: ignore[arg-type]
+    with pytest.raises((InvalidOptionError, UnsupportedError)):
+        ev.evaluate_grouped(GROUPS, K, N, l2="tepid")
+    for none in (None, (3, 4)):
+        with pytest.raises(InvalidProblemError, match=r"^G must be"):
+            ev.evaluate(none, none, K, N)  # type: ignore[arg-type]
+
+
+def test_numbers_of_numpy_are_sizes(ev: GEMMEvaluator) -> None:
+    assert ev.evaluate_grouped(GROUPS, np.int64(K), np.array(N)) == ev.evaluate_grouped(GROUPS, K, N)  # type: ignore[arg-type]
+
+
+def test_top_and_mappings_take_groups(ev: GEMMEvaluator, asked: list[tuple[Any, ...]]) -> None:
+    problem = GemmProblem.grouped(GROUPS, K, N)
+    best = ev.evaluate_problem(problem)
+    asked.clear()
+
+    assert ev.top(problem, 2)[0].latency_us == best.latency_us
+    assert ev.evaluate_mapping(problem, best.mapping).latency_us == best.latency_us
+    assert ev.top(problem, 1)[0].problem is problem
+    assert [of for what, of in asked if what == "resolve"] == [True] * 3
+
+
+# many
+
+
+def mixed() -> list[GemmProblem]:
+    """Plain and grouped ones of a few types; some of them the same but for the order of groups."""
+    rng = random.Random(4)
+    problems = []
+    for at in range(60):
+        groups = [rng.choice([0, 1, 8, 100, 700]) for _ in range(rng.choice([1, 2, 8]))]
+        groups[0] = groups[0] or 5
+        dtype = rng.choice(["fp16", "bf16"])
+        if at % 3:
+            problems.append(GemmProblem.grouped(groups, 64 * rng.randrange(1, 9), N, input_dtype=dtype))
+        else:
+            problems.append(GemmProblem(len(groups), max(groups), K, 128, dtype))  # type: ignore[arg-type]
+    known = next(problem for problem in problems if problem.row_groups)
+    return [*problems, GemmProblem.grouped(known.row_groups[::-1], known.K, known.N, **types_of(known))]  # type: ignore[index]
+
+
+def test_many_are_those_of_one_by_one(ev: GEMMEvaluator, asked: list[tuple[Any, ...]]) -> None:
+    problems = mixed()
+    asked.clear()
+    table = ev.evaluate_many(problems)
+
+    assert [of for what, of in asked if what == "resolve"] == [problem.is_grouped for problem in problems]
+    alone = GEMMEvaluator(ev.arch, disk_cache=False)
+    assert list(table) == [alone.evaluate_problem(problem) for problem in problems]
+    assert [table.problem(row) for row in range(len(table))] == problems
+    assert ("find_many", True) in asked
+    misses = ev.cache_info().records.misses
+    assert list(ev.evaluate_many(problems[::-1])) == list(table)[::-1]
+    assert ev.cache_info().records.misses == misses
+
+
+def test_what_is_known_is_not_searched_again(ev: GEMMEvaluator, asked: list[tuple[Any, ...]]) -> None:
+    grouped, plain = GemmProblem.grouped(GROUPS, K, N), GemmProblem(1, 64, K, N)
+    ev.evaluate_problem(grouped)
+    asked.clear()
+
+    table = ev.evaluate_many([plain, GemmProblem.grouped(GROUPS[::-1], K, N), plain])
+
+    assert [one for one in asked if one[0] == "find_many"] == [("find_many", False)]
+    assert table.batch.row_groups == (None, GROUPS[::-1], None)
+    assert table[1].latency_us == ev.evaluate_problem(grouped).latency_us != table[0].latency_us
+
+
+def test_tuples_beside_grouped_problems(ev: GEMMEvaluator) -> None:
+    table = ev.evaluate_many([(1, 64, K, N), GemmProblem.grouped(GROUPS, K, N), [2, 32, K, N]], "fp16")
+
+    assert table["row_groups"].tolist() == [None, GROUPS, None]
+    assert table["M"].tolist() == [64, 120, 32]
+    assert table[0] == ev.evaluate(1, 64, K, N, "fp16")
+
+
+def test_columns_and_plain_values_are_those_of_results(ev: GEMMEvaluator) -> None:
+    table = ev.evaluate_many(mixed())
+    dicts = table.to_dicts()
+
+    assert list(table.columns[:5]) == ["G", "M", "K", "N", "row_groups"]
+    for place, (row, values) in enumerate(zip(table, dicts, strict=True)):
+        groups = row.problem.row_groups
+        assert values["row_groups"] == (None if groups is None else list(groups))
+        assert table["row_groups"][place] == groups
+        for name in ("tflop_per_s", "utilization_frac", "latency_us"):
+            assert values[name] == getattr(row, name)
+        assert row.flop == 2 * row.problem.rows * row.problem.K * row.problem.N
+        problem = row.to_dict()["problem"]
+        assert problem["row_groups"] == values["row_groups"]
+        assert GemmProblem(**problem) == row.problem
+    assert json.loads(json.dumps(dicts)) == dicts
+    assert pickle.loads(pickle.dumps(table)).problem(1) == table.problem(1)
+    assert table.batch.rows.tolist() == [row.problem.rows for row in table]
+
+
+def test_a_frame_comes_back(ev: GEMMEvaluator) -> None:
+    pd = pytest.importorskip("pandas")
+    table = ev.evaluate_many(mixed())
+
+    assert list(ev.evaluate_many(table.to_pandas())) == list(table)
+    assert list(ev.evaluate_many(pd.DataFrame(table.to_dicts()))) == list(table)
+    assert table.to_pandas()["row_groups"].tolist() == table["row_groups"].tolist()
+
+
+def test_rows_of_a_frame(ev: GEMMEvaluator, asked: list[tuple[Any, ...]]) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({
+        "G": [1.0, np.nan, 4, 2], "M": [64.0, np.nan, np.nan, np.nan], "K": K, "N": N,
+        "dtype": ["fp16", None, "bf16", "fp16"],
+        "row_groups": [None, GROUPS, list(GROUPS), np.array([7, 7])],
+    })  # fmt: skip
+    asked.clear()
+
+    table = ev.evaluate_many(frame, "bf16")
+
+    assert [of for what, of in asked if what == "resolve"] == [False, True, True]  # the last is as the first
+    assert list(table) == [
+        ev.evaluate(1, 64, K, N, "fp16"),
+        ev.evaluate_grouped(GROUPS, K, N, "bf16"),
+        ev.evaluate_grouped(GROUPS, K, N, "bf16"),
+        ev.evaluate(2, 7, K, N, "fp16"),
+    ]
+    short = ev.evaluate_many(frame[["row_groups", "N", "K"]][1:3])
+    assert short["row_groups"].tolist() == [GROUPS, GROUPS]
+    no_groups = frame.assign(row_groups=None)[:1].astype({"G": int, "M": int})
+    assert ev.evaluate_many(no_groups).batch.row_groups is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"row_groups": [GROUPS, "120,3"]}, r"^problem 1: row_groups must be the rows of each group"),
+        ({"row_groups": [GROUPS, (0, 0)]}, r"^problem 1: row_groups must have a row"),
+        ({"row_groups": [GROUPS, None]}, r"^problem 1: G must be an integer >= 1 where a row has no row_groups"),
+        ({"row_groups": [GROUPS, None], "G": [4, 2]}, r"^problem 1: M must be an integer >= 1 where a row"),
+        ({"G": [4, 3]}, r"^problem 1: with row_groups G is their number"),
+        ({"M": [120, 121]}, r"^problem 1: with row_groups G is their number and M the rows of the largest, 4 and 120"),
+        ({"K": [K, 1.5]}, r"^problem 1: K must be"),
+        ({"K": [K, np.nan]}, r"^problem 1: K must be"),
+        ({"N": [True, False]}, r"^problem 0: N must be"),
+    ],
+)
+def test_bad_rows_of_a_frame(ev: GEMMEvaluator, changes: dict[str, Any], message: str) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"row_groups": [GROUPS, GROUPS], "K": K, "N": N} | changes)
+    with pytest.raises(InvalidProblemError, match=message):
+        ev.evaluate_many(frame)
+
+
+def test_a_frame_needs_its_columns_once(ev: GEMMEvaluator) -> None:
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"row_groups": [GROUPS], "K": K, "N": N})
+    with pytest.raises(InvalidProblemError, match=r"needs the columns .*; N missing"):
+        ev.evaluate_many(frame[["row_groups", "K"]])
+    with pytest.raises(InvalidProblemError, match=r"needs the columns .*; G, M missing"):
+        ev.evaluate_many(frame.assign(row_groups=None))
+    with pytest.raises(InvalidProblemError, match="must have one column row_groups, got 2"):
+        ev.evaluate_many(pd.concat([frame, frame[["row_groups"]]], axis=1))
+
+
+def test_a_row_that_does_not_fit_is_marked_and_asked_again(asked: list[tuple[Any, ...]]) -> None:
+    small = GEMMEvaluator("demo-8core", disk_cache=False).arch.with_(sram_bytes=64)
+    ev = GEMMEvaluator(small, disk_cache=False)
+    table = ev.evaluate_many([GemmProblem.grouped(GROUPS, K, N)], errors="mark")
+
+    assert not table.is_feasible.any()
+    assert table.to_dicts()[0]["row_groups"] == list(GROUPS)
+    asked.clear()
+    with pytest.raises(InfeasibleError):
+        table[0]
+    assert asked[:2] == [("resolve", True), ("find", True)]
+
+
+def test_intervals_are_asked_with_groups(asked: list[tuple[Any, ...]]) -> None:
+    ev = GEMMEvaluator("h200-sxm", disk_cache=False)
+    table = ev.evaluate_many(mixed())
+    asked.clear()
+
+    assert table["low_us"].tolist() == [row.low_us for row in table]
+    assert asked[0] == ("intervals", True)
+
+
+# parts
+
+
+def test_keys_hold_groups_in_no_order() -> None:
+    sizes = (4, 120, K, N)
+    keys = [record_key(3, sizes, groups) for groups in (GROUPS, GROUPS[::-1], (0, 3, 17, 120), (120, 3, 1, 17), None)]
+
+    assert keys[0] == keys[1] == keys[2]
+    assert len({*keys}) == 3
+    assert keys[-1] == (3, *sizes)
+    assert record_key(3, sizes, (2**40,) * 1024)[:5] == (3, *sizes)
+
+
+def test_layouts_of_a_batch() -> None:
+    kinds: tuple[Any, ...] = ()
+    plain = ProblemBatch(np.ones((2, 4), np.int64), np.zeros(2, np.int64), kinds)
+    assert (plain.layouts([0, 1]), plain.grouped_places, plain.rows.tolist()) == (None, [], [1, 1])
+    batch = plain._replace(sizes=np.array([[2, 3, 1, 1], [4, 120, 1, 1]]), row_groups=(None, GROUPS))
+
+    assert batch.layouts([0]) is None
+    found, expected = batch.layouts([1, 0, 1]), pack_layouts([GROUPS, None, GROUPS])
+    assert found is not None
+    assert [one.tolist() for one in found] == [one.tolist() for one in expected]
+    assert (batch.grouped_places, batch.rows.tolist()) == ([1], [6, 140])
+
+
+def test_explanation_speaks_of_groups(asked: list[tuple[Any, ...]]) -> None:
+    result = GEMMEvaluator("demo-8core", disk_cache=False).evaluate_grouped(GROUPS, K, N, "fp16")
+    assert asked
+
+    lines = result.explain().splitlines()
+    assert lines[0].startswith("G=4 rows=140 (of a group 0 to 120) K=512 N=256 fp16 -> fp16 on demo-8core")
+    assert lines[1] == "Groups: 140 rows in 4 groups of 0 to 120, 10 in the median; 1 has none."
+    assert "G=4 rows=140 (of a group 0 to 120)" in repr(result)
+    assert say_groups(GemmProblem.grouped((1000, 2001, 0, 0), 8, 8)) == [
+        "Groups: 3,001 rows in 4 groups of 0 to 2,001, 500 in the median; 2 have none."
+    ]
+    assert say_groups(GemmProblem(4, 120, 8, 8)) == []
+
+
+def test_compulsory_bytes_leave_out_weights_that_nobody_reads(asked: list[tuple[Any, ...]]) -> None:
+    ev = GEMMEvaluator("demo-8core", disk_cache=False)
+    assert not asked
+    grouped = ev.evaluate_grouped(GROUPS, K, N, "fp16")
+    batch = ev.evaluate(4, 35, K, N, "fp16")
+
+    assert _compulsory_bytes(grouped) == 2 * (140 * K + 3 * K * N + 140 * N)
+    assert _compulsory_bytes(batch) == 2 * (140 * K + 4 * K * N + 140 * N)
+
+
+# answers
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_answers_of_the_models(arch: str) -> None:
+    ev = GEMMEvaluator(arch, disk_cache=False)
+    result = ev.evaluate_grouped(GROUPS, K, N, "fp16")
+    largest = ev.evaluate(1, 120, K, N, "fp16")
+
+    assert result.latency_us >= largest.latency_us
+    assert result.dram_bytes > largest.dram_bytes
+    assert ev.evaluate_grouped((0, 17, 120, 3), K, N, "fp16").latency_us == result.latency_us
+    problems = [result.problem, largest.problem, GemmProblem.grouped((0, 9), K, N)]
+    fresh = GEMMEvaluator(arch, disk_cache=False)
+    assert list(fresh.evaluate_many(problems)) == [ev.evaluate_problem(problem) for problem in problems]
+    assert ev.top(result.problem, 3)[0].latency_us == result.latency_us
+    assert ev.evaluate_mapping(result.problem, result.mapping).latency_us == result.latency_us
+    assert "Groups: 140 rows in 4 groups" in result.explain()
+
+
+@pytest.mark.parametrize("plan", ["balanced", "aggressive"])
+def test_answers_of_plans(plan: str) -> None:
+    ev = GEMMEvaluator("demo-8core", plan=plan, disk_cache=False)
+
+    result = ev.evaluate_grouped(GROUPS, K, N)
+    assert result.latency_us >= GEMMEvaluator("demo-8core").evaluate_grouped(GROUPS, K, N).latency_us
+    assert list(ev.evaluate_many([result.problem])) == [result]
