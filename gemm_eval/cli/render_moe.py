@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.console import Console
 from rich.table import Table
 
 from gemm_eval.arch import ArchSpec
@@ -13,15 +14,16 @@ from gemm_eval.moe import BREAKDOWN, MoeLayerResult, MoeLayerTable
 __all__ = ["print_layers"]
 
 _TOKENS = "tokens"
-_LOAD = ("rows", "experts", "busiest", "ranks", "TFLOP/s", "us", "least", "most")
+_LOAD = ("rows", "experts", "busiest", "ranks")
 _BOUND = "bound"
+_TIMES = ("us", "least", "most", "TFLOP/s", _BOUND)
 _NOT_COUNTED = "Communication between ranks and the router's GEMM are not counted."
 
 
 def print_layers(table: MoeLayerTable, arch: ArchSpec, model: str | None) -> None:
     """Print the layers of one command, which differ in tokens alone.
 
-    A table of loads and one of terms where the terminal is too narrow for both at once.
+    A table of loads, one of times and one of their terms where the terminal is too narrow for all at once.
     """
     results = list(table)
     terms = [term for term in BREAKDOWN if any(result.breakdown[term] > 0 for result in results)]
@@ -32,19 +34,34 @@ def print_layers(table: MoeLayerTable, arch: ArchSpec, model: str | None) -> Non
     whose = {"most_loaded": "the most loaded rank", "mean": "the mean rank"}.get(str(layer.rank), f"rank {layer.rank}")
     words = str(layer).partition(", ")[2]
     title = f"{'Layer' if model is None else model} on {arch.name}, {whose}: {words}"
-    whole = _table((_TOKENS, *_LOAD, *times, _BOUND), cells, title)
+    whole = _table((_TOKENS, *_LOAD, *_TIMES, *times), cells, title)
     if widest(console, whole) <= console.width:
         console.print(whole)
     else:
         console.print(_table((_TOKENS, *_LOAD), cells, title))
-        console.print()
-        console.print(_table((_TOKENS, *times, _BOUND), cells, None))
+        for headers in (_TIMES, times):
+            rest = list(headers)
+            while rest:
+                part, count = _widest_table(console, rest, cells)
+                console.print()
+                console.print(part)
+                rest = rest[count:]
     draws = len(results[0].draws)
     spread = f", means of {draws} draws, with the least and the most" if draws > 1 else ""
     console.print(
         f"\nTimes in us{spread}. experts: those with tokens, of {layer.num_local_experts}; busiest: tokens of the "
         f"busiest over the mean; ranks: tokens of the most loaded rank over the mean. {_NOT_COUNTED}"
     )
+
+
+def _widest_table(console: Console, headers: list[str], cells: Sequence[dict[str, str]]) -> tuple[Table, int]:
+    """Return a table of the first columns, as many as stand side by side, and their number."""
+    count = len(headers)
+    while (table := _table((_TOKENS, *headers[:count]), cells, None)) and count > 1:
+        if widest(console, table) <= console.width:
+            break
+        count -= 1
+    return table, count
 
 
 def _cells(result: MoeLayerResult, terms: Sequence[str]) -> dict[str, str]:

@@ -42,6 +42,9 @@ class LayerGemm:
     num_layers: int
     is_weight: bool
 
+    def __repr__(self) -> str:
+        return f"<LayerGemm {self.name}: {self.problem}, {self.count_per_layer} in each of {self.num_layers} layers>"
+
     @property
     def total_count(self) -> int:
         """How often it runs in one forward pass."""
