@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from gemm_eval.evaluate import Crossover, GEMMEvaluator, GEMMResult, GEMMTable, select_config, w4a16_crossover
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
+    from gemm_eval.moe import MoeLayer, MoeLayerResult, MoeLayerTable, moe_layer, moe_layers
     from gemm_eval.search import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
     from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
@@ -57,6 +58,9 @@ __all__ = [
     "LoopOrder",
     "ModelConfig",
     "ModelConfigError",
+    "MoeLayer",
+    "MoeLayerResult",
+    "MoeLayerTable",
     "MulticoreMapping",
     "MulticoreSpec",
     "Partition",
@@ -73,6 +77,8 @@ __all__ = [
     "list_models",
     "load_arch",
     "load_model",
+    "moe_layer",
+    "moe_layers",
     "prewarm",
     "prewarm_for_transformer",
     "select_config",
@@ -101,6 +107,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".evaluate": ("Crossover", "GEMMEvaluator", "GEMMResult", "GEMMTable", "select_config", "w4a16_crossover"),
         ".mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
+        ".moe": ("MoeLayer", "MoeLayerResult", "MoeLayerTable", "moe_layer", "moe_layers"),
         ".search": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
         ".transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
         ".transformer.prewarm": ("PrewarmReport", "prewarm", "prewarm_for_transformer"),

@@ -40,6 +40,18 @@ DenseDtypeOption = Annotated[
         "input type of --dtype, or bf16 where that has fewer than 16 bits (fp16 on an arch without bf16)."
     ),
 ]
+ExpertDtypeOption = Annotated[
+    str | None,
+    typer.Option(help="Types of routed experts alone, such as w4a16_mxfp4 for gpt-oss. Default: those of --dtype."),
+]
+ExpertLoadOption = Annotated[
+    str,
+    typer.Option(
+        metavar="WORD",
+        help="Rows of each expert: uniform: as routing at random gives in expectation; balanced or power_law_ALPHA: of "
+        "the most loaded device, in a seeded draw; expected: the active experts, all as many.",
+    ),
+]
 IgnoreMemoryOption = Annotated[
     bool,
     typer.Option("--ignore-memory", help="Go on where weights and KV cache are larger than the DRAM of a GPU."),
@@ -78,6 +90,8 @@ def model(
     expert_parallel: Annotated[int, _count("ep", "Expert parallel degree; of models with experts.")] = 1,
     dtype: DtypeOption = None,
     dense_dtype: DenseDtypeOption = None,
+    expert_dtype: ExpertDtypeOption = None,
+    expert_load: ExpertLoadOption = "uniform",
     ignore_memory: IgnoreMemoryOption = False,
     library: ModelLibraryOption = None,
     l2: L2Option = None,
@@ -101,11 +115,12 @@ def model(
     asked: dict[str, Any] = {
         "batch_size": batch_size, "seq_len": seq_len, "tensor_parallel": tensor_parallel,
         "expert_parallel": expert_parallel, **types_on(evaluator.arch, dtype, dense_dtype),
+        "expert_dtype": expert_dtype,
     }  # fmt: skip
     memory = model_memory(config, **asked) if ignore_memory else check_memory(config, evaluator.arch, **asked)
     phases = {}
     for name in phase.names:
-        gemms = transformer_gemms(config, phase=name, **asked)  # type: ignore[arg-type]
+        gemms = transformer_gemms(config, phase=name, expert_load=expert_load, **asked)  # type: ignore[arg-type]
         phases[name] = list(zip(gemms, evaluator.evaluate_many([gemm.problem for gemm in gemms]), strict=True))
     if json:
         from gemm_eval.cli.output import print_json

@@ -1,5 +1,81 @@
 """Mixtures of experts: how tokens are routed, and what a layer costs."""
 
-from gemm_eval.moe.routing import balanced_counts, most_loaded_rank_first, power_law_counts, uniform_counts
+from typing import TYPE_CHECKING
 
-__all__ = ["balanced_counts", "most_loaded_rank_first", "power_law_counts", "uniform_counts"]
+from gemm_eval.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from gemm_eval.moe.distributions import (
+        DISTRIBUTION_FORMS,
+        Balanced,
+        Distribution,
+        ExpertCounts,
+        ExpertWeights,
+        PowerLaw,
+        Uniform,
+        parse_distribution,
+    )
+    from gemm_eval.moe.evaluate import moe_layer, moe_layers
+    from gemm_eval.moe.layer import MoeLayer, route
+    from gemm_eval.moe.result import MoeDraw, MoeLayerResult
+    from gemm_eval.moe.routing import (
+        balanced_counts,
+        expected_counts,
+        most_loaded_rank_first,
+        power_law_counts,
+        uniform_counts,
+    )
+    from gemm_eval.moe.table import MoeLayerTable
+    from gemm_eval.moe.terms import BREAKDOWN
+
+__all__ = [
+    "BREAKDOWN",
+    "DISTRIBUTION_FORMS",
+    "Balanced",
+    "Distribution",
+    "ExpertCounts",
+    "ExpertWeights",
+    "MoeDraw",
+    "MoeLayer",
+    "MoeLayerResult",
+    "MoeLayerTable",
+    "PowerLaw",
+    "Uniform",
+    "balanced_counts",
+    "expected_counts",
+    "moe_layer",
+    "moe_layers",
+    "most_loaded_rank_first",
+    "parse_distribution",
+    "power_law_counts",
+    "route",
+    "uniform_counts",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        ".distributions": (
+            "Balanced",
+            "DISTRIBUTION_FORMS",
+            "Distribution",
+            "ExpertCounts",
+            "ExpertWeights",
+            "PowerLaw",
+            "Uniform",
+            "parse_distribution",
+        ),
+        ".evaluate": ("moe_layer", "moe_layers"),
+        ".layer": ("MoeLayer", "route"),
+        ".result": ("MoeDraw", "MoeLayerResult"),
+        ".routing": (
+            "balanced_counts",
+            "expected_counts",
+            "most_loaded_rank_first",
+            "power_law_counts",
+            "uniform_counts",
+        ),
+        ".table": ("MoeLayerTable",),
+        ".terms": ("BREAKDOWN",),
+    },
+)

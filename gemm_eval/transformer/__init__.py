@@ -9,6 +9,7 @@ from gemm_eval.transformer.config import (
     Moe,
     PublishedParameters,
 )
+from gemm_eval.transformer.experts import moe_layer_of
 from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
 from gemm_eval.transformer.loader import list_models, load_model
 from gemm_eval.transformer.memory import WHAT_COUNTS, ModelMemory, check_memory, model_memory, say_memory
@@ -32,6 +33,7 @@ __all__ = [
     "list_models",
     "load_model",
     "model_memory",
+    "moe_layer_of",
     "num_parameters",
     "say_memory",
     "transformer_gemms",

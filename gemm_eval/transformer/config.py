@@ -41,6 +41,8 @@ class GroupedAttention(_Frozen):
     """Attention whose query heads share KV heads in equal groups: MHA (groups of one), GQA, MQA (one KV head).
 
     A window layer attends to the last `window_size` positions only; `num_window_layers` of the model's layers do so.
+    Layers that attend within chunks of so many positions (Llama 4) are taken as such, which is what the last position
+    of a chunk sees.
     """
 
     kind: Literal["gqa"] = "gqa"
@@ -50,6 +52,7 @@ class GroupedAttention(_Frozen):
     qkv_bias: bool = Field(default=False, description="bias on the query, key and value projections")
     output_bias: bool = Field(default=False, description="bias on the output projection")
     qk_norm: bool = Field(default=False, description="a norm of head_dim weights on queries and one on keys")
+    sinks: bool = Field(default=False, description="a learned logit for each query head, in the sum of its softmax")
     window_size: _Size | None = Field(default=None, description="positions that a window layer attends to")
     num_window_layers: _Maybe = Field(default=0, description="layers that attend to a window; the rest to all")
 
@@ -105,6 +108,7 @@ class Moe(_Frozen):
     )
     shared_gate: bool = Field(default=False, description="a learned gate, hidden_size to 1, on the shared experts")
     router_bias: bool = Field(default=False, description="one bias for each expert in the router")
+    expert_bias: bool = Field(default=False, description="biases on the projections of each routed expert")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,11 +1,31 @@
-"""How many experts are at work, and on how many tokens each: the expected load of a mixture of experts."""
+"""How many rows the experts of a device have: in expectation, in one draw of a distribution, or all as many."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-__all__ = ["ExpertLoad", "expected_expert_load"]
+import numpy as np
+
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.moe import Distribution, MoeLayer, expected_counts, parse_distribution, route
+from gemm_eval.transformer.config import ModelConfig
+from gemm_eval.workload import MAX_GROUPS, RowGroups
+
+__all__ = [
+    "EXPECTED",
+    "UNIFORM",
+    "ExpertLoad",
+    "check_expert_load",
+    "expected_expert_load",
+    "expert_rows",
+    "moe_layer_of",
+]
+
+UNIFORM, EXPECTED = "uniform", "expected"
+_NUM_DRAWS = 5  # of which the one of median load stands for all
+_NUM_KEPT = 4096
 
 
 class ExpertLoad(NamedTuple):
@@ -13,6 +33,57 @@ class ExpertLoad(NamedTuple):
 
     num_active: int
     tokens_per_expert: int
+
+
+def check_expert_load(load: Any, imbalance: float) -> str | Distribution:
+    """Return what `transformer_gemms` is asked for: a word of its own, or a distribution.
+
+    Raises:
+        InvalidOptionError: it is neither, or a distribution beside an `imbalance`: two answers to one question.
+    """
+    word = load.strip().lower() if isinstance(load, str) else ""
+    if word in (UNIFORM, EXPECTED):
+        return EXPECTED if imbalance > 1.0 else word
+    try:
+        found = parse_distribution(load)
+    except InvalidOptionError as error:
+        raise InvalidOptionError(f"expert_load is expected, or a distribution: {error}") from None
+    if imbalance > 1.0:
+        raise InvalidOptionError(
+            f"expert_imbalance is for expert_load uniform or expected; {found} has one of its own: leave it at 1"
+        )
+    return found
+
+
+@lru_cache(maxsize=_NUM_KEPT)
+def expert_rows(
+    tokens: int, num_experts: int, experts_per_token: int, num_ranks: int, load: str | Distribution, seed: int
+) -> RowGroups | None:
+    """Return the rows of each expert of a device, most first; None where a batch of equal experts must do.
+
+    Args:
+        tokens: that all devices see which share the experts.
+        num_experts, experts_per_token: of the layer.
+        num_ranks: devices that share the experts, each having num_experts/num_ranks of them.
+        load: `UNIFORM`: the expected histogram (`gemm_eval.moe.expected_counts`) of a device; `EXPECTED`: None; or a
+            distribution: of five draws the one in which the most loaded device has the median load, and that device.
+        seed: of the draws.
+
+    Raises:
+        InvalidOptionError: weights or counts of one's own that are of other sizes.
+    """
+    local = num_experts // num_ranks
+    if load == EXPECTED or local > MAX_GROUPS:
+        return None
+    if isinstance(load, str):
+        counts = expected_counts(tokens, num_experts, experts_per_token, local)
+        return tuple(counts.tolist())
+    layer = MoeLayer(
+        tokens, 1, 1, num_experts, experts_per_token, ep=num_ranks, distribution=load, num_draws=_NUM_DRAWS, seed=seed
+    )
+    drawn = route(layer)
+    order = np.argsort(drawn.rows, kind="stable")
+    return drawn.groups[order[(len(order) - 1) // 2]]
 
 
 def expected_expert_load(
@@ -41,3 +112,32 @@ def expected_expert_load(
 
 def _round(value: float) -> int:
     return math.floor(value + 0.5)
+
+
+def moe_layer_of(config: ModelConfig, num_tokens: int, **options: Any) -> MoeLayer:
+    """Return the layer of experts of a model, for `gemm_eval.moe_layers`, its shared experts included.
+
+    Args:
+        config: the model.
+        num_tokens: tokens that all ranks of an expert-parallel group see together.
+        options: other fields of `MoeLayer` (`tp`, `ep`, `distribution`, `dtype`, ...); they win over the model's sizes.
+
+    Raises:
+        InvalidOptionError: the model has no experts, or see `MoeLayer`.
+    """
+    moe = config.moe
+    if moe is None:
+        raise InvalidOptionError(f"{config.name} has no layers with experts: name a mixture of experts, or give sizes")
+    sizes: dict[str, Any] = {
+        "hidden": config.hidden_size,
+        "inter": moe.intermediate_size,
+        "num_experts": moe.num_experts,
+        "topk": moe.experts_per_token,
+        "gated": moe.is_gated,
+        "num_shared_experts": moe.num_shared_experts,
+        "shared_inter": moe.shared_intermediate_size,
+    }
+    fields = sizes | options
+    if not fields["num_shared_experts"] and "shared_inter" not in options:
+        fields["shared_inter"] = None
+    return MoeLayer(num_tokens, **fields)

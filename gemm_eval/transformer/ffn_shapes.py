@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.transformer.config import ModelConfig, Moe
-from gemm_eval.transformer.experts import expected_expert_load
+from gemm_eval.transformer.experts import expected_expert_load, expert_rows
 from gemm_eval.transformer.shapes import Operand, Shape, Step, split
 
 __all__ = ["ffn_shapes", "lm_head_shape"]
@@ -42,16 +42,22 @@ def _moe_shapes(config: ModelConfig, moe: Moe, step: Step) -> Iterator[Shape]:
     num_groups = max(1, step.expert_parallel // step.tensor_parallel)  # tensor-parallel groups that feed the experts
     option = "tensor_parallel / expert_parallel" if step.expert_parallel > 1 else "tensor_parallel"
     width = split(moe.intermediate_size, per_expert, option, f"moe.intermediate_size {where}")
-    load = expected_expert_load(
-        step.tokens * num_groups,
-        num_experts=moe.num_experts,
-        experts_per_token=moe.experts_per_token,
-        num_local_experts=local,
-        imbalance=step.expert_imbalance,
+    tokens = step.tokens * num_groups
+    groups = expert_rows(
+        tokens, moe.num_experts, moe.experts_per_token, step.expert_parallel, step.expert_load, step.expert_seed
     )
-    G, M = load
+    if groups is None:
+        G, M = expected_expert_load(
+            tokens,
+            num_experts=moe.num_experts,
+            experts_per_token=moe.experts_per_token,
+            num_local_experts=local,
+            imbalance=step.expert_imbalance,
+        )
+    else:
+        G, M = len(groups), groups[0]
     for shape in _network(config, "expert_", width, moe.is_gated, G, M, moe.num_layers):
-        yield shape._replace(num_held=local)
+        yield shape._replace(operand=Operand.EXPERT, num_held=local, row_groups=groups)
 
     if moe.num_shared_experts:
         shared = step.tensor_split(moe.shared_width, "the intermediate size of the shared experts")

@@ -8,17 +8,20 @@ from typing import Any, Literal
 from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.moe import Distribution
 from gemm_eval.transformer.attention_shapes import attention_shapes
 from gemm_eval.transformer.config import ModelConfig
+from gemm_eval.transformer.experts import UNIFORM, check_expert_load
 from gemm_eval.transformer.ffn_shapes import ffn_shapes, lm_head_shape
 from gemm_eval.transformer.shapes import Operand, Shape, Step
-from gemm_eval.transformer.types import weight_and_dense_types
+from gemm_eval.transformer.types import operand_types
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
 __all__ = ["LayerGemm", "make_step", "transformer_gemms"]
 
 _PHASES = ("prefill", "decode")
+_MAX_SEED = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,9 @@ class LayerGemm:
     count_per_layer: int
     num_layers: int
     is_weight: bool
+
+    def __repr__(self) -> str:
+        return f"<LayerGemm {self.name}: {self.problem}, {self.count_per_layer} in each of {self.num_layers} layers>"
 
     @property
     def total_count(self) -> int:
@@ -65,6 +71,9 @@ def transformer_gemms(
     expert_imbalance: float = 1.0,
     absorb_mla: bool | None = None,
     lm_head_all_tokens: bool = False,
+    expert_dtype: str | DtypeScheme | None = None,
+    expert_load: str | Distribution = UNIFORM,
+    expert_seed: int = 0,
 ) -> tuple[LayerGemm, ...]:
     """Return the GEMMs of one forward pass on one device, in the order they run, as G, M, K, N.
 
@@ -81,8 +90,19 @@ def transformer_gemms(
     absorbs in decode only. Sources: DeepSeek-V2, arXiv:2405.04434, section 2.1.2; DeepSeek-V3 `inference/model.py`,
     `attn_impl` naive and absorb.
 
-    **Experts** run as one batched GEMM, G active experts of M rows each; `experts.py` has the formulas of both, and
-    of `expert_imbalance` (busiest over mean load, at least 1). Shared experts run as one FFN.
+    **Experts** run as one grouped GEMM: each expert of the device is a group, with a row for each token that chose it.
+    `expert_load` says how many these are:
+
+    - ``"uniform"``: as routing at random gives in expectation, an expert's tokens being binomial: so a step of decode
+      leaves experts idle, whose weights nobody reads, and some have more rows than others, which tiles feel. It is the
+      default because it neither hides imbalance nor invents a skew, and needs no seed: the same question has one
+      answer, and few different GEMMs.
+    - a distribution of `gemm_eval.moe`, as a word (``"power_law_1.2"``) or a value: rows of the most loaded device, in
+      the draw of median load out of five from `expert_seed`.
+    - ``"expected"``: G active experts of M rows each, a batched GEMM; `experts.py` has the formulas of both.
+
+    `expert_imbalance` above 1 (busiest over mean load) asks for ``"expected"`` with all experts charged as the busiest,
+    which is a bound. So do devices of more than 1,024 experts. Shared experts run as one FFN.
 
     **Parallel degrees.** `tensor_parallel` divides heads, intermediate sizes and the vocabulary (rounded up); KV heads
     are replicated beyond one a device; latent projections and routers are not divided. `expert_parallel` spreads whole
@@ -94,6 +114,7 @@ def transformer_gemms(
     the projections of attention, the feed-forward networks and the experts. Scores and values of attention, the routers
     and the LM head are kept in `dense_dtype`, as fp8 and int4 checkpoints keep them: by default the input type of
     `dtype`, or bf16 where that has fewer than 16 bits. `quantize_lm_head`, `quantize_router` give these `dtype` too.
+    Routed experts can have an `expert_dtype` of their own: gpt-oss keeps all but them in BF16 (``"w4a16_mxfp4"``).
     Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.1: embedding, head, gating and attention keep BF16 or FP32.
 
     In prefill the LM head sees the last token of each sequence, or all with `lm_head_all_tokens`.
@@ -118,15 +139,17 @@ def transformer_gemms(
         tensor_parallel,
         expert_parallel,
         expert_imbalance=expert_imbalance,
+        expert_load=expert_load,
+        expert_seed=expert_seed,
         absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
         lm_head_all_tokens=lm_head_all_tokens,
     )
-    scheme, dense = weight_and_dense_types(dtype, dense_dtype)
-    quantized = {Operand.WEIGHT}
-    quantized |= {Operand.LM_HEAD} if quantize_lm_head else set()
-    quantized |= {Operand.ROUTER} if quantize_router else set()
+    types_of = operand_types(dtype, dense_dtype, expert_dtype)
+    for operand, is_quantized in ((Operand.LM_HEAD, quantize_lm_head), (Operand.ROUTER, quantize_router)):
+        if is_quantized:
+            types_of[operand] = types_of[Operand.WEIGHT]
     shapes = (*attention_shapes(config, step), *ffn_shapes(config, step), lm_head_shape(config, step))
-    return tuple(_layer_gemm(shape, scheme if shape.operand in quantized else dense) for shape in shapes)
+    return tuple(_layer_gemm(shape, types_of[shape.operand]) for shape in shapes)
 
 
 def make_step(
@@ -138,6 +161,8 @@ def make_step(
     expert_parallel: int,
     *,
     expert_imbalance: float = 1.0,
+    expert_load: Any = UNIFORM,
+    expert_seed: int = 0,
     absorb_mla: bool = False,
     lm_head_all_tokens: bool = False,
 ) -> Step:
@@ -149,6 +174,7 @@ def make_step(
     if not isinstance(config, ModelConfig):
         raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
     context = as_integer("seq_len", seq_len, 1, MAX_DIM)
+    imbalance = _check_imbalance(expert_imbalance)
     return Step(
         model=config.name,
         num_seqs=as_integer("batch_size", batch_size, 1, MAX_DIM),
@@ -156,15 +182,17 @@ def make_step(
         context=context,
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
         expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM),
-        expert_imbalance=_check_imbalance(expert_imbalance),
+        expert_imbalance=imbalance,
+        expert_load=check_expert_load(expert_load, imbalance),
+        expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED),
         absorb_mla=absorb_mla,
         lm_head_all_tokens=lm_head_all_tokens,
     )
 
 
 def _layer_gemm(shape: Shape, dtype: DtypeScheme | DType) -> LayerGemm:
-    types = {"input_dtype": dtype} if isinstance(dtype, DType) else dtype._asdict()
-    problem = GemmProblem(shape.G, shape.M, shape.K, shape.N, **types)
+    types: dict[str, Any] = {"input_dtype": dtype} if isinstance(dtype, DType) else dtype._asdict()
+    problem = GemmProblem(shape.G, shape.M, shape.K, shape.N, row_groups=shape.row_groups, **types)
     return LayerGemm(shape.name, problem, 1, shape.num_layers, shape.operand is not Operand.ACTIVATION)
 
 

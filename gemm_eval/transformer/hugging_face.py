@@ -3,7 +3,7 @@
 Where a key is missing, the value is the one that the architecture itself derives (KV heads from heads, say); other
 missing keys are errors, because a silent default of some library version would be a guess.
 Source of names, rules, biases and norms: `configuration_*.py` and `modeling_*.py` of the architectures in Hugging
-Face transformers (4.40 to 4.56), and the DeepSeek model repositories.
+Face transformers (4.40 to 4.57), and the DeepSeek model repositories.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 from gemm_eval.transformer.config import ModelConfig, build_config
 from gemm_eval.transformer.hugging_face_common import Fields, attention, biases, gated, num_layers, sizes
 from gemm_eval.transformer.hugging_face_gpt import read_gpt2, read_gpt_neox, read_opt
+from gemm_eval.transformer.hugging_face_moe import read_gpt_oss, read_llama4, read_llama4_text
 from gemm_eval.transformer.json import Keys
 from gemm_eval.words import did_you_mean
 
@@ -175,7 +176,10 @@ _READERS: Mapping[str, Callable[[Keys], Fields]] = {
     "gemma3_text": _read_gemma3,
     "gpt2": read_gpt2,
     "gpt_neox": read_gpt_neox,
+    "gpt_oss": read_gpt_oss,
     "llama": _read_llama,
+    "llama4": read_llama4,
+    "llama4_text": read_llama4_text,
     "mistral": _read_mistral,
     "mixtral": _read_mixtral,
     "opt": read_opt,

@@ -126,6 +126,13 @@ class Keys:
             self._refuse(key, f"must be a list of {item_type.__name__}", value)
         return value
 
+    def part(self, key: str) -> Keys:
+        """Return the keys of an object inside."""
+        value = self._value(key, _REQUIRED)
+        if not isinstance(value, dict):
+            self._refuse(key, "must be an object of keys", value)
+        return Keys(value, f"{self.origin}: {key}")
+
     def require(self, *names: str) -> None:
         """Check that all `names` are there, null or not: for keys whose default differs from null."""
         for name in names:

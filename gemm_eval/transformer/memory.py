@@ -13,7 +13,7 @@ from gemm_eval.transformer.config import GroupedAttention, ModelConfig
 from gemm_eval.transformer.ffn_shapes import ffn_shapes, lm_head_shape
 from gemm_eval.transformer.gemms import make_step
 from gemm_eval.transformer.shapes import Operand, Shape, Step
-from gemm_eval.transformer.types import weight_and_dense_types
+from gemm_eval.transformer.types import operand_types
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["WHAT_COUNTS", "ModelMemory", "check_memory", "model_memory", "say_memory"]
@@ -58,6 +58,7 @@ def model_memory(
     expert_parallel: int = 1,
     dtype: str | DtypeScheme = "fp16",
     dense_dtype: str | None = None,
+    expert_dtype: str | DtypeScheme | None = None,
 ) -> ModelMemory:
     """Return what a device holds of a model with `batch_size` sequences of `seq_len` positions.
 
@@ -68,17 +69,17 @@ def model_memory(
         InvalidOptionError, InvalidProblemError: as `transformer_gemms`.
     """
     step = make_step(config, "prefill", batch_size, seq_len, tensor_parallel, expert_parallel)
-    scheme, dense = weight_and_dense_types(dtype, dense_dtype)
+    types_of = operand_types(dtype, dense_dtype, expert_dtype)
+    kept = types_of[Operand.ACTIVATION]
+    assert isinstance(kept, DType)
     head = lm_head_shape(config, step)
     shapes = [*attention_shapes(config, step), *ffn_shapes(config, step), *([] if config.tied_embeddings else [head])]
     weight_bytes = sum(
-        _stored_bytes(shape, scheme if shape.operand is Operand.WEIGHT else dense)
-        for shape in shapes
-        if shape.operand is not Operand.ACTIVATION
+        _stored_bytes(shape, types_of[shape.operand]) for shape in shapes if shape.operand is not Operand.ACTIVATION
     )
     vectors = head.N + config.num_positions  # of the embedding, and of the position table
-    weight_bytes += vectors * config.hidden_size * dense.bits // _BITS_PER_BYTE
-    return ModelMemory(weight_bytes, _kv_cache_elems(config, step) * dense.bits // _BITS_PER_BYTE)
+    weight_bytes += vectors * config.hidden_size * kept.bits // _BITS_PER_BYTE
+    return ModelMemory(weight_bytes, _kv_cache_elems(config, step) * kept.bits // _BITS_PER_BYTE)
 
 
 def _stored_bytes(shape: Shape, types: DtypeScheme | DType) -> int:

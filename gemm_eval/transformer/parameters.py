@@ -18,8 +18,9 @@ class ParameterCounts:
         position: the learned position table.
         attention, ffn, router, experts, shared_experts: weight matrices (router: with the shared experts' gate).
         lm_head: the output projection, 0 if it is the embedding.
-        vectors: norms and biases.
+        vectors: norms, biases and attention's sinks.
         idle_experts: the part of `experts` that a token does not use.
+        idle_vectors: the part of `vectors` that belongs to these experts: their biases.
     """
 
     embedding: int
@@ -32,6 +33,7 @@ class ParameterCounts:
     lm_head: int
     vectors: int
     idle_experts: int
+    idle_vectors: int = 0
 
     @property
     def layer_matrices(self) -> int:
@@ -51,7 +53,7 @@ class ParameterCounts:
     @property
     def active(self) -> int:
         """Parameters of the model without the experts that a token does not use; embeddings are counted."""
-        return self.total - self.idle_experts
+        return self.total - self.idle_experts - self.idle_vectors
 
 
 def num_parameters(config: ModelConfig) -> int:
@@ -75,7 +77,7 @@ def count_parameters(config: ModelConfig) -> ParameterCounts:
         ffn = config.num_dense_layers * (ups + 1) * hidden * width
         all_vectors += config.num_dense_layers * config.ffn.has_bias * (ups * width + hidden)
 
-    router = experts = shared = idle = 0
+    router = experts = shared = idle = idle_vectors = 0
     if config.moe is not None:
         moe = config.moe
         projections = 2 + moe.is_gated
@@ -85,6 +87,9 @@ def count_parameters(config: ModelConfig) -> ParameterCounts:
         idle = moe.num_layers * (moe.num_experts - moe.experts_per_token) * expert
         shared = moe.num_layers * projections * hidden * moe.shared_width
         all_vectors += moe.num_layers * moe.router_bias * moe.num_experts
+        biases = moe.num_layers * moe.expert_bias * ((1 + moe.is_gated) * moe.intermediate_size + hidden)
+        all_vectors += moe.num_experts * biases
+        idle_vectors = (moe.num_experts - moe.experts_per_token) * biases
 
     return ParameterCounts(
         embedding=config.vocab_size * hidden,
@@ -97,6 +102,7 @@ def count_parameters(config: ModelConfig) -> ParameterCounts:
         lm_head=0 if config.tied_embeddings else config.vocab_size * hidden,
         vectors=all_vectors,
         idle_experts=idle,
+        idle_vectors=idle_vectors,
     )
 
 
@@ -107,6 +113,7 @@ def _attention_parameters(config: ModelConfig) -> tuple[int, int]:
         query = attention.num_heads * attention.head_dim
         qkv = query + 2 * attention.num_kv_heads * attention.head_dim
         vectors = attention.qkv_bias * qkv + attention.output_bias * hidden + attention.qk_norm * 2 * attention.head_dim
+        vectors += attention.sinks * attention.num_heads
         return hidden * (qkv + query), vectors
     return _latent_parameters(hidden, attention)
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gemm_eval.errors import InvalidOptionError
+from gemm_eval.moe import Distribution
+from gemm_eval.workload import RowGroups
 
 __all__ = ["Operand", "Shape", "Step", "split"]
 
@@ -17,6 +19,7 @@ class Operand(enum.Enum):
     """What B of a GEMM is, which decides its data type."""
 
     WEIGHT = "weight"
+    EXPERT = "expert"
     ROUTER = "router"
     LM_HEAD = "lm_head"
     ACTIVATION = "activation"
@@ -26,6 +29,7 @@ class Shape(NamedTuple):
     """A GEMM before it has data types, C[G,M,N] = A[G,M,K] x B[G,K,N], run once in each of `num_layers` layers.
 
     `num_held` counts the matrices B that the device holds, where they are more than the G at work: idle experts.
+    `row_groups`: rows of each of G groups, where they differ; M is then the most.
     """
 
     name: str
@@ -36,6 +40,7 @@ class Shape(NamedTuple):
     num_layers: int
     operand: Operand = Operand.WEIGHT
     num_held: int | None = None
+    row_groups: RowGroups | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,8 @@ class Step:
     tensor_parallel: int
     expert_parallel: int
     expert_imbalance: float
+    expert_load: str | Distribution
+    expert_seed: int
     absorb_mla: bool
     lm_head_all_tokens: bool
 

@@ -6,8 +6,9 @@ from typing import TypedDict
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
+from gemm_eval.transformer.shapes import Operand
 
-__all__ = ["ModelTypes", "types_on", "weight_and_dense_types"]
+__all__ = ["ModelTypes", "operand_types", "types_on"]
 
 _KEPT_BITS = 16  # what checkpoints keep has at least so many
 
@@ -19,13 +20,27 @@ class ModelTypes(TypedDict):
     dense_dtype: str
 
 
-def weight_and_dense_types(dtype: str | DtypeScheme, dense_dtype: str | None) -> tuple[DtypeScheme, DType]:
-    """Return the types of quantized weights, and that of what is kept, as `transformer_gemms` documents them.
+def operand_types(
+    dtype: str | DtypeScheme, dense_dtype: str | None, expert_dtype: str | DtypeScheme | None = None
+) -> dict[Operand, DtypeScheme | DType]:
+    """Return the types of GEMMs by what their B is, as `transformer_gemms` documents them.
 
     Raises:
         InvalidProblemError: no such type.
     """
-    scheme = dtype if isinstance(dtype, DtypeScheme) else parse_scheme(dtype)
+    scheme, dense = _weight_and_dense_types(dtype, dense_dtype)
+    kept = (Operand.ROUTER, Operand.LM_HEAD, Operand.ACTIVATION)
+    experts = scheme if expert_dtype is None else _scheme_of(expert_dtype)
+    return {Operand.WEIGHT: scheme, Operand.EXPERT: experts, **dict.fromkeys(kept, dense)}
+
+
+def _scheme_of(dtype: str | DtypeScheme) -> DtypeScheme:
+    return dtype if isinstance(dtype, DtypeScheme) else parse_scheme(dtype)
+
+
+def _weight_and_dense_types(dtype: str | DtypeScheme, dense_dtype: str | None) -> tuple[DtypeScheme, DType]:
+    """Return the types of quantized weights, and that of what is kept."""
+    scheme = _scheme_of(dtype)
     dense = parse_dtype(scheme.input_dtype if dense_dtype is None else dense_dtype, what="dense_dtype")
     return scheme, dense if dense_dtype is not None or dense.bits >= _KEPT_BITS else DType.BF16
 
@@ -42,7 +57,7 @@ def types_on(arch: ArchSpec, dtype: str | None, dense_dtype: str | None = None) 
         InvalidProblemError: no such type.
     """
     weights = str(arch.default_dtype) if dtype is None else dtype
-    scheme, dense = weight_and_dense_types(weights, dense_dtype)
+    scheme, dense = _weight_and_dense_types(weights, dense_dtype)
     known = arch.tensor_flop_per_cycle if isinstance(arch, GpuSpec) else arch.cube_steps_per_cycle
     is_widened = dense_dtype is None and dense != scheme.input_dtype
     if is_widened and dense not in known and DType.FP16 in known:

@@ -1,5 +1,6 @@
 """What is computed: GEMM problems, their data types, and how a GPU is asked to run them."""
 
+from gemm_eval.workload.moe import LAYER_TERMS, MoeWork
 from gemm_eval.workload.options import NOTHING_SAID, RunOptions, run_options
 from gemm_eval.workload.problem import MAX_MACS, GemmProblem, make_problem, problem_of
 from gemm_eval.workload.row_groups import (
@@ -14,6 +15,7 @@ from gemm_eval.workload.row_groups import (
 from gemm_eval.workload.types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes, Operand, make_types
 
 __all__ = [
+    "LAYER_TERMS",
     "MAX_DIM",
     "MAX_GROUPS",
     "MAX_MACS",
@@ -24,6 +26,7 @@ __all__ = [
     "GemmProblem",
     "GemmTypes",
     "Layouts",
+    "MoeWork",
     "Operand",
     "RowGroups",
     "RunOptions",

@@ -103,7 +103,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
-        [], ["evaluate"], ["top"], ["grouped"], ["model"], ["prewarm"], ["kernels"], ["asm"], ["kernel-table"],
+        [], ["evaluate"], ["top"], ["grouped"], ["model"], ["moe"], ["prewarm"], ["kernels"], ["asm"], ["kernel-table"],
         ["measure"], ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
         ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "w4a16"], ["validate", "triton"],
         ["calibrate"], ["calibrate", "dense"], ["calibrate", "correction"], ["calibrate", "quantization"],
@@ -126,7 +126,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        [], ["evaluate"], ["top"], ["grouped"], ["model"], ["prewarm"], ["calibrate"], ["calibrate", "dense"],
+        [], ["evaluate"], ["top"], ["grouped"], ["model"], ["moe"], ["prewarm"], ["calibrate"], ["calibrate", "dense"],
         ["calibrate", "quantization"], ["calibrate", "w4a16"], ["calibrate", "triton"], ["arch"], ["arch", "show"],
         ["arch", "check"],
     ],

@@ -2,7 +2,8 @@
 
 Keys that say nothing about sizes are left out but for a few, which a reader has to ignore. Counts are the safetensors
 totals of the model pages (for gpt-neox-20b: its model card; for deepseek-v3: the main model, without the
-multi-token-prediction layer and the scales of FP8).
+multi-token-prediction layer and the scales of FP8; for gpt-oss: its model card, arXiv:2508.10925, to the parameter as
+GGUF files count them; for Llama 4: without the vision encoder and its projector, 871,932,416 together).
 """
 
 from __future__ import annotations
@@ -105,6 +106,33 @@ def _opt(hidden: int, layers: int, heads: int) -> dict[str, Any]:
     }
 
 
+def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
+    more: dict[str, Any] = {
+        "attention_bias": True,
+        "head_dim": 64,
+        "layer_types": ["sliding_attention", "full_attention"] * (layers // 2),
+        "sliding_window": 128,
+        "num_local_experts": experts,
+        "num_experts_per_tok": 4,
+        "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
+        "swiglu_limit": 7.0,
+    }
+    return _decoder("gpt_oss", 2880, layers, 201088, 64, 8, 2880, **more, **_UNTIED)
+
+
+def _llama4(experts: int, step: int, **more: Any) -> dict[str, Any]:
+    text = _decoder(
+        "llama4_text",
+        *(5120, 48, 202048, 40, 8, 8192),
+        **{"attention_bias": False, "attention_chunk_size": 8192, "head_dim": 128, "intermediate_size_mlp": 16384},
+        **{"interleave_moe_layer_step": step, "num_experts_per_tok": 1, "num_local_experts": experts},
+        **more,
+    )
+    return {"model_type": "llama4", "text_config": text, "vision_config": {"hidden_size": 1408}, **_UNTIED}
+
+
+_SCOUT = _llama4(16, 1, use_qk_norm=True, moe_layers=list(range(48)), no_rope_layers=[1, 1, 1, 0] * 12)
+_MAVERICK = _llama4(128, 2, use_qk_norm=False, no_rope_layers=[])
 _LLAMA_2_7B = _decoder("llama", 4096, 32, 32000, 32, 32, 11008, **_UNTIED)
 del _LLAMA_2_7B["num_key_value_heads"]  # older files have none: one KV head a head
 
@@ -149,8 +177,15 @@ SAMPLES: dict[str, Sample] = {
         "qwen3-30b-a3b",
     ),
     "qwen3-235b-a22b": Sample(
-        _decoder("qwen3_moe", 4096, 94, 151936, 64, 4, 12288, **_qwen_moe(128, 8, 1536), **_QWEN3), 235_093_634_560
+        _decoder("qwen3_moe", 4096, 94, 151936, 64, 4, 12288, **_qwen_moe(128, 8, 1536), **_QWEN3),
+        235_093_634_560,
+        "qwen3-235b-a22b",
     ),
+    "gpt-oss-20b": Sample(_gpt_oss(24, 32), 20_914_757_184, "gpt-oss-20b"),
+    "gpt-oss-120b": Sample(_gpt_oss(36, 128), 116_829_156_672, "gpt-oss-120b"),
+    "llama-4-scout": Sample(_SCOUT, 107_769_861_120, "llama-4-scout"),
+    "llama-4-maverick": Sample(_MAVERICK, 400_711_848_960, "llama-4-maverick"),
+    "llama-4-scout-text": Sample({**_SCOUT["text_config"], **_UNTIED}, 107_769_861_120, "llama-4-scout"),
     "deepseek-v2": Sample(
         _decoder("deepseek_v2", 5120, 60, 102400, 128, 128, 12288, **_deepseek(1536, 1, 160, 2, 6, 1536)),
         235_741_434_880,

@@ -46,7 +46,7 @@ import json, pickle, sys
 from gemm_eval import GEMMEvaluator
 evaluator = GEMMEvaluator("demo-8core")
 calls = json.load(sys.stdin)
-results = [evaluator.evaluate(*sizes, **types) for sizes, types in calls]
+results = [getattr(evaluator, name)(*sizes, **types) for name, sizes, types in calls]
 pickle.dump(([list(map(repr, fields)) for fields in map(eval(sys.argv[1]), results)],
              tuple(evaluator.cache_info().records)), sys.stdout.buffer)
 """
@@ -83,11 +83,14 @@ def gemms_of(
     ]
 
 
-def call_of(problem: GemmProblem) -> tuple[tuple[int, int, int, int], dict[str, Any]]:
-    """How a user asks for a problem."""
+def call_of(problem: GemmProblem) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
+    """How a user asks for a problem: the method's name and its arguments."""
     types: dict[str, Any] = {name: str(getattr(problem, f"{name}_dtype")) for name in ("input", "weight", "output")}
     types = {f"{name}_dtype": value for name, value in types.items()}
-    return problem.sizes, types | ({"group_size": problem.group_size} if problem.group_size else {})
+    types |= {"group_size": problem.group_size} if problem.group_size else {}
+    if problem.row_groups is None:
+        return "evaluate", problem.sizes, types
+    return "evaluate_grouped", (problem.row_groups, problem.K, problem.N), types
 
 
 def check_warm(evaluator: GEMMEvaluator, problems: Iterable[GemmProblem]) -> None:
@@ -96,21 +99,24 @@ def check_warm(evaluator: GEMMEvaluator, problems: Iterable[GemmProblem]) -> Non
     before = evaluator.cache_info().records
     unique = list(dict.fromkeys(problems))
     for problem in unique:
-        sizes, types = call_of(problem)
-        result, fresh = evaluator.evaluate(*sizes, **types), never.evaluate(*sizes, **types)
+        name, sizes, types = call_of(problem)
+        result, fresh = (getattr(one, name)(*sizes, **types) for one in (evaluator, never))
         assert result.problem == problem
         assert [repr(getattr(result, name)) for name in FIELDS] == [repr(getattr(fresh, name)) for name in FIELDS]
     after = evaluator.cache_info().records
     assert (after.hits - before.hits, after.misses - before.misses) == (len(unique), 0)
 
 
-MODELS: list[tuple[Any, dict[str, Any]]] = [
+NO_GROUPS_YET = pytest.mark.xfail(
+    reason="the multi-core model knows no groups of different rows yet", raises=UnsupportedError, strict=True
+)
+MODELS: list[Any] = [
     ("llama-3-8b", {}),
     ("llama-3-8b", {"phases": ("prefill",)}),
     ("llama-3-8b", {"phases": ("decode",), "dtypes": ("w4a16", "w8a16", "bf16", "int8", "w4a8")}),
     ("llama-3-70b", {"tp": (1, 2, 8), "dtypes": ("w4a16",)}),
-    ("mixtral-8x7b", {"tp": (1, 2), "ep": (1, 2, 4)}),
-    ("deepseek-v3", {"tp": (2,), "ep": (1, 8), "phases": ("decode",)}),
+    pytest.param("mixtral-8x7b", {"tp": (1, 2), "ep": (1, 2, 4)}, marks=NO_GROUPS_YET),
+    pytest.param("deepseek-v3", {"tp": (2,), "ep": (1, 8), "phases": ("decode",)}, marks=NO_GROUPS_YET),
     (SMALL, {"dtypes": ("fp16", "w8a16")}),
 ]
 
@@ -121,7 +127,7 @@ def run(evaluator: GEMMEvaluator, model: Any, ranges: dict[str, Any]) -> Prewarm
     return prewarm(evaluator, model, batch_sizes=BATCHES, seq_lens=LENGTHS, **options)
 
 
-@pytest.mark.parametrize(("model", "ranges"), MODELS, ids=[f"{getattr(m, 'name', m)}-{r}" for m, r in MODELS])
+@pytest.mark.parametrize(("model", "ranges"), MODELS)
 def test_report_and_hits(model: Any, ranges: dict[str, Any]) -> None:
     config = load_model(model) if isinstance(model, str) else model
     problems = gemms_of(config, **ranges)
@@ -141,6 +147,7 @@ def test_report_and_hits(model: Any, ranges: dict[str, Any]) -> None:
     assert (again.num_known, again.num_hits_after) == (num_unique, num_unique)
 
 
+@NO_GROUPS_YET
 def test_the_next_process_finds_every_gemm_with_the_same_bits() -> None:
     dtypes = ("fp16", "w4a16")
     problems = list(dict.fromkeys(gemms_of(load_model("mixtral-8x7b"), dtypes=dtypes)))

@@ -15,12 +15,15 @@ from hypothesis import strategies as st
 
 from gemm_eval import InvalidOptionError, InvalidProblemError
 from gemm_eval.dtypes import DType, DtypeScheme
+from gemm_eval.moe import ExpertCounts, ExpertWeights, MoeLayer, PowerLaw, Uniform, expected_counts, route
 from gemm_eval.transformer import (
     LayerGemm,
     ModelConfig,
+    Moe,
     count_parameters,
     list_models,
     load_model,
+    model_memory,
     transformer_gemms,
 )
 from gemm_eval.transformer.experts import expected_expert_load
@@ -136,7 +139,7 @@ def test_mla_without_query_latent_projects_directly() -> None:
 
 
 def test_moe_layers_and_dense_layers() -> None:
-    table = shapes("deepseek-v3", batch_size=1, seq_len=4096)
+    table = shapes("deepseek-v3", batch_size=1, seq_len=4096, expert_load="expected")
 
     assert table["gate_up_proj"] == (1, 4096, 7168, 2 * 18432, 3)
     assert table["down_proj"] == (1, 4096, 18432, 7168, 3)
@@ -265,7 +268,8 @@ def test_vocabulary_is_padded_to_split() -> None:
     ],
 )
 def test_expert_parallel_spreads_whole_experts(tensor: int, expert: int, gate_up: tuple[int, ...]) -> None:
-    table = shapes("qwen3-30b-a3b", seq_len=4096, tensor_parallel=tensor, expert_parallel=expert)
+    degrees = {"tensor_parallel": tensor, "expert_parallel": expert}
+    table = shapes("qwen3-30b-a3b", seq_len=4096, expert_load="expected", **degrees)
 
     assert table["expert_gate_up"] == (*gate_up, 48)
     assert table["router"] == (1, 4096, 2048, 128, 48)
@@ -328,7 +332,8 @@ def test_load_stays_in_its_bounds(tokens: int, expert_counts: tuple[int, int, in
 
 def test_few_tokens_leave_experts_idle() -> None:
     def active(batch_size: int) -> tuple[int, ...]:
-        return shapes("deepseek-v3", phase="decode", batch_size=batch_size, seq_len=100)["expert_down"][:2]
+        options: dict[str, Any] = {"phase": "decode", "batch_size": batch_size, "seq_len": 100}
+        return shapes("deepseek-v3", **options, expert_load="expected")["expert_down"][:2]
 
     assert active(1) == (8, 1)
     assert active(16) == (102, 1)  # 256 * (1 - (31/32)^16) = 101.9, 128 rows
@@ -337,13 +342,139 @@ def test_few_tokens_leave_experts_idle() -> None:
 
 
 def test_imbalance_charges_every_expert_as_the_busiest() -> None:
-    even = shapes("mixtral-8x7b", seq_len=1024)["expert_gate_up"]
+    even = shapes("mixtral-8x7b", seq_len=1024, expert_load="expected")["expert_gate_up"]
     skewed = shapes("mixtral-8x7b", seq_len=1024, expert_imbalance=1.5)["expert_gate_up"]
     extreme = shapes("mixtral-8x7b", seq_len=1024, expert_imbalance=1e300)["expert_gate_up"]
 
     assert even[:2] == (8, 256)
     assert skewed[:2] == (8, 384)
     assert extreme[:2] == (8, 1024)
+
+
+# Experts as one grouped GEMM.
+
+
+def groups(model: str, **options: Any) -> tuple[int, ...]:
+    """Rows of each expert."""
+    gate_up, down = (by_name(model, **options)[name].problem for name in ("expert_gate_up", "expert_down"))
+    assert gate_up.row_groups == down.row_groups
+    return gate_up.row_groups or (gate_up.M,) * gate_up.G
+
+
+def test_experts_have_the_rows_of_uniform_routing_by_default() -> None:
+    rows = groups("deepseek-v3", phase="decode", batch_size=64, seq_len=100)
+
+    assert rows == tuple(expected_counts(64, 256, 8, 256).tolist())
+    assert sum(rows) == 64 * 8
+    assert 215 <= sum(count > 0 for count in rows) <= 228  # 256 * (1 - (31/32)^64) = 222.4
+    assert rows[0] >= 5
+    assert rows == groups("deepseek-v3", phase="decode", batch_size=64, seq_len=100, expert_load="Uniform")
+
+
+def test_one_token_reads_the_experts_that_it_chose() -> None:
+    assert groups("deepseek-v3", phase="decode", batch_size=1, seq_len=100) == (1,) * 8 + (0,) * 248
+    assert groups("llama-4-scout", phase="decode", batch_size=1, seq_len=100) == (1,) + (0,) * 15
+
+
+@pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (4, 2), (1, 8), (2, 8)])
+@pytest.mark.parametrize("load", ["uniform", "balanced", "power_law_1.2", PowerLaw(1.01), Uniform()])
+def test_devices_have_their_share_of_experts(tensor: int, expert: int, load: Any) -> None:
+    degrees = {"tensor_parallel": tensor, "expert_parallel": expert}
+    rows = groups("qwen3-30b-a3b", seq_len=4096, expert_load=load, **degrees)
+    mean = 4096 * max(1, expert // tensor) * 8 / expert
+
+    assert len(rows) == 128 // expert
+    assert list(rows) == sorted(rows, reverse=True)
+    if load in ("uniform", "balanced") or expert == 1:
+        assert sum(rows) == mean
+    else:
+        assert mean < sum(rows) < 3 * mean  # of the most loaded device
+
+
+def test_a_draw_is_of_median_load_and_of_its_seed() -> None:
+    options: dict[str, Any] = {"seq_len": 256, "expert_parallel": 8, "expert_load": "power_law_1.2"}
+    rows = groups("qwen3-30b-a3b", **options)
+    layer = MoeLayer(256 * 8, 2048, 768, 128, 8, ep=8, distribution="power_law_1.2", num_draws=5, seed=0)
+
+    assert sum(rows) == sorted(route(layer).rows)[2]
+    assert rows in route(layer).groups
+    assert groups("qwen3-30b-a3b", **options, expert_seed=1) != rows
+
+
+def test_counts_of_ones_own() -> None:
+    counts = ExpertCounts((9, 0, 7, 4, 0, 0, 0, 0))
+
+    assert groups("mixtral-8x7b", seq_len=10, expert_load=counts) == (9, 7, 4, 0, 0, 0, 0, 0)
+
+
+def test_imbalance_asks_for_a_batch() -> None:
+    with_word = shapes("mixtral-8x7b", seq_len=1024, expert_imbalance=1.5, expert_load="uniform")
+    without = shapes("mixtral-8x7b", seq_len=1024, expert_imbalance=1.5)
+
+    assert with_word == without
+    assert by_name("mixtral-8x7b", seq_len=1024, expert_imbalance=1.5)["expert_down"].problem.row_groups is None
+    with pytest.raises(InvalidOptionError, match=r"power_law_1.2 has one of its own: leave it at 1"):
+        shapes("mixtral-8x7b", expert_imbalance=1.5, expert_load="power_law_1.2")
+
+
+def test_more_experts_than_groups_are_a_batch() -> None:
+    config = load_model("mixtral-8x7b")
+    moe = Moe(num_layers=32, num_experts=2048, experts_per_token=2, intermediate_size=64)
+
+    assert by_name(config.with_(moe=moe), seq_len=4096)["expert_down"].problem.row_groups is None
+    assert by_name(config.with_(moe=moe), seq_len=4096, expert_parallel=2)["expert_down"].problem.row_groups is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "gate_up", "down", "shared"),
+    [
+        ("mixtral-8x7b", (8, 4096, 2 * 14336), (8, 14336, 4096), None),
+        ("deepseek-v3", (256, 7168, 2 * 2048), (256, 2048, 7168), (7168, 2 * 2048)),
+        ("qwen3-30b-a3b", (128, 2048, 2 * 768), (128, 768, 2048), None),
+        ("qwen3-235b-a22b", (128, 4096, 2 * 1536), (128, 1536, 4096), None),
+        ("gpt-oss-20b", (32, 2880, 2 * 2880), (32, 2880, 2880), None),
+        ("gpt-oss-120b", (128, 2880, 2 * 2880), (128, 2880, 2880), None),
+        ("llama-4-scout", (16, 5120, 2 * 8192), (16, 8192, 5120), (5120, 2 * 8192)),
+        ("llama-4-maverick", (128, 5120, 2 * 8192), (128, 8192, 5120), (5120, 2 * 8192)),
+    ],
+)
+def test_experts_of_public_models(
+    model: str, gate_up: tuple[int, ...], down: tuple[int, ...], shared: tuple[int, ...] | None
+) -> None:
+    table = by_name(model, seq_len=300)
+    found = [table[name].problem for name in ("expert_gate_up", "expert_down")]
+
+    assert [(problem.G, problem.K, problem.N) for problem in found] == [gate_up, down]
+    moe = load_model(model).moe
+    assert moe is not None
+    assert {problem.rows for problem in found} == {300 * moe.experts_per_token}
+    assert table["expert_down"].num_layers == moe.num_layers
+    assert (
+        None if shared is None else (table["shared_gate_up"].problem.K, table["shared_gate_up"].problem.N)
+    ) == shared
+
+
+def test_every_other_layer_of_maverick_is_dense() -> None:
+    table = shapes("llama-4-maverick", seq_len=300)
+
+    assert table["gate_up_proj"] == (1, 300, 5120, 2 * 16384, 24)
+    assert table["expert_down"][4] == table["shared_down"][4] == 24
+    assert shapes("llama-4-maverick", seq_len=9000)["attn_score_window"][3:] == (8192, 36)
+
+
+def test_gpt_oss_stores_its_experts_alone_in_mxfp4() -> None:
+    gemms = by_name("gpt-oss-120b", dtype="bf16", expert_dtype="w4a16_mxfp4")
+    narrow = {name for name, gemm in gemms.items() if gemm.problem.is_weight_quantized}
+
+    assert narrow == {"expert_gate_up", "expert_down"}
+    assert gemms["expert_down"].problem.group_size == 32
+    assert gemms["qkv_proj"].problem.input_dtype is DType.BF16
+    whole, narrowed = (
+        model_memory(load_model("gpt-oss-120b"), batch_size=1, seq_len=1, dtype="bf16", expert_dtype=dtype)
+        for dtype in (None, "w4a16_mxfp4")
+    )
+    assert narrowed.weight_bytes == pytest.approx(65.2e9, rel=0.02)  # its checkpoint: 60.8 GiB
+    assert whole.weight_bytes == pytest.approx(2 * 116.8e9, rel=0.01)
 
 
 # Data types.
@@ -420,6 +551,14 @@ def test_dtype_may_be_a_scheme_of_ones_own() -> None:
         ),
         ("mixtral-8x7b", {"expert_parallel": 3}, "expert_parallel must divide moe.num_experts of mixtral-8x7b = 8"),
         ("mixtral-8x7b", {"tensor_parallel": 4, "expert_parallel": 6}, "must divide the other, got 4 and 6"),
+        (
+            "mixtral-8x7b",
+            {"expert_load": "unifrom"},
+            "expert_load is expected, or a distribution: distribution must be",
+        ),
+        ("mixtral-8x7b", {"expert_load": 3}, "expert_load is expected, or a distribution"),
+        ("mixtral-8x7b", {"expert_load": ExpertWeights((1.0, 2.0))}, "one for each of num_experts = 8, got 2"),
+        ("mixtral-8x7b", {"expert_seed": -1}, "expert_seed must be an integer in 0..9223372036854775807, got -1"),
         ("mixtral-8x7b", {"expert_imbalance": 0.5}, "expert_imbalance must be a finite number >= 1, got 0.5"),
         ("mixtral-8x7b", {"expert_imbalance": float("nan")}, "expert_imbalance must be"),
         ("mixtral-8x7b", {"expert_imbalance": float("inf")}, "expert_imbalance must be"),
@@ -434,7 +573,8 @@ def test_bad_options_are_refused(model: str, options: dict[str, Any], words: str
 
 
 @pytest.mark.parametrize(
-    "options", [{"dtype": "w3a16"}, {"dtype": None}, {"dense_dtype": "float"}, {"batch_size": 1 << 39}]
+    "options",
+    [{"dtype": "w3a16"}, {"dtype": None}, {"expert_dtype": "w3a16"}, {"dense_dtype": "float"}, {"batch_size": 1 << 39}],
 )
 def test_impossible_problems_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidProblemError):

@@ -94,6 +94,11 @@ def test_every_field_counts(change: dict[str, Any]) -> None:
         ("deepseek-v3", 36.6, False),  # README_WEIGHTS.md: 36.6B with the output head, without the embedding
         ("qwen3-30b-a3b", 3.35, True),  # model card: 3.3B
         ("qwen1.5-moe-a2.7b", 2.69, True),  # model card: 2.7B
+        ("qwen3-235b-a22b", 22.2, True),  # model card: 22B
+        ("gpt-oss-120b", 5.71, True),  # arXiv:2508.10925, table 1: 5.13B, without the embedding's 0.58B
+        ("gpt-oss-20b", 4.19, True),  # 3.61B without it
+        ("llama-4-scout", 17.2, True),  # model card: 17B
+        ("llama-4-maverick", 17.2, True),  # model card: 17B
     ],
 )
 def test_active_parameters(name: str, published_billions: float, counts_embedding: bool) -> None:
@@ -157,6 +162,8 @@ def attention_tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...
     if a.qk_norm:
         yield "vectors", (a.head_dim,)
         yield "vectors", (a.head_dim,)
+    if a.sinks:
+        yield "vectors", (a.num_heads,)
     yield "attention", (hidden, a.num_heads * a.head_dim)
     if a.output_bias:
         yield "vectors", (hidden,)
@@ -168,6 +175,9 @@ def moe_tensors(hidden: int, moe: Moe) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield "vectors", (moe.num_experts,)
     for _ in range(moe.num_experts):
         yield from ffn_tensors("experts", hidden, moe.intermediate_size, moe.is_gated)
+        if moe.expert_bias:
+            for width in ((moe.intermediate_size,) * (1 + moe.is_gated)) + (hidden,):
+                yield "vectors", (width,)
     for _ in range(moe.num_shared_experts):
         width = moe.shared_intermediate_size or moe.intermediate_size
         yield from ffn_tensors("shared_experts", hidden, width, moe.is_gated)
@@ -185,10 +195,16 @@ def ffn_tensors(part: str, hidden: int, width: int, is_gated: bool) -> Iterator[
 sizes = st.integers(1, 12)
 grouped = st.builds(
     lambda kv, group, dim, *flags: GroupedAttention(
-        num_heads=kv * group, num_kv_heads=kv, head_dim=dim, qkv_bias=flags[0], output_bias=flags[1], qk_norm=flags[2]
+        num_heads=kv * group,
+        num_kv_heads=kv,
+        head_dim=dim,
+        qkv_bias=flags[0],
+        output_bias=flags[1],
+        qk_norm=flags[2],
+        sinks=flags[3],
     ),
     *(sizes, sizes, sizes),
-    *(st.booleans(),) * 3,
+    *(st.booleans(),) * 4,
 )
 latent = st.builds(
     LatentAttention,
@@ -219,6 +235,7 @@ def models(draw: st.DrawFn) -> ModelConfig:
             shared_intermediate_size=draw(st.none() | sizes) if shared else None,
             shared_gate=draw(st.booleans()) if shared else False,
             router_bias=draw(st.booleans()),
+            expert_bias=draw(st.booleans()),
         )
     return ModelConfig(
         name="small",
@@ -255,4 +272,5 @@ def test_idle_experts_are_those_not_chosen(config: ModelConfig) -> None:
     else:
         chosen, every = config.moe.experts_per_token, config.moe.num_experts
         assert (counts.experts - counts.idle_experts) * every == counts.experts * chosen
-        assert counts.total - counts.active == counts.idle_experts
+        assert counts.total - counts.active == counts.idle_experts + counts.idle_vectors
+        assert (counts.idle_vectors > 0) == (config.moe.expert_bias and chosen < every)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         list_needs,
         step_elems,
     )
-    from gemm_eval.models.gpu.coefficients import COEFFICIENTS, Coefficient
+    from gemm_eval.models.gpu.coefficients import COEFFICIENTS, MOE_LAYER, Coefficient
     from gemm_eval.models.gpu.correction import (
         MAX_LOG_FACTOR,
         Correction,
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
         unpack_config,
         unpack_gpu_cost,
     )
-    from gemm_eval.models.gpu.moe import LAYER_TERMS, MoeWork, layer_terms
+    from gemm_eval.models.gpu.moe import layer_terms
     from gemm_eval.models.gpu.moe_rules import LayerShape, layer_libraries, padded_inter
     from gemm_eval.models.gpu.packed import (
         Joined,
@@ -112,11 +112,11 @@ __all__ = [
     "GPU_MODEL_VERSION",
     "HYPOTHETICAL",
     "KERNEL_COST_DTYPE",
-    "LAYER_TERMS",
     "LEAF",
     "LIBRARIES",
     "LOAD_BYTES",
     "MAX_LOG_FACTOR",
+    "MOE_LAYER",
     "OTHER_KERNELS",
     "OURS",
     "RASTER_CODE",
@@ -136,7 +136,6 @@ __all__ = [
     "Joined",
     "LayerShape",
     "LoadRules",
-    "MoeWork",
     "Origin",
     "Packed",
     "PackedCorrection",
@@ -219,7 +218,7 @@ __getattr__, __dir__ = lazy_names(
             "list_needs",
             "step_elems",
         ),
-        ".coefficients": ("COEFFICIENTS", "Coefficient"),
+        ".coefficients": ("COEFFICIENTS", "MOE_LAYER", "Coefficient"),
         ".correction": (
             "MAX_LOG_FACTOR",
             "Correction",
@@ -274,11 +273,7 @@ __getattr__, __dir__ = lazy_names(
             "unpack_config",
             "unpack_gpu_cost",
         ),
-        ".moe": (
-            "LAYER_TERMS",
-            "MoeWork",
-            "layer_terms",
-        ),
+        ".moe": ("layer_terms",),
         ".moe_rules": (
             "LayerShape",
             "layer_libraries",

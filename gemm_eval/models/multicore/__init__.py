@@ -7,6 +7,7 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, Block, block_of, sram_used_bytes
     from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping, unpack_cost
+    from gemm_eval.models.multicore.moe import layer_terms
     from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params
     from gemm_eval.models.multicore.replay_kernels import replay_range
     from gemm_eval.models.multicore.terms import BOUNDS
@@ -20,6 +21,7 @@ __all__ = [
     "MulticoreCost",
     "block_of",
     "evaluate_mapping",
+    "layer_terms",
     "pack_params",
     "replay_range",
     "sram_used_bytes",
@@ -41,6 +43,7 @@ __getattr__, __dir__ = lazy_names(
             "evaluate_mapping",
             "unpack_cost",
         ),
+        ".moe": ("layer_terms",),
         ".params": (
             "PARAMS_DTYPE",
             "pack_params",

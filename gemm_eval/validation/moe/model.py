@@ -13,7 +13,6 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import (
     Joined,
-    MoeWork,
     coefficients_for,
     join_packed,
     layer_terms,
@@ -28,7 +27,7 @@ from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.fit import Ranges, Search, fit_logs
 from gemm_eval.validation.moe.tables import GroupedTimings, LayerTimings
 from gemm_eval.validation.timings import Floats, Ints, Mask
-from gemm_eval.workload import Layouts, pack_layouts, without_even_groups
+from gemm_eval.workload import Layouts, MoeWork, pack_layouts, without_even_groups
 
 __all__ = ["LayerModel", "PackedLayers", "fit_layers", "layer_model", "pack_grouped", "pack_layers"]
 
@@ -104,7 +103,8 @@ def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0) -> PackedLa
     second = np.stack([G, M, inter[row_at], hidden[row_at]], axis=1)
     work = MoeWork(
         timings.num_tokens[row_at], hidden[row_at], inter[row_at], timings.column("num_experts")[row_at], local[row_at],
-        rows[kept], np.array([np.count_nonzero(groups[place]) for place in kept]), gated[row_at],
+        timings.column("topk")[row_at], rows[kept].astype(np.int64),
+        np.array([np.count_nonzero(groups[place]) for place in kept]), (gated - 1)[row_at], types,
         _has_grouped_router(timings)[row_at],
     )  # fmt: skip
     even = [without_even_groups(sizes.astype(np.int64), layouts) for sizes in (first, second)]
@@ -163,8 +163,9 @@ class LayerModel:
         columns = _columns(packed.kernels, coefficients)
         total = np.zeros(len(some))
         if packed.work is not None:
-            work = MoeWork(*(np.asarray(value)[some] for value in packed.work))
-            total += sum(layer_terms(self.arch, timings.types, self.coefficients, work).values(), np.zeros(len(some)))
+            sizes_of = {name: value[some] for name, value in packed.work._asdict().items() if name != "types"}
+            work = packed.work._replace(**sizes_of)
+            total += sum(layer_terms(self.arch, self.coefficients, work).values(), np.zeros(len(some)))
         for type_of, sizes in zip(packed.type_of, packed.sizes, strict=True):
             total += _best_us(packed.kernels, columns, coefficients, type_of[some], sizes[some], layouts)
         sums = np.bincount(packed.row_of[some], total, minlength=len(timings))

@@ -1,0 +1,148 @@
+"""`moe_layer` and `moe_layers`: the time of layers of experts, all their grouped GEMMs in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.dtypes import DtypeScheme
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.moe.distributions import Distribution
+from gemm_eval.moe.layer import LAYER_FIELDS, MoeLayer, types_of
+from gemm_eval.moe.result import MoeLayerResult
+from gemm_eval.moe.runs import draw_columns, make_runs
+from gemm_eval.moe.table import MoeLayerTable
+from gemm_eval.words import refusal, shown
+from gemm_eval.workload import GemmTypes
+
+__all__ = ["moe_layer", "moe_layers"]
+
+
+def moe_layer(
+    evaluator: GEMMEvaluator | ArchSpec | str,
+    num_tokens: int,
+    hidden: int,
+    inter: int,
+    num_experts: int,
+    topk: int,
+    *,
+    tp: int = 1,
+    ep: int = 1,
+    distribution: Distribution | str = "balanced",
+    rank: str | int = "most_loaded",
+    gated: bool = True,
+    num_shared_experts: int = 0,
+    shared_inter: int | None = None,
+    dtype: str | DtypeScheme | GemmTypes | None = None,
+    num_draws: int = 5,
+    seed: int = 0,
+    library: str | None = None,
+    l2: str | None = None,
+    clock: str | None = None,
+    correction: bool | None = None,
+) -> MoeLayerResult:
+    """Return what a layer of experts takes on one rank: routing, both grouped GEMMs, and what lies between them.
+
+    >>> moe_layer("h200-sxm", 256, 7168, 2048, 256, 8, ep=8, dtype="fp8_block").breakdown    # doctest: +SKIP
+
+    For each draw of the routing, the rank's experts have rows of their own: GEMM 1 is rows x hidden x (2*inter/tp), or
+    inter/tp where not gated, GEMM 2 is rows x (inter/tp) x hidden, one launch each. The same draws come with the same
+    seed on every machine. Communication between ranks and the router's GEMM are not in it.
+
+    Args:
+        evaluator: evaluates the GEMMs; or an arch, or its name or path.
+        num_tokens, hidden, inter, num_experts, topk: see `MoeLayer`, as are all up to `seed`.
+        tp, ep, distribution, rank, gated, num_shared_experts, shared_inter, dtype, num_draws, seed: see `MoeLayer`.
+        library, l2, clock, correction: GPUs: as for `GEMMEvaluator.evaluate`.
+
+    Raises:
+        InvalidInputError: `evaluator` is none.
+        InvalidOptionError: see `MoeLayer`; or no such `library`, `l2` or `clock`.
+        InvalidProblemError: no such data type, or GEMMs that are too large.
+        UnsupportedError: the arch cannot run these types.
+        InfeasibleError: no mapping fits.
+    """
+    layer = MoeLayer(
+        num_tokens, hidden, inter, num_experts, topk, tp, ep, distribution, rank, gated, num_shared_experts,
+        shared_inter, dtype, num_draws, seed,
+    )  # fmt: skip
+    result: MoeLayerResult = moe_layers(
+        evaluator, [layer], library=library, l2=l2, clock=clock, correction=correction, progress=False
+    )[0]
+    return result
+
+
+def moe_layers(
+    evaluator: GEMMEvaluator | ArchSpec | str,
+    layers: Any,
+    *,
+    library: str | None = None,
+    l2: str | None = None,
+    clock: str | None = None,
+    correction: bool | None = None,
+    progress: bool | None = None,
+) -> MoeLayerTable:
+    """Return what many layers of experts take: `moe_layer` for each, with the GEMMs of all in one batch.
+
+    Args:
+        evaluator: as for `moe_layer`.
+        layers: an iterable of `MoeLayer` or of mappings with its fields, or a DataFrame with columns of these names.
+        library, l2, clock, correction: as for `moe_layer`, for all layers.
+        progress: as for `GEMMEvaluator.evaluate_many`.
+
+    Raises:
+        InvalidInputError, InvalidOptionError, InvalidProblemError, UnsupportedError, InfeasibleError: as `moe_layer`;
+            what is wrong with a layer names its place.
+    """
+    if isinstance(evaluator, str | MulticoreSpec | GpuSpec):
+        evaluator = GEMMEvaluator(evaluator)
+    if not isinstance(evaluator, GEMMEvaluator):
+        raise InvalidInputError(f"evaluator must be a GEMMEvaluator or an arch, got {shown(evaluator)}")
+    found = _read_layers(layers)
+    known: dict[Any, GemmTypes] = {}
+    types = [
+        known.get(layer.dtype) or known.setdefault(layer.dtype, types_of(layer, evaluator.arch)) for layer in found
+    ]
+    runs = make_runs(found, types)
+    gemms = evaluator.evaluate_many(
+        runs.problems, library=library, l2=l2, clock=clock, correction=correction, progress=progress
+    )
+    return MoeLayerTable(evaluator.arch.name, found, draw_columns(evaluator.arch, runs, gemms), gemms)
+
+
+def _read_layers(layers: Any) -> list[MoeLayer]:
+    if hasattr(layers, "columns") and hasattr(layers, "to_dict"):
+        names = [name for name in layers.columns if isinstance(name, str)]
+        layers = [
+            {name: _plain(row[name]) for name in names} for row in layers[names].astype(object).to_dict("records")
+        ]
+    if isinstance(layers, str | bytes | Mapping | MoeLayer) or not isinstance(layers, Iterable):
+        raise InvalidOptionError(f"layers must be an iterable of MoeLayer, got {shown(layers)}; one is [layer]")
+    found = []
+    for place, item in enumerate(layers):
+        if isinstance(item, MoeLayer):
+            found.append(item)
+            continue
+        if not isinstance(item, Mapping):
+            raise InvalidOptionError(f"layer {place} must be a MoeLayer or a mapping of its fields, got {shown(item)}")
+        given = {name: value for name, value in item.items() if value is not None}
+        if unknown := next((name for name in given if name not in LAYER_FIELDS), None):
+            raise InvalidOptionError(f"layer {place}: {refusal('a field', unknown, LAYER_FIELDS)}")
+        if missing := [name for name in LAYER_FIELDS[:5] if name not in given]:
+            raise InvalidOptionError(f"layer {place}: {', '.join(missing)} missing")
+        try:
+            found.append(MoeLayer(**given))
+        except InvalidOptionError as error:
+            raise InvalidOptionError(f"layer {place}: {error}") from None
+    if not found:
+        raise InvalidOptionError("layers must be at least one layer, got none")
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """A cell of a DataFrame: None for gaps, whole floats as the ints that gaps made floats of."""
+    if isinstance(value, float):
+        return None if value != value else int(value) if value.is_integer() else value  # noqa: PLR0124  nan
+    return value

@@ -1,0 +1,246 @@
+"""`MoeLayer`: the sizes of a layer of experts, how it is spread over ranks, and how its tokens are routed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import ArchSpec
+from gemm_eval.checks import as_integer, check_flag, plain_integer
+from gemm_eval.dtypes import DtypeScheme
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.moe.distributions import MAX_EXPERTS, Distribution, parse_distribution
+from gemm_eval.moe.routing import Counts, most_loaded_rank_first
+from gemm_eval.words import shown
+from gemm_eval.workload import MAX_DIM, MAX_GROUPS, GemmTypes, RowGroups, make_problem, make_types
+
+__all__ = ["LAYER_FIELDS", "MoeLayer", "RoutedDraws", "route", "shown_distribution", "types_of"]
+
+_MAX_DRAWS = 10_000
+_MAX_SEED = (1 << 63) - 1
+_RANK_WORDS = ("most_loaded", "mean")
+_NUM_ROUTED = 1024  # layers whose draws are kept: of a sweep many differ in sizes that routing does not see
+
+
+@dataclass(frozen=True, slots=True)
+class MoeLayer:
+    """A layer of experts in place of one feed-forward network: each token takes `topk` of them.
+
+    Attributes:
+        num_tokens: tokens that all ranks of an expert-parallel group see together.
+        hidden: width of the model.
+        inter: intermediate width of one expert, all of it: `tp` divides it.
+        num_experts: routed experts of the layer.
+        topk: experts of a token.
+        tp: ranks that share an expert, each with its share of `inter`.
+        ep: ranks that share the experts, each with num_experts/ep of them whole, in order.
+        distribution: how tokens spread over experts: a word (`gemm_eval.moe.DISTRIBUTION_FORMS`) or a value.
+        rank: whose time it is: ``"most_loaded"``, the rank with most tokens in each draw, for which the others wait;
+            ``"mean"``: the mean over all of them; or the number of one.
+        gated: gate and up projection before the activation, as in SwiGLU; else up alone.
+        num_shared_experts: experts that every token takes besides; each rank runs them on its own num_tokens/ep tokens.
+        shared_inter: intermediate width of one shared expert; None: as `inter`.
+        dtype: of the experts' GEMMs: a shorthand, a `DtypeScheme` or `GemmTypes`; None: the default of the arch.
+        num_draws: how often a random distribution is drawn.
+        seed: of the draws, 0 or more.
+
+    Raises:
+        InvalidOptionError: a size out of range, a degree that does not divide what it splits, no such distribution.
+    """
+
+    num_tokens: int
+    hidden: int
+    inter: int
+    num_experts: int
+    topk: int
+    tp: int = 1
+    ep: int = 1
+    distribution: Distribution | str = "balanced"
+    rank: str | int = "most_loaded"
+    gated: bool = True
+    num_shared_experts: int = 0
+    shared_inter: int | None = None
+    dtype: str | DtypeScheme | GemmTypes | None = None
+    num_draws: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, low, high in _RANGES:
+            object.__setattr__(self, name, as_integer(name, getattr(self, name), low, high))
+        check_flag("gated", self.gated)
+        if self.topk > self.num_experts:
+            raise InvalidOptionError(f"topk must be <= num_experts = {self.num_experts}, got {self.topk}")
+        for name, size, what in (("tp", self.inter, "inter"), ("ep", self.num_experts, "num_experts")):
+            if size % getattr(self, name):
+                raise InvalidOptionError(f"{name} must divide {what} = {size}, got {getattr(self, name)}")
+        if self.num_local_experts > MAX_GROUPS:
+            raise InvalidOptionError(
+                f"a rank can have at most {MAX_GROUPS:,} experts, got {self.num_experts} / ep {self.ep}: raise ep"
+            )
+        object.__setattr__(self, "distribution", parse_distribution(self.distribution))
+        object.__setattr__(self, "rank", _check_rank(self.rank, self.ep))
+        self._check_shared()
+
+    def _check_shared(self) -> None:
+        if self.shared_inter is None:
+            shared = self.inter
+        elif self.num_shared_experts == 0:
+            raise InvalidOptionError("shared_inter is for num_shared_experts >= 1, got 0")
+        else:
+            shared = as_integer("shared_inter", self.shared_inter, 1, MAX_DIM)
+            object.__setattr__(self, "shared_inter", shared)
+        if self.num_shared_experts * shared % self.tp:
+            raise InvalidOptionError(
+                f"tp must divide the width of the shared experts, {self.num_shared_experts} * {shared}, got {self.tp}"
+            )
+
+    @property
+    def num_local_experts(self) -> int:
+        """Routed experts of a rank."""
+        return self.num_experts // self.ep
+
+    @property
+    def local_inter(self) -> int:
+        """Intermediate width of an expert on one rank."""
+        return self.inter // self.tp
+
+    @property
+    def shared_width(self) -> int:
+        """Intermediate width of all shared experts together on one rank: they run as one network; 0: there are none."""
+        return self.num_shared_experts * (self.shared_inter or self.inter) // self.tp
+
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens of one rank of the expert-parallel group, on which it runs the shared experts."""
+        return -(-self.num_tokens // self.ep)
+
+    def with_(self, **changes: Any) -> MoeLayer:
+        """Return a copy with fields replaced, checked anew."""
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values, data types as words."""
+        values = {name: getattr(self, name) for name in LAYER_FIELDS}
+        values["distribution"] = str(self.distribution)
+        if isinstance(self.dtype, DtypeScheme):
+            values["dtype"] = make_types(**self.dtype._asdict()).inputs
+        elif self.dtype is not None:
+            values["dtype"] = self.dtype.inputs if isinstance(self.dtype, GemmTypes) else str(self.dtype)
+        return values
+
+    def __str__(self) -> str:
+        spread = "".join(f", {name}={getattr(self, name)}" for name in ("tp", "ep") if getattr(self, name) > 1)
+        shared = f" + {self.num_shared_experts} shared" if self.num_shared_experts else ""
+        return (
+            f"{self.num_tokens:,} tokens, hidden {self.hidden}, {self.topk} of {self.num_experts}{shared} experts of "
+            f"{self.inter}{spread}, {shown_distribution(self.distribution)}"
+        )
+
+
+LAYER_FIELDS = tuple(item.name for item in fields(MoeLayer))
+"""The names of a layer's fields, which rows of a DataFrame of layers have as columns."""
+
+_RANGES = (
+    ("num_tokens", 1, MAX_DIM),
+    ("hidden", 1, MAX_DIM),
+    ("inter", 1, MAX_DIM),
+    ("num_experts", 1, MAX_EXPERTS),
+    ("topk", 1, MAX_EXPERTS),
+    ("tp", 1, MAX_DIM),
+    ("ep", 1, MAX_EXPERTS),
+    ("num_shared_experts", 0, MAX_EXPERTS),
+    ("num_draws", 1, _MAX_DRAWS),
+    ("seed", 0, _MAX_SEED),
+)
+
+
+class RoutedDraws(NamedTuple):
+    """What routing gives the ranks whose time is asked for: a run is one rank in one draw.
+
+    Attributes:
+        groups: [num_runs] rows of each local expert, the most first: nothing hangs on the order of experts.
+        draw_of: [num_runs], which draw a run is of.
+        rank_of: [num_runs], which rank of that draw.
+        rows: [num_runs], assignments of the rank.
+        num_active: [num_runs], its experts that have tokens.
+        imbalance: [num_draws], tokens of the most loaded rank over the mean of all ranks.
+    """
+
+    groups: tuple[RowGroups, ...]
+    draw_of: Counts
+    rank_of: Counts
+    rows: Counts
+    num_active: Counts
+    imbalance: npt.NDArray[np.float64]
+
+
+def route(layer: MoeLayer) -> RoutedDraws:
+    """Draw the routing of a layer, and pick the ranks that it asks for.
+
+    Raises:
+        InvalidOptionError: weights or counts of one's own that are of other sizes.
+    """
+    distribution = parse_distribution(layer.distribution)
+    num_draws = layer.num_draws if distribution.is_random else 1
+    return _route(
+        layer.num_tokens, layer.num_experts, layer.topk, layer.ep, distribution, layer.rank, num_draws, layer.seed
+    )
+
+
+@lru_cache(maxsize=_NUM_ROUTED)
+def _route(
+    num_tokens: int, num_experts: int, topk: int, ep: int, distribution: Distribution, rank: str | int, num_draws: int,
+    seed: int,
+) -> RoutedDraws:  # fmt: skip
+    rng = np.random.default_rng(seed)
+    counts = distribution.draw(num_tokens, num_experts, topk, num_ranks=ep, num_draws=num_draws, rng=rng)
+    of_rank = counts.reshape(len(counts), ep, -1)
+    loads = of_rank.sum(axis=2)
+    ranks: Any = loads.argmax(axis=1)[:, None] if rank == "most_loaded" else np.arange(ep)[None]
+    if rank == "most_loaded":
+        of_rank = most_loaded_rank_first(counts, ep).reshape(of_rank.shape)[:, :1]
+    elif isinstance(rank, int):
+        ranks, of_rank = np.array([[rank]]), of_rank[:, rank : rank + 1]
+    local = -np.sort(-of_rank.reshape(-1, of_rank.shape[2]), axis=1)
+    return RoutedDraws(
+        groups=tuple(map(tuple, local.tolist())),
+        draw_of=np.repeat(np.arange(len(counts)), of_rank.shape[1]),
+        rank_of=np.broadcast_to(ranks, of_rank.shape[:2]).ravel(),
+        rows=local.sum(axis=1),
+        num_active=(local > 0).sum(axis=1),
+        imbalance=loads.max(axis=1) * ep / loads.sum(axis=1),
+    )
+
+
+def types_of(layer: MoeLayer, arch: ArchSpec) -> GemmTypes:
+    """Return the data types of a layer's GEMMs on an arch.
+
+    Raises:
+        InvalidProblemError: there is no such type.
+    """
+    if isinstance(layer.dtype, GemmTypes):
+        return layer.dtype
+    if isinstance(layer.dtype, DtypeScheme):
+        return make_types(**layer.dtype._asdict())
+    return make_problem(1, 1, 1, 1, default_dtype=arch.default_dtype, dtype=layer.dtype).types
+
+
+def shown_distribution(distribution: Distribution | str) -> str:
+    """Return a distribution in a word or two; lists of one's own are named by their length."""
+    kind, _, items = str(distribution).partition(":")
+    return f"own {kind}" if items else kind
+
+
+def _check_rank(rank: Any, ep: int) -> str | int:
+    if isinstance(rank, str) and rank in _RANK_WORDS:
+        return rank
+    number = plain_integer(rank)
+    if number is None or not 0 <= number < ep:
+        raise InvalidOptionError(
+            f"rank must be most_loaded, mean, or a number in 0..{ep - 1} (ep = {ep}), got {shown(rank)}"
+        )
+    return number

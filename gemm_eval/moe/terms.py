@@ -1,0 +1,63 @@
+"""The terms of a layer of experts: which model of which arch says what its small kernels take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu import MOE_LAYER, coefficients_for, library_of
+from gemm_eval.models.gpu import layer_terms as gpu_layer_terms
+from gemm_eval.models.multicore import layer_terms as multicore_layer_terms
+from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
+
+__all__ = ["BREAKDOWN", "layer_terms"]
+
+_TERMS = {
+    "routing_us": LAYER_TERMS["routing_us"],
+    "permute_us": LAYER_TERMS["permute_us"],
+    "quantize_us": LAYER_TERMS["quantize_us"],
+    "gemm1_us": "the grouped GEMM into the experts: gate and up, or up alone",
+    "activation_us": LAYER_TERMS["activation_us"],
+    "gemm2_us": "the grouped GEMM out of the experts: down",
+    "finalize_us": LAYER_TERMS["finalize_us"],
+    "shared_us": "the shared experts: both GEMMs, the activation and what quantizes its inputs",
+}
+BREAKDOWN = tuple(_TERMS)
+"""The terms of a layer's time, in the order they run; they add up to it."""
+
+
+def layer_terms(arch: ArchSpec, library: str | None, work: MoeWork) -> Mapping[str, npt.NDArray[Any]]:
+    """Return the terms besides the GEMMs, in us, in the shape of the sizes of `work`.
+
+    A rank without an assignment routes, because it must see that it has none; its other terms are 0.
+
+    Args:
+        arch: the chip.
+        library: whose kernels run the GEMMs, on a GPU; None: nothing runs there.
+        work: what one rank does.
+    """
+    if isinstance(arch, MulticoreSpec):
+        return multicore_layer_terms(arch, work)
+    times = gpu_layer_terms(arch, _coefficients(arch, library, work.types), work)
+    is_busy = np.asarray(work.local_rows) > 0
+    return {name: us if name == "routing_us" else us * is_busy for name, us in times.items()}
+
+
+@lru_cache(maxsize=256)
+def _coefficients(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mapping[str, float]:
+    """Those of the library's family; what a family of plain GEMMs has none of are the defaults."""
+    defaults = {item.name: item.default for item in MOE_LAYER}
+    if library is None:
+        return defaults
+    rules = library_of(library)
+    try:
+        family = rules.family(arch, types)
+    except UnsupportedError:  # whose kernels of experts are not known to have a layer
+        return defaults
+    return defaults | coefficients_for(arch, rules.name, str(getattr(family, "name", family)))[0]

@@ -1,0 +1,451 @@
+"""A layer of experts: its GEMMs by hand, terms that add up, ranks, draws, what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval import (
+    GEMMEvaluator,
+    GemmProblem,
+    InvalidInputError,
+    InvalidOptionError,
+    InvalidProblemError,
+    MoeLayer,
+    MoeLayerResult,
+    UnsupportedError,
+    moe_layer,
+    moe_layers,
+)
+from gemm_eval.dtypes import parse_scheme
+from gemm_eval.moe import BREAKDOWN, ExpertCounts, ExpertWeights
+from gemm_eval.workload import GemmTypes, make_types
+
+GPU, CHIP = "h200-sxm", "demo-8core"
+SIZES = {"num_tokens": 64, "hidden": 256, "inter": 128, "num_experts": 16, "topk": 4}
+NO_GROUPS_YET = pytest.mark.xfail(
+    reason="the multi-core model knows no groups of different rows yet", raises=UnsupportedError, strict=True
+)
+RAGGED_ARCHS = [GPU, pytest.param(CHIP, marks=NO_GROUPS_YET)]
+
+
+@pytest.fixture(scope="module", params=[GPU, CHIP])
+def evaluator(request: pytest.FixtureRequest) -> GEMMEvaluator:
+    return GEMMEvaluator(request.param, disk_cache=False)
+
+
+@pytest.fixture(scope="module", params=RAGGED_ARCHS)
+def ragged(request: pytest.FixtureRequest) -> GEMMEvaluator:
+    """Evaluators, where groups have different rows."""
+    return GEMMEvaluator(request.param, disk_cache=False)
+
+
+def layer(evaluator: Any = GPU, **changes: Any) -> MoeLayerResult:
+    return moe_layer(evaluator, **(SIZES | changes))
+
+
+class Spy(GEMMEvaluator):
+    """Keeps what it is asked."""
+
+    problems: list[GemmProblem]
+
+    def evaluate_many(self, problems: Any, *args: Any, **options: Any) -> Any:
+        self.problems, self.options = list(problems), options
+        return super().evaluate_many(self.problems, *args, **options)
+
+
+def asked(**changes: Any) -> list[GemmProblem]:
+    spy = Spy(GPU, disk_cache=False)
+    layer(spy, **({"dtype": "fp16"} | changes))
+    return spy.problems
+
+
+# The GEMMs.
+
+
+def test_gemms_of_a_balanced_layer_by_hand() -> None:
+    first, second = asked()  # 64 tokens * 4 / 16 experts
+
+    assert (first.sizes, first.row_groups) == ((16, 16, 256, 256), None)
+    assert (second.sizes, second.row_groups) == ((16, 16, 128, 256), None)
+
+
+def test_gemms_of_a_ragged_layer_by_hand() -> None:
+    counts = ExpertCounts((0, 3, 1, 1, 5, 2, 0, 0))
+    first, second = asked(num_tokens=6, num_experts=8, topk=2, ep=2, distribution=counts)
+
+    assert first == GemmProblem.grouped((5, 2, 0, 0), 256, 256)  # of rank 1, which has 7 of 12
+    assert second == GemmProblem.grouped((5, 2, 0, 0), 128, 256)
+
+
+def test_every_draw_has_two_gemms_in_one_batch() -> None:
+    problems = asked(distribution="uniform", num_draws=3)
+
+    assert len(problems) == 6
+    assert [problem.rows for problem in problems] == [256] * 6
+    assert len({problem.row_groups for problem in problems}) == 3
+
+
+def test_tensor_parallel_divides_the_intermediate_width() -> None:
+    first, second = asked(tp=4)
+
+    assert (first.K, first.N) == (256, 2 * 128 // 4)
+    assert (second.K, second.N) == (128 // 4, 256)
+
+
+def test_a_plain_network_has_no_gate() -> None:
+    assert asked(gated=False)[0].N == 128
+
+
+def test_shared_experts_run_as_one_on_the_tokens_of_the_rank() -> None:
+    *_, first, second = asked(ep=4, tp=2, num_shared_experts=2, shared_inter=96)
+
+    assert first.sizes == (1, 16, 256, 2 * 96)
+    assert second.sizes == (1, 16, 96, 256)
+
+
+@pytest.mark.parametrize("dtype", ["fp8_block", parse_scheme("fp8_block"), GemmTypes.parse("fp8_block")])
+def test_types_are_words_schemes_or_values(dtype: Any) -> None:
+    result = layer(GPU, dtype=dtype)
+
+    assert result.gemm1 is not None
+    assert result.gemm1.problem.types == GemmTypes.parse("fp8_block")
+    assert "fp8" in result.to_dict()["layer"]["dtype"]
+
+
+def test_the_default_type_is_that_of_the_arch() -> None:
+    spy = Spy("tpu-v4", disk_cache=False)
+    layer(spy)
+
+    assert {problem.types for problem in spy.problems} == {make_types("bf16")}
+
+
+def test_options_of_gpus_reach_the_gemms() -> None:
+    cold, warm = layer(GPU), layer(GPU, l2="warm", clock="sustained", correction=False)
+
+    assert cold.gemm1 is not None
+    assert warm.gemm1 is not None
+    assert (warm.gemm1.options["l2"], warm.gemm1.options["clock"]) == ("warm", "sustained")
+    assert warm.gemm1.options["correction"] is False
+    assert warm.breakdown["gemm1_us"] < cold.breakdown["gemm1_us"]
+    assert cold.library == "cublas"
+    with pytest.raises(UnsupportedError):
+        layer(CHIP, l2="warm")
+
+
+# The result.
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "power_law_1.2"])
+@pytest.mark.parametrize("rank", ["most_loaded", "mean", 1])
+def test_terms_add_up(ragged: GEMMEvaluator, distribution: str, rank: Any) -> None:
+    check_sums(layer(ragged, distribution=distribution, rank=rank, ep=4, num_shared_experts=1, dtype="fp16"))
+
+
+def test_terms_of_a_balanced_layer_add_up(evaluator: GEMMEvaluator) -> None:
+    check_sums(layer(evaluator, ep=4, num_shared_experts=1, dtype="fp16"))
+
+
+def check_sums(result: MoeLayerResult) -> None:
+    assert tuple(result.breakdown) == BREAKDOWN
+    assert sum(result.breakdown.values()) == result.latency_us
+    assert all(us >= 0 for us in result.breakdown.values())
+    assert len(result.draws) == (1 if str(result.layer.distribution) == "balanced" else 5)
+    for draw in result.draws:
+        assert sum(draw.breakdown.values()) == pytest.approx(draw.latency_us, rel=1e-12)
+    latencies = [draw.latency_us for draw in result.draws]
+    assert result.latency_us == pytest.approx(np.mean(latencies), rel=1e-12)
+    assert result.std_us == pytest.approx(np.std(latencies), abs=1e-9)
+    assert (result.min_us, result.max_us) == (min(latencies), max(latencies))
+    for term in BREAKDOWN:
+        assert result.breakdown[term] == pytest.approx(np.mean([draw.breakdown[term] for draw in result.draws]))
+
+
+def test_the_gemms_are_those_of_the_evaluator(evaluator: GEMMEvaluator) -> None:
+    result = layer(evaluator, dtype="fp16")
+
+    first = evaluator.evaluate(16, 16, 256, 256, dtype="fp16")
+    second = evaluator.evaluate(16, 16, 128, 256, dtype="fp16")
+    assert (result.gemm1, result.gemm2) == (first, second)
+    assert (result.breakdown["gemm1_us"], result.breakdown["gemm2_us"]) == (first.latency_us, second.latency_us)
+    assert result.gemm_us == first.latency_us + second.latency_us
+    assert result.flop == first.flop + second.flop == 2 * 256 * 3 * 256 * 128
+    assert result.dram_bytes == first.dram_bytes + second.dram_bytes
+
+
+def test_shared_experts_cost_their_gemms_and_an_activation(evaluator: GEMMEvaluator) -> None:
+    alone, both = layer(evaluator, dtype="fp16"), layer(evaluator, dtype="fp16", num_shared_experts=1)
+    gemms = evaluator.evaluate_many([(1, 64, 256, 256), (1, 64, 128, 256)], "fp16")
+
+    assert {term: both.breakdown[term] for term in BREAKDOWN[:-1]} == {
+        term: alone.breakdown[term] for term in BREAKDOWN[:-1]
+    }
+    assert both.breakdown["shared_us"] > gemms["latency_us"].sum()
+    assert both.flop == alone.flop + sum(2 * 64 * 256 * 128 * n for n in (2, 1))
+
+
+def test_the_gemms_shown_are_of_the_median_draw() -> None:
+    result = layer(GPU, distribution="power_law_1.2", num_draws=7, num_tokens=300)
+    median = sorted(result.draws, key=lambda draw: draw.latency_us)[3]
+
+    assert result.gemm1 is not None
+    assert result.gemm1.latency_us == median.breakdown["gemm1_us"]
+    assert median.max_rows == result.gemm1.problem.M
+
+
+def test_load_of_the_rank_by_hand() -> None:
+    counts = ExpertCounts((0, 3, 1, 1, 5, 2, 0, 0))
+    result = layer(num_tokens=6, num_experts=8, topk=2, ep=2, distribution=counts)
+
+    assert (result.rows, result.num_active) == (7, 2)
+    assert result.imbalance == 7 / 6
+    assert result.expert_imbalance == 5 / (7 / 4)
+    mean = layer(num_tokens=6, num_experts=8, topk=2, ep=2, distribution=counts, rank="mean")
+    assert (mean.rows, mean.num_active) == (6, 2.5)
+
+
+def test_a_rank_without_a_token_runs_no_gemm(evaluator: GEMMEvaluator) -> None:
+    counts = ExpertCounts((4, 4, 0, 0))
+    result = layer(evaluator, num_tokens=4, num_experts=4, topk=2, ep=2, distribution=counts, rank=1)
+
+    assert (result.gemm1, result.gemm2, result.rows, result.flop, result.expert_imbalance) == (None, None, 0, 0, 0)
+    assert {term for term, us in result.breakdown.items() if us > 0} == {"routing_us"}
+    assert result.bound == "routing"
+    assert "GEMM 1" not in result.explain()
+    json.dumps(result.to_dict())
+
+
+def test_the_mean_rank_is_the_mean_of_all_ranks() -> None:
+    options: dict[str, Any] = {"ep": 4, "distribution": "power_law_1.2", "evaluator": GPU, "num_draws": 3}
+    mean = layer(rank="mean", **options)
+    of_ranks = [layer(rank=rank, **options) for rank in range(4)]
+    most = layer(**options)
+
+    assert mean.latency_us == pytest.approx(np.mean([result.latency_us for result in of_ranks]), rel=1e-12)
+    assert mean.rows == 64
+    for draw in range(3):
+        of_draw = [result.draws[draw] for result in of_ranks]
+        assert most.draws[draw] == max(of_draw, key=lambda d: d.rows)
+        assert most.draws[draw].imbalance == max(d.rows for d in of_draw) / 64
+
+
+# Laws.
+
+
+def test_permuting_the_experts_of_a_rank_changes_nothing(ragged: GEMMEvaluator) -> None:
+    counts = np.array([0, 3, 1, 1, 5, 2, 4, 0])
+    sizes: dict[str, Any] = {"num_tokens": 8, "num_experts": 8, "topk": 2, "ep": 2, "dtype": "fp16"}
+    rng = np.random.default_rng(0)
+    results = [
+        layer(ragged, distribution=ExpertCounts(tuple(of.tolist())), **sizes)
+        for of in (counts, counts[::-1], np.concatenate([rng.permutation(counts[:4]), rng.permutation(counts[4:])]))
+    ]
+
+    assert results[0].breakdown == results[1].breakdown == results[2].breakdown
+
+
+def test_the_same_seed_is_the_same_answer_and_another_another() -> None:
+    first, again, other = (layer(GPU, distribution="power_law_1.2", seed=seed) for seed in (1, 1, 2))
+
+    assert first == again
+    assert first.latency_us != other.latency_us
+
+
+def test_more_tokens_take_longer_in_every_term(evaluator: GEMMEvaluator) -> None:
+    few, many = (layer(evaluator, num_tokens=num, dtype="fp16") for num in (64, 1 << 16))
+
+    for term in BREAKDOWN[:-1]:
+        assert many.breakdown[term] > few.breakdown[term] or term == "quantize_us"
+
+
+def test_only_narrow_inputs_are_quantized() -> None:
+    for dtype, is_quantized in (("bf16", False), ("w4a16", False), ("fp8", True), ("fp8_block", True)):
+        assert (layer(GPU, dtype=dtype, num_tokens=512).breakdown["quantize_us"] > 0) == is_quantized, dtype
+
+
+@pytest.mark.parametrize("arch", RAGGED_ARCHS)
+def test_experts_without_tokens_are_not_read(arch: str) -> None:
+    """Half of the experts have no token: DRAM moves about half of the weights."""
+    own = layer(
+        arch, num_tokens=8, hidden=4096, inter=2048, distribution=ExpertCounts((4,) * 8 + (0,) * 8), dtype="fp16"
+    )
+    every = layer(arch, num_tokens=8, hidden=4096, inter=2048, distribution=ExpertCounts((2,) * 16), dtype="fp16")
+
+    assert own.dram_bytes < 0.6 * every.dram_bytes
+    assert own.latency_us < 0.8 * every.latency_us
+
+
+@pytest.mark.parametrize("arch", RAGGED_ARCHS)
+def test_one_busy_expert_does_not_make_all_others_as_busy(arch: str) -> None:
+    counts = ExpertCounts((4096,) + (64,) * 63 + (0,) * 64)
+    own = layer(arch, num_tokens=4096 + 64 * 63, hidden=1024, inter=512, num_experts=128, topk=1, distribution=counts)
+
+    assert own.flop == 2 * (4096 + 64 * 63) * 3 * 1024 * 512
+    assert own.gemm1 is not None
+    assert own.gemm1.flop == 2 * (4096 + 64 * 63) * 2 * 1024 * 512
+    assert own.gemm1.utilization_frac <= 1
+    as_batch = GEMMEvaluator(arch, disk_cache=False).evaluate(65, 4096, 1024, 1024)
+    assert own.gemm1.latency_us < 0.5 * as_batch.latency_us
+
+
+# Many at once.
+
+
+def test_many_layers_are_each_the_one(ragged: GEMMEvaluator) -> None:
+    layers = [
+        MoeLayer(**SIZES).with_(
+            num_tokens=tokens,
+            ep=ep,
+            tp=3 - min(ep, 2),
+            distribution=of,
+            rank=rank,
+            num_shared_experts=ep % 2,
+            dtype=dtype,
+        )
+        for tokens in (1, 40)
+        for ep in (1, 4)
+        for of in ("balanced", "uniform")
+        for rank in ("most_loaded", "mean")
+        for dtype in ("fp16", "w4a16")
+    ]
+    table = moe_layers(ragged, layers)
+    alone = [
+        moe_layer(ragged, **{name: getattr(item, name) for name in MoeLayer.__dataclass_fields__}) for item in layers
+    ]
+
+    assert len(table) == len(layers)
+    assert list(table) == alone
+    assert table["latency_us"].tolist() == [result.latency_us for result in alone]
+    for name in ("std_us", "gemm1_us", "flop", "imbalance", "expert_imbalance", "bound", "library"):
+        values = [result.breakdown[name] if name in BREAKDOWN else getattr(result, name) for result in alone]
+        assert table[name].tolist() == values, name
+    assert table[-1] == alone[-1]
+
+
+def test_all_gemms_of_many_layers_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    evaluate_many = GEMMEvaluator.evaluate_many
+    monkeypatch.setattr(
+        GEMMEvaluator, "evaluate_many", lambda *args, **more: calls.append(args) or evaluate_many(*args, **more)
+    )
+    moe_layers(GPU, [MoeLayer(**SIZES | {"num_tokens": num}) for num in (8, 64, 512)])
+
+    assert len(calls) == 1
+
+
+def test_mappings_and_frames_of_layers() -> None:
+    pd = pytest.importorskip("pandas")
+    rows: list[dict[str, Any]] = [SIZES, SIZES | {"ep": 2, "distribution": "uniform", "dtype": "fp16"}]
+    table = moe_layers(GPU, rows)
+
+    framed = moe_layers(GPU, pd.DataFrame(rows))  # where ep of the first row is nan
+    assert framed.to_dicts() == table.to_dicts()
+    frame = table.to_pandas()
+    assert tuple(frame.columns) == table.columns
+    assert frame["latency_us"].tolist() == table["latency_us"].tolist()
+    assert frame["distribution"].tolist() == ["balanced", "uniform"]
+    assert json.loads(json.dumps(table.to_dicts())) == table.to_dicts()
+
+
+def test_what_is_wrong_with_a_layer_names_its_place() -> None:
+    for layers, words in (
+        ([SIZES, SIZES | {"topk": 17}], "layer 1: topk must be <= num_experts = 16, got 17"),
+        ([SIZES | {"tokens": 3}], "layer 0: a field must be one of num_tokens"),
+        ([{"num_tokens": 3}], "layer 0: hidden, inter, num_experts, topk missing"),
+        ([(1, 2, 3)], "layer 0 must be a MoeLayer or a mapping of its fields, got (1, 2, 3)"),
+        (MoeLayer(**SIZES), "layers must be an iterable of MoeLayer"),
+        ([], "layers must be at least one layer"),
+    ):
+        with pytest.raises(InvalidOptionError) as caught:
+            moe_layers(CHIP, layers)
+        assert words in str(caught.value)
+    with pytest.raises(KeyError, match="column must be one of"):
+        moe_layers(CHIP, [SIZES])["latency"]
+    with pytest.raises(IndexError):
+        moe_layers(CHIP, [SIZES])[1]
+
+
+# What it says.
+
+
+def test_explain_names_what_matters() -> None:
+    text = layer(GPU, ep=4, distribution="power_law_1.2", dtype="fp8_block", num_shared_experts=1).explain()
+
+    assert text.splitlines()[0].startswith(
+        "64 tokens, hidden 256, 4 of 16 + 1 shared experts of 128, ep=4, power_law_1.2 on h200-sxm: "
+    )
+    for words in (
+        "mean of 5 draws",
+        "Load of the most loaded rank",
+        "of 4 ranks has",
+        "GEMM 1",
+        "quantize",
+        "bound by",
+    ):
+        assert words in text
+
+
+def test_rows_of_draws() -> None:
+    pytest.importorskip("pandas")
+    result = layer(GPU, distribution="uniform", num_draws=3)
+    frame = result.to_pandas()
+
+    assert frame["latency_us"].tolist() == [draw.latency_us for draw in result.draws]
+    assert set(BREAKDOWN) < set(frame.columns)
+    document = result.to_dict()
+    assert document["layer"]["distribution"] == "uniform"
+    assert document["breakdown"] == dict(result.breakdown)
+    assert json.loads(json.dumps(document)) == document
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"num_tokens": 0}, "num_tokens must be an integer in 1..2**40, got 0"),
+        ({"hidden": 1.5}, "hidden must be an integer"),
+        ({"topk": 17}, "topk must be <= num_experts = 16, got 17"),
+        ({"tp": 3}, "tp must divide inter = 128, got 3"),
+        ({"ep": 3}, "ep must divide num_experts = 16, got 3"),
+        ({"rank": 4, "ep": 4}, "rank must be most_loaded, mean, or a number in 0..3 (ep = 4), got 4"),
+        ({"rank": "all"}, "rank must be"),
+        ({"rank": True}, "rank must be"),
+        ({"gated": 1}, "gated must be True or False"),
+        ({"distribution": "zipf"}, "distribution must be one of balanced"),
+        ({"num_draws": 0}, "num_draws must be an integer in 1..10000"),
+        ({"seed": -1}, "seed must be an integer in 0..9223372036854775807"),
+        ({"shared_inter": 64}, "shared_inter is for num_shared_experts >= 1"),
+        (
+            {"num_shared_experts": 1, "shared_inter": 3, "tp": 2},
+            "tp must divide the width of the shared experts, 1 * 3",
+        ),
+        ({"num_experts": 2048, "topk": 8}, "a rank can have at most 1,024 experts, got 2048 / ep 1: raise ep"),
+        ({"distribution": ExpertWeights((1.0,))}, "weights must be one for each of num_experts = 16, got 1"),
+        ({"library": "nobody", "evaluator": GPU}, "library must be"),
+    ],
+)
+def test_bad_layers_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        layer(**changes)
+
+    assert words in str(caught.value)
+
+
+def test_other_bad_arguments_are_refused() -> None:
+    with pytest.raises(InvalidProblemError):
+        layer(dtype="w3a16")
+    with pytest.raises(InvalidProblemError, match=r"2\*\*57"):
+        layer(num_tokens=1 << 40, hidden=1 << 20)
+    with pytest.raises(InvalidInputError, match="evaluator must be a GEMMEvaluator or an arch"):
+        layer(3)
+    with pytest.raises(UnsupportedError):
+        layer("a100-sxm-80gb", dtype="fp8")
+
+
+def test_huge_layers_are_answered() -> None:
+    assert layer(num_tokens=1 << 34, distribution="power_law_1.2").latency_us > 1e6
