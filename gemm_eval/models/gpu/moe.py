@@ -43,7 +43,8 @@ def layer_terms(arch: GpuSpec, c: Mapping[str, float], work: MoeWork) -> dict[st
     tokens = _moved_us(arch, c, 2.0 * token_bytes, "moe_token_frac")
     # what GEMM 1 gives, one or two columns for each of the activation, and what GEMM 2 reads
     activation_bytes = rows * np.asarray(work.inter, np.float64) * (2.0 + np.asarray(work.gated)) * _ACTIVATION_BYTES
-    finalize_bytes = rows * hidden * _ACTIVATION_BYTES + token_bytes
+    has_sum = np.asarray(work.topk) > 1  # else GEMM 2 writes the tokens
+    finalize_bytes = has_sum * (rows * hidden * _ACTIVATION_BYTES + token_bytes)
     is_quantized = work.is_quantized
     times = (
         routing,
