@@ -30,6 +30,7 @@ from gemm_eval.models.multicore.cost_kernels import (
     core_cost,
     evaluate_into,
     evaluate_overlap_into,
+    loads_charged_of,
     padded_tile_bytes,
     sram_used_bytes,
 )
@@ -221,8 +222,9 @@ def _search_trips_k(
             best_T_k = T_k
         # what these trips and more of them take at least: the same with the smallest tile to load first
         main_us = overlap_main_us(
-            p, blk, cost.a_bytes, cost.b_bytes + cost.s_bytes, cost.store_bytes + 2 * cost.spill_bytes,
-            cost.compute_us, max(cost.dram_us, cost.noc_us), tile_m, tile_n, smallest_k,
+            p, blk, loads_charged_of(p, blk, cost.a_bytes, cost.b_charged), cost.a_bytes + cost.b_bytes + cost.s_bytes,
+            cost.store_bytes + 2 * cost.spill_bytes, cost.compute_us, max(cost.dram_us, cost.noc_us),
+            tile_m, tile_n, smallest_k,
         )  # fmt: skip
         floor_us = p["launch_us"] + main_us + (cost.red_dram_us + cost.red_noc_us + cost.red_add_us)
         if floor_us > best_us or (floor_us == best_us and best_T_k > 0):
