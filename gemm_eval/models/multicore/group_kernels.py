@@ -47,7 +47,7 @@ def _level_of(loads: Any, num_sets: int, weight: int, count: int) -> int:
     least = loads[0]
     for s in range(1, num_sets):
         least = min(least, loads[s])
-    low = least + weight  # below it there is room for none
+    low: int = least + weight  # below it there is room for none
     high = least + weight * count
     while low < high:
         level = (low + high) // 2

@@ -23,11 +23,12 @@ from gemm_eval.models.multicore.cost_kernels import (
     sram_used_bytes,
 )
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows
-from gemm_eval.models.multicore.group_kernels import Spread, active_cores_of, fill_spread, new_spread, parts_of
+from gemm_eval.models.multicore.group_kernels import Spread, active_cores_of, fill_spread, new_spread
 from gemm_eval.models.multicore.pipeline_kernels import pipeline_first_us, pipeline_part_us
 from gemm_eval.models.multicore.replay_kernels import is_replayable
 
 __all__ = [
+    "add_sums",
     "chip_of",
     "evaluate_grouped",
     "evaluate_grouped_into",
@@ -39,9 +40,7 @@ __all__ = [
 
 
 @kernel
-def chip_of(
-    p: Any, rows: Any, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int, spread: Spread, num_sets: int
-) -> Block:
+def chip_of(p: Any, rows: Any, K: int, N: int, P_M: int, P_N: int, P_K: int, spread: Spread, num_sets: int) -> Block:
     """The block of the largest group, with the sets of cores as E_G, and the active cores and shares of the chip."""
     blk = block_of(p, 1, rows[0], K, N, 1, P_M, P_N, P_K)
     active = active_cores_of(rows, P_M, blk.E_N, blk.E_K, spread, num_sets)
@@ -61,7 +60,9 @@ def run_block(chip: Block, num_rows: int, count: int, P_M: int) -> Block:
 
 
 @kernel
-def _run_sums(p: Any, blk: Block, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int) -> CoreSums:
+def _run_sums(
+    p: Any, blk: Block, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int
+) -> CoreSums:
     T_m = ceil_div(m, tile_m)
     T_n = ceil_div(n, tile_n)
     T_k = ceil_div(k, tile_k)
@@ -70,7 +71,8 @@ def _run_sums(p: Any, blk: Block, m: int, n: int, k: int, tile_m: int, tile_n: i
 
 
 @kernel
-def _added(x: CoreSums, y: CoreSums) -> CoreSums:
+def add_sums(x: CoreSums, y: CoreSums) -> CoreSums:
+    """What a core moves and computes for two runs."""
     return CoreSums(
         x.a_bytes + y.a_bytes, x.b_elems + y.b_elems, x.b_bytes + y.b_bytes, x.s_bytes + y.s_bytes,
         x.b_charged + y.b_charged, x.store_bytes + y.store_bytes, x.spill_bytes + y.spill_bytes,
@@ -90,7 +92,7 @@ def set_cost(
     sums = _run_sums(p, largest, largest.m, chip.n, chip.k, tile_m, tile_n, tile_k, order)
     for run in range(first + 1, spread.starts[which + 1]):
         blk = run_block(chip, rows[spread.sizes[run]], spread.counts[run], P_M)
-        sums = _added(sums, _run_sums(p, blk, blk.m, chip.n, chip.k, tile_m, tile_n, tile_k, order))
+        sums = add_sums(sums, _run_sums(p, blk, blk.m, chip.n, chip.k, tile_m, tile_n, tile_k, order))
     tile_m, tile_n, tile_k = min(tile_m, largest.m), min(tile_n, chip.n), min(tile_k, chip.k)
     return cost_of_sums(p, largest, sums, tile_m, tile_n, tile_k, pipeline_us)
 
@@ -210,7 +212,7 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
     ) -> None:  # fmt: skip
         """Fill the record `out` of `COST_DTYPE` with the cost of one legal mapping; `spread` is filled too."""
         num_sets = fill_spread(p, rows, counts, P_G, P_M, spread)
-        chip = chip_of(p, rows, K, N, P_G, P_M, P_N, P_K, spread, num_sets)
+        chip = chip_of(p, rows, K, N, P_M, P_N, P_K, spread, num_sets)
         out["a_bytes"] = 0  # every sum starts from nothing, whatever the record held
         out["b_bytes"] = 0
         out["scale_bytes"] = 0

@@ -1,4 +1,4 @@
-"""What of a grouped GEMM the kernels of multi-core chips take: a batch, where its groups are equal, or its row counts."""
+"""What kernels of multi-core chips take of a grouped GEMM: a batch, where its groups are equal, or row counts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.jit import read_only
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, Layouts
 
-__all__ = ["GroupSizes", "batch_sizes", "group_sizes"]
+__all__ = ["GroupSizes", "SplitLayouts", "batch_sizes", "group_sizes", "split_layouts"]
 
 
 class GroupSizes(NamedTuple):
@@ -41,3 +41,29 @@ def batch_sizes(problem: GemmProblem) -> tuple[int, int, int, int] | None:
     if not all(num_rows in (0, problem.M) for num_rows in problem.row_groups):
         return None
     return problem.row_groups.count(problem.M), problem.M, problem.K, problem.N
+
+
+class SplitLayouts(NamedTuple):
+    """Many problems, told apart by what kernels they are for.
+
+    Attributes:
+        batches: [num_batches], rows of those that are batches, also where groups without rows are left out.
+        sizes: [num_batches, 4], their G, M, K, N.
+        grouped: rows of the others, whose groups differ.
+    """
+
+    batches: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    grouped: npt.NDArray[np.int64]
+
+
+def split_layouts(sizes: npt.NDArray[np.int64], layouts: Layouts) -> SplitLayouts:
+    """Tell problems of these sizes, int64 [num, 4], apart."""
+    num_sizes = np.append(np.diff(layouts.starts), 0)[layouts.of]  # row -1: none
+    batches = np.flatnonzero(num_sizes <= 1)
+    of_batches = sizes[batches]
+    equal = num_sizes[batches] == 1
+    first = layouts.starts[layouts.of[batches[equal]]]
+    of_batches[equal, 0] = layouts.counts[first]
+    of_batches[equal, 1] = layouts.rows[first]
+    return SplitLayouts(batches, of_batches, np.flatnonzero(num_sizes > 1))
