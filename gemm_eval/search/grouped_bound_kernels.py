@@ -7,6 +7,7 @@ from the cost by the rounding of bytes alone takes no longer for many groups tha
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ from gemm_eval.models.multicore.cost_kernels import Block, CoreCost, CoreSums, c
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, scale_rows, store_bits
 from gemm_eval.models.multicore.group_kernels import Spread, parts_of
 from gemm_eval.models.multicore.grouped_cost_kernels import add_sums, run_block
-from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK
+from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, least_sum, least_trips, least_trips_k
 
 __all__ = [
     "CutRows",
@@ -32,6 +33,7 @@ __all__ = [
     "rates_of",
     "set_bound",
     "set_floor",
+    "sram_bound_us",
 ]
 
 
@@ -253,6 +255,82 @@ def chip_bound(
             if us > worst_us or moved > worst_bytes:
                 return np.inf
             bound_us = max(bound_us, us)
+    return bound_us
+
+
+@kernel
+def _least_traffic(
+    m: int, T_m: int, a: float, b: float, spill: float, floor_T_k: float, trips_mn: float, trips_mk: float,
+    trips_nk: float,
+) -> float:  # fmt: skip
+    """Least time to load A and B of one group and to spill its C, whatever the order and the tiles of n and k.
+
+    As `multicore_bound_kernels` has it for a batch: the operand that stays while the innermost loop runs has to fit in
+    SRAM, and the trips of its two dimensions set how often the other two move.
+
+    Args:
+        m: rows of the block.
+        T_m: its trips along m; 0: of any tile.
+        a, b, spill: times to move all of A and of B once, and to spill and refill C once.
+        floor_T_k: least trips of k.
+        trips_mn, trips_mk: for each row, and trips_nk: see `least_trips`.
+    """
+    if T_m == 0:
+        c_stays = least_sum(a, b, trips_mn * m)
+        a_stays = a + least_sum(b, spill, trips_mk * m) - spill
+        b_stays = b + least_sum(a, spill, trips_nk) - spill
+        return min(c_stays, a_stays, b_stays)
+    turn_n = max(1.0, min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))  # where more trips of n cost more
+    a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk * m / T_m) - 1.0)
+    b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
+    return min(a + b * T_m, a_stays, b_stays)
+
+
+@kernel
+def sram_bound_us(
+    p: Any, chip: Block, r: Rates, sums: SetSums, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int
+) -> float:
+    """A latency of a set that no tiles of n and k and no order beat, because operands share SRAM.
+
+    Args:
+        tile_m: rows of the tile, of which the sums were filled; 0: any.
+    """
+    trips_mn, trips_mk, trips_nk = least_trips(p, chip)
+    trips_mn /= chip.m
+    trips_mk /= chip.m
+    floor_T_k = 1.0
+    if tile_m > 0:
+        floor_T_k = least_trips_k(p, chip, tile_m, min(p["cube_n"], chip.n))
+        if floor_T_k == np.inf:
+            return np.inf
+    a_size = chip.k * r.a_size
+    b_size = chip.k * chip.n * r.b_size
+    if p["is_quantized"]:
+        b_size += scale_rows(p, chip.k, 1) * chip.n * r.s_size
+    spill_size = 2.0 * r.acc_size * chip.n
+    dma_us = sums.rows[which] * chip.n * r.store_size * r.per_share
+    port_us = sums.rows[which] * chip.n * r.store_size * r.per_port
+    for run in range(spread.starts[which], spread.starts[which + 1]):
+        size = rows[spread.sizes[run]]
+        count = spread.counts[run]
+        m = ceil_div(size, P_M)
+        T_m = ceil_div(m, tile_m) if tile_m > 0 else 0
+        shared = 1.0 / parts_of(size, P_M) if p["is_multicast"] else 1.0
+        dma_us += count * _least_traffic(
+            m, T_m, m * a_size * r.a_per_share, shared * b_size * r.per_share, m * spill_size * r.per_share,
+            floor_T_k, trips_mn, trips_mk, trips_nk,
+        )  # fmt: skip
+        if r.per_port > 0.0:
+            port_us += count * _least_traffic(
+                m, T_m, m * a_size * r.per_port, b_size * r.per_port, m * spill_size * r.per_port,
+                floor_T_k, trips_mn, trips_mk, trips_nk,
+            )  # fmt: skip
+    dma_us = max(dma_us, port_us)
+    visits = sums.trips[which] * floor_T_k if tile_m > 0 else float(sums.groups[which])
+    compute_us = sums.steps[which] * r.step_us + visits * r.visit_us
+    overlap = 1.0 if p["is_pipeline"] else p["overlap_frac"]
+    main_us = (1.0 - overlap) * (compute_us + dma_us) + overlap * max(compute_us, dma_us)
+    bound_us: float = (p["launch_us"] + main_us + sums.red_us[which]) * (1.0 - BOUND_SLACK)
     return bound_us
 
 

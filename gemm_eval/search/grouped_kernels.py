@@ -37,6 +37,7 @@ from gemm_eval.search.grouped_bound_kernels import (
     new_set_sums,
     rates_of,
     set_floor,
+    sram_bound_us,
 )
 from gemm_eval.search.multicore_best_kernels import Best, may_enter, new_best, offer, worst_bytes_of, worst_us_of
 from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, least_trips_k
@@ -134,6 +135,20 @@ def _bound_us(
 
 
 @kernel
+def _is_too_slow(p: Any, part: _Part, best: Best, tile_m: int) -> bool:
+    """Whether no tile of so many rows (0: of any) can be among the best, because operands share SRAM."""
+    worst_us = worst_us_of(best)
+    for turn in range(part.num_sets + 1):  # the slowest set first
+        which = turn - 1 if turn > 0 else part.slowest
+        if (
+            sram_bound_us(p, part.chip, part.rates, part.sums, part.rows, part.P_M, part.spread, which, tile_m)
+            > worst_us
+        ):
+            return True
+    return False
+
+
+@kernel
 def _low_units(p: Any, part: _Part, top: int) -> int:
     """The smallest tile_m, in units, with the trips of `top` units for every row count."""
     low = 1
@@ -161,6 +176,13 @@ def _differs(order: int, T_n: int, is_longer: bool, is_mixed: bool) -> bool:
 
 
 @kernel
+def _fewest_trips_k(p: Any, chip: Block, tile_m: int, tile_n: int) -> int:
+    """At most the fewest k trips that SRAM allows beside tile_m and tile_n; 0 if none does."""
+    least = least_trips_k(p, chip, tile_m, tile_n)
+    return 0 if least == np.inf else max(1, int(np.ceil(least * (1.0 - BOUND_SLACK))))
+
+
+@kernel
 def _search_overlap(p: Any, part: _Part, best: Best) -> None:
     """All candidates of one partition that can win under overlap timing."""
     chip = part.chip
@@ -179,31 +201,51 @@ def _search_overlap(p: Any, part: _Part, best: Best) -> None:
         is_longer = tile_m < chip.m
         is_mixed = is_longer and ceil_div(part.rows[part.rows.shape[0] - 1], part.P_M) <= tile_m
         fill_tile_sums(p, part.rows, part.P_M, part.spread, part.num_sets, tile_m, part.sums)
-        if _bound_us(p, part, best, _MNK, 1, 1, tile_m, min(cube_n, chip.n), smallest_k) == np.inf:
+        if _is_too_slow(p, part, best, tile_m):
             continue
         top_n = most_units(p, tile_m, cube_n, units_n, chip.n)
         best.counters[REFUSED_SRAM] += top_n < units_n
+        floor_T_k = _fewest_trips_k(p, chip, tile_m, min(cube_n, chip.n))  # beside the narrowest tile
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
             low_n = ceil_div(units_n, T_n)
             top_n = low_n - 1
             tile_n = min(low_n * cube_n, chip.n)
-            least_T_k = least_trips_k(p, chip, tile_m, tile_n)
-            if least_T_k == np.inf:
+            first_T_k = _fewest_trips_k(p, chip, tile_m, tile_n)
+            if first_T_k == 0:
                 best.counters[REFUSED_SRAM] += 1
                 continue
-            first_T_k = max(1, int(np.ceil(least_T_k * (1.0 - BOUND_SLACK))))
             fit_k = -1
+            is_hopeless = True
             for order in range(6):
                 if not _differs(order, T_n, is_longer, is_mixed):
                     continue
                 if _bound_us(p, part, best, order, T_n, first_T_k, tile_m, tile_n, smallest_k) == np.inf:
                     continue
+                is_hopeless = False
                 if fit_k < 0:
                     fit_k = most_units_k(p, chip.k, tile_m, tile_n, units_k)
                     best.counters[REFUSED_SRAM] += fit_k == 0
                 if fit_k > 0:
                     _search_trips_k(p, part, best, order, tile_m, tile_n, T_n, fit_k, units_k)
+            if is_hopeless and _are_narrower_hopeless(p, part, best, tile_m, T_n, floor_T_k, is_longer, is_mixed):
+                break
+
+
+@kernel
+def _are_narrower_hopeless(
+    p: Any, part: _Part, best: Best, tile_m: int, T_n: int, floor_T_k: int, is_longer: bool, is_mixed: bool
+) -> bool:
+    """Whether no number of n trips from `T_n` up, and of k trips from `floor_T_k` up, can be among the best."""
+    chip = part.chip
+    tile_n = min(p["cube_n"], chip.n)
+    tile_k = min(p["unit_k"], chip.k)
+    for order in range(6):
+        if _differs(order, max(T_n, 2), is_longer, is_mixed) and (
+            _bound_us(p, part, best, order, T_n, floor_T_k, tile_m, tile_n, tile_k) < np.inf
+        ):
+            return False
+    return True
 
 
 @kernel
@@ -367,6 +409,8 @@ def _search_partition(
             return False
         fill_set_sums(p, chip, rows, P_M, spread, which, floor, sums)
     part = _Part(rows, P_M, rank, chip, spread, num_sets, slowest, floor_us, rates_of(p, chip), sums)
+    if _is_too_slow(p, part, best, 0):
+        return False
     if p["is_pipeline"]:
         _search_pipeline(p, part, best, pass_ == 1)
     else:
