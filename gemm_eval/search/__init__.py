@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         find_planned,
     )
     from gemm_eval.search.threads import run_in_chunks
-    from gemm_eval.search.ungrouped import check_ungrouped
 
 __all__ = [
     "OF_GENERIC",
@@ -39,7 +38,6 @@ __all__ = [
     "as_plan_options",
     "check_cost_model",
     "check_idle_cores",
-    "check_ungrouped",
     "evaluate_config",
     "find_best",
     "find_best_config",
@@ -88,6 +86,5 @@ __getattr__, __dir__ = lazy_names(
             "find_planned",
         ),
         ".threads": ("run_in_chunks",),
-        ".ungrouped": ("check_ungrouped",),
     },
 )

@@ -11,7 +11,16 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import enumerate_partitions
-from gemm_eval.models.multicore import COST_DTYPE, block_of, sram_used_bytes
+from gemm_eval.models.multicore import (
+    COST_DTYPE,
+    batch_sizes,
+    block_of,
+    group_sizes,
+    split_layouts,
+    spread_of,
+    sram_used_bytes,
+)
+from gemm_eval.search.grouped_kernels import find_best_grouped, find_top_grouped
 from gemm_eval.search.multicore_kernels import (
     find_best_of_range_overlap,
     find_best_of_range_pipeline,
@@ -19,7 +28,6 @@ from gemm_eval.search.multicore_kernels import (
     find_top_pipeline,
 )
 from gemm_eval.search.threads import run_in_chunks
-from gemm_eval.search.ungrouped import check_all_ungrouped, check_ungrouped
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts
 
 __all__ = [
@@ -74,7 +82,6 @@ def find_best_few(
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
-    check_ungrouped(problem)
     partitions = _partitions(arch, allow_idle_cores)
     costs = _run(problem, params, partitions, limit, allow_idle_cores)
     if not len(costs):
@@ -93,16 +100,14 @@ def find_best_of_each_partition(
     Raises:
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
-    check_ungrouped(problem)
     partitions = _partitions(arch, allow_idle_cores)
-    best: dict[tuple[int, ...], npt.NDArray[np.void]] = {}
+    best: dict[tuple[int | bytes, ...], npt.NDArray[np.void]] = {}
     for row in partitions:
-        block = block_of(params[0], *problem.sizes, *row.tolist())
-        sizes = (block.g, block.m, block.n, block.k)
-        if sizes not in best:
+        parts = _parts(problem, params, row.tolist())
+        if parts not in best:
             costs = _run(problem, params, row.reshape(1, 4), 1, False)
             if len(costs):
-                best[sizes] = costs
+                best[parts] = costs
     if not best:
         raise infeasible_error(arch, problem, params, allow_idle_cores=allow_idle_cores)
     found = np.concatenate(list(best.values()))
@@ -114,9 +119,9 @@ def find_best_many(
     params: npt.NDArray[np.void],
     type_of: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
+    layouts: Layouts = NO_LAYOUTS,
     *,
     allow_idle_cores: bool,
-    layouts: Layouts = NO_LAYOUTS,
     on_progress: Callable[[int], None] | None = None,
 ) -> npt.NDArray[np.void]:
     """Find the best mapping of many problems, on all cores of this machine.
@@ -128,25 +133,17 @@ def find_best_many(
         params: [num_types] of PARAMS_DTYPE.
         type_of: [num_problems], index into `params`.
         sizes: [num_problems, 4] of G, M, K, N, each within the limits that `GemmProblem` sets.
+        layouts: the row groups of grouped GEMMs.
         allow_idle_cores: as for `find_best`.
-        layouts: [num_problems], rows of groups that differ; None: of no problem.
         on_progress: called now and then with the number of problems that are newly done.
 
     Returns:
         [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
     """
-    check_all_ungrouped(layouts)
-    partitions = _partitions(arch, allow_idle_cores)
-    params = read_only(params)
-    num = len(sizes)
-    out = np.zeros(num, COST_DTYPE)
-    find = find_best_of_range_pipeline if arch.timing == "pipeline" else find_best_of_range_overlap
-
-    def work(start: int, stop: int) -> None:
-        find(params, type_of, sizes, start, stop, partitions, allow_idle_cores, out)
-
-    run_in_chunks(work, num, on_progress)
-    return out
+    return _find_many(
+        _partitions(arch, allow_idle_cores), params, type_of, sizes, layouts, allow_idle_cores,
+        lambda work, num: run_in_chunks(work, num, on_progress),
+    )  # fmt: skip
 
 
 def find_best_of_archs(
@@ -154,26 +151,64 @@ def find_best_of_archs(
     params: npt.NDArray[np.void],
     type_of: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
+    layouts: Layouts = NO_LAYOUTS,
     *,
     allow_idle_cores: bool,
-    layouts: Layouts = NO_LAYOUTS,
 ) -> npt.NDArray[np.void]:
     """Find the best mapping of many problems on many chips, in this thread; the GIL is released.
 
     Args:
         num_cores: of every chip.
         params: [num_types] of PARAMS_DTYPE, of any chips that have this many cores and the same timing.
-        type_of, sizes, allow_idle_cores, layouts: as for `find_best_many`.
+        type_of, sizes, layouts, allow_idle_cores: as for `find_best_many`.
 
     Returns:
         [num_problems] of COST_DTYPE, with active_cores 0 where nothing fits.
     """
-    check_all_ungrouped(layouts)
-    out = np.zeros(len(sizes), COST_DTYPE)
-    find = find_best_of_range_pipeline if params["is_pipeline"][0] else find_best_of_range_overlap
     partitions = enumerate_partitions(num_cores, allow_idle_cores=allow_idle_cores)
-    find(read_only(params), type_of, sizes, 0, len(sizes), partitions, allow_idle_cores, out)
-    return out
+    return _find_many(
+        partitions, params, type_of, sizes, layouts, allow_idle_cores, lambda work, num: work(0, num)
+    )  # fmt: skip
+
+
+def _find_many(
+    partitions: npt.NDArray[np.int64],
+    params: npt.NDArray[np.void],
+    type_of: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    layouts: Layouts,
+    allow_idle_cores: bool,
+    run: Callable[[Callable[[int, int], None], int], None],
+) -> npt.NDArray[np.void]:
+    """Find the best mappings of batches and of grouped GEMMs; `run` gets what to do from start to stop, and the end."""
+    params = read_only(params)
+    find = find_best_of_range_pipeline if params["is_pipeline"][0] else find_best_of_range_overlap
+
+    def find_batches(type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+        out = np.zeros(len(sizes), COST_DTYPE)
+        run(
+            lambda start, stop: find(params, type_of, sizes, start, stop, partitions, allow_idle_cores, out), len(sizes)
+        )  # fmt: skip
+        return out
+
+    if not len(layouts.of):
+        return find_batches(type_of, sizes)
+    split = split_layouts(sizes, layouts)
+    found = np.zeros(len(sizes), COST_DTYPE)
+    if len(split.batches):
+        found[split.batches] = find_batches(type_of[split.batches], split.sizes)
+    if len(split.grouped):
+        of_rows, of_sizes, of = type_of[split.grouped], sizes[split.grouped], layouts.of[split.grouped]
+        out = np.zeros(len(split.grouped), COST_DTYPE)
+
+        def find_grouped(start: int, stop: int) -> None:
+            find_best_grouped(
+                params, of_rows, of_sizes, of, *layouts[1:], start, stop, partitions, allow_idle_cores, out
+            )  # fmt: skip
+
+        run(find_grouped, len(out))
+        found[split.grouped] = out
+    return found
 
 
 def check_idle_cores(arch: MulticoreSpec, *, allow_idle_cores: bool) -> None:
@@ -196,9 +231,25 @@ def _run(
     has_all_products: bool,
 ) -> npt.NDArray[np.void]:
     out = np.zeros(limit, COST_DTYPE)
-    find_top = find_top_pipeline if params["is_pipeline"][0] else find_top_overlap
-    num = find_top(params, *problem.sizes, partitions, has_all_products, out)
+    sizes = batch_sizes(problem)
+    if sizes is None:
+        rows = group_sizes(problem)
+        num = find_top_grouped(params, *rows, problem.K, problem.N, partitions, has_all_products, out)
+    else:
+        find_top = find_top_pipeline if params["is_pipeline"][0] else find_top_overlap
+        num = find_top(params, *sizes, partitions, has_all_products, out)
     return out[:num]
+
+
+def _parts(problem: GemmProblem, params: npt.NDArray[np.void], partition: list[int]) -> tuple[int | bytes, ...]:
+    """What tells a partition from others: the blocks of a batch, and which rows of which groups a set of cores has."""
+    sizes = batch_sizes(problem)
+    block = block_of(params[0], *(sizes or problem.sizes), *partition)
+    if sizes is not None:
+        return block.g, block.m, block.n, block.k
+    rows, counts = group_sizes(problem)
+    blocks = -(-rows // partition[1])
+    return block.n, block.k, blocks.tobytes(), spread_of(params, rows, counts, *partition[:2]).tobytes()
 
 
 def infeasible_error(

@@ -25,6 +25,7 @@ __all__ = [
     "edges_of",
     "edges_of_any",
     "floor_us_of",
+    "least_sum",
     "least_trips",
     "least_trips_k",
     "pair_bound_us",
@@ -134,7 +135,7 @@ def least_trips(p: Any, blk: Block) -> tuple[float, float, float]:
 
 
 @kernel
-def _least_sum(per_x: float, per_y: float, least_product: float) -> float:
+def least_sum(per_x: float, per_y: float, least_product: float) -> float:
     """Least ``per_x * x + per_y * y`` over x and y of at least 1 whose product is at least `least_product`."""
     if least_product <= 1.0:
         return per_x + per_y
@@ -152,9 +153,9 @@ def _least_traffic(q: Bound, a: float, b: float, c: float, trips_mn: float, trip
     a *= q.a
     b *= q.b + q.scale_row
     spill = q.c_spill * c
-    c_stays = _least_sum(a, b, trips_mn)
-    a_stays = a + _least_sum(b, spill, trips_mk) - spill
-    b_stays = b + _least_sum(a, spill, trips_nk) - spill
+    c_stays = least_sum(a, b, trips_mn)
+    a_stays = a + least_sum(b, spill, trips_mk) - spill
+    b_stays = b + least_sum(a, spill, trips_nk) - spill
     return q.c_store * c + min(c_stays, a_stays, b_stays)
 
 

@@ -30,6 +30,7 @@ from gemm_eval.models.multicore.cost_kernels import (
     core_cost,
     evaluate_into,
     evaluate_overlap_into,
+    loads_charged_of,
     padded_tile_bytes,
     sram_used_bytes,
 )
@@ -63,6 +64,12 @@ from gemm_eval.search.multicore_bound_kernels import (
 )
 
 __all__ = [
+    "BOUNDED",
+    "CANDIDATES",
+    "DROPPED",
+    "NUM_COUNTERS",
+    "PARTITIONS",
+    "REFUSED_SRAM",
     "find_best_of_range_overlap",
     "find_best_of_range_pipeline",
     "find_top_overlap",
@@ -73,8 +80,8 @@ __all__ = [
 ]
 
 # What a search counts, as places in an array.
-_NUM_COUNTERS = 5
-_CANDIDATES, _REFUSED_SRAM, _PARTITIONS, _BOUNDED, _DROPPED = range(_NUM_COUNTERS)
+NUM_COUNTERS = 5
+CANDIDATES, REFUSED_SRAM, PARTITIONS, BOUNDED, DROPPED = range(NUM_COUNTERS)
 
 
 @kernel
@@ -151,14 +158,14 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
     units_n = ceil_div(blk.n, cube_n)
     units_k = ceil_div(blk.k, p["unit_k"])
     top_m = most_units(p, min(cube_n, blk.n), cube_m, units_m, blk.m)
-    best.counters[_REFUSED_SRAM] += top_m < units_m
+    best.counters[REFUSED_SRAM] += top_m < units_m
     while top_m > 0:  # one step per distinct trip count T_m, ascending
         T_m = ceil_div(units_m, top_m)
         low_m = ceil_div(units_m, T_m)
         top_m = low_m - 1
         tile_m = min(low_m * cube_m, blk.m)
         top_n = most_units(p, tile_m, cube_n, units_n, blk.n)
-        best.counters[_REFUSED_SRAM] += top_n < units_n
+        best.counters[REFUSED_SRAM] += top_n < units_n
         floor_T_k = least_trips_k(p, blk, tile_m, min(cube_n, blk.n))  # beside the narrowest tile
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
@@ -167,7 +174,7 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
             tile_n = min(low_n * cube_n, blk.n)
             least_T_k = least_trips_k(p, blk, tile_m, tile_n)
             if least_T_k == np.inf:
-                best.counters[_REFUSED_SRAM] += 1
+                best.counters[REFUSED_SRAM] += 1
                 continue
             visits = float(blk.g * T_m * T_n)
             edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
@@ -182,7 +189,7 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
                 continue
             fit_k = most_units_k(p, blk.k, tile_m, tile_n, units_k)
             if fit_k == 0:
-                best.counters[_REFUSED_SRAM] += 1
+                best.counters[REFUSED_SRAM] += 1
                 continue
             # KMN and KNM move exactly what one of the first four orders moves, and come later in ties.
             for order in range(4):
@@ -214,15 +221,16 @@ def _search_trips_k(
         visits = blk.g * T_m * T_n * T_k
         if quick_bound_us(p, q, f_a, f_b, f_c, T_k, visits, edges) > best_us:
             break
-        best.counters[_CANDIDATES] += 1
+        best.counters[CANDIDATES] += 1
         cost = _cost_of(p, blk, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, 0.0)
         if cost.latency_us < best_us or (cost.latency_us == best_us and best_T_k == 0):
             best_us = cost.latency_us
             best_T_k = T_k
         # what these trips and more of them take at least: the same with the smallest tile to load first
         main_us = overlap_main_us(
-            p, blk, cost.a_bytes, cost.b_bytes + cost.s_bytes, cost.store_bytes + 2 * cost.spill_bytes,
-            cost.compute_us, max(cost.dram_us, cost.noc_us), tile_m, tile_n, smallest_k,
+            p, blk, loads_charged_of(p, blk, cost.a_bytes, cost.b_charged), cost.a_bytes + cost.b_bytes + cost.s_bytes,
+            cost.store_bytes + 2 * cost.spill_bytes, cost.compute_us, max(cost.dram_us, cost.noc_us),
+            tile_m, tile_n, smallest_k,
         )  # fmt: skip
         floor_us = p["launch_us"] + main_us + (cost.red_dram_us + cost.red_noc_us + cost.red_add_us)
         if floor_us > best_us or (floor_us == best_us and best_T_k > 0):
@@ -238,7 +246,7 @@ def _try_pipeline(
     T_m: int, T_n: int, T_k: int,
 ) -> None:  # fmt: skip
     """Cost one candidate that fits in SRAM under pipeline timing, and offer it."""
-    best.counters[_CANDIDATES] += 1
+    best.counters[CANDIDATES] += 1
     main_us = pipeline_main_us(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
     _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, main_us)
 
@@ -257,12 +265,12 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
     units_n = ceil_div(blk.n, unit_n)
     units_k = ceil_div(blk.k, unit_k)
     top_m = most_units(p, min(unit_n, blk.n), unit_m, units_m, blk.m)
-    best.counters[_REFUSED_SRAM] += top_m < units_m
+    best.counters[REFUSED_SRAM] += top_m < units_m
     while top_m > 0:
         T_m = ceil_div(units_m, top_m)
         low_m = ceil_div(units_m, T_m)
         top_n = most_units(p, min(low_m * unit_m, blk.m), unit_n, units_n, blk.n)
-        best.counters[_REFUSED_SRAM] += top_n < units_n
+        best.counters[REFUSED_SRAM] += top_n < units_n
         while top_n > 0:
             T_n = ceil_div(units_n, top_n)
             low_n = ceil_div(units_n, T_n)
@@ -277,7 +285,7 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
             )  # its last tile may be what remains of one
             worst_us = worst_us_of(best)
             if least_T_k == np.inf:
-                best.counters[_REFUSED_SRAM] += 1
+                best.counters[REFUSED_SRAM] += 1
                 top_k = 0
             elif pair_bound_us(p, q, T_m, T_n, least_T_k, visits, edges) > worst_us:
                 if T_n > 1 and wider_bound_us(p, blk, q, T_m, T_n, tile_m, 1.0, trips_mk, trips_nk) > worst_us:
@@ -287,7 +295,7 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
                 T_k = ceil_div(units_k, top_k)
                 low_k = ceil_div(units_k, T_k)
                 if T_k < least_T_k * (1.0 - BOUND_SLACK):
-                    best.counters[_REFUSED_SRAM] += 1
+                    best.counters[REFUSED_SRAM] += 1
                     top_k = low_k - 1
                     continue
                 tile_k = min(low_k * unit_k, blk.k)
@@ -306,7 +314,7 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
                     elif sram_used_bytes(p, tile_m, tile_n, tile_k) <= limit:
                         _try_pipeline(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k)
                     else:
-                        best.counters[_REFUSED_SRAM] += 1
+                        best.counters[REFUSED_SRAM] += 1
                 top_k = low_k - 1
             top_n = low_n - 1
         top_m = low_m - 1
@@ -335,7 +343,7 @@ def _search_class(
                 if bound_us > worst_us_of(best):
                     break  # a larger tile only has more to load first
                 if sram_used_bytes(p, tile_m, tile_n, tile_k) > limit:
-                    best.counters[_REFUSED_SRAM] += 1
+                    best.counters[REFUSED_SRAM] += 1
                     break
                 last_k = units_k
                 if units_m > low_m or units_n > low_n or units_k > low_k:
@@ -403,7 +411,7 @@ def _plan_partitions(
         _mark_tight(tight, 3, K, max(p["group_size"], 1))
     floor_of_product = np.empty(num_cores + 1, np.float64)
     _fill_floors(p, floor_of_product, G, M, K, N)
-    counters[_PARTITIONS] = partitions.shape[0]
+    counters[PARTITIONS] = partitions.shape[0]
     num = 0
     least_us = np.inf
     for rank in range(partitions.shape[0]):
@@ -429,7 +437,7 @@ def _plan_partitions(
                 if floors[turn] < first_us:
                     first_us = floors[turn]
                     first = turn
-    counters[_DROPPED] = partitions.shape[0] - num
+    counters[DROPPED] = partitions.shape[0] - num
     if num > 0:
         ranks[0], ranks[first] = ranks[first], ranks[0]
         floors[0], floors[first] = floors[first], floors[0]
@@ -451,11 +459,11 @@ def _make_write(evaluate: Callable[..., None]) -> Callable[..., int]:
             key = best.keys_i[row]
             P_G, P_M, P_N, P_K = partitions[key[3]]
             evaluate(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[row])
-            out[row]["num_candidates"] = counters[_CANDIDATES]
-            out[row]["num_refused_sram"] = counters[_REFUSED_SRAM]
-            out[row]["num_partitions"] = counters[_PARTITIONS]
-            out[row]["num_partitions_bounded"] = counters[_BOUNDED]
-            out[row]["num_partitions_dropped"] = counters[_DROPPED]
+            out[row]["num_candidates"] = counters[CANDIDATES]
+            out[row]["num_refused_sram"] = counters[REFUSED_SRAM]
+            out[row]["num_partitions"] = counters[PARTITIONS]
+            out[row]["num_partitions_bounded"] = counters[BOUNDED]
+            out[row]["num_partitions_dropped"] = counters[DROPPED]
         return best.num[0]
 
     return write
@@ -482,7 +490,7 @@ def find_top_overlap(
         Number of records filled: 0 if nothing fits, fewer than `limit` if there are fewer candidates.
     """
     p = params[0]
-    counters = np.zeros(_NUM_COUNTERS, np.int64)
+    counters = np.zeros(NUM_COUNTERS, np.int64)
     ranks = np.empty(partitions.shape[0], np.int64)
     floors = np.empty(partitions.shape[0], np.float64)
     num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
@@ -500,7 +508,7 @@ def find_top_overlap(
                     _search_overlap(p, blk, q, bound_us, ranks[turn], best)
                     worst_us = worst_us_of(best)
                     continue
-        counters[_BOUNDED] += 1
+        counters[BOUNDED] += 1
     return _write_overlap(p, G, M, K, N, partitions, best, out)
 
 
@@ -513,7 +521,7 @@ def find_top_pipeline(
     A first pass tries the smallest tile of each class, which makes the bounds of the second bite.
     """
     p = params[0]
-    counters = np.zeros(_NUM_COUNTERS, np.int64)
+    counters = np.zeros(NUM_COUNTERS, np.int64)
     ranks = np.empty(partitions.shape[0], np.int64)
     floors = np.empty(partitions.shape[0], np.float64)
     num = _plan_partitions(p, G, M, K, N, partitions, has_all_products, ranks, floors, counters)
@@ -530,7 +538,7 @@ def find_top_pipeline(
                         _search_pipeline(p, blk, q, ranks[turn], best, pass_ == 1)
                         worst_us = worst_us_of(best)
                         continue
-            counters[_BOUNDED] += pass_
+            counters[BOUNDED] += pass_
     return _write_pipeline(p, G, M, K, N, partitions, best, out)
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.jit import read_only
-from gemm_eval.models.multicore import COST_DTYPE, replay_range
+from gemm_eval.models.multicore import COST_DTYPE, replay_grouped, replay_range, split_layouts
 from gemm_eval.search.threads import run_in_chunks
-from gemm_eval.search.ungrouped import check_all_ungrouped
 from gemm_eval.workload import NO_LAYOUTS, Layouts
 
 __all__ = ["replay_mappings"]
@@ -19,7 +18,6 @@ def replay_mappings(
     type_of: npt.NDArray[np.int64],
     sizes: npt.NDArray[np.int64],
     found: npt.NDArray[np.void],
-    *,
     layouts: Layouts = NO_LAYOUTS,
 ) -> npt.NDArray[np.void]:
     """Evaluate the mappings of records again, whatever numbers they hold.
@@ -29,14 +27,36 @@ def replay_mappings(
         type_of: [num], index into `params`.
         sizes: [num, 4] of G, M, K, N.
         found: [num] of COST_DTYPE.
-        layouts: [num], rows of groups that differ; None: of no problem.
+        layouts: the row groups of grouped GEMMs.
 
     Returns:
         [num] of COST_DTYPE, zeros where a mapping is illegal; counts of the search are 0.
     """
-    check_all_ungrouped(layouts)
-    found = found.copy()  # numba compiles anew for an array that is read-only
     params = read_only(params)
+    if not len(layouts.of):
+        return _replay_batches(params, type_of, sizes, found)
+    split = split_layouts(sizes, layouts)
+    out = np.zeros(len(found), COST_DTYPE)
+    out[split.batches] = _replay_batches(params, type_of[split.batches], split.sizes, found[split.batches])
+    rows = split.grouped
+    if len(rows):
+        replayed = np.zeros(len(rows), COST_DTYPE)
+        of_rows = (type_of[rows], sizes[rows], layouts.of[rows], *layouts[1:])
+        stored = found[rows]
+        run_in_chunks(
+            lambda start, stop: replay_grouped(params, *of_rows, start, stop, stored, replayed), len(rows)
+        )  # fmt: skip
+        out[rows] = replayed
+    return out
+
+
+def _replay_batches(
+    params: npt.NDArray[np.void],
+    type_of: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    found: npt.NDArray[np.void],
+) -> npt.NDArray[np.void]:
+    found = found.copy()  # numba compiles anew for an array that is read-only
     out = np.zeros(len(found), COST_DTYPE)
     run_in_chunks(lambda start, stop: replay_range(params, type_of, sizes, start, stop, found, out), len(found))
     return out

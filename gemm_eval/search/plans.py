@@ -18,12 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import MulticoreSpec
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore import block_of, evaluate_mapping, pack_params, sram_used_bytes
 from gemm_eval.search.multicore import check_idle_cores, infeasible_error
 from gemm_eval.search.plan_kernels import fill_largest_tiles, fill_partition_scores
-from gemm_eval.search.ungrouped import check_ungrouped
 from gemm_eval.words import refusal, shown
 from gemm_eval.workload import GemmProblem
 
@@ -178,7 +177,8 @@ def enumerate_candidates(
         UnsupportedError: the arch cannot run the types.
         InvalidOptionError: `allow_idle_cores` on a chip too large for it.
     """
-    check_ungrouped(problem)
+    if problem.is_grouped:
+        raise UnsupportedError(f"plans are for groups of equally many rows, got {problem}: use plan='exact'")
     check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
     params = pack_params(arch, problem.types)
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)

@@ -43,6 +43,7 @@ __all__ = [
     "can_run",
     "core_latencies",
     "count_core",
+    "energy_pj",
     "evaluate_mapping",
     "find_best",
     "full_block",
@@ -183,7 +184,7 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
     sram = sram_used_bytes(arch, problem, tile)
     key = _key_of(slowest.latency_us, busiest, setting.active_cores, full.visits, sram, mapping)
     dram = a + b + scales + store + spill + refill + reduction
-    energy = _energy_pj(setting, dram, moved, reduction, reduction_noc, cube_steps, slowest.latency_us)
+    energy = energy_pj(setting, problem.macs, dram, moved, reduction, reduction_noc, cube_steps, slowest.latency_us)
     times_us = (slowest.compute_us, slowest.dram_us, slowest.noc_us, slowest.dma_us, slowest.reduction_us)
     return NaiveCost(
         slowest.latency_us, slowest.main_us, *times_us, busiest, setting.active_cores, full.visits, sram,
@@ -198,8 +199,9 @@ def _key_of(
     return latency_us, busiest_bytes, active_cores, visits, sram_bytes, (P_K, P_G, P_M, P_N), int(order), *tile
 
 
-def _energy_pj(
+def energy_pj(
     setting: Setting,
+    macs: int,
     dram_bytes: int,
     moved_bytes: int,
     reduction_bytes: int,
@@ -227,7 +229,7 @@ def _energy_pj(
         noc_pj = core_bytes * arch.noc_pj_per_byte
     pj_per_us = arch.static_w * 1e6  # 1 W = 1e12 pJ/s
     return (
-        problem.G * problem.M * problem.N * problem.K * mac_pj
+        macs * mac_pj
         + dram_bytes * arch.dram_pj_per_byte
         + (core_bytes + operand_bytes) * arch.sram_pj_per_byte
         + noc_pj

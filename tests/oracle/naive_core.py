@@ -272,13 +272,13 @@ def time_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreTime:
     dram_us = charged_bytes / setting.share
     noc_us = (a_bytes + b_bytes + s_bytes + c_bytes) / setting.port
     dma_us = max(dram_us, noc_us)
-    compute_us = _compute_us(setting, counts.cube_steps, counts.visits, counts.dequant)
+    computed_us = compute_us(setting, counts.cube_steps, counts.visits, counts.dequant)
     if arch.timing == "overlap":
-        main_us = _overlap_us(setting, work.block, tile, (a_bytes, b_bytes + s_bytes, c_bytes), compute_us, dma_us)
+        main_us = _overlap_us(setting, work.block, tile, (a_bytes, b_bytes + s_bytes, c_bytes), computed_us, dma_us)
     else:
         main_us = pipeline_us(setting, work.block, tile, LoopOrder(order))
     latency_us = arch.launch_us + main_us + work.reduction_us
-    times = (latency_us, main_us, compute_us, dram_us, noc_us, dma_us, work.reduction_us)
+    times = (latency_us, main_us, computed_us, dram_us, noc_us, dma_us, work.reduction_us)
     return CoreTime(*times, charged_bytes, counts.visits)
 
 
@@ -288,7 +288,7 @@ def charge_of(setting: Setting, a_bytes: float, b_bytes: float, s_bytes: float, 
     return a_bytes + b_bytes + s_bytes + c_bytes
 
 
-def _compute_us(setting: Setting, cube_steps: int, visits: int, dequant: int) -> float:
+def compute_us(setting: Setting, cube_steps: int, visits: int, dequant: int) -> float:
     arch = setting.arch
     cycles = cube_steps / setting.steps_per_cycle + visits * arch.fill_drain_cycles
     if setting.is_dequantized:
@@ -305,18 +305,25 @@ def _dma_us(setting: Setting, a_bytes: float, b_bytes: float, c_bytes: float) ->
     return max(charged_bytes / setting.share, (a_bytes + b_bytes + c_bytes) / setting.port)
 
 
+def overlap_lead(setting: Setting, tile: Tile) -> tuple[int, int]:
+    """Bytes of A, and of B with its scales, of one tile."""
+    bits = setting.bits
+    lead_b = bytes_of(tile.tile_k * tile.tile_n, bits.b)
+    if setting.is_quantized:
+        lead_b += bytes_of(ceil_div(tile.tile_k, setting.group) * tile.tile_n, bits.group)
+    return bytes_of(tile.tile_m * tile.tile_k, bits.a), lead_b
+
+
 def _overlap_us(
     setting: Setting, block: Block, tile: Tile, moved: tuple[int, int, int], compute_us: float, all_dma_us: float
 ) -> float:
     """Compute and DMA side by side, but for the first loads, the last store, and what has only one buffer."""
-    arch, bits = setting.arch, setting.bits
+    arch = setting.arch
     a_bytes, b_bytes, c_bytes = moved
     tile_m, tile_n, tile_k = min(tile.tile_m, block.m), min(tile.tile_n, block.n), min(tile.tile_k, block.k)
     lead_a, lead_b = a_bytes, b_bytes
     if arch.input_buffers == 2:
-        lead_a, lead_b = bytes_of(tile_m * tile_k, bits.a), bytes_of(tile_k * tile_n, bits.b)
-        if setting.is_quantized:
-            lead_b += bytes_of(ceil_div(tile_k, setting.group) * tile_n, bits.group)
+        lead_a, lead_b = overlap_lead(setting, Tile(tile_m, tile_n, tile_k))
     tail_c = bytes_of(tile_m * tile_n, setting.store_bits) if arch.output_buffers == 2 else c_bytes
     steps = ceil_div(tile_m, arch.cube_m) * ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k)
     tile_us = (steps / setting.steps_per_cycle + arch.fill_drain_cycles) / setting.cycles_per_us
@@ -348,7 +355,7 @@ def pipeline_us(setting: Setting, block: Block, tile: Tile, order: LoopOrder) ->
     for s, visit in enumerate(visits):
         previous = visits[s - 1] if s > 0 else None
         following = visits[s + 1] if s + 1 < len(visits) else None
-        comp_us = _compute_us(setting, visit.cube_steps, 1, visit.dequant)
+        comp_us = compute_us(setting, visit.cube_steps, 1, visit.dequant)
         if setting.arch.output_buffers == 2:
             total_us += max(comp_us, dma(following, following, previous))
         else:

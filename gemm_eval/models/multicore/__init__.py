@@ -6,6 +6,9 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, Block, block_of, sram_used_bytes
+    from gemm_eval.models.multicore.group_kernels import spread_of
+    from gemm_eval.models.multicore.grouped_cost_kernels import replay_grouped
+    from gemm_eval.models.multicore.groups import batch_sizes, group_sizes, split_layouts
     from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping, unpack_cost
     from gemm_eval.models.multicore.moe import layer_terms
     from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params
@@ -19,11 +22,16 @@ __all__ = [
     "PARAMS_DTYPE",
     "Block",
     "MulticoreCost",
+    "batch_sizes",
     "block_of",
     "evaluate_mapping",
+    "group_sizes",
     "layer_terms",
     "pack_params",
+    "replay_grouped",
     "replay_range",
+    "split_layouts",
+    "spread_of",
     "sram_used_bytes",
     "unpack_cost",
 ]
@@ -36,6 +44,13 @@ __getattr__, __dir__ = lazy_names(
             "COST_DTYPE",
             "block_of",
             "sram_used_bytes",
+        ),
+        ".group_kernels": ("spread_of",),
+        ".grouped_cost_kernels": ("replay_grouped",),
+        ".groups": (
+            "batch_sizes",
+            "group_sizes",
+            "split_layouts",
         ),
         ".model": (
             "MODEL_VERSION",

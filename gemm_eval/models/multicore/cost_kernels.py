@@ -21,11 +21,16 @@ __all__ = [
     "COST_DTYPE",
     "Block",
     "CoreCost",
+    "CoreSums",
     "block_of",
     "core_cost",
+    "core_sums",
+    "cost_of_sums",
     "evaluate_into",
     "evaluate_one",
     "evaluate_overlap_into",
+    "fill_times",
+    "loads_charged_of",
     "sram_used_bytes",
 ]
 
@@ -69,6 +74,23 @@ class Block(NamedTuple):
     dram_share: float  # bytes per us of one core
 
 
+class CoreSums(NamedTuple):
+    """What one core moves and computes for equal batch elements, or added up over groups of different rows."""
+
+    a_bytes: int
+    b_elems: int
+    b_bytes: int
+    s_bytes: int
+    b_charged: float  # bytes of B and S by the number of cores that share them
+    store_bytes: int
+    spill_bytes: int
+    steps: int
+    visits: int
+    red_dram_bytes: int
+    red_noc_bytes: int
+    red_adds: int
+
+
 class CoreCost(NamedTuple):
     """Times of one core in us, bytes charged to it, and what leads to them."""
 
@@ -78,6 +100,7 @@ class CoreCost(NamedTuple):
     a_bytes: int
     b_bytes: int
     s_bytes: int
+    b_charged: float
     store_bytes: int
     spill_bytes: int
     main_us: float
@@ -146,7 +169,15 @@ def core_cost(
     and the first and last tiles are small. The tile sizes do not exceed the block.
     `pipeline_us` is the main loop's time under pipeline timing; negative asks for a bound on it, perfect overlap.
     """
-    # what moves
+    sums = core_sums(p, blk, g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c)
+    return cost_of_sums(p, blk, sums, tile_m, tile_n, tile_k, pipeline_us)
+
+
+@kernel
+def core_sums(
+    p: Any, blk: Block, g: int, m: int, n: int, k: int, T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int
+) -> CoreSums:
+    """What a core moves and computes for g batch elements; of `blk` only E_M and E_K count. See `core_cost`."""
     a_bytes = bytes_of(g * m * k * f_a, p["a_bits"])
     b_elems = g * k * n * f_b
     b_bytes = bytes_of(b_elems, p["b_bits"])
@@ -154,51 +185,75 @@ def core_cost(
     if p["is_quantized"]:
         s_bytes = bytes_of(g * scale_rows(p, k, T_k) * n * f_b, p["group_bits"])
     c_elems = g * m * n
-    is_split = blk.E_K > 1
     store_bytes = bytes_of(c_elems, store_bits(p, blk.E_K))
     spill_bytes = bytes_of(c_elems * (f_c - 1), p["acc_bits"])
-    c_bytes = store_bytes + 2 * spill_bytes
-    if p["is_multicast"]:
-        charged = a_bytes / blk.E_N + (b_bytes + s_bytes) / blk.E_M + c_bytes
-    else:
-        charged = float(a_bytes + b_bytes + s_bytes + c_bytes)
+    b_charged = (b_bytes + s_bytes) / blk.E_M if p["is_multicast"] else float(b_bytes + s_bytes)
+
+    # what is exchanged between the cores that split K
+    red_dram_bytes = 0
+    red_noc_bytes = 0
+    red_adds = 0
+    if blk.E_K > 1:
+        part = ceil_div(c_elems, blk.E_K)
+        red_dram_bytes = bytes_of(part, p["c_bits"])
+        if p["reduction"] == 1:
+            red_dram_bytes += bytes_of(blk.E_K * part, p["acc_bits"])
+        else:
+            red_noc_bytes = bytes_of((blk.E_K - 1) * part, p["acc_bits"])
+        red_adds = (blk.E_K - 1) * part
+    steps = g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
+    return CoreSums(
+        a_bytes, b_elems, b_bytes, s_bytes, b_charged, store_bytes, spill_bytes,
+        steps, g * T_m * T_n * T_k, red_dram_bytes, red_noc_bytes, red_adds,
+    )  # fmt: skip
+
+
+@kernel
+def loads_charged_of(p: Any, blk: Block, a_bytes: int, b_charged: float) -> float:
+    """Bytes of all loads, each by the number of cores that share it."""
+    return (a_bytes / blk.E_N if p["is_multicast"] else float(a_bytes)) + b_charged
+
+
+@kernel
+def cost_of_sums(
+    p: Any, blk: Block, sums: CoreSums, tile_m: int, tile_n: int, tile_k: int, pipeline_us: float
+) -> CoreCost:
+    """Cost of one core that moves and computes this; of `blk` only shares and active cores count. See `core_cost`.
+
+    Args:
+        tile_m, tile_n, tile_k: the full tile, cut to the largest block of the core, whose E_M `blk` has.
+    """
+    c_bytes = sums.store_bytes + 2 * sums.spill_bytes
+    loads_charged = loads_charged_of(p, blk, sums.a_bytes, sums.b_charged)
+    loads_bytes = sums.a_bytes + sums.b_bytes + sums.s_bytes
+    charged = loads_charged + c_bytes
     dram_us = charged / blk.dram_share
     noc_us = 0.0
     if p["has_noc"]:
-        noc_us = (a_bytes + b_bytes + s_bytes + c_bytes) / p["noc_bytes_per_us"]
+        noc_us = (loads_bytes + c_bytes) / p["noc_bytes_per_us"]
     all_dma_us = max(dram_us, noc_us)
 
-    # what is computed
-    visits = g * T_m * T_n * T_k
-    steps = g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
-    step_cycles = steps / p["steps_per_cycle"]
-    fill_drain = visits * p["fill_drain_cycles"]
+    step_cycles = sums.steps / p["steps_per_cycle"]
+    fill_drain = sums.visits * p["fill_drain_cycles"]
     cube_cycles = step_cycles + fill_drain
     vector_cycles = 0.0
     if p["has_dequant_copy"]:
-        vector_cycles = b_elems * p["dequant_ops_per_elem"] / p["vector_ops_per_cycle"]
+        vector_cycles = sums.b_elems * p["dequant_ops_per_elem"] / p["vector_ops_per_cycle"]
     cycles = max(cube_cycles, vector_cycles) if p["vector_is_concurrent"] else cube_cycles + vector_cycles
     compute_us = cycles / p["cycles_per_us"]
 
-    # what is exchanged between the cores that split K
     red_dram_us = 0.0
     red_noc_us = 0.0
     red_add_us = 0.0
-    red_dram_bytes = 0
-    if is_split:
-        part = ceil_div(c_elems, blk.E_K)
-        written = bytes_of(part, p["c_bits"])
-        if p["reduction"] == 1:
-            red_dram_bytes = bytes_of(blk.E_K * part, p["acc_bits"]) + written
-        else:
-            red_dram_bytes = written
-            red_noc_us = bytes_of((blk.E_K - 1) * part, p["acc_bits"]) / p["noc_bytes_per_us"]
-        red_dram_us = red_dram_bytes / blk.dram_share
-        red_add_us = (blk.E_K - 1) * part / p["vector_ops_per_cycle"] / p["cycles_per_us"]
+    if blk.E_K > 1:
+        red_dram_us = sums.red_dram_bytes / blk.dram_share
+        if p["reduction"] != 1:
+            red_noc_us = sums.red_noc_bytes / p["noc_bytes_per_us"]
+        red_add_us = sums.red_adds / p["vector_ops_per_cycle"] / p["cycles_per_us"]
 
     if not p["is_pipeline"]:
         main_us = overlap_main_us(
-            p, blk, a_bytes, b_bytes + s_bytes, c_bytes, compute_us, all_dma_us, tile_m, tile_n, tile_k
+            p, blk, loads_charged, loads_bytes, c_bytes, compute_us, all_dma_us, tile_m, tile_n, tile_k
         )
     elif pipeline_us < 0.0:
         # the pipeline counts unrounded bytes and adds up step by step: stay below both roundings
@@ -208,8 +263,8 @@ def core_cost(
         main_us = pipeline_us
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
     return CoreCost(
-        latency_us, blk.active_cores * (charged + red_dram_bytes), visits,
-        a_bytes, b_bytes, s_bytes, store_bytes, spill_bytes,
+        latency_us, blk.active_cores * (charged + sums.red_dram_bytes), sums.visits,
+        sums.a_bytes, sums.b_bytes, sums.s_bytes, sums.b_charged, sums.store_bytes, sums.spill_bytes,
         main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
         vector_cycles / p["cycles_per_us"], dram_us, noc_us, red_dram_us, red_noc_us, red_add_us,
     )  # fmt: skip
@@ -263,7 +318,7 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
                         )  # fmt: skip
                         if cost.latency_us > slowest_us:
                             slowest_us = cost.latency_us
-                            _fill_times(p, blk, cost, out)
+                            fill_times(p, blk, cost, out)
                         steps += num * (
                             g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
                         )
@@ -344,9 +399,9 @@ evaluate_overlap_into = _make_evaluate(no_pipeline_us)
 
 
 @kernel
-def _fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
+def fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
+    """Fill the times of the record `out` of `COST_DTYPE`, which are those of the slowest core."""
     a_share = blk.E_N if p["is_multicast"] else 1
-    b_share = blk.E_M if p["is_multicast"] else 1
     out["latency_us"] = cost.latency_us
     out["main_us"] = cost.main_us
     out["compute_us"] = cost.compute_us
@@ -362,7 +417,7 @@ def _fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
         fill_drain_us=cost.fill_drain_us,
         vector_us=cost.vector_us,
         dram_a_us=cost.a_bytes / a_share / blk.dram_share,
-        dram_b_us=(cost.b_bytes + cost.s_bytes) / b_share / blk.dram_share,
+        dram_b_us=cost.b_charged / blk.dram_share,
         dram_c_us=(cost.store_bytes + 2 * cost.spill_bytes) / blk.dram_share,
         noc_wait_us=dma_us - cost.dram_us,
         reduction_dram_us=cost.red_dram_us,

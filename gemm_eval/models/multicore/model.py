@@ -12,6 +12,8 @@ from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
+from gemm_eval.models.multicore.grouped_cost_kernels import evaluate_grouped
+from gemm_eval.models.multicore.groups import batch_sizes, group_sizes
 from gemm_eval.models.multicore.replay_kernels import RULES, find_broken_rule
 from gemm_eval.models.multicore.terms import BREAKDOWN, Times
 from gemm_eval.words import shown
@@ -100,7 +102,12 @@ def evaluate_mapping(
     mapping = _check_shape(mapping)
     _check_rules(arch, problem, params, mapping)
     out = np.zeros(1, COST_DTYPE)
-    evaluate_one(params, *problem.sizes, *mapping.partition, *mapping.tile, int(mapping.loop_order), out)
+    numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
+    sizes = batch_sizes(problem)
+    if sizes is None:
+        evaluate_grouped(params, *group_sizes(problem), problem.K, problem.N, *numbers, out)
+    else:
+        evaluate_one(params, *sizes, *numbers, out)
     return out
 
 

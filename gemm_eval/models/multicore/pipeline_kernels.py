@@ -12,7 +12,13 @@ from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.count_kernels import ceil_div, store_bits
 from gemm_eval.models.multicore.overlap_kernels import dma_us
 
-__all__ = ["no_pipeline_us", "pipeline_main_us", "pipeline_us_if_any"]
+__all__ = [
+    "no_pipeline_us",
+    "pipeline_first_us",
+    "pipeline_main_us",
+    "pipeline_part_us",
+    "pipeline_us_if_any",
+]
 
 # Loops of each order, outermost first, as dimension numbers: m 0, n 1, k 2.
 _LOOPS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
@@ -73,6 +79,35 @@ def pipeline_main_us(
     p: Any, blk: Any, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int
 ) -> float:
     """Time in us of all tile visits of one core with block (g, m, n, k)."""
+    total: float = pipeline_part_us(p, blk, g, m, n, k, tile_m, tile_n, tile_k, order, 0, 0, blk)
+    return total + pipeline_first_us(p, blk, m, n, k, tile_m, tile_n, tile_k)
+
+
+@kernel
+def pipeline_first_us(p: Any, blk: Any, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int) -> float:
+    """Time in us of the first loads of a core, which have nothing to hide behind."""
+    first_m = min(tile_m, m)
+    first_n = min(tile_n, n)
+    first_k = min(tile_k, k)
+    group = p["group_size"]
+    first_b = first_k * first_n * (p["b_bits"] / 8.0)
+    if p["is_quantized"]:
+        first_b += (ceil_div(first_k, group) if group > 0 else 1) * first_n * (p["group_bits"] / 8.0)
+    us: float = dma_us(p, blk, first_m * first_k * (p["a_bits"] / 8.0), first_b, 0.0)
+    return us
+
+
+@kernel
+def pipeline_part_us(
+    p: Any, blk: Any, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int,
+    before_m: int, after_m: int, after_blk: Any,
+) -> float:  # fmt: skip
+    """Time in us of all tile visits of g batch elements, less the first loads of all.
+
+    Args:
+        before_m, after_m: rows of the block that this core computes before and after these; 0: none.
+        after_blk: whose E_M counts for the loads of the next; `blk` where there is none.
+    """
     d0, d1, d2 = _LOOPS[order]
     T_m = ceil_div(m, tile_m)
     T_n = ceil_div(n, tile_n)
@@ -112,6 +147,7 @@ def pipeline_main_us(
                     count = count_1 * _class_count(c2, T2)
                     is_first = cb == 0 and i0 == 0 and i1 == 0 and i2 == 0
                     is_last = is_last_b and i0 == T0 - 1 and i1 == T1 - 1 and i2 == T2 - 1
+                    loads_blk = blk
                     changed = _changed(i0, i1, i2, T1, T2)
                     im = _pick(0, d0, d1, i0, i1, i2)
                     jn = _pick(1, d0, d1, i0, i1, i2)
@@ -133,6 +169,14 @@ def pipeline_main_us(
                     # loads and refill of the next visit
                     a = b = refill = store = 0.0
                     next_changed = 8
+                    if is_last and after_m > 0:
+                        loads_blk = after_blk
+                        next_k = min(tile_k, k)
+                        next_n = min(tile_n, n)
+                        a = min(tile_m, after_m) * next_k * a_size
+                        b = next_k * next_n * b_size
+                        if quantized:
+                            b += (ceil_div(next_k, group) if group > 0 else 1) * next_n * s_size
                     if not is_last:
                         j0, j1, j2 = i0, i1, i2 + 1
                         if j2 == T2:
@@ -162,9 +206,13 @@ def pipeline_main_us(
                     if is_exposed:
                         if next_changed & c_mask:
                             store = size_m * size_n * (final_size if ik == T_k - 1 else acc_size)
-                        step_us = max(compute_us, dma_us(p, blk, a, b, 0.0)) + dma_us(p, blk, 0.0, 0.0, store + refill)
+                        loads_us = dma_us(p, loads_blk, a, b, 0.0)
+                        step_us = max(compute_us, loads_us) + dma_us(p, blk, 0.0, 0.0, store + refill)
                     else:
                         # the C tile that left after the visit before this one
+                        if is_first and before_m > 0:
+                            hm = before_m - (ceil_div(before_m, tile_m) - 1) * tile_m
+                            store = hm * _size(T_n - 1, T_n, tile_n, n) * final_size
                         if changed & c_mask and not is_first:
                             h0, h1, h2 = i0, i1, i2 - 1
                             if h2 < 0:
@@ -179,19 +227,11 @@ def pipeline_main_us(
                             hn = _size(_pick(1, d0, d1, h0, h1, h2), T_n, tile_n, n)
                             hk = _pick(2, d0, d1, h0, h1, h2)
                             store = hm * hn * (final_size if hk == T_k - 1 else acc_size)
-                        step_us = max(compute_us, dma_us(p, blk, a, b, refill + store))
-                        if is_last:
+                        step_us = max(compute_us, dma_us(p, loads_blk, a, b, refill + store))
+                        if is_last and after_m == 0:
                             step_us += dma_us(p, blk, 0.0, 0.0, size_m * size_n * final_size)
                     total += count * step_us
-
-    # the first loads have nothing to hide behind
-    first_m = min(tile_m, m)
-    first_n = min(tile_n, n)
-    first_k = min(tile_k, k)
-    first_b = first_k * first_n * b_size
-    if quantized:
-        first_b += (ceil_div(first_k, group) if group > 0 else 1) * first_n * s_size
-    return total + dma_us(p, blk, first_m * first_k * a_size, first_b, 0.0)
+    return total
 
 
 @kernel

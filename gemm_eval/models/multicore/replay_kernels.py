@@ -7,7 +7,7 @@ from typing import Any
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import block_of, evaluate_into, sram_used_bytes
 
-__all__ = ["RULES", "find_broken_rule", "replay_range"]
+__all__ = ["RULES", "find_broken_rule", "is_replayable", "replay_range"]
 
 RULES = (
     "num_cores", "reduction",
@@ -54,6 +54,17 @@ def find_broken_rule(
     return broken
 
 
+@kernel
+def is_replayable(params: Any, G: int, M: int, K: int, N: int, row: Any) -> bool:
+    """Whether a record of COST_DTYPE, whatever numbers it holds, has a legal mapping; `params` is [1]."""
+    P_G, P_M, P_N, P_K = row["P_G"], row["P_M"], row["P_N"], row["P_K"]
+    tile_m, tile_n, tile_k, order = row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"]
+    if min(P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k) < 1 or order < 0 or order >= _NUM_ORDERS:
+        return False
+    broken: int = find_broken_rule(params, G, M, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k)
+    return broken == _KEEPS_ALL
+
+
 @entry_point
 def replay_range(params: Any, type_of: Any, sizes: Any, start: int, stop: int, stored: Any, out: Any) -> None:
     """Evaluate the mappings of the records start..stop-1 of `stored`, whatever numbers they hold.
@@ -65,10 +76,8 @@ def replay_range(params: Any, type_of: Any, sizes: Any, start: int, stop: int, s
         t = type_of[i]
         G, M, K, N = sizes[i, 0], sizes[i, 1], sizes[i, 2], sizes[i, 3]
         row = stored[i]
-        P_G, P_M, P_N, P_K = row["P_G"], row["P_M"], row["P_N"], row["P_K"]
-        tile_m, tile_n, tile_k, order = row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"]
-        if min(P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k) < 1 or order < 0 or order >= _NUM_ORDERS:
-            continue
-        broken = find_broken_rule(params[t : t + 1], G, M, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k)
-        if broken == _KEEPS_ALL:
-            evaluate_into(params[t], G, M, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k, order, out[i])
+        if is_replayable(params[t : t + 1], G, M, K, N, row):
+            evaluate_into(
+                params[t], G, M, K, N, row["P_G"], row["P_M"], row["P_N"], row["P_K"],
+                row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"], out[i],
+            )  # fmt: skip

@@ -1,0 +1,305 @@
+"""Numba kernels of what a mapping of a grouped GEMM costs: MODEL.md, "Grouped GEMMs".
+
+A core's work is its runs, one after another, and each run is a batch as `cost_kernels` counts one. Where a kernel takes
+`rows` and `counts`, they are int64 [num_sizes]: the row counts of the groups, descending, and how many have each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gemm_eval.jit import entry_point, kernel
+from gemm_eval.models.multicore.cost_kernels import (
+    Block,
+    CoreCost,
+    CoreSums,
+    block_of,
+    core_sums,
+    cost_of_sums,
+    fill_times,
+    sram_used_bytes,
+)
+from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows
+from gemm_eval.models.multicore.group_kernels import Spread, active_cores_of, fill_spread, new_spread
+from gemm_eval.models.multicore.pipeline_kernels import pipeline_first_us, pipeline_part_us
+from gemm_eval.models.multicore.replay_kernels import is_replayable
+
+__all__ = [
+    "add_sums",
+    "chip_of",
+    "evaluate_grouped",
+    "evaluate_grouped_into",
+    "replay_grouped",
+    "run_block",
+    "set_cost",
+    "set_pipeline_us",
+]
+
+
+@kernel
+def chip_of(p: Any, rows: Any, K: int, N: int, P_M: int, P_N: int, P_K: int, spread: Spread, num_sets: int) -> Block:
+    """The block of the largest group, with the sets of cores as E_G, and the active cores and shares of the chip."""
+    blk = block_of(p, 1, rows[0], K, N, 1, P_M, P_N, P_K)
+    active = active_cores_of(rows, P_M, blk.E_N, blk.E_K, spread, num_sets)
+    share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
+    share = min(share, p["dram_core_limit_bytes_per_us"])
+    return Block(1, blk.m, blk.n, blk.k, num_sets, blk.E_M, blk.E_N, blk.E_K, active, share)
+
+
+@kernel
+def run_block(chip: Block, num_rows: int, count: int, P_M: int) -> Block:
+    """The full block of a run of `count` groups of so many rows."""
+    m = ceil_div(num_rows, P_M)
+    return Block(
+        count, m, chip.n, chip.k, chip.E_G, ceil_div(num_rows, m), chip.E_N, chip.E_K, chip.active_cores,
+        chip.dram_share,
+    )  # fmt: skip
+
+
+@kernel
+def _run_sums(
+    p: Any, blk: Block, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int, order: int
+) -> CoreSums:
+    T_m = ceil_div(m, tile_m)
+    T_n = ceil_div(n, tile_n)
+    T_k = ceil_div(k, tile_k)
+    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+    return core_sums(p, blk, blk.g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c)
+
+
+@kernel
+def add_sums(x: CoreSums, y: CoreSums) -> CoreSums:
+    """What a core moves and computes for two runs."""
+    return CoreSums(
+        x.a_bytes + y.a_bytes, x.b_elems + y.b_elems, x.b_bytes + y.b_bytes, x.s_bytes + y.s_bytes,
+        x.b_charged + y.b_charged, x.store_bytes + y.store_bytes, x.spill_bytes + y.spill_bytes,
+        x.steps + y.steps, x.visits + y.visits,
+        x.red_dram_bytes + y.red_dram_bytes, x.red_noc_bytes + y.red_noc_bytes, x.red_adds + y.red_adds,
+    )  # fmt: skip
+
+
+@kernel
+def set_cost(
+    p: Any, chip: Block, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int, tile_n: int, tile_k: int,
+    order: int, pipeline_us: float,
+) -> CoreCost:  # fmt: skip
+    """Cost of the core with the full blocks of a set; `pipeline_us` as for `core_cost`."""
+    first = spread.starts[which]
+    largest = run_block(chip, rows[spread.sizes[first]], spread.counts[first], P_M)
+    sums = _run_sums(p, largest, largest.m, chip.n, chip.k, tile_m, tile_n, tile_k, order)
+    for run in range(first + 1, spread.starts[which + 1]):
+        blk = run_block(chip, rows[spread.sizes[run]], spread.counts[run], P_M)
+        sums = add_sums(sums, _run_sums(p, blk, blk.m, chip.n, chip.k, tile_m, tile_n, tile_k, order))
+    tile_m, tile_n, tile_k = min(tile_m, largest.m), min(tile_n, chip.n), min(tile_k, chip.k)
+    return cost_of_sums(p, largest, sums, tile_m, tile_n, tile_k, pipeline_us)
+
+
+@kernel
+def set_pipeline_us(
+    p: Any, chip: Block, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int, tile_n: int, tile_k: int,
+    order: int,
+) -> float:  # fmt: skip
+    """Time in us of all tile visits of the core with the full blocks of a set, under pipeline timing."""
+    first = spread.starts[which]
+    stop = spread.starts[which + 1]
+    blk = run_block(chip, rows[spread.sizes[first]], spread.counts[first], P_M)
+    largest = blk
+    before_m = 0
+    total = 0.0
+    for run in range(first, stop):
+        after_m = 0
+        after = blk
+        if run + 1 < stop:
+            after = run_block(chip, rows[spread.sizes[run + 1]], spread.counts[run + 1], P_M)
+            after_m = after.m
+        total += pipeline_part_us(
+            p, blk, blk.g, blk.m, chip.n, chip.k, tile_m, tile_n, tile_k, order, before_m, after_m, after
+        )
+        before_m = blk.m
+        blk = after
+    return total + pipeline_first_us(p, largest, largest.m, chip.n, chip.k, tile_m, tile_n, tile_k)
+
+
+@kernel
+def _no_set_pipeline_us(
+    p: Any, chip: Block, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int, tile_n: int, tile_k: int,  # noqa: ARG001
+    order: int,  # noqa: ARG001
+) -> float:  # fmt: skip
+    return 0.0
+
+
+@kernel
+def _set_pipeline_us_if_any(
+    p: Any, chip: Block, rows: Any, P_M: int, spread: Spread, which: int, tile_m: int, tile_n: int, tile_k: int,
+    order: int,
+) -> float:  # fmt: skip
+    us = 0.0
+    if p["is_pipeline"]:
+        us = set_pipeline_us(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order)
+    return us
+
+
+@kernel
+def _add_run_totals(
+    p: Any, blk: Block, num_rows: int, K: int, N: int, tile_m: int, tile_n: int, tile_k: int, order: int, out: Any
+) -> int:
+    """Add what all cores of a set move for one run to the bytes of `out`; return their cube steps."""
+    edge_m = num_rows - (blk.E_M - 1) * blk.m
+    edge_n = N - (blk.E_N - 1) * blk.n
+    edge_k = K - (blk.E_K - 1) * blk.k
+    full_T_m = ceil_div(blk.m, tile_m)
+    full_T_n = ceil_div(blk.n, tile_n)
+    steps = 0
+    # Along each dimension E-1 blocks are full (index 0) and the last (index 1) is what remains.
+    for im in range(2):
+        num_m = blk.E_M - 1 if im == 0 else 1
+        m = blk.m if im == 0 else edge_m
+        for in_ in range(2):
+            num_n = blk.E_N - 1 if in_ == 0 else 1
+            n = blk.n if in_ == 0 else edge_n
+            for ik in range(2):
+                num_k = blk.E_K - 1 if ik == 0 else 1
+                k = blk.k if ik == 0 else edge_k
+                num = num_m * num_n * num_k
+                if num == 0:
+                    continue
+                sums = _run_sums(p, blk, m, n, k, tile_m, tile_n, tile_k, order)
+                steps += num * sums.steps
+                moved = sums.a_bytes + sums.b_bytes + sums.s_bytes + sums.store_bytes + 2 * sums.spill_bytes
+                out["core_bytes"] += num * moved
+                out["c_store_bytes"] += num * sums.store_bytes
+                out["c_spill_bytes"] += num * sums.spill_bytes
+                if p["is_multicast"]:
+                    # a shared slice is read once; the cores that share it run in step with a full block
+                    T_k = ceil_div(k, tile_k)
+                    if in_ == 1:
+                        f_a, _, _ = reload_factors(order, ceil_div(m, tile_m), full_T_n, T_k)
+                        out["a_bytes"] += num_m * num_k * bytes_of(blk.g * m * k * f_a, p["a_bits"])
+                    if im == 1:
+                        _, f_b, _ = reload_factors(order, full_T_m, ceil_div(n, tile_n), T_k)
+                        shared = num_n * num_k
+                        out["b_bytes"] += shared * bytes_of(blk.g * k * n * f_b, p["b_bits"])
+                        if p["is_quantized"]:
+                            scales = blk.g * scale_rows(p, k, T_k) * n * f_b
+                            out["scale_bytes"] += shared * bytes_of(scales, p["group_bits"])
+                else:
+                    out["a_bytes"] += num * sums.a_bytes
+                    out["b_bytes"] += num * sums.b_bytes
+                    out["scale_bytes"] += num * sums.s_bytes
+                if blk.E_K > 1 and ik == 1:  # one reduction for each C block
+                    part = blk.g * m * n
+                    dram_bytes = bytes_of(part, p["c_bits"])
+                    sent = 0
+                    if p["reduction"] == 1:
+                        dram_bytes += bytes_of(blk.E_K * part, p["acc_bits"])
+                    else:
+                        sent = bytes_of((blk.E_K - 1) * part, p["acc_bits"])
+                    out["reduction_bytes"] += num_m * num_n * dram_bytes
+                    out["core_bytes"] += num_m * num_n * (2 * sent + dram_bytes)  # out of one core and into another
+    return steps
+
+
+def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
+    """Return the kernel that fills a record with the cost of a mapping, for one way to time its main loops."""
+
+    @kernel
+    def evaluate_into(
+        p: Any, rows: Any, counts: Any, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
+        tile_m: int, tile_n: int, tile_k: int, order: int, spread: Spread, out: Any,
+    ) -> None:  # fmt: skip
+        """Fill the record `out` of `COST_DTYPE` with the cost of one legal mapping; `spread` is filled too."""
+        num_sets = fill_spread(p, rows, counts, P_G, P_M, spread)
+        chip = chip_of(p, rows, K, N, P_M, P_N, P_K, spread, num_sets)
+        out["a_bytes"] = 0  # every sum starts from nothing, whatever the record held
+        out["b_bytes"] = 0
+        out["scale_bytes"] = 0
+        out["reduction_bytes"] = 0
+        out["c_store_bytes"] = 0
+        out["c_spill_bytes"] = 0
+        out["core_bytes"] = 0
+        steps = 0
+        num_rows = 0
+        slowest_us = -1.0
+        busiest_bytes = 0.0
+        visits = 0
+        for which in range(num_sets):
+            # no core of a set has more of anything than the one with the full blocks
+            pipeline_us = pipeline_us_of(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order)
+            cost = set_cost(p, chip, rows, P_M, spread, which, tile_m, tile_n, tile_k, order, pipeline_us)
+            if cost.latency_us > slowest_us:
+                slowest_us = cost.latency_us
+                fill_times(p, chip, cost, out)
+            busiest_bytes = max(busiest_bytes, cost.busiest_bytes)
+            visits = max(visits, cost.visits)
+            for run in range(spread.starts[which], spread.starts[which + 1]):
+                size = rows[spread.sizes[run]]
+                blk = run_block(chip, size, spread.counts[run], P_M)
+                steps += _add_run_totals(p, blk, size, K, N, tile_m, tile_n, tile_k, order, out)
+                num_rows += size * spread.counts[run]
+
+        out["P_G"] = P_G
+        out["P_M"] = P_M
+        out["P_N"] = P_N
+        out["P_K"] = P_K
+        out["tile_m"] = tile_m
+        out["tile_n"] = tile_n
+        out["tile_k"] = tile_k
+        out["loop_order"] = order
+        out["active_cores"] = chip.active_cores
+        out["visits"] = visits
+        out["busiest_core_bytes"] = busiest_bytes
+        out["sram_used_bytes"] = sram_used_bytes(p, tile_m, tile_n, tile_k)
+        dram_bytes = out["a_bytes"] + out["b_bytes"] + out["scale_bytes"] + out["c_store_bytes"]
+        dram_bytes += 2 * out["c_spill_bytes"] + out["reduction_bytes"]
+        out["dram_bytes"] = dram_bytes
+        out["c_refill_bytes"] = out["c_spill_bytes"]
+        energy_pj = np.nan
+        if p["has_energy"]:
+            operand_elems = float(steps) * (p["cube_m"] * p["cube_k"] + p["cube_k"] * p["cube_n"])
+            energy_pj = float(num_rows * K * N) * p["mac_pj"]
+            energy_pj += dram_bytes * p["dram_pj_per_byte"]
+            energy_pj += (out["core_bytes"] + operand_elems * p["a_bits"] / 8.0) * p["sram_pj_per_byte"]
+            if p["has_noc"]:
+                energy_pj += out["core_bytes"] * p["noc_pj_per_byte"]
+            energy_pj += p["static_pj_per_us"] * slowest_us
+        out["energy_pj"] = energy_pj
+
+    return evaluate_into
+
+
+evaluate_grouped_into = _make_evaluate(_set_pipeline_us_if_any)
+"""For every timing."""
+
+
+@entry_point
+def evaluate_grouped(
+    params: Any, rows: Any, counts: Any, K: int, N: int, P_G: int, P_M: int, P_N: int, P_K: int,
+    tile_m: int, tile_n: int, tile_k: int, order: int, out: Any,
+) -> None:  # fmt: skip
+    """Fill `out`, an array [1] of COST_DTYPE, with the cost of one legal mapping; `params` is [1] of PARAMS_DTYPE."""
+    spread = new_spread(counts, P_G)
+    evaluate_grouped_into(
+        params[0], rows, counts, K, N, P_G, P_M, P_N, P_K, tile_m, tile_n, tile_k, order, spread, out[0]
+    )  # fmt: skip
+
+
+@entry_point
+def replay_grouped(
+    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
+    stored: Any, out: Any,
+) -> None:  # fmt: skip
+    """As `replay_range`, for grouped GEMMs: of [num], starts, rows, counts are those of `workload.Layouts`."""
+    for i in range(start, stop):
+        t = type_of[i]
+        K, N = sizes[i, 2], sizes[i, 3]
+        first, last = starts[of[i]], starts[of[i] + 1]
+        row = stored[i]
+        if is_replayable(params[t : t + 1], 1, rows[first], K, N, row):
+            evaluate_grouped(
+                params[t : t + 1], rows[first:last], counts[first:last], K, N,
+                row["P_G"], row["P_M"], row["P_N"], row["P_K"],
+                row["tile_m"], row["tile_n"], row["tile_k"], row["loop_order"], out[i : i + 1],
+            )  # fmt: skip

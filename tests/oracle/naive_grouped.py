@@ -1,0 +1,319 @@
+"""Slow truth of cost model 1 for grouped GEMMs: MODEL.md, "Grouped GEMMs", core by core and group by group.
+
+As `naive`: standard library only, nothing of the kernels, float operations in the order of MODEL.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gemm_eval.arch import MulticoreSpec
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.workload import GemmProblem
+from tests.oracle import naive, naive_core
+from tests.oracle.naive_core import Setting, Work, bytes_of, ceil_div
+from tests.oracle.simulators import Block, Visit, walk_visits
+
+__all__ = ["GroupedCore", "GroupedSetting", "Run", "cost_key", "evaluate_mapping", "find_best", "spread_groups"]
+
+
+def spread_groups(problem: GemmProblem, cube_m: int, P_G: int, P_M: int) -> list[list[int]]:
+    """Row counts of the groups of each set of cores that has one, most rows first."""
+    groups = [rows for rows in problem.row_groups or (problem.M,) * problem.G if rows > 0]
+    sets: list[list[int]] = [[] for _ in range(P_G)]
+
+    def weight(rows: int) -> int:
+        return ceil_div(ceil_div(rows, P_M), cube_m)
+
+    def load(members: list[int]) -> int:
+        return sum(map(weight, members))
+
+    for rows in sorted(set(groups), reverse=True):
+        left, loads = groups.count(rows), [load(members) for members in sets]
+        level = 0
+        while sum(max(0, (level - of_set) // weight(rows)) for of_set in loads) < left:
+            level += 1
+        for number in sorted(range(P_G), key=lambda number: (loads[number], number)):
+            taken = min(left, max(0, (level - loads[number]) // weight(rows)))
+            sets[number] += [rows] * taken
+            left -= taken
+        assert left == 0
+    return [members for members in sets if members]
+
+
+class Run(NamedTuple):
+    """The groups of equal rows that a core has.
+
+    Attributes:
+        block: what it computes of them, as a batch.
+        setting: speeds, and the E_M of these groups.
+        full_m: rows of their full block.
+    """
+
+    block: Block
+    setting: Setting
+    full_m: int
+
+
+class GroupedCore(NamedTuple):
+    """Where a core stands, and what it computes, one after another."""
+
+    place: tuple[int, int, int, int]
+    runs: list[Run]
+
+
+class GroupedSetting:
+    """What does not change within one partition."""
+
+    def __init__(self, arch: MulticoreSpec, problem: GemmProblem, partition: Partition) -> None:
+        self.arch, self.problem, self.partition = arch, problem, partition
+        self.sets = spread_groups(problem, arch.cube_m, partition.P_G, partition.P_M)
+        self.of_rows = {rows: self._setting(rows) for members in self.sets for rows in members}
+        self.largest = self.of_rows[max(self.of_rows)]
+        grid = self.largest.grid
+        parts = [max(self.of_rows[rows].grid.E_M for rows in members) for members in self.sets]
+        self.parts = parts
+        self.active_cores = sum(parts) * grid.E_N * grid.E_K
+        for setting in self.of_rows.values():
+            setting.active_cores = self.active_cores
+            divisor = arch.num_cores if arch.dram_sharing == "static" else self.active_cores
+            setting.share = arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor
+            if arch.dram_core_limit_gb_per_s is not None:
+                setting.share = min(setting.share, arch.dram_core_limit_gb_per_s * 1e3)
+
+    def _setting(self, rows: int) -> Setting:
+        _, P_M, P_N, P_K = self.partition
+        types = {name: getattr(self.problem, name) for name in _TYPES}
+        one = GemmProblem(1, rows, self.problem.K, self.problem.N, **types)
+        return Setting(self.arch, one, Partition(1, P_M, P_N, P_K))
+
+    def cores(self) -> Iterator[GroupedCore]:
+        """Every core that has work, that with the full blocks of a set before the others of the set."""
+        grid, sizes = self.largest.grid, self.problem
+        full = self.largest.block
+        for p_g, members in enumerate(self.sets):
+            for p_m, p_n, p_k in itertools.product(range(self.parts[p_g]), range(grid.E_N), range(grid.E_K)):
+                n = min(full.n, sizes.N - p_n * full.n)
+                k = min(full.k, sizes.K - p_k * full.k)
+                runs = []
+                for rows in sorted(set(members), reverse=True):
+                    setting = self.of_rows[rows]
+                    m = min(setting.block.m, rows - p_m * setting.block.m)
+                    if m > 0:
+                        runs.append(Run(Block(members.count(rows), m, n, k), setting, setting.block.m))
+                yield GroupedCore((p_g, p_m, p_n, p_k), runs)
+
+
+_TYPES = (
+    *("input_dtype", "weight_dtype", "output_dtype", "accumulator_dtype", "group_size", "scale_dtype", "zero_dtype"),
+    "group_n",
+)
+
+
+class _Time(NamedTuple):
+    latency_us: float
+    main_us: float
+    compute_us: float
+    dram_us: float
+    noc_us: float
+    dma_us: float
+    reduction_us: float
+    busiest_bytes: float
+    visits: int
+
+
+def time_core(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopOrder) -> _Time:
+    """How long a core takes: sums over its runs, then the times of a core."""
+    arch, setting = whole.arch, core.runs[0].setting
+    bits, E_K = setting.bits, setting.grid.E_K
+    a_bytes = b_bytes = c_bytes = red_dram_bytes = red_noc_bytes = adds = steps = visits = dequant = 0
+    b_charged = 0.0
+    for run in core.runs:
+        work = Work(run.setting, run.block)
+        counts = naive_core.count_core(run.setting, work, tile, order)
+        of_b = bytes_of(counts.b, bits.b) + bytes_of(counts.scales, bits.group)
+        a_bytes += bytes_of(counts.a, bits.a)
+        b_bytes += of_b
+        b_charged += of_b / run.setting.grid.E_M if setting.is_multicast else of_b
+        c_bytes += bytes_of(counts.c_store, setting.store_bits)
+        c_bytes += bytes_of(counts.c_spill, bits.accumulator) + bytes_of(counts.c_refill, bits.accumulator)
+        steps, visits, dequant = steps + counts.cube_steps, visits + counts.visits, dequant + counts.dequant
+        if E_K > 1:
+            share = ceil_div(work.c, E_K)
+            red_dram_bytes += work.reduction_dram_bytes
+            if arch.reduction == "noc":
+                red_noc_bytes += bytes_of((E_K - 1) * share, bits.accumulator)
+            adds += (E_K - 1) * share
+    loads_charged = (a_bytes / setting.grid.E_N if setting.is_multicast else a_bytes) + b_charged
+
+    def dma_us(charged: float, moved: float) -> float:
+        return max(charged / setting.share, moved / setting.port)
+
+    dram_us = (loads_charged + c_bytes) / setting.share
+    noc_us = (a_bytes + b_bytes + c_bytes) / setting.port
+    all_dma_us = max(dram_us, noc_us)
+    compute_us = naive_core.compute_us(setting, steps, visits, dequant)
+    if arch.timing == "pipeline":
+        main_us = _pipeline_us(whole, core, tile, order)
+    else:
+        largest = max(core.runs, key=lambda run: run.block.m)
+        tile_m, tile_n, tile_k = (min(pair) for pair in zip(tile, largest.block[1:], strict=True))
+        lead = naive_core.overlap_lead(setting, Tile(tile_m, tile_n, tile_k))
+        tail = bytes_of(tile_m * tile_n, setting.store_bits) if arch.output_buffers == 2 else c_bytes
+        loads_us = dma_us(loads_charged + tail, a_bytes + b_bytes + tail)
+        lead_us = loads_us
+        if arch.input_buffers == 2:
+            lead_us = dma_us(
+                naive_core.charge_of(largest.setting, *lead, 0, 0) + tail, sum(lead) + tail
+            )  # fmt: skip
+        in_tile = ceil_div(tile_m, arch.cube_m) * ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k)
+        tile_us = (in_tile / setting.steps_per_cycle + arch.fill_drain_cycles) / setting.cycles_per_us
+        best_us = max(all_dma_us, compute_us + lead_us, tile_us + loads_us)
+        main_us = (1 - arch.overlap_frac) * (compute_us + all_dma_us) + arch.overlap_frac * best_us
+    reduction_us = 0.0
+    if E_K > 1:
+        assert arch.vector_ops_per_cycle is not None
+        reduction_us = red_dram_bytes / setting.share + red_noc_bytes / setting.port
+        reduction_us += adds / arch.vector_ops_per_cycle / setting.cycles_per_us
+    busiest = whole.active_cores * (loads_charged + c_bytes + red_dram_bytes)
+    latency_us = arch.launch_us + main_us + reduction_us
+    return _Time(
+        latency_us, main_us, compute_us, dram_us, noc_us, all_dma_us, reduction_us, busiest, visits
+    )  # fmt: skip
+
+
+def _pipeline_us(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopOrder) -> float:
+    """The sums of MODEL.md over the visits of all runs, one after another."""
+    visits = [
+        (visit, run.setting)
+        for run in core.runs
+        for visit in walk_visits(whole.arch, run.setting.problem, run.block, tile, order)
+    ]
+    bits, final_bits = core.runs[0].setting.bits, core.runs[0].setting.store_bits
+
+    def dma(load: tuple[Visit, Setting] | None, refill: Visit | None, store: Visit | None) -> float:
+        setting = core.runs[0].setting
+        a_bytes = b_bytes = c_bytes = 0.0
+        if load:
+            visit, setting = load
+            a_bytes, b_bytes = visit.a_load * bits.a / 8, (visit.b_load * bits.b + visit.s_load * bits.group) / 8
+        if refill:
+            c_bytes += refill.c_refill * bits.accumulator / 8
+        if store:
+            c_bytes += (store.c_spill * bits.accumulator + store.c_store * final_bits) / 8
+        charged = naive_core.charge_of(setting, a_bytes, b_bytes, 0, c_bytes)
+        return max(charged / setting.share, (a_bytes + b_bytes + c_bytes) / setting.port)
+
+    total_us = dma(visits[0], None, None)
+    for s, (visit, setting) in enumerate(visits):
+        before = visits[s - 1][0] if s > 0 else None
+        after = visits[s + 1] if s + 1 < len(visits) else None
+        refill = after[0] if after else None
+        comp_us = naive_core.compute_us(setting, visit.cube_steps, 1, visit.dequant)
+        if whole.arch.output_buffers == 2:
+            total_us += max(comp_us, dma(after, refill, before))
+        else:
+            total_us += max(comp_us, dma(after, None, None)) + dma(None, refill, visit)
+    if whole.arch.output_buffers == 2:
+        total_us += dma(None, None, visits[-1][0])
+    return total_us
+
+
+# --- one mapping -----------------------------------------------------------------------------------------------------
+
+
+def cost_key(whole: GroupedSetting, mapping: MulticoreMapping) -> naive.Key:
+    """What a search compares: of the cores with the full blocks of each set, which are the slowest."""
+    partition, tile, order = mapping
+    firsts = [core for core in whole.cores() if core.place[1:] == (0, 0, 0)]
+    times = [time_core(whole, core, tile, order) for core in firsts]
+    sram = naive.sram_used_bytes(whole.arch, whole.problem, tile)
+    P_G, P_M, P_N, P_K = partition
+    return (
+        max(time.latency_us for time in times), max(time.busiest_bytes for time in times), whole.active_cores,
+        max(time.visits for time in times), sram, (P_K, P_G, P_M, P_N), int(order), *tile,
+    )  # fmt: skip
+
+
+def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> naive.NaiveCost:
+    """Cost of one mapping, by walking over all cores.
+
+    Raises:
+        ValueError: the arch cannot run the problem, or the mapping breaks a rule other than that of SRAM.
+    """
+    if not naive.is_legal(arch, problem, mapping, must_fit_sram=False):
+        raise ValueError(f"illegal on {arch.name} for {problem}: {mapping}")
+    partition, tile, order = mapping
+    whole = GroupedSetting(arch, problem, partition)
+    bits, E_K = whole.largest.bits, whole.largest.grid.E_K
+    a = b = scales = store = spill = reduction = reduction_noc = moved = steps = macs = num_cores = 0
+    times = []
+    for (_, p_m, p_n, p_k), runs in whole.cores():
+        num_cores += 1
+        times.append(time_core(whole, GroupedCore((0, p_m, p_n, p_k), runs), tile, order))
+        for run in runs:
+            work = Work(run.setting, run.block)
+            counts = naive_core.count_core(run.setting, work, tile, order)
+            a_bytes, b_bytes = bytes_of(counts.a, bits.a), bytes_of(counts.b, bits.b)
+            s_bytes = bytes_of(counts.scales, bits.group)
+            store_bytes = bytes_of(counts.c_store, run.setting.store_bits)
+            spill_bytes = bytes_of(counts.c_spill, bits.accumulator)
+            moved += a_bytes + b_bytes + s_bytes + store_bytes + 2 * spill_bytes
+            steps += counts.cube_steps
+            macs += math.prod(run.block)
+            # of the cores that share a slice the first one has the full block along the shared dimension
+            if not run.setting.is_multicast or p_n == 0:
+                a += a_bytes
+            if not run.setting.is_multicast or p_m == 0:
+                b, scales = b + b_bytes, scales + s_bytes
+            store, spill = store + store_bytes, spill + spill_bytes
+            if E_K > 1 and p_k == 0:
+                reduction += bytes_of(work.c, bits.output)
+                if arch.reduction == "dram":
+                    reduction += bytes_of(E_K * work.c, bits.accumulator)
+                else:
+                    reduction_noc += bytes_of((E_K - 1) * work.c, bits.accumulator)
+    assert num_cores == whole.active_cores
+    assert macs == problem.macs
+    slowest = max(times, key=lambda time: time.latency_us)
+    key = cost_key(whole, mapping)
+    dram = a + b + scales + store + 2 * spill + reduction
+    energy = naive.energy_pj(
+        whole.largest, problem.macs, dram, moved, reduction, reduction_noc, steps, slowest.latency_us
+    )
+    return naive.NaiveCost(
+        slowest.latency_us, slowest.main_us, slowest.compute_us, slowest.dram_us, slowest.noc_us, slowest.dma_us,
+        slowest.reduction_us, max(time.busiest_bytes for time in times), whole.active_cores,
+        max(time.visits for time in times), naive.sram_used_bytes(arch, problem, tile),
+        a, b, scales, store, spill, spill, reduction, reduction_noc, dram, energy, key,
+    )  # fmt: skip
+
+
+# --- every mapping ---------------------------------------------------------------------------------------------------
+
+
+def find_best(
+    arch: MulticoreSpec, problem: GemmProblem, *, allow_idle_cores: bool = False
+) -> tuple[MulticoreMapping, naive.NaiveCost] | None:
+    """Try every partition, legal tile and loop order; return the best mapping and its cost, None when nothing fits."""
+    best: tuple[naive.Key, MulticoreMapping] | None = None
+    units, limit = naive.units_of(arch, problem), naive_core.sram_limit_bytes(arch)
+    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
+        partition = Partition(*row)
+        whole = GroupedSetting(arch, problem, partition)
+        if arch.reduction == "none" and whole.largest.grid.E_K > 1:
+            continue
+        sizes = zip(whole.largest.block[1:], units, strict=True)
+        for numbers in itertools.product(*(naive.legal_tile_sizes(size, unit) for size, unit in sizes)):
+            tile = Tile(*numbers)
+            if naive.sram_used_bytes(arch, problem, tile) > limit:
+                continue
+            for order in LoopOrder:
+                mapping = MulticoreMapping(partition, tile, order)
+                key = cost_key(whole, mapping)
+                if best is None or key < best[0]:
+                    best = key, mapping
+    return None if best is None else (best[1], evaluate_mapping(arch, problem, best[1]))
