@@ -6,6 +6,7 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind
+    from gemm_eval.evaluate.batch import ProblemBatch
     from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
     from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator
     from gemm_eval.evaluate.progress import progress_bar
@@ -20,6 +21,7 @@ __all__ = [
     "GEMMResult",
     "GEMMTable",
     "Kind",
+    "ProblemBatch",
     "progress_bar",
     "select_config",
     "w4a16_crossover",
@@ -29,6 +31,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".backend": ("Kind",),
+        ".batch": ("ProblemBatch",),
         ".crossover": (
             "Crossover",
             "w4a16_crossover",

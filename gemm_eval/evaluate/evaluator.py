@@ -13,7 +13,7 @@ from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import as_integer, check_flag, check_word
 from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.evaluate.backend import Backend, Kind
-from gemm_eval.evaluate.batch import are_sizes, read_batch
+from gemm_eval.evaluate.batch import ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts
 from gemm_eval.evaluate.records import RecordCacheInfo
 from gemm_eval.evaluate.result import GEMMResult
@@ -141,6 +141,11 @@ class GEMMEvaluator:
     def backend(self) -> Backend:
         """The cost model and search behind this evaluator."""
         return self._backend
+
+    @property
+    def preferred(self) -> RunOptions:
+        """Options for calls that do not say them."""
+        return self._defaults
 
     def on(self, arch: ArchSpec | str | os.PathLike[str]) -> GEMMEvaluator:
         """Return an evaluator with the same options for another arch."""
@@ -349,6 +354,21 @@ class GEMMEvaluator:
             return self._resolved(problem.types, options.over(asked), is_grouped=is_grouped)
 
         batch = read_batch(problems, make_kind, lambda problem: self._kind_of(problem, asked))
+        return self.evaluate_batch(batch, errors=errors, progress=progress)
+
+    def evaluate_batch(
+        self, batch: ProblemBatch, *, errors: Literal["raise", "mark"] = "raise", progress: bool | None = None
+    ) -> GEMMTable:
+        """Find the best mapping of a batch whose problems were checked before, as `evaluate_many` makes it.
+
+        Args:
+            batch: sizes, rows of groups, and kinds (`kind_of_types`).
+            errors, progress: as for `evaluate_many`.
+
+        Raises:
+            UnsupportedError: the arch cannot run the types.
+            InfeasibleError: no mapping fits a problem, with ``errors="raise"``.
+        """
         table = GEMMTable(self, batch, self._costs.find_many(batch, progress))
         if errors == "raise" and not table.is_feasible.all():
             table[int(np.argmin(table.is_feasible))]  # raises, and says what would help
@@ -445,6 +465,15 @@ class GEMMEvaluator:
     def result_of_record(self, problem: GemmProblem, options: RunOptions, record: np.void) -> GEMMResult:
         """Return the result that a record found by this evaluator's plan stands for."""
         return self._backend.make_result(problem, options, record, self._origin, is_found=True)
+
+    def kind_of_types(self, types: GemmTypes, asked: RunOptions, *, is_grouped: bool = False) -> Kind:
+        """Return what problems of some types can share, with this evaluator's options where nothing is asked.
+
+        Raises:
+            InvalidOptionError: no such option.
+            UnsupportedError: options that an arch of this kind has no use for.
+        """
+        return self._resolved(types, asked, is_grouped=is_grouped)
 
     def _kind_of(self, problem: GemmProblem, asked: RunOptions) -> Kind:
         if not isinstance(problem, GemmProblem):

@@ -15,7 +15,7 @@ from gemm_eval.moe.result import MoeLayerResult
 from gemm_eval.moe.runs import draw_columns, make_runs
 from gemm_eval.moe.table import MoeLayerTable
 from gemm_eval.words import refusal, shown
-from gemm_eval.workload import GemmTypes
+from gemm_eval.workload import GemmTypes, run_options
 
 __all__ = ["moe_layer", "moe_layers"]
 
@@ -38,6 +38,7 @@ def moe_layer(
     dtype: str | DtypeScheme | GemmTypes | None = None,
     num_draws: int = 5,
     seed: int = 0,
+    num_expert_groups: int = 1,
     library: str | None = None,
     l2: str | None = None,
     clock: str | None = None,
@@ -54,8 +55,13 @@ def moe_layer(
     Args:
         evaluator: evaluates the GEMMs; or an arch, or its name or path.
         num_tokens, hidden, inter, num_experts, topk: see `MoeLayer`, as are all up to `seed`.
-        tp, ep, distribution, rank, gated, num_shared_experts, shared_inter, dtype, num_draws, seed: see `MoeLayer`.
-        library, l2, clock, correction: GPUs: as for `GEMMEvaluator.evaluate`.
+        tp, ep, distribution, rank, gated, num_shared_experts, shared_inter, dtype, num_draws, seed, num_expert_groups:
+            see `MoeLayer`.
+        library: GPUs: whose kernels run the experts: ``"triton"`` (SGLang's and vLLM's `fused_moe`), ``"marlin"`` (int4
+            weights), ``"deepgemm"``, ``"trtllm-gen"``, ``"torch"`` or any other that runs the types; by default what
+            serving engines take. Tiles are those of the library's own rules; one can be named, as in
+            ``"triton/64x64x32"``.
+        l2, clock, correction: GPUs: as for `GEMMEvaluator.evaluate`.
 
     Raises:
         InvalidInputError: `evaluator` is none.
@@ -66,7 +72,7 @@ def moe_layer(
     """
     layer = MoeLayer(
         num_tokens, hidden, inter, num_experts, topk, tp, ep, distribution, rank, gated, num_shared_experts,
-        shared_inter, dtype, num_draws, seed,
+        shared_inter, dtype, num_draws, seed, num_expert_groups,
     )  # fmt: skip
     result: MoeLayerResult = moe_layers(
         evaluator, [layer], library=library, l2=l2, clock=clock, correction=correction, progress=False
@@ -105,10 +111,8 @@ def moe_layers(
     types = [
         known.get(layer.dtype) or known.setdefault(layer.dtype, types_of(layer, evaluator.arch)) for layer in found
     ]
-    runs = make_runs(found, types)
-    gemms = evaluator.evaluate_many(
-        runs.problems, library=library, l2=l2, clock=clock, correction=correction, progress=progress
-    )
+    runs = make_runs(found, types, evaluator, run_options(library, l2, clock, None, correction))
+    gemms = evaluator.evaluate_batch(runs.batch, progress=progress)
     return MoeLayerTable(evaluator.arch.name, found, draw_columns(evaluator.arch, runs, gemms), gemms)
 
 

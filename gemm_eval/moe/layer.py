@@ -47,6 +47,8 @@ class MoeLayer:
         dtype: of the experts' GEMMs: a shorthand, a `DtypeScheme` or `GemmTypes`; None: the default of the arch.
         num_draws: how often a random distribution is drawn.
         seed: of the draws, 0 or more.
+        num_expert_groups: groups of experts among which the router chooses before experts (DeepSeek-V3: 8); 1: none.
+            It takes time; which experts are chosen is what `distribution` says.
 
     Raises:
         InvalidOptionError: a size out of range, a degree that does not divide what it splits, no such distribution.
@@ -67,6 +69,7 @@ class MoeLayer:
     dtype: str | DtypeScheme | GemmTypes | None = None
     num_draws: int = 5
     seed: int = 0
+    num_expert_groups: int = 1
 
     def __post_init__(self) -> None:
         for name, low, high in _RANGES:
@@ -155,6 +158,7 @@ _RANGES = (
     ("num_shared_experts", 0, MAX_EXPERTS),
     ("num_draws", 1, _MAX_DRAWS),
     ("seed", 0, _MAX_SEED),
+    ("num_expert_groups", 1, MAX_EXPERTS),
 )
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from gemm_eval.arch import ArchSpec
-from gemm_eval.evaluate import GEMMTable
+from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.evaluate import GEMMEvaluator, GEMMTable, Kind, ProblemBatch
+from gemm_eval.models.gpu import (
+    AUTO,
+    LIBRARIES,
+    LayerShape,
+    default_layer_library,
+    layer_libraries,
+    padded_inter,
+)
 from gemm_eval.moe.layer import MoeLayer, RoutedDraws, route
 from gemm_eval.moe.table import DrawColumns
 from gemm_eval.moe.terms import BREAKDOWN, layer_terms
 from gemm_eval.units import FLOP_PER_MAC
-from gemm_eval.workload import MAX_MACS, GemmProblem, GemmTypes, MoeWork, RowGroups, problem_of
+from gemm_eval.workload import MAX_MACS, GemmProblem, GemmTypes, MoeWork, RowGroups, RunOptions
 
 __all__ = ["Runs", "draw_columns", "make_runs"]
 
@@ -32,57 +41,133 @@ class Runs(NamedTuple):
         layers: [num_layers] what was asked.
         types: [num_layers] data types of their GEMMs.
         routed: [num_layers] what routing gives their ranks.
-        problems: the GEMMs of all.
+        batch: the GEMMs of all.
         layer_of: [num_runs].
-        gemm_rows: [num_runs, 2], places of GEMM 1 and 2 in `problems`; -1: the rank has no token.
+        gemm_rows: [num_runs, 2], places of GEMM 1 and 2 in `batch`; -1: the rank has no token.
         shared_rows: [num_layers, 2], the same of the shared experts; -1: there are none.
+        libraries: [num_layers], whose kernels run the experts on a GPU; None: what runs such GEMMs.
+        inters: [num_layers], columns of gate or up that these kernels compute on a rank.
     """
 
     layers: list[MoeLayer]
     types: list[GemmTypes]
     routed: list[RoutedDraws]
-    problems: list[GemmProblem]
+    batch: ProblemBatch
     layer_of: Rows
     gemm_rows: Rows
     shared_rows: Rows
+    libraries: list[str | None]
+    inters: list[int]
 
     def column(self, name: str) -> Rows:
         """Return what `RoutedDraws` has by that name, [num_runs]."""
         return np.concatenate([getattr(draws, name) for draws in self.routed])
 
 
-def make_runs(layers: list[MoeLayer], types: list[GemmTypes]) -> Runs:
+class _Batch:
+    """GEMMs that are listed one by one, and the kinds that they are of."""
+
+    def __init__(self, evaluator: GEMMEvaluator, asked: RunOptions) -> None:
+        self._evaluator, self._asked = evaluator, asked
+        self._kinds: dict[tuple[GemmTypes, str | None, bool], int] = {}
+        self.kinds: list[Kind] = []
+        self._sizes: list[tuple[int, int, int, int]] = []
+        self._kind_of: list[int] = []
+        self._row_groups: list[RowGroups | None] = []
+
+    def add(self, types: GemmTypes, groups: RowGroups, K: int, N: int, library: str | None) -> int:
+        """List a GEMM of groups whose largest comes first; return its place."""
+        G, M, is_even = len(groups), groups[0], groups[0] == groups[-1]
+        if G * M * K * N > MAX_MACS:
+            GemmProblem.grouped(groups, K, N, **types.words)  # says that it is too large
+        key = (types, library, not is_even)
+        number = self._kinds.get(key)
+        if number is None:
+            asked = self._asked._replace(library=library)
+            kind = self._evaluator.kind_of_types(types, asked, is_grouped=not is_even)
+            number = self._kinds.setdefault(key, len(self.kinds))
+            self.kinds.append(kind)
+        self._sizes.append((G, M, K, N))
+        self._kind_of.append(number)
+        self._row_groups.append(None if is_even else groups)
+        return len(self._sizes) - 1
+
+    def pack(self) -> ProblemBatch:
+        """Return all that was listed."""
+        sizes, kind_of = np.array(self._sizes, np.int64).reshape(-1, 4), np.array(self._kind_of, np.int64)
+        return ProblemBatch(sizes, kind_of, tuple(self.kinds), tuple(self._row_groups))
+
+
+def make_runs(layers: list[MoeLayer], types: list[GemmTypes], evaluator: GEMMEvaluator, asked: RunOptions) -> Runs:
     """Route the tokens of some layers, at least one, and list the GEMMs.
 
     Raises:
-        InvalidOptionError: weights or counts of one's own that are of other sizes.
+        InvalidOptionError: weights or counts of one's own that are of other sizes, or no such option.
         InvalidProblemError: a GEMM that is too large.
+        UnsupportedError: options that this arch has no use for.
     """
+    arch = evaluator.arch
     routed = [route(layer) for layer in layers]
-    problems: list[GemmProblem] = []
+    batch = _Batch(evaluator, asked)
     num_runs = [len(draws.rows) for draws in routed]
     gemm_rows = np.full((sum(num_runs), 2), -1, np.int64)
     shared_rows = np.full((len(layers), 2), -1, np.int64)
+    libraries: list[str | None] = []
+    inters = []
     run = 0
     for place, (layer, draws, of) in enumerate(zip(layers, routed, types, strict=True)):
-        inter, columns = layer.local_inter, 1 + layer.gated
+        library = _library(arch, of, asked, evaluator)
+        inter, columns = _inter(arch, library, layer.local_inter), 1 + layer.gated
+        first, second = _gemm_libraries(arch, library, of, layer, inter)
         for groups in draws.groups:
             if groups[0]:
-                gemm_rows[run] = len(problems), len(problems) + 1
-                problems += (_gemm(of, groups, layer.hidden, columns * inter), _gemm(of, groups, inter, layer.hidden))
+                gemm_rows[run] = (
+                    batch.add(of, groups, layer.hidden, columns * inter, first),
+                    batch.add(of, groups, inter, layer.hidden, second),
+                )
             run += 1
         if width := layer.shared_width:
-            shared_rows[place] = len(problems), len(problems) + 1
-            rows = (layer.shared_tokens,)
-            problems += (_gemm(of, rows, layer.hidden, columns * width), _gemm(of, rows, width, layer.hidden))
-    return Runs(layers, types, routed, problems, np.repeat(np.arange(len(layers)), num_runs), gemm_rows, shared_rows)
+            rows, plain = (layer.shared_tokens,), None if library in _OF_EXPERTS else library
+            shared_rows[place] = (
+                batch.add(of, rows, layer.hidden, columns * width, plain),
+                batch.add(of, rows, width, layer.hidden, plain),
+            )
+        libraries.append(library)
+        inters.append(inter)
+    layer_of = np.repeat(np.arange(len(layers)), num_runs)
+    return Runs(layers, types, routed, batch.pack(), layer_of, gemm_rows, shared_rows, libraries, inters)
 
 
-def _gemm(types: GemmTypes, groups: RowGroups, K: int, N: int) -> GemmProblem:
-    """The grouped GEMM of groups whose largest comes first, its sizes being checked already but for their product."""
-    if len(groups) * groups[0] * K * N > MAX_MACS:
-        return GemmProblem.grouped(groups, K, N, **types.words)  # says that it is too large
-    return problem_of(types, len(groups), groups[0], K, N, None if groups[0] == groups[-1] else groups)
+_OF_EXPERTS = {name for name, rules in LIBRARIES.items() if rules.grouped_families}
+
+
+def _library(arch: ArchSpec, types: GemmTypes, asked: RunOptions, evaluator: GEMMEvaluator) -> str | None:
+    """Whose kernels run the experts: what is asked for, or what serving engines take; None: what runs such GEMMs."""
+    if not isinstance(arch, GpuSpec):
+        return asked.library
+    preferred = asked.library or evaluator.preferred.library
+    return default_layer_library(arch, types) if preferred in (None, AUTO) else preferred
+
+
+def _inter(arch: ArchSpec, library: str | None, inter: int) -> int:
+    return padded_inter(library.partition("/")[0], inter) if library and isinstance(arch, GpuSpec) else inter
+
+
+def _gemm_libraries(
+    arch: ArchSpec, library: str | None, types: GemmTypes, layer: MoeLayer, inter: int
+) -> tuple[str | None, str | None]:
+    """The library of each GEMM, with the tile that its own rules take where it has some."""
+    if not isinstance(arch, GpuSpec) or library is None:
+        return library, library
+    shape = LayerShape(
+        layer.num_tokens, layer.hidden, inter, layer.num_local_experts, layer.topk, 1 + layer.gated
+    )  # fmt: skip
+    return _ruled(arch, library, types, shape)
+
+
+@lru_cache(maxsize=1 << 14)
+def _ruled(arch: GpuSpec, library: str, types: GemmTypes, shape: LayerShape) -> tuple[str, str]:
+    return layer_libraries(arch, library, types, shape)
 
 
 def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable) -> DrawColumns:
@@ -92,7 +177,7 @@ def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable) -> DrawColumns:
     latency_us, dram_bytes = (np.append(gemms[name].astype(float), 0.0) for name in ("latency_us", "dram_bytes"))
     shared_rows = runs.shared_rows[layer_of]  # of place -1, where nothing runs, the time is 0
 
-    terms = _other_terms(arch, runs, sizes, gemms["library"] if "library" in gemms.columns else None)
+    terms = _other_terms(arch, runs, sizes | {"inter": np.array(runs.inters, np.int64)[layer_of]})
     terms[:, [_GEMM1, _GEMM2]] = latency_us[runs.gemm_rows]
     terms[:, _SHARED] += latency_us[shared_rows].sum(axis=1)
     of_expert = rows * sizes["inter"].astype(float)
@@ -119,20 +204,21 @@ def _sizes(layers: list[MoeLayer]) -> dict[str, Rows]:
     """Columns [num_layers] of what terms depend on; `inter` is that of one rank."""
     sizes = {
         name: np.array([getattr(layer, name) for layer in layers], np.int64)
-        for name in (*_WORK_SIZES, *_SHARED_SIZES, "gated", "tp")
+        for name in (*_WORK_SIZES, *_SHARED_SIZES, "gated", "tp", "num_expert_groups")
     }
     sizes["inter"] //= sizes["tp"]
     return sizes
 
 
-def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows], libraries: npt.NDArray[Any] | None) -> Floats:
+def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
     """Times [num_runs, len(BREAKDOWN)] besides those of GEMMs."""
     rows, num_active = runs.column("rows"), runs.column("num_active")
     terms = np.zeros((len(rows), len(BREAKDOWN)))
-    for (types, gated, library), chosen in _alike(runs, libraries).items():
+    for (types, gated, library), chosen in _alike(runs).items():
         work = MoeWork(
             **{name: sizes[name][chosen] for name in _WORK_SIZES}, local_rows=rows[chosen],
             num_active=num_active[chosen], gated=gated, types=types,
+            has_grouped_router=(sizes["num_expert_groups"][chosen] > 1).astype(np.int64),
         )  # fmt: skip
         for name, times in layer_terms(arch, library, work).items():
             terms[chosen, BREAKDOWN.index(name)] = times
@@ -148,19 +234,15 @@ def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows], libraries: 
     return terms
 
 
-def _alike(runs: Runs, libraries: npt.NDArray[Any] | None) -> dict[tuple[GemmTypes, bool, str | None], Rows]:
-    """Return the runs of each kind: data types, whether gated, and whose kernels run GEMM 1.
-
-    A rank without a token runs no GEMM: it is taken as other runs of its types.
-    """
-    found: dict[tuple[GemmTypes, bool, str | None], list[int]] = {}
-    library_of: dict[GemmTypes, str] = {}
-    for run, (layer, row) in enumerate(zip(runs.layer_of.tolist(), runs.gemm_rows[:, 0].tolist(), strict=True)):
-        types = runs.types[layer]
-        if row >= 0 and libraries is not None:
-            library_of[types] = libraries[row]
-        found.setdefault((types, runs.layers[layer].gated, library_of.get(types)), []).append(run)
-    return {kind: np.array(chosen, np.int64) for kind, chosen in found.items()}
+def _alike(runs: Runs) -> dict[tuple[GemmTypes, bool, str | None], Rows]:
+    """Return the runs of each kind: data types, whether gated, and whose kernels run the experts."""
+    numbers: dict[tuple[GemmTypes, bool, str | None], int] = {}
+    of_layer = [
+        numbers.setdefault((types, layer.gated, library), len(numbers))
+        for types, layer, library in zip(runs.types, runs.layers, runs.libraries, strict=True)
+    ]
+    of_run = np.array(of_layer, np.int64)[runs.layer_of]
+    return {kind: np.flatnonzero(of_run == number) for kind, number in numbers.items()}
 
 
 def _means(column: Floats, first: Rows, num: Rows) -> Floats:

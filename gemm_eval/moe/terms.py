@@ -55,7 +55,7 @@ def _coefficients(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mappi
     defaults = {item.name: item.default for item in MOE_LAYER}
     if library is None:
         return defaults
-    rules = library_of(library)
+    rules = library_of(library.partition("/")[0])
     try:
         family = rules.family(arch, types)
     except UnsupportedError:  # whose kernels of experts are not known to have a layer

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         unpack_gpu_cost,
     )
     from gemm_eval.models.gpu.moe import layer_terms
-    from gemm_eval.models.gpu.moe_rules import LayerShape, layer_libraries, padded_inter
+    from gemm_eval.models.gpu.moe_rules import LayerShape, default_layer_library, layer_libraries, padded_inter
     from gemm_eval.models.gpu.packed import (
         Joined,
         Packed,
@@ -154,6 +154,7 @@ __all__ = [
     "correct",
     "correction_path",
     "default_grouped_library",
+    "default_layer_library",
     "default_library",
     "describe",
     "enumerate_configs",
@@ -276,6 +277,7 @@ __getattr__, __dir__ = lazy_names(
         ".moe": ("layer_terms",),
         ".moe_rules": (
             "LayerShape",
+            "default_layer_library",
             "layer_libraries",
             "padded_inter",
         ),

@@ -300,6 +300,10 @@ LIBRARIES: dict[str, Library] = {
         _grouped("marlin", "marlin_moe", has_stream_k=True),
         _grouped("trtllm-gen", "gen_moe", "gen_moe_fp8", "gen_moe_fp4"),
         _grouped("deepgemm", "sm100_deepgemm_moe"),
+        _grouped(
+            "cutlass", "cutlass_moe_sm80", "cutlass_moe_sm90", "cutlass_moe_sm90_fp8", "cutlass_moe_sm90_fp8_block",
+            "cutlass_moe_sm100", "cutlass_moe_sm100_fp8", "cutlass_moe_sm100_fp4",
+        ),
     )
 }  # fmt: skip
 """Kernel libraries by name."""
@@ -331,7 +335,7 @@ def default_library(types: GemmTypes) -> str:
     return TRTLLM if types.is_block_scaled else "cublas"
 
 
-_GROUPED_FIRST = ("torch", "deepgemm", "trtllm-gen", "marlin", "triton")
+_GROUPED_FIRST = ("torch", "deepgemm", "trtllm-gen", "marlin", "triton", "cutlass")
 
 
 def default_grouped_library(arch: GpuSpec, types: GemmTypes) -> str:

@@ -31,7 +31,7 @@ from gemm_eval.workload import Layouts, MoeWork, pack_layouts, without_even_grou
 
 __all__ = ["LayerModel", "PackedLayers", "fit_layers", "layer_model", "pack_grouped", "pack_layers"]
 
-NUM_DRAWS = 8
+NUM_DRAWS = 5
 """Of the loads of a row that were not kept."""
 
 _SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=16)

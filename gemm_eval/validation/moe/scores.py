@@ -8,7 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import GPU_MODEL_VERSION, Calibration, ErrorFigures, fit_intervals, library_of
 from gemm_eval.models.gpu.families import FAMILIES, Family
 from gemm_eval.units import bytes_per_us
@@ -75,7 +77,7 @@ def free_coefficients(family: Family) -> tuple[str, ...]:
     """Return the names of the coefficients that layers, or grouped GEMMs, tell something about."""
     names = list(_GEMM)
     names += _PERSISTENT if family.is_warp_specialized else _MULTISTAGE
-    if family.name == "sm90_grouped":
+    if Schedule.COOPERATIVE in {tile.schedule for tile in family.dense_tiles(family.sm_archs[0], DType.BF16)}:
         names += _COOPERATIVE
     if family.name == "marlin_moe":
         names += _WEIGHT_ONLY

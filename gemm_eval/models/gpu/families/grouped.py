@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
@@ -132,7 +133,33 @@ def _marlin_tiles(*_: object) -> Iterator[TileChoice]:
 _GEN_SIZES = tuple((m, 128) for m in (8, 16, 32, 64, 128))
 _DEEPGEMM_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
+# TensorRT-LLM's CUTLASS kernels of experts (cutlass_heuristic.cpp), of which its tuner takes the fastest; rows or columns
+# of weights lie on the instruction's rows
+_CUTLASS_SM80 = ((16, 128), (32, 128), (64, 128), (128, 128))
+_CUTLASS_SM90 = tuple((m, 128) for m in (16, 32, 64, 128, 256)) + ((128, 256),)
+_CUTLASS_SM100 = tuple((m, n) for n in (64, 128, 256) for m in (32, 64, 128, 256) if m * n <= 128 * 256)
+
+
+def _cutlass(of: Family, name: str, number: int, for_types: Callable[[GemmTypes], bool], **more: Any) -> Family:
+    sizes, warps, schedule, clusters = {
+        "sm80_mma": (_CUTLASS_SM80, 4, _MS, _SINGLE),
+        "sm90_wgmma": (_CUTLASS_SM90, 8, _COOP, _PAIRS),
+        "sm100_tcgen05": (_CUTLASS_SM100, 8, _PP, _PAIRS),
+    }[of.name]
+    return replace(
+        of, name=name, number=number, own_of=(), for_types=for_types, dense_tiles=_fixed(name, sizes, warps, schedule, clusters),
+        coefficients=_coefficients(of.coefficients), **more,
+    )  # fmt: skip
+
+
 GROUPED: tuple[Family, ...] = (
+    _cutlass(MMA_SYNC, "cutlass_moe_sm80", 51, _is_16_bit, sm_archs=("sm_80", "sm_89"), weight_only_tiles=no_tiles),
+    _cutlass(WGMMA, "cutlass_moe_sm90", 52, _is_16_bit),
+    _cutlass(WGMMA, "cutlass_moe_sm90_fp8", 53, _is_fp8),
+    _cutlass(WGMMA, "cutlass_moe_sm90_fp8_block", 54, _is_fp8_block, block_scaled=DType.FP8),
+    _cutlass(TCGEN05, "cutlass_moe_sm100", 55, _is_16_bit),
+    _cutlass(TCGEN05, "cutlass_moe_sm100_fp8", 56, _is_fp8),
+    _cutlass(TCGEN05, "cutlass_moe_sm100_fp4", 57, _is_fp4_block, block_scaled=DType.FP4),
     replace(
         MMA_SYNC, name="marlin_moe", number=50, own_of=(), more_step_bytes=(256,), for_types=_is_int4_weights,
         dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles, coefficients=_coefficients(MMA_SYNC.coefficients),
