@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -106,7 +105,7 @@ def make_runs(layers: list[MoeLayer], types: list[GemmTypes], evaluator: GEMMEva
         InvalidProblemError: a GEMM that is too large.
         UnsupportedError: options that this arch has no use for.
     """
-    arch = evaluator.arch
+    rules = _Rules(evaluator.arch, asked.library, evaluator.preferred.library)
     routed = [route(layer) for layer in layers]
     batch = _Batch(evaluator, asked)
     num_runs = [len(draws.rows) for draws in routed]
@@ -116,9 +115,9 @@ def make_runs(layers: list[MoeLayer], types: list[GemmTypes], evaluator: GEMMEva
     inters = []
     run = 0
     for place, (layer, draws, of) in enumerate(zip(layers, routed, types, strict=True)):
-        library = _library(arch, of, asked, evaluator)
-        inter, columns = _inter(arch, library, layer.local_inter), 1 + layer.gated
-        first, second = _gemm_libraries(arch, library, of, layer, inter)
+        library = rules.library(of)
+        inter, columns = rules.inter(library, layer.local_inter), 1 + layer.gated
+        first, second = rules.of_gemms(library, of, layer, inter)
         for groups in draws.groups:
             if groups[0]:
                 gemm_rows[run] = (
@@ -141,33 +140,39 @@ def make_runs(layers: list[MoeLayer], types: list[GemmTypes], evaluator: GEMMEva
 _OF_EXPERTS = {name for name, rules in LIBRARIES.items() if rules.grouped_families}
 
 
-def _library(arch: ArchSpec, types: GemmTypes, asked: RunOptions, evaluator: GEMMEvaluator) -> str | None:
-    """Whose kernels run the experts: what is asked for, or what serving engines take; None: what runs such GEMMs."""
-    if not isinstance(arch, GpuSpec):
-        return asked.library
-    preferred = asked.library or evaluator.preferred.library
-    return default_layer_library(arch, types) if preferred in (None, AUTO) else preferred
+class _Rules:
+    """Whose kernels run layers, and with which tiles: each question is asked once."""
 
+    def __init__(self, arch: ArchSpec, asked: str | None, preferred: str | None) -> None:
+        self._gpu = arch if isinstance(arch, GpuSpec) else None
+        self._asked = asked
+        self._given = asked or preferred
+        self._of_types: dict[GemmTypes, str | None] = {}
+        self._of_shape: dict[tuple[str, GemmTypes, LayerShape], tuple[str, str]] = {}
 
-def _inter(arch: ArchSpec, library: str | None, inter: int) -> int:
-    return padded_inter(library.partition("/")[0], inter) if library and isinstance(arch, GpuSpec) else inter
+    def library(self, types: GemmTypes) -> str | None:
+        """What is asked for, or what serving engines take; None: what runs such GEMMs."""
+        if self._gpu is None:
+            return self._asked
+        if self._given not in (None, AUTO):
+            return self._given
+        if types not in self._of_types:
+            self._of_types[types] = default_layer_library(self._gpu, types)
+        return self._of_types[types]
 
+    def inter(self, library: str | None, inter: int) -> int:
+        """Columns of gate or up that the library computes."""
+        return padded_inter(library.partition("/")[0], inter) if library and self._gpu else inter
 
-def _gemm_libraries(
-    arch: ArchSpec, library: str | None, types: GemmTypes, layer: MoeLayer, inter: int
-) -> tuple[str | None, str | None]:
-    """The library of each GEMM, with the tile that its own rules take where it has some."""
-    if not isinstance(arch, GpuSpec) or library is None:
-        return library, library
-    shape = LayerShape(
-        layer.num_tokens, layer.hidden, inter, layer.num_local_experts, layer.topk, 1 + layer.gated
-    )  # fmt: skip
-    return _ruled(arch, library, types, shape)
-
-
-@lru_cache(maxsize=1 << 14)
-def _ruled(arch: GpuSpec, library: str, types: GemmTypes, shape: LayerShape) -> tuple[str, str]:
-    return layer_libraries(arch, library, types, shape)
+    def of_gemms(self, library: str | None, types: GemmTypes, layer: MoeLayer, inter: int) -> Any:
+        """The library of each GEMM, with the tile that its own rules take where it has some."""
+        if self._gpu is None or library is None:
+            return library, library
+        shape = LayerShape(layer.num_tokens, layer.hidden, inter, layer.num_local_experts, layer.topk, 1 + layer.gated)
+        key = (library, types, shape)
+        if key not in self._of_shape:
+            self._of_shape[key] = layer_libraries(self._gpu, library, types, shape)
+        return self._of_shape[key]
 
 
 def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable) -> DrawColumns:

@@ -133,10 +133,9 @@ def _marlin_tiles(*_: object) -> Iterator[TileChoice]:
 _GEN_SIZES = tuple((m, 128) for m in (8, 16, 32, 64, 128))
 _DEEPGEMM_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
-# TensorRT-LLM's CUTLASS kernels of experts (cutlass_heuristic.cpp), of which its tuner takes the fastest; rows or columns
-# of weights lie on the instruction's rows
+# TensorRT-LLM's CUTLASS kernels of experts (cutlass_heuristic.cpp), of which its tuner takes the fastest
 _CUTLASS_SM80 = ((16, 128), (32, 128), (64, 128), (128, 128))
-_CUTLASS_SM90 = tuple((m, 128) for m in (16, 32, 64, 128, 256)) + ((128, 256),)
+_CUTLASS_SM90 = (*((m, 128) for m in (16, 32, 64, 128, 256)), (128, 256))
 _CUTLASS_SM100 = tuple((m, n) for n in (64, 128, 256) for m in (32, 64, 128, 256) if m * n <= 128 * 256)
 
 
@@ -147,7 +146,8 @@ def _cutlass(of: Family, name: str, number: int, for_types: Callable[[GemmTypes]
         "sm100_tcgen05": (_CUTLASS_SM100, 8, _PP, _PAIRS),
     }[of.name]
     return replace(
-        of, name=name, number=number, own_of=(), for_types=for_types, dense_tiles=_fixed(name, sizes, warps, schedule, clusters),
+        of, name=name, number=number, own_of=(), for_types=for_types,
+        dense_tiles=_fixed(name, sizes, warps, schedule, clusters),
         coefficients=_coefficients(of.coefficients), **more,
     )  # fmt: skip
 
