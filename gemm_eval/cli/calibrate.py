@@ -132,6 +132,20 @@ def quantization(
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def moe(
+    arch: GpuOption,
+    data: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Committed table, such as triton-bf16 or grouped/bf16.", show_default=False),
+    ],
+    seed: Annotated[int, typer.Option(min=0, help="What draws loads of experts, and the rows of fits.")] = 0,
+    out: OutOption = None,
+) -> None:
+    """Fit a family of grouped kernels on measured layers of experts, or on grouped GEMMs; whole models are held out."""
+    calibrate_moe(arch, data, seed, out)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def w4a16(
     arch: GpuOption,
     family: Annotated[
@@ -185,6 +199,19 @@ def calibrate_dense(
     limits = {} if max_evaluations is None else {"max_evaluations": max_evaluations}
     fitted = calibrate(spec, library, family, sets, seed=seed, **limits)
     _write(fitted, path, _title(fitted), {timings.name: len(timings) for timings in sets})
+
+
+def calibrate_moe(arch: str, data: str, seed: int, out: Path | None) -> None:
+    """Fit the family that a table is of, write and print."""
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.validation import calibration_out
+    from gemm_eval.validation.moe import calibrate_layers, find_layer_timings
+
+    spec = load_arch(arch, GpuSpec)
+    (timings,) = find_layer_timings(spec.name, [data])
+    fitted = calibrate_layers(spec, timings, seed)
+    path = calibration_out(spec.name, fitted.library, fitted.family) if out is None else out
+    _write(fitted, path, _title(fitted), {timings.name: len(timings)})
 
 
 def calibrate_quantization(arch: str, data: Sequence[str], seed: int, out: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""The commands `validate dense`, `gpu`, `w4a16` and `triton`: errors of the GPU model against timings."""
+"""The commands `validate dense`, `gpu`, `moe`, `w4a16` and `triton`: errors of the GPU model against timings."""
 
 from __future__ import annotations
 
@@ -137,6 +137,31 @@ def gpu(
     from gemm_eval.cli.validate_gpus import validate_gpus
 
     validate_gpus(names, folds, seed, groups=[str(group) for group in regime or []], as_json=json)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def moe(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GPU presets with measured layers, or all.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Tables, such as triton-bf16 or grouped/bf16. Repeatable. Default: each.",
+            show_default=False,
+        ),
+    ] = None,
+    models: Annotated[bool, typer.Option("--models", help="Also a line for each model that was held out.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="What draws loads of experts, and the rows of fits.")] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Score layers of experts and grouped GEMMs, each model by a fit on the others; takes minutes.
+
+    A roofline with fitted constants stands beside the model. Regimes: tokens of the layer, decode <= 16, mid <= 256,
+    prefill above.
+    """  # fmt: skip
+    from gemm_eval.cli.validate_moe import validate_moe
+
+    validate_moe(names, data or [], seed, models=models, as_json=json)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)

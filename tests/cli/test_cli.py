@@ -105,9 +105,10 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
     assert [path for path, _ in found] == [
         [], ["evaluate"], ["top"], ["grouped"], ["model"], ["moe"], ["prewarm"], ["kernels"], ["asm"], ["kernel-table"],
         ["measure"], ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
-        ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "w4a16"], ["validate", "triton"],
+        ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "moe"], ["validate", "w4a16"],
+        ["validate", "triton"],
         ["calibrate"], ["calibrate", "dense"], ["calibrate", "correction"], ["calibrate", "quantization"],
-        ["calibrate", "w4a16"], ["calibrate", "triton"],
+        ["calibrate", "moe"], ["calibrate", "w4a16"], ["calibrate", "triton"],
         ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
         ["configs"], ["configs", "build"], ["configs", "list"], ["configs", "merge"],
     ]  # fmt: skip
