@@ -169,9 +169,10 @@ class GpuBackend:
         peak_flop_per_us = self._highest_tflop_per_s(problem.input_dtype) * 1e6
         flop = problem.flop
         kind = Kind(problem.types, options)
-        load_bytes = next(num for num, rule in _load_rules(kind) if rule.takes(problem.K, problem.N))
-        interval = self._interval(kind, cost.config.family, load_bytes, cost.is_corrected)
-        low_frac, high_frac = interval.of_rows(problem.M)
+        interval = self._interval(kind, cost.config.family, _load_bytes(kind, problem), cost.is_corrected)
+        # of groups the mean, as the sets have it that grouped kernels were fitted on
+        rows = problem.M if problem.row_groups is None else max(1, problem.rows // problem.G)
+        low_frac, high_frac = interval.of_rows(rows)
         return GEMMResult(
             problem=problem,
             arch_name=self.arch.name,
@@ -202,24 +203,30 @@ class GpuBackend:
 
     def _find_interval(self, kind: Kind, family: str, load_bytes: int, is_corrected: bool) -> Interval:
         """The interval around answers of a kind, whose best config is of a family."""
-        library = library_of(library_of_family(str(kind.options.library), family))
-        if not FAMILIES[
-            family
-        ].is_ours:  # coefficients are of the library's family for the types, whatever the config's
-            family = library.family(self.arch, kind.types, load_bytes=load_bytes)
+        library, family = self._home_of(kind, family, load_bytes)
         question = question_of(kind.types, kind.options)
-        return interval_for(self.arch, library.name, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
+        return interval_for(self.arch, library, family, question, GPU_MODEL_VERSION, is_corrected=is_corrected)
+
+    def _home_of(self, kind: Kind, family: str, load_bytes: int) -> tuple[str, str]:
+        """The library and the family whose coefficients a config of a family has.
+
+        They are the library's for the types, whatever family the config is of; but for ours.
+        """
+        library = library_of(library_of_family(str(kind.options.library), family))
+        is_ours = FAMILIES[family].is_ours
+        return library.name, family if is_ours else library.family(self.arch, kind.types, load_bytes=load_bytes)
 
     def intervals(
         self,
         kinds: Sequence[Kind],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
-        layouts: Layouts,  # noqa: ARG002
+        layouts: Layouts,
         records: Records,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         low_us, high_us = np.full(len(records), np.nan), np.full(len(records), np.nan)
-        regimes, rows = regime_places(sizes[:, 1]), np.flatnonzero(self.is_feasible(records))
+        mean_rows = np.maximum(1, layouts.mean_rows(sizes))
+        regimes, rows = regime_places(mean_rows), np.flatnonzero(self.is_feasible(records))
         loads = np.zeros(len(records), np.int64)
         for number in np.unique(kind_of).tolist():
             of_kind = kind_of == number
@@ -304,16 +311,9 @@ class GpuBackend:
     def say_source(self, result: GEMMResult) -> list[str]:
         config, library = result.mapping, result.options["library"]
         assert isinstance(config, KernelConfig)
-        rules = library_of(library)
-        family = config.family
-        if not FAMILIES[family].is_ours:
-            load_bytes = next(
-                num
-                for num, rule in _load_rules(Kind(result.problem.types, RunOptions(library)))
-                if rule.takes(result.problem.K, result.problem.N)
-            )
-            family = rules.family(self.arch, result.problem.types, load_bytes=load_bytes)
-        _, origin = coefficients_for(self.arch, rules.name, family)
+        kind = Kind(result.problem.types, RunOptions(library))
+        load_bytes = _load_bytes(kind, result.problem)
+        _, origin = coefficients_for(self.arch, *self._home_of(kind, config.family, load_bytes))
         lines = [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]
         if result.source == "corrected":
             lines.append(
@@ -332,6 +332,11 @@ class GpuBackend:
 
 def _source(is_calibrated: bool, is_corrected: bool) -> str:
     return "corrected" if is_corrected else "calibrated" if is_calibrated else "analytic"
+
+
+def _load_bytes(kind: Kind, problem: GemmProblem) -> int:
+    """What rows of a problem start on, as its library pads them."""
+    return next(num for num, rule in _load_rules(kind) if rule.takes(problem.K, problem.N))
 
 
 @lru_cache(maxsize=_NUM_TYPES)

@@ -101,6 +101,15 @@ class Layouts(NamedTuple):
         groups = np.repeat(self.rows[some], self.counts[some]).tolist()
         return (*groups, *[0] * (num_groups - len(groups)))
 
+    def mean_rows(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the rows of a group of each problem [num, 4] in the mean, rounded down: M where groups do not differ."""
+        found: npt.NDArray[np.int64] = sizes[:, 1].copy()
+        places = np.flatnonzero(self.of >= 0)
+        if len(places):
+            sums = np.add.reduceat(self.rows * self.counts, self.starts[:-1])
+            found[places] = sums[self.of[places]] // sizes[places, 0]
+        return found
+
     def is_grouped(self, num_problems: int) -> npt.NDArray[np.bool_]:
         """Say of each problem [num_problems] whether its groups differ."""
         return self.of >= 0 if len(self.of) else np.zeros(num_problems, np.bool_)

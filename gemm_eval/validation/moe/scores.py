@@ -251,7 +251,7 @@ def calibrate_layers(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> Calib
     errors = ErrorFigures(
         data=timings.name, sha256=sha256_of(folder.with_suffix(".parquet")), **error_figures(measured, predicted[kept])
     )
-    intervals = fit_intervals(timings.num_tokens[kept], np.log(measured / predicted[kept]))
+    intervals = fit_intervals(timings.mean_rows[kept], np.log(measured / predicted[kept]))
     return Calibration(
         gpu=arch.name, library=library.name, family=family.name, model_version=GPU_MODEL_VERSION,
         coefficients=rounded(fitted.coefficients), fitted=free, errors=(errors,), intervals=intervals,

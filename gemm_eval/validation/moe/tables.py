@@ -93,6 +93,11 @@ class LayerTimings:
         return self.column("num_experts") // self.column("moe_ep_size")
 
     @property
+    def mean_rows(self) -> Ints:
+        """Rows of an expert in the mean, at least 1, [rows]."""
+        return np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
+
+    @property
     def measured_us(self) -> Floats:
         """Time of the layer, [rows], in microseconds."""
         return cast("Floats", self.frame["latency_us"].to_numpy(np.float64))
@@ -184,6 +189,11 @@ class GroupedTimings:
     def num_tokens(self) -> Ints:
         """Tokens of the layer, [rows]."""
         return self.frame["num_tokens"].to_numpy(np.int64)
+
+    @property
+    def mean_rows(self) -> Ints:
+        """Rows of a group in the mean, at least 1, [rows]."""
+        return np.array([max(1, sum(groups) // len(groups)) for groups in self.row_groups], np.int64)
 
     @property
     def measured_us(self) -> Floats:
