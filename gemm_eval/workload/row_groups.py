@@ -102,7 +102,7 @@ class Layouts(NamedTuple):
         return (*groups, *[0] * (num_groups - len(groups)))
 
     def mean_rows(self, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the rows of a group of each problem [num, 4] in the mean, rounded down: M where groups do not differ."""
+        """Return the mean rows of a group of each problem [num, 4], rounded down: M where groups do not differ."""
         found: npt.NDArray[np.int64] = sizes[:, 1].copy()
         places = np.flatnonzero(self.of >= 0)
         if len(places):

@@ -95,7 +95,8 @@ class LayerTimings:
     @property
     def mean_rows(self) -> Ints:
         """Rows of an expert in the mean, at least 1, [rows]."""
-        return np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
+        rows: Ints = np.maximum(1, self.num_tokens * self.column("topk") // self.column("num_experts"))
+        return rows
 
     @property
     def measured_us(self) -> Floats:
