@@ -318,7 +318,7 @@ def _overlap_us(
     setting: Setting, block: Block, tile: Tile, moved: tuple[int, int, int], compute_us: float, all_dma_us: float
 ) -> float:
     """Compute and DMA side by side, but for the first loads, the last store, and what has only one buffer."""
-    arch, bits = setting.arch, setting.bits
+    arch = setting.arch
     a_bytes, b_bytes, c_bytes = moved
     tile_m, tile_n, tile_k = min(tile.tile_m, block.m), min(tile.tile_n, block.n), min(tile.tile_k, block.k)
     lead_a, lead_b = a_bytes, b_bytes
