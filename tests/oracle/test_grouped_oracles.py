@@ -75,8 +75,10 @@ def test_by_hand_where_groups_lie() -> None:
         return naive_grouped.spread_groups(GemmProblem.grouped(groups, 4, 4), cube_m, P_G, P_M)
 
     assert sets_of(3, 3, 3, 3, 3, 0, P_G=4) == [[3, 3], [3, 3], [3]]  # as a batch of 5 in parts of ceil(5/4)
-    # weights 8, 3, 2, then 1 five times: 8 | 3 | 2, and the level 5 has room for 2 + 3
+    # weights 8, 3, 2, then 1 five times: 8 | 3 | 2, 3 | 3, where loads and counts are equal, and so on
     assert sets_of(16, 1, 6, 1, 1, 4, 1, 1, P_G=3) == [[16], [6, 1, 1], [4, 1, 1, 1]]
+    # equal loads of 2: the set of one group goes first
+    assert sets_of(8, 4, 2, 1, 1, P_G=3) == [[8], [4, 1], [2, 1]]
     # over 4 cores along M the blocks have 4, 2, 1, 1 rows: weights 2, 1, 1, 1
     assert sets_of(16, 6, 4, 1, P_G=2, P_M=4) == [[16, 1], [6, 4]]
 
