@@ -12,10 +12,13 @@ import numpy as np
 
 from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, load_arch
 from gemm_eval.evaluate import disk as _disk
+from gemm_eval.models.multicore import evaluate_mapping, unpack_cost
 from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.search import find_best, find_best_many, replay_mappings
 from gemm_eval.search.plan_kernels import count_legal_mappings
 from gemm_eval.search.plans import PlanOptions
 from gemm_eval.sweep import pareto_rank
+from gemm_eval.workload import pack_layouts
 
 SHAPE = (1, 64, 64, 64)
 
@@ -40,6 +43,13 @@ def compile_multicore() -> None:
         found = evaluator.top(GemmProblem(*SHAPE), 2)[0]
         evaluator.evaluate_mapping(found.problem, found.mapping)
         keep(arch)
+    grouped = GemmProblem.grouped((64, 3), 64, 64)
+    params, layouts = pack_params(overlap, grouped.types), pack_layouts([grouped.row_groups])
+    best = find_best(overlap, grouped, params, allow_idle_cores=True)
+    evaluate_mapping(overlap, grouped, params, unpack_cost(best[0]).mapping)
+    of_one = params, np.zeros(1, np.int64), np.array([grouped.sizes])
+    find_best_many(overlap, *of_one, layouts, allow_idle_cores=True)
+    replay_mappings(*of_one, best, layouts)
     for plan in ("balanced", PlanOptions.heuristic(2, 2)):
         GEMMEvaluator(overlap, plan=plan, disk_cache=False).evaluate(*SHAPE)
     count_legal_mappings(pack_params(overlap, found.problem.types), *SHAPE, np.ones((1, 4), np.int64))

@@ -19,7 +19,7 @@ from gemm_eval.models.gpu.sizes import is_row_aligned
 from gemm_eval.workload import GemmProblem, RunOptions
 from tests.oracle import naive
 
-__all__ = ["GPUS", "archs", "gpu_cases", "gpu_options", "gpu_problems", "mappings", "problems"]
+__all__ = ["GPUS", "archs", "gpu_cases", "gpu_options", "gpu_problems", "grouped_problems", "mappings", "problems"]
 
 MAX_SIZE = 40
 """Largest M, K or N of a problem."""
@@ -121,6 +121,16 @@ def problems(draw: st.DrawFn, arch: MulticoreSpec, *, max_units: int | None = No
         output_dtype=draw(st.none() | st.sampled_from(OUTPUT_DTYPES)),
         **quantized,
     )
+
+
+@st.composite
+def grouped_problems(draw: st.DrawFn, arch: MulticoreSpec, *, max_units: int | None = None) -> GemmProblem:
+    """Grouped GEMMs of the sizes of `problems`, of up to 7 groups: without rows, equal, of one row, or any."""
+    like = draw(problems(arch, max_units=max_units))
+    rows = st.sampled_from((0, 1, like.M, like.M)) | st.integers(0, like.M)
+    groups = draw(st.lists(rows, min_size=1, max_size=7).filter(any))
+    types = {field.name: getattr(like, field.name) for field in dataclasses.fields(like)[4:-2]}
+    return GemmProblem.grouped(groups, like.K, like.N, **types)
 
 
 def _sizes(unit: int, max_units: int) -> st.SearchStrategy[int]:

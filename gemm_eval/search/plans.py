@@ -20,7 +20,7 @@ import numpy.typing as npt
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
-from gemm_eval.models.multicore import block_of, evaluate_mapping, pack_params, sram_used_bytes
+from gemm_eval.models.multicore import batch_sizes, block_of, evaluate_mapping, pack_params, sram_used_bytes
 from gemm_eval.search.multicore import check_idle_cores, infeasible_error
 from gemm_eval.search.plan_kernels import fill_largest_tiles, fill_partition_scores
 from gemm_eval.words import refusal, shown
@@ -147,7 +147,7 @@ def find_planned(
 
     Raises:
         InvalidOptionError: a bad plan, or a latency that is no positive finite number.
-        UnsupportedError: the arch cannot run the types.
+        UnsupportedError: the arch cannot run the types, or a heuristic plan is asked for groups that differ.
         InfeasibleError: no mapping fits.
     """
     options = as_plan_options(options)
@@ -174,26 +174,34 @@ def enumerate_candidates(
     """Yield the mappings that a plan tries, the most promising first (plan exact: by rank, every legal one).
 
     Raises:
-        UnsupportedError: the arch cannot run the types.
+        UnsupportedError: the arch cannot run the types, or a heuristic plan is asked for groups that differ.
         InvalidOptionError: `allow_idle_cores` on a chip too large for it.
     """
     if problem.is_grouped:
         raise UnsupportedError(f"plans are for groups of equally many rows, got {problem}: use plan='exact'")
     check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
     params = pack_params(arch, problem.types)
+    sizes = batch_sizes(problem)
+    if sizes is None:
+        if options.plan is not SearchPlan.EXACT:
+            raise UnsupportedError(
+                f"plan {options.plan} scores how a partition cuts a batch, and the groups of {problem} differ: "
+                "use plan exact"
+            )
+        sizes = problem.sizes  # what is legal follows from the largest group
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     if options.plan is SearchPlan.EXACT:
         ranks = np.arange(len(partitions))
     else:
         scores = np.empty(len(partitions))
-        fill_partition_scores(params, *problem.sizes, partitions, scores)
+        fill_partition_scores(params, *sizes, partitions, scores)
         assert options.top_k is not None
         # stable: of equal scores the smaller rank comes first
         ranks = np.argsort(-scores, kind="stable")[: options.top_k]
         ranks = ranks[scores[ranks] > 0]
     for rank in ranks:
         partition = Partition(*partitions[rank].tolist())
-        block = block_of(params[0], *problem.sizes, *partition)
+        block = block_of(params[0], *sizes, *partition)
         if block.E_K > 1 and arch.reduction == "none":
             continue
         if options.top_tiles is None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, MulticoreSpec
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one
+from gemm_eval.models.multicore.groups import group_sizes
 from gemm_eval.models.multicore.model import MulticoreCost, unpack_cost
 from gemm_eval.models.multicore.params import pack_params
 from gemm_eval.search.multicore import find_best, find_best_few
@@ -24,7 +25,7 @@ from tests.laws.multicore_draws import draw_chip, draw_mapping, draw_problem, le
 from tests.laws.report import Report
 from tests.oracle import naive
 
-__all__ = ["run"]
+__all__ = ["ROUNDING", "Case", "run"]
 
 ROUNDING = 1e-12
 MAX_MAPPINGS = 20_000
@@ -41,7 +42,7 @@ def run(seed: int, count: int) -> Report:
     rng, report = random.Random(seed), Report()
     for _ in range(count):
         arch = draw_chip(rng)
-        case = _Case(arch, draw_problem(rng, arch), rng, report)
+        case = Case(arch, draw_problem(rng, arch), rng, report)
         case.check_search()
         case.check_top()
         case.check_mapping()
@@ -53,7 +54,7 @@ def _key(record: np.void) -> tuple[float, ...]:
     return tuple(record[name].item() for name in _KEY)
 
 
-class _Case:
+class Case:
     """A random chip and problem, and the laws that they must keep."""
 
     def __init__(self, arch: MulticoreSpec, problem: GemmProblem, rng: random.Random, report: Report) -> None:
@@ -68,18 +69,18 @@ class _Case:
         mappings = list(itertools.islice(self._mappings(allow_idle_cores), MAX_MAPPINGS + 1))
         if len(mappings) > MAX_MAPPINGS:
             return
-        found = self._best(self.arch, allow_idle_cores=allow_idle_cores)
+        found = self.best(self.arch, allow_idle_cores=allow_idle_cores)
         law = "the search is brute force"
         self.report.checked[law] += 1
         self.report.checked["mappings of brute force"] += len(mappings)
         out = np.zeros(1, COST_DTYPE)
         keys = []
         for mapping in mappings:
-            self._evaluate_into(self.params, mapping, out)
+            self.evaluate_into(self.params, mapping, out)
             keys.append(_key(out[0]))
         if not keys or found is None:
             if keys or found is not None:
-                self._violates(law, f"found {found}, of {len(keys)} mappings")
+                self.violates(law, f"found {found}, of {len(keys)} mappings")
             return
         key, mapping = min(zip(keys, mappings, strict=True))
         if self.arch.timing == "overlap":
@@ -87,7 +88,7 @@ class _Case:
         else:  # a sum of visits, whose last bits depend on the mapping
             is_same = abs(found.latency_us - key[0]) <= ROUNDING * key[0]
         if not is_same:
-            self._violates(law, f"found {found.latency_us} {found.mapping}, brute force {key[0]} {mapping}")
+            self.violates(law, f"found {found.latency_us} {found.mapping}, brute force {key[0]} {mapping}")
 
     def check_top(self) -> None:
         """The best few are distinct, sorted, legal, cost what a replay says, and begin with the best fewer."""
@@ -101,16 +102,16 @@ class _Case:
             return
         fewer, more = ([_key(record) for record in found] for found in records)
         if fewer != more[:few]:
-            self._violates(law, f"of {few} {fewer}, of more {more}")
+            self.violates(law, f"of {few} {fewer}, of more {more}")
         by_time = more if self.arch.timing == "overlap" else [key[:1] for key in more]
         if len(set(more)) < len(more) or by_time != sorted(by_time):
-            self._violates(law, f"{more}")
+            self.violates(law, f"{more}")
         for key, record in zip(more, records[1], strict=True):
             mapping = unpack_cost(record).mapping
             out = np.zeros(1, COST_DTYPE)
-            self._evaluate_into(self.params, mapping, out)
+            self.evaluate_into(self.params, mapping, out)
             if not naive.is_legal(self.arch, self.problem, mapping) or _key(out[0]) != key:
-                self._violates(law, f"{key}, {_key(out[0])} {mapping}")
+                self.violates(law, f"{key}, {_key(out[0])} {mapping}")
 
     def _mappings(self, allow_idle_cores: bool) -> Iterator[MulticoreMapping]:
         arch, problem, record = self.arch, self.problem, self.params[0]
@@ -125,14 +126,14 @@ class _Case:
                     for order in LoopOrder:
                         yield MulticoreMapping(Partition(*row), tile, order)
 
-    def _best(self, arch: MulticoreSpec, *, allow_idle_cores: bool = True) -> MulticoreCost | None:
+    def best(self, arch: MulticoreSpec, *, allow_idle_cores: bool = True) -> MulticoreCost | None:
         try:
             params = pack_params(arch, self.problem.types)
             return unpack_cost(find_best(arch, self.problem, params, allow_idle_cores=allow_idle_cores)[0])
         except InfeasibleError:
             return None
 
-    def _evaluate_into(self, params: npt.NDArray[np.void], mapping: MulticoreMapping, out: Any) -> None:
+    def evaluate_into(self, params: npt.NDArray[np.void], mapping: MulticoreMapping, out: Any) -> None:
         evaluate_one(params, *self.problem.sizes, *mapping.partition, *mapping.tile, int(mapping.loop_order), out)
 
     # --- one mapping -------------------------------------------------------------------------------------------------
@@ -141,29 +142,29 @@ class _Case:
         """Laws that hold at any mapping, whether it fits in SRAM or not."""
         mapping = draw_mapping(self.rng, self.arch, self.problem, self.params)
         self._check_oracle(mapping)
-        two = self._cost(mapping, input_buffers=2, output_buffers=2)
-        cost = self._cost(mapping)
+        two = self.cost(mapping, input_buffers=2, output_buffers=2)
+        cost = self.cost(mapping)
         for name, main_us in (
             ("computation", cost.compute_us),
             ("DMA", cost.dma_us * (1 - ROUNDING) - self._byte_us()),
         ):
-            self._is_most(f"no faster than {name} alone", main_us, cost.main_us, mapping)
+            self.is_most(f"no faster than {name} alone", main_us, cost.main_us, mapping)
         for timing, inputs in (("overlap", 1), ("overlap", 2), ("pipeline", 2)):
-            more = self._cost(mapping, timing=timing, input_buffers=2, output_buffers=2)
-            fewer = self._cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1)
-            self._is_most(f"two buffers are no slower than one ({timing})", more.main_us, fewer.main_us, mapping)
-        one = self._cost(mapping, timing="overlap", input_buffers=1, output_buffers=1)
-        self._is_most("one buffer of each overlaps nothing", one.compute_us + one.dma_us, one.main_us, mapping)
+            more = self.cost(mapping, timing=timing, input_buffers=2, output_buffers=2)
+            fewer = self.cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1)
+            self.is_most(f"two buffers are no slower than one ({timing})", more.main_us, fewer.main_us, mapping)
+        one = self.cost(mapping, timing="overlap", input_buffers=1, output_buffers=1)
+        self.is_most("one buffer of each overlaps nothing", one.compute_us + one.dma_us, one.main_us, mapping)
         if two.visits == 1 and self.arch.timing == "overlap":
-            self._is_most("one visit overlaps nothing", two.compute_us + two.dma_us, two.main_us, mapping)
+            self.is_most("one visit overlaps nothing", two.compute_us + two.dma_us, two.main_us, mapping)
         self._check_pipeline(mapping)
-        self._check_traffic(mapping, cost)
-        self._check_orders(mapping)
+        self.check_traffic(mapping, cost)
+        self.check_orders(mapping)
 
     def _check_oracle(self, mapping: MulticoreMapping) -> None:
         law = "a mapping costs what the oracle says"
         self.report.checked[law] += 1
-        cost, truth = self._cost(mapping), naive.evaluate_mapping(self.arch, self.problem, mapping)
+        cost, truth = self.cost(mapping), naive.evaluate_mapping(self.arch, self.problem, mapping)
         names = (
             "dram_bytes",
             "visits",
@@ -175,7 +176,7 @@ class _Case:
         )
         names += ("a_bytes", "b_bytes", "c_store_bytes", "c_spill_bytes", "c_refill_bytes", "reduction_bytes")
         if odd := [name for name in names if getattr(cost, name) != getattr(truth, name)]:
-            self._violates(law, f"{odd} {cost}, {truth} {mapping}")
+            self.violates(law, f"{odd} {cost}, {truth} {mapping}")
         assert cost.energy_pj is not None
         assert truth.energy_pj is not None
         for name, ours, theirs in (
@@ -183,7 +184,7 @@ class _Case:
             ("energy_pj", cost.energy_pj, truth.energy_pj),
         ):
             if abs(ours - theirs) > ROUNDING * theirs:
-                self._violates(law, f"{name} {ours}, {theirs} {mapping}")
+                self.violates(law, f"{name} {ours}, {theirs} {mapping}")
         result = GEMMEvaluator(self.arch.with_(sram_bytes=1 << 24), disk_cache=False).evaluate_mapping(
             self.problem, mapping
         )  # fmt: skip
@@ -191,59 +192,59 @@ class _Case:
         tolerance = 1e-9 * max(map(abs, terms.values()))
         odd = [name for name, us in terms.items() if not abs(result.breakdown[name] - us) <= tolerance]
         if odd or result.bound != bound:
-            self._violates(law, f"{odd} {result.breakdown} {terms} {result.bound} {bound} {mapping}")
+            self.violates(law, f"{odd} {result.breakdown} {terms} {result.bound} {bound} {mapping}")
 
     def _check_pipeline(self, mapping: MulticoreMapping) -> None:
         """Perfect overlap is below the pipeline, which is below no overlap."""
         for buffers in (1, 2):
             kept = {"input_buffers": 2, "output_buffers": buffers}
-            pipeline = self._cost(mapping, timing="pipeline", **kept)
-            best = self._cost(mapping, timing="overlap", overlap_frac=1.0, **kept)
+            pipeline = self.cost(mapping, timing="pipeline", **kept)
+            best = self.cost(mapping, timing="overlap", overlap_frac=1.0, **kept)
             block = block_of(self.params[0], *self.problem.sizes, *mapping.partition)
             sizes = zip((block.m, block.n, block.k), mapping.tile, strict=True)
             if all(size % tile == 0 for size, tile in sizes):
                 least_us = best.main_us * (1 - ROUNDING) - 4 * self._byte_us()
-                self._is_most("perfect overlap is no slower than the pipeline", least_us, pipeline.main_us, mapping)
+                self.is_most("perfect overlap is no slower than the pipeline", least_us, pipeline.main_us, mapping)
             if self.arch.noc_gb_per_s is None and not (self.arch.vector_is_concurrent and best.times.vector_us > 0.0):
                 serial_us = best.compute_us + best.dma_us
-                self._is_most("no overlap is no faster than the pipeline", pipeline.main_us, serial_us, mapping)
+                self.is_most("no overlap is no faster than the pipeline", pipeline.main_us, serial_us, mapping)
 
-    def _check_traffic(self, mapping: MulticoreMapping, cost: MulticoreCost) -> None:
+    def check_traffic(self, mapping: MulticoreMapping, cost: MulticoreCost) -> None:
         problem = self.problem
         assert problem.weight_dtype is not None
         assert problem.output_dtype is not None
         for name, moved, elements, dtype in (
-            ("A", cost.a_bytes, problem.G * problem.M * problem.K, problem.input_dtype),
-            ("B", cost.b_bytes, problem.G * problem.K * problem.N, problem.weight_dtype),
-            ("C", cost.c_store_bytes + cost.reduction_bytes, problem.G * problem.M * problem.N, problem.output_dtype),
+            ("A", cost.a_bytes, problem.rows * problem.K, problem.input_dtype),
+            ("B", cost.b_bytes, int(group_sizes(problem).counts.sum()) * problem.K * problem.N, problem.weight_dtype),
+            ("C", cost.c_store_bytes + cost.reduction_bytes, problem.rows * problem.N, problem.output_dtype),
         ):
-            self._is_most(f"all of {name} is moved", elements * dtype.bits / 8, moved, mapping)
+            self.is_most(f"all of {name} is moved", elements * dtype.bits / 8, moved, mapping)
         assert cost.energy_pj is not None
         assert self.arch.dram_pj_per_byte is not None
         least_pj = problem.macs * self.arch.mac_pj[problem.input_dtype] + cost.dram_bytes * self.arch.dram_pj_per_byte
         least_pj += self.arch.static_w * 1e6 * cost.latency_us
-        self._is_most("energy is at least that of MACs, DRAM and leakage", least_pj, cost.energy_pj, mapping)
+        self.is_most("energy is at least that of MACs, DRAM and leakage", least_pj, cost.energy_pj, mapping)
 
-    def _check_orders(self, mapping: MulticoreMapping) -> None:
+    def check_orders(self, mapping: MulticoreMapping) -> None:
         """Of two loop orders of a tile, one that loads more and moves more of C takes no less time and energy."""
         if self.problem.is_weight_quantized and self.arch.dequant == "vector":
             return  # loading more of B then is more to compute, too
-        costs = [self._cost(mapping._replace(loop_order=order), timing="overlap") for order in LoopOrder]
+        costs = [self.cost(mapping._replace(loop_order=order), timing="overlap") for order in LoopOrder]
         for less, more in itertools.permutations(costs, 2):
             if (
                 less.a_bytes <= more.a_bytes
                 and less.b_bytes + less.scale_bytes <= more.b_bytes + more.scale_bytes
                 and less.c_spill_bytes <= more.c_spill_bytes
             ):
-                self._is_most("more traffic is no faster", less.latency_us, more.latency_us, mapping)
+                self.is_most("more traffic is no faster", less.latency_us, more.latency_us, mapping)
                 assert less.energy_pj is not None
                 assert more.energy_pj is not None
-                self._is_most("more traffic takes no less energy", less.energy_pj, more.energy_pj, mapping)
+                self.is_most("more traffic takes no less energy", less.energy_pj, more.energy_pj, mapping)
 
-    def _cost(self, mapping: MulticoreMapping, **changes: Any) -> MulticoreCost:
+    def cost(self, mapping: MulticoreMapping, **changes: Any) -> MulticoreCost:
         params = pack_params(self.arch.with_(**changes), self.problem.types) if changes else self.params
         out = np.zeros(1, COST_DTYPE)
-        self._evaluate_into(params, mapping, out)
+        self.evaluate_into(params, mapping, out)
         return unpack_cost(out[0])
 
     def _byte_us(self) -> float:
@@ -257,7 +258,7 @@ class _Case:
     def check_more_hardware(self) -> None:
         """Of every resource more is no slower."""
         arch, rng = self.arch, self.rng
-        before = self._best(arch)
+        before = self.best(arch)
         if before is None:
             return
         factor = rng.choice((1.0625, 1.5, 2.0, 8.0))
@@ -279,24 +280,24 @@ class _Case:
         for name, change in changes.items():
             self._is_no_slower(f"more {name} is no slower", arch.with_(**change), before)
         roomy = arch.with_(sram_bytes=1 << 24, input_buffers=2, output_buffers=1)
-        single = self._best(roomy)
+        single = self.best(roomy)
         assert single is not None
         self._is_no_slower("two C buffers are no slower where there is room", roomy.with_(output_buffers=2), single)
         if arch.timing == "overlap":
-            single = self._best(roomy.with_(input_buffers=1))
+            single = self.best(roomy.with_(input_buffers=1))
             assert single is not None
             self._is_no_slower("two input buffers are no slower where there is room", roomy, single)
 
     def _is_no_slower(self, law: str, arch: MulticoreSpec, before: MulticoreCost) -> None:
-        after = self._best(arch)
+        after = self.best(arch)
         after_us = float("inf") if after is None else after.latency_us
-        self._is_most(law, after_us, before.latency_us, before.mapping)
+        self.is_most(law, after_us, before.latency_us, before.mapping)
 
-    def _is_most(self, law: str, small: float, large: float, mapping: MulticoreMapping) -> None:
+    def is_most(self, law: str, small: float, large: float, mapping: MulticoreMapping) -> None:
         self.report.checked[law] += 1
         if small > large * (1 + ROUNDING):
-            self._violates(law, f"{small!r} > {large!r} at {mapping}")
+            self.violates(law, f"{small!r} > {large!r} at {mapping}")
 
-    def _violates(self, law: str, what: str) -> None:
+    def violates(self, law: str, what: str) -> None:
         spec = self.arch.model_dump(mode="json", exclude_defaults=True)
         self.report.violations.append(f"{law}: {what}; {self.problem!r} on {spec}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import Any
 
@@ -10,7 +11,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import block_of
 
-__all__ = ["draw_chip", "draw_mapping", "draw_problem", "legal_sizes"]
+__all__ = ["draw_chip", "draw_grouped", "draw_mapping", "draw_problem", "legal_sizes"]
 
 _DTYPES = (DType.FP32, DType.BF16, DType.FP16, DType.FP8, DType.INT8, DType.INT4)
 _NARROW = (DType.INT4, DType.INT8, DType.FP8)
@@ -84,6 +85,16 @@ def draw_problem(rng: random.Random, arch: MulticoreSpec) -> GemmProblem:
     sizes = (arch.cube_m, arch.cube_k_of(a), arch.cube_n)
     M, K, N = (max(1, unit * rng.randint(1, units) + rng.choice((0, 0, -1, 1, -unit // 2))) for unit in sizes)
     return GemmProblem(rng.choice((1, 1, 1, 2, 3, 5)), M, K, N, a, output_dtype=rng.choice((None, *_DTYPES)), **weights)
+
+
+def draw_grouped(rng: random.Random, arch: MulticoreSpec) -> GemmProblem:
+    """A grouped GEMM of up to 8 groups, of sizes and types as `draw_problem`: none of rows, one, equally many, any."""
+    like = draw_problem(rng, arch)
+    groups = [rng.choice((0, 1, like.M, rng.randint(0, like.M))) for _ in range(rng.randint(1, 8))]
+    if not any(groups):
+        groups[0] = like.M
+    types = {field.name: getattr(like, field.name) for field in dataclasses.fields(like)[4:-2]}
+    return GemmProblem.grouped(groups, like.K, like.N, **types)
 
 
 def legal_sizes(block: int, unit: int) -> list[int]:

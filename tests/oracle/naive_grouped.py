@@ -31,16 +31,12 @@ def spread_groups(problem: GemmProblem, cube_m: int, P_G: int, P_M: int) -> list
     def load(members: list[int]) -> int:
         return sum(map(weight, members))
 
-    for rows in sorted(set(groups), reverse=True):
-        left, loads = groups.count(rows), [load(members) for members in sets]
-        level = 0
-        while sum(max(0, (level - of_set) // weight(rows)) for of_set in loads) < left:
-            level += 1
-        for number in sorted(range(P_G), key=lambda number: (loads[number], number)):
-            taken = min(left, max(0, (level - loads[number]) // weight(rows)))
-            sets[number] += [rows] * taken
-            left -= taken
-        assert left == 0
+    if len(set(groups)) == 1:  # a batch
+        full = ceil_div(len(groups), P_G)
+        return [groups[start : start + full] for start in range(0, len(groups), full)]
+    for rows in sorted(groups, reverse=True):
+        number = min(range(P_G), key=lambda number: (load(sets[number]), len(sets[number]), number))
+        sets[number].append(rows)
     return [members for members in sets if members]
 
 

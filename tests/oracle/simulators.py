@@ -19,7 +19,8 @@ from gemm_eval.mapping import LoopOrder, MulticoreMapping, Tile
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["ActiveGrid", "Bits", "Block", "ChipWalk", "Traffic", "Visit"]
-__all__ += ["bits_of", "simulate_chip", "simulate_pipeline", "simulate_traffic", "walk_visits"]
+__all__ += ["Core", "Transfer"]
+__all__ += ["bits_of", "run_pipeline", "simulate_chip", "simulate_pipeline", "simulate_traffic", "walk_visits"]
 
 
 class Block(NamedTuple):
@@ -168,24 +169,25 @@ def _ceil_div(a: int, b: int) -> int:
 # --- (b) one core's pipeline -----------------------------------------------------------------------------------------
 
 
-class _Transfer(NamedTuple):
+class Transfer(NamedTuple):
     """Bytes of one DMA job. Fractions of a byte are kept: a visit to a 4-bit tile may move half a byte."""
 
     a: float = 0.0
     b: float = 0.0
     s: float = 0.0
     c: float = 0.0
+    sharers: int | None = None  # cores that share B, where it is not all along M
 
 
 class _Phase(NamedTuple):
     """Jobs that start together; the next phase starts when all have ended (the barrier)."""
 
-    dma: _Transfer
+    dma: Transfer
     lands: int | None = None  # visit whose tiles are in SRAM when the DMA job has ended
     computes: int | None = None  # visit that the compute engine works on
 
 
-class _Core:
+class Core:
     """Speeds of one core of an arch, for one problem and grid of active cores."""
 
     def __init__(self, arch: MulticoreSpec, problem: GemmProblem, grid: ActiveGrid) -> None:
@@ -205,12 +207,12 @@ class _Core:
         else:
             self.store_bits = 0  # partial sums stay in SRAM until the reduction sends them
 
-    def dma_us(self, x: _Transfer) -> float:
+    def dma_us(self, x: Transfer) -> float:
         """Time of a DMA job: DRAM and the port work at the same time, and the slower one decides."""
         everything = x.a + x.b + x.s + x.c
         charged = everything
         if self.arch.load_sharing == "multicast":
-            charged = x.a / self.grid.E_N + (x.b + x.s) / self.grid.E_M + x.c
+            charged = x.a / self.grid.E_N + (x.b + x.s) / (x.sharers or self.grid.E_M) + x.c
         if self.arch.noc_gb_per_s is None:
             return charged / self.dram_bytes_per_us
         return max(charged / self.dram_bytes_per_us, everything / (self.arch.noc_gb_per_s * 1e3))
@@ -243,10 +245,11 @@ class _Core:
             exchange_us = received / (self.arch.noc_gb_per_s * 1e3) + written / self.dram_bytes_per_us
         return exchange_us + (self.grid.E_K - 1) * share / self.arch.vector_ops_per_cycle / self.cycles_per_us
 
-    def load_of(self, visit: Visit) -> _Transfer:
+    def load_of(self, visit: Visit, sharers: int | None) -> Transfer:
         """Tiles of A, B and S that change at a visit."""
         bits = self.bits
-        return _Transfer(visit.a_load * bits.a / 8, visit.b_load * bits.b / 8, visit.s_load * bits.group / 8)
+        loads = visit.a_load * bits.a / 8, visit.b_load * bits.b / 8, visit.s_load * bits.group / 8
+        return Transfer(*loads, sharers=sharers)
 
     def c_bytes_of(self, refilled: Visit | None, leaving: Visit | None) -> float:
         """Bytes of the C tile fetched for one visit and of the C tile that leaves after another."""
@@ -267,9 +270,13 @@ def simulate_pipeline(
     k_start: int = 0,
 ) -> float:
     """Run one core's double-buffered main loop on a DMA engine and a compute engine; return its end in us."""
-    core = _Core(arch, problem, grid)
     visits = list(walk_visits(arch, problem, block, tile, order, k_start=k_start))
-    phases = deque(_schedule(core, visits))
+    return run_pipeline(Core(arch, problem, grid), visits, [None] * len(visits))
+
+
+def run_pipeline(core: Core, visits: Sequence[Visit], sharers: Sequence[int | None]) -> float:
+    """Run visits through the engines, `sharers` cores sharing the tile of B of each; return the end in us."""
+    phases = deque(_schedule(core, visits, sharers))
     landed: set[int] = set()
     working: dict[str, _Phase] = {}  # engine -> the phase that keeps it busy
     events: list[tuple[float, str]] = []  # (end of a job, engine)
@@ -291,31 +298,31 @@ def simulate_pipeline(
     return clock
 
 
-def _schedule(core: _Core, visits: Sequence[Visit]) -> Iterator[_Phase]:
+def _schedule(core: Core, visits: Sequence[Visit], sharers: Sequence[int | None]) -> Iterator[_Phase]:
     """The order in which a double-buffered loop hands its jobs to the engines."""
     last = len(visits) - 1
-    yield _Phase(core.load_of(visits[0]), lands=0)
+    yield _Phase(core.load_of(visits[0], sharers[0]), lands=0)
     for s in range(last + 1):
         before = visits[s - 1] if s > 0 else None
         after = visits[s + 1] if s < last else None
-        load = _Transfer() if after is None else core.load_of(after)
+        load = Transfer() if after is None else core.load_of(after, sharers[s + 1])
         lands = None if after is None else s + 1
         if core.arch.output_buffers == 2:
             yield _Phase(load._replace(c=core.c_bytes_of(after, before)), lands, computes=s)
         else:
             # The only C buffer is busy while visit s computes, so C tiles change in a phase of their own.
             yield _Phase(load, computes=s)
-            yield _Phase(_Transfer(c=core.c_bytes_of(after, visits[s])), lands)
+            yield _Phase(Transfer(c=core.c_bytes_of(after, visits[s])), lands)
     if core.arch.output_buffers == 2:
-        yield _Phase(_Transfer(c=core.c_bytes_of(None, visits[last])))
+        yield _Phase(Transfer(c=core.c_bytes_of(None, visits[last])))
 
 
-def _overlapped_us(core: _Core, visits: Sequence[Visit], moved: _Transfer, compute_us: float) -> float:
+def _overlapped_us(core: Core, visits: Sequence[Visit], moved: Transfer, compute_us: float) -> float:
     """Time of a main loop that overlaps all it can: no less than each of three chains of work that nothing shortens."""
     bits, first = core.bits, visits[0]  # the first tile is a full one
     largest_store = _ceil_div(max(visit.c_store for visit in visits) * core.store_bits, 8)
     loads = ((first.a_load, bits.a), (first.b_load, bits.b), (first.s_load, bits.group))
-    head = _Transfer(*(_ceil_div(elements * size, 8) for elements, size in loads))
+    head = Transfer(*(_ceil_div(elements * size, 8) for elements, size in loads))
     if core.arch.input_buffers == 1:  # no load while anything is computed
         head = moved._replace(c=0.0)
     stored = moved.c if core.arch.output_buffers == 1 else largest_store
@@ -361,7 +368,7 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
     cuts_n = _cut(problem.N, _ceil_div(problem.N, p.P_N))
     cuts_k = _cut(problem.K, k_step)
     grid = ActiveGrid(len(cuts_g), len(cuts_m), len(cuts_n), len(cuts_k))
-    core = _Core(arch, problem, grid)
+    core = Core(arch, problem, grid)
     bits = core.bits
     is_shared = arch.load_sharing == "multicast"
     a_slices: dict[tuple[int, ...], int] = {}  # the cores that share a slice -> bytes of A read for it
@@ -404,7 +411,7 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
             main_us = simulate_pipeline(arch, problem, block, mapping.tile, mapping.loop_order, grid, k_start=k_start)
         else:
             compute_us = core.compute_us(walk.cube_steps, visits, walk.dequant)
-            traffic_of_core = _Transfer(a_bytes, b_bytes, s_bytes, c_bytes)
+            traffic_of_core = Transfer(a_bytes, b_bytes, s_bytes, c_bytes)
             tiles = list(walk_visits(arch, problem, block, mapping.tile, mapping.loop_order, k_start=k_start))
             best_us = _overlapped_us(core, tiles, traffic_of_core, compute_us)
             serial_us = compute_us + core.dma_us(traffic_of_core)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from tests.laws import multicore
+from tests.laws import multicore, multicore_grouped
 
 
 def test_no_law_is_broken() -> None:
     report = multicore.run(seed=16, count=12)
     assert not report.violations, report.text()
     assert report.checked["the search is brute force"] >= 10
+
+
+def test_no_law_of_grouped_gemms_is_broken() -> None:
+    report = multicore_grouped.run(seed=5, count=25)
+    assert not report.violations, report.text()
+    assert report.checked["the search is brute force"] >= 20
+    assert report.checked["a row more is no faster"] == 25

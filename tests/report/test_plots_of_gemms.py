@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, InvalidInputError, load_model, transformer_gemms
+from gemm_eval import GEMMEvaluator, GemmProblem, InvalidInputError, UnsupportedError, load_model, transformer_gemms
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.mapping import Decomposition, LoopOrder, MulticoreMapping, Partition, RasterOrder, Tile
 from gemm_eval.models.multicore.params import pack_params
@@ -172,6 +172,15 @@ def test_batch_and_split_k_in_the_picture(evaluators: dict[str, GEMMEvaluator]) 
     assert "idle: 4 (cores 4-7)" in title
     assert "g 3 x 1, m 1 x 96" in figure.axes[1].get_title()
     draw(figure)
+
+
+def test_groups_that_differ_are_not_drawn_as_a_batch(evaluators: dict[str, GEMMEvaluator]) -> None:
+    evaluator = evaluators["demo-8core"]
+    ragged = evaluator.evaluate_problem(GemmProblem.grouped((40, 3, 0), 64, 64))
+    with pytest.raises(UnsupportedError, match=r"G=3 rows=43 .* on demo-8core cannot be drawn: its groups differ"):
+        plot_mapping(ragged)
+    equal = evaluator.evaluate_problem(GemmProblem.grouped((40, 0, 40), 64, 64))
+    assert any("C[2, 40, 64]" in text for text in texts(plot_mapping(equal)))
 
 
 def test_first_steps_follow_the_loop_order() -> None:

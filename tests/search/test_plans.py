@@ -25,6 +25,7 @@ from gemm_eval import (
 )
 from gemm_eval.mapping import enumerate_partitions
 from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.search.multicore import find_best
 from gemm_eval.search.plan_kernels import count_legal_mappings, fill_partition_scores
 from gemm_eval.search.plans import AnalyticCostModel, enumerate_candidates
 from tests.oracle import naive
@@ -143,6 +144,20 @@ def test_evaluator_under_a_plan(plan: Any) -> None:
         assert result.latency_us >= exact.evaluate(*shape).latency_us
         assert planned.evaluate_mapping(result.problem, result.mapping).latency_us == result.latency_us
     assert planned.on(DEMO.with_(num_cores=4)).evaluate(1, 64, 64, 64).is_exhaustive is False
+
+
+def test_groups_that_differ_have_the_exact_plan_alone() -> None:
+    """Equal ones are a batch, also beside groups without rows."""
+    problem = GemmProblem.grouped((17, 0, 5), 20, 13)
+    for plan in PLANS:
+        with pytest.raises(UnsupportedError, match=r"groups of G=3 rows=22 .* differ: use plan exact"):
+            find_planned(AnalyticCostModel(SMALL), SMALL, problem, plan)
+        equal = find_planned(AnalyticCostModel(SMALL), SMALL, GemmProblem.grouped((17, 0, 17), 20, 13), plan)
+        assert equal[:3] == find_planned(AnalyticCostModel(SMALL), SMALL, GemmProblem(2, 17, 20, 13), plan)[:3]
+    found = find_planned(AnalyticCostModel(SMALL), SMALL, problem, "exact")
+    assert found.is_exhaustive
+    best = find_best(SMALL, problem, pack_params(SMALL, problem.types), allow_idle_cores=True)
+    assert found.latency_us == best["latency_us"][0]
 
 
 class Constant:

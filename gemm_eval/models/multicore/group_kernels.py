@@ -22,6 +22,7 @@ class Spread(NamedTuple):
     sizes: Any  # int64 [num_runs], which row count: a place among those of the problem
     counts: Any  # int64 [num_runs], groups of a run, at least 1
     loads: Any  # int64 [num_sets], steps of the matrix unit along m of a set
+    members: Any  # int64 [num_sets], its groups
     scratch: Any  # int64 [3, num_groups], runs in the order in which they were made: set, size, count
 
 
@@ -37,29 +38,19 @@ def new_spread(counts: Any, num_cores: int) -> Spread:
         np.empty(num_groups, np.int64),
         np.empty(num_groups, np.int64),
         np.empty(most_sets, np.int64),
+        np.empty(most_sets, np.int64),
         np.empty((3, num_groups), np.int64),
     )
 
 
 @kernel
-def _level_of(loads: Any, num_sets: int, weight: int, count: int) -> int:
-    """The least load up to which the sets have room for `count` groups of `weight`."""
-    least = loads[0]
+def _least_loaded(loads: Any, members: Any, num_sets: int) -> int:
+    """The set of the least load, of equal ones the one of the fewest groups, of those the first."""
+    chosen = 0
     for s in range(1, num_sets):
-        least = min(least, loads[s])
-    low: int = least + weight  # below it there is room for none
-    high = least + weight * count
-    while low < high:
-        level = (low + high) // 2
-        room = 0
-        for s in range(num_sets):
-            if loads[s] < level:
-                room += (level - loads[s]) // weight
-        if room >= count:
-            high = level
-        else:
-            low = level + 1
-    return low
+        if loads[s] < loads[chosen] or (loads[s] == loads[chosen] and members[s] < members[chosen]):
+            chosen = s
+    return chosen
 
 
 @kernel
@@ -70,28 +61,35 @@ def fill_spread(p: Any, rows: Any, counts: Any, P_G: int, P_M: int, spread: Spre
         rows, counts: int64 [num_sizes], row counts of the groups, descending, and how many groups have each.
         spread: from `new_spread`, filled.
     """
-    starts, loads, scratch = spread.starts, spread.loads, spread.scratch
+    starts, loads, members, scratch = spread.starts, spread.loads, spread.members, spread.scratch
     num_sets = min(P_G, loads.shape[0])
     loads[:num_sets] = 0
+    members[:num_sets] = 0
     num_runs = 0
     num_used = 0
     for size in range(rows.shape[0]):
         weight = ceil_div(ceil_div(rows[size], P_M), p["cube_m"])
+        first_run = num_runs
+        most = 1
+        if num_sets == 1 or rows.shape[0] == 1:  # equal groups lie as those of a batch
+            most = ceil_div(counts[size], num_sets)
         left = counts[size]
-        level = _level_of(loads, num_sets, weight, left)
         while left > 0:
-            chosen = 0
-            for s in range(1, num_sets):
-                if loads[s] < loads[chosen]:
-                    chosen = s
-            taken = min(left, (level - loads[chosen]) // weight)
-            num_used = max(num_used, chosen + 1)
+            chosen = _least_loaded(loads, members, num_sets)
+            taken = min(left, most)
             loads[chosen] += taken * weight
+            members[chosen] += taken
             left -= taken
-            scratch[0, num_runs] = chosen
-            scratch[1, num_runs] = size
-            scratch[2, num_runs] = taken
-            num_runs += 1
+            num_used = max(num_used, chosen + 1)
+            run = first_run
+            while run < num_runs and scratch[0, run] != chosen:
+                run += 1
+            if run == num_runs:
+                scratch[0, run] = chosen
+                scratch[1, run] = size
+                scratch[2, run] = 0
+                num_runs += 1
+            scratch[2, run] += taken
     # by set, in the order in which they were made
     starts[: num_used + 1] = 0
     for run in range(num_runs):

@@ -35,7 +35,7 @@ def plot_mapping(result: GEMMResult) -> Figure:
     Raises:
         GemmEvalError: matplotlib is not installed.
         InvalidInputError: not a `GEMMResult`.
-        UnsupportedError: its groups have rows of their own.
+        UnsupportedError: a grouped GEMM on a multi-core chip, of groups that differ.
     """
     if not isinstance(result, GEMMResult):
         raise InvalidInputError(f"result must be a GEMMResult, got {shown(result)}")

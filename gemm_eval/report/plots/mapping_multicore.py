@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gemm_eval.arch import MulticoreSpec
+from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import MulticoreMapping
-from gemm_eval.models.multicore import Block, block_of, pack_params
+from gemm_eval.models.multicore import Block, batch_sizes, block_of, pack_params
 from gemm_eval.report.plots.memory import draw_memory_bar
 from gemm_eval.report.plots.style import COLORS, FILLS, GRAY, SMALL, TITLE, new_figure, use_whole_ticks
 
@@ -58,10 +59,16 @@ def draw_partition(result: GEMMResult) -> Figure:
     arch, mapping, problem = result.arch, result.mapping, result.problem
     assert isinstance(arch, MulticoreSpec)
     assert isinstance(mapping, MulticoreMapping)
+    sizes = batch_sizes(problem)
+    if sizes is None:
+        raise UnsupportedError(
+            f"the mapping of {problem} on {arch.name} cannot be drawn: its groups differ, and so do the blocks of the "
+            "cores; groups of equally many rows can"
+        )
     params = pack_params(arch, problem.types)[0]
     figure = new_figure(9.6, 5.9)
     panels = figure.subplot_mosaic([["chip", "block"], ["sram", "sram"]], height_ratios=[11, 1], width_ratios=[6, 5])
-    grid = _Grid(block_of(params, *problem.sizes, *mapping.partition), problem.sizes, arch.num_cores)
+    grid = _Grid(block_of(params, *sizes, *mapping.partition), sizes, arch.num_cores)
     _draw_blocks(panels["chip"], grid, mapping)
     _draw_tiles(panels["block"], grid.block, mapping)
     draw_memory_bar(panels["sram"], _sram_parts(params, mapping), arch.sram_usable_bytes, "usable", "SRAM of one core")
