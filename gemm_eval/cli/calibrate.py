@@ -78,7 +78,7 @@ def dense(
 
     check_one_of("--family", family, GENERIC)
     # what the model chooses was not timed, or stands in tables that tell the config
-    check_one_of("--library", library, [name for name, of in LIBRARIES.items() if not of.is_chosen_by_model])
+    check_one_of("--library", library, [name for name, of in LIBRARIES.items() if of.has_plain_timings])
     if correction and out is not None:
         from gemm_eval.errors import InvalidOptionError
 
@@ -116,7 +116,7 @@ def learn(
     from gemm_eval.models.gpu.families import FAMILIES
 
     check_one_of("--family", family, [name for name, of in FAMILIES.items() if not of.is_ours])
-    check_one_of("--library", library, [name for name, of in LIBRARIES.items() if not of.is_chosen_by_model])
+    check_one_of("--library", library, [name for name, of in LIBRARIES.items() if of.has_plain_timings])
     calibrate_corrections(arch, library, family, data or [], seed, out)
 
 

@@ -20,11 +20,9 @@ _HEADERS = ("tokens, or model", "n", "roofline", "MAPE", "median", "p90", "bias"
 def validate_moe(names: Sequence[str], data: Sequence[str], seed: int, *, models: bool, as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
     from gemm_eval.cli.output import make_console, print_json
-    from gemm_eval.validation.metrics import REGIMES
     from gemm_eval.validation.moe import score_layers
 
-    regimes = {regime.name for regime in REGIMES}
-    lines = [line for line in score_layers(names, data, seed) if models or line.group in regimes]
+    lines = [line for line in score_layers(names, data, seed) if models or line.is_regime]
     if as_json:
         plain = [
             line._asdict() | {"errors": {name: asdict(found) for name, found in line.errors.items()}} for line in lines

@@ -18,7 +18,6 @@ from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, CostRules, ProblemTerms, write_record
 from gemm_eval.models.gpu.generic_kernels import GENERIC
 from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
-from gemm_eval.workload import Layouts
 
 __all__ = ["OF_GENERIC", "OF_OURS", "Searches"]
 
@@ -57,7 +56,7 @@ def _room_for_splits(candidates: Any) -> int:
 
 
 @kernel
-def _groups_of(layouts: Layouts, i: int, G: int, M: int, one: Any) -> Any:
+def _groups_of(layouts: Any, i: int, G: int, M: int, one: Any) -> Any:
     """The groups of a problem: rows and counts [sizes]; `one` [2, 1] is room for those of a plain one."""
     layout = layouts.of[i] if len(layouts.of) > 0 else -1
     if layout >= 0:
@@ -120,7 +119,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
     @_entry(name)
     def find_best_of_range(
         params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
-        layouts: Layouts, start: int, stop: int, out: Any,
+        layouts: Any, start: int, stop: int, out: Any,
     ) -> None:  # fmt: skip
         """The best configs of problems start..stop, to `out` [num] of KERNEL_COST_DTYPE; no kernel: active_sms 0."""
         bounds, splits = np.empty(len(candidates)), np.empty(_room_for_splits(candidates), np.int64)
@@ -141,7 +140,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
     @_entry(name)
     def find_best_rows(
         params: Any, candidates: Any, columns: Any, ranges: Any, coefficients: Any, type_of: Any, sizes: Any,
-        layouts: Layouts, start: int, stop: int, out_us: Any, out_which: Any,
+        layouts: Any, start: int, stop: int, out_us: Any, out_which: Any,
     ) -> None:  # fmt: skip
         """As `find_best_of_range`, but only latency [num] us, and place [num, 2]: row of a candidate or -1, split."""
         bounds, splits = np.empty(len(candidates)), np.empty(_room_for_splits(candidates), np.int64)
@@ -157,7 +156,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
 
     @_entry(name)
     def evaluate_rows(
-        params: Any, candidates: Any, coefficients: Any, type_of: Any, sizes: Any, layouts: Layouts, which: Any,
+        params: Any, candidates: Any, coefficients: Any, type_of: Any, sizes: Any, layouts: Any, which: Any,
         out_us: Any,
     ) -> None:  # fmt: skip
         """Latency [num] us of given configs, each by its place as in `find_best_rows`, under its best raster."""
@@ -172,7 +171,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
 
     @_entry(name)
     def find_top(
-        params: Any, candidates: Any, coefficients: Any, G: int, M: int, K: int, N: int, layouts: Layouts,
+        params: Any, candidates: Any, coefficients: Any, G: int, M: int, K: int, N: int, layouts: Any,
         out_us: Any, out_which: Any,
     ) -> int:  # fmt: skip
         """Latency [num] us and place [num, 2] of every config of the search, as many as have room; returns num."""
@@ -194,7 +193,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
     @_entry(name)
     def evaluate_one(
         params: Any, candidates: Any, coefficients: Any, index: int, split: int, raster: int,
-        G: int, M: int, K: int, N: int, layouts: Layouts, out: Any,
+        G: int, M: int, K: int, N: int, layouts: Any, out: Any,
     ) -> None:  # fmt: skip
         """Write the cost of one config to out[0], of KERNEL_COST_DTYPE."""
         p, row = params[0], candidates[index]

@@ -177,8 +177,6 @@ def enumerate_candidates(
         UnsupportedError: the arch cannot run the types, or a heuristic plan is asked for groups that differ.
         InvalidOptionError: `allow_idle_cores` on a chip too large for it.
     """
-    if problem.is_grouped:
-        raise UnsupportedError(f"plans are for groups of equally many rows, got {problem}: use plan='exact'")
     check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
     params = pack_params(arch, problem.types)
     sizes = batch_sizes(problem)

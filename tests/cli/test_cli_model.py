@@ -44,7 +44,6 @@ def document(rows: list[tuple[LayerGemm, GEMMResult]]) -> Any:
 
 # model
 
-NO_GROUPS_YET = pytest.mark.xfail(reason="the multi-core model knows no groups of different rows yet", strict=True)
 CALLS: list[Any] = [
     ("llama-3-8b", [], {}),
     ("llama-3-8b", ["--batch", "7", "--dtype", "w4a16"], {"batch_size": 7, "dtype": "w4a16"}),
@@ -53,12 +52,11 @@ CALLS: list[Any] = [
         "deepseek-v3",
         ["--dtype", "fp8", "--dense-dtype", "fp16"],
         {"dtype": "fp8", "dense_dtype": "fp16"},
-        marks=NO_GROUPS_YET,
     ),
     pytest.param(
-        "mixtral-8x7b", ["--tp", "2", "--ep", "4"], {"tensor_parallel": 2, "expert_parallel": 4}, marks=NO_GROUPS_YET
+        "mixtral-8x7b", ["--tp", "2", "--ep", "4"], {"tensor_parallel": 2, "expert_parallel": 4}
     ),
-    pytest.param("deepseek-v3", ["--batch", "3"], {"batch_size": 3}, marks=NO_GROUPS_YET),
+    pytest.param("deepseek-v3", ["--batch", "3"], {"batch_size": 3}),
 ]
 
 
@@ -134,7 +132,6 @@ def test_80_columns_show_the_numbers_of_400() -> None:
     assert [number for number in numbers if number not in narrow.out] == []
 
 
-@NO_GROUPS_YET
 def test_a_very_narrow_terminal_loses_no_digit() -> None:
     words = ("model", "deepseek-v3", *ARCH, *SHORT)
     wide, narrow = Ran(*words, columns=80).out, Ran(*words, columns=30).out
@@ -144,7 +141,6 @@ def test_a_very_narrow_terminal_loses_no_digit() -> None:
     assert sum(map(str.isdigit, narrow)) >= sum(map(str.isdigit, wide))
 
 
-@NO_GROUPS_YET
 def test_sums_are_those_of_the_library() -> None:
     out = Ran("model", "mixtral-8x7b", *ARCH, *SHORT, "--batch", "3", columns=200).out
 
@@ -204,7 +200,6 @@ def test_model_writes_nothing_to_disk(tmp_path: Path) -> None:
 # prewarm
 
 
-@NO_GROUPS_YET
 def test_prewarm_json_is_the_report_and_the_next_run_knows_all() -> None:
     lists = {"batch_sizes": [1, 3], "seq_lens": [16, 32], "tensor_parallel": [1, 2], "dtypes": ["fp16", "w4a16"]}
     words = ["--batch", "1", "--batch", "3", "--seq-len", "16", "--seq-len", "32", "--tp", "1", "--tp", "2"]

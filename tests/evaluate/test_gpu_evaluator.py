@@ -188,14 +188,14 @@ def test_a_library_of_the_evaluator_is_taken_where_it_has_kernels() -> None:
 @pytest.mark.parametrize(
     ("error", "words", "call"),
     [
-        (InvalidOptionError, "library must be", lambda ev: ev.evaluate(*SIZES, library="cutlass")),
+        (InvalidOptionError, "library must be", lambda ev: ev.evaluate(*SIZES, library="cutlas")),
         (InvalidOptionError, "l2 must be", lambda ev: ev.evaluate(*SIZES, l2="hot")),
         (InvalidOptionError, "l2 must be", lambda ev: ev.evaluate(*SIZES, l2=["warm"])),
         (InvalidOptionError, "clock must be", lambda ev: ev.evaluate_problem(W4A16, clock=True)),
         (InvalidOptionError, "clock must be", lambda ev: ev.evaluate_many([SIZES], clock="slow")),
         (InvalidOptionError, "l2 must be", lambda ev: ev.top(W4A16, l2="hot")),
         (InvalidOptionError, "l2 must be", lambda ev: ev.evaluate_mapping(W4A16, None, l2="hot")),
-        (InvalidOptionError, "library must be", lambda ev: GEMMEvaluator(ARCH, library="cutlass")),
+        (InvalidOptionError, "library must be", lambda ev: GEMMEvaluator(ARCH, library="cutlas")),
         (InvalidOptionError, "plan must be exact", lambda ev: GEMMEvaluator(ARCH, plan="balanced")),
         (InvalidOptionError, "idle_cores must be True", lambda ev: GEMMEvaluator(ARCH, allow_idle_cores=False)),
         (InvalidOptionError, "distinct must be", lambda ev: ev.top(W4A16, distinct="partition")),

@@ -377,9 +377,9 @@ def test_answers_of_the_models(arch: str) -> None:
 
 
 @pytest.mark.parametrize("plan", ["balanced", "aggressive"])
-def test_answers_of_plans(plan: str) -> None:
+def test_plans_refuse_groups_that_differ(plan: str) -> None:
     ev = GEMMEvaluator("demo-8core", plan=plan, disk_cache=False)
 
-    result = ev.evaluate_grouped(GROUPS, K, N)
-    assert result.latency_us >= GEMMEvaluator("demo-8core").evaluate_grouped(GROUPS, K, N).latency_us
-    assert list(ev.evaluate_many([result.problem])) == [result]
+    with pytest.raises(UnsupportedError, match="differ: use plan exact"):
+        ev.evaluate_grouped(GROUPS, K, N)
+    assert ev.evaluate_grouped((3, 0, 3), K, N).latency_us == ev.evaluate(2, 3, K, N).latency_us

@@ -26,10 +26,7 @@ from gemm_eval.workload import GemmTypes, make_types
 
 GPU, CHIP = "h200-sxm", "demo-8core"
 SIZES = {"num_tokens": 64, "hidden": 256, "inter": 128, "num_experts": 16, "topk": 4}
-NO_GROUPS_YET = pytest.mark.xfail(
-    reason="the multi-core model knows no groups of different rows yet", raises=UnsupportedError, strict=True
-)
-RAGGED_ARCHS = [GPU, pytest.param(CHIP, marks=NO_GROUPS_YET)]
+RAGGED_ARCHS = [GPU, pytest.param(CHIP)]
 
 
 @pytest.fixture(scope="module", params=[GPU, CHIP])

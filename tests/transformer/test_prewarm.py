@@ -107,16 +107,13 @@ def check_warm(evaluator: GEMMEvaluator, problems: Iterable[GemmProblem]) -> Non
     assert (after.hits - before.hits, after.misses - before.misses) == (len(unique), 0)
 
 
-NO_GROUPS_YET = pytest.mark.xfail(
-    reason="the multi-core model knows no groups of different rows yet", raises=UnsupportedError, strict=True
-)
 MODELS: list[Any] = [
     ("llama-3-8b", {}),
     ("llama-3-8b", {"phases": ("prefill",)}),
     ("llama-3-8b", {"phases": ("decode",), "dtypes": ("w4a16", "w8a16", "bf16", "int8", "w4a8")}),
     ("llama-3-70b", {"tp": (1, 2, 8), "dtypes": ("w4a16",)}),
-    pytest.param("mixtral-8x7b", {"tp": (1, 2), "ep": (1, 2, 4)}, marks=NO_GROUPS_YET),
-    pytest.param("deepseek-v3", {"tp": (2,), "ep": (1, 8), "phases": ("decode",)}, marks=NO_GROUPS_YET),
+    pytest.param("mixtral-8x7b", {"tp": (1, 2), "ep": (1, 2, 4)}),
+    pytest.param("deepseek-v3", {"tp": (2,), "ep": (1, 8), "phases": ("decode",)}),
     (SMALL, {"dtypes": ("fp16", "w8a16")}),
 ]
 
@@ -147,7 +144,6 @@ def test_report_and_hits(model: Any, ranges: dict[str, Any]) -> None:
     assert (again.num_known, again.num_hits_after) == (num_unique, num_unique)
 
 
-@NO_GROUPS_YET
 def test_the_next_process_finds_every_gemm_with_the_same_bits() -> None:
     dtypes = ("fp16", "w4a16")
     problems = list(dict.fromkeys(gemms_of(load_model("mixtral-8x7b"), dtypes=dtypes)))

@@ -110,6 +110,11 @@ class Library:
     grouped_families: tuple[str, ...] = ()
     tile: str = ""
 
+    @property
+    def has_plain_timings(self) -> bool:
+        """Whether timings of single GEMMs, each by the library's own choice, can tell its coefficients."""
+        return not (self.is_chosen_by_model or self.grouped_families)
+
     def check(self, arch: GpuSpec, types: GemmTypes) -> None:
         """Raise `UnsupportedError` where the library has no kernels for these types on this GPU."""
         if types.a.dtype not in arch.tensor_flop_per_cycle:

@@ -35,13 +35,14 @@ def plot_mapping(result: GEMMResult) -> Figure:
     Raises:
         GemmEvalError: matplotlib is not installed.
         InvalidInputError: not a `GEMMResult`.
-        UnsupportedError: a grouped GEMM on a multi-core chip, of groups that differ.
+        UnsupportedError: groups of the problem differ.
     """
     if not isinstance(result, GEMMResult):
         raise InvalidInputError(f"result must be a GEMMResult, got {shown(result)}")
+    if not isinstance(result.mapping, KernelConfig):
+        return draw_partition(result)
     if result.problem.is_grouped:
         raise UnsupportedError(
-            f"plot_mapping draws groups of equally many rows, got {result.problem}; draw a group alone, or "
-            "plot_breakdown"
+            f"the waves of {result.problem} cannot be drawn: its groups differ; draw a group alone, or plot_breakdown"
         )
-    return draw_waves(result) if isinstance(result.mapping, KernelConfig) else draw_partition(result)
+    return draw_waves(result)

@@ -13,16 +13,18 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import (
     Joined,
+    LayerShape,
     coefficients_for,
     join_packed,
+    layer_libraries,
     layer_terms,
     library_of,
     pack_bound_columns,
     pack_coefficients,
     pack_kernels,
+    padded_inter,
 )
 from gemm_eval.models.gpu.families import FAMILIES, default_coefficients
-from gemm_eval.models.gpu.moe_rules import LayerShape, layer_libraries, padded_inter
 from gemm_eval.search import OF_GENERIC, run_in_chunks
 from gemm_eval.validation.fit import Ranges, Search, fit_logs
 from gemm_eval.validation.moe.tables import GroupedTimings, LayerTimings

@@ -72,6 +72,11 @@ class LayerLine(NamedTuple):
     group: str
     errors: dict[str, Metrics]
 
+    @property
+    def is_regime(self) -> bool:
+        """Whether the group is one of tokens, not a model."""
+        return self.group in {regime.name for regime in REGIMES}
+
 
 def free_coefficients(family: Family) -> tuple[str, ...]:
     """Return the names of the coefficients that layers, or grouped GEMMs, tell something about."""
