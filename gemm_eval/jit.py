@@ -27,7 +27,7 @@ from numba.core.runtime import rtsys
 
 from gemm_eval.storage import cache_dir, make_folder, set_aside, why_unsafe
 
-__all__ = ["entry_point", "kernel", "of_arrays", "read_only", "source_stamp"]
+__all__ = ["entry_point", "inlined_kernel", "kernel", "of_arrays", "read_only", "source_stamp"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +44,12 @@ def kernel(function: F) -> F:
     return compiled
 
 
+def inlined_kernel(function: F) -> F:
+    """Compile `function` into every kernel that calls it: one that only names a part of another, in a hot loop."""
+    compiled: F = _compiled_once(function, forceinline=True)
+    return compiled
+
+
 def entry_point(function: F) -> F:
     """Compile `function` for calls from Python, cached on disk."""
     compiled = _compiled_once(function)
@@ -55,13 +61,13 @@ def entry_point(function: F) -> F:
     return result
 
 
-def _compiled_once(function: Any) -> Any:
+def _compiled_once(function: Any, **options: Any) -> Any:
     """Compile for the types of arguments, where numba compiles anew for every constant that is passed.
 
     LLVM inlines what is worth it, with the constants. An integer that is passed as a parameter annotated float is one.
     All this nearly halves the time of a first call.
     """
-    compiled = numba.njit(**_OPTIONS)(function)
+    compiled = numba.njit(**_OPTIONS, **options)(function)
     if not numba.config.DISABLE_JIT:
         are_floats = [function.__annotations__.get(name) == "float" for name in inspect.signature(function).parameters]
         compile_types = compiled.compile

@@ -33,6 +33,17 @@ def keep(arch: MulticoreSpec | str, dtype: str | None = None) -> None:
         _disk._cache_at.cache_clear()  # closes the file
 
 
+def compile_grouped(arch: MulticoreSpec) -> None:
+    """A grouped GEMM of groups that differ: search, a batch, one mapping, what is read back."""
+    grouped = GemmProblem.grouped((64, 3), 64, 64)
+    params, layouts = pack_params(arch, grouped.types), pack_layouts([grouped.row_groups])
+    best = find_best(arch, grouped, params, allow_idle_cores=True)
+    evaluate_mapping(arch, grouped, params, unpack_cost(best[0]).mapping)
+    of_one = params, np.zeros(1, np.int64), np.array([grouped.sizes])
+    find_best_many(arch, *of_one, layouts, allow_idle_cores=True)
+    replay_mappings(*of_one, best, layouts)
+
+
 def compile_multicore() -> None:
     """Both timings: search, the best few, a batch, one mapping, plans."""
     overlap = load_arch("demo-8core")
@@ -43,13 +54,7 @@ def compile_multicore() -> None:
         found = evaluator.top(GemmProblem(*SHAPE), 2)[0]
         evaluator.evaluate_mapping(found.problem, found.mapping)
         keep(arch)
-    grouped = GemmProblem.grouped((64, 3), 64, 64)
-    params, layouts = pack_params(overlap, grouped.types), pack_layouts([grouped.row_groups])
-    best = find_best(overlap, grouped, params, allow_idle_cores=True)
-    evaluate_mapping(overlap, grouped, params, unpack_cost(best[0]).mapping)
-    of_one = params, np.zeros(1, np.int64), np.array([grouped.sizes])
-    find_best_many(overlap, *of_one, layouts, allow_idle_cores=True)
-    replay_mappings(*of_one, best, layouts)
+        compile_grouped(arch)
     for plan in ("balanced", PlanOptions.heuristic(2, 2)):
         GEMMEvaluator(overlap, plan=plan, disk_cache=False).evaluate(*SHAPE)
     count_legal_mappings(pack_params(overlap, found.problem.types), *SHAPE, np.ones((1, 4), np.int64))

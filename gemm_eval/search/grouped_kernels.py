@@ -11,6 +11,7 @@ It looks at the same candidates as `multicore_kernels`, for the same reasons, ov
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ from gemm_eval.models.multicore.group_kernels import Spread, fill_spread, new_sp
 from gemm_eval.models.multicore.grouped_cost_kernels import (
     chip_of,
     evaluate_grouped_into,
+    evaluate_grouped_overlap_into,
+    no_set_pipeline_us,
     set_cost,
     set_pipeline_us,
 )
@@ -52,7 +55,12 @@ from gemm_eval.search.multicore_kernels import (
     most_units_k,
 )
 
-__all__ = ["find_best_grouped", "find_top_grouped"]
+__all__ = [
+    "find_best_grouped_overlap",
+    "find_best_grouped_pipeline",
+    "find_top_grouped_overlap",
+    "find_top_grouped_pipeline",
+]
 
 _MNK, _MKN, _NMK, _NKM, _, _KNM = range(6)
 
@@ -78,26 +86,33 @@ class _Cost(NamedTuple):
     visits: int
 
 
-@kernel
-def _cost_of(p: Any, part: _Part, best: Best, order: int, tile_m: int, tile_n: int, tile_k: int) -> _Cost:
-    """Cost one candidate: of each set the core with the full blocks."""
-    best.counters[CANDIDATES] += 1
-    latency_us = 0.0
-    moved_bytes = 0.0
-    visits = 0
-    for which in range(part.num_sets):
-        pipeline_us = 0.0
-        if p["is_pipeline"]:
-            pipeline_us = set_pipeline_us(
+def _make_cost_of(pipeline_us_of: Callable[..., float]) -> Callable[..., _Cost]:
+    """Return the kernel that costs one candidate, for one way to time its main loops."""
+
+    @kernel
+    def cost_of(p: Any, part: _Part, best: Best, order: int, tile_m: int, tile_n: int, tile_k: int) -> _Cost:
+        """Cost one candidate: of each set the core with the full blocks."""
+        best.counters[CANDIDATES] += 1
+        latency_us = 0.0
+        moved_bytes = 0.0
+        visits = 0
+        for which in range(part.num_sets):
+            pipeline_us = pipeline_us_of(
                 p, part.chip, part.rows, part.P_M, part.spread, which, tile_m, tile_n, tile_k, order
             )
-        cost = set_cost(
-            p, part.chip, part.rows, part.P_M, part.spread, which, tile_m, tile_n, tile_k, order, pipeline_us
-        )  # fmt: skip
-        latency_us = max(latency_us, cost.latency_us)
-        moved_bytes = max(moved_bytes, cost.busiest_bytes)
-        visits = max(visits, cost.visits)
-    return _Cost(latency_us, moved_bytes, visits)
+            cost = set_cost(
+                p, part.chip, part.rows, part.P_M, part.spread, which, tile_m, tile_n, tile_k, order, pipeline_us
+            )  # fmt: skip
+            latency_us = max(latency_us, cost.latency_us)
+            moved_bytes = max(moved_bytes, cost.busiest_bytes)
+            visits = max(visits, cost.visits)
+        return _Cost(latency_us, moved_bytes, visits)
+
+    return cost_of
+
+
+_cost_overlap = _make_cost_of(no_set_pipeline_us)
+_cost_pipeline = _make_cost_of(set_pipeline_us)
 
 
 @kernel
@@ -183,7 +198,7 @@ def _fewest_trips_k(p: Any, chip: Block, tile_m: int, tile_n: int) -> int:
 
 
 @kernel
-def _search_overlap(p: Any, part: _Part, best: Best) -> None:
+def _search_overlap(p: Any, part: _Part, best: Best, is_full: bool) -> None:  # noqa: ARG001  the other one's
     """All candidates of one partition that can win under overlap timing."""
     chip = part.chip
     cube_m = p["cube_m"]
@@ -274,7 +289,7 @@ def _search_trips_k(
             break  # nor can more trips win: they only take longer
         if _bound_us(p, part, best, order, T_n, T_k, tile_m, tile_n, tile_k) >= best_cost.latency_us:
             continue
-        cost = _cost_of(p, part, best, order, tile_m, tile_n, tile_k)
+        cost = _cost_overlap(p, part, best, order, tile_m, tile_n, tile_k)
         if cost.latency_us < best_cost.latency_us:
             best_cost = cost
             best_k = tile_k
@@ -313,7 +328,7 @@ def _search_pipeline(p: Any, part: _Part, best: Best, is_full: bool) -> None:
                     if is_full:
                         _search_class(p, part, best, order, T_n, T_k, low_m, top_m, low_n, top_n, low_k, top_k)
                     else:
-                        cost = _cost_of(p, part, best, order, tile_m, tile_n, tile_k)
+                        cost = _cost_pipeline(p, part, best, order, tile_m, tile_n, tile_k)
                         _offer(p, part, best, cost, order, tile_m, tile_n, tile_k)
                 top_k = low_k - 1
             top_n = low_n - 1
@@ -339,7 +354,7 @@ def _search_class(
                     best.counters[REFUSED_SRAM] += 1
                     break
                 if units_m > low_m or units_n > low_n or units_k > low_k:
-                    cost = _cost_of(p, part, best, order, tile_m, tile_n, tile_k)
+                    cost = _cost_pipeline(p, part, best, order, tile_m, tile_n, tile_k)
                     _offer(p, part, best, cost, order, tile_m, tile_n, tile_k)
 
 
@@ -384,45 +399,85 @@ def _plan_partitions(
     return num
 
 
-@kernel
-def _search_partition(
-    p: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, rank: int, spread: Spread, sums: SetSums,
-    best: Best, pass_: int,
-) -> bool:  # fmt: skip
-    """Search one partition, unless a bound shows that none of its mappings is among the best: whether it was searched.
+def _make_find_top(search: Callable[..., None], evaluate: Callable[..., None], num_passes: int) -> Callable[..., int]:
+    """Return the kernel that finds the best candidates, for one timing: see `find_top_grouped_overlap`."""
 
-    `pass_` of pipeline timing: 0 for the smallest tiles, 1 for the others.
-    """
-    P_G, P_M, P_N, P_K = partitions[rank]
-    num_sets = fill_spread(p, rows, counts, P_G, P_M, spread)
-    chip = chip_of(p, rows, K, N, P_M, P_N, P_K, spread, num_sets)
-    slowest = 0
-    floor_us = -1.0
-    floor_bytes = 0.0
-    for which in range(num_sets):
-        floor = set_floor(p, chip, rows, P_M, spread, which)
-        if floor.latency_us > floor_us:
-            floor_us = floor.latency_us
-            slowest = which
-        floor_bytes = max(floor_bytes, floor.busiest_bytes)
-        if not may_enter(best, floor_us, floor_bytes):
+    @kernel
+    def search_partition(
+        p: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, rank: int, spread: Spread, sums: SetSums,
+        best: Best, is_full: bool,
+    ) -> bool:  # fmt: skip
+        """Search one partition, unless a bound shows that none of its mappings is among the best: whether it did.
+
+        `is_full`: see `_search_pipeline`.
+        """
+        P_G, P_M, P_N, P_K = partitions[rank]
+        num_sets = fill_spread(p, rows, counts, P_G, P_M, spread)
+        chip = chip_of(p, rows, K, N, P_M, P_N, P_K, spread, num_sets)
+        slowest = 0
+        floor_us = -1.0
+        floor_bytes = 0.0
+        for which in range(num_sets):
+            floor = set_floor(p, chip, rows, P_M, spread, which)
+            if floor.latency_us > floor_us:
+                floor_us = floor.latency_us
+                slowest = which
+            floor_bytes = max(floor_bytes, floor.busiest_bytes)
+            if not may_enter(best, floor_us, floor_bytes):
+                return False
+            fill_set_sums(p, chip, rows, P_M, spread, which, floor, sums)
+        part = _Part(rows, P_M, rank, chip, spread, num_sets, slowest, floor_us, rates_of(p, chip), sums)
+        if _is_too_slow(p, part, best, 0):
             return False
-        fill_set_sums(p, chip, rows, P_M, spread, which, floor, sums)
-    part = _Part(rows, P_M, rank, chip, spread, num_sets, slowest, floor_us, rates_of(p, chip), sums)
-    if _is_too_slow(p, part, best, 0):
-        return False
-    if p["is_pipeline"]:
-        _search_pipeline(p, part, best, pass_ == 1)
-    else:
-        _search_overlap(p, part, best)
-    return True
+        search(p, part, best, is_full)
+        return True
+
+    @kernel
+    def find_top(
+        params: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
+    ) -> int:
+        p = params[0]
+        counters = np.zeros(NUM_COUNTERS, np.int64)
+        floors = np.empty(partitions.shape[0], np.float64)
+        num = _plan_partitions(p, rows, counts, K, N, partitions, has_all_products, floors, counters)
+        ranks = np.argsort(floors)  # the lowest first, so that most of the others fall to a bound at once
+        spread = new_spread(counts, p["num_cores"])
+        sums = new_set_sums(spread.loads.shape[0])
+        best = new_best(out.shape[0], counters)
+        for pass_ in range(num_passes):
+            counters[BOUNDED] = 0
+            for turn in range(num):
+                rank = ranks[turn]
+                if floors[rank] > worst_us_of(best) or not search_partition(
+                    p, rows, counts, K, N, partitions, rank, spread, sums, best, pass_ > 0
+                ):
+                    counters[BOUNDED] += 1
+        for row in range(best.num[0]):
+            key = best.keys_i[row]
+            P_G, P_M, P_N, P_K = partitions[key[3]]
+            evaluate(
+                p, rows, counts, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], spread, out[row]
+            )  # fmt: skip
+            out[row]["num_candidates"] = counters[CANDIDATES]
+            out[row]["num_refused_sram"] = counters[REFUSED_SRAM]
+            out[row]["num_partitions"] = counters[PARTITIONS]
+            out[row]["num_partitions_bounded"] = counters[BOUNDED]
+            out[row]["num_partitions_dropped"] = counters[DROPPED]
+        num_found: int = best.num[0]
+        return num_found
+
+    return find_top
+
+
+_find_top_overlap = _make_find_top(_search_overlap, evaluate_grouped_overlap_into, 1)
+_find_top_pipeline = _make_find_top(_search_pipeline, evaluate_grouped_into, 2)
 
 
 @entry_point
-def find_top_grouped(
+def find_top_grouped_overlap(
     params: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
 ) -> int:
-    """Find the best candidates over all partitions, tiles and loop orders of a grouped GEMM, under its chip's timing.
+    """Find the best candidates over all partitions, tiles and loop orders of a grouped GEMM, under overlap timing.
 
     Args:
         params: array [1] of PARAMS_DTYPE.
@@ -433,43 +488,28 @@ def find_top_grouped(
     Returns:
         Number of records filled: 0 if nothing fits, fewer than `limit` if there are fewer candidates.
     """
-    p = params[0]
-    counters = np.zeros(NUM_COUNTERS, np.int64)
-    floors = np.empty(partitions.shape[0], np.float64)
-    num = _plan_partitions(p, rows, counts, K, N, partitions, has_all_products, floors, counters)
-    ranks = np.argsort(floors)  # the lowest first, so that most of the others fall to a bound at once
-    spread = new_spread(counts, p["num_cores"])
-    sums = new_set_sums(spread.loads.shape[0])
-    best = new_best(out.shape[0], counters)
-    for pass_ in range(2 if p["is_pipeline"] else 1):
-        counters[BOUNDED] = 0
-        for turn in range(num):
-            rank = ranks[turn]
-            if floors[rank] > worst_us_of(best) or not _search_partition(
-                p, rows, counts, K, N, partitions, rank, spread, sums, best, pass_
-            ):
-                counters[BOUNDED] += 1
-    for row in range(best.num[0]):
-        key = best.keys_i[row]
-        P_G, P_M, P_N, P_K = partitions[key[3]]
-        evaluate_grouped_into(
-            p, rows, counts, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], spread, out[row]
-        )  # fmt: skip
-        out[row]["num_candidates"] = counters[CANDIDATES]
-        out[row]["num_refused_sram"] = counters[REFUSED_SRAM]
-        out[row]["num_partitions"] = counters[PARTITIONS]
-        out[row]["num_partitions_bounded"] = counters[BOUNDED]
-        out[row]["num_partitions_dropped"] = counters[DROPPED]
-    num_found: int = best.num[0]
-    return num_found
+    num: int = _find_top_overlap(params, rows, counts, K, N, partitions, has_all_products, out)
+    return num
 
 
 @entry_point
-def find_best_grouped(
+def find_top_grouped_pipeline(
+    params: Any, rows: Any, counts: Any, K: int, N: int, partitions: Any, has_all_products: bool, out: Any
+) -> int:
+    """Find the best candidates under pipeline timing; otherwise as `find_top_grouped_overlap`.
+
+    A first pass tries the smallest tile of each class, which makes the bounds of the second bite.
+    """
+    num: int = _find_top_pipeline(params, rows, counts, K, N, partitions, has_all_products, out)
+    return num
+
+
+@entry_point
+def find_best_grouped_overlap(
     params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
     partitions: Any, has_all_products: bool, out: Any,
 ) -> None:  # fmt: skip
-    """Find the best mapping of each of the grouped GEMMs start..stop-1.
+    """Find the best mapping of each of the grouped GEMMs start..stop-1, under overlap timing.
 
     Args:
         params: array [num_types] of PARAMS_DTYPE.
@@ -478,13 +518,28 @@ def find_best_grouped(
         of: int64 [num_problems], which layout a problem has.
         starts, rows, counts: those of `workload.Layouts`.
         start, stop: which problems; several threads share the arrays.
-        partitions, has_all_products: as for `find_top_grouped`.
+        partitions, has_all_products: as for `find_top_grouped_overlap`.
         out: array [num_problems] of COST_DTYPE, zeros; filled, except where nothing fits.
     """
     for i in range(start, stop):
         t = type_of[i]
         first, last = starts[of[i]], starts[of[i] + 1]
-        find_top_grouped(
+        _find_top_overlap(
+            params[t : t + 1], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
+            has_all_products, out[i : i + 1],
+        )  # fmt: skip
+
+
+@entry_point
+def find_best_grouped_pipeline(
+    params: Any, type_of: Any, sizes: Any, of: Any, starts: Any, rows: Any, counts: Any, start: int, stop: int,
+    partitions: Any, has_all_products: bool, out: Any,
+) -> None:  # fmt: skip
+    """Find the best mapping of each of the grouped GEMMs start..stop-1, under pipeline timing; see the other one."""
+    for i in range(start, stop):
+        t = type_of[i]
+        first, last = starts[of[i]], starts[of[i] + 1]
+        _find_top_pipeline(
             params[t : t + 1], rows[first:last], counts[first:last], sizes[i, 2], sizes[i, 3], partitions,
             has_all_products, out[i : i + 1],
         )  # fmt: skip

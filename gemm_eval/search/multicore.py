@@ -20,7 +20,12 @@ from gemm_eval.models.multicore import (
     spread_of,
     sram_used_bytes,
 )
-from gemm_eval.search.grouped_kernels import find_best_grouped, find_top_grouped
+from gemm_eval.search.grouped_kernels import (
+    find_best_grouped_overlap,
+    find_best_grouped_pipeline,
+    find_top_grouped_overlap,
+    find_top_grouped_pipeline,
+)
 from gemm_eval.search.multicore_kernels import (
     find_best_of_range_overlap,
     find_best_of_range_pipeline,
@@ -199,10 +204,11 @@ def _find_many(
         found[split.batches] = find_batches(type_of[split.batches], split.sizes)
     if len(split.grouped):
         of_rows, of_sizes, of = type_of[split.grouped], sizes[split.grouped], layouts.of[split.grouped]
+        of_range = find_best_grouped_pipeline if params["is_pipeline"][0] else find_best_grouped_overlap
         out = np.zeros(len(split.grouped), COST_DTYPE)
 
         def find_grouped(start: int, stop: int) -> None:
-            find_best_grouped(
+            of_range(
                 params, of_rows, of_sizes, of, *layouts[1:], start, stop, partitions, allow_idle_cores, out
             )  # fmt: skip
 
@@ -234,7 +240,8 @@ def _run(
     sizes = batch_sizes(problem)
     if sizes is None:
         rows = group_sizes(problem)
-        num = find_top_grouped(params, *rows, problem.K, problem.N, partitions, has_all_products, out)
+        find_grouped = find_top_grouped_pipeline if params["is_pipeline"][0] else find_top_grouped_overlap
+        num = find_grouped(params, *rows, problem.K, problem.N, partitions, has_all_products, out)
     else:
         find_top = find_top_pipeline if params["is_pipeline"][0] else find_top_overlap
         num = find_top(params, *sizes, partitions, has_all_products, out)

@@ -27,7 +27,7 @@ from gemm_eval.models.multicore.cost_kernels import evaluate_one
 from gemm_eval.models.multicore.group_kernels import fill_spread, new_spread
 from gemm_eval.models.multicore.grouped_cost_kernels import chip_of, evaluate_grouped
 from gemm_eval.search import grouped_bound_kernels as bounds_of
-from gemm_eval.search.grouped_kernels import find_top_grouped
+from gemm_eval.search.grouped_kernels import find_top_grouped_overlap, find_top_grouped_pipeline
 from gemm_eval.search.multicore import (
     find_best,
     find_best_few,
@@ -219,7 +219,8 @@ def test_the_search_of_equal_groups_is_that_of_the_batch(data: st.DataObject, al
     params = pack_params(arch, problem.types)
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     out = np.zeros(3, COST_DTYPE)
-    num = find_top_grouped(
+    find_top = find_top_grouped_overlap if arch.timing == "overlap" else find_top_grouped_pipeline
+    num = find_top(
         params, *group_sizes(problem), problem.K, problem.N, partitions, allow_idle_cores, out
     )  # fmt: skip
     try:

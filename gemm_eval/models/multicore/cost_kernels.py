@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import entry_point, kernel
+from gemm_eval.jit import entry_point, inlined_kernel, kernel
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_bits
 from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
 from gemm_eval.models.multicore.pipeline_kernels import no_pipeline_us, pipeline_us_if_any
@@ -173,7 +173,7 @@ def core_cost(
     return cost_of_sums(p, blk, sums, tile_m, tile_n, tile_k, pipeline_us)
 
 
-@kernel
+@inlined_kernel
 def core_sums(
     p: Any, blk: Block, g: int, m: int, n: int, k: int, T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int
 ) -> CoreSums:
@@ -208,13 +208,13 @@ def core_sums(
     )  # fmt: skip
 
 
-@kernel
+@inlined_kernel
 def loads_charged_of(p: Any, blk: Block, a_bytes: int, b_charged: float) -> float:
     """Bytes of all loads, each by the number of cores that share it."""
     return (a_bytes / blk.E_N if p["is_multicast"] else float(a_bytes)) + b_charged
 
 
-@kernel
+@inlined_kernel
 def cost_of_sums(
     p: Any, blk: Block, sums: CoreSums, tile_m: int, tile_n: int, tile_k: int, pipeline_us: float
 ) -> CoreCost:

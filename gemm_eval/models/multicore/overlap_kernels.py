@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gemm_eval.jit import kernel
+from gemm_eval.jit import inlined_kernel, kernel
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, scale_rows, store_bits
 
 __all__ = ["dma_us", "overlap_main_us"]
@@ -20,7 +20,7 @@ def dma_us(p: Any, blk: Any, a: float, b: float, c: float) -> float:
     return us
 
 
-@kernel
+@inlined_kernel
 def _transfer_us(p: Any, blk: Any, charged: float, moved: float) -> float:
     """Time in us to move `moved` bytes, of which DRAM counts `charged`."""
     us: float = charged / blk.dram_share
