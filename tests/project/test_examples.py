@@ -16,8 +16,9 @@ PRINTS = {
     "sweep_chip.py": ["500 chips", "on the front", "num_cores", "as it is"],
     "gpu_latency.py": ["h100-sxm", "calibrated", "int4"],
     "best_kernel.py": ["w4a16_", "2048", "The first five for M = 64"],
+    "serve_deepseek_v3.py": ["deepseek-v3, fp8_block", "qwen3-235b-a22b", "b200", "Left out: attention"],
 }
-MAX_COLUMNS = {"llama3_8b_layer.py": 120}  # 80 for all others
+MAX_COLUMNS = {"llama3_8b_layer.py": 120, "serve_deepseek_v3.py": 112}  # 80 for all others
 MAX_LINES = 50
 
 
