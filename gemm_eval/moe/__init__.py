@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gemm_eval.moe.routing import (
         balanced_counts,
         expected_counts,
+        group_limited_counts,
         most_loaded_rank_first,
         power_law_counts,
         uniform_counts,
@@ -43,6 +44,7 @@ __all__ = [
     "Uniform",
     "balanced_counts",
     "expected_counts",
+    "group_limited_counts",
     "moe_layer",
     "moe_layers",
     "most_loaded_rank_first",
@@ -71,6 +73,7 @@ __getattr__, __dir__ = lazy_names(
         ".routing": (
             "balanced_counts",
             "expected_counts",
+            "group_limited_counts",
             "most_loaded_rank_first",
             "power_law_counts",
             "uniform_counts",

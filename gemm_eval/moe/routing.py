@@ -13,6 +13,7 @@ __all__ = [
     "Counts",
     "balanced_counts",
     "expected_counts",
+    "group_limited_counts",
     "most_loaded_rank_first",
     "power_law_counts",
     "uniform_counts",
@@ -33,15 +34,21 @@ def balanced_counts(num_tokens: int, num_experts: int, topk: int) -> Counts:
     i goes from 0 to topk - 1. Fewer tokens than that stride start at even distances in it. Where topk strides are more
     than E, so that a token would have an expert twice, its experts are floor(i*E/topk) further instead.
     """
+    starts = np.bincount(_balanced_starts(num_tokens, num_experts, topk), minlength=num_experts)
+    return np.asarray(sum(np.roll(starts, int(offset)) for offset in _balanced_offsets(num_experts, topk)), np.int64)
+
+
+def _balanced_starts(num_tokens: int, num_experts: int, topk: int) -> Counts:
+    """The first expert of each token [num_tokens]."""
+    tokens, stride = np.arange(num_tokens), -(-num_experts // topk)
+    return tokens % num_experts if num_tokens >= stride else tokens * stride // num_tokens
+
+
+def _balanced_offsets(num_experts: int, topk: int) -> Counts:
+    """How much further each of a token's experts is [topk]."""
     stride = -(-num_experts // topk)
-    if num_tokens >= stride:
-        rounds, rest = divmod(num_tokens, num_experts)
-        starts = np.full(num_experts, rounds, np.int64)
-        starts[:rest] += 1
-    else:
-        starts = np.bincount(np.arange(num_tokens) * stride // num_tokens, minlength=num_experts)
-    offsets = np.arange(topk) * (num_experts / topk if (topk - 1) * stride >= num_experts else stride)
-    return np.asarray(sum(np.roll(starts, int(offset)) for offset in offsets), np.int64)
+    step = num_experts / topk if (topk - 1) * stride >= num_experts else stride
+    return (np.arange(topk) * step).astype(np.int64)
 
 
 def power_law_counts(
@@ -149,6 +156,44 @@ def most_loaded_rank_first(counts: Counts, num_ranks: int) -> Counts:
     most = of_rank.sum(axis=2).argmax(axis=1)
     of_rank[draws, 0], of_rank[draws, most] = of_rank[draws, most], of_rank[draws, 0].copy()
     return of_rank.reshape(counts.shape)
+
+
+def group_limited_counts(counts: Counts | None, num_tokens: int, topk: int, router: tuple[int, int, int]) -> Counts:
+    """Return the tokens of each expert where scores of 0 and 1 go through a router that chooses groups first.
+
+    So do those who time layers of DeepSeek-V3: they give the topk experts that a token is to have a score of 1, all
+    others 0. But its router keeps the groups whose two best scores add up to most, and in them the best experts; what
+    ties goes to the lowest number. Of a token's experts only those in kept groups are left, and others fill up.
+
+    Args:
+        counts: tokens that each expert is to have [num_experts]: assignment t + i*num_tokens of the experts by falling
+            load is the i-th of token t; None: as of `balanced_counts`.
+        num_tokens, topk: of the layer.
+        router: experts, groups, and groups that are kept.
+    """
+    num_experts, num_groups, num_kept = router
+    if counts is None:
+        starts = _balanced_starts(num_tokens, num_experts, topk)
+        experts = (starts[:, None] + _balanced_offsets(num_experts, topk)) % num_experts
+    else:
+        order = np.argsort(-counts, kind="stable")
+        experts = np.repeat(order, counts[order]).reshape(topk, num_tokens).T
+    size = num_experts // num_groups
+    tokens = np.arange(num_tokens)[:, None]
+    chosen = np.zeros((num_tokens, num_groups), np.int64)
+    np.add.at(chosen, (tokens, experts // size), 1)
+    best_first = np.argsort(-np.minimum(chosen, 2), axis=1, kind="stable")[:, :num_kept]
+    is_kept = np.zeros((num_tokens, num_groups), np.bool_)
+    is_kept[tokens, best_first] = True
+    has = is_kept[tokens, experts // size]
+    found = np.bincount(experts[has], minlength=num_experts)
+    # the others: the lowest numbers of kept groups, 2*topk of which have enough that the token does not have already
+    kept = np.sort(best_first, axis=1)[:, :, None] * size + np.arange(size)
+    lowest = kept.reshape(num_tokens, -1)[:, : 2 * topk]
+    is_open = ~(lowest[:, :, None] == experts[:, None, :]).any(axis=2)
+    is_filled = is_open & (np.cumsum(is_open, axis=1) <= (topk - has.sum(axis=1))[:, None])
+    found += np.bincount(lowest[is_filled], minlength=num_experts)
+    return found
 
 
 def _uniform_by_expert(

@@ -17,7 +17,7 @@ import pandas as pd
 
 from gemm_eval.arch import data_root
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.moe import balanced_counts, most_loaded_rank_first, power_law_counts
+from gemm_eval.moe import balanced_counts, group_limited_counts, most_loaded_rank_first, power_law_counts
 from gemm_eval.validation.tables import meta_of
 from gemm_eval.validation.timings import Floats, Ints, Mask
 from gemm_eval.workload import GemmTypes, RowGroups
@@ -52,8 +52,8 @@ class LayerTimings:
         dtype: shorthand of the types.
         framework: that ran them, and its release: ``sglang 0.5.14``.
         source: who measured.
-        router_groups: where a router chose among groups of experts first, and so cut balanced loads: number of experts
-            of the layers that it ran, groups, and how many it chose.
+        router_groups: of a router that chooses groups of experts first (`gemm_eval.moe.group_limited_counts`): experts
+            of the layers that it ran, groups, and how many it kept; None: no router cut the loads that were drawn.
     """
 
     frame: pd.DataFrame
@@ -129,37 +129,33 @@ class LayerTimings:
             if key not in known:
                 *sizes, distribution = key
                 rng = np.random.default_rng([seed, len(known)])
-                known[key] = _draw(*sizes, distribution=distribution, num_draws=num_draws, rng=rng)
-                if distribution == "balanced" and self.router_groups and sizes[1] == self.router_groups[0]:
-                    known[key] = (_cut_by_groups(sizes[0], sizes[2], *self.router_groups),)
+                router = self.router_groups
+                if router is not None and router[0] != sizes[1]:
+                    router = None
+                known[key] = _draw(*sizes, distribution=distribution, router=router, num_draws=num_draws, rng=rng)
         return [known[key] for key in rows]
 
 
-def _cut_by_groups(num_tokens: int, topk: int, num_experts: int, num_groups: int, topk_groups: int) -> RowGroups:
-    """Return what a router that chooses groups of experts first makes of balanced scores.
-
-    A token's experts lie evenly over all groups, so that all groups tie, and the same ones win for each token. Of its
-    experts those in these groups are left, and for the others it takes experts that tie as well: the first ones.
-    """
-    counts = balanced_counts(num_tokens, num_experts, topk)
-    counts[topk_groups * num_experts // num_groups :] = 0
-    ties = topk - topk * topk_groups // num_groups
-    counts[:ties] += num_tokens
-    return tuple(counts.tolist())
-
-
 def _draw(
-    num_tokens: int, num_experts: int, topk: int, num_ranks: int, *, distribution: str, num_draws: int,
-    rng: np.random.Generator,
+    num_tokens: int, num_experts: int, topk: int, num_ranks: int, *, distribution: str,
+    router: tuple[int, int, int] | None, num_draws: int, rng: np.random.Generator,
 ) -> tuple[RowGroups, ...]:  # fmt: skip
     local = num_experts // num_ranks
+
+    def routed(counts: Ints | None) -> RowGroups:
+        if router is not None:
+            counts = group_limited_counts(counts, num_tokens, topk, router)
+        elif counts is None:
+            counts = balanced_counts(num_tokens, num_experts, topk)
+        return tuple(counts[:local].tolist())
+
     if distribution == "balanced":
-        return (tuple(balanced_counts(num_tokens, num_experts, topk)[:local].tolist()),)
+        return (routed(None),)
     if not distribution.startswith(_POWER_LAW):
         raise InvalidInputError(f"distribution must be balanced or power_law_<exponent>, got {distribution}")
     alpha = float(distribution.removeprefix(_POWER_LAW))
     drawn = (power_law_counts(num_tokens, num_experts, topk, alpha, num_ranks, rng) for _ in range(num_draws))
-    return tuple(tuple(most_loaded_rank_first(counts, num_ranks)[:local].tolist()) for counts in drawn)
+    return tuple(routed(most_loaded_rank_first(counts, num_ranks)) for counts in drawn)
 
 
 @dataclass(frozen=True, eq=False)
