@@ -34,7 +34,11 @@ def balanced_counts(num_tokens: int, num_experts: int, topk: int) -> Counts:
     i goes from 0 to topk - 1. Fewer tokens than that stride start at even distances in it. Where topk strides are more
     than E, so that a token would have an expert twice, its experts are floor(i*E/topk) further instead.
     """
-    starts = np.bincount(_balanced_starts(num_tokens, num_experts, topk), minlength=num_experts)
+    rounds, rest = divmod(num_tokens, num_experts)
+    if rounds:  # then no list of tokens is needed, of which there may be 2**40
+        starts = rounds + (np.arange(num_experts) < rest)
+    else:
+        starts = np.bincount(_balanced_starts(num_tokens, num_experts, topk), minlength=num_experts)
     return np.asarray(sum(np.roll(starts, int(offset)) for offset in _balanced_offsets(num_experts, topk)), np.int64)
 
 
