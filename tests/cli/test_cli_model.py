@@ -53,9 +53,7 @@ CALLS: list[Any] = [
         ["--dtype", "fp8", "--dense-dtype", "fp16"],
         {"dtype": "fp8", "dense_dtype": "fp16"},
     ),
-    pytest.param(
-        "mixtral-8x7b", ["--tp", "2", "--ep", "4"], {"tensor_parallel": 2, "expert_parallel": 4}
-    ),
+    pytest.param("mixtral-8x7b", ["--tp", "2", "--ep", "4"], {"tensor_parallel": 2, "expert_parallel": 4}),
     pytest.param("deepseek-v3", ["--batch", "3"], {"batch_size": 3}),
 ]
 
@@ -109,7 +107,7 @@ def test_text_shows_every_gemm_whole(model: str, words: list[str], options: dict
             line = " ".join(re.findall(rf"^{gemm.name} .*$", out, flags=re.MULTILINE))
             all_us = gemm.total_count * result.latency_us
             cells = [
-                "·".join(map(str, gemm.problem.sizes)),
+                *"·".join(gemm.problem.size_words).split(),  # of experts the rows of all: (512 in 256)·K·N
                 str(gemm.num_layers),
                 result.bound,
                 format_number(result.latency_us),
@@ -118,6 +116,7 @@ def test_text_shows_every_gemm_whole(model: str, words: list[str], options: dict
                 format_share(result.utilization_frac, 1.0),
             ]
             assert set(cells) <= set(line.split()), line
+            assert "·".join(gemm.problem.size_words) in line
             types = f"{gemm.problem.input_dtype}"
             assert re.search(rf" {types} x {gemm.problem.weight_dtype} ", line) or not gemm.problem.is_weight_quantized
 

@@ -132,7 +132,12 @@ def test_shared_experts_run_as_one_on_the_tokens_of_the_rank() -> None:
 
 @pytest.mark.parametrize(
     ("library", "of_experts", "of_shared"),
-    [(None, "triton", "cublas"), ("triton", "triton", "cublas"), ("cublas", "cublas", "cublas")],
+    [
+        (None, "triton", "cublas"),
+        ("triton", "triton", "cublas"),
+        ("triton/64x64x32w4s3", "triton/64x64x32w4s3", "cublas"),  # a tile of the experts is none of theirs
+        ("cublas", "cublas", "cublas"),
+    ],
 )
 def test_shared_experts_run_with_a_library_of_plain_gemms(library: Any, of_experts: str, of_shared: str) -> None:
     spy = spied(library=library, num_shared_experts=1, shared_inter=96)
