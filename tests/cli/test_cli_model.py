@@ -53,9 +53,7 @@ CALLS: list[Any] = [
         ["--dtype", "fp8", "--dense-dtype", "fp16"],
         {"dtype": "fp8", "dense_dtype": "fp16"},
     ),
-    pytest.param(
-        "mixtral-8x7b", ["--tp", "2", "--ep", "4"], {"tensor_parallel": 2, "expert_parallel": 4}
-    ),
+    pytest.param("mixtral-8x7b", ["--tp", "2", "--ep", "4"], {"tensor_parallel": 2, "expert_parallel": 4}),
     pytest.param("deepseek-v3", ["--batch", "3"], {"batch_size": 3}),
 ]
 
