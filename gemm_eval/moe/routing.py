@@ -6,6 +6,8 @@ different ones. Laws that draw return one draw [num_experts], or [num_draws, num
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -34,12 +36,20 @@ def balanced_counts(num_tokens: int, num_experts: int, topk: int) -> Counts:
     i goes from 0 to topk - 1. Fewer tokens than that stride start at even distances in it. Where topk strides are more
     than E, so that a token would have an expert twice, its experts are floor(i*E/topk) further instead.
     """
-    rounds, rest = divmod(num_tokens, num_experts)
-    if rounds:  # then no list of tokens is needed, of which there may be 2**40
-        starts = rounds + (np.arange(num_experts) < rest)
+    if num_tokens >= -(-num_experts // topk):
+        rounds, rest = divmod(num_tokens, num_experts)
+        starts = np.full(num_experts, rounds, np.int64)
+        starts[:rest] += 1
     else:
         starts = np.bincount(_balanced_starts(num_tokens, num_experts, topk), minlength=num_experts)
-    return np.asarray(sum(np.roll(starts, int(offset)) for offset in _balanced_offsets(num_experts, topk)), np.int64)
+    counts: Counts = starts[_balanced_sources(num_experts, topk)].sum(axis=0)
+    return counts
+
+
+@lru_cache(maxsize=64)
+def _balanced_sources(num_experts: int, topk: int) -> Counts:
+    """The experts [topk, num_experts] whose starting tokens an expert gets as their first, second, ... expert."""
+    return (np.arange(num_experts) - _balanced_offsets(num_experts, topk)[:, None]) % num_experts
 
 
 def _balanced_starts(num_tokens: int, num_experts: int, topk: int) -> Counts:

@@ -191,7 +191,7 @@ def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable) -> DrawColumns:
     values = {
         "rows": rows.astype(float),
         "num_active": runs.column("num_active").astype(float),
-        "max_rows": np.array([groups[0] for draws in runs.routed for groups in draws.groups], float),
+        "max_rows": _most_rows(runs).astype(float),
         # gate, up and down, or up and down
         "flop": FLOP_PER_MAC * sizes["hidden"] * (2.0 + sizes["gated"]) * (of_expert + of_shared),
         "dram_bytes": dram_bytes[runs.gemm_rows].sum(axis=1) + dram_bytes[shared_rows].sum(axis=1),
@@ -218,12 +218,12 @@ def _sizes(layers: list[MoeLayer]) -> dict[str, Rows]:
 
 def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
     """Times [num_runs, len(BREAKDOWN)] besides those of GEMMs."""
-    rows, num_active = runs.column("rows"), runs.column("num_active")
+    rows, num_active, most_rows = runs.column("rows"), runs.column("num_active"), _most_rows(runs)
     terms = np.zeros((len(rows), len(BREAKDOWN)))
     for (types, gated, library), chosen in _alike(runs).items():
         work = MoeWork(
             **{name: sizes[name][chosen] for name in _WORK_SIZES}, local_rows=rows[chosen],
-            num_active=num_active[chosen], gated=gated, types=types,
+            num_active=num_active[chosen], most_rows=most_rows[chosen], gated=gated, types=types,
             has_grouped_router=(sizes["num_expert_groups"][chosen] > 1).astype(np.int64),
         )  # fmt: skip
         for name, times in layer_terms(arch, library, work).items():
@@ -233,7 +233,7 @@ def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
             one = np.ones_like(tokens)
             as_expert = work._replace(  # one that every token takes, whose rows are quantized as those of the others
                 num_tokens=tokens, inter=width, num_experts=one, num_local_experts=one, topk=one,
-                local_rows=np.where(width > 0, tokens, 0), num_active=one,
+                local_rows=np.where(width > 0, tokens, 0), num_active=one, most_rows=tokens,
             )  # fmt: skip
             times_of = layer_terms(arch, library, as_expert)
             terms[chosen, _SHARED] = times_of["activation_us"] + times_of["quantize_us"]
@@ -249,6 +249,11 @@ def _alike(runs: Runs) -> dict[tuple[GemmTypes, bool, str | None], Rows]:
     ]
     of_run = np.array(of_layer, np.int64)[runs.layer_of]
     return {kind: np.flatnonzero(of_run == number) for kind, number in numbers.items()}
+
+
+def _most_rows(runs: Runs) -> Rows:
+    """Rows of the most loaded expert of each run; groups stand with the most first."""
+    return np.array([groups[0] for draws in runs.routed for groups in draws.groups], np.int64)
 
 
 def _means(column: Floats, first: Rows, num: Rows) -> Floats:

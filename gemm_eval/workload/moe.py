@@ -35,6 +35,7 @@ class MoeWork(NamedTuple):
         topk: experts of a token.
         local_rows: assignments (token, expert) on this rank.
         num_active: experts of this rank that have tokens.
+        most_rows: of its experts, those of the one that has most.
         gated: gate and up projection; else up alone.
         types: of both GEMMs.
         has_grouped_router: whether groups of experts are chosen before experts, as DeepSeek-V3 does.
@@ -48,6 +49,7 @@ class MoeWork(NamedTuple):
     topk: Sizes
     local_rows: Sizes
     num_active: Sizes
+    most_rows: Sizes
     gated: bool | Sizes
     types: GemmTypes
     has_grouped_router: bool | Sizes = False

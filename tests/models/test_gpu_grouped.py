@@ -77,17 +77,20 @@ def test_a_kernel_of_one_tile_by_hand(row_groups: tuple[int, ...], K: int, N: in
     groups, rows = [num for num in row_groups if num], sum(row_groups)
     a, b, c_bytes = rows * K * 2.0, len(groups) * K * N * 2.0, rows * N * 2.0
     read_again = a * (N // 64) + b / len(groups) * sum(math.ceil(num / 64) for num in groups)
-    from_l2 = read_again + c["l2_first"] * (a + b)
-    from_dram = a + b + c_bytes
+    waste = 1.0 + c["half_line_waste"]  # a k-step takes 64 bytes of a row
+    from_l2 = (read_again + c["l2_first"] * (a + b)) * waste
+    from_dram = (a + b) * waste + c_bytes
     assert c["l2_hold_bytes"] * len(groups) > a + b  # so that L2 holds what is read again
 
-    # a k-step of a CTA, in cycles: the tile's own share of A and B
+    # a k-step of a CTA, in cycles: rows that the tile has in the mean, each byte of a stage written and read once
     work = row["matrix_cycles"] / c["matrix_frac"]
-    tile_bytes = min(64, max(groups)) * a / rows + min(64, N) * b / (len(groups) * N)
-    ingest = tile_bytes / steps / c["sm_l2_bytes_per_cycle"]
-    fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
+    tile_bytes = rows / (units // (N // 64)) * a / rows + min(64, N) * b / (len(groups) * N)
+    ingest = tile_bytes * waste / steps / c["sm_l2_bytes_per_cycle"]
+    assert row["operand_bytes"] == row["stage_bytes"] == (64 + 64) * 32 * 2
+    fill = math.hypot(work, 2 * row["stage_bytes"] / p["smem_bytes_per_cycle"])
     busy = math.hypot(fill, ingest)
-    round_trip = (fill + ingest + p["load_latency_cycles"]) / (row["num_stages"] - 1)
+    latency = p["load_latency_cycles"] + c["load_wait_cycles"]
+    round_trip = (fill + ingest + latency) / (row["num_stages"] - 1)
     stored = 64 * 64 * row["store_elem_bytes"] / c["epilogue_bytes_per_cycle"]
 
     def wave_cycles(of_an_sm: int) -> float:

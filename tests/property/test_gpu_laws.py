@@ -18,7 +18,8 @@ from gemm_eval.models.gpu.w4a16.candidates import W4A16_SIZES, has_w4a16_kernels
 from gemm_eval.search.gpu import find_best_config
 from gemm_eval.workload import RunOptions
 from tests import strategies
-from tests.laws import gpu_exact, gpu_physics
+from tests.grouped_cases import CASES
+from tests.laws import gpu_exact, gpu_grouped, gpu_physics
 
 Case = tuple[GpuSpec, GemmProblem, RunOptions]
 
@@ -44,6 +45,15 @@ def test_a_search_is_exact_and_top_starts_with_it() -> None:
     report = gpu_exact.run(seed=16, count=1_000)
     assert not report.violations
     assert report.checked["equals brute force"] == 1_000
+
+
+@with_jit
+def test_grouped_gemms_keep_their_laws() -> None:
+    count = 50 * len(CASES)
+    report = gpu_grouped.run(seed=0, count=count)
+    assert not report.violations
+    assert len(report.checked) == 5
+    assert min(report.checked.values()) > 0.9 * count
 
 
 @given(strategies.gpu_cases())

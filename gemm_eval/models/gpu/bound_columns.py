@@ -32,6 +32,7 @@ def pack_bound_columns(
     loss = np.where(is_vector, c["vector_step_cycles"], np.where(is_coop, c["coop_step_cycles"], c["step_cycles"]))
     kernel_us = np.where(is_vector, c["vector_kernel_us"], c["kernel_us"])
     clusters = candidates["cluster_log2"]
+    smem = (candidates["stage_bytes"] + candidates["operand_bytes"]) / p["smem_bytes_per_cycle"]
     values = BoundColumns(
         cta_m=candidates["cta_m"],
         cta_n=candidates["cta_n"],
@@ -44,7 +45,7 @@ def pack_bound_columns(
         max_rows=candidates["max_rows"],
         is_vector=is_vector,
         is_pingpong=is_pingpong,
-        busy_cycles=np.maximum(matrix, candidates["stage_bytes"] / p["smem_bytes_per_cycle"]),
+        busy_cycles=np.where(candidates["operand_bytes"] > 0.0, np.hypot(matrix, smem), np.maximum(matrix, smem)),
         work_cycles=matrix + loss,
         tile_cycles=np.where(is_coop, c["coop_tile_cycles"], c["tile_cycles"] + is_vector * c["vector_tile_cycles"]),
         fixed_us=p["launch_us"] + kernel_us + p["load_latency_cycles"] / p["cycles_per_us"],

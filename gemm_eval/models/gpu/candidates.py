@@ -37,8 +37,8 @@ _INTS = (
     "smem_bytes", "registers", "min_rows", "max_rows",
 )  # fmt: skip
 _FLOATS = (
-    "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "store_elem_bytes", "instructions", "mma",
-    "producer", "weight_bytes",
+    "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "operand_bytes", "store_elem_bytes",
+    "instructions", "mma", "producer", "weight_bytes",
 )  # fmt: skip
 CANDIDATE_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """One kernel of a library on a GPU: tile, cluster, stages, schedule, what it needs of an SM, and its cycles.
@@ -46,7 +46,8 @@ CANDIDATE_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.flo
 All: `family`: its number; `coefficient_set`: which of the packed coefficients are its family's; `ctas_per_sm`: what an
 SM holds; `grid_cap`: CTAs that the GPU holds at once; `registers`: of one thread; `smem_bytes`, `store_elem_bytes`.
 Generic kernels: `sm_cap`: SMs that they can lie on; `min_rows`, `max_rows`: of C, for which their library uses them;
-`matrix_cycles`, `dequant_cycles`, `stage_bytes`: of one k-step.
+`matrix_cycles`, `dequant_cycles`, `stage_bytes`: of one k-step; `operand_bytes`: what the instructions of a compiler's
+kernels read of shared memory in it, in turn with multiplying; such kernels mask rows beyond a group, and load none.
 Our W4A16 kernels: `raster_order`, `raster_swizzle`; `expected_ctas`: what the registry counts on when it cuts K, and
 `expected_cap`: CTAs that the GPU then holds at once; `instructions`, `mma`: of all warps of a CTA for 64 k (of a team's
 warps in the streaming families); `matrix_cycles`: tensor-core time of that on an SM; `producer`: of the copying thread;
@@ -303,6 +304,8 @@ def matrix_cycles(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> floa
     rate = arch.tensor_flop_per_cycle[types.a.dtype] * family.rate_on(arch.sm_arch)
     k, step_bytes = config.cta_k, config.cta_k * types.a.dtype.bits // 8
     flop_cycles = 2.0 * m * n * k / rate
+    if family.is_compiled:
+        return flop_cycles
     if family.operands == "vector":
         return m * n * k / (2.0 * arch.half2_ops_per_cycle)  # two products an operation
     if family.operands == "registers":
@@ -332,6 +335,28 @@ def _warp_grid(config: KernelConfig) -> tuple[int, int]:
     return warps_m, warps_n
 
 
+def operand_bytes(types: GemmTypes, config: KernelConfig) -> float:
+    """Bytes that the instructions of a compiler's kernel read of shared memory in one k-step of one CTA; 0 of others.
+
+    Warps of mma.sync lie over the tile as Triton lays them (`warpsPerTile`, lib/Dialect/TritonGPU/Transforms); an
+    instruction of 64 rows reads both operands once.
+    """
+    family = FAMILIES[config.family]
+    if not family.is_compiled:
+        return 0.0
+    m, n, step_bytes = config.cta_m, config.cta_n, config.cta_k * types.a.dtype.bits // 8
+    if family.operands == "smem":
+        long, short = (m, n) if m >= family.mma_m else (n, m)
+        return max(1, long // family.mma_m) * (min(long, family.mma_m) + short) * step_bytes
+    warps_m, warps_n = 1, 1
+    while warps_m * warps_n < config.num_warps:
+        if m / warps_m >= n / warps_n and warps_m < m // family.mma_m:
+            warps_m *= 2
+        else:
+            warps_n *= 2
+    return (m * min(warps_n, max(1, n // family.mma_n_step)) + n * warps_m) * step_bytes
+
+
 _OPS_PER_WEIGHT = {4: 1.0, 8: 0.75}  # lop3, fma and prmt on pairs of weights; a scale on each pair
 _ZERO_OPS = 0.25
 
@@ -358,7 +383,7 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
         family.min_rows, family.max_rows(config.cta_m),
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
-        float(stage_bytes(types, config)), types.c.bits / 8,
+        float(stage_bytes(types, config)), operand_bytes(types, config), types.c.bits / 8,
         0.0, 0.0, 0.0, 0.0,
     )  # fmt: skip
 

@@ -17,6 +17,7 @@ __all__ = [
     "NO_LIMIT",
     "QUANTIZATION",
     "SPEC",
+    "TRITON_OWN",
     "TRTLLM_OWN",
     "Coefficient",
     "Neutral",
@@ -184,8 +185,23 @@ TRTLLM_OWN: tuple[Coefficient, ...] = (
 )  # fmt: skip
 """Those that only TensorRT-LLM's own families have, besides all of a generic one."""
 
-
 _OF_LAYERS = "round, within what fits of AIConfigurator's layers gave (arch/calibration, grouped families)"
+
+TRITON_OWN: tuple[Coefficient, ...] = (
+    Coefficient(
+        "half_line_waste", "1", 0.0, 2.0, 0.6, FREE,
+        "more DRAM and L2 traffic where a k-step takes less than 128 bytes of a row", _OF_LAYERS,
+    ),
+    Coefficient(
+        "element_load_cycles", "cycles", 0.0, 30.0, 9.0, FREE,
+        "of an SM for 32 elements where K is no multiple of 16, so that they are loaded one by one", _OF_LAYERS,
+    ),
+    Coefficient(
+        "load_wait_cycles", "cycles", 0.0, 4000.0, 700.0, FREE,
+        "what a stage takes to come from DRAM, beyond its latency", _OF_LAYERS,
+    ),
+)  # fmt: skip
+"""Those that only Triton's kernels have, besides all of a generic family."""
 
 MOE_LAYER: tuple[Coefficient, ...] = (
     Coefficient(
@@ -205,6 +221,11 @@ MOE_LAYER: tuple[Coefficient, ...] = (
     ),
     Coefficient(
         "moe_activation_frac", "1", 0.02, 6.0, 1.0, NO_LIMIT, "share of the L2 bandwidth of the activation", _OF_LAYERS,
+    ),
+    Coefficient(
+        "moe_most_row_ns", "ns", 0.0, 60.0, 0.0, FREE,
+        "what a row of the most loaded expert adds to the activation, where CTAs of each expert walk its rows",
+        _OF_LAYERS,
     ),
     Coefficient(
         "moe_finalize_frac", "1", 0.02, 6.0, 1.0, NO_LIMIT,

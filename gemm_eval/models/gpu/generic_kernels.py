@@ -43,6 +43,8 @@ _MOST_CTA_ROWS = 512  # as `check_config` allows
 _CLUSTER_SIZES = 5  # 1 to 16 CTAs
 _MIN_STREAM_STEPS = 8  # of a CTA of stream-K: as of a part of a split K, where a library weighs it (`_FREE_SPLIT`)
 _LINE_BYTES = 128.0
+_COMPILED_ALIGNMENT = 16  # elements: what Triton specializes a stride on
+_WARP_LANES = 32.0
 _LRU_HOLD = 1.04  # of L2: where what is read in turn stops to stay (weights of few rows on an L40S), see MODEL.md
 
 
@@ -119,6 +121,8 @@ def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts:
     footprint_bytes = a_bytes + b_bytes + scale_bytes + c_bytes
     stay_frac = 0.0 if p["l2_state"] == ALL_COLD else _stay_frac(p, c, footprint_bytes)
     b_stay = stay_frac if p["l2_state"] == WARM else 0.0
+    if b_stay > 0.0 and p["call_weights"] > 1.0:
+        b_stay = _stay_frac(p, c, footprint_bytes + (p["call_weights"] - 1.0) * (b_bytes + scale_bytes))
     # the GEMMs of a batch follow each other: what is read again is of one of them
     l2_hold_frac = min(1.0, c["l2_hold_bytes"] * G / (a_bytes + b_bytes + scale_bytes))
     line_waste = 1.0
@@ -423,7 +427,11 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     a_l2 = t.a_bytes * (padded_n / row["cluster_n"])
     b_l2 = (t.b_bytes + t.scale_bytes) * (row_tiles.padded / (t.G * row["cluster_m"]))
     first_bytes = c["l2_first"] * (t.a_bytes + t.b_bytes + t.scale_bytes)
-    l2_bytes = (a_l2 + b_l2 + first_bytes) * t.line_waste
+    is_compiled = row["operand_bytes"] > 0.0
+    waste = t.line_waste
+    if is_compiled and row["cta_k"] * p["b_elem_bytes"] < _LINE_BYTES:
+        waste *= 1.0 + c["half_line_waste"]
+    l2_bytes = (a_l2 + b_l2 + first_bytes) * waste
     compulsory = t.a_read_bytes + t.b_read_bytes
     read_bytes = compulsory
     if raster != NO_RASTER and t.l2_hold_frac < 1.0 and cta_m < t.M and tiles_n > 1:
@@ -440,14 +448,24 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     step_loss = c["vector_step_cycles"] if is_vector else c["step_cycles"]
     tile_loss = c["tile_cycles"] + (c["vector_tile_cycles"] if is_vector else 0.0)
     work = max(matrix, dequant) + c["dequant_exposed"] * min(matrix, dequant)
-    fill = max(work, row["stage_bytes"] / p["smem_bytes_per_cycle"])
-    # of a full tile, as the slowest CTA decides
+    smem = (row["stage_bytes"] + row["operand_bytes"]) / p["smem_bytes_per_cycle"]
+    fill = np.sqrt(work * work + smem * smem) if is_compiled else max(work, smem)
+    # of a full tile, as the slowest CTA decides; where rows beyond groups are masked, of a tile in the mean
+    tile_rows = min(float(cta_m), t.rows / row_tiles.tiles) if is_compiled else float(min(cta_m, t.M))
     a_row, b_row = t.a_bytes / t.rows, (t.b_bytes + t.scale_bytes) / (t.G * t.N)
-    tile_bytes = min(cta_m, t.M) * a_row / row["cluster_n"] + min(cta_n, t.N) * b_row / row["cluster_m"]
+    tile_bytes = tile_rows * a_row / row["cluster_n"] + min(cta_n, t.N) * b_row / row["cluster_m"]
     load_frac = 1.0 if is_vector else t.load_frac  # the lanes of a warp read one row
-    ingest = tile_bytes * t.line_waste / all_steps / (c["sm_l2_bytes_per_cycle"] * load_frac)
+    ingest = tile_bytes * waste / all_steps / (c["sm_l2_bytes_per_cycle"] * load_frac)
+    ahead = row["num_stages"] - 1.0
+    if is_compiled and t.K % _COMPILED_ALIGNMENT != 0:  # no cp.async, and so no ring
+        ingest += c["element_load_cycles"] * ((cta_m + cta_n) * row["cta_k"] / _WARP_LANES)
+        ahead = 1.0
     busy = np.sqrt(fill * fill + ingest * ingest)
-    round_trip = (fill + ingest + p["load_latency_cycles"]) / (row["num_stages"] - 1.0)
+    latency = p["load_latency_cycles"]
+    if is_compiled:
+        missed = t.b_read_bytes / (t.b_bytes + t.scale_bytes)
+        latency = p["l2_latency_cycles"] + missed * (latency - p["l2_latency_cycles"] + c["load_wait_cycles"])
+    round_trip = (fill + ingest + latency) / ahead
     epilogue = cta_m * min(cta_n, t.N) * row["store_elem_bytes"] / c["epilogue_bytes_per_cycle"]
     if schedule == PINGPONG:
         lone = step_count * max(busy, round_trip, work + step_loss) + c["tile_cycles"] + epilogue
@@ -468,7 +486,7 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
         last = step_count * step + tile_loss + epilogue * last_resident
 
     # the waves: full ones, then what is left, each as long as its slowest resource
-    unit_dram = (read_bytes + t.c_bytes * (1.0 - t.stay_frac)) / units
+    unit_dram = (read_bytes * (waste / t.line_waste) + t.c_bytes * (1.0 - t.stay_frac)) / units
     unit_l2 = l2_bytes / units
     dram_rate = c["dram_bytes_per_us"] * (1.0 - c["cluster_loss"] * row["cluster_log2"]) / t.line_waste
     first_us = first / cycles_per_us

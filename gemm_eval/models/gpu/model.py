@@ -99,7 +99,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
         UnsupportedError: GPU, types and library do not go together.
     """
     options = check_options(options)
-    states = {"l2": str(options.l2), "clock": str(options.clock)}
+    l2, clock = str(options.l2), str(options.clock)
     quantization = quantization_of(types, options.quantize_from)
     library = default_library(types) if options.library in (None, AUTO) else str(options.library)
     rules = library_of(HYPOTHETICAL if library == AUTO else library)
@@ -119,7 +119,7 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
         if options.correction:
             correction = correction_for(arch, rules.name, family, types, options, GPU_MODEL_VERSION)
         return pack_kernels(
-            arch, types, library, coefficients, **states, is_calibrated=origin.is_calibrated,
+            arch, types, library, coefficients, l2=l2, clock=clock, is_calibrated=origin.is_calibrated,
             load_bytes=load_bytes, quantization=quantization, correction=correction,
             make_fallback=partial(pack_others, [num for num in LOAD_BYTES if num < load_bytes]),
         )  # fmt: skip
@@ -127,13 +127,13 @@ def pack_gpu(arch: GpuSpec, types: GemmTypes, options: RunOptions) -> Packed:
     def pack_others(loads: Sequence[int]) -> Packed:
         if loads and rules.runs_unaligned(types):
             return pack_generic(loads[0])
-        return pack_no_kernels(arch, types, library, **states)
+        return pack_no_kernels(arch, types, library, l2=l2, clock=clock)
 
     if not is_ours:
         return pack_generic()
     found = {family: coefficients_for(arch, OURS, family) for family in W4A16_FAMILIES}
     return pack_w4a16(
-        arch, types, {family: values for family, (values, _) in found.items()}, **states,
+        arch, types, {family: values for family, (values, _) in found.items()}, l2=l2, clock=clock,
         is_calibrated=all(origin.is_calibrated for _, origin in found.values()),
         make_fallback=partial(pack_others, LOAD_BYTES),
     )  # fmt: skip

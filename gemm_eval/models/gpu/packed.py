@@ -50,6 +50,7 @@ _INTS = (
 _FLOATS = (
     "a_elem_bytes", "b_elem_bytes", "c_elem_bytes", "scale_bytes_per_group", "a_scale_bytes_per_group",
     "cycles_per_us", "tensor_cycles_per_us", "sustained_cycles_per_us", "launch_us", "load_latency_cycles",
+    "l2_latency_cycles", "call_weights",
     "smem_bytes_per_cycle", "dram_peak_bytes_per_us", "dram_spec_bytes_per_us", "l2_peak_bytes_per_us", "l2_bytes",
     "quantize_elem_bytes",
 )  # fmt: skip
@@ -188,6 +189,7 @@ def pack_kernels(
     clock: str,
     is_calibrated: bool,
     load_bytes: int = ROW_BYTES,
+    call_weights: float = 1.0,
     quantization: Quantization = NO_QUANTIZATION,
     make_fallback: Callable[[], Packed] | None = None,
     correction: PackedCorrection | None = None,
@@ -202,6 +204,8 @@ def pack_kernels(
         l2, clock: states, as `RunOptions` has them.
         is_calibrated: whether the coefficients were fitted on this GPU.
         load_bytes: of `LOAD_BYTES`, pack the kernels for rows that start on so many.
+        call_weights: weights that a call of all that is timed reads, over those of this GEMM: what is warm has to hold
+            them all.
         quantization: how A was made.
         make_fallback: packs those for rows that do not.
         correction: of their answers.
@@ -222,6 +226,7 @@ def pack_kernels(
     params["is_split_even"] = split.is_even
     params["has_stream_k"] = rules.has_stream_k
     params["is_calibrated"] = is_calibrated
+    params["call_weights"] = call_weights
     if rules.is_chosen_by_model:
         coefficients = {**coefficients, "choice_loss": 0.0}
     candidates = build_candidates(arch, types, library, load_bytes=load_bytes)
@@ -298,6 +303,8 @@ def _pack_chip(
         "sustained_cycles_per_us": cycles_per_us(arch.tensor_clock_ghz(types.a.dtype, ClockState.SUSTAINED)),
         "launch_us": arch.graph_node_us,
         "load_latency_cycles": arch.dram_latency_ns * cycles / 1e3,
+        "l2_latency_cycles": arch.l2_latency_cycles,
+        "call_weights": 1.0,
         "smem_bytes_per_cycle": arch.smem_bytes_per_cycle,
         "dram_peak_bytes_per_us": bytes_per_us(arch.dram_achievable_gb_per_s),
         "dram_spec_bytes_per_us": bytes_per_us(arch.dram_gb_per_s),

@@ -52,6 +52,13 @@ _PERSISTENT = ("pingpong_cycles",)
 _MULTISTAGE = ("l2_hold_frac",)
 _COOPERATIVE = ("coop_step_cycles", "coop_tile_cycles", "l2_frac", "l2_hold_frac", "outside_rows_per_cycle")
 _WEIGHT_ONLY = ("dequant", "dequant_exposed", "fixup_us", "reduce_frac")
+_COMPILED = ("l2_frac", "load_wait_cycles")
+# one tile has most of the rows, and small kernels hardly differ: defaults, so that fits say the same of all GPUs
+_NOT_OF_COMPILED = {
+    "matrix_frac", "sm_l2_frac", "step_cycles", "l2_first", "moe_token_ns", "moe_token_expert_ps", "moe_row_ns",
+    "moe_active_ns", "moe_grouped_router_ns",
+}  # fmt: skip
+_WALKS_ROWS = "sm100_deepgemm_moe"  # its activation alone is a kernel with CTAs of each expert
 # of fused kernels that chain both GEMMs these say nothing that the others do not: fits end where they are absent
 _NOT_OF_GEN = {"tile_cycles", "l2_first", "moe_token_ns", "moe_expert_ns", "moe_row_ns"}
 
@@ -86,12 +93,15 @@ def free_coefficients(family: Family) -> tuple[str, ...]:
         names += _COOPERATIVE
     if family.name == "marlin_moe":
         names += _WEIGHT_ONLY
+    if family.is_compiled:
+        names += _COMPILED
     names += [item.name for item in family.coefficients if item.name.startswith("moe_")]
-    if family.name.startswith("triton_moe"):  # one tile has most of the rows: it cannot be told from what loads take
-        names.remove("matrix_frac")
+    left_out = set() if family.name == _WALKS_ROWS else {"moe_most_row_ns"}
+    if family.is_compiled:
+        left_out |= _NOT_OF_COMPILED
     if family.name.startswith("gen_moe"):
-        names = [name for name in names if name not in _NOT_OF_GEN]
-    return tuple(names)
+        left_out |= _NOT_OF_GEN
+    return tuple(name for name in names if name not in left_out)
 
 
 def gpus_with_layers() -> list[str]:

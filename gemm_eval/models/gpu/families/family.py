@@ -67,6 +67,8 @@ class Family:
         has_clusters: whether its CTAs can share loads by multicast.
         has_cp_async: whether its loads bypass registers where the chip can do that.
         is_warp_specialized: whether warps of their own load; such a kernel is persistent and fills its SM.
+        is_compiled: whether a compiler wrote its main loop (Triton): it reads operands and multiplies in turn, and does
+            not load rows beyond a group.
         has_tensor_memory: whether accumulators lie in tensor memory where the chip has that.
         rate_frac: share of the chip's tensor rate that its instruction reaches, by `sm_arch`; see `rate_on`.
         is_ours: its configs are the kernels of `gemm_eval.kernels`, from a table; see `models.gpu.w4a16`.
@@ -98,6 +100,7 @@ class Family:
     has_clusters: bool = False
     has_cp_async: bool = True
     is_warp_specialized: bool = False
+    is_compiled: bool = False
     has_tensor_memory: bool = False
     rate_frac: Mapping[str, float] = field(default_factory=dict)
     is_ours: bool = False

@@ -11,7 +11,7 @@ from typing import Any
 
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Schedule
-from gemm_eval.models.gpu.coefficients import MOE_LAYER, Coefficient, with_ranges
+from gemm_eval.models.gpu.coefficients import MOE_LAYER, TRITON_OWN, Coefficient, with_ranges
 from gemm_eval.models.gpu.families.family import Family, TileChoice, no_tiles, since
 from gemm_eval.models.gpu.families.mma_sync import MMA_SYNC
 from gemm_eval.models.gpu.families.tcgen05 import TCGEN05
@@ -109,12 +109,18 @@ def _uses_wgmma(table: str, tile: TritonTile) -> bool:
 
 _TRITON_WARPS = (1, 2, 4, 8, 16)
 _TRITON = replace(
-    MMA_SYNC, own_of=(), max_registers=255, coefficients=_coefficients(MMA_SYNC.coefficients),
-    num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS,
+    MMA_SYNC, own_of=(), max_registers=255, coefficients=_coefficients(
+        (*MMA_SYNC.coefficients, *TRITON_OWN), matrix_frac=(0.2, 1.0, 0.97), dram_frac=(0.3, 1.1, 0.96),
+        sm_l2_frac=(0.4, 1.5, 1.2), step_cycles=(0.0, 3000.0, 0.0), tile_cycles=(0.0, 12000.0, 2000.0),
+        epilogue_bytes_per_cycle=(4.0, 256.0, 35.0), ramp_us=(0.0, 6.0, 1.5), line_waste=(0.0, 1.0, 0.0),
+        unaligned_frac=(0.02, 1.0, 1.0), l2_frac=(0.5, 4.0, 2.0), moe_token_ns=(0.0, 60.0, 0.0),
+        moe_token_expert_ps=(0.0, 400.0, 0.0), moe_row_ns=(0.0, 60.0, 0.0), moe_active_ns=(0.0, 800.0, 0.0),
+    ),
+    num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
 )  # fmt: skip
 _TRITON_WGMMA = replace(
     WGMMA, own_of=(), schedules=(_MS,), is_warp_specialized=False, has_clusters=False, max_registers=255,
-    coefficients=_TRITON.coefficients, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS,
+    coefficients=_TRITON.coefficients, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
 )  # fmt: skip
 # Marlin's kernels of experts (SGLang 0.5.10, jit_kernel/csrc/gemm/marlin_moe): rows of one of five sizes, and for up to
 # 16 of them, where K is long, wider k-steps
