@@ -9,7 +9,7 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import GPU_MODEL_VERSION, Calibration, ErrorFigures, fit_intervals, library_of
 from gemm_eval.models.gpu.families import FAMILIES, Family
@@ -156,11 +156,12 @@ def score_layers(names: Sequence[str], data: Sequence[str] = (), seed: int = 0) 
 
     Args:
         names: arch names; ``all``: every GPU with such timings.
-        data: names of tables; none: all.
+        data: names of tables; none: all whose library has a family for their types.
         seed: of the draws of loads, and of rows in fits.
 
     Raises:
         InvalidOptionError: no such GPU or table.
+        UnsupportedError: a table that is named has types for which its library has no family.
     """
     known = gpus_with_layers()
     for name in known if list(names) == ["all"] else names:
@@ -168,7 +169,16 @@ def score_layers(names: Sequence[str], data: Sequence[str] = (), seed: int = 0) 
             raise InvalidOptionError(refusal("gpu", name, (*known, "all")))
         arch = load_arch(name, GpuSpec)
         for timings in find_layer_timings(name, data):
-            yield from _lines(arch, timings, seed)
+            if data or _has_family(arch, timings):
+                yield from _lines(arch, timings, seed)
+
+
+def _has_family(arch: GpuSpec, timings: AnyTimings) -> bool:
+    try:
+        library_of(timings.library).family(arch, timings.types)
+    except UnsupportedError:
+        return False
+    return True
 
 
 def _lines(arch: GpuSpec, timings: AnyTimings, seed: int) -> Iterator[LayerLine]:
