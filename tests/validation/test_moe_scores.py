@@ -27,5 +27,5 @@ def test_tables_that_no_family_takes_are_scored_only_where_they_are_named(monkey
 def test_other_names_are_refused() -> None:
     with pytest.raises(InvalidOptionError, match="gpu must be one of"):
         next(score_layers(["l40s"]))
-    with pytest.raises(InvalidOptionError, match="data must be one of .* did you mean triton-bf16"):
+    with pytest.raises(InvalidOptionError, match=r"data must be one of .* did you mean triton-bf16"):
         next(score_layers(["h200-sxm"], ["triton-bf61"]))
