@@ -126,7 +126,8 @@ def make_runs(layers: list[MoeLayer], types: list[GemmTypes], evaluator: GEMMEva
                 )
             run += 1
         if width := layer.shared_width:
-            rows, plain = (layer.shared_tokens,), None if library in _OF_EXPERTS else library
+            is_plain = library is None or library.partition("/")[0] not in _OF_EXPERTS
+            rows, plain = (layer.shared_tokens,), library if is_plain else None
             shared_rows[place] = (
                 batch.add(of, rows, layer.hidden, columns * width, plain),
                 batch.add(of, rows, width, layer.hidden, plain),

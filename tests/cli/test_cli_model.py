@@ -107,7 +107,7 @@ def test_text_shows_every_gemm_whole(model: str, words: list[str], options: dict
             line = " ".join(re.findall(rf"^{gemm.name} .*$", out, flags=re.MULTILINE))
             all_us = gemm.total_count * result.latency_us
             cells = [
-                "·".join(map(str, gemm.problem.sizes)),
+                *"·".join(gemm.problem.size_words).split(),  # of experts the rows of all: (512 in 256)·K·N
                 str(gemm.num_layers),
                 result.bound,
                 format_number(result.latency_us),
@@ -116,6 +116,7 @@ def test_text_shows_every_gemm_whole(model: str, words: list[str], options: dict
                 format_share(result.utilization_frac, 1.0),
             ]
             assert set(cells) <= set(line.split()), line
+            assert "·".join(gemm.problem.size_words) in line
             types = f"{gemm.problem.input_dtype}"
             assert re.search(rf" {types} x {gemm.problem.weight_dtype} ", line) or not gemm.problem.is_weight_quantized
 

@@ -17,10 +17,14 @@ from gemm_eval import (
     MoeLayer,
     MoeLayerResult,
     UnsupportedError,
+    load_arch,
     moe_layer,
     moe_layers,
 )
+from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import parse_scheme
+from gemm_eval.evaluate import ProblemBatch
+from gemm_eval.models.gpu import LayerShape, default_layer_library, layer_libraries
 from gemm_eval.moe import BREAKDOWN, ExpertCounts, ExpertWeights
 from gemm_eval.workload import GemmTypes, make_types
 
@@ -47,17 +51,39 @@ def layer(evaluator: Any = GPU, **changes: Any) -> MoeLayerResult:
 class Spy(GEMMEvaluator):
     """Keeps what it is asked."""
 
-    problems: list[GemmProblem]
+    batch: ProblemBatch
 
-    def evaluate_many(self, problems: Any, *args: Any, **options: Any) -> Any:
-        self.problems, self.options = list(problems), options
-        return super().evaluate_many(self.problems, *args, **options)
+    def evaluate_batch(self, batch: ProblemBatch, **options: Any) -> Any:
+        assert not hasattr(self, "batch")  # one batch has all
+        self.batch = batch
+        return super().evaluate_batch(batch, **options)
+
+    @property
+    def problems(self) -> list[GemmProblem]:
+        return [self.batch.problem(row) for row in range(len(self.batch.sizes))]
+
+    @property
+    def libraries(self) -> list[str]:
+        return [self.batch.kinds[kind].options.library for kind in self.batch.kind_of]
+
+
+def spied(**changes: Any) -> Spy:
+    spy = Spy(GPU, disk_cache=False)
+    layer(spy, **({"dtype": "fp16"} | changes))
+    return spy
 
 
 def asked(**changes: Any) -> list[GemmProblem]:
-    spy = Spy(GPU, disk_cache=False)
-    layer(spy, **({"dtype": "fp16"} | changes))
-    return spy.problems
+    return spied(**changes).problems
+
+
+def rules_of(library: str | None, arch: Any = GPU, dtype: str = "fp16", **changes: int) -> tuple[Any, Any]:
+    """The library of GEMM 1 and 2 by the rules of a library; None on chips that have none."""
+    if library is None:
+        return None, None
+    sizes = SIZES | changes
+    shape = LayerShape(*(sizes[name] for name in ("num_tokens", "hidden", "inter", "num_experts", "topk")), gated=2)
+    return layer_libraries(load_arch(arch, GpuSpec), library, GemmTypes.parse(dtype), shape)
 
 
 # The GEMMs.
@@ -104,6 +130,38 @@ def test_shared_experts_run_as_one_on_the_tokens_of_the_rank() -> None:
     assert second.sizes == (1, 16, 96, 256)
 
 
+@pytest.mark.parametrize(
+    ("library", "of_experts", "of_shared"),
+    [
+        (None, "triton", "cublas"),
+        ("triton", "triton", "cublas"),
+        ("triton/64x64x32w4s3", "triton/64x64x32w4s3", "cublas"),  # a tile of the experts is none of theirs
+        ("cublas", "cublas", "cublas"),
+    ],
+)
+def test_shared_experts_run_with_a_library_of_plain_gemms(library: Any, of_experts: str, of_shared: str) -> None:
+    spy = spied(library=library, num_shared_experts=1, shared_inter=96)
+
+    assert spy.libraries == [*rules_of(of_experts), of_shared, of_shared]
+
+
+def test_engines_run_experts_with_their_own_library() -> None:
+    """As serving engines choose it by GPU and types, with the tiles of the library's rules."""
+    for arch, dtype, library in (
+        ("h200-sxm", "bf16", "triton"),
+        ("a100-sxm-80gb", "w4a16", "marlin"),
+        ("b200", "fp8_block", "deepgemm"),
+        ("b200", "nvfp4", "trtllm-gen"),
+    ):
+        result = layer(arch, dtype=dtype)
+        assert default_layer_library(load_arch(arch, GpuSpec), GemmTypes.parse(dtype)) == library
+        assert result.gemm1 is not None
+        assert result.gemm2 is not None
+        of_gemms = result.gemm1.options["library"], result.gemm2.options["library"]
+        assert of_gemms == rules_of(library, arch, dtype), (arch, dtype)
+        assert result.to_dict() == layer(arch, dtype=dtype, library=library).to_dict()
+
+
 @pytest.mark.parametrize("dtype", ["fp8_block", parse_scheme("fp8_block"), GemmTypes.parse("fp8_block")])
 def test_types_are_words_schemes_or_values(dtype: Any) -> None:
     result = layer(GPU, dtype=dtype)
@@ -128,7 +186,10 @@ def test_options_of_gpus_reach_the_gemms() -> None:
     assert (warm.gemm1.options["l2"], warm.gemm1.options["clock"]) == ("warm", "sustained")
     assert warm.gemm1.options["correction"] is False
     assert warm.breakdown["gemm1_us"] < cold.breakdown["gemm1_us"]
-    assert cold.library == "cublas"
+    assert cold.library == rules_of("triton", dtype="bf16")[0] != "triton"
+    named = layer(GPU, library="cublas")
+    assert named.gemm1 is not None
+    assert named.library == named.gemm1.options["library"] == "cublas"
     with pytest.raises(UnsupportedError):
         layer(CHIP, l2="warm")
 
@@ -161,11 +222,14 @@ def check_sums(result: MoeLayerResult) -> None:
         assert result.breakdown[term] == pytest.approx(np.mean([draw.breakdown[term] for draw in result.draws]))
 
 
-def test_the_gemms_are_those_of_the_evaluator(evaluator: GEMMEvaluator) -> None:
-    result = layer(evaluator, dtype="fp16")
+@pytest.mark.parametrize("library", [None, "cublas"])
+def test_the_gemms_are_those_of_the_evaluator(evaluator: GEMMEvaluator, library: str | None) -> None:
+    is_gpu = isinstance(evaluator.arch, GpuSpec)
+    result = layer(evaluator, dtype="fp16", library=library if is_gpu else None)
 
-    first = evaluator.evaluate(16, 16, 256, 256, dtype="fp16")
-    second = evaluator.evaluate(16, 16, 128, 256, dtype="fp16")
+    of_first, of_second = rules_of((library or "triton") if is_gpu else None)
+    first = evaluator.evaluate(16, 16, 256, 256, dtype="fp16", library=of_first)
+    second = evaluator.evaluate(16, 16, 128, 256, dtype="fp16", library=of_second)
     assert (result.gemm1, result.gemm2) == (first, second)
     assert (result.breakdown["gemm1_us"], result.breakdown["gemm2_us"]) == (first.latency_us, second.latency_us)
     assert result.gemm_us == first.latency_us + second.latency_us
@@ -322,15 +386,13 @@ def test_many_layers_are_each_the_one(ragged: GEMMEvaluator) -> None:
     assert table[-1] == alone[-1]
 
 
-def test_all_gemms_of_many_layers_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    evaluate_many = GEMMEvaluator.evaluate_many
-    monkeypatch.setattr(
-        GEMMEvaluator, "evaluate_many", lambda *args, **more: calls.append(args) or evaluate_many(*args, **more)
-    )
-    moe_layers(GPU, [MoeLayer(**SIZES | {"num_tokens": num}) for num in (8, 64, 512)])
+def test_all_gemms_of_many_layers_are_one_batch() -> None:
+    spy = Spy(GPU, disk_cache=False)
+    moe_layers(spy, [MoeLayer(**SIZES | {"num_tokens": num}) for num in (8, 64, 512)])
 
-    assert len(calls) == 1
+    assert [problem.sizes for problem in spy.problems] == [
+        (16, num // 4, K, 256) for num in (8, 64, 512) for K in (256, 128)
+    ]
 
 
 def test_mappings_and_frames_of_layers() -> None:

@@ -23,6 +23,7 @@ from gemm_eval.moe import (
     PowerLaw,
     Uniform,
     expected_counts,
+    group_limited_counts,
     parse_distribution,
     route,
     routing,
@@ -84,6 +85,11 @@ def test_balanced_loads_differ_by_little() -> None:
     counts = balanced_counts(1000, 128, 8)
 
     assert counts.max() - counts.min() <= 8
+
+
+def test_balanced_loads_of_huge_numbers_of_tokens() -> None:
+    assert balanced_counts(1 << 40, 16, 4).tolist() == [1 << 38] * 16
+    assert balanced_counts((1 << 40) + 1, 4, 2).tolist() == [(1 << 39) + 1, 1 << 39] * 2
 
 
 # Power law: the remainder one by one, as the collectors deal it.
@@ -351,6 +357,106 @@ def test_a_rank_of_each_draw_is_the_most_loaded_there() -> None:
     assert drawn.rows.tolist() == of_draws.max(axis=1).tolist()
     assert drawn.rank_of.tolist() == of_draws.argmax(axis=1).tolist()
     assert len(set(drawn.rank_of.tolist())) > 1
+
+
+# A router that keeps groups of experts.
+
+routers = st.tuples(st.integers(1, 8), st.integers(1, 6)).flatmap(  # groups, experts of each
+    lambda sizes: st.tuples(st.just(sizes[0] * sizes[1]), st.just(sizes[0]), st.integers(1, sizes[0])).flatmap(
+        lambda router: st.tuples(st.just(router), st.integers(1, router[2] * router[0] // router[1]))
+    )
+)
+
+
+def meant_for(token: int, num_tokens: int, num_experts: int, topk: int) -> list[int]:
+    """The experts that balanced routing gives a token."""
+    stride = -(-num_experts // topk)
+    start = token if num_tokens >= stride else token * stride // num_tokens
+    fits = (topk - 1) * stride < num_experts
+    return [(start + (i * stride if fits else i * num_experts // topk)) % num_experts for i in range(topk)]
+
+
+def take_best(scores: list[int], num: int) -> list[int]:
+    """The places of the best; of equal ones the first."""
+    return sorted(range(len(scores)), key=lambda place: (-scores[place], place))[:num]
+
+
+def choose(experts: list[int], topk: int, router: tuple[int, int, int]) -> list[int]:
+    """What the router gives a token whose experts have a score of 1, all others 0."""
+    num_experts, num_groups, num_kept = router
+    size = num_experts // num_groups
+    scores = [int(expert in experts) for expert in range(num_experts)]
+    of_group = [sorted(scores[group * size : (group + 1) * size])[-2:] for group in range(num_groups)]
+    kept = take_best([sum(two) for two in of_group], num_kept)
+    masked = [score if expert // size in kept else -1 for expert, score in enumerate(scores)]
+    return take_best(masked, topk)
+
+
+def limited_one_by_one(experts_of: list[list[int]], topk: int, router: tuple[int, int, int]) -> list[int]:
+    chosen: Counter[int] = Counter()
+    for experts in experts_of:
+        assert len(set(experts)) == topk
+        chosen.update(choose(experts, topk, router))
+    return [chosen[expert] for expert in range(router[0])]
+
+
+@given(routers, st.integers(1, 60))
+def test_a_router_of_groups_on_balanced_loads(routed_by: tuple[tuple[int, int, int], int], num_tokens: int) -> None:
+    router, topk = routed_by
+    experts_of = [meant_for(token, num_tokens, router[0], topk) for token in range(num_tokens)]
+    counts = group_limited_counts(None, num_tokens, topk, router)
+
+    assert counts.tolist() == limited_one_by_one(experts_of, topk, router)
+    if router[1] == router[2]:  # all groups are kept, so what was meant comes through
+        assert counts.tolist() == balanced_counts(num_tokens, router[0], topk).tolist()
+
+
+@given(routers, st.integers(1, 60), st.sampled_from([0.0, 1.0, 1.2, 3.0]), st.integers(0, 1 << 40))
+def test_a_router_of_groups_on_drawn_loads(
+    routed_by: tuple[tuple[int, int, int], int], num_tokens: int, alpha: float, seed: int
+) -> None:
+    router, topk = routed_by
+    meant = power_law_counts(num_tokens, router[0], topk, alpha, 1, rng(seed))
+    flat = [expert for expert in take_best(meant.tolist(), router[0]) for _ in range(meant[expert])]
+    counts = group_limited_counts(meant, num_tokens, topk, router)
+
+    assert counts.tolist() == limited_one_by_one([flat[token::num_tokens] for token in range(num_tokens)], topk, router)
+    assert counts.dtype == np.int64
+    assert counts.sum() == num_tokens * topk
+    assert 0 <= counts.min() <= counts.max() <= num_tokens
+    if router[1] == router[2]:
+        assert counts.tolist() == meant.tolist()
+
+
+def test_a_router_of_groups_by_hand() -> None:
+    # of 8 experts in groups of 2 a token is to have 0 and 4; of groups 0 and 2 the first is kept, and 1 fills up
+    assert group_limited_counts(None, 1, 2, (8, 4, 1)).tolist() == [1, 1, 0, 0, 0, 0, 0, 0]
+    meant = np.array([0, 1, 0, 0, 1, 1, 0, 0])
+    # 4 and 5 make group 2 the best, and 1 makes group 0 the next: all are kept
+    assert group_limited_counts(meant, 1, 3, (8, 4, 2)).tolist() == [0, 1, 0, 0, 1, 1, 0, 0]
+    # of groups of 4 the second alone, where 6 fills up
+    assert group_limited_counts(meant, 1, 3, (8, 2, 1)).tolist() == [0, 0, 0, 0, 1, 1, 1, 0]
+
+
+def test_balanced_loads_of_deepseek_v3_all_go_to_half_of_the_groups() -> None:
+    """One expert in each of 8 groups is meant for a token: all tie, the first 4 are kept, and their first fill up."""
+    counts = group_limited_counts(None, 4096, 8, (256, 8, 4))
+
+    assert counts.sum() == 4096 * 8
+    assert counts[128:].sum() == 0
+    # 1/32 of the tokens mean each; 4 more of each token are experts 0 to 3, and 4 where it has one of these
+    assert counts[:5].tolist() == [4096] * 4 + [4096 // 32 + 4 * 4096 // 32]
+    assert set(counts[5:128].tolist()) == {4096 // 32}
+
+
+def test_a_router_of_groups_draws_nothing_itself() -> None:
+    router = (256, 8, 4)
+    drawn = [
+        group_limited_counts(power_law_counts(512, 256, 8, 1.2, 8, rng(seed)), 512, 8, router).tolist()
+        for seed in (0, 0, 1)
+    ]
+
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 # Words.

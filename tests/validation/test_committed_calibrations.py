@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from gemm_eval.arch import GpuSpec, data_root, load_arch
-from gemm_eval.models.gpu import Calibration, load_calibration
-from gemm_eval.models.gpu.families import GENERIC, QUANTIZE
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu import Calibration, library_of, load_calibration
+from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
+from gemm_eval.validation.moe import GroupedTimings, LayerTimings, find_layer_timings, gpus_with_layers
+from gemm_eval.validation.moe.scores import free_coefficients
 from gemm_eval.validation.predictors.dense_rows import pack_problems
 from gemm_eval.validation.predictors.quantization import QUANT_COLUMN, hash_of_times, times_of_quantization
-from gemm_eval.validation.tables import find_timings
+from gemm_eval.validation.tables import find_timings, measured_root
 
 FILES = tuple(sorted((data_root() / "calibration").glob("*/*.yaml")))
-OF_FAMILIES = [path for path in FILES if path.stem.partition("-")[2] in GENERIC]
-OF_QUANTIZATION = [path for path in FILES if path.stem.partition("-")[2] == QUANTIZE.name]
+
+
+def family_of(path: Path) -> str:
+    """Of <library>-<family>, where a library may have a hyphen in its name."""
+    return path.stem.rpartition("-")[2]
+
+
+IS_GROUPED = {name: FAMILIES[name].for_types is not None for name in GENERIC}
+OF_FAMILIES = [path for path in FILES if IS_GROUPED.get(family_of(path)) is False]
+OF_GROUPED = [path for path in FILES if IS_GROUPED.get(family_of(path))]
+OF_QUANTIZATION = [path for path in FILES if family_of(path) == QUANTIZE.name]
 
 
 def named(path: Path) -> str:
@@ -42,6 +55,46 @@ def test_a_family_is_fitted_on_these_timings(path: Path) -> None:
         rows = timings.select(is_of_family & ~timings.in_band)
         assert len(rows) == errors.num_rows, errors.data
         assert rows.content_hash == f"sha256:{errors.sha256}", errors.data
+
+
+@pytest.mark.parametrize("path", OF_GROUPED, ids=named)
+def test_a_grouped_family_is_fitted_on_these_layers(path: Path) -> None:
+    found = load_calibration(path)
+    (errors,) = found.errors
+    (timings,) = [timings for timings in find_layer_timings(found.gpu) if timings.name == errors.data]
+    family = library_of(timings.library).family(load_arch(found.gpu, GpuSpec), timings.types)
+
+    assert (timings.gpu, timings.library, family) == (found.gpu, found.library, found.family)
+    assert named(path) == f"{found.gpu}/{found.library}-{found.family}"
+    table = (measured_root(found.gpu) / timings.name).with_suffix(".parquet")
+    assert hashlib.sha256(table.read_bytes()).hexdigest() == errors.sha256
+    # but for layers whose rank has no token: of one or two tokens there may be many
+    assert 0.9 * len(timings) < errors.num_rows <= len(timings)
+    of_regimes = {interval.regime: interval.num_rows for interval in found.intervals}
+    assert of_regimes.pop("all") == sum(of_regimes.values()) == errors.num_rows
+    assert set(found.fitted) == set(free_coefficients(FAMILIES[family]))
+    assert set(found.fitted) <= found.coefficients.keys()
+    assert f"{fold_count(timings)}-fold by model" in found.folds
+
+
+def fold_count(timings: LayerTimings | GroupedTimings) -> int:
+    """As many as models; of one model halves."""
+    return max(2, len(set(timings.models)))
+
+
+def test_every_table_of_layers_has_its_calibration() -> None:
+    """But for those whose types no family takes yet."""
+    expected, without = set(), set()
+    for gpu in gpus_with_layers():
+        arch = load_arch(gpu, GpuSpec)
+        for timings in find_layer_timings(gpu):
+            try:
+                expected.add(f"{gpu}/{timings.library}-{library_of(timings.library).family(arch, timings.types)}")
+            except UnsupportedError:
+                without.add(f"{gpu}/{timings.name}")
+
+    assert expected == {named(path) for path in OF_GROUPED}
+    assert {name.rpartition("-")[2] for name in without} <= {"w4a16_mxfp4"}
 
 
 @pytest.mark.parametrize("path", OF_QUANTIZATION, ids=named)

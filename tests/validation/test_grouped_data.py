@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,7 +12,7 @@ import pytest
 from gemm_eval.measure import COLUMNS, GROUPED_COLUMNS, GroupedShape, dataset_hash, list_grouped_shapes
 from gemm_eval.measure.cutlass_names import cutlass_tile
 from gemm_eval.validation.tables import list_timings, measured_root, meta_of
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import MAX_GROUPS, GemmProblem
 
 FOLDER = measured_root("h200-sxm") / "grouped"
 PATH = FOLDER / "bf16.parquet"
@@ -36,16 +39,61 @@ def test_there_are_layouts_enough_of_many_models(frame: pd.DataFrame) -> None:
     assert meta_of(PATH)["failed"] == []
 
 
-def test_the_groups_are_those_that_the_library_lists(frame: pd.DataFrame) -> None:
-    names = list(GroupedShape._fields)
-    measured = {
-        tuple(row) for row in frame.assign(row_groups=frame["groups"])[names].itertuples(index=False, name=None)
-    }
+DRAWN = {"power_law_1.01", "power_law_1.2", "uniform"}
 
-    assert measured == {tuple(shape) for shape in list_grouped_shapes("grouped")}
+
+def names_of(groups_too: bool) -> list[str]:
+    return [name for name in GroupedShape._fields if groups_too or name not in ("M", "row_groups")]
+
+
+def rows_of(frame: pd.DataFrame, *, groups_too: bool) -> set[tuple[Any, ...]]:
+    listed = frame.assign(row_groups=frame["groups"])[names_of(groups_too)]
+    return set(listed.itertuples(index=False, name=None))
+
+
+def one_by_one(row: Any) -> tuple[int, ...]:
+    """Rows of the first rank's experts where token t takes expert t and others in equal distances from it."""
+    stride = -(-row.num_experts // row.topk)
+    chosen = Counter((t + i * stride) % row.num_experts for t in range(row.num_tokens) for i in range(row.topk))
+    return tuple(chosen[expert] for expert in range(row.num_experts // row.ep))
+
+
+def test_the_layouts_are_those_that_the_library_lists(frame: pd.DataFrame) -> None:
+    """All of them, and where nothing is drawn the groups too. Draws are others since these were timed."""
+    listed = list_grouped_shapes("grouped")
+    names = names_of(groups_too=False)
+
+    assert len(rows_of(frame, groups_too=False)) == len(frame)
+    assert rows_of(frame, groups_too=False) == {tuple(getattr(shape, name) for name in names) for shape in listed}
+    # so are starts of fewer tokens than experts of a stride, which were not spread
+    few = (frame["distribution"] == "balanced") & (frame["num_tokens"] < -(-frame["num_experts"] // frame["topk"]))
+    known = frame[~few & ~frame["distribution"].isin(DRAWN)]
+    assert set(known["distribution"]) == {"balanced", "sparse", "floor"}
+    assert len(known) > 500
+    assert rows_of(known, groups_too=True) <= set(map(tuple, listed))
+    assert 0 < few.sum() < 60
+    for row in frame[few].itertuples():
+        assert row.groups == one_by_one(row)
+
+
+def test_groups_are_loads_of_the_rank_that_has_most(frame: pd.DataFrame) -> None:
     for row in frame.itertuples():
         problem = GemmProblem.grouped(row.groups, row.K, row.N, input_dtype="bf16")
         assert (problem.G, problem.M, problem.rows) == (row.G, row.M, row.rows)
+        assert problem.G == row.num_experts // row.ep <= MAX_GROUPS
+        assert 0 <= min(row.groups) <= max(row.groups) <= row.num_tokens
+        total = row.num_tokens * row.topk
+        if row.ep == 1:
+            assert sum(row.groups) == total
+        elif row.distribution in DRAWN:
+            assert total / row.ep <= sum(row.groups) <= total
+        else:
+            assert sum(row.groups) <= total
+    keys = ["model", "num_tokens", "tp", "ep", "distribution", "seed"]
+    assert (frame[frame["distribution"] != "floor"].groupby(keys)["groups"].nunique() == 1).all()  # of both GEMMs
+    drawn = frame[frame["distribution"].isin(DRAWN)]
+    assert set(drawn["distribution"]) == DRAWN
+    assert drawn.groupby("num_tokens")["groups"].nunique().min() > 10  # they differ
 
 
 def test_results_were_checked_with_and_without_empty_groups() -> None:

@@ -73,9 +73,9 @@ class Resources(NamedTuple):
     ctas_per_sm: int
 
 
-def step_elems(types: GemmTypes, family: str) -> int:
-    """K elements of one k-step."""
-    return FAMILIES[family].step_bytes * 8 // types.a.dtype.bits
+def step_elems(types: GemmTypes, family: str, step_bytes: int = 0) -> int:
+    """K elements of one k-step: the family's own, or one of `step_bytes`."""
+    return (step_bytes or FAMILIES[family].step_bytes) * 8 // types.a.dtype.bits
 
 
 def stage_bytes(types: GemmTypes, config: KernelConfig) -> int:
@@ -229,12 +229,12 @@ def _check_shape(arch: GpuSpec, types: GemmTypes, config: KernelConfig) -> None:
             f"{config.family} multiplies block-scaled {family.block_scaled}, got {types.inputs}", rule="family"
         )
     steps = (family.step_bytes, *family.more_step_bytes)
-    if config.cta_k * types.a.dtype.bits not in [8 * num for num in steps]:
-        known = " or ".join(str(8 * num // types.a.dtype.bits) for num in steps)
+    known = [step_elems(types, config.family, num) for num in steps]
+    if config.cta_k not in known:
         raise InvalidMappingError(
-            f"cta_k must be {known}, {' or '.join(map(str, steps))} bytes of {types.a.dtype}, got {config.cta_k}",
-            rule="cta_k",
-        )
+            f"cta_k must be {' or '.join(map(str, known))}, {' or '.join(map(str, steps))} bytes of {types.a.dtype}, "
+            f"got {config.cta_k}", rule="cta_k",
+        )  # fmt: skip
     if config.schedule not in family.schedules:
         raise InvalidMappingError(
             f"{config.family} kernels are {' or '.join(s.name.lower() for s in family.schedules)}, "
@@ -453,7 +453,7 @@ def _runs_cluster(arch: GpuSpec, family: Family, cluster_m: int, cluster_n: int)
 
 def as_config(types: GemmTypes, choice: TileChoice, cluster_m: int, cluster_n: int, num_stages: int) -> KernelConfig:
     """Return the data-parallel config of a library's tile."""
-    k = 8 * choice.step_bytes // types.a.dtype.bits if choice.step_bytes else step_elems(types, choice.family)
+    k = step_elems(types, choice.family, choice.step_bytes)
     return KernelConfig(
         choice.family, choice.cta_m, choice.cta_n, k, cluster_m, cluster_n, choice.num_warps, num_stages,
         choice.schedule, Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1,
