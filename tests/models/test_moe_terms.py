@@ -1,0 +1,188 @@
+"""What a layer of experts takes around its GEMMs on a GPU, by hand; and which kernels libraries run it with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gemm_eval import UnsupportedError
+from gemm_eval.arch import GpuSpec, load_arch
+from gemm_eval.models.gpu import (
+    LayerShape,
+    coefficients_for,
+    default_layer_library,
+    layer_libraries,
+    layer_terms,
+    library_of,
+    padded_inter,
+)
+from gemm_eval.models.gpu.coefficients import MOE_LAYER
+from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.units import bytes_per_us
+from gemm_eval.workload import LAYER_TERMS, GemmTypes, MoeWork
+
+H200, A100, B200 = (load_arch(name, GpuSpec) for name in ("h200-sxm", "a100-sxm-80gb", "b200"))
+BF16, FP8_BLOCK = GemmTypes.parse("bf16"), GemmTypes.parse("fp8_block")
+NONE = {item.name: item.neutral.value for item in MOE_LAYER}
+WORK = MoeWork(
+    num_tokens=1000, hidden=4096, inter=768, num_experts=128, num_local_experts=16, topk=8, local_rows=1100,
+    num_active=15, most_rows=130, gated=True, types=BF16,
+)  # fmt: skip
+
+
+def terms(work: MoeWork = WORK, **coefficients: float) -> dict[str, float]:
+    found = layer_terms(H200, NONE | coefficients, work)
+    assert list(found) == list(LAYER_TERMS)
+    return {name: float(value) for name, value in found.items()}
+
+
+def moved_us(num_bytes: float, share: float, dram_share: float = 1.0) -> float:
+    l2_us = num_bytes / (share * bytes_per_us(H200.l2_gb_per_s))
+    missed = 1.0 / (1.0 + (0.7 * H200.l2_bytes / num_bytes) ** 2)
+    return math.hypot(l2_us, missed * num_bytes / (dram_share * bytes_per_us(H200.dram_gb_per_s)))
+
+
+def test_without_coefficients_only_bytes_beyond_l2_take_time() -> None:
+    small = WORK._replace(num_tokens=1, local_rows=1, num_active=1, most_rows=1)
+    assert sum(terms(small).values()) < 1e-3
+    assert terms()["routing_us"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "term", "expected_us"),
+    [
+        ("moe_fixed_us", 7.5, "routing_us", 7.5),
+        ("moe_token_ns", 2.0, "routing_us", 2.0),
+        ("moe_token_expert_ps", 10.0, "routing_us", 1000 * 128 * 10.0 / 1e6),
+        ("moe_expert_ns", 50.0, "permute_us", 16 * 0.05),
+        ("moe_active_ns", 50.0, "permute_us", 15 * 0.05),
+        ("moe_row_ns", 3.0, "permute_us", 1100 * 0.003),
+        ("moe_most_row_ns", 20.0, "activation_us", 130 * 0.02),
+        ("moe_grouped_router_ns", 20.0, "routing_us", 0.0),
+    ],
+)
+def test_counts_take_their_time(name: str, value: float, term: str, expected_us: float) -> None:
+    before, after = terms(), terms(**{name: value})
+    assert after[term] - before[term] == pytest.approx(expected_us, rel=1e-9, abs=1e-12)
+    assert {key: us for key, us in after.items() if key != term} == {
+        key: us for key, us in before.items() if key != term
+    }
+
+
+def test_routers_of_groups_take_longer() -> None:
+    grouped = WORK._replace(has_grouped_router=True)
+    assert terms(grouped, moe_grouped_router_ns=20.0)["routing_us"] == pytest.approx(20.0)
+
+
+def test_the_largest_of_few_experts_is_walked_by_half_as_many_ctas() -> None:
+    def activation_us(num_local_experts: int) -> float:
+        work = WORK._replace(num_local_experts=num_local_experts)
+        return terms(work, moe_most_row_ns=20.0)["activation_us"] - terms(work)["activation_us"]
+
+    assert activation_us(4) == pytest.approx(2.6)
+    assert activation_us(3) == pytest.approx(5.2)
+
+
+def test_bytes_by_hand() -> None:
+    found = terms(moe_token_frac=0.5, moe_activation_frac=0.4, moe_finalize_frac=0.3, moe_dram_frac=0.9)
+    token_bytes = 1000 * 4096 * 2
+    assert found["quantize_us"] == 0.0
+    assert found["permute_us"] == pytest.approx(moved_us(2 * token_bytes, 0.5, 0.9))
+    assert found["activation_us"] == pytest.approx(
+        moved_us(1100 * 768 * 3 * 2, 0.4, 0.9)
+    )  # gate and up, and what follows
+    assert found["finalize_us"] == pytest.approx(moved_us(1100 * 4096 * 2 + token_bytes, 0.3, 0.9))
+
+
+def test_what_is_not_done_takes_no_time() -> None:
+    plain = {"moe_token_frac": 0.5, "moe_activation_frac": 0.4, "moe_finalize_frac": 0.3}
+    one = terms(WORK._replace(topk=1), **plain)
+    assert one["finalize_us"] == 0.0  # GEMM 2 writes the tokens
+    up_alone = terms(WORK._replace(gated=False), **plain)
+    assert up_alone["activation_us"] == pytest.approx(moved_us(1100 * 768 * 2 * 2, 0.4))
+    narrow = terms(WORK._replace(types=FP8_BLOCK), **plain)
+    assert narrow["quantize_us"] == pytest.approx(terms(**plain)["permute_us"])
+    assert narrow["permute_us"] == 0.0
+
+
+def test_arrays_are_each_value_alone() -> None:
+    names = [name for name in WORK._fields if name not in ("types", "gated", "has_grouped_router")]
+    works = [WORK, WORK._replace(num_tokens=3, local_rows=7, num_active=4, most_rows=2, topk=1, num_local_experts=2)]
+    arrays: dict[str, Any] = {name: np.array([getattr(work, name) for work in works]) for name in names}
+    c = coefficients_for(B200, "deepgemm", "sm100_deepgemm_moe")[0]
+    together = layer_terms(B200, c, WORK._replace(**arrays))
+    for place, work in enumerate(works):
+        alone = layer_terms(B200, c, work)
+        assert {name: value[place] for name, value in together.items()} == alone
+
+
+# whose kernels, and which tiles
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "library"),
+    [
+        (H200, "bf16", "triton"), (H200, "fp8_block", "triton"), (H200, "w4a16", "marlin"), (A100, "bf16", "triton"),
+        (A100, "w4a16", "marlin"), (B200, "bf16", "trtllm-gen"), (B200, "fp8_block", "deepgemm"),
+        (B200, "nvfp4", "trtllm-gen"), (H200, "fp8", "cutlass"), (H200, "nvfp4", None),
+    ],
+)  # fmt: skip
+def test_serving_engines_have_their_kernels(arch: GpuSpec, dtype: str, library: str | None) -> None:
+    assert default_layer_library(arch, GemmTypes.parse(dtype)) == library
+
+
+def shape(num_tokens: int, num_local_experts: int = 128, inter: int = 768, topk: int = 8) -> LayerShape:
+    return LayerShape(num_tokens, 2048, inter, num_local_experts, topk)
+
+
+def test_tritons_tiles_are_of_its_tables_or_its_rule() -> None:
+    odd = 776  # no table
+    few = layer_libraries(A100, "triton", BF16, shape(128, inter=odd))
+    many = layer_libraries(A100, "triton", BF16, shape(129, inter=odd))
+    assert few == ("triton/16x32x64w4s3",) * 2
+    assert many == ("triton/64x64x32w4s3",) * 2
+    assert layer_libraries(H200, "triton", FP8_BLOCK, shape(5, inter=odd)) == ("triton/64x128x128w4s3",) * 2
+    of_table = layer_libraries(H200, "triton", BF16, shape(512))
+    assert of_table != many
+    for name in (*few, *many, *of_table):
+        assert library_of(name).name == "triton"
+
+
+@pytest.mark.parametrize(("num_tokens", "rows"), [(1, 8), (128, 8), (129, 16), (256, 16), (1024, 64), (4096, 128)])
+def test_trtllm_gens_tiles_are_powers_of_two_above_the_mean(num_tokens: int, rows: int) -> None:
+    assert layer_libraries(B200, "trtllm-gen", BF16, shape(num_tokens)) == (f"trtllm-gen/{rows}x128",) * 2
+
+
+def test_trtllm_gens_tiles_of_fp4_are_larger() -> None:
+    nvfp4 = GemmTypes.parse("nvfp4")
+    assert layer_libraries(B200, "trtllm-gen", nvfp4, shape(1 << 14)) == ("trtllm-gen/256x128",) * 2
+
+
+@pytest.mark.parametrize(("num_tokens", "rows"), [(1, 8), (115, 8), (116, 16), (230, 16), (300, 32), (5000, 64)])
+def test_marlins_tiles_are_filled_to_nine_tenths(num_tokens: int, rows: int) -> None:
+    w4a16 = GemmTypes.parse("w4a16")
+    first, second = layer_libraries(H200, "marlin", w4a16, shape(num_tokens))
+    size = f"{rows}x128x128" if rows <= 16 else f"{rows}x256x64"
+    assert (first, second) == (f"marlin/{size}",) * 2
+
+
+def test_others_choose_by_time() -> None:
+    assert layer_libraries(B200, "deepgemm", FP8_BLOCK, shape(100)) == ("deepgemm", "deepgemm")
+    with pytest.raises(UnsupportedError):
+        layer_libraries(H200, "triton", GemmTypes.parse("nvfp4"), shape(100))
+
+
+def test_weights_are_padded_where_they_are() -> None:
+    assert [padded_inter("trtllm-gen", inter) for inter in (1, 128, 192, 1536)] == [128, 128, 256, 1536]
+    assert padded_inter("triton", 192) == 192
+
+
+def test_only_grouped_kernels_have_layers() -> None:
+    layer = {item.name for item in MOE_LAYER}
+    with_layers = {name for name, family in FAMILIES.items() if layer <= set(family.defaults)}
+    assert with_layers == {
+        name for name, family in FAMILIES.items() if family.for_types is not None and name != "sm90_grouped"
+    }
