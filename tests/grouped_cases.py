@@ -56,6 +56,7 @@ CASES = (
     GroupedCase("h200-sxm", "cublas", "bf16", 0.25),
     GroupedCase("h200-sxm", "hypothetical", "w4a16", 0.05),
     GroupedCase("h200-sxm", "trtllm", "w4a16", 0.05),
+    GroupedCase("h200-sxm", "deepgemm", "fp8_block", 0.1),
     GroupedCase("a100-sxm-80gb", "triton", "bf16", 0.05),
     GroupedCase("a100-sxm-80gb", "marlin", "w4a16", 0.05),
     GroupedCase("a100-sxm-80gb", "cublas", "bf16", 0.05),

@@ -27,6 +27,7 @@ __all__ = [
     "cluster_grid_sms",
     "default_grouped_library",
     "default_library",
+    "engine_libraries",
     "library_of",
     "library_of_family",
     "tile_names",
@@ -304,7 +305,7 @@ LIBRARIES: dict[str, Library] = {
         _grouped("triton", "triton_moe", "triton_moe_fp8"),
         _grouped("marlin", "marlin_moe", has_stream_k=True),
         _grouped("trtllm-gen", "gen_moe", "gen_moe_fp8", "gen_moe_fp4"),
-        _grouped("deepgemm", "sm100_deepgemm_moe"),
+        _grouped("deepgemm", "sm90_deepgemm_moe", "sm100_deepgemm_moe"),
         _grouped(
             "cutlass", "cutlass_moe_sm80", "cutlass_moe_sm90", "cutlass_moe_sm90_fp8", "cutlass_moe_sm90_fp8_block",
             "cutlass_moe_sm100", "cutlass_moe_sm100_fp8", "cutlass_moe_sm100_fp4",
@@ -340,16 +341,26 @@ def default_library(types: GemmTypes) -> str:
     return TRTLLM if types.is_block_scaled else "cublas"
 
 
-_GROUPED_FIRST = ("torch", "deepgemm", "trtllm-gen", "marlin", "triton", "cutlass")
+_ENGINES_ON_BLACKWELL = ("deepgemm", "trtllm-gen")
+_ENGINES = ("marlin", "triton", "cutlass")
+
+
+def engine_libraries(arch: GpuSpec) -> tuple[str, ...]:
+    """Whose grouped kernels serving engines take on a GPU, the first that runs the types first.
+
+    TensorRT-LLM's and DeepGEMM's on datacenter Blackwell, else those of SGLang and vLLM: Triton's, and Marlin's for
+    int4 weights.
+    """
+    return (*(_ENGINES_ON_BLACKWELL if arch.sm_arch in ("sm_100", "sm_103") else ()), *_ENGINES)
 
 
 def default_grouped_library(arch: GpuSpec, types: GemmTypes) -> str:
     """Whose kernels run groups of rows: the first of those that have such for these types on this GPU.
 
-    PyTorch's where it has CUTLASS kernels, else those that SGLang and vLLM take; a GPU or a type that none of them runs
-    has the library of plain GEMMs, as its kernels would do it in one launch.
+    PyTorch's where it has CUTLASS kernels, else those of `engine_libraries`; a GPU or a type that none of them runs has
+    the library of plain GEMMs, as its kernels would do it in one launch.
     """
-    for name in _GROUPED_FIRST:
+    for name in ("torch", *engine_libraries(arch)):
         try:
             LIBRARIES[name].check(arch, types)
         except UnsupportedError:

@@ -10,17 +10,11 @@ from typing import Literal, NamedTuple
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.models.gpu.libraries import library_of
+from gemm_eval.models.gpu.libraries import engine_libraries, library_of
 from gemm_eval.models.gpu.moe_tiles import triton_tile
 from gemm_eval.workload import GemmTypes
 
 __all__ = ["LayerShape", "default_layer_library", "layer_libraries", "padded_inter"]
-
-_LAYER_LIBRARIES: dict[str, tuple[str, ...]] = {
-    "sm_100": ("deepgemm", "trtllm-gen"),
-    "sm_103": ("deepgemm", "trtllm-gen"),
-}
-_ELSEWHERE = ("marlin", "triton", "cutlass")
 
 _GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
@@ -41,17 +35,13 @@ class LayerShape(NamedTuple):
 
 
 def default_layer_library(arch: GpuSpec, types: GemmTypes) -> str | None:
-    """Return whose kernels serving engines run a layer of experts with; None: none that is known for these types.
-
-    TensorRT-LLM's and DeepGEMM's on datacenter Blackwell, else those of SGLang and vLLM: Triton's, and Marlin's for
-    int4 weights.
-    """
-    for name in (*_LAYER_LIBRARIES.get(arch.sm_arch, ()), *_ELSEWHERE):
+    """Return whose kernels serving engines run a layer of experts with; None: none that is known for these types."""
+    for name in engine_libraries(arch):
         try:
             library_of(name).check(arch, types)
         except UnsupportedError:
             continue
-        return str(name)
+        return name
     return None
 
 

@@ -137,6 +137,9 @@ def _marlin_tiles(*_: object) -> Iterator[TileChoice]:
 
 
 _GEN_SIZES = tuple((m, 128) for m in (8, 16, 32, 64, 128))
+# DeepGEMM on Hopper (csrc/jit_kernels/heuristics/sm90.hpp): its masked layout takes 64 or 128 rows, the contiguous one
+# 128, to which the rows of each group are padded; columns in steps of 16, as few as its sums in fp32 leave room for
+_DEEPGEMM_SM90 = tuple((m, n) for m in (64, 128) for n in range(16, 161, 16))
 _DEEPGEMM_SIDES = (16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 # TensorRT-LLM's CUTLASS kernels of experts (cutlass_heuristic.cpp), of which its tuner takes the fastest
@@ -196,6 +199,16 @@ GROUPED: tuple[Family, ...] = (
         TCGEN05, name="gen_moe_fp4", number=47, own_of=(), block_scaled=DType.FP4, for_types=_is_fp4_block,
         dense_tiles=_fixed("gen_moe_fp4", (*_GEN_SIZES, (256, 128)), 8, _PP),
         coefficients=_coefficients(TCGEN05.coefficients),
+    ),
+    replace(  # as DeepGEMM's kernels of plain GEMMs on an H200: no timings are known; rows beyond a group are in A
+        WGMMA, name="sm90_deepgemm_moe", number=58, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
+        dense_tiles=_fixed("sm90_deepgemm_moe", _DEEPGEMM_SM90, 8, _COOP, _PAIRS),
+        coefficients=_coefficients(
+            WGMMA.coefficients, matrix_frac=(0.2, 1.0, 1.0), coop_step_cycles=(0.0, 3000.0, 180.0),
+            coop_tile_cycles=(0.0, 12000.0, 35.0), epilogue_bytes_per_cycle=(4.0, 256.0, 8.2),
+            sm_l2_frac=(0.4, 1.5, 0.68), dram_frac=(0.3, 1.1, 0.89), l2_hold_frac=(0.05, 1.0, 0.14),
+            cluster_loss=(0.0, 0.15, 0.01), outside_rows_per_cycle=(0.1, 50.0, 50.0),
+        ),
     ),
     replace(
         TCGEN05, name="sm100_deepgemm_moe", number=48, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
