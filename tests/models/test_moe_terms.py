@@ -127,7 +127,8 @@ def test_arrays_are_each_value_alone() -> None:
     [
         (H200, "bf16", "triton"), (H200, "fp8_block", "triton"), (H200, "w4a16", "marlin"), (A100, "bf16", "triton"),
         (A100, "w4a16", "marlin"), (B200, "bf16", "trtllm-gen"), (B200, "fp8_block", "deepgemm"),
-        (B200, "nvfp4", "trtllm-gen"), (H200, "fp8", "cutlass"), (H200, "nvfp4", None),
+        (B200, "nvfp4", "trtllm-gen"), (B200, "w4a16_mxfp4", "trtllm-gen"),
+        (H200, "w4a16_mxfp4", "triton"), (H200, "fp8", "cutlass"), (H200, "nvfp4", None),
     ],
 )  # fmt: skip
 def test_serving_engines_have_their_kernels(arch: GpuSpec, dtype: str, library: str | None) -> None:
@@ -156,9 +157,10 @@ def test_trtllm_gens_tiles_are_powers_of_two_above_the_mean(num_tokens: int, row
     assert layer_libraries(B200, "trtllm-gen", BF16, shape(num_tokens)) == (f"trtllm-gen/{rows}x128",) * 2
 
 
-def test_trtllm_gens_tiles_of_fp4_are_larger() -> None:
-    nvfp4 = GemmTypes.parse("nvfp4")
-    assert layer_libraries(B200, "trtllm-gen", nvfp4, shape(1 << 14)) == ("trtllm-gen/256x128",) * 2
+@pytest.mark.parametrize(("dtype", "rows"), [("nvfp4", 256), ("bf16", 128), ("fp8_block", 128), ("w4a16_mxfp4", 64)])
+def test_trtllm_gens_tiles_end_where_its_ladder_does(dtype: str, rows: int) -> None:
+    types = GemmTypes.parse(dtype)
+    assert layer_libraries(B200, "trtllm-gen", types, shape(1 << 14)) == (f"trtllm-gen/{rows}x128",) * 2
 
 
 @pytest.mark.parametrize(("num_tokens", "rows"), [(1, 8), (115, 8), (116, 16), (230, 16), (300, 32), (5000, 64)])

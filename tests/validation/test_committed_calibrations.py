@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from gemm_eval.arch import GpuSpec, data_root, load_arch
-from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu import Calibration, library_of, load_calibration
 from gemm_eval.models.gpu.families import FAMILIES, GENERIC, QUANTIZE
 from gemm_eval.validation.moe import GroupedTimings, LayerTimings, find_layer_timings, gpus_with_layers
@@ -83,18 +82,12 @@ def fold_count(timings: LayerTimings | GroupedTimings) -> int:
 
 
 def test_every_table_of_layers_has_its_calibration() -> None:
-    """But for those whose types no family takes yet."""
-    expected, without = set(), set()
-    for gpu in gpus_with_layers():
-        arch = load_arch(gpu, GpuSpec)
-        for timings in find_layer_timings(gpu):
-            try:
-                expected.add(f"{gpu}/{timings.library}-{library_of(timings.library).family(arch, timings.types)}")
-            except UnsupportedError:
-                without.add(f"{gpu}/{timings.name}")
-
+    expected = {
+        f"{gpu}/{timings.library}-{library_of(timings.library).family(load_arch(gpu, GpuSpec), timings.types)}"
+        for gpu in gpus_with_layers()
+        for timings in find_layer_timings(gpu)
+    }
     assert expected == {named(path) for path in OF_GROUPED}
-    assert {name.rpartition("-")[2] for name in without} <= {"w4a16_mxfp4"}
 
 
 @pytest.mark.parametrize("path", OF_QUANTIZATION, ids=named)

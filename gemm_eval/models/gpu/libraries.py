@@ -302,9 +302,9 @@ LIBRARIES: dict[str, Library] = {
         ),
         # grouped GEMMs: one launch for all experts of a layer, and nothing splits K
         _grouped("torch", "sm90_grouped"),
-        _grouped("triton", "triton_moe", "triton_moe_fp8"),
+        _grouped("triton", "triton_moe", "triton_moe_fp8", "triton_moe_mxfp4"),
         _grouped("marlin", "marlin_moe", has_stream_k=True),
-        _grouped("trtllm-gen", "gen_moe", "gen_moe_fp8", "gen_moe_fp4"),
+        _grouped("trtllm-gen", "gen_moe", "gen_moe_fp8", "gen_moe_fp4", "gen_moe_mxfp4"),
         _grouped("deepgemm", "sm90_deepgemm_moe", "sm100_deepgemm_moe"),
         _grouped(
             "cutlass", "cutlass_moe_sm80", "cutlass_moe_sm90", "cutlass_moe_sm90_fp8", "cutlass_moe_sm90_fp8_block",

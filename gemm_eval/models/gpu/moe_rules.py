@@ -20,7 +20,7 @@ _GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
 _GEN = "trtllm-gen"
 _GEN_INTER = 128  # elements: weights are padded to whole tiles of the instruction's rows
-_GEN_LEAST_ROWS, _GEN_MOST_ROWS, _GEN_MOST_ROWS_OF_FP4 = 8, 128, 256
+_GEN_LEAST_ROWS = 8
 
 
 class LayerShape(NamedTuple):
@@ -60,14 +60,13 @@ def layer_libraries(
     Raises:
         UnsupportedError: Triton's kernels do not take such types.
     """
-    if library == "triton":
+    if library == "triton" and not types.is_weight_quantized:
         first, second = (_triton(arch, types, shape, gemm, release) for gemm in _GEMMS)
         return first, second
     if library == _GEN:
         # FlashInfer 0.6: a power of two above the mean rows of an expert of the rank, as if all tokens were its own
         mean = -(-shape.num_tokens * shape.topk // shape.num_local_experts)
-        most = _GEN_MOST_ROWS_OF_FP4 if types.a.dtype is DType.FP4 else _GEN_MOST_ROWS
-        rows = min(max(1 << (mean - 1).bit_length(), _GEN_LEAST_ROWS), most)
+        rows = min(max(1 << (mean - 1).bit_length(), _GEN_LEAST_ROWS), _gen_most_rows(types))
         return f"{_GEN}/{rows}x128", f"{_GEN}/{rows}x128"
     if library == "marlin":
         # SGLang 0.5.10, fused_marlin_moe.py: the smallest of which experts fill nine tenths in the mean
@@ -76,6 +75,13 @@ def layer_libraries(
         first = _marlin(rows, shape.hidden, shape.gated * shape.inter)
         return first, _marlin(rows, shape.inter, shape.hidden)
     return library, library
+
+
+def _gen_most_rows(types: GemmTypes) -> int:
+    """Of FlashInfer's ladder of tiles for these types."""
+    if types.is_weight_quantized:
+        return 64
+    return 256 if types.a.dtype is DType.FP4 else 128
 
 
 def _triton(arch: GpuSpec, types: GemmTypes, shape: LayerShape, gemm: Literal[1, 2], release: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gemm_eval.arch import GpuSpec, list_archs, load_arch
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidInputError, InvalidOptionError, UnsupportedError
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import GPU_MODEL_VERSION, Calibration, ErrorFigures, fit_intervals, library_of
 from gemm_eval.models.gpu.families import FAMILIES, Family
@@ -51,7 +51,7 @@ _GEMM = (
 _PERSISTENT = ("pingpong_cycles",)
 _MULTISTAGE = ("l2_hold_frac",)
 _COOPERATIVE = ("coop_step_cycles", "coop_tile_cycles", "l2_frac", "l2_hold_frac", "outside_rows_per_cycle")
-_WEIGHT_ONLY = ("dequant", "dequant_exposed", "fixup_us", "reduce_frac")
+_DEQUANT, _CUT_TILES = ("dequant", "dequant_exposed"), ("fixup_us", "reduce_frac")
 _COMPILED = ("l2_frac", "load_wait_cycles")
 # one tile has most of the rows, and small kernels hardly differ: defaults, so that fits say the same of all GPUs
 _NOT_OF_COMPILED = {
@@ -92,7 +92,9 @@ def free_coefficients(family: Family) -> tuple[str, ...]:
     if Schedule.COOPERATIVE in {tile.schedule for tile in family.dense_tiles(family.sm_archs[0], DType.BF16)}:
         names += _COOPERATIVE
     if family.name == "marlin_moe":
-        names += _WEIGHT_ONLY
+        names += (*_DEQUANT, *_CUT_TILES)
+    if family.name == "triton_moe_mxfp4":
+        names += _DEQUANT
     if family.is_compiled:
         names += _COMPILED
     names += [item.name for item in family.coefficients if item.name.startswith("moe_")]
@@ -156,12 +158,11 @@ def score_layers(names: Sequence[str], data: Sequence[str] = (), seed: int = 0) 
 
     Args:
         names: arch names; ``all``: every GPU with such timings.
-        data: names of tables; none: all whose library has a family for their types.
+        data: names of tables; none: all.
         seed: of the draws of loads, and of rows in fits.
 
     Raises:
         InvalidOptionError: no such GPU or table.
-        UnsupportedError: a table that is named has types for which its library has no family.
     """
     known = gpus_with_layers()
     for name in known if list(names) == ["all"] else names:
@@ -169,16 +170,7 @@ def score_layers(names: Sequence[str], data: Sequence[str] = (), seed: int = 0) 
             raise InvalidOptionError(refusal("gpu", name, (*known, "all")))
         arch = load_arch(name, GpuSpec)
         for timings in find_layer_timings(name, data):
-            if data or _has_family(arch, timings):
-                yield from _lines(arch, timings, seed)
-
-
-def _has_family(arch: GpuSpec, timings: AnyTimings) -> bool:
-    try:
-        library_of(timings.library).family(arch, timings.types)
-    except UnsupportedError:
-        return False
-    return True
+            yield from _lines(arch, timings, seed)
 
 
 def _lines(arch: GpuSpec, timings: AnyTimings, seed: int) -> Iterator[LayerLine]:

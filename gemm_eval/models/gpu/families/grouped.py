@@ -186,6 +186,11 @@ GROUPED: tuple[Family, ...] = (
         _TRITON, name="triton_moe_fp8", number=43, sm_archs=since("sm_89"), block_scaled=DType.FP8,
         for_types=_is_fp8_block, dense_tiles=_triton_tiles("fp8_block", "triton_moe_fp8", "triton_moe_fp8_wgmma"),
     ),
+    replace(
+        _TRITON_WGMMA, name="triton_moe_mxfp4", number=60, for_types=_is_fp4_weights, dense_tiles=_fixed(
+            "triton_moe_mxfp4", tuple((m, n) for m in (16, 32, 64, 128) for n in (128, 256)), 8, _MS, step_bytes=128,
+        ),
+    ),
     replace(_TRITON_WGMMA, name="triton_moe_fp8_wgmma", number=44, block_scaled=DType.FP8, for_types=_is_fp8_block),
     replace(
         TCGEN05, name="gen_moe", number=45, own_of=(), for_types=_is_16_bit,
@@ -199,6 +204,10 @@ GROUPED: tuple[Family, ...] = (
         TCGEN05, name="gen_moe_fp4", number=47, own_of=(), block_scaled=DType.FP4, for_types=_is_fp4_block,
         dense_tiles=_fixed("gen_moe_fp4", (*_GEN_SIZES, (256, 128)), 8, _PP),
         coefficients=_coefficients(TCGEN05.coefficients),
+    ),
+    replace(
+        TCGEN05, name="gen_moe_mxfp4", number=59, own_of=(), for_types=_is_fp4_weights,
+        dense_tiles=_fixed("gen_moe_mxfp4", _GEN_SIZES[:4], 8, _PP), coefficients=_coefficients(TCGEN05.coefficients),
     ),
     replace(  # as DeepGEMM's kernels of plain GEMMs on an H200: no timings are known; rows beyond a group are in A
         WGMMA, name="sm90_deepgemm_moe", number=58, own_of=(), block_scaled=DType.FP8, for_types=_is_fp8_block,
