@@ -26,7 +26,7 @@ from tests.grouped_cases import CASES, GroupedCase, draw_problem
 EXACT = 1e-12
 COUNTS = ["num_candidates", "num_bounded"]
 FIRST = np.zeros(1, np.int64)
-NUM_PROBLEMS = 2 if numba.config.DISABLE_JIT else 60
+NUM_PROBLEMS = 2 if numba.config.DISABLE_JIT else 20
 
 
 def best_of(problem: GemmProblem, packed: Packed) -> npt.NDArray[np.void]:

@@ -61,6 +61,7 @@ def test_without_coefficients_only_bytes_beyond_l2_take_time() -> None:
         ("moe_active_ns", 50.0, "permute_us", 15 * 0.05),
         ("moe_row_ns", 3.0, "permute_us", 1100 * 0.003),
         ("moe_most_row_ns", 20.0, "activation_us", 130 * 0.02),
+        ("moe_any_row_us", 0.5, "activation_us", 0.5 * 8000 * 6 / (16 * 132)),
         ("moe_grouped_router_ns", 20.0, "routing_us", 0.0),
     ],
 )

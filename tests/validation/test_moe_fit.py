@@ -58,7 +58,7 @@ def with_times(timings: LayerTimings, latency_us: np.ndarray[tuple[int], np.dtyp
 @pytest.fixture(scope="module")
 def planted() -> LayerTimings:
     """Layers of an A100 whose times are those of the model with other coefficients."""
-    timings = some_rows(table("a100-sxm-80gb", "triton-bf16"), 25)
+    timings = some_rows(table("a100-sxm-80gb", "triton-bf16"), 15)
     model = LayerModel(A100, "triton", PLANTED)
     return with_times(timings, model.predict(timings, pack_layers(A100, timings)))
 

@@ -228,6 +228,11 @@ MOE_LAYER: tuple[Coefficient, ...] = (
         _OF_LAYERS,
     ),
     Coefficient(
+        "moe_any_row_us", "us", 0.0, 6.0, 0.0, FREE,
+        "a CTA of the activation, where every assignment of the layer has one for 128 columns, other ranks' too",
+        _OF_LAYERS,
+    ),
+    Coefficient(
         "moe_finalize_frac", "1", 0.02, 6.0, 1.0, NO_LIMIT,
         "share of the L2 bandwidth at which rows are added up to tokens", _OF_LAYERS,
     ),

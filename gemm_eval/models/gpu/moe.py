@@ -48,18 +48,23 @@ def layer_terms(arch: GpuSpec, c: Mapping[str, float], work: MoeWork) -> dict[st
     # CTAs that each expert has: half as many where experts are fewest (TensorRT-LLM)
     few_ctas = np.where(np.asarray(work.num_local_experts) < _FEW_EXPERTS, 2.0, 1.0)
     most_rows = few_ctas * np.asarray(work.most_rows, np.float64)
+    columns = np.ceil(np.asarray(work.inter, np.float64) / _COLUMNS_OF_CTA)
+    any_ctas = tokens_of * np.asarray(work.topk, np.float64) * columns
     is_quantized = work.is_quantized
     times = (
         routing,
         permute + (0.0 if is_quantized else tokens),
         tokens if is_quantized else np.zeros_like(tokens),
-        _moved_us(arch, c, activation_bytes, "moe_activation_frac") + most_rows * c["moe_most_row_ns"] / _NS_PER_US,
+        _moved_us(arch, c, activation_bytes, "moe_activation_frac")
+        + most_rows * c["moe_most_row_ns"] / _NS_PER_US
+        + any_ctas / (_CTAS_OF_SM * arch.num_sms) * c["moe_any_row_us"],
         _moved_us(arch, c, finalize_bytes, "moe_finalize_frac"),
     )
     return dict(zip(LAYER_TERMS, times, strict=True))
 
 
 _FEW_EXPERTS = 4
+_CTAS_OF_SM, _COLUMNS_OF_CTA = 16, 128  # of 128 threads
 _HOLD_FRAC = 0.7  # of L2: in which what one kernel writes is still there when the next reads it
 
 

@@ -58,7 +58,8 @@ _NOT_OF_COMPILED = {
     "matrix_frac", "sm_l2_frac", "step_cycles", "l2_first", "moe_token_ns", "moe_token_expert_ps", "moe_row_ns",
     "moe_active_ns", "moe_grouped_router_ns",
 }  # fmt: skip
-_WALKS_ROWS = "sm100_deepgemm_moe"  # its activation alone is a kernel with CTAs of each expert
+# activations that are kernels of their own, with CTAs of each expert or of all rows
+_OF_ONE_FAMILY = {"moe_most_row_ns": "sm100_deepgemm_moe", "moe_any_row_us": "gen_moe_fp8"}
 # of fused kernels that chain both GEMMs these say nothing that the others do not: fits end where they are absent
 _NOT_OF_GEN = {"tile_cycles", "l2_first", "moe_token_ns", "moe_expert_ns", "moe_row_ns"}
 
@@ -98,7 +99,7 @@ def free_coefficients(family: Family) -> tuple[str, ...]:
     if family.is_compiled:
         names += _COMPILED
     names += [item.name for item in family.coefficients if item.name.startswith("moe_")]
-    left_out = set() if family.name == _WALKS_ROWS else {"moe_most_row_ns"}
+    left_out = {name for name, only in _OF_ONE_FAMILY.items() if only != family.name}
     if family.is_compiled:
         left_out |= _NOT_OF_COMPILED
     if family.name.startswith("gen_moe"):
