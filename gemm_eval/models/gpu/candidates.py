@@ -34,7 +34,7 @@ __all__ = [
 _INTS = (
     "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
     "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",
-    "smem_bytes", "registers", "min_rows", "max_rows",
+    "smem_bytes", "registers", "min_rows", "max_rows", "stream_cap", "min_stream_steps",
 )  # fmt: skip
 _FLOATS = (
     "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "operand_bytes", "store_elem_bytes",
@@ -45,7 +45,8 @@ CANDIDATE_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.flo
 
 All: `family`: its number; `coefficient_set`: which of the packed coefficients are its family's; `ctas_per_sm`: what an
 SM holds; `grid_cap`: CTAs that the GPU holds at once; `registers`: of one thread; `smem_bytes`, `store_elem_bytes`.
-Generic kernels: `sm_cap`: SMs that they can lie on; `min_rows`, `max_rows`: of C, for which their library uses them;
+Generic kernels: `sm_cap`: SMs that they can lie on; `stream_cap`, `min_stream_steps`: most CTAs of stream-K, and fewest
+k-steps of each; `min_rows`, `max_rows`: of C, for which their library uses them;
 `matrix_cycles`, `dequant_cycles`, `stage_bytes`: of one k-step; `operand_bytes`: what the instructions of a compiler's
 kernels read of shared memory in it, in turn with multiplying; such kernels mask rows beyond a group, and load none.
 Our W4A16 kernels: `raster_order`, `raster_swizzle`; `expected_ctas`: what the registry counts on when it cuts K, and
@@ -381,6 +382,7 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
         config.num_warps, config.num_stages, int(config.schedule), 0, 0, resources.ctas_per_sm, 0,
         sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers,
         family.min_rows, family.max_rows(config.cta_m),
+        sms * min(family.stream_ctas(config.cta_m), resources.ctas_per_sm), family.min_stream_steps,
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
         float(stage_bytes(types, config)), operand_bytes(types, config), types.c.bits / 8,
@@ -422,11 +424,12 @@ def build_candidates(
         return np.empty(0, CANDIDATE_DTYPE)
     places, cluster_ms, cluster_ns = np.array(rows).T
     candidates: npt.NDArray[np.void] = np.array(tiles, CANDIDATE_DTYPE)[places]
-    ctas = cluster_ms * cluster_ns
+    ctas, stream_ctas = cluster_ms * cluster_ns, candidates["stream_cap"] // candidates["sm_cap"]
     sms_of = {num: cluster_grid_sms(arch, num) for num in set(ctas.tolist())}
     candidates["cluster_m"], candidates["cluster_n"], candidates["cluster_log2"] = cluster_ms, cluster_ns, np.log2(ctas)
     candidates["sm_cap"] = [sms_of[num] for num in ctas.tolist()]
     candidates["grid_cap"] = candidates["sm_cap"] * candidates["ctas_per_sm"]
+    candidates["stream_cap"] = candidates["sm_cap"] * stream_ctas
     return candidates
 
 

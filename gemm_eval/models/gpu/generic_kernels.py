@@ -41,7 +41,6 @@ _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
 _MOST_CTA_ROWS = 512  # as `check_config` allows
 _CLUSTER_SIZES = 5  # 1 to 16 CTAs
-_MIN_STREAM_STEPS = 8  # of a CTA of stream-K: as of a part of a split K, where a library weighs it (`_FREE_SPLIT`)
 _LINE_BYTES = 128.0
 _COMPILED_ALIGNMENT = 16  # elements: what Triton specializes a stride on
 _WARP_LANES = 32.0
@@ -407,8 +406,8 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     all_steps = ceil_div(t.K, row["cta_k"])
     cap = row["grid_cap"]
     if is_stream:
-        # one CTA an SM, more only cut more tiles; as long as each has some steps to do
-        units = min(row["sm_cap"], max(1, tiles * all_steps // _MIN_STREAM_STEPS))
+        # mostly one an SM: more only cut more tiles; as long as each has some steps to do
+        units = min(row["stream_cap"], max(1, tiles * all_steps // row["min_stream_steps"]))
         step_count = tiles * all_steps / units
     else:
         part_steps = ceil_div(all_steps, split)

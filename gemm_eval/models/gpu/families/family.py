@@ -17,6 +17,9 @@ __all__ = ["Family", "TileChoice", "any_rows", "no_tiles", "since"]
 MAX_STAGES = 16
 """Most buffers of a ring, of families that do not say less."""
 
+MIN_STREAM_STEPS = 8
+"""Of a CTA of stream-K: as of a part of a split K, where a library weighs it."""
+
 LINE_BYTES = 128
 """Of shared memory under the 128-byte swizzle: what kernels take of a row of A or B in one k-step."""
 
@@ -42,6 +45,11 @@ def since(sm_arch: str) -> tuple[str, ...]:
 def any_rows(_: int) -> int:
     """Of a family whose tiles are for whatever sizes."""
     return MAX_DIM
+
+
+def one_cta(_: int) -> int:
+    """Of a family whose stream-K has one an SM."""
+    return 1
 
 
 def no_tiles(*_: object) -> Iterable[TileChoice]:
@@ -79,6 +87,8 @@ class Family:
         min_rows: fewest rows of C for which libraries use its tiles.
         max_stages: most buffers of its ring.
         max_rows: rows of a tile -> most rows of C for which libraries use it.
+        min_stream_steps: fewest k-steps of a CTA of stream-K.
+        stream_ctas: rows of a tile -> most CTAs of an SM among which stream-K spreads the work.
         coefficients: what its kernels lose, with its defaults.
         for_types: of a family of grouped kernels, the types that they are for; None: it is of plain GEMMs.
         dense_tiles: (sm_arch, input type) -> tiles for dense GEMMs.
@@ -110,6 +120,8 @@ class Family:
     min_rows: int = 1
     step_bytes: int = LINE_BYTES
     more_step_bytes: tuple[int, ...] = ()
+    min_stream_steps: int = MIN_STREAM_STEPS
+    stream_ctas: Callable[[int], int] = one_cta
     max_stages: int = MAX_STAGES
     for_types: Callable[[GemmTypes], bool] | None = None
     dense_tiles: Callable[[str, DType], Iterable[TileChoice]] = no_tiles

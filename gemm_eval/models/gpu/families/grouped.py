@@ -123,8 +123,12 @@ _TRITON_WGMMA = replace(
     coefficients=_TRITON.coefficients, num_warps=_TRITON_WARPS, more_step_bytes=_TRITON_STEPS, is_compiled=True,
 )  # fmt: skip
 # Marlin's kernels of experts (SGLang 0.5.10, jit_kernel/csrc/gemm/marlin_moe): rows of one of five sizes, and for up to
-# 16 of them, where K is long, wider k-steps
+# 16 of them, where K is long, wider k-steps; of these as many CTAs an SM as fit, up to four, share the work
 _MARLIN_FEW_ROWS, _MARLIN_ROWS = (8, 16), (32, 48, 64)
+
+
+def _marlin_ctas(cta_m: int) -> int:
+    return 4 if cta_m <= max(_MARLIN_FEW_ROWS) else 1
 
 
 def _marlin_tiles(*_: object) -> Iterator[TileChoice]:
@@ -171,7 +175,13 @@ GROUPED: tuple[Family, ...] = (
     _cutlass(TCGEN05, "cutlass_moe_sm100_fp4", 57, _is_fp4_block, block_scaled=DType.FP4),
     replace(
         MMA_SYNC, name="marlin_moe", number=50, own_of=(), more_step_bytes=(256,), for_types=_is_int4_weights,
-        dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles, coefficients=_coefficients(MMA_SYNC.coefficients),
+        min_stream_steps=2, stream_ctas=_marlin_ctas, dense_tiles=_marlin_tiles, weight_only_tiles=no_tiles,
+        coefficients=_coefficients(
+            MMA_SYNC.coefficients, sm_l2_frac=(0.1, 1.5, 0.35), dequant=(0.3, 12.0, 2.8),
+            dequant_exposed=(0.0, 1.0, 0.0), tile_cycles=(0.0, 9000.0, 2000.0), matrix_frac=(0.2, 1.0, 0.55),
+            step_cycles=(0.0, 3000.0, 0.0), epilogue_bytes_per_cycle=(2.0, 256.0, 6.0), dram_frac=(0.3, 1.1, 0.96),
+            l2_frac=(0.5, 4.0, 3.0),
+        ),
     ),
     replace(
         WGMMA, name="sm90_grouped", number=40, own_of=(), more_step_bytes=(256,), for_types=_is_16_bit,
