@@ -183,6 +183,14 @@ def test_ranks_without_a_token_have_no_time() -> None:
     assert (predicted > 0.0).tolist() == has_tokens
 
 
+def test_coefficients_carry_over_to_another_generation() -> None:
+    """Triton's, fitted on an H200 alone, on layers of an A100: nearer than a roofline that is fitted on these."""
+    timings = some_rows(table("a100-sxm-80gb", "triton-bf16"), 60)
+    of_h200 = load_calibration(calibration_path("h200-sxm", "triton", "triton_moe")).coefficients
+    predicted = LayerModel(A100, "triton", of_h200).predict(timings, pack_layers(A100, timings))
+    assert np.abs(predicted / timings.measured_us - 1.0).mean() < 0.1
+
+
 TABLES = [(gpu, timings.name) for gpu in ("a100-sxm-80gb", "b200", "h200-sxm") for timings in find_layer_timings(gpu)]
 
 
