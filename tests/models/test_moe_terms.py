@@ -153,6 +153,12 @@ def test_tritons_tiles_are_of_its_tables_or_its_rule() -> None:
         assert library_of(name).name == "triton"
 
 
+@pytest.mark.parametrize(("num_tokens", "rows"), [(1, 16), (16, 16), (17, 128), (4096, 128)])
+def test_tritons_tiles_for_mxfp4_go_by_assignments(num_tokens: int, rows: int) -> None:
+    types = GemmTypes.parse("w4a16_mxfp4")
+    assert layer_libraries(H200, "triton", types, shape(num_tokens)) == (f"triton/{rows}x128",) * 2
+
+
 @pytest.mark.parametrize(("num_tokens", "rows"), [(1, 8), (128, 8), (129, 16), (256, 16), (1024, 64), (4096, 128)])
 def test_trtllm_gens_tiles_are_powers_of_two_above_the_mean(num_tokens: int, rows: int) -> None:
     assert layer_libraries(B200, "trtllm-gen", BF16, shape(num_tokens)) == (f"trtllm-gen/{rows}x128",) * 2

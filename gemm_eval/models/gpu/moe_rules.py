@@ -18,6 +18,7 @@ __all__ = ["LayerShape", "default_layer_library", "layer_libraries", "padded_int
 
 _GEMMS: tuple[Literal[1], Literal[2]] = (1, 2)
 _MARLIN_ROWS, _MARLIN_FILLED, _MARLIN_FEW_ROWS = (8, 16, 32, 48, 64), 0.9, 16
+_MXFP4_FEW_ASSIGNMENTS = 128
 _GEN = "trtllm-gen"
 _GEN_INTER = 128  # elements: weights are padded to whole tiles of the instruction's rows
 _GEN_LEAST_ROWS = 8
@@ -60,7 +61,11 @@ def layer_libraries(
     Raises:
         UnsupportedError: Triton's kernels do not take such types.
     """
-    if library == "triton" and not types.is_weight_quantized:
+    if library == "triton" and types.is_weight_quantized:
+        # timings step at 128 assignments, and from there on at every 128 rows of an expert
+        rows = 16 if shape.num_tokens * shape.topk <= _MXFP4_FEW_ASSIGNMENTS else 128
+        return f"triton/{rows}x128", f"triton/{rows}x128"
+    if library == "triton":
         first, second = (_triton(arch, types, shape, gemm, release) for gemm in _GEMMS)
         return first, second
     if library == _GEN:
