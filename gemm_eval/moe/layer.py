@@ -171,6 +171,7 @@ class RoutedDraws(NamedTuple):
         rank_of: [num_runs], which rank of that draw.
         rows: [num_runs], assignments of the rank.
         num_active: [num_runs], its experts that have tokens.
+        most_rows: [num_runs], rows of its expert that has most.
         imbalance: [num_draws], tokens of the most loaded rank over the mean of all ranks.
     """
 
@@ -179,6 +180,7 @@ class RoutedDraws(NamedTuple):
     rank_of: Counts
     rows: Counts
     num_active: Counts
+    most_rows: Counts
     imbalance: npt.NDArray[np.float64]
 
 
@@ -216,6 +218,7 @@ def _route(
         rank_of=np.broadcast_to(ranks, of_rank.shape[:2]).ravel(),
         rows=local.sum(axis=1),
         num_active=(local > 0).sum(axis=1),
+        most_rows=local[:, 0],
         imbalance=loads.max(axis=1) * ep / loads.sum(axis=1),
     )
 

@@ -191,7 +191,7 @@ def draw_columns(arch: ArchSpec, runs: Runs, gemms: GEMMTable) -> DrawColumns:
     values = {
         "rows": rows.astype(float),
         "num_active": runs.column("num_active").astype(float),
-        "max_rows": _most_rows(runs).astype(float),
+        "max_rows": runs.column("most_rows").astype(float),
         # gate, up and down, or up and down
         "flop": FLOP_PER_MAC * sizes["hidden"] * (2.0 + sizes["gated"]) * (of_expert + of_shared),
         "dram_bytes": dram_bytes[runs.gemm_rows].sum(axis=1) + dram_bytes[shared_rows].sum(axis=1),
@@ -218,7 +218,7 @@ def _sizes(layers: list[MoeLayer]) -> dict[str, Rows]:
 
 def _other_terms(arch: ArchSpec, runs: Runs, sizes: dict[str, Rows]) -> Floats:
     """Times [num_runs, len(BREAKDOWN)] besides those of GEMMs."""
-    rows, num_active, most_rows = runs.column("rows"), runs.column("num_active"), _most_rows(runs)
+    rows, num_active, most_rows = (runs.column(name) for name in ("rows", "num_active", "most_rows"))
     terms = np.zeros((len(rows), len(BREAKDOWN)))
     for (types, gated, library), chosen in _alike(runs).items():
         work = MoeWork(
@@ -249,11 +249,6 @@ def _alike(runs: Runs) -> dict[tuple[GemmTypes, bool, str | None], Rows]:
     ]
     of_run = np.array(of_layer, np.int64)[runs.layer_of]
     return {kind: np.flatnonzero(of_run == number) for kind, number in numbers.items()}
-
-
-def _most_rows(runs: Runs) -> Rows:
-    """Rows of the most loaded expert of each run; groups stand with the most first."""
-    return np.array([groups[0] for draws in runs.routed for groups in draws.groups], np.int64)
 
 
 def _means(column: Floats, first: Rows, num: Rows) -> Floats:

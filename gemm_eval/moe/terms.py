@@ -60,4 +60,4 @@ def _coefficients(arch: GpuSpec, library: str | None, types: GemmTypes) -> Mappi
         family = rules.family(arch, types)
     except UnsupportedError:  # whose kernels of experts are not known to have a layer
         return defaults
-    return defaults | coefficients_for(arch, rules.name, str(getattr(family, "name", family)))[0]
+    return defaults | coefficients_for(arch, rules.name, family)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -15,7 +15,16 @@ from gemm_eval.units import bytes_per_us, tflop_per_s
 from gemm_eval.validation.fit import MIN_ROWS, robust_fit
 from gemm_eval.validation.timings import Floats, Ints, Timings
 
-__all__ = ["FittedRoofline", "GroupedRoofline", "NaiveRoofline", "RooflineSpec", "TableInterpolation", "rooflines"]
+__all__ = [
+    "FittedRoofline",
+    "GroupedRoofline",
+    "NaiveRoofline",
+    "RooflineSpec",
+    "SmoothRoof",
+    "TableInterpolation",
+    "fit_roof",
+    "rooflines",
+]
 
 _US_PER_TFLOP_PER_S = 1.0 / tflop_per_s(1.0, 1.0)  # flop in a microsecond, at 1 TFLOP/s
 
@@ -79,6 +88,36 @@ class NaiveRoofline:
         return longer
 
 
+class SmoothRoof(NamedTuple):
+    """Constants of t0 + a smooth maximum of two roofs; see `FittedRoofline`."""
+
+    overhead_us: float
+    compute_frac: float
+    dram_frac: float
+    sharpness: float
+
+    def predict(self, compute_us: Floats, dram_us: Floats) -> Floats:
+        """Return the latency of each row, whose roofs are given and positive, in microseconds."""
+        compute, dram = compute_us / self.compute_frac, dram_us / self.dram_frac
+        longer = np.maximum(compute, dram)
+        ratio = np.minimum(compute, dram) / longer
+        total: Floats = self.overhead_us + longer * (1.0 + ratio**self.sharpness) ** (1.0 / self.sharpness)
+        return total
+
+
+def fit_roof(
+    compute_us: Floats, dram_us: Floats, measured_us: Floats, most_overhead_us: float = _UPPER[0]
+) -> SmoothRoof:
+    """Return the constants that fit best: least squares of log errors, with a robust loss."""
+    target, upper = np.log(measured_us), (most_overhead_us, *_UPPER[1:])
+
+    def errors(logs: Floats) -> Floats:
+        result: Floats = np.log(SmoothRoof(*np.exp(logs).tolist()).predict(compute_us, dram_us)) - target
+        return result
+
+    return SmoothRoof(*np.exp(robust_fit(errors, np.log(_START), np.log(_LOWER), np.log(upper), _LOSS_SCALE)).tolist())
+
+
 @dataclass(frozen=True)
 class FittedRoofline:
     """t0 + a smooth maximum of the two roofs with fitted efficiencies, the fairest roofline that there is.
@@ -102,22 +141,13 @@ class FittedRoofline:
         """Return one with the constants that fit `train` best: least squares of log errors, with a robust loss."""
         roofs = [rooflines(self.arch, timings) for timings in train]
         compute_us, dram_us = (np.concatenate(times) for times in zip(*roofs, strict=True))
-        target = np.log(np.concatenate([timings.measured_us for timings in train]))
-
-        def errors(logs: Floats) -> Floats:
-            result: Floats = np.log(_smooth_roof(compute_us, dram_us, *np.exp(logs).tolist())) - target
-            return result
-
-        found = robust_fit(errors, np.log(_START), np.log(_LOWER), np.log(_UPPER), _LOSS_SCALE)
-        overhead_us, compute_frac, dram_frac, sharpness = np.exp(found).tolist()
-        return replace(
-            self, overhead_us=overhead_us, compute_frac=compute_frac, dram_frac=dram_frac, sharpness=sharpness
-        )
+        measured_us = np.concatenate([timings.measured_us for timings in train])
+        return replace(self, **fit_roof(compute_us, dram_us, measured_us)._asdict())
 
     def predict(self, rows: Timings) -> Floats:
         """Return the latency of each row, in microseconds."""
-        constants = (self.overhead_us, self.compute_frac, self.dram_frac, self.sharpness)
-        return _smooth_roof(*rooflines(self.arch, rows), *constants)
+        roof = SmoothRoof(self.overhead_us, self.compute_frac, self.dram_frac, self.sharpness)
+        return roof.predict(*rooflines(self.arch, rows))
 
 
 @dataclass(frozen=True)
@@ -206,13 +236,3 @@ def _sizes(sets: list[Timings]) -> Ints:
 
 def _types_of(rows: Timings) -> list[tuple[object, ...]]:
     return list(zip(*(rows.frame[name] for name in _TYPE_COLUMNS), strict=True))
-
-
-def _smooth_roof(
-    compute_us: Floats, dram_us: Floats, overhead_us: float, compute_frac: float, dram_frac: float, sharpness: float
-) -> Floats:
-    compute, dram = compute_us / compute_frac, dram_us / dram_frac
-    longer = np.maximum(compute, dram)
-    ratio = np.minimum(compute, dram) / longer
-    total: Floats = overhead_us + longer * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
-    return total

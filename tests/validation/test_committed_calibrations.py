@@ -71,7 +71,10 @@ def test_a_grouped_family_is_fitted_on_these_layers(path: Path) -> None:
     assert 0.9 * len(timings) < errors.num_rows <= len(timings)
     of_regimes = {interval.regime: interval.num_rows for interval in found.intervals}
     assert of_regimes.pop("all") == sum(of_regimes.values()) == errors.num_rows
-    assert set(found.fitted) == set(free_coefficients(FAMILIES[family]))
+    # a router that chooses groups first costs time in DeepSeek-V3's layers alone: without such rows nothing tells it
+    told = set(free_coefficients(FAMILIES[family]))
+    assert told - set(found.fitted) <= {"moe_grouped_router_ns"} >= set(found.fitted) - told
+    assert "moe_grouped_router_ns" in found.fitted or found.coefficients.get("moe_grouped_router_ns", 0.0) == 0.0
     assert set(found.fitted) <= found.coefficients.keys()
     assert f"{fold_count(timings)}-fold by model" in found.folds
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gemm_eval import GEMMEvaluator, MoeLayer, moe_layers
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidInputError, InvalidOptionError
 from gemm_eval.models.gpu import calibration_path, library_of, load_calibration
@@ -217,6 +218,35 @@ def test_committed_coefficients_predict_their_table(gpu: str, name: str) -> None
 
 def _runs(timings: LayerTimings) -> list[bool]:
     return [any(map(any, draws)) for draws in timings.loads(1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "name"),
+    [
+        ("h200-sxm", "triton-bf16"),
+        ("h200-sxm", "marlin-w4a16"),
+        ("b200", "deepgemm-fp8_block"),
+        ("b200", "trtllm-gen-bf16"),
+        ("b200", "cutlass-nvfp4"),
+    ],
+)
+def test_what_is_scored_is_what_users_get(gpu: str, name: str) -> None:
+    """Layers of a model, whose weights are cold: the many rows at once, and `moe_layers`."""
+    arch, timings = load_arch(gpu, GpuSpec), some_rows(table(gpu, name), 6)
+    predicted = layer_model(arch, timings).predict(timings, pack_layers(arch, timings, l2="cold"))
+    layers = [
+        MoeLayer(
+            row.num_tokens, row.hidden_size, row.inter_size, row.num_experts, row.topk, row.moe_tp_size,
+            row.moe_ep_size, rank=0, gated=bool(row.gated), dtype=timings.dtype,
+            num_expert_groups=8 if (row.hidden_size, row.num_experts) == (7168, 256) else 1,
+        )
+        for row in timings.frame.itertuples()
+    ]  # fmt: skip
+    evaluator = GEMMEvaluator(arch, disk_cache=False)
+    found = moe_layers(evaluator, layers, library=timings.library, correction=False, progress=False)
+    has_tokens = predicted > 0.0  # what has none is not timed, but routes
+    assert has_tokens.sum() > 10
+    assert found["latency_us"][has_tokens] == pytest.approx(predicted[has_tokens], rel=1e-9)
 
 
 def test_gpus_with_layers() -> None:

@@ -33,23 +33,17 @@ from gemm_eval.models.gpu.cost_kernels import (
     loaded_time_us,
 )
 from gemm_eval.models.gpu.quantization_kernels import cast_us, quantize_us
+from gemm_eval.models.gpu.row_tile_kernels import RowTiles, fill_row_tiles, round_up, row_tiles_of
 from gemm_eval.models.gpu.terms import Times
 
 __all__ = ["GENERIC", "BoundColumns", "config_cost", "list_splits", "problem_terms", "row_alignment", "row_bounds_us"]
 
 _RASTER_CODE_DEFAULT = 1  # along M, no swizzle
 _MAX_SWIZZLE = 16
-_MOST_CTA_ROWS = 512  # as `check_config` allows
-_CLUSTER_SIZES = 5  # 1 to 16 CTAs
 _LINE_BYTES = 128.0
 _COMPILED_ALIGNMENT = 16  # elements: what Triton specializes a stride on
 _WARP_LANES = 32.0
 _LRU_HOLD = 1.04  # of L2: where what is read in turn stops to stay (weights of few rows on an L40S), see MODEL.md
-
-
-@kernel
-def _round_up(a: int, power_of_two: int) -> int:
-    return (a + power_of_two - 1) & -power_of_two
 
 
 @kernel
@@ -162,27 +156,6 @@ def _outside_us(
     return result
 
 
-class RowTiles(NamedTuple):
-    """Tiles along M of all groups."""
-
-    tiles: int
-    padded: int  # to whole clusters
-    empty_rows: int  # of the last tile of each group
-
-
-@kernel
-def _row_tiles(t: ProblemTerms, cta_m: int, cluster_m: int) -> RowTiles:
-    """A tile has rows of one group only, so that each group's last one is ragged."""
-    total = padded = empty = 0
-    for place in range(len(t.group_rows)):
-        rows, count = t.group_rows[place], t.group_counts[place]
-        tiles = ceil_div(rows, cta_m)
-        total += count * tiles
-        padded += count * _round_up(tiles, cluster_m)
-        empty += count * (tiles * cta_m - rows)
-    return RowTiles(total, padded, empty)
-
-
 @kernel
 def split_cap(grid_cap: int, cluster_log2: float) -> int:
     """CTAs among which a library splits K: those that fit the GPU, one less in clusters of four and more.
@@ -220,29 +193,6 @@ def _most_parts(
     is_refused = has_other_rows or (is_refused and not is_vector)
     most = 1.0 if is_vector else most
     return most, is_refused
-
-
-@kernel
-def _fill_row_tiles(t: ProblemTerms, cta_m: Any, cluster_m: Any, tiles: Any, clusters: Any, empty_rows: Any) -> None:
-    """Write what `_row_tiles` says of each kernel [num], with whole clusters instead of their tiles."""
-    if len(t.group_rows) == 1:
-        G, M = float(t.G), float(t.M)
-        for i in range(len(tiles)):
-            of_one = np.ceil(M / cta_m[i])
-            tiles[i] = G * of_one
-            clusters[i] = G * np.ceil(of_one / cluster_m[i])
-            empty_rows[i] = G * (of_one * cta_m[i] - M)
-        return
-    known = np.full((_MOST_CTA_ROWS + 1, _CLUSTER_SIZES), -1)  # where the same tile stood before
-    for i in range(len(tiles)):
-        rows, size = int(cta_m[i]), int(np.log2(cluster_m[i]))
-        place = known[rows, size]
-        if place >= 0:
-            tiles[i], clusters[i], empty_rows[i] = tiles[place], clusters[place], empty_rows[place]
-            continue
-        known[rows, size] = i
-        found = _row_tiles(t, rows, 1 << size)
-        tiles[i], clusters[i], empty_rows[i] = found.tiles, found.padded >> size, found.empty_rows
 
 
 class BoundColumns(NamedTuple):
@@ -290,7 +240,7 @@ def row_bounds_us(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bou
     dram_bytes_per_us = columns[_AT.dram_bytes_per_us, first:stop]
     outside_us_per_row_step = columns[_AT.outside_us_per_row_step, first:stop]
     tiles_along_m, clusters_along_m, empty_rows = np.empty((3, len(bounds)))
-    _fill_row_tiles(t, cta_m, cluster_m, tiles_along_m, clusters_along_m, empty_rows)
+    fill_row_tiles(t, cta_m, cluster_m, tiles_along_m, clusters_along_m, empty_rows)
     G, M, K, N = float(t.G), float(t.M), float(t.K), float(t.N)
     num_sms, min_steps, max_parts = float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"])
     is_full, has_stream_k = p["is_split_full"] != 0, p["has_stream_k"] != 0
@@ -400,8 +350,8 @@ def config_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: i
     """
     is_stream = split == STREAM_K
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    row_tiles, tiles_n = _row_tiles(t, cta_m, row["cluster_m"]), ceil_div(t.N, cta_n)
-    padded_n = _round_up(tiles_n, row["cluster_n"])
+    row_tiles, tiles_n = row_tiles_of(t, cta_m, row["cluster_m"]), ceil_div(t.N, cta_n)
+    padded_n = round_up(tiles_n, row["cluster_n"])
     tiles = row_tiles.padded * padded_n
     all_steps = ceil_div(t.K, row["cta_k"])
     cap = row["grid_cap"]
@@ -557,7 +507,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     A number of parts that is no shorter than another's is left out: it only adds partial sums.
     """
     steps = ceil_div(t.K, row["cta_k"])
-    tiles = float(_row_tiles(t, row["cta_m"], 1).tiles * ceil_div(t.N, row["cta_n"]))
+    tiles = float(row_tiles_of(t, row["cta_m"], 1).tiles * ceil_div(t.N, row["cta_n"]))
     most, is_refused = _most_parts(
         float(p["num_sms"]), float(p["min_split_steps"]), float(p["max_split_parts"]), p["is_split_full"] != 0,
         tiles, float(steps), float(split_cap(row["grid_cap"], row["cluster_log2"])), row["schedule"] == VECTOR,

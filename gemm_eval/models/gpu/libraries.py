@@ -28,6 +28,7 @@ __all__ = [
     "default_grouped_library",
     "default_library",
     "engine_libraries",
+    "first_library",
     "library_of",
     "library_of_family",
     "tile_names",
@@ -354,18 +355,25 @@ def engine_libraries(arch: GpuSpec) -> tuple[str, ...]:
     return (*(_ENGINES_ON_BLACKWELL if arch.sm_arch in ("sm_100", "sm_103") else ()), *_ENGINES)
 
 
+def first_library(names: Iterable[str], arch: GpuSpec, types: GemmTypes) -> str | None:
+    """Return the first of some libraries that has kernels for these types on this GPU."""
+    for name in names:
+        try:
+            LIBRARIES[name].check(arch, types)
+        except UnsupportedError:
+            continue
+        return name
+    return None
+
+
 def default_grouped_library(arch: GpuSpec, types: GemmTypes) -> str:
     """Whose kernels run groups of rows: the first of those that have such for these types on this GPU.
 
     PyTorch's where it has CUTLASS kernels, else those of `engine_libraries`; a GPU or a type that none of them runs has
     the library of plain GEMMs, as its kernels would do it in one launch.
     """
-    for name in ("torch", *engine_libraries(arch)):
-        try:
-            LIBRARIES[name].check(arch, types)
-        except UnsupportedError:
-            continue
-        return name
+    if found := first_library(("torch", *engine_libraries(arch)), arch, types):
+        return found
     plain = default_library(types)
     return HYPOTHETICAL if plain == AUTO else plain
 

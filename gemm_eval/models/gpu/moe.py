@@ -45,7 +45,7 @@ def layer_terms(arch: GpuSpec, c: Mapping[str, float], work: MoeWork) -> dict[st
     activation_bytes = rows * np.asarray(work.inter, np.float64) * (2.0 + np.asarray(work.gated)) * _ACTIVATION_BYTES
     has_sum = np.asarray(work.topk) > 1  # else GEMM 2 writes the tokens
     finalize_bytes = has_sum * (rows * hidden * _ACTIVATION_BYTES + token_bytes)
-    # CTAs that each expert has: half as many where experts are fewest (TensorRT-LLM)
+    # CTAs that each expert has: half as many where experts are fewest, as timings by number of experts show
     few_ctas = np.where(np.asarray(work.num_local_experts) < _FEW_EXPERTS, 2.0, 1.0)
     most_rows = few_ctas * np.asarray(work.most_rows, np.float64)
     columns = np.ceil(np.asarray(work.inter, np.float64) / _COLUMNS_OF_CTA)
@@ -65,7 +65,7 @@ def layer_terms(arch: GpuSpec, c: Mapping[str, float], work: MoeWork) -> dict[st
 
 _FEW_EXPERTS = 4
 _CTAS_OF_SM, _COLUMNS_OF_CTA = 16, 128  # of 128 threads
-_HOLD_FRAC = 0.7  # of L2: in which what one kernel writes is still there when the next reads it
+_HOLD_FRAC = 0.7  # of L2: in which what one kernel writes is still there when the next reads it; assumed
 
 
 def _moved_us(arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, frac: str) -> Floats:

@@ -9,8 +9,7 @@ from typing import Literal, NamedTuple
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import UnsupportedError
-from gemm_eval.models.gpu.libraries import engine_libraries, library_of
+from gemm_eval.models.gpu.libraries import engine_libraries, first_library
 from gemm_eval.models.gpu.moe_tiles import triton_tile
 from gemm_eval.workload import GemmTypes
 
@@ -37,13 +36,7 @@ class LayerShape(NamedTuple):
 
 def default_layer_library(arch: GpuSpec, types: GemmTypes) -> str | None:
     """Return whose kernels serving engines run a layer of experts with; None: none that is known for these types."""
-    for name in engine_libraries(arch):
-        try:
-            library_of(name).check(arch, types)
-        except UnsupportedError:
-            continue
-        return name
-    return None
+    return first_library(engine_libraries(arch), arch, types)
 
 
 def layer_libraries(

@@ -26,6 +26,7 @@ __all__ = [
     "core_cost",
     "core_sums",
     "cost_of_sums",
+    "energy_pj_of",
     "evaluate_into",
     "evaluate_one",
     "evaluate_overlap_into",
@@ -377,16 +378,7 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         out["reduction_bytes"] = red_dram_bytes
         core_bytes += red_core_bytes
         out["core_bytes"] = core_bytes
-        energy_pj = np.nan
-        if p["has_energy"]:
-            operand_elems = float(steps) * (p["cube_m"] * p["cube_k"] + p["cube_k"] * p["cube_n"])
-            energy_pj = float(G * M * K * N) * p["mac_pj"]
-            energy_pj += dram_bytes * p["dram_pj_per_byte"]
-            energy_pj += (core_bytes + operand_elems * p["a_bits"] / 8.0) * p["sram_pj_per_byte"]
-            if p["has_noc"]:
-                energy_pj += core_bytes * p["noc_pj_per_byte"]
-            energy_pj += p["static_pj_per_us"] * slowest_us
-        out["energy_pj"] = energy_pj
+        out["energy_pj"] = energy_pj_of(p, float(steps), float(G * M * K * N), dram_bytes, core_bytes, slowest_us)
 
     return evaluate_into
 
@@ -396,6 +388,22 @@ evaluate_into = _make_evaluate(pipeline_us_if_any)
 
 evaluate_overlap_into = _make_evaluate(no_pipeline_us)
 """For overlap timing: it compiles a second faster."""
+
+
+@kernel
+def energy_pj_of(p: Any, steps: float, macs: float, dram_bytes: float, core_bytes: float, latency_us: float) -> float:
+    """Energy of a mapping, nan where the chip does not say: MODEL.md, "Energy"."""
+    if not p["has_energy"]:
+        return np.nan
+    operand_elems = steps * (p["cube_m"] * p["cube_k"] + p["cube_k"] * p["cube_n"])
+    energy_pj = macs * p["mac_pj"]
+    energy_pj += dram_bytes * p["dram_pj_per_byte"]
+    energy_pj += (core_bytes + operand_elems * p["a_bits"] / 8.0) * p["sram_pj_per_byte"]
+    if p["has_noc"]:
+        energy_pj += core_bytes * p["noc_pj_per_byte"]
+    energy_pj += p["static_pj_per_us"] * latency_us
+    result: float = energy_pj
+    return result
 
 
 @kernel

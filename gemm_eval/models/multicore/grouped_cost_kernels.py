@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore.cost_kernels import (
     Block,
@@ -19,6 +17,7 @@ from gemm_eval.models.multicore.cost_kernels import (
     block_of,
     core_sums,
     cost_of_sums,
+    energy_pj_of,
     fill_times,
     sram_used_bytes,
 )
@@ -259,16 +258,9 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         dram_bytes += 2 * out["c_spill_bytes"] + out["reduction_bytes"]
         out["dram_bytes"] = dram_bytes
         out["c_refill_bytes"] = out["c_spill_bytes"]
-        energy_pj = np.nan
-        if p["has_energy"]:
-            operand_elems = float(steps) * (p["cube_m"] * p["cube_k"] + p["cube_k"] * p["cube_n"])
-            energy_pj = float(num_rows * K * N) * p["mac_pj"]
-            energy_pj += dram_bytes * p["dram_pj_per_byte"]
-            energy_pj += (out["core_bytes"] + operand_elems * p["a_bits"] / 8.0) * p["sram_pj_per_byte"]
-            if p["has_noc"]:
-                energy_pj += out["core_bytes"] * p["noc_pj_per_byte"]
-            energy_pj += p["static_pj_per_us"] * slowest_us
-        out["energy_pj"] = energy_pj
+        out["energy_pj"] = energy_pj_of(
+            p, float(steps), float(num_rows * K * N), dram_bytes, out["core_bytes"], slowest_us
+        )  # fmt: skip
 
     return evaluate_into
 

@@ -37,7 +37,6 @@ NUM_DRAWS = 5
 """Of the loads of a row that were not kept."""
 
 # layers are timed in replays of one graph, so that weights stay that fit in L2; those of both GEMMs, over those of each
-_L2 = "warm"
 _CALL_WEIGHTS = {True: (1.5, 3.0), False: (2.0, 2.0)}  # by whether they are gated
 _SEARCH = Search(loss_scale=0.1, difference=0.01, off_bounds=0.01, evaluations=16)
 _FIT_ROWS = 700  # rows of a fit, drawn at random: more change no figure
@@ -74,8 +73,13 @@ def pack_grouped(arch: GpuSpec, timings: GroupedTimings) -> PackedLayers:
     )
 
 
-def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0) -> PackedLayers:
+def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0, l2: str = "warm") -> PackedLayers:
     """Pack rows with default coefficients.
+
+    Args:
+        arch, timings: the layers.
+        seed: of the draws of loads.
+        l2: ``warm``, as all tables were timed; ``cold``, as layers of a model are.
 
     Raises:
         UnsupportedError: the library does not run these types on this GPU.
@@ -102,9 +106,7 @@ def pack_layers(arch: GpuSpec, timings: LayerTimings, seed: int = 0) -> PackedLa
     defaults = default_coefficients(library_of(library).family(arch, types))
     weights = _CALL_WEIGHTS[bool(gated.max() > 1)]
     packed = [
-        pack_kernels(
-            arch, types, name, defaults, l2=_L2, clock="burst", is_calibrated=False, call_weights=weights[gemm]
-        )
+        pack_kernels(arch, types, name, defaults, l2=l2, clock="burst", is_calibrated=False, call_weights=weights[gemm])
         for gemm, name in unique
     ]
     types_of = tuple(read_only(np.array([number[gemm, pair[gemm]] for pair in names])[row_at]) for gemm in (0, 1))

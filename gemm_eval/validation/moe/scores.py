@@ -14,7 +14,8 @@ from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import GPU_MODEL_VERSION, Calibration, ErrorFigures, fit_intervals, library_of
 from gemm_eval.models.gpu.families import FAMILIES, Family
 from gemm_eval.units import bytes_per_us
-from gemm_eval.validation.fit import provenance, robust_fit, rounded, sha256_of
+from gemm_eval.validation.baselines import fit_roof
+from gemm_eval.validation.fit import provenance, rounded, sha256_of
 from gemm_eval.validation.metrics import REGIMES, Metrics, error_figures, measure_errors
 from gemm_eval.validation.moe.model import PackedLayers, fit_layers, pack_grouped, pack_layers
 from gemm_eval.validation.moe.tables import (
@@ -107,6 +108,13 @@ def free_coefficients(family: Family) -> tuple[str, ...]:
     return tuple(name for name in names if name not in left_out)
 
 
+def _free(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers) -> tuple[str, ...]:
+    """Those of a table: what no row tells keeps its default."""
+    free = free_coefficients(FAMILIES[library_of(timings.library).family(arch, timings.types)])
+    has_router = packed.work is not None and bool(np.any(packed.work.has_grouped_router))
+    return tuple(name for name in free if has_router or name != "moe_grouped_router_ns")
+
+
 def gpus_with_layers() -> list[str]:
     """Return the GPUs with measured layers or grouped GEMMs, by name."""
     return [name for name in list_archs() if measured_root(name).is_dir() and find_layer_timings(name)]
@@ -137,8 +145,7 @@ def held_out(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> tuple[PackedL
     Of a table of one model each half of its tokens is held out of the other.
     """
     packed = pack_timings(arch, timings, seed)
-    free = free_coefficients(FAMILIES[library_of(timings.library).family(arch, timings.types)])
-    predicted = np.zeros(len(timings))
+    free, predicted = _free(arch, timings, packed), np.zeros(len(timings))
     for mask in _folds(timings):
         fitted = fit_layers(arch, timings, packed, ~mask, free, seed)
         predicted[mask] = fitted.predict(timings, packed, mask)[mask]
@@ -194,32 +201,18 @@ def _lines(arch: GpuSpec, timings: AnyTimings, seed: int) -> Iterator[LayerLine]
             yield LayerLine(arch.name, timings.name, timings.library, timings.dtype, group, errors)
 
 
-_START, _LOWER, _UPPER = (10.0, 0.6, 0.8, 4.0), (0.1, 0.05, 0.05, 1.0), (100.0, 1.5, 1.5, 32.0)
-_LOSS_SCALE = 0.1
+_MOST_OVERHEAD_US = 100.0  # of a roofline's layer: a dozen small kernels
 
 
 def _held_out_roofline(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers) -> Floats:
-    """t0 + p-norm of operations and compulsory bytes, with efficiencies that are fitted on the other models."""
+    """The roofline with constants that are fitted on the other models; 0 of rows without any work."""
     compute_us, dram_us = _roofs(arch, timings, packed)
-    predicted, measured = np.zeros(len(timings)), timings.measured_us
+    predicted, has_work = np.zeros(len(timings)), dram_us > 0.0
     for mask in _folds(timings):
-        train = ~mask & (dram_us > 0)
-
-        def errors(logs: Floats, some: Mask = train) -> Floats:
-            return np.asarray(np.log(_smooth(compute_us[some], dram_us[some], np.exp(logs)) / measured[some]))
-
-        found = np.exp(robust_fit(errors, np.log(_START), np.log(_LOWER), np.log(_UPPER), _LOSS_SCALE))
-        predicted[mask] = _smooth(compute_us[mask], dram_us[mask], found)
+        train, held = ~mask & has_work, mask & has_work
+        roof = fit_roof(compute_us[train], dram_us[train], timings.measured_us[train], _MOST_OVERHEAD_US)
+        predicted[held] = roof.predict(compute_us[held], dram_us[held])
     return predicted
-
-
-def _smooth(compute_us: Floats, dram_us: Floats, constants: Floats) -> Floats:
-    overhead_us, compute_frac, dram_frac, sharpness = constants
-    compute, dram = compute_us / compute_frac, dram_us / dram_frac
-    longer = np.maximum(compute, dram)
-    ratio = np.minimum(compute, dram) / np.maximum(longer, 1e-9)
-    total: Floats = overhead_us + longer * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
-    return total
 
 
 def _roofs(arch: GpuSpec, timings: AnyTimings, packed: PackedLayers) -> tuple[Floats, Floats]:
@@ -259,9 +252,8 @@ def calibrate_layers(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> Calib
     if timings.gpu != arch.name:
         raise InvalidInputError(f"{timings.name} is of {timings.gpu}, not of {arch.name}")
     library = library_of(timings.library)
-    family = FAMILIES[library.family(arch, timings.types)]
-    free = free_coefficients(family)
     packed, predicted = held_out(arch, timings, seed)
+    free = _free(arch, timings, packed)
     fitted = fit_layers(arch, timings, packed, np.ones(len(timings), np.bool_), free, seed)
     kept = predicted > 0.0
     measured = timings.measured_us[kept]
@@ -271,7 +263,13 @@ def calibrate_layers(arch: GpuSpec, timings: AnyTimings, seed: int = 0) -> Calib
     )
     intervals = fit_intervals(timings.mean_rows[kept], np.log(measured / predicted[kept]))
     return Calibration(
-        gpu=arch.name, library=library.name, family=family.name, model_version=GPU_MODEL_VERSION,
-        coefficients=rounded(fitted.coefficients), fitted=free, errors=(errors,), intervals=intervals,
+        gpu=arch.name,
+        library=library.name,
+        family=library.family(arch, timings.types),
+        model_version=GPU_MODEL_VERSION,
+        coefficients=rounded(fitted.coefficients),
+        fitted=free,
+        errors=(errors,),
+        intervals=intervals,
         **provenance(len(_folds(timings)), "rows", seed, "model"),
-    )  # fmt: skip
+    )

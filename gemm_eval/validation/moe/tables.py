@@ -220,10 +220,10 @@ def read_grouped_timings(path: Path) -> GroupedTimings:
         raise InvalidInputError(f"{path}: columns are missing: {', '.join(missing)}")
     of_models = frame[frame["model"] != _NO_MODEL].reset_index(drop=True)
     gpu, dtype = path.parent.parent.name, str(meta["dtypes"][0])
-    library = str(meta.get("library", "torch"))
-    return GroupedTimings(of_models, f"{path.parent.name}/{path.stem}", gpu, library, dtype, str(meta.get("what", "")))
+    return GroupedTimings(of_models, f"{path.parent.name}/{path.stem}", gpu, _RUNNER, dtype, str(meta["what"]))
 
 
+_RUNNER = "torch"  # whose grouped GEMM `gemm-eval measure --kernel grouped` times
 _NO_MODEL = "none"  # of small layouts that show fixed costs
 
 
