@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         k_blocks,
         pack_scales,
         parse_activation,
+        scale_unit,
         scales_shape,
     )
     from gemm_eval.kernels.plan import Plan, limits_of, make_plan
@@ -72,6 +73,7 @@ __all__ = [
     "problem_of",
     "quantize_w4",
     "rank",
+    "scale_unit",
     "scales_shape",
     "spec_of_device",
     "table_targets",
@@ -120,6 +122,7 @@ __getattr__, __dir__ = lazy_names(
             "k_blocks",
             "pack_scales",
             "parse_activation",
+            "scale_unit",
             "scales_shape",
         ),
         ".plan": (

@@ -131,7 +131,7 @@ def w4a16_gemm(
     partial_sums, counters = _scratch(plan, workspace, weights.device, handle, [written, *inputs])
     operands = Operands(
         a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address, partial_sums, counters,
-        _finite(alpha), *weights.blocks_and_groups,
+        _finite(alpha) * packed.scale_unit, *weights.blocks_and_groups,
     )  # fmt: skip
     launch = plan.launch
     function = runtime.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)

@@ -1,18 +1,17 @@
 // Hopper W4A16: bulk copies into a ring, wgmma with the dequantized weights from registers.
 //
-// A CTA computes CTA_M tokens x 64 * ROW_BLOCKS columns. Warpgroup 0 copies; warpgroups 1 and 2 compute, either the two
-// halves of one tile (COOPERATIVE) or a tile each in turn (ping-pong). The weights are the 64-row operand of wgmma and
+// A CTA computes CTA_M tokens x 64 * ROW_BLOCKS columns. Warpgroup 0 copies; the others compute, either their shares of
+// one tile's columns (COOPERATIVE) or, two of them, a tile each in turn (ping-pong). The weights are the 64-row operand of wgmma and
 // come packed in its register order, so a block of 64 columns x 64 k is one contiguous bulk copy of 2 KiB and one load
 // of 16 bytes a thread. The tokens are the columns of wgmma, in shared memory with 128-byte swizzle.
 //
-// Macros: CTA_M, MB (64-column blocks of a warpgroup), COOPERATIVE, STAGES, STEP_BLOCKS (64-k blocks of a stage: 1, 2),
+// Macros: CTA_M, CONSUMERS (warpgroups that compute), MB (64-column blocks of each), COOPERATIVE, STAGES, STEP_BLOCKS (64-k blocks of a stage: 1, 2),
 // CLUSTER_M, CLUSTER_N, EPILOGUE_TOKENS, CTAS_PER_SM. The prelude defines wgmma(acc, a, descriptor).
 
 struct alignas(64) TensorMap { u64 v[16]; };
 
-#define NUM_CONSUMERS 2
-#define NUM_THREADS (128 * (1 + NUM_CONSUMERS))
-#define ROW_BLOCKS (COOPERATIVE ? 2 * MB : MB)
+#define NUM_THREADS (128 * (1 + CONSUMERS))
+#define ROW_BLOCKS (COOPERATIVE ? CONSUMERS * MB : MB)
 #define CLUSTER (CLUSTER_M * CLUSTER_N)
 #define UNIT_STEPS (2 / STEP_BLOCKS)  // stages of a unit of 128 k, in which K is cut
 #if MODE == 0
@@ -27,8 +26,11 @@ struct alignas(64) TensorMap { u64 v[16]; };
 #define WEIGHT_STAGE_BYTES (ROW_BLOCKS * STEP_BLOCKS * 2048)
 #define SCALE_STAGE_BYTES (ROW_BLOCKS * STEP_GROUPS * GROUP_BYTES)
 #define USES_TMA_STORE (CTA_M > 16)
-#define EPILOGUE_BYTES (USES_TMA_STORE ? NUM_CONSUMERS * EPILOGUE_TOKENS * 128 : 0)
+#define EPILOGUE_BYTES (USES_TMA_STORE ? CONSUMERS * EPILOGUE_TOKENS * 128 : 0)
 #define NUM_ACC (CTA_M / 2)
+// Of the 512 registers of four threads, one of each warpgroup and scheduler, what the launch gives.
+#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 64 : 56)
+#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : CONSUMERS == 3 ? 152 : 104)
 #define TILE_FLOATS (ROW_BLOCKS * 64 * CTA_M)
 
 // ---- barriers and copies -----------------------------------------------------------------------------------------
@@ -118,6 +120,8 @@ struct Problem {
   u32 swizzle;           // tiles along M before the raster steps along N
 };
 
+// Part 0 has the first k. It waits for the others and adds theirs to its sums, so it goes to the last of the clusters
+// that share a tile: those it waits for run already.
 struct Work {
   u32 tile, begin, end;  // units of K
   u32 part, parts;
@@ -125,7 +129,7 @@ struct Work {
 
 struct Scheduler {
   u32 cluster, num_clusters;
-  u32 next, last;  // items; stream-K: units
+  u32 next, last;  // items; stream-K: units, of which the last clusters have the first
 
   // The first `remainder` clusters take one unit more than the others.
   DEVICE static u32 first_unit(const Problem& p, u32 cluster) {
@@ -144,6 +148,7 @@ struct Scheduler {
       next = cluster;
       last = p.tiles_m * p.tiles_n * p.split;
     } else {
+      cluster = num_clusters - 1 - cluster;
       next = first_unit(p, cluster);
       last = first_unit(p, cluster + 1);
     }
@@ -153,7 +158,7 @@ struct Scheduler {
     if (next >= last) return false;
     if (p.split) {
       w.tile = next / p.split;
-      w.part = next - w.tile * p.split;
+      w.part = p.split - 1 - (next - w.tile * p.split);
       w.parts = p.split;
       w.begin = w.part * p.num_units / p.split;
       w.end = (w.part + 1) * p.num_units / p.split;
@@ -175,12 +180,9 @@ struct Scheduler {
     return true;
   }
 
-  // Where a part's sums lie: two places for each cluster, as its range cuts two tiles at most.
+  // Where the sums of a part but the first lie: stream-K begins with it, so there is one for each cluster.
   DEVICE u32 slot(const Problem& p, const Work& w, u32 part) const {
-    if (p.split) return w.tile * p.split + part;
-    const u32 start = w.tile * p.num_units;
-    const u32 c = owner(p, start) + part;
-    return 2 * c + (first_unit(p, c) < start ? 1 : 0);
+    return p.split ? w.tile * (p.split - 1) + part - 1 : owner(p, w.tile * p.num_units) + part;
   }
 };
 
@@ -202,7 +204,6 @@ DEVICE void place(const Problem& p, u32 tile, u32 rank, u32& tile_m, u32& tile_n
 #define FULL_OFFSET (SCALE_OFFSET + STAGES * SCALE_STAGE_BYTES)
 #define EMPTY_OFFSET (FULL_OFFSET + 8 * STAGES)
 #define TURN_OFFSET (EMPTY_OFFSET + 8 * STAGES)  // ping-pong: a warpgroup's turn at the ring
-#define FLAG_OFFSET (TURN_OFFSET + 8 * NUM_CONSUMERS)
 
 DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const unsigned char* qweight,
                     const unsigned char* scales, u32 box_rows) {
@@ -316,14 +317,20 @@ DEVICE void write_through_smem(float (&acc)[NUM_ACC], const TensorMap* map_c, u3
     named_barrier(id, 128);
 #pragma unroll
     for (u32 j = t / 8; j < (t + EPILOGUE_TOKENS) / 8; j += 2) {
+      const bool is_pair = j + 1 < (t + EPILOGUE_TOKENS) / 8;
       u32 r[4];
 #pragma unroll
-      for (u32 i = 0; i < 4; i++) {
+      for (u32 i = 0; i < (is_pair ? 4 : 2); i++) {
         const u32 at = 4 * (j + i / 2) + 2 * (i % 2), h = i % 2;
         r[i] = pack2(acc[at] * scale[h] + shift[h], acc[at + 1] * scale[h] + shift[h]);
       }
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-                   ::"r"(address + (j - t / 8) * 1024), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+      const u32 to = address + (j - t / 8) * 1024;
+      if (is_pair)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                     ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+      else
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+                     ::"r"(to), "r"(r[0]), "r"(r[1]) : "memory");
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_barrier(id, 128);
@@ -331,35 +338,41 @@ DEVICE void write_through_smem(float (&acc)[NUM_ACC], const TensorMap* map_c, u3
   }
 }
 
-// Adds the parts of a tile in the order of k. Returns whether this warpgroup came last and holds the sums.
+DEVICE u32 load_acquire(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+// Part 0 adds the sums of the others to its own, in the order of k; the others leave theirs in the workspace. Returns
+// whether this is part 0.
 DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Work& w, float (&acc)[MB][NUM_ACC],
-                         float* workspace, u32* counters, u32 rank, u32 half, u32 flag) {
+                         float* workspace, u32* counters, u32 rank, u32 half) {
   const u32 thread = threadIdx.x % 128, id = threadIdx.x / 128;
-  const u32 offset = half * MB * 64 * CTA_M + thread * 4;
-  float* mine = workspace + ((u64)scheduler.slot(p, w, w.part) * CLUSTER + rank) * TILE_FLOATS + offset;
+  u32* counter = counters + ((u64)w.tile * CLUSTER + rank) * (COOPERATIVE ? CONSUMERS : 1) + half;
+  float* sums = workspace + (u64)rank * TILE_FLOATS + half * MB * 64 * CTA_M + thread * 4;
+  constexpr u64 slot_floats = (u64)CLUSTER * TILE_FLOATS;
+  if (w.part > 0) {
+    float* mine = sums + scheduler.slot(p, w, w.part) * slot_floats;
 #pragma unroll
-  for (u32 b = 0; b < MB; b++)
+    for (u32 b = 0; b < MB; b++)
 #pragma unroll
-    for (u32 i = 0; i < NUM_ACC; i += 4)
-      *(float4*)(mine + (b * NUM_ACC + i) * 128) = make_float4(acc[b][i], acc[b][i + 1], acc[b][i + 2], acc[b][i + 3]);
-  __threadfence();
-  named_barrier(id, 128);
-  u32* counter = counters + ((u64)w.tile * CLUSTER + rank) * NUM_CONSUMERS + half;
+      for (u32 i = 0; i < NUM_ACC; i += 4)
+        __stcg((float4*)(mine + (b * NUM_ACC + i) * 128),
+               make_float4(acc[b][i], acc[b][i + 1], acc[b][i + 2], acc[b][i + 3]));
+    __threadfence();
+    named_barrier(id, 128);
+    if (thread == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+    return false;
+  }
   if (thread == 0) {
-    const u32 is_last = atomicAdd(counter, 1u) == w.parts - 1;
-    if (is_last) *counter = 0;
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag + 4 * id), "r"(is_last) : "memory");
+    while (load_acquire(counter) != w.parts - 1) {}
+    *counter = 0;
   }
   named_barrier(id, 128);
-  if (!load_shared_4(flag + 4 * id)) return false;
-  __threadfence();
-#pragma unroll
-  for (u32 b = 0; b < MB; b++)
-#pragma unroll
-    for (u32 i = 0; i < NUM_ACC; i++) acc[b][i] = 0.f;
 #pragma unroll 1
-  for (u32 part = 0; part < w.parts; part++) {
-    const float* from = workspace + ((u64)scheduler.slot(p, w, part) * CLUSTER + rank) * TILE_FLOATS + offset;
+  for (u32 part = 1; part < w.parts; part++) {
+    const float* from = sums + scheduler.slot(p, w, part) * slot_floats;
 #pragma unroll
     for (u32 b = 0; b < MB; b++)
 #pragma unroll
@@ -434,7 +447,7 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
     wgmma_wait<0>();
     release_if(smem, previous, rank, true);
 
-    if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half, smem + FLAG_OFFSET))
+    if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half))
       continue;
     u32 tile_m, tile_n;
     place(p, w.tile, rank, tile_m, tile_n);
@@ -445,7 +458,7 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
 #pragma unroll
       for (u32 h = 0; h < 2; h++) {
         const u32 n = column + 8 * h;
-        scale[h] = MODE == 0 && n < p.N ? alpha * to_float(column_scales[n]) : alpha;
+        scale[h] = MODE == 0 && n < p.N ? alpha * to_float(column_scales[n]) : alpha * UNIT;
         shift[h] = bias && n < p.N ? to_float(bias[n]) : 0.f;
       }
       if (USES_TMA_STORE)
@@ -479,9 +492,9 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map_a) : "memory");
     for (u32 s = 0; s < STAGES; s++) {
       barrier_init(smem + FULL_OFFSET + 8 * s, 1);
-      barrier_init(smem + EMPTY_OFFSET + 8 * s, 4 * (COOPERATIVE ? NUM_CONSUMERS : 1) * (CLUSTER_M + CLUSTER_N - 1));
+      barrier_init(smem + EMPTY_OFFSET + 8 * s, 4 * (COOPERATIVE ? CONSUMERS : 1) * (CLUSTER_M + CLUSTER_N - 1));
     }
-    for (u32 w = 0; w < NUM_CONSUMERS; w++) barrier_init(smem + TURN_OFFSET + 8 * w, 4);
+    for (u32 w = 0; w < CONSUMERS; w++) barrier_init(smem + TURN_OFFSET + 8 * w, 4);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     if (USES_TMA_STORE) asm volatile("prefetch.tensormap [%0];" ::"l"(&map_c) : "memory");
   }
@@ -496,12 +509,12 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 
   if (threadIdx.x < 128) {
 #if CTAS_PER_SM == 1
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
 #endif
     if (threadIdx.x == 0) produce(p, smem, &map_a, qweight, scales, box_rows);
   } else {
 #if CTAS_PER_SM == 1
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
 #endif
     consume(p, smem, &map_c, (const act_t*)scales, bias, c, workspace, counters, alpha);
   }
