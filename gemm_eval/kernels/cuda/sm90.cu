@@ -28,9 +28,9 @@ struct alignas(64) TensorMap { u64 v[16]; };
 #define USES_TMA_STORE (CTA_M > 16)
 #define EPILOGUE_BYTES (USES_TMA_STORE ? CONSUMERS * EPILOGUE_TOKENS * 128 : 0)
 #define NUM_ACC (CTA_M / 2)
-// Of the 512 registers of four threads, one of each warpgroup and scheduler, what the launch gives.
+// Of a thread: what warpgroups that copy give up goes to those that compute.
 #define PRODUCER_REGISTERS (CONSUMERS == 2 ? 64 : 56)
-#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : CONSUMERS == 3 ? 152 : 104)
+#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : 152)
 #define TILE_FLOATS (ROW_BLOCKS * 64 * CTA_M)
 
 // ---- barriers and copies -----------------------------------------------------------------------------------------
@@ -195,6 +195,13 @@ DEVICE void place(const Problem& p, u32 tile, u32 rank, u32& tile_m, u32& tile_n
   tile_n = rest / height * CLUSTER_N + rank / CLUSTER_M;
 }
 
+// One lane of a warp that is here as one; the compiler then knows that operands are uniform.
+DEVICE bool is_elected() {
+  u32 elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected;
+}
+
 // ---- producer ----------------------------------------------------------------------------------------------------
 
 // Shared memory of a CTA, from a multiple of 1,024 bytes on.
@@ -205,8 +212,8 @@ DEVICE void place(const Problem& p, u32 tile, u32 rank, u32& tile_m, u32& tile_n
 #define EMPTY_OFFSET (FULL_OFFSET + 8 * STAGES)
 #define TURN_OFFSET (EMPTY_OFFSET + 8 * STAGES)  // ping-pong: a warpgroup's turn at the ring
 
-DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const unsigned char* qweight,
-                    const unsigned char* scales, u32 box_rows) {
+// One thread copies weights and tokens.
+DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const unsigned char* qweight, u32 box_rows) {
   const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
   const u32 rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M;
   u16 token_mask = 0, weight_mask = 0;  // CTAs with the same tokens, and with the same weights
@@ -214,10 +221,8 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
     for (u32 n = 0; n < CLUSTER_N; n++) token_mask |= (u16)(1u << (n * CLUSTER_M + rank_m));
   if (CLUSTER_M > 1)
     for (u32 m = 0; m < CLUSTER_M; m++) weight_mask |= (u16)(1u << (rank_n * CLUSTER_M + m));
-  const u32 stage_bytes =
-      STEP_BLOCKS * CLUSTER_N * box_rows * 128 + WEIGHT_STAGE_BYTES + SCALE_STAGE_BYTES;
+  const u32 stage_bytes = STEP_BLOCKS * CLUSTER_N * box_rows * 128 + WEIGHT_STAGE_BYTES;
   constexpr u32 slice_rows = CTA_M / CLUSTER_N, slice_bytes = STEP_BLOCKS * 2048 / CLUSTER_M;
-  const u32 step_groups_k = MODE == 0 ? 1 : GROUP;
 
   Scheduler scheduler(p);
   Work w;
@@ -235,10 +240,6 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
         copy_bulk(smem + WEIGHT_OFFSET + stage * WEIGHT_STAGE_BYTES + r * STEP_BLOCKS * 2048 + rank_m * slice_bytes,
                   qweight + (row * p.num_k_blocks + block) * 2048 + rank_m * slice_bytes, slice_bytes, full,
                   weight_mask);
-        if (MODE != 0)
-          copy_bulk(smem + SCALE_OFFSET + stage * SCALE_STAGE_BYTES + r * STEP_GROUPS * GROUP_BYTES,
-                    scales + (row * p.num_groups + block * 64 / step_groups_k) * GROUP_BYTES,
-                    STEP_GROUPS * GROUP_BYTES, full, 0);
       }
 #pragma unroll
       for (u32 b = 0; b < STEP_BLOCKS; b++)
@@ -248,6 +249,36 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
     }
   }
 }
+
+#if MODE != 0
+// One warp copies scales: they are too few bytes for bulk copies, which take their time each.
+DEVICE void produce_scales(const Problem& p, u32 smem, const unsigned char* scales) {
+  constexpr u32 row_chunks = STEP_GROUPS * GROUP_BYTES / 16, chunks = ROW_BLOCKS * row_chunks;
+  const u32 rank = CLUSTER > 1 ? cluster_rank() : 0, lane = threadIdx.x % 32;
+  Scheduler scheduler(p);
+  Work w;
+  u32 stage = 0, phase = 0;
+  while (scheduler.take(p, w)) {
+    u32 tile_m, tile_n;
+    place(p, w.tile, rank, tile_m, tile_n);
+    for (u32 step = w.begin * UNIT_STEPS; step < w.end * UNIT_STEPS; step++) {
+      const u32 group = step * (64 * STEP_BLOCKS) / GROUP;
+      barrier_wait(smem + EMPTY_OFFSET + 8 * stage, phase ^ 1);
+#pragma unroll
+      for (u32 i = 0; i < (chunks + 31) / 32; i++) {
+        const u32 id = i * 32 + lane;
+        const u64 row = min(tile_n * ROW_BLOCKS + id / row_chunks, p.num_column_blocks - 1);
+        copy_async_16_if(smem + SCALE_OFFSET + stage * SCALE_STAGE_BYTES + id * 16,
+                         scales + (row * p.num_groups + group) * GROUP_BYTES + id % row_chunks * 16, id < chunks);
+      }
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                   ::"r"(smem + FULL_OFFSET + 8 * stage) : "memory");
+      if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+  }
+  wait_copies<0>();
+}
+#endif
 
 // ---- consumer ----------------------------------------------------------------------------------------------------
 
@@ -274,24 +305,31 @@ DEVICE void release_if(u32 smem, u32 stage, u32 rank, bool condition) {
   }
 }
 
-// Operand registers of 64 columns x 64 k.
-DEVICE void load_block(u32 weights, u32 scales, u32 (&a)[4][4]) {
-  const uint4 q = load_shared_16(weights);
-  const u32 words[4] = {q.x, q.y, q.z, q.w};
+// What a thread reads of a block of 64 columns x 64 k: weights, and scales (and zero points) of its groups.
+struct Block {
+  uint4 q;
+  uint2 params[GROUP == 32 ? 2 : 1];
+};
+
+DEVICE Block load_block(u32 weights, u32 scales) {
+  Block block;
+  block.q = load_shared_16(weights);
+#pragma unroll
+  for (u32 g = 0; g < (GROUP == 32 ? 2 : 1); g++) {
+    if (MODE == 1) block.params[g].x = load_shared_4(scales + g * GROUP_BYTES);
+    if (MODE == 2) block.params[g] = load_shared_8(scales + g * GROUP_BYTES);
+  }
+  return block;
+}
+
+// Operand registers of a block.
+DEVICE void dequantize_block(const Block& block, u32 (&a)[4][4]) {
   GroupParams params;
-  if (MODE == 0) params = make_params(0, 0);
 #pragma unroll
   for (u32 j = 0; j < 4; j++) {
-    if (MODE != 0 && (j == 0 || (GROUP == 32 && j == 2))) {
-      const u32 address = scales + (GROUP == 32 ? j / 2 : 0) * GROUP_BYTES;
-      if (MODE == 2) {
-        const uint2 v = load_shared_8(address);
-        params = make_params(v.x, v.y);
-      } else {
-        params = make_params(load_shared_4(address), 0);
-      }
-    }
-    dequantize(words[j], params, a[j]);
+    const uint2 of_group = block.params[GROUP == 32 ? j / 2 : 0];
+    if (j == 0 || (GROUP == 32 && j == 2)) params = make_params(of_group.x, of_group.y);
+    dequantize(word_of(block.q, j), params, a[j]);
   }
 }
 
@@ -360,8 +398,7 @@ DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Wor
       for (u32 i = 0; i < NUM_ACC; i += 4)
         __stcg((float4*)(mine + (b * NUM_ACC + i) * 128),
                make_float4(acc[b][i], acc[b][i + 1], acc[b][i + 2], acc[b][i + 3]));
-    __threadfence();
-    named_barrier(id, 128);
+    named_barrier(id, 128);  // and with the release, all of the warpgroup's stores are there before the count
     if (thread == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
     return false;
   }
@@ -410,42 +447,54 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
     }
     // A barrier tells two phases apart, no more: not before the other warpgroup has met all its stages.
     if (!COOPERATIVE && item) barrier_wait(smem + TURN_OFFSET + 8 * consumer, (item - 1) / 2 & 1);
-    u32 stage = count % STAGES, phase = count / STAGES & 1, previous = 0;
+    u32 stage = count % STAGES, phase = count / STAGES & 1, previous = 0, released = 0;
     count += steps;
 #pragma unroll
     for (u32 b = 0; b < MB; b++)
 #pragma unroll
       for (u32 i = 0; i < NUM_ACC; i++) acc[b][i] = 0.f;
 
+    barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+    Block block = load_block(weights + stage * WEIGHT_STAGE_BYTES, scales + stage * SCALE_STAGE_BYTES);
     for (u32 unit = w.begin; unit < w.end; unit++) {
 #pragma unroll
       for (u32 k = 0; k < 2; k++) {  // blocks of 64 k
         const u32 in_stage = k % STEP_BLOCKS;
-        if (in_stage == 0) barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
         if (!COOPERATIVE && k == 2 - STEP_BLOCKS)
           barrier_arrive_if(smem + TURN_OFFSET + 8 * (1 - consumer), unit == w.end - 1 && lane == 0);
-        const u32 group = MODE == 0 ? 0 : in_stage * 64 / GROUP;
         const u64 tokens = descriptor(smem + stage * TOKEN_STAGE_BYTES + in_stage * TOKEN_BLOCK_BYTES);
 #pragma unroll
         for (u32 b = 0; b < MB; b++) {
+          // The next block is read before this one is dequantized; after the last, this one's place once more.
+          const bool is_last_of_stage = b == MB - 1 && in_stage == STEP_BLOCKS - 1;
+          u32 next_b = b + 1, next_in_stage = in_stage;
+          if (b == MB - 1) next_b = 0, next_in_stage = (in_stage + 1) % STEP_BLOCKS;
+          if (is_last_of_stage) {
+            previous = stage;
+            if (k == 0 || unit + 1 < w.end) {
+              if (++stage == STAGES) stage = 0, phase ^= 1;
+            }
+            barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+          }
+          const u32 group = MODE == 0 ? 0 : next_in_stage * 64 / GROUP;
+          const Block next = load_block(
+              weights + stage * WEIGHT_STAGE_BYTES + (next_b * STEP_BLOCKS + next_in_stage) * 2048,
+              scales + stage * SCALE_STAGE_BYTES + (next_b * STEP_GROUPS + group) * GROUP_BYTES);
           u32(&operand)[4][4] = a[(k * MB + b) % 2];
-          load_block(weights + stage * WEIGHT_STAGE_BYTES + (b * STEP_BLOCKS + in_stage) * 2048,
-                     scales + stage * SCALE_STAGE_BYTES + (b * STEP_GROUPS + group) * GROUP_BYTES, operand);
+          dequantize_block(block, operand);
           wgmma_fence();
 #pragma unroll
           for (u32 j = 0; j < 4; j++) wgmma(acc[b], operand[j], tokens + 2 * j);
           wgmma_commit();
           wgmma_wait<1>();  // all but what was just issued: the other operand registers are free
-          if (b == 0 && in_stage == 0) release_if(smem, previous, rank, k > 0 || unit > w.begin);
-        }
-        if (in_stage == STEP_BLOCKS - 1) {
-          previous = stage;
-          if (++stage == STAGES) stage = 0, phase ^= 1;
+          if (b == 0 && in_stage == 0) release_if(smem, released, rank, k > 0 || unit > w.begin);
+          if (is_last_of_stage) released = previous;
+          block = next;
         }
       }
     }
     wgmma_wait<0>();
-    release_if(smem, previous, rank, true);
+    release_if(smem, released, rank, true);
 
     if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half))
       continue;
@@ -491,7 +540,7 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
   if (threadIdx.x == 0) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map_a) : "memory");
     for (u32 s = 0; s < STAGES; s++) {
-      barrier_init(smem + FULL_OFFSET + 8 * s, 1);
+      barrier_init(smem + FULL_OFFSET + 8 * s, MODE == 0 ? 1 : 1 + 32);
       barrier_init(smem + EMPTY_OFFSET + 8 * s, 4 * (COOPERATIVE ? CONSUMERS : 1) * (CLUSTER_M + CLUSTER_N - 1));
     }
     for (u32 w = 0; w < CONSUMERS; w++) barrier_init(smem + TURN_OFFSET + 8 * w, 4);
@@ -502,7 +551,7 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 #if CLUSTER > 1
   cluster_sync();
 #else
-  // The copying thread made the barriers itself and need not wait for the others.
+  // The thread that copies weights made the barriers itself and need not wait for the others.
   if (threadIdx.x < 32) asm volatile("bar.arrive 0, %0;" ::"n"(NUM_THREADS) : "memory");
   else asm volatile("bar.sync 0, %0;" ::"n"(NUM_THREADS) : "memory");
 #endif
@@ -511,7 +560,10 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 #if CTAS_PER_SM == 1
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
 #endif
-    if (threadIdx.x == 0) produce(p, smem, &map_a, qweight, scales, box_rows);
+    if (threadIdx.x / 32 == 0 && is_elected()) produce(p, smem, &map_a, qweight, box_rows);
+#if MODE != 0
+    if (threadIdx.x / 32 == 1) produce_scales(p, smem, scales);
+#endif
   } else {
 #if CTAS_PER_SM == 1
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
