@@ -1,12 +1,16 @@
 // Hopper W4A16: bulk copies into a ring, wgmma with the dequantized weights from registers.
 //
 // A CTA computes CTA_M tokens x 64 * ROW_BLOCKS columns. Warpgroup 0 copies; the others compute, either their shares of
-// one tile's columns (COOPERATIVE) or, two of them, a tile each in turn (ping-pong). The weights are the 64-row operand of wgmma and
-// come packed in its register order, so a block of 64 columns x 64 k is one contiguous bulk copy of 2 KiB and one load
-// of 16 bytes a thread. The tokens are the columns of wgmma, in shared memory with 128-byte swizzle.
+// one tile's columns (COOPERATIVE) or, two of them, a tile each in turn (ping-pong). The weights are the 64-row operand
+// of wgmma and come packed in its register order, so a block of 64 columns x 64 k is one contiguous bulk copy of 2 KiB
+// and one load of 16 bytes a thread. The tokens are the columns of wgmma, in shared memory with 128-byte swizzle.
 //
-// Macros: CTA_M, CONSUMERS (warpgroups that compute), MB (64-column blocks of each), COOPERATIVE, STAGES, STEP_BLOCKS (64-k blocks of a stage: 1, 2),
-// CLUSTER_M, CLUSTER_N, EPILOGUE_TOKENS, CTAS_PER_SM. The prelude defines wgmma(acc, a, descriptor).
+// Macros: CTA_M, CONSUMERS (warpgroups that compute), MB (64-column blocks of each), COOPERATIVE, STAGES, STEP_BLOCKS
+// (64-k blocks of a stage: 1, 2), CLUSTER_M, CLUSTER_N, CLUSTER_K, EPILOGUE_TOKENS, CTAS_PER_SM. The prelude defines
+// wgmma(acc, a, descriptor).
+//
+// CTAs of a cluster share the tokens or the weights of neighbouring tiles (CLUSTER_M x CLUSTER_N), or have a part of K
+// each of one tile (CLUSTER_K, COOPERATIVE, one tile a CTA): then each adds up all parts for its share of the tokens.
 
 struct alignas(64) TensorMap { u64 v[16]; };
 
@@ -25,9 +29,11 @@ struct alignas(64) TensorMap { u64 v[16]; };
 #define TOKEN_STAGE_BYTES (STEP_BLOCKS * TOKEN_BLOCK_BYTES)
 #define WEIGHT_STAGE_BYTES (ROW_BLOCKS * STEP_BLOCKS * 2048)
 #define SCALE_STAGE_BYTES (ROW_BLOCKS * STEP_GROUPS * GROUP_BYTES)
-#define USES_TMA_STORE (CTA_M > 16)
+#define USES_TMA_STORE (CTA_M > 16 && CLUSTER_K == 1)
 #define EPILOGUE_BYTES (USES_TMA_STORE ? CONSUMERS * EPILOGUE_TOKENS * 128 : 0)
 #define NUM_ACC (CTA_M / 2)
+#define TOKEN_GROUPS (CTA_M / 8)
+#define SHARE_GROUPS ((TOKEN_GROUPS + CLUSTER_K - 1) / CLUSTER_K)  // that a CTA of CLUSTER_K adds up, groups of 8
 // Of a thread: what warpgroups that copy give up goes to those that compute.
 #define PRODUCER_REGISTERS (CONSUMERS == 2 ? 64 : 56)
 #define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : 152)
@@ -424,6 +430,62 @@ DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Wor
   return true;
 }
 
+#if CLUSTER_K > 1
+DEVICE u32 address_in(u32 address, u32 rank) {
+  u32 there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+// Each CTA sends the others their shares of its sums, into the rings, which all have read by now, and adds up its own
+// share in the order of k: acc[b][0 .. 4 * SHARE_GROUPS).
+DEVICE void exchange_parts(u32 smem, u32 part, u32 half, float (&acc)[MB][NUM_ACC]) {
+  const u32 mine = smem + threadIdx.x % 128 * 16;
+  cluster_sync();
+#pragma unroll
+  for (u32 j = 0; j < TOKEN_GROUPS; j++) {
+    const u32 there = address_in(mine, j / SHARE_GROUPS);
+#pragma unroll
+    for (u32 b = 0; b < MB; b++) {
+      const u32 slot = (part * ROW_BLOCKS + half * MB + b) * SHARE_GROUPS + j % SHARE_GROUPS;
+      asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+                   ::"r"(there + slot * 2048), "f"(acc[b][4 * j]), "f"(acc[b][4 * j + 1]), "f"(acc[b][4 * j + 2]),
+                     "f"(acc[b][4 * j + 3]) : "memory");
+    }
+  }
+  cluster_sync();
+#pragma unroll
+  for (u32 b = 0; b < MB; b++)
+#pragma unroll
+    for (u32 j = 0; j < SHARE_GROUPS; j++)
+#pragma unroll
+      for (u32 other = 0; other < CLUSTER_K; other++) {
+        const u32 slot = (other * ROW_BLOCKS + half * MB + b) * SHARE_GROUPS + j;
+        const uint4 v = load_shared_16(mine + slot * 2048);
+        const float of_part[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                                  __uint_as_float(v.w)};
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) acc[b][4 * j + i] = other ? acc[b][4 * j + i] + of_part[i] : of_part[i];
+      }
+}
+
+// A CTA's share of a tile, two columns at a time: neighbours in the register order swap tokens.
+DEVICE void write_share(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 first_token, u32 end_token, u32 column,
+                        const float (&scale)[2], const float (&shift)[2]) {
+  const u32 lane = threadIdx.x % 32;
+  const bool is_odd = lane / 4 % 2;
+#pragma unroll
+  for (u32 j = 0; j < SHARE_GROUPS; j++)
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+      const float even = acc[4 * j + 2 * h] * scale[h] + shift[h], odd = acc[4 * j + 2 * h + 1] * scale[h] + shift[h];
+      const float got = __shfl_xor_sync(0xffffffffu, is_odd ? even : odd, 4);
+      const u32 token = first_token + 8 * j + lane % 4 * 2 + is_odd, n = column + 8 * h - is_odd;
+      if (token < end_token && n < p.N) *(u32*)(c + (u64)token * p.N + n) = is_odd ? pack2(got, odd) : pack2(even, got);
+    }
+}
+#endif
+
 DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
                     const act_t* column_scales, const act_t* bias, act_t* c, float* workspace, u32* counters,
                     float alpha) {
@@ -496,8 +558,13 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
     wgmma_wait<0>();
     release_if(smem, released, rank, true);
 
+#if CLUSTER_K > 1
+    const u32 share = cluster_rank();
+    exchange_parts(smem, w.part, half, acc);
+#else
     if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half))
       continue;
+#endif
     u32 tile_m, tile_n;
     place(p, w.tile, rank, tile_m, tile_n);
 #pragma unroll
@@ -510,18 +577,23 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
         scale[h] = MODE == 0 && n < p.N ? alpha * to_float(column_scales[n]) : alpha * UNIT;
         shift[h] = bias && n < p.N ? to_float(bias[n]) : 0.f;
       }
+#if CLUSTER_K > 1
+      write_share(p, acc[b], c, tile_m * CTA_M + share * (8 * SHARE_GROUPS), min(p.M, (tile_m + 1) * CTA_M), column,
+                  scale, shift);
+#else
       if (USES_TMA_STORE)
         write_through_smem(acc[b], map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128, tile_m * CTA_M,
                            block * 64, scale, shift);
       else
         write_direct(p, acc[b], c, tile_m * CTA_M, column, scale, shift);
+#endif
     }
   }
   if (USES_TMA_STORE && thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-#if CLUSTER > 1
-#define CLUSTER_ATTRIBUTE __cluster_dims__(CLUSTER, 1, 1)
+#if CLUSTER * CLUSTER_K > 1
+#define CLUSTER_ATTRIBUTE __cluster_dims__(CLUSTER * CLUSTER_K, 1, 1)
 #else
 #define CLUSTER_ATTRIBUTE
 #endif
@@ -564,6 +636,10 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 #if MODE != 0
     if (threadIdx.x / 32 == 1) produce_scales(p, smem, scales);
 #endif
+    if (CLUSTER_K > 1) {  // the two of exchange_parts
+      cluster_sync();
+      cluster_sync();
+    }
   } else {
 #if CTAS_PER_SM == 1
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));

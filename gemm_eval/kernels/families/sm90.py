@@ -23,17 +23,18 @@ from gemm_eval.kernels.families.base import (
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
-__all__ = ["Sm90Family"]
+__all__ = ["Sm90ClusterFamily", "Sm90Family"]
 
 _ROWS, _BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
 _UNIT_K = 128  # K is cut in multiples of it
 _WARPS_OF_WARPGROUP = 4
 _DIRECT_STORE_TOKENS = 16  # up to here results go to C without shared memory
-_MAX_ACCUMULATORS = {2: 256, 3: 192}  # tokens x 64-column blocks of a warpgroup, by how many compute
+_MAX_ACCUMULATORS = {2: 256, 3: 176}  # tokens x 64-column blocks of a warpgroup, by how many compute
 _ALIGN = 1024  # of the ring, for 128-byte swizzle
 _MAX_SMEM = 227 * 1024  # of a CTA on Hopper
 _SM_SMEM, _RESERVED_SMEM = 228 * 1024, 1024
 _TURN_BYTES = 32  # turns of the warpgroups
+_SUM_BYTES = 4
 _MAX_STAGES = 12
 
 _TOKENS = (*range(8, 129, 8), *range(144, 257, 16))
@@ -41,6 +42,10 @@ _TOKENS = (*range(8, 129, 8), *range(144, 257, 16))
 _DEEP_STEP_TOKENS = 160  # from here on a stage holds 64 k: 128 leave room for two stages
 _CLUSTERS = ((1, 1), (1, 2))  # two CTAs share tokens; to share weights gained nothing where it was timed
 _CLUSTER_TOKENS = 64  # fewer are not worth sharing
+_CLUSTER_K_TOKENS = (*range(16, 65, 8), *range(80, 129, 16), *range(160, 257, 32))
+_CLUSTER_PARTS = {2: (2, 3, 4, 6, 8), 3: (2, 3, 4)}
+"""CTAs that share K in a cluster, by computing warpgroups."""
+_TOKEN_GROUP = 8  # columns of wgmma
 _SHARES = (
     (Schedule.COOPERATIVE, 2, 1), (Schedule.COOPERATIVE, 2, 2), (Schedule.COOPERATIVE, 3, 1), (Schedule.PINGPONG, 2, 1),
 )
@@ -133,6 +138,7 @@ class Sm90Family(Family):
             "STEP_BLOCKS": config.cta_k // _BLOCK_K,
             "CLUSTER_M": config.cluster_m,
             "CLUSTER_N": config.cluster_n,
+            "CLUSTER_K": _cluster_k(config),
             "EPILOGUE_TOKENS": _epilogue_tokens(config),
             "CTAS_PER_SM": self._ctas_per_sm(variant),
         }
@@ -208,7 +214,7 @@ class Sm90Family(Family):
         box_rows = min(config.cta_m // config.cluster_n, sizes.M)
         map_a = tensor_map(operands.a, variant.activation, (sizes.M, sizes.K), operands.lda, (box_rows, _BLOCK_K))
         map_c = map_a
-        if config.cta_m > _DIRECT_STORE_TOKENS:
+        if _stores_by_tma(config):
             rows = min(_epilogue_tokens(config), sizes.M)
             map_c = tensor_map(operands.c, variant.activation, (sizes.M, sizes.N), sizes.N, (rows, _ROWS))
         numbers = (
@@ -225,6 +231,63 @@ class Sm90Family(Family):
             np.float32(operands.alpha),
             *map(np.uint32, numbers),
         )
+
+
+class Sm90ClusterFamily(Sm90Family):
+    """The cooperative kernels of `Sm90Family` with K cut among the CTAs of a cluster (`split_k`), a tile each.
+
+    They send each other their sums through shared memory, so that parts cost neither a round trip to L2 nor a
+    workspace, and each adds up its share of the tokens. All CTAs must find room at once.
+    """
+
+    name = "w4a16_sm90_cluster"
+
+    def configs(self) -> Iterator[KernelConfig]:
+        """See `Family`."""
+        for cta_m in _CLUSTER_K_TOKENS:
+            for consumers, limit in _MAX_ACCUMULATORS.items():
+                for alone in self._of_tile(Schedule.COOPERATIVE, consumers, cta_m, 1) if cta_m <= limit else ():
+                    for parts in _CLUSTER_PARTS[consumers] if alone.cluster_n == 1 else ():
+                        config = alone._replace(decomposition=Decomposition.SPLIT_K, split_k=parts)
+                        if _exchange_bytes(config) <= config.num_stages * _stage_bytes(config, WeightMode.COLUMN, 0):
+                            yield config
+
+    def compiled(self, config: KernelConfig) -> KernelConfig:
+        """See `Family`: the parts are CTAs of a cluster, and compiled in."""
+        return config
+
+    def splits(
+        self, variant: Variant, sizes: Sizes, limits: DeviceLimits,  # noqa: ARG002
+    ) -> Iterator[tuple[Decomposition, int]]:  # fmt: skip
+        """See `Family`."""
+        yield Decomposition.SPLIT_K, variant.config.split_k
+
+    def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+        """See `Family`."""
+        found = super().refusal(variant, sizes, limits)
+        parts = variant.config.split_k
+        room = cluster_sms(limits.num_sms, parts) * self._ctas_per_sm(variant)
+        if found is None and room < parts:
+            return f"a cluster of {parts} CTAs finds no room on the {limits.num_sms} SMs of the GPU"
+        if found is None and sizes is not None and (ctas := _num_tiles(variant.config, sizes) * parts) > room:
+            return f"has {ctas:,} CTAs, the GPU holds {room:,} in clusters of {parts} at once"
+        return found
+
+    def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
+        """See `Family`."""
+        ctas = _num_tiles(variant.config, sizes) * variant.config.split_k
+        return Launch((ctas, 1, 1), self.num_threads(variant), self.smem_bytes(variant), 0, 0)
+
+
+def _cluster_k(config: KernelConfig) -> int:
+    """CTAs of a cluster that have a part of K each."""
+    return config.split_k if config.family == Sm90ClusterFamily.name else 1
+
+
+def _exchange_bytes(config: KernelConfig) -> int:
+    """Sums of all parts for a CTA's share of the tokens, which take the place of the ring."""
+    shares = ceil_div(config.cta_m // _TOKEN_GROUP, config.split_k)
+    return config.split_k * shares * _TOKEN_GROUP * config.cta_n * _SUM_BYTES
 
 
 def _consumers(config: KernelConfig) -> int:
@@ -253,8 +316,12 @@ def _epilogue_tokens(config: KernelConfig) -> int:
     return next(n for n in range(128, 0, -8) if config.cta_m % n == 0)
 
 
+def _stores_by_tma(config: KernelConfig) -> bool:
+    return config.cta_m > _DIRECT_STORE_TOKENS and config.family != Sm90ClusterFamily.name
+
+
 def _epilogue_bytes(config: KernelConfig) -> int:
-    return 0 if config.cta_m <= _DIRECT_STORE_TOKENS else _consumers(config) * _epilogue_tokens(config) * 128
+    return _consumers(config) * _epilogue_tokens(config) * 128 if _stores_by_tma(config) else 0
 
 
 def _stage_bytes(config: KernelConfig, mode: WeightMode, group_size: int) -> int:

@@ -36,8 +36,7 @@ from gemm_eval.kernels import (
     scales_shape,
     spec_of_device,
 )
-from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode
-from gemm_eval.mapping import Decomposition
+from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode, family_of
 from gemm_eval.measure.runners.base import BuiltKernel, OperandLayout
 from gemm_eval.measure.runners.checks import MAX_ERRORS, decode, relative_error
 from gemm_eval.measure.runners.read_ceiling import measure_read_us
@@ -168,7 +167,7 @@ class W4A16Runner(BenchDevice):
 
     def _variant(self, item: KernelItem) -> Variant:
         """What is compiled: it does not depend on how K is cut."""
-        config = item.config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
+        config = family_of(item.config).compiled(item.config)
         return make_variant(config, self.activation, item.mode, item.group_size)
 
     def _scratch(self, name: str, num_bytes: int) -> int:
