@@ -196,4 +196,3 @@ def occupancy_of(variant: Variant, compiled: CompiledKernel, limits: DeviceLimit
 @cache
 def _configs_of(name: str) -> frozenset[KernelConfig]:
     return frozenset(families()[name].configs())
-

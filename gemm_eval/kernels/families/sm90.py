@@ -47,7 +47,10 @@ _CLUSTER_PARTS = {2: (2, 3, 4, 6, 8), 3: (2, 3, 4)}
 """CTAs that share K in a cluster, by computing warpgroups."""
 _TOKEN_GROUP = 8  # columns of wgmma
 _SHARES = (
-    (Schedule.COOPERATIVE, 2, 1), (Schedule.COOPERATIVE, 2, 2), (Schedule.COOPERATIVE, 3, 1), (Schedule.PINGPONG, 2, 1),
+    (Schedule.COOPERATIVE, 2, 1),
+    (Schedule.COOPERATIVE, 2, 2),
+    (Schedule.COOPERATIVE, 3, 1),
+    (Schedule.PINGPONG, 2, 1),
 )
 """Schedule, computing warpgroups, and blocks of 64 columns of each."""
 
