@@ -154,7 +154,7 @@ def print_side_by_side(found: SideBySide) -> None:
         console.print(f"  {name}: {library}")
     if cases and others:
         console.print()
-        console.print("The other's time over ours: geometric mean over (N, K), and the worst with its N x K")
+        console.print("Its time over ours, by M: geometric mean over N x K, the worst and where")
         by_rows = [(str(m), some) for m, some in standing.by_rows(cases).items()]
         with_place = [name for name in others if name in ("humming", "cublas")]
         console.print(_by_rows_table(by_rows, with_place, [name for name in _timed(others) if name not in with_place]))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gemm_eval.device import BenchDevice, Call, TimingProtocol
 from gemm_eval.measure.engines.operands import DenseGemm, Operands, Weights
 
-__all__ = ["Bound", "Engine"]
+__all__ = ["Bound", "Engine", "with_version"]
 
 T = TypeVar("T")
 
@@ -93,3 +94,11 @@ class Engine(ABC, Generic[T]):
     def unload(self) -> None:
         """Give up the weights."""
         self.copies, self.weights = [], None
+
+
+def with_version(package: str) -> str:
+    """Return the name of a package with its version, where its metadata is installed."""
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:  # it runs from a folder
+        return package

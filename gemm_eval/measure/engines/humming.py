@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.device import BenchDevice, TimingProtocol
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import has_package
-from gemm_eval.measure.engines.base import Bound, Engine
+from gemm_eval.measure.engines.base import Bound, Engine, with_version
 from gemm_eval.measure.engines.operands import DenseGemm, Operands, Weights
 from gemm_eval.measure.engines.torch_tensors import as_tensor, import_torch, why_no_torch
 
@@ -61,10 +60,7 @@ class HummingEngine(Engine[_Layer]):
 
     def describe(self) -> str:
         """See `Engine`."""
-        try:
-            return f"humming-kernels {version('humming-kernels')}, torch {self._torch.__version__}"
-        except PackageNotFoundError:
-            return f"humming-kernels, torch {self._torch.__version__}"
+        return f"{with_version('humming-kernels')}, torch {self._torch.__version__}"
 
     def _dtype(self, activation: DType) -> Any:
         return self._torch.float16 if activation is DType.FP16 else self._torch.bfloat16

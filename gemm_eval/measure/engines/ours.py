@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from typing import ClassVar
 
 from gemm_eval.device import limits_of_device
 from gemm_eval.kernels import PackedW4, Sizes, Variant, make_variant, pack_w4, spec_of_device, w4a16_gemm
 from gemm_eval.kernels.choice import choose
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.measure.engines.base import Bound, Engine
+from gemm_eval.measure.engines.base import Bound, Engine, with_version
 from gemm_eval.measure.engines.operands import DenseGemm, Weights
 from gemm_eval.measure.runners.w4a16_builds import build_all
 
@@ -26,7 +25,7 @@ class OurEngine(Engine[PackedW4]):
 
     def describe(self) -> str:
         """See `Engine`."""
-        return f"gemm_eval {version('gemm_eval')}"
+        return with_version("gemm_eval")
 
     def prepare(self, gemms: Sequence[DenseGemm]) -> None:
         """See `Engine`: on all cores of this machine, into the cache of compiled kernels."""
