@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.extras import needs_extra
-from gemm_eval.measure import standing
-from gemm_eval.measure.standing import Case
-from gemm_eval.storage import write_whole
+from gemm_eval.extras import check_extra
+from gemm_eval.measure import write_table
+from gemm_eval.measure.engines import (
+    Case,
+    Grid,
+    SideBySide,
+    by_regime,
+    by_rows,
+    choose_engines,
+    list_cases,
+    losses,
+    stand,
+    standing_document,
+)
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gemm_eval.measure.side_by_side import Grid, SideBySide
 
 __all__ = ["compare", "document_of", "parse_pairs", "parse_rows", "print_side_by_side"]
 
@@ -69,14 +78,12 @@ def compare(grid: Grid, engines: Sequence[str], out: Path | None, *, as_json: bo
         InvalidOptionError: an engine that does not exist, or a file of another kind.
         GemmEvalError: there is no GPU, or our kernels do not run on it.
     """
-    from gemm_eval.measure.side_by_side import choose_engines, compare_engines, make_device
+    from gemm_eval.measure.engines import compare_engines, make_device
 
     if out is not None:
         if out.suffix not in _SUFFIXES:
             raise InvalidOptionError(f"--out must end with {' or '.join(_SUFFIXES)}, got {shown(str(out))}")
-        with needs_extra("a table of timings", "gpu"):
-            import pandas  # noqa: F401  here, before anything is timed
-            import pyarrow  # noqa: F401
+        check_extra("a table of timings", "gpu", "pandas", "pyarrow")
     chosen, missing = choose_engines(engines)
     for name, reason in missing.items():
         print_line(f"{name} is left out: {reason}", err=True)
@@ -93,15 +100,9 @@ def _rows(found: SideBySide) -> list[dict[str, Any]]:
 
 
 def _write(found: SideBySide, path: Path) -> None:
-    import pandas as pd
-
     grid = found.grid
     same = {"gpu": found.gpu, "dtype": grid.dtype, "group_size": grid.group_size}
-    frame = pd.DataFrame([row | {"library": found.engines[row["engine"]]} | same for row in _rows(found)])
-    if path.suffix == ".csv":
-        write_whole(path, frame.to_csv(index=False).encode())
-    else:
-        write_whole(path, frame.to_parquet(None, engine="pyarrow", index=False))
+    write_table(path, [row | {"library": found.engines[row["engine"]]} | same for row in _rows(found)])
 
 
 def document_of(found: SideBySide, missing: Mapping[str, str]) -> dict[str, Any]:
@@ -111,18 +112,18 @@ def document_of(found: SideBySide, missing: Mapping[str, str]) -> dict[str, Any]
         found: what was measured.
         missing: why engines were left out, by name.
     """
-    cases, others = standing.list_cases(found.timings), _others(found)
+    cases, others = list_cases(found.timings), _others(found)
     return {
         "gpu": found.gpu,
         "dtype": found.grid.dtype,
         "group_size": found.grid.group_size,
         "engines": found.engines,
         "missing": dict(missing),
-        "by_rows": {str(m): _standings(some, others) for m, some in standing.by_rows(cases).items()},
-        "by_regime": {name: _standings(some, others) for name, some in standing.by_regime(cases).items()},
+        "by_rows": {str(m): _standings(some, others) for m, some in by_rows(cases).items()},
+        "by_regime": {name: _standings(some, others) for name, some in by_regime(cases).items()},
         "behind": [
             {"engine": engine, "ratio": ratio, "N": case.N, "K": case.K, "M": case.M}
-            for ratio, engine, case in standing.losses(cases, _timed(others), _LIMIT)
+            for ratio, engine, case in losses(cases, _timed(others), _LIMIT)
         ],
         "timings": _rows(found),
         "failures": [failure._asdict() for failure in found.failures],
@@ -131,7 +132,7 @@ def document_of(found: SideBySide, missing: Mapping[str, str]) -> dict[str, Any]
 
 def _standings(cases: Iterable[Case], engines: Sequence[str]) -> dict[str, Any]:
     some = list(cases)
-    return {engine: standing.document_of(standing.stand(some, engine)) for engine in engines}
+    return {engine: standing_document(stand(some, engine)) for engine in engines}
 
 
 def _others(found: SideBySide) -> list[str]:
@@ -147,7 +148,7 @@ def _timed(others: Iterable[str]) -> list[str]:
 
 def print_side_by_side(found: SideBySide) -> None:
     """Print tables of at most 80 columns: by M, by regime, and where another engine is ahead."""
-    cases, others, console = standing.list_cases(found.timings), _others(found), make_console()
+    cases, others, console = list_cases(found.timings), _others(found), make_console()
     grid = found.grid
     console.print(f"{found.gpu}, {grid.dtype}, groups of {grid.group_size}, cold weights, bursts at boost clock")
     for name, library in found.engines.items():
@@ -155,11 +156,11 @@ def print_side_by_side(found: SideBySide) -> None:
     if cases and others:
         console.print()
         console.print("Its time over ours, by M: geometric mean over N x K, the worst and where")
-        by_rows = [(str(m), some) for m, some in standing.by_rows(cases).items()]
+        groups = [(str(m), some) for m, some in by_rows(cases).items()]
         with_place = [name for name in others if name in ("humming", "cublas")]
-        console.print(_by_rows_table(by_rows, with_place, [name for name in _timed(others) if name not in with_place]))
+        console.print(_by_rows_table(groups, with_place, [name for name in _timed(others) if name not in with_place]))
         console.print()
-        console.print(_regimes_table(standing.by_regime(cases), others))
+        console.print(_regimes_table(by_regime(cases), others))
         console.print()
         _print_losses(cases, others)
     for failure in found.failures:
@@ -178,7 +179,7 @@ def _by_rows_table(
     for title, cases in groups:
         cells = [title]
         for name in with_place:
-            one = standing.stand(cases, name)
+            one = stand(cases, name)
             worst = ["-", "-", "-"]
             if one is not None:
                 worst = [f"{one.mean:.2f}", f"{one.worst:.2f}", f"{one.worst_case.N} x {one.worst_case.K}"]
@@ -189,7 +190,7 @@ def _by_rows_table(
 
 
 def _mean(cases: Iterable[Case], name: str) -> str:
-    one = standing.stand(cases, name)
+    one = stand(cases, name)
     return "-" if one is None else f"{one.mean:.2f}"
 
 
@@ -199,7 +200,7 @@ def _regimes_table(regimes: Mapping[str, Sequence[Case]], others: Sequence[str])
     for name, cases in regimes.items():
         cells = [name, str(len(cases))]
         for other in others:
-            one = standing.stand(cases, other)
+            one = stand(cases, other)
             cells.append("-" if one is None else f"{one.mean:.2f} ({one.worst:.2f})")
         table.add_row(*cells)
     return table
@@ -207,7 +208,7 @@ def _regimes_table(regimes: Mapping[str, Sequence[Case]], others: Sequence[str])
 
 def _print_losses(cases: Sequence[Case], others: Sequence[str]) -> None:
     console = make_console()
-    behind = standing.losses(cases, _timed(others), _LIMIT)
+    behind = losses(cases, _timed(others), _LIMIT)
     counted = []
     for name in _timed(others):
         num_cases = sum(case.ratio(name) is not None for case in cases)

@@ -164,7 +164,7 @@ def _compare(
     as_json: bool,
 ) -> None:
     from gemm_eval.cli.compare_kernels import compare, parse_pairs, parse_rows
-    from gemm_eval.measure.side_by_side import Grid
+    from gemm_eval.measure.engines import Grid
 
     given: dict[str, Any] = {
         "pairs": parse_pairs(pairs) if pairs else None,

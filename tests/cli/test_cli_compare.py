@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gemm_eval.cli.app import app
-from gemm_eval.measure import side_by_side
+from gemm_eval.measure import engines as measured
+from gemm_eval.measure.engines import side_by_side
 from tests.measure.fake_engines import FakeDevice, fake_engine
 from tests.measure.test_side_by_side import PROTOCOL
 
@@ -31,8 +32,8 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Any:
     engines["cublas"].why_missing = classmethod(lambda cls: "no cuBLAS: pip install it")  # type: ignore[method-assign, assignment]
     compare = partial(side_by_side.compare_engines, protocol=PROTOCOL, sleep=lambda _: None)
     monkeypatch.setattr(side_by_side, "ENGINES", engines)
-    monkeypatch.setattr(side_by_side, "make_device", lambda engines: FakeDevice())
-    monkeypatch.setattr(side_by_side, "compare_engines", compare)
+    monkeypatch.setattr(measured, "make_device", lambda engines: FakeDevice())
+    monkeypatch.setattr(measured, "compare_engines", compare)
 
     def run(*words: str) -> Result:
         return CliRunner().invoke(app, ["kernels", "--compare", *words], env={"COLUMNS": "80", "TERM": "dumb"})

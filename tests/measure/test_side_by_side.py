@@ -11,9 +11,20 @@ from gemm_eval.device import TimingProtocol
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.kernels import dequantize
-from gemm_eval.measure import standing
-from gemm_eval.measure.engines import ENGINES, Operands, Weights
-from gemm_eval.measure.side_by_side import Grid, SideBySide, choose_engines, compare_engines
+from gemm_eval.measure.engines import (
+    ENGINES,
+    Grid,
+    Operands,
+    SideBySide,
+    Weights,
+    by_regime,
+    by_rows,
+    choose_engines,
+    compare_engines,
+    list_cases,
+    losses,
+    stand,
+)
 from tests.measure.fake_engines import FakeDevice, FakeEngine, fake_engine
 
 GRID = Grid(pairs=((64, 128), (128, 256)), rows=(1, 40), group_size=64)
@@ -86,23 +97,23 @@ def test_an_engine_for_few_rows_gets_few_rows() -> None:
 
 
 def test_standings() -> None:
-    cases = standing.list_cases(run([OURS, HUMMING, CUBLAS]).timings)
-    against = standing.stand(cases, "humming")
+    cases = list_cases(run([OURS, HUMMING, CUBLAS]).timings)
+    against = stand(cases, "humming")
 
     assert len(cases) == 4
     assert against is not None
     assert against.mean == pytest.approx((2.0 * 2.0 * 0.8 * 0.8) ** 0.25, rel=0.01)
     assert (against.worst, against.worst_case.M) == (pytest.approx(0.8, rel=0.01), 40)
-    better = standing.stand([case for case in cases if case.M == 1], "better")
+    better = stand([case for case in cases if case.M == 1], "better")
     assert better is not None
     assert better.mean == pytest.approx((2.0 * 1.2) ** 0.5, rel=0.01)
-    assert {m: len(some) for m, some in standing.by_rows(cases).items()} == {1: 2, 40: 2}
-    assert {name: len(some) for name, some in standing.by_regime(cases).items()} == {
+    assert {m: len(some) for m, some in by_rows(cases).items()} == {1: 2, 40: 2}
+    assert {name: len(some) for name, some in by_regime(cases).items()} == {
         "M <= 16": 2, "M 17-64": 2, "all": 4,
     }  # fmt: skip
-    behind = standing.losses(cases, ["humming", "cublas"], 0.97)
+    behind = losses(cases, ["humming", "cublas"], 0.97)
     assert [(engine, case.N, case.M) for _, engine, case in behind] == [("humming", 64, 40), ("humming", 128, 40)]
-    assert standing.stand(cases, "tinygemm") is None
+    assert stand(cases, "tinygemm") is None
 
 
 def test_every_engine_gets_the_same_weights() -> None:

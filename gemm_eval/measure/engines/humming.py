@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from gemm_eval.device import BenchDevice, TimingProtocol
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.extras import has_package
+from gemm_eval.extras import has_package, needs_extra
 from gemm_eval.measure.engines.base import Bound, Engine, with_version
 from gemm_eval.measure.engines.operands import DenseGemm, Operands, Weights
 from gemm_eval.measure.engines.torch_tensors import as_tensor, import_torch, why_no_torch
@@ -24,6 +24,7 @@ __all__ = ["HummingEngine"]
 
 _TENSORS = ("weight", "weight_scale", "weight_scale_2", "zero_point")
 _LAYERS_AT_ONCE = 4
+_WHAT = "comparing with humming-kernels"
 
 
 class _Layer(NamedTuple):
@@ -53,7 +54,8 @@ class HummingEngine(Engine[_Layer]):
         if not has_package("humming"):
             return "humming-kernels is not installed: pip install 'gemm_eval[compare]'"
         try:
-            import humming.layer  # noqa: F401
+            with needs_extra(_WHAT, "compare"):
+                import humming.layer  # noqa: F401
         except Exception as error:  # it looks for compilers and a GPU while it is imported
             return f"humming-kernels does not load: {error}"
         return None
@@ -74,8 +76,9 @@ class HummingEngine(Engine[_Layer]):
             list(pool.map(self._prepare_layer, layers.values()))
 
     def _prepare_layer(self, gemm: DenseGemm) -> None:
-        from humming.schema import HummingWeightSchema
-        from humming.transform import prepare_layer_config
+        with needs_extra(_WHAT, "compare"):
+            from humming.schema import HummingWeightSchema
+            from humming.transform import prepare_layer_config
 
         with suppress(Exception):  # said again when the GEMM is bound
             config = prepare_layer_config(
@@ -89,15 +92,17 @@ class HummingEngine(Engine[_Layer]):
 
     def _kernels(self, config: Any, rows: set[int]) -> Any:
         """Compile what the layer runs at these M, as its table of M says; returns the table as a launch takes it."""
-        from humming.kernel.humming import HummingKernel
+        with needs_extra(_WHAT, "compare"):
+            from humming.kernel.humming import HummingKernel
 
         wanted = [entry for entry in _table(config) if any(_is_in(m, entry) for m in {1, *rows})]
         return HummingKernel.prepare_kernels(config.to_str(), None, wanted, 0)
 
     def pack(self, weights: Weights) -> _Layer:
         """See `Engine`."""
-        from humming.layer import HummingLayer
-        from humming.ops import pack_weight
+        with needs_extra(_WHAT, "compare"):
+            from humming.layer import HummingLayer
+            from humming.ops import pack_weight
 
         torch, is_bf16 = self._torch, weights.activation is DType.BF16
         layer = HummingLayer(
@@ -125,7 +130,8 @@ class HummingEngine(Engine[_Layer]):
 
     def bind(self, gemm: DenseGemm) -> Bound:
         """See `Engine`."""
-        from humming.ops import launch_kernel
+        with needs_extra(_WHAT, "compare"):
+            from humming.ops import launch_kernel
 
         rows = self._rows.setdefault((gemm.N, gemm.K), set()) | {gemm.M}
         kernels, is_bf16 = self._kernels(self._config, rows), gemm.activation is DType.BF16
@@ -146,7 +152,8 @@ def _weight_config(group_size: int) -> dict[str, Any]:
 
 def _table(config: Any) -> list[Any]:
     """Its own choice of kernels by M: least M (exclusive), largest M and config, for all M."""
-    from humming.tune import get_heuristics_config
+    with needs_extra(_WHAT, "compare"):
+        from humming.tune import get_heuristics_config
 
     table = get_heuristics_config(config, device=0)
     if not isinstance(table, list):

@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from gemm_eval.device import BenchDevice
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels import WeightMode
-from gemm_eval.kernels.layout import MIDDLE, decode, encode, module_of
-from gemm_eval.measure.runners.checks import decode as decode_host
+from gemm_eval.kernels import MIDDLE, WeightMode, encode
+from gemm_eval.measure.runners.checks import decode
 
 __all__ = ["DenseGemm", "Operands", "Weights"]
 
 _PATTERN_ELEMS = (1 << 24) - 3  # odd: rows of a matrix start at different places of it
-_LEAST_SCALE, _LARGEST_SCALE = 0.005, 0.015  # products of normal activations stay far from the largest fp16
+# Scales of 8 significant bits, which fp16 and bf16 hold; products of normal activations stay far from the largest fp16.
+_SCALE_STEP, _LEAST_STEPS, _MOST_STEPS = 2.0**-14, 128, 256
 _CHUNK_ELEMS = 1 << 26
 _NUM_ROWS, _NUM_COLUMNS = 16, 64
 _NAN_BYTE = 0xFF  # of an fp16 and of a bf16
@@ -56,6 +56,7 @@ class Weights:
         scales: float32 [N, K / group_size], each a value of the type of the activations.
         group_size: weights along K that share a scale.
         activation: type of the activations and of the stored scales.
+        xp: the library of the arrays.
     """
 
     N: int
@@ -64,6 +65,7 @@ class Weights:
     scales: Any
     group_size: int
     activation: DType
+    xp: Any
 
     @classmethod
     def random(cls, device: BenchDevice, N: int, K: int, group_size: int, activation: DType, seed: int = 2) -> Weights:
@@ -74,9 +76,9 @@ class Weights:
         for start in range(0, N * K, pattern.size):
             part = integers[start : start + pattern.size]
             part[...] = pattern[: part.size]
-        scales = rng.uniform(_LEAST_SCALE, _LARGEST_SCALE, (N, K // group_size)).astype(np.float32)
-        rounded = decode(encode(scales, activation), activation)
-        return cls(N, K, integers.reshape(N, K), xp.asarray(rounded), group_size, activation)
+        steps = rng.integers(_LEAST_STEPS, _MOST_STEPS, (N, K // group_size))
+        scales = xp.asarray((steps * _SCALE_STEP).astype(np.float32))
+        return cls(N, K, integers.reshape(N, K), scales, group_size, activation, xp)
 
     def stored_scales(self) -> Any:
         """Scales as they are stored: float16 [N, G], or the bits of a bf16 in a uint16."""
@@ -88,7 +90,7 @@ class Weights:
             encode((self.integers[rows].astype(np.float32) - MIDDLE) * self._spread(self.scales[rows]), self.activation)
             for rows in self.chunks()
         ]
-        return module_of(self.integers).concatenate(parts)
+        return self.xp.concatenate(parts)
 
     def chunks(self) -> list[slice]:
         """Return rows [N] in parts small enough for wide intermediate values."""
@@ -97,13 +99,13 @@ class Weights:
 
     def columns(self, which: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Return some columns of W^T, [K, len(which)], exactly, on the CPU."""
-        places = module_of(self.integers).asarray(which)
+        places = self.xp.asarray(which)
         integers, scales = (_to_host(part[places]).astype(np.float64) for part in (self.integers, self.scales))
         exact: npt.NDArray[np.float64] = ((integers - MIDDLE) * np.repeat(scales, self.group_size, axis=1)).T
         return exact
 
     def _spread(self, scales: Any) -> Any:
-        return module_of(scales).repeat(scales, self.group_size, axis=1)
+        return self.xp.repeat(scales, self.group_size, axis=1)
 
 
 class Operands:
@@ -151,8 +153,8 @@ class Operands:
         xp = self._device.cupy
         bits = output.view(np.uint16)[xp.asarray(rows)][:, xp.asarray(columns)]
         inputs = _to_host(self.inputs(M, weights.K).view(np.uint16)[xp.asarray(rows)])
-        found = decode_host(np.ascontiguousarray(_to_host(bits)), dtype, bits.shape)
-        reference = decode_host(inputs, str(self.activation), inputs.shape) @ weights.columns(columns)
+        found = decode(np.ascontiguousarray(_to_host(bits)), dtype, bits.shape)
+        reference = decode(inputs, str(self.activation), inputs.shape) @ weights.columns(columns)
         return float(np.linalg.norm(found - reference) / np.linalg.norm(reference))
 
 

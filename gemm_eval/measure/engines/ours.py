@@ -8,8 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from gemm_eval.device import limits_of_device
-from gemm_eval.kernels import PackedW4, Sizes, Variant, make_variant, pack_w4, spec_of_device, w4a16_gemm
-from gemm_eval.kernels.choice import choose
+from gemm_eval.kernels import PackedW4, Sizes, Variant, choose, make_variant, pack_w4, spec_of_device, w4a16_gemm
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.measure.engines.base import Bound, Engine, with_version
 from gemm_eval.measure.engines.operands import DenseGemm, Weights

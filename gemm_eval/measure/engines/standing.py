@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any, NamedTuple
 
-from gemm_eval.measure.side_by_side import EngineTiming
+from gemm_eval.measure.engines.side_by_side import EngineTiming
 
-__all__ = ["REGIMES", "Case", "Standing", "by_regime", "by_rows", "document_of", "list_cases", "losses", "stand"]
+__all__ = ["REGIMES", "Case", "Standing", "by_regime", "by_rows", "list_cases", "losses", "stand", "standing_document"]
 
 REGIMES: Mapping[str, tuple[int, int]] = {
     "M <= 16": (1, 16),
@@ -98,7 +98,7 @@ def losses(cases: Iterable[Case], engines: Sequence[str], limit: float) -> list[
     return sorted(found, key=lambda loss: loss[0])
 
 
-def document_of(standing: Standing | None) -> dict[str, Any] | None:
+def standing_document(standing: Standing | None) -> dict[str, Any] | None:
     """Return a standing as plain values."""
     if standing is None:
         return None

@@ -19,7 +19,9 @@ from gemm_eval.device import (
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.evaluate import progress_bar
-from gemm_eval.measure.engines import ENGINES, Bound, DenseGemm, Engine, Operands, Weights
+from gemm_eval.measure.engines.base import Bound, Engine
+from gemm_eval.measure.engines.operands import DenseGemm, Operands, Weights
+from gemm_eval.measure.engines.registry import ENGINES
 from gemm_eval.measure.runners.checks import MAX_ERRORS
 from gemm_eval.measure.runners.torch_device import TorchDevice
 from gemm_eval.words import shown
