@@ -85,8 +85,9 @@ def compare(grid: Grid, engines: Sequence[str], out: Path | None, *, as_json: bo
             raise InvalidOptionError(f"--out must end with {' or '.join(_SUFFIXES)}, got {shown(str(out))}")
         check_extra("a table of timings", "gpu", "pandas", "pyarrow")
     chosen, missing = choose_engines(engines)
-    for name, reason in missing.items():
-        print_line(f"{name} is left out: {reason}", err=True)
+    if not as_json:  # a document says it itself
+        for name, reason in missing.items():
+            print_line(f"{name} is left out: {reason}", err=True)
     on_pair = None if out is None else partial(_write, path=out)
     found = compare_engines(make_device(chosen), chosen, grid, on_pair=on_pair)
     if as_json:
