@@ -131,8 +131,8 @@ def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | floa
     values = (
         config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.split_k,
         config.num_warps, config.num_stages, config.schedule.name.lower(), variant.mode.name.lower(),
-        variant.group_size, family.num_threads(variant), compiled.registers, compiled.spill_store_bytes + compiled.spill_load_bytes,
-        compiled.static_smem_bytes, family.smem_bytes(variant), _min_ctas(variant),
+        variant.group_size, family.num_threads(variant), compiled.registers,
+        compiled.spill_store_bytes + compiled.spill_load_bytes, compiled.static_smem_bytes, family.smem_bytes(variant), _min_ctas(variant),
         family.warps_of_team(variant), _rasters(config),
         *map(_number, found.counts), _number(found.total), _number(found.producer),
     )  # fmt: skip
