@@ -465,7 +465,7 @@ def test_clusters_that_share_k_find_room_at_once() -> None:
         assert (CLUSTER_FAMILY.refusal(v, sizes, H200) is None) is fits
         num_able += fits
     assert num_able >= 40
-    crowded = next(config for config in CLUSTER_CONFIGS if config.cta_m == 16)
+    crowded = next(config for config in CLUSTER_CONFIGS if config.split_k == 8)
     assert "CTAs, the GPU holds" in str(CLUSTER_FAMILY.refusal(variant(crowded), Sizes(4096, 4096, 4096), H200))
     assert CLUSTER_FAMILY.refusal(variant(crowded), None, H200._replace(num_sms=1)) is not None
 
