@@ -8,10 +8,13 @@ from gemm_eval.device import CompiledKernel, compile_text
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.kernels.families import Family, Variant
 
-__all__ = ["SOURCES", "compile_kernel", "target_of", "text_of"]
+__all__ = ["COMMON", "SOURCES", "compile_kernel", "target_of", "text_of"]
 
 SOURCES = Path(__file__).parent / "cuda"
 """The folder of the CUDA sources."""
+
+COMMON = "common.cuh"
+"""What stands before every kernel."""
 
 
 def target_of(family: Family, compute_capability: tuple[int, int]) -> str:
@@ -41,5 +44,5 @@ def compile_kernel(family: Family, variant: Variant, target: str) -> CompiledKer
 
 def text_of(family: Family, variant: Variant) -> str:
     """Return the whole CUDA text of `variant`: common.cuh, the family's headers, its prelude, its source."""
-    headers = [(SOURCES / name).read_text("utf-8") for name in ("common.cuh", *family.headers)]
+    headers = [(SOURCES / name).read_text("utf-8") for name in (COMMON, *family.headers)]
     return "\n".join((*headers, family.prelude(variant), (SOURCES / family.source).read_text("utf-8")))

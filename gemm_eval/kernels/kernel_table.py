@@ -37,7 +37,7 @@ from gemm_eval.device import (
 )
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
-from gemm_eval.kernels.build import SOURCES, compile_kernel
+from gemm_eval.kernels.build import COMMON, SOURCES, compile_kernel
 from gemm_eval.kernels.families import Variant, WeightMode, families, family_of
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
@@ -132,8 +132,8 @@ def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | floa
         config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.split_k,
         config.num_warps, config.num_stages, config.schedule.name.lower(), variant.mode.name.lower(),
         variant.group_size, family.num_threads(variant), compiled.registers,
-        compiled.spill_store_bytes + compiled.spill_load_bytes, compiled.static_smem_bytes, family.smem_bytes(variant), _min_ctas(variant),
-        family.warps_of_team(variant), _rasters(config),
+        compiled.spill_store_bytes + compiled.spill_load_bytes, compiled.static_smem_bytes,
+        family.smem_bytes(variant), _min_ctas(variant), family.warps_of_team(variant), _rasters(config),
         *map(_number, found.counts), _number(found.total), _number(found.producer),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
@@ -217,7 +217,7 @@ def write_kernel_tables(
             writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        _write_meta(folder / "meta.yaml", name, len(rows), command)
+        _write_meta(folder / "meta.yaml", name, target, len(rows), command)
         yield file, len(rows)
 
 
@@ -229,7 +229,7 @@ def _describe_all(variants: Sequence[Variant], target: str, jobs: int) -> list[d
         return list(pool.map(describe_kernel, variants, [target] * len(variants)))
 
 
-def _write_meta(file: Path, name: str, num_rows: int, command: str) -> None:
+def _write_meta(file: Path, name: str, target: str, num_rows: int, command: str) -> None:
     """Add what made a table to what is known of the others."""
     tables: dict[str, Mapping[str, object]] = {}
     if file.is_file():
@@ -238,16 +238,18 @@ def _write_meta(file: Path, name: str, num_rows: int, command: str) -> None:
         "num_rows": num_rows,
         "nvrtc": compiler_version(),
         "nvdisasm": nvdisasm_version(),
-        "cuda_sources_sha256": sources_digest(),
+        "cuda_sources_sha256": sources_digest(target),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": command,
     }
     write_text(file, yaml.safe_dump({"tables": dict(sorted(tables.items()))}, sort_keys=False, width=120))
 
 
-def sources_digest() -> str:
-    """SHA-256 over the names and contents of the CUDA sources."""
+def sources_digest(target: str) -> str:
+    """SHA-256 over the names and contents of the CUDA sources that are compiled for `target`."""
+    of_target = [family for family in families().values() if target in family.targets.values()]
+    names = {COMMON, *(name for family in of_target for name in (*family.headers, family.source))}
     digest = hashlib.sha256()
-    for source in sorted(SOURCES.glob("*.cu*")):
-        digest.update(f"{source.name}\n".encode() + source.read_bytes())
+    for name in sorted(names):
+        digest.update(f"{name}\n".encode() + (SOURCES / name).read_bytes())
     return digest.hexdigest()

@@ -144,6 +144,7 @@ def _run(grid: Any, block: Any, arguments: Any, smem_bytes: int, stream: Any) ->
     bits = _on_host(operands.a, sizes.M * sizes.K, np.uint16)
     a = (bits.astype(np.uint32) << 16).view(np.float32) if is_bf16 else bits.view(np.float16)
     c = a.astype(np.float64).reshape(sizes.M, sizes.K) @ dequantize(packed)
+    c *= operands.alpha
     if variant.config.cta_m == 999:
         c[0] *= 2
     _on_host(operands.c, c.size, np.uint16)[...] = _encode(c.ravel(), is_bf16)

@@ -46,6 +46,7 @@ def as_kernels_see(packed: PackedW4) -> fragments.Packed:
         int(packed.mode),
         packed.group_size,
         packed.activation == "bf16",
+        packed.scale_unit,
     )
 
 
@@ -93,6 +94,18 @@ def test_padding_multiplies_nothing(mode: str, group_size: int | None, activatio
     assert not fragments.mma_gemm(tokens, whole).any()
 
 
+@pytest.mark.parametrize("activation", ["fp16", "bf16"])
+def test_scales_of_a_wide_span_lose_no_more_than_rounding(activation: str) -> None:
+    """The least scale of a matrix meets the subnormal numbers of fp16; of bf16 there is no such limit."""
+    scales = np.geomspace(1.0, 2.0**-7.9, 64)[None] * np.ones((2, 1))
+    integers = np.random.default_rng(0).integers(0, 16, (128, 64), dtype=np.uint8)
+    packed = pack_w4(integers, 64, scales=scales, activation=activation)
+    weights = fragments.mma_gemm(np.eye(128), as_kernels_see(packed))
+    error = np.linalg.norm(weights - plain_weights(packed), axis=0) / np.linalg.norm(plain_weights(packed), axis=0)
+
+    assert (error < (6e-4 if activation == "fp16" else 3e-3)).all()
+
+
 def test_the_bit_tricks_are_exact() -> None:
     for is_bf16, zero in itertools.product((False, True), range(16)):
         with case(is_bf16, zero):
@@ -100,7 +113,9 @@ def test_the_bit_tricks_are_exact() -> None:
                 word = np.full(32, integer * 0x11111111, np.uint32)
                 biases = np.array([-128.0 - zero] * 2 if is_bf16 else [-1024.0 - zero, -64.0 - zero])
                 halves = fragments.bf16_bits(biases) if is_bf16 else biases.astype(np.float16).view(np.uint16)
-                params = fragments.make_params(word, np.full(32, halves.view(np.uint32)[0]), is_bf16)
+                params = fragments.make_params(
+                    word, np.full(32, halves.view(np.uint32)[0]), fragments.GROUP_ZERO, is_bf16
+                )
 
                 for register in fragments.dequantize(word, params, fragments.COLUMN, is_bf16):
                     np.testing.assert_array_equal(fragments.pairs(register, is_bf16), integer - zero)

@@ -108,6 +108,42 @@ def test_scales_of_columns_have_either_shape(shape: tuple[int, ...]) -> None:
     assert dequantize(packed, np.float32).dtype == np.float32
 
 
+@pytest.mark.parametrize("largest", [2.0**-20, 0.0137, 1.0, 8000.0])
+def test_stored_scales_reach_the_end_of_the_range(largest: float) -> None:
+    """Kernels multiply them with subnormal numbers: a unit of the matrix brings the largest just below 2^16."""
+    scales = np.float16(largest) * np.linspace(0.01, 1, 64)[None]
+    packed = pack_w4(integers(), scales=scales)
+    stored = abs(packed.scales.astype(float)).max()
+
+    assert packed.mode is WeightMode.GROUP
+    assert 2.0**15 <= stored < 2.0**16
+    assert stored * packed.scale_unit == np.float16(largest)
+    np.testing.assert_array_equal(unpack_w4(packed).scales, scales.astype(np.float16).astype(np.float32))
+    assert pack_w4(integers(), scales=scales, activation="bf16").scale_unit == max(1.0, 2.0**4 * (largest > 512))
+
+
+def test_scales_that_span_too_much_come_with_zero_points() -> None:
+    scales = np.geomspace(1.0, 2.0**-7.9, 64)[None].astype(np.float16)
+    assert pack_w4(integers(), scales=scales).mode is WeightMode.GROUP
+    wide = scales.copy()
+    wide[0, 5] = 2.0**-9
+    packed = pack_w4(integers(), scales=wide)
+
+    assert (packed.mode, packed.scale_unit) == (WeightMode.GROUP_ZERO, 1.0)
+    assert (unpack_w4(packed).zeros == 8).all()
+    np.testing.assert_array_equal(dequantize(packed), (integers() - 8.0) * wide.astype(float))
+    assert pack_w4(integers(), scales=wide, activation="bf16").mode is WeightMode.GROUP
+    wide[0, 5] = 0  # a column of zeros spans nothing
+    assert pack_w4(integers(), scales=wide).mode is WeightMode.GROUP
+
+
+@pytest.mark.parametrize("unit", [0.0, -1.0, 3.0, float("inf"), float("nan"), "1"])
+def test_a_unit_of_scales_is_a_power_of_two(unit: Any) -> None:
+    packed = pack_w4(integers(), scales=np.ones((1, 64)))
+    with pytest.raises(InvalidOptionError, match="scale_unit must be a power of 2"):
+        dataclasses.replace(packed, scale_unit=unit)
+
+
 def test_given_scales_are_rounded_to_the_type() -> None:
     scales = np.full((1, 64), 1 + 2**-8 + 2**-20)
 

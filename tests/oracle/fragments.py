@@ -45,6 +45,7 @@ class Packed(NamedTuple):
     mode: int
     group_size: int
     is_bf16: bool
+    unit: float  # of stored scales
 
 
 class Params(NamedTuple):
@@ -54,6 +55,10 @@ class Params(NamedTuple):
     s1: U32
     b0: U32
     b1: U32
+
+
+UNITS = {False: 2.0**24, True: 2.0**16}
+"""What sums of mode GROUP lack in the end, by whether activations are bf16."""
 
 
 # ---- 16-bit types --------------------------------------------------------------------------------------------------
@@ -104,9 +109,14 @@ def both_halves(word: U32) -> tuple[U32, U32]:
 # ---- dequantization ------------------------------------------------------------------------------------------------
 
 
-def make_params(scale_word: U32, bias_word: U32 | None, is_bf16: bool) -> Params:
+def make_params(scale_word: U32, bias_word: U32 | None, mode: int, is_bf16: bool) -> Params:
     """Spread a lane's words over both halves: low halves are for column g, high halves for g + 8."""
     s0, s1 = both_halves(scale_word)
+    if mode == GROUP:
+        # scales as they meet u 2^-24 and 16 u 2^-24 (bf16: 2^-133), and -8 times that
+        to_s0, to_s1, to_b = (0x7A007A00, 0x78007800, 0xB900B900) if is_bf16 else (0x3C003C00, 0x2C002C00, 0x80088008)
+        factors = ((s0, to_s0), (s1, to_s1), (s0, to_b), (s1, to_b))
+        return Params(*(fma2(s, everywhere(bits), everywhere(0x80008000), is_bf16) for s, bits in factors))
     if bias_word is not None:
         return Params(s0, s1, *both_halves(bias_word))
     b0, b1 = (0xC308C308, 0xC308C308) if is_bf16 else (0xE408E408, 0xD480D480)  # -136; -1032 and -72
@@ -115,6 +125,13 @@ def make_params(scale_word: U32, bias_word: U32 | None, is_bf16: bool) -> Params
 
 def dequantize(q: U32, params: Params, mode: int, is_bf16: bool) -> Registers:
     """One packed word of each lane to the operand registers of a k16 step."""
+    if mode == GROUP:
+        low, high = q, q >> np.uint32(8)
+        bare = [(word & np.uint32(mask)) for word in (low, high) for mask in (0x000F000F, 0x00F000F0)]
+        weights = [
+            fma2(bare[i], (params.s0, params.s1)[i % 2], (params.b0, params.b1)[i % 2], is_bf16) for i in range(4)
+        ]
+        return weights[0], weights[1], weights[2], weights[3]
     if is_bf16:
         shifts, masks, magic = (0, 4, 8, 12), (0x000F000F,) * 2, 0x43004300
         factors = [everywhere(0x3F803F80)] * 2  # 1
@@ -138,7 +155,7 @@ def operand(packed: Packed, nb: int, k16: int, warp: int) -> Registers:
         pair = 8 * warp + ROW
         scale_word = words[pair] if packed.mode == GROUP else words[pair, 0]
         bias_word = words[pair, 1] if packed.mode == GROUP_ZERO else None
-    params = make_params(scale_word, bias_word, packed.is_bf16)
+    params = make_params(scale_word, bias_word, packed.mode, packed.is_bf16)
     return dequantize(packed.qweight[nb, kb, warp, :, j], params, packed.mode, packed.is_bf16)
 
 
@@ -178,6 +195,8 @@ def c_fragment(matrix: F64) -> F64:
 
 def finish(fragment: F64, packed: Packed, nb: int, warp: int) -> F64:
     """The epilogue: in mode COLUMN, c_0 and c_1 have the scale of column g, c_2 and c_3 that of g + 8."""
+    if packed.mode == GROUP:
+        return fragment * (UNITS[packed.is_bf16] * packed.unit)
     if packed.mode != COLUMN:
         return fragment
     stored = packed.scales[64 * nb + 16 * warp + np.stack([ROW, ROW, ROW + 8, ROW + 8], axis=1)]

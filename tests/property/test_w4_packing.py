@@ -132,7 +132,8 @@ def test_every_scale_is_where_its_lane_looks(case: Case, data: st.DataObject) ->
             z = int(zeros[group, n]) if is_real else 8
             added = value_of(int(bits[nb, group, 8 * w + g, 2 + h]), case.activation)
             assert -added == (128 if case.activation == "bf16" else (1024, 64)[h]) + z
-        assert value_of(int(found), case.activation) == (scales[group, n] if is_real else 0)
+        stored = value_of(int(found), case.activation) * packed.scale_unit
+        assert stored == (scales[group, n] if is_real else 0)
 
 
 @given(case=cases())
@@ -141,8 +142,11 @@ def test_padding_is_zero(case: Case) -> None:
     packed = random_integers(case)[3]
     shape = 128 * -(-case.K // 128), 64 * -(-case.N // 64)
     whole = dequantize(
-        PackedW4(packed.qweight, packed.scales, shape[1], shape[0], packed.mode, packed.group_size, packed.activation)
-    )
+        PackedW4(
+            packed.qweight, packed.scales, shape[1], shape[0], packed.mode, packed.group_size, packed.activation,
+            packed.scale_unit,
+        )
+    )  # fmt: skip
 
     assert not whole[case.K :].any()
     assert not whole[:, case.N :].any()
