@@ -149,8 +149,8 @@ def _order_by_group(g_idx: Any, integers: Array, group_size: int | None) -> Arra
     order = xp.argsort(groups, kind="stable")
     if not bool((groups[order] == in_order).all()):
         raise InvalidProblemError(
-            f"g_idx must give each group {group_size or K} rows, and the last the rest: kernels read groups of one size "
-            "(a part of a layer that was cut along K has others; convert the whole layer)"
+            f"g_idx must give each group {group_size or K} rows, and the last the rest: kernels read groups of one "
+            "size (a part of a layer that was cut along K has others; convert the whole layer)"
         )
     return order.astype(xp.int32)
 

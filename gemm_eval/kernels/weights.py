@@ -279,7 +279,7 @@ def check_packed(packed: object) -> None:
 
 
 def _check_permutation(permutation: Array, K: int, home: ModuleType) -> None:
-    """On a GPU, where looking into it would wait, only its type: kernels read nothing outside of A whatever it holds."""
+    """On a GPU, where a look would wait for it, only its type: kernels read no more than A, whatever it holds."""
     layout.check_array("permutation", permutation, "int32", (K,))
     if module_of(permutation) is not home:
         raise InvalidProblemError("permutation must lie where the weights lie")
