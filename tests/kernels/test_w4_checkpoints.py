@@ -12,23 +12,7 @@ from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.checkpoints import from_awq, from_gptq
 from gemm_eval.kernels.families.base import WeightMode
 from gemm_eval.kernels.weights import dequantize, unpack_w4
-
-AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
-IN_ORDER = list(range(8))
-
-
-def along_columns(values: Any, order: list[int]) -> Any:
-    """[R, N] to int32 [R, N / 8]."""
-    words = np.zeros((values.shape[0], values.shape[1] // 8), np.uint32)
-    for row in range(words.shape[0]):
-        for column in range(words.shape[1]):
-            for i, place in enumerate(order):
-                words[row, column] |= np.uint32(int(values[row, 8 * column + place]) << (4 * i))
-    return words.view(np.int32)
-
-
-def along_rows(values: Any) -> Any:
-    return np.ascontiguousarray(along_columns(values.T, IN_ORDER).T)
+from tests.kernels.checkpoint_samples import AWQ_ORDER, IN_ORDER, along_columns, along_rows
 
 
 def layer(K: int = 136, N: int = 24, group: int = 64, low: int = 0, high: int = 16) -> tuple[Any, Any, Any]:
