@@ -207,12 +207,13 @@ def workspace_bytes(
     sizes = Sizes(M, packed.K, packed.N)
     check_rows(sizes)
     types = packed.activation, packed.mode, packed.group_size
-    if isinstance(config, KernelConfig):
-        limits = limits_of(arch)
+    if arch is None:
+        chosen = config if isinstance(config, KernelConfig) else None
+        plan = plan_on_device(sizes, *types, chosen, runtime.current_device())
     else:
         spec, limits = spec_and_limits(arch)
-        config = choose(sizes, *types, spec, limits)
-    plan = make_plan(sizes, *types, config, limits)
+        chosen = config if isinstance(config, KernelConfig) else choose(sizes, *types, spec, limits)
+        plan = make_plan(sizes, *types, chosen, limits)
     return plan.workspace_bytes if packed.permutation is None else _gathered_at(plan) + gather_bytes(M, packed.K)
 
 

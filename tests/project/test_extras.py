@@ -35,7 +35,7 @@ EXTRAS = {
     extra: set().union(*(IMPORT_NAMES.get(name, {name}) for name in (Requirement(line).name for line in lines)))
     for extra, lines in requirements().items()
 }
-NO_EXTRA = {"torch"}  # whose builds are a machine's own; what needs it says `pip install torch`
+NO_EXTRA = {"torch"}  # whose builds are a machine's own: what works with or without it says `pip install torch`
 HELPERS = ("needs_extra", "check_extra")
 
 
