@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from tests.kernels.checkpoint_samples import AWQ, GPTQ, SampleLayer, make_layer,
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install 'gemm_eval[torch]'")
 
+from gemm_eval.kernels import linear_op  # noqa: E402
 from gemm_eval.kernels.linear import W4Linear, replace_linears  # noqa: E402
 from gemm_eval.kernels.linear_op import dequantize_tensors, w4a16_linear  # noqa: E402
 
@@ -400,3 +404,104 @@ def test_layers_that_a_model_has_not_are_refused() -> None:
     other = PackedLayer(pack_w4(np.ones((K, 2 * N), np.float32)), None)
     with pytest.raises(InvalidProblemError, match=f"136 and 144, as the packed one has, got {K} and {N}"):
         replace_linears(model, [("layers.0.up", other)])
+
+
+# ---- what a GPU is asked to do -------------------------------------------------------------------------------------
+
+
+class Gpu:
+    """Takes CPU tensors for its own, and writes down the calls of `w4a16_gemm`."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, PackedW4, Any, dict[str, Any]]] = []
+        self.is_capturing = False
+
+    def w4a16_gemm(self, rows: Any, packed: PackedW4, bias: Any, **more: Any) -> None:
+        self.calls.append((rows, packed, bias, more))
+
+    def call(self, layer: Any, x: Any) -> Any:
+        tensors = layer.qweight, layer.scales, layer.permutation, layer.bias
+        return linear_op._on_gpu(x, *tensors, layer.out_features, layer.in_features, int(layer.mode), layer.group_size)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    made = Gpu()
+    cupy = SimpleNamespace(
+        dtype=np.dtype,
+        ndarray=lambda shape, dtype, data: SimpleNamespace(
+            shape=shape, dtype=np.dtype(dtype), data=data, flags=SimpleNamespace(c_contiguous=True)
+        ),
+        cuda=SimpleNamespace(
+            UnownedMemory=lambda address, num_bytes, owner, device: SimpleNamespace(ptr=address),
+            MemoryPointer=lambda memory, offset: memory,
+        ),
+    )
+    cuda = SimpleNamespace(
+        device=lambda device: contextlib.nullcontext(),
+        current_stream=lambda device: SimpleNamespace(cuda_stream=7),
+        is_current_stream_capturing=lambda: made.is_capturing,
+    )
+    monkeypatch.setattr(linear_op.torch, "cuda", cuda)
+    monkeypatch.setattr(linear_op, "import_cupy", lambda: cupy)
+    monkeypatch.setattr(linear_op, "w4a16_gemm", made.w4a16_gemm)
+    monkeypatch.setattr(linear_op, "workspace_bytes", lambda M, packed: 1000 * M)
+    monkeypatch.setattr(linear_op, "_device_of", lambda x: 0)
+    linear_op._packed_at.cache_clear()
+    yield made
+    linear_op._packed_at.cache_clear()
+
+
+@pytest.mark.parametrize("activation", ["fp16", "bf16"])
+def test_kernels_are_given_the_memory_of_the_tensors(gpu: Gpu, activation: str) -> None:
+    layer, x = layer_of(activation, mode="group_zero", group=128), tokens(2, 3, K, activation=activation)
+    y = gpu.call(layer, x)
+    ((rows, packed, bias, more),) = gpu.calls
+
+    assert (tuple(y.shape), y.dtype) == ((2, 3, N), x.dtype)
+    assert (rows.data_ptr(), tuple(rows.shape)) == (x.data_ptr(), (6, K))
+    assert (packed.qweight.data.ptr, packed.scales.data.ptr) == (layer.qweight.data_ptr(), layer.scales.data_ptr())
+    assert (packed.N, packed.K, packed.group_size, str(packed.activation)) == (N, K, 128, activation)
+    assert packed.permutation is None
+    assert bias is layer.bias
+    assert (more["out"].data_ptr(), tuple(more["out"].shape)) == (y.data_ptr(), (6, N))
+    assert (more["stream"], more["workspace"]) == (7, None)
+    gpu.call(layer, x)
+    assert gpu.calls[1][1] is packed  # and with it what is known of it
+
+
+def test_a_workspace_is_torchs_in_a_graph_and_with_act_order(gpu: Gpu) -> None:
+    layer, x = layer_of(), tokens(3, K)
+    gpu.is_capturing = True
+    gpu.call(layer, x)
+    gpu.is_capturing = False
+    layer = layer_of(is_sorted=False)
+    gpu.call(layer, x)
+
+    assert [tuple(call[3]["workspace"].shape) for call in gpu.calls] == [(3000,), (3000,)]
+    assert gpu.calls[1][1].permutation.data.ptr == layer.permutation.data_ptr()
+
+
+def test_rows_that_kernels_cannot_read_are_copied(gpu: Gpu) -> None:
+    layer = layer_of()
+    flat = tokens(40 * K)
+    for x, is_copied in (
+        (flat[: 4 * K].view(4, K), False),
+        (flat[8 : 8 + 4 * K].view(4, K), False),
+        (flat[1 : 1 + 4 * K].view(4, K), True),
+        (flat.view(20, 2 * K)[:, :K], False),
+        (flat[: 4 * (K + 4)].view(4, K + 4)[:, :K], True),
+        (flat[: K + 4].view(1, K + 4)[:, :K], False),
+        (flat.view(K, 40).t(), True),
+        (flat[:K].expand(4, K), True),
+    ):
+        gpu.call(layer, x)
+        rows = gpu.calls[-1][0]
+        assert (rows.data_ptr() != x.data_ptr()) is is_copied
+        assert (rows.data_ptr() % 16, rows.stride(1)) == (0, 1)
+        assert torch.equal(rows, x)
+
+
+def test_no_rows_are_no_launch(gpu: Gpu) -> None:
+    assert tuple(gpu.call(layer_of(), tokens(2, 0, K)).shape) == (2, 0, N)
+    assert gpu.calls == []
