@@ -6,6 +6,7 @@ and `NAME.bias`. They may lie in different files: `model.safetensors.index.json`
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +25,7 @@ from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.storage import StoredTensor, TensorFile
 from gemm_eval.words import shown
 
-__all__ = ["LAYER_TENSORS", "PackedLayer", "TensorFolder", "pack_checkpoint", "pack_layer"]
+__all__ = ["LAYER_TENSORS", "PackedLayer", "TensorFolder", "as_path", "pack_checkpoint", "pack_layer"]
 
 INDEX_FILE = "model.safetensors.index.json"
 LAYER_TENSORS = ("qweight", "qzeros", "scales", "g_idx", "bias")
@@ -108,7 +109,7 @@ def pack_checkpoint(
         ModelConfigError: a config that is missing or malformed.
         InvalidProblemError: what kernels do not read: other bits than 4, other layouts or group sizes.
     """
-    tensors = TensorFolder(Path(folder))
+    tensors = TensorFolder(as_path("folder", folder))
     config = read_quantization_config(tensors.folder)
     layers = tensors.layers
     if not layers:
@@ -178,6 +179,17 @@ def _bias(stored: StoredTensor | None, packed: PackedW4, xp: Any) -> Array | Non
 
 def _floats(stored: StoredTensor) -> Any:
     return decode(stored.array, DType.BF16) if stored.dtype == "BF16" else stored.array
+
+
+def as_path(what: str, value: Any) -> Path:
+    """Return an argument as a path.
+
+    Raises:
+        InvalidOptionError: it is none, or one that no file can have; `what` names it.
+    """
+    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
+        raise InvalidOptionError(f"{what} must be a path, got {shown(value)}")
+    return Path(value)
 
 
 def _weight_map(index: Path) -> dict[str, str]:

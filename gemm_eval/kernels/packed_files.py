@@ -20,7 +20,14 @@ from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, StorageError
 from gemm_eval.kernels.checkpoint_config import read_json_file
-from gemm_eval.kernels.checkpoint_files import INDEX_FILE, LAYER_TENSORS, PackedLayer, TensorFolder, pack_checkpoint
+from gemm_eval.kernels.checkpoint_files import (
+    INDEX_FILE,
+    LAYER_TENSORS,
+    PackedLayer,
+    TensorFolder,
+    as_path,
+    pack_checkpoint,
+)
 from gemm_eval.kernels.layout import Array
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors, write_whole
@@ -86,7 +93,7 @@ def convert_checkpoint(
     """
     check_flag("replace", replace)
     limit = as_integer("max_file_bytes", max_file_bytes, _LEAST_FILE_BYTES, 1 << 50)
-    source, target = Path(folder), Path(out)
+    source, target = as_path("folder", folder), as_path("out", out)
     if target.resolve() == source.resolve():
         raise InvalidOptionError(f"out must be another folder than the checkpoint's, which stays as it is: {target}")
     tensors = TensorFolder(source)
@@ -121,6 +128,7 @@ def save_packed(layers: Mapping[str, PackedLayer | PackedW4], path: str | Path) 
     Raises:
         StorageError: it cannot be written.
     """
+    place = as_path("path", path)
     tensors: dict[str, StoredTensor] = {}
     facts = {}
     for name, layer in layers.items():
@@ -128,7 +136,7 @@ def save_packed(layers: Mapping[str, PackedLayer | PackedW4], path: str | Path) 
         tensors |= _tensors_of(name, whole)
         facts[name] = _facts_of(whole.packed)
     try:
-        write_tensors(Path(path), tensors, {_KEY: json.dumps(facts)})
+        write_tensors(place, tensors, {_KEY: json.dumps(facts)})
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error}") from error
 
@@ -141,7 +149,7 @@ def load_packed(path: str | Path) -> Iterator[tuple[str, PackedLayer]]:
     Raises:
         InvalidInputError: no such file or folder, one that is damaged or not whole, or one without packed layers.
     """
-    place = Path(path)
+    place = as_path("path", path)
     files = [TensorFile(place)] if place.is_file() else _files_of(place)
     found = [(file, _layers_of(file)) for file in files]
     if not any(facts for _, facts in found):
