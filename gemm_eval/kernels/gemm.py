@@ -141,14 +141,14 @@ def w4a16_gemm(
         raise InvalidProblemError("out must not share memory with A, the weights or bias")
     gathered_bytes = gather_bytes(sizes.M, sizes.K) if weights.permutation else 0
     scratch = _scratch(plan, gathered_bytes, workspace, weights.device, handle, [written, *inputs])
+    factor, launch = _finite(alpha), plan.launch
+    function = runtime.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
     if weights.permutation:
         a = gather_columns(a, weights.permutation, scratch.gathered, weights.device, handle)
     operands = Operands(
         a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address,
-        scratch.partial_sums, scratch.counters, _finite(alpha), *weights.blocks_and_groups,
+        scratch.partial_sums, scratch.counters, factor, *weights.blocks_and_groups,
     )  # fmt: skip
-    launch = plan.launch
-    function = runtime.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
     function(
         launch.grid, (launch.num_threads, 1, 1), plan.arguments(operands), launch.smem_bytes,
         runtime.StreamHandle(handle),

@@ -32,11 +32,12 @@ _MAX_STRIDE = (1 << 31) - 1
 _KNOWN_WEIGHTS = 1 << 16
 
 
-def packed_shapes(N: int, K: int, mode: WeightMode, group_size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+@lru_cache(maxsize=_KNOWN_WEIGHTS)
+def packed_shapes(N: int, K: int, mode: int, group_size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of the packed words and of the packed scales of weights [K, N]; `group_size` is 0 in mode COLUMN."""
     num_column_blocks, num_k_blocks = ceil_div(N, BLOCK_COLUMNS), k_blocks(K)
     num_groups = num_k_blocks * BLOCK_K // group_size if group_size else 1
-    return (num_column_blocks, num_k_blocks, 4, 32, 4), scales_shape(mode, num_column_blocks, num_groups)
+    return (num_column_blocks, num_k_blocks, 4, 32, 4), scales_shape(WeightMode(mode), num_column_blocks, num_groups)
 
 
 def dequantize_tensors(
@@ -107,16 +108,20 @@ def _check(
         )
     if x.ndim < 1 or x.shape[-1] != K:
         raise InvalidProblemError(f"x must have shape [..., {K}], got {list(x.shape)}")
-    words, of_scales = packed_shapes(N, K, WeightMode(mode), group_size)
-    expected = {
-        "qweight": (qweight, torch.int32, words),
-        "scales": (scales, scales.dtype, of_scales),
-        "permutation": (permutation, torch.int32, (K,)),
-        "bias": (bias, scales.dtype, (N,)),
-    }
-    for name, (tensor, dtype, shape) in expected.items():
-        if tensor is not None and (tensor.dtype != dtype or tuple(tensor.shape) != shape):
-            raise InvalidProblemError(f"{name} must be {dtype} {list(shape)}, got {tensor.dtype} {list(tensor.shape)}")
+    words, of_scales = packed_shapes(N, K, mode, group_size)
+    _check_tensor("qweight", qweight, torch.int32, words, x)
+    _check_tensor("scales", scales, scales.dtype, of_scales, x)
+    if permutation is not None:
+        _check_tensor("permutation", permutation, torch.int32, (K,), x)
+    if bias is not None:
+        _check_tensor("bias", bias, scales.dtype, (N,), x)
+
+
+def _check_tensor(what: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], x: torch.Tensor) -> None:
+    if tensor.dtype != dtype or tensor.shape != shape:
+        raise InvalidProblemError(f"{what} must be {dtype} {list(shape)}, got {tensor.dtype} {list(tensor.shape)}")
+    if tensor.device != x.device:
+        raise InvalidProblemError(f"x must be on {tensor.device}, where the layer's {what} is, got {x.device}")
 
 
 def _fake(x: torch.Tensor, *operands: Any) -> torch.Tensor:
@@ -200,7 +205,7 @@ def _packed_at(
         memory = cupy.cuda.UnownedMemory(address, num_bytes, None, device)
         return cupy.ndarray(shape, kind, cupy.cuda.MemoryPointer(memory, 0))
 
-    words, of_scales = packed_shapes(N, K, WeightMode(mode), group_size)
+    words, of_scales = packed_shapes(N, K, mode, group_size)
     activation = ACTIVATION_OF[dtype]
     return PackedW4(
         array(qweight, words, "uint32"),

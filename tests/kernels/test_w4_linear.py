@@ -146,6 +146,15 @@ def test_the_operator_checks_its_tensors() -> None:
             w4a16_linear(tokens(2, K), *tensors, N, K, int(layer.mode), layer.group_size)
 
 
+def test_all_tensors_lie_on_one_device() -> None:
+    layer = layer_of()
+    with pytest.raises(InvalidProblemError, match="x must be on cpu, where the layer's qweight is, got meta"):
+        layer(tokens(2, K).to("meta"))
+    layer.bias = layer.bias.to("meta")
+    with pytest.raises(InvalidProblemError, match="x must be on meta, where the layer's bias is, got cpu"):
+        layer(tokens(2, K))
+
+
 # ---- torch.compile -------------------------------------------------------------------------------------------------
 
 

@@ -560,6 +560,12 @@ def test_memory_for_gathered_activations_does_not_grow_during_a_capture(gpu: Gpu
     assert first == second
 
 
+def test_nothing_is_gathered_for_a_call_that_is_refused(gpu: Gpu, sorted_by_group: PackedW4) -> None:
+    with pytest.raises(InvalidOptionError, match="alpha must be a finite number"):
+        w4a16_gemm(Array((4, K)), sorted_by_group, alpha=float("nan"))
+    assert gpu.launches == []
+
+
 def test_a_permutation_on_another_gpu_is_refused(gpu: Gpu, sorted_by_group: PackedW4) -> None:
     elsewhere = dataclasses.replace(sorted_by_group, permutation=Array((K,), "int32", device=1))
     with pytest.raises(InvalidProblemError, match="all of its arrays on one GPU"):
