@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         k_blocks,
         pack_scales,
         parse_activation,
+        scale_unit,
         scales_shape,
     )
     from gemm_eval.kernels.packed_files import Conversion, convert_checkpoint, load_packed, save_packed
@@ -80,6 +81,7 @@ __all__ = [
     "quantize_w4",
     "rank",
     "save_packed",
+    "scale_unit",
     "scales_shape",
     "spec_of_device",
     "table_targets",
@@ -132,6 +134,7 @@ __getattr__, __dir__ = lazy_names(
             "k_blocks",
             "pack_scales",
             "parse_activation",
+            "scale_unit",
             "scales_shape",
         ),
         ".packed_files": (

@@ -141,7 +141,7 @@ def w4a16_gemm(
         raise InvalidProblemError("out must not share memory with A, the weights or bias")
     gathered_bytes = gather_bytes(sizes.M, sizes.K) if weights.permutation else 0
     scratch = _scratch(plan, gathered_bytes, workspace, weights.device, handle, [written, *inputs])
-    factor, launch = _finite(alpha), plan.launch
+    factor, launch = _finite(alpha) * packed.scale_unit, plan.launch
     function = runtime.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
     if weights.permutation:
         a = gather_columns(a, weights.permutation, scratch.gathered, weights.device, handle)

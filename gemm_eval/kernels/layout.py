@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import Any
 
@@ -36,6 +37,7 @@ __all__ = [
     "parse_group_size",
     "parse_mode",
     "rounded_up",
+    "scale_unit",
     "scales_shape",
     "unpack_scales",
     "unpack_words",
@@ -59,6 +61,14 @@ _DEFAULT_GROUP_SIZE = 128
 
 _SIZE_MULTIPLE = 8
 """Of N and K: kernels move 16 bytes at a time, so rows of A and C have to start at multiples of 16 bytes."""
+
+_LARGEST_EXPONENT = {DType.FP16: 16, DType.BF16: 9}
+"""Stored scales of mode GROUP are below this power of 2, those of fp16 just below: kernels multiply them with weights
+that are as small as subnormal numbers."""
+
+_LARGEST_SPAN = 2.0**8
+"""Of fp16 scales in mode GROUP, from column to column: what is so much smaller than the largest is still exact to the
+precision of fp16, and what is smaller yet is not."""
 
 BIASES = {DType.FP16: (1024, 64), DType.BF16: (128, 128)}
 """What a kernel's bit trick adds to a weight of the column h = 0 and h = 1 of a pair."""
@@ -235,6 +245,20 @@ def scales_shape(mode: WeightMode, num_column_blocks: int, num_groups: int) -> t
         return (num_column_blocks * BLOCK_COLUMNS,)
     per_block = (BLOCK_COLUMNS,) if mode is WeightMode.GROUP else (BLOCK_COLUMNS // 2, 4)
     return (num_column_blocks, num_groups, *per_block)
+
+
+def scale_unit(scales: Array, activation: DType) -> float | None:
+    """The power of 2 of which the stored scales of mode GROUP are multiples, float64 [GB, 64 NB]; None: they span too
+    much for that mode."""
+    xp = module_of(scales)
+    columns = abs(scales).max(axis=0)
+    largest = float(columns.max())
+    if largest == 0.0:
+        return 1.0
+    exponent = math.frexp(largest)[1] - _LARGEST_EXPONENT[activation]
+    if activation is DType.BF16:
+        return 2.0 ** max(exponent, 0)
+    return 2.0**exponent if float(xp.where(columns > 0, columns, largest).min()) >= largest / _LARGEST_SPAN else None
 
 
 def pack_scales(scales: Array, zeros: Array | None, mode: WeightMode, activation: DType) -> Array:

@@ -5,6 +5,7 @@ from gemm_eval.kernels.linear import W4Linear  # needs the extra `torch`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from gemm_eval.kernels.checkpoint_files import PackedLayer
 from gemm_eval.kernels.checkpoints import from_awq, from_gptq
 from gemm_eval.kernels.families import WeightMode
 from gemm_eval.kernels.layout import (
+    GROUP_SIZES,
     as_array,
     check_array,
     check_sizes,
@@ -37,6 +39,12 @@ with needs_extra("W4Linear", "torch"):
 __all__ = ["W4Linear", "replace_linears"]
 
 _FLOATS = ("scales", "bias")
+_KINDS = [
+    (WeightMode.COLUMN, 0),
+    *((mode, group_size) for mode in (WeightMode.GROUP, WeightMode.GROUP_ZERO) for group_size in GROUP_SIZES),
+]
+"""Modes with their group sizes: packed scales of each have another shape."""
+
 _DEVICES = ("cpu", "cuda")  # torch knows no autocast of the device "meta"
 
 
@@ -47,8 +55,10 @@ class W4Linear(torch.nn.Module):
     cost model chooses; on a CPU weights are dequantized at every call. Weights have no gradient, x has one.
 
     torch.compile takes it whole (one operator with a fake kernel). CUDA graphs: run it once with the shape before the
-    capture. Buffers, and keys of the state_dict: `qweight` int32, `scales`, and maybe `permutation` int32 and `bias`.
-    Casts of a module (`half()`, `to(torch.bfloat16)`) leave them as they are.
+    capture. Casts of a module (`half()`, `to(torch.bfloat16)`) leave it as it is.
+
+    Keys of the state_dict: `qweight` int32, `scales`, `scale_unit` fp32 [1], and maybe `permutation` int32 and `bias`.
+    One that is loaded decides on mode, group size and act-order.
 
     Args:
         in_features, out_features: multiples of 8.
@@ -56,7 +66,7 @@ class W4Linear(torch.nn.Module):
         mode: "column", "group" or "group_zero".
         group_size: 32, 64 or 128; None: 128, or all K in mode "column".
         activation: "fp16" or "bf16".
-        act_order: whether rows of W were sorted by group. A state_dict that is loaded decides anew.
+        act_order: whether rows of W were sorted by group.
         device: of the buffers.
 
     Raises:
@@ -88,6 +98,7 @@ class W4Linear(torch.nn.Module):
         self.in_features, self.out_features = in_features, out_features
         self.mode = parse_mode(mode)
         self.group_size = parse_group_size(group_size, self.mode)
+        self.scale_unit = 1.0
         words, scales = packed_shapes(out_features, in_features, self.mode, self.group_size)
         dtype = TORCH_TYPE_OF[parse_activation(activation)]
         order = torch.arange(in_features, dtype=torch.int32, device=device) if act_order else None
@@ -111,6 +122,7 @@ class W4Linear(torch.nn.Module):
             packed.K, packed.N, bias is not None, mode=packed.mode, group_size=packed.group_size or None,
             activation=packed.activation, device="meta",
         )  # fmt: skip
+        layer.scale_unit = packed.scale_unit
         layer.qweight = _tensor(packed.qweight, torch.int32)
         layer.scales = _tensor(packed.scales, dtype)
         layer.permutation = None if packed.permutation is None else _tensor(packed.permutation, torch.int32)
@@ -191,7 +203,7 @@ class W4Linear(torch.nn.Module):
         permutation = None if self.permutation is None else _shared(self.permutation, "int32")
         packed = PackedW4(
             _shared(self.qweight, "uint32"), _shared(self.scales, scale_type), self.out_features, self.in_features,
-            self.mode, self.group_size, ACTIVATION_OF[self.scales.dtype], permutation,
+            self.mode, self.group_size, ACTIVATION_OF[self.scales.dtype], self.scale_unit, permutation,
         )  # fmt: skip
         return PackedLayer(packed, None if self.bias is None else _shared(self.bias, scale_type))
 
@@ -207,7 +219,7 @@ class W4Linear(torch.nn.Module):
             x = x.to(self.scales.dtype)
         return w4a16_linear(
             x, self.qweight, self.scales, self.permutation, self.bias,
-            self.out_features, self.in_features, int(self.mode), self.group_size,
+            self.out_features, self.in_features, int(self.mode), self.group_size, self.scale_unit,
         )  # fmt: skip
 
     def extra_repr(self) -> str:
@@ -231,24 +243,42 @@ class W4Linear(torch.nn.Module):
             for name in held:
                 self._buffers[name] = self._buffers[name].view(dtype)
 
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}scale_unit"] = torch.tensor([self.scale_unit], dtype=torch.float32)
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
+        unit = state_dict.pop(f"{prefix}scale_unit", None)  # of the loader's own copy; it is no buffer
         scales, order = (state_dict.get(f"{prefix}{name}") for name in ("scales", "permutation"))
-        if scales is not None and scales.dtype != self.scales.dtype:
-            error_msgs.append(
-                f"{prefix}scales must be {self.scales.dtype}, got {scales.dtype}: packed for another type"
-            )
+        refusal = None if scales is None else self._prepare(scales, order, unit)
+        if refusal is not None:
+            error_msgs.append(f"{prefix}{refusal}")
             return
-        if order is not None and not _is_permutation(order, self.in_features):
-            error_msgs.append(f"{prefix}permutation must be int32 with each of 0..{self.in_features - 1} once")
-            return
-        if order is not None and self.permutation is None:
-            self.permutation = torch.empty(self.in_features, dtype=torch.int32, device=self.qweight.device)
-        elif order is None and scales is not None:
-            self.permutation = None
+        if unit is None:
+            missing_keys.append(f"{prefix}scale_unit")
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing_keys, unexpected_keys, error_msgs)
+
+    def _prepare(self, scales: torch.Tensor, order: torch.Tensor | None, unit: torch.Tensor | None) -> str | None:
+        """Make the buffers those of a state that comes, or return why that cannot be."""
+        if scales.dtype != self.scales.dtype:
+            return f"scales must be {self.scales.dtype}, got {scales.dtype}: packed for another type"
+        if order is not None and not _is_permutation(order, self.in_features):
+            return f"permutation must be int32 with each of 0..{self.in_features - 1} once"
+        if unit is not None and not _is_unit(unit):
+            return "scale_unit must be fp32 with one power of 2"
+        for mode, group_size in _KINDS:
+            shape = packed_shapes(self.out_features, self.in_features, mode, group_size)[1]
+            if tuple(scales.shape) == shape:
+                self.mode, self.group_size = mode, group_size
+                self.scales = self.scales.new_zeros(shape)
+        device = self.qweight.device
+        self.permutation = None if order is None else torch.zeros(self.in_features, dtype=torch.int32, device=device)
+        if unit is not None and not unit.is_meta:
+            self.scale_unit = float(unit)
+        return None
 
 
 def replace_linears(model: torch.nn.Module, layers: Iterable[tuple[str, PackedLayer]]) -> int:
@@ -330,3 +360,9 @@ def _is_permutation(order: torch.Tensor, length: int) -> bool:
     if order.dtype is not torch.int32 or tuple(order.shape) != (length,):
         return False
     return order.is_meta or bool((order.sort().values == torch.arange(length, device=order.device)).all())
+
+
+def _is_unit(unit: torch.Tensor) -> bool:
+    if unit.dtype is not torch.float32 or tuple(unit.shape) != (1,):
+        return False
+    return unit.is_meta or (float(unit) > 0 and math.frexp(float(unit))[0] == 0.5)

@@ -48,13 +48,14 @@ def dequantize_tensors(
     K: int,
     mode: int,
     group_size: int,
+    scale_unit: float,
 ) -> torch.Tensor:
     """The weights [K, N] that packed tensors mean, in fp32: `gemm_eval.kernels.dequantize` in torch's operations."""
     integers = _unpacked(qweight)
     found, zeros = _unpacked_scales(scales, WeightMode(mode))
     size = group_size or len(integers)
     found, zeros = (x.repeat_interleave(size, 0) for x in (found, zeros))
-    weights = (found * (integers - zeros))[:K, :N]
+    weights = (found * scale_unit * (integers - zeros))[:K, :N]
     if permutation is None:
         return weights
     return torch.empty_like(weights).index_copy(0, permutation.long(), weights)
@@ -100,7 +101,10 @@ def _check(
     K: int,
     mode: int,
     group_size: int,
+    scale_unit: float,
 ) -> None:
+    if not scale_unit > 0:
+        raise InvalidProblemError(f"scale_unit must be a power of 2, got {scale_unit}")
     if x.dtype != scales.dtype or scales.dtype not in ACTIVATION_OF:
         raise InvalidProblemError(
             f"x must be {scales.dtype}, the type that the weights were packed for, got {x.dtype}; cast it, or pack the "
@@ -136,7 +140,7 @@ def _on_cpu(
     scales: torch.Tensor,
     permutation: torch.Tensor | None,
     bias: torch.Tensor | None,
-    *facts: int,
+    *facts: Any,
 ) -> torch.Tensor:
     _check(x, qweight, scales, permutation, bias, *facts)
     result = x.float() @ dequantize_tensors(qweight, scales, permutation, *facts)
@@ -153,15 +157,16 @@ def _on_gpu(
     K: int,
     mode: int,
     group_size: int,
+    scale_unit: float,
 ) -> torch.Tensor:
-    _check(x, qweight, scales, permutation, bias, N, K, mode, group_size)
+    _check(x, qweight, scales, permutation, bias, N, K, mode, group_size, scale_unit)
     out = x.new_empty((*x.shape[:-1], N))
     if not out.numel():
         return out
     rows = _readable(x.reshape(-1, K))
     with torch.cuda.device(x.device):
         addresses = [0 if tensor is None else _address(tensor) for tensor in (qweight, scales, permutation)]
-        packed = _packed_at(*addresses, N, K, mode, group_size, scales.dtype, _device_of(x))
+        packed = _packed_at(*addresses, N, K, mode, group_size, scale_unit, scales.dtype, _device_of(x))
         workspace = None
         # Memory of a graph has to be torch's own; so is that of gathered activations, which may be large.
         if permutation is not None or torch.cuda.is_current_stream_capturing():
@@ -193,8 +198,9 @@ def _address(tensor: torch.Tensor) -> int:
 
 @lru_cache(maxsize=_KNOWN_WEIGHTS)
 def _packed_at(
-    qweight: int, scales: int, permutation: int, N: int, K: int, mode: int, group_size: int, dtype: Any, device: int
-) -> PackedW4:
+    qweight: int, scales: int, permutation: int, N: int, K: int, mode: int, group_size: int, scale_unit: float,
+    dtype: Any, device: int,
+) -> PackedW4:  # fmt: skip
     """Packed weights at these addresses, which hold no memory: right for whatever tensors of these sizes lie there."""
     cupy = import_cupy()
 
@@ -210,7 +216,7 @@ def _packed_at(
     return PackedW4(
         array(qweight, words, "uint32"),
         array(scales, of_scales, "float16" if activation is DType.FP16 else "uint16"),
-        N, K, WeightMode(mode), group_size, activation,
+        N, K, WeightMode(mode), group_size, activation, scale_unit,
         array(permutation, (K,), "int32") if permutation else None,
     )  # fmt: skip
 
@@ -228,13 +234,13 @@ def _gradient(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ..
         of_x = gradient @ weights.to(gradient.dtype).t()
     if ctx.needs_input_grad[4]:
         of_bias = gradient.reshape(-1, gradient.shape[-1]).sum(0)
-    return of_x, None, None, None, of_bias, None, None, None, None
+    return of_x, None, None, None, of_bias, None, None, None, None, None
 
 
 _library = torch.library.Library("gemm_eval", "DEF")
 _library.define(
     "w4a16_linear(Tensor x, Tensor qweight, Tensor scales, Tensor? permutation, Tensor? bias, "
-    "int N, int K, int mode, int group_size) -> Tensor",
+    "int N, int K, int mode, int group_size, float scale_unit) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _library.impl("w4a16_linear", _on_cpu, "CPU")
@@ -243,4 +249,4 @@ torch.library.register_fake(_NAME, _fake, lib=_library)
 torch.library.register_autograd(_NAME, _gradient, setup_context=_save, lib=_library)
 
 w4a16_linear = torch.ops.gemm_eval.w4a16_linear.default
-"""The operator: (x, qweight, scales, permutation, bias, N, K, mode, group_size), tensors as `W4Linear` holds them."""
+"""The operator; its tensors are as `W4Linear` holds them."""

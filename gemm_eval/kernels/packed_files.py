@@ -1,7 +1,8 @@
 """Packed layers on disk: a folder of safetensors files that a whole checkpoint became, and the way back.
 
-Tensors of a layer are those of `W4Linear.state_dict()`: `NAME.qweight` (I32), `NAME.scales` (F16 or BF16), and maybe
-`NAME.permutation` (I32) and `NAME.bias`. What they are is in the metadata of the file, as JSON under `w4a16_layers`.
+Tensors of a layer are those of `W4Linear.state_dict()`: `NAME.qweight` (I32), `NAME.scales` (F16 or BF16),
+`NAME.scale_unit` (F32 [1]), and maybe `NAME.permutation` (I32) and `NAME.bias`. What they are is in the metadata of the
+file, as JSON under `w4a16_layers`.
 All other tensors of the checkpoint are copied as they are, and so are its other files, config.json with a
 `quantization_config` of its own.
 """
@@ -38,7 +39,7 @@ __all__ = ["Conversion", "convert_checkpoint", "load_packed", "save_packed"]
 QUANT_METHOD = "gemm_eval_w4a16"
 _LAYOUT = 1
 _KEY = "w4a16_layers"
-_FIELDS = ("N", "K", "mode", "group_size", "activation")
+_FIELDS = ("N", "K", "mode", "group_size", "activation", "scale_unit")
 _TYPE_OF = {DType.FP16: "F16", DType.BF16: "BF16"}
 _MAX_FILE_BYTES = 4 << 30
 _LEAST_FILE_BYTES = 1 << 20
@@ -230,6 +231,7 @@ def _tensors_of(name: str, layer: PackedLayer) -> dict[str, StoredTensor]:
     found = {
         "qweight": StoredTensor.of(packed.qweight.view(numpy.int32)),
         "scales": StoredTensor.of(packed.scales, dtype),
+        "scale_unit": StoredTensor.of(numpy.array([packed.scale_unit], numpy.float32)),
     }
     if packed.permutation is not None:
         found["permutation"] = StoredTensor.of(packed.permutation)
@@ -245,7 +247,7 @@ def _on_cpu(array: Array) -> Any:
 def _facts_of(packed: PackedW4) -> dict[str, Any]:
     return {
         "N": packed.N, "K": packed.K, "mode": packed.mode.name.lower(), "group_size": packed.group_size,
-        "activation": str(packed.activation),
+        "activation": str(packed.activation), "scale_unit": packed.scale_unit,
     }  # fmt: skip
 
 

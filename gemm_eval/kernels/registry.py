@@ -138,7 +138,7 @@ def check_kernel(variant: Variant, sizes: Sizes | None, limits: DeviceLimits) ->
     """
     config = variant.config
     family = family_of(config)
-    base = variant._replace(config=_unsplit(config))
+    base = variant._replace(config=family.compiled(config))
     if base.config not in _configs_of(family.name):
         raise InvalidMappingError(
             f"{family.name} has no such kernel: {base.config}; `gemm-eval kernels` lists what there is", rule="config"
@@ -196,7 +196,3 @@ def occupancy_of(variant: Variant, compiled: CompiledKernel, limits: DeviceLimit
 @cache
 def _configs_of(name: str) -> frozenset[KernelConfig]:
     return frozenset(families()[name].configs())
-
-
-def _unsplit(config: KernelConfig) -> KernelConfig:
-    return config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)

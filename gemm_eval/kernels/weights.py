@@ -5,15 +5,17 @@ All functions take numpy arrays (CPU) and CuPy arrays or other tensors on a GPU,
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy
 
+from gemm_eval.checks import plain_number
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidProblemError
+from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.layout import BLOCK_COLUMNS, BLOCK_K, GROUP_SIZES, MIDDLE, PADDED_K, Array, as_array, module_of
@@ -58,11 +60,12 @@ class PackedW4:
         mode: what is stored beside the 4 bits.
         group_size: weights along K that share a scale; 0 in mode COLUMN.
         activation: DType.FP16 or DType.BF16.
+        scale_unit: a power of 2; a stored scale of mode GROUP is so many of it. Kernels have it in `alpha`.
         permutation: int32 [K]: row j of what is packed is row permutation[j] of the weights, and w4a16_gemm gathers the
             columns of A so (act-order: rows sorted by group); None: rows are in order.
 
     Raises:
-        InvalidOptionError: the mode, or a group size that it does not have.
+        InvalidOptionError: the mode, or a group size that it does not have; a unit that is no power of 2.
         InvalidProblemError: sizes, types or shapes that do not belong together, or a permutation in CPU memory that is
             none.
     """
@@ -74,9 +77,14 @@ class PackedW4:
     mode: WeightMode
     group_size: int
     activation: DType
+    scale_unit: float = 1.0
     permutation: Array | None = None
 
     def __post_init__(self) -> None:
+        unit = plain_number(self.scale_unit)
+        if unit is None or unit <= 0 or math.frexp(unit)[0] != 0.5:
+            raise InvalidOptionError(f"scale_unit must be a power of 2, got {shown(self.scale_unit)}")
+        object.__setattr__(self, "scale_unit", unit)
         object.__setattr__(self, "mode", layout.parse_mode(self.mode))
         object.__setattr__(self, "activation", layout.parse_activation(self.activation))
         object.__setattr__(self, "group_size", layout.parse_group_size(self.group_size, self.mode))
@@ -192,6 +200,9 @@ def pack_w4(
 ) -> PackedW4:
     """Pack weights for the kernels; float weights are quantized first.
 
+    Scales of mode GROUP that differ too much for fp16 from column to column (more than 256 times) are packed in mode
+    GROUP_ZERO, with zero points of 8: the same weights.
+
     Args:
         weights: [K, N], floats; or, with `scales`, integers 0..15. Where there are no zero points, integers of a signed
             type are -8..7. K and N are multiples of 8; a last group may be shorter than the others.
@@ -209,6 +220,7 @@ def pack_w4(
     mode, activation = layout.parse_mode(mode), layout.parse_activation(activation)
     group_size = layout.parse_group_size(group_size, mode)
     weights = as_array(weights, "weights", xp)
+    xp = module_of(weights)
     if weights.ndim != 2:
         raise InvalidProblemError(f"weights must be a matrix [K, N], got shape {weights.shape}")
     K, N = weights.shape
@@ -220,6 +232,13 @@ def pack_w4(
     else:
         quantized = _given(weights, scales, zeros, group_size, mode, activation)
     integers, scales, zeros = quantized
+    unit = 1.0
+    if mode is WeightMode.GROUP:
+        found = layout.scale_unit(scales, activation)
+        if found is None:
+            mode, zeros = WeightMode.GROUP_ZERO, xp.full(scales.shape, MIDDLE, dtype=xp.uint8)
+        else:
+            unit, scales = found, scales / found
     shape = ceil_div(K, PADDED_K) * PADDED_K, ceil_div(N, BLOCK_COLUMNS) * BLOCK_COLUMNS
     groups = (shape[0] // group_size if group_size else 1), shape[1]
     integers = layout.padded(integers, shape, MIDDLE)
@@ -227,7 +246,7 @@ def pack_w4(
         integers[K : len(scales) * group_size, :N] = zeros[-1]  # the rest of the last group has its scale: u = z
         zeros = layout.padded(zeros, groups, MIDDLE)
     stored = layout.pack_scales(layout.padded(scales, groups, 0), zeros, mode, activation)
-    return PackedW4(layout.pack_words(integers), stored, N, K, mode, group_size, activation)
+    return PackedW4(layout.pack_words(integers), stored, N, K, mode, group_size, activation, unit)
 
 
 def unpack_w4(packed: PackedW4) -> QuantizedW4:
@@ -240,6 +259,7 @@ def unpack_w4(packed: PackedW4) -> QuantizedW4:
     N, K = packed.N, packed.K
     num_groups = ceil_div(K, packed.group_size or K)
     scales, zeros = layout.unpack_scales(packed.scales, packed.mode, packed.activation)
+    scales = scales * scales.dtype.type(packed.scale_unit)
     zeros = None if zeros is None else zeros[:num_groups, :N]
     return QuantizedW4(layout.unpack_words(packed.qweight)[:K, :N], scales[:num_groups, :N], zeros)
 

@@ -160,20 +160,26 @@ def test_no_memory_stays_behind(linear: Any) -> None:
     assert torch.cuda.memory_allocated() == before
 
 
+def check_same_buffers(there: Any, here: Any) -> None:
+    """One on the GPU, the other on the CPU."""
+    expected = dict(here.named_buffers())
+    assert there.scale_unit == here.scale_unit
+    assert {name for name, _ in there.named_buffers()} == set(expected)
+    assert all(tensor.is_cuda and torch.equal(tensor.cpu(), expected[name]) for name, tensor in there.named_buffers())
+
+
 def test_from_linear_on_the_gpu(linear: Any) -> None:
     for dtype in (torch.float16, torch.bfloat16):
         plain = torch.nn.Linear(512, 256).to(dtype)
-        there = linear.W4Linear.from_linear(plain.cuda(), 32).state_dict()
-        here = linear.W4Linear.from_linear(plain.cpu(), 32).state_dict()
-        assert all(tensor.is_cuda and torch.equal(tensor.cpu(), here[name]) for name, tensor in there.items())
+        there = linear.W4Linear.from_linear(plain.cuda(), 32)
+        check_same_buffers(there, linear.W4Linear.from_linear(plain.cpu(), 32))
 
 
 def test_from_tensors_of_a_checkpoint_on_the_gpu(linear: Any) -> None:
     sample = make_layer("gptq", 256, 128, 64, 3, has_bias=True, is_sorted=False)
     tensors = {name: torch.from_numpy(stored.array.copy()) for name, stored in sample.tensors.items()}
-    here = linear.W4Linear.from_gptq(**tensors, group_size=64).state_dict()
     layer = linear.W4Linear.from_gptq(**{name: x.cuda() for name, x in tensors.items()}, group_size=64)
-    assert all(tensor.is_cuda and torch.equal(tensor.cpu(), here[name]) for name, tensor in layer.state_dict().items())
+    check_same_buffers(layer, linear.W4Linear.from_gptq(**tensors, group_size=64))
     again, bias = layer.to_packed()
     other = linear.W4Linear.from_packed(again, bias)
     x = tokens(9, 256)

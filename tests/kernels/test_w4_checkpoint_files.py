@@ -336,7 +336,7 @@ def damaged(path: Path, metadata: dict[str, Any], without: str = "") -> Path:
     [
         ({"N": 128}, "", "layer 'a': qweight must be uint32"),
         ({"mode": "columns"}, "", "layer 'a': mode must be one of"),
-        ({"more": 1}, "", "layer 'a' must have N, K, mode, group_size, activation"),
+        ({"more": 1}, "", "layer 'a' must have N, K, mode, group_size, activation, scale_unit"),
         ({}, "a.scales", "layer 'a' has no tensor 'scales'"),
     ],
 )

@@ -70,7 +70,9 @@ def error_of(found: Any, expected: Any) -> float:
 def test_tensors_mean_what_arrays_mean(mode: str, group: int | None, is_sorted: bool, activation: str) -> None:
     packed = packed_of(mode, group, activation, is_sorted)
     layer = W4Linear.from_packed(packed)
-    found = dequantize_tensors(layer.qweight, layer.scales, layer.permutation, N, K, int(layer.mode), layer.group_size)
+    found = dequantize_tensors(
+        layer.qweight, layer.scales, layer.permutation, N, K, int(layer.mode), layer.group_size, layer.scale_unit
+    )
 
     np.testing.assert_array_equal(found.numpy(), dequantize(packed).astype(np.float32))
 
@@ -99,7 +101,18 @@ def test_gradients_are_those_of_the_dequantized_layer() -> None:
     layer, weights = layer_of(is_sorted=False), dequantize(packed_of(is_sorted=False))
     x = tokens(3, 5, K).requires_grad_()
     bias = layer.bias.clone().requires_grad_()
-    y = w4a16_linear(x, layer.qweight, layer.scales, layer.permutation, bias, N, K, int(layer.mode), layer.group_size)
+    y = w4a16_linear(
+        x,
+        layer.qweight,
+        layer.scales,
+        layer.permutation,
+        bias,
+        N,
+        K,
+        int(layer.mode),
+        layer.group_size,
+        layer.scale_unit,
+    )
     gradient = tokens(3, 5, N)
     y.backward(gradient)
 
@@ -143,7 +156,7 @@ def test_the_operator_checks_its_tensors() -> None:
     ):
         tensors = [*good[:index], wrong, *good[index + 1 :]]
         with pytest.raises(InvalidProblemError, match=message):
-            w4a16_linear(tokens(2, K), *tensors, N, K, int(layer.mode), layer.group_size)
+            w4a16_linear(tokens(2, K), *tensors, N, K, int(layer.mode), layer.group_size, layer.scale_unit)
 
 
 def test_all_tensors_lie_on_one_device() -> None:
@@ -165,6 +178,7 @@ def test_opcheck(mode: str, group: int | None, is_sorted: bool) -> None:
     for x in (tokens(4, K), tokens(2, 3, K).requires_grad_()):
         arguments = (
             x, layer.qweight, layer.scales, layer.permutation, layer.bias, N, K, int(layer.mode), layer.group_size,
+            layer.scale_unit,
         )  # fmt: skip
         checked = torch.library.opcheck(w4a16_linear, arguments)
         assert set(checked.values()) == {"SUCCESS"}
@@ -227,13 +241,28 @@ def test_a_state_dict_goes_out_and_in(mode: str, group: int | None, is_sorted: b
     empty.load_state_dict(state)
     x = tokens(3, K, activation=activation)
 
-    assert set(state) == {"qweight", "scales", "bias"} | (set() if is_sorted else {"permutation"})
+    assert set(state) == {"qweight", "scales", "scale_unit", "bias"} | (set() if is_sorted else {"permutation"})
     assert (empty.permutation is None) is is_sorted
     torch.testing.assert_close(empty(x), layer(x), rtol=0, atol=0)
     for assign in (False, True):
-        other = torch.nn.ModuleDict({"a": W4Linear(K, N, mode=mode, group_size=group, activation=activation)})
+        other = torch.nn.ModuleDict({"a": W4Linear(K, N, activation=activation)})
         other.load_state_dict({f"a.{name}": tensor for name, tensor in state.items()}, assign=assign)
         torch.testing.assert_close(other["a"](x), layer(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("factor", [2.0**-12, 1.0, 2.0**6])
+def test_scales_of_any_size(factor: float) -> None:
+    """What is stored of them is a multiple of a power of 2, which goes wherever the weights go."""
+    weights = np.random.default_rng(0).standard_normal((K, N)).astype(np.float32) * np.float32(factor)
+    packed = pack_w4(weights, 32)
+    layer = W4Linear.from_packed(packed)
+    other = W4Linear(K, N, bias=False)
+    other.load_state_dict(layer.state_dict())
+    x = tokens(3, K)
+
+    assert layer.scale_unit == other.scale_unit == packed.scale_unit
+    assert error_of(other(x), x.double().numpy() @ dequantize(packed)) < 1e-3
+    assert other.to_packed().packed.scale_unit == packed.scale_unit
 
 
 def test_states_that_do_not_fit_are_refused() -> None:
@@ -248,10 +277,16 @@ def test_states_that_do_not_fit_are_refused() -> None:
     for order in (torch.zeros(K, dtype=torch.int32), torch.arange(K), torch.arange(1, K + 1, dtype=torch.int32)):
         with pytest.raises(RuntimeError, match=f"permutation must be int32 with each of 0..{K - 1} once"):
             empty.load_state_dict(state | {"permutation": order})
-    with pytest.raises(RuntimeError, match="size mismatch for scales"):
-        W4Linear(K, N, mode="column", activation="bf16").load_state_dict(state)
-    with pytest.raises(RuntimeError, match="Missing key"):
-        empty.load_state_dict({name: tensor for name, tensor in state.items() if name != "qweight"})
+    with pytest.raises(RuntimeError, match="size mismatch for qweight"):
+        W4Linear(K, 2 * N, activation="bf16").load_state_dict(state)
+    for missing in ("qweight", "scales", "scale_unit", "bias"):
+        with pytest.raises(RuntimeError, match=f"Missing key.*{missing}"):
+            empty.load_state_dict({name: tensor for name, tensor in state.items() if name != missing})
+    for unit in (torch.tensor([3.0]), torch.tensor([0.0]), torch.tensor(1.0), torch.ones(1).half(), torch.ones(2)):
+        with pytest.raises(RuntimeError, match="scale_unit must be fp32 with one power of 2"):
+            empty.load_state_dict(state | {"scale_unit": unit})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        empty.load_state_dict(state | {"scale": torch.ones(1)})
 
 
 @pytest.mark.parametrize("cast", ["half", "bfloat16", "float", "double"])
@@ -430,7 +465,9 @@ class Gpu:
 
     def call(self, layer: Any, x: Any) -> Any:
         tensors = layer.qweight, layer.scales, layer.permutation, layer.bias
-        return linear_op._on_gpu(x, *tensors, layer.out_features, layer.in_features, int(layer.mode), layer.group_size)
+        return linear_op._on_gpu(
+            x, *tensors, layer.out_features, layer.in_features, int(layer.mode), layer.group_size, layer.scale_unit
+        )
 
 
 @pytest.fixture

@@ -233,7 +233,7 @@ def kernel_hash_of(variant: Variant, limits: DeviceLimits | str) -> str:
     """
     family = family_of(variant.config)
     target = limits if isinstance(limits, str) else build.target_of(family, limits.compute_capability)
-    config = variant.config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
+    config = family_of(variant.config).compiled(variant.config)
     return _hash_of(variant._replace(config=config), target)
 
 

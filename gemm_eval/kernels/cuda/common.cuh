@@ -102,10 +102,22 @@ DEVICE float high_float(u32 pair) {
 
 // ---- dequantization ----------------------------------------------------------------------------------------------
 
+// Mode 1: the bits of u alone are a subnormal number, u units of 2^-24 (fp16) or 2^-133 (bf16); those of 16 u, 16 times
+// that. One fused multiply-add makes (u - 8) * scale of it, rounded once, where scales are brought to the other end of
+// the range: in fp16 they are stored so (KERNELS.md), in bf16 multiplied. What the sums lack in the end is UNIT.
+// Otherwise: u stands below a power of 2 that is subtracted, and the scale, if there is one, comes after.
+#if MODE == 1 && ACT_BF16
+#define UNIT 65536.0f
+#elif MODE == 1
+#define UNIT 16777216.0f
+#else
+#define UNIT 1.0f
+#endif
+
 // Scales and zero points of the two columns of a lane, each twice in a register.
 struct GroupParams {
   u32 s0, s1;  // columns g and g + 8
-  u32 b0, b1;  // what is added to 1024 + u and 64 + u (fp16), or 128 + u (bf16)
+  u32 b0, b1;  // what is added to 1024 + u and 64 + u (fp16), or 128 + u (bf16); mode 1: to the product
 };
 
 DEVICE u32 low_twice(u32 word) { return __byte_perm(word, word, 0x1010); }
@@ -127,6 +139,15 @@ DEVICE GroupParams make_params(u32 scale_word, u32 zero_word) {
 #if MODE == 2
   p.b0 = low_twice(zero_word);
   p.b1 = high_twice(zero_word);
+#elif MODE == 1 && ACT_BF16
+  p.b0 = mul2(p.s0, 0xb900b900u);  // -2^-13
+  p.b1 = mul2(p.s1, 0xb900b900u);
+  p.s0 = mul2(p.s0, 0x7a007a00u);  // 2^117
+  p.s1 = mul2(p.s1, 0x78007800u);  // 2^113
+#elif MODE == 1
+  p.b0 = mul2(p.s0, 0x80088008u);  // -2^-21
+  p.b1 = mul2(p.s1, 0x80088008u);
+  p.s1 = mul2(p.s1, 0x2c002c00u);  // 2^-4
 #elif ACT_BF16
   p.b0 = p.b1 = 0xc308c308u;  // -136
 #else
@@ -139,19 +160,25 @@ DEVICE GroupParams make_params(u32 scale_word, u32 zero_word) {
 // One packed word to the operand registers of a k16 step: a[0], a[2] are column g, a[1], a[3] column g + 8;
 // a[0], a[1] are k, k+1 and a[2], a[3] k+8, k+9.
 DEVICE void dequantize(u32 q, const GroupParams& p, u32 (&a)[4]) {
-#if ACT_BF16
+  const u32 high = q >> 8;
+#if MODE == 1
+  a[0] = fma2(q & 0x000f000fu, p.s0, p.b0);
+  a[1] = fma2(q & 0x00f000f0u, p.s1, p.b1);
+  a[2] = fma2(high & 0x000f000fu, p.s0, p.b0);
+  a[3] = fma2(high & 0x00f000f0u, p.s1, p.b1);
+#elif ACT_BF16
   a[0] = add2(and_or<0x000f000fu, 0x43004300u>(q), p.b0);
   a[1] = add2(and_or<0x000f000fu, 0x43004300u>(q >> 4), p.b1);
-  a[2] = add2(and_or<0x000f000fu, 0x43004300u>(q >> 8), p.b0);
+  a[2] = add2(and_or<0x000f000fu, 0x43004300u>(high), p.b0);
   a[3] = add2(and_or<0x000f000fu, 0x43004300u>(q >> 12), p.b1);
 #else
-  const u32 high = q >> 8, sixteenth = 0x2c002c00u;
+  const u32 sixteenth = 0x2c002c00u;
   a[0] = add2(and_or<0x000f000fu, 0x64006400u>(q), p.b0);
   a[1] = fma2(and_or<0x00f000f0u, 0x64006400u>(q), sixteenth, p.b1);
   a[2] = add2(and_or<0x000f000fu, 0x64006400u>(high), p.b0);
   a[3] = fma2(and_or<0x00f000f0u, 0x64006400u>(high), sixteenth, p.b1);
 #endif
-#if MODE != 0
+#if MODE == 2
   a[0] = mul2(a[0], p.s0);
   a[1] = mul2(a[1], p.s1);
   a[2] = mul2(a[2], p.s0);

@@ -199,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
   const u32 ring_address = smem_address(ring);
   const u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const u32 warp_n = warp % WARPS_N, warp_m = warp / WARPS_N % WARPS_M, warp_k = warp / (WARPS_N * WARPS_M);
-  const Problem problem = {scales, bias, c, alpha, M, N};
+  const Problem problem = {scales, bias, c, alpha * UNIT, M, N};
 
   const u32 tiles_m = (M + TILE_M - 1) / TILE_M, tiles_n = (N + TILE_N - 1) / TILE_N;
   const u32 cta = blockIdx.x, ctas = gridDim.x, units = tiles_m * tiles_n * units_of_tile;

@@ -1,18 +1,21 @@
 // Hopper W4A16: bulk copies into a ring, wgmma with the dequantized weights from registers.
 //
-// A CTA computes CTA_M tokens x 64 * ROW_BLOCKS columns. Warpgroup 0 copies; warpgroups 1 and 2 compute, either the two
-// halves of one tile (COOPERATIVE) or a tile each in turn (ping-pong). The weights are the 64-row operand of wgmma and
-// come packed in its register order, so a block of 64 columns x 64 k is one contiguous bulk copy of 2 KiB and one load
-// of 16 bytes a thread. The tokens are the columns of wgmma, in shared memory with 128-byte swizzle.
+// A CTA computes CTA_M tokens x 64 * ROW_BLOCKS columns. Warpgroup 0 copies; the others compute, either their shares of
+// one tile's columns (COOPERATIVE) or, two of them, a tile each in turn (ping-pong). The weights are the 64-row operand
+// of wgmma and come packed in its register order, so a block of 64 columns x 64 k is one contiguous bulk copy of 2 KiB
+// and one load of 16 bytes a thread. The tokens are the columns of wgmma, in shared memory with 128-byte swizzle.
 //
-// Macros: CTA_M, MB (64-column blocks of a warpgroup), COOPERATIVE, STAGES, STEP_BLOCKS (64-k blocks of a stage: 1, 2),
-// CLUSTER_M, CLUSTER_N, EPILOGUE_TOKENS, CTAS_PER_SM. The prelude defines wgmma(acc, a, descriptor).
+// Macros: CTA_M, CONSUMERS (warpgroups that compute), MB (64-column blocks of each), COOPERATIVE, STAGES, STEP_BLOCKS
+// (64-k blocks of a stage: 1, 2), CLUSTER_M, CLUSTER_N, CLUSTER_K, EPILOGUE_TOKENS, CTAS_PER_SM. The prelude defines
+// wgmma(acc, a, descriptor).
+//
+// CTAs of a cluster share the tokens or the weights of neighbouring tiles (CLUSTER_M x CLUSTER_N), or have a part of K
+// each of one tile (CLUSTER_K, COOPERATIVE, one tile a CTA): then each adds up all parts for its share of the tokens.
 
 struct alignas(64) TensorMap { u64 v[16]; };
 
-#define NUM_CONSUMERS 2
-#define NUM_THREADS (128 * (1 + NUM_CONSUMERS))
-#define ROW_BLOCKS (COOPERATIVE ? 2 * MB : MB)
+#define NUM_THREADS (128 * (1 + CONSUMERS))
+#define ROW_BLOCKS (COOPERATIVE ? CONSUMERS * MB : MB)
 #define CLUSTER (CLUSTER_M * CLUSTER_N)
 #define UNIT_STEPS (2 / STEP_BLOCKS)  // stages of a unit of 128 k, in which K is cut
 #if MODE == 0
@@ -26,9 +29,14 @@ struct alignas(64) TensorMap { u64 v[16]; };
 #define TOKEN_STAGE_BYTES (STEP_BLOCKS * TOKEN_BLOCK_BYTES)
 #define WEIGHT_STAGE_BYTES (ROW_BLOCKS * STEP_BLOCKS * 2048)
 #define SCALE_STAGE_BYTES (ROW_BLOCKS * STEP_GROUPS * GROUP_BYTES)
-#define USES_TMA_STORE (CTA_M > 16)
-#define EPILOGUE_BYTES (USES_TMA_STORE ? NUM_CONSUMERS * EPILOGUE_TOKENS * 128 : 0)
+#define USES_TMA_STORE (CTA_M > 16 && CLUSTER_K == 1)
+#define EPILOGUE_BYTES (USES_TMA_STORE ? CONSUMERS * EPILOGUE_TOKENS * 128 : 0)
 #define NUM_ACC (CTA_M / 2)
+#define TOKEN_GROUPS (CTA_M / 8)
+#define SHARE_GROUPS ((TOKEN_GROUPS + CLUSTER_K - 1) / CLUSTER_K)  // that a CTA of CLUSTER_K adds up, groups of 8
+// Of a thread: what warpgroups that copy give up goes to those that compute.
+#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 64 : 56)
+#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : 152)
 #define TILE_FLOATS (ROW_BLOCKS * 64 * CTA_M)
 
 // ---- barriers and copies -----------------------------------------------------------------------------------------
@@ -118,6 +126,8 @@ struct Problem {
   u32 swizzle;           // tiles along M before the raster steps along N
 };
 
+// Part 0 has the first k. It waits for the others and adds theirs to its sums, so it goes to the last of the clusters
+// that share a tile: those it waits for run already.
 struct Work {
   u32 tile, begin, end;  // units of K
   u32 part, parts;
@@ -125,7 +135,7 @@ struct Work {
 
 struct Scheduler {
   u32 cluster, num_clusters;
-  u32 next, last;  // items; stream-K: units
+  u32 next, last;  // items; stream-K: units, of which the last clusters have the first
 
   // The first `remainder` clusters take one unit more than the others.
   DEVICE static u32 first_unit(const Problem& p, u32 cluster) {
@@ -144,6 +154,7 @@ struct Scheduler {
       next = cluster;
       last = p.tiles_m * p.tiles_n * p.split;
     } else {
+      cluster = num_clusters - 1 - cluster;
       next = first_unit(p, cluster);
       last = first_unit(p, cluster + 1);
     }
@@ -153,7 +164,7 @@ struct Scheduler {
     if (next >= last) return false;
     if (p.split) {
       w.tile = next / p.split;
-      w.part = next - w.tile * p.split;
+      w.part = p.split - 1 - (next - w.tile * p.split);
       w.parts = p.split;
       w.begin = w.part * p.num_units / p.split;
       w.end = (w.part + 1) * p.num_units / p.split;
@@ -175,12 +186,9 @@ struct Scheduler {
     return true;
   }
 
-  // Where a part's sums lie: two places for each cluster, as its range cuts two tiles at most.
+  // Where the sums of a part but the first lie: stream-K begins with it, so there is one for each cluster.
   DEVICE u32 slot(const Problem& p, const Work& w, u32 part) const {
-    if (p.split) return w.tile * p.split + part;
-    const u32 start = w.tile * p.num_units;
-    const u32 c = owner(p, start) + part;
-    return 2 * c + (first_unit(p, c) < start ? 1 : 0);
+    return p.split ? w.tile * (p.split - 1) + part - 1 : owner(p, w.tile * p.num_units) + part;
   }
 };
 
@@ -193,6 +201,13 @@ DEVICE void place(const Problem& p, u32 tile, u32 rank, u32& tile_m, u32& tile_n
   tile_n = rest / height * CLUSTER_N + rank / CLUSTER_M;
 }
 
+// One lane of a warp that is here as one; the compiler then knows that operands are uniform.
+DEVICE bool is_elected() {
+  u32 elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}" : "=r"(elected));
+  return elected;
+}
+
 // ---- producer ----------------------------------------------------------------------------------------------------
 
 // Shared memory of a CTA, from a multiple of 1,024 bytes on.
@@ -202,10 +217,9 @@ DEVICE void place(const Problem& p, u32 tile, u32 rank, u32& tile_m, u32& tile_n
 #define FULL_OFFSET (SCALE_OFFSET + STAGES * SCALE_STAGE_BYTES)
 #define EMPTY_OFFSET (FULL_OFFSET + 8 * STAGES)
 #define TURN_OFFSET (EMPTY_OFFSET + 8 * STAGES)  // ping-pong: a warpgroup's turn at the ring
-#define FLAG_OFFSET (TURN_OFFSET + 8 * NUM_CONSUMERS)
 
-DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const unsigned char* qweight,
-                    const unsigned char* scales, u32 box_rows) {
+// One thread copies weights and tokens.
+DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const unsigned char* qweight, u32 box_rows) {
   const u32 rank = CLUSTER > 1 ? cluster_rank() : 0;
   const u32 rank_m = rank % CLUSTER_M, rank_n = rank / CLUSTER_M;
   u16 token_mask = 0, weight_mask = 0;  // CTAs with the same tokens, and with the same weights
@@ -213,10 +227,8 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
     for (u32 n = 0; n < CLUSTER_N; n++) token_mask |= (u16)(1u << (n * CLUSTER_M + rank_m));
   if (CLUSTER_M > 1)
     for (u32 m = 0; m < CLUSTER_M; m++) weight_mask |= (u16)(1u << (rank_n * CLUSTER_M + m));
-  const u32 stage_bytes =
-      STEP_BLOCKS * CLUSTER_N * box_rows * 128 + WEIGHT_STAGE_BYTES + SCALE_STAGE_BYTES;
+  const u32 stage_bytes = STEP_BLOCKS * CLUSTER_N * box_rows * 128 + WEIGHT_STAGE_BYTES;
   constexpr u32 slice_rows = CTA_M / CLUSTER_N, slice_bytes = STEP_BLOCKS * 2048 / CLUSTER_M;
-  const u32 step_groups_k = MODE == 0 ? 1 : GROUP;
 
   Scheduler scheduler(p);
   Work w;
@@ -234,10 +246,6 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
         copy_bulk(smem + WEIGHT_OFFSET + stage * WEIGHT_STAGE_BYTES + r * STEP_BLOCKS * 2048 + rank_m * slice_bytes,
                   qweight + (row * p.num_k_blocks + block) * 2048 + rank_m * slice_bytes, slice_bytes, full,
                   weight_mask);
-        if (MODE != 0)
-          copy_bulk(smem + SCALE_OFFSET + stage * SCALE_STAGE_BYTES + r * STEP_GROUPS * GROUP_BYTES,
-                    scales + (row * p.num_groups + block * 64 / step_groups_k) * GROUP_BYTES,
-                    STEP_GROUPS * GROUP_BYTES, full, 0);
       }
 #pragma unroll
       for (u32 b = 0; b < STEP_BLOCKS; b++)
@@ -247,6 +255,36 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
     }
   }
 }
+
+#if MODE != 0
+// One warp copies scales: they are too few bytes for bulk copies, which take their time each.
+DEVICE void produce_scales(const Problem& p, u32 smem, const unsigned char* scales) {
+  constexpr u32 row_chunks = STEP_GROUPS * GROUP_BYTES / 16, chunks = ROW_BLOCKS * row_chunks;
+  const u32 rank = CLUSTER > 1 ? cluster_rank() : 0, lane = threadIdx.x % 32;
+  Scheduler scheduler(p);
+  Work w;
+  u32 stage = 0, phase = 0;
+  while (scheduler.take(p, w)) {
+    u32 tile_m, tile_n;
+    place(p, w.tile, rank, tile_m, tile_n);
+    for (u32 step = w.begin * UNIT_STEPS; step < w.end * UNIT_STEPS; step++) {
+      const u32 group = step * (64 * STEP_BLOCKS) / GROUP;
+      barrier_wait(smem + EMPTY_OFFSET + 8 * stage, phase ^ 1);
+#pragma unroll
+      for (u32 i = 0; i < (chunks + 31) / 32; i++) {
+        const u32 id = i * 32 + lane;
+        const u64 row = min(tile_n * ROW_BLOCKS + id / row_chunks, p.num_column_blocks - 1);
+        copy_async_16_if(smem + SCALE_OFFSET + stage * SCALE_STAGE_BYTES + id * 16,
+                         scales + (row * p.num_groups + group) * GROUP_BYTES + id % row_chunks * 16, id < chunks);
+      }
+      asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
+                   ::"r"(smem + FULL_OFFSET + 8 * stage) : "memory");
+      if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+  }
+  wait_copies<0>();
+}
+#endif
 
 // ---- consumer ----------------------------------------------------------------------------------------------------
 
@@ -273,24 +311,31 @@ DEVICE void release_if(u32 smem, u32 stage, u32 rank, bool condition) {
   }
 }
 
-// Operand registers of 64 columns x 64 k.
-DEVICE void load_block(u32 weights, u32 scales, u32 (&a)[4][4]) {
-  const uint4 q = load_shared_16(weights);
-  const u32 words[4] = {q.x, q.y, q.z, q.w};
+// What a thread reads of a block of 64 columns x 64 k: weights, and scales (and zero points) of its groups.
+struct Block {
+  uint4 q;
+  uint2 params[GROUP == 32 ? 2 : 1];
+};
+
+DEVICE Block load_block(u32 weights, u32 scales) {
+  Block block;
+  block.q = load_shared_16(weights);
+#pragma unroll
+  for (u32 g = 0; g < (GROUP == 32 ? 2 : 1); g++) {
+    if (MODE == 1) block.params[g].x = load_shared_4(scales + g * GROUP_BYTES);
+    if (MODE == 2) block.params[g] = load_shared_8(scales + g * GROUP_BYTES);
+  }
+  return block;
+}
+
+// Operand registers of a block.
+DEVICE void dequantize_block(const Block& block, u32 (&a)[4][4]) {
   GroupParams params;
-  if (MODE == 0) params = make_params(0, 0);
 #pragma unroll
   for (u32 j = 0; j < 4; j++) {
-    if (MODE != 0 && (j == 0 || (GROUP == 32 && j == 2))) {
-      const u32 address = scales + (GROUP == 32 ? j / 2 : 0) * GROUP_BYTES;
-      if (MODE == 2) {
-        const uint2 v = load_shared_8(address);
-        params = make_params(v.x, v.y);
-      } else {
-        params = make_params(load_shared_4(address), 0);
-      }
-    }
-    dequantize(words[j], params, a[j]);
+    const uint2 of_group = block.params[GROUP == 32 ? j / 2 : 0];
+    if (j == 0 || (GROUP == 32 && j == 2)) params = make_params(of_group.x, of_group.y);
+    dequantize(word_of(block.q, j), params, a[j]);
   }
 }
 
@@ -316,14 +361,20 @@ DEVICE void write_through_smem(float (&acc)[NUM_ACC], const TensorMap* map_c, u3
     named_barrier(id, 128);
 #pragma unroll
     for (u32 j = t / 8; j < (t + EPILOGUE_TOKENS) / 8; j += 2) {
+      const bool is_pair = j + 1 < (t + EPILOGUE_TOKENS) / 8;
       u32 r[4];
 #pragma unroll
-      for (u32 i = 0; i < 4; i++) {
+      for (u32 i = 0; i < (is_pair ? 4 : 2); i++) {
         const u32 at = 4 * (j + i / 2) + 2 * (i % 2), h = i % 2;
         r[i] = pack2(acc[at] * scale[h] + shift[h], acc[at + 1] * scale[h] + shift[h]);
       }
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
-                   ::"r"(address + (j - t / 8) * 1024), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+      const u32 to = address + (j - t / 8) * 1024;
+      if (is_pair)
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};"
+                     ::"r"(to), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+      else
+        asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};"
+                     ::"r"(to), "r"(r[0]), "r"(r[1]) : "memory");
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_barrier(id, 128);
@@ -331,35 +382,40 @@ DEVICE void write_through_smem(float (&acc)[NUM_ACC], const TensorMap* map_c, u3
   }
 }
 
-// Adds the parts of a tile in the order of k. Returns whether this warpgroup came last and holds the sums.
+DEVICE u32 load_acquire(const u32* p) {
+  u32 v;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
+// Part 0 adds the sums of the others to its own, in the order of k; the others leave theirs in the workspace. Returns
+// whether this is part 0.
 DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Work& w, float (&acc)[MB][NUM_ACC],
-                         float* workspace, u32* counters, u32 rank, u32 half, u32 flag) {
+                         float* workspace, u32* counters, u32 rank, u32 half) {
   const u32 thread = threadIdx.x % 128, id = threadIdx.x / 128;
-  const u32 offset = half * MB * 64 * CTA_M + thread * 4;
-  float* mine = workspace + ((u64)scheduler.slot(p, w, w.part) * CLUSTER + rank) * TILE_FLOATS + offset;
+  u32* counter = counters + ((u64)w.tile * CLUSTER + rank) * (COOPERATIVE ? CONSUMERS : 1) + half;
+  float* sums = workspace + (u64)rank * TILE_FLOATS + half * MB * 64 * CTA_M + thread * 4;
+  constexpr u64 slot_floats = (u64)CLUSTER * TILE_FLOATS;
+  if (w.part > 0) {
+    float* mine = sums + scheduler.slot(p, w, w.part) * slot_floats;
 #pragma unroll
-  for (u32 b = 0; b < MB; b++)
+    for (u32 b = 0; b < MB; b++)
 #pragma unroll
-    for (u32 i = 0; i < NUM_ACC; i += 4)
-      *(float4*)(mine + (b * NUM_ACC + i) * 128) = make_float4(acc[b][i], acc[b][i + 1], acc[b][i + 2], acc[b][i + 3]);
-  __threadfence();
-  named_barrier(id, 128);
-  u32* counter = counters + ((u64)w.tile * CLUSTER + rank) * NUM_CONSUMERS + half;
+      for (u32 i = 0; i < NUM_ACC; i += 4)
+        __stcg((float4*)(mine + (b * NUM_ACC + i) * 128),
+               make_float4(acc[b][i], acc[b][i + 1], acc[b][i + 2], acc[b][i + 3]));
+    named_barrier(id, 128);  // and with the release, all of the warpgroup's stores are there before the count
+    if (thread == 0) asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+    return false;
+  }
   if (thread == 0) {
-    const u32 is_last = atomicAdd(counter, 1u) == w.parts - 1;
-    if (is_last) *counter = 0;
-    asm volatile("st.shared.u32 [%0], %1;" ::"r"(flag + 4 * id), "r"(is_last) : "memory");
+    while (load_acquire(counter) != w.parts - 1) {}
+    *counter = 0;
   }
   named_barrier(id, 128);
-  if (!load_shared_4(flag + 4 * id)) return false;
-  __threadfence();
-#pragma unroll
-  for (u32 b = 0; b < MB; b++)
-#pragma unroll
-    for (u32 i = 0; i < NUM_ACC; i++) acc[b][i] = 0.f;
 #pragma unroll 1
-  for (u32 part = 0; part < w.parts; part++) {
-    const float* from = workspace + ((u64)scheduler.slot(p, w, part) * CLUSTER + rank) * TILE_FLOATS + offset;
+  for (u32 part = 1; part < w.parts; part++) {
+    const float* from = sums + scheduler.slot(p, w, part) * slot_floats;
 #pragma unroll
     for (u32 b = 0; b < MB; b++)
 #pragma unroll
@@ -373,6 +429,62 @@ DEVICE bool reduce_parts(const Problem& p, const Scheduler& scheduler, const Wor
   }
   return true;
 }
+
+#if CLUSTER_K > 1
+DEVICE u32 address_in(u32 address, u32 rank) {
+  u32 there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+// Each CTA sends the others their shares of its sums, into the rings, which all have read by now, and adds up its own
+// share in the order of k: acc[b][0 .. 4 * SHARE_GROUPS).
+DEVICE void exchange_parts(u32 smem, u32 part, u32 half, float (&acc)[MB][NUM_ACC]) {
+  const u32 mine = smem + threadIdx.x % 128 * 16;
+  cluster_sync();
+#pragma unroll
+  for (u32 j = 0; j < TOKEN_GROUPS; j++) {
+    const u32 there = address_in(mine, j / SHARE_GROUPS);
+#pragma unroll
+    for (u32 b = 0; b < MB; b++) {
+      const u32 slot = (part * ROW_BLOCKS + half * MB + b) * SHARE_GROUPS + j % SHARE_GROUPS;
+      asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+                   ::"r"(there + slot * 2048), "f"(acc[b][4 * j]), "f"(acc[b][4 * j + 1]), "f"(acc[b][4 * j + 2]),
+                     "f"(acc[b][4 * j + 3]) : "memory");
+    }
+  }
+  cluster_sync();
+#pragma unroll
+  for (u32 b = 0; b < MB; b++)
+#pragma unroll
+    for (u32 j = 0; j < SHARE_GROUPS; j++)
+#pragma unroll
+      for (u32 other = 0; other < CLUSTER_K; other++) {
+        const u32 slot = (other * ROW_BLOCKS + half * MB + b) * SHARE_GROUPS + j;
+        const uint4 v = load_shared_16(mine + slot * 2048);
+        const float of_part[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
+                                  __uint_as_float(v.w)};
+#pragma unroll
+        for (u32 i = 0; i < 4; i++) acc[b][4 * j + i] = other ? acc[b][4 * j + i] + of_part[i] : of_part[i];
+      }
+}
+
+// A CTA's share of a tile, two columns at a time: neighbours in the register order swap tokens.
+DEVICE void write_share(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 first_token, u32 end_token, u32 column,
+                        const float (&scale)[2], const float (&shift)[2]) {
+  const u32 lane = threadIdx.x % 32;
+  const bool is_odd = lane / 4 % 2;
+#pragma unroll
+  for (u32 j = 0; j < SHARE_GROUPS; j++)
+#pragma unroll
+    for (u32 h = 0; h < 2; h++) {
+      const float even = acc[4 * j + 2 * h] * scale[h] + shift[h], odd = acc[4 * j + 2 * h + 1] * scale[h] + shift[h];
+      const float got = __shfl_xor_sync(0xffffffffu, is_odd ? even : odd, 4);
+      const u32 token = first_token + 8 * j + lane % 4 * 2 + is_odd, n = column + 8 * h - is_odd;
+      if (token < end_token && n < p.N) *(u32*)(c + (u64)token * p.N + n) = is_odd ? pack2(got, odd) : pack2(even, got);
+    }
+}
+#endif
 
 DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
                     const act_t* column_scales, const act_t* bias, act_t* c, float* workspace, u32* counters,
@@ -397,45 +509,62 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
     }
     // A barrier tells two phases apart, no more: not before the other warpgroup has met all its stages.
     if (!COOPERATIVE && item) barrier_wait(smem + TURN_OFFSET + 8 * consumer, (item - 1) / 2 & 1);
-    u32 stage = count % STAGES, phase = count / STAGES & 1, previous = 0;
+    u32 stage = count % STAGES, phase = count / STAGES & 1, previous = 0, released = 0;
     count += steps;
 #pragma unroll
     for (u32 b = 0; b < MB; b++)
 #pragma unroll
       for (u32 i = 0; i < NUM_ACC; i++) acc[b][i] = 0.f;
 
+    barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+    Block block = load_block(weights + stage * WEIGHT_STAGE_BYTES, scales + stage * SCALE_STAGE_BYTES);
     for (u32 unit = w.begin; unit < w.end; unit++) {
 #pragma unroll
       for (u32 k = 0; k < 2; k++) {  // blocks of 64 k
         const u32 in_stage = k % STEP_BLOCKS;
-        if (in_stage == 0) barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
         if (!COOPERATIVE && k == 2 - STEP_BLOCKS)
           barrier_arrive_if(smem + TURN_OFFSET + 8 * (1 - consumer), unit == w.end - 1 && lane == 0);
-        const u32 group = MODE == 0 ? 0 : in_stage * 64 / GROUP;
         const u64 tokens = descriptor(smem + stage * TOKEN_STAGE_BYTES + in_stage * TOKEN_BLOCK_BYTES);
 #pragma unroll
         for (u32 b = 0; b < MB; b++) {
+          // The next block is read before this one is dequantized; after the last, this one's place once more.
+          const bool is_last_of_stage = b == MB - 1 && in_stage == STEP_BLOCKS - 1;
+          u32 next_b = b + 1, next_in_stage = in_stage;
+          if (b == MB - 1) next_b = 0, next_in_stage = (in_stage + 1) % STEP_BLOCKS;
+          if (is_last_of_stage) {
+            previous = stage;
+            if (k == 0 || unit + 1 < w.end) {
+              if (++stage == STAGES) stage = 0, phase ^= 1;
+            }
+            barrier_wait(smem + FULL_OFFSET + 8 * stage, phase);
+          }
+          const u32 group = MODE == 0 ? 0 : next_in_stage * 64 / GROUP;
+          const Block next = load_block(
+              weights + stage * WEIGHT_STAGE_BYTES + (next_b * STEP_BLOCKS + next_in_stage) * 2048,
+              scales + stage * SCALE_STAGE_BYTES + (next_b * STEP_GROUPS + group) * GROUP_BYTES);
           u32(&operand)[4][4] = a[(k * MB + b) % 2];
-          load_block(weights + stage * WEIGHT_STAGE_BYTES + (b * STEP_BLOCKS + in_stage) * 2048,
-                     scales + stage * SCALE_STAGE_BYTES + (b * STEP_GROUPS + group) * GROUP_BYTES, operand);
+          dequantize_block(block, operand);
           wgmma_fence();
 #pragma unroll
           for (u32 j = 0; j < 4; j++) wgmma(acc[b], operand[j], tokens + 2 * j);
           wgmma_commit();
           wgmma_wait<1>();  // all but what was just issued: the other operand registers are free
-          if (b == 0 && in_stage == 0) release_if(smem, previous, rank, k > 0 || unit > w.begin);
-        }
-        if (in_stage == STEP_BLOCKS - 1) {
-          previous = stage;
-          if (++stage == STAGES) stage = 0, phase ^= 1;
+          if (b == 0 && in_stage == 0) release_if(smem, released, rank, k > 0 || unit > w.begin);
+          if (is_last_of_stage) released = previous;
+          block = next;
         }
       }
     }
     wgmma_wait<0>();
-    release_if(smem, previous, rank, true);
+    release_if(smem, released, rank, true);
 
-    if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half, smem + FLAG_OFFSET))
+#if CLUSTER_K > 1
+    const u32 share = cluster_rank();
+    exchange_parts(smem, w.part, half, acc);
+#else
+    if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half))
       continue;
+#endif
     u32 tile_m, tile_n;
     place(p, w.tile, rank, tile_m, tile_n);
 #pragma unroll
@@ -445,21 +574,26 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
 #pragma unroll
       for (u32 h = 0; h < 2; h++) {
         const u32 n = column + 8 * h;
-        scale[h] = MODE == 0 && n < p.N ? alpha * to_float(column_scales[n]) : alpha;
+        scale[h] = MODE == 0 && n < p.N ? alpha * to_float(column_scales[n]) : alpha * UNIT;
         shift[h] = bias && n < p.N ? to_float(bias[n]) : 0.f;
       }
+#if CLUSTER_K > 1
+      write_share(p, acc[b], c, tile_m * CTA_M + share * (8 * SHARE_GROUPS), min(p.M, (tile_m + 1) * CTA_M), column,
+                  scale, shift);
+#else
       if (USES_TMA_STORE)
         write_through_smem(acc[b], map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128, tile_m * CTA_M,
                            block * 64, scale, shift);
       else
         write_direct(p, acc[b], c, tile_m * CTA_M, column, scale, shift);
+#endif
     }
   }
   if (USES_TMA_STORE && thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-#if CLUSTER > 1
-#define CLUSTER_ATTRIBUTE __cluster_dims__(CLUSTER, 1, 1)
+#if CLUSTER * CLUSTER_K > 1
+#define CLUSTER_ATTRIBUTE __cluster_dims__(CLUSTER * CLUSTER_K, 1, 1)
 #else
 #define CLUSTER_ATTRIBUTE
 #endif
@@ -478,10 +612,10 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
   if (threadIdx.x == 0) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map_a) : "memory");
     for (u32 s = 0; s < STAGES; s++) {
-      barrier_init(smem + FULL_OFFSET + 8 * s, 1);
-      barrier_init(smem + EMPTY_OFFSET + 8 * s, 4 * (COOPERATIVE ? NUM_CONSUMERS : 1) * (CLUSTER_M + CLUSTER_N - 1));
+      barrier_init(smem + FULL_OFFSET + 8 * s, MODE == 0 ? 1 : 1 + 32);
+      barrier_init(smem + EMPTY_OFFSET + 8 * s, 4 * (COOPERATIVE ? CONSUMERS : 1) * (CLUSTER_M + CLUSTER_N - 1));
     }
-    for (u32 w = 0; w < NUM_CONSUMERS; w++) barrier_init(smem + TURN_OFFSET + 8 * w, 4);
+    for (u32 w = 0; w < CONSUMERS; w++) barrier_init(smem + TURN_OFFSET + 8 * w, 4);
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     if (USES_TMA_STORE) asm volatile("prefetch.tensormap [%0];" ::"l"(&map_c) : "memory");
   }
@@ -489,19 +623,26 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
 #if CLUSTER > 1
   cluster_sync();
 #else
-  // The copying thread made the barriers itself and need not wait for the others.
+  // The thread that copies weights made the barriers itself and need not wait for the others.
   if (threadIdx.x < 32) asm volatile("bar.arrive 0, %0;" ::"n"(NUM_THREADS) : "memory");
   else asm volatile("bar.sync 0, %0;" ::"n"(NUM_THREADS) : "memory");
 #endif
 
   if (threadIdx.x < 128) {
 #if CTAS_PER_SM == 1
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 64;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(PRODUCER_REGISTERS));
 #endif
-    if (threadIdx.x == 0) produce(p, smem, &map_a, qweight, scales, box_rows);
+    if (threadIdx.x / 32 == 0 && is_elected()) produce(p, smem, &map_a, qweight, box_rows);
+#if MODE != 0
+    if (threadIdx.x / 32 == 1) produce_scales(p, smem, scales);
+#endif
+    if (CLUSTER_K > 1) {  // the two of exchange_parts
+      cluster_sync();
+      cluster_sync();
+    }
   } else {
 #if CTAS_PER_SM == 1
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 216;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMER_REGISTERS));
 #endif
     consume(p, smem, &map_c, (const act_t*)scales, bias, c, workspace, counters, alpha);
   }

@@ -39,6 +39,7 @@ _FAMILIES = (
     ("gemv_mma", "GemvMmaFamily"),
     ("sm80", "Sm80Family"),
     ("sm90", "Sm90Family"),
+    ("sm90", "Sm90ClusterFamily"),
 )
 
 

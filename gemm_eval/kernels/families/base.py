@@ -139,11 +139,15 @@ class Family(ABC):
 
     @abstractmethod
     def configs(self) -> Iterator[KernelConfig]:
-        """All kernels that exist, each once, with K not split."""
+        """All kernels that exist, each once, with K not split unless it is compiled so."""
+
+    def compiled(self, config: KernelConfig) -> KernelConfig:
+        """The kernel that a config runs, as `configs` has it: how K is cut is an argument of its launch."""
+        return config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
 
     @abstractmethod
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
-        """Ways to cut K that make sense for these sizes, with (DATA_PARALLEL, 1) among them."""
+        """Ways to cut K that make sense for these sizes, the one of `compiled` among them."""
 
     @abstractmethod
     def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:

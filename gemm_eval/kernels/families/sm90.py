@@ -23,32 +23,44 @@ from gemm_eval.kernels.families.base import (
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 
-__all__ = ["Sm90Family"]
+__all__ = ["Sm90ClusterFamily", "Sm90Family"]
 
 _ROWS, _BLOCK_K, _BLOCK_BYTES = 64, 64, 2048  # columns and k of a packed block, and its bytes
 _UNIT_K = 128  # K is cut in multiples of it
-_CONSUMERS = 2  # warpgroups that compute
 _WARPS_OF_WARPGROUP = 4
-_NUM_THREADS = 128 * (1 + _CONSUMERS)
 _DIRECT_STORE_TOKENS = 16  # up to here results go to C without shared memory
-_MAX_ACCUMULATORS = 256  # tokens x 64-column blocks of a warpgroup
+_MAX_ACCUMULATORS = {2: 256, 3: 176}  # tokens x 64-column blocks of a warpgroup, by how many compute
 _ALIGN = 1024  # of the ring, for 128-byte swizzle
 _MAX_SMEM = 227 * 1024  # of a CTA on Hopper
 _SM_SMEM, _RESERVED_SMEM = 228 * 1024, 1024
-_FLAG_BYTES = 32  # turns of the warpgroups, and which came last
+_TURN_BYTES = 32  # turns of the warpgroups
+_SUM_BYTES = 4
 _MAX_STAGES = 12
 
-_STEPS = {8: (128,), 16: (128,), 32: (128,), 64: (64, 128), 96: (128,), 128: (64, 128), 192: (64,), 256: (64,)}
-"""k of a stage by tokens of the tile: large ones leave room for few stages."""
-_CLUSTERS = ((1, 1), (2, 1), (1, 2), (2, 2))
-_CLUSTER_TOKENS = (64, 128, 256)  # fewer are not worth sharing
+_TOKENS = (*range(8, 129, 8), *range(144, 257, 16))
+"""Tokens of a tile: any multiple of 8, but past 128 steps of 8 save less than they cost to choose among."""
+_DEEP_STEP_TOKENS = 160  # from here on a stage holds 64 k: 128 leave room for two stages
+_CLUSTERS = ((1, 1), (1, 2))  # two CTAs share tokens; to share weights gained nothing where it was timed
+_CLUSTER_TOKENS = 64  # fewer are not worth sharing
+_CLUSTER_K_TOKENS = (*range(16, 65, 8), *range(80, 129, 16), *range(160, 257, 32))
+_CLUSTER_PARTS = {2: (2, 3, 4, 6, 8), 3: (2, 3, 4)}
+"""CTAs that share K in a cluster, by computing warpgroups."""
+_TOKEN_GROUP = 8  # columns of wgmma
+_SHARES = (
+    (Schedule.COOPERATIVE, 2, 1),
+    (Schedule.COOPERATIVE, 2, 2),
+    (Schedule.COOPERATIVE, 3, 1),
+    (Schedule.PINGPONG, 2, 1),
+)
+"""Schedule, computing warpgroups, and blocks of 64 columns of each."""
 
 
 class Sm90Family(Family):
     """wgmma kernels. `cta_m` is a tile of tokens, 8..256; `cta_n` of columns.
 
-    COOPERATIVE: the two computing warpgroups share a tile (`cta_n` 128 or 256). PINGPONG: each has its own (64 or 128).
-    `cta_k` is what a stage of the ring holds. Two CTAs share an SM where the tile is small and the ring leaves room.
+    COOPERATIVE: two or three computing warpgroups share a tile, 64 or 128 columns each (`num_warps` is theirs).
+    PINGPONG: two, and each has a tile of 64 columns. `cta_k` is what a stage of the ring holds. Two CTAs share an SM
+    where the tile is small and the ring leaves room.
     """
 
     name = "w4a16_sm90"
@@ -58,28 +70,28 @@ class Sm90Family(Family):
 
     def configs(self) -> Iterator[KernelConfig]:
         """See `Family`."""
-        for schedule, columns in ((Schedule.COOPERATIVE, (128, 256)), (Schedule.PINGPONG, (64, 128))):
-            for cta_n in columns:
-                for cta_m in _STEPS:
-                    if cta_m * _blocks(schedule, cta_n) <= _MAX_ACCUMULATORS:
-                        yield from self._of_tile(schedule, cta_m, cta_n)
+        for cta_m in _TOKENS:
+            for schedule, consumers, blocks in _SHARES:
+                if cta_m * blocks <= _MAX_ACCUMULATORS[consumers]:
+                    yield from self._of_tile(schedule, consumers, cta_m, blocks)
 
-    def _of_tile(self, schedule: Schedule, cta_m: int, cta_n: int) -> Iterator[KernelConfig]:
-        for cta_k in _STEPS[cta_m]:
-            for cluster_m, cluster_n in _CLUSTERS if cta_m in _CLUSTER_TOKENS else _CLUSTERS[:1]:
-                alone = KernelConfig(
-                    self.name, cta_m, cta_n, cta_k, cluster_m, cluster_n, 4 * _CONSUMERS, 0, schedule,
-                    Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 8,
-                )  # fmt: skip
-                budgets = [_MAX_SMEM]
-                if _is_small(alone):
-                    budgets.append(_SM_SMEM // 2 - _RESERVED_SMEM)
-                # the deepest ring for the scales of any mode: a config is the same kernel whatever the mode
-                fixed = _ALIGN + _epilogue_bytes(alone) + _FLAG_BYTES
-                stage = _stage_bytes(alone, WeightMode.GROUP_ZERO, 32) + 16
-                for stages in sorted({min((budget - fixed) // stage, _MAX_STAGES) for budget in budgets}):
-                    if stages >= 2:
-                        yield alone._replace(num_stages=stages)
+    def _of_tile(self, schedule: Schedule, consumers: int, cta_m: int, blocks: int) -> Iterator[KernelConfig]:
+        cta_n = _ROWS * blocks * (consumers if schedule is Schedule.COOPERATIVE else 1)
+        cta_k = 64 if cta_m >= _DEEP_STEP_TOKENS else 128
+        for cluster_m, cluster_n in _CLUSTERS if cta_m >= _CLUSTER_TOKENS and cta_m % 16 == 0 else _CLUSTERS[:1]:
+            alone = KernelConfig(
+                self.name, cta_m, cta_n, cta_k, cluster_m, cluster_n, _WARPS_OF_WARPGROUP * consumers, 0, schedule,
+                Decomposition.DATA_PARALLEL, 1, RasterOrder.ALONG_M, 8,
+            )  # fmt: skip
+            budgets = [_MAX_SMEM]
+            if _is_small(alone):
+                budgets.append(_SM_SMEM // 2 - _RESERVED_SMEM)
+            # the deepest ring for the scales of any mode: a config is the same kernel whatever the mode
+            fixed = _ALIGN + _epilogue_bytes(alone) + _TURN_BYTES
+            stage = _stage_bytes(alone, WeightMode.GROUP_ZERO, 32) + 16
+            for stages in sorted({min((budget - fixed) // stage, _MAX_STAGES) for budget in budgets}):
+                if stages >= 2:
+                    yield alone._replace(num_stages=stages)
 
     def splits(self, variant: Variant, sizes: Sizes, limits: DeviceLimits) -> Iterator[tuple[Decomposition, int]]:
         """See `Family`."""
@@ -122,12 +134,14 @@ class Sm90Family(Family):
         config = variant.config
         return {
             "CTA_M": config.cta_m,
-            "MB": _blocks(config.schedule, config.cta_n),
+            "CONSUMERS": _consumers(config),
+            "MB": _blocks(config),
             "COOPERATIVE": int(config.schedule is Schedule.COOPERATIVE),
             "STAGES": config.num_stages,
             "STEP_BLOCKS": config.cta_k // _BLOCK_K,
             "CLUSTER_M": config.cluster_m,
             "CLUSTER_N": config.cluster_n,
+            "CLUSTER_K": _cluster_k(config),
             "EPILOGUE_TOKENS": _epilogue_tokens(config),
             "CTAS_PER_SM": self._ctas_per_sm(variant),
         }
@@ -149,18 +163,18 @@ class Sm90Family(Family):
 
     def main_loop(self, variant: Variant) -> MainLoop:
         """It takes 128 k of all column blocks of a warpgroup; four wgmma for 64 k of each."""
-        blocks = _blocks(variant.config.schedule, variant.config.cta_n)
+        blocks = _blocks(variant.config)
         return MainLoop(Fraction(2 * blocks), _WARPS_OF_WARPGROUP, "HGMMA", 8 * blocks, copy="UTMALDG")
 
     def smem_bytes(self, variant: Variant) -> int:
         """See `Family`."""
         config = variant.config
         stage = _stage_bytes(config, variant.mode, variant.group_size) + 16  # and two barriers
-        return _ALIGN + _epilogue_bytes(config) + config.num_stages * stage + _FLAG_BYTES
+        return _ALIGN + _epilogue_bytes(config) + config.num_stages * stage + _TURN_BYTES
 
-    def num_threads(self, variant: Variant) -> int:  # noqa: ARG002
-        """See `Family`."""
-        return _NUM_THREADS
+    def num_threads(self, variant: Variant) -> int:
+        """See `Family`: a warpgroup that copies, and those that compute."""
+        return 128 * (1 + _consumers(variant.config))
 
     def _ctas_per_sm(self, variant: Variant) -> int:
         config = variant.config
@@ -178,16 +192,16 @@ class Sm90Family(Family):
         tile_bytes = 4 * config.cta_m * config.cta_n
         if config.decomposition is Decomposition.STREAM_K:
             clusters = min(resident, tiles * ceil_div(sizes.K, _UNIT_K))
-            slots = 2 * clusters
+            slots = clusters
         else:
             clusters = min(resident, tiles * config.split_k)
-            slots = tiles * config.split_k if config.split_k > 1 else 0
+            slots = tiles * (config.split_k - 1)
         return Launch(
             (clusters * ctas, 1, 1),
-            _NUM_THREADS,
+            self.num_threads(variant),
             self.smem_bytes(variant),
             slots * ctas * tile_bytes,
-            tiles * ctas * _CONSUMERS if slots else 0,
+            tiles * ctas * _sharing_warpgroups(config) if slots else 0,
         )
 
     def arguments(
@@ -203,7 +217,7 @@ class Sm90Family(Family):
         box_rows = min(config.cta_m // config.cluster_n, sizes.M)
         map_a = tensor_map(operands.a, variant.activation, (sizes.M, sizes.K), operands.lda, (box_rows, _BLOCK_K))
         map_c = map_a
-        if config.cta_m > _DIRECT_STORE_TOKENS:
+        if _stores_by_tma(config):
             rows = min(_epilogue_tokens(config), sizes.M)
             map_c = tensor_map(operands.c, variant.activation, (sizes.M, sizes.N), sizes.N, (rows, _ROWS))
         numbers = (
@@ -222,23 +236,95 @@ class Sm90Family(Family):
         )
 
 
-def _blocks(schedule: Schedule, cta_n: int) -> int:
+class Sm90ClusterFamily(Sm90Family):
+    """The cooperative kernels of `Sm90Family` with K cut among the CTAs of a cluster (`split_k`), a tile each.
+
+    They send each other their sums through shared memory, so that parts cost neither a round trip to L2 nor a
+    workspace, and each adds up its share of the tokens. All CTAs must find room at once.
+    """
+
+    name = "w4a16_sm90_cluster"
+
+    def configs(self) -> Iterator[KernelConfig]:
+        """See `Family`."""
+        for cta_m in _CLUSTER_K_TOKENS:
+            for consumers, limit in _MAX_ACCUMULATORS.items():
+                for alone in self._of_tile(Schedule.COOPERATIVE, consumers, cta_m, 1) if cta_m <= limit else ():
+                    for parts in _CLUSTER_PARTS[consumers] if alone.cluster_n == 1 else ():
+                        config = alone._replace(decomposition=Decomposition.SPLIT_K, split_k=parts)
+                        if _exchange_bytes(config) <= config.num_stages * _stage_bytes(config, WeightMode.COLUMN, 0):
+                            yield config
+
+    def compiled(self, config: KernelConfig) -> KernelConfig:
+        """See `Family`: the parts are CTAs of a cluster, and compiled in."""
+        return config
+
+    def splits(
+        self, variant: Variant, sizes: Sizes, limits: DeviceLimits,  # noqa: ARG002
+    ) -> Iterator[tuple[Decomposition, int]]:  # fmt: skip
+        """See `Family`."""
+        yield Decomposition.SPLIT_K, variant.config.split_k
+
+    def refusal(self, variant: Variant, sizes: Sizes | None, limits: DeviceLimits) -> str | None:
+        """See `Family`."""
+        found = super().refusal(variant, sizes, limits)
+        parts = variant.config.split_k
+        room = cluster_sms(limits.num_sms, parts) * self._ctas_per_sm(variant)
+        if found is None and room < parts:
+            return f"a cluster of {parts} CTAs finds no room on the {limits.num_sms} SMs of the GPU"
+        if found is None and sizes is not None and (ctas := _num_tiles(variant.config, sizes) * parts) > room:
+            return f"has {ctas:,} CTAs, the GPU holds {room:,} in clusters of {parts} at once"
+        return found
+
+    def launch(self, variant: Variant, sizes: Sizes, num_sms: int, ctas_per_sm: int) -> Launch:  # noqa: ARG002
+        """See `Family`."""
+        ctas = _num_tiles(variant.config, sizes) * variant.config.split_k
+        return Launch((ctas, 1, 1), self.num_threads(variant), self.smem_bytes(variant), 0, 0)
+
+
+def _cluster_k(config: KernelConfig) -> int:
+    """CTAs of a cluster that have a part of K each."""
+    return config.split_k if config.family == Sm90ClusterFamily.name else 1
+
+
+def _exchange_bytes(config: KernelConfig) -> int:
+    """Sums of all parts for a CTA's share of the tokens, which take the place of the ring."""
+    shares = ceil_div(config.cta_m // _TOKEN_GROUP, config.split_k)
+    return config.split_k * shares * _TOKEN_GROUP * config.cta_n * _SUM_BYTES
+
+
+def _consumers(config: KernelConfig) -> int:
+    """Warpgroups that compute."""
+    return config.num_warps // _WARPS_OF_WARPGROUP
+
+
+def _sharing_warpgroups(config: KernelConfig) -> int:
+    """Warpgroups that compute a tile together."""
+    return _consumers(config) if config.schedule is Schedule.COOPERATIVE else 1
+
+
+def _blocks(config: KernelConfig) -> int:
     """Blocks of 64 columns of a warpgroup."""
-    return cta_n // _ROWS // (_CONSUMERS if schedule is Schedule.COOPERATIVE else 1)
+    return config.cta_n // _ROWS // _sharing_warpgroups(config)
 
 
 def _is_small(config: KernelConfig) -> bool:
     """Whether two CTAs of an SM have registers enough."""
     is_cooperative = config.schedule is Schedule.COOPERATIVE
-    return _blocks(config.schedule, config.cta_n) == 1 and config.cta_m <= (32 if is_cooperative else 16)
+    return _consumers(config) == 2 and _blocks(config) == 1 and config.cta_m <= (24 if is_cooperative else 16)
 
 
 def _epilogue_tokens(config: KernelConfig) -> int:
-    return next(n for n in (config.cta_m, 96, 64) if n <= 128 and config.cta_m % n == 0) if config.cta_m != 256 else 128
+    """Tokens of C that go through shared memory at once: as many as are a part of the tile and take little of it."""
+    return next(n for n in range(128, 0, -8) if config.cta_m % n == 0)
+
+
+def _stores_by_tma(config: KernelConfig) -> bool:
+    return config.cta_m > _DIRECT_STORE_TOKENS and config.family != Sm90ClusterFamily.name
 
 
 def _epilogue_bytes(config: KernelConfig) -> int:
-    return 0 if config.cta_m <= _DIRECT_STORE_TOKENS else _CONSUMERS * _epilogue_tokens(config) * 128
+    return _consumers(config) * _epilogue_tokens(config) * 128 if _stores_by_tma(config) else 0
 
 
 def _stage_bytes(config: KernelConfig, mode: WeightMode, group_size: int) -> int:

@@ -36,13 +36,19 @@ from gemm_eval.kernels import (
     scales_shape,
     spec_of_device,
 )
-from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode
-from gemm_eval.mapping import Decomposition
+from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode, family_of
 from gemm_eval.measure.runners.base import BuiltKernel, OperandLayout
 from gemm_eval.measure.runners.checks import MAX_ERRORS, decode, relative_error
 from gemm_eval.measure.runners.read_ceiling import measure_read_us
 from gemm_eval.measure.runners.w4a16_builds import build_all
-from gemm_eval.measure.runners.w4a16_weights import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
+from gemm_eval.measure.runners.w4a16_weights import (
+    SCALES_SHARE,
+    copy_bytes,
+    packed_sizes,
+    pattern_unit,
+    scale_pattern,
+    word_pattern,
+)
 from gemm_eval.measure.shapes import KernelItem
 from gemm_eval.words import shown
 
@@ -127,11 +133,11 @@ class W4A16Runner(BenchDevice):
             GemmEvalError: the kernel cannot be built or loaded, or its result is wrong.
         """
         self._fill_scales(shape.mode)
-        calls = self._bind(shape, layout)
+        calls = self._bind(shape, layout, pattern_unit(shape.mode, self.activation))
         self._check_output(shape, calls[0])
         return calls
 
-    def _bind(self, item: KernelItem, layout: OperandLayout) -> list[Call]:
+    def _bind(self, item: KernelItem, layout: OperandLayout, scale_unit: float) -> list[Call]:
         sizes, packed = Sizes(item.M, item.K, item.N), packed_sizes(item)
         plan = make_plan(sizes, self.activation, item.mode, item.group_size, item.config, self.limits)
         launch = plan.launch
@@ -149,7 +155,7 @@ class W4A16Runner(BenchDevice):
                 c=addresses["C"] + layout.output_offset,
                 workspace=workspace,
                 counters=counters,
-                alpha=1.0,
+                alpha=scale_unit,
                 num_column_blocks=packed.num_column_blocks,
                 num_k_blocks=packed.num_k_blocks,
                 num_groups=packed.num_groups,
@@ -161,7 +167,7 @@ class W4A16Runner(BenchDevice):
 
     def _variant(self, item: KernelItem) -> Variant:
         """What is compiled: it does not depend on how K is cut."""
-        config = item.config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
+        config = family_of(item.config).compiled(item.config)
         return make_variant(config, self.activation, item.mode, item.group_size)
 
     def _scratch(self, name: str, num_bytes: int) -> int:
@@ -230,6 +236,7 @@ class W4A16Runner(BenchDevice):
             item.mode,
             item.group_size,
             self.activation,
+            pattern_unit(item.mode, self.activation),
         )
 
     def _refuse_if_wrong(self, item: KernelItem, error: float) -> None:
@@ -254,7 +261,7 @@ class W4A16Runner(BenchDevice):
             self.buffers[name][: values.nbytes] = self.cupy.asarray(values.reshape(-1).view(np.uint8))
         self.cupy.cuda.runtime.deviceSynchronize()
         out = self.buffers["C"][: 2 * item.M * item.N].view(np.uint16)
-        self._run_poisoned(out, self._bind(item, OperandLayout(0, (0,), 0))[0])
+        self._run_poisoned(out, self._bind(item, OperandLayout(0, (0,), 0), packed.scale_unit)[0])
         inputs = self.cupy.asnumpy(self.buffers["A"][: 2 * item.M * item.K])
         reference = decode(inputs, self.input_dtype, (item.M, item.K)) @ dequantize(packed)
         outputs = decode(self.cupy.asnumpy(out), self.input_dtype, (item.M, item.N))

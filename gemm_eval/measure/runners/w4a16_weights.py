@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels import BLOCK_COLUMNS, BLOCK_K, k_blocks, pack_scales, scales_shape
+from gemm_eval.kernels import BLOCK_COLUMNS, BLOCK_K, k_blocks, pack_scales, scale_unit, scales_shape
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.measure.kernel_shapes import QuantShape
 from gemm_eval.measure.shapes import KernelItem
 
-__all__ = ["SCALES_SHARE", "PackedSizes", "copy_bytes", "packed_sizes", "scale_pattern", "word_pattern"]
+__all__ = ["SCALES_SHARE", "PackedSizes", "copy_bytes", "packed_sizes", "pattern_unit", "scale_pattern", "word_pattern"]
 
 SCALES_SHARE = 4
 """The pool of weights is so many times that of scales: a scale and a zero point for 32 weights take a quarter."""
@@ -56,11 +56,20 @@ def word_pattern(seed: int) -> npt.NDArray[np.uint32]:
     return np.random.default_rng(seed).integers(0, 1 << 32, _WORDS, dtype=np.uint32)
 
 
+def pattern_unit(mode: WeightMode, activation: DType) -> float:
+    """Return `PackedW4.scale_unit` of what `scale_pattern` returns."""
+    if mode is not WeightMode.GROUP:
+        return 1.0
+    unit = scale_unit(np.full((1, 1), _LARGEST_SCALE), activation)
+    assert unit is not None  # one value spans nothing
+    return unit
+
+
 def scale_pattern(mode: WeightMode, activation: DType, seed: int) -> npt.NDArray[Any]:
     """Return packed scales, and zero points in mode GROUP_ZERO, of a matrix; any part of them is valid."""
     rng = np.random.default_rng(seed)
     shape = (_PATTERN_GROUPS, _PATTERN_COLUMNS)
-    scales = rng.uniform(_LEAST_SCALE, _LARGEST_SCALE, shape).astype(np.float32)
+    scales = rng.uniform(_LEAST_SCALE, _LARGEST_SCALE, shape).astype(np.float32) / pattern_unit(mode, activation)
     zeros = rng.integers(0, 16, shape, dtype=np.uint8) if mode is WeightMode.GROUP_ZERO else None
     packed: npt.NDArray[Any] = pack_scales(scales, zeros, mode, activation)
     return packed
