@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gemm_eval.cli.options import JsonOption
-from gemm_eval.cli.words import refuse_others
+from gemm_eval.cli.words import is_given, refuse_others
+from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import shown
 
 if TYPE_CHECKING:
@@ -21,11 +23,20 @@ if TYPE_CHECKING:
 __all__ = ["kernels"]
 
 _KIB = 1 << 10
+_COMPARE_PANEL = "Beside other engines"
+_COMPARE_OPTIONS = ("pair", "rows", "engine", "out")
 
 
 def kernels(
     ctx: typer.Context,
-    arch: Annotated[str, typer.Option(help="Preset name or YAML file of a GPU.", metavar="NAME")],
+    arch: Annotated[
+        str | None,
+        typer.Option(
+            help="Preset name or YAML file of a GPU; needed but for --compare, which runs on this machine's.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     activation: Annotated[str, typer.Option(help="Type of A and C: fp16 or bf16.")] = "fp16",
     mode: Annotated[
         str, typer.Option(help="What is stored beside the 4 bits of a weight: column, group or group_zero.")
@@ -48,6 +59,47 @@ def kernels(
             help="Print instead how fast they are on this GPU, beside cuBLAS, by timings that come with the library.",
         ),
     ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Time them instead on this machine's GPU, by the model's choice, beside humming-kernels, cuBLAS and "
+            "PyTorch's int4 GEMM, where these are installed: pip install 'gemm_eval[gpu,compare]'.",
+            rich_help_panel=_COMPARE_PANEL,
+        ),
+    ] = False,
+    pair: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="N,K of weights, such as 12288,4096; may be repeated. Default: 12 pairs.",
+            metavar="N,K",
+            rich_help_panel=_COMPARE_PANEL,
+        ),
+    ] = None,
+    rows: Annotated[
+        str | None,
+        typer.Option(
+            help="Values of M, such as 1,16,320. Default: 14 from 1 to 3,500.",
+            metavar="M,...",
+            rich_help_panel=_COMPARE_PANEL,
+        ),
+    ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Engine to compare with: humming, cublas or tinygemm; may be repeated. Default: all.",
+            metavar="NAME",
+            rich_help_panel=_COMPARE_PANEL,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write all timings to this .parquet or .csv file, anew after each pair.",
+            metavar="FILE",
+            rich_help_panel=_COMPARE_PANEL,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """List the W4A16 kernels: tile, cluster, schedule, stages, what they take, and whether a GPU can run them.
@@ -57,10 +109,17 @@ def kernels(
     """
     from gemm_eval.kernels import limits_of, list_kernels
 
+    if compare:
+        refuse_others(ctx, "--compare", {"compare", "activation", "group_size", *_COMPARE_OPTIONS, "json"})
+        _compare(activation, group_size, pair, rows, engine, out, as_json=json)
+        return
+    if arch is None:
+        raise InvalidOptionError("--arch NAME is missing, such as --arch h200-sxm; only --compare goes without")
     if measured:
         refuse_others(ctx, "--measured", {"measured", "arch", "activation", "json"})  # it prints all timings
         _print_measured(arch, activation, as_json=json)
         return
+    _refuse_without_compare(ctx)
     limits, sizes = limits_of(arch), _sizes(m, k, n)
     entries = [
         entry
@@ -88,6 +147,34 @@ def kernels(
         _print_tables(described, sizes)
 
 
+def _refuse_without_compare(ctx: typer.Context) -> None:
+    for name in _COMPARE_OPTIONS:
+        if is_given(ctx, name):
+            raise InvalidOptionError(f"--{name} goes with --compare")
+
+
+def _compare(
+    activation: str,
+    group_size: int | None,
+    pairs: Sequence[str] | None,
+    rows: str | None,
+    engines: Sequence[str] | None,
+    out: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    from gemm_eval.cli.compare_kernels import compare, parse_pairs, parse_rows
+    from gemm_eval.measure.engines import Grid
+
+    given: dict[str, Any] = {
+        "pairs": parse_pairs(pairs) if pairs else None,
+        "rows": None if rows is None else parse_rows(rows),
+        "group_size": group_size,
+    }
+    grid = Grid(dtype=activation, **{name: value for name, value in given.items() if value is not None})
+    compare(grid, engines or (), out, as_json=as_json)
+
+
 def _print_measured(arch: str, activation: str, *, as_json: bool) -> None:
     from gemm_eval.arch import data_root
     from gemm_eval.cli.measure_kernels import print_comparison
@@ -107,7 +194,7 @@ def _print_measured(arch: str, activation: str, *, as_json: bool) -> None:
 
 
 def _sizes(m: int | None, k: int | None, n: int | None) -> Sizes | None:
-    from gemm_eval.errors import InvalidOptionError, InvalidProblemError
+    from gemm_eval.errors import InvalidProblemError
     from gemm_eval.kernels import Sizes, check_sizes
 
     if m is None and k is None and n is None:
@@ -121,7 +208,6 @@ def _sizes(m: int | None, k: int | None, n: int | None) -> Sizes | None:
 
 
 def _refuse_family(family: str | None) -> None:
-    from gemm_eval.errors import InvalidOptionError
     from gemm_eval.kernels.families import families
 
     raise InvalidOptionError(f"--family must be one of {', '.join(families())}, got {shown(family)}")

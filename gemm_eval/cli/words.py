@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.words import did_you_mean
 
-__all__ = ["Command", "Group", "refuse", "refuse_others", "usage_message"]
+__all__ = ["Command", "Group", "is_given", "refuse", "refuse_others", "usage_message"]
 
 
 class Command(TyperCommand):

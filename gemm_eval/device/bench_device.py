@@ -83,6 +83,11 @@ class BenchDevice(StreamTimer):
         self._launch("normal", 8 * self.num_sms, 256, buffer, np.int64(count), np.uint64(seed), np.int32(is_bf16))
         self.synchronize()
 
+    def free_unused(self) -> None:
+        """Give memory that CuPy holds for later back to the driver."""
+        self.synchronize()
+        self.cupy.get_default_memory_pool().free_all_blocks()
+
     def mark(self, index: int) -> None:
         """Queue the marker kernel with a grid of index + 1 blocks."""
         self._launch("marker", index + 1, 32)

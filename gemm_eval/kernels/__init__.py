@@ -14,14 +14,16 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.build import SOURCES
     from gemm_eval.kernels.checkpoint_files import PackedLayer, pack_checkpoint
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq
-    from gemm_eval.kernels.choice import problem_of, rank, spec_of_device
+    from gemm_eval.kernels.choice import choose, problem_of, rank, spec_of_device
     from gemm_eval.kernels.families import Sizes, Variant, WeightMode
     from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, workspace_bytes
     from gemm_eval.kernels.kernel_table import table_targets, write_kernel_tables
     from gemm_eval.kernels.layout import (
         BLOCK_COLUMNS,
         BLOCK_K,
+        MIDDLE,
         check_sizes,
+        encode,
         k_blocks,
         pack_scales,
         parse_activation,
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_COLUMNS",
     "BLOCK_K",
+    "MIDDLE",
     "SOURCES",
     "Conversion",
     "DeviceLimits",
@@ -57,9 +60,11 @@ __all__ = [
     "Variant",
     "WeightMode",
     "check_sizes",
+    "choose",
     "compile_for",
     "convert_checkpoint",
     "dequantize",
+    "encode",
     "from_awq",
     "from_gptq",
     "k_blocks",
@@ -109,6 +114,7 @@ __getattr__, __dir__ = lazy_names(
             "from_gptq",
         ),
         ".choice": (
+            "choose",
             "problem_of",
             "rank",
             "spec_of_device",
@@ -130,7 +136,9 @@ __getattr__, __dir__ = lazy_names(
         ".layout": (
             "BLOCK_COLUMNS",
             "BLOCK_K",
+            "MIDDLE",
             "check_sizes",
+            "encode",
             "k_blocks",
             "pack_scales",
             "parse_activation",

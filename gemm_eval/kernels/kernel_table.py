@@ -3,7 +3,8 @@
 Built without a GPU, from NVRTC's machine code. Instructions are of warps, for a block of 64 columns x 64 k of weights
 and all tokens of the tile, summed over the warps of a CTA that work on that block:
 
-* `w4a16_sm90`: the four warps of the warpgroup that computes the block. The warp that copies is `producer`.
+* `w4a16_sm90`, `w4a16_sm90_cluster`: the four warps of the warpgroup that computes the block. The warp that copies
+  weights and tokens is `producer`.
 * `w4a16_sm80`: all warps that dequantize it; those that differ in tokens only each do, so that counts as often.
 * `w4a16_gemv` and `w4a16_gemv_mma`: the warp that owns the columns, and its part where they are fewer than 64.
 
@@ -62,13 +63,13 @@ MODES: tuple[tuple[WeightMode, int], ...] = (
 """All quantization modes: (mode, weights of a group)."""
 
 COLUMNS = (
-    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule", "mode",
-    "group_size", "num_threads", "registers", "spill_bytes", "static_smem_bytes", "smem_bytes", "min_ctas",
+    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "split_k", "num_warps", "num_stages", "schedule",
+    "mode", "group_size", "num_threads", "registers", "spill_bytes", "static_smem_bytes", "smem_bytes", "min_ctas",
     "team_warps", "rasters", *InstructionCounts._fields, "total", "producer",
 )  # fmt: skip
-"""Columns of a table. `smem_bytes` is dynamic shared memory; `min_ctas`: CTAs of an SM that the compiler leaves
-registers for; `rasters`: those that the kernel is launched with, such as "M1 N8"; the last are instructions for a
-block, as said above."""
+"""Columns of a table. `split_k`: parts of K that are compiled in; `smem_bytes` is dynamic shared memory; `min_ctas`:
+CTAs of an SM that the compiler leaves registers for; `rasters`: those that the kernel is launched with, such as
+"M1 N8"; the last are instructions for a block, as said above."""
 
 _BLOCK = 64  # columns and k of a block of weights
 _PLENTY = DeviceLimits((0, 0), 1 << 10, *[1 << 30] * 6)
@@ -128,10 +129,10 @@ def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | floa
     compiled = compile_kernel(family, variant, target)
     found = block_counts(variant, disassemble(compiled.cubin))
     values = (
-        config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.num_warps,
-        config.num_stages, config.schedule.name.lower(), variant.mode.name.lower(), variant.group_size,
-        family.num_threads(variant), compiled.registers, compiled.spill_store_bytes + compiled.spill_load_bytes,
-        compiled.static_smem_bytes, family.smem_bytes(variant), _min_ctas(variant),
+        config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.split_k,
+        config.num_warps, config.num_stages, config.schedule.name.lower(), variant.mode.name.lower(),
+        variant.group_size, family.num_threads(variant), compiled.registers,
+        compiled.spill_store_bytes + compiled.spill_load_bytes, compiled.static_smem_bytes, family.smem_bytes(variant), _min_ctas(variant),
         family.warps_of_team(variant), _rasters(config),
         *map(_number, found.counts), _number(found.total), _number(found.producer),
     )  # fmt: skip

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         dataset_hash,
         meta_path,
         read_timings,
+        write_table,
         write_timings,
     )
     from gemm_eval.measure.grouped_shapes import GROUPED_SETS, list_grouped_shapes
@@ -92,6 +93,7 @@ __all__ = [
     "profile_kernels",
     "read_timings",
     "shuffle_shapes",
+    "write_table",
     "write_timings",
 ]
 
@@ -120,6 +122,7 @@ __getattr__, __dir__ = lazy_names(
             "dataset_hash",
             "meta_path",
             "read_timings",
+            "write_table",
             "write_timings",
         ),
         ".grouped_shapes": (

@@ -75,13 +75,30 @@ def test_the_table_names_places_and_distances(capsys: pytest.CaptureFixture[str]
     assert document["choices"][2]["place"] is None
 
 
+def test_two_tables_fit_80_columns(command: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = command("2048", "43008", "5376", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
+    rows = [line.split() for line in lines if line.split()[:1] in (["1"], ["2"], ["3"])]
+
+    assert max(map(len, lines)) <= 80
+    assert [row[0] for row in rows] == ["1", "2", "3"] * 2
+    assert "clus-" in " ".join(lines)
+    assert all("x" in row[4] for row in rows[:3])  # no tile is folded
+    assert [len(row) for row in rows[3:]] == [9, 9, 9]
+
+    monkeypatch.setenv("COLUMNS", "240")
+    wide = command("2048", "43008", "5376", "--arch", "h200-sxm", "--count", "3").stdout.splitlines()
+    assert sum(line.split()[:1] == ["1"] for line in wide) == 1
+
+
 def test_the_command_times_every_config(command: Any) -> None:
     done = command("1", "4096", "4096", "--arch", "h200-sxm", "--group-size", "128", "--json")
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
 
     assert document["gemm"]["bytes_moved"] == 4096 * 4096 // 2 + 2 * 32 * 4096 + 2 * 2 * 4096
-    assert len(document["kernels"]) > 50
+    assert document["num_kernels"] == len(document["kernels"]) > 50
+    assert [kernel["place"] for kernel in document["kernels"]] == list(range(1, document["num_kernels"] + 1))
     assert [choice["by"] for choice in document["choices"]] == ["cost model"]
     assert all(choice["latency_us"] > 0 for choice in document["choices"])
 

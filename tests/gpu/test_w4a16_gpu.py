@@ -140,8 +140,8 @@ def check(cupy: Any, case: Case, config: KernelConfig | None, **more: Any) -> No
 
 def splits_of(config: KernelConfig, sizes: Sizes, limits: DeviceLimits, *rest: Any) -> Iterator[KernelConfig]:
     """The legal ways to run one kernel: not split, least, most, stream-K."""
-    base = {"decomposition": Decomposition.DATA_PARALLEL, "split_k": 1}
-    legal = [c for c in legal_configs(sizes, limits, *rest) if c._replace(**base) == config]
+    compiled = FAMILIES[config.family].compiled
+    legal = [c for c in legal_configs(sizes, limits, *rest) if c.family == config.family and compiled(c) == config]
     split = [c for c in legal if c.decomposition is Decomposition.SPLIT_K]
     yield from dict.fromkeys([c for c in legal if c not in split] + split[:1] + split[-1:])
 
@@ -149,7 +149,7 @@ def splits_of(config: KernelConfig, sizes: Sizes, limits: DeviceLimits, *rest: A
 def name(config: KernelConfig) -> str:
     return (
         f"{config.family}-{config.cta_m}x{config.cta_n}x{config.cta_k}-c{config.cluster_m}x{config.cluster_n}-"
-        f"{config.schedule.name.lower()}-w{config.num_warps}-s{config.num_stages}-"
+        f"{config.schedule.name.lower()}-w{config.num_warps}-s{config.num_stages}-k{config.split_k}-"
         f"{config.raster_order.name[-1]}{config.raster_swizzle}"
     )
 

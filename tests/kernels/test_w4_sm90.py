@@ -12,25 +12,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gemm_eval.arch.limits import DeviceLimits
+from gemm_eval.arch.limits import DeviceLimits, cluster_sms
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels.build import SOURCES
 from gemm_eval.kernels.families.base import Launch, Operands, Sizes, Variant, WeightMode, ceil_div
-from gemm_eval.kernels.families.sm90 import Sm90Family
+from gemm_eval.kernels.families.sm90 import Sm90ClusterFamily, Sm90Family
 from gemm_eval.mapping import Decomposition, KernelConfig, Schedule
 from tests.cases import case
 
-FAMILY = Sm90Family()
-CONFIGS = tuple(FAMILY.configs())
+FAMILY, CLUSTER_FAMILY = Sm90Family(), Sm90ClusterFamily()
+CONFIGS, CLUSTER_CONFIGS = tuple(FAMILY.configs()), tuple(CLUSTER_FAMILY.configs())
 H200 = DeviceLimits((9, 0), 132, 232448, 233472, 1024, 65536, 2048, 32)
 A100 = DeviceLimits((8, 0), 108, 166912, 167936, 1024, 65536, 2048, 32)
 KINDS = [(WeightMode.COLUMN, 0), *itertools.product((WeightMode.GROUP, WeightMode.GROUP_ZERO), (32, 64, 128))]
 SOURCE = (SOURCES / FAMILY.source).read_text()
-LANES, CONSUMERS = np.arange(32), 2
+LANES = np.arange(32)
 
 
 def variant(config: KernelConfig, kind: tuple[WeightMode, int] = (WeightMode.GROUP, 128), **changes: Any) -> Variant:
     return Variant(config._replace(**changes), DType.FP16, *kind)
+
+
+def consumers_of(config: KernelConfig) -> int:
+    return config.num_warps // 4
 
 
 def find(m: int, n: int, k: int, schedule: Schedule, cluster: tuple[int, int] = (1, 1)) -> KernelConfig:
@@ -122,9 +126,10 @@ def take_all(p: Problem, cluster: int, num_clusters: int) -> Iterator[Work]:
     if p.split:
         for item in range(cluster, p.tiles_m * p.tiles_n * p.split, num_clusters):
             tile = item // p.split
-            part = item - tile * p.split
+            part = p.split - 1 - (item - tile * p.split)
             yield Work(tile, part * p.num_units // p.split, (part + 1) * p.num_units // p.split, part, p.split)
         return
+    cluster = num_clusters - 1 - cluster
     unit, last = first_unit(p, cluster), first_unit(p, cluster + 1)
     while unit < last:
         tile = unit // p.num_units
@@ -140,11 +145,7 @@ def take_all(p: Problem, cluster: int, num_clusters: int) -> Iterator[Work]:
 
 
 def slot(p: Problem, tile: int, part: int) -> int:
-    if p.split:
-        return tile * p.split + part
-    start = tile * p.num_units
-    cluster = owner(p, start) + part
-    return 2 * cluster + (first_unit(p, cluster) < start)
+    return tile * (p.split - 1) + part - 1 if p.split else owner(p, tile * p.num_units) + part
 
 
 def place(p: Problem, config: KernelConfig, tile: int, rank: int) -> tuple[int, int]:
@@ -184,11 +185,13 @@ def test_every_unit_of_every_tile_is_taken_once_and_every_part_has_its_place(cas
         launch = FAMILY.launch(v, sizes, limits.num_sms, 1)
         p, num_clusters = problem_of(v, sizes, launch), launch.grid[0] // ctas
         taken: dict[int, list[Work]] = {}
+        when: dict[tuple[int, int], tuple[int, int]] = {}  # (tile, part) to (item of its CTA, CTA)
         for cluster in range(num_clusters):
             works = list(take_all(p, cluster, num_clusters))
             assert works  # nobody is launched for nothing
-            for work in works:
+            for item, work in enumerate(works):
                 taken.setdefault(work.tile, []).append(work)
+                when[work.tile, work.part] = item, cluster
         assert sorted(taken) == list(range(p.tiles_m * p.tiles_n))
         num_slots, rest = divmod(launch.workspace_bytes, 4 * config.cta_m * config.cta_n * ctas)
         assert rest == 0
@@ -202,12 +205,16 @@ def test_every_unit_of_every_tile_is_taken_once_and_every_part_has_its_place(cas
             assert ends[-1] == p.num_units
             assert all(work.begin < work.end for work in works)
             if len(works) > 1:
-                slots = {slot(p, tile, part) for part in range(len(works))}
-                assert len(slots) == len(works)
+                slots = {slot(p, tile, part) for part in range(1, len(works))}
+                assert len(slots) == len(works) - 1
                 assert not slots & used
                 used |= slots
+                shares = consumers_of(config) if config.schedule is Schedule.COOPERATIVE else 1
                 # the last counter of the tile's last CTA
-                assert ((tile + 1) * ctas - 1) * CONSUMERS + CONSUMERS - 1 < launch.num_counters
+                assert ((tile + 1) * ctas - 1) * shares + shares - 1 < launch.num_counters
+                # part 0 waits for parts that were dealt before it, so that no two CTAs wait for each other
+                assert all(when[tile, part] < when[tile, 0] for part in range(1, len(works)) if p.split)
+                assert all(when[tile, part][1] < when[tile, 0][1] for part in range(1, len(works)) if not p.split)
         assert max(used, default=-1) < num_slots
         assert bool(launch.workspace_bytes) == bool(launch.num_counters)
 
@@ -271,7 +278,7 @@ def test_both_sides_of_the_ring_agree(case: Case) -> None:
             stage += 1
             if stage == stages:
                 stage, phase = 0, phase ^ 1
-    for consumer in range(CONSUMERS):
+    for consumer in range(consumers_of(config)):
         consumed, count = [], 0
         for item, work in enumerate(works):
             steps = (work.end - work.begin) * steps_of_unit
@@ -319,7 +326,9 @@ def test_a_stage_gets_the_bytes_that_it_waits_for() -> None:
                 if slice_rows <= sizes.M:
                     assert p.box_rows == slice_rows
                     assert sum(count for _, count in tokens) == step_blocks * config.cta_m * 128
-                fixed = 1024 + CONSUMERS * FAMILY.macros(v)["EPILOGUE_TOKENS"] * 128 * (config.cta_m > 16) + 32
+                fixed = (
+                    1024 + consumers_of(config) * FAMILY.macros(v)["EPILOGUE_TOKENS"] * 128 * (config.cta_m > 16) + 32
+                )
                 stage_bytes = (
                     step_blocks * config.cta_m * 128 + row_blocks * (step_blocks * 2048 + groups * group_bytes) + 16
                 )
@@ -341,8 +350,8 @@ def sums_of(warp: int, tokens: int) -> Any:
 
 
 def store_matrices(smem: Any, addresses: Any, registers: Any) -> None:
-    """stmatrix.x4.trans: lanes 8 i .. 8 i + 7 give the rows of matrix i; registers [lane, matrix, half]."""
-    for matrix in range(4):
+    """stmatrix.x4.trans or .x2: lanes 8 i .. 8 i + 7 give the rows of matrix i; registers [lane, matrix, half]."""
+    for matrix in range(registers.shape[1]):
         for half in range(2):
             row = LANES % 4 * 2 + half  # transposed: what is a column in registers is a row in memory
             smem[addresses[8 * matrix + row] // 2 + LANES // 4] = registers[:, matrix, half]
@@ -354,7 +363,7 @@ def test_results_go_through_shared_memory_to_their_places(tokens: int) -> None:
     at_once = FAMILY.macros(variant(config))["EPILOGUE_TOKENS"]
     c = np.full((tokens, 64), -1)
     assert tokens % at_once == 0
-    assert at_once % 16 == 0
+    assert at_once % 8 == 0
     for t in range(0, tokens, at_once):
         smem = np.full(at_once * 64, -1)
         for warp in range(4):
@@ -363,8 +372,9 @@ def test_results_go_through_shared_memory_to_their_places(tokens: int) -> None:
             chunk = (warp * 2 + LANES // 8 % 2) ^ (LANES % 8)
             address = row * 128 + chunk * 16
             for j in range(t // 8, (t + at_once) // 8, 2):
+                num = 4 if j + 1 < (t + at_once) // 8 else 2
                 registers = np.stack(
-                    [acc[:, 4 * (j + i // 2) + 2 * (i % 2) + np.arange(2)] for i in range(4)], axis=1
+                    [acc[:, 4 * (j + i // 2) + 2 * (i % 2) + np.arange(2)] for i in range(num)], axis=1
                 )  # fmt: skip
                 store_matrices(smem, address + (j - t // 8) * 1024, registers)
                 for i in range(4):  # 8 rows of a matrix in 32 banks
@@ -392,13 +402,72 @@ def test_few_results_go_straight_to_their_places(tokens: int, M: int, N: int) ->
 
 
 @pytest.mark.parametrize("tokens", [8, 96, 256])
-@pytest.mark.parametrize("blocks", [1, 2])
-def test_parts_lie_in_the_workspace_without_overlap(tokens: int, blocks: int) -> None:
-    """Floats of a tile that each thread of both halves writes, in 16 bytes at once."""
-    half, thread, block, i = (x.ravel() for x in np.indices((2, 128, blocks, tokens // 8)))
+@pytest.mark.parametrize(("consumers", "blocks"), [(2, 1), (2, 2), (3, 1)])
+def test_parts_lie_in_the_workspace_without_overlap(tokens: int, consumers: int, blocks: int) -> None:
+    """Floats of a tile that each thread of all warpgroups writes, in 16 bytes at once."""
+    half, thread, block, i = (x.ravel() for x in np.indices((consumers, 128, blocks, tokens // 8)))
     at = half * blocks * 64 * tokens + thread * 4 + (block * (tokens // 2) + 4 * i) * 128
 
-    assert sorted(at) == list(range(0, 2 * blocks * 64 * tokens, 4))
+    assert sorted(at) == list(range(0, consumers * blocks * 64 * tokens, 4))
+
+
+# ---- parts of K in a cluster ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parts"), sorted({(config.cta_m, config.split_k) for config in CLUSTER_CONFIGS if config.cta_n == 128})
+)
+def test_parts_of_a_cluster_meet_in_the_share_of_each_cta(tokens: int, parts: int) -> None:
+    """`exchange_parts` and `write_share`: each sum of each part comes once to the CTA that stores it, two at a time."""
+    config = next(c for c in CLUSTER_CONFIGS if (c.cta_m, c.split_k, c.cta_n) == (tokens, parts, 128))
+    groups, row_blocks = tokens // 8, config.cta_n // 64
+    share = ceil_div(groups, parts)
+    ring = config.num_stages * config.cta_n // 64 * (config.cta_k // 64) * 2048
+    ring += config.num_stages * config.cta_k // 64 * tokens * 128
+    slots = np.array([
+        [(part * row_blocks + block) * share + j % share for j in range(groups)]
+        for part, block in itertools.product(range(parts), range(row_blocks))
+    ])  # fmt: skip
+    assert (slots.max() + 1) * 2048 <= ring
+    for cta in range(parts):
+        mine = slots[:, cta * share : (cta + 1) * share].ravel()
+        assert len(set(mine.tolist())) == len(mine)
+
+    c = np.full((tokens, 64), -1)
+    for warp, cta in itertools.product(range(4), range(parts)):
+        acc = sums_of(warp, tokens)
+        for j in range(cta * share, min(groups, (cta + 1) * share)):
+            for h in range(2):
+                even, odd = acc[:, 4 * j + 2 * h], acc[:, 4 * j + 2 * h + 1]
+                is_odd = LANES // 4 % 2 == 1
+                got = np.where(is_odd, even, odd)[LANES ^ 4]
+                token = 8 * j + LANES % 4 * 2 + is_odd
+                n = warp * 16 + LANES // 4 + 8 * h - is_odd
+                assert (n % 2 == 0).all()
+                for at, low, high in zip(
+                    zip(token, n, strict=True), *np.where(is_odd, (got, odd), (even, got)), strict=True
+                ):
+                    c[at], c[at[0], at[1] + 1] = low, high
+    np.testing.assert_array_equal(c, np.arange(tokens * 64).reshape(tokens, 64))
+
+
+def test_clusters_that_share_k_find_room_at_once() -> None:
+    sizes, num_able = Sizes(64, 7168, 1536), 0
+    assert {config.decomposition for config in CLUSTER_CONFIGS} == {Decomposition.SPLIT_K}
+    for config in CLUSTER_CONFIGS:
+        v = variant(config)
+        tiles = ceil_div(sizes.M, config.cta_m) * ceil_div(sizes.N, config.cta_n)
+        launch = CLUSTER_FAMILY.launch(v, sizes, 132, 1)
+        assert CLUSTER_FAMILY.compiled(config) == config
+        assert list(CLUSTER_FAMILY.splits(v, sizes, H200)) == [(Decomposition.SPLIT_K, config.split_k)]
+        assert (launch.grid, launch.workspace_bytes, launch.num_counters) == ((tiles * config.split_k, 1, 1), 0, 0)
+        fits = tiles * config.split_k <= cluster_sms(132, config.split_k) * CLUSTER_FAMILY.macros(v)["CTAS_PER_SM"]
+        assert (CLUSTER_FAMILY.refusal(v, sizes, H200) is None) is fits
+        num_able += fits
+    assert num_able >= 40
+    crowded = next(config for config in CLUSTER_CONFIGS if config.split_k == 8)
+    assert "CTAs, the GPU holds" in str(CLUSTER_FAMILY.refusal(variant(crowded), Sizes(4096, 4096, 4096), H200))
+    assert CLUSTER_FAMILY.refusal(variant(crowded), None, H200._replace(num_sms=1)) is not None
 
 
 # ---- the family -----------------------------------------------------------------------------------------------------
@@ -414,7 +483,7 @@ def test_configs_are_unique_and_fit_whatever_the_weights() -> None:
         macros = FAMILY.macros(v)
         assert macros["CTAS_PER_SM"] * (FAMILY.smem_bytes(v) + 1024) <= 228 * 1024
         assert macros["CTA_M"] // 2 * macros["MB"] <= 128  # sums of a thread
-        assert macros["MB"] * 64 * (2 if macros["COOPERATIVE"] else 1) == config.cta_n
+        assert macros["MB"] * 64 * (macros["CONSUMERS"] if macros["COOPERATIVE"] else 1) == config.cta_n
 
 
 @pytest.mark.parametrize("rows", [64, 128, 256])
@@ -469,13 +538,13 @@ def test_the_grid_is_persistent(sizes: Sizes, num_sms: int) -> None:
             assert launch.grid[1:] == (1, 1)
             assert launch.grid[0] % ctas == 0
             assert ctas <= launch.grid[0] <= max(ctas, num_sms * FAMILY.macros(v)["CTAS_PER_SM"])
-            assert (launch.num_threads, launch.smem_bytes) == (384, FAMILY.smem_bytes(v))
+            assert (launch.num_threads, launch.smem_bytes) == (128 + 32 * config.num_warps, FAMILY.smem_bytes(v))
             if v.config.decomposition is Decomposition.DATA_PARALLEL:
                 assert (launch.workspace_bytes, launch.num_counters) == (0, 0)
 
 
 def test_arguments_follow_the_kernel() -> None:
-    config = find(128, 128, 64, Schedule.COOPERATIVE, (1, 2))
+    config = find(128, 128, 128, Schedule.COOPERATIVE, (1, 2))
     v, sizes = variant(config, decomposition=Decomposition.SPLIT_K, split_k=3), Sizes(50, 1000, 520)
     boxes: list[tuple[int, int]] = []
     given = arguments_of(v, sizes, FAMILY.launch(v, sizes, 132, 1), boxes)

@@ -28,6 +28,7 @@ IMPORT_NAMES = {
     "PyYAML": {"yaml"},
     "dask": {"dask", "distributed"},
     "cupy-cuda13x": {"cupy", "cupy_backends"},
+    "humming-kernels": {"humming"},
     "nvidia-matmul-heuristics": {"nvMatmulHeuristics"},
     "scikit-learn": {"sklearn"},
 }

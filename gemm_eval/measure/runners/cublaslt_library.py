@@ -10,7 +10,7 @@ import ctypes
 from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
-from gemm_eval.measure.runners.dense import COMPUTE_32F
+from gemm_eval.measure.runners.cublas_handle import COMPUTE_32F
 from gemm_eval.measure.shapes import GemmShape
 
 __all__ = ["Algorithm", "CublasLtLibrary", "HeuristicResult", "Layouts"]

@@ -11,15 +11,12 @@ from typing import Any
 from gemm_eval.device import BenchDevice, Call
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.measure.runners.checks import MAX_ERRORS, decode, relative_error
+from gemm_eval.measure.runners.cublas_handle import CUDA_TYPES
 from gemm_eval.measure.shapes import GemmItem
 from gemm_eval.words import shown
 
-__all__ = ["COMPUTE_32F", "DenseDevice", "find_library"]
+__all__ = ["DenseDevice", "find_library"]
 
-COMPUTE_32F = 68
-"""CUBLAS_COMPUTE_32F of cublas_api.h."""
-
-_CUDA_TYPES = {"fp16": 2, "bf16": 14}  # CUDA_R_16F, CUDA_R_16BF of library_types.h
 _MIN_BUFFER_BYTES = 1 << 16  # the check's operands fit
 
 
@@ -53,13 +50,13 @@ class DenseDevice(BenchDevice):
     kernel = ""
 
     def __init__(self, dtype: str) -> None:
-        if dtype not in _CUDA_TYPES:
-            known = ", ".join(_CUDA_TYPES)
+        if dtype not in CUDA_TYPES:
+            known = ", ".join(CUDA_TYPES)
             raise UnsupportedError(f"--kernel {self.kernel} measures {known}, got {shown(dtype)}; see cublaslt")
         super().__init__()
         self.input_dtype = self.weight_dtype = self.output_dtype = dtype
         self.pool_bytes = 0
-        self.cuda_type = _CUDA_TYPES[dtype]
+        self.cuda_type = CUDA_TYPES[dtype]
         self.buffers: dict[str, Any] = {}
 
     def load_library(self, stem: str) -> tuple[ctypes.CDLL, str]:

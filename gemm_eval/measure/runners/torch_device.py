@@ -26,7 +26,8 @@ class TorchDevice(BenchDevice):
         try:
             import torch
         except ImportError:
-            raise GemmEvalError(f"--kernel {self.kernel} needs PyTorch with CUDA: pip install torch") from None
+            what = f"--kernel {self.kernel}" if self.kernel else "this"
+            raise GemmEvalError(f"{what} needs PyTorch with CUDA: pip install torch") from None
         cupy = import_cupy()
         self.torch: Any = torch
         self._torch_stream = torch.cuda.Stream()
@@ -47,3 +48,8 @@ class TorchDevice(BenchDevice):
             graph.replay()
 
         return launch
+
+    def free_unused(self) -> None:
+        """See `BenchDevice`."""
+        super().free_unused()
+        self.torch.cuda.empty_cache()

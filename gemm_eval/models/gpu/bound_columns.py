@@ -9,7 +9,7 @@ from gemm_eval.jit import of_arrays, read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, VECTOR
 from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16BoundColumns
-from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA, MULTISTAGE_FAMILIES, SM90, STREAMING_FAMILIES
+from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA, MULTISTAGE_FAMILIES, STREAMING_FAMILIES, WGMMA_FAMILIES
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, PAIRS_OF_WARP, SCHEDULERS, SUM_BYTES
 from gemm_eval.models.gpu.w4a16.sm90_kernels import overlapped
 
@@ -60,7 +60,8 @@ def pack_w4a16_bound_columns(
 ) -> npt.NDArray[np.float64]:
     """Return `W4A16BoundColumns` of our kernels, [columns, rows]; arguments as for `pack_bound_columns`."""
     p, family, c = params[0], candidates["family"], coefficients[candidates["coefficient_set"]]
-    is_sm90, is_sm80, is_gemv_mma = family == SM90, np.isin(family, MULTISTAGE_FAMILIES), family == GEMV_MMA
+    is_sm90, is_sm80 = np.isin(family, WGMMA_FAMILIES), np.isin(family, MULTISTAGE_FAMILIES)
+    is_gemv_mma = family == GEMV_MMA
     is_streaming = np.isin(family, STREAMING_FAMILIES)
     cycles_per_us, matrix = p["cycles_per_us"], candidates["matrix_cycles"]
     slots = candidates["instructions"] / SCHEDULERS
@@ -84,7 +85,7 @@ def pack_w4a16_bound_columns(
         fixed_us=p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / cycles_per_us,
         cut_us=np.where(is_sm90, 0.0, c["cut_us"]),
         fixed_cycles=np.where(is_sm80, c["cta_cycles"], 0.0),
-        row_cycles=epilogue,
+        row_cycles=epilogue / np.maximum(candidates["cluster_k"], 1),  # a share of the tile each
         pass_us=np.where(is_streaming, teams * c["team_sum_cycles"] / cycles_per_us, 0.0),
         pass_elems=PAIRS_OF_WARP * candidates["num_warps"],
         dram_bytes_per_us=np.minimum(p["dram_peak_bytes_per_us"] * dram_frac, p["dram_spec_bytes_per_us"]),

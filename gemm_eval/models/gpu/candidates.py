@@ -35,6 +35,7 @@ _INTS = (
     "family", "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages",
     "schedule", "raster_order", "raster_swizzle", "ctas_per_sm", "expected_ctas", "grid_cap", "sm_cap", "expected_cap",
     "smem_bytes", "registers", "min_rows", "max_rows", "stream_cap", "min_stream_steps",
+    "cluster_k",
 )  # fmt: skip
 _FLOATS = (
     "cluster_log2", "matrix_cycles", "dequant_cycles", "stage_bytes", "operand_bytes", "store_elem_bytes",
@@ -52,7 +53,8 @@ kernels read of shared memory in it, in turn with multiplying; such kernels mask
 Our W4A16 kernels: `raster_order`, `raster_swizzle`; `expected_ctas`: what the registry counts on when it cuts K, and
 `expected_cap`: CTAs that the GPU then holds at once; `instructions`, `mma`: of all warps of a CTA for 64 k (of a team's
 warps in the streaming families); `matrix_cycles`: tensor-core time of that on an SM; `producer`: of the copying thread;
-`weight_bytes`: packed weights and scales of 64 k of the CTA's columns. What a kernel has no use for is 0.
+`weight_bytes`: packed weights and scales of 64 k of the CTA's columns; `cluster_k`: CTAs of a cluster that have a part
+of K each, where that is how a kernel cuts it. What a kernel has no use for is 0.
 """
 
 _PRODUCER_WARPS = 4  # the loading warpgroup of a warp-specialized kernel
@@ -382,7 +384,7 @@ def candidate_row(arch: GpuSpec, types: GemmTypes, config: KernelConfig, resourc
         config.num_warps, config.num_stages, int(config.schedule), 0, 0, resources.ctas_per_sm, 0,
         sms * resources.ctas_per_sm, sms, 0, resources.smem_bytes, resources.registers,
         family.min_rows, family.max_rows(config.cta_m),
-        sms * min(family.stream_ctas(config.cta_m), resources.ctas_per_sm), family.min_stream_steps,
+        sms * min(family.stream_ctas(config.cta_m), resources.ctas_per_sm), family.min_stream_steps, 0,
         math.log2(config.cluster_m * config.cluster_n), matrix_cycles(arch, types, config),
         dequant_cycles(arch, types, config),
         float(stage_bytes(types, config)), operand_bytes(types, config), types.c.bits / 8,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.families.family import Family
 from gemm_eval.models.gpu.w4a16.coefficients import w4a16_coefficients_of
-from gemm_eval.models.gpu.w4a16.family_kernels import GEMV, GEMV_MMA, SM80, SM90
+from gemm_eval.models.gpu.w4a16.family_kernels import GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER
 
 __all__ = ["OUR_FAMILIES"]
 
@@ -29,8 +29,14 @@ OUR_FAMILIES = (
     ),
     Family(
         name="w4a16_sm90", number=SM90, sm_archs=("sm_90",), schedules=(Schedule.PINGPONG, Schedule.COOPERATIVE),
-        mma_m=64, mma_n_step=8, num_warps=(8,), max_registers=216, operands="registers", has_clusters=True,
+        mma_m=64, mma_n_step=8, num_warps=(8, 12), max_registers=216, operands="registers", has_clusters=True,
         is_warp_specialized=True, is_ours=True,
         coefficients=w4a16_coefficients_of("w4a16_sm90"),
+    ),
+    Family(
+        name="w4a16_sm90_cluster", number=SM90_CLUSTER, sm_archs=("sm_90",), schedules=(Schedule.COOPERATIVE,),
+        mma_m=64, mma_n_step=8, num_warps=(8, 12), max_registers=216, operands="registers", has_clusters=True,
+        is_warp_specialized=True, is_ours=True,
+        coefficients=w4a16_coefficients_of("w4a16_sm90_cluster"),
     ),
 )  # fmt: skip

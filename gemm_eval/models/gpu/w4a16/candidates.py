@@ -51,13 +51,24 @@ _CONFIG_OF = operator.itemgetter(*((CANDIDATE_DTYPE.names or ()).index(name) for
 _TARGETS = {"sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a"}
 _GROUP_SIZES = (None, 32, 64, 128)
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
+_WGMMA_FLOP = 2.0 * 64 * 16  # of a token
+_WARPS_OF_WGMMA = 4
+_LEAST_WGMMA_CYCLES = 13.2
+"""A wgmma with 64 x 16 weights from registers takes so long for 16 tokens or fewer: timed on an H200, two warpgroups
+on an SM in a loop of nothing else."""
 _BLOCK = 64
 
 
 class _Entry(NamedTuple):
     """A line of the table."""
 
-    config: KernelConfig  # K not cut
+    config: KernelConfig  # K not cut unless that is compiled in
+
+    @property
+    def cluster(self) -> int:
+        """CTAs of a cluster."""
+        return self.config.cluster_m * self.config.cluster_n * self.config.split_k
+
     num_threads: int
     registers: int
     smem_bytes: int  # static and dynamic
@@ -127,12 +138,13 @@ def _table(target: str, activation: DType) -> tuple[list[str], dict[tuple[str, s
 
 
 def _parse(line: Mapping[str, str]) -> Iterator[_Entry]:
-    sizes = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages")
+    sizes = ("cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "split_k")
     for raster in line["rasters"].split():  # e.g. "M1 N8"
-        m, n, k, cluster_m, cluster_n, warps, stages = (int(line[name]) for name in sizes)
+        m, n, k, cluster_m, cluster_n, warps, stages, parts = (int(line[name]) for name in sizes)
         config = KernelConfig(
             line["family"], m, n, k, cluster_m, cluster_n, warps, stages, Schedule[line["schedule"].upper()],
-            Decomposition.DATA_PARALLEL, 1, RasterOrder["ALONG_" + raster[0]], int(raster[1:]),
+            Decomposition.SPLIT_K if parts > 1 else Decomposition.DATA_PARALLEL, parts,
+            RasterOrder["ALONG_" + raster[0]], int(raster[1:]),
         )  # fmt: skip
         yield _Entry(
             config, int(line["num_threads"]), int(line["registers"]),
@@ -152,13 +164,11 @@ def build_w4a16_candidates(arch: GpuSpec, types: GemmTypes) -> npt.NDArray[np.vo
     """Return our kernels that this GPU can run on these types, [rows] of `CANDIDATE_DTYPE`."""
     rows = []
     for entry in _entries(_TARGETS[arch.sm_arch], types.a.dtype, *_mode_of(types)):
-        config = entry.config
         held = ctas_per_sm(arch, entry.num_threads, entry.registers, entry.smem_bytes)
-        cluster = config.cluster_m * config.cluster_n
-        if held < 1 or cluster > arch.max_cluster_ctas:
+        if held < 1 or entry.cluster > arch.max_cluster_ctas:
             continue
         expected = max(1, min(entry.min_ctas, held))
-        if cluster_sms(arch.num_sms, cluster) * expected >= cluster:
+        if cluster_sms(arch.num_sms, entry.cluster) * expected >= entry.cluster:
             rows.append(_row(arch, types, entry, held, expected))
     return np.array(rows, CANDIDATE_DTYPE)
 
@@ -166,21 +176,20 @@ def build_w4a16_candidates(arch: GpuSpec, types: GemmTypes) -> npt.NDArray[np.vo
 def list_w4a16_needs(arch: GpuSpec, types: GemmTypes) -> Iterator[KernelNeeds]:
     """Yield what each of our kernels needs, whether or not the GPU has it."""
     for entry in _entries(_TARGETS[arch.sm_arch], types.a.dtype, *_mode_of(types)):
-        cluster = entry.config.cluster_m * entry.config.cluster_n
-        yield KernelNeeds(entry.smem_bytes, entry.registers, entry.registers, entry.num_threads, cluster)
+        yield KernelNeeds(entry.smem_bytes, entry.registers, entry.registers, entry.num_threads, entry.cluster)
 
 
 def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: int) -> tuple[float, ...]:
     config = entry.config
-    cluster = config.cluster_m * config.cluster_n
+    cluster, is_wgmma = entry.cluster, config.family.startswith("w4a16_sm90")
     sms = cluster_sms(arch.num_sms, cluster)
     expected_cap = sms * expected // cluster * cluster
     # persistent kernels are launched with as many CTAs as the registry expects to fit
-    grid_cap = expected_cap if config.family == "w4a16_sm90" else sms * held
+    grid_cap = expected_cap if is_wgmma else sms * held
     blocks = config.cta_n / _BLOCK
     rate = arch.tensor_flop_per_cycle[types.a.dtype]
-    if config.family == "w4a16_sm90":  # wgmma works on 64 columns whatever the tokens
-        matrix = blocks * 2.0 * _BLOCK * _BLOCK * config.cta_m / rate
+    if is_wgmma:  # on 64 columns and 16 k whatever the tokens
+        matrix = blocks * entry.tensor / _WARPS_OF_WGMMA * max(_WGMMA_FLOP * config.cta_m / rate, _LEAST_WGMMA_CYCLES)
     else:
         rate *= FAMILIES["sm80_mma"].rate_on(arch.sm_arch)
         matrix = blocks * entry.tensor * _MMA_SYNC_FLOP / rate
@@ -193,13 +202,15 @@ def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: in
     return (
         FAMILIES[config.family].number, W4A16_FAMILIES.index(config.family), *config[1:8], int(config.schedule),
         int(config.raster_order), config.raster_swizzle, held, expected, grid_cap, sms, expected_cap, entry.smem_bytes,
-        entry.registers, 0, 0, 0, 0, math.log2(cluster), matrix, 0.0, 0.0, 0.0, types.a.dtype.bits / 8,
+        entry.registers, 0, 0, 0, 0, config.split_k if config.split_k > 1 else 0,
+        math.log2(cluster), matrix, 0.0, 0.0, 0.0, types.a.dtype.bits / 8,
         blocks * entry.instructions, blocks * entry.tensor, blocks * entry.producer, weight_bytes,
     )  # fmt: skip
 
 
 def config_of_row(row: np.void, parts: int) -> KernelConfig:
-    """Return the config of a row with K cut into `parts`; 0: stream-K."""
+    """Return the config of a row with K cut into `parts`, unless it is compiled otherwise; 0: stream-K."""
+    parts = int(row["cluster_k"]) or parts
     way = Decomposition.STREAM_K if parts == 0 else Decomposition.SPLIT_K if parts > 1 else Decomposition.DATA_PARALLEL
     family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, order, swizzle = _CONFIG_OF(row.tolist())
     return KernelConfig(
@@ -214,11 +225,11 @@ def find_row(candidates: npt.NDArray[np.void], config: KernelConfig) -> int:
     Raises:
         InvalidMappingError: the GPU has no such kernel.
     """
-    base = config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
+    whole = config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
     for place in range(len(candidates)):
-        if config_of_row(candidates[place], 1) == base:
+        if config_of_row(candidates[place], 1) == (config if candidates[place]["cluster_k"] else whole):
             return place
     raise InvalidMappingError(
-        f"there is no such kernel on this GPU for these types: {base}; `gemm-eval kernels` lists what there is",
+        f"there is no such kernel on this GPU for these types: {config}; `gemm-eval kernels` lists what there is",
         rule="config",
     )

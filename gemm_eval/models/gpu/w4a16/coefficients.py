@@ -17,12 +17,15 @@ __all__ = [
     "w4a16_coefficients_of",
 ]
 
-GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES = ("w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm90")
+GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = W4A16_FAMILIES = (
+    "w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm90", "w4a16_sm90_cluster",
+)  # fmt: skip
 """The families, as `gemm_eval.kernels` names them, in the order of their coefficients in packings."""
 
 _STREAMING = (GEMV, GEMV_MMA)
 _MULTISTAGE = (GEMV_MMA, SM80)
-_TILED = (SM80, SM90)
+_WGMMA = (SM90, SM90_CLUSTER)
+_TILED = (SM80, *_WGMMA)
 
 _ONE_SLOT = Neutral(1.0, "an instruction takes one slot")
 _AS_COOPERATIVE = Neutral(0.0, "as for cooperating warpgroups", "issue")
@@ -50,13 +53,14 @@ def _item(
     meaning: str,
     **of: float,
 ) -> FamilyCoefficient:
-    defaults = {family: of.get(family.removeprefix("w4a16_"), default) for family in families}
+    names = {family: family.removeprefix("w4a16_").removesuffix("_cluster") for family in families}
+    defaults = {family: of.get(name, default) for family, name in names.items()}
     return FamilyCoefficient(Coefficient(name, unit, low, high, default, neutral, meaning), defaults)
 
 
 W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item(
-        "kernel_us", "us", 0.0, 5.0, (SM90,), 1.0, FREE,
+        "kernel_us", "us", 0.0, 5.0, _WGMMA, 1.0, FREE,
         "barriers, tensor maps, first and last instructions of a kernel",
     ),
     _item("ramp_us", "us", 0.0, 4.0, (GEMV,), 0.5, FREE, "queue of the first loads when all SMs start at once"),
@@ -71,14 +75,14 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "as issue, of a lone warpgroup, which waits for itself",
     ),
     _item(
-        "shared_issue", "1", 0.5, 4.0, (SM90,), 1.65, _AS_ALONE, "as issue, of two CTAs of an SM, which hide waits",
+        "shared_issue", "1", 0.5, 4.0, _WGMMA, 1.65, _AS_ALONE, "as issue, of two CTAs of an SM, which hide waits",
     ),
     _item(
-        "exposed_frac", "1", 0.0, 1.0, (SM90,), 0.1, _TWO_NORM,
+        "exposed_frac", "1", 0.0, 1.0, _WGMMA, 0.1, _TWO_NORM,
         "dequantization that shows beside wgmma, beyond that of a 2-norm; 1: all of it",
     ),
     _item(
-        "producer_cycles", "cycles", 2.0, 15.0, (SM90,), 6.4, FREE,
+        "producer_cycles", "cycles", 2.0, 15.0, _WGMMA, 6.4, FREE,
         "of an instruction of the thread that copies, which has nothing to hide its latency",
     ),
     _item(
@@ -87,7 +91,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     ),
     _item("step_cycles", "cycles", 0.0, 1500.0, _STREAMING, 350.0, FREE, "waits of a step of a warp by itself"),
     _item(
-        "sm_l2_frac", "1", 0.2, 3.0, (GEMV_MMA, SM90), 0.8, NO_LIMIT, "share of 64 B a cycle that an SM takes in",
+        "sm_l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_WGMMA), 0.8, NO_LIMIT, "share of 64 B a cycle that an SM takes in",
         gemv_mma=0.8,
     ),
     _item(
@@ -96,15 +100,15 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     ),
     _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, NO_LIMIT, "share of the L2 bandwidth of hits"),
     _item(
-        "l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, SM90), 0.4, _ALL_KEPT,
+        "l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, *_WGMMA), 0.4, _ALL_KEPT,
         "share of L2 that keeps what will be read again",
     ),
     _item(
-        "line_waste", "1", 0.0, 8.0, (GEMV_MMA, SM90), 2.0, FREE,
+        "line_waste", "1", 0.0, 8.0, (GEMV_MMA, *_WGMMA), 2.0, FREE,
         "more time for tokens whose rows start off 128 bytes",
     ),
     _item(
-        "store_exposed_frac", "1", 0.0, 1.5, (SM90,), 0.6, FREE, "part of the time of storing C that nothing hides",
+        "store_exposed_frac", "1", 0.0, 1.5, _WGMMA, 0.6, FREE, "part of the time of storing C that nothing hides",
     ),
     _item(
         "epilogue_bytes_per_cycle", "B/cycle", 4.0, 300.0, _TILED, 20.0, NO_LIMIT,
@@ -118,18 +122,21 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "team_sum_cycles", "cycles", 0.0, 400.0, _STREAMING, 40.0, FREE,
         "to add one warp's sums of a round of columns",
     ),
-    _item("cut_us", "us", 0.0, 4.0, W4A16_FAMILIES, 1.0, FREE, "fences and counting of a part of K", sm80=1.6),
     _item(
-        "part_write_bytes_per_cycle", "B/cycle", 2.0, 100.0, _TILED, 14.0, NO_LIMIT,
-        "sums of a part of one SM, to the workspace", sm80=8.0,
+        "cut_us", "us", 0.0, 4.0, W4A16_FAMILIES, 1.0, FREE,
+        "fences and counting of a part of K, or barriers of the cluster", sm80=1.6,
     ),
     _item(
-        "part_read_bytes_per_cycle", "B/cycle", 1.0, 400.0, W4A16_FAMILIES, 90.0, NO_LIMIT,
+        "part_write_bytes_per_cycle", "B/cycle", 2.0, 100.0, _TILED, 14.0, NO_LIMIT,
+        "sums of a part of one SM, to the workspace or to the SMs of its cluster", sm80=8.0,
+    ),
+    _item(
+        "part_read_bytes_per_cycle", "B/cycle", 1.0, 400.0, (*_STREAMING, SM80, SM90), 90.0, NO_LIMIT,
         "sums of all parts, to the SM that adds them", sm80=28.0, gemv_mma=36.0, gemv=6.0,
     ),
     _item("part_cycles", "cycles", 0.0, 1500.0, (GEMV_MMA, SM90), 350.0, FREE, "round trip for the sums of a part"),
     _item(
-        "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, (SM90,), 9.0, NO_LIMIT,
+        "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, _WGMMA, 9.0, NO_LIMIT,
         "rows outside the matrix that TMA fills",
     ),
 )  # fmt: skip

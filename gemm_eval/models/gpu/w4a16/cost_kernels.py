@@ -12,7 +12,7 @@ from typing import Any
 from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, WARM, ConfigCost, CostRules, ProblemTerms, ceil_div
 from gemm_eval.models.gpu.w4a16.bound_kernels import row_bounds_us, split_bound_us
-from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, SM90
+from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, WGMMA_FAMILIES
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, HOLD_FRAC
 from gemm_eval.models.gpu.w4a16.sm80_kernels import sm80_cost
 from gemm_eval.models.gpu.w4a16.sm90_kernels import sm90_cost
@@ -53,7 +53,7 @@ def w4a16_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: A
 @kernel
 def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: int) -> ConfigCost:  # noqa: ARG001
     """The time of one kernel of ours, which has its raster, with K cut into `split` parts: see MODEL.md."""
-    if row["family"] == SM90:
+    if row["family"] in WGMMA_FAMILIES:
         return sm90_cost(p, row, c, t, split)
     if row["family"] in MULTISTAGE_FAMILIES:
         return sm80_cost(p, row, c, t, split)

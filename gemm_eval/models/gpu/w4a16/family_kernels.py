@@ -5,8 +5,18 @@ Nothing is imported here, so that `families` reads the numbers without loading n
 
 from __future__ import annotations
 
-__all__ = ["GEMV", "GEMV_MMA", "MULTISTAGE_FAMILIES", "SM80", "SM90", "STREAMING_FAMILIES"]
+__all__ = [
+    "GEMV",
+    "GEMV_MMA",
+    "MULTISTAGE_FAMILIES",
+    "SM80",
+    "SM90",
+    "SM90_CLUSTER",
+    "STREAMING_FAMILIES",
+    "WGMMA_FAMILIES",
+]
 
-GEMV, GEMV_MMA, SM80, SM90 = 5, 6, 7, 8
+GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = 5, 6, 7, 8, 61
 STREAMING_FAMILIES = (GEMV, GEMV_MMA)  # those whose cost has the form of `streaming_cost`
 MULTISTAGE_FAMILIES = (SM80,)  # those whose cost has the form of `sm80_cost`
+WGMMA_FAMILIES = (SM90, SM90_CLUSTER)  # and of `sm90_cost`

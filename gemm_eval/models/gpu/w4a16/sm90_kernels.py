@@ -1,4 +1,4 @@
-"""Numba kernels of `w4a16_sm90`: TMA, wgmma, warps that load and warps that compute."""
+"""Numba kernels of `w4a16_sm90` and `w4a16_sm90_cluster`: TMA, wgmma, warps that load and warps that compute."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
 )
 
 __all__ = ["overlapped", "sm90_cost"]
-
-_HALF_HIDDEN = 1.5  # of two cut tiles, ping-pong hides half of one behind the other warpgroup's work
 
 
 @kernel
@@ -71,7 +69,7 @@ def _sm90_step(
 
 @kernel
 def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
-    """Warp-specialized kernels: a thread copies, two warpgroups dequantize and multiply, tiles follow each other."""
+    """Warp-specialized kernels: a thread copies, warpgroups dequantize and multiply, tiles follow each other."""
     is_stream = split == STREAM_K
     split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
@@ -117,16 +115,17 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
 
     # a work item: a tile, or a part of it
     tile_bytes = cta_m * (cta_n * SUM_BYTES)
-    reduction = 0.0
-    parts, num_cuts = float(split), 1.0
+    reduction, stored_rows = 0.0, cta_m
+    parts = float(split)
     if is_stream:
         parts = 1.0 if tiles % clusters == 0 else max(1.0, clusters / tiles) + 1.0
-        if clusters % tiles != 0:  # a CTA may have a part of two tiles
-            num_cuts = 2.0 if is_coop else _HALF_HIDDEN
     if parts > 1.0:
-        reduction = num_cuts * (c["cut_us"] * cycles_per_us + resident * tile_bytes / c["part_write_bytes_per_cycle"])
-        reduction += parts * (tile_bytes / c["part_read_bytes_per_cycle"] + c["part_cycles"])
-    epilogue = min(cta_m, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
+        reduction = c["cut_us"] * cycles_per_us + resident * tile_bytes / c["part_write_bytes_per_cycle"]
+        if row["cluster_k"] > 0:
+            stored_rows = ceil_div(cta_m, split)  # each CTA adds up its share
+        else:
+            reduction += (parts - 1.0) * (tile_bytes / c["part_read_bytes_per_cycle"] + c["part_cycles"])
+    epilogue = min(stored_rows, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
     over = epilogue + reduction
     item = blocks * step
     last = 0.0

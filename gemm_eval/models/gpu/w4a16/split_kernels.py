@@ -8,7 +8,7 @@ import numpy as np
 
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import ProblemTerms, ceil_div
-from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, STREAMING_FAMILIES
+from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, SM90_CLUSTER, STREAMING_FAMILIES
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, UNIT_K
 
 __all__ = ["MAX_SPLITS", "list_splits", "splits_of_row"]
@@ -75,6 +75,9 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
                 num = _add_cut(splits, num, parts)
         splits[num] = 0
         return num + 1
+    if row["family"] == SM90_CLUSTER:
+        splits[0] = row["cluster_k"]
+        return 1 if units >= splits[0] and tiles * splits[0] <= row["expected_cap"] else 0
     if ceil_div(M, cta_m) < row["cluster_m"] or ceil_div(N, cta_n) < row["cluster_n"]:
         return 0
     tiles = ceil_div(M, cta_m * row["cluster_m"]) * ceil_div(N, cta_n * row["cluster_n"])

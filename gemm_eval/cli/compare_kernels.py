@@ -1,0 +1,228 @@
+"""What `kernels --compare` does: our kernels beside other engines on this machine's GPU, as tables or a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemm_eval.cli.output import format_number, make_console, make_table, print_json, print_line
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.extras import check_extra
+from gemm_eval.measure import write_table
+from gemm_eval.measure.engines import (
+    Case,
+    Grid,
+    SideBySide,
+    by_regime,
+    by_rows,
+    choose_engines,
+    list_cases,
+    losses,
+    stand,
+    standing_document,
+)
+from gemm_eval.words import shown
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+__all__ = ["compare", "document_of", "parse_pairs", "parse_rows", "print_side_by_side"]
+
+_LIMIT = 0.97  # an engine that takes less of our time than this is ahead
+_SUFFIXES = (".parquet", ".csv")
+_SHOWN = ("humming", "cublas", "better", "tinygemm")
+_TITLES = {"humming": "humming", "cublas": "cuBLAS", "better": "better of both", "tinygemm": "tinygemm"}
+
+
+def parse_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
+    """Read (N, K) from words such as ``12288,4096``.
+
+    Raises:
+        InvalidOptionError: a word is no pair of integers.
+    """
+    pairs = []
+    for text in texts:
+        try:
+            n, k = map(int, text.replace("x", ",").split(","))
+        except ValueError:
+            raise InvalidOptionError(f"--pair must be N,K such as 12288,4096, got {shown(text)}") from None
+        pairs.append((n, k))
+    return pairs
+
+
+def parse_rows(text: str) -> list[int]:
+    """Read values of M from a word such as ``1,16,320``.
+
+    Raises:
+        InvalidOptionError: it is no list of integers.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidOptionError(f"--rows must be integers such as 1,16,320, got {shown(text)}") from None
+
+
+def compare(grid: Grid, engines: Sequence[str], out: Path | None, *, as_json: bool) -> None:
+    """Time our kernels and other engines, and print where we stand.
+
+    Args:
+        grid: which GEMMs.
+        engines: names of the others; none: all.
+        out: table of all timings, written anew after each pair (N, K).
+        as_json: print a document with all timings.
+
+    Raises:
+        InvalidOptionError: an engine that does not exist, or a file of another kind.
+        GemmEvalError: there is no GPU, or our kernels do not run on it.
+    """
+    from gemm_eval.measure.engines import compare_engines, make_device
+
+    if out is not None:
+        if out.suffix not in _SUFFIXES:
+            raise InvalidOptionError(f"--out must end with {' or '.join(_SUFFIXES)}, got {shown(str(out))}")
+        check_extra("a table of timings", "gpu", "pandas", "pyarrow")
+    chosen, missing = choose_engines(engines)
+    if not as_json:  # a document says it itself
+        for name, reason in missing.items():
+            print_line(f"{name} is left out: {reason}", err=True)
+    on_pair = None if out is None else partial(_write, path=out)
+    found = compare_engines(make_device(chosen), chosen, grid, on_pair=on_pair)
+    if as_json:
+        print_json(document_of(found, missing))
+    else:
+        print_side_by_side(found)
+
+
+def _rows(found: SideBySide) -> list[dict[str, Any]]:
+    return [timing._asdict() for timing in found.timings]
+
+
+def _write(found: SideBySide, path: Path) -> None:
+    grid = found.grid
+    same = {"gpu": found.gpu, "dtype": grid.dtype, "group_size": grid.group_size}
+    write_table(path, [row | {"library": found.engines[row["engine"]]} | same for row in _rows(found)])
+
+
+def document_of(found: SideBySide, missing: Mapping[str, str]) -> dict[str, Any]:
+    """Return everything as plain values.
+
+    Args:
+        found: what was measured.
+        missing: why engines were left out, by name.
+    """
+    cases, others = list_cases(found.timings), _others(found)
+    return {
+        "gpu": found.gpu,
+        "dtype": found.grid.dtype,
+        "group_size": found.grid.group_size,
+        "engines": found.engines,
+        "missing": dict(missing),
+        "by_rows": {str(m): _standings(some, others) for m, some in by_rows(cases).items()},
+        "by_regime": {name: _standings(some, others) for name, some in by_regime(cases).items()},
+        "behind": [
+            {"engine": engine, "ratio": ratio, "N": case.N, "K": case.K, "M": case.M}
+            for ratio, engine, case in losses(cases, _timed(others), _LIMIT)
+        ],
+        "timings": _rows(found),
+        "failures": [failure._asdict() for failure in found.failures],
+    }
+
+
+def _standings(cases: Iterable[Case], engines: Sequence[str]) -> dict[str, Any]:
+    some = list(cases)
+    return {engine: standing_document(stand(some, engine)) for engine in engines}
+
+
+def _others(found: SideBySide) -> list[str]:
+    """What is compared with: the other engines, and the better of two of them."""
+    names = [name for name in _SHOWN if name in found.engines]
+    both = {"humming", "cublas"} <= set(names)
+    return [name for name in _SHOWN if name in names or (name == "better" and both)]
+
+
+def _timed(others: Iterable[str]) -> list[str]:
+    return [name for name in others if name != "better"]
+
+
+def print_side_by_side(found: SideBySide) -> None:
+    """Print tables of at most 80 columns: by M, by regime, and where another engine is ahead."""
+    cases, others, console = list_cases(found.timings), _others(found), make_console()
+    grid = found.grid
+    console.print(f"{found.gpu}, {grid.dtype}, groups of {grid.group_size}, cold weights, bursts at boost clock")
+    for name, library in found.engines.items():
+        console.print(f"  {name}: {library}")
+    if cases and others:
+        console.print()
+        console.print("Its time over ours, by M: geometric mean over N x K, the worst and where")
+        groups = [(str(m), some) for m, some in by_rows(cases).items()]
+        with_place = [name for name in others if name in ("humming", "cublas")]
+        console.print(_by_rows_table(groups, with_place, [name for name in _timed(others) if name not in with_place]))
+        console.print()
+        console.print(_regimes_table(by_regime(cases), others))
+        console.print()
+        _print_losses(cases, others)
+    for failure in found.failures:
+        m = "every M" if failure.M is None else f"M {failure.M}"
+        console.print(f"not timed: {failure.engine}, {failure.N} x {failure.K}, {m}: {failure.error}")
+
+
+def _by_rows_table(
+    groups: Sequence[tuple[str, Sequence[Case]]], with_place: Sequence[str], others: Sequence[str]
+) -> Table:
+    headers = ["M"]
+    for name in with_place:
+        headers += [_TITLES[name], "worst", "at"]
+    headers += [_TITLES[name] for name in others]
+    table = make_table(headers, right=headers)
+    for title, cases in groups:
+        cells = [title]
+        for name in with_place:
+            one = stand(cases, name)
+            worst = ["-", "-", "-"]
+            if one is not None:
+                worst = [f"{one.mean:.2f}", f"{one.worst:.2f}", f"{one.worst_case.N} x {one.worst_case.K}"]
+            cells += worst
+        cells += [_mean(cases, name) for name in others]
+        table.add_row(*cells)
+    return table
+
+
+def _mean(cases: Iterable[Case], name: str) -> str:
+    one = stand(cases, name)
+    return "-" if one is None else f"{one.mean:.2f}"
+
+
+def _regimes_table(regimes: Mapping[str, Sequence[Case]], others: Sequence[str]) -> Table:
+    headers = ["regime", "GEMMs", *(_TITLES[name] for name in others)]
+    table = make_table(headers, title="Geometric mean, and the worst case in parentheses", right=headers[1:])
+    for name, cases in regimes.items():
+        cells = [name, str(len(cases))]
+        for other in others:
+            one = stand(cases, other)
+            cells.append("-" if one is None else f"{one.mean:.2f} ({one.worst:.2f})")
+        table.add_row(*cells)
+    return table
+
+
+def _print_losses(cases: Sequence[Case], others: Sequence[str]) -> None:
+    console = make_console()
+    behind = losses(cases, _timed(others), _LIMIT)
+    counted = []
+    for name in _timed(others):
+        num_cases = sum(case.ratio(name) is not None for case in cases)
+        counted.append(f"{_TITLES[name]} {sum(engine == name for _, engine, _ in behind)} of {num_cases}")
+    console.print(f"Below {_LIMIT}: {', '.join(counted)}")
+    if not behind:
+        return
+    headers = ["ratio", "engine", "N", "K", "M", "ours us", "its us", "our kernel"]
+    table = make_table(headers, right=[headers[0], *headers[2:7]])
+    for ratio, engine, case in behind:
+        table.add_row(
+            f"{ratio:.3f}", _TITLES[engine], str(case.N), str(case.K), str(case.M),
+            format_number(case.ours.latency_us), format_number(case.others[engine].latency_us),
+            " ".join(case.ours.config.split()[:2]),
+        )  # fmt: skip
+    console.print(table)

@@ -1,0 +1,98 @@
+"""`gemm-eval kernels --compare`: its tables, its document, and what it refuses before a GPU is looked for."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gemm_eval.cli.app import app
+from gemm_eval.measure import engines as measured
+from gemm_eval.measure.engines import side_by_side
+from tests.measure.fake_engines import FakeDevice, fake_engine
+from tests.measure.test_side_by_side import PROTOCOL
+
+TIMES = {
+    "ours": lambda gemm: 10.0,
+    "humming": lambda gemm: 9.0 if gemm.M == 320 else 20.0,
+    "cublas": lambda gemm: 30.0,
+    "tinygemm": lambda gemm: 50.0,
+}
+GRID = ("--pair", "64,256", "--pair", "128,256", "--rows", "1,320")
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Any:
+    engines = {name: fake_engine(name, us) for name, us in TIMES.items()}
+    engines["tinygemm"].largest_rows = 64
+    engines["cublas"].why_missing = classmethod(lambda cls: "no cuBLAS: pip install it")  # type: ignore[method-assign, assignment]
+    compare = partial(side_by_side.compare_engines, protocol=PROTOCOL, sleep=lambda _: None)
+    monkeypatch.setattr(side_by_side, "ENGINES", engines)
+    monkeypatch.setattr(measured, "make_device", lambda engines: FakeDevice())
+    monkeypatch.setattr(measured, "compare_engines", compare)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, ["kernels", "--compare", *words], env={"COLUMNS": "80", "TERM": "dumb"})
+
+    return run
+
+
+def test_tables_fit_80_columns(command: Any) -> None:
+    done = command(*GRID)
+    lines = done.stdout.splitlines()
+
+    assert done.exit_code == 0, done.output
+    assert max(map(len, lines)) <= 80
+    assert "cublas is left out: no cuBLAS: pip install it" in done.stderr
+    (row,) = [line.split() for line in lines if line.split()[:1] == ["320"]]
+    assert row == ["320", "0.90", "0.90", "64", "x", "256", "-"]
+    (row,) = [line.split() for line in lines if line.startswith("M <= 16")]
+    assert row[3:] == ["2", "2.00", "(2.00)", "5.00", "(5.00)"]
+    assert "Below 0.97: humming 2 of 4, tinygemm 0 of 2" in lines
+    (row,) = [line.split() for line in lines if line.startswith("0.900") and " 128 " in line]
+    assert row[:7] == ["0.900", "humming", "128", "256", "320", "10.00", "9.000"]
+
+
+def test_the_document_has_every_timing(command: Any, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    pytest.importorskip("pyarrow")
+    for suffix, read in ((".csv", pandas.read_csv), (".parquet", pandas.read_parquet)):
+        out = tmp_path / f"timings{suffix}"
+        found = json.loads(command(*GRID, "--json", "--out", str(out), "--engine", "humming").stdout)
+
+        assert list(found["engines"]) == ["ours", "humming"]
+        assert len(found["timings"]) == 8
+        assert found["by_rows"]["320"]["humming"]["worst"] == pytest.approx(0.9, rel=0.01)
+        assert found["by_regime"]["all"]["humming"]["num_cases"] == 4
+        assert [(row["N"], row["M"]) for row in found["behind"]] == [(64, 320), (128, 320)]
+        frame = read(out)
+        assert list(frame["latency_us"]) == [row["latency_us"] for row in found["timings"]]
+        assert set(frame["library"]) == {"ours 1.0", "humming 1.0"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--compare", "--pair", "4096"), "--pair must be N,K such as 12288,4096, got '4096'"),
+        (("--compare", "--pair", "4096,100"), "K of 128, got 4096,100"),
+        (("--compare", "--rows", "1,x"), "--rows must be integers such as 1,16,320, got '1,x'"),
+        (("--compare", "--engine", "marlin"), "--engine must be one of ours, humming, cublas, tinygemm, got 'marlin'"),
+        (("--compare", "--group-size", "0"), "--group-size must be 32, 64 or 128, got 0"),
+        (("--compare", "--activation", "fp8"), "--activation must be one of fp16, bf16, got 'fp8'"),
+        (("--compare", "--out", "x.txt"), "--out must end with .parquet or .csv, got 'x.txt'"),
+        (("--compare", "--arch", "h200-sxm"), "--compare does not go with --arch; it goes with"),
+        (("--arch", "h200-sxm", "--rows", "1"), "--rows goes with --compare"),
+        (("--arch", "h200-sxm", "--measured", "--rows", "1"), "--measured does not go with --rows"),
+        (("--mode", "column"), "--arch NAME is missing, such as --arch h200-sxm; only --compare goes without"),
+    ],
+)
+def test_wrong_words_are_one_line(words: tuple[str, ...], message: str) -> None:
+    result = CliRunner().invoke(app, ["kernels", *words])
+
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert len(result.stderr.splitlines()) == 1
