@@ -13,6 +13,7 @@ from gemm_eval.cli import (
     arch,
     asm,
     calibrate,
+    checkpoint,
     configs,
     crossover,
     gemm,
@@ -111,6 +112,7 @@ app.add_typer(validate.app, name="validate")
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(arch.app, name="arch")
 app.add_typer(configs.app, name="configs")
+app.add_typer(checkpoint.app, name="checkpoint")
 
 
 def _show_version(is_asked: bool) -> None:

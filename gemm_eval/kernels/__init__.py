@@ -12,6 +12,7 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.arch import DeviceLimits, Occupancy, limits_of_spec
     from gemm_eval.kernels.build import SOURCES
+    from gemm_eval.kernels.checkpoint_files import PackedLayer, pack_checkpoint
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq
     from gemm_eval.kernels.choice import choose, problem_of, rank, spec_of_device
     from gemm_eval.kernels.families import Sizes, Variant, WeightMode
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         scale_unit,
         scales_shape,
     )
+    from gemm_eval.kernels.packed_files import Conversion, convert_checkpoint, load_packed, save_packed
     from gemm_eval.kernels.plan import Plan, limits_of, make_plan
     from gemm_eval.kernels.registry import (
         KernelEntry,
@@ -46,9 +48,11 @@ __all__ = [
     "BLOCK_K",
     "MIDDLE",
     "SOURCES",
+    "Conversion",
     "DeviceLimits",
     "KernelEntry",
     "Occupancy",
+    "PackedLayer",
     "PackedW4",
     "Plan",
     "QuantizedW4",
@@ -58,6 +62,7 @@ __all__ = [
     "check_sizes",
     "choose",
     "compile_for",
+    "convert_checkpoint",
     "dequantize",
     "encode",
     "from_awq",
@@ -68,16 +73,19 @@ __all__ = [
     "limits_of",
     "limits_of_spec",
     "list_kernels",
+    "load_packed",
     "make_plan",
     "make_variant",
     "occupancy",
     "occupancy_of",
+    "pack_checkpoint",
     "pack_scales",
     "pack_w4",
     "parse_activation",
     "problem_of",
     "quantize_w4",
     "rank",
+    "save_packed",
     "scale_unit",
     "scales_shape",
     "spec_of_device",
@@ -97,6 +105,10 @@ __getattr__, __dir__ = lazy_names(
             "limits_of_spec",
         ),
         ".build": ("SOURCES",),
+        ".checkpoint_files": (
+            "PackedLayer",
+            "pack_checkpoint",
+        ),
         ".checkpoints": (
             "from_awq",
             "from_gptq",
@@ -132,6 +144,12 @@ __getattr__, __dir__ = lazy_names(
             "parse_activation",
             "scale_unit",
             "scales_shape",
+        ),
+        ".packed_files": (
+            "Conversion",
+            "convert_checkpoint",
+            "load_packed",
+            "save_packed",
         ),
         ".plan": (
             "Plan",

@@ -7,10 +7,14 @@ Formats, as AutoAWQ (version "gemm") and AutoGPTQ / GPTQModel write them, 8 inte
   stores z - 1, version 2 ("gptq_v2") stores z: https://github.com/AutoGPTQ/AutoGPTQ/pull/640.
 
 Both: `scales` [G, N], G = ceil(K / group_size), and W = scale * (integer - z). numpy and CuPy arrays are taken.
+
+Act-order (desc_act): GPTQ took the rows of W in an order of its own, and `g_idx` [K] is the group of each. Rows are
+sorted by group when they are packed, so that kernels find groups one after the other, and activations alike.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gemm_eval.checks import check_flag, plain_integer
@@ -70,7 +74,8 @@ def from_gptq(
         qweight: int32 [K / 8, N].
         qzeros: int32 [G, N / 8].
         scales: floats [G, N], rounded to the type `activation`.
-        g_idx: integers [K], the group of each k; None: k // group_size. Other groups (act-order) are refused.
+        g_idx: integers [K], the group of each k; None: k // group_size. In any order (act-order), but each group with
+            group_size rows, the last maybe with less.
         group_size: 32, 64, 128; None or -1: one group for all K.
         version: 1 or 2, of the format. Checkpoints exist that say 1 and store what 2 does: `sym` finds those.
         sym: what the checkpoint's config says. True: all zero points have to be 8; None: not known.
@@ -78,7 +83,7 @@ def from_gptq(
 
     Raises:
         InvalidOptionError: `group_size` or `version`.
-        InvalidProblemError: tensors of other types or shapes, of sizes that no kernel takes, groups out of order, or
+        InvalidProblemError: tensors of other types or shapes, of sizes that no kernel takes, groups of other sizes, or
             zero points that are not 8 although `sym`, or not known.
     """
     if plain_integer(version) not in (1, 2):
@@ -100,9 +105,10 @@ def from_gptq(
             f"zero points must all be 8 where sym is True, got {int(zeros.min())}..{int(zeros.max())} "
             f"by version {version}; try version {3 - version}"
         )
-    if g_idx is not None:
-        _check_order(as_array(g_idx, "g_idx"), len(integers), _group_of(group_size) or len(integers))
-    return _pack(integers, zeros, scales, group_size, activation)
+    permutation = None if g_idx is None else _order_by_group(g_idx, integers, _group_of(group_size))
+    if permutation is None:
+        return _pack(integers, zeros, scales, group_size, activation)
+    return replace(_pack(integers[permutation], zeros, scales, group_size, activation), permutation=permutation)
 
 
 def _unpack(words: Any, what: str, order: tuple[int, ...], axis: int) -> Array:
@@ -131,15 +137,22 @@ def _group_of(group_size: int | None) -> int | None:
     return number
 
 
-def _check_order(g_idx: Array, K: int, group_size: int) -> None:
-    in_order = module_of(g_idx).arange(K) // group_size
-    if g_idx.shape != in_order.shape:
-        raise InvalidProblemError(f"g_idx must be of shape [{K}], got {list(g_idx.shape)}")
-    if bool((g_idx != in_order).any()):
+def _order_by_group(g_idx: Any, integers: Array, group_size: int | None) -> Array | None:
+    """Rows of `integers` as they follow each other when sorted by group, int32; None: as they are."""
+    xp, K = module_of(integers), len(integers)
+    groups = as_array(g_idx, "g_idx", xp)
+    if groups.shape != (K,) or groups.dtype.kind not in "iu":
+        raise InvalidProblemError(f"g_idx must be integers of shape [{K}], got {groups.dtype} {list(groups.shape)}")
+    in_order = xp.arange(K) // (group_size or K)
+    if bool((groups == in_order).all()):
+        return None
+    order = xp.argsort(groups, kind="stable")
+    if not bool((groups[order] == in_order).all()):
         raise InvalidProblemError(
-            f"g_idx must be k // {group_size}: kernels read the groups of K one after the other; "
-            "quantize without act-order (desc_act), or sort the rows by group and the activations alike"
+            f"g_idx must give each group {group_size or K} rows, and the last the rest: kernels read groups of one "
+            "size (a part of a layer that was cut along K has others; convert the whole layer)"
         )
+    return order.astype(xp.int32)
 
 
 def _pack(integers: Array, zeros: Array, scales: Any, group_size: int | None, activation: DType | str) -> PackedW4:

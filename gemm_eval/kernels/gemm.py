@@ -14,7 +14,8 @@ from gemm_eval.device import DeviceArray, Rows, as_device_array, as_rows, check_
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.choice import choose
-from gemm_eval.kernels.families import Operands, Sizes, WeightMode
+from gemm_eval.kernels.families import Operands, Sizes, WeightMode, ceil_div
+from gemm_eval.kernels.gather import GATHER_ALIGNMENT_BYTES, gather_bytes, gather_columns
 from gemm_eval.kernels.plan import (
     LARGEST_SIZE,
     Plan,
@@ -42,9 +43,18 @@ class _Weights(NamedTuple):
 
     qweight: int
     scales: int
+    permutation: int
     memory: tuple[tuple[int, int], ...]
     blocks_and_groups: tuple[int, int, int]
     device: int
+
+
+class _Scratch(NamedTuple):
+    """Addresses of memory that a call uses beside its operands."""
+
+    partial_sums: int
+    counters: int
+    gathered: int
 
 
 _weights: WeakKeyDictionary[PackedW4, _Weights] = WeakKeyDictionary()
@@ -64,7 +74,8 @@ def w4a16_gemm(
 
     Arrays may be CuPy's, torch's, or any with ``__cuda_array_interface__`` or DLPack. fp16 is float16; bf16 is a type
     named "bfloat16", or its bits in uint16. The call returns when the kernel is queued on `stream`, behind what wrote
-    the operands there; the same operands and config give the same bits every time.
+    the operands there; the same operands and config give the same bits every time. Where the rows of packed weights
+    were sorted by group, a kernel before gathers the columns of A alike, into the workspace.
 
     CUDA graphs: a call can be captured when `out` is given and the same GEMM ran before, on the stream of the capture.
     A graph keeps the workspace of that stream: replay it there, or give `workspace`.
@@ -128,13 +139,16 @@ def w4a16_gemm(
     written = c.address, c.num_bytes
     if any(overlaps(written, memory) for memory in inputs):
         raise InvalidProblemError("out must not share memory with A, the weights or bias")
-    partial_sums, counters = _scratch(plan, workspace, weights.device, handle, [written, *inputs])
-    operands = Operands(
-        a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address, partial_sums, counters,
-        _finite(alpha) * packed.scale_unit, *weights.blocks_and_groups,
-    )  # fmt: skip
-    launch = plan.launch
+    gathered_bytes = gather_bytes(sizes.M, sizes.K) if weights.permutation else 0
+    scratch = _scratch(plan, gathered_bytes, workspace, weights.device, handle, [written, *inputs])
+    factor, launch = _finite(alpha) * packed.scale_unit, plan.launch
     function = runtime.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
+    if weights.permutation:
+        a = gather_columns(a, weights.permutation, scratch.gathered, weights.device, handle)
+    operands = Operands(
+        a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address,
+        scratch.partial_sums, scratch.counters, factor, *weights.blocks_and_groups,
+    )  # fmt: skip
     function(
         launch.grid, (launch.num_threads, 1, 1), plan.arguments(operands), launch.smem_bytes,
         runtime.StreamHandle(handle),
@@ -193,12 +207,14 @@ def workspace_bytes(
     sizes = Sizes(M, packed.K, packed.N)
     check_rows(sizes)
     types = packed.activation, packed.mode, packed.group_size
-    if isinstance(config, KernelConfig):
-        limits = limits_of(arch)
+    if arch is None:
+        chosen = config if isinstance(config, KernelConfig) else None
+        plan = plan_on_device(sizes, *types, chosen, runtime.current_device())
     else:
         spec, limits = spec_and_limits(arch)
-        config = choose(sizes, *types, spec, limits)
-    return make_plan(sizes, *types, config, limits).workspace_bytes
+        chosen = config if isinstance(config, KernelConfig) else choose(sizes, *types, spec, limits)
+        plan = make_plan(sizes, *types, chosen, limits)
+    return plan.workspace_bytes if packed.permutation is None else _gathered_at(plan) + gather_bytes(M, packed.K)
 
 
 def _weights_of(packed: PackedW4) -> _Weights:
@@ -208,14 +224,16 @@ def _weights_of(packed: PackedW4) -> _Weights:
     check_packed(packed)
     if isinstance(packed.qweight, numpy.ndarray):
         raise InvalidProblemError("packed must be on a GPU, got weights in CPU memory: packed.to_gpu() moves them")
-    arrays = [as_device_array(array, "packed", 0) for array in (packed.qweight, packed.scales)]
-    if arrays[0].device != arrays[1].device:
-        raise InvalidProblemError("packed must have its weights and scales on one GPU")
+    parts = packed.qweight, packed.scales, packed.permutation
+    arrays = [as_device_array(array, "packed", 0) for array in parts if array is not None]
+    if len({array.device for array in arrays}) > 1:
+        raise InvalidProblemError("packed must have all of its arrays on one GPU")
     if any(array.address % _ALIGNMENT_BYTES for array in arrays):
         raise InvalidProblemError(f"packed must have arrays that start at multiples of {_ALIGNMENT_BYTES} bytes")
     memory = tuple((array.address, math.prod(array.shape) * array.itemsize) for array in arrays)
     counts = packed.num_column_blocks, packed.num_k_blocks, packed.num_groups
-    found = _Weights(arrays[0].address, arrays[1].address, memory, counts, arrays[0].device)
+    permutation = arrays[2].address if len(arrays) > 2 else 0
+    found = _Weights(arrays[0].address, arrays[1].address, permutation, memory, counts, arrays[0].device)
     _weights[packed] = found
     return found
 
@@ -244,14 +262,23 @@ def _new_output(A: Any, packed: PackedW4, stream: int) -> Any:
     return runtime.allocate((*A.shape[:-1], packed.N), dtype, stream)
 
 
-def _scratch(plan: Plan, workspace: Any, device: int, stream: int, others: list[tuple[int, int]]) -> tuple[int, int]:
-    """Addresses of the partial sums and of the counters, which are 0."""
-    need = plan.workspace_bytes
+def _gathered_at(plan: Plan) -> int:
+    """Where gathered activations lie in a workspace: behind what the kernel itself needs, in bytes."""
+    return ceil_div(plan.workspace_bytes, GATHER_ALIGNMENT_BYTES) * GATHER_ALIGNMENT_BYTES
+
+
+def _scratch(
+    plan: Plan, gathered_bytes: int, workspace: Any, device: int, stream: int, others: list[tuple[int, int]]
+) -> _Scratch:
+    """Addresses in the workspace, or in memory of the stream; the counters are 0."""
+    need = _gathered_at(plan) + gathered_bytes if gathered_bytes else plan.workspace_bytes
     if workspace is None:
         if not need:
-            return 0, 0
-        scratch = runtime.scratch_of(device, stream, plan.launch.workspace_bytes, plan.launch.num_counters)
-        return scratch.workspace, scratch.counters
+            return _Scratch(0, 0, 0)
+        scratch = runtime.scratch_of(device, stream, need - plan.counter_bytes, plan.launch.num_counters)
+        return _Scratch(
+            scratch.workspace, scratch.counters, scratch.workspace + _gathered_at(plan) - plan.counter_bytes
+        )
     array = as_device_array(workspace, "workspace", stream)
     have = math.prod(array.shape) * array.itemsize
     if array.device != device or array.itemsize != 1 or array.strides not in {None, (1,)}:
@@ -268,7 +295,7 @@ def _scratch(plan: Plan, workspace: Any, device: int, stream: int, others: list[
         raise InvalidOptionError("workspace must not share memory with A, the weights, bias or out")
     if plan.launch.num_counters:  # whatever was in there, or a kernel that was cut short
         runtime.clear_bytes(array.address, plan.counter_bytes, stream)
-    return array.address + plan.counter_bytes, array.address
+    return _Scratch(array.address + plan.counter_bytes, array.address, array.address + _gathered_at(plan))
 
 
 def _finite(alpha: Any) -> float:

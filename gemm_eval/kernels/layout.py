@@ -16,6 +16,7 @@ from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.words import refusal, shown
 
 __all__ = [
+    "BIASES",
     "BLOCK_COLUMNS",
     "BLOCK_K",
     "GROUP_SIZES",
@@ -69,7 +70,7 @@ _LARGEST_SPAN = 2.0**8
 """Of fp16 scales in mode GROUP, from column to column: what is so much smaller than the largest is still exact to the
 precision of fp16, and what is smaller yet is not."""
 
-_BIASES = {DType.FP16: (1024, 64), DType.BF16: (128, 128)}
+BIASES = {DType.FP16: (1024, 64), DType.BF16: (128, 128)}
 """What a kernel's bit trick adds to a weight of the column h = 0 and h = 1 of a pair."""
 
 
@@ -125,8 +126,8 @@ def parse_mode(value: object) -> WeightMode:
 def parse_activation(value: object) -> DType:
     """The type of the activations: fp16 or bf16."""
     dtype = parse_dtype(value, what="activation")
-    if dtype not in _BIASES:
-        raise InvalidProblemError(f"activation must be one of {', '.join(_BIASES)}, got {dtype}")
+    if dtype not in BIASES:
+        raise InvalidProblemError(f"activation must be one of {', '.join(BIASES)}, got {dtype}")
     return dtype
 
 
@@ -268,7 +269,7 @@ def pack_scales(scales: Array, zeros: Array | None, mode: WeightMode, activation
         return stored[0]
     pairs = _to_pairs(stored)
     if zeros is not None:
-        biases = xp.asarray(_BIASES[activation], dtype=xp.float32)
+        biases = xp.asarray(BIASES[activation], dtype=xp.float32)
         added = encode(-(_to_pairs(zeros).astype(xp.float32) + biases), activation)
         return xp.concatenate((pairs, added), axis=-1)
     return pairs.reshape(*pairs.shape[:2], BLOCK_COLUMNS)
@@ -281,7 +282,7 @@ def unpack_scales(stored: Array, mode: WeightMode, activation: DType) -> tuple[A
         return decode(stored, activation).reshape(1, -1), None
     if mode is WeightMode.GROUP:
         return decode(_from_pairs(stored.reshape(*stored.shape[:2], 32, 2)), activation), None
-    biases = xp.asarray(_BIASES[activation], dtype=xp.float32)
+    biases = xp.asarray(BIASES[activation], dtype=xp.float32)
     zeros = -decode(stored[..., 2:], activation) - biases
     return decode(_from_pairs(stored[..., :2]), activation), _from_pairs(zeros.astype(xp.uint8))
 

@@ -61,10 +61,13 @@ class PackedW4:
         group_size: weights along K that share a scale; 0 in mode COLUMN.
         activation: DType.FP16 or DType.BF16.
         scale_unit: a power of 2; a stored scale of mode GROUP is so many of it. Kernels have it in `alpha`.
+        permutation: int32 [K]: row j of what is packed is row permutation[j] of the weights, and w4a16_gemm gathers the
+            columns of A so (act-order: rows sorted by group); None: rows are in order.
 
     Raises:
         InvalidOptionError: the mode, or a group size that it does not have; a unit that is no power of 2.
-        InvalidProblemError: sizes, types or shapes that do not belong together.
+        InvalidProblemError: sizes, types or shapes that do not belong together, or a permutation in CPU memory that is
+            none.
     """
 
     qweight: Array
@@ -75,6 +78,7 @@ class PackedW4:
     group_size: int
     activation: DType
     scale_unit: float = 1.0
+    permutation: Array | None = None
 
     def __post_init__(self) -> None:
         unit = plain_number(self.scale_unit)
@@ -91,10 +95,14 @@ class PackedW4:
         layout.check_array("scales", self.scales, scale_type, shape)
         if module_of(self.qweight) is not module_of(self.scales):
             raise InvalidProblemError("qweight and scales must lie both on the CPU or both on a GPU")
+        if self.permutation is not None:
+            _check_permutation(self.permutation, self.K, module_of(self.qweight))
 
     def __repr__(self) -> str:
         where = module_of(self.qweight).__name__
-        return f"<PackedW4 K={self.K} N={self.N} {self.activation} {self.mode.name.lower()} {self.group_size}, {where}>"
+        order = "" if self.permutation is None else " act-order"
+        what = f"{self.activation} {self.mode.name.lower()} {self.group_size}{order}"
+        return f"<PackedW4 K={self.K} N={self.N} {what}, {where}>"
 
     @property
     def num_column_blocks(self) -> int:
@@ -113,8 +121,9 @@ class PackedW4:
 
     @property
     def nbytes(self) -> int:
-        """Memory of both arrays, in bytes."""
-        return int(self.qweight.nbytes) + int(self.scales.nbytes)
+        """Memory of all arrays, in bytes."""
+        permutation_bytes = 0 if self.permutation is None else int(self.permutation.nbytes)
+        return int(self.qweight.nbytes) + int(self.scales.nbytes) + permutation_bytes
 
     def to_gpu(self) -> PackedW4:
         """The same weights on CuPy's current device.
@@ -122,13 +131,16 @@ class PackedW4:
         Raises:
             GemmEvalError: there is no CuPy, or no GPU.
         """
-        cupy = import_cupy()
-        return replace(self, qweight=cupy.asarray(self.qweight), scales=cupy.asarray(self.scales))
+        return self._moved(import_cupy())
 
     def to_cpu(self) -> PackedW4:
         """The same weights in numpy arrays."""
-        qweight, scales = (as_array(x, "weights", numpy) for x in (self.qweight, self.scales))
-        return replace(self, qweight=qweight, scales=scales)
+        return self._moved(numpy)
+
+    def _moved(self, xp: ModuleType) -> PackedW4:
+        arrays = {name: getattr(self, name) for name in ("qweight", "scales", "permutation")}
+        there = {name: as_array(array, name, xp) for name, array in arrays.items() if array is not None}
+        return replace(self, **there)
 
 
 def quantize_w4(
@@ -238,7 +250,7 @@ def pack_w4(
 
 
 def unpack_w4(packed: PackedW4) -> QuantizedW4:
-    """What was packed, exactly, without padding.
+    """What was packed, exactly, without padding; rows in the order in which they were packed (`PackedW4.permutation`).
 
     Raises:
         InvalidProblemError: `packed` is no `PackedW4`.
@@ -253,7 +265,7 @@ def unpack_w4(packed: PackedW4) -> QuantizedW4:
 
 
 def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
-    """The weights [K, N] that are meant, s * (u - z), computed in `dtype`: in float64, not rounded.
+    """The weights [K, N] that are meant, s * (u - z), computed in `dtype`: in float64, not rounded. Rows are in order.
 
     Raises:
         InvalidProblemError: `packed` is no `PackedW4`, or `dtype` no type of floats.
@@ -268,7 +280,12 @@ def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
     xp = module_of(integers)
     group = packed.group_size or packed.K
     spread = [None if x is None else xp.repeat(x.astype(dtype), group, axis=0)[: packed.K] for x in (scales, zeros)]
-    return spread[0] * (integers.astype(dtype) - (MIDDLE if spread[1] is None else spread[1]))
+    found = spread[0] * (integers.astype(dtype) - (MIDDLE if spread[1] is None else spread[1]))
+    if packed.permutation is None:
+        return found
+    in_order = xp.empty_like(found)
+    in_order[packed.permutation] = found
+    return in_order
 
 
 def check_packed(packed: object) -> None:
@@ -279,6 +296,15 @@ def check_packed(packed: object) -> None:
     """
     if not isinstance(packed, PackedW4):
         raise InvalidProblemError(f"packed must be a PackedW4, as pack_w4 makes it, got {shown(packed)}")
+
+
+def _check_permutation(permutation: Array, K: int, home: ModuleType) -> None:
+    """On a GPU, where a look would wait for it, only its type: kernels read no more than A, whatever it holds."""
+    layout.check_array("permutation", permutation, "int32", (K,))
+    if module_of(permutation) is not home:
+        raise InvalidProblemError("permutation must lie where the weights lie")
+    if isinstance(permutation, numpy.ndarray) and not bool((numpy.sort(permutation) == numpy.arange(K)).all()):
+        raise InvalidProblemError(f"permutation must hold each of 0..{K - 1} once")
 
 
 def _given(

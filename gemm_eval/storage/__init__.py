@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from gemm_eval.storage.checked import read_bounded, read_checked, write_checked
     from gemm_eval.storage.folders import cache_dir, make_folder, why_unsafe
     from gemm_eval.storage.lock import FileLock
+    from gemm_eval.storage.tensor_file import StoredTensor, TensorFile, write_tensors
 
 __all__ = [
     "DEFAULT_MAX_BYTES",
     "DEFAULT_TIMEOUT_S",
     "DiskCache",
     "FileLock",
+    "StoredTensor",
+    "TensorFile",
     "cache_dir",
     "default_path",
     "is_temporary",
@@ -31,6 +34,7 @@ __all__ = [
     "staged",
     "why_unsafe",
     "write_checked",
+    "write_tensors",
     "write_text",
     "write_whole",
 ]
@@ -44,5 +48,6 @@ __getattr__, __dir__ = lazy_names(
         ".checked": ("read_bounded", "read_checked", "write_checked"),
         ".folders": ("cache_dir", "make_folder", "why_unsafe"),
         ".lock": ("FileLock",),
+        ".tensor_file": ("StoredTensor", "TensorFile", "write_tensors"),
     },
 )

@@ -111,6 +111,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
         ["calibrate", "moe"], ["calibrate", "w4a16"], ["calibrate", "triton"],
         ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
         ["configs"], ["configs", "build"], ["configs", "list"], ["configs", "merge"],
+        ["checkpoint"], ["checkpoint", "convert"], ["checkpoint", "show"],
     ]  # fmt: skip
     for path, command in found:
         ran = Ran(*path, "--help")

@@ -1,4 +1,4 @@
-"""One kernel of each family and way to cut K, once, for compute-sanitizer, which is slow and wants little work:
+"""One kernel of each family and way to cut K, and that of act-order, once: compute-sanitizer is slow.
 
 compute-sanitizer --tool memcheck python -m tests.gpu.sanitize
 compute-sanitizer --tool racecheck python -m tests.gpu.sanitize
@@ -6,10 +6,13 @@ compute-sanitizer --tool racecheck python -m tests.gpu.sanitize
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from gemm_eval.device.runtime import import_cupy, limits_of_device
-from gemm_eval.kernels import Sizes, dequantize, legal_configs, pack_w4, w4a16_gemm
+from gemm_eval.kernels import PackedW4, Sizes, dequantize, legal_configs, pack_w4, w4a16_gemm
 from gemm_eval.kernels.families import families
 from gemm_eval.mapping import Decomposition
 
@@ -34,6 +37,19 @@ def main() -> None:
             error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
             print(f"{error:.1e}  {config}", flush=True)
             assert error < 1e-3, config
+    check_act_order(a, packed, expected)
+
+
+def check_act_order(a: Any, packed: PackedW4, expected: Any) -> None:
+    """The kernel that gathers the columns of A, before the model's choice."""
+    cupy = import_cupy()
+    order = np.random.default_rng(1).permutation(packed.K).astype(np.int32)
+    shuffled = cupy.empty_like(a)
+    shuffled[:, order] = a
+    found = cupy.asnumpy(w4a16_gemm(shuffled, replace(packed, permutation=order).to_gpu())).astype(np.float64)
+    error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+    print(f"{error:.1e}  act-order", flush=True)
+    assert error < 1e-3, "act-order"
 
 
 if __name__ == "__main__":

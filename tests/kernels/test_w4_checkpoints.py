@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,23 +12,7 @@ from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels.checkpoints import from_awq, from_gptq
 from gemm_eval.kernels.families.base import WeightMode
 from gemm_eval.kernels.weights import dequantize, unpack_w4
-
-AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
-IN_ORDER = list(range(8))
-
-
-def along_columns(values: Any, order: list[int]) -> Any:
-    """[R, N] to int32 [R, N / 8]."""
-    words = np.zeros((values.shape[0], values.shape[1] // 8), np.uint32)
-    for row in range(words.shape[0]):
-        for column in range(words.shape[1]):
-            for i, place in enumerate(order):
-                words[row, column] |= np.uint32(int(values[row, 8 * column + place]) << (4 * i))
-    return words.view(np.int32)
-
-
-def along_rows(values: Any) -> Any:
-    return np.ascontiguousarray(along_columns(values.T, IN_ORDER).T)
+from tests.kernels.checkpoint_samples import AWQ_ORDER, IN_ORDER, along_columns, along_rows
 
 
 def layer(K: int = 136, N: int = 24, group: int = 64, low: int = 0, high: int = 16) -> tuple[Any, Any, Any]:
@@ -116,14 +101,68 @@ def test_a_wrong_version_is_found_where_weights_are_symmetric() -> None:
         from_gptq(along_rows(values), eights, scales, None, 64, sym=True)
 
 
-def test_groups_out_of_order_are_refused() -> None:
+def sorted_by_chance(K: int, group: int) -> Any:
+    """What act-order leaves: the group of each row, where rows were taken in an order of their own."""
+    g_idx = np.empty(K, np.int32)
+    g_idx[np.random.default_rng(K + group).permutation(K)] = np.arange(K) // group
+    return g_idx
+
+
+@pytest.mark.parametrize("g_idx_type", [np.int32, np.int64])
+@pytest.mark.parametrize(("version", "low"), [(1, 1), (2, 0)])
+@pytest.mark.parametrize(("K", "group"), [(136, 64), (256, 128), (96, 32)])
+def test_act_order(K: int, group: int, version: int, low: int, g_idx_type: Any) -> None:
+    values, zeros, scales = layer(K, group=group, low=low)
+    g_idx = sorted_by_chance(K, group)
+    stored = along_columns(zeros - (version == 1), IN_ORDER)
+    packed = from_gptq(along_rows(values), stored, scales, g_idx.astype(g_idx_type), group, version=version)
+    meant = scales.astype(float)[g_idx] * (values - zeros[g_idx]).astype(float)
+
+    assert packed.permutation.dtype == np.int32
+    assert (g_idx[packed.permutation] == np.arange(K) // group).all()
+    np.testing.assert_array_equal(dequantize(packed), meant)
+    np.testing.assert_array_equal(unpack_w4(packed).integers, values[packed.permutation])
+    assert "act-order" in repr(packed)
+    assert packed.nbytes == packed.qweight.nbytes + packed.scales.nbytes + 4 * K
+    np.testing.assert_array_equal(packed.to_cpu().permutation, packed.permutation)
+
+
+def test_rows_that_are_in_order_need_no_permutation() -> None:
+    values, zeros, scales = layer(low=1)
+    tensors = along_rows(values), along_columns(zeros - 1, IN_ORDER), scales
+
+    assert from_gptq(*tensors, np.arange(136) // 64, 64).permutation is None
+    assert from_gptq(*tensors, None, 64).permutation is None
+
+
+def test_groups_of_other_sizes_are_refused() -> None:
     values, zeros, scales = layer()
     order = np.arange(136, dtype=np.int32) // 64
     tensors = along_rows(values), along_columns(zeros, IN_ORDER), scales
-    with pytest.raises(InvalidProblemError, match=r"g_idx must be k // 64.*act-order"):
-        from_gptq(*tensors, order[::-1], 64, version=2)
-    with pytest.raises(InvalidProblemError, match=r"g_idx must be of shape \[136\]"):
-        from_gptq(*tensors, order[:-1], 64, version=2)
+    uneven = np.where(np.arange(136) == 3, 1, order)
+    for g_idx in (uneven, order + 1, np.where(order == 2, 3, order)):
+        with pytest.raises(InvalidProblemError, match=r"g_idx must give each group 64 rows, and the last the rest"):
+            from_gptq(*tensors, g_idx, 64, version=2)
+    for g_idx in (order[:-1], order.astype(float)):
+        with pytest.raises(InvalidProblemError, match=r"g_idx must be integers of shape \[136\]"):
+            from_gptq(*tensors, g_idx, 64, version=2)
+
+
+@pytest.mark.parametrize(
+    ("permutation", "rule"),
+    [
+        (np.arange(136), r"permutation must be int32 \[136\], got int64 \[136\]"),
+        (np.arange(135, dtype=np.int32), r"permutation must be int32 \[136\], got int32 \[135\]"),
+        (np.zeros(136, np.int32), r"permutation must hold each of 0\.\.135 once"),
+        (np.arange(1, 137, dtype=np.int32), r"permutation must hold each of 0\.\.135 once"),
+        (np.arange(272, dtype=np.int32)[::2], "permutation must be contiguous"),
+    ],
+)
+def test_permutations_are_checked(permutation: Any, rule: str) -> None:
+    values, zeros, scales = layer(low=1)
+    packed = from_gptq(along_rows(values), along_columns(zeros - 1, IN_ORDER), scales, None, 64)
+    with pytest.raises(InvalidProblemError, match=rule):
+        dataclasses.replace(packed, permutation=permutation)
 
 
 @pytest.mark.parametrize(

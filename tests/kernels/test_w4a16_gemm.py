@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,6 +144,12 @@ CPU = {activation: pack_w4(np.ones((K, N), np.float32), activation=activation) f
 @pytest.fixture
 def packed(gpu: Gpu) -> PackedW4:
     return on_gpu(CPU["fp16"])
+
+
+@pytest.fixture
+def sorted_by_group(gpu: Gpu) -> PackedW4:
+    """Weights whose rows were sorted by group."""
+    return dataclasses.replace(on_gpu(CPU["fp16"]), permutation=Array((K,), "int32"))
 
 
 @pytest.fixture
@@ -492,6 +499,77 @@ def test_a_workspace_over_an_operand_is_refused(gpu: Gpu, packed: PackedW4) -> N
     workspace.data.ptr = A.data.ptr
     with pytest.raises(InvalidOptionError, match="workspace must not share memory"):
         w4a16_gemm(A, packed, config=SPLIT, workspace=workspace)
+
+
+# ---- act-order -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [WHOLE, SPLIT], ids=["whole", "split"])
+def test_columns_are_gathered_before_the_kernel_reads_them(
+    gpu: Gpu, sorted_by_group: PackedW4, config: KernelConfig
+) -> None:
+    A = Array((3, K), strides=(K + 8, 1))
+    out = w4a16_gemm(A, sorted_by_group, config=config)
+    (_, _, _, gathering, _, first), (_, _, _, arguments, _, second) = gpu.launches
+    a, permutation, gathered, *sizes = (int(argument) for argument in gathering)
+    read = {int(argument) for argument in arguments}
+
+    assert first == second
+    assert (a, permutation, sizes) == (A.data.ptr, sorted_by_group.permutation.data.ptr, [3, K, K + 8])
+    assert {gathered, out.data.ptr} <= read
+    assert not {A.data.ptr, K + 8} & read
+    memory = runtime.scratch_of(0, 77, 0, 0)
+    assert memory.workspace <= gathered <= memory.workspace + memory.workspace_bytes - 3 * K * 2
+    assert (gathered - memory.workspace) % 256 == 0
+
+
+def test_gathered_activations_lie_behind_what_the_kernel_needs(gpu: Gpu, sorted_by_group: PackedW4) -> None:
+    for config in (WHOLE, SPLIT):
+        plain, size = (workspace_bytes(5, weights, config) for weights in (on_gpu(CPU["fp16"]), sorted_by_group))
+        given = Array((size,), "uint8")
+        gpu.launches.clear()
+        w4a16_gemm(Array((5, K)), sorted_by_group, config=config, workspace=given)
+        gathered = int(gpu.launches[0][3][2])
+
+        assert given.data.ptr + plain <= gathered
+        assert gathered + 5 * K * 2 <= given.data.ptr + size < gathered + 5 * K * 2 + 256
+        with pytest.raises(InvalidOptionError, match=f"workspace must have at least {size:,} bytes"):
+            w4a16_gemm(Array((5, K)), sorted_by_group, config=config, workspace=Array((size - 1,), "uint8"))
+
+
+def test_an_output_over_the_permutation_is_refused(gpu: Gpu, sorted_by_group: PackedW4) -> None:
+    out = Array((4, N))
+    out.data.ptr = sorted_by_group.permutation.data.ptr
+    with pytest.raises(InvalidProblemError, match="out must not share memory with A, the weights"):
+        w4a16_gemm(Array((4, K)), sorted_by_group, out=out)
+
+
+def test_memory_for_gathered_activations_does_not_grow_during_a_capture(gpu: Gpu, sorted_by_group: PackedW4) -> None:
+    M = 8192
+    A, out = Array((M, K)), Array((M, N))
+    gpu.is_capturing = True
+    with pytest.raises(InvalidOptionError, match="run this GEMM once"):
+        w4a16_gemm(A, sorted_by_group, out=out, config=WHOLE)
+    assert gpu.launches == []
+    gpu.is_capturing = False
+    w4a16_gemm(A, sorted_by_group, out=out, config=WHOLE)
+    gpu.is_capturing = True
+    w4a16_gemm(A, sorted_by_group, out=out, config=WHOLE)
+    first, second = (launch[3][2] for launch in gpu.launches[::2])
+
+    assert first == second
+
+
+def test_nothing_is_gathered_for_a_call_that_is_refused(gpu: Gpu, sorted_by_group: PackedW4) -> None:
+    with pytest.raises(InvalidOptionError, match="alpha must be a finite number"):
+        w4a16_gemm(Array((4, K)), sorted_by_group, alpha=float("nan"))
+    assert gpu.launches == []
+
+
+def test_a_permutation_on_another_gpu_is_refused(gpu: Gpu, sorted_by_group: PackedW4) -> None:
+    elsewhere = dataclasses.replace(sorted_by_group, permutation=Array((K,), "int32", device=1))
+    with pytest.raises(InvalidProblemError, match="all of its arrays on one GPU"):
+        w4a16_gemm(Array((4, K)), elsewhere)
 
 
 def test_what_can_be_asked_without_running(gpu: Gpu) -> None:

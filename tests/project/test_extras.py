@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.kernels.config_cache import ConfigCache
+from tests.kernels.checkpoint_samples import AWQ, make_layer, write_checkpoint
 from tests.lowest import lower_bounds, requirements
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +36,7 @@ EXTRAS = {
     extra: set().union(*(IMPORT_NAMES.get(name, {name}) for name in (Requirement(line).name for line in lines)))
     for extra, lines in requirements().items()
 }
-NO_EXTRA = {"torch"}  # whose builds are a machine's own; what needs it says `pip install torch`
+NO_EXTRA = {"torch"}  # whose builds are a machine's own: what works with or without it says `pip install torch`
 HELPERS = ("needs_extra", "check_extra")
 
 
@@ -164,6 +165,8 @@ COMMANDS = [
     ("configs build {root}/arch/measured/h200-sxm/w4a16/fp16.parquet --out configs.json", "calibrate"),
     ("configs list", ""),
     ("configs merge empty.json --out configs.json", ""),
+    ("checkpoint convert checkpoint --out packed --replace", ""),
+    ("checkpoint show packed", ""),
 ]
 
 
@@ -196,6 +199,7 @@ def test_every_command_without_extras(tmp_path: Path) -> None:
     """Success, or one line on stderr with the command that installs what is missing, and no line on stdout."""
     (tmp_path / "kernel.ptx").write_text(".version 8.0\n.target sm_80\n.visible .entry first() { ret; }\n")
     ConfigCache().save(tmp_path / "empty.json")
+    write_checkpoint(tmp_path / "checkpoint", {"layer": make_layer("awq", 128, 64, 64, 0)}, AWQ)
     extra_of = {tuple(word.format(root=ROOT) for word in words.split()): extra for words, extra in COMMANDS}
     done = subprocess.run(
         [sys.executable, "-m", "tests.cli.core_only_cli"],

@@ -195,8 +195,8 @@ def _calls(rng: random.Random) -> list[Callable[[], _Call]]:
         lambda: (kernels.from_awq, {"qweight": _shared("words"), "qzeros": np.zeros((2, 8), np.int32),
                                     "scales": np.ones((2, 64)), "group_size": 32, "activation": "fp16"}),
         lambda: (kernels.from_gptq, {"qweight": _shared("words").T.copy(), "qzeros": np.zeros((2, 8), np.int32),
-                                     "scales": np.ones((2, 64)), "g_idx": None, "group_size": 32, "version": 1,
-                                     "sym": None, "activation": "fp16"}),
+                                     "scales": np.ones((2, 64)), "g_idx": np.arange(64)[::-1] // 32,
+                                     "group_size": 32, "version": 1, "sym": None, "activation": "fp16"}),
         lambda: (ConfigKey.of, {"gpu": "h200-sxm", "sizes": kernels.Sizes(1, 64, 64), "activation": "fp16",
                                 "mode": "group", "group_size": 32, "l2": "cold"}),
     ]  # fmt: skip

@@ -1,0 +1,129 @@
+"""The commands on AWQ and GPTQ checkpoints: `checkpoint convert` and `checkpoint show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gemm_eval.cli.options import EXIT_CODES, JsonOption
+from gemm_eval.cli.words import Command, Group
+
+if TYPE_CHECKING:
+    from gemm_eval.kernels import PackedLayer
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="AWQ and GPTQ checkpoints with 4-bit weights: pack them for our W4A16 kernels, and show what was packed.",
+    epilog=EXIT_CODES,
+)
+
+_MB = 1e6
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def convert(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="Checkpoint as Hugging Face's hub has it: *.safetensors, config.json.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="New folder; one that is there has to be empty.")],
+    activation: Annotated[
+        str | None,
+        typer.Option(help="Type in which layers shall run, fp16 or bf16. Default: the type of their scales."),
+    ] = None,
+    gptq_version: Annotated[
+        int | None,
+        typer.Option(
+            help="How zero points are stored, 1 (z - 1) or 2 (z), where the checkpoint says it wrongly.",
+            show_default=False,
+        ),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace what an earlier conversion wrote to the folder, whole or not.")
+    ] = False,
+    json: JsonOption = False,
+) -> None:
+    """Pack all quantized layers of a checkpoint, layer by layer, without torch; what else it holds is copied.
+
+    The result loads by `gemm_eval.kernels.load_packed`, and its tensors by W4Linear.load_state_dict.
+    """
+    from gemm_eval.kernels import convert_checkpoint
+
+    made = convert_checkpoint(folder, out, activation=activation, version=gptq_version, replace=replace)
+    if json:
+        from gemm_eval.cli.output import print_json
+
+        print_json(made._asdict() | {"folder": str(made.folder)})
+    else:
+        from gemm_eval.cli.output import print_line
+
+        order = f", {made.num_permuted} of them with act-order" if made.num_permuted else ""
+        print_line(
+            f"{made.folder}: {made.num_layers} layers{order}, {made.num_other} other tensors, {made.num_files} files, "
+            f"{made.num_bytes / _MB:,.1f} MB"
+        )
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def show(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH", help="Folder that `convert` made, or a file of packed layers.", show_default=False
+        ),
+    ],
+    json: JsonOption = False,
+) -> None:
+    """List the packed layers of a folder or file: sizes, what is stored beside the 4 bits, act-order, bias.
+
+    Each layer is loaded, so that what is damaged is found.
+    """
+    from gemm_eval.kernels import load_packed
+
+    rows = [_row(name, layer) for name, layer in load_packed(path)]
+    if json:
+        from gemm_eval.cli.output import print_json
+
+        print_json({"path": str(path), "layers": rows})
+    else:
+        _print_table(rows)
+
+
+def _row(name: str, layer: PackedLayer) -> dict[str, Any]:
+    packed, bias = layer
+    return {
+        "name": name, "K": packed.K, "N": packed.N, "mode": packed.mode.name.lower(), "group_size": packed.group_size,
+        "activation": str(packed.activation), "act_order": packed.permutation is not None, "bias": bias is not None,
+        "num_bytes": packed.nbytes + (0 if bias is None else int(bias.nbytes)),
+    }  # fmt: skip
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from gemm_eval.cli.output import make_console, make_table
+
+    console = make_console()
+    table = make_table(("layer", "K", "N", "weights", "A", "act-order", "bias", "MB"), right=("K", "N", "MB"))
+    for row in rows:
+        weights = f"{row['mode']} {row['group_size']}" if row["group_size"] else row["mode"]
+        table.add_row(
+            row["name"], str(row["K"]), str(row["N"]), weights, row["activation"], *(_yes(row[key]) for key in _FLAGS),
+            f"{row['num_bytes'] / _MB:,.1f}",
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"{len(rows)} layers, {sum(row['num_bytes'] for row in rows) / _MB:,.1f} MB")
+
+
+_FLAGS = ("act_order", "bias")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "-"
