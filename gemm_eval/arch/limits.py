@@ -27,9 +27,11 @@ _SMEM_UNIT_BYTES = 128
 _SM_QUARTERS = 4  # each has its own registers, and a warp lives in one
 
 # A cluster lies within one graphics processing cluster. Those of 18 SMs leave 2 without a cluster of 4: cuBLAS's
-# persistent grids on an H200 have 132 CTAs in clusters of 2, and 120 in those of 4 and 8.
+# persistent grids on an H200 have 132 CTAs in clusters of 2, and 120 in those of 4 and 8. Of our own kernels there, 102
+# CTAs in clusters of 3 or 6 always ran at once, 108 and 114 now and then, and 120 took two waves.
 _FREE_CLUSTER = 2
 _LARGE_CLUSTER_SMS = (10, 11)
+_ODD_CLUSTER_SMS = (17, 22)  # of a size that is no power of 2
 
 
 class DeviceLimits(NamedTuple):
@@ -140,7 +142,8 @@ def cluster_sms(num_sms: int, cluster_ctas: int) -> int:
     """Return the SMs, of `num_sms`, that CTAs in clusters of this size can lie on."""
     if cluster_ctas <= _FREE_CLUSTER:
         return num_sms
-    return num_sms * _LARGE_CLUSTER_SMS[0] // _LARGE_CLUSTER_SMS[1]
+    part, whole = _ODD_CLUSTER_SMS if cluster_ctas & (cluster_ctas - 1) else _LARGE_CLUSTER_SMS
+    return num_sms * part // whole
 
 
 def occupancy_of_cta(

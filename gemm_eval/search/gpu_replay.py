@@ -14,17 +14,18 @@ import numpy.typing as npt
 
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import GPU_COST_DTYPE, Joined, Packed, join_packed
+from gemm_eval.models.gpu.w4a16.family_kernels import SM90_CLUSTER
 from gemm_eval.search.gpu import by_kernels, search_many
 from gemm_eval.search.gpu_corrected import correct_many
 from gemm_eval.workload import NO_LAYOUTS, Layouts, without_even_groups
 
 __all__ = ["replay_configs"]
 
-# what tells a kernel from the others of a packing; only our own come with a raster
+# what tells a kernel from the others of a packing; only our own come with a raster, or with K cut
 _KERNEL = (
     "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
 )  # fmt: skip
-_OUR_KERNEL = (*_KERNEL, "raster_order", "raster_swizzle")
+_OUR_KERNEL = (*_KERNEL, "raster_order", "raster_swizzle", "cluster_k")
 
 
 def replay_configs(
@@ -50,7 +51,7 @@ def replay_configs(
         names = _OUR_KERNEL if some[0].is_ours else _KERNEL
         joined = join_packed(some)
         row_of = _rows_by_kernel(joined, names)
-        kernels = list(zip(place_of.tolist(), *(found[name][rows].tolist() for name in names), strict=True))
+        kernels = list(zip(place_of.tolist(), *(_told(found[rows], name) for name in names), strict=True))
         exists = [kernel in row_of for kernel in kernels]
         kernels = [kernel for kernel in kernels if kernel in row_of]
         if not kernels:
@@ -67,6 +68,15 @@ def replay_configs(
         out[known] = search_many(of_one, numbers, sizes[known], layouts.take(known))
         correct_many(some, place_of[exists], known, sizes, layouts, out)
     return out
+
+
+def _told(found: npt.NDArray[np.void], name: str) -> list[int]:
+    """What records say of their kernels: a column of candidates."""
+    if name == "cluster_k":
+        column = np.where(found["family"] == SM90_CLUSTER, found["split_k"], 0)
+    else:
+        column = found[name]
+    return [int(value) for value in column]
 
 
 def _rows_by_kernel(joined: Joined, names: tuple[str, ...]) -> dict[tuple[int, ...], int]:

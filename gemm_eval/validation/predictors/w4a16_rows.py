@@ -38,8 +38,9 @@ _NEEDED = (
 )  # fmt: skip
 _CONFIG = (
     "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
-    "raster_order", "raster_swizzle",
+    "raster_order", "raster_swizzle", "cluster_k",
 )  # fmt: skip
+_SPLIT_BY_CLUSTERS = "w4a16_sm90_cluster"
 
 
 _COMPLAINT = ": a table of kernels of ours needs the columns {}; gemm-eval measure --kernel w4a16 writes them"
@@ -143,6 +144,7 @@ def _which(frame: pd.DataFrame, packed: Joined, type_of: Ints) -> Ints:
         coefficient_set=frame["family"].map({name: place for place, name in enumerate(W4A16_FAMILIES)}),
         schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),
         raster_order=frame["raster_order"].str.upper().map({item.name: int(item) for item in RasterOrder}),
+        cluster_k=frame["split_k"].where(frame["family"] == _SPLIT_BY_CLUSTERS, 0),
     )
     parts = frame["split_k"].where(frame["decomposition"].str.upper() != Decomposition.STREAM_K.name, 0)
     which = np.empty((len(frame), 2), np.int64)

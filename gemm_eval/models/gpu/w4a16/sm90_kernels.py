@@ -110,17 +110,19 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     if is_offset:
         rate = min(rate, l2_share(p, c, min(ctas, num_sms)))
     ingest /= rate
-    resident = max(1.0, np.ceil(ctas / num_sms))
+    resident = max(1.0, np.ceil(ctas / row["sm_cap"]))
     step = _sm90_step(resident, work, copies, shared, matrix, ingest)
 
     # a work item: a tile, or a part of it
     tile_bytes = cta_m * (cta_n * SUM_BYTES)
     reduction, stored_rows = 0.0, cta_m
-    parts = float(split)
+    parts, num_cuts = float(split), 1.0
     if is_stream:
         parts = 1.0 if tiles % clusters == 0 else max(1.0, clusters / tiles) + 1.0
+        if clusters % tiles != 0:  # a CTA has parts of two tiles
+            num_cuts = 2.0
     if parts > 1.0:
-        reduction = c["cut_us"] * cycles_per_us + resident * tile_bytes / c["part_write_bytes_per_cycle"]
+        reduction = num_cuts * c["cut_us"] * cycles_per_us + resident * tile_bytes / c["part_write_bytes_per_cycle"]
         if row["cluster_k"] > 0:
             stored_rows = ceil_div(cta_m, split)  # each CTA adds up its share
         else:
@@ -130,7 +132,7 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     item = blocks * step
     last = 0.0
     if rest > 0:
-        resident = max(1.0, np.ceil(rest * cluster / num_sms))
+        resident = max(1.0, np.ceil(rest * cluster / row["sm_cap"]))
         last = blocks * _sm90_step(resident, work, copies, shared, matrix, ingest) + over
     if is_coop:
         first = rounds * (item + over)
