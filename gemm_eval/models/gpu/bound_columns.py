@@ -11,7 +11,7 @@ from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16BoundColumns
 from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA, MULTISTAGE_FAMILIES, STREAMING_FAMILIES, WGMMA_FAMILIES
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, PAIRS_OF_WARP, SCHEDULERS, SUM_BYTES
-from gemm_eval.models.gpu.w4a16.sm90_kernels import overlapped
+from gemm_eval.models.gpu.w4a16.sm90_kernels import TWO_WARPGROUPS, overlapped
 
 __all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
 
@@ -65,8 +65,9 @@ def pack_w4a16_bound_columns(
     is_streaming = np.isin(family, STREAMING_FAMILIES)
     cycles_per_us, matrix = p["cycles_per_us"], candidates["matrix_cycles"]
     slots = candidates["instructions"] / SCHEDULERS
-    alone = np.where(candidates["schedule"] == COOPERATIVE, c["issue"], c["pingpong_issue"])
-    together = np.maximum(slots * np.minimum(c["shared_issue"], alone), matrix)
+    together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
+    alone = np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
+    sharing = np.maximum(slots * np.minimum(c["shared_issue"], alone), matrix)
     work = of_arrays(overlapped)(slots * alone, matrix, c["exposed_frac"])
     lone = np.maximum(work, candidates["producer"] * c["producer_cycles"])
     multistage = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
@@ -80,7 +81,7 @@ def pack_w4a16_bound_columns(
     values = W4A16BoundColumns(
         cta_m=candidates["cta_m"],
         cta_n=candidates["cta_n"],
-        block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, together, lone), multistage + matrix),
+        block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, sharing, lone), multistage + matrix),
         cut_cycles=np.where(is_sm90, c["cut_us"] * cycles_per_us, 0.0),  # within a wave, beside which DRAM is read
         fixed_us=p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / cycles_per_us,
         cut_us=np.where(is_sm90, 0.0, c["cut_us"]),

@@ -78,8 +78,16 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "shared_issue", "1", 0.5, 4.0, _WGMMA, 1.65, _AS_ALONE, "as issue, of two CTAs of an SM, which hide waits",
     ),
     _item(
+        "three_issue", "1", 0.2, 4.0, _WGMMA, 1.3, _AS_COOPERATIVE,
+        "as issue, of three cooperating warpgroups, which hide more of each other's waits",
+    ),
+    _item(
         "exposed_frac", "1", 0.0, 1.0, _WGMMA, 0.1, _TWO_NORM,
         "dequantization that shows beside wgmma, beyond that of a 2-norm; 1: all of it",
+    ),
+    _item(
+        "stage_cycles", "cycles", 0.0, 120.0, _WGMMA, 20.0, FREE,
+        "of a stage of the ring: its barrier, between instructions of the tensor core",
     ),
     _item(
         "producer_cycles", "cycles", 2.0, 15.0, _WGMMA, 6.4, FREE,
@@ -121,6 +129,10 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     _item(
         "team_sum_cycles", "cycles", 0.0, 400.0, _STREAMING, 40.0, FREE,
         "to add one warp's sums of a round of columns",
+    ),
+    _item(
+        "offset_frac", "1", 0.0, 0.3, (SM90,), 0.03, FREE,
+        "longer main loop of CTAs at different places of K, which ask L2 for lines that no other wants",
     ),
     _item(
         "cut_us", "us", 0.0, 4.0, W4A16_FAMILIES, 1.0, FREE,

@@ -17,6 +17,7 @@ from gemm_eval.models.gpu.cost_kernels import (
 )
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     ALIKE_PHASES,
+    BLOCK,
     SCHEDULERS,
     SUM_BYTES,
     TOKEN_ROW_BYTES,
@@ -28,7 +29,10 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     panel_rereads,
 )
 
-__all__ = ["overlapped", "sm90_cost"]
+__all__ = ["TWO_WARPGROUPS", "overlapped", "sm90_cost"]
+
+TWO_WARPGROUPS = 8  # warps
+_BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their way at once: 32 registers of a thread
 
 
 @kernel
@@ -61,7 +65,7 @@ def _sm90_step(
     resident: float, work: float, copies: float, shared: float, matrix: float, ingest: float,
 ) -> float:  # fmt: skip
     """Cycles of 64 k of a CTA that shares its SM with `resident` - 1 others."""
-    step = max(_norm8(work, copies), ingest * resident)
+    step = _norm8(_norm8(work, copies), ingest * resident)
     if resident > 1.0:
         step = max(step, resident * max(shared, matrix))
     return float(step)
@@ -96,10 +100,11 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
 
     # 64 k of a CTA
     instructions = row["instructions"]
-    issue = instructions / SCHEDULERS * (c["issue"] if is_coop else c["pingpong_issue"])
+    slots_each = c["issue"] if row["num_warps"] <= TWO_WARPGROUPS else c["three_issue"]
+    issue = instructions / SCHEDULERS * (slots_each if is_coop else c["pingpong_issue"])
     shared = instructions / SCHEDULERS * c["shared_issue"]
     matrix = row["matrix_cycles"]
-    work = overlapped(issue, matrix, c["exposed_frac"])
+    work = overlapped(issue, matrix, c["exposed_frac"]) + c["stage_cycles"] * BLOCK / row["cta_k"]
     copies = row["producer"] * c["producer_cycles"]
     box = min(cta_m // cluster_n, t.M)  # rows of A that a CTA copies
     copied_rows = cluster_n * box
@@ -112,6 +117,8 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     ingest /= rate
     resident = max(1.0, np.ceil(ctas / row["sm_cap"]))
     step = _sm90_step(resident, work, copies, shared, matrix, ingest)
+    if is_offset:
+        step *= 1.0 + c["offset_frac"]
 
     # a work item: a tile, or a part of it
     tile_bytes = cta_m * (cta_n * SUM_BYTES)
@@ -126,7 +133,8 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
         if row["cluster_k"] > 0:
             stored_rows = ceil_div(cta_m, split)  # each CTA adds up its share
         else:
-            reduction += (parts - 1.0) * (tile_bytes / c["part_read_bytes_per_cycle"] + c["part_cycles"])
+            batches = max(1.0, tile_bytes / (row["num_warps"] * _BATCH_BYTES))  # of loads, a round trip each
+            reduction += (parts - 1.0) * (tile_bytes / c["part_read_bytes_per_cycle"] + batches * c["part_cycles"])
     epilogue = min(stored_rows, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
     over = epilogue + reduction
     item = blocks * step
