@@ -72,10 +72,7 @@ def replay_configs(
 
 def _told(found: npt.NDArray[np.void], name: str) -> list[int]:
     """What records say of their kernels: a column of candidates."""
-    if name == "cluster_k":
-        column = np.where(found["family"] == SM90_CLUSTER, found["split_k"], 0)
-    else:
-        column = found[name]
+    column = np.where(found["family"] == SM90_CLUSTER, found["split_k"], 0) if name == "cluster_k" else found[name]
     return [int(value) for value in column]
 
 

@@ -29,7 +29,7 @@ from gemm_eval.workload import GemmProblem, RunOptions
 
 H200 = load_arch("h200-sxm", GpuSpec)
 FOLDER = measured_root("h200-sxm") / "w4a16"
-GEMV, GEMV_MMA, SM80, SM90 = W4A16_FAMILIES
+GEMV, GEMV_MMA, SM80, SM90, _ = W4A16_FAMILIES
 NOISE = 0.01
 NUM_ROWS = 600
 # away from the defaults, by a part of the way to the ends of the ranges
@@ -44,7 +44,7 @@ PLANTED = {
 
 @cache
 def real() -> Timings:
-    return read_w4a16_timings(H200, [FOLDER / "fp16-wide.parquet"])
+    return read_w4a16_timings(H200, [FOLDER / "fp16-wide.parquet", FOLDER / "fp16-wide-streaming.parquet"])
 
 
 @cache
@@ -80,7 +80,7 @@ def error(timings: Timings, predicted_us: Floats) -> float:
     ("family", "found"),
     [
         (GEMV_MMA, {"cta_cycles": 0.05, "issue": 0.05, "dram_frac": 0.03, "cut_us": 0.1}),
-        (SM80, {"issue": 0.02, "serial_cycles": 0.05, "part_write_bytes_per_cycle": 0.05, "cut_us": 0.1}),
+        (SM80, {"issue": 0.02, "serial_cycles": 0.08, "part_write_bytes_per_cycle": 0.05, "cut_us": 0.1}),
         (SM90, {"issue": 0.02, "pingpong_issue": 0.02, "producer_cycles": 0.03, "outside_rows_per_cycle": 0.05}),
     ],
 )
@@ -165,14 +165,14 @@ def test_a_held_out_pair_does_not_touch_its_own_prediction() -> None:
 def test_tables_that_are_held_back_are_never_fitted_on() -> None:
     fitted, held_back = list_w4a16_tables("h200-sxm"), list_w4a16_tables("h200-sxm", is_held_back=True)
 
-    assert {path.stem for path in fitted} == {"fp16", "fp16-wide"}
-    assert {path.stem for path in held_back} >= {"fp16-blind"}
+    assert {path.stem for path in fitted} == {"fp16", "fp16-wide", "fp16-streaming", "fp16-wide-streaming"}
+    assert {path.stem for path in held_back} >= {"fp16-blind-2"}
     assert all("blind" in path.stem for path in held_back)
     assert list_w4a16_tables("l40s") == list_w4a16_tables("no-such-gpu") == []
     digests = {
-        load_calibration(path).errors[i].data
+        figures.data
         for path in sorted((measured_root("h200-sxm").parents[1] / "calibration" / "h200-sxm").glob("gemm-eval-*.yaml"))
-        for i in range(2)
+        for figures in load_calibration(path).errors
     }
     assert digests == {f"w4a16/{path.stem}" for path in fitted}
 
@@ -197,9 +197,9 @@ def test_a_row_is_evaluated_at_the_config_that_ran() -> None:
 
 
 def test_all_tables_can_be_read() -> None:
-    timings = read_w4a16_timings(H200, [*list_w4a16_tables("h200-sxm"), FOLDER / "fp16-blind.parquet"])
+    timings = read_w4a16_timings(H200, [*list_w4a16_tables("h200-sxm"), FOLDER / "fp16-blind-2.parquet"])
 
-    assert set(timings.frame["table"]) == {"fp16", "fp16-wide", "fp16-blind"}
+    assert set(timings.frame["table"]) == {"fp16", "fp16-wide", "fp16-streaming", "fp16-wide-streaming", "fp16-blind-2"}
     assert set(timings.frame["family"]) == set(W4A16_FAMILIES)
     assert timings.frame["mode"].nunique() == 3
     assert (timings.best_us <= timings.measured_us).all()

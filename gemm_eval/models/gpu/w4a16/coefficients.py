@@ -106,9 +106,9 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, _ACHIEVABLE,
         "share of the achievable DRAM bandwidth in a main loop",
     ),
-    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_TILED), 1.2, NO_LIMIT, "share of the L2 bandwidth of hits"),
+    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, SM80, SM90), 1.2, NO_LIMIT, "share of the L2 bandwidth of hits"),
     _item(
-        "l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, *_WGMMA), 0.4, _ALL_KEPT,
+        "l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, SM90), 0.4, _ALL_KEPT,
         "share of L2 that keeps what will be read again",
     ),
     _item(

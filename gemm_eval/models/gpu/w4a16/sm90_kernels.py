@@ -150,7 +150,9 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
 
     # the chip
     hold_bytes = p["l2_bytes"] * c["l2_hold_frac"]
-    if is_offset:
+    if row["cluster_k"] > 0:  # all CTAs at once
+        extra = 0.0
+    elif is_offset:
         extra = _offset_rereads(t, hold_bytes, tiles_m, tiles_n, clusters)
     else:
         extra = panel_rereads(row, t, hold_bytes, tiles_m, tiles_n, min(clusters / split, float(tiles)))
