@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from gemm_eval.jit import read_only
 from gemm_eval.models.gpu import GPU_COST_DTYPE, Joined, Packed, join_packed
-from gemm_eval.models.gpu.w4a16.family_kernels import SM90_CLUSTER
+from gemm_eval.models.gpu.w4a16 import SM90_CLUSTER
 from gemm_eval.search.gpu import by_kernels, search_many
 from gemm_eval.search.gpu_corrected import correct_many
 from gemm_eval.workload import NO_LAYOUTS, Layouts, without_even_groups

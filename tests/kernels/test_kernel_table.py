@@ -50,6 +50,7 @@ def tools() -> None:
     except GemmEvalError as error:
         pytest.skip(str(error))
 
+WGMMA = ("w4a16_sm90", "w4a16_sm90_cluster")
 
 def read(file: Path) -> list[dict[str, str]]:
     with file.open(encoding="utf-8", newline="") as stream:
@@ -64,7 +65,7 @@ def of_file(file: Path) -> tuple[str, DType]:
 def identity(variant: Variant) -> dict[str, str]:
     config, family = variant.config, family_of(variant.config)
     return {
-        **{name: str(getattr(config, name)) for name in COLUMNS[:8]},
+        **{name: str(getattr(config, name)) for name in COLUMNS[:9]},
         "schedule": config.schedule.name.lower(),
         "mode": variant.mode.name.lower(),
         "group_size": str(variant.group_size),
@@ -78,7 +79,7 @@ def num_tensor(variant: Variant) -> Fraction:
     config = variant.config
     if config.family == "w4a16_gemv":
         return Fraction(0)
-    if config.family == "w4a16_sm90":  # m64nNk16, one instruction in each of four warps
+    if config.family in WGMMA:  # m64nNk16, one instruction in each of four warps
         return Fraction(4 * 4)
     of_block = Fraction(4 * 4 * (config.cta_m // 8))  # m16n8k16
     if config.family == "w4a16_sm80":
@@ -90,17 +91,20 @@ def num_tensor(variant: Variant) -> Fraction:
 def num_half(variant: Variant) -> int:
     """Operations on pairs that bring 64 x 64 weights from 4 bits to 16, by the warps of a CTA that each do it."""
     config = variant.config
-    of_word = 4 if variant.mode is WeightMode.COLUMN else 8  # a word is 8 weights; with the scale
+    of_word = 8 if variant.mode is WeightMode.GROUP_ZERO else 4  # a word is 8 weights; with the scale in mode GROUP
+    of_params = 0
+    if variant.mode is WeightMode.GROUP:  # scales as they are multiplied, and what is added, by 16 columns and group
+        of_params = 4 * (4 if variant.activation is DType.BF16 else 3) * (2 if variant.group_size == 32 else 1)
     repeats = 1
     if config.family == "w4a16_sm80":
         repeats = config.cta_m // family_of(config).macros(variant)["WARP_M"]
-    return 64 * 64 // 8 // 32 * of_word * repeats
+    return (64 * 64 // 8 // 32 * of_word + of_params) * repeats
 
 
 def num_copies(variant: Variant) -> Fraction:
     """Copies of 16 bytes a lane that bring a block of weights, with its tokens and scales: warp instructions."""
     config = variant.config
-    if config.family == "w4a16_sm90":  # another warp copies
+    if config.family in WGMMA:  # another warp copies
         return Fraction(0)
     scale_bytes = {WeightMode.COLUMN: 0, WeightMode.GROUP: 2, WeightMode.GROUP_ZERO: 4}[variant.mode]
     is_sm80 = config.family == "w4a16_sm80"
@@ -138,7 +142,7 @@ def test_a_table_has_the_kernels_of_the_registry(file: Path) -> None:
     assert list(rows[0]) == list(COLUMNS)
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
     assert {row["family"] for row in rows} == {"w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80"} | (
-        {"w4a16_sm90"} if target == "sm_90a" else set()
+        set(WGMMA) if target == "sm_90a" else set()
     )
 
 
@@ -150,10 +154,10 @@ def test_work_and_copies_are_those_of_the_arithmetic(file: Path) -> None:
         assert float(row["tensor"]) == pytest.approx(float(num_tensor(variant)), abs=1e-4), row
         assert float(row["copy"]) == pytest.approx(float(num_copies(variant)), abs=1e-4), row
         assert float(row["total"]) == pytest.approx(sum(float(row[name]) for name in classes), abs=1e-3), row
-        if variant.config.family in {"w4a16_sm80", "w4a16_sm90"}:
+        if variant.config.family in {"w4a16_sm80", *WGMMA}:
             assert float(row["half"]) >= num_half(variant), row
             assert float(row["load_shared"]) >= 4, row
-        assert (float(row["producer"]) > 0) == (variant.config.family == "w4a16_sm90")
+        assert (float(row["producer"]) > 0) == (variant.config.family in WGMMA)
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
@@ -229,7 +233,7 @@ def test_a_kernel_stands_once_in_each_mode() -> None:
 
     assert len(variants) == len(set(variants))
     times = Counter(variant.config for variant in variants)
-    assert Counter(times.values()) == {len(MODES): 191, len(MODES) - 2: 8}  # eight do not take groups of 32
+    assert Counter(times.values()) == {len(MODES): 344, len(MODES) - 2: 8}  # eight do not take groups of 32
     assert len(list(table_variants("sm_80", "bf16", GROUP))) == 106
     assert table_targets() == ("sm_90a", "sm_89", "sm_80")
 

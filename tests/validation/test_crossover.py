@@ -130,10 +130,10 @@ class TestPredicted:
             found.w4a16_us[0] = 0.0
 
     def test_as_json(self) -> None:
-        document = json.loads(json.dumps(w4a16_crossover(H200, K, N, max_M=200).to_dict()))
+        document = json.loads(json.dumps(w4a16_crossover(H200, K, N, max_M=380).to_dict()))
 
-        assert document["first_loss_M"] == 129
-        assert document["win_ranges"] == [[1, 128]]
+        assert document["first_loss_M"] == 353
+        assert document["win_ranges"] == [[1, 352]]
         assert len({len(column) for column in document["curve"].values()}) == 1
 
     @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ class TestCompared:
 
         assert (shares["clear_right_frac"] > 0.8).all()  # at large M both sides are within a few percent
         assert (shares["lost_frac"] < 0.015).all()
-        assert (shares["lost_frac"] < 0.5 * shares[["always_lost_frac", "never_lost_frac"]].min(axis=1)).all()
+        assert (shares["lost_frac"] < 0.6 * shares[["always_lost_frac", "never_lost_frac"]].min(axis=1)).all()
 
     def test_shares(self) -> None:
         frame = pd.DataFrame(
@@ -307,7 +307,7 @@ class TestCommand:
         ran = run("4096 12288 --max-m 2048")
 
         assert ran.exit_code == 0, ran.output
-        assert "W4A16 is faster at M = 1..128" in ran.stdout
+        assert "W4A16 is faster at M = 1..352" in ran.stdout
         assert "measured" not in ran.stdout
 
     def test_measured_and_plotted(self, tmp_path: Path) -> None:
@@ -316,13 +316,13 @@ class TestCommand:
 
         assert ran.exit_code == 0, ran.output
         assert "measured on h200-sxm" in ran.stdout
-        assert "1,038.83" in ran.stdout
+        assert "1,012.07" in ran.stdout
         assert path.read_bytes().startswith(b"\x89PNG")
 
     def test_json(self) -> None:
-        document = json.loads(run("4096 12288 --max-m 256 --measured --json").stdout)
+        document = json.loads(run("4096 12288 --max-m 400 --measured --json").stdout)
 
-        assert document["first_loss_M"] == 129
+        assert document["first_loss_M"] == 353
         assert len(document["measured"]) == 14
         assert document["measured"][0]["is_sign_right"] is True
 

@@ -82,7 +82,7 @@ def two_gemms() -> Timings:
 
 def test_points_by_hand() -> None:
     coop, pingpong = int(Schedule.COOPERATIVE), int(Schedule.PINGPONG)
-    wide = row_of(coefficient_set=3, cta_m=128, cta_n=256, cta_k=64, cluster_m=1, cluster_n=1, schedule=coop)
+    wide = row_of(coefficient_set=3, cta_m=128, cta_n=256, cta_k=128, cluster_m=1, cluster_n=1, schedule=coop)
     pair = row_of(coefficient_set=3, cta_m=128, cta_n=128, cta_k=128, cluster_m=2, cluster_n=1, schedule=coop)
     few = row_of(coefficient_set=3, cta_m=64, cta_n=128, cluster_m=1, cluster_n=1, schedule=pingpong)
     gemv = row_of(coefficient_set=0, cta_m=1)
@@ -213,7 +213,9 @@ def test_which_gemms_have_all_configs() -> None:
     places = {config_of_row(menus[place], 1): place for place in range(len(menus))}
     rows = []
     for config in enumerate_configs(H200, problem, "gemm-eval"):
-        base = config._replace(decomposition=type(config.decomposition).DATA_PARALLEL, split_k=1)
+        base = config
+        if config.family != "w4a16_sm90_cluster":  # K is cut by those that are compiled so
+            base = config._replace(decomposition=type(config.decomposition).DATA_PARALLEL, split_k=1)
         parts = 0 if config.decomposition.name == "STREAM_K" else config.split_k
         rows.append((SMALL, places[base], parts, 1.0 + len(rows)))
 

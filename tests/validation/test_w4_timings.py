@@ -13,6 +13,7 @@ from gemm_eval import load_arch
 from gemm_eval.arch import GpuSpec
 from gemm_eval.arch.limits import limits_of_spec
 from gemm_eval.kernels import Sizes
+from gemm_eval.kernels.families import family_of
 from gemm_eval.kernels.registry import legal_configs, make_variant, why_not
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.measure import COLUMNS, KERNEL_COLUMNS, compare_kernels, list_quant_shapes, read_timings
@@ -39,15 +40,6 @@ def legal_of(gemm: Gemm) -> list[KernelConfig]:
 class Table(NamedTuple):
     frame: Any
     gemms: dict[Gemm, dict[KernelConfig, dict[Any, Any]]]  # rows
-
-    def timed_on_all(self) -> list[tuple[Gemm, list[KernelConfig], dict[KernelConfig, float]]]:
-        """GEMMs of the set on which all configs are timed, with their legal configs and the times in us."""
-        found = []
-        for shape in list_quant_shapes("w4a16-spread"):
-            gemm = Gemm(Sizes(shape.M, shape.K, shape.N), "group", shape.group_size)
-            times = {config: float(row["latency_us"]) for config, row in self.gemms[gemm].items()}
-            found.append((gemm, legal_of(gemm), times))
-        return found
 
 
 def config_of(row: dict[Any, Any]) -> KernelConfig:
@@ -80,30 +72,21 @@ def test_every_kernel_of_the_table_is_one_of_the_registry(table: Table) -> None:
         assert not strangers, (gemm, next(iter(strangers)))
 
 
-def test_all_legal_kernels_are_timed_on_every_fourth_gemm(table: Table) -> None:
-    full = table.timed_on_all()
-
-    assert len(full) >= 40
-    for gemm, legal, times in full:
-        assert set(legal) == set(times), gemm
-        assert len(legal) > 200
-
-
 def test_the_table_has_the_gemms_of_its_sets(table: Table) -> None:
-    promised = [*list_quant_shapes("w4a16"), *list_quant_shapes("w4a16-modes")]
+    promised = list_quant_shapes("w4a16")
 
     assert len(table.gemms) >= 120
     assert set(table.gemms) == {
         Gemm(Sizes(shape.M, shape.K, shape.N), shape.mode.name.lower(), shape.group_size or None) for shape in promised
     }
-    assert min(len(rows) for rows in table.gemms.values()) >= 15
+    assert min(len(rows) for rows in table.gemms.values()) >= 9
 
 
 def test_a_kernel_is_compiled_once_and_spills_nothing(table: Table) -> None:
     builds: dict[Any, set[tuple[Any, ...]]] = {}
     for gemm, rows in table.gemms.items():
         for config, row in rows.items():
-            unsplit = config._replace(decomposition=Decomposition.DATA_PARALLEL, split_k=1)
+            unsplit = family_of(config).compiled(config)
             build = row["kernel_hash"], row["registers"], row["smem_bytes"], row["ctas_per_sm"]
             builds.setdefault((unsplit, gemm.mode, gemm.group_size), set()).add(build)
 
@@ -126,7 +109,7 @@ def test_columns_are_whole_and_described(table: Table) -> None:
     assert "(`family`, `cta_m` .. `raster_swizzle`)" in readme
     assert KernelConfig._fields[0] == "family"
     assert (frame["min_us"] <= frame["latency_us"] * (1 + 1e-9)).all()
-    assert (frame["kernel"] == frame["family"]).all()
+    assert all(row.family.startswith(row.kernel) for row in frame.itertuples())
     assert set(frame["l2"]) == {"cold"}
     assert set(frame["clock"]) == {"burst"}
 
@@ -145,7 +128,7 @@ def test_the_meta_file_says_what_a_reader_needs(table: Table) -> None:
     assert meta["num_rows"] == len(table.frame)
     assert meta["failed"] == []
     assert meta["has_all_candidates"] is True
-    assert any("every legal config" in plan for plan in meta["plans"])
+    assert any("8 configs that the cost model finds fastest" in plan for plan in meta["plans"])
     reads = meta["runner"]["single_pass_read_us"]
     assert set(reads) == {f"{shape.N} x {shape.K}" for shape in list_quant_shapes("w4a16")}
     assert max(meta["check_relative_errors"].values()) < 1e-3

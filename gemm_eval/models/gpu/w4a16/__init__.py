@@ -13,10 +13,12 @@ if TYPE_CHECKING:
         list_w4a16_needs,
     )
     from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+    from gemm_eval.models.gpu.w4a16.family_kernels import SM90_CLUSTER
     from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
 
 __all__ = [
     "MAX_SPLITS",
+    "SM90_CLUSTER",
     "W4A16_FAMILIES",
     "check_w4a16_sizes",
     "config_of_row",
@@ -37,6 +39,7 @@ __getattr__, __dir__ = lazy_names(
             "list_w4a16_needs",
         ),
         ".coefficients": ("W4A16_FAMILIES",),
+        ".family_kernels": ("SM90_CLUSTER",),
         ".split_kernels": (
             "MAX_SPLITS",
             "splits_of_row",

@@ -26,6 +26,7 @@ _STREAMING = (GEMV, GEMV_MMA)
 _MULTISTAGE = (GEMV_MMA, SM80)
 _WGMMA = (SM90, SM90_CLUSTER)
 _TILED = (SM80, *_WGMMA)
+_THROUGH_L2 = (SM80, SM90)  # parts of K
 
 _ONE_SLOT = Neutral(1.0, "an instruction takes one slot")
 _AS_COOPERATIVE = Neutral(0.0, "as for cooperating warpgroups", "issue")
@@ -106,7 +107,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "dram_frac", "1", 0.75, 1.1, (GEMV_MMA,), 1.0, _ACHIEVABLE,
         "share of the achievable DRAM bandwidth in a main loop",
     ),
-    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, SM80, SM90), 1.2, NO_LIMIT, "share of the L2 bandwidth of hits"),
+    _item("l2_frac", "1", 0.2, 3.0, (GEMV_MMA, *_THROUGH_L2), 1.2, NO_LIMIT, "share of the L2 bandwidth of hits"),
     _item(
         "l2_hold_frac", "1", 0.02, 2.0, (*_STREAMING, SM90), 0.4, _ALL_KEPT,
         "share of L2 that keeps what will be read again",
@@ -143,7 +144,7 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "sums of a part of one SM, to the workspace or to the SMs of its cluster", sm80=8.0,
     ),
     _item(
-        "part_read_bytes_per_cycle", "B/cycle", 1.0, 400.0, (*_STREAMING, SM80, SM90), 90.0, NO_LIMIT,
+        "part_read_bytes_per_cycle", "B/cycle", 1.0, 400.0, (*_STREAMING, *_THROUGH_L2), 90.0, NO_LIMIT,
         "sums of all parts, to the SM that adds them", sm80=28.0, gemv_mma=36.0, gemv=6.0,
     ),
     _item("part_cycles", "cycles", 0.0, 1500.0, (GEMV_MMA, SM90), 350.0, FREE, "round trip for the sums of a part"),
