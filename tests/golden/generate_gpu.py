@@ -40,6 +40,7 @@ _CASES = (  # dtype, library, L2, clock, type before quantization; G, M, K, N
     ("int8", "cublas", "warm", "burst", "", 1, 17, 4096, 4096),
     ("w4a16", "auto", "cold", "burst", "", 1, 1, 4096, 6144),
     ("w4a16", "auto", "cold", "burst", "", 1, 16, 28672, 8192),
+    ("w4a16", "auto", "cold", "burst", "", 1, 24, 7168, 1536),
     ("w4a16", "auto", "cold", "burst", "", 1, 40, 4096, 28672),
     ("w4a16", "auto", "cold", "sustained", "", 1, 4096, 4096, 6144),
     ("w4a16", "auto", "warm", "burst", "", 1, 256, 4104, 4096),

@@ -268,9 +268,10 @@ class TestCompared:
 
         assert (wide["N"], wide["num"], wide["max_M"]) == (N, 14, 8192)
         assert wide["first_loss_M"] == w4a16_crossover(H200, K, N, max_M=8192).first_loss_M
-        assert wide["measured_first_loss"] == Bracket(128, 256)
+        assert wide["measured_first_loss"] == Bracket(8192, None)
         assert wide["num_right"] == of_pair(PREDICTED)["is_sign_right"].sum()
-        assert narrow["measured_last_win"] == Bracket(64, 128)
+        assert narrow["measured_first_loss"] == Bracket(64, 128)
+        assert narrow["measured_last_win"] == Bracket(8192, None)
         assert narrow["agrees"] == (narrow["num_right"] == 14)
 
 
@@ -328,20 +329,21 @@ class TestCommand:
 
     @pytest.mark.parametrize("is_json", [False, True])
     def test_all_pairs(self, is_json: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        few = pd.concat([of_pair(MEASURED, 8192, 1280), of_pair(MEASURED, 13696, 4096)])
+        few = pd.concat([of_pair(MEASURED, 8192, 1280), of_pair(MEASURED, 8192, 28672)])
         monkeypatch.setattr(validation, "measured_speedups", lambda *given: few)
         ran = run("--all --measured" + (" --json" if is_json else ""))
 
         assert ran.exit_code == 0, ran.output
         if is_json:
             document = json.loads(ran.stdout)
-            assert [pair["first_loss_M"] for pair in document["pairs"]] == [65, None]
-            assert [pair["measured_first_loss"] for pair in document["pairs"]] == [[64, 128], [128, None]]
-            assert len(document["shares"]) == 2
+            predicted = [w4a16_crossover(H200, 8192, columns, max_M=8192).first_loss_M for columns in (1280, 28672)]
+            assert [pair["first_loss_M"] for pair in document["pairs"]] == predicted
+            assert [pair["measured_first_loss"] for pair in document["pairs"]] == [[64, 128], [8192, None]]
+            assert len(document["shares"]) == 1
         else:
             assert "64..128" in ran.stdout
-            assert "> 128" in ran.stdout
-            assert "held back from the fit" in ran.stdout
+            assert "> 8192" in ran.stdout.replace(",", "")
+            assert "fitted on it" in ran.stdout
 
     @pytest.mark.parametrize(
         ("words", "message"),

@@ -83,8 +83,8 @@ def two_gemms() -> Timings:
 def test_points_by_hand() -> None:
     coop, pingpong = int(Schedule.COOPERATIVE), int(Schedule.PINGPONG)
     wide = row_of(coefficient_set=3, cta_m=128, cta_n=256, cta_k=128, cluster_m=1, cluster_n=1, schedule=coop)
-    pair = row_of(coefficient_set=3, cta_m=128, cta_n=128, cta_k=128, cluster_m=2, cluster_n=1, schedule=coop)
-    few = row_of(coefficient_set=3, cta_m=64, cta_n=128, cluster_m=1, cluster_n=1, schedule=pingpong)
+    pair = row_of(coefficient_set=3, cta_m=128, cta_n=128, cta_k=128, cluster_m=1, cluster_n=2, schedule=coop)
+    few = row_of(coefficient_set=3, cta_m=64, cta_n=64, cluster_m=1, cluster_n=1, schedule=pingpong)
     gemv = row_of(coefficient_set=0, cta_m=1)
     menus = packed()[1]
     timings = timings_of(
@@ -101,10 +101,10 @@ def test_points_by_hand() -> None:
         return 10.0 if menus[row]["cta_k"] == 64 else 0.0
 
     assert static_points(timings).tolist() == [
-        100 + 8 + 10 + 5 + 20,
+        100 + 8 + 0 + 5 + 20,
         100 + 4 + 0 + 10 + 20,
-        50 + 4 + step(few) + 5 + 0,
-        100 + 4 + step(few) + 0 + 0,  # M below 128: clusters count nothing
+        50 + 2 + step(few) + 5 + 0,
+        100 + 2 + step(few) + 0 + 0,  # M below 128: clusters count nothing
         50 + menus[gemv]["cta_n"] / 32 + step(gemv),
     ]
 
