@@ -50,7 +50,9 @@ def tools() -> None:
     except GemmEvalError as error:
         pytest.skip(str(error))
 
+
 WGMMA = ("w4a16_sm90", "w4a16_sm90_cluster")
+
 
 def read(file: Path) -> list[dict[str, str]]:
     with file.open(encoding="utf-8", newline="") as stream:

@@ -298,7 +298,8 @@ H200_WGMMA = ("calibrate", "dense", "--arch", "h200-sxm", "--family", "sm90_wgmm
         (
             ("calibrate", "w4a16", "--arch", "h200-sxm", "--family", "sm90_wgmma"),
             2,
-            "--family must be one of w4a16_gemv, w4a16_gemv_mma, w4a16_sm80, w4a16_sm90, w4a16_sm90_cluster, got 'sm90_wgmma'",
+            "--family must be one of w4a16_gemv, w4a16_gemv_mma, w4a16_sm80, w4a16_sm90, w4a16_sm90_cluster, got "
+            "'sm90_wgmma'",
         ),
         (("calibrate", "w4a16", "--arch", "a100-sxm-80gb", "--family", "w4a16_sm90"), 2, "which is sm_80"),
         (("calibrate", "dense", "--arch", "l40s", "--family", "sm90_wgmma"), 2, "does not run on l40s, which is sm_89"),
