@@ -11,6 +11,13 @@
 // A stage of the ring holds tokens [TILE_M, TILE_K], 16-byte chunk c of row r at c ^ (r % 8); weights as packed, per 64
 // columns TILE_K / 64 blocks; and the scales of its groups as packed. A warp takes whole blocks of 64 k: 16 bytes of a
 // lane are its weights of 16 columns for four k16 steps.
+//
+// GROUPED (groups.cuh stands before): groups of tokens have weights of their own. How many tokens each has is in the GPU's
+// memory alone, so each CTA counts the tiles of all groups, and their number says whether K is cut or CTAs have whole tiles.
+
+#ifndef GROUPED
+#define GROUPED 0
+#endif
 
 #define WARPS_M (TILE_M / WARP_M)
 #define WARPS_N (TILE_N / WARP_N)
@@ -194,17 +201,38 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     w4a16_sm80(const act_t* __restrict__ a, int lda, const u32* __restrict__ qweight, const act_t* __restrict__ scales,
                const act_t* __restrict__ bias, act_t* __restrict__ c, float* __restrict__ workspace,
                u32* __restrict__ counters, float alpha, int M, int N, int K, int NB, int KB, int GB, u32 units_of_tile,
-               u32 split, u32 raster_along_n, u32 raster_swizzle) {
+               u32 split, u32 raster_along_n, u32 raster_swizzle
+#if GROUPED
+               , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors,
+               u32 most_cut, u32 cut_units
+#endif
+) {
   extern __shared__ __align__(128) unsigned char ring[];
   const u32 ring_address = smem_address(ring);
   const u32 tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
   const u32 warp_n = warp % WARPS_N, warp_m = warp / WARPS_N % WARPS_M, warp_k = warp / (WARPS_N * WARPS_M);
+#if GROUPED
+  const u32 tiles_n = (N + TILE_N - 1) / TILE_N;
+  const TokenGroups token_groups = {token_offsets, factors, ring_address + RING_BYTES, num_token_groups};
+  if (warp == 0) count_tiles(token_groups, M);
+  __syncthreads();
+  const u32 all_tiles_m = load_shared_4(token_groups.tile_starts + 4 * num_token_groups);
+  const u32 cta = blockIdx.x, tiles = all_tiles_m * tiles_n, units = tiles * units_of_tile;
+  const CutTiles cut_tiles = cut_tiles_of(tiles, units_of_tile, gridDim.x, all_tiles_m <= most_cut, cut_units);
+  const u32 ctas = cut_tiles.ctas;
+  if (cta >= ctas) return;
+  u32 unit, end_unit;
+  if (!cut_tiles.is_cut) {
+    unit = first_unit(cta, tiles, ctas) * units_of_tile;
+    end_unit = first_unit(cta + 1, tiles, ctas) * units_of_tile;
+  } else if (split == 0) {
+#else
   const Problem problem = {scales, bias, c, alpha * UNIT, M, N};
-
   const u32 tiles_m = (M + TILE_M - 1) / TILE_M, tiles_n = (N + TILE_N - 1) / TILE_N;
   const u32 cta = blockIdx.x, ctas = gridDim.x, units = tiles_m * tiles_n * units_of_tile;
   u32 unit, end_unit;
   if (split == 0) {
+#endif
     unit = first_unit(cta, units, ctas);
     end_unit = first_unit(cta + 1, units, ctas);
   } else {
@@ -235,12 +263,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     const u32 stop_unit = end_unit < tile_unit + units_of_tile ? end_unit : tile_unit + units_of_tile;
     const bool cut = stop_unit - unit != units_of_tile;
     u32 tile_m, tile_n;
+#if GROUPED
+    const TokenGroup group = find_group(token_groups, tile / tiles_n, M);
+    const u32 group_tile = tile - group.first_tile_m * tiles_n, tiles_m = group.tiles_m;
+    const int end_token = group.end_token, first_token = group.first_token;
+    const u32 first_block_row = group.index * NB;
+    const Problem problem = {
+        scales + (MODE == 0 ? (u64)first_block_row * 64 : 0), bias ? bias + (u64)group.index * N : bias, c,
+        alpha * UNIT * __ldg(factors + group.index), end_token, N};
+#else
+    const u32 group_tile = tile;
+    const int end_token = M, first_token = 0;
+    const u32 first_block_row = 0;
+#endif
     if (raster_along_n) {
-      place_of(tile, tiles_n, tiles_m, raster_swizzle, tile_n, tile_m);
+      place_of(group_tile, tiles_n, tiles_m, raster_swizzle, tile_n, tile_m);
     } else {
-      place_of(tile, tiles_m, tiles_n, raster_swizzle, tile_m, tile_n);
+      place_of(group_tile, tiles_m, tiles_n, raster_swizzle, tile_m, tile_n);
     }
-    const int m0 = tile_m * TILE_M, n0 = tile_n * TILE_N;
+    const int m0 = first_token + tile_m * TILE_M, n0 = tile_n * TILE_N;
 
     // ---- copies, a step at a time: where the thread's next ones come from
     const int steps = (stop_unit - unit) * (UNIT_K / TILE_K);
@@ -249,14 +290,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     const char* token_from =
         reinterpret_cast<const char*>(a) + ((u64)(m0 + copy_row) * lda + first_k + copy_chunk * 8) * 2;
     const u64 token_stride = (u64)copy_rows * lda * 2;
-    const int rows_left = M - m0 - (int)copy_row;
+    const int rows_left = end_token - m0 - (int)copy_row;
     int k_left = K - first_k - (int)copy_chunk * 8;
     const char* weight_from[WEIGHT_RUNS];
 #pragma unroll
     for (int i = 0; i < WEIGHT_RUNS; ++i) {
       const u32 copy = i * (RUN_COPIES * THREADS) + tid, nb = copy / BLOCK_COPIES;
       weight_from[i] = reinterpret_cast<const char*>(qweight) +
-                       ((u64)(first_nb + (nb < last_nb ? nb : last_nb)) * KB + first_k / 64) * 2048 +
+                       ((u64)(first_block_row + first_nb + (nb < last_nb ? nb : last_nb)) * KB + first_k / 64) * 2048 +
                        copy % BLOCK_COPIES * 16;
     }
 #if MODE != 0
@@ -266,7 +307,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
     for (int i = 0; i < SCALE_RUNS; ++i) {
       const u32 copy = i * THREADS + tid, nb = copy / GROUP_COPIES;
       scale_from[i] = reinterpret_cast<const char*>(scales) +
-                      ((u64)(first_nb + (nb < last_nb ? nb : last_nb)) * GB + first_k / GROUP) * GROUP_BYTES +
+                      ((u64)(first_block_row + first_nb + (nb < last_nb ? nb : last_nb)) * GB + first_k / GROUP) * GROUP_BYTES +
                       copy % GROUP_COPIES * 16;
     }
 #endif
@@ -406,7 +447,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
       for (u32 piece = tid; piece < PASS_ROWS * pieces; piece += THREADS) {
         const u32 r = piece / pieces, column = piece % pieces * 8;
         const u32 tile_row = r / (PASS_GROUPS * 8) * WARP_M + pass * (PASS_GROUPS * 8) + r % (PASS_GROUPS * 8);
-        if (m0 + (int)tile_row < M && n0 + (int)column < N) {
+        if (m0 + (int)tile_row < end_token && n0 + (int)column < N) {
           // lanes 4..7 of 8 take their second half first: no two of the eight meet in a bank
           const u32 flip = tid / 4 % 2 * 4;
           const float4 x = *reinterpret_cast<const float4*>(out + r * OUT_STRIDE + column + flip);
@@ -442,7 +483,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
             split == 0 ? first_cta * 2 + (first_unit(first_cta, units, ctas) < tile_unit) : first_cta;
         const u32 second_slot = split == 0 ? first_cta * 2 + 2 : first_cta + 1, slot_step = split == 0 ? 2 : 1;
         const u32 more = last_cta - first_cta;
-        const u32 rows = M - m0 < TILE_M ? M - m0 : TILE_M;
+        const u32 rows = end_token - m0 < TILE_M ? end_token - m0 : TILE_M;
         for (u32 piece = tid; piece < rows * pieces; piece += THREADS) {
           const u32 r = piece / pieces, column = piece % pieces * 8;
           if (n0 + (int)column < N) {

@@ -11,6 +11,13 @@
 //
 // CTAs of a cluster share the tokens or the weights of neighbouring tiles (CLUSTER_M x CLUSTER_N), or have a part of K
 // each of one tile (CLUSTER_K, COOPERATIVE, one tile a CTA): then each adds up all parts for its share of the tokens.
+//
+// GROUPED (no clusters; groups.cuh stands before): groups of tokens have weights of their own. How many tokens each has is
+// in the GPU's memory alone, so each CTA counts the tiles of all, and their number says whether K is cut.
+
+#ifndef GROUPED
+#define GROUPED 0
+#endif
 
 struct alignas(64) TensorMap { u64 v[16]; };
 
@@ -114,9 +121,23 @@ DEVICE u64 descriptor(u32 address) {
   return (u64)((address & 0x3ffff) >> 4) | (1ull << 16) | ((u64)(1024 >> 4) << 32) | (1ull << 62);
 }
 
+// Shared memory of a CTA, from a multiple of 1,024 bytes on.
+#define EPILOGUE_OFFSET (STAGES * TOKEN_STAGE_BYTES)
+#define WEIGHT_OFFSET (EPILOGUE_OFFSET + EPILOGUE_BYTES)
+#define SCALE_OFFSET (WEIGHT_OFFSET + STAGES * WEIGHT_STAGE_BYTES)
+#define FULL_OFFSET (SCALE_OFFSET + STAGES * SCALE_STAGE_BYTES)
+#define EMPTY_OFFSET (FULL_OFFSET + 8 * STAGES)
+#define TURN_OFFSET (EMPTY_OFFSET + 8 * STAGES)  // ping-pong: a warpgroup's turn at the ring
+#define PLACE_OFFSET (TURN_OFFSET + 32)          // GROUPED
+#define TILE_STARTS_OFFSET (PLACE_OFFSET + 512)  // GROUPED
+
 // ---- work --------------------------------------------------------------------------------------------------------
 
 struct Problem {
+#if GROUPED
+  TokenGroups token_groups;
+  u32 clusters;          // stream-K: those that have a share
+#endif
   u32 M, N;
   u32 num_column_blocks, num_k_blocks, num_groups;
   u32 tiles_m, tiles_n;  // of clusters
@@ -154,6 +175,13 @@ struct Scheduler {
       next = cluster;
       last = p.tiles_m * p.tiles_n * p.split;
     } else {
+#if GROUPED
+      if (cluster >= p.clusters) {
+        next = last = 0;
+        return;
+      }
+      num_clusters = p.clusters;
+#endif
       cluster = num_clusters - 1 - cluster;
       next = first_unit(p, cluster);
       last = first_unit(p, cluster + 1);
@@ -192,14 +220,60 @@ struct Scheduler {
   }
 };
 
-// CTA tile of a cluster's tile; may lie outside the problem.
-DEVICE void place(const Problem& p, u32 tile, u32 rank, u32& tile_m, u32& tile_n) {
+// A CTA's tile; may lie outside the problem.
+struct Place {
+  u32 tile_m, tile_n;
+#if GROUPED
+  u32 tokens_before, end_token, group;
+  float group_factor;
+  DEVICE u32 group_index() const { return group; }
+  DEVICE u32 first_token() const { return tokens_before + tile_m * CTA_M; }
+#else
+  DEVICE u32 group_index() const { return 0; }
+  DEVICE u32 first_token() const { return tile_m * CTA_M; }
+#endif
+};
+
+// The tile of a CTA of a cluster that has `tile`.
+DEVICE Place place(const Problem& p, u32 tile, u32 rank) {
+  Place at;
+#if GROUPED
+  const TokenGroup of_tile = find_group(p.token_groups, tile / p.tiles_n, p.M);
+  at.tokens_before = of_tile.first_token, at.end_token = of_tile.end_token, at.group = of_tile.index;
+  at.group_factor = __ldg(p.token_groups.factors + of_tile.index);
+  tile -= of_tile.first_tile_m * p.tiles_n;
+  const u32 tiles_m = of_tile.tiles_m;
+#else
+  const u32 tiles_m = p.tiles_m;
+#endif
   const u32 per_group = p.swizzle * p.tiles_n;
   const u32 group = tile / per_group, first = group * p.swizzle, rest = tile - group * per_group;
-  const u32 height = min(p.tiles_m - first, p.swizzle);
-  tile_m = (first + rest % height) * CLUSTER_M + rank % CLUSTER_M;
-  tile_n = rest / height * CLUSTER_N + rank / CLUSTER_M;
+  const u32 height = min(tiles_m - first, p.swizzle);
+  at.tile_m = (first + rest % height) * CLUSTER_M + rank % CLUSTER_M;
+  at.tile_n = rest / height * CLUSTER_N + rank / CLUSTER_M;
+  return at;
 }
+
+#if GROUPED
+// To find a group takes a while, so the thread that copies does it and leaves what it found to those that compute: before
+// it copies the first stage of an item, when that is free. By then all but STAGES + 2 items before have been written.
+#define PLACE_SLOTS 16
+static_assert(STAGES + 2 < PLACE_SLOTS, "places of items");
+
+DEVICE void leave_place(u32 smem, u32 item, const Place& at) {
+  const u32 slot = smem + PLACE_OFFSET + item % PLACE_SLOTS * 32;
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\nst.shared.v2.u32 [%0 + 16], {%5, %6};"
+               ::"r"(slot), "r"(at.tile_m), "r"(at.tile_n), "r"(at.tokens_before), "r"(at.end_token), "r"(at.group),
+                 "f"(at.group_factor) : "memory");
+}
+
+DEVICE Place take_place(u32 smem, u32 item) {
+  const u32 slot = smem + PLACE_OFFSET + item % PLACE_SLOTS * 32;
+  const uint4 low = load_shared_16(slot);
+  const uint2 high = load_shared_8(slot + 16);
+  return {low.x, low.y, low.z, low.w, high.x, __uint_as_float(high.y)};
+}
+#endif
 
 // One lane of a warp that is here as one; the compiler then knows that operands are uniform.
 DEVICE bool is_elected() {
@@ -209,14 +283,6 @@ DEVICE bool is_elected() {
 }
 
 // ---- producer ----------------------------------------------------------------------------------------------------
-
-// Shared memory of a CTA, from a multiple of 1,024 bytes on.
-#define EPILOGUE_OFFSET (STAGES * TOKEN_STAGE_BYTES)
-#define WEIGHT_OFFSET (EPILOGUE_OFFSET + EPILOGUE_BYTES)
-#define SCALE_OFFSET (WEIGHT_OFFSET + STAGES * WEIGHT_STAGE_BYTES)
-#define FULL_OFFSET (SCALE_OFFSET + STAGES * SCALE_STAGE_BYTES)
-#define EMPTY_OFFSET (FULL_OFFSET + 8 * STAGES)
-#define TURN_OFFSET (EMPTY_OFFSET + 8 * STAGES)  // ping-pong: a warpgroup's turn at the ring
 
 // One thread copies weights and tokens.
 DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const unsigned char* qweight, u32 box_rows) {
@@ -233,16 +299,31 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
   Scheduler scheduler(p);
   Work w;
   u32 stage = 0, phase = 0;
+#if GROUPED
+  Work next;
+  Place next_at;
+  bool has_next = scheduler.take(p, next);
+  if (has_next) next_at = place(p, next.tile, rank);
+  for (u32 item = 0; has_next; item++) {
+    w = next;
+    const Place at = next_at;
+    has_next = scheduler.take(p, next);
+    if (has_next) next_at = place(p, next.tile, rank);  // what it reads comes while this tile is copied
+#else
   while (scheduler.take(p, w)) {
-    u32 tile_m, tile_n;
-    place(p, w.tile, rank, tile_m, tile_n);
+    const Place at = place(p, w.tile, rank);
+#endif
+    const u32 first_row = at.group_index() * p.num_column_blocks;
     for (u32 step = w.begin * UNIT_STEPS; step < w.end * UNIT_STEPS; step++) {
       const u32 block = step * STEP_BLOCKS, full = smem + FULL_OFFSET + 8 * stage;
       barrier_wait(smem + EMPTY_OFFSET + 8 * stage, phase ^ 1);
+#if GROUPED
+      if (step == w.begin * UNIT_STEPS) leave_place(smem, item, at);
+#endif
       barrier_expect(full, stage_bytes);
 #pragma unroll
       for (u32 r = 0; r < ROW_BLOCKS; r++) {
-        const u64 row = min(tile_n * ROW_BLOCKS + r, p.num_column_blocks - 1);
+        const u64 row = first_row + min(at.tile_n * ROW_BLOCKS + r, p.num_column_blocks - 1);
         copy_bulk(smem + WEIGHT_OFFSET + stage * WEIGHT_STAGE_BYTES + r * STEP_BLOCKS * 2048 + rank_m * slice_bytes,
                   qweight + (row * p.num_k_blocks + block) * 2048 + rank_m * slice_bytes, slice_bytes, full,
                   weight_mask);
@@ -250,7 +331,7 @@ DEVICE void produce(const Problem& p, u32 smem, const TensorMap* map_a, const un
 #pragma unroll
       for (u32 b = 0; b < STEP_BLOCKS; b++)
         copy_tile(smem + stage * TOKEN_STAGE_BYTES + b * TOKEN_BLOCK_BYTES + rank_n * slice_rows * 128, map_a,
-                  (block + b) * 64, tile_m * CTA_M + rank_n * slice_rows, full, token_mask);
+                  (block + b) * 64, at.first_token() + rank_n * slice_rows, full, token_mask);
       if (++stage == STAGES) stage = 0, phase ^= 1;
     }
   }
@@ -265,15 +346,15 @@ DEVICE void produce_scales(const Problem& p, u32 smem, const unsigned char* scal
   Work w;
   u32 stage = 0, phase = 0;
   while (scheduler.take(p, w)) {
-    u32 tile_m, tile_n;
-    place(p, w.tile, rank, tile_m, tile_n);
+    const Place at = place(p, w.tile, rank);
+    const u32 first_row = at.group_index() * p.num_column_blocks;
     for (u32 step = w.begin * UNIT_STEPS; step < w.end * UNIT_STEPS; step++) {
       const u32 group = step * (64 * STEP_BLOCKS) / GROUP;
       barrier_wait(smem + EMPTY_OFFSET + 8 * stage, phase ^ 1);
 #pragma unroll
       for (u32 i = 0; i < (chunks + 31) / 32; i++) {
         const u32 id = i * 32 + lane;
-        const u64 row = min(tile_n * ROW_BLOCKS + id / row_chunks, p.num_column_blocks - 1);
+        const u64 row = first_row + min(at.tile_n * ROW_BLOCKS + id / row_chunks, p.num_column_blocks - 1);
         copy_async_16_if(smem + SCALE_OFFSET + stage * SCALE_STAGE_BYTES + id * 16,
                          scales + (row * p.num_groups + group) * GROUP_BYTES + id % row_chunks * 16, id < chunks);
       }
@@ -339,18 +420,27 @@ DEVICE void dequantize_block(const Block& block, u32 (&a)[4][4]) {
   }
 }
 
-DEVICE void write_direct(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 first_token, u32 column,
+DEVICE void write_direct(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 first_token, u32 end_token, u32 column,
                          const float (&scale)[2], const float (&shift)[2]) {
   const u32 lane = threadIdx.x % 32;
 #pragma unroll
   for (u32 i = 0; i < NUM_ACC; i++) {
     const u32 token = first_token + i / 4 * 8 + lane % 4 * 2 + i % 2, h = i % 4 / 2, n = column + 8 * h;
-    if (token < p.M && n < p.N) c[(u64)token * p.N + n] = to_act(acc[i] * scale[h] + shift[h]);
+    if (token < end_token && n < p.N) c[(u64)token * p.N + n] = to_act(acc[i] * scale[h] + shift[h]);
   }
 }
 
-DEVICE void write_through_smem(float (&acc)[NUM_ACC], const TensorMap* map_c, u32 buffer, u32 first_token,
-                               u32 first_column, const float (&scale)[2], const float (&shift)[2]) {
+// Tokens that end before the tile does lie above those of another group, which a copy of the whole box would overwrite.
+DEVICE void store_rows(const Problem& p, act_t* c, u32 buffer, u32 first_token, u32 end_token, u32 first_column) {
+  const u32 chunk = threadIdx.x % 8, n = first_column + chunk * 8;
+  const u32 rows = min(end_token - first_token, (u32)EPILOGUE_TOKENS);
+  for (u32 row = threadIdx.x % 128 / 8; row < rows && n < p.N; row += 16)
+    *(uint4*)(c + (u64)(first_token + row) * p.N + n) = load_shared_16(buffer + row * 128 + (chunk ^ row % 8) * 16);
+}
+
+DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c, const TensorMap* map_c, u32 buffer,
+                               u32 first_token, u32 end_token, u32 first_column, const float (&scale)[2],
+                               const float (&shift)[2]) {
   const u32 thread = threadIdx.x % 128, lane = threadIdx.x % 32, warp = thread / 32, id = threadIdx.x / 128;
   // lanes 8 i .. 8 i + 7 give the rows of matrix i: tokens of j (i < 2) or j + 1, columns 8 (i % 2) of the warp's 16
   const u32 row = lane / 16 * 8 + lane % 8, chunk = (warp * 2 + lane / 8 % 2) ^ (lane % 8);
@@ -378,7 +468,11 @@ DEVICE void write_through_smem(float (&acc)[NUM_ACC], const TensorMap* map_c, u3
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_barrier(id, 128);
-    if (thread == 0) store_tile(map_c, buffer, first_column, first_token + t);
+    if (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token) {
+      if (first_token + t < end_token) store_rows(p, c, buffer, first_token + t, end_token, first_column);
+    } else {
+      if (thread == 0) store_tile(map_c, buffer, first_column, first_token + t);
+    }
   }
 }
 
@@ -565,27 +659,37 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
     if (w.parts > 1 && !reduce_parts(p, scheduler, w, acc, workspace, counters, rank, half))
       continue;
 #endif
-    u32 tile_m, tile_n;
-    place(p, w.tile, rank, tile_m, tile_n);
+#if GROUPED
+    const Place at = take_place(smem, item);
+    const u32 end_token = at.end_token;
+    const float factor = alpha * at.group_factor;
+    const act_t* of_columns = column_scales + (u64)at.group_index() * p.num_column_blocks * 64;
+    const act_t* shifts = bias ? bias + (u64)at.group_index() * p.N : bias;
+#else
+    const Place at = place(p, w.tile, rank);
+    const u32 end_token = p.M;
+    const float factor = alpha;
+    const act_t *of_columns = column_scales, *shifts = bias;
+#endif
 #pragma unroll
     for (u32 b = 0; b < MB; b++) {
-      const u32 block = tile_n * ROW_BLOCKS + half * MB + b, column = block * 64 + warp * 16 + lane / 4;
+      const u32 block = at.tile_n * ROW_BLOCKS + half * MB + b, column = block * 64 + warp * 16 + lane / 4;
       float scale[2], shift[2];
 #pragma unroll
       for (u32 h = 0; h < 2; h++) {
         const u32 n = column + 8 * h;
-        scale[h] = MODE == 0 && n < p.N ? alpha * to_float(column_scales[n]) : alpha * UNIT;
-        shift[h] = bias && n < p.N ? to_float(bias[n]) : 0.f;
+        scale[h] = MODE == 0 && n < p.N ? factor * to_float(of_columns[n]) : factor * UNIT;
+        shift[h] = bias && n < p.N ? to_float(shifts[n]) : 0.f;
       }
 #if CLUSTER_K > 1
-      write_share(p, acc[b], c, tile_m * CTA_M + share * (8 * SHARE_GROUPS), min(p.M, (tile_m + 1) * CTA_M), column,
+      write_share(p, acc[b], c, at.first_token() + share * (8 * SHARE_GROUPS), min(p.M, (at.tile_m + 1) * CTA_M), column,
                   scale, shift);
 #else
       if (USES_TMA_STORE)
-        write_through_smem(acc[b], map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128, tile_m * CTA_M,
-                           block * 64, scale, shift);
+        write_through_smem(p, acc[b], c, map_c, smem + EPILOGUE_OFFSET + consumer * EPILOGUE_TOKENS * 128,
+                           at.first_token(), end_token, block * 64, scale, shift);
       else
-        write_direct(p, acc[b], c, tile_m * CTA_M, column, scale, shift);
+        write_direct(p, acc[b], c, at.first_token(), end_token, column, scale, shift);
 #endif
     }
   }
@@ -603,11 +707,23 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
            const unsigned char* __restrict__ qweight, const unsigned char* __restrict__ scales,
            const act_t* __restrict__ bias, act_t* __restrict__ c, float* workspace, u32* counters, float alpha, u32 M,
            u32 N, u32 num_column_blocks, u32 num_k_blocks, u32 num_groups, u32 tiles_m, u32 tiles_n, u32 split,
-           u32 share, u32 remainder, u32 swizzle, u32 box_rows) {
+           u32 share, u32 remainder, u32 swizzle, u32 box_rows
+#if GROUPED
+           , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors,
+           u32 most_cut, u32 cut_units
+#endif
+) {
   extern __shared__ unsigned char raw[];
   const u32 smem = (smem_address(raw) + 1023) & ~1023u;
+#if GROUPED
+  Problem p = {{token_offsets, factors, smem + TILE_STARTS_OFFSET, num_token_groups}, 0,
+               M, N, num_column_blocks, num_k_blocks, num_groups, 0, tiles_n, num_k_blocks / 2, split, share,
+               remainder, swizzle};
+  if (threadIdx.x / 32 == 1) count_tiles(p.token_groups, M);
+#else
   const Problem p = {M, N, num_column_blocks, num_k_blocks, num_groups, tiles_m, tiles_n, num_k_blocks / 2, split,
                      share, remainder, swizzle};
+#endif
 
   if (threadIdx.x == 0) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map_a) : "memory");
@@ -620,7 +736,16 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
     if (USES_TMA_STORE) asm volatile("prefetch.tensormap [%0];" ::"l"(&map_c) : "memory");
   }
   __syncwarp();
-#if CLUSTER > 1
+#if GROUPED
+  __syncthreads();
+  p.tiles_m = load_shared_4(p.token_groups.tile_starts + 4 * num_token_groups);
+  const u32 tiles = p.tiles_m * tiles_n;
+  const CutTiles cut = cut_tiles_of(tiles, p.num_units, gridDim.x, p.tiles_m <= most_cut, cut_units);
+  if (cut.is_cut) {
+    p.split = 0, p.clusters = cut.ctas;
+    p.share = tiles * p.num_units / cut.ctas, p.remainder = tiles * p.num_units % cut.ctas;
+  }
+#elif CLUSTER > 1
   cluster_sync();
 #else
   // The thread that copies weights made the barriers itself and need not wait for the others.

@@ -87,7 +87,7 @@ class Sm90Family(Family):
             if _is_small(alone):
                 budgets.append(_SM_SMEM // 2 - _RESERVED_SMEM)
             # the deepest ring for the scales of any mode: a config is the same kernel whatever the mode
-            fixed = _ALIGN + _epilogue_bytes(alone) + _TURN_BYTES
+            fixed = self._fixed_bytes(alone)
             stage = _stage_bytes(alone, WeightMode.GROUP_ZERO, 32) + 16
             for stages in sorted({min((budget - fixed) // stage, _MAX_STAGES) for budget in budgets}):
                 if stages >= 2:
@@ -170,7 +170,11 @@ class Sm90Family(Family):
         """See `Family`."""
         config = variant.config
         stage = _stage_bytes(config, variant.mode, variant.group_size) + 16  # and two barriers
-        return _ALIGN + _epilogue_bytes(config) + config.num_stages * stage + _TURN_BYTES
+        return self._fixed_bytes(config) + config.num_stages * stage
+
+    def _fixed_bytes(self, config: KernelConfig) -> int:
+        """Shared memory beside the ring."""
+        return _ALIGN + _epilogue_bytes(config) + _TURN_BYTES
 
     def num_threads(self, variant: Variant) -> int:
         """See `Family`: a warpgroup that copies, and those that compute."""
@@ -201,7 +205,7 @@ class Sm90Family(Family):
             self.num_threads(variant),
             self.smem_bytes(variant),
             slots * ctas * tile_bytes,
-            tiles * ctas * _sharing_warpgroups(config) if slots else 0,
+            tiles * ctas * sharing_warpgroups(config) if slots else 0,
         )
 
     def arguments(
@@ -209,10 +213,6 @@ class Sm90Family(Family):
     ) -> tuple[Any, ...]:
         """See `Family`."""
         config = variant.config
-        tiles_m, tiles_n = _tiles(config, sizes)
-        is_stream = config.decomposition is Decomposition.STREAM_K
-        clusters = launch.grid[0] // (config.cluster_m * config.cluster_n)
-        share, remainder = divmod(tiles_m * tiles_n * (operands.num_k_blocks // 2), clusters)
         # rows outside A are slow to fill: a tile that is larger than A copies only what there is
         box_rows = min(config.cta_m // config.cluster_n, sizes.M)
         map_a = tensor_map(operands.a, variant.activation, (sizes.M, sizes.K), operands.lda, (box_rows, _BLOCK_K))
@@ -220,10 +220,7 @@ class Sm90Family(Family):
         if _stores_by_tma(config):
             rows = min(_epilogue_tokens(config), sizes.M)
             map_c = tensor_map(operands.c, variant.activation, (sizes.M, sizes.N), sizes.N, (rows, _ROWS))
-        numbers = (
-            sizes.M, sizes.N, operands.num_column_blocks, operands.num_k_blocks, operands.num_groups, tiles_m, tiles_n,
-            0 if is_stream else config.split_k, share, remainder, min(config.raster_swizzle, tiles_m), box_rows,
-        )  # fmt: skip
+        numbers = *self._numbers(config, sizes, launch, operands).values(), box_rows
         addresses = (
             operands.qweight, operands.scales, operands.bias, operands.c, operands.workspace, operands.counters,
         )  # fmt: skip
@@ -234,6 +231,18 @@ class Sm90Family(Family):
             np.float32(operands.alpha),
             *map(np.uint32, numbers),
         )
+
+    def _numbers(self, config: KernelConfig, sizes: Sizes, launch: Launch, operands: Operands) -> dict[str, int]:
+        """Sizes and how the work is cut, in the order in which the kernel takes them."""
+        tiles_m, tiles_n = _tiles(config, sizes)
+        clusters = launch.grid[0] // (config.cluster_m * config.cluster_n)
+        share, remainder = divmod(tiles_m * tiles_n * (operands.num_k_blocks // 2), clusters)
+        return {
+            "M": sizes.M, "N": sizes.N, "num_column_blocks": operands.num_column_blocks,
+            "num_k_blocks": operands.num_k_blocks, "num_groups": operands.num_groups, "tiles_m": tiles_m,
+            "tiles_n": tiles_n, "split": 0 if config.decomposition is Decomposition.STREAM_K else config.split_k,
+            "share": share, "remainder": remainder, "swizzle": min(config.raster_swizzle, tiles_m),
+        }  # fmt: skip
 
 
 class Sm90ClusterFamily(Sm90Family):
@@ -282,6 +291,11 @@ class Sm90ClusterFamily(Sm90Family):
         return Launch((ctas, 1, 1), self.num_threads(variant), self.smem_bytes(variant), 0, 0)
 
 
+def sharing_warpgroups(config: KernelConfig) -> int:
+    """Warpgroups that compute a tile together."""
+    return _consumers(config) if config.schedule is Schedule.COOPERATIVE else 1
+
+
 def _cluster_k(config: KernelConfig) -> int:
     """CTAs of a cluster that have a part of K each."""
     return config.split_k if config.family == Sm90ClusterFamily.name else 1
@@ -298,14 +312,9 @@ def _consumers(config: KernelConfig) -> int:
     return config.num_warps // _WARPS_OF_WARPGROUP
 
 
-def _sharing_warpgroups(config: KernelConfig) -> int:
-    """Warpgroups that compute a tile together."""
-    return _consumers(config) if config.schedule is Schedule.COOPERATIVE else 1
-
-
 def _blocks(config: KernelConfig) -> int:
     """Blocks of 64 columns of a warpgroup."""
-    return config.cta_n // _ROWS // _sharing_warpgroups(config)
+    return config.cta_n // _ROWS // sharing_warpgroups(config)
 
 
 def _is_small(config: KernelConfig) -> bool:

@@ -1,0 +1,194 @@
+"""Kernels whose tokens come in groups with weights of their own: experts of a mixture, or a batch.
+
+How many tokens a group has is in the GPU's memory alone. A launch is the same whatever it is: so many CTAs as fit at
+once, each of which counts the tiles of all groups and takes its share. `DATA_PARALLEL`: a CTA has whole tiles.
+`STREAM_K`: where that is faster by their number, the GPU cuts K of all tiles so that each CTA has an even share.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from gemm_eval.arch import DeviceLimits
+from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
+from gemm_eval.kernels.families.sm80 import Sm80Family
+from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups
+from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
+
+__all__ = [
+    "MAX_CUT_WAVES",
+    "MAX_GROUPS",
+    "GroupedFamily",
+    "GroupedOperands",
+    "GroupedSizes",
+    "Sm80GroupedFamily",
+    "Sm90GroupedFamily",
+]
+
+MAX_GROUPS = 1024
+"""Of a launch: a CTA counts the tiles of so many in its shared memory."""
+
+MAX_CUT_WAVES = 2
+"""K is cut where tiles fill at most so many waves: of more, what the last leaves idle is little."""
+
+_TABLE_BYTES = ceil_div((MAX_GROUPS + 1) * 4, 16) * 16
+_PLACES_BYTES = 512  # of tiles, from the thread that finds them to those that compute
+_SUM_BYTES = 4
+
+
+class GroupedSizes(NamedTuple):
+    """Sizes of a grouped GEMM, in elements: `M` tokens of all groups together, at most."""
+
+    M: int
+    K: int
+    N: int
+    num_groups: int
+
+    @property
+    def of_all(self) -> Sizes:
+        """Those of one GEMM with all tokens."""
+        return Sizes(self.M, self.K, self.N)
+
+
+class GroupedOperands(NamedTuple):
+    """Device addresses, and what else a launch needs.
+
+    Attributes:
+        dense: as of one GEMM; weights, scales and bias of all groups follow each other.
+        offsets: int32 [num_groups + 1]: the first token of each group, and the end of the last.
+        factors: float32 [num_groups]: of the product of each group.
+        cut_units: what to cut K of a tile costs, in units of 128 k of a CTA.
+    """
+
+    dense: Operands
+    offsets: int
+    factors: int
+    cut_units: int
+
+
+class GroupedFamily(Family):
+    """What grouped kernels have beyond those of one GEMM, which stand behind this class among their bases."""
+
+    headers: ClassVar[tuple[str, ...]] = ("groups.cuh",)
+    slots_of_cta: ClassVar[int]
+    """Parts of tiles that a CTA leaves in the workspace at most."""
+
+    @abstractmethod
+    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:
+        """CTAs that fit the GPU at once."""
+
+    @abstractmethod
+    def counters_of_tile(self, config: KernelConfig) -> int:
+        """32-bit counters of a tile whose K is cut."""
+
+    def splits(
+        self, variant: Variant, sizes: Sizes, limits: DeviceLimits,  # noqa: ARG002
+    ) -> Iterator[tuple[Decomposition, int]]:  # fmt: skip
+        """See `Family`."""
+        yield Decomposition.DATA_PARALLEL, 1
+        yield Decomposition.STREAM_K, 1
+
+    def macros(self, variant: Variant) -> dict[str, int]:
+        """See `Family`."""
+        return super().macros(variant) | {"GROUPED": 1, "GROUP_TILE_M": variant.config.cta_m}  # type: ignore[safe-super]
+
+    def launch_groups(self, variant: Variant, sizes: GroupedSizes, num_sms: int, ctas_per_sm: int) -> Launch:
+        """Grid and workspace for any groups whose tokens come to `sizes.M` at most."""
+        config = variant.config
+        ctas = self.resident_ctas(variant, num_sms, ctas_per_sm)
+        most_cut = _most_cut(config, sizes, ctas)
+        tile_bytes = config.cta_m * config.cta_n * _SUM_BYTES
+        return Launch(
+            grid=(ctas, 1, 1),
+            num_threads=self.num_threads(variant),
+            smem_bytes=self.smem_bytes(variant),
+            workspace_bytes=ctas * self.slots_of_cta * tile_bytes if most_cut else 0,
+            num_counters=most_cut * ceil_div(sizes.N, config.cta_n) * self.counters_of_tile(config),
+        )
+
+    def arguments_of_groups(
+        self,
+        variant: Variant,
+        sizes: GroupedSizes,
+        launch: Launch,
+        operands: GroupedOperands,
+        tensor_map: TensorMapOf,
+    ) -> tuple[Any, ...]:
+        """Arguments of the kernel, as CuPy takes them."""
+        return (
+            *self.arguments(variant, sizes.of_all, launch, operands.dense, tensor_map),
+            np.uint64(operands.offsets),
+            np.uint32(sizes.num_groups),
+            np.uint64(operands.factors),
+            np.uint32(_most_cut(variant.config, sizes, launch.grid[0])),
+            np.uint32(operands.cut_units),
+        )
+
+
+def _most_cut(config: KernelConfig, sizes: GroupedSizes, ctas: int) -> int:
+    """Tiles along M, of all groups, up to which K may be cut; 0: never."""
+    if config.decomposition is not Decomposition.STREAM_K:
+        return 0
+    most = sizes.M // config.cta_m + min(sizes.num_groups, sizes.M)
+    return max(1, min(most, MAX_CUT_WAVES * ctas // ceil_div(sizes.N, config.cta_n)))
+
+
+class Sm90GroupedFamily(GroupedFamily, Sm90Family):
+    """The kernels of `Sm90Family` on groups, without clusters."""
+
+    name = "w4a16_sm90_grouped"
+    slots_of_cta = 1
+
+    def configs(self) -> Iterator[KernelConfig]:
+        """See `Family`."""
+        return (config for config in super().configs() if config.cluster_n == 1)
+
+    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
+        """See `GroupedFamily`."""
+        return self._resident_clusters(variant, num_sms)
+
+    def counters_of_tile(self, config: KernelConfig) -> int:
+        """See `GroupedFamily`: one for each warpgroup."""
+        return sharing_warpgroups(config)
+
+    def _fixed_bytes(self, config: KernelConfig) -> int:
+        return super()._fixed_bytes(config) + _PLACES_BYTES + _TABLE_BYTES
+
+    def _numbers(self, config: KernelConfig, sizes: Sizes, launch: Launch, operands: Operands) -> dict[str, int]:
+        """See `Sm90Family`: what depends on the tokens of each group, the kernel finds out."""
+        known = super()._numbers(config, sizes, launch, operands)
+        return known | {"split": 1, "share": 0, "remainder": 0, "swizzle": config.raster_swizzle}
+
+
+class Sm80GroupedFamily(GroupedFamily, Sm80Family):
+    """The kernels of `Sm80Family` on groups."""
+
+    name = "w4a16_sm80_grouped"
+    slots_of_cta = 2
+
+    def configs(self) -> Iterator[KernelConfig]:
+        """See `Family`."""
+        return (config for config in super().configs() if config.raster_order is RasterOrder.ALONG_M)
+
+    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
+        """See `GroupedFamily`."""
+        return num_sms * ctas_per_sm
+
+    def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
+        """See `GroupedFamily`."""
+        return 1
+
+    def smem_bytes(self, variant: Variant) -> int:
+        """See `Family`."""
+        return super().smem_bytes(variant) + _TABLE_BYTES
+
+    def arguments(
+        self, variant: Variant, sizes: Sizes, launch: Launch, operands: Operands, tensor_map: TensorMapOf
+    ) -> tuple[Any, ...]:
+        """See `Family`: of cut tiles CTAs have even shares."""
+        as_shares = variant._replace(config=variant.config._replace(decomposition=Decomposition.STREAM_K))
+        return super().arguments(as_shares, sizes, launch, operands, tensor_map)
