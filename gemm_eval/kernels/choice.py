@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
 
 from gemm_eval.arch import DeviceLimits, GpuSpec, gpu_slug, limits_of_spec, list_archs, load_arch
 from gemm_eval.device import runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, UnsupportedError
-from gemm_eval.kernels.families import Sizes, WeightMode, families
+from gemm_eval.kernels.families import GroupedSizes, Sizes, WeightMode, ceil_div, families
 from gemm_eval.kernels.registry import check_kernel, make_variant
-from gemm_eval.mapping import KernelConfig
+from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["choose", "problem_of", "rank", "spec_of", "spec_of_device"]
+__all__ = [
+    "choose",
+    "choose_grouped",
+    "expected_groups",
+    "grouped_problem_of",
+    "problem_of",
+    "rank",
+    "rank_grouped",
+    "spec_of",
+    "spec_of_device",
+]
 
 _CHOICES = 4096
 _ALL = 1 << 20
+_COLUMNS = 64  # of a packed block
 # Fields of a spec that the hardware itself tells.
 _TOLD = (
     "num_sms", "smem_per_cta_bytes", "smem_per_sm_bytes", "smem_reserved_bytes", "registers_per_sm",
@@ -26,11 +41,51 @@ _TOLD = (
 
 def problem_of(sizes: Sizes, activation: DType, mode: WeightMode, group_size: int) -> GemmProblem:
     """Return the model's problem for a GEMM of ours."""
-    return GemmProblem(
-        1, sizes.M, sizes.K, sizes.N, input_dtype=activation, weight_dtype=DType.INT4, output_dtype=activation,
-        group_size=group_size or None, scale_dtype=activation,
-        zero_dtype=DType.INT4 if mode is WeightMode.GROUP_ZERO else None,
-    )  # fmt: skip
+    return GemmProblem(1, sizes.M, sizes.K, sizes.N, **_types_of(activation, mode, group_size))
+
+
+def _types_of(activation: DType, mode: WeightMode, group_size: int) -> dict[str, Any]:
+    return {
+        "input_dtype": activation, "weight_dtype": DType.INT4, "output_dtype": activation,
+        "group_size": group_size or None, "scale_dtype": activation,
+        "zero_dtype": DType.INT4 if mode is WeightMode.GROUP_ZERO else None,
+    }  # fmt: skip
+
+
+def expected_groups(rows: int, num_groups: int) -> tuple[int, ...]:
+    """Return how many rows groups are expected to have, the most first, where each row falls on any of them.
+
+    The number of rows of a group follows a binomial distribution; of its quantiles, evenly spaced, each group has one.
+    Their sum is near `rows`, not equal.
+    """
+    if num_groups == 1:
+        return (rows,)
+    share, middle = 1 / num_groups, rows / num_groups
+    reach = 8 * math.sqrt(middle) + 8
+    counts = range(max(0, int(middle - reach)), min(rows, int(middle + reach)) + 1)
+    of_all = math.lgamma(rows + 1)
+    logs = [
+        of_all - math.lgamma(count + 1) - math.lgamma(rows - count + 1)
+        + count * math.log(share) + (rows - count) * math.log1p(-share)
+        for count in counts
+    ]  # fmt: skip
+    below = np.cumsum(np.exp(logs))
+    places = np.searchsorted(below, (np.arange(num_groups) + 0.5) / num_groups)
+    found = sorted((counts[min(place, len(counts) - 1)] for place in places.tolist()), reverse=True)
+    return (max(1, found[0]), *found[1:])
+
+
+def grouped_problem_of(
+    groups: tuple[int, ...], K: int, N: int, activation: DType, mode: WeightMode, group_size: int
+) -> GemmProblem:
+    """Return the model's problem for a grouped GEMM of ours.
+
+    A group that alone has rows is asked as two of half the columns: the model knows it as a plain GEMM.
+    """
+    active = [rows for rows in groups if rows]
+    if len(active) == 1:
+        active, N = active * 2, ceil_div(N, 2 * _COLUMNS) * _COLUMNS
+    return GemmProblem.grouped(active, K, N, **_types_of(activation, mode, group_size))
 
 
 @lru_cache(maxsize=_CHOICES)
@@ -65,6 +120,53 @@ def rank(
     problem = problem_of(sizes, activation, mode, group_size)
     if not has_w4a16_kernels(spec, problem.types):
         raise _no_kernel(sizes, limits_of_spec(spec))
+    return select_config(problem, spec, k)
+
+
+@lru_cache(maxsize=_CHOICES)
+def choose_grouped(
+    sizes: GroupedSizes, activation: DType, mode: WeightMode, group_size: int, expected_rows: int, is_batch: bool,
+    spec: GpuSpec, limits: DeviceLimits,
+) -> KernelConfig:  # fmt: skip
+    """Return the grouped kernel that the model finds fastest and that the GPU can run; remembered.
+
+    The GPU says by the rows that it finds whether K is cut, so the config leaves that to it.
+
+    Args:
+        sizes: of the GEMM, in elements.
+        activation, mode, group_size: of the operands.
+        expected_rows: of all groups.
+        is_batch: all groups have as many rows; else they fall on groups at random.
+        spec, limits: as for `choose`.
+
+    Raises:
+        UnsupportedError: no kernel can run it on this GPU.
+    """
+    even = (max(1, expected_rows // sizes.num_groups),) * sizes.num_groups
+    groups = even if is_batch else expected_groups(expected_rows, sizes.num_groups)
+    for k in (1, _ALL):
+        for ranked in rank_grouped(groups, sizes.K, sizes.N, activation, mode, group_size, spec, k):
+            config = ranked._replace(decomposition=Decomposition.STREAM_K)
+            if _can_run(config, sizes.of_all, activation, mode, group_size, limits):
+                return config
+    raise _no_kernel(sizes.of_all, limits)
+
+
+def rank_grouped(
+    groups: tuple[int, ...], K: int, N: int, activation: DType, mode: WeightMode, group_size: int, spec: GpuSpec,
+    k: int = _ALL,
+) -> tuple[KernelConfig, ...]:  # fmt: skip
+    """Return the `k` grouped configs that the model finds fastest for groups of so many rows, best first.
+
+    Raises:
+        UnsupportedError: there are none for this GPU.
+    """
+    from gemm_eval.evaluate import select_config
+    from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
+
+    problem = grouped_problem_of(groups, K, N, activation, mode, group_size)
+    if not has_w4a16_kernels(spec, problem.types):
+        raise _no_kernel(Sizes(sum(groups), K, N), limits_of_spec(spec))
     return select_config(problem, spec, k)
 
 

@@ -9,16 +9,23 @@ from weakref import WeakKeyDictionary
 import numpy
 
 from gemm_eval.arch import GpuSpec, Occupancy
-from gemm_eval.checks import plain_number
-from gemm_eval.device import DeviceArray, Rows, as_device_array, as_rows, check_dtype, check_vector, overlaps, runtime
+from gemm_eval.device import as_device_array, check_dtype, check_vector, overlaps, runtime
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
+from gemm_eval.kernels.call import (
+    ALIGNMENT_BYTES,
+    WHY_THAT_TYPE,
+    finite,
+    gathered_at,
+    matrix,
+    new_output,
+    on_device_array,
+    take_scratch,
+)
 from gemm_eval.kernels.choice import choose
-from gemm_eval.kernels.families import Operands, Sizes, WeightMode, ceil_div
-from gemm_eval.kernels.gather import GATHER_ALIGNMENT_BYTES, gather_bytes, gather_columns
+from gemm_eval.kernels.families import Operands, Sizes, WeightMode
+from gemm_eval.kernels.gather import gather_bytes, gather_columns
 from gemm_eval.kernels.plan import (
-    LARGEST_SIZE,
-    Plan,
     check_rows,
     limits_of,
     make_plan,
@@ -33,9 +40,7 @@ from gemm_eval.words import shown
 
 __all__ = ["occupancy", "w4a16_gemm", "workspace_bytes"]
 
-_ALIGNMENT_BYTES = 16
 _CHOICES = ("auto", "profile")
-_WHY_THAT_TYPE = "the type that the weights were packed for"
 
 
 class _Weights(NamedTuple):
@@ -47,14 +52,6 @@ class _Weights(NamedTuple):
     memory: tuple[tuple[int, int], ...]
     blocks_and_groups: tuple[int, int, int]
     device: int
-
-
-class _Scratch(NamedTuple):
-    """Addresses of memory that a call uses beside its operands."""
-
-    partial_sums: int
-    counters: int
-    gathered: int
 
 
 _weights: WeakKeyDictionary[PackedW4, _Weights] = WeakKeyDictionary()
@@ -113,7 +110,7 @@ def w4a16_gemm(
     if not isinstance(config, KernelConfig) and not (isinstance(config, str) and config in _CHOICES):
         raise InvalidOptionError(f"config must be a KernelConfig, 'auto' or 'profile', got {shown(config)}")
     handle = runtime.stream_handle(stream)
-    a = _matrix(A, "A", packed.K, packed.activation, weights.device, handle)
+    a = matrix(A, "A", packed.K, packed.activation, weights.device, handle)
     sizes = Sizes(a.num_rows, packed.K, packed.N)
     if config == "profile":
         operands = Operands(
@@ -122,8 +119,8 @@ def w4a16_gemm(
         config = profiled_config(sizes, packed, operands, weights.device, handle)
     chosen = config if isinstance(config, KernelConfig) else None
     plan = plan_on_device(sizes, packed.activation, packed.mode, packed.group_size, chosen, weights.device)
-    result = _new_output(A, packed, handle) if out is None else out
-    c = _matrix(result, "out", packed.N, packed.activation, weights.device, handle)
+    result = new_output(A, packed.activation, packed.N, handle) if out is None else out
+    c = matrix(result, "out", packed.N, packed.activation, weights.device, handle)
     if c.num_rows != sizes.M or (c.stride != packed.N and c.num_rows > 1):
         raise InvalidProblemError(
             f"out must be contiguous with {sizes.M} rows, as A has, got {c.num_rows} rows at {c.stride} elements"
@@ -131,8 +128,8 @@ def w4a16_gemm(
     inputs = [(a.address, a.num_bytes), *weights.memory]
     bias_address = 0
     if bias is not None:
-        vector = _on_device(bias, "bias", weights.device, handle)
-        check_dtype(vector, "bias", packed.activation, _WHY_THAT_TYPE)
+        vector = on_device_array(bias, "bias", weights.device, handle)
+        check_dtype(vector, "bias", packed.activation, WHY_THAT_TYPE)
         check_vector(vector, "bias", packed.N)
         bias_address = vector.address
         inputs.append((vector.address, packed.N * vector.itemsize))
@@ -140,8 +137,8 @@ def w4a16_gemm(
     if any(overlaps(written, memory) for memory in inputs):
         raise InvalidProblemError("out must not share memory with A, the weights or bias")
     gathered_bytes = gather_bytes(sizes.M, sizes.K) if weights.permutation else 0
-    scratch = _scratch(plan, gathered_bytes, workspace, weights.device, handle, [written, *inputs])
-    factor, launch = _finite(alpha) * packed.scale_unit, plan.launch
+    scratch = take_scratch(plan, gathered_bytes, workspace, weights.device, handle, [written, *inputs])
+    factor, launch = finite(alpha) * packed.scale_unit, plan.launch
     function = runtime.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
     if weights.permutation:
         a = gather_columns(a, weights.permutation, scratch.gathered, weights.device, handle)
@@ -214,7 +211,7 @@ def workspace_bytes(
         spec, limits = spec_and_limits(arch)
         chosen = config if isinstance(config, KernelConfig) else choose(sizes, *types, spec, limits)
         plan = make_plan(sizes, *types, chosen, limits)
-    return plan.workspace_bytes if packed.permutation is None else _gathered_at(plan) + gather_bytes(M, packed.K)
+    return plan.workspace_bytes if packed.permutation is None else gathered_at(plan) + gather_bytes(M, packed.K)
 
 
 def _weights_of(packed: PackedW4) -> _Weights:
@@ -228,78 +225,11 @@ def _weights_of(packed: PackedW4) -> _Weights:
     arrays = [as_device_array(array, "packed", 0) for array in parts if array is not None]
     if len({array.device for array in arrays}) > 1:
         raise InvalidProblemError("packed must have all of its arrays on one GPU")
-    if any(array.address % _ALIGNMENT_BYTES for array in arrays):
-        raise InvalidProblemError(f"packed must have arrays that start at multiples of {_ALIGNMENT_BYTES} bytes")
+    if any(array.address % ALIGNMENT_BYTES for array in arrays):
+        raise InvalidProblemError(f"packed must have arrays that start at multiples of {ALIGNMENT_BYTES} bytes")
     memory = tuple((array.address, math.prod(array.shape) * array.itemsize) for array in arrays)
     counts = packed.num_column_blocks, packed.num_k_blocks, packed.num_groups
     permutation = arrays[2].address if len(arrays) > 2 else 0
     found = _Weights(arrays[0].address, arrays[1].address, permutation, memory, counts, arrays[0].device)
     _weights[packed] = found
     return found
-
-
-def _on_device(x: Any, what: str, device: int, stream: int) -> DeviceArray:
-    array = as_device_array(x, what, stream)
-    if array.device != device:
-        raise InvalidProblemError(f"{what} must be on GPU {device}, where the weights are, got GPU {array.device}")
-    return array
-
-
-def _matrix(x: Any, what: str, num_columns: int, activation: DType, device: int, stream: int) -> Rows:
-    array = _on_device(x, what, device, stream)
-    check_dtype(array, what, activation, _WHY_THAT_TYPE)
-    rows = as_rows(array, what, num_columns)
-    if rows.stride > LARGEST_SIZE:
-        raise InvalidProblemError(f"{what} must have at most {LARGEST_SIZE:,} elements from row to row")
-    return rows
-
-
-def _new_output(A: Any, packed: PackedW4, stream: int) -> Any:
-    runtime.refuse_capture(stream, "give out")
-    dtype = "float16" if packed.activation is DType.FP16 else "uint16"
-    if isinstance(A, runtime.import_cupy().ndarray):
-        dtype = A.dtype
-    return runtime.allocate((*A.shape[:-1], packed.N), dtype, stream)
-
-
-def _gathered_at(plan: Plan) -> int:
-    """Where gathered activations lie in a workspace: behind what the kernel itself needs, in bytes."""
-    return ceil_div(plan.workspace_bytes, GATHER_ALIGNMENT_BYTES) * GATHER_ALIGNMENT_BYTES
-
-
-def _scratch(
-    plan: Plan, gathered_bytes: int, workspace: Any, device: int, stream: int, others: list[tuple[int, int]]
-) -> _Scratch:
-    """Addresses in the workspace, or in memory of the stream; the counters are 0."""
-    need = _gathered_at(plan) + gathered_bytes if gathered_bytes else plan.workspace_bytes
-    if workspace is None:
-        if not need:
-            return _Scratch(0, 0, 0)
-        scratch = runtime.scratch_of(device, stream, need - plan.counter_bytes, plan.launch.num_counters)
-        return _Scratch(
-            scratch.workspace, scratch.counters, scratch.workspace + _gathered_at(plan) - plan.counter_bytes
-        )
-    array = as_device_array(workspace, "workspace", stream)
-    have = math.prod(array.shape) * array.itemsize
-    if array.device != device or array.itemsize != 1 or array.strides not in {None, (1,)}:
-        raise InvalidOptionError(
-            f"workspace must be a contiguous array of uint8 on GPU {device}, got {array.dtype} "
-            f"{list(array.shape)} on GPU {array.device}"
-        )
-    if have < need or array.address % _ALIGNMENT_BYTES:
-        raise InvalidOptionError(
-            f"workspace must have at least {need:,} bytes and start at a multiple of {_ALIGNMENT_BYTES}, "
-            f"got {have:,} bytes at {array.address:#x}"
-        )
-    if any(overlaps((array.address, have), memory) for memory in others):
-        raise InvalidOptionError("workspace must not share memory with A, the weights, bias or out")
-    if plan.launch.num_counters:  # whatever was in there, or a kernel that was cut short
-        runtime.clear_bytes(array.address, plan.counter_bytes, stream)
-    return _Scratch(array.address + plan.counter_bytes, array.address, array.address + _gathered_at(plan))
-
-
-def _finite(alpha: Any) -> float:
-    number = plain_number(alpha)
-    if number is None:
-        raise InvalidOptionError(f"alpha must be a finite number, got {shown(alpha)}")
-    return number

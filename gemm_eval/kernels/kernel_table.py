@@ -38,7 +38,7 @@ from gemm_eval.device import (
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels.build import COMMON, SOURCES, compile_kernel
-from gemm_eval.kernels.families import Variant, WeightMode, families, family_of
+from gemm_eval.kernels.families import Family, Variant, WeightMode, families, family_of, grouped_families
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.mapping import KernelConfig, RasterOrder
 from gemm_eval.storage import write_text
@@ -158,9 +158,13 @@ def _number(value: Fraction) -> int | float:
     return int(value) if value.denominator == 1 else round(float(value), _DIGITS)
 
 
+def _all_families() -> tuple[Family, ...]:
+    return (*families().values(), *grouped_families().values())
+
+
 def table_targets() -> tuple[str, ...]:
     """What kernels are compiled for, newest first."""
-    known = {target: capability for family in families().values() for capability, target in family.targets.items()}
+    known = {target: capability for family in _all_families() for capability, target in family.targets.items()}
     return tuple(sorted(known, key=known.__getitem__, reverse=True))
 
 
@@ -176,7 +180,7 @@ def table_variants(
     """
     if target not in table_targets():
         raise InvalidOptionError(f"target must be one of {', '.join(table_targets())}, got {shown(target)}")
-    for family in families().values():
+    for family in _all_families():
         if target not in family.targets.values():
             continue
         capability = next(key for key, value in family.targets.items() if value == target)
@@ -247,7 +251,7 @@ def _write_meta(file: Path, name: str, target: str, num_rows: int, command: str)
 
 def sources_digest(target: str) -> str:
     """SHA-256 over the names and contents of the CUDA sources that are compiled for `target`."""
-    of_target = [family for family in families().values() if target in family.targets.values()]
+    of_target = [family for family in _all_families() if target in family.targets.values()]
     names = {COMMON, *(name for family in of_target for name in (*family.headers, family.source))}
     digest = hashlib.sha256()
     for name in sorted(names):

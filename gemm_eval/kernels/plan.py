@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gemm_eval.arch import DeviceLimits, GpuSpec, MulticoreSpec, limits_of_spec, load_arch
 from gemm_eval.checks import plain_integer
 from gemm_eval.device import CompiledKernel, encode_tensor_map, runtime
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import InvalidProblemError, UnsupportedError
+from gemm_eval.errors import InvalidMappingError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels.choice import choose, spec_of_device
-from gemm_eval.kernels.families import Launch, Operands, Sizes, Variant, WeightMode, ceil_div, family_of
+from gemm_eval.kernels.families import GroupedFamily, Launch, Operands, Sizes, Variant, WeightMode, ceil_div, family_of
 from gemm_eval.kernels.registry import check_kernel, compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import shown
 
-__all__ = ["LARGEST_SIZE", "Plan", "check_rows", "limits_of", "make_plan", "plan_on_device", "spec_and_limits"]
+__all__ = [
+    "LARGEST_SIZE",
+    "Plan",
+    "check_rows",
+    "compile_fitting",
+    "limits_of",
+    "make_plan",
+    "plan_on_device",
+    "spec_and_limits",
+]
 
 LARGEST_SIZE = (1 << 31) - 1
 """Kernels take sizes as 32-bit integers."""
@@ -27,14 +36,16 @@ _COUNTERS_MULTIPLE_BYTES = 256  # keeps what follows them aligned
 _PLANS = 4096
 _ARGUMENTS_OF_PLAN = 256
 
+T = TypeVar("T")
 
-class Plan(NamedTuple):
-    """One kernel for one GEMM on one GPU, ready but for addresses."""
+
+class Plan(NamedTuple, Generic[T]):
+    """One kernel for one GEMM on one GPU, ready but for addresses, which are in operands of type `T`."""
 
     variant: Variant
     launch: Launch
     compiled: CompiledKernel
-    arguments: Callable[[Operands], tuple[Any, ...]]
+    arguments: Callable[[T], tuple[Any, ...]]
 
     @property
     def counter_bytes(self) -> int:
@@ -74,7 +85,7 @@ def limits_of(arch: GpuSpec | str | None) -> DeviceLimits:
 @lru_cache(maxsize=_PLANS)
 def plan_on_device(
     sizes: Sizes, activation: DType, mode: WeightMode, group_size: int, config: KernelConfig | None, device: int
-) -> Plan:
+) -> Plan[Operands]:
     """`make_plan` for a GPU of this machine, or for what the model chooses there; remembered."""
     limits = runtime.limits_of_device(device)
     if config is None:
@@ -90,7 +101,7 @@ def make_plan(
     group_size: int,
     config: KernelConfig,
     limits: DeviceLimits,
-) -> Plan:
+) -> Plan[Operands]:
     """Check and compile a kernel for a GEMM. Needs no GPU.
 
     Raises:
@@ -101,18 +112,32 @@ def make_plan(
     check_rows(sizes)
     variant = make_variant(config, activation, mode, group_size)
     check_kernel(variant, sizes, limits)
-    compiled = compile_for(variant, limits)
-    fitting = occupancy_of(variant, compiled, limits)
-    if not fitting.ctas_per_sm:
-        raise UnsupportedError(f"{config} cannot run: a CTA does not fit an SM, {fitting.limited_by} run out")
     family = family_of(config)
-    launch = family.launch(variant, sizes, limits.num_sms, fitting.ctas_per_sm)
+    if isinstance(family, GroupedFamily):
+        raise InvalidMappingError(
+            f"{family.name} has kernels of grouped GEMMs, which w4a16_grouped_gemm runs", rule="family"
+        )
+    compiled, ctas_per_sm = compile_fitting(variant, limits)
+    launch = family.launch(variant, sizes, limits.num_sms, ctas_per_sm)
 
     @lru_cache(maxsize=_ARGUMENTS_OF_PLAN)
     def arguments(operands: Operands) -> tuple[Any, ...]:
         return family.arguments(variant, sizes, launch, operands, encode_tensor_map)
 
     return Plan(variant, launch, compiled, arguments)
+
+
+def compile_fitting(variant: Variant, limits: DeviceLimits) -> tuple[CompiledKernel, int]:
+    """Compile a kernel; return it with how many of its CTAs an SM holds at once.
+
+    Raises:
+        UnsupportedError: not one.
+    """
+    compiled = compile_for(variant, limits)
+    fitting = occupancy_of(variant, compiled, limits)
+    if not fitting.ctas_per_sm:
+        raise UnsupportedError(f"{variant.config} cannot run: a CTA does not fit an SM, {fitting.limited_by} run out")
+    return compiled, fitting.ctas_per_sm
 
 
 def check_rows(sizes: Sizes) -> None:

@@ -12,7 +12,7 @@ from gemm_eval.device import CompiledKernel
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.kernels.build import compile_kernel, target_of
-from gemm_eval.kernels.families import Sizes, Variant, WeightMode, families, family_of
+from gemm_eval.kernels.families import Sizes, Variant, WeightMode, families, family_of, grouped_families
 from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.words import one_line, shown
@@ -195,4 +195,4 @@ def occupancy_of(variant: Variant, compiled: CompiledKernel, limits: DeviceLimit
 
 @cache
 def _configs_of(name: str) -> frozenset[KernelConfig]:
-    return frozenset(families()[name].configs())
+    return frozenset((families() | grouped_families())[name].configs())

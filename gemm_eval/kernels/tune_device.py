@@ -33,7 +33,7 @@ class CupyTuneDevice(StreamTimer):
         self._user_stream = stream
         self._part_bytes = [_aligned(int(array.nbytes)) for array in (packed.qweight, packed.scales)]
         self.weight_bytes = sum(self._part_bytes)
-        self._plans: dict[KernelConfig, Plan] = {}
+        self._plans: dict[KernelConfig, Plan[Operands]] = {}
         self._memory: list[Any] = []
         self._copies: list[tuple[int, int]] = []
         self._scratch = self._counters = self._output = 0

@@ -45,7 +45,7 @@ from gemm_eval.search.gpu_corrected import correct_best, correct_many, scale_by
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
 from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.words import shown
-from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, pack_layouts, without_even_groups
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups, pack_layouts, without_even_groups
 
 __all__ = [
     "by_kernels",
@@ -71,7 +71,6 @@ def find_best_config(arch: GpuSpec, problem: GemmProblem, packed: Packed) -> npt
     """
     out = np.zeros(_COST_BYTES, np.uint8).view(GPU_COST_DTYPE)  # in a third of the time that records of zeros take
     chosen, sizes, layouts = packed.for_sizes(problem.K, problem.N), *_sizes_of(problem)
-    _check_groups(chosen, problem.row_groups is not None)
     _search(chosen, _FIRST, sizes, layouts, 0, 1, out)
     if out["active_sms"][0] == 0:
         raise _infeasible(arch, problem, packed)
@@ -84,12 +83,6 @@ def _sizes_of(problem: GemmProblem) -> tuple[npt.NDArray[np.int64], Layouts]:
     if problem.row_groups is None:
         return np.array([problem.sizes], np.int64), NO_LAYOUTS
     return without_even_groups(np.array([problem.sizes], np.int64), pack_layouts([problem.row_groups]))
-
-
-def _check_groups(packed: Packed, are_grouped: bool) -> None:
-    """Refuse row groups where kernels take one GEMM at a time."""
-    if packed.is_ours and are_grouped:
-        raise UnsupportedError(f"library {OURS} has no grouped kernels: one launch runs one GEMM; use library marlin")
 
 
 def find_best_config_many(
@@ -116,7 +109,6 @@ def find_best_config_many(
     sizes, layouts = without_even_groups(sizes, layouts)
     for some, place_of, rows in by_kernels(packed, type_of, sizes):
         of_rows = layouts.take(rows)
-        _check_groups(some[0], bool(of_rows.is_grouped(len(rows)).any()))
         out[rows] = search_many(join_packed(some), place_of, sizes[rows], of_rows, on_progress)
         correct_many(some, place_of, rows, sizes, layouts, out)
     return out
@@ -171,8 +163,6 @@ def _search(
         packed.params, packed.candidates, packed.columns, packed.ranges, packed.coefficients, place_of, sizes, layouts,
         start, stop, out.view(KERNEL_COST_DTYPE),
     )  # fmt: skip
-    if packed.is_ours and (stop - start > 1 or sizes[start, 0] != 1):
-        _repeat(out[start:stop], sizes[start:stop, 0])
 
 
 def _searches(packed: Packed | Joined) -> Searches:
@@ -190,7 +180,6 @@ def find_top_configs(arch: GpuSpec, problem: GemmProblem, packed: Packed, k: int
         InfeasibleError: the library has no kernel that this GPU can run on these types.
     """
     asked, packed = packed, packed.for_sizes(problem.K, problem.N)
-    _check_groups(packed, problem.row_groups is not None)
     sizes, layouts = _sizes_of(problem)
     tables = packed.params, packed.candidates, packed.coefficients
     find_top = _searches(packed).find_top
@@ -213,8 +202,6 @@ def _cost(packed: Packed, row: int, split: int, raster: int, problem: GemmProble
         packed.params, packed.candidates, packed.coefficients, row, split, raster, *sizes[0].tolist(), layouts,
         out.view(KERNEL_COST_DTYPE),
     )  # fmt: skip
-    if packed.is_ours:
-        _repeat(out, problem.G)
     return out
 
 
@@ -236,7 +223,6 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     """
     _check_sizes(problem, packed)
     packed = packed.for_sizes(problem.K, problem.N)
-    _check_groups(packed, problem.row_groups is not None)
     split = STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
     if packed.is_ours:
         return _cost(packed, _row_of_ours(packed, problem, config, split), split, BEST_RASTER, problem)
@@ -255,7 +241,8 @@ def _row_of_ours(packed: Packed, problem: GemmProblem, config: KernelConfig, spl
         )
     row = find_row(packed.candidates, config)
     splits = np.empty(MAX_SPLITS, np.int64)
-    num = splits_of_row(packed.params, packed.candidates, row, problem.M, problem.K, problem.N, splits)
+    groups = distinct_groups(problem.row_groups, problem.G, problem.M)
+    num = splits_of_row(packed.params, packed.candidates, row, problem.K, problem.N, *groups, splits)
     if split not in splits[:num] or config_of_row(packed.candidates[row], split) != config:
         known = ", ".join("stream-K" if way == STREAM_K else str(way) for way in splits[:num].tolist()) or "none"
         raise InvalidMappingError(
@@ -263,23 +250,6 @@ def _row_of_ours(packed: Packed, problem: GemmProblem, config: KernelConfig, spl
             f"{config}: {known}", rule="split",
         )  # fmt: skip
     return row
-
-
-_OF_ONE_LAUNCH = (
-    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
-    "decomposition", "split_k", "raster_order", "raster_swizzle", "ctas_per_sm", "active_sms", "smem_bytes",
-    "registers", "bound", "num_candidates", "num_bounded", "is_calibrated", "last_wave_frac", "tensor_busy_frac",
-    "correction_factor",
-)  # fmt: skip
-
-
-def _repeat(records: npt.NDArray[np.void], times: npt.NDArray[np.int64] | int) -> None:
-    """Multiply what grows with the number of launches: W4A16 kernels have no batch, so G GEMMs are G launches."""
-    if np.max(times, initial=1) == 1:
-        return
-    for name in GPU_COST_DTYPE.names or ():
-        if name not in _OF_ONE_LAUNCH:
-            records[name] *= times
 
 
 def _check_sizes(problem: GemmProblem, packed: Packed) -> None:

@@ -9,6 +9,7 @@ from gemm_eval.workload.row_groups import (
     Layouts,
     RowGroups,
     check_row_groups,
+    distinct_groups,
     pack_layouts,
     without_even_groups,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "RowGroups",
     "RunOptions",
     "check_row_groups",
+    "distinct_groups",
     "make_problem",
     "make_types",
     "pack_layouts",

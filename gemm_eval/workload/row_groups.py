@@ -21,6 +21,7 @@ __all__ = [
     "Layouts",
     "RowGroups",
     "check_row_groups",
+    "distinct_groups",
     "pack_layouts",
     "without_even_groups",
 ]
@@ -129,6 +130,15 @@ def without_even_groups(sizes: npt.NDArray[np.int64], layouts: Layouts) -> tuple
     sizes[is_even, 0] = layouts.counts[layouts.starts[of[is_even]]]
     of[is_even] = -1
     return sizes, layouts._replace(of=read_only(of))
+
+
+def distinct_groups(
+    row_groups: RowGroups | None, G: int, M: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return rows of groups that have any, the most first, and how many groups have so many; None: G groups of M."""
+    found = {M: G} if row_groups is None else Counter(rows for rows in row_groups if rows)
+    rows = sorted(found, reverse=True)
+    return np.array(rows, np.int64), np.array([found[size] for size in rows], np.int64)
 
 
 NO_LAYOUTS = Layouts(*(read_only(np.array(values, np.int64)) for values in ([], [0], [], [])))

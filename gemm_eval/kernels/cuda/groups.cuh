@@ -60,15 +60,16 @@ DEVICE TokenGroup find_group(const TokenGroups& groups, u32 tile_m, u32 num_toke
 
 // How CTAs share the tiles of all groups.
 #define MOST_PARTS 8  // of a tile: their sums are added one after the other
+#define CUT_UNITS 10  // what cutting K costs, in units of 128 k of a CTA: as timed on an H200 where tiles have few tokens
 struct CutTiles {
   bool is_cut;  // K too; else CTAs have whole tiles
   u32 ctas;     // that have a share
 };
 
-// K is cut where its longest share and `cut_units`, what cutting costs, are shorter than the waves of whole tiles.
-DEVICE CutTiles cut_tiles_of(u32 tiles, u32 units_of_tile, u32 num_ctas, bool may_be_cut, u32 cut_units) {
+// K is cut where the longest share, and what cutting costs, are shorter than the waves of whole tiles.
+DEVICE CutTiles cut_tiles_of(u32 tiles, u32 units_of_tile, u32 num_ctas, bool may_be_cut) {
   const u32 units = tiles * units_of_tile, waves = (tiles + num_ctas - 1) / num_ctas;
   const u32 ctas = min(min(num_ctas, units), tiles * MOST_PARTS);
-  if (may_be_cut && tiles > 0 && (units + ctas - 1) / ctas + cut_units < waves * units_of_tile) return {true, ctas};
+  if (may_be_cut && tiles > 0 && (units + ctas - 1) / ctas + CUT_UNITS < waves * units_of_tile) return {true, ctas};
   return {false, min(num_ctas, tiles)};
 }

@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
                u32 split, u32 raster_along_n, u32 raster_swizzle
 #if GROUPED
                , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors,
-               u32 most_cut, u32 cut_units
+               u32 most_cut
 #endif
 ) {
   extern __shared__ __align__(128) unsigned char ring[];
@@ -218,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
   __syncthreads();
   const u32 all_tiles_m = load_shared_4(token_groups.tile_starts + 4 * num_token_groups);
   const u32 cta = blockIdx.x, tiles = all_tiles_m * tiles_n, units = tiles * units_of_tile;
-  const CutTiles cut_tiles = cut_tiles_of(tiles, units_of_tile, gridDim.x, all_tiles_m <= most_cut, cut_units);
+  const CutTiles cut_tiles = cut_tiles_of(tiles, units_of_tile, gridDim.x, all_tiles_m <= most_cut);
   const u32 ctas = cut_tiles.ctas;
   if (cta >= ctas) return;
   u32 unit, end_unit;

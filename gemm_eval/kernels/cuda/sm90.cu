@@ -710,7 +710,7 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
            u32 share, u32 remainder, u32 swizzle, u32 box_rows
 #if GROUPED
            , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors,
-           u32 most_cut, u32 cut_units
+           u32 most_cut
 #endif
 ) {
   extern __shared__ unsigned char raw[];
@@ -740,7 +740,7 @@ w4a16_sm90(const __grid_constant__ TensorMap map_a, const __grid_constant__ Tens
   __syncthreads();
   p.tiles_m = load_shared_4(p.token_groups.tile_starts + 4 * num_token_groups);
   const u32 tiles = p.tiles_m * tiles_n;
-  const CutTiles cut = cut_tiles_of(tiles, p.num_units, gridDim.x, p.tiles_m <= most_cut, cut_units);
+  const CutTiles cut = cut_tiles_of(tiles, p.num_units, gridDim.x, p.tiles_m <= most_cut);
   if (cut.is_cut) {
     p.split = 0, p.clusters = cut.ctas;
     p.share = tiles * p.num_units / cut.ctas, p.remainder = tiles * p.num_units % cut.ctas;

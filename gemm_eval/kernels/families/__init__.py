@@ -17,11 +17,15 @@ from gemm_eval.kernels.families.base import (
     WeightMode,
     ceil_div,
 )
+from gemm_eval.kernels.families.grouped import GroupedFamily, GroupedOperands, GroupedSizes
 from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import refusal
 
 __all__ = [
     "Family",
+    "GroupedFamily",
+    "GroupedOperands",
+    "GroupedSizes",
     "Launch",
     "Operands",
     "Sizes",
@@ -31,6 +35,7 @@ __all__ = [
     "ceil_div",
     "families",
     "family_of",
+    "grouped_families",
 ]
 
 # Modules of the families and their classes, from few tokens to many.
@@ -43,10 +48,24 @@ _FAMILIES = (
 )
 
 
+_GROUPED = (("grouped", "Sm80GroupedFamily"), ("grouped", "Sm90GroupedFamily"))
+"""Those of grouped GEMMs."""
+
+
 @cache
 def families() -> dict[str, Family]:
-    """All families by name, those for few tokens first."""
-    made = [getattr(import_module(f"gemm_eval.kernels.families.{module}"), name)() for module, name in _FAMILIES]
+    """All families of one GEMM by name, those for few tokens first."""
+    return _made(_FAMILIES)
+
+
+@cache
+def grouped_families() -> dict[str, GroupedFamily]:
+    """All families of grouped GEMMs by name."""
+    return {name: family for name, family in _made(_GROUPED).items() if isinstance(family, GroupedFamily)}
+
+
+def _made(classes: tuple[tuple[str, str], ...]) -> dict[str, Family]:
+    made = [getattr(import_module(f"gemm_eval.kernels.families.{module}"), name)() for module, name in classes]
     return {family.name: family for family in made}
 
 
@@ -56,7 +75,8 @@ def family_of(config: KernelConfig) -> Family:
     Raises:
         InvalidMappingError: there is no such family.
     """
-    family = families().get(config.family) if isinstance(config.family, str) else None
+    known = families() | grouped_families()
+    family = known.get(config.family) if isinstance(config.family, str) else None
     if family is None:
-        raise InvalidMappingError(refusal("config.family", config.family, families()), rule="family")
+        raise InvalidMappingError(refusal("config.family", config.family, known), rule="family")
     return family

@@ -61,13 +61,11 @@ class GroupedOperands(NamedTuple):
         dense: as of one GEMM; weights, scales and bias of all groups follow each other.
         offsets: int32 [num_groups + 1]: the first token of each group, and the end of the last.
         factors: float32 [num_groups]: of the product of each group.
-        cut_units: what to cut K of a tile costs, in units of 128 k of a CTA.
     """
 
     dense: Operands
     offsets: int
     factors: int
-    cut_units: int
 
 
 class GroupedFamily(Family):
@@ -125,7 +123,6 @@ class GroupedFamily(Family):
             np.uint32(sizes.num_groups),
             np.uint64(operands.factors),
             np.uint32(_most_cut(variant.config, sizes, launch.grid[0])),
-            np.uint32(operands.cut_units),
         )
 
 

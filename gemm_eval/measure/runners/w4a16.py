@@ -80,7 +80,7 @@ class W4A16Runner(BenchDevice):
         self.buffers: dict[str, Any] = {}
         self._scale_mode: WeightMode | None = None
         self._items: list[KernelItem] = []
-        self._bound: tuple[KernelItem, Plan] | None = None
+        self._bound: tuple[KernelItem, Plan[Operands]] | None = None
         self._reference: tuple[Any, npt.NDArray[np.float64]] | None = None
 
     @property

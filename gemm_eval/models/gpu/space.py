@@ -39,7 +39,7 @@ from gemm_eval.models.gpu.w4a16.candidates import (
     has_w4a16_kernels,
 )
 from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import GemmProblem, distinct_groups
 
 __all__ = ["KernelChoice", "enumerate_configs", "enumerate_kernels", "library_for"]
 
@@ -166,6 +166,7 @@ def _our_configs(arch: GpuSpec, problem: GemmProblem) -> Iterator[KernelConfig]:
     params["num_sms"] = arch.num_sms
     params, candidates = read_only(params), read_only(build_w4a16_candidates(arch, problem.types))
     splits = np.empty(MAX_SPLITS, np.int64)
+    groups = distinct_groups(problem.row_groups, problem.G, problem.M)
     for place in range(len(candidates)):
-        num = splits_of_row(params, candidates, place, problem.M, problem.K, problem.N, splits)
+        num = splits_of_row(params, candidates, place, problem.K, problem.N, *groups, splits)
         yield from (config_of_row(candidates[place], split) for split in splits[:num].tolist())

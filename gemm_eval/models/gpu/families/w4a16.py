@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu.families.family import Family
 from gemm_eval.models.gpu.w4a16.coefficients import w4a16_coefficients_of
-from gemm_eval.models.gpu.w4a16.family_kernels import GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER
+from gemm_eval.models.gpu.w4a16.family_kernels import (
+    GEMV,
+    GEMV_MMA,
+    SM80,
+    SM80_GROUPED,
+    SM90,
+    SM90_CLUSTER,
+    SM90_GROUPED,
+)
 
 __all__ = ["OUR_FAMILIES"]
 
 _AMPERE_ON = ("sm_80", "sm_89", "sm_90")
 
-OUR_FAMILIES = (
+_OF_ONE_GEMM = (
     Family(
         name="w4a16_gemv", number=GEMV, sm_archs=_AMPERE_ON, schedules=(Schedule.VECTOR,), mma_m=1, mma_n_step=1,
         num_warps=(4, 8, 16), max_registers=255, operands="vector", is_ours=True,
@@ -40,3 +50,10 @@ OUR_FAMILIES = (
         coefficients=w4a16_coefficients_of("w4a16_sm90_cluster"),
     ),
 )  # fmt: skip
+
+_BASE = {family.name: family for family in _OF_ONE_GEMM}
+OUR_FAMILIES = (
+    *_OF_ONE_GEMM,
+    replace(_BASE["w4a16_sm80"], name="w4a16_sm80_grouped", number=SM80_GROUPED),
+    replace(_BASE["w4a16_sm90"], name="w4a16_sm90_grouped", number=SM90_GROUPED),
+)

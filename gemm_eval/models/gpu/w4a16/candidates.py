@@ -26,7 +26,7 @@ from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.models.gpu.sizes import SizeRule
-from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
 from gemm_eval.workload import GemmProblem, GemmTypes
 
 __all__ = [
@@ -44,11 +44,12 @@ W4A16_SIZES = SizeRule(8, 8, False)
 """K and N are multiples of eight: rows of A and C start on 16 bytes."""
 
 _CONFIG = (
-    "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
+    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
     "raster_order", "raster_swizzle",
 )  # fmt: skip
 _CONFIG_OF = operator.itemgetter(*((CANDIDATE_DTYPE.names or ()).index(name) for name in _CONFIG))
 _TARGETS = {"sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a"}
+_NAMES = {family.number: name for name, family in FAMILIES.items() if family.is_ours}
 _GROUP_SIZES = (None, 32, 64, 128)
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
 _WGMMA_FLOP = 2.0 * 64 * 16  # of a token
@@ -199,8 +200,9 @@ def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: in
         param_bits = scale.dtype.bits * (2 if scale.zero_dtype else 1)  # zero points come as 16 bits
         scale_bits = param_bits / scale.group_size
     weight_bytes = config.cta_n * _BLOCK * (DType.INT4.bits + scale_bits) / 8
+    coefficient_set = W4A16_FAMILIES.index(coefficients_of(config.family))
     return (
-        FAMILIES[config.family].number, W4A16_FAMILIES.index(config.family), *config[1:8], int(config.schedule),
+        FAMILIES[config.family].number, coefficient_set, *config[1:8], int(config.schedule),
         int(config.raster_order), config.raster_swizzle, held, expected, grid_cap, sms, expected_cap, entry.smem_bytes,
         entry.registers, 0, 0, 0, 0, config.split_k if config.split_k > 1 else 0,
         math.log2(cluster), matrix, 0.0, 0.0, 0.0, types.a.dtype.bits / 8,
@@ -214,7 +216,7 @@ def config_of_row(row: np.void, parts: int) -> KernelConfig:
     way = Decomposition.STREAM_K if parts == 0 else Decomposition.SPLIT_K if parts > 1 else Decomposition.DATA_PARALLEL
     family, m, n, k, cluster_m, cluster_n, warps, stages, schedule, order, swizzle = _CONFIG_OF(row.tolist())
     return KernelConfig(
-        W4A16_FAMILIES[family], m, n, k, cluster_m, cluster_n, warps, stages, Schedule(schedule), way, max(1, parts),
+        _NAMES[family], m, n, k, cluster_m, cluster_n, warps, stages, Schedule(schedule), way, max(1, parts),
         RasterOrder(order), swizzle,
     )  # fmt: skip
 

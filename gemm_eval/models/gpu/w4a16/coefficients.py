@@ -14,13 +14,14 @@ __all__ = [
     "W4A16_COEFFICIENTS",
     "W4A16_FAMILIES",
     "FamilyCoefficient",
+    "coefficients_of",
     "w4a16_coefficients_of",
 ]
 
 GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = W4A16_FAMILIES = (
     "w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm90", "w4a16_sm90_cluster",
 )  # fmt: skip
-"""The families, as `gemm_eval.kernels` names them, in the order of their coefficients in packings."""
+"""The families that have coefficients of their own, as `gemm_eval.kernels` names them, in their order in packings."""
 
 _STREAMING = (GEMV, GEMV_MMA)
 _MULTISTAGE = (GEMV_MMA, SM80)
@@ -154,6 +155,11 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     ),
 )  # fmt: skip
 """All coefficients of these families, in the order in which they are fitted and written."""
+
+
+def coefficients_of(family: str) -> str:
+    """The family whose coefficients a family of ours has: that of plain GEMMs, of a grouped one."""
+    return family.removesuffix("_grouped")
 
 
 def w4a16_coefficients_of(family: str) -> tuple[Coefficient, ...]:

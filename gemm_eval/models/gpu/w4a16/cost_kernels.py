@@ -26,17 +26,22 @@ _LINE_ELEMS = 64  # fp16 or bf16, of a line of 128 bytes
 
 @kernel
 def w4a16_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: Any) -> ProblemTerms:  # noqa: ARG001
-    """Bytes of one GEMM as packed, the first of a batch, as kernels have none; and what of it L2 keeps.
+    """Bytes of all groups as packed, weights of those that have rows; and what of it L2 keeps.
 
     `line_waste` is 1 where rows of A do not start on lines of 128 bytes. Cold, A and C come from DRAM with the weights.
     """
-    M = group_rows[0]
+    num_groups = rows = num_active = 0
+    for i in range(len(group_rows)):
+        num_groups += group_counts[i]
+        rows += group_counts[i] * group_rows[i]
+        if group_rows[i] > 0:
+            num_active += group_counts[i]
     padded_k, padded_n = ceil_div(K, 128) * 128, ceil_div(N, BLOCK) * BLOCK
-    a_bytes = M * (K * p["a_elem_bytes"])
-    b_bytes = padded_n * (padded_k * p["b_elem_bytes"])
+    a_bytes = rows * (K * p["a_elem_bytes"])
+    b_bytes = num_active * padded_n * (padded_k * p["b_elem_bytes"])
     groups = padded_k / p["group_size"] if p["group_size"] > 0 else 1.0
-    scale_bytes = padded_n * (groups * p["scale_bytes_per_group"])
-    c_bytes = M * (N * p["c_elem_bytes"])
+    scale_bytes = num_active * padded_n * (groups * p["scale_bytes_per_group"])
+    c_bytes = rows * (N * p["c_elem_bytes"])
     stay_frac = 0.0
     if p["l2_state"] == WARM:
         footprint = (a_bytes + b_bytes + scale_bytes + c_bytes) / (p["l2_bytes"] * HOLD_FRAC)
@@ -44,9 +49,9 @@ def w4a16_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: A
         stay_frac = 1.0 / (1.0 + f2 * f2)
     is_off_lines = 1.0 if K % _LINE_ELEMS != 0 else 0.0
     return ProblemTerms(
-        1, M, K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
+        num_groups, group_rows[0], K, N, a_bytes, b_bytes, scale_bytes, c_bytes, stay_frac, a_bytes * (1.0 - stay_frac),
         (b_bytes + scale_bytes) * (1.0 - stay_frac), 1.0, is_off_lines, 1.0, 0.0, 0.0,
-        M, group_rows, group_counts,
+        rows, group_rows, group_counts,
     )  # fmt: skip
 
 

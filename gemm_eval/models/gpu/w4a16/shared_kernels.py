@@ -8,14 +8,17 @@ from typing import Any
 import numpy as np
 
 from gemm_eval.jit import kernel
-from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, loaded_time_us
+from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, ceil_div, loaded_time_us
 from gemm_eval.models.gpu.terms import Times
 from gemm_eval.models.gpu.w4a16.family_kernels import SM90
 
 __all__ = [
     "ALIKE_PHASES",
     "BLOCK",
+    "CUT_UNITS",
     "HOLD_FRAC",
+    "MAX_CUT_WAVES",
+    "MOST_PARTS",
     "PAIRS_OF_WARP",
     "SCHEDULERS",
     "SUM_BYTES",
@@ -27,6 +30,7 @@ __all__ = [
     "num_phases",
     "panel_rereads",
     "shared_step",
+    "tiles_of_rows",
 ]
 
 SCHEDULERS = 4.0  # of an SM: instruction counts are sums over the warps of a CTA
@@ -34,6 +38,7 @@ BLOCK = 64  # columns and k of a packed block
 UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 TOKEN_ROW_BYTES = 128.0  # 64 k
 SUM_BYTES = 4.0
+CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
 ALIKE_PHASES = 2  # with no more places of K at once, stream-K reads as data-parallel kernels do
 PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
@@ -65,6 +70,17 @@ def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes
 
 
 @kernel
+def tiles_of_rows(t: ProblemTerms, cta_m: int) -> int:
+    """Tiles along M, of all groups."""
+    if t.G == 1:
+        return ceil_div(t.M, cta_m)
+    num = 0
+    for i in range(len(t.group_rows)):
+        num += t.group_counts[i] * ceil_div(t.group_rows[i], cta_m)
+    return num
+
+
+@kernel
 def num_phases(tiles: int, ctas: int) -> int:
     """Different places of K at which the CTAs of a stream-K kernel are at any time."""
     return ctas // math.gcd(tiles, ctas)
@@ -81,7 +97,7 @@ def l2_share(p: Any, c: Any, active_sms: int) -> float:
 def panel_rereads(row: Any, t: ProblemTerms, hold_bytes: float, tiles_m: int, tiles_n: int, in_flight: float) -> float:
     """Bytes that DRAM gives again to CTAs at the same place of K, which share panels wave by wave."""
     both = t.a_bytes + t.b_bytes + t.scale_bytes
-    if hold_bytes >= both or tiles_m == 1 or tiles_n == 1:
+    if hold_bytes >= both or tiles_m == 1 or tiles_n == 1 or t.G > 1:  # those of a group are done at about one time
         return 0.0
     panels = _panel_bytes(tiles_m, tiles_n, in_flight, row, t.a_bytes, t.b_bytes + t.scale_bytes)
     return max(0.0, (1.0 - hold_bytes / both) * (panels - both))

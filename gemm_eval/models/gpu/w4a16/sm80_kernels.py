@@ -11,6 +11,7 @@ from gemm_eval.models.gpu.cost_kernels import STREAM_K, ConfigCost, ProblemTerms
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     ALIKE_PHASES,
     HOLD_FRAC,
+    MOST_PARTS,
     SCHEDULERS,
     SUM_BYTES,
     TOKEN_ROW_BYTES,
@@ -21,6 +22,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     num_phases,
     panel_rereads,
     shared_step,
+    tiles_of_rows,
 )
 
 __all__ = ["sm80_cost"]
@@ -32,12 +34,12 @@ def sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     is_stream = split == STREAM_K
     split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
+    tiles_m, tiles_n = tiles_of_rows(t, cta_m), ceil_div(t.N, cta_n)
     tiles = tiles_m * tiles_n
     units = ceil_div(t.K, UNIT_K)
     slots = row["grid_cap"]
     if is_stream:
-        ctas = min(slots, tiles * units)
+        ctas = min(slots, tiles * (units if t.G == 1 else min(units, MOST_PARTS)))
         blocks = 2.0 * units * tiles / ctas
     else:
         ctas = tiles * split
@@ -52,7 +54,7 @@ def sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     matrix = row["matrix_cycles"]
     work = issue + matrix
     serial = row["instructions"] / row["num_warps"] * c["serial_cycles"]
-    is_offset = is_stream and num_phases(tiles, ctas) > ALIKE_PHASES
+    is_offset = is_stream and t.G == 1 and num_phases(tiles, ctas) > ALIKE_PHASES
     ingest = 0.0
     if is_offset:
         ingest = (min(cta_m, t.M) * TOKEN_ROW_BYTES + row["weight_bytes"]) / l2_share(p, c, min(ctas, num_sms))

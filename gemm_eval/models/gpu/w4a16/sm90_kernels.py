@@ -1,4 +1,4 @@
-"""Numba kernels of `w4a16_sm90` and `w4a16_sm90_cluster`: TMA, wgmma, warps that load and warps that compute."""
+"""Numba kernels of the families of sm90.cu: TMA, wgmma, warps that load and warps that compute."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gemm_eval.models.gpu.cost_kernels import (
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     ALIKE_PHASES,
     BLOCK,
+    MOST_PARTS,
     SCHEDULERS,
     SUM_BYTES,
     TOKEN_ROW_BYTES,
@@ -27,11 +28,13 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     norm3,
     num_phases,
     panel_rereads,
+    tiles_of_rows,
 )
 
 __all__ = ["TWO_WARPGROUPS", "overlapped", "sm90_cost"]
 
 TWO_WARPGROUPS = 8  # warps
+GROUP_TILE_CYCLES = 900.0  # of a tile of a grouped kernel, to find its group and to begin anew
 _BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their way at once: 32 registers of a thread
 
 
@@ -79,12 +82,12 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     cluster_m, cluster_n = row["cluster_m"], row["cluster_n"]
     cluster = cluster_m * cluster_n
-    tiles_m, tiles_n = ceil_div(t.M, cta_m * cluster_m), ceil_div(t.N, cta_n * cluster_n)  # of clusters
+    tiles_m, tiles_n = tiles_of_rows(t, cta_m * cluster_m), ceil_div(t.N, cta_n * cluster_n)  # of clusters
     tiles = tiles_m * tiles_n
     units = ceil_div(t.K, UNIT_K)
     slots = row["grid_cap"] // cluster
     if is_stream:
-        clusters = min(slots, tiles * units)
+        clusters = min(slots, tiles * (units if t.G == 1 else min(units, MOST_PARTS)))
         blocks = 2.0 * units * tiles / clusters  # of 64 k, of a work item
         items, rounds, rest = clusters, 1, 0
     else:
@@ -106,11 +109,11 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     matrix = row["matrix_cycles"]
     work = overlapped(issue, matrix, c["exposed_frac"]) + c["stage_cycles"] * BLOCK / row["cta_k"]
     copies = row["producer"] * c["producer_cycles"]
-    box = min(cta_m // cluster_n, t.M)  # rows of A that a CTA copies
+    box = min(cta_m // cluster_n, t.rows)  # rows of A that a CTA copies
     copied_rows = cluster_n * box
     waste = 1.0 + c["line_waste"] * t.line_waste
     ingest = copied_rows * TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
-    is_offset = is_stream and num_phases(tiles, clusters) > ALIKE_PHASES
+    is_offset = is_stream and t.G == 1 and num_phases(tiles, clusters) > ALIKE_PHASES
     rate = SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]  # CTAs that ask for the same lines are answered together
     if is_offset:
         rate = min(rate, l2_share(p, c, min(ctas, num_sms)))
@@ -136,7 +139,7 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
             batches = max(1.0, tile_bytes / (row["num_warps"] * _BATCH_BYTES))  # of loads, a round trip each
             reduction += (parts - 1.0) * (tile_bytes / c["part_read_bytes_per_cycle"] + batches * c["part_cycles"])
     epilogue = min(stored_rows, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
-    over = epilogue + reduction
+    over = epilogue + reduction + (GROUP_TILE_CYCLES if t.G > 1 else 0.0)
     item = blocks * step
     last = 0.0
     if rest > 0:
@@ -159,7 +162,9 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     read_bytes = t.a_read_bytes + t.b_read_bytes + extra
     dram_bytes = read_bytes + t.c_bytes * (1.0 - t.stay_frac)
     dram_us = dram_bytes / p["dram_peak_bytes_per_us"]
-    outside_rows = (tiles_m * cluster_m * copied_rows - t.M) * cluster_n  # TMA fills them in each CTA of a multicast
+    outside_rows = 0  # TMA fills them in each CTA of a multicast; between groups lie rows of the next
+    if t.G == 1:
+        outside_rows = (tiles_m * cluster_m * copied_rows - t.M) * cluster_n
     outside_us = outside_rows * tiles_n * (2.0 * units) / (c["outside_rows_per_cycle"] * cycles_per_us)
     share = rounds * clusters / items
     main_us = norm3(first / cycles_per_us, dram_us * share, outside_us * share, 0.0)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.gpu.cost_kernels import ProblemTerms, ceil_div
-from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, SM90_CLUSTER, STREAMING_FAMILIES
-from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, UNIT_K
+from gemm_eval.models.gpu.w4a16.family_kernels import (
+    GROUPED_FAMILIES,
+    MULTISTAGE_FAMILIES,
+    SM90_CLUSTER,
+    STREAMING_FAMILIES,
+)
+from gemm_eval.models.gpu.w4a16.shared_kernels import (
+    BLOCK,
+    CUT_UNITS,
+    MAX_CUT_WAVES,
+    MOST_PARTS,
+    UNIT_K,
+    tiles_of_rows,
+)
 
 __all__ = ["MAX_SPLITS", "list_splits", "splits_of_row"]
 
@@ -41,7 +51,10 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     """
     M, K, N = t.M, t.K, t.N
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    tiles = ceil_div(M, cta_m) * ceil_div(N, cta_n)
+    is_grouped = row["family"] in GROUPED_FAMILIES
+    if is_grouped != (t.G > 1):
+        return 0
+    tiles = tiles_of_rows(t, cta_m) * ceil_div(N, cta_n)
     num_sms = p["num_sms"]
     expected = row["expected_ctas"]
     splits[0] = 1
@@ -66,6 +79,13 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
             num = 1 + _MAX_STREAMING_CUTS
         return num
     units = ceil_div(K, UNIT_K)
+    if is_grouped:
+        slots = row["grid_cap"]
+        ctas = min(slots, tiles * units, tiles * MOST_PARTS)
+        if ceil_div(tiles * units, ctas) + CUT_UNITS >= ceil_div(tiles, slots) * units:
+            return num
+        splits[num] = 0
+        return num + 1 if tiles <= MAX_CUT_WAVES * slots else num
     if row["family"] in MULTISTAGE_FAMILIES:
         if units == 1 or tiles > _MAX_WAVES_OF_SPLIT * expected * num_sms:
             return num
@@ -93,8 +113,13 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
 
 
 @entry_point
-def splits_of_row(params: Any, candidates: Any, index: int, M: int, K: int, N: int, splits: Any) -> int:
-    """`list_splits` of one of the candidates."""
-    one = np.array([1])
-    t = ProblemTerms(1, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, M, one, one)
+def splits_of_row(
+    params: Any, candidates: Any, index: int, K: int, N: int, group_rows: Any, group_counts: Any, splits: Any
+) -> int:
+    """`list_splits` of one of the candidates, for groups of rows, the most first."""
+    G = group_counts.sum()
+    M = group_rows[0]
+    t = ProblemTerms(
+        G, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, M, group_rows, group_counts
+    )
     return int(list_splits(params[0], candidates[index], t, splits))
