@@ -162,12 +162,13 @@ def rank_grouped(
         UnsupportedError: there are none for this GPU.
     """
     from gemm_eval.evaluate import select_config
+    from gemm_eval.models.gpu import OURS
     from gemm_eval.models.gpu.w4a16 import has_w4a16_kernels
 
     problem = grouped_problem_of(groups, K, N, activation, mode, group_size)
     if not has_w4a16_kernels(spec, problem.types):
         raise _no_kernel(Sizes(sum(groups), K, N), limits_of_spec(spec))
-    return select_config(problem, spec, k)
+    return select_config(problem, spec, k, library=OURS)
 
 
 def _can_run(
