@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from typer.testing import CliRunner
 
 from gemm_eval.arch.paths import data_root
 from gemm_eval.cli.app import app
-from gemm_eval.device import compiler_version
+from gemm_eval.device import compiler_version, disassemble, find_main_loop, parse_sass
 from gemm_eval.device.nvdisasm import nvdisasm_version
+from gemm_eval.device.sass import Instruction, class_of
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.kernels import Variant, WeightMode, kernel_table
+from gemm_eval.kernels.build import compile_kernel
 from gemm_eval.kernels.families import families, family_of
 from gemm_eval.kernels.families.base import ceil_div
 from gemm_eval.kernels.families.gemv import team_warps_of
@@ -132,6 +134,13 @@ def a_kernel_of(family: str, target: str, activation: str, modes: Any, **fields:
     )
 
 
+def main_loop_of(variant: Variant, target: str) -> Sequence[Instruction]:
+    family = family_of(variant.config)
+    work = family.main_loop(variant).work
+    instructions = parse_sass(disassemble(compile_kernel(family, variant, target).cubin))
+    return find_main_loop(instructions, lambda instruction: instruction.name == work)
+
+
 # the committed tables
 
 
@@ -236,6 +245,16 @@ def test_a_block_takes_what_the_source_says(
         assert row["load_shared"] == {"w4a16_sm80": 4 * 4 * 2, "w4a16_gemv_mma": 4, "w4a16_sm90": 4}[family]
     if family in {"w4a16_sm80", "w4a16_sm90"}:
         assert row["half"] == num_half(variant)
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_100", "sm_120"])
+def test_every_instruction_of_a_main_loop_has_a_class_or_is_known_to_have_none(target: str) -> None:
+    """Generations name instructions otherwise: what is not known would be counted, but as of no unit."""
+    for family in ("w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80"):
+        variant = a_kernel_of(family, target, "bf16", ((WeightMode.GROUP_ZERO, 64),), cta_n=64)
+        others = [one for one in main_loop_of(variant, target) if class_of(one) == "other"]
+        assert {one.name for one in others if one.guard != "@!PT"} <= {"NOP", "LDC", "S2R"}
 
 
 def test_another_loop_than_the_sources_is_refused() -> None:
