@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 __all__ = ["kernels"]
 
 _KIB = 1 << 10
+_NEVER_RUN = (
+    "They are compiled for this GPU and their machine code is counted, but none has ever run on a GPU of this "
+    "generation: neither results nor times were checked there."
+)
 _COMPARE_PANEL = "Beside other engines"
 _COMPARE_OPTIONS = ("pair", "rows", "engine", "out")
 
@@ -246,6 +250,7 @@ def _document(entry: KernelEntry, splits: list[str] | None, occupancy: Occupancy
         "dynamic_smem_bytes": entry.smem_bytes,
         "is_legal": entry.refusal is None,
         "refusal": entry.refusal,
+        "has_run": entry.has_run,
         "splits": splits,
         "compiled": None if occupancy is None else occupancy._asdict(),
     }
@@ -266,6 +271,8 @@ def _print_tables(rows: Sequence[_Row], sizes: Sizes | None) -> None:
         console.print()
     num_legal = sum(entry.refusal is None for entry, _, _ in rows)
     console.print(f"{num_legal} of {len(rows)} kernels can run" + ("" if sizes is None else " these sizes"))
+    if any(entry.refusal is None and not entry.has_run for entry, _, _ in rows):
+        console.print(_NEVER_RUN)
 
 
 def _table(family: str, rows: Sequence[_Row], *, has_last: bool) -> Table:

@@ -22,6 +22,7 @@ from gemm_eval.models.gpu import (
     GPU_COST_DTYPE,
     GPU_MODEL_VERSION,
     HYPOTHETICAL,
+    OURS,
     Interval,
     LoadRules,
     Packed,
@@ -30,6 +31,7 @@ from gemm_eval.models.gpu import (
     coefficients_for,
     default_grouped_library,
     default_library,
+    has_sms_of,
     interval_for,
     library_of,
     library_of_family,
@@ -42,6 +44,7 @@ from gemm_eval.models.gpu import (
     unpack_gpu_cost,
 )
 from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.w4a16 import kernel_target
 from gemm_eval.search import (
     evaluate_config,
     find_best_config,
@@ -324,6 +327,11 @@ class GpuBackend:
             lines.append(f"80% of measured times are expected within {result.low_us:,.2f} to {result.high_us:,.2f} us.")
         if library == HYPOTHETICAL:
             lines.append("No such kernels exist: this is what mixed-input kernels of CUTLASS's kind could do.")
+        if library == OURS and not (origin.gpu and has_sms_of(self.arch, origin.gpu)):
+            lines.append(
+                f"These kernels are compiled for {kernel_target(self.arch)}, and none has ever run on a GPU of this "
+                "generation: neither their results nor times were checked there."
+            )
         return lines
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:

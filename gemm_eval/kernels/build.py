@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gemm_eval.device import CompiledKernel, compile_text
 from gemm_eval.errors import UnsupportedError
-from gemm_eval.kernels.families import Family, Variant
+from gemm_eval.kernels.families import TARGETS_THAT_RAN, Family, Variant
 
-__all__ = ["COMMON", "SOURCES", "compile_kernel", "target_of", "text_of"]
+__all__ = ["COMMON", "SOURCES", "compile_kernel", "has_run_on", "target_of", "text_of"]
 
 SOURCES = Path(__file__).parent / "cuda"
 """The folder of the CUDA sources."""
@@ -23,14 +23,26 @@ def target_of(family: Family, compute_capability: tuple[int, int]) -> str:
     Raises:
         UnsupportedError: the family has no kernels for such a GPU.
     """
+    found = _find_target(family, compute_capability)
+    if found is not None:
+        return found
+    major, minor = compute_capability
+    known = ", ".join(".".join(map(str, capability)) for capability in family.targets)
+    because = f": {family.limited_by}" if family.limited_by and compute_capability > max(family.targets) else ""
+    raise UnsupportedError(
+        f"{family.name} has no kernels for GPUs of compute capability {major}.{minor}, only for {known}{because}"
+    )
+
+
+def has_run_on(family: Family, compute_capability: tuple[int, int]) -> bool:
+    """Whether what `family` is compiled for on a GPU has run on one, and been checked there."""
+    return _find_target(family, compute_capability) in TARGETS_THAT_RAN
+
+
+def _find_target(family: Family, compute_capability: tuple[int, int]) -> str | None:
     major, minor = compute_capability
     fitting = [known for known in family.targets if known[0] == major and known[1] <= minor]
-    if fitting:
-        return family.targets[max(fitting)]
-    known = ", ".join(".".join(map(str, capability)) for capability in family.targets)
-    raise UnsupportedError(
-        f"{family.name} has no kernels for GPUs of compute capability {major}.{minor}, only for {known}"
-    )
+    return family.targets[max(fitting)] if fitting else None
 
 
 def compile_kernel(family: Family, variant: Variant, target: str) -> CompiledKernel:

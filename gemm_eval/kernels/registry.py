@@ -11,7 +11,7 @@ from gemm_eval.checks import plain_integer
 from gemm_eval.device import CompiledKernel
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError, UnsupportedError
-from gemm_eval.kernels.build import compile_kernel, target_of
+from gemm_eval.kernels.build import compile_kernel, has_run_on, target_of
 from gemm_eval.kernels.families import Sizes, Variant, WeightMode, families, family_of, grouped_families
 from gemm_eval.kernels.layout import parse_activation, parse_group_size, parse_mode
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -39,12 +39,15 @@ class KernelEntry(NamedTuple):
         refusal: why it cannot run there, or None.
         num_threads: of a CTA.
         smem_bytes: dynamic shared memory of a CTA.
+        has_run: whether its family's kernels for this compute capability have run on a GPU, and been checked and timed
+            there; False: they are compiled for it and counted, never run, or there are none.
     """
 
     variant: Variant
     refusal: str | None
     num_threads: int
     smem_bytes: int
+    has_run: bool
 
 
 def make_variant(
@@ -93,10 +96,12 @@ def list_kernels(
     _check_place(sizes, limits)
     entries = []
     for family in families().values():
+        has_run = has_run_on(family, limits.compute_capability)
         for config in family.configs():
             variant = make_variant(config, activation, mode, group_size)
             refusal = why_not(variant, sizes, limits)
-            entries.append(KernelEntry(variant, refusal, family.num_threads(variant), family.smem_bytes(variant)))
+            smem_bytes = family.smem_bytes(variant)
+            entries.append(KernelEntry(variant, refusal, family.num_threads(variant), smem_bytes, has_run))
     return entries
 
 

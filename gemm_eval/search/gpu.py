@@ -34,7 +34,7 @@ from gemm_eval.models.gpu import (
 )
 from gemm_eval.models.gpu.w4a16 import (
     MAX_SPLITS,
-    W4A16_FAMILIES,
+    check_w4a16_family,
     check_w4a16_sizes,
     config_of_row,
     find_row,
@@ -44,7 +44,6 @@ from gemm_eval.models.gpu.w4a16 import (
 from gemm_eval.search.gpu_corrected import correct_best, correct_many, scale_by
 from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS, Searches
 from gemm_eval.search.threads import run_in_chunks
-from gemm_eval.words import shown
 from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts, distinct_groups, pack_layouts, without_even_groups
 
 __all__ = [
@@ -225,7 +224,7 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     packed = packed.for_sizes(problem.K, problem.N)
     split = STREAM_K if config.decomposition == Decomposition.STREAM_K else config.split_k
     if packed.is_ours:
-        return _cost(packed, _row_of_ours(packed, problem, config, split), split, BEST_RASTER, problem)
+        return _cost(packed, _row_of_ours(arch, packed, problem, config, split), split, BEST_RASTER, problem)
     row = candidate_row(arch, problem.types, config, check_config(arch, problem, config))
     alone = Packed(packed.params, np.array([row], CANDIDATE_DTYPE), packed.coefficients[0], library=packed.library)
     out = _cost(alone, 0, split, int(config.raster_order) * RASTER_CODE + config.raster_swizzle, problem)
@@ -233,12 +232,8 @@ def evaluate_config(arch: GpuSpec, problem: GemmProblem, packed: Packed, config:
     return out
 
 
-def _row_of_ours(packed: Packed, problem: GemmProblem, config: KernelConfig, split: int) -> int:
-    if not config.family.startswith("w4a16_"):
-        raise InvalidMappingError(
-            f"library gemm-eval runs these types with {', '.join(W4A16_FAMILIES)}, got {shown(config.family)}",
-            rule="family",
-        )
+def _row_of_ours(arch: GpuSpec, packed: Packed, problem: GemmProblem, config: KernelConfig, split: int) -> int:
+    check_w4a16_family(arch, config.family)
     row = find_row(packed.candidates, config)
     splits = np.empty(MAX_SPLITS, np.int64)
     groups = distinct_groups(problem.row_groups, problem.G, problem.M)

@@ -48,6 +48,27 @@ def test_a_family_that_cannot_run_takes_one_line() -> None:
     assert "has no kernels for GPUs of compute capability 8.0" in line
 
 
+@pytest.mark.parametrize(
+    ("arch", "has_run"), [("b200", False), ("rtx-5090", False), ("l40s", False), ("h100-pcie", True)]
+)
+def test_kernels_that_never_ran_say_so(arch: str, has_run: bool) -> None:
+    text = " ".join(run("--arch", arch, "--family", "w4a16_gemv").split())
+    assert ("none has ever run on a GPU of this generation" in text) is not has_run
+    assert {kernel["has_run"] for kernel in document("--arch", arch, "--family", "w4a16_gemv")["kernels"]} == {has_run}
+    if not has_run:  # where nothing can run there is nothing to say
+        assert "none has ever run" not in run("--arch", arch, "--family", "w4a16_sm90")
+
+
+def test_blackwell_is_told_why_it_lacks_the_kernels_of_hopper() -> None:
+    for arch, capability in (("b200", "10.0"), ("b300", "10.3"), ("rtx-5070", "12.0")):
+        for family in ("w4a16_sm90", "w4a16_sm90_cluster"):
+            text = " ".join(run("--arch", arch, "--family", family).split())
+            assert (
+                f"{family} has no kernels for GPUs of compute capability {capability}, only for 9.0: wgmma is "
+                "Hopper's alone, Blackwell has no such instruction"
+            ) in text
+
+
 def test_sizes_say_how_k_can_be_cut() -> None:
     text = run("--arch", "h200-sxm", *SIZES, "--family", "w4a16_sm80")
 
@@ -63,7 +84,7 @@ def test_a_document_has_units_in_its_names() -> None:
     assert (found["mode"], found["activation"], found["group_size"]) == ("column", "bf16", 0)
     assert found["sizes"] == {"M": 64, "K": 4096, "N": 4096}
     assert set(kernel) == {
-        "config", "num_threads", "dynamic_smem_bytes", "is_legal", "refusal", "splits", "compiled",
+        "config", "num_threads", "dynamic_smem_bytes", "is_legal", "refusal", "has_run", "splits", "compiled",
     }  # fmt: skip
     assert kernel["compiled"] is None
     for kernel in found["kernels"]:

@@ -17,7 +17,7 @@ from gemm_eval.device import CompiledKernel, compile_text, compiler_version
 from gemm_eval.device import nvrtc as building
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels import DeviceLimits, Variant
-from gemm_eval.kernels.build import compile_kernel, target_of
+from gemm_eval.kernels.build import compile_kernel, has_run_on, target_of
 from gemm_eval.kernels.families import families
 from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of, why_not
 from gemm_eval.mapping import RasterOrder
@@ -219,8 +219,19 @@ def test_the_closest_target_is_taken() -> None:
     assert target_of(family, (8, 0)) == target_of(family, (8, 6)) == "sm_80"
     assert target_of(family, (8, 9)) == "sm_89"
     assert target_of(family, (9, 0)) == "sm_90a"
+    assert target_of(family, (10, 0)) == target_of(family, (10, 3)) == "sm_100"
+    assert target_of(family, (12, 0)) == target_of(family, (12, 1)) == "sm_120"
+    with pytest.raises(UnsupportedError, match=r"capability 11\.0, only for 8\.0, 8\.9, 9\.0, 10\.0, 12\.0$"):
+        target_of(family, (11, 0))
     with pytest.raises(UnsupportedError, match=r"w4a16_sm80 has no kernels for GPUs of compute capability 7\.5"):
         target_of(family, (7, 5))
+
+
+def test_what_has_run_is_said_of_each_gpu() -> None:
+    family = families()["w4a16_sm80"]
+
+    assert [has_run_on(family, (major, 0)) for major in (7, 8, 9, 10, 12)] == [False, False, True, False, False]
+    assert not has_run_on(families()["w4a16_sm90"], (10, 0))
 
 
 # ---- our kernels ----------------------------------------------------------------------------------------------------
@@ -263,16 +274,38 @@ def check_resources(variant: Variant, limits: DeviceLimits) -> None:
     [pytest.param(i, marks=pytest.mark.slow if i % EVERY else (), id=variant_id(ALL[i])) for i in range(len(ALL))],
 )
 def test_all_kernels_compile_without_spills(index: int, nvrtc: None) -> None:
-    known = [limits_of(gpu) for gpu in ("a100-sxm-80gb", "rtx-4090", "h200-sxm")]
+    known = [limits_of(gpu) for gpu in ("a100-sxm-80gb", "rtx-4090", "b200", "rtx-5090", "h200-sxm")]
     able = [limits for limits in known if why_not(ALL[index], None, limits) is None]
     if not able:
         pytest.skip(str(why_not(ALL[index], None, known[-1])))
     check_resources(ALL[index], able[index % len(able)])
 
 
-@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90a"])
+@pytest.mark.parametrize("target", ["sm_80", "sm_89", "sm_90a", "sm_100", "sm_120"])
 def test_every_target_compiles(target: str, nvrtc: None) -> None:
     for family in families().values():
         if target in family.targets.values():
             variant = make_variant(next(family.configs()), "fp16", "group", 128)
             assert compile_kernel(family, variant, target).target == target
+
+
+@pytest.mark.parametrize(
+    ("gpu", "family", "weights"),
+    [
+        ("b200", "w4a16_gemv", ("bf16", "group", 128)),
+        ("b300", "w4a16_gemv_mma", ("fp16", "group_zero", 32)),
+        ("b200", "w4a16_sm80", ("fp16", "group", 128)),
+        ("rtx-5090", "w4a16_gemv", ("fp16", "group_zero", 64)),
+        ("rtx-pro-6000-server", "w4a16_gemv_mma", ("bf16", "column", None)),
+        ("rtx-5070", "w4a16_sm80", ("bf16", "group", 64)),
+    ],
+)
+def test_kernels_of_blackwell_compile_without_spills(
+    gpu: str, family: str, weights: tuple[str, str, int | None], nvrtc: None
+) -> None:
+    limits = limits_of(gpu)
+    variants = [make_variant(config, *weights) for config in families()[family].configs()]
+    able = [variant for variant in variants if why_not(variant, None, limits) is None]
+    assert len(able) > len(variants) // 2
+    for variant in (able[0], able[len(able) // 2], able[-1]):
+        check_resources(variant, limits)

@@ -30,7 +30,11 @@ def limits(name: str) -> DeviceLimits:
 
 
 HOPPER, ADA, AMPERE = limits("h200-sxm"), limits("rtx-4090"), limits("a100-sxm-80gb")
-PRESETS = {HOPPER: "h200-sxm", ADA: "rtx-4090", AMPERE: "a100-sxm-80gb"}
+BLACKWELL, ULTRA, RTX = limits("b200"), limits("b300"), limits("rtx-5090")
+ALL_GPUS = (HOPPER, ADA, AMPERE, BLACKWELL, ULTRA, RTX)
+PRESETS = {
+    HOPPER: "h200-sxm", ADA: "rtx-4090", AMPERE: "a100-sxm-80gb", BLACKWELL: "b200", ULTRA: "b300", RTX: "rtx-5090"
+}  # fmt: skip
 SPECS = {gpu: load_arch(name, GpuSpec) for gpu, name in PRESETS.items()}
 
 
@@ -56,12 +60,13 @@ def test_configs_are_distinct_and_not_split(name: str) -> None:
 
 
 def test_every_kernel_is_listed_with_what_it_takes() -> None:
-    for gpu, activation, mode in itertools.product((HOPPER, ADA, AMPERE), ("fp16", "bf16"), WeightMode):
+    for gpu, activation, mode in itertools.product(ALL_GPUS, ("fp16", "bf16"), WeightMode):
         with case(gpu.compute_capability, activation, mode):
             entries = list_kernels(gpu, activation, mode)
 
             assert len(entries) == sum(len(list(family.configs())) for family in families().values())
             assert all(entry.refusal is None or entry.refusal for entry in entries)
+            assert {entry.has_run for entry in entries} == {gpu is HOPPER}
             for entry in entries:
                 if entry.refusal is None:
                     assert entry.smem_bytes <= gpu.smem_per_cta_bytes
@@ -75,21 +80,35 @@ def test_hopper_kernels_say_what_other_gpus_lack() -> None:
     assert any(e.refusal is None for e in list_kernels(AMPERE))
 
 
+def test_blackwell_runs_what_needs_no_wgmma() -> None:
+    for gpu, capability in ((BLACKWELL, "10.0"), (ULTRA, "10.3"), (RTX, "12.0")):
+        of_hopper, others = [], []
+        for entry in list_kernels(gpu):
+            (of_hopper if entry.variant.config.family.startswith("w4a16_sm90") else others).append(entry.refusal)
+        assert {str(refusal).partition(" ")[2] for refusal in of_hopper} == {
+            f"has no kernels for GPUs of compute capability {capability}, only for 9.0: wgmma is Hopper's alone, "
+            "Blackwell has no such instruction"
+        }
+        refused = [refusal for refusal in others if refusal is not None]
+        assert all("shared memory" in refusal for refusal in refused)
+        assert (len(refused) > 0) == (gpu is RTX)  # 99 KiB a CTA; 227 on the others, as on Hopper
+
+
 def test_a_gpu_that_is_too_old_runs_nothing() -> None:
     turing = AMPERE._replace(compute_capability=(7, 5))
 
     assert all(entry.refusal for entry in list_kernels(turing))
     with pytest.raises(UnsupportedError, match=r"no W4A16 kernel runs on a GPU of compute capability 7\.5"):
         spec_of("titan-rtx", turing)
-    with pytest.raises(UnsupportedError, match=r"no W4A16 kernel runs on a GPU of compute capability 12\.1"):
-        spec_of("gb10", AMPERE._replace(compute_capability=(12, 1)))
+    with pytest.raises(UnsupportedError, match=r"no W4A16 kernel runs on a GPU of compute capability 11\.0"):
+        spec_of("thor", AMPERE._replace(compute_capability=(11, 0)))
 
 
 LEGAL_SIZES = (Sizes(1, 4096, 4096), Sizes(17, 200, 72), Sizes(5, 8, 8), Sizes(4096, 8192, 28672))
 
 
 def test_legal_configs_pass_the_check() -> None:
-    for gpu, sizes, mode in itertools.product((HOPPER, ADA, AMPERE), LEGAL_SIZES, WeightMode):
+    for gpu, sizes, mode in itertools.product((HOPPER, ADA, AMPERE, BLACKWELL, RTX), LEGAL_SIZES, WeightMode):
         with case(gpu.compute_capability, sizes, mode):
             configs = list(legal_configs(sizes, gpu, "bf16", mode))
 
@@ -109,7 +128,7 @@ SHAPES = [(8, 8), (136, 72), (8, 28672), (28672, 8), (4096, 4096), (28672, 4096)
 
 
 def test_the_choice_is_legal() -> None:
-    for gpu, M, (K, N) in itertools.product((HOPPER, ADA, AMPERE), (1, 7, 16, 17, 100, 4096, 100_000), SHAPES):
+    for gpu, M, (K, N) in itertools.product(ALL_GPUS, (1, 7, 16, 17, 100, 4096, 100_000), SHAPES):
         with case(gpu.compute_capability, M, K, N):
             sizes = Sizes(M, K, N)
             mode = list(WeightMode)[(M + SHAPES.index((K, N))) % 3]  # in turn
@@ -124,7 +143,9 @@ def test_few_tokens_and_many_take_other_families() -> None:
 
     assert chosen(Sizes(4, 4096, 4096), HOPPER).family.startswith("w4a16_gemv")
     assert chosen(Sizes(256, 4096, 4096), HOPPER).family == "w4a16_sm90"
-    assert chosen(Sizes(256, 4096, 4096), AMPERE).family == "w4a16_sm80"
+    for gpu in (AMPERE, BLACKWELL, ULTRA, RTX):
+        assert chosen(Sizes(4, 4096, 4096), gpu).family.startswith("w4a16_gemv")
+        assert chosen(Sizes(256, 4096, 4096), gpu).family == "w4a16_sm80"
     assert chosen(Sizes(4096, 4096, 4096), HOPPER).decomposition is Decomposition.DATA_PARALLEL
 
 
@@ -200,7 +221,7 @@ def test_occupancy(
     assert found[2:] == (num_threads, registers, smem_bytes, 24)
 
 
-@pytest.mark.parametrize("gpu", [HOPPER, AMPERE])
+@pytest.mark.parametrize("gpu", [HOPPER, AMPERE, ULTRA, RTX])
 def test_the_choice_is_the_first_of_the_ranking(gpu: DeviceLimits) -> None:
     for M in (1, 33, 129, 1025):
         sizes = Sizes(M, 2048, 1096)
@@ -229,6 +250,11 @@ def test_a_gpu_is_taken_for_its_preset_or_the_one_most_like_it() -> None:
     assert (unknown.sm_arch, unknown.num_sms) == ("sm_90", 114)
     ampere = spec_of("geforce-rtx-3090", AMPERE._replace(compute_capability=(8, 6), num_sms=82))
     assert (ampere.sm_arch, ampere.num_sms) in {("sm_80", 82), ("sm_89", 82)}
+    for gpu in (BLACKWELL, ULTRA, RTX):
+        assert spec_of(PRESETS[gpu], gpu) == SPECS[gpu]
+    spark = spec_of("gb10", RTX._replace(compute_capability=(12, 1), num_sms=48))
+    assert (spark.sm_arch, spark.num_sms) == ("sm_120", 48)
+    assert spec_of("some-b300", ULTRA._replace(num_sms=132)).sm_arch == "sm_103"
 
 
 def test_more_tiles_than_the_kernel_counts_are_refused() -> None:

@@ -56,7 +56,9 @@ SCHEMES = ("fp16", "bf16", "tf32", "fp8", "int8", "w4a16", "w8a16")
 # input there, of which instructions of 128 rows leave seven. On Ampere and Ada it has five, and for int8 six, or those
 # without tensor cores alone. Our own W4A16 kernels are those that are written, each
 # with few ways to cut K and one raster; many tokens leave those of two families.
-OUR_TARGETS = {"sm_80": (41, 17), "sm_89": (35, 15), "sm_90": (114, 22)}
+OUR_TARGETS = {
+    "sm_80": (41, 17), "sm_89": (35, 15), "sm_90": (114, 22), "sm_100": (41, 17), "sm_103": (41, 17), "sm_120": (35, 15)
+}  # fmt: skip
 TRTLLM_OWN = ("sm_80", "sm_89")
 FEW = {
     **{("gemm-eval", "w4a16", sm): few for sm, few in OUR_TARGETS.items()},

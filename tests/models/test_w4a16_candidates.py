@@ -11,20 +11,27 @@ import pytest
 from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError, load_arch
 from gemm_eval.arch import GpuSpec, list_archs
 from gemm_eval.device import compiler_version
-from gemm_eval.errors import GemmEvalError
+from gemm_eval.errors import GemmEvalError, InvalidMappingError
 from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4
-from gemm_eval.kernels.families import families
+from gemm_eval.kernels.build import target_of
+from gemm_eval.kernels.families import TARGETS_THAT_RAN, families
 from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
-from gemm_eval.models.gpu import GPU_COST_DTYPE, enumerate_configs, pack_gpu
+from gemm_eval.models.gpu import GPU_COST_DTYPE, coefficients_for, enumerate_configs, has_sms_of, pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16.candidates import build_w4a16_candidates, config_of_row, find_row, has_w4a16_kernels
+from gemm_eval.models.gpu.w4a16.candidates import (
+    build_w4a16_candidates,
+    config_of_row,
+    find_row,
+    has_w4a16_kernels,
+    kernel_target,
+)
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import RunOptions
 from tests.cases import case
 
-NAMES = ("h200-sxm", "h100-pcie", "a100-sxm-80gb", "l40s", "rtx-4090")
+NAMES = ("h200-sxm", "h100-pcie", "a100-sxm-80gb", "l40s", "rtx-4090", "b200", "b300", "rtx-5090", "rtx-5070")
 GPUS = {name: load_arch(name, GpuSpec) for name in NAMES}
 H200 = GPUS["h200-sxm"]
 MODES = (("column", None), ("group", 32), ("group", 64), ("group", 128), ("group_zero", 64), ("group_zero", 128))
@@ -112,6 +119,10 @@ COMPILED = (
     ("h200-sxm", "w4a16_sm90", "bf16", "column", None, 60),
     ("a100-sxm-80gb", "w4a16_sm80", "fp16", "group", 32, 10),
     ("rtx-4090", "w4a16_sm80", "fp16", "group", 128, 30),
+    ("b200", "w4a16_gemv_mma", "bf16", "group", 64, 11),
+    ("b300", "w4a16_sm80", "fp16", "group_zero", 32, 25),
+    ("rtx-5090", "w4a16_sm80", "bf16", "group", 128, 20),
+    ("rtx-5070", "w4a16_gemv", "fp16", "column", None, 7),
 )
 
 
@@ -232,11 +243,53 @@ def test_gpus_without_our_kernels_have_the_generic_families() -> None:
     for arch in (arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)):
         problem = typed(64, 4096, 4096)
         numbers = {FAMILIES[family].number for family in W4A16_FAMILIES}
-        assert (best_of(arch, problem)["family"] in numbers) == (arch.sm_arch in ("sm_80", "sm_89", "sm_90"))
+        assert (best_of(arch, problem)["family"] in numbers) == (arch.sm_arch not in ("sm_70", "sm_75"))
         assert best_of(arch, problem, RunOptions("trtllm"))["family"] not in numbers
-    b200 = load_arch("b200", GpuSpec)
-    assert not has_w4a16_kernels(b200, problem.types)
-    assert not pack_gpu(b200, problem.types, RunOptions()).is_ours
+    v100 = load_arch("v100", GpuSpec)
+    assert not has_w4a16_kernels(v100, problem.types)
+    assert not pack_gpu(v100, problem.types, RunOptions()).is_ours
+
+
+def test_all_gpus_that_have_run_none_take_the_coefficients_of_the_one_that_did() -> None:
+    for arch in (arch for arch in map(load_arch, list_archs()) if isinstance(arch, GpuSpec)):
+        if arch.sm_arch not in FAMILIES["w4a16_sm80"].sm_archs:
+            continue
+        target = kernel_target(arch)
+        assert target == target_of(families()["w4a16_sm80"], limits_of_spec(arch).compute_capability)
+        for family in W4A16_FAMILIES:
+            _, origin = coefficients_for(arch, "gemm-eval", family)
+            assert origin.gpu == "h200-sxm"
+            assert origin.is_calibrated == (arch.name == "h200-sxm")
+            # what is timed has run, and only that
+            assert has_sms_of(arch, origin.gpu) == (target in TARGETS_THAT_RAN)
+
+
+@pytest.mark.parametrize("name", ["b200", "b300", "rtx-5090", "rtx-pro-6000-server", "a100-sxm-80gb"])
+def test_answers_say_that_kernels_never_ran(name: str) -> None:
+    arch = load_arch(name, GpuSpec)
+    result = GEMMEvaluator(arch, disk_cache=False).evaluate(1, 16, 8192, 8192, weight_dtype="int4")
+    text = result.explain()
+
+    assert result.options["library"] == "gemm-eval"
+    assert result.source == "analytic"
+    assert f"compiled for {kernel_target(arch)}, and none has ever run on a GPU of this generation" in text
+    assert "carried over from gemm-eval kernels on h200-sxm, fitted on nothing of this GPU" in text
+    assert result.low_us < result.latency_us < result.high_us
+
+
+def test_answers_of_kernels_that_ran_do_not() -> None:
+    for name in ("h200-sxm", "h100-pcie"):
+        assert "has ever run" not in GEMMEvaluator(name, disk_cache=False).evaluate(1, 16, 64, 64, "w4a16").explain()
+
+
+@pytest.mark.parametrize("name", ["b200", "gb300", "rtx-5090"])
+def test_kernels_of_hopper_are_refused_by_name_on_blackwell(name: str) -> None:
+    arch, problem = load_arch(name, GpuSpec), typed(256, 4096, 4096)
+    packed = pack_gpu(arch, problem.types, RunOptions())
+    config = next(one for one in enumerate_configs(H200, problem) if one.family == "w4a16_sm90")
+    with pytest.raises(InvalidMappingError, match=rf"w4a16_sm90 needs sm_90, {name} is {arch.sm_arch}"):
+        evaluate_config(arch, problem, packed, config)
+    assert {FAMILIES[one.family].sm_archs[-1] for one in enumerate_configs(arch, problem)} == {"sm_120"}
 
 
 def test_a_chip_without_room_for_any_kernel_says_so() -> None:

@@ -149,7 +149,7 @@ class TestPredicted:
             ({"min_speedup": "1"}, InvalidOptionError, "min_speedup must be a positive number, got '1'"),
             ({"min_speedup": 0.0}, InvalidOptionError, "min_speedup must be a positive number"),
             ({"arch": "sg2260"}, UnsupportedError, "sg2260 is none"),
-            ({"arch": "b200"}, UnsupportedError, "library gemm-eval has kernels for .* got sm_100"),
+            ({"arch": "v100"}, UnsupportedError, "library gemm-eval has kernels for .* got sm_70"),
         ],
     )
     def test_refusals(self, given: dict[str, Any], error: type[Exception], words: str) -> None:
@@ -364,4 +364,9 @@ class TestCommand:
         assert message in ran.stderr
 
     def test_no_such_kernels(self) -> None:
-        assert run("4096 4096 --arch b200").exit_code == 3
+        assert run("4096 4096 --arch v100").exit_code == 3
+
+    def test_blackwell_has_one(self) -> None:
+        found = run("4096 4096 --arch b200")
+        assert found.exit_code == 0
+        assert "analytic" in found.stdout

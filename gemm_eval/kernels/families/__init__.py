@@ -8,6 +8,7 @@ from importlib import import_module
 
 from gemm_eval.errors import InvalidMappingError
 from gemm_eval.kernels.families.base import (
+    TARGETS_THAT_RAN,
     Family,
     Launch,
     Operands,
@@ -22,6 +23,7 @@ from gemm_eval.mapping import KernelConfig
 from gemm_eval.words import refusal
 
 __all__ = [
+    "TARGETS_THAT_RAN",
     "Family",
     "GroupedFamily",
     "GroupedOperands",

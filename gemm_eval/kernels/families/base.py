@@ -6,13 +6,37 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 from gemm_eval.arch import DeviceLimits
 from gemm_eval.dtypes import DType
 from gemm_eval.mapping import Decomposition, KernelConfig
 
-__all__ = ["Family", "Launch", "MainLoop", "Operands", "Sizes", "TensorMapOf", "Variant", "WeightMode", "ceil_div"]
+__all__ = [
+    "MMA_SYNC_TARGETS",
+    "TARGETS_THAT_RAN",
+    "Family",
+    "Launch",
+    "MainLoop",
+    "Operands",
+    "Sizes",
+    "TensorMapOf",
+    "Variant",
+    "WeightMode",
+    "ceil_div",
+]
+
+MMA_SYNC_TARGETS: Mapping[tuple[int, int], str] = MappingProxyType(
+    {(8, 0): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a", (10, 0): "sm_100", (12, 0): "sm_120"}
+)
+"""Of families that need cp.async, ldmatrix and mma.sync, as every GPU since A100 has them. Machine code runs on its own
+compute capability and on later minor ones of the same major one (NVIDIA, Blackwell Compatibility Guide): that of sm_100
+on B300 (10.3) too, that of sm_120 on GB10 (12.1)."""
+
+TARGETS_THAT_RAN = frozenset({"sm_90a"})
+"""Targets whose kernels have run on a GPU, and been checked and timed there. The others are compiled and their machine
+code counted, no more."""
 
 
 class WeightMode(enum.IntEnum):
@@ -129,6 +153,7 @@ class Family(ABC):
         entry: name of the kernel.
         targets: NVRTC targets by compute capability (major, minor): of those with the major of the GPU and a minor that
             it has or exceeds, the highest minor wins.
+        limited_by: why there are no other targets, for refusals; empty: nothing newer refuses.
     """
 
     name: ClassVar[str]
@@ -136,6 +161,7 @@ class Family(ABC):
     headers: ClassVar[tuple[str, ...]] = ()
     entry: ClassVar[str]
     targets: ClassVar[Mapping[tuple[int, int], str]]
+    limited_by: ClassVar[str] = ""
 
     @abstractmethod
     def configs(self) -> Iterator[KernelConfig]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from gemm_eval.arch import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.kernels.families.base import (
+    MMA_SYNC_TARGETS,
     Family,
     Launch,
     MainLoop,
@@ -46,7 +47,7 @@ class StreamingFamily(Family):
         team_warps: of shapes whose teams are more than a warp.
     """
 
-    targets: ClassVar[Mapping[tuple[int, int], str]] = {(8, 0): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a"}
+    targets: ClassVar[Mapping[tuple[int, int], str]] = MMA_SYNC_TARGETS
     headers: ClassVar[tuple[str, ...]] = ("streaming.cuh",)
     schedule: ClassVar[Schedule]
     shapes: ClassVar[tuple[tuple[int, int, int, int], ...]]

@@ -10,6 +10,7 @@ import numpy as np
 
 from gemm_eval.arch import THREADS_PER_WARP, DeviceLimits
 from gemm_eval.kernels.families.base import (
+    MMA_SYNC_TARGETS,
     Family,
     Launch,
     MainLoop,
@@ -108,7 +109,7 @@ class Sm80Family(Family):
     name = "w4a16_sm80"
     source = "sm80.cu"
     entry = "w4a16_sm80"
-    targets = {(8, 0): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90a"}  # noqa: RUF012
+    targets = MMA_SYNC_TARGETS
 
     def configs(self) -> Iterator[KernelConfig]:
         """All kernels that exist, each once, with K not split."""

@@ -67,6 +67,7 @@ class Sm90Family(Family):
     source = "sm90.cu"
     entry = "w4a16_sm90"
     targets = {(9, 0): "sm_90a"}  # noqa: RUF012  constant
+    limited_by = "wgmma is Hopper's alone, Blackwell has no such instruction"
 
     def configs(self) -> Iterator[KernelConfig]:
         """See `Family`."""

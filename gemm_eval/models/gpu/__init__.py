@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         calibration_path,
         calibration_stamp,
         coefficients_for,
+        has_sms_of,
         load_calibration,
     )
     from gemm_eval.models.gpu.candidates import (
@@ -160,6 +161,7 @@ __all__ = [
     "enumerate_configs",
     "find_correction",
     "fit_intervals",
+    "has_sms_of",
     "interval_for",
     "interval_of",
     "is_row_aligned",
@@ -209,6 +211,7 @@ __getattr__, __dir__ = lazy_names(
             "calibration_path",
             "calibration_stamp",
             "coefficients_for",
+            "has_sms_of",
             "load_calibration",
         ),
         ".candidates": (

@@ -28,6 +28,7 @@ __all__ = [
     "calibration_stamp",
     "calibration_text",
     "coefficients_for",
+    "has_sms_of",
 ]
 
 

@@ -14,6 +14,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models.gpu import Joined, join_packed, pack_gpu
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
 from gemm_eval.search import OF_OURS
 from gemm_eval.validation.tables import measured_root, meta_of, read_columns
@@ -37,7 +38,7 @@ _NEEDED = (
     "num_stages", "schedule", "decomposition", "split_k", "raster_order", "raster_swizzle",
 )  # fmt: skip
 _CONFIG = (
-    "coefficient_set", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
+    "family", "cta_m", "cta_n", "cta_k", "cluster_m", "cluster_n", "num_warps", "num_stages", "schedule",
     "raster_order", "raster_swizzle", "cluster_k",
 )  # fmt: skip
 _SPLIT_BY_CLUSTERS = "w4a16_sm90_cluster"
@@ -141,7 +142,7 @@ def _which(frame: pd.DataFrame, packed: Joined, type_of: Ints) -> Ints:
         for place in range(first, stop):
             places[(kind, *(int(packed.candidates[place][name]) for name in _CONFIG))] = place
     codes = frame.assign(
-        coefficient_set=frame["family"].map({name: place for place, name in enumerate(W4A16_FAMILIES)}),
+        family=frame["family"].map({name: FAMILIES[name].number for name in W4A16_FAMILIES}),
         schedule=frame["schedule"].str.upper().map({item.name: int(item) for item in Schedule}),
         raster_order=frame["raster_order"].str.upper().map({item.name: int(item) for item in RasterOrder}),
         cluster_k=frame["split_k"].where(frame["family"] == _SPLIT_BY_CLUSTERS, 0),

@@ -17,9 +17,14 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     SM90_GROUPED,
 )
 
-__all__ = ["OUR_FAMILIES"]
+__all__ = ["OUR_FAMILIES", "W4A16_TARGETS"]
 
-_AMPERE_ON = ("sm_80", "sm_89", "sm_90")
+W4A16_TARGETS = {
+    "sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a", "sm_100": "sm_100", "sm_103": "sm_100", "sm_120": "sm_120",
+}  # fmt: skip
+"""Generation of SMs -> what kernels that run there are compiled for: machine code of 10.0 runs on 10.3 too."""
+
+_AMPERE_ON = tuple(W4A16_TARGETS)
 
 _OF_ONE_GEMM = (
     Family(

@@ -6,10 +6,12 @@ from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
     from gemm_eval.models.gpu.w4a16.candidates import (
+        check_w4a16_family,
         check_w4a16_sizes,
         config_of_row,
         find_row,
         has_w4a16_kernels,
+        kernel_target,
         list_w4a16_needs,
     )
     from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
@@ -20,10 +22,12 @@ __all__ = [
     "MAX_SPLITS",
     "SM90_CLUSTER",
     "W4A16_FAMILIES",
+    "check_w4a16_family",
     "check_w4a16_sizes",
     "config_of_row",
     "find_row",
     "has_w4a16_kernels",
+    "kernel_target",
     "list_w4a16_needs",
     "splits_of_row",
 ]
@@ -32,10 +36,12 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".candidates": (
+            "check_w4a16_family",
             "check_w4a16_sizes",
             "config_of_row",
             "find_row",
             "has_w4a16_kernels",
+            "kernel_target",
             "list_w4a16_needs",
         ),
         ".coefficients": ("W4A16_FAMILIES",),

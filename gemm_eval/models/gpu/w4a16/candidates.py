@@ -23,20 +23,24 @@ from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE
 from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.families.w4a16 import W4A16_TARGETS
 from gemm_eval.models.gpu.libraries import HYPOTHETICAL, OURS
 from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
+from gemm_eval.words import shown
 from gemm_eval.workload import GemmProblem, GemmTypes
 
 __all__ = [
     "W4A16_SIZES",
     "build_w4a16_candidates",
+    "check_w4a16_family",
     "check_w4a16_sizes",
     "check_w4a16_types",
     "config_of_row",
     "find_row",
     "has_w4a16_kernels",
+    "kernel_target",
     "list_w4a16_needs",
 ]
 
@@ -48,7 +52,6 @@ _CONFIG = (
     "raster_order", "raster_swizzle",
 )  # fmt: skip
 _CONFIG_OF = operator.itemgetter(*((CANDIDATE_DTYPE.names or ()).index(name) for name in _CONFIG))
-_TARGETS = {"sm_80": "sm_80", "sm_89": "sm_89", "sm_90": "sm_90a"}
 _NAMES = {family.number: name for name, family in FAMILIES.items() if family.is_ours}
 _GROUP_SIZES = (None, 32, 64, 128)
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
@@ -84,7 +87,7 @@ def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
     """Whether our kernels exist for this GPU and these types."""
     scale = types.b.scale
     return (
-        arch.sm_arch in _TARGETS
+        arch.sm_arch in W4A16_TARGETS
         and scale is not None
         and types.b.dtype is DType.INT4
         and types.a.dtype in (DType.FP16, DType.BF16)
@@ -100,12 +103,30 @@ def check_w4a16_types(arch: GpuSpec, types: GemmTypes) -> None:
     """Raise `UnsupportedError` where our kernels do not exist for this GPU or these types; it says what there is."""
     if not has_w4a16_kernels(arch, types):
         group = "a column" if types.group_size is None else types.group_size
+        known = ", ".join(W4A16_TARGETS)
         raise UnsupportedError(
-            f"library {OURS} has kernels for {', '.join(_TARGETS)}, fp16 or bf16 inputs and outputs, and int4 weights "
+            f"library {OURS} has kernels for {known}, fp16 or bf16 inputs and outputs, and int4 weights "
             "with a scale of the inputs' type for groups of 32, 64, 128 or a column (int4 zero points for groups); "
             f"got {arch.sm_arch}, {types.a.dtype} inputs, {types.b.dtype} weights, groups of {group}, "
             f"{types.c} outputs; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
         )
+
+
+def check_w4a16_family(arch: GpuSpec, family: str) -> None:
+    """Raise `InvalidMappingError` for a family that is not ours, or has no kernels for this GPU."""
+    if family not in _NAMES.values():
+        known = ", ".join(_NAMES.values())
+        raise InvalidMappingError(f"library {OURS} runs these types with {known}, got {shown(family)}", rule="family")
+    sm_archs = FAMILIES[family].sm_archs
+    if arch.sm_arch not in sm_archs:
+        raise InvalidMappingError(
+            f"{family} needs {' or '.join(sm_archs)}, {arch.name} is {arch.sm_arch}", rule="family"
+        )
+
+
+def kernel_target(arch: GpuSpec) -> str:
+    """Return what our kernels are compiled for on a GPU that has some, such as "sm_90a"."""
+    return W4A16_TARGETS[arch.sm_arch]
 
 
 def check_w4a16_sizes(problem: GemmProblem) -> None:
@@ -164,7 +185,7 @@ def _mode_of(types: GemmTypes) -> tuple[str, int]:
 def build_w4a16_candidates(arch: GpuSpec, types: GemmTypes) -> npt.NDArray[np.void]:
     """Return our kernels that this GPU can run on these types, [rows] of `CANDIDATE_DTYPE`."""
     rows = []
-    for entry in _entries(_TARGETS[arch.sm_arch], types.a.dtype, *_mode_of(types)):
+    for entry in _entries(kernel_target(arch), types.a.dtype, *_mode_of(types)):
         held = ctas_per_sm(arch, entry.num_threads, entry.registers, entry.smem_bytes)
         if held < 1 or entry.cluster > arch.max_cluster_ctas:
             continue
@@ -176,7 +197,7 @@ def build_w4a16_candidates(arch: GpuSpec, types: GemmTypes) -> npt.NDArray[np.vo
 
 def list_w4a16_needs(arch: GpuSpec, types: GemmTypes) -> Iterator[KernelNeeds]:
     """Yield what each of our kernels needs, whether or not the GPU has it."""
-    for entry in _entries(_TARGETS[arch.sm_arch], types.a.dtype, *_mode_of(types)):
+    for entry in _entries(kernel_target(arch), types.a.dtype, *_mode_of(types)):
         yield KernelNeeds(entry.smem_bytes, entry.registers, entry.registers, entry.num_threads, entry.cluster)
 
 
