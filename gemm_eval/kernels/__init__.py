@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.choice import choose, problem_of, rank, spec_of_device
     from gemm_eval.kernels.families import Sizes, Variant, WeightMode
     from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, workspace_bytes
+    from gemm_eval.kernels.grouped_gemm import grouped_workspace_bytes, w4a16_grouped_gemm
+    from gemm_eval.kernels.grouped_weights import GroupedW4, stack_w4
     from gemm_eval.kernels.kernel_table import table_targets, write_kernel_tables
     from gemm_eval.kernels.layout import (
         BLOCK_COLUMNS,
@@ -50,6 +52,7 @@ __all__ = [
     "SOURCES",
     "Conversion",
     "DeviceLimits",
+    "GroupedW4",
     "KernelEntry",
     "Occupancy",
     "PackedLayer",
@@ -67,6 +70,7 @@ __all__ = [
     "encode",
     "from_awq",
     "from_gptq",
+    "grouped_workspace_bytes",
     "k_blocks",
     "legal_configs",
     "legal_splits",
@@ -89,9 +93,11 @@ __all__ = [
     "scale_unit",
     "scales_shape",
     "spec_of_device",
+    "stack_w4",
     "table_targets",
     "unpack_w4",
     "w4a16_gemm",
+    "w4a16_grouped_gemm",
     "workspace_bytes",
     "write_kernel_tables",
 ]
@@ -128,6 +134,14 @@ __getattr__, __dir__ = lazy_names(
             "occupancy",
             "w4a16_gemm",
             "workspace_bytes",
+        ),
+        ".grouped_gemm": (
+            "grouped_workspace_bytes",
+            "w4a16_grouped_gemm",
+        ),
+        ".grouped_weights": (
+            "GroupedW4",
+            "stack_w4",
         ),
         ".kernel_table": (
             "table_targets",

@@ -116,6 +116,8 @@ def w4a16_grouped_gemm(
             )
     _check_config(config)
     handle = runtime.stream_handle(stream)
+    if 0 in tuple(A.shape)[:-1]:  # no rows: nothing to do
+        return new_output(A, packed.activation, packed.N, handle) if out is None else out
     a = matrix(A, "A", packed.K, packed.activation, weights.device, handle)
     sizes = GroupedSizes(a.num_rows, packed.K, packed.N, packed.num_groups)
     types = packed.activation, packed.mode, packed.group_size
