@@ -69,7 +69,8 @@ class Problem(NamedTuple):
 def names_of_arguments() -> list[str]:
     signature = re.search(rf"{FAMILY.entry}\((.*?)\) \{{", SOURCE, re.DOTALL)
     assert signature is not None
-    return [parameter.split()[-1].lstrip("*") for parameter in signature.group(1).split(",")]
+    of_one_gemm = signature.group(1).split("#if GROUPED")[0]
+    return [parameter.split()[-1].lstrip("*") for parameter in of_one_gemm.split(",")]
 
 
 NAMES = names_of_arguments()
