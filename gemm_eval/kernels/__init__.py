@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq
     from gemm_eval.kernels.choice import choose, problem_of, rank, spec_of_device
     from gemm_eval.kernels.families import Sizes, Variant, WeightMode
+    from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
     from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, workspace_bytes
     from gemm_eval.kernels.kernel_table import table_targets, write_kernel_tables
     from gemm_eval.kernels.layout import (
@@ -55,6 +56,7 @@ __all__ = [
     "PackedLayer",
     "PackedW4",
     "Plan",
+    "QuantizedFp4",
     "QuantizedW4",
     "Sizes",
     "Variant",
@@ -79,10 +81,14 @@ __all__ = [
     "occupancy",
     "occupancy_of",
     "pack_checkpoint",
+    "pack_fp4",
+    "pack_mxfp4",
+    "pack_nvfp4",
     "pack_scales",
     "pack_w4",
     "parse_activation",
     "problem_of",
+    "quantize_fp4",
     "quantize_w4",
     "rank",
     "save_packed",
@@ -90,6 +96,7 @@ __all__ = [
     "scales_shape",
     "spec_of_device",
     "table_targets",
+    "unpack_fp4",
     "unpack_w4",
     "w4a16_gemm",
     "workspace_bytes",
@@ -123,6 +130,14 @@ __getattr__, __dir__ = lazy_names(
             "Sizes",
             "Variant",
             "WeightMode",
+        ),
+        ".fp4": (
+            "QuantizedFp4",
+            "pack_fp4",
+            "pack_mxfp4",
+            "pack_nvfp4",
+            "quantize_fp4",
+            "unpack_fp4",
         ),
         ".gemm": (
             "occupancy",
