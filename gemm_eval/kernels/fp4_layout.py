@@ -20,6 +20,7 @@ __all__ = [
     "StoredScales",
     "e4m3_values",
     "e8m0_values",
+    "natural_moves",
     "original_scales",
     "pack_fp4_scales",
     "store_e4m3",
@@ -105,6 +106,11 @@ def to_kernel_order(words: Array, activation: DType) -> Array:
     for by, bits in _MOVES[activation].items():
         result |= _shifted(words & xp.uint32(bits), by)
     return result
+
+
+def natural_moves(activation: DType) -> dict[int, int]:
+    """Bits of a word in natural order -> by how many places to the right they come; to the left, if negative."""
+    return dict(_MOVES[activation])
 
 
 def to_natural_order(words: Array, activation: DType) -> Array:

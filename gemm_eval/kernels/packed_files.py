@@ -1,7 +1,7 @@
 """Packed layers on disk: a folder of safetensors files that a whole checkpoint became, and the way back.
 
-Tensors of a layer are those of `W4Linear.state_dict()`: `NAME.qweight` (I32), `NAME.scales` (F16 or BF16),
-`NAME.scale_unit` (F32 [1]), and maybe `NAME.permutation` (I32) and `NAME.bias`. What they are is in the metadata of the
+Tensors of a layer are those of `W4Linear.state_dict()`: `NAME.qweight` (I32), `NAME.scales` (F16 or BF16; bytes of the
+fp4 modes, which differ by the type of the activations, U8 or I8), `NAME.scale_unit` (F32 [1]), and maybe `NAME.permutation` (I32) and `NAME.bias`. What they are is in the metadata of the
 file, as JSON under `w4a16_layers`.
 All other tensors of the checkpoint are copied as they are, and so are its other files, config.json with a
 `quantization_config` of its own.
@@ -41,6 +41,7 @@ _LAYOUT = 1
 _KEY = "w4a16_layers"
 _FIELDS = ("N", "K", "mode", "group_size", "activation", "scale_unit")
 _TYPE_OF = {DType.FP16: "F16", DType.BF16: "BF16"}
+_BYTE_TYPE_OF = {DType.FP16: "U8", DType.BF16: "I8"}
 _MAX_FILE_BYTES = 4 << 30
 _LEAST_FILE_BYTES = 1 << 20
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".tmp"}
@@ -230,7 +231,7 @@ def _tensors_of(name: str, layer: PackedLayer) -> dict[str, StoredTensor]:
     packed, dtype = layer.packed.to_cpu(), _TYPE_OF[layer.packed.activation]
     found = {
         "qweight": StoredTensor.of(packed.qweight.view(numpy.int32)),
-        "scales": StoredTensor.of(packed.scales, dtype),
+        "scales": StoredTensor.of(packed.scales, _BYTE_TYPE_OF[packed.activation] if packed.mode.is_fp4 else dtype),
         "scale_unit": StoredTensor.of(numpy.array([packed.scale_unit], numpy.float32)),
     }
     if packed.permutation is not None:
@@ -277,6 +278,7 @@ def _layer_of(file: TensorFile, name: str, fields: Any) -> PackedLayer:
     }
     try:
         words, scales, permutation = parts["qweight"].view(numpy.uint32), parts["scales"], parts.get("permutation")
+        scales = scales.view(numpy.uint8) if scales.dtype == numpy.int8 else scales
         packed = PackedW4(qweight=words, scales=scales, permutation=permutation, **fields)
     except KeyError as error:
         raise InvalidInputError(f"{file.path}: layer {shown(name)} has no tensor {error}") from None
