@@ -12,7 +12,8 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.arch import DeviceLimits, Occupancy, limits_of_spec
     from gemm_eval.kernels.build import SOURCES
-    from gemm_eval.kernels.checkpoint_files import PackedLayer, pack_checkpoint
+    from gemm_eval.kernels.checkpoint_files import pack_checkpoint
+    from gemm_eval.kernels.checkpoint_tensors import PackedLayer
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq
     from gemm_eval.kernels.choice import choose, problem_of, rank, spec_of_device
     from gemm_eval.kernels.families import Sizes, Variant, WeightMode
@@ -112,10 +113,8 @@ __getattr__, __dir__ = lazy_names(
             "limits_of_spec",
         ),
         ".build": ("SOURCES",),
-        ".checkpoint_files": (
-            "PackedLayer",
-            "pack_checkpoint",
-        ),
+        ".checkpoint_files": ("pack_checkpoint",),
+        ".checkpoint_tensors": ("PackedLayer",),
         ".checkpoints": (
             "from_awq",
             "from_gptq",

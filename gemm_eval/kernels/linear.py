@@ -16,7 +16,7 @@ from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
-from gemm_eval.kernels.checkpoint_files import PackedLayer
+from gemm_eval.kernels.checkpoint_tensors import PackedLayer
 from gemm_eval.kernels.checkpoints import from_awq, from_gptq
 from gemm_eval.kernels.families import WeightMode
 from gemm_eval.kernels.fp4 import pack_mxfp4, pack_nvfp4

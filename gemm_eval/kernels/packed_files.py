@@ -20,15 +20,9 @@ import numpy
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, StorageError
-from gemm_eval.kernels.checkpoint_config import read_json_file
-from gemm_eval.kernels.checkpoint_files import (
-    INDEX_FILE,
-    LAYER_TENSORS,
-    PackedLayer,
-    TensorFolder,
-    as_path,
-    pack_checkpoint,
-)
+from gemm_eval.kernels.checkpoint_config import read_json_file, read_quantization_config
+from gemm_eval.kernels.checkpoint_files import find_layers, pack_checkpoint
+from gemm_eval.kernels.checkpoint_tensors import INDEX_FILE, PackedLayer, TensorFolder, as_path
 from gemm_eval.kernels.layout import Array
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors, write_whole
@@ -45,7 +39,7 @@ _BYTE_TYPE_OF = {DType.FP16: "U8", DType.BF16: "I8"}
 _MAX_FILE_BYTES = 4 << 30
 _LEAST_FILE_BYTES = 1 << 20
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".tmp"}
-_REPLACED = {"config.json", "quantize_config.json", "quant_config.json"}
+_REPLACED = {"config.json", "quantize_config.json", "quant_config.json", "hf_quant_config.json"}
 
 
 class Conversion(NamedTuple):
@@ -78,7 +72,7 @@ def convert_checkpoint(
     replace: bool = False,
     progress: bool | None = None,
 ) -> Conversion:
-    """Pack all quantized layers of an AWQ or GPTQ checkpoint into a new folder, layer by layer.
+    """Pack all quantized layers of a checkpoint, as `pack_checkpoint` reads them, into a new folder, layer by layer.
 
     Memory: one layer, and what a file of the result holds. The index is written last: a folder without it is not whole.
 
@@ -108,7 +102,7 @@ def convert_checkpoint(
         for name, layer in _chained(first, layers):
             files.add_layer(name, layer)
             num_layers, num_permuted = num_layers + 1, num_permuted + (layer.packed.permutation is not None)
-        of_layers = {f"{name}.{part}" for name in tensors.layers for part in LAYER_TENSORS}
+        of_layers = set().union(*find_layers(tensors, read_quantization_config(source)).values())
         others = [name for name in tensors.names if name not in of_layers]
         for name in others:
             files.add_tensors({name: tensors[name]})
