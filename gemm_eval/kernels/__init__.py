@@ -12,10 +12,12 @@ from gemm_eval.lazy import lazy_names
 if TYPE_CHECKING:
     from gemm_eval.arch import DeviceLimits, Occupancy, limits_of_spec
     from gemm_eval.kernels.build import SOURCES
-    from gemm_eval.kernels.checkpoint_files import PackedLayer, pack_checkpoint
+    from gemm_eval.kernels.checkpoint_files import pack_checkpoint
+    from gemm_eval.kernels.checkpoint_tensors import PackedLayer
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq
     from gemm_eval.kernels.choice import choose, problem_of, rank, spec_of_device
     from gemm_eval.kernels.families import Sizes, Variant, WeightMode
+    from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
     from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, workspace_bytes
     from gemm_eval.kernels.grouped_gemm import grouped_workspace_bytes, w4a16_grouped_gemm
     from gemm_eval.kernels.grouped_weights import GroupedW4, stack_w4
@@ -58,6 +60,7 @@ __all__ = [
     "PackedLayer",
     "PackedW4",
     "Plan",
+    "QuantizedFp4",
     "QuantizedW4",
     "Sizes",
     "Variant",
@@ -83,10 +86,14 @@ __all__ = [
     "occupancy",
     "occupancy_of",
     "pack_checkpoint",
+    "pack_fp4",
+    "pack_mxfp4",
+    "pack_nvfp4",
     "pack_scales",
     "pack_w4",
     "parse_activation",
     "problem_of",
+    "quantize_fp4",
     "quantize_w4",
     "rank",
     "save_packed",
@@ -95,6 +102,7 @@ __all__ = [
     "spec_of_device",
     "stack_w4",
     "table_targets",
+    "unpack_fp4",
     "unpack_w4",
     "w4a16_gemm",
     "w4a16_grouped_gemm",
@@ -111,10 +119,8 @@ __getattr__, __dir__ = lazy_names(
             "limits_of_spec",
         ),
         ".build": ("SOURCES",),
-        ".checkpoint_files": (
-            "PackedLayer",
-            "pack_checkpoint",
-        ),
+        ".checkpoint_files": ("pack_checkpoint",),
+        ".checkpoint_tensors": ("PackedLayer",),
         ".checkpoints": (
             "from_awq",
             "from_gptq",
@@ -129,6 +135,14 @@ __getattr__, __dir__ = lazy_names(
             "Sizes",
             "Variant",
             "WeightMode",
+        ),
+        ".fp4": (
+            "QuantizedFp4",
+            "pack_fp4",
+            "pack_mxfp4",
+            "pack_nvfp4",
+            "quantize_fp4",
+            "unpack_fp4",
         ),
         ".gemm": (
             "occupancy",

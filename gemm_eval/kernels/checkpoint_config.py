@@ -1,6 +1,8 @@
-"""What a checkpoint says of its own quantization: config.json, quantize_config.json (GPTQ) or quant_config.json (AWQ).
+"""What a checkpoint says of its own quantization: config.json, quantize_config.json (GPTQ), quant_config.json (AWQ) or
+hf_quant_config.json (ModelOpt).
 
-Read are the keys that AutoGPTQ, GPTQModel, AutoAWQ and transformers write. What kernels do not read is refused here.
+Read are the keys that AutoGPTQ, GPTQModel, AutoAWQ, ModelOpt, compressed-tensors and transformers write. What kernels do
+not read is refused here.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gemm_eval.checks import plain_integer
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError, ModelConfigError
 from gemm_eval.kernels.layout import GROUP_SIZES
 from gemm_eval.storage import read_bounded
@@ -22,22 +25,31 @@ _MAX_FILE_BYTES = 1 << 26  # an index of a thousand shards has some megabytes
 _MAX_RULES = 1 << 12
 _BITS = 4
 _WHOLE_K = -1
-_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
+_DTYPES = {"float16": DType.FP16, "bfloat16": DType.BF16}
+_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 _GPTQ_VERSIONS = {"gptq": 1, "gptq_v2": 2}
-_METHODS = ("awq", "gptq")
+_INTEGER_METHODS = ("awq", "gptq")
+_METHODS = (*_INTEGER_METHODS, "mxfp4", "modelopt", "compressed-tensors")
+_FP4_ALGORITHMS = {
+    "modelopt": ("quant_algo", {"NVFP4": "nvfp4"}),
+    "compressed-tensors": ("format", {"nvfp4-pack-quantized": "nvfp4", "mxfp4-pack-quantized": "mxfp4"}),
+}
+"""Key and values that say which four-bit floats a method means."""
 
 
 class QuantizationConfig(NamedTuple):
     """How the layers of a checkpoint are quantized, in 4 bits.
 
     Attributes:
-        method: "awq" or "gptq".
-        group_size: 32, 64 or 128; None: one group for all K.
+        method: "awq", "gptq", "mxfp4" (gpt-oss), "modelopt" or "compressed-tensors".
+        group_size: 32, 64 or 128; None: one group for all K, or that of four-bit floats.
         version: of GPTQ's zero points: 1 stores z - 1, 2 stores z.
         desc_act: whether the rows of groups may lie apart (act-order); each layer then has to have g_idx.
         sym: whether all zero points are 8; None: not said.
         rules: pattern of names -> what is different for the layers that it matches (GPTQModel's `dynamic`).
         source: where all of this was read.
+        fp4_mode: "mxfp4" or "nvfp4", of four-bit floats; empty: integers.
+        activation: type of the model, if config.json says one that kernels have.
     """
 
     method: str
@@ -47,6 +59,8 @@ class QuantizationConfig(NamedTuple):
     sym: bool | None
     rules: tuple[tuple[str, dict[str, Any]], ...]
     source: str
+    fp4_mode: str = ""
+    activation: DType | None = None
 
     def of_layer(self, name: str) -> QuantizationConfig:
         """What holds for one layer: the first rule that matches its name, from the start, and else what holds for all.
@@ -87,13 +101,16 @@ def read_quantization_config(folder: Path) -> QuantizationConfig:
         InvalidProblemError: another method, format, group size or number of bits than kernels read.
     """
     path = folder / "config.json"
-    if path.is_file():
-        found = read_json_file(path).get("quantization_config")
-        if found is not None:
-            return _parsed(found, None, f"{path}: quantization_config")
+    of_model = read_json_file(path) if path.is_file() else {}
+    activation = _DTYPES.get(str(of_model.get("torch_dtype", of_model.get("dtype"))))
+    found = of_model.get("quantization_config")
+    if found is not None:
+        return _parsed(found, None, f"{path}: quantization_config")._replace(activation=activation)
     for name, method in _FILES.items():
         if (folder / name).is_file():
-            return _parsed(read_json_file(folder / name), method, str(folder / name))
+            fields = read_json_file(folder / name)
+            inner = fields.get("quantization", {}) if method == "modelopt" else fields
+            return _parsed(inner, method, str(folder / name))._replace(activation=activation)
     raise ModelConfigError(
         f"{folder} does not say how it is quantized: there is no quantization_config in a config.json, and no "
         f"{' or '.join(_FILES)}"
@@ -106,6 +123,8 @@ def _parsed(fields: Any, method: str | None, source: str) -> QuantizationConfig:
     method = fields.get("quant_method", method)
     if method not in _METHODS:
         raise InvalidProblemError(f"{source}: quant_method must be {' or '.join(_METHODS)}, got {shown(method)}")
+    if method not in _INTEGER_METHODS:
+        return QuantizationConfig(method, None, 1, False, None, (), source, _fp4_mode(fields, method, source))
     bits = fields.get("bits", fields.get("w_bit"))
     if plain_integer(bits) != _BITS:
         raise InvalidProblemError(f"{source}: bits must be {_BITS}, got {shown(bits)}: kernels read weights of 4 bits")
@@ -119,6 +138,16 @@ def _parsed(fields: Any, method: str | None, source: str) -> QuantizationConfig:
         rules=_rules(fields.get("dynamic"), source),
         source=source,
     )
+
+
+def _fp4_mode(fields: dict[str, Any], method: str, source: str) -> str:
+    if method not in _FP4_ALGORITHMS:
+        return method
+    key, modes = _FP4_ALGORITHMS[method]
+    value = fields.get(key)
+    if not isinstance(value, str) or value not in modes:
+        raise InvalidProblemError(f"{source}: {key} must be {' or '.join(modes)}, got {shown(value)}")
+    return modes[value]
 
 
 def _flag(fields: dict[str, Any], key: str, source: str) -> bool | None:

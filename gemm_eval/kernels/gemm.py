@@ -165,8 +165,8 @@ def occupancy(
     Args:
         config: the kernel; how K is split does not matter.
         activation: "fp16" or "bf16".
-        mode: "column", "group" or "group_zero".
-        group_size: 32, 64 or 128; None: 128, or all of K in mode COLUMN.
+        mode: "column", "group", "group_zero", "mxfp4" or "nvfp4".
+        group_size: 32, 64 or 128; None: 128, all of K in mode COLUMN, or 32 (MXFP4) or 16 (NVFP4).
         arch: a GPU's spec, or its name; None: CuPy's current GPU.
 
     Raises:

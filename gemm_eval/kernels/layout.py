@@ -28,6 +28,7 @@ __all__ = [
     "check_sizes",
     "decode",
     "encode",
+    "from_pairs",
     "k_blocks",
     "module_of",
     "pack_scales",
@@ -37,8 +38,11 @@ __all__ = [
     "parse_group_size",
     "parse_mode",
     "rounded_up",
+    "scale_rows",
     "scale_unit",
+    "scales_dtype",
     "scales_shape",
+    "to_pairs",
     "unpack_scales",
     "unpack_words",
 ]
@@ -54,10 +58,8 @@ PADDED_K = 128
 MIDDLE = 8
 """The stored integer that means zero where there are no zero points."""
 
-GROUP_SIZES = (32, 64, 128)
-"""Weights along K that may share a scale."""
-
-_DEFAULT_GROUP_SIZE = 128
+GROUP_SIZES = WeightMode.GROUP.group_sizes
+"""Integer weights along K that may share a scale."""
 
 _SIZE_MULTIPLE = 8
 """Of N and K: kernels move 16 bytes at a time, so rows of A and C have to start at multiples of 16 bytes."""
@@ -133,16 +135,20 @@ def parse_activation(value: object) -> DType:
 
 def parse_group_size(value: Any, mode: WeightMode) -> int:
     """Weights along K that share a scale; 0: all of them."""
-    group_size = _DEFAULT_GROUP_SIZE if value is None else plain_integer(value)
+    group_size = mode.group_sizes[-1] if value is None else plain_integer(value)
     if mode is WeightMode.COLUMN:
         if value is not None and group_size != 0:
             raise InvalidOptionError(
                 f"mode column has one scale for all K: group_size must be None, got {shown(value)}"
             )
         return 0
-    if group_size not in GROUP_SIZES:
+    if group_size not in mode.group_sizes:
+        if mode.is_fp4:
+            raise InvalidOptionError(
+                f"group_size must be {mode.group_sizes[0]} in mode {mode.name.lower()}, got {shown(value)}"
+            )
         raise InvalidOptionError(
-            f"group_size must be one of {', '.join(map(str, GROUP_SIZES))} in mode {mode.name.lower()}, "
+            f"group_size must be one of {', '.join(map(str, mode.group_sizes))} in mode {mode.name.lower()}, "
             f"got {shown(value)}; one scale for all K is mode column"
         )
     return group_size
@@ -239,12 +245,26 @@ def unpack_words(words: Array) -> Array:
 # ---- scales and zero points ----------------------------------------------------------------------------------------
 
 
-def scales_shape(mode: WeightMode, num_column_blocks: int, num_groups: int) -> tuple[int, ...]:
-    """Shape of the packed scales."""
+def scale_rows(mode: WeightMode, num_k_blocks: int, group_size: int) -> int:
+    """GB: rows of the packed scales."""
+    return num_k_blocks * BLOCK_K // mode.row_k(group_size) if group_size else 1
+
+
+def scales_shape(mode: WeightMode, num_column_blocks: int, num_rows: int) -> tuple[int, ...]:
+    """Shape of the packed scales, of `scale_rows` rows."""
     if mode is WeightMode.COLUMN:
         return (num_column_blocks * BLOCK_COLUMNS,)
+    if mode.is_fp4:
+        return (num_column_blocks, num_rows, BLOCK_COLUMNS // 2, 2 * BLOCK_K // mode.group_sizes[0])
     per_block = (BLOCK_COLUMNS,) if mode is WeightMode.GROUP else (BLOCK_COLUMNS // 2, 4)
-    return (num_column_blocks, num_groups, *per_block)
+    return (num_column_blocks, num_rows, *per_block)
+
+
+def scales_dtype(mode: WeightMode, activation: DType) -> str:
+    """Type of the packed scales, as numpy calls it."""
+    if mode.is_fp4:
+        return "uint8"
+    return "float16" if activation is DType.FP16 else "uint16"
 
 
 def scale_unit(scales: Array, activation: DType) -> float | None:
@@ -267,10 +287,10 @@ def pack_scales(scales: Array, zeros: Array | None, mode: WeightMode, activation
     stored = encode(scales, activation)
     if mode is WeightMode.COLUMN:
         return stored[0]
-    pairs = _to_pairs(stored)
+    pairs = to_pairs(stored)
     if zeros is not None:
         biases = xp.asarray(BIASES[activation], dtype=xp.float32)
-        added = encode(-(_to_pairs(zeros).astype(xp.float32) + biases), activation)
+        added = encode(-(to_pairs(zeros).astype(xp.float32) + biases), activation)
         return xp.concatenate((pairs, added), axis=-1)
     return pairs.reshape(*pairs.shape[:2], BLOCK_COLUMNS)
 
@@ -281,21 +301,21 @@ def unpack_scales(stored: Array, mode: WeightMode, activation: DType) -> tuple[A
     if mode is WeightMode.COLUMN:
         return decode(stored, activation).reshape(1, -1), None
     if mode is WeightMode.GROUP:
-        return decode(_from_pairs(stored.reshape(*stored.shape[:2], 32, 2)), activation), None
+        return decode(from_pairs(stored.reshape(*stored.shape[:2], 32, 2)), activation), None
     biases = xp.asarray(BIASES[activation], dtype=xp.float32)
     zeros = -decode(stored[..., 2:], activation) - biases
-    return decode(_from_pairs(stored[..., :2]), activation), _from_pairs(zeros.astype(xp.uint8))
+    return decode(from_pairs(stored[..., :2]), activation), from_pairs(zeros.astype(xp.uint8))
 
 
-def _to_pairs(values: Array) -> Array:
+def to_pairs(values: Array) -> Array:
     """[GB, 64 NB] to [NB, GB, 32, 2]: pair 8 w + g holds the columns 16 w + g and 16 w + g + 8."""
     num_groups, num_n = values.shape[0], values.shape[1] // BLOCK_COLUMNS
     split = values.reshape(num_groups, num_n, 4, 2, 8)
     return module_of(values).ascontiguousarray(split.transpose(1, 0, 2, 4, 3)).reshape(num_n, num_groups, 32, 2)
 
 
-def _from_pairs(pairs: Array) -> Array:
-    """The inverse of `_to_pairs`."""
+def from_pairs(pairs: Array) -> Array:
+    """The inverse of `to_pairs`."""
     num_n, num_groups = pairs.shape[:2]
     split = pairs.reshape(num_n, num_groups, 4, 8, 2)
     return split.transpose(1, 0, 2, 4, 3).reshape(num_groups, num_n * BLOCK_COLUMNS)

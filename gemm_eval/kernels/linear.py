@@ -16,11 +16,11 @@ from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
-from gemm_eval.kernels.checkpoint_files import PackedLayer
+from gemm_eval.kernels.checkpoint_tensors import PackedLayer
 from gemm_eval.kernels.checkpoints import from_awq, from_gptq
 from gemm_eval.kernels.families import WeightMode
+from gemm_eval.kernels.fp4 import pack_mxfp4, pack_nvfp4
 from gemm_eval.kernels.layout import (
-    GROUP_SIZES,
     as_array,
     check_array,
     check_sizes,
@@ -28,8 +28,16 @@ from gemm_eval.kernels.layout import (
     parse_activation,
     parse_group_size,
     parse_mode,
+    scales_dtype,
 )
-from gemm_eval.kernels.linear_op import ACTIVATION_OF, TORCH_TYPE_OF, packed_shapes, w4a16_linear
+from gemm_eval.kernels.linear_op import (
+    ACTIVATION_OF,
+    ACTIVATION_OF_SCALES,
+    TORCH_TYPE_OF,
+    packed_shapes,
+    scales_type,
+    w4a16_linear,
+)
 from gemm_eval.kernels.weights import PackedW4, check_packed, pack_w4
 from gemm_eval.words import shown
 
@@ -39,11 +47,9 @@ with needs_extra("W4Linear", "torch"):
 __all__ = ["W4Linear", "replace_linears"]
 
 _FLOATS = ("scales", "bias")
-_KINDS = [
-    (WeightMode.COLUMN, 0),
-    *((mode, group_size) for mode in (WeightMode.GROUP, WeightMode.GROUP_ZERO) for group_size in GROUP_SIZES),
-]
-"""Modes with their group sizes: packed scales of each have another shape."""
+_KINDS = [(mode, group_size) for mode in WeightMode for group_size in mode.group_sizes]
+"""Modes with their group sizes: packed scales of each have another shape or type."""
+_TYPE_OF_BYTES = {1: "int8", 2: "int16", 4: "int32"}
 
 _DEVICES = ("cpu", "cuda")  # torch knows no autocast of the device "meta"
 
@@ -57,14 +63,15 @@ class W4Linear(torch.nn.Module):
     torch.compile takes it whole (one operator with a fake kernel). CUDA graphs: run it once with the shape before the
     capture. Casts of a module (`half()`, `to(torch.bfloat16)`) leave it as it is.
 
-    Keys of the state_dict: `qweight` int32, `scales`, `scale_unit` fp32 [1], and maybe `permutation` int32 and `bias`.
-    One that is loaded decides on mode, group size and act-order.
+    Keys of the state_dict: `qweight` int32, `scales` (bytes of the fp4 modes are uint8 for fp16 and int8 for bf16),
+    `scale_unit` fp32 [1], and maybe `permutation` int32 and `bias`. One that is loaded decides on mode, group size and
+    act-order.
 
     Args:
         in_features, out_features: multiples of 8.
         bias: whether there is one.
-        mode: "column", "group" or "group_zero".
-        group_size: 32, 64 or 128; None: 128, or all K in mode "column".
+        mode: "column", "group", "group_zero", "mxfp4" or "nvfp4".
+        group_size: 32, 64 or 128; None: 128, all K in mode "column", or what the mode has.
         activation: "fp16" or "bf16".
         act_order: whether rows of W were sorted by group.
         device: of the buffers.
@@ -100,10 +107,11 @@ class W4Linear(torch.nn.Module):
         self.group_size = parse_group_size(group_size, self.mode)
         self.scale_unit = 1.0
         words, scales = packed_shapes(out_features, in_features, self.mode, self.group_size)
-        dtype = TORCH_TYPE_OF[parse_activation(activation)]
+        known = parse_activation(activation)
+        dtype = TORCH_TYPE_OF[known]
         order = torch.arange(in_features, dtype=torch.int32, device=device) if act_order else None
         self.register_buffer("qweight", torch.zeros(words, dtype=torch.int32, device=device))
-        self.register_buffer("scales", torch.zeros(scales, dtype=dtype, device=device))
+        self.register_buffer("scales", torch.zeros(scales, dtype=scales_type(self.mode, known), device=device))
         self.register_buffer("permutation", order)
         self.register_buffer("bias", torch.zeros(out_features, dtype=dtype, device=device) if bias else None)
 
@@ -117,14 +125,13 @@ class W4Linear(torch.nn.Module):
             InvalidProblemError: `packed` is no `PackedW4`, or the bias has another shape or type.
         """
         check_packed(packed)
-        dtype = TORCH_TYPE_OF[packed.activation]
         layer = cls(
             packed.K, packed.N, bias is not None, mode=packed.mode, group_size=packed.group_size or None,
             activation=packed.activation, device="meta",
         )  # fmt: skip
         layer.scale_unit = packed.scale_unit
         layer.qweight = _tensor(packed.qweight, torch.int32)
-        layer.scales = _tensor(packed.scales, dtype)
+        layer.scales = _tensor(packed.scales, scales_type(packed.mode, packed.activation))
         layer.permutation = None if packed.permutation is None else _tensor(packed.permutation, torch.int32)
         if bias is not None:
             layer.bias = _bias(bias, packed).to(layer.qweight.device)
@@ -197,15 +204,54 @@ class W4Linear(torch.nn.Module):
         )  # fmt: skip
         return cls.from_packed(packed, bias)
 
+    @classmethod
+    def from_mxfp4(
+        cls, blocks: Any, scales: Any, *, bias: Any = None, activation: DType | str = "bf16"
+    ) -> W4Linear:
+        """A layer of MXFP4 weights, [N, K / 32, 16] or [N, K / 2]; see `gemm_eval.kernels.pack_mxfp4`.
+
+        Raises:
+            InvalidProblemError: as `pack_mxfp4`; or the weights are those of several experts.
+        """
+        packed = pack_mxfp4(_bits(blocks), _bits(scales), activation=activation)
+        return cls.from_packed(_of_one(packed), bias)
+
+    @classmethod
+    def from_nvfp4(
+        cls,
+        weight: Any,
+        scales: Any,
+        tensor_scale: Any = None,
+        *,
+        global_scale: Any = None,
+        bias: Any = None,
+        activation: DType | str = "bf16",
+    ) -> W4Linear:
+        """A layer of NVFP4 weights [N, K / 2] of ModelOpt or compressed-tensors; see `gemm_eval.kernels.pack_nvfp4`.
+
+        Raises:
+            InvalidOptionError, InvalidProblemError: as `pack_nvfp4`; or the weights are those of several experts.
+        """
+        packed = pack_nvfp4(
+            _bits(weight), _bits(scales), _array(tensor_scale), global_scale=_array(global_scale),
+            activation=activation,
+        )  # fmt: skip
+        return cls.from_packed(_of_one(packed), bias)
+
+    @property
+    def activation(self) -> DType:
+        """Type of x and y that the weights were packed for."""
+        return ACTIVATION_OF_SCALES[self.scales.dtype]
+
     def to_packed(self) -> PackedLayer:
         """The weights and the bias as other functions take them, in the memory of the layer."""
-        scale_type = "float16" if self.scales.dtype is torch.float16 else "uint16"
+        of_scales, of_bias = (scales_dtype(mode, self.activation) for mode in (self.mode, WeightMode.COLUMN))
         permutation = None if self.permutation is None else _shared(self.permutation, "int32")
         packed = PackedW4(
-            _shared(self.qweight, "uint32"), _shared(self.scales, scale_type), self.out_features, self.in_features,
-            self.mode, self.group_size, ACTIVATION_OF[self.scales.dtype], self.scale_unit, permutation,
+            _shared(self.qweight, "uint32"), _shared(self.scales, of_scales), self.out_features, self.in_features,
+            self.mode, self.group_size, self.activation, self.scale_unit, permutation,
         )  # fmt: skip
-        return PackedLayer(packed, None if self.bias is None else _shared(self.bias, scale_type))
+        return PackedLayer(packed, None if self.bias is None else _shared(self.bias, of_bias))
 
     # ---- as a module -----------------------------------------------------------------------------------------------
 
@@ -216,7 +262,7 @@ class W4Linear(torch.nn.Module):
             InvalidProblemError: x has another type, or another last dimension than `in_features`.
         """
         if x.device.type in _DEVICES and torch.is_autocast_enabled(x.device.type):
-            x = x.to(self.scales.dtype)
+            x = x.to(TORCH_TYPE_OF[self.activation])
         return w4a16_linear(
             x, self.qweight, self.scales, self.permutation, self.bias,
             self.out_features, self.in_features, int(self.mode), self.group_size, self.scale_unit,
@@ -228,19 +274,19 @@ class W4Linear(torch.nn.Module):
         order = "" if self.permutation is None else ", act_order=True"
         return (
             f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, "
-            f"mode={self.mode.name.lower()}{group}, activation={ACTIVATION_OF[self.scales.dtype]}{order}"
+            f"mode={self.mode.name.lower()}{group}, activation={self.activation}{order}"
         )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         """Moves, never casts: packed zero points are numbers that another type would round to others."""
-        dtype = self.scales.dtype
-        held = [name for name in _FLOATS if self._buffers[name] is not None]
+        found = {name: self._buffers[name] for name in _FLOATS}
+        held = {name: x.dtype for name, x in found.items() if x is not None and x.is_floating_point()}
         for name in held:
             self._buffers[name] = self._buffers[name].view(torch.int16)
         try:
             return super()._apply(fn, recurse)
         finally:
-            for name in held:
+            for name, dtype in held.items():
                 self._buffers[name] = self._buffers[name].view(dtype)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -263,17 +309,18 @@ class W4Linear(torch.nn.Module):
 
     def _prepare(self, scales: torch.Tensor, order: torch.Tensor | None, unit: torch.Tensor | None) -> str | None:
         """Make the buffers those of a state that comes, or return why that cannot be."""
-        if scales.dtype != self.scales.dtype:
-            return f"scales must be {self.scales.dtype}, got {scales.dtype}: packed for another type"
+        if ACTIVATION_OF_SCALES.get(scales.dtype) is not self.activation:
+            known = " or ".join(str(dtype) for dtype, of in ACTIVATION_OF_SCALES.items() if of is self.activation)
+            return f"scales must be {known}, got {scales.dtype}: packed for another type"
         if order is not None and not _is_permutation(order, self.in_features):
             return f"permutation must be int32 with each of 0..{self.in_features - 1} once"
-        if unit is not None and not _is_unit(unit):
-            return "scale_unit must be fp32 with one power of 2"
         for mode, group_size in _KINDS:
             shape = packed_shapes(self.out_features, self.in_features, mode, group_size)[1]
-            if tuple(scales.shape) == shape:
+            if (tuple(scales.shape), scales.dtype) == (shape, scales_type(mode, self.activation)):
                 self.mode, self.group_size = mode, group_size
-                self.scales = self.scales.new_zeros(shape)
+                self.scales = self.scales.new_zeros(shape, dtype=scales.dtype)
+        if unit is not None and not _is_unit(unit, self.mode):
+            return f"scale_unit must be fp32 with one {'positive number' if self.mode is WeightMode.NVFP4 else 'power of 2'}"
         device = self.qweight.device
         self.permutation = None if order is None else torch.zeros(self.in_features, dtype=torch.int32, device=device)
         if unit is not None and not unit.is_meta:
@@ -331,6 +378,18 @@ def _array(x: Any) -> Any:
     return import_cupy().from_dlpack(plain) if plain.is_cuda else plain.numpy()
 
 
+def _bits(x: Any) -> Any:
+    """As `_array`; 8-bit floats as their bits."""
+    is_bytes = isinstance(x, torch.Tensor) and x.element_size() == 1
+    return _array(x.view(torch.uint8) if is_bytes else x)
+
+
+def _of_one(packed: PackedW4 | tuple[PackedW4, ...]) -> PackedW4:
+    if isinstance(packed, tuple):
+        raise InvalidProblemError(f"a linear layer has the weights of one matrix, got those of {len(packed)} experts")
+    return packed
+
+
 def _bias(given: Any, packed: PackedW4) -> torch.Tensor:
     dtype = TORCH_TYPE_OF[packed.activation]
     if isinstance(given, torch.Tensor):
@@ -339,19 +398,19 @@ def _bias(given: Any, packed: PackedW4) -> torch.Tensor:
         return given.detach().to(dtype, copy=True)
     array = as_array(given, "bias")
     stored = encode(array, packed.activation) if array.dtype.kind == "f" else array
-    check_array("bias", stored, str(packed.scales.dtype), (packed.N,))
+    check_array("bias", stored, scales_dtype(WeightMode.COLUMN, packed.activation), (packed.N,))
     return _tensor(stored, dtype)
 
 
 def _shared(tensor: torch.Tensor, dtype: str) -> Any:
     """The memory of a tensor as an array of another type of the same size."""
-    bits = tensor.detach().view(torch.int16 if tensor.element_size() == numpy.dtype("int16").itemsize else torch.int32)
+    bits = tensor.detach().view(getattr(torch, _TYPE_OF_BYTES[tensor.element_size()]))
     return (import_cupy().from_dlpack(bits) if bits.is_cuda else bits.numpy()).view(dtype)
 
 
 def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
     """A copy of an array, as a tensor of a type of the same size."""
-    bits = array.view("int16" if array.dtype.itemsize == numpy.dtype("int16").itemsize else "int32")
+    bits = array.view(_TYPE_OF_BYTES[array.dtype.itemsize])
     copied = torch.from_numpy(bits.copy()) if isinstance(bits, numpy.ndarray) else torch.from_dlpack(bits.copy())
     return copied.view(dtype)
 
@@ -362,7 +421,10 @@ def _is_permutation(order: torch.Tensor, length: int) -> bool:
     return order.is_meta or bool((order.sort().values == torch.arange(length, device=order.device)).all())
 
 
-def _is_unit(unit: torch.Tensor) -> bool:
+def _is_unit(unit: torch.Tensor, mode: WeightMode) -> bool:
     if unit.dtype is not torch.float32 or tuple(unit.shape) != (1,):
         return False
-    return unit.is_meta or (float(unit) > 0 and math.frexp(float(unit))[0] == 0.5)
+    if unit.is_meta:
+        return True
+    number = float(unit)
+    return 0 < number < math.inf and (mode is WeightMode.NVFP4 or math.frexp(number)[0] == 0.5)

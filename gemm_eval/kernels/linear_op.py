@@ -9,22 +9,46 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
+import numpy
+
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels.families import WeightMode, ceil_div
 from gemm_eval.kernels.gemm import w4a16_gemm, workspace_bytes
-from gemm_eval.kernels.layout import BIASES, BLOCK_COLUMNS, BLOCK_K, MIDDLE, k_blocks, scales_shape
+from gemm_eval.kernels.fp4_layout import E2M1_VALUES, natural_moves, stored_values
+from gemm_eval.kernels.layout import (
+    BIASES,
+    BLOCK_COLUMNS,
+    BLOCK_K,
+    MIDDLE,
+    k_blocks,
+    scale_rows,
+    scales_dtype,
+    scales_shape,
+)
 from gemm_eval.kernels.weights import PackedW4
 
 with needs_extra("W4Linear", "torch"):
     import torch
 
-__all__ = ["ACTIVATION_OF", "TORCH_TYPE_OF", "dequantize_tensors", "packed_shapes", "w4a16_linear"]
+__all__ = [
+    "ACTIVATION_OF",
+    "ACTIVATION_OF_SCALES",
+    "TORCH_TYPE_OF",
+    "dequantize_tensors",
+    "packed_shapes",
+    "scales_type",
+    "w4a16_linear",
+]
 
 TORCH_TYPE_OF = {DType.FP16: torch.float16, DType.BF16: torch.bfloat16}
 ACTIVATION_OF = {dtype: activation for activation, dtype in TORCH_TYPE_OF.items()}
+_BYTE_TYPE_OF = {DType.FP16: torch.uint8, DType.BF16: torch.int8}
+ACTIVATION_OF_SCALES = ACTIVATION_OF | {dtype: activation for activation, dtype in _BYTE_TYPE_OF.items()}
+"""Which activations packed scales are for. Bytes of the fp4 modes differ by it, and so does their type."""
+
 _NAME = "gemm_eval::w4a16_linear"
 _ALIGNMENT_BYTES = 16
 _ROW_MULTIPLE = 8
@@ -36,8 +60,13 @@ _KNOWN_WEIGHTS = 1 << 16
 def packed_shapes(N: int, K: int, mode: int, group_size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of the packed words and of the packed scales of weights [K, N]; `group_size` is 0 in mode COLUMN."""
     num_column_blocks, num_k_blocks = ceil_div(N, BLOCK_COLUMNS), k_blocks(K)
-    num_groups = num_k_blocks * BLOCK_K // group_size if group_size else 1
-    return (num_column_blocks, num_k_blocks, 4, 32, 4), scales_shape(WeightMode(mode), num_column_blocks, num_groups)
+    rows = scale_rows(WeightMode(mode), num_k_blocks, group_size)
+    return (num_column_blocks, num_k_blocks, 4, 32, 4), scales_shape(WeightMode(mode), num_column_blocks, rows)
+
+
+def scales_type(mode: WeightMode, activation: DType) -> torch.dtype:
+    """Type of packed scales: that of the activations, or bytes in the fp4 modes."""
+    return _BYTE_TYPE_OF[activation] if mode.is_fp4 else TORCH_TYPE_OF[activation]
 
 
 def dequantize_tensors(
@@ -51,11 +80,14 @@ def dequantize_tensors(
     scale_unit: float,
 ) -> torch.Tensor:
     """The weights [K, N] that packed tensors mean, in fp32: `gemm_eval.kernels.dequantize` in torch's operations."""
-    integers = _unpacked(qweight)
-    found, zeros = _unpacked_scales(scales, WeightMode(mode))
-    size = group_size or len(integers)
-    found, zeros = (x.repeat_interleave(size, 0) for x in (found, zeros))
-    weights = (found * scale_unit * (integers - zeros))[:K, :N]
+    known = WeightMode(mode)
+    if known.is_fp4:
+        values, found = _fp4_values(qweight, scales, known)
+    else:
+        integers = _unpacked(qweight)
+        found, zeros = _unpacked_scales(scales, known)
+        values = integers - zeros.repeat_interleave(group_size or len(integers), 0)
+    weights = (found.repeat_interleave(group_size or len(values), 0) * values * scale_unit)[:K, :N]
     if permutation is None:
         return weights
     return torch.empty_like(weights).index_copy(0, permutation.long(), weights)
@@ -85,6 +117,21 @@ def _unpacked_scales(stored: torch.Tensor, mode: WeightMode) -> tuple[torch.Tens
     return scales, _from_pairs(-pairs[..., 2:] - biases)
 
 
+def _fp4_values(words: torch.Tensor, stored: torch.Tensor, mode: WeightMode) -> tuple[torch.Tensor, torch.Tensor]:
+    """Values of codes [64 KB, 64 NB] and of scales [groups, 64 NB], fp32; see `fp4_layout`."""
+    activation = ACTIVATION_OF_SCALES[stored.dtype]
+    natural = torch.zeros_like(words)
+    for by, bits in natural_moves(activation).items():
+        moved = words >> by if by >= 0 else words << -by
+        natural |= moved & (bits - (1 << 32) if bits >> 31 else bits)
+    codes = torch.tensor(E2M1_VALUES, device=words.device)[_unpacked(natural).long()]
+    of_byte = stored_values(numpy.arange(256, dtype=numpy.uint8), mode, activation).astype(numpy.float32)
+    values = torch.from_numpy(of_byte).to(stored.device)[stored.view(torch.uint8).long()]
+    num_n, num_k, pairs, of_pair = values.shape
+    in_order = values.reshape(num_n, num_k, pairs, of_pair // 2, 2).transpose(2, 3)
+    return codes, _from_pairs(in_order.reshape(num_n, -1, pairs, 2))
+
+
 def _from_pairs(pairs: torch.Tensor) -> torch.Tensor:
     num_n, num_groups = pairs.shape[:2]
     split = pairs.reshape(num_n, num_groups, 4, 8, 2)
@@ -104,21 +151,23 @@ def _check(
     scale_unit: float,
 ) -> None:
     if not scale_unit > 0:
-        raise InvalidProblemError(f"scale_unit must be a power of 2, got {scale_unit}")
-    if x.dtype != scales.dtype or scales.dtype not in ACTIVATION_OF:
+        raise InvalidProblemError(f"scale_unit must be a positive number, got {scale_unit}")
+    activation = ACTIVATION_OF_SCALES.get(scales.dtype)
+    dtype = scales.dtype if activation is None else TORCH_TYPE_OF[activation]
+    if x.dtype != dtype or activation is None:
         raise InvalidProblemError(
-            f"x must be {scales.dtype}, the type that the weights were packed for, got {x.dtype}; cast it, or pack the "
+            f"x must be {dtype}, the type that the weights were packed for, got {x.dtype}; cast it, or pack the "
             "weights for its type (activation)"
         )
     if x.ndim < 1 or x.shape[-1] != K:
         raise InvalidProblemError(f"x must have shape [..., {K}], got {list(x.shape)}")
     words, of_scales = packed_shapes(N, K, mode, group_size)
     _check_tensor("qweight", qweight, torch.int32, words, x)
-    _check_tensor("scales", scales, scales.dtype, of_scales, x)
+    _check_tensor("scales", scales, scales_type(WeightMode(mode), activation), of_scales, x)
     if permutation is not None:
         _check_tensor("permutation", permutation, torch.int32, (K,), x)
     if bias is not None:
-        _check_tensor("bias", bias, scales.dtype, (N,), x)
+        _check_tensor("bias", bias, dtype, (N,), x)
 
 
 def _check_tensor(what: str, tensor: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...], x: torch.Tensor) -> None:
@@ -212,10 +261,10 @@ def _packed_at(
         return cupy.ndarray(shape, kind, cupy.cuda.MemoryPointer(memory, 0))
 
     words, of_scales = packed_shapes(N, K, mode, group_size)
-    activation = ACTIVATION_OF[dtype]
+    activation = ACTIVATION_OF_SCALES[dtype]
     return PackedW4(
         array(qweight, words, "uint32"),
-        array(scales, of_scales, "float16" if activation is DType.FP16 else "uint16"),
+        array(scales, of_scales, scales_dtype(WeightMode(mode), activation)),
         N, K, WeightMode(mode), group_size, activation, scale_unit,
         array(permutation, (K,), "int32") if permutation else None,
     )  # fmt: skip

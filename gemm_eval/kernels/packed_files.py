@@ -1,7 +1,7 @@
 """Packed layers on disk: a folder of safetensors files that a whole checkpoint became, and the way back.
 
-Tensors of a layer are those of `W4Linear.state_dict()`: `NAME.qweight` (I32), `NAME.scales` (F16 or BF16),
-`NAME.scale_unit` (F32 [1]), and maybe `NAME.permutation` (I32) and `NAME.bias`. What they are is in the metadata of the
+Tensors of a layer are those of `W4Linear.state_dict()`: `NAME.qweight` (I32), `NAME.scales` (F16 or BF16; bytes of the
+fp4 modes, which differ by the type of the activations, U8 or I8), `NAME.scale_unit` (F32 [1]), and maybe `NAME.permutation` (I32) and `NAME.bias`. What they are is in the metadata of the
 file, as JSON under `w4a16_layers`.
 All other tensors of the checkpoint are copied as they are, and so are its other files, config.json with a
 `quantization_config` of its own.
@@ -20,15 +20,9 @@ import numpy
 from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidInputError, InvalidOptionError, StorageError
-from gemm_eval.kernels.checkpoint_config import read_json_file
-from gemm_eval.kernels.checkpoint_files import (
-    INDEX_FILE,
-    LAYER_TENSORS,
-    PackedLayer,
-    TensorFolder,
-    as_path,
-    pack_checkpoint,
-)
+from gemm_eval.kernels.checkpoint_config import read_json_file, read_quantization_config
+from gemm_eval.kernels.checkpoint_files import find_layers, pack_checkpoint
+from gemm_eval.kernels.checkpoint_tensors import INDEX_FILE, PackedLayer, TensorFolder, as_path
 from gemm_eval.kernels.layout import Array
 from gemm_eval.kernels.weights import PackedW4
 from gemm_eval.storage import StoredTensor, TensorFile, write_tensors, write_whole
@@ -41,10 +35,11 @@ _LAYOUT = 1
 _KEY = "w4a16_layers"
 _FIELDS = ("N", "K", "mode", "group_size", "activation", "scale_unit")
 _TYPE_OF = {DType.FP16: "F16", DType.BF16: "BF16"}
+_BYTE_TYPE_OF = {DType.FP16: "U8", DType.BF16: "I8"}
 _MAX_FILE_BYTES = 4 << 30
 _LEAST_FILE_BYTES = 1 << 20
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".tmp"}
-_REPLACED = {"config.json", "quantize_config.json", "quant_config.json"}
+_REPLACED = {"config.json", "quantize_config.json", "quant_config.json", "hf_quant_config.json"}
 
 
 class Conversion(NamedTuple):
@@ -77,7 +72,7 @@ def convert_checkpoint(
     replace: bool = False,
     progress: bool | None = None,
 ) -> Conversion:
-    """Pack all quantized layers of an AWQ or GPTQ checkpoint into a new folder, layer by layer.
+    """Pack all quantized layers of a checkpoint, as `pack_checkpoint` reads them, into a new folder, layer by layer.
 
     Memory: one layer, and what a file of the result holds. The index is written last: a folder without it is not whole.
 
@@ -107,7 +102,7 @@ def convert_checkpoint(
         for name, layer in _chained(first, layers):
             files.add_layer(name, layer)
             num_layers, num_permuted = num_layers + 1, num_permuted + (layer.packed.permutation is not None)
-        of_layers = {f"{name}.{part}" for name in tensors.layers for part in LAYER_TENSORS}
+        of_layers = set().union(*find_layers(tensors, read_quantization_config(source)).values())
         others = [name for name in tensors.names if name not in of_layers]
         for name in others:
             files.add_tensors({name: tensors[name]})
@@ -230,7 +225,7 @@ def _tensors_of(name: str, layer: PackedLayer) -> dict[str, StoredTensor]:
     packed, dtype = layer.packed.to_cpu(), _TYPE_OF[layer.packed.activation]
     found = {
         "qweight": StoredTensor.of(packed.qweight.view(numpy.int32)),
-        "scales": StoredTensor.of(packed.scales, dtype),
+        "scales": StoredTensor.of(packed.scales, _BYTE_TYPE_OF[packed.activation] if packed.mode.is_fp4 else dtype),
         "scale_unit": StoredTensor.of(numpy.array([packed.scale_unit], numpy.float32)),
     }
     if packed.permutation is not None:
@@ -277,6 +272,7 @@ def _layer_of(file: TensorFile, name: str, fields: Any) -> PackedLayer:
     }
     try:
         words, scales, permutation = parts["qweight"].view(numpy.uint32), parts["scales"], parts.get("permutation")
+        scales = scales.view(numpy.uint8) if scales.dtype == numpy.int8 else scales
         packed = PackedW4(qweight=words, scales=scales, permutation=permutation, **fields)
     except KeyError as error:
         raise InvalidInputError(f"{file.path}: layer {shown(name)} has no tensor {error}") from None

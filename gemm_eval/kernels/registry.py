@@ -58,8 +58,9 @@ def make_variant(
     Args:
         config: the kernel.
         activation: "fp16" or "bf16".
-        mode: "column", "group" or "group_zero".
-        group_size: 32, 64 or 128 weights along K that share a scale; None: 128, or all of K in mode COLUMN.
+        mode: "column", "group", "group_zero", "mxfp4" or "nvfp4".
+        group_size: 32, 64 or 128 weights along K that share a scale; None: 128, all of K in mode COLUMN, or 32 (MXFP4)
+            or 16 (NVFP4).
 
     Raises:
         InvalidInputError: activations, mode or group size that W4A16 kernels do not have.

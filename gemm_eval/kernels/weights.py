@@ -1,5 +1,6 @@
 """Weights of the W4A16 kernels: 4-bit quantization, the packed layout of KERNELS.md, and the way back.
 
+What is said of integers is here; four-bit floats are quantized and packed in `fp4`, and unpacked here too.
 All functions take numpy arrays (CPU) and CuPy arrays or other tensors on a GPU, and answer where their input lies.
 """
 
@@ -16,9 +17,9 @@ from gemm_eval.checks import plain_number
 from gemm_eval.device import import_cupy
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidOptionError, InvalidProblemError
-from gemm_eval.kernels import layout
+from gemm_eval.kernels import fp4_layout, layout
 from gemm_eval.kernels.families import WeightMode, ceil_div
-from gemm_eval.kernels.layout import BLOCK_COLUMNS, BLOCK_K, GROUP_SIZES, MIDDLE, PADDED_K, Array, as_array, module_of
+from gemm_eval.kernels.layout import BLOCK_COLUMNS, GROUP_SIZES, MIDDLE, PADDED_K, Array, as_array, module_of
 from gemm_eval.words import shown
 
 __all__ = ["GROUP_SIZES", "PackedW4", "QuantizedW4", "dequantize", "pack_w4", "quantize_w4", "unpack_w4"]
@@ -55,17 +56,20 @@ class PackedW4:
 
     Attributes:
         qweight: uint32 [NB, KB, 4, 32, 4].
-        scales: [64 NB], [NB, GB, 64] or [NB, GB, 32, 4] by mode; float16, or the bits of a bf16 in a uint16.
+        scales: [64 NB], [NB, GB, 64] or [NB, GB, 32, 4] by mode; float16, or the bits of a bf16 in a uint16. In modes
+            MXFP4 and NVFP4 uint8 [NB, KB, 32, 4] and [NB, KB, 32, 8].
         N, K: columns and rows of the weights, without padding.
         mode: what is stored beside the 4 bits.
         group_size: weights along K that share a scale; 0 in mode COLUMN.
         activation: DType.FP16 or DType.BF16.
-        scale_unit: a power of 2; a stored scale of mode GROUP is so many of it. Kernels have it in `alpha`.
+        scale_unit: a power of 2; a stored scale of mode GROUP or MXFP4 is so many of it. In mode NVFP4 the scale of the
+            whole tensor, any positive number of fp32. Kernels have it in `alpha`.
         permutation: int32 [K]: row j of what is packed is row permutation[j] of the weights, and w4a16_gemm gathers the
             columns of A so (act-order: rows sorted by group); None: rows are in order.
 
     Raises:
-        InvalidOptionError: the mode, or a group size that it does not have; a unit that is no power of 2.
+        InvalidOptionError: the mode, or a group size that it does not have; a unit that is no power of 2 or, in mode
+            NVFP4, no positive number of fp32.
         InvalidProblemError: sizes, types or shapes that do not belong together, or a permutation in CPU memory that is
             none.
     """
@@ -81,15 +85,12 @@ class PackedW4:
     permutation: Array | None = None
 
     def __post_init__(self) -> None:
-        unit = plain_number(self.scale_unit)
-        if unit is None or unit <= 0 or math.frexp(unit)[0] != 0.5:
-            raise InvalidOptionError(f"scale_unit must be a power of 2, got {shown(self.scale_unit)}")
-        object.__setattr__(self, "scale_unit", unit)
         object.__setattr__(self, "mode", layout.parse_mode(self.mode))
+        object.__setattr__(self, "scale_unit", _checked_unit(self.scale_unit, self.mode))
         object.__setattr__(self, "activation", layout.parse_activation(self.activation))
         object.__setattr__(self, "group_size", layout.parse_group_size(self.group_size, self.mode))
         layout.check_sizes(self.K, self.N)
-        scale_type = "float16" if self.activation is DType.FP16 else "uint16"
+        scale_type = layout.scales_dtype(self.mode, self.activation)
         shape = layout.scales_shape(self.mode, self.num_column_blocks, self.num_groups)
         layout.check_array("qweight", self.qweight, "uint32", (self.num_column_blocks, self.num_k_blocks, 4, 32, 4))
         layout.check_array("scales", self.scales, scale_type, shape)
@@ -116,8 +117,8 @@ class PackedW4:
 
     @property
     def num_groups(self) -> int:
-        """GB: groups of a column, with those of the padding; 1 in mode COLUMN."""
-        return self.num_k_blocks * BLOCK_K // self.group_size if self.group_size else 1
+        """GB: rows of scales. Groups of a column, with those of the padding; 1 in mode COLUMN; blocks of fp4 weights."""
+        return layout.scale_rows(self.mode, self.num_k_blocks, self.group_size)
 
     @property
     def nbytes(self) -> int:
@@ -161,11 +162,13 @@ def quantize_w4(
         activation: "fp16" or "bf16", the type of the scales.
 
     Raises:
-        InvalidOptionError: `mode` or `group_size`.
+        InvalidOptionError: `mode`, one of fp4 among them (`quantize_fp4`), or `group_size`.
         InvalidProblemError: weights that are no matrix of finite floats, or whose scales the type cannot hold.
     """
     mode, activation = layout.parse_mode(mode), layout.parse_activation(activation)
     group_size = layout.parse_group_size(group_size, mode)
+    if mode.is_fp4:
+        raise InvalidOptionError(f"mode {mode.name.lower()} has no integers: quantize_fp4 rounds to it")
     weights = as_array(weights, "weights")
     xp = module_of(weights)
     if weights.ndim != 2 or weights.dtype.kind != "f" or not weights.size:
@@ -206,8 +209,9 @@ def pack_w4(
     Args:
         weights: [K, N], floats; or, with `scales`, integers 0..15. Where there are no zero points, integers of a signed
             type are -8..7. K and N are multiples of 8; a last group may be shorter than the others.
-        group_size: 32, 64 or 128; None: 128, or all K in mode COLUMN.
-        mode: "column", "group" or "group_zero".
+        group_size: 32, 64 or 128; None: 128, all K in mode COLUMN, or what the mode has.
+        mode: "column", "group" or "group_zero"; "mxfp4" or "nvfp4" for floats (`pack_mxfp4` and `pack_nvfp4` take what
+            others quantized).
         scales: floats [ceil(K / group_size), N], or [1, N] or [N] in mode COLUMN; rounded to the type `activation`.
         zeros: integers 0..15 of the same shape; in mode GROUP_ZERO, with `scales`.
         activation: "fp16" or "bf16".
@@ -221,6 +225,12 @@ def pack_w4(
     group_size = layout.parse_group_size(group_size, mode)
     weights = as_array(weights, "weights", xp)
     xp = module_of(weights)
+    if mode.is_fp4:
+        from gemm_eval.kernels.fp4 import pack_fp4, quantize_fp4  # here, as it packs into the class of this module
+
+        if scales is not None or zeros is not None:
+            raise InvalidProblemError(f"scales of mode {mode.name.lower()} are given to pack_{mode.name.lower()}")
+        return pack_fp4(quantize_fp4(weights, mode), mode, activation)
     if weights.ndim != 2:
         raise InvalidProblemError(f"weights must be a matrix [K, N], got shape {weights.shape}")
     K, N = weights.shape
@@ -253,19 +263,23 @@ def unpack_w4(packed: PackedW4) -> QuantizedW4:
     """What was packed, exactly, without padding; rows in the order in which they were packed (`PackedW4.permutation`).
 
     Raises:
-        InvalidProblemError: `packed` is no `PackedW4`.
+        InvalidProblemError: `packed` is no `PackedW4`, or of fp4 weights (`unpack_fp4`).
     """
     check_packed(packed)
+    if packed.mode.is_fp4:
+        raise InvalidProblemError(f"{packed!r} has no integers: unpack_fp4 returns its codes")
     N, K = packed.N, packed.K
     num_groups = ceil_div(K, packed.group_size or K)
     scales, zeros = layout.unpack_scales(packed.scales, packed.mode, packed.activation)
     scales = scales * scales.dtype.type(packed.scale_unit)
     zeros = None if zeros is None else zeros[:num_groups, :N]
-    return QuantizedW4(layout.unpack_words(packed.qweight)[:K, :N], scales[:num_groups, :N], zeros)
+    return QuantizedW4(unpack_codes(packed), scales[:num_groups, :N], zeros)
 
 
 def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
-    """The weights [K, N] that are meant, s * (u - z), computed in `dtype`: in float64, not rounded. Rows are in order.
+    """The weights [K, N] that are meant, computed in `dtype`: in float64, not rounded. Rows are in order.
+
+    s * (u - z) of integers; code times scale, times the scale of the tensor, of fp4.
 
     Raises:
         InvalidProblemError: `packed` is no `PackedW4`, or `dtype` no type of floats.
@@ -276,16 +290,43 @@ def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
         kind = ""
     if kind != "f":
         raise InvalidProblemError(f"dtype must be a type of floats, such as numpy.float32, got {shown(dtype)}")
-    integers, scales, zeros = unpack_w4(packed)
-    xp = module_of(integers)
-    group = packed.group_size or packed.K
-    spread = [None if x is None else xp.repeat(x.astype(dtype), group, axis=0)[: packed.K] for x in (scales, zeros)]
-    found = spread[0] * (integers.astype(dtype) - (MIDDLE if spread[1] is None else spread[1]))
+    xp = module_of(packed.qweight)
+    found = _fp4_values(packed, dtype) if packed.mode.is_fp4 else _integer_values(packed, dtype)
     if packed.permutation is None:
         return found
     in_order = xp.empty_like(found)
     in_order[packed.permutation] = found
     return in_order
+
+
+def _integer_values(packed: PackedW4, dtype: Any) -> Array:
+    integers, scales, zeros = unpack_w4(packed)
+    scale = _spread(scales, packed, dtype)
+    return scale * (integers.astype(dtype) - (MIDDLE if zeros is None else _spread(zeros, packed, dtype)))
+
+
+def _fp4_values(packed: PackedW4, dtype: Any) -> Array:
+    xp = module_of(packed.qweight)
+    values = fp4_layout.stored_values(packed.scales, packed.mode, packed.activation)
+    scales = fp4_layout.unpack_fp4_scales(values)[: ceil_div(packed.K, packed.group_size), : packed.N]
+    found = xp.asarray(fp4_layout.E2M1_VALUES, dtype=dtype)[unpack_codes(packed)]
+    found *= _spread(scales, packed, dtype)
+    found *= xp.asarray(packed.scale_unit, dtype=dtype)
+    return found
+
+
+def unpack_codes(packed: PackedW4) -> Array:
+    """The 4 bits of each weight, uint8 [K, N], without padding; rows in the order in which they were packed."""
+    words = packed.qweight
+    if packed.mode.is_fp4:
+        words = fp4_layout.to_natural_order(words, packed.activation)
+    return layout.unpack_words(words)[: packed.K, : packed.N]
+
+
+def _spread(of_groups: Array, packed: PackedW4, dtype: Any) -> Array:
+    """Of each weight what its group has."""
+    group = packed.group_size or packed.K
+    return module_of(of_groups).repeat(of_groups.astype(dtype), group, axis=0)[: packed.K]
 
 
 def check_packed(packed: object) -> None:
@@ -296,6 +337,16 @@ def check_packed(packed: object) -> None:
     """
     if not isinstance(packed, PackedW4):
         raise InvalidProblemError(f"packed must be a PackedW4, as pack_w4 makes it, got {shown(packed)}")
+
+
+def _checked_unit(value: Any, mode: WeightMode) -> float:
+    unit = plain_number(value)
+    if mode is WeightMode.NVFP4:
+        if unit is None or unit <= 0 or float(numpy.float32(unit)) != unit or not math.isfinite(unit):
+            raise InvalidOptionError(f"scale_unit must be a positive number of fp32, got {shown(value)}")
+    elif unit is None or unit <= 0 or math.frexp(unit)[0] != 0.5:
+        raise InvalidOptionError(f"scale_unit must be a power of 2, got {shown(value)}")
+    return unit
 
 
 def _check_permutation(permutation: Array, K: int, home: ModuleType) -> None:

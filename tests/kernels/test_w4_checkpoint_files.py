@@ -160,8 +160,10 @@ def test_symmetric_weights_have_no_zero_points(tmp_path: Path) -> None:
         ),
         ({"bits": 3}, InvalidProblemError, "bits must be 4, got 3"),
         ({"bits": None}, InvalidProblemError, "bits must be 4, got None"),
-        ({"quant_method": "compressed-tensors"}, InvalidProblemError, "quant_method must be awq or gptq, got 'compr"),
-        ({"quant_method": None}, InvalidProblemError, "quant_method must be awq or gptq, got None"),
+        ({"quant_method": "bitsandbytes"}, InvalidProblemError, "quant_method must be awq or gptq or .*, got 'bitsa"),
+        ({"quant_method": "compressed-tensors"}, InvalidProblemError, "format must be nvfp4-pack-quantized or mxfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, InvalidProblemError, "quant_algo must be NVFP4, got 'FP8'"),
+        ({"quant_method": None}, InvalidProblemError, "quant_method must be awq or gptq or .*, got None"),
         ({"group_size": 256}, InvalidProblemError, "group_size must be one of 32, 64, 128, or -1 for all K, got 256"),
         ({"group_size": None}, InvalidProblemError, "group_size must be one of"),
         (

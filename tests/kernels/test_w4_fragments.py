@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gemm_eval.kernels.families import WeightMode
+from gemm_eval.kernels.fp4 import unpack_fp4
 from gemm_eval.kernels.weights import PackedW4, pack_w4, unpack_w4
 from tests.cases import case
 from tests.oracle import fragments
@@ -15,6 +17,8 @@ from tests.oracle import fragments
 TOLERANCE = {"fp16": 1e-3, "bf16": 5e-3}  # rounding of a scaled weight to the type: 2^-11 and 2^-9 of it at most
 
 MODES = [("column", None), *((mode, size) for mode in ("group", "group_zero") for size in (32, 64, 128))]
+MODES += [("mxfp4", 32), ("nvfp4", 16)]
+EXACT = {"column", "mxfp4", "nvfp4"}  # modes in which no weight is rounded
 SIZES = [(1, 128, 64), (11, 200, 136)]  # whole blocks; all ends cut, several blocks and groups
 
 
@@ -28,13 +32,29 @@ def operands(M: int, K: int, N: int, mode: str, group_size: int | None, activati
 
 def plain_weights(packed: PackedW4) -> Any:
     """Dequantized with loops over groups, from what was unpacked."""
-    integers, scales, zeros = unpack_w4(packed)
-    size = packed.group_size or packed.K
     result = np.empty((packed.K, packed.N))
+    size = packed.group_size or packed.K
+    if packed.mode.is_fp4:
+        codes, bytes_of_scales, tensor_scale = unpack_fp4(packed)
+        value_of = e8m0 if packed.mode is WeightMode.MXFP4 else e4m3
+        for k, n in itertools.product(range(packed.K), range(packed.N)):
+            sign = -1 if codes[k, n] & 8 else 1
+            result[k, n] = sign * fragments.E2M1[codes[k, n] & 7] * value_of(int(bytes_of_scales[k // size, n]))
+        return result * tensor_scale
+    integers, scales, zeros = unpack_w4(packed)
     for k in range(packed.K):
         zero = 8 if zeros is None else zeros[k // size].astype(float)
         result[k] = scales[k // size].astype(float) * (integers[k].astype(float) - zero)
     return result
+
+
+def e8m0(bits: int) -> float:
+    return 2.0 ** (bits - 127)
+
+
+def e4m3(bits: int) -> float:
+    field, fraction = bits >> 3, bits & 7
+    return (1 + fraction / 8) * 2.0 ** (field - 7) if field else fraction * 2.0**-9
 
 
 def as_kernels_see(packed: PackedW4) -> fragments.Packed:
@@ -64,7 +84,7 @@ def test_kernels_multiply_what_was_packed(
 
     assert found.shape == expected.shape
     assert np.linalg.norm(found - expected) <= TOLERANCE[activation] * np.linalg.norm(expected)
-    if mode == "column":  # nothing is rounded before the epilogue
+    if mode in EXACT:  # nothing is rounded before the epilogue
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
 
 
@@ -74,7 +94,7 @@ def test_each_weight_is_rounded_once(mode: str, group_size: int | None, activati
     """With one-hot tokens the kernels give back their weights: the exact product, rounded to the type once."""
     _, packed = operands(1, 136, 72, mode, group_size, activation)
     exact = plain_weights(packed)
-    if mode != "column":
+    if mode not in EXACT:
         rounded = fragments.bf16_values(fragments.bf16_bits(exact)), exact.astype(np.float16).astype(float)
         exact = rounded[activation == "fp16"]
 

@@ -21,6 +21,8 @@ from gemm_eval.kernels import (
     dequantize,
     load_packed,
     pack_checkpoint,
+    pack_mxfp4,
+    pack_nvfp4,
     pack_w4,
 )
 from tests.kernels.checkpoint_samples import AWQ, GPTQ, SampleLayer, make_layer, write_checkpoint
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.filterwarnings("default")  # torch's compiler warns as 
 K, N = 136, 72
 TYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 WORST_ERROR = {"fp16": 1e-3, "bf16": 5e-3}
-KINDS = [("group", 64), ("group", 32), ("group_zero", 128), ("column", None)]
+KINDS = [("group", 64), ("group", 32), ("group_zero", 128), ("column", None), ("mxfp4", None), ("nvfp4", None)]
 
 
 def packed_of(
@@ -270,7 +272,8 @@ def test_states_that_do_not_fit_are_refused() -> None:
     state = layer.state_dict()
     empty = W4Linear(K, N, mode="group_zero", activation="fp16")
     with pytest.raises(
-        RuntimeError, match=r"scales must be torch\.float16, got torch\.bfloat16: packed for another type"
+        RuntimeError,
+        match=r"scales must be torch\.float16 or torch\.uint8, got torch\.bfloat16: packed for another type",
     ):
         empty.load_state_dict(state)
     empty = W4Linear(K, N, mode="group_zero", activation="bf16")
@@ -289,9 +292,10 @@ def test_states_that_do_not_fit_are_refused() -> None:
         empty.load_state_dict(state | {"scale": torch.ones(1)})
 
 
+@pytest.mark.parametrize(("mode", "group"), [("group_zero", 64), ("mxfp4", None)])
 @pytest.mark.parametrize("cast", ["half", "bfloat16", "float", "double"])
-def test_casts_of_a_module_leave_it_as_it_is(cast: str) -> None:
-    model = torch.nn.ModuleList([torch.nn.Linear(8, 8), layer_of("bf16", mode="group_zero", group=64)])
+def test_casts_of_a_module_leave_it_as_it_is(cast: str, mode: str, group: int | None) -> None:
+    model = torch.nn.ModuleList([torch.nn.Linear(8, 8), layer_of("bf16", mode=mode, group=group)])
     before = {name: tensor.clone() for name, tensor in model[1].state_dict().items()}
     getattr(model, cast)()
 
@@ -312,15 +316,17 @@ def test_moves_and_copies() -> None:
     assert not list(layer.parameters())
 
 
+@pytest.mark.parametrize(("mode", "group"), [("group_zero", 128), ("mxfp4", 32), ("nvfp4", 16)])
 @pytest.mark.parametrize("activation", ["fp16", "bf16"])
-def test_to_packed_is_the_way_back(activation: str) -> None:
-    packed = packed_of("group_zero", 128, activation, is_sorted=False)
+def test_to_packed_is_the_way_back(activation: str, mode: str, group: int) -> None:
+    packed = packed_of(mode, group, activation, is_sorted=False)
     layer = W4Linear.from_packed(packed, np.ones(N, np.float32))
     again, bias = layer.to_packed()
 
     for name in ("qweight", "scales", "permutation"):
         np.testing.assert_array_equal(getattr(again, name), getattr(packed, name))
-    assert (again.N, again.K, again.mode, again.group_size) == (N, K, packed.mode, 128)
+    assert (again.N, again.K, again.mode, again.group_size) == (N, K, packed.mode, group)
+    assert (again.activation, again.scale_unit) == (activation, packed.scale_unit)
     assert bias.dtype == (np.float16 if activation == "fp16" else np.uint16)
     layer.qweight.zero_()
     assert not again.qweight.any()  # one memory
@@ -333,6 +339,26 @@ def test_repr() -> None:
         "act_order=True)"
     )
     assert "mode=column, activation=bf16)" in repr(layer_of("bf16", mode="column", group=None))
+
+
+def test_a_state_of_bytes_is_for_one_type_of_activations() -> None:
+    state = layer_of("bf16", mode="mxfp4", group=None).state_dict()
+    assert state["scales"].dtype is torch.int8
+    with pytest.raises(RuntimeError, match=r"scales must be torch\.float16 or torch\.uint8, got torch\.int8"):
+        W4Linear(K, N, mode="mxfp4").load_state_dict(state)
+    layer = W4Linear(K, N, mode="group", group_size=64, activation="bf16")
+    layer.load_state_dict(state)  # as many bytes as scales of mode GROUP_ZERO: the type tells them apart
+
+    assert (layer.mode.name, layer.group_size) == ("MXFP4", 32)
+    x = tokens(3, K, activation="bf16")
+    torch.testing.assert_close(layer(x), layer_of("bf16", mode="mxfp4", group=None)(x), rtol=0, atol=0)
+    with pytest.raises(RuntimeError, match="scale_unit must be fp32 with one power of 2"):
+        layer.load_state_dict(state | {"scale_unit": torch.tensor([3.0])})
+    state = layer_of("bf16", mode="nvfp4", group=None).state_dict()
+    layer.load_state_dict(state | {"scale_unit": torch.tensor([3.0])})
+    assert (layer.mode.name, layer.scale_unit) == ("NVFP4", 3.0)
+    with pytest.raises(RuntimeError, match="scale_unit must be fp32 with one positive number"):
+        layer.load_state_dict(state | {"scale_unit": torch.tensor([-3.0])})
 
 
 # ---- from what there is --------------------------------------------------------------------------------------------
@@ -352,6 +378,25 @@ def test_from_linear(dtype: Any, has_bias: bool) -> None:
     assert 0.01 < error_of(layer(x), expected) < 0.15  # 4 bits
     meant = dequantize(pack_w4(linear.weight.t().detach().float().numpy(), 32, activation=activation))
     np.testing.assert_array_equal(dequantize(layer.to_packed().packed), meant)
+
+
+def test_from_tensors_of_four_bit_floats() -> None:
+    random = np.random.default_rng(2)
+    rows = torch.from_numpy(random.integers(0, 256, (N, K // 2), dtype=np.uint8))
+    powers = torch.from_numpy(random.integers(110, 125, (N, -(-K // 32)), dtype=np.uint8))
+    numbers = torch.from_numpy(random.integers(60, 120, (N, -(-K // 16)), dtype=np.uint8)).view(torch.float8_e4m3fn)
+    unit, bias, x = torch.tensor([0.25]), torch.arange(N, dtype=torch.float32), tokens(3, K, activation="bf16")
+    for layer, packed in (
+        (W4Linear.from_mxfp4(rows, powers, bias=bias), pack_mxfp4(rows.numpy(), powers.numpy())),
+        (
+            W4Linear.from_nvfp4(rows, numbers, unit, bias=bias),
+            pack_nvfp4(rows.numpy(), numbers.view(torch.uint8).numpy(), global_scale=4.0),
+        ),
+    ):
+        assert layer.activation == "bf16"
+        assert error_of(layer(x), x.double().numpy() @ dequantize(packed) + bias.numpy()) < WORST_ERROR["bf16"]
+    with pytest.raises(InvalidProblemError, match="one matrix, got those of 2 experts"):
+        W4Linear.from_mxfp4(torch.stack([rows] * 2), torch.stack([powers] * 2))
 
 
 def test_what_cannot_be_quantized_is_refused() -> None:

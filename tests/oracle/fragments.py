@@ -32,7 +32,16 @@ Registers = tuple[U32, U32, U32, U32]
 
 LANE = np.arange(32)
 ROW, TIG = LANE // 4, LANE % 4  # "groupID" and "threadID_in_group" of the PTX ISA
-COLUMN, GROUP, GROUP_ZERO = 0, 1, 2
+COLUMN, GROUP, GROUP_ZERO, MXFP4, NVFP4 = 0, 1, 2, 3, 4
+
+E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+# Where a half of a word has the four bits of a weight, sign first, by whether activations are bf16 and by register of
+# the operand; -1 - b: bit b of the other half.
+FP4_BITS = {
+    False: ((15, 11, 10, 9), (7, 3, 2, 1), (8, 14, 13, 12), (0, 6, 5, 4)),
+    True: ((15, 8, 7, 6), (11, 4, 3, 2), (9, -15, 1, 0), (5, -11, -14, -13)),
+}
+FP4_UNIT = {False: 2.0**-14, True: 2.0**-126}  # of weights in registers
 
 
 class Packed(NamedTuple):
@@ -59,6 +68,9 @@ class Params(NamedTuple):
 
 UNITS = {False: 2.0**24, True: 2.0**16}
 """What sums of mode GROUP lack in the end, by whether activations are bf16."""
+
+FP4_SUM_UNIT = 2.0**7
+"""What sums of the fp4 modes lack."""
 
 
 # ---- 16-bit types --------------------------------------------------------------------------------------------------
@@ -146,9 +158,45 @@ def dequantize(q: U32, params: Params, mode: int, is_bf16: bool) -> Registers:
     return added[0], added[1], added[2], added[3]
 
 
+def fp4_codes(q: U32, is_bf16: bool) -> list[npt.NDArray[np.int64]]:
+    """Codes of e2m1 of each lane's word, [32, 2] for each register of the operand."""
+    halves = np.stack([q & np.uint32(0xFFFF), q >> np.uint32(16)], axis=1).astype(np.int64)
+    found = []
+    for places in FP4_BITS[is_bf16]:
+        bits = [(halves if b >= 0 else halves[:, ::-1]) >> (b if b >= 0 else -1 - b) & 1 for b in places]
+        found.append(bits[0] * 8 + bits[1] * 4 + bits[2] * 2 + bits[3])
+    return found
+
+
+def fp4_scale(stored: npt.NDArray[Any], mode: int, is_bf16: bool) -> U32:
+    """Bytes of scales as the 16-bit numbers that weights are multiplied with, in both halves."""
+    byte = stored.astype(np.uint32)
+    if mode == MXFP4:
+        bits = byte << np.uint32(7) if is_bf16 else byte << np.uint32(8)
+    else:
+        bits = np.uint32(0x7000) | byte << np.uint32(4) if is_bf16 else byte << np.uint32(7)
+    both: U32 = (bits * np.uint32(0x10001)).astype(np.uint32)
+    return both
+
+
+def fp4_operand(packed: Packed, nb: int, kb: int, j: int, warp: int) -> Registers:
+    """Codes times their unit, times the scale, rounded once."""
+    group = 16 * j // packed.group_size
+    stored = packed.scales[nb, kb, 8 * warp + ROW, 2 * group : 2 * group + 2]
+    scales = [fp4_scale(stored[:, h], packed.mode, packed.is_bf16) for h in range(2)]
+    registers = []
+    for i, codes in enumerate(fp4_codes(packed.qweight[nb, kb, warp, :, j], packed.is_bf16)):
+        values = np.where(codes >= 8, -1.0, 1.0) * E2M1[codes % 8] * FP4_UNIT[packed.is_bf16]
+        bare = as_register(values, packed.is_bf16)
+        registers.append(fma2(bare, scales[i % 2], everywhere(0x80008000), packed.is_bf16))
+    return registers[0], registers[1], registers[2], registers[3]
+
+
 def operand(packed: Packed, nb: int, k16: int, warp: int) -> Registers:
     """Operand registers of a warp for k = 16 k16 and up, as it would load and make them."""
     kb, j = divmod(k16, 4)
+    if packed.mode in (MXFP4, NVFP4):
+        return fp4_operand(packed, nb, kb, j, warp)
     scale_word, bias_word = np.zeros(32, np.uint32), None
     if packed.mode != COLUMN:
         words = packed.scales[nb, 16 * k16 // packed.group_size].view(np.uint32)
@@ -195,6 +243,8 @@ def c_fragment(matrix: F64) -> F64:
 
 def finish(fragment: F64, packed: Packed, nb: int, warp: int) -> F64:
     """The epilogue: in mode COLUMN, c_0 and c_1 have the scale of column g, c_2 and c_3 that of g + 8."""
+    if packed.mode in (MXFP4, NVFP4):
+        return fragment * (FP4_SUM_UNIT * packed.unit)
     if packed.mode == GROUP:
         return fragment * (UNITS[packed.is_bf16] * packed.unit)
     if packed.mode != COLUMN:

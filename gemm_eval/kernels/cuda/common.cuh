@@ -1,6 +1,8 @@
 // What all W4A16 kernels share. See KERNELS.md for the packed layout. A kernel is compiled for one variant:
-//   ACT_BF16  0: fp16 activations, 1: bf16        MODE  0: scale a column, 1: scale a group, 2: scale and zero a group
-//   GROUP     weights of a group along K (32, 64, 128; 0 in mode 0)
+//   ACT_BF16  0: fp16 activations, 1: bf16
+//   MODE      0: scale a column, 1: scale a group, 2: scale and zero a group, 3: MXFP4, 4: NVFP4
+//   GROUP     k that a row of scales is for: those of a group (32, 64, 128); 0 in mode 0; 64 in modes 3 and 4, where a
+//             row has the scales of two groups of 32 or four of 16
 // No headers: NVRTC finds everything here on any machine.
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -51,6 +53,13 @@ template <u32 mask, u32 magic>
 DEVICE u32 and_or(u32 q) {  // (q & mask) | magic, one LOP3
   u32 d;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(q), "n"(mask), "n"(magic));
+  return d;
+}
+
+template <u32 mask>
+DEVICE u32 select_bits(u32 a, u32 b) {  // (a & mask) | (b & ~mask), one LOP3
+  u32 d;
+  asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(d) : "r"(a), "r"(b), "n"(mask));
   return d;
 }
 
@@ -105,13 +114,24 @@ DEVICE float high_float(u32 pair) {
 // Mode 1: the bits of u alone are a subnormal number, u units of 2^-24 (fp16) or 2^-133 (bf16); those of 16 u, 16 times
 // that. One fused multiply-add makes (u - 8) * scale of it, rounded once, where scales are brought to the other end of
 // the range: in fp16 they are stored so (KERNELS.md), in bf16 multiplied. What the sums lack in the end is UNIT.
+// Modes 3, 4: weights and scales are both at an end of the range, and their product, which is exact, is in the middle.
 // Otherwise: u stands below a power of 2 that is subtracted, and the scale, if there is one, comes after.
 #if MODE == 1 && ACT_BF16
 #define UNIT 65536.0f
 #elif MODE == 1
 #define UNIT 16777216.0f
+#elif MODE >= 3
+#define UNIT 128.0f
 #else
 #define UNIT 1.0f
+#endif
+
+#if MODE == 4
+#define PARAM_STEPS 1  // k16 steps of a block that share scales
+#elif MODE == 3 || GROUP == 32
+#define PARAM_STEPS 2
+#else
+#define PARAM_STEPS 4
 #endif
 
 // Scales and zero points of the two columns of a lane, each twice in a register.
@@ -123,15 +143,16 @@ struct GroupParams {
 DEVICE u32 low_twice(u32 word) { return __byte_perm(word, word, 0x1010); }
 DEVICE u32 high_twice(u32 word) { return __byte_perm(word, word, 0x3232); }
 
-#if MODE == 2
-#define PARAM_BYTES 4  // of a column and group
+#if MODE == 2 || MODE == 4
+#define PARAM_BYTES 4  // of a column and row of scales
 #else
 #define PARAM_BYTES 2
 #endif
-#define GROUP_BYTES (64 * PARAM_BYTES)  // of 64 columns and a group
+#define GROUP_BYTES (64 * PARAM_BYTES)  // of 64 columns and a row of scales
 
 // What is stored for a lane's two columns is pair 8 w + g of the 32 pairs of a group (KERNELS.md): one word, in mode 2
 // a second one with the zero points. Mode 1 ignores `zero_word`, mode 0 both.
+#if MODE < 3
 DEVICE GroupParams make_params(u32 scale_word, u32 zero_word) {
   GroupParams p;
   p.s0 = low_twice(scale_word);
@@ -156,12 +177,62 @@ DEVICE GroupParams make_params(u32 scale_word, u32 zero_word) {
 #endif
   return p;
 }
+#endif
+
+// Scales of k16 step j of a block, from the lane's words of the row (modes 3, 4: bytes h = 0, h = 1 of the first group,
+// then of the next; KERNELS.md says what a byte means). Asked for where j is a multiple of PARAM_STEPS.
+DEVICE GroupParams params_of_step(u32 first_word, u32 second_word, int j) {
+#if MODE < 3
+  return make_params(first_word, second_word);
+#else
+  const u32 word = MODE == 4 && j >= 2 ? second_word : first_word;
+  const bool is_second = MODE == 4 ? j % 2 : j / 2;  // group of the word
+  GroupParams p;
+#if MODE == 3 && !ACT_BF16  // bytes are the high ones of fp16 numbers
+  p.s0 = __byte_perm(word, 0, is_second ? 0x2424 : 0x0404);
+  p.s1 = __byte_perm(word, 0, is_second ? 0x3434 : 0x1414);
+#else
+#if MODE == 4 && ACT_BF16
+  const u32 of_h0 = and_or<0x0ff00ff0u, 0x70007000u>(word << 4), of_h1 = and_or<0x0ff00ff0u, 0x70007000u>(word >> 4);
+#else
+  const u32 of_h0 = (word << 7) & 0x7f807f80u, of_h1 = (word >> 1) & 0x7f807f80u;
+#endif
+  p.s0 = is_second ? high_twice(of_h0) : low_twice(of_h0);
+  p.s1 = is_second ? high_twice(of_h1) : low_twice(of_h1);
+#endif
+  return p;
+#endif
+}
+
+#if MODE >= 3
+// The four pairs of e2m1 of a word, in the order of `dequantize`: sign and bits where a 16-bit number has its sign, low
+// exponent and high mantissa. That is the value times 2^-14 (fp16) or 2^-126 (bf16), exactly: 0.5 is a subnormal number.
+// The order of the bits (KERNELS.md) is such that this takes 9 instructions, or 8.
+DEVICE void spread_fp4(u32 q, u32 (&a)[4]) {
+#if ACT_BF16
+  const u32 wanted = 0x81c081c0u, turned = __funnelshift_l(q, q, 4);
+  const u32 mixed = select_bits<0x40044004u>(turned, q);
+  a[0] = q & wanted;
+  a[1] = turned & wanted;
+  a[2] = (mixed << 6) & wanted;
+  a[3] = __funnelshift_l(mixed, mixed, 10) & wanted;
+#else
+  const u32 wanted = 0x8e008e00u, mixed = select_bits<0x80808080u>(q << 7, q >> 3);
+  a[0] = q & wanted;
+  a[1] = (q << 8) & wanted;
+  a[2] = mixed & wanted;
+  a[3] = (mixed << 8) & wanted;
+#endif
+}
+#endif
 
 // One packed word to the operand registers of a k16 step: a[0], a[2] are column g, a[1], a[3] column g + 8;
 // a[0], a[1] are k, k+1 and a[2], a[3] k+8, k+9.
 DEVICE void dequantize(u32 q, const GroupParams& p, u32 (&a)[4]) {
   const u32 high = q >> 8;
-#if MODE == 1
+#if MODE >= 3
+  spread_fp4(q, a);
+#elif MODE == 1
   a[0] = fma2(q & 0x000f000fu, p.s0, p.b0);
   a[1] = fma2(q & 0x00f000f0u, p.s1, p.b1);
   a[2] = fma2(high & 0x000f000fu, p.s0, p.b0);
@@ -178,7 +249,7 @@ DEVICE void dequantize(u32 q, const GroupParams& p, u32 (&a)[4]) {
   a[2] = add2(and_or<0x000f000fu, 0x64006400u>(high), p.b0);
   a[3] = fma2(and_or<0x00f000f0u, 0x64006400u>(high), sixteenth, p.b1);
 #endif
-#if MODE == 2
+#if MODE >= 2
   a[0] = mul2(a[0], p.s0);
   a[1] = mul2(a[1], p.s1);
   a[2] = mul2(a[2], p.s0);

@@ -4,7 +4,7 @@
 //   CTA_M     tokens: 1, 2, 4 or 8        CTA_N    columns: 16, 32, 64 or 128
 //   STAGES    blocks of k in flight per warp (CTA_N / 16 loads of 16 bytes per lane each)
 //   SCALE_SUMS  1: integers are multiplied, and the sum of a group is scaled; 0: weights are scaled, then multiplied
-//             (cheaper from 4 tokens on)
+//             (cheaper from 4 tokens on); modes 3 and 4 (fp4) scale weights in pairs of 16 bits, which is exact
 //
 // `q & 0x000f000f` is a pair of fp16 numbers u * 2^-24, `q & 0x00f000f0` one of u * 2^-20, and both are exact in fp32.
 // That holds for bf16 activations too: their products are fp32 anyway.
@@ -21,8 +21,13 @@ DEVICE const unsigned char* strip(const Source& from, int i) {
   return from.weights + i % 4 * 512 + (i < 4 ? 0u : from.weights_high);
 }
 
+#if MODE >= 3
+#define PER_UNIT0 UNIT
+#define PER_UNIT1 UNIT
+#else
 #define PER_UNIT0 16777216.0f  // column h = 0
 #define PER_UNIT1 1048576.0f   // column h = 1
+#endif
 #if ACT_BF16
 #define ZERO_SHIFT0 128.0f  // what turns the stored zero point into -z
 #define ZERO_SHIFT1 128.0f
@@ -43,6 +48,18 @@ DEVICE float high_half(u32 pair) {
   return d;
 }
 
+#if MODE >= 3
+// Word j of a lane: [column h][k, k+1, k+8, k+9], scaled.
+DEVICE void to_floats(u32 q, const GroupParams& params, float (&u)[2][4]) {
+  u32 pairs[4];
+  dequantize(q, params, pairs);
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    u[i % 2][i / 2 * 2] = low_float(pairs[i]);
+    u[i % 2][i / 2 * 2 + 1] = high_float(pairs[i]);
+  }
+}
+#else
 // Word j of a lane: [column h][k, k+1, k+8, k+9], in units.
 DEVICE void to_floats(u32 q, float (&u)[2][4]) {
   const u32 high = q >> 8;
@@ -55,6 +72,7 @@ DEVICE void to_floats(u32 q, float (&u)[2][4]) {
       u[h][2 * i + 1] = high_half(pairs[h][i]);
     }
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv(
     const act_t* __restrict__ a, const unsigned char* __restrict__ qweight, const unsigned char* __restrict__ scales,
@@ -124,7 +142,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv(
         const bool more = step + stage + STAGES < steps;
 #pragma unroll
         for (int g = 0; g < GROUPS; g++) {
-#if MODE != 0
+#if MODE >= 3
+          uint2 stored[STRIPS];
+#pragma unroll
+          for (int i = 0; i < STRIPS; i++) {
+            const u32 address = scale_address + stage * SCALE_BYTES + i * (16 * PARAM_BYTES);
+            stored[i] = PARAM_BYTES == 4 ? load_shared_8(address) : make_uint2(load_shared_4(address), 0);
+          }
+#elif MODE != 0
           float scale[STRIPS][2], zero[STRIPS][2];
 #pragma unroll
           for (int i = 0; i < STRIPS; i++) {
@@ -164,24 +189,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv(
                 x[m][2] = low_float(pairs[m][jj][1]), x[m][3] = high_float(pairs[m][jj][1]);
 #if MODE == 0
                 token_sums[m] += (x[m][0] + x[m][1]) + (x[m][2] + x[m][3]);
-#elif SCALE_SUMS
+#elif MODE < 3 && SCALE_SUMS
                 d_tokens[m] += (x[m][0] + x[m][1]) + (x[m][2] + x[m][3]);
 #endif
               }
 #pragma unroll
               for (int i = 0; i < STRIPS; i++) {
                 float u[2][4];
+#if MODE >= 3
+                to_floats(word_of(w[stage][i], 2 * half + jj), params_of_step(stored[i].x, stored[i].y, 2 * half + jj), u);
+#else
                 to_floats(word_of(w[stage][i], 2 * half + jj), u);
+#endif
 #pragma unroll
                 for (int h = 0; h < 2; h++)
 #pragma unroll
                   for (int k = 0; k < 4; k++) {
-#if MODE != 0 && !SCALE_SUMS
+#if (MODE == 1 || MODE == 2) && !SCALE_SUMS
                     u[h][k] = fmaf(u[h][k], scale[i][h], zero[i][h]);
 #endif
 #pragma unroll
                     for (int m = 0; m < CTA_M; m++) {
-#if MODE != 0 && SCALE_SUMS
+#if (MODE == 1 || MODE == 2) && SCALE_SUMS
                       d[i][h][m] = fmaf(u[h][k], x[m][k], d[i][h][m]);
 #else
                       acc[i][h][m] = fmaf(u[h][k], x[m][k], acc[i][h][m]);
@@ -191,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv(
               }
             }
           }
-#if MODE != 0 && SCALE_SUMS
+#if (MODE == 1 || MODE == 2) && SCALE_SUMS
 #pragma unroll
           for (int i = 0; i < STRIPS; i++)
 #pragma unroll

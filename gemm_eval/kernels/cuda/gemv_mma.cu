@@ -7,6 +7,7 @@
 //   STAGES    slots of the ring, at least 2, each for a block of k
 //   SUBNORMAL fp16 only. 1: `q & 0x000f000f` is the pair of numbers u * 2^-24 and `q & 0x00f000f0` is u * 2^-20,
 //             exactly; 0: `16 (64 + u)`, two instructions more a word
+// Modes 3 and 4 (fp4): weights are scaled first, as in the kernels for many tokens. What follows is for the others.
 //
 // Weights enter the tensor core as integers. With e the value of one unit, the sum of e * (u + offset) * a over a group
 // is brought to e * (u - zero) by the sum of a: an instruction whose weights are all -e * (offset + 8) gives that for
@@ -41,7 +42,10 @@ DEVICE void copy_tokens_and_scales(const Source& from, u32 slot) {
 
 #define TILES (CTA_M / 8)  // of 8 tokens
 
-#if ACT_BF16  // 128 + u for both columns of a lane
+#if MODE >= 3
+#define PER_UNIT0 UNIT
+#define PER_UNIT1 UNIT
+#elif ACT_BF16  // 128 + u for both columns of a lane
 #define UNIT0 0x3f803f80u     // one unit, for rows 0..7 (columns h = 0)
 #define UNIT1 0x3f803f80u     // and rows 8..15
 #define MINUS8_0 0xc308c308u  // -(offset + 8) units
@@ -70,6 +74,7 @@ DEVICE void copy_tokens_and_scales(const Source& from, u32 slot) {
 #define ZERO_SHIFT1 0.0f
 #endif
 
+#if MODE < 3
 DEVICE void to_integers(u32 q, u32 (&a)[4]) {
 #if ACT_BF16
   a[0] = and_or<0x000f000fu, 0x43004300u>(q);
@@ -89,6 +94,7 @@ DEVICE void to_integers(u32 q, u32 (&a)[4]) {
   a[3] = and_or<0x00f000f0u, 0x64006400u>(q >> 8);
 #endif
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
     const act_t* __restrict__ a, const unsigned char* __restrict__ qweight, const unsigned char* __restrict__ scales,
@@ -151,7 +157,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
 #endif
 #if MODE == 2
   const u32 of_all[4] = {UNIT0, UNIT1, UNIT0, UNIT1};
-#else
+#elif MODE < 2
   const u32 of_all[4] = {MINUS8_0, MINUS8_1, MINUS8_0, MINUS8_1};
 #endif
 
@@ -178,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
 #pragma unroll
       for (int t = 0; t < TILES; t++)
         mma(constant[t], of_all, b[t][j][0], b[t][j][1], constant[t]);
-#else
+#elif MODE < 3
     float sums[GROUPS][TILES][4];
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
@@ -199,6 +205,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
     for (int i = 0; i < STRIPS; i++) {
       const uint4 loaded = load_shared_16(to_weights + slot + i * 512);
       const u32 q[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+#if MODE >= 3  // scaled weights: their products are exact, and a group has few k to scale the sum of
+      const u32 row = scale_address + slot + i * (16 * PARAM_BYTES);
+      const uint2 stored = PARAM_BYTES == 4 ? load_shared_8(row) : make_uint2(load_shared_4(row), 0);
+      GroupParams params;
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        if (j % PARAM_STEPS == 0) params = params_of_step(stored.x, stored.y, j);
+        u32 weights[4];
+        dequantize(q[j], params, weights);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) mma(acc[i][t], weights, b[t][j][0], b[t][j][1], acc[i][t]);
+      }
+#else
 #pragma unroll
       for (int g = 0; g < GROUPS; g++) {
 #if MODE != 0
@@ -245,6 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
           for (int r = 0; r < 4; r++) acc[i][t][r] = fmaf(r < 2 ? s0 : s1, d[t][r], acc[i][t][r]);
 #endif
       }
+#endif
     }
     free = slot;
     slot = slot == (STAGES - 1) * SLOT_BYTES ? 0u : slot + SLOT_BYTES;

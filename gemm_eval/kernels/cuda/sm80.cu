@@ -120,8 +120,8 @@ struct Weights {  // of a warp's columns and 64 k
 #if MODE != 0
   u32 scale[COLUMN_GROUPS][BLOCK_GROUPS];
 #endif
-#if MODE == 2
-  u32 zero[COLUMN_GROUPS][BLOCK_GROUPS];
+#if PARAM_BYTES == 4
+  u32 zero[COLUMN_GROUPS][BLOCK_GROUPS];  // mode 4: more scales
 #endif
 };
 
@@ -135,7 +135,7 @@ DEVICE void load_weights(Weights& w, u32 weights, u32 scales, u32 block) {
     for (int h = 0; h < BLOCK_GROUPS; ++h) {
       const u32 group = GROUP >= TILE_K ? 0 : GROUP == 32 ? block * 2 + h : block;
       const u32 from = scales + group * GROUP_BYTES + i * 16 * PARAM_BYTES;
-#if MODE == 2
+#if PARAM_BYTES == 4
       const uint2 v = load_shared_8(from);
       w.scale[i][h] = v.x;
       w.zero[i][h] = v.y;
@@ -147,13 +147,14 @@ DEVICE void load_weights(Weights& w, u32 weights, u32 scales, u32 block) {
   }
 }
 
-DEVICE GroupParams params_of(const Weights& w, int i, int h) {
+DEVICE GroupParams params_of(const Weights& w, int i, int j) {
+  const int h = j / 2 % BLOCK_GROUPS;
 #if MODE == 0
-  return make_params(0, 0);
-#elif MODE == 1
-  return make_params(w.scale[i][h], 0);
+  return params_of_step(0, 0, j);
+#elif PARAM_BYTES == 2
+  return params_of_step(w.scale[i][h], 0, j);
 #else
-  return make_params(w.scale[i][h], w.zero[i][h]);
+  return params_of_step(w.scale[i][h], w.zero[i][h], j);
 #endif
 }
 
@@ -382,9 +383,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS)
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const bool last = block == WARP_BLOCKS - 1 && j == 3;
-          if (j == 0 || (BLOCK_GROUPS == 2 && j == 2)) {
+          if (j % PARAM_STEPS == 0) {
 #pragma unroll
-            for (int i = 0; i < COLUMN_GROUPS; ++i) params[i] = params_of(weights, i, j / 2 % BLOCK_GROUPS);
+            for (int i = 0; i < COLUMN_GROUPS; ++i) params[i] = params_of(weights, i, j);
           }
           if (last) {  // all of this stage is in registers: the next must be there, and this one is free
             wait_copies<STAGES - 2>();

@@ -39,12 +39,52 @@ TARGETS_THAT_RAN = frozenset({"sm_90a"})
 code counted, no more."""
 
 
+_ROW_K = 64  # that a row of scales is for in the fp4 modes
+
+
 class WeightMode(enum.IntEnum):
-    """What is stored beside the 4 bits of a weight; see KERNELS.md."""
+    """What the 4 bits of a weight are, and what is stored beside them; see KERNELS.md."""
 
     COLUMN = 0
     GROUP = 1
     GROUP_ZERO = 2
+    MXFP4 = 3
+    NVFP4 = 4
+
+    @property
+    def is_fp4(self) -> bool:
+        """Whether weights are e2m1 numbers, not integers."""
+        return self >= WeightMode.MXFP4
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """Weights along K that may share a scale; 0: all of them."""
+        return _GROUP_SIZES[self]
+
+    @property
+    def param_bytes(self) -> int:
+        """Scale and zero point of a column and group, in bytes; of mode COLUMN none that a main loop reads."""
+        return _PARAM_BYTES[self]
+
+    def row_k(self, group_size: int) -> int:
+        """Weights along K that a row of the packed scales is for: a group's, or all groups of a block of fp4 weights."""
+        return _ROW_K if self.is_fp4 else group_size
+
+
+_GROUP_SIZES = {
+    WeightMode.COLUMN: (0,),
+    WeightMode.GROUP: (32, 64, 128),
+    WeightMode.GROUP_ZERO: (32, 64, 128),
+    WeightMode.MXFP4: (32,),
+    WeightMode.NVFP4: (16,),
+}
+_PARAM_BYTES = {
+    WeightMode.COLUMN: 0,
+    WeightMode.GROUP: 2,
+    WeightMode.GROUP_ZERO: 4,
+    WeightMode.MXFP4: 1,
+    WeightMode.NVFP4: 1,
+}
 
 
 class Sizes(NamedTuple):
@@ -62,7 +102,7 @@ class Variant(NamedTuple):
         config: which kernel; how K is split does not matter to the compiler.
         activation: DType.FP16 or DType.BF16.
         mode: of the weights.
-        group_size: weights along K that share a scale: 32, 64 or 128; 0 in mode COLUMN.
+        group_size: weights along K that share a scale, of `mode.group_sizes`; 0 in mode COLUMN.
     """
 
     config: KernelConfig
@@ -72,7 +112,14 @@ class Variant(NamedTuple):
 
     def macros(self) -> dict[str, int]:
         """Macros that common.cuh reads."""
-        return {"ACT_BF16": int(self.activation is DType.BF16), "MODE": int(self.mode), "GROUP": self.group_size}
+        row_k = self.mode.row_k(self.group_size)
+        return {"ACT_BF16": int(self.activation is DType.BF16), "MODE": int(self.mode), "GROUP": row_k}
+
+    def scale_bytes(self, columns: int, k: int) -> int:
+        """Scales and zero points of `columns` columns and `k` of K, in bytes: those of whole groups."""
+        if self.mode is WeightMode.COLUMN:
+            return 0
+        return ceil_div(k, self.group_size) * columns * self.mode.param_bytes
 
 
 class Launch(NamedTuple):
@@ -103,7 +150,8 @@ class Operands(NamedTuple):
         c: output [M, N], contiguous.
         workspace, counters: as `Launch` asks for, 0 if it does not.
         alpha: factor of the product.
-        num_column_blocks, num_k_blocks, num_groups: NB, KB and GB of the packed weights (KERNELS.md).
+        num_column_blocks, num_k_blocks, num_groups: NB, KB and GB of the packed weights (KERNELS.md): blocks, and rows
+            of scales.
     """
 
     a: int

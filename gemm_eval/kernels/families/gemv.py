@@ -19,7 +19,6 @@ from gemm_eval.kernels.families.base import (
     Sizes,
     TensorMapOf,
     Variant,
-    WeightMode,
     ceil_div,
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -102,7 +101,7 @@ class StreamingFamily(Family):
         shape = (config.cta_m, config.cta_n, config.num_warps, config.num_stages)
         if shape not in self.shapes or config.cta_k * self.team_warps.get(shape, 1) != BLOCK_K * config.num_warps:
             return "no such config"
-        if variant.group_size not in ((0,) if variant.mode is WeightMode.COLUMN else (32, 64, 128)):
+        if variant.group_size not in variant.mode.group_sizes:
             return f"no groups of {variant.group_size} in mode {variant.mode.name}"
         if limits.compute_capability < (8, 0):
             return "needs compute capability 8.0"
@@ -149,11 +148,7 @@ class StreamingFamily(Family):
     def ring_bytes(self, variant: Variant) -> int:
         """Shared memory of a team's ring: tokens and scales."""
         config = variant.config
-        scale_bytes = 0
-        if variant.mode is not WeightMode.COLUMN:
-            groups = max(1, BLOCK_K // variant.group_size)
-            scale_bytes = groups * config.cta_n * (4 if variant.mode is WeightMode.GROUP_ZERO else 2)
-        return config.num_stages * (config.cta_m * BLOCK_K * 2 + scale_bytes)
+        return config.num_stages * (config.cta_m * BLOCK_K * 2 + variant.scale_bytes(config.cta_n, BLOCK_K))
 
     def warps_of_team(self, variant: Variant) -> int:
         """Warps that stream blocks of K together, each its columns."""

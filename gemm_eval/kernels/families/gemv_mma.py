@@ -17,8 +17,8 @@ __all__ = ["GemvMmaFamily"]
 
 _SMEM_PER_SM, _SMEM_RESERVED = 228 << 10, 1 << 10  # of the largest SM, for the register allocator
 
-# Warps of an SM that the registers suffice for, by (cta_m, columns of a warp): groups of 64 or more, those with zero
-# points, groups of 32 (0: too few registers).
+# Warps of an SM that the registers suffice for, by (cta_m, columns of a warp): groups of 64 or more and fp4, those with
+# zero points, groups of 32 integers (0: too few registers).
 _WARPS = {
     (8, 16): (32, 32, 28),
     (8, 32): (32, 32, 32),
@@ -124,10 +124,10 @@ class GemvMmaFamily(StreamingFamily):
         return {**super().macros(variant), "SUBNORMAL": int(variant.activation is DType.FP16)}
 
     def main_loop(self, variant: Variant) -> MainLoop:
-        """It takes 64 k of the team's columns; one strip of 16 columns more is for the offsets."""
+        """It takes 64 k of the team's columns; one strip of 16 columns more is for the offsets of integers."""
         config, team = variant.config, team_warps_of(variant)
         strips = config.cta_n // team // 16
-        num_mma = (strips + 1) * (config.cta_m // 8) * 4
+        num_mma = (strips + (0 if variant.mode.is_fp4 else 1)) * (config.cta_m // 8) * 4
         return MainLoop(Fraction(config.cta_n, BLOCK_COLUMNS), team, "HMMA", num_mma)
 
     def ring_bytes(self, variant: Variant) -> int:
@@ -144,5 +144,6 @@ class GemvMmaFamily(StreamingFamily):
 
 def _warps(variant: Variant) -> int:
     config = variant.config
-    case = 2 if variant.group_size == 32 else int(variant.mode is WeightMode.GROUP_ZERO)
+    zero_or_less = 2 if variant.group_size == 32 else int(variant.mode is WeightMode.GROUP_ZERO)
+    case = 0 if variant.mode.is_fp4 else zero_or_less
     return _WARPS[config.cta_m, config.cta_n // team_warps_of(variant)][case]

@@ -18,7 +18,6 @@ from gemm_eval.kernels.families.base import (
     Sizes,
     TensorMapOf,
     Variant,
-    WeightMode,
     ceil_div,
 )
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -157,9 +156,8 @@ class Sm80Family(Family):
             return "the ring needs at least 2 stages"
         if WarpLayout.of(config) is None:
             return f"{config.num_warps} warps cannot share a tile of {config.cta_m} tokens x {config.cta_n} columns"
-        groups = (0,) if variant.mode is WeightMode.COLUMN else (32, 64, 128)
-        if variant.group_size not in groups:
-            return f"mode {variant.mode.name} has groups of {groups}, not of {variant.group_size}"
+        if variant.group_size not in variant.mode.group_sizes:
+            return f"mode {variant.mode.name} has groups of {variant.mode.group_sizes}, not of {variant.group_size}"
         smem, threads = self.smem_bytes(variant), self.num_threads(variant)
         if smem > limits.smem_per_cta_bytes:
             return (
@@ -194,11 +192,7 @@ class Sm80Family(Family):
         """Dynamic shared memory of a CTA, in bytes."""
         config = variant.config
         tokens, weights = config.cta_m * config.cta_k * 2, config.cta_n * config.cta_k // 2
-        scales = 0
-        if variant.mode is not WeightMode.COLUMN:
-            groups = ceil_div(config.cta_k, variant.group_size)
-            scales = config.cta_n * groups * (4 if variant.mode is WeightMode.GROUP_ZERO else 2)
-        return config.num_stages * (tokens + weights + scales)
+        return config.num_stages * (tokens + weights + variant.scale_bytes(config.cta_n, config.cta_k))
 
     def num_threads(self, variant: Variant) -> int:
         """Threads of a CTA."""

@@ -340,9 +340,8 @@ def _epilogue_bytes(config: KernelConfig) -> int:
 def _stage_bytes(config: KernelConfig, mode: WeightMode, group_size: int) -> int:
     blocks_k, blocks_n = config.cta_k // _BLOCK_K, config.cta_n // _ROWS
     groups = 0 if mode is WeightMode.COLUMN else max(1, config.cta_k // group_size)
-    param_bytes = 4 if mode is WeightMode.GROUP_ZERO else 2
     tokens = config.cta_m * config.cta_k * DType.FP16.bits // 8
-    return tokens + blocks_n * (blocks_k * _BLOCK_BYTES + groups * _ROWS * param_bytes)
+    return tokens + blocks_n * (blocks_k * _BLOCK_BYTES + groups * _ROWS * mode.param_bytes)
 
 
 def _tiles(config: KernelConfig, sizes: Sizes) -> tuple[int, int]:
