@@ -21,6 +21,12 @@ def kernel_table(
         list[str] | None, typer.Option(help="Type of A and C: fp16 or bf16; may be repeated. Default: both.")
     ] = None,
     jobs: Annotated[int, typer.Option(help="Kernels to compile at once.")] = 1,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep", help="Leave rows that are there: an edit did not change those kernels' code. A sample is checked."
+        ),
+    ] = False,
 ) -> None:
     """Compile all W4A16 kernels in all modes, and write what they take and what their main loops issue.
 
@@ -33,5 +39,5 @@ def kernel_table(
     wanted = [(to, parse_activation(of)) for to in target or table_targets() for of in activation or _ACTIVATIONS]
     options = [*(f" --target {name}" for name in target or ()), *(f" --activation {name}" for name in activation or ())]
     command = f"gemm-eval kernel-table{''.join(options)} --out {out.as_posix()}"
-    for file, num_rows in write_kernel_tables(out, wanted, jobs=jobs, command=command):
+    for file, num_rows in write_kernel_tables(out, wanted, jobs=jobs, command=command, keep=keep):
         print_line(f"{file}: {num_rows} kernels")

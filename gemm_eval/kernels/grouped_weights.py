@@ -91,8 +91,8 @@ class GroupedW4:
     def blocks_and_groups(self) -> tuple[int, int, int]:
         """NB, KB and GB of each matrix (KERNELS.md)."""
         num_k_blocks = layout.k_blocks(self.K)
-        num_scales = num_k_blocks * layout.BLOCK_K // self.group_size if self.group_size else 1
-        return ceil_div(self.N, layout.BLOCK_COLUMNS), num_k_blocks, num_scales
+        num_rows = layout.scale_rows(self.mode, num_k_blocks, self.group_size)
+        return ceil_div(self.N, layout.BLOCK_COLUMNS), num_k_blocks, num_rows
 
     def to_gpu(self) -> GroupedW4:
         """The same weights on CuPy's current device.

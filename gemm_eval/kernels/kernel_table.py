@@ -56,10 +56,7 @@ __all__ = [
     "write_kernel_tables",
 ]
 
-MODES: tuple[tuple[WeightMode, int], ...] = (
-    (WeightMode.COLUMN, 0),
-    *((mode, group) for mode in (WeightMode.GROUP, WeightMode.GROUP_ZERO) for group in (32, 64, 128)),
-)
+MODES: tuple[tuple[WeightMode, int], ...] = tuple((mode, group) for mode in WeightMode for group in mode.group_sizes)
 """All quantization modes: (mode, weights of a group)."""
 
 COLUMNS = (
@@ -74,6 +71,8 @@ CTAs of an SM that the compiler leaves registers for; `rasters`: those that the 
 _BLOCK = 64  # columns and k of a block of weights
 _PLENTY = DeviceLimits((0, 0), 1 << 10, *[1 << 30] * 6)
 _DIGITS = 4
+_KEY = COLUMNS[: COLUMNS.index("group_size") + 1]
+_CHECKED_EVERY = 64
 
 
 class BlockCounts(NamedTuple):
@@ -125,18 +124,26 @@ def describe_kernel(variant: Variant, target: str) -> dict[str, str | int | floa
     Raises:
         GemmEvalError: NVRTC or nvdisasm is missing, or the main loop is not what it must be.
     """
-    family, config = family_of(variant.config), variant.config
+    family = family_of(variant.config)
     compiled = compile_kernel(family, variant, target)
     found = block_counts(variant, disassemble(compiled.cubin))
     values = (
-        config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.split_k,
-        config.num_warps, config.num_stages, config.schedule.name.lower(), variant.mode.name.lower(),
-        variant.group_size, family.num_threads(variant), compiled.registers,
+        *_kernel_values(variant), family.num_threads(variant), compiled.registers,
         compiled.spill_store_bytes + compiled.spill_load_bytes, compiled.static_smem_bytes,
-        family.smem_bytes(variant), _min_ctas(variant), family.warps_of_team(variant), _rasters(config),
+        family.smem_bytes(variant), _min_ctas(variant), family.warps_of_team(variant), _rasters(variant.config),
         *map(_number, found.counts), _number(found.total), _number(found.producer),
     )  # fmt: skip
     return dict(zip(COLUMNS, values, strict=True))
+
+
+def _kernel_values(variant: Variant) -> tuple[str | int, ...]:
+    """Which kernel in which mode: the first columns of its row."""
+    config = variant.config
+    return (
+        config.family, config.cta_m, config.cta_n, config.cta_k, config.cluster_m, config.cluster_n, config.split_k,
+        config.num_warps, config.num_stages, config.schedule.name.lower(), variant.mode.name.lower(),
+        variant.group_size,
+    )  # fmt: skip
 
 
 def _min_ctas(variant: Variant) -> int:
@@ -195,7 +202,12 @@ def table_variants(
 
 
 def write_kernel_tables(
-    folder: Path, wanted: Sequence[tuple[str, DType]], *, jobs: int = 1, command: str = ""
+    folder: Path,
+    wanted: Sequence[tuple[str, DType]],
+    *,
+    jobs: int = 1,
+    command: str = "",
+    keep: bool = False,
 ) -> Iterator[tuple[Path, int]]:
     """Write a table for each (target, activation); yield its file and number of rows.
 
@@ -204,25 +216,50 @@ def write_kernel_tables(
         wanted: of `table_targets()` and fp16 or bf16.
         jobs: processes that compile.
         command: for `meta.yaml`.
+        keep: whether rows that a table has already stay, where what was written to the sources leaves the machine code
+            of those kernels as it was. One in 64 of them is compiled again all the same.
 
     Raises:
         InvalidOptionError: `jobs` is less than 1, or nothing is compiled for a target.
-        GemmEvalError: as `describe_kernel`.
+        GemmEvalError: as `describe_kernel`; or a row that was to stay is another now.
     """
     if jobs < 1:
         raise InvalidOptionError(f"jobs must be >= 1, got {jobs}")
     variants = {(target, activation): list(table_variants(target, activation)) for target, activation in wanted}
     folder.mkdir(parents=True, exist_ok=True)
     for (target, activation), of_table in variants.items():
-        rows = _describe_all(of_table, target, jobs)
         name = f"{target}-{activation}"
         file = folder / f"{name}.csv"
+        rows = _described(of_table, target, jobs, _read_rows(file) if keep else {})
         with file.open("w", encoding="utf-8", newline="") as stream:
             writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
         _write_meta(folder / "meta.yaml", name, target, len(rows), command)
         yield file, len(rows)
+
+
+def _read_rows(file: Path) -> dict[tuple[str, ...], dict[str, str]]:
+    """The rows of a table by kernel and mode."""
+    if not file.is_file():
+        return {}
+    with file.open(encoding="utf-8", newline="") as stream:
+        return {tuple(row[name] for name in _KEY): row for row in csv.DictReader(stream)}
+
+
+def _described(
+    variants: Sequence[Variant], target: str, jobs: int, known: Mapping[tuple[str, ...], Mapping[str, str]]
+) -> list[Mapping[str, str | int | float]]:
+    """The rows of kernels: those that are known, and the others compiled."""
+    keys = [tuple(map(str, _kernel_values(variant))) for variant in variants]
+    kept = [place for place, key in enumerate(keys) if key in known]
+    checked = set(kept[::_CHECKED_EVERY])
+    wanted = [place for place, key in enumerate(keys) if key not in known or place in checked]
+    found = dict(zip(wanted, _describe_all([variants[place] for place in wanted], target, jobs), strict=True))
+    for place in checked:
+        if {name: str(value) for name, value in found[place].items()} != dict(known[keys[place]]):
+            raise GemmEvalError(f"the row of {variants[place]} is another now: write the table without --keep")
+    return [found[place] if place in found else known[key] for place, key in enumerate(keys)]
 
 
 def _describe_all(variants: Sequence[Variant], target: str, jobs: int) -> list[dict[str, str | int | float]]:

@@ -205,9 +205,7 @@ class W4Linear(torch.nn.Module):
         return cls.from_packed(packed, bias)
 
     @classmethod
-    def from_mxfp4(
-        cls, blocks: Any, scales: Any, *, bias: Any = None, activation: DType | str = "bf16"
-    ) -> W4Linear:
+    def from_mxfp4(cls, blocks: Any, scales: Any, *, bias: Any = None, activation: DType | str = "bf16") -> W4Linear:
         """A layer of MXFP4 weights, [N, K / 32, 16] or [N, K / 2]; see `gemm_eval.kernels.pack_mxfp4`.
 
         Raises:
