@@ -63,16 +63,16 @@ def _place_fp16(place: int) -> int:
     """Where `spread_fp4` finds what it brings to bit `place % 32` of register `place // 32`."""
     register, bit = divmod(place, _WORD_BITS)
     bit -= 8 * (register % 2)  # registers 1 and 3 are shifted left by 8
-    if register < 2:  # noqa: PLR2004  two of four pairs
+    if register < 2:
         return bit
-    return bit - 7 if bit % 8 == 7 else bit + 3  # noqa: PLR2004  signs and magnitudes move apart
+    return bit - 7 if bit % 8 == 7 else bit + 3
 
 
 def _place_bf16(place: int) -> int:
     register, bit = divmod(place, _WORD_BITS)
-    if register < 2:  # noqa: PLR2004
+    if register < 2:
         return _rotated_left(bit, -4 * register)
-    bit = _rotated_left(bit, -6 if register == 2 else -10)  # noqa: PLR2004
+    bit = _rotated_left(bit, -6 if register == 2 else -10)
     return _rotated_left(bit, -4) if bit % 16 in (2, 14) else bit
 
 
@@ -193,7 +193,7 @@ def store_e4m3(scales: Array, matters: Array) -> Array:
         raise InvalidProblemError("scales must be numbers that are not negative, got e4m3 bytes of 127 or more")
     field, mantissa = (scales >> _E4M3_MANTISSA_BITS).astype(xp.int32), (scales & 7).astype(xp.int32)
     # a subnormal number, j units of 2^-9, begins with its highest bit
-    top = (mantissa >= 2).astype(xp.int32) + (mantissa >= 4)  # noqa: PLR2004
+    top = (mantissa >= 2).astype(xp.int32) + (mantissa >= 4)
     subnormal = ((_E4M3_LEAST + top + _E5M3_BIAS) << 3) | ((mantissa << (3 - top)) & 7)
     normal = ((field - _E4M3_BIAS + _E5M3_BIAS) << 3) | mantissa
     found = xp.where(field > 0, normal, xp.where(mantissa > 0, subnormal, 0))

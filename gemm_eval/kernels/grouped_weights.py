@@ -46,19 +46,20 @@ class GroupedW4:
     activation: DType
 
     def __post_init__(self) -> None:
-        num_groups = len(self.qweight)
-        layout.check_array("scale_units", self.scale_units, "float32", (num_groups,))
-        if not num_groups or len(self.scales) != num_groups:
-            raise InvalidProblemError(
-                f"qweight and scales must have the same number of groups, got {num_groups} and {len(self.scales)}"
-            )
+        object.__setattr__(self, "mode", layout.parse_mode(self.mode))
+        object.__setattr__(self, "activation", layout.parse_activation(self.activation))
+        object.__setattr__(self, "group_size", layout.parse_group_size(self.group_size, self.mode))
+        layout.check_sizes(self.K, self.N)
+        if not self.num_groups:
+            raise InvalidProblemError("qweight must have one group at least")
+        num_blocks, num_k_blocks, num_rows = self.blocks_and_groups
+        of_scales = layout.scales_shape(self.mode, num_blocks, num_rows)
+        scale_type = layout.scales_dtype(self.mode, self.activation)
+        layout.check_array("qweight", self.qweight, "uint32", (self.num_groups, num_blocks, num_k_blocks, 4, 32, 4))
+        layout.check_array("scales", self.scales, scale_type, (self.num_groups, *of_scales))
+        layout.check_array("scale_units", self.scale_units, "float32", (self.num_groups,))
         if any(module_of(array) is not module_of(self.qweight) for array in (self.scales, self.scale_units)):
             raise InvalidProblemError("arrays must lie all on the CPU or all on a GPU")
-        first = PackedW4(
-            self.qweight[0], self.scales[0], self.N, self.K, self.mode, self.group_size, self.activation
-        )  # checks them
-        for name in ("mode", "group_size", "activation"):
-            object.__setattr__(self, name, getattr(first, name))
 
     def __repr__(self) -> str:
         what = f"{self.activation} {self.mode.name.lower()} {self.group_size}"
@@ -80,7 +81,7 @@ class GroupedW4:
     @property
     def num_groups(self) -> int:
         """How many matrices these are."""
-        return len(self.qweight)
+        return int(self.qweight.shape[0])
 
     @property
     def nbytes(self) -> int:

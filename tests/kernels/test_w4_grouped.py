@@ -1,0 +1,304 @@
+"""Grouped W4A16 GEMMs without a GPU: stacked weights, what the call checks and launches, and how tiles are shared."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_eval import DType, load_arch
+from gemm_eval.arch import GpuSpec, limits_of_spec
+from gemm_eval.device import CompiledKernel
+from gemm_eval.errors import InvalidMappingError, InvalidOptionError, InvalidProblemError
+from gemm_eval.kernels import (
+    SOURCES,
+    GroupedW4,
+    WeightMode,
+    choose,
+    dequantize,
+    grouped_gemm,
+    grouped_workspace_bytes,
+    legal_configs,
+    make_variant,
+    pack_w4,
+    stack_w4,
+    w4a16_gemm,
+    w4a16_grouped_gemm,
+)
+from gemm_eval.kernels.choice import choose_grouped, expected_groups, rank_grouped
+from gemm_eval.kernels.families import GroupedSizes, Sizes, ceil_div, grouped_families
+from gemm_eval.kernels.families.grouped import MAX_CUT_WAVES, MAX_GROUPS
+from gemm_eval.mapping import Decomposition, KernelConfig
+from gemm_eval.models.gpu.w4a16 import shared_kernels
+from tests.kernels.test_w4a16_gemm import Array, Gpu, K, N, gpu, on_gpu  # noqa: F401  the fixture
+
+GROUPS = 4
+CPU = pack_w4(np.ones((K, N), np.float32))
+ARCH = load_arch("h200-sxm")
+assert isinstance(ARCH, GpuSpec)
+HOPPER = limits_of_spec(ARCH)
+GROUP_SOURCE = (SOURCES / "groups.cuh").read_text("utf-8")
+
+
+def configs_of(family: str) -> list[KernelConfig]:
+    return list(grouped_families()[family].configs())
+
+
+@pytest.fixture
+def packed(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupedW4]:  # noqa: F811
+    """Weights of four groups on a GPU that is played."""
+    compiled = CompiledKernel(b"", "k", "sm_90a", 128, 0, 0, 0, 0, ())
+    monkeypatch.setattr(grouped_gemm, "compile_fitting", lambda variant, limits: (compiled, 1))
+    monkeypatch.setattr(grouped_gemm, "encode_tensor_map", lambda *facts: facts)
+    monkeypatch.setattr(grouped_gemm, "spec_of_device", lambda device: ARCH)
+    monkeypatch.setattr(grouped_gemm, "_even_offsets", {})
+    gpu.cupy.asarray = lambda array: Array(array.shape, array.dtype.str)
+    grouped_gemm._plan_on_device.cache_clear()
+    arrays = (Array((GROUPS, *CPU.qweight.shape), "uint32"), Array((GROUPS, *CPU.scales.shape)))
+    yield GroupedW4(*arrays, Array((GROUPS,), "float32"), N, K, CPU.mode, CPU.group_size, CPU.activation)
+    grouped_gemm._plan_on_device.cache_clear()
+
+
+def offsets(num: int = GROUPS, **more: Any) -> Array:
+    return Array((num + 1,), "int32", **more)
+
+
+# ---- weights
+
+
+def test_stacked_weights_are_those_of_each_group() -> None:
+    random = np.random.default_rng(0)
+    parts = [pack_w4(random.standard_normal((200, 72)).astype(np.float32) * scale) for scale in (1, 1e-3, 30)]
+    stacked = stack_w4(parts)
+
+    assert (len(stacked), stacked.num_groups, stacked.N, stacked.K) == (3, 3, 72, 200)
+    assert stacked.nbytes == sum(part.nbytes for part in parts) + 12
+    assert len({part.scale_unit for part in parts}) == 3
+    for part, again in zip(parts, stacked, strict=True):
+        np.testing.assert_array_equal(dequantize(again), dequantize(part))
+    assert repr(stacked) == "<GroupedW4 3 groups, K=200 N=72 fp16 group 128, numpy>"
+    assert stacked.blocks_and_groups == (2, 4, 2)
+
+
+def test_a_group_with_wide_scales_brings_the_others_to_its_mode() -> None:
+    random = np.random.default_rng(1)
+    plain = random.standard_normal((256, 64)).astype(np.float32)
+    wide = plain * np.logspace(0, -4, 64, dtype=np.float32)
+    parts = [pack_w4(plain), pack_w4(wide)]
+    stacked = stack_w4(parts)
+
+    assert [part.mode for part in parts] == [WeightMode.GROUP, WeightMode.GROUP_ZERO]
+    assert stacked.mode is WeightMode.GROUP_ZERO
+    for part, again in zip(parts, stacked, strict=True):
+        np.testing.assert_array_equal(dequantize(again), dequantize(part))
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([], "one PackedW4 at least"),
+        ([CPU, pack_w4(np.ones((K, N + 8), np.float32))], "alike in N, got"),
+        ([CPU, pack_w4(np.ones((K, N), np.float32), 64)], "alike in group_size"),
+        ([CPU, pack_w4(np.ones((K, N), np.float32), activation="bf16")], "alike in activation"),
+        ([dataclasses.replace(CPU, permutation=np.arange(K, dtype=np.int32))], "in order"),
+        ([CPU, 3], "packed must be a PackedW4"),
+    ],
+)
+def test_weights_that_do_not_go_together_are_refused(parts: list[Any], message: str) -> None:
+    with pytest.raises(InvalidProblemError, match=message):
+        stack_w4(parts)
+
+
+def test_arrays_that_are_not_stacked_are_refused() -> None:
+    whole = stack_w4([CPU, CPU])
+    with pytest.raises(InvalidProblemError, match="scales"):
+        dataclasses.replace(whole, scales=whole.scales[:1])
+    with pytest.raises(InvalidProblemError, match="scale_units"):
+        dataclasses.replace(whole, scale_units=whole.scale_units[:1])
+
+
+# ---- the call
+
+
+def test_one_launch_for_all_groups(gpu: Gpu, packed: GroupedW4) -> None:  # noqa: F811
+    A, first_rows, bias = Array((50, K)), offsets(), Array((GROUPS, N))
+    out = w4a16_grouped_gemm(A, packed, first_rows, bias)
+    ((device, grid, _, arguments, smem_bytes, stream),) = gpu.launches
+
+    assert (out.shape, device, stream.ptr) == ((50, N), 0, 77)
+    assert grid[0] % HOPPER.num_sms == 0
+    assert 0 < smem_bytes <= HOPPER.smem_per_cta_bytes
+    numbers = {int(argument) for argument in arguments if not isinstance(argument, tuple)}
+    addresses = {array.data.ptr for array in (out, first_rows, bias, packed.qweight, packed.scales, packed.scale_units)}
+    assert addresses | {GROUPS, N} <= numbers
+    assert gpu.cleared[0][1] >= 4  # counters of the stream, once
+
+
+def test_a_batch_has_its_offsets_made_once(gpu: Gpu, packed: GroupedW4) -> None:  # noqa: F811
+    A = Array((GROUPS, 3, K))
+    for _ in range(2):
+        assert w4a16_grouped_gemm(A, packed).shape == (GROUPS, 3, N)
+    assert len(gpu.launches) == 2
+    assert len(grouped_gemm._even_offsets) == 1
+    assert gpu.launches[0][3][-4] == gpu.launches[1][3][-4]
+
+
+def test_without_rows_nothing_is_launched(gpu: Gpu, packed: GroupedW4) -> None:  # noqa: F811
+    assert w4a16_grouped_gemm(Array((0, K)), packed, offsets()).shape == (0, N)
+    assert gpu.launches == []
+
+
+@pytest.mark.parametrize(
+    ("A", "given", "message"),
+    [
+        (Array((4, K)), None, rf"A must be \[{GROUPS}, M, {K}\] where offsets are not given, got \[4, {K}\]"),
+        (Array((3, 4, K)), None, "A must be"),
+        (Array((4, K)), offsets(3), rf"offsets must be int32 \[{GROUPS + 1}\]"),
+        (Array((4, K)), Array((GROUPS + 1,), "int64"), "offsets must be int32 .* got int64"),
+        (Array((4, K)), Array((GROUPS + 1,), "int32", strides=(2,)), "offsets must be contiguous"),
+        (Array((4, K)), np.zeros(GROUPS + 1, np.int32), "offsets must be an array on a GPU"),
+        (Array((4, K)), offsets(device=1), "offsets must be on GPU 0"),
+        (Array((4, K), "uint16"), offsets(), "A must be float16"),
+        (Array((4, K - 8)), offsets(), "A must have shape"),
+    ],
+)
+def test_operands_that_kernels_cannot_read_are_refused(
+    gpu: Gpu, packed: GroupedW4, A: Any, given: Any, message: str  # noqa: F811
+) -> None:  # fmt: skip
+    with pytest.raises(InvalidProblemError, match=message):
+        w4a16_grouped_gemm(A, packed, given)
+    assert gpu.launches == []
+
+
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (Array((N,)), rf"bias must be contiguous \[{GROUPS}, {N}\]"),
+        (Array((GROUPS, N), strides=(N + 8, 1)), "bias must be contiguous"),
+        (Array((GROUPS, N), "float32"), "bias must be float16"),
+        (Array((GROUPS, N), at=2), "bias must start at a multiple of 16"),
+    ],
+)
+def test_a_bias_that_kernels_cannot_read_is_refused(packed: GroupedW4, bias: Any, message: str) -> None:
+    with pytest.raises(InvalidProblemError, match=message):
+        w4a16_grouped_gemm(Array((4, K)), packed, offsets(), bias)
+
+
+def test_an_output_that_shares_memory_is_refused(packed: GroupedW4) -> None:
+    A = Array((4, K))
+    out = Array((4, N))
+    out.data.ptr = A.data.ptr
+    with pytest.raises(InvalidProblemError, match="out must not share memory"):
+        w4a16_grouped_gemm(A, packed, offsets(), out=out)
+
+
+def test_weights_that_kernels_cannot_read_are_refused(packed: GroupedW4) -> None:
+    with pytest.raises(InvalidProblemError, match="packed must be a GroupedW4, as stack_w4 makes it"):
+        w4a16_grouped_gemm(Array((4, K)), CPU, offsets())  # type: ignore[arg-type]
+    with pytest.raises(InvalidProblemError, match="packed must be on a GPU"):
+        w4a16_grouped_gemm(Array((4, K)), stack_w4([CPU] * GROUPS), offsets())
+    with pytest.raises(InvalidProblemError, match=f"at most {MAX_GROUPS:,} groups, got 1,025"):
+        grouped_workspace_bytes(4, stack_w4([pack_w4(np.ones((8, 8), np.float32))] * (MAX_GROUPS + 1)))
+
+
+def test_each_call_refuses_kernels_of_the_other(packed: GroupedW4) -> None:
+    of_one = next(legal_configs(Sizes(4, K, N), HOPPER))
+    with pytest.raises(InvalidMappingError, match="has kernels of one GEMM, which w4a16_gemm runs"):
+        w4a16_grouped_gemm(Array((4, K)), packed, offsets(), config=of_one)
+    grouped = configs_of("w4a16_sm90_grouped")[0]
+    with pytest.raises(InvalidMappingError, match="grouped GEMMs, which w4a16_grouped_gemm runs"):
+        w4a16_gemm(Array((4, K)), on_gpu(CPU), config=grouped)
+    with pytest.raises(InvalidOptionError, match="config must be a KernelConfig or 'auto'"):
+        w4a16_grouped_gemm(Array((4, K)), packed, offsets(), config="profile")
+    with pytest.raises(InvalidOptionError, match=r"expected_rows must be an integer in 1\.\.4"):
+        w4a16_grouped_gemm(Array((4, K)), packed, offsets(), expected_rows=5)
+
+
+# ---- the choice
+
+
+@pytest.mark.parametrize(("rows", "num_groups"), [(1, 8), (8, 128), (128, 8), (4096, 32), (1, 1), (7, 1024)])
+def test_rows_fall_on_groups_at_random(rows: int, num_groups: int) -> None:
+    found = expected_groups(rows, num_groups)
+    random = np.random.default_rng(0).binomial(rows, 1 / num_groups, 20_000)
+
+    assert len(found) == num_groups
+    assert list(found) == sorted(found, reverse=True)
+    assert sum(count == 0 for count in found) / num_groups == pytest.approx((random == 0).mean(), abs=1 / num_groups)
+    assert sum(found) / num_groups == pytest.approx(rows / num_groups, rel=0.1, abs=1 / num_groups)
+
+
+def test_more_rows_take_larger_tiles_and_every_gpu_has_kernels() -> None:
+    types = DType.FP16, WeightMode.GROUP, 128
+    tokens = []
+    for rows in (8, 512, 8192):
+        sizes = GroupedSizes(rows, 4096, 14336, 8)
+        config = choose_grouped(sizes, *types, rows, False, ARCH, HOPPER)
+        assert config.family == "w4a16_sm90_grouped"
+        assert config.decomposition is Decomposition.STREAM_K  # where it pays, as the GPU finds
+        tokens.append(config.cta_m)
+    assert tokens == sorted(tokens)
+    assert tokens[0] < 32 < tokens[1] < 128 < tokens[2]
+    for name in ("a100-sxm-80gb", "rtx-4090", "b200"):
+        spec = load_arch(name)
+        assert isinstance(spec, GpuSpec)
+        (first,) = rank_grouped((5, 3, 0), 4096, 4096, *types, spec, 1)
+        assert first.family == "w4a16_sm80_grouped"
+
+
+def test_a_single_group_with_rows_is_asked_as_two_of_half_its_columns() -> None:
+    (first,) = rank_grouped((5, 0, 0, 0), 4096, 4096, DType.FP16, WeightMode.GROUP, 128, ARCH, 1)
+    assert first.family == "w4a16_sm90_grouped"
+    assert choose(Sizes(5, 4096, 4096), DType.FP16, WeightMode.GROUP, 128, ARCH, HOPPER).family != first.family
+
+
+# ---- families
+
+
+@pytest.mark.parametrize("family", list(grouped_families()))
+def test_room_for_any_groups(family: str) -> None:
+    of = grouped_families()[family]
+    for config in of.configs():
+        variant = make_variant(config._replace(decomposition=Decomposition.STREAM_K), "fp16", "group", 128)
+        launch = of.launch_groups(variant, GroupedSizes(1000, 4096, 1536, 64), 132, 1)
+        tile_bytes = 4 * config.cta_m * config.cta_n
+        most = min(1000 // config.cta_m + 64, max(1, MAX_CUT_WAVES * launch.grid[0] // ceil_div(1536, config.cta_n)))
+        assert launch.workspace_bytes == launch.grid[0] * tile_bytes * of.slots_of_cta
+        assert launch.num_counters == most * ceil_div(1536, config.cta_n) * of.counters_of_tile(config)
+        whole = of.launch_groups(variant._replace(config=config), GroupedSizes(1000, 4096, 1536, 64), 132, 1)
+        assert (whole.workspace_bytes, whole.num_counters) == (0, 0)
+        assert whole.grid == launch.grid
+
+
+def test_the_model_cuts_as_the_kernels_do() -> None:
+    def number(name: str) -> int:
+        found = re.search(rf"#define {name} (\d+)", GROUP_SOURCE)
+        assert found is not None
+        return int(found[1])
+
+    assert (number("CUT_UNITS"), number("MOST_PARTS")) == (shared_kernels.CUT_UNITS, shared_kernels.MOST_PARTS)
+    assert shared_kernels.MAX_CUT_WAVES == MAX_CUT_WAVES
+
+
+@given(st.lists(st.integers(0, 70), min_size=1, max_size=40), st.sampled_from([8, 16, 24]))
+def test_a_search_finds_the_group_of_every_tile(counts: list[int], cta_m: int) -> None:
+    """As `count_tiles` and `find_group` do: the last group that starts at a tile or before has it."""
+    tiles = [ceil_div(count, cta_m) for count in counts]
+    starts = [sum(tiles[:place]) for place in range(len(counts) + 1)]
+    expected = [place for place, num in enumerate(tiles) for _ in range(num)]
+    found = []
+    for tile in range(starts[-1]):
+        low, high = 0, len(counts)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if starts[middle] <= tile else (low, middle)
+        found.append(low)
+    assert found == expected
+    assert Counter(found) == Counter({place: num for place, num in enumerate(tiles) if num})
