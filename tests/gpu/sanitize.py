@@ -12,15 +12,24 @@ from typing import Any
 import numpy as np
 
 from gemm_eval.device.runtime import import_cupy, limits_of_device
-from gemm_eval.kernels import PackedW4, Sizes, dequantize, legal_configs, pack_w4, w4a16_gemm
-from gemm_eval.kernels.families import families
+from gemm_eval.kernels import (
+    PackedW4,
+    Sizes,
+    dequantize,
+    legal_configs,
+    pack_w4,
+    stack_w4,
+    w4a16_gemm,
+    w4a16_grouped_gemm,
+)
+from gemm_eval.kernels.families import families, grouped_families
 from gemm_eval.mapping import Decomposition
 
 
 def main() -> None:
     """Run them, and say how far each is from float64."""
     cupy = import_cupy()
-    sizes = Sizes(5, 648, 328)  # nothing is a multiple of a tile
+    sizes = Sizes(5, 2056, 328)  # nothing is a multiple of a tile, and K is cut where tiles are few
     random = np.random.default_rng(0)
     packed = pack_w4(random.standard_normal((sizes.K, sizes.N)).astype(np.float32), 32, "group_zero")
     A = random.standard_normal((sizes.M, sizes.K)).astype(np.float16)
@@ -38,6 +47,7 @@ def main() -> None:
             print(f"{error:.1e}  {config}", flush=True)
             assert error < 1e-3, config
     check_act_order(a, packed, expected)
+    check_groups(a, packed, expected)
 
 
 def check_act_order(a: Any, packed: PackedW4, expected: Any) -> None:
@@ -50,6 +60,20 @@ def check_act_order(a: Any, packed: PackedW4, expected: Any) -> None:
     error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
     print(f"{error:.1e}  act-order", flush=True)
     assert error < 1e-3, "act-order"
+
+
+def check_groups(a: Any, packed: PackedW4, expected: Any) -> None:
+    """A kernel of each grouped family, with K cut or not: three groups of the same weights, one of them empty."""
+    cupy = import_cupy()
+    stacked, offsets = stack_w4([packed] * 3).to_gpu(), cupy.array([0, 2, 2, len(a)], cupy.int32)
+    for family in grouped_families().values():
+        configs = list(family.configs())
+        for decomposition in (Decomposition.DATA_PARALLEL, Decomposition.STREAM_K):
+            config = configs[len(configs) // 3]._replace(decomposition=decomposition)
+            found = cupy.asnumpy(w4a16_grouped_gemm(a, stacked, offsets, config=config)).astype(np.float64)
+            error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+            print(f"{error:.1e}  {config}", flush=True)
+            assert error < 1e-3, config
 
 
 if __name__ == "__main__":
