@@ -1,8 +1,8 @@
 """Four-bit floats as weights: quantization to MXFP4 and NVFP4, and packing what gpt-oss, ModelOpt and others store.
 
-An element is e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign. MXFP4 (OCP Microscaling Formats (MX) Specification 1.0): 32 of
-them along K share a power of 2 (e8m0). NVFP4: 16 share an e4m3 number, and all of them one number of fp32. Functions
-take numpy and CuPy arrays, as those of `weights` do.
+An element is e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign. MXFP4 (OCP Microscaling Formats (MX) Specification 1.0): 32
+of them along K share a power of 2 (e8m0). NVFP4: 16 share an e4m3 number, and all of them one number of fp32.
+Functions take numpy and CuPy arrays, as those of `weights` do.
 """
 
 from __future__ import annotations
@@ -164,9 +164,7 @@ def unpack_fp4(packed: PackedW4) -> QuantizedFp4:
         raise InvalidProblemError(f"{packed!r} has integers: unpack_w4 returns them")
     stored = fp4_layout.unpack_fp4_scales(packed.scales)[: ceil_div(packed.K, packed.group_size), : packed.N]
     scales = fp4_layout.original_scales(stored, packed.mode, packed.activation, packed.scale_unit)
-    return QuantizedFp4(
-        unpack_codes(packed), scales, packed.scale_unit if packed.mode is WeightMode.NVFP4 else 1.0
-    )
+    return QuantizedFp4(unpack_codes(packed), scales, packed.scale_unit if packed.mode is WeightMode.NVFP4 else 1.0)
 
 
 def pack_mxfp4(
@@ -241,9 +239,7 @@ def pack_nvfp4(
     return _from_rows(weight, scales, float(of_tensors[0]), WeightMode.NVFP4, activation)
 
 
-def _from_rows(
-    rows: Array, scales: Array, tensor_scale: float, mode: WeightMode, activation: DType | str
-) -> PackedW4:
+def _from_rows(rows: Array, scales: Array, tensor_scale: float, mode: WeightMode, activation: DType | str) -> PackedW4:
     """Pack [N, K / 2] bytes and [N, K / group] scales."""
     xp = module_of(rows)
     group = mode.group_sizes[0]

@@ -63,16 +63,16 @@ def _place_fp16(place: int) -> int:
     """Where `spread_fp4` finds what it brings to bit `place % 32` of register `place // 32`."""
     register, bit = divmod(place, _WORD_BITS)
     bit -= 8 * (register % 2)  # registers 1 and 3 are shifted left by 8
-    if register < 2:  # noqa: PLR2004  two of four pairs
+    if register < 2:
         return bit
-    return bit - 7 if bit % 8 == 7 else bit + 3  # noqa: PLR2004  signs and magnitudes move apart
+    return bit - 7 if bit % 8 == 7 else bit + 3
 
 
 def _place_bf16(place: int) -> int:
     register, bit = divmod(place, _WORD_BITS)
-    if register < 2:  # noqa: PLR2004
+    if register < 2:
         return _rotated_left(bit, -4 * register)
-    bit = _rotated_left(bit, -6 if register == 2 else -10)  # noqa: PLR2004
+    bit = _rotated_left(bit, -6 if register == 2 else -10)
     return _rotated_left(bit, -4) if bit % 16 in (2, 14) else bit
 
 
@@ -132,10 +132,14 @@ class StoredScales(NamedTuple):
     unit: float
 
 
+def _powers(exponents: Array) -> Array:
+    xp = module_of(exponents)
+    return xp.ldexp(xp.ones(exponents.shape, xp.float64), exponents)  # an array: CuPy takes a scalar for any float
+
+
 def e8m0_values(scales: Array) -> Array:
     """2^(byte - 127), float64."""
-    xp = module_of(scales)
-    return xp.ldexp(xp.float64(1), scales.astype(xp.int32) - _E8M0_BIAS)
+    return _powers(scales.astype("int32") - _E8M0_BIAS)
 
 
 def e4m3_values(scales: Array) -> Array:
@@ -193,7 +197,7 @@ def store_e4m3(scales: Array, matters: Array) -> Array:
         raise InvalidProblemError("scales must be numbers that are not negative, got e4m3 bytes of 127 or more")
     field, mantissa = (scales >> _E4M3_MANTISSA_BITS).astype(xp.int32), (scales & 7).astype(xp.int32)
     # a subnormal number, j units of 2^-9, begins with its highest bit
-    top = (mantissa >= 2).astype(xp.int32) + (mantissa >= 4)  # noqa: PLR2004
+    top = (mantissa >= 2).astype(xp.int32) + (mantissa >= 4)
     subnormal = ((_E4M3_LEAST + top + _E5M3_BIAS) << 3) | ((mantissa << (3 - top)) & 7)
     normal = ((field - _E4M3_BIAS + _E5M3_BIAS) << 3) | mantissa
     found = xp.where(field > 0, normal, xp.where(mantissa > 0, subnormal, 0))
@@ -207,7 +211,7 @@ def stored_values(stored: Array, mode: WeightMode, activation: DType) -> Array:
         values = xp.ldexp((8 + (stored & 7)).astype(xp.float64), (stored >> 3).astype(xp.int32) - _E5M3_BIAS - 3)
     else:
         shift, bias = _E8M0_STORED[activation]
-        values = xp.ldexp(xp.float64(1), (stored >> shift).astype(xp.int32) - bias)
+        values = _powers((stored >> shift).astype(xp.int32) - bias)
     return xp.where(stored > 0, values, 0.0)
 
 
@@ -226,7 +230,7 @@ def original_scales(stored: Array, mode: WeightMode, activation: DType, unit: fl
 
 
 def pack_fp4_scales(stored: Array, group_size: int) -> Array:
-    """Bytes [groups of padded K, 64 NB] to [NB, KB, 32, 2 groups of a block]: a lane's two columns, group after group."""
+    """Bytes [groups of padded K, 64 NB] to [NB, KB, 32, 2 groups of a block]: two columns, group after group."""
     pairs = to_pairs(stored)
     of_block = BLOCK_K // group_size
     num_n, num_k = pairs.shape[0], pairs.shape[1] // of_block

@@ -56,10 +56,7 @@ __all__ = [
     "write_kernel_tables",
 ]
 
-MODES: tuple[tuple[WeightMode, int], ...] = (
-    (WeightMode.COLUMN, 0),
-    *((mode, group) for mode in (WeightMode.GROUP, WeightMode.GROUP_ZERO) for group in (32, 64, 128)),
-)
+MODES: tuple[tuple[WeightMode, int], ...] = tuple((mode, group) for mode in WeightMode for group in mode.group_sizes)
 """All quantization modes: (mode, weights of a group)."""
 
 COLUMNS = (

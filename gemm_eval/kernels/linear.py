@@ -205,9 +205,7 @@ class W4Linear(torch.nn.Module):
         return cls.from_packed(packed, bias)
 
     @classmethod
-    def from_mxfp4(
-        cls, blocks: Any, scales: Any, *, bias: Any = None, activation: DType | str = "bf16"
-    ) -> W4Linear:
+    def from_mxfp4(cls, blocks: Any, scales: Any, *, bias: Any = None, activation: DType | str = "bf16") -> W4Linear:
         """A layer of MXFP4 weights, [N, K / 32, 16] or [N, K / 2]; see `gemm_eval.kernels.pack_mxfp4`.
 
         Raises:
@@ -320,7 +318,8 @@ class W4Linear(torch.nn.Module):
                 self.mode, self.group_size = mode, group_size
                 self.scales = self.scales.new_zeros(shape, dtype=scales.dtype)
         if unit is not None and not _is_unit(unit, self.mode):
-            return f"scale_unit must be fp32 with one {'positive number' if self.mode is WeightMode.NVFP4 else 'power of 2'}"
+            what = "positive number" if self.mode is WeightMode.NVFP4 else "power of 2"
+            return f"scale_unit must be fp32 with one {what}"
         device = self.qweight.device
         self.permutation = None if order is None else torch.zeros(self.in_features, dtype=torch.int32, device=device)
         if unit is not None and not unit.is_meta:

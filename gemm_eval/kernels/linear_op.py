@@ -16,8 +16,8 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.extras import needs_extra
 from gemm_eval.kernels.families import WeightMode, ceil_div
-from gemm_eval.kernels.gemm import w4a16_gemm, workspace_bytes
 from gemm_eval.kernels.fp4_layout import E2M1_VALUES, natural_moves, stored_values
+from gemm_eval.kernels.gemm import w4a16_gemm, workspace_bytes
 from gemm_eval.kernels.layout import (
     BIASES,
     BLOCK_COLUMNS,

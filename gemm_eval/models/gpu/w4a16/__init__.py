@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         find_row,
         has_w4a16_kernels,
         list_w4a16_needs,
+        w4a16_types,
     )
     from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
     from gemm_eval.models.gpu.w4a16.family_kernels import SM90_CLUSTER
@@ -26,6 +27,7 @@ __all__ = [
     "has_w4a16_kernels",
     "list_w4a16_needs",
     "splits_of_row",
+    "w4a16_types",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -37,6 +39,7 @@ __getattr__, __dir__ = lazy_names(
             "find_row",
             "has_w4a16_kernels",
             "list_w4a16_needs",
+            "w4a16_types",
         ),
         ".coefficients": ("W4A16_FAMILIES",),
         ".family_kernels": ("SM90_CLUSTER",),
