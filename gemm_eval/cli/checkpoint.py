@@ -1,4 +1,4 @@
-"""The commands on AWQ and GPTQ checkpoints: `checkpoint convert` and `checkpoint show`."""
+"""The commands on checkpoints with 4-bit weights: `checkpoint convert` and `checkpoint show`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ __all__ = ["app"]
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
-    help="AWQ and GPTQ checkpoints with 4-bit weights: pack them for our W4A16 kernels, and show what was packed.",
+    help="Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and "
+    "show what was packed.",
     epilog=EXIT_CODES,
 )
 
@@ -38,7 +39,10 @@ def convert(
     out: Annotated[Path, typer.Option("--out", "-o", help="New folder; one that is there has to be empty.")],
     activation: Annotated[
         str | None,
-        typer.Option(help="Type in which layers shall run, fp16 or bf16. Default: the type of their scales."),
+        typer.Option(
+            help="Type in which layers shall run, fp16 or bf16. Default: the type of their scales, or of four-bit "
+            "floats that of their bias or of the model."
+        ),
     ] = None,
     gptq_version: Annotated[
         int | None,

@@ -43,11 +43,16 @@ def kernels(
     ] = None,
     activation: Annotated[str, typer.Option(help="Type of A and C: fp16 or bf16.")] = "fp16",
     mode: Annotated[
-        str, typer.Option(help="What is stored beside the 4 bits of a weight: column, group or group_zero.")
+        str,
+        typer.Option(
+            help="What the 4 bits of a weight are, and their scales: column, group, group_zero, mxfp4, nvfp4."
+        ),
     ] = "group",
     group_size: Annotated[
         int | None,
-        typer.Option(help="Weights along K that share a scale, 32, 64 or 128. Default: 128; all in mode column."),
+        typer.Option(
+            help="Weights along K that share a scale, 32, 64 or 128. Default: 128; all in mode column; 32 or 16 of fp4."
+        ),
     ] = None,
     m: Annotated[int | None, typer.Option("-m", help="Rows of A and C: list what can run these sizes.")] = None,
     k: Annotated[int | None, typer.Option("-k", help="Reduction length; a multiple of 8.")] = None,

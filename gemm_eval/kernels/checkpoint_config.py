@@ -1,8 +1,8 @@
 """What a checkpoint says of its own quantization: config.json, quantize_config.json (GPTQ), quant_config.json (AWQ) or
 hf_quant_config.json (ModelOpt).
 
-Read are the keys that AutoGPTQ, GPTQModel, AutoAWQ, ModelOpt, compressed-tensors and transformers write. What kernels do
-not read is refused here.
+Read are the keys that AutoGPTQ, GPTQModel, AutoAWQ, ModelOpt, compressed-tensors and transformers write. What kernels
+do not read is refused here.
 """
 
 from __future__ import annotations

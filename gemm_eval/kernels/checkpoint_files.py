@@ -1,8 +1,8 @@
 """A checkpoint folder of Hugging Face's form with layers of 4 bits, packed layer by layer, without torch.
 
-Of AWQ and GPTQ a layer is what has a tensor `NAME.qweight`; its other tensors are `NAME.qzeros`, `NAME.scales`, and maybe `NAME.g_idx`
-and `NAME.bias`. They may lie in different files: `model.safetensors.index.json` says where, or else the files do.
-Layers of four-bit floats are in `checkpoint_fp4`.
+Of AWQ and GPTQ a layer is what has a tensor `NAME.qweight`; its other tensors are `NAME.qzeros`, `NAME.scales`, and
+maybe `NAME.g_idx` and `NAME.bias`. They may lie in different files: `model.safetensors.index.json` says where, or else
+the files do. Layers of four-bit floats are in `checkpoint_fp4`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 
 from gemm_eval.arch import DeviceLimits, GpuSpec, gpu_slug, limits_of_spec, list_archs, load_arch
 from gemm_eval.device import runtime
-from gemm_eval.dtypes import DType
+from gemm_eval.dtypes import DType, parse_scheme
 from gemm_eval.errors import GemmEvalError, UnsupportedError
 from gemm_eval.kernels.families import GroupedSizes, Sizes, WeightMode, ceil_div, families
 from gemm_eval.kernels.registry import check_kernel, make_variant
@@ -45,9 +45,10 @@ def problem_of(sizes: Sizes, activation: DType, mode: WeightMode, group_size: in
 
 
 def _types_of(activation: DType, mode: WeightMode, group_size: int) -> dict[str, Any]:
+    scheme = parse_scheme(f"w4a16_{mode.name.lower()}") if mode.is_fp4 else None
     return {
-        "input_dtype": activation, "weight_dtype": DType.INT4, "output_dtype": activation,
-        "group_size": group_size or None, "scale_dtype": activation,
+        "input_dtype": activation, "weight_dtype": DType.FP4 if scheme else DType.INT4, "output_dtype": activation,
+        "group_size": group_size or None, "scale_dtype": scheme.scale_dtype if scheme else activation,
         "zero_dtype": DType.INT4 if mode is WeightMode.GROUP_ZERO else None,
     }  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Four-bit floats as weights: quantization to MXFP4 and NVFP4, and packing what gpt-oss, ModelOpt and others store.
 
-An element is e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign. MXFP4 (OCP Microscaling Formats (MX) Specification 1.0): 32 of
-them along K share a power of 2 (e8m0). NVFP4: 16 share an e4m3 number, and all of them one number of fp32. Functions
-take numpy and CuPy arrays, as those of `weights` do.
+An element is e2m1: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and a sign. MXFP4 (OCP Microscaling Formats (MX) Specification 1.0): 32
+of them along K share a power of 2 (e8m0). NVFP4: 16 share an e4m3 number, and all of them one number of fp32.
+Functions take numpy and CuPy arrays, as those of `weights` do.
 """
 
 from __future__ import annotations

@@ -132,10 +132,14 @@ class StoredScales(NamedTuple):
     unit: float
 
 
+def _powers(exponents: Array) -> Array:
+    xp = module_of(exponents)
+    return xp.ldexp(xp.ones(exponents.shape, xp.float64), exponents)  # an array: CuPy takes a scalar for any float
+
+
 def e8m0_values(scales: Array) -> Array:
     """2^(byte - 127), float64."""
-    xp = module_of(scales)
-    return xp.ldexp(xp.float64(1), scales.astype(xp.int32) - _E8M0_BIAS)
+    return _powers(scales.astype("int32") - _E8M0_BIAS)
 
 
 def e4m3_values(scales: Array) -> Array:
@@ -207,7 +211,7 @@ def stored_values(stored: Array, mode: WeightMode, activation: DType) -> Array:
         values = xp.ldexp((8 + (stored & 7)).astype(xp.float64), (stored >> 3).astype(xp.int32) - _E5M3_BIAS - 3)
     else:
         shift, bias = _E8M0_STORED[activation]
-        values = xp.ldexp(xp.float64(1), (stored >> shift).astype(xp.int32) - bias)
+        values = _powers((stored >> shift).astype(xp.int32) - bias)
     return xp.where(stored > 0, values, 0.0)
 
 
@@ -226,7 +230,7 @@ def original_scales(stored: Array, mode: WeightMode, activation: DType, unit: fl
 
 
 def pack_fp4_scales(stored: Array, group_size: int) -> Array:
-    """Bytes [groups of padded K, 64 NB] to [NB, KB, 32, 2 groups of a block]: a lane's two columns, group after group."""
+    """Bytes [groups of padded K, 64 NB] to [NB, KB, 32, 2 groups of a block]: two columns, group after group."""
     pairs = to_pairs(stored)
     of_block = BLOCK_K // group_size
     num_n, num_k = pairs.shape[0], pairs.shape[1] // of_block

@@ -318,7 +318,8 @@ class W4Linear(torch.nn.Module):
                 self.mode, self.group_size = mode, group_size
                 self.scales = self.scales.new_zeros(shape, dtype=scales.dtype)
         if unit is not None and not _is_unit(unit, self.mode):
-            return f"scale_unit must be fp32 with one {'positive number' if self.mode is WeightMode.NVFP4 else 'power of 2'}"
+            what = "positive number" if self.mode is WeightMode.NVFP4 else "power of 2"
+            return f"scale_unit must be fp32 with one {what}"
         device = self.qweight.device
         self.permutation = None if order is None else torch.zeros(self.in_features, dtype=torch.int32, device=device)
         if unit is not None and not unit.is_meta:

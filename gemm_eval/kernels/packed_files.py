@@ -1,8 +1,8 @@
 """Packed layers on disk: a folder of safetensors files that a whole checkpoint became, and the way back.
 
 Tensors of a layer are those of `W4Linear.state_dict()`: `NAME.qweight` (I32), `NAME.scales` (F16 or BF16; bytes of the
-fp4 modes, which differ by the type of the activations, U8 or I8), `NAME.scale_unit` (F32 [1]), and maybe `NAME.permutation` (I32) and `NAME.bias`. What they are is in the metadata of the
-file, as JSON under `w4a16_layers`.
+fp4 modes, which differ by the type of the activations, U8 or I8), `NAME.scale_unit` (F32 [1]), and maybe
+`NAME.permutation` (I32) and `NAME.bias`. What they are is in the metadata of the file, as JSON under `w4a16_layers`.
 All other tensors of the checkpoint are copied as they are, and so are its other files, config.json with a
 `quantization_config` of its own.
 """

@@ -117,7 +117,7 @@ class PackedW4:
 
     @property
     def num_groups(self) -> int:
-        """GB: rows of scales. Groups of a column, with those of the padding; 1 in mode COLUMN; blocks of fp4 weights."""
+        """GB: rows of scales. Groups of a column, with those of the padding; 1 in mode COLUMN; blocks in fp4 modes."""
         return layout.scale_rows(self.mode, self.num_k_blocks, self.group_size)
 
     @property

@@ -67,6 +67,7 @@ _MODES_NK, _MODES_ROWS = ((4096, 4096), (28672, 8192)), (1, 16, 64, 256, 2048)
 _MODES = (
     (WeightMode.GROUP, 32), (WeightMode.GROUP, 64), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 128),
 )  # fmt: skip
+_FP4_MODES = ((WeightMode.MXFP4, 32), (WeightMode.NVFP4, 16))
 _USUAL = (WeightMode.GROUP, 128)
 
 
@@ -95,6 +96,7 @@ KERNEL_SETS = (
     "w4a16-blind-2",
     "w4a16-check",
     "w4a16-modes",
+    "w4a16-fp4",
     "w4a16-smoke",
 )
 """Names that `list_quant_shapes` knows."""
@@ -109,7 +111,8 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
             ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-blind-modes`` (the
             same in other modes, in turn), ``w4a16-blind-2`` (32 more pairs, held back as well), ``w4a16-check`` (the
             GEMMs that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero
-            points) or ``w4a16-smoke``. All but the modes have a scale for each group of 128 weights.
+            points), ``w4a16-fp4`` (MXFP4 and NVFP4) or ``w4a16-smoke``. All but the modes have a scale for each group
+            of 128 weights.
 
     Raises:
         InvalidOptionError: no set of that name.
@@ -124,6 +127,8 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
         return [QuantShape(1, m, k, n, *_USUAL) for n, k in _CHECK_NK for m in _CHECK_ROWS]
     if shape_set == "w4a16-modes":
         return [QuantShape(1, m, k, n, *mode) for n, k in _MODES_NK for m in _MODES_ROWS for mode in _MODES]
+    if shape_set == "w4a16-fp4":
+        return [QuantShape(1, m, k, n, *mode) for n, k in _MODES_NK for m in _MODES_ROWS for mode in _FP4_MODES]
     if shape_set == "w4a16-wide":
         return [
             QuantShape(1, m, k, n, *_USUAL)

@@ -1,4 +1,4 @@
-"""One kernel of each family and way to cut K, and that of act-order, once: compute-sanitizer is slow.
+"""One kernel of each family and way to cut K, in three modes, and that of act-order, once: compute-sanitizer is slow.
 
 compute-sanitizer --tool memcheck python -m tests.gpu.sanitize
 compute-sanitizer --tool racecheck python -m tests.gpu.sanitize
@@ -28,14 +28,25 @@ from gemm_eval.mapping import Decomposition
 
 def main() -> None:
     """Run them, and say how far each is from float64."""
-    cupy = import_cupy()
     sizes = Sizes(5, 2056, 328)  # nothing is a multiple of a tile, and K is cut where tiles are few
     random = np.random.default_rng(0)
-    packed = pack_w4(random.standard_normal((sizes.K, sizes.N)).astype(np.float32), 32, "group_zero")
+    weights = random.standard_normal((sizes.K, sizes.N)).astype(np.float32)
     A = random.standard_normal((sizes.M, sizes.K)).astype(np.float16)
+    for mode, group_size in (("group_zero", 32), ("mxfp4", 32), ("nvfp4", 16)):
+        check_mode(A, pack_w4(weights, group_size, mode))
+    packed = pack_w4(weights, 32, "group_zero")
+    expected = A.astype(np.float64) @ dequantize(packed)
+    check_act_order(import_cupy().asarray(A), packed, expected)
+    check_groups(import_cupy().asarray(A), packed, expected)
+
+
+def check_mode(A: Any, packed: PackedW4) -> None:
+    """One kernel of each family and way to cut K."""
+    cupy = import_cupy()
     expected = A.astype(np.float64) @ dequantize(packed)
     on_device, a = packed.to_gpu(), cupy.asarray(A)
-    legal = list(legal_configs(sizes, limits_of_device(0), "fp16", "group_zero", 32))
+    sizes = Sizes(len(A), packed.K, packed.N)
+    legal = list(legal_configs(sizes, limits_of_device(0), "fp16", packed.mode, packed.group_size))
     for family in families():
         for decomposition in Decomposition:
             configs = [c for c in legal if c.family == family and c.decomposition is decomposition]
@@ -44,10 +55,8 @@ def main() -> None:
             config = configs[len(configs) // 2]
             found = cupy.asnumpy(w4a16_gemm(a, on_device, config=config)).astype(np.float64)
             error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
-            print(f"{error:.1e}  {config}", flush=True)
+            print(f"{error:.1e}  {packed.mode.name.lower()}  {config}", flush=True)
             assert error < 1e-3, config
-    check_act_order(a, packed, expected)
-    check_groups(a, packed, expected)
 
 
 def check_act_order(a: Any, packed: PackedW4, expected: Any) -> None:

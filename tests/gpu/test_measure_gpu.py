@@ -55,7 +55,10 @@ def test_our_kernels_end_to_end(tmp_path: Path, dtype: str) -> None:
         runner = W4A16Runner(dtype)
     except GemmEvalError as error:
         pytest.skip(str(error))
-    kinds = ((WeightMode.GROUP, 128), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 32))
+    kinds = (
+        (WeightMode.GROUP, 128), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 32), (WeightMode.MXFP4, 32),
+        (WeightMode.NVFP4, 16),
+    )  # fmt: skip
     gemms = [QuantShape(1, m, 1024, 640, *kind) for m in (3, 70) for kind in kinds]
     items = list_items(gemms, dtype, runner.spec, Choice(3, 2))
     path = Campaign(

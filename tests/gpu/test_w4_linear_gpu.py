@@ -59,9 +59,12 @@ def same(found: Any, expected: Any) -> bool:
     return torch.equal(found.view(torch.int16), expected.view(torch.int16))
 
 
+KINDS = [("group", 32), ("group_zero", 128), ("column", None), ("mxfp4", None), ("nvfp4", None)]
+
+
 @pytest.mark.parametrize("activation", ["fp16", "bf16"])
 @pytest.mark.parametrize("is_sorted", [True, False])
-@pytest.mark.parametrize(("mode", "group"), [("group", 32), ("group_zero", 128), ("column", None)])
+@pytest.mark.parametrize(("mode", "group"), KINDS)
 def test_it_is_what_the_cpu_computes(
     linear: Any, mode: str, group: int | None, is_sorted: bool, activation: str
 ) -> None:

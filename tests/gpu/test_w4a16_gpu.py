@@ -15,13 +15,16 @@ from gemm_eval.errors import InvalidOptionError, InvalidProblemError
 from gemm_eval.kernels import (
     DeviceLimits,
     PackedW4,
+    QuantizedFp4,
     Sizes,
     WeightMode,
     dequantize,
     from_awq,
     legal_configs,
     list_kernels,
+    pack_fp4,
     pack_w4,
+    unpack_fp4,
     unpack_w4,
     w4a16_gemm,
     workspace_bytes,
@@ -47,6 +50,10 @@ SAMPLE = [
     ("fp16", "column", None, 584, 136),
     ("bf16", "column", None, 8, 8),
     ("bf16", "group_zero", 64, 2056, 648),
+    ("fp16", "mxfp4", 32, 328, 264),
+    ("bf16", "mxfp4", 32, 1032, 184),
+    ("fp16", "nvfp4", 16, 200, 328),
+    ("bf16", "nvfp4", 16, 520, 520),
 ]
 
 
@@ -200,9 +207,30 @@ def test_every_mode(cupy: Any, limits: DeviceLimits, family: str, index: int) ->
 
 
 @pytest.mark.parametrize("M", [1, 2, 3, 8, 16, 17, 33, 64, 127, 256, 511])
+@pytest.mark.parametrize(("mode", "group_size"), [("group", 128), ("mxfp4", 32), ("nvfp4", 16)])
 @pytest.mark.parametrize("activation", ["fp16", "bf16"])
-def test_the_choice(cupy: Any, activation: str, M: int) -> None:
-    check(cupy, make_case(cupy, Sizes(M, 1536, 1000), activation, "group", 128, M, True, 1.5), None)
+def test_the_choice(cupy: Any, activation: str, mode: str, group_size: int, M: int) -> None:
+    check(cupy, make_case(cupy, Sizes(M, 1536, 1000), activation, mode, group_size, M, True, 1.5), None)
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+@pytest.mark.parametrize("activation", ["fp16", "bf16"])
+def test_the_whole_span_of_scales(cupy: Any, limits: DeviceLimits, activation: str, family: str) -> None:
+    """Weights that are subnormal numbers in registers, beside the largest: a token that has only one k sees them."""
+    K, N, span = 256, 128, 24 if activation == "fp16" else 100
+    random = np.random.default_rng(span)
+    codes = random.integers(0, 16, (K, N), dtype=np.uint8)
+    scales = np.tile((140 - np.linspace(0, span, N).astype(int)).astype(np.uint8), (K // 32, 1))
+    packed = pack_fp4(QuantizedFp4(codes, scales, 1.0), "mxfp4", activation).to_gpu()
+    A = np.zeros((8, K))
+    A[np.arange(8), random.permutation(K)[:8]] = 1
+    expected = cupy.asarray(A) @ dequantize(packed)
+    case = Case(cupy.asarray(to_bits(A, DType(activation))), packed, None, 2.0**-12, expected * 2.0**-12)
+    configs = [c for c in legal_configs(Sizes(8, K, N), limits, activation, "mxfp4", 32) if c.family == family]
+    for config in configs[:: max(1, len(configs) // 4)]:
+        found = to_float(cupy, run(cupy, case, config), DType(activation))
+        bits = to_bits(cupy.asnumpy(case.expected), DType(activation))
+        assert bool((found == to_float(cupy, cupy.asarray(bits), DType(activation))).all()), config
 
 
 @pytest.mark.parametrize("family", list(FAMILIES))
@@ -324,8 +352,10 @@ def test_packing_on_the_gpu_is_that_on_the_cpu(cupy: Any, sample: tuple[Any, ...
     assert isinstance(packed.qweight, cupy.ndarray)
     for there, here in ((packed.qweight, host.qweight), (packed.scales, host.scales)):
         assert np.array_equal(cupy.asnumpy(there).view(np.uint16), here.view(np.uint16))
-    found, expected = unpack_w4(packed), unpack_w4(host)
-    for there, here in zip(found, expected, strict=True):
+    assert packed.scale_unit == host.scale_unit
+    assert np.array_equal(cupy.asnumpy(dequantize(packed)), dequantize(host))
+    unpack = unpack_fp4 if host.mode.is_fp4 else unpack_w4
+    for there, here in zip(unpack(packed), unpack(host), strict=True):
         assert (there is None) is (here is None)
         assert here is None or np.array_equal(cupy.asnumpy(there), here)
 

@@ -16,7 +16,7 @@ from gemm_eval.device import Call
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.kernels.families.base import Launch, Operands, WeightMode
-from gemm_eval.kernels.layout import scales_shape
+from gemm_eval.kernels.layout import scales_dtype, scales_shape
 from gemm_eval.kernels.registry import make_variant
 from gemm_eval.kernels.weights import PackedW4, dequantize
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
@@ -153,7 +153,7 @@ def _run(grid: Any, block: Any, arguments: Any, smem_bytes: int, stream: Any) ->
 def _packed(operands: Operands, sizes: Any, variant: Any) -> PackedW4:
     nb, kb = operands.num_column_blocks, operands.num_k_blocks
     shape = scales_shape(variant.mode, nb, operands.num_groups)
-    kind = np.uint16 if variant.activation is DType.BF16 else np.float16
+    kind = np.dtype(scales_dtype(variant.mode, variant.activation))
     words = _on_host(operands.qweight, nb * kb * 512, np.uint32).reshape(nb, kb, 4, 32, 4)
     scales = _on_host(operands.scales, int(np.prod(shape)), kind).reshape(shape)
     return PackedW4(words, scales, sizes.N, sizes.K, variant.mode, variant.group_size, variant.activation)

@@ -155,7 +155,7 @@ def test_modelopts_own_config_file(tmp_path: Path) -> None:
 
 def test_the_type_is_that_of_the_bias_or_the_model_or_said(tmp_path: Path) -> None:
     without_bias = Sample("compressed_mxfp4").write(tmp_path / "a", dtype=None)
-    with pytest.raises(InvalidProblemError, match="'up': .* tells no type of activations: say in which, fp16 or bf16"):
+    with pytest.raises(InvalidProblemError, match=r"'up': .* tells no type of activations: say in which"):
         dict(pack_checkpoint(without_bias))
     sample = Sample("gpt_oss")
     check(dict(pack_checkpoint(sample.write(tmp_path / "b", dtype=None))), sample, "bf16")
@@ -171,7 +171,9 @@ def test_what_does_not_hold_together_is_refused(tmp_path: Path) -> None:
 
     down = "model.layers.0.mlp.experts.down_proj"
     refused(lambda x: x.pop(f"{down}_scales"), f"there is no tensor {down}_scales")
-    refused(lambda x: x.update({f"{down}_blocks": StoredTensor.of(np.zeros((3, N, 3, 16), np.int32))}), "must be of type")
+    refused(
+        lambda x: x.update({f"{down}_blocks": StoredTensor.of(np.zeros((3, N, 3, 16), np.int32))}), "must be of type"
+    )
     refused(lambda x: x.update({f"{down}_scales": StoredTensor.of(np.zeros((2, N, 3), np.uint8))}), "no expert 2")
     refused(lambda x: x.update({f"{down}_scales": StoredTensor.of(np.zeros((3, N, 2), np.uint8))}), "must come with")
     refused(lambda x: x.update({f"{down}_bias": bf16(np.zeros((3, 8)))}), r"bias must be of shape \[24\]")

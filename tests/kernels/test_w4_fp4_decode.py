@@ -51,7 +51,9 @@ extern "C" void scales(const u32 (*stored)[2], u32 (*found)[4][2], int num) {
 """
 
 
-@pytest.fixture(params=[(mode, activation) for mode in ("mxfp4", "nvfp4") for activation in ("fp16", "bf16")], ids="-".join)
+@pytest.fixture(
+    params=[(mode, activation) for mode in ("mxfp4", "nvfp4") for activation in ("fp16", "bf16")], ids="-".join
+)
 def decoder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str, ctypes.CDLL]:
     mode, activation = request.param
     text = (SOURCES / COMMON).read_text("utf-8")

@@ -37,7 +37,14 @@ from gemm_eval.measure import (
 from gemm_eval.measure.kernel_choice import rank_configs
 from gemm_eval.measure.runners import w4a16
 from gemm_eval.measure.runners.read_ceiling import _Reading, measure_read_us
-from gemm_eval.measure.runners.w4a16_weights import SCALES_SHARE, copy_bytes, packed_sizes, scale_pattern, word_pattern
+from gemm_eval.measure.runners.w4a16_weights import (
+    SCALES_SHARE,
+    copy_bytes,
+    packed_sizes,
+    pattern_unit,
+    scale_pattern,
+    word_pattern,
+)
 from gemm_eval.validation import tables
 from tests.kernels.fake_kernels import BUILT, FakeKernelRunner, bare_runner, config, item
 from tests.measure.fake_runner import FakeRunner
@@ -69,6 +76,9 @@ def test_sets_have_the_problems_that_they_promise() -> None:
     assert len(list_quant_shapes("w4a16-check")) == 24
     assert {(gemm.mode, gemm.group_size) for gemm in list_quant_shapes("w4a16-modes")} == {
         (WeightMode.GROUP, 32), (WeightMode.GROUP, 64), (WeightMode.COLUMN, 0), (WeightMode.GROUP_ZERO, 128),
+    }  # fmt: skip
+    assert {(gemm.mode, gemm.group_size) for gemm in list_quant_shapes("w4a16-fp4")} == {
+        (WeightMode.MXFP4, 32), (WeightMode.NVFP4, 16),
     }  # fmt: skip
     pairs = {name: {(gemm.N, gemm.K) for gemm in list_quant_shapes(name)} for name in KERNEL_SETS}
     for blind, num in (("w4a16-blind", 24), ("w4a16-blind-2", 32)):
@@ -111,7 +121,14 @@ def test_kernels_of_a_gemm_stay_together_in_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "group_size"), [(WeightMode.COLUMN, 0), (WeightMode.GROUP, 32), (WeightMode.GROUP_ZERO, 32)]
+    ("mode", "group_size"),
+    [
+        (WeightMode.COLUMN, 0),
+        (WeightMode.GROUP, 32),
+        (WeightMode.GROUP_ZERO, 32),
+        (WeightMode.MXFP4, 32),
+        (WeightMode.NVFP4, 16),
+    ],
 )
 @pytest.mark.parametrize("columns", [64, 72, 1000])
 def test_copies_of_weights_and_scales_do_not_overlap(mode: WeightMode, group_size: int, columns: int) -> None:
@@ -135,11 +152,33 @@ def test_random_weights_are_evenly_spread_and_scales_finite() -> None:
     assert set(np.unique(stored[..., 2])) == {-1024.0 - z for z in range(16)}
 
 
+@pytest.mark.parametrize("activation", ["fp16", "bf16"])
+def test_random_scales_of_four_bit_floats_are_as_the_others(activation: str) -> None:
+    from gemm_eval.dtypes import DType
+    from gemm_eval.kernels.fp4_layout import stored_values
+
+    for mode, least, largest in ((WeightMode.MXFP4, 2**-9, 2**-7), (WeightMode.NVFP4, 0.004, 0.01501)):
+        stored = scale_pattern(mode, DType(activation), 1)
+        scales = stored_values(stored, mode, DType(activation)) * pattern_unit(mode, DType(activation))
+        assert stored.dtype == np.uint8
+        assert (least <= scales.min(), scales.max() <= largest) == (True, True)
+        assert len(np.unique(scales)) > 2
+
+
 # ---- the runner ------------------------------------------------------------------------------------------------------
 
 
+RUNNER_KINDS = [
+    (WeightMode.GROUP, 128),
+    (WeightMode.GROUP_ZERO, 32),
+    (WeightMode.COLUMN, 0),
+    (WeightMode.MXFP4, 32),
+    (WeightMode.NVFP4, 16),
+]
+
+
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
-@pytest.mark.parametrize("kind", [(WeightMode.GROUP, 128), (WeightMode.GROUP_ZERO, 32), (WeightMode.COLUMN, 0)])
+@pytest.mark.parametrize("kind", RUNNER_KINDS)
 def test_the_runner_checks_what_it_binds(
     monkeypatch: pytest.MonkeyPatch, kind: tuple[WeightMode, int], dtype: str
 ) -> None:

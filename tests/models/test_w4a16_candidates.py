@@ -12,7 +12,7 @@ from gemm_eval import DType, GEMMEvaluator, GemmProblem, InfeasibleError, load_a
 from gemm_eval.arch import GpuSpec, list_archs
 from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError, InvalidMappingError
-from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4
+from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4, problem_of
 from gemm_eval.kernels.build import target_of
 from gemm_eval.kernels.families import TARGETS_THAT_RAN, families
 from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of
@@ -25,6 +25,7 @@ from gemm_eval.models.gpu.w4a16.candidates import (
     find_row,
     has_w4a16_kernels,
     kernel_target,
+    w4a16_types,
 )
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
@@ -34,7 +35,10 @@ from tests.cases import case
 NAMES = ("h200-sxm", "h100-pcie", "a100-sxm-80gb", "l40s", "rtx-4090", "b200", "b300", "rtx-5090", "rtx-5070")
 GPUS = {name: load_arch(name, GpuSpec) for name in NAMES}
 H200 = GPUS["h200-sxm"]
-MODES = (("column", None), ("group", 32), ("group", 64), ("group", 128), ("group_zero", 64), ("group_zero", 128))
+MODES = (
+    ("column", None), ("group", 32), ("group", 64), ("group", 128), ("group_zero", 64), ("group_zero", 128),
+    ("mxfp4", 32), ("nvfp4", 16),
+)  # fmt: skip
 # one token to many, a K of one unit and of hundreds, few columns and many, none of them round in some
 SIZES = (
     (1, 4096, 4096), (3, 8, 8), (5, 4104, 1000), (16, 28672, 8192), (17, 136, 72), (33, 64, 256), (64, 4096, 512),
@@ -44,6 +48,8 @@ SIZES = (
 
 
 def typed(M: int, K: int, N: int, mode: str = "group", group: int | None = 128, act: str = "fp16", G: int = 1) -> Any:
+    if mode in ("mxfp4", "nvfp4"):  # the type of scales follows from the group
+        return GemmProblem(G, M, K, N, DType(act), DType.FP4, DType(act), group_size=group)
     zero = DType.INT4 if mode == "group_zero" else None
     return GemmProblem(
         G, M, K, N, DType(act), DType.INT4, group_size=None if mode == "column" else group, zero_dtype=zero
@@ -123,6 +129,10 @@ COMPILED = (
     ("b300", "w4a16_sm80", "fp16", "group_zero", 32, 25),
     ("rtx-5090", "w4a16_sm80", "bf16", "group", 128, 20),
     ("rtx-5070", "w4a16_gemv", "fp16", "column", None, 7),
+    ("h200-sxm", "w4a16_gemv", "fp16", "mxfp4", 32, 3),
+    ("h200-sxm", "w4a16_gemv_mma", "bf16", "nvfp4", 16, 40),
+    ("h200-sxm", "w4a16_sm90", "bf16", "mxfp4", 32, 50),
+    ("a100-sxm-80gb", "w4a16_sm80", "fp16", "nvfp4", 16, 20),
 )
 
 
@@ -353,4 +363,31 @@ def test_a_batch_is_so_many_launches(sizes: tuple[int, int, int], G: int) -> Non
 
 
 def test_modes_have_names() -> None:
-    assert [mode.name.lower() for mode in WeightMode] == ["column", "group", "group_zero"]
+    assert [mode.name.lower() for mode in WeightMode] == ["column", "group", "group_zero", "mxfp4", "nvfp4"]
+    for mode in WeightMode:
+        for activation, group in itertools.product((DType.FP16, DType.BF16), mode.group_sizes):
+            types = w4a16_types(activation, mode.name.lower(), group)
+            assert (
+                types
+                == problem_of(Sizes(1, 8, 8), activation, mode, group).types
+                == typed(1, 8, 8, mode.name.lower(), group, str(activation)).types
+            )
+            assert has_w4a16_kernels(H200, types)
+
+
+def test_scales_of_four_bit_floats_are_a_byte() -> None:
+    """4 bits of a weight, and 8 of 32 or 16 of them: the bytes that a CTA reads of 64 k."""
+    for mode, group in (("mxfp4", 32), ("nvfp4", 16), ("group", 128), ("group_zero", 64)):
+        types = typed(64, 64, 64, mode, group).types
+        menu = build_w4a16_candidates(H200, types)
+        bits = {"mxfp4": 4 + 8 / 32, "nvfp4": 4 + 8 / 16, "group": 4 + 16 / 128, "group_zero": 4 + 32 / 64}[mode]
+        assert len(menu) > 500
+        np.testing.assert_allclose(menu["weight_bytes"], menu["cta_n"] * 64 * bits / 8)
+
+
+def test_four_bit_floats_of_other_forms_are_not_ours() -> None:
+    for types in (
+        {"group_size": 32, "scale_dtype": "fp16"}, {"group_size": 16, "scale_dtype": "e8m0"}, {"group_size": 64},
+        {"group_size": 32, "zero_dtype": "int4"}, {"group_size": None},
+    ):  # fmt: skip
+        assert not has_w4a16_kernels(H200, GemmProblem(1, 8, 64, 64, DType.FP16, DType.FP4, DType.FP16, **types).types)

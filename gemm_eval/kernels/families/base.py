@@ -67,7 +67,7 @@ class WeightMode(enum.IntEnum):
         return _PARAM_BYTES[self]
 
     def row_k(self, group_size: int) -> int:
-        """Weights along K that a row of the packed scales is for: a group's, or all groups of a block of fp4 weights."""
+        """Weights along K that a row of the packed scales is for: a group's, or fp4 groups' of a block."""
         return _ROW_K if self.is_fp4 else group_size
 
 

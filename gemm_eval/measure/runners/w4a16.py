@@ -37,6 +37,7 @@ from gemm_eval.kernels import (
     spec_of_device,
 )
 from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode, family_of
+from gemm_eval.kernels.layout import scales_dtype
 from gemm_eval.measure.runners.base import BuiltKernel, OperandLayout
 from gemm_eval.measure.runners.checks import MAX_ERRORS, decode, relative_error
 from gemm_eval.measure.runners.read_ceiling import measure_read_us
@@ -222,15 +223,13 @@ class W4A16Runner(BenchDevice):
         """The last 64 columns of the first copy of the weights, on the CPU."""
         packed = packed_sizes(item)
         words = self.buffers["W"][: packed.qweight_bytes].view(np.uint32)
-        scales = self.buffers["S"][: packed.scales_bytes].view(np.uint16)
+        scales = self.buffers["S"][: packed.scales_bytes].view(np.dtype(scales_dtype(item.mode, self.activation)))
         last_words, last_scales = (
             self.cupy.asnumpy(part[-(part.size // packed.num_column_blocks) :]) for part in (words, scales)
         )
         return PackedW4(
             last_words.reshape(1, packed.num_k_blocks, 4, 32, 4),
-            last_scales.view(np.float16 if self.activation is DType.FP16 else np.uint16).reshape(
-                scales_shape(item.mode, 1, packed.num_groups)
-            ),
+            last_scales.reshape(scales_shape(item.mode, 1, packed.num_groups)),
             BLOCK_COLUMNS,
             item.K,
             item.mode,
@@ -297,7 +296,8 @@ class W4A16Runner(BenchDevice):
             "compiler": compiler_version(),
             "routines": "kernels of gemm_eval.kernels, launched with arguments made beforehand; alpha 1, no bias",
             "layouts": "A[M,K] and C[M,N] row-major; B packed as gemm_eval/kernels/KERNELS.md says",
-            "data": "standard normal A; 4-bit integers all equally likely, scales 0.005 to 0.015",
+            "data": "standard normal A; 4-bit integers and fp4 codes all equally likely, scales 0.005 to 0.015; "
+            "2^-9 to 2^-7 (mxfp4), 0.004 to 0.015 (nvfp4)",
             "single_pass_read_us": self._read_times(),
             "checks": "each kernel before it is timed: the first of a GEMM against float64 in the last 64 columns of "
             f"{_NUM_REFERENCE_ROWS} rows, the others against the first in about {_NUM_SAMPLES} elements",

@@ -11,6 +11,8 @@ import numpy.typing as npt
 from gemm_eval.dtypes import DType
 from gemm_eval.kernels import BLOCK_COLUMNS, BLOCK_K, k_blocks, pack_scales, scale_unit, scales_shape
 from gemm_eval.kernels.families import WeightMode, ceil_div
+from gemm_eval.kernels.fp4_layout import pack_fp4_scales, store_e4m3, store_e8m0
+from gemm_eval.kernels.layout import scale_rows, scales_dtype
 from gemm_eval.measure.kernel_shapes import QuantShape
 from gemm_eval.measure.shapes import KernelItem
 
@@ -21,10 +23,11 @@ SCALES_SHARE = 4
 
 _ALIGN_BYTES = 256
 _BLOCK_BYTES = BLOCK_COLUMNS * BLOCK_K // 2
-_SCALE_BYTES = 2
 _WORDS = 1 << 24
-_PATTERN_GROUPS, _PATTERN_COLUMNS = 64, 1 << 14
+_PATTERN_SHAPE = 64, 1 << 14  # groups, columns
 _LEAST_SCALE, _LARGEST_SCALE = 0.005, 0.015  # products of normal activations stay far from the largest fp16
+_E8M0_SCALES = (118, 121)  # bytes: 2^-9 to 2^-7
+_E4M3_SCALES = (0x70, 0x7F)  # bytes: 128 to 448
 
 
 class PackedSizes(NamedTuple):
@@ -40,8 +43,9 @@ class PackedSizes(NamedTuple):
 def packed_sizes(item: KernelItem | QuantShape) -> PackedSizes:
     """Return the sizes of the packed weights of a GEMM."""
     num_columns, num_k = ceil_div(item.N, BLOCK_COLUMNS), k_blocks(item.K)
-    num_groups = num_k * BLOCK_K // item.group_size if item.group_size else 1
-    scales = _SCALE_BYTES * prod(scales_shape(item.mode, num_columns, num_groups))
+    num_groups = scale_rows(item.mode, num_k, item.group_size)
+    scale_bytes = np.dtype(scales_dtype(item.mode, DType.FP16)).itemsize
+    scales = scale_bytes * prod(scales_shape(item.mode, num_columns, num_groups))
     return PackedSizes(num_columns, num_k, num_groups, num_columns * num_k * _BLOCK_BYTES, scales)
 
 
@@ -58,6 +62,10 @@ def word_pattern(seed: int) -> npt.NDArray[np.uint32]:
 
 def pattern_unit(mode: WeightMode, activation: DType) -> float:
     """Return `PackedW4.scale_unit` of what `scale_pattern` returns."""
+    if mode is WeightMode.MXFP4:
+        return store_e8m0(np.array([_E8M0_SCALES[1] - 1], np.uint8), np.ones(1, bool), activation).unit
+    if mode is WeightMode.NVFP4:
+        return float(np.float32(_LARGEST_SCALE / 448))  # the largest e4m3
     if mode is not WeightMode.GROUP:
         return 1.0
     unit = scale_unit(np.full((1, 1), _LARGEST_SCALE), activation)
@@ -67,9 +75,17 @@ def pattern_unit(mode: WeightMode, activation: DType) -> float:
 
 def scale_pattern(mode: WeightMode, activation: DType, seed: int) -> npt.NDArray[Any]:
     """Return packed scales, and zero points in mode GROUP_ZERO, of a matrix; any part of them is valid."""
-    rng = np.random.default_rng(seed)
-    shape = (_PATTERN_GROUPS, _PATTERN_COLUMNS)
+    packed: npt.NDArray[Any]
+    rng, shape = np.random.default_rng(seed), _PATTERN_SHAPE
+    if mode is WeightMode.MXFP4:
+        stored = store_e8m0(rng.integers(*_E8M0_SCALES, shape, dtype=np.uint8), np.ones(shape, bool), activation).stored
+        packed = pack_fp4_scales(stored, mode.group_sizes[0])
+        return packed
+    if mode is WeightMode.NVFP4:
+        stored = store_e4m3(rng.integers(*_E4M3_SCALES, shape, dtype=np.uint8), np.ones(shape, bool))
+        packed = pack_fp4_scales(stored, mode.group_sizes[0])
+        return packed
     scales = rng.uniform(_LEAST_SCALE, _LARGEST_SCALE, shape).astype(np.float32) / pattern_unit(mode, activation)
     zeros = rng.integers(0, 16, shape, dtype=np.uint8) if mode is WeightMode.GROUP_ZERO else None
-    packed: npt.NDArray[Any] = pack_scales(scales, zeros, mode, activation)
+    packed = pack_scales(scales, zeros, mode, activation)
     return packed

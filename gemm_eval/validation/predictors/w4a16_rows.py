@@ -15,11 +15,11 @@ from gemm_eval.errors import InvalidInputError
 from gemm_eval.mapping import Decomposition, RasterOrder, Schedule
 from gemm_eval.models.gpu import Joined, join_packed, pack_gpu
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
+from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES, w4a16_types
 from gemm_eval.search import OF_OURS
 from gemm_eval.validation.tables import measured_root, meta_of, read_columns
 from gemm_eval.validation.timings import Form, Ints, Mask, Timings
-from gemm_eval.workload import NO_LAYOUTS, GemmProblem, RunOptions
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, RunOptions, problem_of
 
 __all__ = [
     "NEAR_BEST",
@@ -129,11 +129,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 def types_of(input_dtype: str, mode: str, group_size: int) -> GemmProblem:
     """Return the types of a row as a problem, of sizes that do not matter."""
-    return GemmProblem(
-        1, 64, 64, 64, input_dtype=DType(input_dtype), weight_dtype=DType.INT4, output_dtype=DType(input_dtype),
-        group_size=group_size if group_size > 0 else None, scale_dtype=DType(input_dtype),
-        zero_dtype=DType.INT4 if mode == "group_zero" else None,
-    )  # fmt: skip
+    return problem_of(w4a16_types(DType(input_dtype), mode, max(0, group_size)), 1, 64, 64, 64)
 
 
 def _which(frame: pd.DataFrame, packed: Joined, type_of: Ints) -> Ints:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         has_w4a16_kernels,
         kernel_target,
         list_w4a16_needs,
+        w4a16_types,
     )
     from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
     from gemm_eval.models.gpu.w4a16.family_kernels import SM90_CLUSTER
@@ -30,6 +31,7 @@ __all__ = [
     "kernel_target",
     "list_w4a16_needs",
     "splits_of_row",
+    "w4a16_types",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -43,6 +45,7 @@ __getattr__, __dir__ = lazy_names(
             "has_w4a16_kernels",
             "kernel_target",
             "list_w4a16_needs",
+            "w4a16_types",
         ),
         ".coefficients": ("W4A16_FAMILIES",),
         ".family_kernels": ("SM90_CLUSTER",),

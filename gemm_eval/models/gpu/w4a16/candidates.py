@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec, cluster_sms, ctas_per_sm, data_root
-from gemm_eval.dtypes import DType
+from gemm_eval.dtypes import DType, parse_scheme
 from gemm_eval.errors import InvalidMappingError, UnsupportedError
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 from gemm_eval.models.gpu.candidates import CANDIDATE_DTYPE
@@ -29,7 +29,7 @@ from gemm_eval.models.gpu.shortage import KernelNeeds
 from gemm_eval.models.gpu.sizes import SizeRule
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
 from gemm_eval.words import shown
-from gemm_eval.workload import GemmProblem, GemmTypes
+from gemm_eval.workload import BlockScale, GemmProblem, GemmTypes, make_types
 
 __all__ = [
     "W4A16_SIZES",
@@ -42,6 +42,7 @@ __all__ = [
     "has_w4a16_kernels",
     "kernel_target",
     "list_w4a16_needs",
+    "w4a16_types",
 ]
 
 W4A16_SIZES = SizeRule(8, 8, False)
@@ -54,6 +55,7 @@ _CONFIG = (
 _CONFIG_OF = operator.itemgetter(*((CANDIDATE_DTYPE.names or ()).index(name) for name in _CONFIG))
 _NAMES = {family.number: name for name, family in FAMILIES.items() if family.is_ours}
 _GROUP_SIZES = (None, 32, 64, 128)
+_FP4_SCHEMES = {mode: parse_scheme(f"w4a16_{mode}") for mode in ("mxfp4", "nvfp4")}
 _MMA_SYNC_FLOP = 2.0 * 16 * 8 * 16
 _WGMMA_FLOP = 2.0 * 64 * 16  # of a token
 _WARPS_OF_WGMMA = 4
@@ -89,25 +91,52 @@ def has_w4a16_kernels(arch: GpuSpec, types: GemmTypes) -> bool:
     return (
         arch.sm_arch in W4A16_TARGETS
         and scale is not None
-        and types.b.dtype is DType.INT4
         and types.a.dtype in (DType.FP16, DType.BF16)
         and types.c is types.a.dtype
-        and scale.group_size in _GROUP_SIZES
-        and scale.dtype is types.a.dtype
         and scale.group_n == 1
+        and _has_mode(types.a.dtype, types.b.dtype, scale)
+    )
+
+
+def _has_mode(activation: DType, weight: DType, scale: BlockScale) -> bool:
+    """Whether our kernels read weights so scaled."""
+    if weight is DType.FP4:
+        known = {(scheme.group_size, scheme.scale_dtype) for scheme in _FP4_SCHEMES.values()}
+        return (scale.group_size, scale.dtype) in known and scale.zero_dtype is None
+    return (
+        weight is DType.INT4
+        and scale.group_size in _GROUP_SIZES
+        and scale.dtype is activation
         and (scale.zero_dtype is None or (scale.zero_dtype is DType.INT4 and scale.group_size is not None))
     )
+
+
+def w4a16_types(activation: DType, mode: str, group_size: int) -> GemmTypes:
+    """Return the types of a GEMM of ours by the names that its kernels have for them.
+
+    Args:
+        activation: fp16 or bf16.
+        mode: "column", "group", "group_zero", "mxfp4" or "nvfp4".
+        group_size: weights along K that share a scale; 0 in mode column.
+    """
+    scheme = _FP4_SCHEMES.get(mode)
+    return make_types(
+        input_dtype=activation, weight_dtype=DType.FP4 if scheme else DType.INT4, output_dtype=activation,
+        group_size=group_size or None, scale_dtype=scheme.scale_dtype if scheme else activation,
+        zero_dtype=DType.INT4 if mode == "group_zero" else None,
+    )  # fmt: skip
 
 
 def check_w4a16_types(arch: GpuSpec, types: GemmTypes) -> None:
     """Raise `UnsupportedError` where our kernels do not exist for this GPU or these types; it says what there is."""
     if not has_w4a16_kernels(arch, types):
         group = "a column" if types.group_size is None else types.group_size
-        known = ", ".join(W4A16_TARGETS)
+        of_scale = f" ({types.b.scale.dtype} scales)" if types.b.dtype is DType.FP4 and types.b.scale else ""
         raise UnsupportedError(
-            f"library {OURS} has kernels for {known}, fp16 or bf16 inputs and outputs, and int4 weights "
-            "with a scale of the inputs' type for groups of 32, 64, 128 or a column (int4 zero points for groups); "
-            f"got {arch.sm_arch}, {types.a.dtype} inputs, {types.b.dtype} weights, groups of {group}, "
+            f"library {OURS} has kernels for {', '.join(W4A16_TARGETS)}, fp16 or bf16 inputs and outputs, and int4 "
+            "weights with a scale of the inputs' type for groups of 32, 64, 128 or a column (int4 zero points for groups), or "
+            "fp4 weights with an e8m0 scale for groups of 32 or an fp8 one for 16; "
+            f"got {arch.sm_arch}, {types.a.dtype} inputs, {types.b.dtype} weights, groups of {group}{of_scale}, "
             f"{types.c} outputs; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
         )
 
@@ -179,6 +208,9 @@ def _mode_of(types: GemmTypes) -> tuple[str, int]:
     scale = types.b.scale
     if scale is None or scale.group_size is None:
         return "column", 0
+    if types.b.dtype is DType.FP4:
+        mode = next(mode for mode, scheme in _FP4_SCHEMES.items() if scheme.group_size == scale.group_size)
+        return mode, scale.group_size
     return ("group_zero" if scale.zero_dtype else "group"), scale.group_size
 
 
@@ -220,7 +252,7 @@ def _row(arch: GpuSpec, types: GemmTypes, entry: _Entry, held: int, expected: in
     if scale is not None and scale.group_size is not None:
         param_bits = scale.dtype.bits * (2 if scale.zero_dtype else 1)  # zero points come as 16 bits
         scale_bits = param_bits / scale.group_size
-    weight_bytes = config.cta_n * _BLOCK * (DType.INT4.bits + scale_bits) / 8
+    weight_bytes = config.cta_n * _BLOCK * (types.b.dtype.bits + scale_bits) / 8
     coefficient_set = W4A16_FAMILIES.index(coefficients_of(config.family))
     return (
         FAMILIES[config.family].number, coefficient_set, *config[1:8], int(config.schedule),
