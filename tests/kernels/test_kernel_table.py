@@ -57,7 +57,7 @@ def tools() -> None:
         pytest.skip(str(error))
 
 
-WGMMA = ("w4a16_sm90", "w4a16_sm90_cluster")
+WGMMA = ("w4a16_sm90", "w4a16_sm90_cluster", "w4a16_sm90_grouped")
 
 
 def read(file: Path) -> list[dict[str, str]]:
@@ -170,7 +170,7 @@ def test_a_table_has_the_kernels_of_the_registry(file: Path) -> None:
 
     assert list(rows[0]) == list(COLUMNS)
     assert [{name: row[name] for name in expected[0]} for row in rows] == expected
-    assert {row["family"] for row in rows} == {"w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80"} | (
+    assert {row["family"] for row in rows} == {"w4a16_gemv", "w4a16_gemv_mma", "w4a16_sm80", "w4a16_sm80_grouped"} | (
         set(WGMMA) if target == "sm_90a" else set()
     )
 
@@ -277,8 +277,8 @@ def test_a_kernel_stands_once_in_each_mode() -> None:
 
     assert len(variants) == len(set(variants))
     times = Counter(variant.config for variant in variants)
-    assert Counter(times.values()) == {len(MODES): 344, len(MODES) - 2: 8}  # eight do not take groups of 32
-    assert len(list(table_variants("sm_80", "bf16", GROUP))) == 106
+    assert Counter(times.values()) == {len(MODES): 462, len(MODES) - 2: 8}  # eight do not take groups of 32
+    assert len(list(table_variants("sm_80", "bf16", GROUP))) == 137
     for target in ("sm_100", "sm_120"):
         assert list(table_variants(target, "bf16")) == list(table_variants("sm_80", "bf16"))
     assert table_targets() == ("sm_120", "sm_100", "sm_90a", "sm_89", "sm_80")

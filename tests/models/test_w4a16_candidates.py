@@ -14,7 +14,7 @@ from gemm_eval.device import compiler_version
 from gemm_eval.errors import GemmEvalError, InvalidMappingError
 from gemm_eval.kernels import Sizes, WeightMode, legal_configs, limits_of_spec, pack_w4, problem_of
 from gemm_eval.kernels.build import target_of
-from gemm_eval.kernels.families import TARGETS_THAT_RAN, families
+from gemm_eval.kernels.families import TARGETS_THAT_RAN, families, grouped_families
 from gemm_eval.kernels.registry import compile_for, make_variant, occupancy_of
 from gemm_eval.mapping import Decomposition, KernelConfig
 from gemm_eval.models.gpu import GPU_COST_DTYPE, coefficients_for, enumerate_configs, has_sms_of, pack_gpu
@@ -94,7 +94,9 @@ def test_configs_of_a_changed_chip_are_those_of_the_registry(num_sms: int, smem_
 
 
 def test_families_are_those_of_the_registry_in_its_order() -> None:
-    assert tuple(families()) == W4A16_FAMILIES == tuple(name for name, family in FAMILIES.items() if family.is_ours)
+    ours = tuple(name for name, family in FAMILIES.items() if family.is_ours)
+    assert (*families(), *grouped_families()) == ours
+    assert tuple(families()) == W4A16_FAMILIES
 
 
 def test_a_row_stands_for_one_kernel() -> None:
@@ -327,39 +329,42 @@ def test_no_kernels_are_not_taken_for_those_of_another_kind() -> None:
 # batches
 
 
-_PER_LAUNCH = {
-    "latency_us", "physics_us", "compute_us", "launch_us", "prologue_us", "matrix_us", "dequant_us", "step_wait_us",
-    "tile_overhead_us", "l2_us", "dram_us", "outside_us", "store_us", "reduction_us", "power_us", "choice_us",
-    "hidden_us", "dram_bytes", "dram_a_bytes", "dram_b_bytes", "dram_scale_bytes", "dram_c_bytes", "num_ctas",
-    "num_tiles", "num_waves",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("sizes", [(1, 4096, 4096), (48, 4096, 12288), (2048, 4096, 4096)], ids=str)
 @pytest.mark.parametrize("G", [2, 7])
-def test_a_batch_is_so_many_launches(sizes: tuple[int, int, int], G: int) -> None:
-    """Our kernels take one GEMM: a batch is the same config again and again."""
+def test_a_batch_is_one_launch_of_a_grouped_kernel(sizes: tuple[int, int, int], G: int) -> None:
     one, many = typed(*sizes), typed(*sizes, G=G)
     packed = pack_gpu(H200, many.types, RunOptions())
     batch = np.array([many.sizes, one.sizes, many.sizes], np.int64)
     table = find_best_config_many([packed], np.zeros(3, np.int64), batch)
-    top_one, top_many = (find_top_configs(H200, problem, packed, 5) for problem in (one, many))
-    pairs = [
-        (best_of(H200, one), best_of(H200, many)),
-        (best_of(H200, one), table[0]),
-        (table[1], table[2]),
-        *zip(top_one, top_many, strict=True),
-    ]
-    for single, repeated in pairs:
-        for name in GPU_COST_DTYPE.names or ():
-            factor = G if name in _PER_LAUNCH else 1
-            assert repeated[name] == single[name] * factor, name
+    single, best = best_of(H200, one), best_of(H200, many)
+    for name in GPU_COST_DTYPE.names or ():
+        assert table[0][name] == table[2][name] == best[name], name
+        assert table[1][name] == single[name], name
+    for name in ("dram_b_bytes", "dram_scale_bytes", "dram_c_bytes"):
+        assert best[name] == pytest.approx(G * single[name], abs=G)
+    top = find_top_configs(H200, many, packed, 5)
+    assert top[0]["latency_us"] == best["latency_us"] <= 1.1 * G * single["latency_us"]
     result = GEMMEvaluator(H200, disk_cache=False).evaluate_problem(many)
     assert isinstance(result.mapping, KernelConfig)
-    replayed = evaluate_config(H200, many, packed, result.mapping)[0]
-    assert replayed["latency_us"] == result.latency_us == pairs[0][1]["latency_us"]
+    assert result.mapping.family == "w4a16_sm90_grouped"
+    assert evaluate_config(H200, many, packed, result.mapping)[0]["latency_us"] == result.latency_us
     assert sum(result.breakdown.values()) == pytest.approx(result.latency_us, rel=1e-12)
-    assert list(enumerate_configs(H200, many)) == list(enumerate_configs(H200, one))
+    grouped = {config.family for config in enumerate_configs(H200, many)}
+    plain = {config.family for config in enumerate_configs(H200, one)}
+    assert grouped == {"w4a16_sm80_grouped", "w4a16_sm90_grouped"}
+    assert not grouped & plain
+
+
+def test_groups_without_rows_cost_nothing_and_their_order_does_not_matter() -> None:
+    evaluator = GEMMEvaluator(H200, disk_cache=False)
+
+    def cost(*rows: int) -> float:
+        kinds = {"dtype": "fp16", "weight_dtype": "int4", "group_size": 128, "library": "gemm-eval"}
+        return evaluator.evaluate_grouped(rows, 4096, 4096, **kinds).latency_us
+
+    assert cost(5, 0, 17, 0) == cost(17, 5)
+    assert cost(16, 16) == cost(0, 16, 16)
+    assert cost(64, 64) < cost(64, 64, 64) < cost(65, 64, 64) * 1.01
 
 
 def test_modes_have_names() -> None:

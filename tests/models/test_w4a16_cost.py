@@ -462,7 +462,7 @@ def test_a_config_of_another_family_is_refused_with_those_that_there_are() -> No
     generic = KernelConfig(
         "sm90_wgmma", 64, 64, 64, 1, 1, 8, 4, Schedule.COOPERATIVE, DATA_PARALLEL, 1, RasterOrder.ALONG_M, 1
     )
-    with pytest.raises(InvalidMappingError, match=f"with {', '.join(W4A16_FAMILIES)}, got 'sm90_wgmma'") as caught:
+    with pytest.raises(InvalidMappingError, match=f"with {', '.join(W4A16_FAMILIES)}, .*got 'sm90_wgmma'") as caught:
         cost(problem, generic)
     assert caught.value.rule == "family"
     assert cost(problem, generic, library="trtllm").config == generic
