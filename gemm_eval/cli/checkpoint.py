@@ -18,8 +18,8 @@ __all__ = ["app"]
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
-    help="Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and show "
-    "what was packed.",
+    help="Checkpoints with 4-bit weights (AWQ, GPTQ, gpt-oss's MXFP4, NVFP4): pack them for our W4A16 kernels, and "
+    "show what was packed.",
     epilog=EXIT_CODES,
 )
 

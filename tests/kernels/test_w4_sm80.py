@@ -26,7 +26,8 @@ SIZES = (Sizes(1, 4096, 4096), Sizes(17, 4104, 1000), Sizes(300, 120, 72), Sizes
 
 
 def variant(config: KernelConfig, mode: WeightMode = WeightMode.GROUP, group: int = 128, **changes: object) -> Variant:
-    return Variant(config._replace(**changes), DType.FP16, mode, 0 if mode is WeightMode.COLUMN else group)
+    sizes = mode.group_sizes
+    return Variant(config._replace(**changes), DType.FP16, mode, group if group in sizes else sizes[0])
 
 
 def find(m: int, n: int, k: int, warps: int) -> KernelConfig:
