@@ -31,7 +31,9 @@ if TYPE_CHECKING:
         k_blocks,
         pack_scales,
         parse_activation,
+        scale_rows,
         scale_unit,
+        scales_dtype,
         scales_shape,
     )
     from gemm_eval.kernels.packed_files import Conversion, convert_checkpoint, load_packed, save_packed
@@ -97,7 +99,9 @@ __all__ = [
     "quantize_w4",
     "rank",
     "save_packed",
+    "scale_rows",
     "scale_unit",
+    "scales_dtype",
     "scales_shape",
     "spec_of_device",
     "stack_w4",
@@ -170,7 +174,9 @@ __getattr__, __dir__ = lazy_names(
             "k_blocks",
             "pack_scales",
             "parse_activation",
+            "scale_rows",
             "scale_unit",
+            "scales_dtype",
             "scales_shape",
         ),
         ".packed_files": (

@@ -240,7 +240,8 @@ def test_what_has_run_is_said_of_each_gpu() -> None:
 # Every kernel once, with one of the types and modes and for one of the GPUs that have it, in turn: all of them with all
 # would take an hour. How tiles follow each other is no matter of the compiler.
 TURNS = [("fp16", "group", 128), ("bf16", "group_zero", 32), ("fp16", "column", None), ("bf16", "group", 64)]
-TURNS += [("fp16", "group_zero", 64), ("bf16", "column", None), ("fp16", "group", 32)]
+TURNS += [("fp16", "group_zero", 64), ("bf16", "column", None), ("fp16", "group", 32), ("bf16", "mxfp4", None)]
+TURNS += [("fp16", "nvfp4", None), ("fp16", "mxfp4", None), ("bf16", "nvfp4", None)]
 DISTINCT = {
     config._replace(raster_order=RasterOrder.ALONG_M, raster_swizzle=1): config
     for family in families().values()

@@ -46,6 +46,7 @@ MOST_SPILL_BYTES = 36
 SPILLS_ON_RTX = ("8", "32", "16", "32")
 COLUMN = ((WeightMode.COLUMN, 0),)
 GROUP = ((WeightMode.GROUP, 128),)
+MXFP4, NVFP4 = ((WeightMode.MXFP4, 32),), ((WeightMode.NVFP4, 16),)
 
 
 @pytest.fixture
@@ -92,8 +93,9 @@ def num_tensor(variant: Variant) -> Fraction:
     of_block = Fraction(4 * 4 * (config.cta_m // 8))  # m16n8k16
     if config.family == "w4a16_sm80":
         return of_block
-    columns_of_warp = config.cta_n // team_warps_of(variant)  # and for each warp 16 columns more: the offsets
-    return of_block * Fraction(columns_of_warp + 16, columns_of_warp)
+    columns_of_warp = config.cta_n // team_warps_of(variant)
+    offsets = 0 if variant.mode.is_fp4 else 16  # for each warp so many columns more
+    return of_block * Fraction(columns_of_warp + offsets, columns_of_warp)
 
 
 def num_half(variant: Variant) -> int:
@@ -114,7 +116,8 @@ def num_copies(variant: Variant) -> Fraction:
     config = variant.config
     if config.family in WGMMA:  # another warp copies
         return Fraction(0)
-    scale_bytes = {WeightMode.COLUMN: 0, WeightMode.GROUP: 2, WeightMode.GROUP_ZERO: 4}[variant.mode]
+    of_modes = {WeightMode.COLUMN: 0, WeightMode.GROUP: 2, WeightMode.GROUP_ZERO: 4}
+    scale_bytes = 1 if variant.mode.is_fp4 else of_modes[variant.mode]
     is_sm80 = config.family == "w4a16_sm80"
     warps = config.num_warps if is_sm80 else team_warps_of(variant)
     step_k = config.cta_k if is_sm80 else 64
@@ -224,6 +227,9 @@ def test_fresh_kernels_are_those_of_the_tables() -> None:
         ("w4a16_gemv_mma", "bf16", COLUMN, {"cta_m": 16, "cta_n": 128, "num_warps": 8}),
         ("w4a16_sm80", "fp16", GROUP, {"cta_m": 128, "cta_n": 128, "num_warps": 8}),
         ("w4a16_sm90", "fp16", COLUMN, {"cta_m": 16, "cta_n": 256}),
+        ("w4a16_gemv_mma", "fp16", MXFP4, {"cta_m": 16, "cta_n": 128, "num_warps": 8}),
+        ("w4a16_sm80", "bf16", NVFP4, {"cta_m": 128, "cta_n": 128, "num_warps": 8}),
+        ("w4a16_sm90", "bf16", MXFP4, {"cta_m": 16, "cta_n": 256}),
     ],
 )
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100", "sm_120"])
@@ -242,7 +248,8 @@ def test_a_block_takes_what_the_source_says(
         assert row["load_matrix"] == 2 * 2
         assert row["copy"] >= 4  # 16 bytes a lane for each 16 columns
     else:
-        assert row["load_shared"] == {"w4a16_sm80": 4 * 4 * 2, "w4a16_gemv_mma": 4, "w4a16_sm90": 4}[family]
+        loads = {"w4a16_sm80": 4 * 4, "w4a16_gemv_mma": 4, "w4a16_sm90": 4}[family]  # 16 bytes of weights each
+        assert row["load_shared"] == loads * (1 if modes is COLUMN else 2)
     if family in {"w4a16_sm80", "w4a16_sm90"}:
         assert row["half"] == num_half(variant)
 

@@ -25,8 +25,8 @@ T4 = DeviceLimits((7, 5), 40, 65536, 65536, 0, 65536, 1024, 16)
 SIZES = (Sizes(1, 4096, 4096), Sizes(17, 4104, 1000), Sizes(300, 120, 72), Sizes(4096, 8192, 28672))
 
 
-def variant(config: KernelConfig, mode: WeightMode = WeightMode.GROUP, group: int = 128, **changes: object) -> Variant:
-    return Variant(config._replace(**changes), DType.FP16, mode, 0 if mode is WeightMode.COLUMN else group)
+def variant(config: KernelConfig, mode: WeightMode = WeightMode.GROUP, group: int = 0, **changes: object) -> Variant:
+    return Variant(config._replace(**changes), DType.FP16, mode, group or mode.group_sizes[-1])
 
 
 def find(m: int, n: int, k: int, warps: int) -> KernelConfig:

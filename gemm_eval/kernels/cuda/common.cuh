@@ -229,7 +229,9 @@ DEVICE void spread_fp4(u32 q, u32 (&a)[4]) {
 // One packed word to the operand registers of a k16 step: a[0], a[2] are column g, a[1], a[3] column g + 8;
 // a[0], a[1] are k, k+1 and a[2], a[3] k+8, k+9.
 DEVICE void dequantize(u32 q, const GroupParams& p, u32 (&a)[4]) {
+#if MODE < 3
   const u32 high = q >> 8;
+#endif
 #if MODE >= 3
   spread_fp4(q, a);
 #elif MODE == 1

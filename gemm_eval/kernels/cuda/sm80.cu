@@ -148,13 +148,12 @@ DEVICE void load_weights(Weights& w, u32 weights, u32 scales, u32 block) {
 }
 
 DEVICE GroupParams params_of(const Weights& w, int i, int j) {
-  const int h = j / 2 % BLOCK_GROUPS;
 #if MODE == 0
   return params_of_step(0, 0, j);
 #elif PARAM_BYTES == 2
-  return params_of_step(w.scale[i][h], 0, j);
+  return params_of_step(w.scale[i][j / 2 % BLOCK_GROUPS], 0, j);
 #else
-  return params_of_step(w.scale[i][h], w.zero[i][h], j);
+  return params_of_step(w.scale[i][j / 2 % BLOCK_GROUPS], w.zero[i][j / 2 % BLOCK_GROUPS], j);
 #endif
 }
 

@@ -682,7 +682,7 @@ DEVICE void consume(const Problem& p, u32 smem, const TensorMap* map_c,
         shift[h] = bias && n < p.N ? to_float(shifts[n]) : 0.f;
       }
 #if CLUSTER_K > 1
-      write_share(p, acc[b], c, at.first_token() + share * (8 * SHARE_GROUPS), min(p.M, (at.tile_m + 1) * CTA_M), column,
+      write_share(p, acc[b], c, at.first_token() + share * (8 * SHARE_GROUPS), min(end_token, (at.tile_m + 1) * CTA_M), column,
                   scale, shift);
 #else
       if (USES_TMA_STORE)

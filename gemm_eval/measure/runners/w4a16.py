@@ -33,11 +33,11 @@ from gemm_eval.kernels import (
     make_variant,
     occupancy_of,
     pack_w4,
+    scales_dtype,
     scales_shape,
     spec_of_device,
 )
 from gemm_eval.kernels.families import Operands, Sizes, Variant, WeightMode, family_of
-from gemm_eval.kernels.layout import scales_dtype
 from gemm_eval.measure.runners.base import BuiltKernel, OperandLayout
 from gemm_eval.measure.runners.checks import MAX_ERRORS, decode, relative_error
 from gemm_eval.measure.runners.read_ceiling import measure_read_us

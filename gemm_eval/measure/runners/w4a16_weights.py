@@ -9,10 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.dtypes import DType
-from gemm_eval.kernels import BLOCK_COLUMNS, BLOCK_K, k_blocks, pack_scales, scale_unit, scales_shape
+from gemm_eval.kernels import (
+    BLOCK_COLUMNS,
+    BLOCK_K,
+    PackedW4,
+    QuantizedFp4,
+    k_blocks,
+    pack_fp4,
+    pack_scales,
+    scale_rows,
+    scale_unit,
+    scales_dtype,
+    scales_shape,
+)
 from gemm_eval.kernels.families import WeightMode, ceil_div
-from gemm_eval.kernels.fp4_layout import pack_fp4_scales, store_e4m3, store_e8m0
-from gemm_eval.kernels.layout import scale_rows, scales_dtype
 from gemm_eval.measure.kernel_shapes import QuantShape
 from gemm_eval.measure.shapes import KernelItem
 
@@ -28,6 +38,8 @@ _PATTERN_SHAPE = 64, 1 << 14  # groups, columns
 _LEAST_SCALE, _LARGEST_SCALE = 0.005, 0.015  # products of normal activations stay far from the largest fp16
 _E8M0_SCALES = (118, 121)  # bytes: 2^-9 to 2^-7
 _E4M3_SCALES = (0x70, 0x7F)  # bytes: 128 to 448
+_LARGEST_E4M3 = 448
+_FP4_COLUMNS = 1 << 12
 
 
 class PackedSizes(NamedTuple):
@@ -62,10 +74,8 @@ def word_pattern(seed: int) -> npt.NDArray[np.uint32]:
 
 def pattern_unit(mode: WeightMode, activation: DType) -> float:
     """Return `PackedW4.scale_unit` of what `scale_pattern` returns."""
-    if mode is WeightMode.MXFP4:
-        return store_e8m0(np.array([_E8M0_SCALES[1] - 1], np.uint8), np.ones(1, bool), activation).unit
-    if mode is WeightMode.NVFP4:
-        return float(np.float32(_LARGEST_SCALE / 448))  # the largest e4m3
+    if mode.is_fp4:
+        return _fp4_weights(mode, activation, 0, columns=BLOCK_COLUMNS).scale_unit
     if mode is not WeightMode.GROUP:
         return 1.0
     unit = scale_unit(np.full((1, 1), _LARGEST_SCALE), activation)
@@ -77,15 +87,20 @@ def scale_pattern(mode: WeightMode, activation: DType, seed: int) -> npt.NDArray
     """Return packed scales, and zero points in mode GROUP_ZERO, of a matrix; any part of them is valid."""
     packed: npt.NDArray[Any]
     rng, shape = np.random.default_rng(seed), _PATTERN_SHAPE
-    if mode is WeightMode.MXFP4:
-        stored = store_e8m0(rng.integers(*_E8M0_SCALES, shape, dtype=np.uint8), np.ones(shape, bool), activation).stored
-        packed = pack_fp4_scales(stored, mode.group_sizes[0])
-        return packed
-    if mode is WeightMode.NVFP4:
-        stored = store_e4m3(rng.integers(*_E4M3_SCALES, shape, dtype=np.uint8), np.ones(shape, bool))
-        packed = pack_fp4_scales(stored, mode.group_sizes[0])
+    if mode.is_fp4:
+        packed = _fp4_weights(mode, activation, seed).scales
         return packed
     scales = rng.uniform(_LEAST_SCALE, _LARGEST_SCALE, shape).astype(np.float32) / pattern_unit(mode, activation)
     zeros = rng.integers(0, 16, shape, dtype=np.uint8) if mode is WeightMode.GROUP_ZERO else None
     packed = pack_scales(scales, zeros, mode, activation)
     return packed
+
+
+def _fp4_weights(mode: WeightMode, activation: DType, seed: int, columns: int = _FP4_COLUMNS) -> PackedW4:
+    """Weights whose scales are a pattern; the codes are none."""
+    groups = _PATTERN_SHAPE[0]
+    low, high = _E8M0_SCALES if mode is WeightMode.MXFP4 else _E4M3_SCALES
+    scales = np.random.default_rng(seed).integers(low, high, (groups, columns), dtype=np.uint8)
+    scales[0, 0] = high - 1  # what the unit goes by
+    codes = np.ones((groups * mode.group_sizes[0], columns), np.uint8)
+    return pack_fp4(QuantizedFp4(codes, scales, _LARGEST_SCALE / _LARGEST_E4M3), mode, activation)
