@@ -134,8 +134,8 @@ def check_w4a16_types(arch: GpuSpec, types: GemmTypes) -> None:
         of_scale = f" ({types.b.scale.dtype} scales)" if types.b.dtype is DType.FP4 and types.b.scale else ""
         raise UnsupportedError(
             f"library {OURS} has kernels for {', '.join(W4A16_TARGETS)}, fp16 or bf16 inputs and outputs, and int4 "
-            "weights with a scale of the inputs' type for groups of 32, 64, 128 or a column (int4 zero points for groups), "
-            "or fp4 weights with an e8m0 scale for groups of 32 or an fp8 one for 16; "
+            "weights with a scale of the inputs' type for groups of 32, 64, 128 or a column (int4 zero points for "
+            "groups), or fp4 weights with an e8m0 scale for groups of 32 or an fp8 one for 16; "
             f"got {arch.sm_arch}, {types.a.dtype} inputs, {types.b.dtype} weights, groups of {group}{of_scale}, "
             f"{types.c} outputs; library {HYPOTHETICAL} says what a kernel that nobody has written would do"
         )
