@@ -346,7 +346,7 @@ def test_a_batch_is_one_launch_of_a_grouped_kernel(sizes: tuple[int, int, int], 
     assert top[0]["latency_us"] == best["latency_us"] <= 1.1 * G * single["latency_us"]
     result = GEMMEvaluator(H200, disk_cache=False).evaluate_problem(many)
     assert isinstance(result.mapping, KernelConfig)
-    assert result.mapping.family == "w4a16_sm90_grouped"
+    assert result.mapping.family in grouped_families()
     assert evaluate_config(H200, many, packed, result.mapping)[0]["latency_us"] == result.latency_us
     assert sum(result.breakdown.values()) == pytest.approx(result.latency_us, rel=1e-12)
     grouped = {config.family for config in enumerate_configs(H200, many)}
@@ -386,7 +386,7 @@ def test_scales_of_four_bit_floats_are_a_byte() -> None:
         types = typed(64, 64, 64, mode, group).types
         menu = build_w4a16_candidates(H200, types)
         bits = {"mxfp4": 4 + 8 / 32, "nvfp4": 4 + 8 / 16, "group": 4 + 16 / 128, "group_zero": 4 + 32 / 64}[mode]
-        assert len(menu) > 500
+        assert len(menu) > 400
         np.testing.assert_allclose(menu["weight_bytes"], menu["cta_n"] * 64 * bits / 8)
 
 

@@ -11,7 +11,7 @@ from gemm_eval.arch import GpuSpec
 from gemm_eval.evaluate import GEMMResult, Kind
 from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
-from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
+from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.report.plots.memory import draw_memory_bar
 from gemm_eval.report.plots.style import COLORS, RAMP, TITLE, new_figure, use_whole_ticks
 from gemm_eval.workload import RunOptions
@@ -69,16 +69,13 @@ def _find_waves(result: GEMMResult) -> _Waves:
     tiles_m, tiles_n = -(-problem.M // config.cta_m), -(-problem.N // config.cta_n)
     clusters_m, clusters_n = -(-tiles_m // config.cluster_m), -(-tiles_n // config.cluster_n)
     padded = clusters_m * config.cluster_m * clusters_n * config.cluster_n
-    # kernels without a batch are launched anew for every element: the picture is that of one launch
-    num_launches = problem.G if config.family in W4A16_FAMILIES else 1
-    num_batches = problem.G // num_launches
-    num_waves = int(record["num_waves"]) // num_launches
+    num_batches, num_waves = problem.G, int(record["num_waves"])
     last_wave_frac = float(record["last_wave_frac"])
     order = _raster(config, clusters_m, clusters_n)[:tiles_m, :tiles_n]
     order = np.concatenate([order + batch * padded for batch in range(num_batches)])
     parts = _num_parts(config, problem.K)
     if config.decomposition is Decomposition.STREAM_K:
-        num_ctas = int(record["num_ctas"]) // num_launches
+        num_ctas = int(record["num_ctas"])
     else:
         num_ctas = num_batches * padded * parts
     slots = round(num_ctas / (num_waves - 1 + last_wave_frac))  # all waves but the last take every slot
@@ -98,7 +95,7 @@ def _find_waves(result: GEMMResult) -> _Waves:
 
 def _num_parts(config: KernelConfig, K: int) -> int:
     """CTAs that share a tile of C."""
-    if config.family in W4A16_FAMILIES:
+    if FAMILIES[config.family].is_ours:
         return config.split_k
     steps = -(-K // config.cta_k)
     return -(-steps // -(-steps // config.split_k))  # parts without a k-step do nothing
