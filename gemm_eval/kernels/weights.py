@@ -290,6 +290,7 @@ def dequantize(packed: PackedW4, dtype: Any = numpy.float64) -> Array:
         kind = ""
     if kind != "f":
         raise InvalidProblemError(f"dtype must be a type of floats, such as numpy.float32, got {shown(dtype)}")
+    check_packed(packed)
     xp = module_of(packed.qweight)
     found = _fp4_values(packed, dtype) if packed.mode.is_fp4 else _integer_values(packed, dtype)
     if packed.permutation is None:
