@@ -101,10 +101,12 @@ def test_who_runs_them(b200: GEMMEvaluator, h200: GEMMEvaluator) -> None:
     for dtype in ("mxfp4", "nvfp4", "fp4"):
         with pytest.raises(UnsupportedError, match="h200-sxm cannot multiply fp4"):
             h200.evaluate(*SIZES, dtype)
-    for dtype in WEIGHT_ONLY:
-        assert h200.evaluate(*SIZES, dtype).options["library"] == "hypothetical"
-        with pytest.raises(UnsupportedError):
-            h200.evaluate(*SIZES, dtype, library="gemm-eval")
+    for dtype in ("w4a16_mxfp4", "w4a16_nvfp4"):
+        assert h200.evaluate(*SIZES, dtype).options["library"] == "gemm-eval"
+        assert h200.evaluate(*SIZES, dtype, output_dtype="fp32").options["library"] == "hypothetical"  # not ours
+    assert h200.evaluate(*SIZES, "w4a8_fp8").options["library"] == "hypothetical"
+    with pytest.raises(UnsupportedError):
+        h200.evaluate(*SIZES, "w4a8_fp8", library="gemm-eval")
     with pytest.raises(UnsupportedError, match="kernels of trtllm take fp16 or bf16 inputs, got fp8"):
         h200.evaluate(*SIZES, "w4a8_fp8", library="trtllm")
     assert h200.evaluate(*SIZES, "w4a16", group_n=2).options["library"] == "hypothetical"  # not ours

@@ -18,12 +18,12 @@ from gemm_eval.models.gpu.cost_kernels import BEST_RASTER
 from gemm_eval.models.gpu.families import FAMILIES
 from gemm_eval.models.gpu.packed import Packed, pack_w4a16
 from gemm_eval.models.gpu.w4a16.bound_kernels import row_bounds_us, split_bound_us
-from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels
+from gemm_eval.models.gpu.w4a16.candidates import has_w4a16_kernels, w4a16_types
 from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
 from gemm_eval.models.gpu.w4a16.cost_kernels import w4a16_cost, w4a16_terms
 from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, list_splits
 from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
-from gemm_eval.workload import RunOptions
+from gemm_eval.workload import RunOptions, problem_of
 from tests import strategies
 
 Case = tuple[GpuSpec, GemmProblem, RunOptions]
@@ -44,21 +44,14 @@ FIRST_LISTED = 20
 @st.composite
 def problems(draw: st.DrawFn, *, max_log2: int = 14) -> GemmProblem:
     """GEMMs that our kernels run; few tokens and many are equally frequent, ties between configs too."""
-    mode = draw(st.sampled_from(("column", "group", "group", "group_zero")))
+    mode = draw(st.sampled_from(("column", "group", "group", "group_zero", "mxfp4", "nvfp4")))
+    groups = {"column": (0,), "mxfp4": (32,), "nvfp4": (16,)}.get(mode, (32, 64, 128))
+    types = w4a16_types(draw(st.sampled_from((DType.FP16, DType.BF16))), mode, draw(st.sampled_from(groups)))
     sizes = st.sampled_from((8, 64, 128, 136, 1024, 4096, 8192, 12288)) | st.floats(3.0, max_log2).map(
         lambda x: int(2.0**x) // 8 * 8
     )
     tokens = st.sampled_from((1, 2, 4, 8, 16, 17, 64, 65, 256, 4096)) | st.floats(0.0, 13.0).map(lambda x: int(2.0**x))
-    return GemmProblem(
-        G=draw(st.sampled_from((1, 1, 1, 3))),
-        M=draw(tokens),
-        K=draw(sizes),
-        N=draw(sizes),
-        input_dtype=draw(st.sampled_from((DType.FP16, DType.BF16))),
-        weight_dtype=DType.INT4,
-        group_size=None if mode == "column" else draw(st.sampled_from((32, 64, 128))),
-        zero_dtype=DType.INT4 if mode == "group_zero" else None,
-    )
+    return problem_of(types, draw(st.sampled_from((1, 1, 1, 3))), draw(tokens), draw(sizes), draw(sizes))
 
 
 @st.composite
