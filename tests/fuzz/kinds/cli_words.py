@@ -32,7 +32,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
                 "sm90_wgmma/128,256,64/2,1/8,4,cooperative/data_parallel,1/along_m,8",
                 "sm90_wgmma/64,8,64/1,1/4,2,basic/split_k,2/along_n,1", "///", "1,4,2,1/16,16,16/mmm"),
     "distinct": ("mapping", "partition", "tile"), "phase": ("prefill", "decode", "both"),
-    "mode": ("group", "group_zero", "column"), "family": ("w4a16_sm90", "w4a16_gemv", "sm90_wgmma", "cutlass"),
+    "mode": ("group", "group_zero", "column", "mxfp4", "nvfp4"), "family": ("w4a16_sm90", "w4a16_gemv", "sm90_wgmma", "cutlass"),
     "kernel": ("cublas", "cublaslt", "w4a16", "cublaslt-candidates"), "regime": ("decode", "all"),
     "shape_sets": ("smoke", "batched", "w4a16-smoke", "zoo"), "data": ("text", "cublas/bf16", "nothing.csv"),
     "out": _FILES, "files": _FILES, "file": _FILES, "folder": _FILES, "timings": _FILES, "space": _FILES,
