@@ -156,9 +156,9 @@ def w4a16(
     out: OutOption = None,
 ) -> None:
     """Fit a family of our W4A16 kernels, each row at the config that ran."""
-    from gemm_eval.models.gpu.families import FAMILIES
+    from gemm_eval.models.gpu.w4a16 import W4A16_FAMILIES
 
-    check_one_of("--family", family, [name for name, of in FAMILIES.items() if of.is_ours])
+    check_one_of("--family", family, W4A16_FAMILIES)
     calibrate_w4a16(arch, family, data or [], seed, out)
 
 
