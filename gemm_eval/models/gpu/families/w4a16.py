@@ -59,6 +59,12 @@ _OF_ONE_GEMM = (
 _BASE = {family.name: family for family in _OF_ONE_GEMM}
 OUR_FAMILIES = (
     *_OF_ONE_GEMM,
-    replace(_BASE["w4a16_sm80"], name="w4a16_sm80_grouped", number=SM80_GROUPED),
+    # on Hopper it is never chosen: nobody has timed it beside those with wgmma
+    replace(
+        _BASE["w4a16_sm80"],
+        name="w4a16_sm80_grouped",
+        number=SM80_GROUPED,
+        sm_archs=tuple(name for name in _AMPERE_ON if name != "sm_90"),
+    ),
     replace(_BASE["w4a16_sm90"], name="w4a16_sm90_grouped", number=SM90_GROUPED),
 )

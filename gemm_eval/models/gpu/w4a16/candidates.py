@@ -221,6 +221,8 @@ def build_w4a16_candidates(arch: GpuSpec, types: GemmTypes) -> npt.NDArray[np.vo
         held = ctas_per_sm(arch, entry.num_threads, entry.registers, entry.smem_bytes)
         if held < 1 or entry.cluster > arch.max_cluster_ctas:
             continue
+        if arch.sm_arch not in FAMILIES[entry.config.family].sm_archs:
+            continue
         expected = max(1, min(entry.min_ctas, held))
         if cluster_sms(arch.num_sms, entry.cluster) * expected >= entry.cluster:
             rows.append(_row(arch, types, entry, held, expected))
