@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from gemm_eval.checks import plain_number
 from gemm_eval.device import DeviceArray, Rows, as_device_array, as_rows, check_dtype, overlaps, runtime
@@ -20,11 +20,15 @@ __all__ = [
     "Scratch",
     "finite",
     "gathered_at",
+    "launch_plan",
     "matrix",
     "new_output",
     "on_device_array",
+    "output_rows",
     "take_scratch",
 ]
+
+T = TypeVar("T")
 
 ALIGNMENT_BYTES = 16
 WHY_THAT_TYPE = "the type that the weights were packed for"
@@ -63,6 +67,26 @@ def new_output(A: Any, activation: DType, num_columns: int, stream: int) -> Any:
     if isinstance(A, runtime.import_cupy().ndarray):
         dtype = A.dtype
     return runtime.allocate((*A.shape[:-1], num_columns), dtype, stream)
+
+
+def output_rows(out: Any, num_rows: int, num_columns: int, activation: DType, device: int, stream: int) -> Rows:
+    """Where a result goes: contiguous rows, as many as A has."""
+    c = matrix(out, "out", num_columns, activation, device, stream)
+    if c.num_rows != num_rows or (c.stride != num_columns and c.num_rows > 1):
+        raise InvalidProblemError(
+            f"out must be contiguous with {num_rows} rows, as A has, got {c.num_rows} rows at {c.stride} elements"
+        )
+    return c
+
+
+def launch_plan(plan: Plan[T], operands: T, device: int, stream: int) -> None:
+    """Queue a kernel."""
+    launch = plan.launch
+    function = runtime.load_function(plan.compiled, device, launch.smem_bytes, stream)
+    function(
+        launch.grid, (launch.num_threads, 1, 1), plan.arguments(operands), launch.smem_bytes,
+        runtime.StreamHandle(stream),
+    )  # fmt: skip
 
 
 def gathered_at(plan: Plan[Any]) -> int:

@@ -17,9 +17,11 @@ from gemm_eval.kernels.call import (
     WHY_THAT_TYPE,
     finite,
     gathered_at,
+    launch_plan,
     matrix,
     new_output,
     on_device_array,
+    output_rows,
     take_scratch,
 )
 from gemm_eval.kernels.choice import choose
@@ -120,11 +122,7 @@ def w4a16_gemm(
     chosen = config if isinstance(config, KernelConfig) else None
     plan = plan_on_device(sizes, packed.activation, packed.mode, packed.group_size, chosen, weights.device)
     result = new_output(A, packed.activation, packed.N, handle) if out is None else out
-    c = matrix(result, "out", packed.N, packed.activation, weights.device, handle)
-    if c.num_rows != sizes.M or (c.stride != packed.N and c.num_rows > 1):
-        raise InvalidProblemError(
-            f"out must be contiguous with {sizes.M} rows, as A has, got {c.num_rows} rows at {c.stride} elements"
-        )
+    c = output_rows(result, sizes.M, packed.N, packed.activation, weights.device, handle)
     inputs = [(a.address, a.num_bytes), *weights.memory]
     bias_address = 0
     if bias is not None:
@@ -138,18 +136,14 @@ def w4a16_gemm(
         raise InvalidProblemError("out must not share memory with A, the weights or bias")
     gathered_bytes = gather_bytes(sizes.M, sizes.K) if weights.permutation else 0
     scratch = take_scratch(plan, gathered_bytes, workspace, weights.device, handle, [written, *inputs])
-    factor, launch = finite(alpha) * packed.scale_unit, plan.launch
-    function = runtime.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
+    factor = finite(alpha) * packed.scale_unit
     if weights.permutation:
         a = gather_columns(a, weights.permutation, scratch.gathered, weights.device, handle)
     operands = Operands(
         a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address,
         scratch.partial_sums, scratch.counters, factor, *weights.blocks_and_groups,
     )  # fmt: skip
-    function(
-        launch.grid, (launch.num_threads, 1, 1), plan.arguments(operands), launch.smem_bytes,
-        runtime.StreamHandle(handle),
-    )  # fmt: skip
+    launch_plan(plan, operands, weights.device, handle)
     return result
 
 

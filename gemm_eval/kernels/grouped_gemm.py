@@ -18,9 +18,11 @@ from gemm_eval.kernels.call import (
     ALIGNMENT_BYTES,
     WHY_THAT_TYPE,
     finite,
+    launch_plan,
     matrix,
     new_output,
     on_device_array,
+    output_rows,
     take_scratch,
 )
 from gemm_eval.kernels.choice import choose_grouped, spec_of_device
@@ -129,11 +131,7 @@ def w4a16_grouped_gemm(
     chosen = config if isinstance(config, KernelConfig) else None
     plan = _plan_on_device(sizes, *types, chosen, expected, is_batch, weights.device)
     result = new_output(A, packed.activation, packed.N, handle) if out is None else out
-    c = matrix(result, "out", packed.N, packed.activation, weights.device, handle)
-    if c.num_rows != sizes.M or (c.stride != packed.N and c.num_rows > 1):
-        raise InvalidProblemError(
-            f"out must be contiguous with {sizes.M} rows, as A has, got {c.num_rows} rows at {c.stride} elements"
-        )
+    c = output_rows(result, sizes.M, packed.N, packed.activation, weights.device, handle)
     inputs = [(a.address, a.num_bytes), (of_groups.address, 4 * (sizes.num_groups + 1)), *weights.memory]
     bias_address = 0
     if bias is not None:
@@ -150,13 +148,7 @@ def w4a16_grouped_gemm(
         a.address, a.stride, weights.qweight, weights.scales, bias_address, c.address,
         scratch.partial_sums, scratch.counters, finite(alpha), *packed.blocks_and_groups,
     )  # fmt: skip
-    operands = GroupedOperands(dense, of_groups.address, weights.factors)
-    launch = plan.launch
-    function = runtime.load_function(plan.compiled, weights.device, launch.smem_bytes, handle)
-    function(
-        launch.grid, (launch.num_threads, 1, 1), plan.arguments(operands), launch.smem_bytes,
-        runtime.StreamHandle(handle),
-    )  # fmt: skip
+    launch_plan(plan, GroupedOperands(dense, of_groups.address, weights.factors), weights.device, handle)
     return result
 
 

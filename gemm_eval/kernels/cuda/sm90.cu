@@ -403,8 +403,8 @@ DEVICE Block load_block(u32 weights, u32 scales) {
   block.q = load_shared_16(weights);
 #pragma unroll
   for (u32 g = 0; g < (GROUP == 32 ? 2 : 1); g++) {
-    if (PARAM_BYTES == 4) block.params[g] = load_shared_8(scales + g * GROUP_BYTES);
-    else if (MODE != 0) block.params[g].x = load_shared_4(scales + g * GROUP_BYTES);
+    if (MODE == 1 || MODE == 3) block.params[g].x = load_shared_4(scales + g * GROUP_BYTES);
+    if (MODE == 2 || MODE == 4) block.params[g] = load_shared_8(scales + g * GROUP_BYTES);
   }
   return block;
 }
@@ -415,7 +415,11 @@ DEVICE void dequantize_block(const Block& block, u32 (&a)[4][4]) {
 #pragma unroll
   for (u32 j = 0; j < 4; j++) {
     const uint2 of_group = block.params[GROUP == 32 ? j / 2 : 0];
+#if MODE < 3
+    if (j == 0 || (GROUP == 32 && j == 2)) params = make_params(of_group.x, of_group.y);
+#else
     if (j % PARAM_STEPS == 0) params = params_of_step(of_group.x, of_group.y, j);
+#endif
     dequantize(word_of(block.q, j), params, a[j]);
   }
 }

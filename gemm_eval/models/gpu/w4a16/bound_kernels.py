@@ -12,6 +12,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK
 
 __all__ = ["W4A16BoundColumns", "row_bounds_us", "split_bound_us"]
 
+_LEAST_OF_GROUPS = 0.5 ** (1.0 / 3.0)  # the longer of two over their 3-norm: main loops of groups overlap more
 _CBRT_1, _CBRT_2, _CBRT_3 = 1.0 / 3.0, -1.0 / 9.0, 0.0377  # of cbrt(1 + x), 0 <= x <= 1, right at both ends
 
 
@@ -50,6 +51,7 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
     pass_elems, dram_rate = columns[_AT.pass_elems, first:stop], columns[_AT.dram_bytes_per_us, first:stop]
     M, N, blocks, num_sms, cycles_per_us = float(t.M), float(t.N), t.K / BLOCK, float(p["num_sms"]), p["cycles_per_us"]
     dram_bytes = t.a_read_bytes + t.b_read_bytes
+    of_norm = 1.0 if t.G == 1 else _LEAST_OF_GROUPS
     for i in range(len(bounds)):
         tiles = np.ceil(M / cta_m[i]) * np.ceil(N / cta_n[i])
         rows = cta_m[i] if cta_m[i] < M else M
@@ -64,7 +66,7 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
         root = 1.0 + cube * (_CBRT_1 + cube * (_CBRT_2 + cube * _CBRT_3))
         root -= (root * root * root - (1.0 + cube)) / (3.0 * root * root)
         root -= (root * root * root - (1.0 + cube)) / (3.0 * root * root)
-        bounds[i] = (before_us + longer * root) * BOUND_SLACK
+        bounds[i] = (before_us + of_norm * longer * root) * BOUND_SLACK
 
 
 @kernel
@@ -86,4 +88,6 @@ def split_bound_us(p: Any, columns: Any, row: int, t: ProblemTerms, split: int) 
         (t.a_read_bytes + t.b_read_bytes) / columns[_AT.dram_bytes_per_us, row],
     )
     norm_us = np.cbrt(chip_us * chip_us * chip_us + dram_us * dram_us * dram_us)
+    if t.G > 1:
+        norm_us *= _LEAST_OF_GROUPS
     return float((before_us + norm_us) * BOUND_SLACK)

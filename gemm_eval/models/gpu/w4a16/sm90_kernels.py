@@ -34,6 +34,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
 __all__ = ["TWO_WARPGROUPS", "overlapped", "sm90_cost"]
 
 TWO_WARPGROUPS = 8  # warps
+GROUPS_US = 2.5  # to count the tiles of all groups, before anything is copied
 GROUP_TILE_CYCLES = 900.0  # of a tile of a grouped kernel, to find its group and to begin anew
 _BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their way at once: 32 registers of a thread
 
@@ -72,6 +73,20 @@ def _sm90_step(
     if resident > 1.0:
         step = max(step, resident * max(shared, matrix))
     return float(step)
+
+
+@kernel
+def _of_groups_us(
+    p: Any, row: Any, first: float, last: float, dram_us: float, blocks: float, copied_rows: int,
+) -> float:  # fmt: skip
+    """Main loops of tiles of several groups, `first` and `last` cycles of whole waves and the rest of a CTA.
+
+    CTAs are not at one place of K, as those of one GEMM are, so waves run into each other and hide more of DRAM. Each
+    of `blocks` of 64 k takes in tokens and weights, and beside DRAM L2 gives no more than its peak.
+    """
+    l2_us = blocks * (copied_rows * TOKEN_ROW_BYTES + row["weight_bytes"]) / p["l2_peak_bytes_per_us"]
+    result: float = _norm8((first + last) / p["cycles_per_us"], norm3(dram_us, l2_us, 0.0, 0.0)) + GROUPS_US
+    return result
 
 
 @kernel
@@ -167,9 +182,12 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
         outside_rows = (tiles_m * cluster_m * copied_rows - t.M) * cluster_n
     outside_us = outside_rows * tiles_n * (2.0 * units) / (c["outside_rows_per_cycle"] * cycles_per_us)
     share = rounds * clusters / items
-    main_us = norm3(first / cycles_per_us, dram_us * share, outside_us * share, 0.0)
-    if rest > 0:
-        main_us += norm3(last / cycles_per_us, dram_us * (1.0 - share), outside_us * (1.0 - share), 0.0)
+    if t.G > 1:
+        main_us = _of_groups_us(p, row, first, last, dram_us, tiles * units * 2.0, copied_rows)
+    else:
+        main_us = norm3(first / cycles_per_us, dram_us * share, outside_us * share, 0.0)
+        if rest > 0:
+            main_us += norm3(last / cycles_per_us, dram_us * (1.0 - share), outside_us * (1.0 - share), 0.0)
     busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
     store_us = c["store_exposed_frac"] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"]
     sms = min(ctas, num_sms)
