@@ -17,8 +17,9 @@ from gemm_eval.jit import read_only
 from gemm_eval.mapping import Schedule
 from gemm_eval.models.gpu import BEST_RASTER, GPU_COST_DTYPE, KERNEL_COST_DTYPE, Packed, pack_gpu
 from gemm_eval.models.gpu.cost_kernels import loaded_time_us
-from gemm_eval.models.gpu.generic_kernels import config_cost, problem_terms, row_bounds_us
-from gemm_eval.search import OF_GENERIC
+from gemm_eval.models.gpu.generic_kernels import GENERIC
+from gemm_eval.models.gpu.w4a16.cost_kernels import W4A16
+from gemm_eval.search import OF_GENERIC, OF_OURS
 from gemm_eval.search.gpu import find_best_config, find_best_config_many, find_top_configs
 from gemm_eval.workload import NO_LAYOUTS, GemmTypes, Layouts, RunOptions, pack_layouts
 from tests.grouped_cases import CASES, GroupedCase, draw_problem
@@ -195,18 +196,19 @@ def check_bounds(problem: GemmProblem, packed: Packed) -> None:
     p, coefficients = packed.params[0], packed.coefficients[0]
     is_plain = problem.row_groups is None  # what is drawn may be even
     groups = (np.array([problem.M]), np.array([problem.G])) if is_plain else (layouts.rows, layouts.counts)
-    terms = problem_terms(p, coefficients[0], problem.K, problem.N, *groups)
+    rules, searches = (W4A16, OF_OURS) if packed.is_ours else (GENERIC, OF_GENERIC)
+    terms = rules.problem_terms(p, coefficients[0], problem.K, problem.N, *groups)
     bounds = np.empty(len(packed.candidates))
-    row_bounds_us(p, coefficients[0], terms, packed.columns, 0, bounds)
+    rules.row_bounds_us(p, coefficients, terms, packed.columns, 0, bounds)
     tables = packed.params, packed.candidates, packed.coefficients
-    num = OF_GENERIC.find_top(*tables, *problem.sizes, layouts, np.empty(0), np.empty((0, 2), np.int64))
+    num = searches.find_top(*tables, *problem.sizes, layouts, np.empty(0), np.empty((0, 2), np.int64))
     latency_us, which = np.empty(num), np.empty((num, 2), np.int64)
-    OF_GENERIC.find_top(*tables, *problem.sizes, layouts, latency_us, which)
+    searches.find_top(*tables, *problem.sizes, layouts, latency_us, which)
     assert num > 0
     assert np.all(bounds[which[:, 0]] <= latency_us), problem
     index, split = which[np.argmin(latency_us)].tolist()
     row = packed.candidates[index]
-    cost = config_cost(p, row, coefficients[row["coefficient_set"]], terms, split, BEST_RASTER)
+    cost = rules.config_cost(p, row, coefficients[row["coefficient_set"]], terms, split, BEST_RASTER)
     assert cost.latency_us == latency_us.min()
 
 
@@ -221,7 +223,7 @@ def layouts_of(rows: list[int], counts: list[int]) -> Layouts:
 
 def search(packed: Packed, sizes: tuple[int, int, int, int], layouts: Layouts) -> npt.NDArray[np.void]:
     out = np.zeros(1, GPU_COST_DTYPE)
-    OF_GENERIC.find_best_of_range(
+    (OF_OURS if packed.is_ours else OF_GENERIC).find_best_of_range(
         packed.params, packed.candidates, packed.columns, packed.ranges, packed.coefficients, FIRST,
         np.array([sizes], np.int64), layouts, 0, 1, out.view(KERNEL_COST_DTYPE),
     )  # fmt: skip
