@@ -44,7 +44,7 @@ from gemm_eval.models.gpu import (
     unpack_gpu_cost,
 )
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16 import kernel_target
+from gemm_eval.models.gpu.w4a16 import coefficients_of, kernel_target
 from gemm_eval.search import (
     evaluate_config,
     find_best_config,
@@ -216,8 +216,9 @@ class GpuBackend:
         They are the library's for the types, whatever family the config is of; but for ours.
         """
         library = library_of(library_of_family(str(kind.options.library), family))
-        is_ours = FAMILIES[family].is_ours
-        return library.name, family if is_ours else library.family(self.arch, kind.types, load_bytes=load_bytes)
+        if FAMILIES[family].is_ours:
+            return library.name, coefficients_of(family)
+        return library.name, library.family(self.arch, kind.types, load_bytes=load_bytes)
 
     def intervals(
         self,
@@ -316,8 +317,10 @@ class GpuBackend:
         assert isinstance(config, KernelConfig)
         kind = Kind(result.problem.types, RunOptions(library))
         load_bytes = _load_bytes(kind, result.problem)
-        _, origin = coefficients_for(self.arch, *self._home_of(kind, config.family, load_bytes))
-        lines = [f"Source: {result.source}; coefficients of {library}'s {config.family} kernels: {origin.text}."]
+        _, family = home = self._home_of(kind, config.family, load_bytes)
+        _, origin = coefficients_for(self.arch, *home)
+        fitted = family if FAMILIES[config.family].is_ours else config.family
+        lines = [f"Source: {result.source}; coefficients of {library}'s {fitted} kernels: {origin.text}."]
         if result.source == "corrected":
             lines.append(
                 f"Corrected: {result.latency_us / result.physics_us:.3f} times the {result.physics_us:,.2f} us of the "

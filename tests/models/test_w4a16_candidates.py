@@ -416,3 +416,15 @@ def test_the_search_of_groups_is_exact() -> None:
             with case(arch.name, rows, K, N):
                 assert found["latency_us"] == best
                 assert found["dram_b_bytes"] >= sum(count > 0 for count in rows) * K * N // 2
+
+
+def test_a_grouped_answer_says_whose_coefficients_it_has() -> None:
+    kinds = {"dtype": "fp16", "weight_dtype": "int4", "group_size": 128, "library": "gemm-eval"}
+    found = GEMMEvaluator(H200, disk_cache=False).evaluate_grouped((120, 3, 0, 17), 4096, 14336, **kinds)
+    plain = GEMMEvaluator(H200, disk_cache=False).evaluate(1, 120, 4096, 14336, **kinds)
+
+    assert "coefficients of gemm-eval's w4a16_sm90 kernels: fitted on timings of h200-sxm" in found.explain()
+    assert "none has ever run" not in found.explain()
+    assert found.low_us is not None
+    assert plain.low_us is not None
+    assert found.low_us / found.latency_us == pytest.approx(plain.low_us / plain.latency_us)

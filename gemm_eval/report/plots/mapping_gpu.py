@@ -177,8 +177,6 @@ def _say_tiles(waves: _Waves, result: GEMMResult, top: int, left: int) -> list[s
         lines.append(f"stream-K: {waves.ctas[0]:,} CTAs share all k-steps evenly, there are no waves")
     elif waves.parts > 1:
         lines.append(f"split-K: {waves.parts} CTAs a tile, each with a part of K = {problem.K:,}")
-    if waves.num_batches < problem.G:
-        lines.append(f"one of {problem.G:,} launches: the kernel has no batch")
     if top or left:
         drawn = f"{num_rows - top} x {num_columns - left}"
         lines.append(f"drawn: the last {drawn} of {num_rows:,} x {num_columns:,} tiles")

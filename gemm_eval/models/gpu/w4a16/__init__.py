@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         list_w4a16_needs,
         w4a16_types,
     )
-    from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES
+    from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
     from gemm_eval.models.gpu.w4a16.family_kernels import SM90_CLUSTER
     from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
 
@@ -25,6 +25,7 @@ __all__ = [
     "W4A16_FAMILIES",
     "check_w4a16_family",
     "check_w4a16_sizes",
+    "coefficients_of",
     "config_of_row",
     "find_row",
     "has_w4a16_kernels",
@@ -47,7 +48,10 @@ __getattr__, __dir__ = lazy_names(
             "list_w4a16_needs",
             "w4a16_types",
         ),
-        ".coefficients": ("W4A16_FAMILIES",),
+        ".coefficients": (
+            "W4A16_FAMILIES",
+            "coefficients_of",
+        ),
         ".family_kernels": ("SM90_CLUSTER",),
         ".split_kernels": (
             "MAX_SPLITS",
