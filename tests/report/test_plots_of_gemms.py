@@ -235,8 +235,8 @@ def test_waves_of_a_gpu(evaluators: dict[str, GEMMEvaluator], sizes: tuple[int, 
     best = evaluator.evaluate(*sizes, dtype=dtype)
     waves = _find_waves(best)
     record = evaluator.evaluate_many([best.problem]).records[0]
-    assert len(waves.ctas) == record["num_waves"]
-    assert waves.num_batches == sizes[0]
+    assert len(waves.ctas) * (sizes[0] // waves.num_batches) == record["num_waves"]
+    assert waves.num_batches == sizes[0]  # ours do a batch in one launch where that is faster
     for result in evaluator.top(best.problem, 30):
         config, waves = result.mapping, _find_waves(result)
         assert len(np.unique(waves.order)) == waves.order.size

@@ -12,6 +12,7 @@ from gemm_eval.evaluate import GEMMResult, Kind
 from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 from gemm_eval.models.gpu.families import FAMILIES
+from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES
 from gemm_eval.report.plots.memory import draw_memory_bar
 from gemm_eval.report.plots.style import COLORS, RAMP, TITLE, new_figure, use_whole_ticks
 from gemm_eval.workload import RunOptions
@@ -69,13 +70,17 @@ def _find_waves(result: GEMMResult) -> _Waves:
     tiles_m, tiles_n = -(-problem.M // config.cta_m), -(-problem.N // config.cta_n)
     clusters_m, clusters_n = -(-tiles_m // config.cluster_m), -(-tiles_n // config.cluster_n)
     padded = clusters_m * config.cluster_m * clusters_n * config.cluster_n
-    num_batches, num_waves = problem.G, int(record["num_waves"])
+    # kernels of one GEMM are launched anew for every element of a batch: the picture is that of one launch
+    family = FAMILIES[config.family]
+    num_launches = problem.G if family.is_ours and family.number not in GROUPED_FAMILIES else 1
+    num_batches = problem.G // num_launches
+    num_waves = int(record["num_waves"]) // num_launches
     last_wave_frac = float(record["last_wave_frac"])
     order = _raster(config, clusters_m, clusters_n)[:tiles_m, :tiles_n]
     order = np.concatenate([order + batch * padded for batch in range(num_batches)])
     parts = _num_parts(config, problem.K)
     if config.decomposition is Decomposition.STREAM_K:
-        num_ctas = int(record["num_ctas"])
+        num_ctas = int(record["num_ctas"]) // num_launches
     else:
         num_ctas = num_batches * padded * parts
     slots = round(num_ctas / (num_waves - 1 + last_wave_frac))  # all waves but the last take every slot
@@ -177,6 +182,8 @@ def _say_tiles(waves: _Waves, result: GEMMResult, top: int, left: int) -> list[s
         lines.append(f"stream-K: {waves.ctas[0]:,} CTAs share all k-steps evenly, there are no waves")
     elif waves.parts > 1:
         lines.append(f"split-K: {waves.parts} CTAs a tile, each with a part of K = {problem.K:,}")
+    if waves.num_batches < problem.G:
+        lines.append(f"one of {problem.G:,} launches: the kernel has no batch")
     if top or left:
         drawn = f"{num_rows - top} x {num_columns - left}"
         lines.append(f"drawn: the last {drawn} of {num_rows:,} x {num_columns:,} tiles")

@@ -11,8 +11,9 @@ from typing import Any
 
 from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, WARM, ConfigCost, CostRules, ProblemTerms, ceil_div
+from gemm_eval.models.gpu.terms import Times
 from gemm_eval.models.gpu.w4a16.bound_kernels import row_bounds_us, split_bound_us
-from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, WGMMA_FAMILIES
+from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, MULTISTAGE_FAMILIES, WGMMA_FAMILIES
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, HOLD_FRAC
 from gemm_eval.models.gpu.w4a16.sm80_kernels import sm80_cost
 from gemm_eval.models.gpu.w4a16.sm90_kernels import sm90_cost
@@ -56,8 +57,44 @@ def w4a16_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: A
 
 
 @kernel
+def _one_of(t: ProblemTerms) -> ProblemTerms:
+    """One GEMM of a batch."""
+    G = t.G
+    return ProblemTerms(
+        1, t.M, t.K, t.N, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G, t.c_bytes / G, t.stay_frac,
+        t.a_read_bytes / G, t.b_read_bytes / G, t.l2_hold_frac, t.line_waste, t.load_frac, t.quantize_us, t.cast_us,
+        t.M, t.group_rows, t.group_counts,
+    )  # fmt: skip
+
+
+@kernel
+def _launched(cost: ConfigCost, num: int) -> ConfigCost:
+    """A kernel that is launched so many times."""
+    us = cost.times
+    times = Times(
+        us[0] * num, us[1] * num, us[2] * num, us[3] * num, us[4] * num, us[5] * num, us[6] * num, us[7] * num,
+        us[8] * num, us[9] * num, us[10] * num, us[11] * num, us[12] * num,
+    )  # fmt: skip
+    return ConfigCost(
+        cost.latency_us * num, times, cost.main_us * num, cost.tensor_busy_frac, cost.dram_read_bytes * num,
+        cost.num_ctas * num, cost.num_tiles * num, cost.num_waves * num, cost.last_wave_ctas, cost.active_sms,
+        cost.raster,
+    )  # fmt: skip
+
+
+@kernel
 def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: int) -> ConfigCost:  # noqa: ARG001
-    """The time of one kernel of ours, which has its raster, with K cut into `split` parts: see MODEL.md."""
+    """The time of one kernel of ours, which has its raster, with K cut into `split` parts: see MODEL.md.
+
+    A batch by a kernel of one GEMM is as many launches.
+    """
+    if t.G > 1 and row["family"] not in GROUPED_FAMILIES:
+        return _launched(_cost_of_launch(p, row, c, _one_of(t), split), t.G)
+    return _cost_of_launch(p, row, c, t, split)
+
+
+@kernel
+def _cost_of_launch(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
     if row["family"] in WGMMA_FAMILIES:
         return sm90_cost(p, row, c, t, split)
     if row["family"] in MULTISTAGE_FAMILIES:

@@ -52,9 +52,10 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     M, K, N = t.M, t.K, t.N
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     is_grouped = row["family"] in GROUPED_FAMILIES
-    if is_grouped != (t.G > 1):
+    is_even = t.group_rows[0] == t.group_rows[len(t.group_rows) - 1]  # a batch, or one GEMM
+    if (is_grouped and t.G == 1) or not (is_grouped or is_even):
         return 0
-    tiles = tiles_of_rows(t, cta_m) * ceil_div(N, cta_n)
+    tiles = (tiles_of_rows(t, cta_m) if is_grouped else ceil_div(M, cta_m)) * ceil_div(N, cta_n)
     num_sms = p["num_sms"]
     expected = row["expected_ctas"]
     splits[0] = 1
