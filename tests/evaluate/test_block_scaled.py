@@ -46,14 +46,16 @@ def test_everything_moves_once_where_nothing_is_in_l2(b200: GEMMEvaluator) -> No
         ("w4a8_fp8", a8, b4, G * N * 8 * 2),
     ):
         with case(dtype):
-            result = b200.evaluate(*SIZES, dtype, l2="cold-all")
+            library = "hypothetical" if dtype.startswith("w4a16_") else None  # ours are padded
+            result = b200.evaluate(*SIZES, dtype, l2="cold-all", library=library)
             c_bytes = 2 * G * M * N
             assert dict(result.traffic) == {
                 "a_bytes": a_bytes, "b_bytes": b_bytes, "scale_bytes": scale_bytes, "c_bytes": c_bytes,
             }  # fmt: skip
             assert "1.00x what must move" in result.explain()
             assert result.mapping.cta_k * result.problem.types.a.dtype.bits == 128 * 8
-            assert b200.evaluate_mapping(result.problem, result.mapping, l2="cold-all").latency_us == result.latency_us
+            again = b200.evaluate_mapping(result.problem, result.mapping, l2="cold-all", library=library)
+            assert again.latency_us == result.latency_us
 
 
 def test_a_stage_holds_the_scales() -> None:

@@ -41,10 +41,10 @@ FOLDER = data_root() / "kernels" / "w4a16"
 TABLES = sorted(FOLDER.glob("*.csv"))
 NUM_FRESH = 6
 # kernels of a table that spill, and bytes that one of them writes or reads: with NVRTC 13.0
-MOST_SPILLED = {"sm_80": 3, "sm_89": 3, "sm_90a": 4, "sm_100": 0, "sm_120": 2}
+MOST_SPILLED = {"sm_80": 3, "sm_89": 3, "sm_90a": 4, "sm_100": 1, "sm_120": 3}
 MOST_SPILL_BYTES = 36
 MOST_GROUPED_SPILLED, MOST_GROUPED_SPILL_BYTES = 15, 116
-SPILLS_ON_RTX = ("8", "32", "16", "32")
+SPILL_ON_BLACKWELL = {("8", "32", "16", "32"), ("1", "128", "4", "16")}
 COLUMN = ((WeightMode.COLUMN, 0),)
 GROUP = ((WeightMode.GROUP, 128),)
 MXFP4, NVFP4 = ((WeightMode.MXFP4, 32),), ((WeightMode.NVFP4, 16),)
@@ -167,8 +167,9 @@ def test_only_the_streaming_kernels_with_the_most_to_hold_spill_and_little(file:
     assert len(spilled) <= MOST_SPILLED[of_file(file)[0]]
     assert all(int(row["spill_bytes"]) <= MOST_SPILL_BYTES for row in spilled)
     if file.stem.startswith(("sm_100", "sm_120")):
-        assert {row["family"] for row in spilled} <= {"w4a16_gemv_mma"}
-        assert {(row["cta_m"], row["cta_n"], row["num_warps"], row["group_size"]) for row in spilled} <= {SPILLS_ON_RTX}
+        assert {row["family"] for row in spilled} <= {"w4a16_gemv", "w4a16_gemv_mma"}
+        found = {(row["cta_m"], row["cta_n"], row["num_warps"], row["group_size"]) for row in spilled}
+        assert found <= SPILL_ON_BLACKWELL
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda file: file.stem)
