@@ -12,7 +12,7 @@ from gemm_eval.evaluate import GEMMResult, Kind
 from gemm_eval.extras import needs_extra
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 from gemm_eval.models.gpu.families import FAMILIES
-from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES
+from gemm_eval.models.gpu.w4a16 import GROUPED_FAMILIES
 from gemm_eval.report.plots.memory import draw_memory_bar
 from gemm_eval.report.plots.style import COLORS, RAMP, TITLE, new_figure, use_whole_ticks
 from gemm_eval.workload import RunOptions

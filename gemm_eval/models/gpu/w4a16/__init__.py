@@ -16,10 +16,11 @@ if TYPE_CHECKING:
         w4a16_types,
     )
     from gemm_eval.models.gpu.w4a16.coefficients import W4A16_FAMILIES, coefficients_of
-    from gemm_eval.models.gpu.w4a16.family_kernels import SM90_CLUSTER
+    from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, SM90_CLUSTER
     from gemm_eval.models.gpu.w4a16.split_kernels import MAX_SPLITS, splits_of_row
 
 __all__ = [
+    "GROUPED_FAMILIES",
     "MAX_SPLITS",
     "SM90_CLUSTER",
     "W4A16_FAMILIES",
@@ -52,7 +53,10 @@ __getattr__, __dir__ = lazy_names(
             "W4A16_FAMILIES",
             "coefficients_of",
         ),
-        ".family_kernels": ("SM90_CLUSTER",),
+        ".family_kernels": (
+            "GROUPED_FAMILIES",
+            "SM90_CLUSTER",
+        ),
         ".split_kernels": (
             "MAX_SPLITS",
             "splits_of_row",
