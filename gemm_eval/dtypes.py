@@ -16,7 +16,11 @@ from typing import NamedTuple
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.words import did_you_mean, shown
 
-__all__ = ["DType", "DtypeScheme", "accumulator_of", "default_output_of", "parse_dtype", "parse_scheme"]
+__all__ = ["HALF_BITS_PER_BYTE", "DType", "DtypeScheme", "accumulator_of", "default_output_of", "parse_dtype", "parse_scheme"]
+
+
+HALF_BITS_PER_BYTE = 16
+"""The unit in which sizes of all types are integers."""
 
 
 class DType(enum.StrEnum):
@@ -24,6 +28,8 @@ class DType(enum.StrEnum):
 
     `FP8` is e4m3 and e5m2 alike: both have 8 bits, and tensor cores multiply both at one rate, so a cost model cannot
     tell them apart. As a scale it is e4m3. `FP4` is e2m1. `E8M0`, a power of two in 8 bits, is a type of scales alone.
+    `BFP8` and `BFP4` are block floats: a sign and a mantissa of 8 or 4 bits, and 8 bits of exponent that 16 neighbours
+    share (Tenstorrent's BLOCKFP8 and BLOCKFP4).
     """
 
     FP32 = "fp32"
@@ -36,11 +42,18 @@ class DType(enum.StrEnum):
     INT4 = "int4"
     INT32 = "int32"
     E8M0 = "e8m0"
+    BFP8 = "bfp8"
+    BFP4 = "bfp4"
 
     @property
     def bits(self) -> int:
-        """Storage of one element, in bits (tf32 is stored as fp32)."""
+        """Storage of one element, in bits (tf32 is stored as fp32), without its part of an exponent that it shares."""
         return _FACTS[self].bits
+
+    @property
+    def half_bits(self) -> int:
+        """Storage of one element, in half bits, its part of a shared exponent included."""
+        return 2 * _FACTS[self].bits + _FACTS[self].is_block_float
 
     @property
     def is_integer(self) -> bool:
@@ -73,6 +86,7 @@ class _Facts(NamedTuple):
         is_operand: whether A or B can be of it.
         is_weight: whether weights can be stored in it that are multiplied in a wider type.
         is_block_scaled: whether A and B can both be of it with a scale for each group of K.
+        is_block_float: whether 16 elements share an exponent of 8 bits, half a bit for each.
         spellings: what numpy, ml_dtypes, torch, Triton and compilers call it: taken for it, in any case.
         near: words that may mean it or something else: not taken, but it is offered.
     """
@@ -83,6 +97,7 @@ class _Facts(NamedTuple):
     is_operand: bool = True
     is_weight: bool = False
     is_block_scaled: bool = False
+    is_block_float: bool = False
     spellings: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
 
@@ -113,6 +128,9 @@ _FACTS = {
         8, is_operand=False,
         spellings=("ue8m0", "e8m0fnu", "fp8_e8m0", "float8_e8m0", "float8_e8m0fnu", "f8e8m0fnu"),
     ),
+    # tt-metal's DataType of ttnn
+    DType.BFP8: _Facts(8, is_block_float=True, spellings=("bfloat8_b", "bfp8_b", "blockfp8", "block_fp8")),
+    DType.BFP4: _Facts(4, is_block_float=True, spellings=("bfloat4_b", "bfp4_b", "blockfp4", "block_fp4")),
 }  # fmt: skip
 _DTYPE_OF = {name: dtype for dtype, facts in _FACTS.items() for name in (str(dtype), *facts.spellings)}
 _OFFERED = _DTYPE_OF | {name: dtype for dtype, facts in _FACTS.items() for name in facts.near}

@@ -22,6 +22,8 @@ __all__ = ["MAX_CORES", "MulticoreSpec"]
 
 MAX_CORES = 1 << 20
 
+OperandName = Literal["A", "B", "C"]
+
 _Buffers = Annotated[int, Field(ge=1, le=2)]  # not Literal[1, 2], which takes True
 
 
@@ -53,6 +55,21 @@ class MulticoreSpec(BaseSpec):
     fill_drain_cycles: Annotated[int, Field(ge=0, le=1 << 30)] = Field(
         default=0, description="matrix-unit cycles lost at every tile visit to fill and drain its pipeline"
     )
+    weight_load_cycles: NonNegative = Field(
+        default=0.0,
+        description="matrix-unit cycles to load a block of cube_k x cube_n of B, which then stays while rows of A pass",
+    )
+    feed_bytes_per_cycle: Positive | None = Field(
+        default=None, description="bytes of A and B a cycle and core that get from SRAM into the matrix unit"
+    )
+    load_clock_frac: Table[DTypeKey, Frac] = Field(
+        default={}, description="the clock while the matrix units multiply this type, as a share of frequency_ghz"
+    )
+    partial_dtype: Table[DTypeKey, DTypeKey] = Field(
+        default={},
+        description="type in which partial sums leave a core, spilled or to be added up, by input type; default: the "
+        "accumulator's",
+    )
     default_dtype: DTypeKey = Field(default=DType.FP16, description="input type when a call names none")
 
     # SRAM
@@ -63,9 +80,24 @@ class MulticoreSpec(BaseSpec):
     lane_num: Dim = Field(default=1, description="tile rows are padded to a multiple of this")
     align_bytes: Dim = Field(default=1, description="the bytes of a tile row are padded to a multiple of this")
 
+    resident: tuple[OperandName, ...] = Field(
+        default=(),
+        description="operands that lie in the SRAM of all cores before and after: they take their room there, and none "
+        "of DRAM's bandwidth; A and B come to a core through its port, C stays where it was computed",
+    )
+
+    # memory between SRAM and DRAM
+    shared_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = Field(
+        default=None, description="on-chip memory that all cores share (L2, L3, CMEM): it keeps what is loaded again"
+    )
+    shared_gb_per_s: Positive | None = Field(default=None, description="its bandwidth, of the whole chip")
+
     # DRAM
     dram_gb_per_s: Positive = Field(description="DRAM bandwidth of the whole chip")
-    dram_efficiency_frac: Frac = Field(default=1.0, description="share of dram_gb_per_s that large transfers reach")
+    dram_write_gb_per_s: Positive | None = Field(
+        default=None, description="DRAM bandwidth of the whole chip where it writes; default: dram_gb_per_s"
+    )
+    dram_efficiency_frac: Frac = Field(default=1.0, description="share of both that large transfers reach")
     dram_sharing: Literal["static", "fair"] = Field(
         default="static", description="static: every core owns 1/num_cores; fair: active cores share equally"
     )
@@ -97,7 +129,10 @@ class MulticoreSpec(BaseSpec):
     overlap_frac: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = Field(
         default=1.0, description="overlap timing: how much of what buffers and tile visits let overlap does overlap"
     )
-    launch_us: NonNegative = Field(default=0.0, description="fixed cost of a GEMM")
+    launch_us: NonNegative = Field(default=0.0, description="fixed cost of a GEMM, before anything else begins")
+    launch_floor_us: NonNegative = Field(
+        default=0.0, description="least time from a GEMM to the next: a queue, or a host that dispatches meanwhile"
+    )
 
     # energy and area
     mac_pj: Table[DTypeKey, NonNegative] = Field(default={}, description="energy of one MAC by input type")
@@ -119,6 +154,20 @@ class MulticoreSpec(BaseSpec):
         for dtype in self.cube_k_by_dtype:
             if dtype not in self.cube_steps_per_cycle:
                 raise ValueError(f"cube_k_by_dtype: {dtype} must have an entry in cube_steps_per_cycle too")
+        for name, of in (("load_clock_frac", self.load_clock_frac), ("partial_dtype", self.partial_dtype)):
+            for dtype in of:
+                if dtype not in self.cube_steps_per_cycle:
+                    raise ValueError(f"{name}: {dtype} must have an entry in cube_steps_per_cycle too")
+        if (self.shared_bytes is None) != (self.shared_gb_per_s is None):
+            raise ValueError("shared_bytes and shared_gb_per_s go together")
+        if len(set(self.resident)) < len(self.resident):
+            raise ValueError(f"resident names an operand twice: {', '.join(self.resident)}")
+        if {"A", "B"} & set(self.resident) and self.noc_gb_per_s is None:
+            raise ValueError("resident A or B needs noc_gb_per_s: what other cores hold of them comes through the port")
+        if self.timing == "pipeline":
+            for name in ("shared_bytes", "dram_write_gb_per_s", "resident"):
+                if getattr(self, name):
+                    raise ValueError(f"timing pipeline does not know {name}: use timing overlap")
         if self.timing == "pipeline" and self.input_buffers != 2:
             raise ValueError("timing pipeline needs input_buffers 2: it is a double-buffered loop")
         if self.load_sharing == "multicast" and self.noc_gb_per_s is None:

@@ -94,5 +94,5 @@ def _compulsory_bytes(result: GEMMResult) -> int:
     for num_rows, count in {p.M: p.G}.items() if p.row_groups is None else Counter(p.row_groups).items():
         if num_rows:
             a_bits, b_bits = types.a.total_bits(num_rows, p.K), types.b.total_bits(p.N, p.K)
-            bits += count * (a_bits + b_bits + num_rows * p.N * types.c.bits)
+            bits += count * (a_bits + b_bits - (-num_rows * p.N * types.c.half_bits // 2))
     return -(-bits // 8)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.cost_kernels import Block, CoreCost, CoreSums, core_sums, cost_of_sums
-from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, scale_rows, store_bits
+from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors, scale_rows, store_half_bits
 from gemm_eval.models.multicore.group_kernels import Spread, parts_of
 from gemm_eval.models.multicore.grouped_cost_kernels import add_sums, run_block
 from gemm_eval.search.multicore_bound_kernels import BOUND_SLACK, least_sum, least_trips, least_trips_k
@@ -71,11 +71,13 @@ class Rates(NamedTuple):
     a_size: float
     b_size: float
     s_size: float
-    store_size: float
-    acc_size: float
+    store_size: float  # bytes of C as DRAM counts them: a written one as many read ones as take as long
+    partial_size: float  # one spill and one refill
     a_per_share: float
-    per_share: float
+    b_per_share: float
+    c_per_share: float
     per_port: float
+    c_per_port: float
     step_us: float  # one step along m: all steps along n and k
     cube_us: float  # one step of the matrix unit
     visit_us: float
@@ -89,15 +91,20 @@ def rates_of(p: Any, chip: Block) -> Rates:
     vector_us = 0.0
     if p["has_dequant_copy"]:
         vector_us = p["dequant_ops_per_elem"] / p["vector_ops_per_cycle"] / p["cycles_per_us"]
+    # what a memory between DRAM and SRAM keeps is not bounded here: no more than all of it
+    passes = 0.0 if p["has_shared"] else 1.0
+    a_dram, b_dram, c_dram = passes * p["a_dram"], passes * p["b_dram"], passes * p["c_dram"]
     return Rates(
-        p["a_bits"] / 8.0,
-        p["b_bits"] / 8.0,
-        p["group_bits"] / 8.0,
-        store_bits(p, chip.E_K) / 8.0,
-        p["acc_bits"] / 8.0,
-        1.0 / ((chip.E_N if p["is_multicast"] else 1) * chip.dram_share),
-        1.0 / chip.dram_share,
+        p["a_half_bits"] / 16.0,
+        p["b_half_bits"] / 16.0,
+        p["group_half_bits"] / 16.0,
+        store_half_bits(p, chip.E_K) / 16.0 * p["write_cost"],
+        p["spill_half_bits"] / 16.0 * (1.0 + p["write_cost"]),
+        a_dram / ((chip.E_N if p["is_multicast"] else 1) * chip.dram_share),
+        b_dram / chip.dram_share,
+        c_dram / chip.dram_share,
         1.0 / p["noc_bytes_per_us"],
+        p["c_dram"] / max(1.0, p["write_cost"]) / p["noc_bytes_per_us"],
         cube_us * ceil_div(chip.n, p["cube_n"]) * ceil_div(chip.k, p["cube_k"]),
         cube_us,
         p["fill_drain_cycles"] / p["cycles_per_us"],
@@ -198,9 +205,9 @@ def set_bound(
         b_size += scale_rows(p, k, T_k) * n * r.s_size
     b = loads_b * b_size
     spilled = one_rows * (one_c - 1) + more_rows * (more_c - 1)
-    c = n * (sums.rows[which] * r.store_size + 2.0 * r.acc_size * spilled)
-    charged_us = a * r.a_per_share + (shared_b * b_size + c) * r.per_share
-    dma_us = max(charged_us, (a + b + c) * r.per_port)
+    c = n * (sums.rows[which] * r.store_size + r.partial_size * spilled)
+    charged_us = a * r.a_per_share + shared_b * b_size * r.b_per_share + c * r.c_per_share
+    dma_us = max(charged_us, (a + b) * r.per_port + c * r.c_per_port)
 
     visits = float(sums.trips[which]) * T_n * T_k
     compute_us = sums.steps[which] * r.step_us + visits * r.visit_us
@@ -214,18 +221,22 @@ def set_bound(
         lead_b += scale_rows(p, tile_k, 1) * tile_n * r.s_size
     shared_lead = sums.largest_shared[which] * lead_b
     if p["is_pipeline"]:  # the first loads come before all computation, bytes are not rounded
-        first_us = max(lead_a * r.a_per_share + shared_lead * r.per_share, (lead_a + lead_b) * r.per_port)
+        first_us = max(lead_a * r.a_per_share + shared_lead * r.b_per_share, (lead_a + lead_b) * r.per_port)
         main_us = max(compute_us + first_us, dma_us)
         if p["output_buffers"] == 1:  # nothing hides behind an exchange of C tiles
-            loads_us = max(a * r.a_per_share + shared_b * b_size * r.per_share, (a + b) * r.per_port)
-            main_us = max(compute_us + first_us, loads_us) + max(c * r.per_share, c * r.per_port)
+            loads_us = max(a * r.a_per_share + shared_b * b_size * r.b_per_share, (a + b) * r.per_port)
+            main_us = max(compute_us + first_us, loads_us) + max(c * r.c_per_share, c * r.c_per_port)
     else:
         tail = tile_m * tile_n * r.store_size if p["output_buffers"] == 2 else c
-        loads_us = max(a * r.a_per_share + (shared_b * b_size + tail) * r.per_share, (a + b + tail) * r.per_port)
+        loads_us = max(
+            a * r.a_per_share + shared_b * b_size * r.b_per_share + tail * r.c_per_share,
+            (a + b) * r.per_port + tail * r.c_per_port,
+        )
         lead_us = loads_us
         if p["input_buffers"] == 2:
             lead_us = max(
-                lead_a * r.a_per_share + (shared_lead + tail) * r.per_share, (lead_a + lead_b + tail) * r.per_port
+                lead_a * r.a_per_share + shared_lead * r.b_per_share + tail * r.c_per_share,
+                (lead_a + lead_b) * r.per_port + tail * r.c_per_port,
             )
         steps = ceil_div(tile_m, p["cube_m"]) * ceil_div(tile_n, p["cube_n"]) * ceil_div(tile_k, p["cube_k"])
         best_us = max(dma_us, compute_us + lead_us, steps * r.cube_us + r.visit_us + loads_us)
@@ -280,7 +291,9 @@ def _least_traffic(
         a_stays = a + least_sum(b, spill, trips_mk * m) - spill
         b_stays = b + least_sum(a, spill, trips_nk) - spill
         return min(c_stays, a_stays, b_stays)
-    turn_n = max(1.0, min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))  # where more trips of n cost more
+    turn_n = max(1.0, trips_nk / floor_T_k)  # where more trips of n cost more
+    if a > 0.0:
+        turn_n = max(1.0, min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))
     a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk * m / T_m) - 1.0)
     b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
     return min(a + b * T_m, a_stays, b_stays)
@@ -307,9 +320,9 @@ def sram_bound_us(
     b_size = chip.k * chip.n * r.b_size
     if p["is_quantized"]:
         b_size += scale_rows(p, chip.k, 1) * chip.n * r.s_size
-    spill_size = 2.0 * r.acc_size * chip.n
-    dma_us = sums.rows[which] * chip.n * r.store_size * r.per_share
-    port_us = sums.rows[which] * chip.n * r.store_size * r.per_port
+    spill_size = r.partial_size * chip.n
+    dma_us = sums.rows[which] * chip.n * r.store_size * r.c_per_share
+    port_us = sums.rows[which] * chip.n * r.store_size * r.c_per_port
     for run in range(spread.starts[which], spread.starts[which + 1]):
         size = rows[spread.sizes[run]]
         count = spread.counts[run]
@@ -317,12 +330,12 @@ def sram_bound_us(
         T_m = ceil_div(m, tile_m) if tile_m > 0 else 0
         shared = 1.0 / parts_of(size, P_M) if p["is_multicast"] else 1.0
         dma_us += count * _least_traffic(
-            m, T_m, m * a_size * r.a_per_share, shared * b_size * r.per_share, m * spill_size * r.per_share,
+            m, T_m, m * a_size * r.a_per_share, shared * b_size * r.b_per_share, m * spill_size * r.c_per_share,
             floor_T_k, trips_mn, trips_mk, trips_nk,
         )  # fmt: skip
         if r.per_port > 0.0:
             port_us += count * _least_traffic(
-                m, T_m, m * a_size * r.per_port, b_size * r.per_port, m * spill_size * r.per_port,
+                m, T_m, m * a_size * r.per_port, b_size * r.per_port, m * spill_size * r.c_per_port,
                 floor_T_k, trips_mn, trips_mk, trips_nk,
             )  # fmt: skip
     dma_us = max(dma_us, port_us)
@@ -390,9 +403,13 @@ def floor_us_of_cut(
         of_cut: rows, steps and parts of `CutRows`.
     """
     rows, steps, parts = of_cut
-    a_size = p["a_bits"] / 8.0
-    b_size = p["b_bits"] / 8.0
-    store_size = store_bits(p, blk.E_K) / 8.0
+    a_size = p["a_half_bits"] / 16.0
+    b_size = p["b_half_bits"] / 16.0
+    store_size = store_half_bits(p, blk.E_K) / 16.0 * p["write_cost"] * p["c_dram"]
+    if p["has_shared"]:
+        a_size = b_size = store_size = 0.0  # not bounded here
+    a_size *= p["a_dram"]
+    b_size *= p["b_dram"]
     if p["is_fair"]:
         is_shared = p["is_multicast"]
         a = float(all_rows) * K * a_size * (1 if is_shared else blk.E_N)

@@ -16,9 +16,11 @@ from gemm_eval.models.multicore import (
     batch_sizes,
     block_of,
     group_sizes,
+    params_in_room,
     split_layouts,
     spread_of,
     sram_used_bytes,
+    with_room,
 )
 from gemm_eval.search.grouped_kernels import (
     find_best_grouped_overlap,
@@ -186,7 +188,7 @@ def _find_many(
     run: Callable[[Callable[[int, int], None], int], None],
 ) -> npt.NDArray[np.void]:
     """Find the best mappings of batches and of grouped GEMMs; `run` gets what to do from start to stop, and the end."""
-    params = read_only(params)
+    params, type_of = with_room(read_only(params), type_of, sizes, layouts)
     find = find_best_of_range_pipeline if params["is_pipeline"][0] else find_best_of_range_overlap
 
     def find_batches(type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
@@ -237,6 +239,7 @@ def _run(
     has_all_products: bool,
 ) -> npt.NDArray[np.void]:
     out = np.zeros(limit, COST_DTYPE)
+    params = params_in_room(params, problem)
     sizes = batch_sizes(problem)
     if sizes is None:
         rows = group_sizes(problem)
@@ -263,7 +266,7 @@ def infeasible_error(
     arch: MulticoreSpec, problem: GemmProblem, params: npt.NDArray[np.void], *, allow_idle_cores: bool
 ) -> InfeasibleError:
     """Return the error for a problem that no mapping fits: what the smallest tile needs, and what would help."""
-    record = params[0]
+    record = params_in_room(params, problem)[0]
     demands = []
     for row in _partitions(arch, allow_idle_cores):
         block = block_of(record, *problem.sizes, *row.tolist())
@@ -285,7 +288,10 @@ def infeasible_error(
             levers=("allow_idle_cores", "reduction: dram"),
         )
     demand, tile = min(demands)
-    levers = [f"sram_bytes >= {-(-demand // arch.sram_usable_frac):,.0f}"]
+    taken = arch.sram_usable_bytes - int(record["sram_usable_bytes"])
+    levers = [f"sram_bytes >= {-(-(demand + taken) // arch.sram_usable_frac):,.0f}"]
+    if arch.resident:
+        levers.append("fewer resident operands")
     if arch.input_buffers == 2 and arch.timing == "overlap":
         levers.append("input_buffers: 1")
     if arch.output_buffers == 2:
@@ -301,7 +307,7 @@ def infeasible_error(
         "is larger than the usable SRAM of a core",
         resource="sram",
         demand=demand,
-        limit=arch.sram_usable_bytes,
+        limit=int(record["sram_usable_bytes"]),
         unit="bytes",
         levers=tuple(levers),
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from gemm_eval.jit import kernel
 from gemm_eval.models.multicore.cost_kernels import Block, core_cost
-from gemm_eval.models.multicore.count_kernels import ceil_div, store_bits
+from gemm_eval.models.multicore.count_kernels import ceil_div, store_half_bits
 
 __all__ = [
     "BOUND_SLACK",
@@ -45,12 +45,17 @@ class Bound(NamedTuple):
     a: float
     b: float  # with its scales when their number does not depend on the tile
     scale_row: float  # one row of scales per trip of k, for scales per column
-    c_store: float
+    c_store: float  # bytes of C as DRAM counts them: a written one as many read ones as take as long
     c_spill: float  # one spill and one refill
     a_per_share: float  # time of an A byte in DRAM: 1 / (cores that share it * bandwidth of a core)
     b_per_share: float
     c_per_share: float
+    kept_us: float  # time in DRAM of what the memory between DRAM and SRAM then keeps
     per_port: float  # time of any byte over the core's port
+    c_per_port: float
+    a_per_shared: float  # time of an A byte in the memory between DRAM and SRAM, as in DRAM
+    b_per_shared: float
+    c_per_shared: float
     step_us: float
     visit_us: float
     vector_us: float
@@ -81,27 +86,47 @@ BOUND_SLACK = 1e-12
 def bound_of(p: Any, blk: Block) -> Bound:
     """Work out the constants of a partition."""
     once = core_cost(p, blk, blk.g, blk.m, blk.n, blk.k, 1, 1, 1, 1, 1, 1, 1, 1, 1, -1.0)
-    b = blk.g * blk.k * blk.n * p["b_bits"] / 8.0
+    a = float(blk.g) * blk.m * blk.k * p["a_half_bits"] / 16.0
+    b = _b_bytes(p, blk)
     scale_row = 0.0
     if p["is_quantized"]:
-        row = blk.g * blk.n * p["group_bits"] / 8.0
+        row = float(blk.g) * blk.n * p["group_half_bits"] / 16.0
         if p["group_size"] > 0:
             b += ceil_div(blk.k, p["group_size"]) * row
         else:
             scale_row = row
-    c_elems = blk.g * blk.m * blk.n
-    is_shared = p["is_multicast"]
+    fills = float(blk.g) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["cube_k"])
+    c_elems = float(blk.g) * blk.m * blk.n
+    partial = c_elems * p["spill_half_bits"] / 16.0
+    a_cores = blk.E_N if p["is_multicast"] else 1
+    b_cores = blk.E_M if p["is_multicast"] else 1
+    write_cost = p["write_cost"]
+    # at most this part of what is loaded again is kept, each operand by itself: together they keep no more
+    kept_a = kept_b = kept_c = 0.0
+    if p["has_shared"]:
+        room = p["shared_bytes"] / blk.active_cores
+        kept_a = _kept_frac(room, a / blk.E_N * p["a_dram"])
+        kept_b = _kept_frac(room, b / blk.E_M * p["b_dram"])
+        kept_c = _kept_frac(room, partial * p["c_dram"])
+    kept_bytes = kept_a * a / blk.E_N * p["a_dram"] + kept_b * b / blk.E_M * p["b_dram"]
+    c_per_byte = p["c_dram"] / max(1.0, write_cost)  # C is counted as DRAM counts it, no less than it is
+    spill = partial * (1.0 + write_cost) * (1.0 - kept_c)
     return Bound(
-        blk.g * blk.m * blk.k * p["a_bits"] / 8.0,
+        a,
         b,
         scale_row,
-        c_elems * store_bits(p, blk.E_K) / 8.0,
-        c_elems * p["acc_bits"] / 4.0,
-        1.0 / ((blk.E_N if is_shared else 1) * blk.dram_share),
-        1.0 / ((blk.E_M if is_shared else 1) * blk.dram_share),
-        1.0 / blk.dram_share,
+        c_elems * store_half_bits(p, blk.E_K) / 16.0 * write_cost,
+        spill,
+        p["a_dram"] * (1.0 - kept_a) / (a_cores * blk.dram_share),
+        p["b_dram"] * (1.0 - kept_b) / (b_cores * blk.dram_share),
+        p["c_dram"] / blk.dram_share,
+        kept_bytes / blk.dram_share * (1.0 - BOUND_SLACK),
         1.0 / p["noc_bytes_per_us"],
-        once.cube_us,
+        c_per_byte / p["noc_bytes_per_us"],
+        p["a_dram"] / (a_cores * blk.shared_share),
+        p["b_dram"] / (b_cores * blk.shared_share),
+        c_per_byte / blk.shared_share,
+        once.cube_us + fills * p["weight_load_cycles"] / p["cycles_per_us"],
         p["fill_drain_cycles"] / p["cycles_per_us"],
         once.vector_us,
         p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us,
@@ -113,32 +138,37 @@ def bound_of(p: Any, blk: Block) -> Bound:
 
 
 @kernel
+def _kept_frac(room: float, unique_bytes: float) -> float:
+    return 1.0 if unique_bytes <= room else room / unique_bytes
+
+
+@kernel
 def bytes_bound_of(blk: Block, q: Bound) -> Bound:
     """The same for `busiest_core_bytes`, which tells candidates of one latency apart: the times are bytes then."""
     bytes_per_us = blk.active_cores * blk.dram_share
     return Bound(
         q.a, q.b, q.scale_row, q.c_store, q.c_spill,
         q.a_per_share * bytes_per_us, q.b_per_share * bytes_per_us, q.c_per_share * bytes_per_us,
-        0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, False, False,
+        q.kept_us * bytes_per_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, False, False,
     )  # fmt: skip
 
 
 @kernel
 def least_trips(p: Any, blk: Block) -> tuple[float, float, float]:
     """Least products of trips (real numbers) with which a tile of C, A and B alone fits in SRAM; no padding."""
-    room = max(8.0 * p["sram_usable_bytes"], 1.0)  # of no SRAM at all nothing is asked: nothing fits
-    b_bits = p["input_buffers"] * p["b_bits"] + (p["a_bits"] if p["has_dequant_copy"] else 0)
-    trips_mn = p["output_buffers"] * p["acc_bits"] * float(blk.m) * blk.n / room
-    trips_mk = p["input_buffers"] * p["a_bits"] * float(blk.m) * blk.k / room
-    trips_nk = b_bits * float(blk.n) * blk.k / room
+    room = max(16.0 * p["sram_usable_bytes"], 1.0)  # of no SRAM at all nothing is asked: nothing fits
+    b_half_bits = p["input_buffers"] * p["b_half_bits"] + (p["a_half_bits"] if p["has_dequant_copy"] else 0)
+    trips_mn = p["output_buffers"] * p["acc_half_bits"] * float(blk.m) * blk.n / room
+    trips_mk = p["input_buffers"] * p["a_half_bits"] * float(blk.m) * blk.k / room
+    trips_nk = b_half_bits * float(blk.n) * blk.k / room
     return trips_mn, trips_mk, trips_nk
 
 
 @kernel
 def least_sum(per_x: float, per_y: float, least_product: float) -> float:
     """Least ``per_x * x + per_y * y`` over x and y of at least 1 whose product is at least `least_product`."""
-    if least_product <= 1.0:
-        return per_x + per_y
+    if least_product <= 1.0 or per_x <= 0.0 or per_y <= 0.0:
+        return per_x + per_y  # what costs nothing can be repeated
     x = min(max(math.sqrt(per_y * least_product / per_x), 1.0), least_product)
     return per_x * x + per_y * (least_product / x)
 
@@ -163,23 +193,32 @@ def _least_traffic(q: Bound, a: float, b: float, c: float, trips_mn: float, trip
 def sram_bound_us(p: Any, blk: Block, q: Bound) -> float:
     """A latency that no tile of a partition beats, because its operands share SRAM; bytes, with a bound of bytes."""
     trips_mn, trips_mk, trips_nk = least_trips(p, blk)
-    dma_us = _least_traffic(q, q.a_per_share, q.b_per_share, q.c_per_share, trips_mn, trips_mk, trips_nk)
+    dma_us = _least_traffic(q, q.a_per_share, q.b_per_share, q.c_per_share, trips_mn, trips_mk, trips_nk) + q.kept_us
     if q.per_port > 0.0:
         port = q.per_port
-        dma_us = max(dma_us, _least_traffic(q, port, port, port, trips_mn, trips_mk, trips_nk))
+        dma_us = max(dma_us, _least_traffic(q, port, port, q.c_per_port, trips_mn, trips_mk, trips_nk))
+    if q.a_per_shared + q.b_per_shared + q.c_per_shared > 0.0:
+        dma_us = max(
+            dma_us,
+            _least_traffic(q, q.a_per_shared, q.b_per_shared, q.c_per_shared, trips_mn, trips_mk, trips_nk),
+        )  # fmt: skip
     edges = edges_of_any(p, blk, q)
     return _rough_bound_us(p, q, dma_us, edges, blk.g * max(1.0, trips_mn, trips_mk, trips_nk))
 
 
 @kernel
 def _b_bytes(p: Any, blk: Block) -> float:
-    return float(blk.g) * blk.k * blk.n * p["b_bits"] / 8.0
+    return float(blk.g) * blk.k * blk.n * p["b_half_bits"] / 16.0
 
 
 @kernel
 def _transfer_us(q: Bound, a: float, b: float, c: float) -> float:
     """Time to move these bytes."""
-    return max(a * q.a_per_share + b * q.b_per_share + c * q.c_per_share, (a + b + c) * q.per_port)
+    return max(
+        a * q.a_per_share + b * q.b_per_share + c * q.c_per_share + q.kept_us,
+        (a + b) * q.per_port + c * q.c_per_port,
+        a * q.a_per_shared + b * q.b_per_shared + c * q.c_per_shared,
+    )
 
 
 @kernel
@@ -194,9 +233,9 @@ def edges_of(p: Any, blk: Block, tile_m: int, tile_n: int, T_m: int, T_n: int) -
     """Return those of given tiles of m and n, whatever the tile of k."""
     visits = float(blk.g) * T_m * T_n  # of one trip of k
     return Edges(
-        visits * tile_m * blk.k * p["a_bits"] / 8.0,
-        visits * blk.k * tile_n * p["b_bits"] / 8.0,
-        float(tile_m) * tile_n * store_bits(p, blk.E_K) / 8.0,
+        visits * tile_m * blk.k * p["a_half_bits"] / 16.0,
+        visits * blk.k * tile_n * p["b_half_bits"] / 16.0,
+        float(tile_m) * tile_n * store_half_bits(p, blk.E_K) / 16.0 * p["write_cost"],
         visits * ceil_div(blk.k, p["unit_k"]),
     )
 
@@ -231,11 +270,13 @@ def floor_us_of(p: Any, q: Bound, edges: Edges, parts: int, us_per_byte: float) 
         q, edges: of the whole problem on one core.
         us_per_byte: time that a byte of all that is moved takes.
     """
+    a_us, b_us, c_us = us_per_byte * p["a_dram"], us_per_byte * p["b_dram"], us_per_byte * p["c_dram"]
     part = Bound(
-        q.a, q.b, q.scale_row, q.c_store, q.c_spill, us_per_byte, us_per_byte, us_per_byte, 0.0, q.step_us / parts,
-        q.visit_us, 0.0, p["launch_us"], q.overlap_frac, q.last_step_us / parts, q.loads_exposed, q.c_exposed,
+        q.a, q.b, q.scale_row, q.c_store, q.c_spill, a_us, b_us, c_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+        q.step_us / parts, q.visit_us, 0.0, p["launch_us"], q.overlap_frac, q.last_step_us / parts,
+        q.loads_exposed, q.c_exposed,
     )  # fmt: skip
-    return _rough_bound_us(p, part, (q.a + q.b + q.scale_row + q.c_store) * us_per_byte, edges, 1.0)
+    return _rough_bound_us(p, part, q.a * a_us + (q.b + q.scale_row) * b_us + q.c_store * c_us, edges, 1.0)
 
 
 @kernel
@@ -274,7 +315,7 @@ def _bound_us(
             side_us + max(
                 overlap * last_c * q.c_per_share
                 + _least_of_visits(q.visit_us, overlap * shared_us, visits, edges.most_visits),
-                overlap * last_c * q.per_port
+                overlap * last_c * q.c_per_port
                 + _least_of_visits(q.visit_us, overlap * port_us, visits, edges.most_visits),
             ),
         )  # fmt: skip
@@ -304,14 +345,14 @@ def least_trips_k(p: Any, blk: Block, tile_m: int, tile_n: int) -> float:
 
     Padding is left out, so the true number is never below.
     """
-    output = p["output_buffers"] * float(tile_m) * tile_n * p["acc_bits"]
-    bits_per_k = p["input_buffers"] * (float(tile_m) * p["a_bits"] + float(tile_n) * p["b_bits"])
+    output = p["output_buffers"] * float(tile_m) * tile_n * p["acc_half_bits"]
+    half_bits_per_k = p["input_buffers"] * (float(tile_m) * p["a_half_bits"] + float(tile_n) * p["b_half_bits"])
     if p["has_dequant_copy"]:
-        bits_per_k += float(tile_n) * p["a_bits"]
-    room = 8.0 * p["sram_usable_bytes"] - output
+        half_bits_per_k += float(tile_n) * p["a_half_bits"]
+    room = 16.0 * p["sram_usable_bytes"] - output
     if room <= 0.0:
         return np.inf
-    return max(1.0, blk.k * bits_per_k / room)
+    return max(1.0, blk.k * half_bits_per_k / room)
 
 
 @kernel
@@ -341,7 +382,9 @@ def _wider_traffic(
     spill = q.c_spill * c
     c_stays = a * T_n + b * T_m
     a_stays = a + b * T_m + spill * (max(floor_T_k, trips_mk / T_m) - 1.0)
-    turn_n = max(float(T_n), min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))  # where more trips cost more
+    turn_n = max(float(T_n), trips_nk / floor_T_k)  # where more trips cost more
+    if a > 0.0:
+        turn_n = max(float(T_n), min(math.sqrt(spill * trips_nk / a), trips_nk / floor_T_k))
     b_stays = a * turn_n + b + spill * (max(floor_T_k, trips_nk / turn_n) - 1.0)
     return q.c_store * c + min(c_stays, a_stays, b_stays)
 
@@ -351,15 +394,15 @@ def wider_bound_us(
     p: Any, blk: Block, q: Bound, T_m: int, T_n: int, tile_m: int, floor_T_k: float, trips_mk: float, trips_nk: float
 ) -> float:
     """A latency that no number of n trips from T_n up, at least 2, beats, if k takes `floor_T_k` trips or more."""
-    dma_us = _wider_traffic(
+    dma_us = q.kept_us + _wider_traffic(
         q, q.a_per_share, q.b_per_share, q.c_per_share, T_m, T_n, floor_T_k, trips_mk, trips_nk
     )  # fmt: skip
     if q.per_port > 0.0:
         port = q.per_port
-        dma_us = max(dma_us, _wider_traffic(q, port, port, port, T_m, T_n, floor_T_k, trips_mk, trips_nk))
+        dma_us = max(dma_us, _wider_traffic(q, port, port, q.c_per_port, T_m, T_n, floor_T_k, trips_mk, trips_nk))
     visits = float(blk.g) * T_m * T_n
     edges = Edges(
-        visits * tile_m * blk.k * p["a_bits"] / 8.0,
+        visits * tile_m * blk.k * p["a_half_bits"] / 16.0,
         T_m * _b_bytes(p, blk),
         0.0,
         float(blk.g) * T_m * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["unit_k"]),

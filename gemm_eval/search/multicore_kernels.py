@@ -30,7 +30,6 @@ from gemm_eval.models.multicore.cost_kernels import (
     core_cost,
     evaluate_into,
     evaluate_overlap_into,
-    loads_charged_of,
     padded_tile_bytes,
     sram_used_bytes,
 )
@@ -94,14 +93,14 @@ def most_units_k(p: Any, k: int, tile_m: int, tile_n: int, units_k: int) -> int:
     if units_k == 1:
         return 0
     # SRAM bytes per unit of k without padding of A's rows and B's number of rows: an upper bound to start from
-    row_b = padded_tile_bytes(p, 1, tile_n * p["b_bits"]) // p["lane_num"]
-    bits = p["input_buffers"] * (ceil_div(tile_m, p["lane_num"]) * p["lane_num"] * p["a_bits"] + 8 * row_b)
+    row_b = padded_tile_bytes(p, 1, tile_n * p["b_half_bits"]) // p["lane_num"]
+    half_bits = p["input_buffers"] * (ceil_div(tile_m, p["lane_num"]) * p["lane_num"] * p["a_half_bits"] + 16 * row_b)
     if p["has_dequant_copy"]:
-        bits += 8 * (padded_tile_bytes(p, 1, tile_n * p["a_bits"]) // p["lane_num"])
-    output = p["output_buffers"] * padded_tile_bytes(p, tile_m, tile_n * p["acc_bits"])
+        half_bits += 16 * (padded_tile_bytes(p, 1, tile_n * p["a_half_bits"]) // p["lane_num"])
+    output = p["output_buffers"] * padded_tile_bytes(p, tile_m, tile_n * p["acc_half_bits"])
     if output >= limit:
         return 0
-    units = min(8 * (limit - output) // (bits * unit) + 1, units_k - 1)
+    units = min(16 * (limit - output) // (half_bits * unit) + 1, units_k - 1)
     while units > 0 and sram_used_bytes(p, tile_m, tile_n, units * unit) > limit:
         units -= 1
     return units
@@ -142,7 +141,7 @@ def _try(
 @kernel
 def most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
     """Largest tile along m or n, in units, whose C tile may fit in SRAM beside `other` elements along the other one."""
-    elems = 8 * p["sram_usable_bytes"] // (p["output_buffers"] * p["acc_bits"] * other)
+    elems = 16 * p["sram_usable_bytes"] // (p["output_buffers"] * p["acc_half_bits"] * other)
     return units if elems >= block else elems // unit
 
 
@@ -227,11 +226,8 @@ def _search_trips_k(
             best_us = cost.latency_us
             best_T_k = T_k
         # what these trips and more of them take at least: the same with the smallest tile to load first
-        main_us = overlap_main_us(
-            p, blk, loads_charged_of(p, blk, cost.a_bytes, cost.b_charged), cost.a_bytes + cost.b_bytes + cost.s_bytes,
-            cost.store_bytes + 2 * cost.spill_bytes, cost.compute_us, max(cost.dram_us, cost.noc_us),
-            tile_m, tile_n, smallest_k,
-        )  # fmt: skip
+        dma_us = max(cost.dram_us, cost.shared_us, cost.noc_us)
+        main_us = overlap_main_us(p, blk, cost.loads, cost.c, cost.compute_us, dma_us, tile_m, tile_n, smallest_k)
         floor_us = p["launch_us"] + main_us + (cost.red_dram_us + cost.red_noc_us + cost.red_add_us)
         if floor_us > best_us or (floor_us == best_us and best_T_k > 0):
             break
@@ -259,8 +255,8 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
     unit_k = p["unit_k"]
     limit = p["sram_usable_bytes"]
     _, trips_mk, trips_nk = least_trips(p, blk)
-    a_size = p["a_bits"] / 8.0
-    b_size = p["b_bits"] / 8.0
+    a_size = p["a_half_bits"] / 16.0
+    b_size = p["b_half_bits"] / 16.0
     units_m = ceil_div(blk.m, unit_m)
     units_n = ceil_div(blk.n, unit_n)
     units_k = ceil_div(blk.k, unit_k)
@@ -327,8 +323,8 @@ def _search_class(
 ) -> None:  # fmt: skip
     """All tiles, given as ranges of units, that share trip counts, except the smallest of each dimension together."""
     limit = p["sram_usable_bytes"]
-    a_size = p["a_bits"] / 8.0
-    b_size = p["b_bits"] / 8.0
+    a_size = p["a_half_bits"] / 16.0
+    b_size = p["b_half_bits"] / 16.0
     f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
     for units_m in range(low_m, top_m + 1):
         tile_m = min(units_m * p["cube_m"], blk.m)

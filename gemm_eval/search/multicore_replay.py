@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.jit import read_only
-from gemm_eval.models.multicore import COST_DTYPE, replay_grouped, replay_range, split_layouts
+from gemm_eval.models.multicore import COST_DTYPE, replay_grouped, replay_range, split_layouts, with_room
 from gemm_eval.search.threads import run_in_chunks
 from gemm_eval.workload import NO_LAYOUTS, Layouts
 
@@ -32,7 +32,7 @@ def replay_mappings(
     Returns:
         [num] of COST_DTYPE, zeros where a mapping is illegal; counts of the search are 0.
     """
-    params = read_only(params)
+    params, type_of = with_room(read_only(params), type_of, sizes, layouts)
     if not len(layouts.of):
         return _replay_batches(params, type_of, sizes, found)
     split = split_layouts(sizes, layouts)

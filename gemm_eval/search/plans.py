@@ -20,7 +20,14 @@ import numpy.typing as npt
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
-from gemm_eval.models.multicore import batch_sizes, block_of, evaluate_mapping, pack_params, sram_used_bytes
+from gemm_eval.models.multicore import (
+    batch_sizes,
+    block_of,
+    evaluate_mapping,
+    pack_params,
+    params_in_room,
+    sram_used_bytes,
+)
 from gemm_eval.search.multicore import check_idle_cores, infeasible_error
 from gemm_eval.search.plan_kernels import fill_largest_tiles, fill_partition_scores
 from gemm_eval.words import refusal, shown
@@ -178,7 +185,7 @@ def enumerate_candidates(
         InvalidOptionError: `allow_idle_cores` on a chip too large for it.
     """
     check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
-    params = pack_params(arch, problem.types)
+    params = params_in_room(pack_params(arch, problem.types), problem)
     sizes = batch_sizes(problem)
     if sizes is None:
         if options.plan is not SearchPlan.EXACT:
@@ -253,7 +260,7 @@ def _legal_tiles(arch: MulticoreSpec, params: npt.NDArray[np.void], m: int, n: i
     for tile_m in _legal_sizes(m, arch.cube_m):
         for tile_n in _legal_sizes(n, arch.cube_n):
             for tile_k in _legal_sizes(k, int(record["unit_k"])):
-                if sram_used_bytes(record, tile_m, tile_n, tile_k) > arch.sram_usable_bytes:
+                if sram_used_bytes(record, tile_m, tile_n, tile_k) > record["sram_usable_bytes"]:
                     break
                 yield Tile(tile_m, tile_n, tile_k)
 

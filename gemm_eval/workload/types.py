@@ -80,7 +80,7 @@ class Operand:
 
     def total_bits(self, num: int, K: int) -> int:
         """Bits of `num` rows or columns of K elements, with their scales."""
-        bits = num * K * self.dtype.bits
+        bits = -(-num * K * self.dtype.half_bits // 2)
         return bits if self.scale is None else bits + self.scale.total_bits(num, K)
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gemm_eval.models.multicore.groups import batch_sizes, group_sizes, split_layouts
     from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping, unpack_cost
     from gemm_eval.models.multicore.moe import layer_terms
-    from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params
+    from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params, params_in_room, with_room
     from gemm_eval.models.multicore.replay_kernels import replay_range
     from gemm_eval.models.multicore.terms import BOUNDS
 
@@ -28,12 +28,14 @@ __all__ = [
     "group_sizes",
     "layer_terms",
     "pack_params",
+    "params_in_room",
     "replay_grouped",
     "replay_range",
     "split_layouts",
     "spread_of",
     "sram_used_bytes",
     "unpack_cost",
+    "with_room",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -62,6 +64,8 @@ __getattr__, __dir__ = lazy_names(
         ".params": (
             "PARAMS_DTYPE",
             "pack_params",
+            "params_in_room",
+            "with_room",
         ),
         ".replay_kernels": ("replay_range",),
         ".terms": ("BOUNDS",),

@@ -6,14 +6,15 @@ scalars. Sizes g, m, n, k are those of one core's block; T_m, T_n, T_k are trip 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
-from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_bits
-from gemm_eval.models.multicore.overlap_kernels import overlap_main_us
+from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows, store_half_bits
+from gemm_eval.models.multicore.overlap_kernels import Traffic, add_traffic, c_traffic, overlap_main_us, traffic_us
 from gemm_eval.models.multicore.pipeline_kernels import no_pipeline_us, pipeline_us_if_any
 from gemm_eval.models.multicore.terms import BOUNDS, MAIN, PHASES, TERMS, Times
 
@@ -22,16 +23,20 @@ __all__ = [
     "Block",
     "CoreCost",
     "CoreSums",
+    "a_charged_of",
     "block_of",
     "core_cost",
     "core_sums",
     "cost_of_sums",
+    "dram_bytes_of",
+    "dram_total",
     "energy_pj_of",
     "evaluate_into",
     "evaluate_one",
     "evaluate_overlap_into",
     "fill_times",
-    "loads_charged_of",
+    "shared_share_of",
+    "spilled_total",
     "sram_used_bytes",
 ]
 
@@ -43,7 +48,7 @@ _INTS = (
     "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
 )  # fmt: skip
 _FLOATS = (
-    "latency_us", "main_us", "compute_us", "dma_us", "dram_us", "noc_us", "reduction_us", "hidden_us",
+    "latency_us", "main_us", "compute_us", "dma_us", "dram_us", "shared_us", "noc_us", "reduction_us", "hidden_us",
     "busiest_core_bytes", "energy_pj",
 )  # fmt: skip
 
@@ -54,14 +59,16 @@ COST_DTYPE = np.dtype(
 `bound` is an index into `BOUNDS`; the counts at the end are those of the search that found the mapping."""
 
 _BOUND_CODE = {name: code for code, name in enumerate(BOUNDS)}
-_COMPUTE, _VECTOR, _DRAM, _NOC = (_BOUND_CODE[name] for name in ("compute", "vector", "dram", "noc"))
+_COMPUTE, _VECTOR, _DRAM, _SHARED, _NOC = (
+    _BOUND_CODE[name] for name in ("compute", "vector", "dram", "shared", "noc")
+)  # fmt: skip
 _MAIN = PHASES.index(MAIN)
 _PHASE_OF = tuple(PHASES.index(TERMS[name].phase) for name in Times._fields)
 _BOUND_OF_PHASE = tuple(_COMPUTE if name == MAIN else _BOUND_CODE[name] for name in PHASES)
 
 
 class Block(NamedTuple):
-    """The full block of a core, the effective counts of cores along each dimension, and a core's DRAM bandwidth."""
+    """The full block of a core, the effective counts of cores along each dimension, and what a core gets of memories."""
 
     g: int
     m: int
@@ -73,6 +80,7 @@ class Block(NamedTuple):
     E_K: int
     active_cores: int
     dram_share: float  # bytes per us of one core
+    shared_share: float  # the same of the memory between DRAM and SRAM; inf without one
 
 
 class CoreSums(NamedTuple):
@@ -86,10 +94,15 @@ class CoreSums(NamedTuple):
     store_bytes: int
     spill_bytes: int
     steps: int
+    fills: int  # loads of a block of B into the matrix unit
     visits: int
-    red_dram_bytes: int
+    red_dram_bytes: float  # a written byte counts as many read ones as take as long
     red_noc_bytes: int
     red_adds: int
+    a_once: int  # bytes of A, and of B and S, if each were loaded once
+    b_once: int
+    b_unique: float  # `b_once` by the number of cores that need the same
+    partial_bytes: int  # of all partial sums at once
 
 
 class CoreCost(NamedTuple):
@@ -101,7 +114,12 @@ class CoreCost(NamedTuple):
     a_bytes: int
     b_bytes: int
     s_bytes: int
-    b_charged: float
+    loads: Traffic
+    c: Traffic
+    a_dram: float  # DRAM bytes of A, of B with S, and of C, each by the number of cores that share them
+    b_dram: float
+    c_dram: float
+    kept_frac: float  # see `kept_frac_of`
     store_bytes: int
     spill_bytes: int
     main_us: float
@@ -110,6 +128,7 @@ class CoreCost(NamedTuple):
     fill_drain_us: float
     vector_us: float
     dram_us: float
+    shared_us: float
     noc_us: float
     red_dram_us: float
     red_noc_us: float
@@ -131,31 +150,38 @@ def block_of(p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: in
     active = E_G * E_M * E_N * E_K
     share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
     share = min(share, p["dram_core_limit_bytes_per_us"])
-    return Block(g, m, n, k, E_G, E_M, E_N, E_K, active, share)
+    return Block(g, m, n, k, E_G, E_M, E_N, E_K, active, share, shared_share_of(p, active))
+
+
+@inlined_kernel
+def shared_share_of(p: Any, active_cores: int) -> float:
+    """Bandwidth of one core to the memory between DRAM and SRAM, in bytes per us."""
+    share: float = p["shared_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
+    return share
 
 
 @kernel
-def padded_tile_bytes(p: Any, rows: int, row_bits: int) -> int:
+def padded_tile_bytes(p: Any, rows: int, row_half_bits: int) -> int:
     """SRAM bytes of a tile: rows padded to the lanes, row bytes to the alignment."""
     lanes = p["lane_num"]
     align = p["align_bytes"]
-    row_bytes = (row_bits + 7) >> 3
+    row_bytes = (row_half_bits + 15) >> 4
     return ceil_div(rows, lanes) * lanes * (ceil_div(row_bytes, align) * align)
 
 
 @entry_point
 def sram_used_bytes(p: Any, tile_m: int, tile_n: int, tile_k: int) -> int:
     """SRAM bytes that the tiles of one core occupy, buffers included."""
-    a = padded_tile_bytes(p, tile_m, tile_k * p["a_bits"])
-    b = padded_tile_bytes(p, tile_k, tile_n * p["b_bits"])
-    c = padded_tile_bytes(p, tile_m, tile_n * p["acc_bits"])
+    a = padded_tile_bytes(p, tile_m, tile_k * p["a_half_bits"])
+    b = padded_tile_bytes(p, tile_k, tile_n * p["b_half_bits"])
+    c = padded_tile_bytes(p, tile_m, tile_n * p["acc_half_bits"])
     inputs = a + b
     copy = 0
     if p["is_quantized"]:
         groups = ceil_div(tile_k, p["group_size"]) if p["group_size"] > 0 else 1
-        inputs += padded_tile_bytes(p, groups, tile_n * p["group_bits"])
+        inputs += padded_tile_bytes(p, groups, tile_n * p["group_half_bits"])
         if p["has_dequant_copy"]:
-            copy = padded_tile_bytes(p, tile_k, tile_n * p["a_bits"])
+            copy = padded_tile_bytes(p, tile_k, tile_n * p["a_half_bits"])
     return p["input_buffers"] * inputs + copy + p["output_buffers"] * c
 
 
@@ -179,40 +205,78 @@ def core_sums(
     p: Any, blk: Block, g: int, m: int, n: int, k: int, T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int
 ) -> CoreSums:
     """What a core moves and computes for g batch elements; of `blk` only E_M and E_K count. See `core_cost`."""
-    a_bytes = bytes_of(g * m * k * f_a, p["a_bits"])
+    a_bytes = bytes_of(g * m * k * f_a, p["a_half_bits"])
     b_elems = g * k * n * f_b
-    b_bytes = bytes_of(b_elems, p["b_bits"])
+    b_bytes = bytes_of(b_elems, p["b_half_bits"])
     s_bytes = 0
     if p["is_quantized"]:
-        s_bytes = bytes_of(g * scale_rows(p, k, T_k) * n * f_b, p["group_bits"])
+        s_bytes = bytes_of(g * scale_rows(p, k, T_k) * n * f_b, p["group_half_bits"])
     c_elems = g * m * n
-    store_bytes = bytes_of(c_elems, store_bits(p, blk.E_K))
-    spill_bytes = bytes_of(c_elems * (f_c - 1), p["acc_bits"])
+    store_bytes = bytes_of(c_elems, store_half_bits(p, blk.E_K))
+    spill_bytes = bytes_of(c_elems * (f_c - 1), p["spill_half_bits"])
     b_charged = (b_bytes + s_bytes) / blk.E_M if p["is_multicast"] else float(b_bytes + s_bytes)
 
     # what is exchanged between the cores that split K
-    red_dram_bytes = 0
+    red_dram_bytes = 0.0
     red_noc_bytes = 0
     red_adds = 0
     if blk.E_K > 1:
         part = ceil_div(c_elems, blk.E_K)
-        red_dram_bytes = bytes_of(part, p["c_bits"])
+        red_dram_bytes = bytes_of(part, p["c_half_bits"]) * p["write_cost"] * p["c_dram"]
         if p["reduction"] == 1:
-            red_dram_bytes += bytes_of(blk.E_K * part, p["acc_bits"])
+            red_dram_bytes += bytes_of(blk.E_K * part, p["spill_half_bits"])
         else:
-            red_noc_bytes = bytes_of((blk.E_K - 1) * part, p["acc_bits"])
+            red_noc_bytes = bytes_of((blk.E_K - 1) * part, p["spill_half_bits"])
         red_adds = (blk.E_K - 1) * part
-    steps = g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
+    blocks_b = ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
+    steps = g * ceil_div(m, p["cube_m"]) * blocks_b
+    a_once = b_once = partial_bytes = 0
+    if p["has_shared"]:
+        a_once = bytes_of(g * m * k, p["a_half_bits"])
+        b_once = bytes_of(g * k * n, p["b_half_bits"])
+        if p["is_quantized"]:
+            b_once += bytes_of(g * scale_rows(p, k, 1) * n, p["group_half_bits"])
+        partial_bytes = bytes_of(c_elems, p["spill_half_bits"])
     return CoreSums(
         a_bytes, b_elems, b_bytes, s_bytes, b_charged, store_bytes, spill_bytes,
-        steps, g * T_m * T_n * T_k, red_dram_bytes, red_noc_bytes, red_adds,
+        steps, g * T_m * blocks_b, g * T_m * T_n * T_k, red_dram_bytes, red_noc_bytes, red_adds,
+        a_once, b_once, b_once / blk.E_M, partial_bytes,
     )  # fmt: skip
 
 
 @inlined_kernel
-def loads_charged_of(p: Any, blk: Block, a_bytes: int, b_charged: float) -> float:
-    """Bytes of all loads, each by the number of cores that share it."""
-    return (a_bytes / blk.E_N if p["is_multicast"] else float(a_bytes)) + b_charged
+def a_charged_of(p: Any, blk: Block, sums: CoreSums) -> float:
+    """Bytes of all loads of A, by the number of cores that share them, as the memory below a core counts them."""
+    return (sums.a_bytes / blk.E_N if p["is_multicast"] else float(sums.a_bytes)) * p["a_dram"]
+
+
+@inlined_kernel
+def kept_frac_of(p: Any, blk: Block, sums: CoreSums, a_charged: float) -> float:
+    """What part of all that DRAM would give again the memory between DRAM and SRAM keeps: MODEL.md, "Shared memory"."""
+    if not p["has_shared"]:
+        return 0.0
+    kept_bytes = 0.0
+    if a_charged > sums.a_once / blk.E_N:
+        kept_bytes += sums.a_once / blk.E_N * p["a_dram"]
+    if sums.b_charged > sums.b_unique:
+        kept_bytes += sums.b_unique * p["b_dram"]
+    if sums.spill_bytes > 0:
+        kept_bytes += sums.partial_bytes * p["c_dram"]
+    room = p["shared_bytes"] / blk.active_cores
+    return 1.0 if kept_bytes <= room else room / kept_bytes
+
+
+@inlined_kernel
+def dram_bytes_of(p: Any, blk: Block, sums: CoreSums, kept_frac: float) -> tuple[float, float, float]:
+    """Bytes that DRAM gives a core of A, and of B and S, and takes of spills, where this part of reloads is kept."""
+    a = a_charged_of(p, blk, sums)
+    b = sums.b_charged * p["b_dram"]
+    spill = sums.spill_bytes * p["c_dram"]
+    if kept_frac > 0.0:
+        a -= kept_frac * (a - sums.a_once / blk.E_N * p["a_dram"])
+        b -= kept_frac * (b - sums.b_unique * p["b_dram"])
+        spill *= 1.0 - kept_frac
+    return a, b, spill
 
 
 @inlined_kernel
@@ -224,18 +288,24 @@ def cost_of_sums(
     Args:
         tile_m, tile_n, tile_k: the full tile, cut to the largest block of the core, whose E_M `blk` has.
     """
-    c_bytes = sums.store_bytes + 2 * sums.spill_bytes
-    loads_charged = loads_charged_of(p, blk, sums.a_bytes, sums.b_charged)
-    loads_bytes = sums.a_bytes + sums.b_bytes + sums.s_bytes
-    charged = loads_charged + c_bytes
-    dram_us = charged / blk.dram_share
+    a_charged = a_charged_of(p, blk, sums)
+    kept_frac = kept_frac_of(p, blk, sums, a_charged)
+    a_dram, b_dram, spill_dram = dram_bytes_of(p, blk, sums, kept_frac)
+    shared_bytes = a_charged + sums.b_charged * p["b_dram"]
+    loads = Traffic(a_dram + b_dram, shared_bytes, float(sums.a_bytes + sums.b_bytes + sums.s_bytes))
+    c = c_traffic(p, float(sums.store_bytes + sums.spill_bytes), float(sums.spill_bytes))
+    if kept_frac > 0.0:
+        c = Traffic(c_traffic(p, sums.store_bytes + spill_dram, spill_dram).dram, c.shared, c.port)
+    moved = add_traffic(loads, c)
+    dram_us = moved.dram / blk.dram_share
+    shared_us = moved.shared / blk.shared_share
     noc_us = 0.0
     if p["has_noc"]:
-        noc_us = (loads_bytes + c_bytes) / p["noc_bytes_per_us"]
-    all_dma_us = max(dram_us, noc_us)
+        noc_us = moved.port / p["noc_bytes_per_us"]
+    all_dma_us = traffic_us(p, blk, moved)
 
     step_cycles = sums.steps / p["steps_per_cycle"]
-    fill_drain = sums.visits * p["fill_drain_cycles"]
+    fill_drain = sums.visits * p["fill_drain_cycles"] + sums.fills * p["weight_load_cycles"]
     cube_cycles = step_cycles + fill_drain
     vector_cycles = 0.0
     if p["has_dequant_copy"]:
@@ -253,9 +323,7 @@ def cost_of_sums(
         red_add_us = sums.red_adds / p["vector_ops_per_cycle"] / p["cycles_per_us"]
 
     if not p["is_pipeline"]:
-        main_us = overlap_main_us(
-            p, blk, loads_charged, loads_bytes, c_bytes, compute_us, all_dma_us, tile_m, tile_n, tile_k
-        )
+        main_us = overlap_main_us(p, blk, loads, c, compute_us, all_dma_us, tile_m, tile_n, tile_k)
     elif pipeline_us < 0.0:
         # the pipeline counts unrounded bytes and adds up step by step: stay below both roundings
         rounding_us = 8.0 / blk.dram_share + 8.0 / p["noc_bytes_per_us"]
@@ -264,10 +332,11 @@ def cost_of_sums(
         main_us = pipeline_us
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
     return CoreCost(
-        latency_us, blk.active_cores * (charged + sums.red_dram_bytes), sums.visits,
-        sums.a_bytes, sums.b_bytes, sums.s_bytes, sums.b_charged, sums.store_bytes, sums.spill_bytes,
+        latency_us, blk.active_cores * (moved.dram + sums.red_dram_bytes), sums.visits,
+        sums.a_bytes, sums.b_bytes, sums.s_bytes, loads, c, a_dram, b_dram, c.dram, kept_frac,
+        sums.store_bytes, sums.spill_bytes,
         main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
-        vector_cycles / p["cycles_per_us"], dram_us, noc_us, red_dram_us, red_noc_us, red_add_us,
+        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, red_dram_us, red_noc_us, red_add_us,
     )  # fmt: skip
 
 
@@ -325,35 +394,41 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
                         )
                         c_bytes = cost.store_bytes + 2 * cost.spill_bytes
                         core_bytes += num * (cost.a_bytes + cost.b_bytes + cost.s_bytes + c_bytes)
-                        store_bytes += num * cost.store_bytes
-                        spill_bytes += num * cost.spill_bytes
-                        if p["is_multicast"]:
+                        if not p["c_is_resident"]:
+                            store_bytes += num * cost.store_bytes
+                            spill_bytes += spilled_total(num, cost.spill_bytes, cost.kept_frac)
+                        if p["has_shared"]:
+                            a_bytes += dram_total(num, cost.a_dram)
+                            b_bytes += dram_total(num, cost.b_dram)
+                        elif p["is_multicast"]:
                             # a shared slice is read once; the cores that share it run in step with a full block
-                            if in_ == 1:
+                            if in_ == 1 and not p["a_is_resident"]:
                                 f_a, f_b, f_c = reload_factors(order, T_m, full_T_n, T_k)
-                                a_bytes += num_g * num_m * num_k * bytes_of(g * m * k * f_a, p["a_bits"])
-                            if im == 1:
+                                a_bytes += num_g * num_m * num_k * bytes_of(g * m * k * f_a, p["a_half_bits"])
+                            if im == 1 and not p["b_is_resident"]:
                                 f_a, f_b, f_c = reload_factors(order, full_T_m, T_n, T_k)
                                 shared = num_g * num_n * num_k
-                                b_bytes += shared * bytes_of(g * k * n * f_b, p["b_bits"])
+                                b_bytes += shared * bytes_of(g * k * n * f_b, p["b_half_bits"])
                                 if p["is_quantized"]:
                                     rows = g * scale_rows(p, k, T_k) * n * f_b
-                                    scale_bytes += shared * bytes_of(rows, p["group_bits"])
+                                    scale_bytes += shared * bytes_of(rows, p["group_half_bits"])
                         else:
-                            a_bytes += num * cost.a_bytes
-                            b_bytes += num * cost.b_bytes
-                            scale_bytes += num * cost.s_bytes
+                            if not p["a_is_resident"]:
+                                a_bytes += num * cost.a_bytes
+                            if not p["b_is_resident"]:
+                                b_bytes += num * cost.b_bytes
+                                scale_bytes += num * cost.s_bytes
                         if blk.E_K > 1 and ik == 1:  # one reduction for each C block
                             blocks = num_g * num_m * num_n
                             part = g * m * n
-                            written = bytes_of(part, p["c_bits"])
+                            written = 0 if p["c_is_resident"] else bytes_of(part, p["c_half_bits"])
                             if p["reduction"] == 1:
-                                read = bytes_of(blk.E_K * part, p["acc_bits"])
+                                read = bytes_of(blk.E_K * part, p["spill_half_bits"])
                                 red_dram_bytes += blocks * (read + written)
                                 red_core_bytes += blocks * (read + written)
                             else:
                                 red_dram_bytes += blocks * written
-                                sent = bytes_of((blk.E_K - 1) * part, p["acc_bits"])
+                                sent = bytes_of((blk.E_K - 1) * part, p["spill_half_bits"])
                                 red_core_bytes += blocks * (2 * sent + written)  # out of one core and into another
 
         out["P_G"] = P_G
@@ -378,7 +453,7 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         out["reduction_bytes"] = red_dram_bytes
         core_bytes += red_core_bytes
         out["core_bytes"] = core_bytes
-        out["energy_pj"] = energy_pj_of(p, float(steps), float(G * M * K * N), dram_bytes, core_bytes, slowest_us)
+        out["energy_pj"] = energy_pj_of(p, float(steps), float(G * M * K * N), dram_bytes, core_bytes, out["latency_us"])
 
     return evaluate_into
 
@@ -390,6 +465,20 @@ evaluate_overlap_into = _make_evaluate(no_pipeline_us)
 """For overlap timing: it compiles a second faster."""
 
 
+@inlined_kernel
+def dram_total(num_cores: int, dram_bytes: float) -> int:
+    """DRAM bytes of cores that move so many each, which need not be whole."""
+    return int(math.ceil(num_cores * dram_bytes))
+
+
+@inlined_kernel
+def spilled_total(num_cores: int, spill_bytes: int, kept_frac: float) -> int:
+    """Bytes that cores spill to DRAM, of so many each, where a part is kept on the way."""
+    if kept_frac == 0.0:
+        return num_cores * spill_bytes
+    return dram_total(num_cores, spill_bytes * (1.0 - kept_frac))
+
+
 @kernel
 def energy_pj_of(p: Any, steps: float, macs: float, dram_bytes: float, core_bytes: float, latency_us: float) -> float:
     """Energy of a mapping, nan where the chip does not say: MODEL.md, "Energy"."""
@@ -398,7 +487,7 @@ def energy_pj_of(p: Any, steps: float, macs: float, dram_bytes: float, core_byte
     operand_elems = steps * (p["cube_m"] * p["cube_k"] + p["cube_k"] * p["cube_n"])
     energy_pj = macs * p["mac_pj"]
     energy_pj += dram_bytes * p["dram_pj_per_byte"]
-    energy_pj += (core_bytes + operand_elems * p["a_bits"] / 8.0) * p["sram_pj_per_byte"]
+    energy_pj += (core_bytes + operand_elems * p["a_half_bits"] / 16.0) * p["sram_pj_per_byte"]
     if p["has_noc"]:
         energy_pj += core_bytes * p["noc_pj_per_byte"]
     energy_pj += p["static_pj_per_us"] * latency_us
@@ -409,24 +498,25 @@ def energy_pj_of(p: Any, steps: float, macs: float, dram_bytes: float, core_byte
 @kernel
 def fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
     """Fill the times of the record `out` of `COST_DTYPE`, which are those of the slowest core."""
-    a_share = blk.E_N if p["is_multicast"] else 1
-    out["latency_us"] = cost.latency_us
+    floor_wait_us = max(0.0, p["launch_floor_us"] - cost.latency_us)
+    out["latency_us"] = cost.latency_us + floor_wait_us
     out["main_us"] = cost.main_us
     out["compute_us"] = cost.compute_us
-    dma_us = max(cost.dram_us, cost.noc_us)
+    dma_us = max(cost.dram_us, cost.shared_us, cost.noc_us)
     out["dma_us"] = dma_us
     out["dram_us"] = cost.dram_us
+    out["shared_us"] = cost.shared_us
     out["noc_us"] = cost.noc_us
     out["reduction_us"] = cost.red_dram_us + cost.red_noc_us + cost.red_add_us
     out["busiest_core_bytes"] = cost.busiest_bytes
     times = Times(
-        launch_us=p["launch_us"],
+        launch_us=p["launch_us"] + floor_wait_us,
         matrix_us=cost.cube_us,
         fill_drain_us=cost.fill_drain_us,
         vector_us=cost.vector_us,
-        dram_a_us=cost.a_bytes / a_share / blk.dram_share,
-        dram_b_us=cost.b_charged / blk.dram_share,
-        dram_c_us=(cost.store_bytes + 2 * cost.spill_bytes) / blk.dram_share,
+        dram_a_us=cost.a_dram / blk.dram_share,
+        dram_b_us=cost.b_dram / blk.dram_share,
+        dram_c_us=cost.c_dram / blk.dram_share,
         noc_wait_us=dma_us - cost.dram_us,
         reduction_dram_us=cost.red_dram_us,
         reduction_noc_us=cost.red_noc_us,
@@ -466,8 +556,10 @@ def _bound_of(cost: CoreCost, times: Times) -> int:
             bound, longest_us = phase, _phase_us(times, phase)
     if bound != _MAIN:
         return _BOUND_OF_PHASE[bound]
-    if cost.compute_us >= max(cost.dram_us, cost.noc_us):
+    if cost.compute_us >= max(cost.dram_us, cost.shared_us, cost.noc_us):
         return _VECTOR if cost.vector_us > cost.cube_us + cost.fill_drain_us else _COMPUTE
+    if cost.shared_us > max(cost.dram_us, cost.noc_us):
+        return _SHARED
     return _NOC if cost.noc_us > cost.dram_us else _DRAM
 
 

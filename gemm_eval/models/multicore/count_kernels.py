@@ -6,7 +6,7 @@ from typing import Any
 
 from gemm_eval.jit import kernel
 
-__all__ = ["bytes_of", "ceil_div", "reload_factors", "scale_rows", "store_bits"]
+__all__ = ["bytes_of", "ceil_div", "reload_factors", "scale_rows", "store_half_bits"]
 
 
 @kernel
@@ -16,9 +16,9 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @kernel
-def bytes_of(elems: int, bits: int) -> int:
-    """Bytes of `elems` elements of `bits` bits each, rounded up; counts half-bytes, since all types have 4*i bits."""
-    return (elems * (bits >> 2) + 1) >> 1
+def bytes_of(elems: int, half_bits: int) -> int:
+    """Bytes of `elems` elements of so many half bits each, rounded up; in two parts, which do not overflow."""
+    return (elems >> 4) * half_bits + (((elems & 15) * half_bits + 15) >> 4)
 
 
 @kernel
@@ -47,8 +47,8 @@ def scale_rows(p: Any, k: int, T_k: int) -> int:
 
 
 @kernel
-def store_bits(p: Any, E_K: int) -> int:
-    """Bits of an element of C as the main loop stores it: a partial result when K is split over cores."""
+def store_half_bits(p: Any, E_K: int) -> int:
+    """Half bits of an element of C as the main loop stores it: a partial result when K is split over cores."""
     if E_K == 1:
-        return p["c_bits"]
-    return p["acc_bits"] if p["reduction"] == 1 else 0  # over the network it is sent on, not stored
+        return p["c_half_bits"]
+    return p["spill_half_bits"] if p["reduction"] == 1 else 0  # over the network it is sent on, not stored

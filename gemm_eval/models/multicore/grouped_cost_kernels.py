@@ -17,8 +17,12 @@ from gemm_eval.models.multicore.cost_kernels import (
     block_of,
     core_sums,
     cost_of_sums,
+    dram_bytes_of,
+    dram_total,
     energy_pj_of,
     fill_times,
+    shared_share_of,
+    spilled_total,
     sram_used_bytes,
 )
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows
@@ -47,7 +51,9 @@ def chip_of(p: Any, rows: Any, K: int, N: int, P_M: int, P_N: int, P_K: int, spr
     active = active_cores_of(rows, P_M, blk.E_N, blk.E_K, spread, num_sets)
     share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
     share = min(share, p["dram_core_limit_bytes_per_us"])
-    return Block(1, blk.m, blk.n, blk.k, num_sets, blk.E_M, blk.E_N, blk.E_K, active, share)
+    return Block(
+        1, blk.m, blk.n, blk.k, num_sets, blk.E_M, blk.E_N, blk.E_K, active, share, shared_share_of(p, active)
+    )  # fmt: skip
 
 
 @kernel
@@ -56,7 +62,7 @@ def run_block(chip: Block, num_rows: int, count: int, P_M: int) -> Block:
     m = ceil_div(num_rows, P_M)
     return Block(
         count, m, chip.n, chip.k, chip.E_G, ceil_div(num_rows, m), chip.E_N, chip.E_K, chip.active_cores,
-        chip.dram_share,
+        chip.dram_share, chip.shared_share,
     )  # fmt: skip
 
 
@@ -77,8 +83,9 @@ def add_sums(x: CoreSums, y: CoreSums) -> CoreSums:
     return CoreSums(
         x.a_bytes + y.a_bytes, x.b_elems + y.b_elems, x.b_bytes + y.b_bytes, x.s_bytes + y.s_bytes,
         x.b_charged + y.b_charged, x.store_bytes + y.store_bytes, x.spill_bytes + y.spill_bytes,
-        x.steps + y.steps, x.visits + y.visits,
+        x.steps + y.steps, x.fills + y.fills, x.visits + y.visits,
         x.red_dram_bytes + y.red_dram_bytes, x.red_noc_bytes + y.red_noc_bytes, x.red_adds + y.red_adds,
+        x.a_once + y.a_once, x.b_once + y.b_once, x.b_unique + y.b_unique, x.partial_bytes + y.partial_bytes,
     )  # fmt: skip
 
 
@@ -146,8 +153,9 @@ def _set_pipeline_us_if_any(
 
 @kernel
 def _add_run_totals(
-    p: Any, blk: Block, num_rows: int, K: int, N: int, tile_m: int, tile_n: int, tile_k: int, order: int, out: Any
-) -> int:
+    p: Any, blk: Block, num_rows: int, K: int, N: int, tile_m: int, tile_n: int, tile_k: int, order: int,
+    kept_frac: float, out: Any,
+) -> int:  # fmt: skip
     """Add what all cores of a set move for one run to the bytes of `out`; return their cube steps."""
     edge_m = num_rows - (blk.E_M - 1) * blk.m
     edge_n = N - (blk.E_N - 1) * blk.n
@@ -172,33 +180,40 @@ def _add_run_totals(
                 steps += num * sums.steps
                 moved = sums.a_bytes + sums.b_bytes + sums.s_bytes + sums.store_bytes + 2 * sums.spill_bytes
                 out["core_bytes"] += num * moved
-                out["c_store_bytes"] += num * sums.store_bytes
-                out["c_spill_bytes"] += num * sums.spill_bytes
-                if p["is_multicast"]:
+                if not p["c_is_resident"]:
+                    out["c_store_bytes"] += num * sums.store_bytes
+                    out["c_spill_bytes"] += spilled_total(num, sums.spill_bytes, kept_frac)
+                if p["has_shared"]:
+                    a_dram, b_dram, _ = dram_bytes_of(p, blk, sums, kept_frac)
+                    out["a_bytes"] += dram_total(num, a_dram)
+                    out["b_bytes"] += dram_total(num, b_dram)
+                elif p["is_multicast"]:
                     # a shared slice is read once; the cores that share it run in step with a full block
                     T_k = ceil_div(k, tile_k)
-                    if in_ == 1:
+                    if in_ == 1 and not p["a_is_resident"]:
                         f_a, _, _ = reload_factors(order, ceil_div(m, tile_m), full_T_n, T_k)
-                        out["a_bytes"] += num_m * num_k * bytes_of(blk.g * m * k * f_a, p["a_bits"])
-                    if im == 1:
+                        out["a_bytes"] += num_m * num_k * bytes_of(blk.g * m * k * f_a, p["a_half_bits"])
+                    if im == 1 and not p["b_is_resident"]:
                         _, f_b, _ = reload_factors(order, full_T_m, ceil_div(n, tile_n), T_k)
                         shared = num_n * num_k
-                        out["b_bytes"] += shared * bytes_of(blk.g * k * n * f_b, p["b_bits"])
+                        out["b_bytes"] += shared * bytes_of(blk.g * k * n * f_b, p["b_half_bits"])
                         if p["is_quantized"]:
                             scales = blk.g * scale_rows(p, k, T_k) * n * f_b
-                            out["scale_bytes"] += shared * bytes_of(scales, p["group_bits"])
+                            out["scale_bytes"] += shared * bytes_of(scales, p["group_half_bits"])
                 else:
-                    out["a_bytes"] += num * sums.a_bytes
-                    out["b_bytes"] += num * sums.b_bytes
-                    out["scale_bytes"] += num * sums.s_bytes
+                    if not p["a_is_resident"]:
+                        out["a_bytes"] += num * sums.a_bytes
+                    if not p["b_is_resident"]:
+                        out["b_bytes"] += num * sums.b_bytes
+                        out["scale_bytes"] += num * sums.s_bytes
                 if blk.E_K > 1 and ik == 1:  # one reduction for each C block
                     part = blk.g * m * n
-                    dram_bytes = bytes_of(part, p["c_bits"])
+                    dram_bytes = 0 if p["c_is_resident"] else bytes_of(part, p["c_half_bits"])
                     sent = 0
                     if p["reduction"] == 1:
-                        dram_bytes += bytes_of(blk.E_K * part, p["acc_bits"])
+                        dram_bytes += bytes_of(blk.E_K * part, p["spill_half_bits"])
                     else:
-                        sent = bytes_of((blk.E_K - 1) * part, p["acc_bits"])
+                        sent = bytes_of((blk.E_K - 1) * part, p["spill_half_bits"])
                     out["reduction_bytes"] += num_m * num_n * dram_bytes
                     out["core_bytes"] += num_m * num_n * (2 * sent + dram_bytes)  # out of one core and into another
     return steps
@@ -239,7 +254,7 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
             for run in range(spread.starts[which], spread.starts[which + 1]):
                 size = rows[spread.sizes[run]]
                 blk = run_block(chip, size, spread.counts[run], P_M)
-                steps += _add_run_totals(p, blk, size, K, N, tile_m, tile_n, tile_k, order, out)
+                steps += _add_run_totals(p, blk, size, K, N, tile_m, tile_n, tile_k, order, cost.kept_frac, out)
                 num_rows += size * spread.counts[run]
 
         out["P_G"] = P_G
@@ -259,7 +274,7 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         out["dram_bytes"] = dram_bytes
         out["c_refill_bytes"] = out["c_spill_bytes"]
         out["energy_pj"] = energy_pj_of(
-            p, float(steps), float(num_rows * K * N), dram_bytes, out["core_bytes"], slowest_us
+            p, float(steps), float(num_rows * K * N), dram_bytes, out["core_bytes"], out["latency_us"]
         )  # fmt: skip
 
     return evaluate_into

@@ -14,6 +14,7 @@ from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
 from gemm_eval.models.multicore.grouped_cost_kernels import evaluate_grouped
 from gemm_eval.models.multicore.groups import batch_sizes, group_sizes
+from gemm_eval.models.multicore.params import params_in_room
 from gemm_eval.models.multicore.replay_kernels import RULES, find_broken_rule
 from gemm_eval.models.multicore.terms import BREAKDOWN, Times
 from gemm_eval.words import shown
@@ -21,7 +22,7 @@ from gemm_eval.workload import GemmProblem
 
 __all__ = ["MODEL_VERSION", "MulticoreCost", "evaluate_mapping", "unpack_cost"]
 
-MODEL_VERSION = "multicore-2"
+MODEL_VERSION = "multicore-3"
 """Changes whenever any answer of the model may change; MODEL.md's heading carries the same number."""
 
 
@@ -59,6 +60,7 @@ class MulticoreCost(NamedTuple):
     compute_us: float
     dma_us: float
     dram_us: float
+    shared_us: float
     noc_us: float
     reduction_us: float
     hidden_us: float
@@ -100,6 +102,7 @@ def evaluate_mapping(
         InvalidMappingError: the mapping breaks a rule, which the message and `.rule` name.
     """
     mapping = _check_shape(mapping)
+    params = params_in_room(params, problem)
     _check_rules(arch, problem, params, mapping)
     out = np.zeros(1, COST_DTYPE)
     numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
@@ -147,10 +150,11 @@ def _check_rules(
             f"P_K must be 1, got {partition.P_K}: {arch.name} cannot add partial results (reduction: {arch.reduction})"
         )
     elif rule == "sram":
-        demand = sram_used_bytes(params[0], *tile)
+        demand, room = sram_used_bytes(params[0], *tile), int(params["sram_usable_bytes"][0])
+        beside = " beside resident operands" if arch.resident else ""
         text = (
-            f"the tiles need {demand:,} bytes of SRAM, {arch.name} has {arch.sram_usable_bytes:,} usable: "
-            f"{demand - arch.sram_usable_bytes:,} too many"
+            f"the tiles need {demand:,} bytes of SRAM, {arch.name} has {room:,} usable{beside}: "
+            f"{demand - room:,} too many"
         )
     else:
         name = rule.rsplit("_", 1)[0]

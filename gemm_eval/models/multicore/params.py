@@ -11,11 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import MulticoreSpec
+from gemm_eval.dtypes import HALF_BITS_PER_BYTE
 from gemm_eval.errors import UnsupportedError
+from gemm_eval.jit import read_only
 from gemm_eval.units import bytes_per_us, cycles_per_us, pj_per_us
-from gemm_eval.workload import GemmTypes
+from gemm_eval.workload import GemmProblem, GemmTypes, Layouts
 
-__all__ = ["PARAMS_DTYPE", "REDUCTIONS", "pack_params"]
+__all__ = ["PARAMS_DTYPE", "REDUCTIONS", "pack_params", "params_in_room", "with_room"]
+
+_Sizes = npt.NDArray[np.object_]
 
 REDUCTIONS = ("none", "dram", "noc")
 """Codes of the field `reduction`: an index into this tuple, the same that the kernels compare with."""
@@ -25,18 +29,26 @@ _INTS = (
     "sram_usable_bytes", "input_buffers", "output_buffers", "lane_num", "align_bytes",
     "is_fair", "is_multicast", "has_noc", "reduction",
     "is_quantized", "has_dequant_copy", "vector_is_concurrent", "is_pipeline",
-    "a_bits", "b_bits", "c_bits", "acc_bits", "group_bits", "group_size",
+    "a_half_bits", "b_half_bits", "c_half_bits", "acc_half_bits", "group_half_bits", "group_size",
     "has_energy",
+    "spill_half_bits", "has_shared", "has_resident", "a_is_resident", "b_is_resident", "c_is_resident",
 )  # fmt: skip
 _FLOATS = (
     "steps_per_cycle", "cycles_per_us", "vector_ops_per_cycle", "dequant_ops_per_elem",
     "dram_bytes_per_us", "dram_core_limit_bytes_per_us", "noc_bytes_per_us",
     "overlap_frac", "launch_us",
     "mac_pj", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte", "static_pj_per_us",
+    "weight_load_cycles", "write_cost", "a_dram", "b_dram", "c_dram", "shared_bytes", "shared_bytes_per_us",
+    "launch_floor_us",
 )  # fmt: skip
 
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
-"""One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that nobody reads them."""
+"""One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that nobody reads them.
+
+Sizes of elements are in half bits, since a block of floats may share an exponent: bfp8 has 8.5 bits. `write_cost` is the
+time of a written byte in DRAM by that of a read one; `a_dram`, `b_dram` and `c_dram` are 0.0 for operands that stay on
+the chip, else 1.0.
+"""
 
 
 def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
@@ -74,7 +86,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         and arch.dram_pj_per_byte is not None
         and (arch.noc_pj_per_byte is not None or not has_noc)
     )
-    limit = arch.dram_core_limit_gb_per_s
+    limit, write = arch.dram_core_limit_gb_per_s, arch.dram_write_gb_per_s
     values: dict[str, float] = {
         "num_cores": arch.num_cores,
         "cube_m": arch.cube_m,
@@ -95,15 +107,15 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "has_dequant_copy": types.is_weight_quantized and arch.dequant == "vector",
         "vector_is_concurrent": arch.vector_is_concurrent,
         "is_pipeline": arch.timing == "pipeline",
-        "a_bits": dtype.bits,
-        "b_bits": types.b.dtype.bits,
-        "c_bits": types.c.bits,
-        "acc_bits": types.acc.bits,
-        "group_bits": types.group_bits,
+        "a_half_bits": dtype.half_bits,
+        "b_half_bits": types.b.dtype.half_bits,
+        "c_half_bits": types.c.half_bits,
+        "acc_half_bits": types.acc.half_bits,
+        "group_half_bits": 2 * types.group_bits,
         "group_size": group_size,
         "has_energy": has_energy,
-        "steps_per_cycle": arch.cube_steps_per_cycle[dtype],
-        "cycles_per_us": cycles_per_us(arch.frequency_ghz),
+        "steps_per_cycle": _steps_per_cycle(arch, types),
+        "cycles_per_us": cycles_per_us(arch.frequency_ghz * arch.load_clock_frac.get(dtype, 1.0)),
         "vector_ops_per_cycle": arch.vector_ops_per_cycle or 1.0,
         "dequant_ops_per_elem": arch.dequant_ops_per_elem or 1.0,
         "dram_bytes_per_us": bytes_per_us(arch.dram_gb_per_s) * arch.dram_efficiency_frac,
@@ -116,7 +128,71 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "dram_pj_per_byte": arch.dram_pj_per_byte or 0.0,
         "noc_pj_per_byte": arch.noc_pj_per_byte or 0.0,
         "static_pj_per_us": pj_per_us(arch.static_w),
+        "spill_half_bits": arch.partial_dtype.get(dtype, types.acc).half_bits,
+        "has_shared": arch.shared_bytes is not None,
+        "has_resident": bool(arch.resident),
+        **{f"{name.lower()}_is_resident": name in arch.resident for name in "ABC"},
+        "weight_load_cycles": arch.weight_load_cycles,
+        "write_cost": 1.0 if write is None else arch.dram_gb_per_s / write,
+        **{f"{name.lower()}_dram": float(name not in arch.resident) for name in "ABC"},
+        "shared_bytes": float(arch.shared_bytes or 0),
+        "shared_bytes_per_us": math.inf if arch.shared_gb_per_s is None else bytes_per_us(arch.shared_gb_per_s),
+        "launch_floor_us": arch.launch_floor_us,
     }
     params = np.array([tuple(values[name] for name in PARAMS_DTYPE.names or ())], dtype=PARAMS_DTYPE)
     params.setflags(write=False)
     return params
+
+
+def with_room(
+    params: npt.NDArray[np.void], type_of: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], layouts: Layouts
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
+    """Return parameters, and which of them each problem has, in which resident operands take their part of the SRAM.
+
+    Args:
+        params: [num_types] of PARAMS_DTYPE.
+        type_of: [num_problems], index into `params`.
+        sizes: [num_problems, 4] of G, M, K, N.
+        layouts: the row groups of grouped GEMMs.
+    """
+    if not params["has_resident"].any():
+        return params, type_of
+    G, M, K, N = sizes.T.astype(object)
+    rows = G * M
+    for place in np.flatnonzero(layouts.is_grouped(len(sizes))):
+        rows[place] = sum(layouts.row_groups(int(place), int(G[place])) or ())
+    return _in_room(params[type_of], rows, G, K, N), np.arange(len(sizes))
+
+
+def params_in_room(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.NDArray[np.void]:
+    """Return the parameters [1] of one problem, in which resident operands take their part of the SRAM."""
+    if not params["has_resident"][0]:
+        return params
+    rows = problem.G * problem.M if problem.row_groups is None else sum(problem.row_groups)
+    return _in_room(params.copy(), *(np.array([size], object) for size in (rows, problem.G, problem.K, problem.N)))
+
+
+def _in_room(
+    params: npt.NDArray[np.void], rows: _Sizes, groups: _Sizes, K: _Sizes, N: _Sizes
+) -> npt.NDArray[np.void]:
+    """Take the resident operands of problems [num], whose sizes are Python ints of any size, from their SRAM."""
+    elems = {"a": rows * K, "b": groups * K * N, "c": rows * N}
+    half_bits = sum(
+        of_all * params[f"{name}_half_bits"].astype(object) * params[f"{name}_is_resident"]
+        for name, of_all in elems.items()
+    )
+    taken = -(-half_bits // (HALF_BITS_PER_BYTE * params["num_cores"]))
+    params["sram_usable_bytes"] = np.maximum(params["sram_usable_bytes"] - taken, 0).astype(np.int64)
+    return read_only(params)
+
+
+def _steps_per_cycle(arch: MulticoreSpec, types: GemmTypes) -> float:
+    """Steps of the matrix unit a cycle: its rate, or that at which its operands come, which is lower for wide ones."""
+    dtype = types.a.dtype
+    rate = arch.cube_steps_per_cycle[dtype]
+    if arch.feed_bytes_per_cycle is None:
+        return rate
+    cube_k = arch.cube_k_of(dtype)
+    b = types.b.dtype if arch.dequant == "inline" else dtype  # inline: narrow weights widen inside the unit
+    half_bits = cube_k * (arch.cube_m * dtype.half_bits + arch.cube_n * b.half_bits)
+    return min(rate, arch.feed_bytes_per_cycle * HALF_BITS_PER_BYTE / half_bits)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gemm_eval.jit import kernel
-from gemm_eval.models.multicore.count_kernels import ceil_div, store_bits
+from gemm_eval.models.multicore.count_kernels import ceil_div, store_half_bits
 from gemm_eval.models.multicore.overlap_kernels import dma_us
 
 __all__ = [
@@ -90,10 +90,10 @@ def pipeline_first_us(p: Any, blk: Any, m: int, n: int, k: int, tile_m: int, til
     first_n = min(tile_n, n)
     first_k = min(tile_k, k)
     group = p["group_size"]
-    first_b = first_k * first_n * (p["b_bits"] / 8.0)
+    first_b = first_k * first_n * (p["b_half_bits"] / 16.0)
     if p["is_quantized"]:
-        first_b += (ceil_div(first_k, group) if group > 0 else 1) * first_n * (p["group_bits"] / 8.0)
-    us: float = dma_us(p, blk, first_m * first_k * (p["a_bits"] / 8.0), first_b, 0.0)
+        first_b += (ceil_div(first_k, group) if group > 0 else 1) * first_n * (p["group_half_bits"] / 16.0)
+    us: float = dma_us(p, blk, first_m * first_k * (p["a_half_bits"] / 16.0), first_b, 0.0)
     return us
 
 
@@ -119,11 +119,11 @@ def pipeline_part_us(
     b_mask = 8 | _bit(1, d0, d1) | _bit(2, d0, d1)
     c_mask = 8 | _bit(0, d0, d1) | _bit(1, d0, d1)
 
-    a_size = p["a_bits"] / 8.0
-    b_size = p["b_bits"] / 8.0
-    s_size = p["group_bits"] / 8.0
-    acc_size = p["acc_bits"] / 8.0
-    final_size = store_bits(p, blk.E_K) / 8.0
+    a_size = p["a_half_bits"] / 16.0
+    b_size = p["b_half_bits"] / 16.0
+    s_size = p["group_half_bits"] / 16.0
+    partial_size = p["spill_half_bits"] / 16.0
+    final_size = store_half_bits(p, blk.E_K) / 16.0
     cube_m = p["cube_m"]
     cube_n = p["cube_n"]
     cube_k = p["cube_k"]
@@ -158,7 +158,8 @@ def pipeline_part_us(
 
                     # compute of this visit
                     steps = ceil_div(size_m, cube_m) * ceil_div(size_n, cube_n) * ceil_div(size_k, cube_k)
-                    cycles = steps / p["steps_per_cycle"] + p["fill_drain_cycles"]
+                    fills = ceil_div(size_n, cube_n) * ceil_div(size_k, cube_k)
+                    cycles = steps / p["steps_per_cycle"] + p["fill_drain_cycles"] + fills * p["weight_load_cycles"]
                     if p["has_dequant_copy"]:
                         vector = 0.0
                         if changed & b_mask:
@@ -201,11 +202,11 @@ def pipeline_part_us(
                             if quantized:
                                 b += (ceil_div(next_k, group) if group > 0 else 1) * next_n * s_size
                         if next_changed & c_mask and jk > 0:
-                            refill = next_m * next_n * acc_size
+                            refill = next_m * next_n * partial_size
 
                     if is_exposed:
                         if next_changed & c_mask:
-                            store = size_m * size_n * (final_size if ik == T_k - 1 else acc_size)
+                            store = size_m * size_n * (final_size if ik == T_k - 1 else partial_size)
                         loads_us = dma_us(p, loads_blk, a, b, 0.0)
                         step_us = max(compute_us, loads_us) + dma_us(p, blk, 0.0, 0.0, store + refill)
                     else:
@@ -226,7 +227,7 @@ def pipeline_part_us(
                             hm = _size(_pick(0, d0, d1, h0, h1, h2), T_m, tile_m, m)
                             hn = _size(_pick(1, d0, d1, h0, h1, h2), T_n, tile_n, n)
                             hk = _pick(2, d0, d1, h0, h1, h2)
-                            store = hm * hn * (final_size if hk == T_k - 1 else acc_size)
+                            store = hm * hn * (final_size if hk == T_k - 1 else partial_size)
                         step_us = max(compute_us, dma_us(p, loads_blk, a, b, refill + store))
                         if is_last and after_m == 0:
                             step_us += dma_us(p, blk, 0.0, 0.0, size_m * size_n * final_size)

@@ -45,14 +45,14 @@ PHASES = (MAIN, "launch", "reduction")
 """What follows one another, so that phases add up to the latency; of equal ones the first limits."""
 
 TERMS: dict[str, Term] = {
-    "launch_us": Term("launch", "the fixed cost of a GEMM"),
+    "launch_us": Term("launch", "the fixed cost of a GEMM, and what a queue makes it wait"),
     "matrix_us": Term(MAIN, "steps of the matrix unit"),
-    "fill_drain_us": Term(MAIN, "the matrix unit's pipeline, filled and drained at every tile visit"),
+    "fill_drain_us": Term(MAIN, "the matrix unit's pipeline, filled and drained at every tile visit, and its weights"),
     "vector_us": Term(MAIN, "the vector unit, which dequantizes the weights"),
     "dram_a_us": Term(MAIN, "A from DRAM, at a core's share of the bandwidth"),
     "dram_b_us": Term(MAIN, "B and its scales from DRAM"),
     "dram_c_us": Term(MAIN, "C to DRAM, spills and refills of partial sums with it"),
-    "noc_wait_us": Term(MAIN, "what a core's network port takes longer than DRAM"),
+    "noc_wait_us": Term(MAIN, "what a core's network port, or the memory that cores share, takes longer than DRAM"),
     "reduction_dram_us": Term("reduction", "partial sums through DRAM"),
     "reduction_noc_us": Term("reduction", "partial sums over the network"),
     "reduction_add_us": Term("reduction", "the additions of partial sums"),
@@ -67,6 +67,7 @@ BOUNDS = {
     "compute": "the matrix units",
     "vector": "the vector units, which dequantize the weights",
     "dram": "DRAM bandwidth",
+    "shared": "the memory that cores share",
     "noc": "the cores' network ports",
     "reduction": "the reduction over cores that split K",
     "launch": "the fixed launch overhead",
