@@ -60,7 +60,7 @@ class MulticoreSpec(BaseSpec):
         description="matrix-unit cycles to load a block of cube_k x cube_n of B, which then stays while rows of A pass",
     )
     feed_bytes_per_cycle: Positive | None = Field(
-        default=None, description="bytes of A and B a cycle and core that get from SRAM into the matrix unit"
+        default=None, description="bytes of A and B a cycle and core that get from SRAM into the matrix unit, beside it"
     )
     load_clock_frac: Table[DTypeKey, Frac] = Field(
         default={}, description="the clock while the matrix units multiply this type, as a share of frequency_ghz"
@@ -84,6 +84,10 @@ class MulticoreSpec(BaseSpec):
         default=(),
         description="operands that lie in the SRAM of all cores before and after: they take their room there, and none "
         "of DRAM's bandwidth; A and B come to a core through its port, C stays where it was computed",
+    )
+
+    resident_max_frac: Frac = Field(
+        default=1.0, description="most of the usable SRAM that they take: where they need more, they lie in DRAM"
     )
 
     # memory between SRAM and DRAM
@@ -165,7 +169,7 @@ class MulticoreSpec(BaseSpec):
         if {"A", "B"} & set(self.resident) and self.noc_gb_per_s is None:
             raise ValueError("resident A or B needs noc_gb_per_s: what other cores hold of them comes through the port")
         if self.timing == "pipeline":
-            for name in ("shared_bytes", "dram_write_gb_per_s", "resident"):
+            for name in ("shared_bytes", "dram_write_gb_per_s", "resident", "feed_bytes_per_cycle"):
                 if getattr(self, name):
                     raise ValueError(f"timing pipeline does not know {name}: use timing overlap")
         if self.timing == "pipeline" and self.input_buffers != 2:

@@ -56,6 +56,7 @@ class Bound(NamedTuple):
     a_per_shared: float  # time of an A byte in the memory between DRAM and SRAM, as in DRAM
     b_per_shared: float
     c_per_shared: float
+    feed_us: float  # of all steps, from SRAM into the matrix unit
     step_us: float
     visit_us: float
     vector_us: float
@@ -126,6 +127,7 @@ def bound_of(p: Any, blk: Block) -> Bound:
         p["a_dram"] / (a_cores * blk.shared_share),
         p["b_dram"] / (b_cores * blk.shared_share),
         c_per_byte / blk.shared_share,
+        once.feed_us,
         once.cube_us + fills * p["weight_load_cycles"] / p["cycles_per_us"],
         p["fill_drain_cycles"] / p["cycles_per_us"],
         once.vector_us,
@@ -149,7 +151,7 @@ def bytes_bound_of(blk: Block, q: Bound) -> Bound:
     return Bound(
         q.a, q.b, q.scale_row, q.c_store, q.c_spill,
         q.a_per_share * bytes_per_us, q.b_per_share * bytes_per_us, q.c_per_share * bytes_per_us,
-        q.kept_us * bytes_per_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, False, False,
+        q.kept_us * bytes_per_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, False, False,
     )  # fmt: skip
 
 
@@ -272,7 +274,7 @@ def floor_us_of(p: Any, q: Bound, edges: Edges, parts: int, us_per_byte: float) 
     """
     a_us, b_us, c_us = us_per_byte * p["a_dram"], us_per_byte * p["b_dram"], us_per_byte * p["c_dram"]
     part = Bound(
-        q.a, q.b, q.scale_row, q.c_store, q.c_spill, a_us, b_us, c_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+        q.a, q.b, q.scale_row, q.c_store, q.c_spill, a_us, b_us, c_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, q.feed_us / parts,
         q.step_us / parts, q.visit_us, 0.0, p["launch_us"], q.overlap_frac, q.last_step_us / parts,
         q.loads_exposed, q.c_exposed,
     )  # fmt: skip
@@ -296,6 +298,7 @@ def _bound_us(
         visits: tile visits.
     """
     overlap = q.overlap_frac
+    dma_us = max(dma_us, q.feed_us)
     vector_us = q.vector_us * f_b
     compute_us = q.step_us if p["vector_is_concurrent"] else q.step_us + vector_us
     main_us = compute_us + q.visit_us * visits

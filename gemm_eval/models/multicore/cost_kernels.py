@@ -48,7 +48,8 @@ _INTS = (
     "num_candidates", "num_refused_sram", "num_partitions", "num_partitions_bounded", "num_partitions_dropped",
 )  # fmt: skip
 _FLOATS = (
-    "latency_us", "main_us", "compute_us", "dma_us", "dram_us", "shared_us", "noc_us", "reduction_us", "hidden_us",
+    "latency_us", "main_us", "compute_us", "dma_us", "dram_us", "shared_us", "noc_us", "feed_us", "reduction_us",
+    "hidden_us",
     "busiest_core_bytes", "energy_pj",
 )  # fmt: skip
 
@@ -59,8 +60,8 @@ COST_DTYPE = np.dtype(
 `bound` is an index into `BOUNDS`; the counts at the end are those of the search that found the mapping."""
 
 _BOUND_CODE = {name: code for code, name in enumerate(BOUNDS)}
-_COMPUTE, _VECTOR, _DRAM, _SHARED, _NOC = (
-    _BOUND_CODE[name] for name in ("compute", "vector", "dram", "shared", "noc")
+_COMPUTE, _VECTOR, _DRAM, _SHARED, _NOC, _FEED = (
+    _BOUND_CODE[name] for name in ("compute", "vector", "dram", "shared", "noc", "feed")
 )  # fmt: skip
 _MAIN = PHASES.index(MAIN)
 _PHASE_OF = tuple(PHASES.index(TERMS[name].phase) for name in Times._fields)
@@ -130,6 +131,7 @@ class CoreCost(NamedTuple):
     dram_us: float
     shared_us: float
     noc_us: float
+    feed_us: float
     red_dram_us: float
     red_noc_us: float
     red_add_us: float
@@ -302,7 +304,8 @@ def cost_of_sums(
     noc_us = 0.0
     if p["has_noc"]:
         noc_us = moved.port / p["noc_bytes_per_us"]
-    all_dma_us = traffic_us(p, blk, moved)
+    feed_us = sums.steps * p["feed_us_per_step"]
+    all_dma_us = max(traffic_us(p, blk, moved), feed_us)
 
     step_cycles = sums.steps / p["steps_per_cycle"]
     fill_drain = sums.visits * p["fill_drain_cycles"] + sums.fills * p["weight_load_cycles"]
@@ -336,7 +339,8 @@ def cost_of_sums(
         sums.a_bytes, sums.b_bytes, sums.s_bytes, loads, c, a_dram, b_dram, c.dram, kept_frac,
         sums.store_bytes, sums.spill_bytes,
         main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
-        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, red_dram_us, red_noc_us, red_add_us,
+        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us, red_dram_us, red_noc_us,
+        red_add_us,
     )  # fmt: skip
 
 
@@ -502,11 +506,12 @@ def fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
     out["latency_us"] = cost.latency_us + floor_wait_us
     out["main_us"] = cost.main_us
     out["compute_us"] = cost.compute_us
-    dma_us = max(cost.dram_us, cost.shared_us, cost.noc_us)
+    dma_us = max(cost.dram_us, cost.shared_us, cost.noc_us, cost.feed_us)
     out["dma_us"] = dma_us
     out["dram_us"] = cost.dram_us
     out["shared_us"] = cost.shared_us
     out["noc_us"] = cost.noc_us
+    out["feed_us"] = cost.feed_us
     out["reduction_us"] = cost.red_dram_us + cost.red_noc_us + cost.red_add_us
     out["busiest_core_bytes"] = cost.busiest_bytes
     times = Times(
@@ -556,8 +561,10 @@ def _bound_of(cost: CoreCost, times: Times) -> int:
             bound, longest_us = phase, _phase_us(times, phase)
     if bound != _MAIN:
         return _BOUND_OF_PHASE[bound]
-    if cost.compute_us >= max(cost.dram_us, cost.shared_us, cost.noc_us):
+    if cost.compute_us >= max(cost.dram_us, cost.shared_us, cost.noc_us, cost.feed_us):
         return _VECTOR if cost.vector_us > cost.cube_us + cost.fill_drain_us else _COMPUTE
+    if cost.feed_us > max(cost.dram_us, cost.shared_us, cost.noc_us):
+        return _FEED
     if cost.shared_us > max(cost.dram_us, cost.noc_us):
         return _SHARED
     return _NOC if cost.noc_us > cost.dram_us else _DRAM

@@ -62,6 +62,7 @@ class MulticoreCost(NamedTuple):
     dram_us: float
     shared_us: float
     noc_us: float
+    feed_us: float
     reduction_us: float
     hidden_us: float
     busiest_core_bytes: float

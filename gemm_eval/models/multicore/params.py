@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import MulticoreSpec
-from gemm_eval.dtypes import HALF_BITS_PER_BYTE
+from gemm_eval.dtypes import HALF_BITS_PER_BYTE, DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.jit import read_only
 from gemm_eval.units import bytes_per_us, cycles_per_us, pj_per_us
@@ -39,7 +39,7 @@ _FLOATS = (
     "overlap_frac", "launch_us",
     "mac_pj", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte", "static_pj_per_us",
     "weight_load_cycles", "write_cost", "a_dram", "b_dram", "c_dram", "shared_bytes", "shared_bytes_per_us",
-    "launch_floor_us",
+    "launch_floor_us", "feed_us_per_step", "resident_max_frac",
 )  # fmt: skip
 
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
@@ -114,8 +114,8 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "group_half_bits": 2 * types.group_bits,
         "group_size": group_size,
         "has_energy": has_energy,
-        "steps_per_cycle": _steps_per_cycle(arch, types),
-        "cycles_per_us": cycles_per_us(arch.frequency_ghz * arch.load_clock_frac.get(dtype, 1.0)),
+        "steps_per_cycle": arch.cube_steps_per_cycle[dtype],
+        "cycles_per_us": _cycles_per_us(arch, dtype),
         "vector_ops_per_cycle": arch.vector_ops_per_cycle or 1.0,
         "dequant_ops_per_elem": arch.dequant_ops_per_elem or 1.0,
         "dram_bytes_per_us": bytes_per_us(arch.dram_gb_per_s) * arch.dram_efficiency_frac,
@@ -137,7 +137,9 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         **{f"{name.lower()}_dram": float(name not in arch.resident) for name in "ABC"},
         "shared_bytes": float(arch.shared_bytes or 0),
         "shared_bytes_per_us": math.inf if arch.shared_gb_per_s is None else bytes_per_us(arch.shared_gb_per_s),
+        "resident_max_frac": arch.resident_max_frac,
         "launch_floor_us": arch.launch_floor_us,
+        "feed_us_per_step": _feed_us_per_step(arch, types),
     }
     params = np.array([tuple(values[name] for name in PARAMS_DTYPE.names or ())], dtype=PARAMS_DTYPE)
     params.setflags(write=False)
@@ -182,17 +184,24 @@ def _in_room(
         for name, of_all in elems.items()
     )
     taken = -(-half_bits // (HALF_BITS_PER_BYTE * params["num_cores"]))
-    params["sram_usable_bytes"] = np.maximum(params["sram_usable_bytes"] - taken, 0).astype(np.int64)
+    fits = taken <= np.floor(params["sram_usable_bytes"] * params["resident_max_frac"])
+    params["sram_usable_bytes"] -= np.where(fits, taken, 0).astype(np.int64)
+    for name in "abc":
+        params[f"{name}_is_resident"] &= fits.astype(np.int64)
+        params[f"{name}_dram"] = 1.0 - params[f"{name}_is_resident"]
     return read_only(params)
 
 
-def _steps_per_cycle(arch: MulticoreSpec, types: GemmTypes) -> float:
-    """Steps of the matrix unit a cycle: its rate, or that at which its operands come, which is lower for wide ones."""
+def _feed_us_per_step(arch: MulticoreSpec, types: GemmTypes) -> float:
+    """Time in us in which the operands of a step get into the matrix unit; 0.0 where nothing is known of it."""
     dtype = types.a.dtype
-    rate = arch.cube_steps_per_cycle[dtype]
     if arch.feed_bytes_per_cycle is None:
-        return rate
+        return 0.0
     cube_k = arch.cube_k_of(dtype)
     b = types.b.dtype if arch.dequant == "inline" else dtype  # inline: narrow weights widen inside the unit
     half_bits = cube_k * (arch.cube_m * dtype.half_bits + arch.cube_n * b.half_bits)
-    return min(rate, arch.feed_bytes_per_cycle * HALF_BITS_PER_BYTE / half_bits)
+    return half_bits / HALF_BITS_PER_BYTE / arch.feed_bytes_per_cycle / _cycles_per_us(arch, dtype)
+
+
+def _cycles_per_us(arch: MulticoreSpec, dtype: DType) -> float:
+    return cycles_per_us(arch.frequency_ghz * arch.load_clock_frac.get(dtype, 1.0))

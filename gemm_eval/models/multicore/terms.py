@@ -52,7 +52,7 @@ TERMS: dict[str, Term] = {
     "dram_a_us": Term(MAIN, "A from DRAM, at a core's share of the bandwidth"),
     "dram_b_us": Term(MAIN, "B and its scales from DRAM"),
     "dram_c_us": Term(MAIN, "C to DRAM, spills and refills of partial sums with it"),
-    "noc_wait_us": Term(MAIN, "what a core's network port, or the memory that cores share, takes longer than DRAM"),
+    "noc_wait_us": Term(MAIN, "what a core's port, the memory that cores share, or the feed, takes longer than DRAM"),
     "reduction_dram_us": Term("reduction", "partial sums through DRAM"),
     "reduction_noc_us": Term("reduction", "partial sums over the network"),
     "reduction_add_us": Term("reduction", "the additions of partial sums"),
@@ -69,6 +69,7 @@ BOUNDS = {
     "dram": "DRAM bandwidth",
     "shared": "the memory that cores share",
     "noc": "the cores' network ports",
+    "feed": "the paths from SRAM into the matrix units",
     "reduction": "the reduction over cores that split K",
     "launch": "the fixed launch overhead",
 }
