@@ -16,7 +16,15 @@ from typing import NamedTuple
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.words import did_you_mean, shown
 
-__all__ = ["HALF_BITS_PER_BYTE", "DType", "DtypeScheme", "accumulator_of", "default_output_of", "parse_dtype", "parse_scheme"]
+__all__ = [
+    "HALF_BITS_PER_BYTE",
+    "DType",
+    "DtypeScheme",
+    "accumulator_of",
+    "default_output_of",
+    "parse_dtype",
+    "parse_scheme",
+]
 
 
 HALF_BITS_PER_BYTE = 16

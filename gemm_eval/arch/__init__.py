@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch.loader import ArchSpec, build_spec, list_archs, load_arch
     from gemm_eval.arch.multicore import MAX_CORES, MulticoreSpec
     from gemm_eval.arch.paths import data_root
+    from gemm_eval.arch.rules import LibraryRules
     from gemm_eval.arch.states import MEASURED_L2_STATES, ClockState, L2State
     from gemm_eval.arch.yaml import read_yaml
 
@@ -37,6 +38,7 @@ __all__ = [
     "DeviceLimits",
     "GpuSpec",
     "L2State",
+    "LibraryRules",
     "MulticoreSpec",
     "Occupancy",
     "Provenance",
@@ -96,6 +98,7 @@ __getattr__, __dir__ = lazy_names(
             "MulticoreSpec",
         ),
         ".paths": ("data_root",),
+        ".rules": ("LibraryRules",),
         ".states": ("ClockState", "L2State", "MEASURED_L2_STATES"),
         ".yaml": ("read_yaml",),
     },

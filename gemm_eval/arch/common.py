@@ -17,6 +17,7 @@ __all__ = [
     "DTypeKey",
     "Dim",
     "Frac",
+    "Frozen",
     "NonNegative",
     "Positive",
     "Provenance",
@@ -52,7 +53,9 @@ class ProvenanceKind(enum.StrEnum):
     ASSUMED = "assumed"
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """What does not change, takes no other fields, and shows itself in a line."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, validate_default=True)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
@@ -64,14 +67,14 @@ class _Frozen(BaseModel):
                 yield name, one_line(value) if isinstance(value, str) else value
 
 
-class Provenance(_Frozen):
+class Provenance(Frozen):
     """Where one number of a spec comes from."""
 
     kind: Annotated[ProvenanceKind, Field(strict=False)]
     source: Annotated[Text, Field(min_length=1)]
 
 
-class Published(_Frozen):
+class Published(Frozen):
     """Figures that the maker publishes, which the spec has to reproduce (checked by ``gemm-eval arch check``)."""
 
     peak_tflop_per_s: Table[DTypeKey, Positive] = Field(default={}, description="dense peak by input type, 1e12/s")
@@ -81,7 +84,7 @@ class Published(_Frozen):
     source: Annotated[Text, Field(min_length=1)]
 
 
-class BaseSpec(_Frozen):
+class BaseSpec(Frozen):
     """The part of a spec that does not depend on the kind of chip."""
 
     _shown: ClassVar[tuple[str, ...]] = ()

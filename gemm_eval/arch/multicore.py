@@ -15,14 +15,14 @@ from gemm_eval.arch.common import (
     Positive,
     Table,
 )
+from gemm_eval.arch.rules import LibraryRules, OperandName
 from gemm_eval.dtypes import DType
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, tflop_per_s
+from gemm_eval.words import did_you_mean
 
 __all__ = ["MAX_CORES", "MulticoreSpec"]
 
 MAX_CORES = 1 << 20
-
-OperandName = Literal["A", "B", "C"]
 
 _Buffers = Annotated[int, Field(ge=1, le=2)]  # not Literal[1, 2], which takes True
 
@@ -80,7 +80,7 @@ class MulticoreSpec(BaseSpec):
     lane_num: Dim = Field(default=1, description="tile rows are padded to a multiple of this")
     align_bytes: Dim = Field(default=1, description="the bytes of a tile row are padded to a multiple of this")
 
-    resident: tuple[OperandName, ...] = Field(
+    resident: Annotated[tuple[OperandName, ...], Field(strict=False)] = Field(
         default=(),
         description="operands that lie in the SRAM of all cores before and after: they take their room there, and none "
         "of DRAM's bandwidth; A and B come to a core through its port, C stays where it was computed",
@@ -138,6 +138,10 @@ class MulticoreSpec(BaseSpec):
         default=0.0, description="least time from a GEMM to the next: a queue, or a host that dispatches meanwhile"
     )
 
+    rules: LibraryRules | None = Field(
+        default=None, description="what its library does, where that is not the best that the chip could"
+    )
+
     # energy and area
     mac_pj: Table[DTypeKey, NonNegative] = Field(default={}, description="energy of one MAC by input type")
     sram_pj_per_byte: NonNegative | None = None
@@ -149,6 +153,12 @@ class MulticoreSpec(BaseSpec):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
+        for what in ("changes", "believes"):
+            for name in () if self.rules is None else getattr(self.rules, what):
+                if name not in type(self).model_fields:
+                    raise ValueError(
+                        f"rules.{what}: {name} is not a field{did_you_mean(name, type(self).model_fields)}"
+                    )
         if self.default_dtype not in self.cube_steps_per_cycle:
             raise ValueError(f"default_dtype {self.default_dtype} must have an entry in cube_steps_per_cycle")
         if DType.INT32 in self.cube_steps_per_cycle:
@@ -183,6 +193,12 @@ class MulticoreSpec(BaseSpec):
         if self.dequant == "vector" and (self.vector_ops_per_cycle is None or self.dequant_ops_per_elem is None):
             raise ValueError("dequant vector needs vector_ops_per_cycle and dequant_ops_per_elem")
         return self
+
+    def under_library(self) -> MulticoreSpec:
+        """Return the chip as its library uses it; the chip itself where it has no rules."""
+        if self.rules is None:
+            return self
+        return self.with_(rules=None, **self.rules.changes)
 
     @property
     def sram_usable_bytes(self) -> int:

@@ -225,7 +225,9 @@ class Backend(Protocol):
         ...
 
 
-def make_backend(arch: ArchSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> Backend:
+def make_backend(
+    arch: ArchSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool, policy: str | None = None
+) -> Backend:
     """Return the backend for an arch.
 
     Raises:
@@ -234,7 +236,12 @@ def make_backend(arch: ArchSpec, plan: PlanOptions | SearchPlan | str, *, allow_
     if isinstance(arch, MulticoreSpec):
         from gemm_eval.evaluate.multicore import MulticoreBackend
 
-        return MulticoreBackend(arch, plan, allow_idle_cores=allow_idle_cores)
+        return MulticoreBackend(arch, plan, allow_idle_cores=allow_idle_cores, policy=policy)
+    from gemm_eval.errors import UnsupportedError
     from gemm_eval.evaluate.gpu import GpuBackend
 
+    if policy is not None:
+        raise UnsupportedError(
+            f"policy is for multi-core chips, and {arch.name} is a GPU: library says whose kernels run"
+        )
     return GpuBackend(arch, plan, allow_idle_cores=allow_idle_cores)

@@ -77,6 +77,8 @@ class GEMMEvaluator:
             with: ``"balanced"``, ``"aggressive"``, ``PlanOptions.heuristic(top_k, top_tiles)``. GPUs: exact only.
         allow_idle_cores: also consider partitions that leave cores idle; off, P_G*P_M*P_N*P_K is exactly num_cores.
             On, more cores never make the best latency worse where DRAM bandwidth is shared fairly. GPUs: on only.
+        policy: of a chip whose YAML has rules: ``"library"``, what its library does with a GEMM, or ``"best"``, what the
+            chip could do; default: what the rules say is default, best without rules. GPUs: see `library`.
         disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch: from the user's
             cache folder (True; ``GEMM_EVAL_CACHE_DIR`` moves it), from a file of your own (a path), or not at all.
         library, l2, clock: GPUs only: for calls that do not say it themselves; see `evaluate`. This library is used
@@ -97,6 +99,7 @@ class GEMMEvaluator:
         *,
         plan: PlanOptions | SearchPlan | str = "exact",
         allow_idle_cores: bool = True,
+        policy: str | None = None,
         disk_cache: bool | str | os.PathLike[str] = True,
         library: str | None = None,
         l2: str | None = None,
@@ -111,7 +114,7 @@ class GEMMEvaluator:
         if not isinstance(disk_cache, bool | str | os.PathLike):
             raise InvalidOptionError(f"disk_cache must be True, False or a path, got {shown(disk_cache)}")
         self._settings: dict[str, Any] = {
-            "plan": plan, "allow_idle_cores": allow_idle_cores, "disk_cache": disk_cache,
+            "plan": plan, "allow_idle_cores": allow_idle_cores, "policy": policy, "disk_cache": disk_cache,
             "library": library, "l2": l2, "clock": clock, "correction": correction,
         }  # fmt: skip
         self._origin = ResultOrigin(arch, self._settings)
@@ -127,6 +130,8 @@ class GEMMEvaluator:
         said = [f"{name}={value!r}" for name, value in self._defaults._asdict().items() if value is not None]
         if isinstance(self.arch, MulticoreSpec):
             said.append(f"allow_idle_cores={self._settings['allow_idle_cores']}")
+            if self._settings["policy"] is not None:
+                said.append(f"policy={self._settings['policy']!r}")
         return f"GEMMEvaluator({', '.join([repr(self.arch.name), *said])})"
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.checks import check_word
-from gemm_eval.errors import InfeasibleError, UnsupportedError
+from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED
 from gemm_eval.evaluate.explain_multicore import spec_changes
 from gemm_eval.evaluate.result import GEMMResult
@@ -39,21 +40,51 @@ from gemm_eval.search import (
     find_best_many,
     find_best_of_each_partition,
     find_planned,
+    find_ruled_many,
+    infeasible_error,
     replay_mappings,
 )
 from gemm_eval.words import shown
-from gemm_eval.workload import NOTHING_SAID, GemmProblem, GemmTypes, Layouts, RunOptions, problem_of
+from gemm_eval.workload import (
+    NO_LAYOUTS,
+    NOTHING_SAID,
+    GemmProblem,
+    GemmTypes,
+    Layouts,
+    RunOptions,
+    pack_layouts,
+    problem_of,
+)
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.backend import Kind, Records
     from gemm_eval.evaluate.result_origin import ResultOrigin
 
-__all__ = ["MulticoreBackend"]
+__all__ = ["MulticoreBackend", "Policy"]
 
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
+_LEAST_GAIN = 0.005
 _NO_OPTIONS: FrozenDict[str, Any] = FrozenDict()
 _BOUND_NAMES = tuple(BOUNDS)
+
+
+class Policy(enum.StrEnum):
+    """Whose mapping an answer is of."""
+
+    LIBRARY = "library"  # what the chip's library does
+    BEST = "best"  # what the chip could do
+
+
+def _policy_of(arch: MulticoreSpec, policy: str | None, *, is_exhaustive: bool) -> Policy:
+    if policy is None:
+        return Policy.LIBRARY if arch.rules and arch.rules.is_default and is_exhaustive else Policy.BEST
+    check_word("policy", policy, Policy)
+    if policy == Policy.LIBRARY and arch.rules is None:
+        raise UnsupportedError(f"{arch.name} has no rules of a library: only policy best is known (rules in its YAML)")
+    if policy == Policy.LIBRARY and not is_exhaustive:
+        raise InvalidOptionError("policy library goes with plan exact: what a library chooses is no heuristic of ours")
+    return Policy(policy)
 
 
 class MulticoreBackend:
@@ -66,7 +97,14 @@ class MulticoreBackend:
     mapping_columns = ("P_G", "P_M", "P_N", "P_K", "tile_m", "tile_n", "tile_k", "loop_order")
     option_columns = ()
 
-    def __init__(self, arch: MulticoreSpec, plan: PlanOptions | SearchPlan | str, *, allow_idle_cores: bool) -> None:
+    def __init__(
+        self,
+        arch: MulticoreSpec,
+        plan: PlanOptions | SearchPlan | str,
+        *,
+        allow_idle_cores: bool,
+        policy: str | None = None,
+    ) -> None:
         check_idle_cores(arch, allow_idle_cores=allow_idle_cores)
         self.arch = arch
         if not isinstance(plan, PlanOptions):
@@ -74,11 +112,16 @@ class MulticoreBackend:
         self._plan = as_plan_options(plan)
         self._allow_idle_cores = allow_idle_cores
         self.is_exhaustive = self._plan.plan is SearchPlan.EXACT
-        self._packed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, arch))
+        self.policy = _policy_of(arch, policy, is_exhaustive=self.is_exhaustive)
+        self._rules = arch.rules if self.policy is Policy.LIBRARY else None
+        self._chip = arch.under_library() if self._rules else arch
+        self._packed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, self._chip))
+        believed = self._chip.with_(**self._rules.believes) if self._rules and self._rules.believes else self._chip
+        self._packed_as_believed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, believed))
 
     @property
     def costs_as(self) -> Hashable:
-        return self.arch, self._plan, self._allow_idle_cores
+        return self.arch, self._plan, self._allow_idle_cores, self.policy
 
     def check(self, asked: RunOptions) -> None:
         for name, value in zip(asked._fields, asked, strict=True):
@@ -103,6 +146,8 @@ class MulticoreBackend:
         return self._packed(kind.types)
 
     def find(self, problem: GemmProblem, packed: Records) -> Records:
+        if self._rules is not None:
+            return self._find_ruled(problem, packed)
         if self.is_exhaustive:
             return find_best(self.arch, problem, packed, allow_idle_cores=self._allow_idle_cores)
         found = find_planned(
@@ -111,6 +156,35 @@ class MulticoreBackend:
         cost = evaluate_mapping(self.arch, problem, packed, found.mapping)
         cost["num_candidates"] = found.num_evaluated
         return cost
+
+    def _find_ruled(self, problem: GemmProblem, packed: Records) -> Records:
+        """What the library would choose; where groups differ, of all mappings."""
+        layouts = NO_LAYOUTS if problem.row_groups is None else pack_layouts([problem.row_groups])
+        rows = np.array([problem.sizes], np.int64)
+        found = self._find_ruled_many([problem.types], [packed], np.zeros(1, np.int64), rows, layouts, None)
+        if not found["active_cores"][0]:
+            raise infeasible_error(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)
+        return found
+
+    def _find_ruled_many(
+        self,
+        types: Sequence[GemmTypes],
+        packed: Sequence[Records],
+        kind_of: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.int64],
+        layouts: Layouts,
+        advance: Callable[[int], None] | None,
+    ) -> Records:
+        assert self._rules is not None
+        costs, believed = np.concatenate(packed), np.concatenate([self._packed_as_believed(of) for of in types])
+        found = find_ruled_many(
+            self._chip, self._rules, believed, kind_of, sizes, layouts,
+            allow_idle_cores=self._allow_idle_cores, on_progress=advance,
+        )  # fmt: skip
+        replayed = replay_mappings(costs, kind_of, sizes, found, layouts=layouts)
+        for name in self.search_counts:
+            replayed[name] = found[name]
+        return replayed
 
     def find_many(
         self,
@@ -121,6 +195,8 @@ class MulticoreBackend:
         layouts: Layouts,
         advance: Callable[[int], None],
     ) -> Records:
+        if self._rules is not None:
+            return self._find_ruled_many(types, packed, kind_of, sizes, layouts, advance)
         if self.is_exhaustive:
             return find_best_many(
                 self.arch, np.concatenate(packed), kind_of, sizes, layouts=layouts,
@@ -137,12 +213,12 @@ class MulticoreBackend:
 
     def find_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
         if distinct == "mapping":
-            return find_best_few(self.arch, problem, packed, k, allow_idle_cores=self._allow_idle_cores)
-        found = find_best_of_each_partition(self.arch, problem, packed, allow_idle_cores=self._allow_idle_cores)
+            return find_best_few(self._chip, problem, packed, k, allow_idle_cores=self._allow_idle_cores)
+        found = find_best_of_each_partition(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)
         return found[:k]
 
     def replay(self, problem: GemmProblem, packed: Records, mapping: Any) -> Records:
-        return evaluate_mapping(self.arch, problem, packed, mapping)
+        return evaluate_mapping(self._chip, problem, packed, mapping)
 
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
         feasible: npt.NDArray[np.bool_] = records["active_cores"] > 0
@@ -225,7 +301,8 @@ class MulticoreBackend:
         return {
             "model": MODEL_VERSION,
             "arch": self.arch.model_dump(mode="json", exclude=_WORDS),
-            "options": {"allow_idle_cores": self._allow_idle_cores, "plan": dataclasses.astuple(self._plan)},
+            "options": {"allow_idle_cores": self._allow_idle_cores, "plan": dataclasses.astuple(self._plan)}
+            | ({"policy": str(self.policy)} if self.arch.rules else {}),
         }
 
     def replay_many(
@@ -247,8 +324,21 @@ class MulticoreBackend:
             f"{result.sram_used_bytes / self.arch.sram_usable_bytes:.0%} of usable SRAM."
         ]
 
-    def say_source(self, result: GEMMResult) -> list[str]:  # noqa: ARG002
-        return [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
+    def say_source(self, result: GEMMResult) -> list[str]:
+        said = [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
+        if self._rules is not None:
+            problem = result.problem
+            packed = self._packed(problem.types)
+            best = unpack_cost(find_best(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)[0])
+            gain = 1.0 - best.latency_us / result.latency_us
+            library = self._rules.title or "its library"
+            if gain < _LEAST_GAIN:
+                said.append(f"{library} chooses this mapping, and none is better.")
+            else:
+                said.append(
+                    f"{library} chooses this mapping; the best takes {best.latency_us:,.2f} us (-{gain:.0%}): {best.mapping}."
+                )
+        return said
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:  # noqa: ARG002
         return spec_changes(self.arch)

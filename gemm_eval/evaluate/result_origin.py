@@ -29,7 +29,9 @@ class ResultOrigin:
 
     def __init__(self, arch: ArchSpec, settings: Mapping[str, Any]) -> None:
         self._settings = settings
-        self.backend: Backend = make_backend(arch, settings["plan"], allow_idle_cores=settings["allow_idle_cores"])
+        self.backend: Backend = make_backend(
+            arch, settings["plan"], allow_idle_cores=settings["allow_idle_cores"], policy=settings["policy"]
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ResultOrigin, (self.arch, self._settings)

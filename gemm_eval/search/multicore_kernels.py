@@ -75,6 +75,7 @@ __all__ = [
     "find_top_pipeline",
     "most_units",
     "most_units_k",
+    "offer_mapping",
     "partition_bound",
 ]
 
@@ -119,7 +120,7 @@ def _cost_of(
 
 
 @kernel
-def _try(
+def offer_mapping(
     p: Any, blk: Block, best: Best, rank: int, order: int, tile_m: int, tile_n: int, tile_k: int,
     T_m: int, T_n: int, T_k: int, pipeline_us: float,
 ) -> None:  # fmt: skip
@@ -233,7 +234,7 @@ def _search_trips_k(
             break
     if best_T_k > 0:
         tile_k = min(ceil_div(units_k, best_T_k) * unit_k, blk.k)
-        _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, best_T_k, 0.0)
+        offer_mapping(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, best_T_k, 0.0)
 
 
 @kernel
@@ -244,7 +245,7 @@ def _try_pipeline(
     """Cost one candidate that fits in SRAM under pipeline timing, and offer it."""
     best.counters[CANDIDATES] += 1
     main_us = pipeline_main_us(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
-    _try(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, main_us)
+    offer_mapping(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, main_us)
 
 
 @kernel

@@ -457,7 +457,9 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         out["reduction_bytes"] = red_dram_bytes
         core_bytes += red_core_bytes
         out["core_bytes"] = core_bytes
-        out["energy_pj"] = energy_pj_of(p, float(steps), float(G * M * K * N), dram_bytes, core_bytes, out["latency_us"])
+        out["energy_pj"] = energy_pj_of(
+            p, float(steps), float(G * M * K * N), dram_bytes, core_bytes, out["latency_us"]
+        )
 
     return evaluate_into
 

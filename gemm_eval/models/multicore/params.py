@@ -174,9 +174,7 @@ def params_in_room(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.ND
     return _in_room(params.copy(), *(np.array([size], object) for size in (rows, problem.G, problem.K, problem.N)))
 
 
-def _in_room(
-    params: npt.NDArray[np.void], rows: _Sizes, groups: _Sizes, K: _Sizes, N: _Sizes
-) -> npt.NDArray[np.void]:
+def _in_room(params: npt.NDArray[np.void], rows: _Sizes, groups: _Sizes, K: _Sizes, N: _Sizes) -> npt.NDArray[np.void]:
     """Take the resident operands of problems [num], whose sizes are Python ints of any size, from their SRAM."""
     elems = {"a": rows * K, "b": groups * K * N, "c": rows * N}
     half_bits = sum(

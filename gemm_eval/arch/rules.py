@@ -1,0 +1,81 @@
+"""`LibraryRules`: what the library of a multi-core chip does with a GEMM, where that is not the best that the chip could."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gemm_eval.arch.common import Dim, Frozen, Table, Text
+
+__all__ = ["LibraryRules", "OperandName"]
+
+OperandName = Literal["A", "B", "C"]
+_Loop = Literal["M", "N", "K"]
+_Order = Literal["mnk", "mkn", "nmk", "nkm", "kmn", "knm"]
+_Parts = Annotated[tuple[Dim, Dim, Dim, Dim], Field(strict=False)]
+_UNKNOWN = {"name", "type", "title", "notes", "rules", "sources", "provenance", "published", "num_cores"}
+
+
+class LibraryRules(Frozen):
+    """What a chip's library does: a restricted search, by other numbers, of what it believes; models/multicore/MODEL.md.
+
+    Everything is optional; absent, the library does what the whole search would.
+    """
+
+    title: Text = Field(default="", description="which library, of when")
+    is_default: bool = Field(
+        default=True, description="whether answers are the library's unless policy='best' is asked"
+    )
+    changes: Table[str, Any] = Field(
+        default={},
+        description="fields of the spec that are otherwise under this library: what it adds, or does not use",
+    )
+    believes: Table[str, Any] = Field(
+        default={}, description="fields of the spec that it reckons with when it chooses, though they are otherwise"
+    )
+    splits: Annotated[tuple[Literal["G", "M", "N", "K"], ...], Field(strict=False)] = Field(
+        default=("G", "M", "N", "K"), description="dimensions that it cuts over cores"
+    )
+    partitions: Annotated[tuple[_Parts, ...], Field(strict=False)] = Field(
+        default=(), description="(P_G, P_M, P_N, P_K) that it has; default: any"
+    )
+    loop_orders: Annotated[tuple[_Order, ...], Field(strict=False)] = Field(
+        default=(), description="loop orders that it has; default: any"
+    )
+    tile_m: Annotated[tuple[Dim, ...], Field(strict=False)] = Field(
+        default=(), description="tile sizes that it has, cut to the block; default: any"
+    )
+    tile_n: Annotated[tuple[Dim, ...], Field(strict=False)] = ()
+    tile_k: Annotated[tuple[Dim, ...], Field(strict=False)] = ()
+    whole: Annotated[tuple[_Loop, ...], Field(strict=False)] = Field(
+        default=(), description="dimensions that a core does not cut into tiles"
+    )
+    loads_once: Annotated[tuple[OperandName, ...], Field(strict=False)] = Field(
+        default=(), description="operands that a core never loads again (C: never spills)"
+    )
+    max_tile_bytes: Table[OperandName, Annotated[int, Field(ge=1, le=1 << 50)]] = Field(
+        default={}, description="largest tile of an operand as stored, without padding: a buffer of its own"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for what, fields in (("changes", self.changes), ("believes", self.believes)):
+            if refused := sorted(_UNKNOWN & fields.keys()):
+                raise ValueError(f"rules.{what}: {', '.join(refused)} cannot be otherwise under a library")
+        if "C" in self.max_tile_bytes:
+            raise ValueError("rules.max_tile_bytes: A and B have buffers of their own, C has none")
+        return self
+
+    @property
+    def restricts_partitions(self) -> bool:
+        """Whether not every partition may be chosen."""
+        return bool(self.partitions) or set(self.splits) != set("GMNK")
+
+    @property
+    def restricts_tiles(self) -> bool:
+        """Whether not every tile and loop order may be chosen."""
+        return bool(
+            self.loop_orders or self.tile_m or self.tile_n or self.tile_k or self.whole or self.loads_once
+            or self.max_tile_bytes
+        )  # fmt: skip

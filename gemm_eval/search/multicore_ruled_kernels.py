@@ -1,0 +1,158 @@
+"""Numba kernel of the search among the mappings that a chip's library has: MODEL.md, "Rules of a library".
+
+It tries what the rules leave, with the bounds of the whole search where they hold for any part of it: few tiles are left.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemm_eval.jit import entry_point, kernel
+from gemm_eval.models.multicore.cost_kernels import Block, block_of, evaluate_into, sram_used_bytes
+from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors
+from gemm_eval.models.multicore.pipeline_kernels import pipeline_us_if_any
+from gemm_eval.search.multicore_best_kernels import Best, may_enter, new_best, worst_us_of
+from gemm_eval.search.multicore_bound_kernels import (
+    BOUND_SLACK,
+    Bound,
+    bound_of,
+    edges_of,
+    least_trips_k,
+    pair_bound_us,
+)
+from gemm_eval.search.multicore_kernels import (
+    BOUNDED,
+    CANDIDATES,
+    NUM_COUNTERS,
+    PARTITIONS,
+    REFUSED_SRAM,
+    offer_mapping,
+    partition_bound,
+)
+
+__all__ = ["NO_LIMIT", "Rules", "find_best_ruled"]
+
+NO_LIMIT = 1 << 62
+
+
+class Rules(NamedTuple):
+    """Which tiles and loop orders there are."""
+
+    sizes_m: Any  # int64 [num], ascending; empty: any
+    sizes_n: Any
+    sizes_k: Any
+    whole: Any  # bool [3]: m, n, k are not cut
+    once: Any  # bool [3]: A, B are not loaded again, C is not spilled
+    max_bytes: Any  # int64 [2], of a tile of A and of B
+    orders: Any  # bool [6]
+
+
+@kernel
+def _sizes_of(sizes: Any, is_whole: bool, block: int, unit: int, is_full: bool) -> Any:
+    """Tile sizes to try in one dimension, ascending: as given, or of free ones the smallest of each trip count, or all."""
+    if is_whole:
+        return np.full(1, block, np.int64)
+    num = 0
+    if sizes.shape[0] > 0:
+        found = np.empty(sizes.shape[0], np.int64)
+        for size in sizes:
+            cut = min(size, block)
+            if (cut % unit == 0 or cut == block) and (num == 0 or cut > found[num - 1]):
+                found[num] = cut
+                num += 1
+        return found[:num]
+    units = ceil_div(block, unit)
+    found = np.empty(units if is_full else 2 * int(np.sqrt(float(units))) + 2, np.int64)
+    top = units
+    while top > 0:  # descending
+        low = top if is_full else ceil_div(units, ceil_div(units, top))
+        found[num] = min(low * unit, block)
+        num += 1
+        top = low - 1
+    return found[:num][::-1].copy()
+
+
+@kernel
+def _search(p: Any, rules: Rules, blk: Block, q: Bound, rank: int, best: Best) -> None:
+    """All candidates of one partition that can win."""
+    is_pipeline = p["is_pipeline"] == 1
+    tiles_m = _sizes_of(rules.sizes_m, rules.whole[0], blk.m, p["cube_m"], is_pipeline)
+    tiles_n = _sizes_of(rules.sizes_n, rules.whole[1], blk.n, p["cube_n"], is_pipeline)
+    tiles_k = _sizes_of(rules.sizes_k, rules.whole[2], blk.k, p["unit_k"], is_pipeline)
+    for tile_m in tiles_m:
+        T_m = ceil_div(blk.m, tile_m)
+        for tile_n in tiles_n:
+            T_n = ceil_div(blk.n, tile_n)
+            least_T_k = least_trips_k(p, blk, tile_m, tile_n)
+            edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
+            if least_T_k == np.inf:
+                best.counters[REFUSED_SRAM] += 1
+                continue
+            if not is_pipeline and pair_bound_us(
+                p, q, T_m, T_n, least_T_k, float(blk.g * T_m * T_n), edges
+            ) > worst_us_of(best):  # fmt: skip
+                continue
+            for tile_k in tiles_k:
+                if (
+                    sram_used_bytes(p, tile_m, tile_n, tile_k) > p["sram_usable_bytes"]
+                    or bytes_of(tile_m * tile_k, p["a_half_bits"]) > rules.max_bytes[0]
+                    or bytes_of(tile_k * tile_n, p["b_half_bits"]) > rules.max_bytes[1]
+                ):
+                    best.counters[REFUSED_SRAM] += 1
+                    break  # neither does a longer one fit
+                T_k = ceil_div(blk.k, tile_k)
+                for order in range(6):
+                    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+                    if (
+                        not rules.orders[order]
+                        or (rules.once[0] and f_a > 1)
+                        or (rules.once[1] and f_b > 1)
+                        or (rules.once[2] and f_c > 1)
+                    ):
+                        continue
+                    best.counters[CANDIDATES] += 1
+                    us = pipeline_us_if_any(p, blk, blk.g, blk.m, blk.n, blk.k, tile_m, tile_n, tile_k, order)
+                    offer_mapping(p, blk, best, rank, order, tile_m, tile_n, tile_k, T_m, T_n, T_k, us)
+
+
+@entry_point
+def find_best_ruled(
+    params: Any, type_of: Any, sizes: Any, start: int, stop: int, partitions: Any, rules: Rules, out: Any
+) -> None:
+    """Find the best mapping of each of the problems start..stop-1 among those that the rules leave.
+
+    Args:
+        params: array [num_types] of PARAMS_DTYPE.
+        type_of: int64 [num_problems], index into `params`.
+        sizes: int64 [num_problems, 4] of G, M, K, N.
+        start, stop: which problems; several threads share the arrays.
+        partitions: int64 [num_partitions, 4] of (P_G, P_M, P_N, P_K) by rank.
+        rules: which tiles and loop orders there are.
+        out: array [num_problems] of COST_DTYPE, zeros; filled, except where nothing fits.
+    """
+    for i in range(start, stop):
+        p = params[type_of[i]]
+        G, M, K, N = sizes[i]
+        counters = np.zeros(NUM_COUNTERS, np.int64)
+        counters[PARTITIONS] = partitions.shape[0]
+        best = new_best(1, counters)
+        for rank in range(partitions.shape[0]):
+            P_G, P_M, P_N, P_K = partitions[rank]
+            blk = block_of(p, G, M, K, N, P_G, P_M, P_N, P_K)
+            if blk.E_K > 1 and p["reduction"] == 0:
+                continue
+            bound_us, bound_bytes = partition_bound(p, blk)
+            if bound_us * (1.0 - BOUND_SLACK) <= worst_us_of(best) and may_enter(best, bound_us, bound_bytes):
+                _search(p, rules, blk, bound_of(p, blk), rank, best)
+            else:
+                counters[BOUNDED] += 1
+        if best.num[0] > 0:
+            key = best.keys_i[0]
+            P_G, P_M, P_N, P_K = partitions[key[3]]
+            evaluate_into(p, G, M, K, N, P_G, P_M, P_N, P_K, key[5], key[6], key[7], key[4], out[i])
+            out[i]["num_candidates"] = counters[CANDIDATES]
+            out[i]["num_refused_sram"] = counters[REFUSED_SRAM]
+            out[i]["num_partitions"] = counters[PARTITIONS]
+            out[i]["num_partitions_bounded"] = counters[BOUNDED]
