@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     )
     from gemm_eval.arch.loader import ArchSpec, build_spec, list_archs, load_arch
     from gemm_eval.arch.multicore import MAX_CORES, MulticoreSpec
+    from gemm_eval.arch.multicore_calibration import (
+        MulticoreCalibration,
+        MulticoreErrors,
+        calibration_file,
+        place_values,
+    )
     from gemm_eval.arch.paths import data_root
     from gemm_eval.arch.rules import LibraryRules
     from gemm_eval.arch.states import MEASURED_L2_STATES, ClockState, L2State
@@ -39,12 +45,15 @@ __all__ = [
     "GpuSpec",
     "L2State",
     "LibraryRules",
+    "MulticoreCalibration",
+    "MulticoreErrors",
     "MulticoreSpec",
     "Occupancy",
     "Provenance",
     "ProvenanceKind",
     "Published",
     "build_spec",
+    "calibration_file",
     "check_arch",
     "cluster_sms",
     "ctas_per_sm",
@@ -55,6 +64,7 @@ __all__ = [
     "list_archs",
     "load_arch",
     "occupancy_of_cta",
+    "place_values",
     "read_yaml",
     "smem_taken_bytes",
 ]
@@ -96,6 +106,12 @@ __getattr__, __dir__ = lazy_names(
         ".multicore": (
             "MAX_CORES",
             "MulticoreSpec",
+        ),
+        ".multicore_calibration": (
+            "MulticoreCalibration",
+            "MulticoreErrors",
+            "calibration_file",
+            "place_values",
         ),
         ".paths": ("data_root",),
         ".rules": ("LibraryRules",),

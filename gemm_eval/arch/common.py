@@ -111,7 +111,8 @@ class BaseSpec(Frozen):
     def with_(self, **changes: Any) -> Self:
         """Return a copy with the given fields changed and everything checked again.
 
-        A changed field's provenance becomes ``assumed``; `published` is dropped, since it spoke of another chip.
+        A changed field's provenance becomes ``assumed``; what is published, and what was fitted on timings, is said
+        no more, since it spoke of another chip.
 
         Raises:
             ArchValidationError: an unknown field, or a value out of its range.
@@ -122,6 +123,8 @@ class BaseSpec(Frozen):
         data.update(changes)
         if changes:
             data["published"] = changes.get("published")
+            if "calibration" not in changes:
+                data.pop("calibration", None)
         if "provenance" not in changes:
             data["provenance"] = {
                 key: value for key, value in self.provenance.items() if key.split(".")[0] not in changes

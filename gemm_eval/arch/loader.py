@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from gemm_eval.arch.gpu import GpuSpec
 from gemm_eval.arch.gpu_names import gpu_slug
 from gemm_eval.arch.multicore import MulticoreSpec
+from gemm_eval.arch.multicore_calibration import with_calibration
 from gemm_eval.arch.paths import data_root
 from gemm_eval.arch.yaml import read_yaml
 from gemm_eval.errors import ArchNotFoundError, ArchValidationError
@@ -39,10 +40,10 @@ def list_archs() -> tuple[str, ...]:
 
 
 @overload
-def load_arch(name_or_path: str | os.PathLike[str]) -> ArchSpec: ...
+def load_arch(name_or_path: str | os.PathLike[str], *, calibrated: bool = ...) -> ArchSpec: ...
 @overload
-def load_arch(name_or_path: str | os.PathLike[str], expect: type[ArchT]) -> ArchT: ...
-def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = None) -> Any:
+def load_arch(name_or_path: str | os.PathLike[str], expect: type[ArchT], *, calibrated: bool = ...) -> ArchT: ...
+def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = None, *, calibrated: bool = True) -> Any:
     """Load an architecture by preset name (``"sg2260e"``) or from a YAML file (``"my/chip.yaml"``).
 
     A file may say ``base: other`` (a preset name, or a path relative to the file) and give only what differs. A number
@@ -51,6 +52,7 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = N
     Args:
         name_or_path: A preset's name, or the path of a YAML file.
         expect: The class that the caller can use, `MulticoreSpec` or `GpuSpec`; by default either.
+        calibrated: Take numbers that were fitted on timings of a multi-core preset; False: what its YAML says.
 
     Raises:
         ArchNotFoundError: no such preset or file.
@@ -58,7 +60,7 @@ def load_arch(name_or_path: str | os.PathLike[str], expect: type[Any] | None = N
             names file and field.
     """
     path = _resolve(name_or_path)
-    data = _read_with_bases(path, ())
+    data = _read_with_bases(path, (), calibrated)
     data.setdefault("name", path.stem)
     kind = data.get("type", "multicore")
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -115,7 +117,7 @@ def _resolve(name_or_path: str | os.PathLike[str], relative_to: Path | None = No
     raise ArchNotFoundError(f"no arch of the name {shown(text)}{hint} (a file is given by its path, ending in .yaml)")
 
 
-def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
+def _read_with_bases(path: Path, seen: tuple[Path, ...], calibrated: bool) -> dict[str, Any]:
     content = read_yaml(path)
     resolved = path.resolve()  # quick, now that the path is known to be one
     if resolved in seen:
@@ -123,14 +125,17 @@ def _read_with_bases(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if len(seen) >= _MAX_BASES:
         raise ArchValidationError(f"more than {_MAX_BASES} levels of base ({path}: base)")
     own = _split_provenance(content, str(path))
+    if calibrated and path.parent == data_root() / "multicore":
+        own = with_calibration(own, path.stem)
     base = own.pop("base", None)
     if base is None:
         return own
     if not isinstance(base, str):
         raise ArchValidationError(f"base must be a preset name or a path, got {shown(base)} ({path}: base)")
-    data = _read_with_bases(_resolve(base, relative_to=path.parent), (*seen, resolved))
+    data = _read_with_bases(_resolve(base, relative_to=path.parent), (*seen, resolved), calibrated)
     data.pop("name", None)  # a child's name is its own
-    data.pop("published", None)  # published figures speak of the base chip
+    data.pop("published", None)  # published figures, and timings, speak of the base chip
+    data.pop("calibration", None)
     inherited = {key: value for key, value in data.pop("provenance", {}).items() if key.split(".")[0] not in own}
     sources = data.get("sources", {})
     merged = data | own

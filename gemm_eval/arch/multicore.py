@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -14,8 +15,9 @@ from gemm_eval.arch.common import (
     NonNegative,
     Positive,
     Table,
+    Text,
 )
-from gemm_eval.arch.rules import LibraryRules, OperandName
+from gemm_eval.arch.rules import UNCHANGEABLE, LibraryRules, OperandName
 from gemm_eval.dtypes import DType
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, tflop_per_s
 from gemm_eval.words import did_you_mean
@@ -40,6 +42,7 @@ class MulticoreSpec(BaseSpec):
     _shown: ClassVar = ("num_cores", "frequency_ghz", "cube_m", "cube_k", "cube_n", "sram_bytes", "dram_gb_per_s")
 
     type: Literal["multicore"] = "multicore"
+    calibration: Text = Field(default="", description="timings that its fitted numbers come from; empty: none")
     is_coarse: bool = Field(default=False, description="the chip is not really of this kind; expect coarse answers")
 
     # cores and matrix unit
@@ -138,6 +141,12 @@ class MulticoreSpec(BaseSpec):
         default=0.0, description="least time from a GEMM to the next: a queue, or a host that dispatches meanwhile"
     )
 
+    by_dtype: Table[DTypeKey, Table[str, Any]] = Field(
+        default={}, description="fields that are otherwise for an input type: {int4: {launch_us: 58}}"
+    )
+    coefficients: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        default=(), description="paths of numbers that a calibration fits on timings, such as launch_us"
+    )
     rules: LibraryRules | None = Field(
         default=None, description="what its library does, where that is not the best that the chip could"
     )
@@ -153,12 +162,15 @@ class MulticoreSpec(BaseSpec):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> Self:
-        for what in ("changes", "believes"):
-            for name in () if self.rules is None else getattr(self.rules, what):
+        told = {f"by_dtype.{dtype}": fields for dtype, fields in self.by_dtype.items()}
+        if self.rules is not None:
+            told |= {"rules.changes": self.rules.changes, "rules.believes": self.rules.believes}
+        for what, fields in told.items():
+            for name in fields:
                 if name not in type(self).model_fields:
-                    raise ValueError(
-                        f"rules.{what}: {name} is not a field{did_you_mean(name, type(self).model_fields)}"
-                    )
+                    raise ValueError(f"{what}: {name} is not a field{did_you_mean(name, type(self).model_fields)}")
+                if name in UNCHANGEABLE:
+                    raise ValueError(f"{what}: {name} cannot be otherwise")
         if self.default_dtype not in self.cube_steps_per_cycle:
             raise ValueError(f"default_dtype {self.default_dtype} must have an entry in cube_steps_per_cycle")
         if DType.INT32 in self.cube_steps_per_cycle:
@@ -194,6 +206,10 @@ class MulticoreSpec(BaseSpec):
             raise ValueError("dequant vector needs vector_ops_per_cycle and dequant_ops_per_elem")
         return self
 
+    def for_dtype(self, dtype: DType) -> MulticoreSpec:
+        """Return the chip as it is for inputs of `dtype`."""
+        return _for_dtype(self, dtype) if dtype in self.by_dtype else self
+
     def under_library(self) -> MulticoreSpec:
         """Return the chip as its library uses it; the chip itself where it has no rules."""
         if self.rules is None:
@@ -226,3 +242,8 @@ class MulticoreSpec(BaseSpec):
             KeyError: the matrix unit does not take that type.
         """
         return self.peak_tflop_per_s(dtype)
+
+
+@lru_cache(maxsize=256)
+def _for_dtype(arch: MulticoreSpec, dtype: DType) -> MulticoreSpec:
+    return arch.with_(by_dtype={}, **arch.by_dtype[dtype])

@@ -8,13 +8,17 @@ from pydantic import Field, model_validator
 
 from gemm_eval.arch.common import Dim, Frozen, Table, Text
 
-__all__ = ["LibraryRules", "OperandName"]
+__all__ = ["UNCHANGEABLE", "LibraryRules", "OperandName"]
 
 OperandName = Literal["A", "B", "C"]
 _Loop = Literal["M", "N", "K"]
 _Order = Literal["mnk", "mkn", "nmk", "nkm", "kmn", "knm"]
 _Parts = Annotated[tuple[Dim, Dim, Dim, Dim], Field(strict=False)]
-_UNKNOWN = {"name", "type", "title", "notes", "rules", "sources", "provenance", "published", "num_cores"}
+UNCHANGEABLE = {
+    *("name", "type", "title", "notes", "sources", "provenance", "published", "calibration"),
+    *("num_cores", "timing", "rules", "by_dtype"),
+}
+"""Fields of a spec that are the same for every type, and under its library."""
 
 
 class LibraryRules(Frozen):
@@ -60,9 +64,6 @@ class LibraryRules(Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for what, fields in (("changes", self.changes), ("believes", self.believes)):
-            if refused := sorted(_UNKNOWN & fields.keys()):
-                raise ValueError(f"rules.{what}: {', '.join(refused)} cannot be otherwise under a library")
         if "C" in self.max_tile_bytes:
             raise ValueError("rules.max_tile_bytes: A and B have buffers of their own, C has none")
         return self

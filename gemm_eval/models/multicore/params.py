@@ -58,6 +58,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         UnsupportedError: the matrix unit does not take the input type, or nothing can dequantize the weights.
     """
     dtype = types.a.dtype
+    arch = arch.for_dtype(dtype)
     if dtype not in arch.cube_steps_per_cycle:
         known = ", ".join(arch.cube_steps_per_cycle)
         raise UnsupportedError(

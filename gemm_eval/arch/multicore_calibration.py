@@ -1,0 +1,101 @@
+"""Calibrations of multi-core chips: numbers of a spec that were fitted on timings, in a file of their own.
+
+`gemm-eval calibrate multicore` writes ``arch/calibration/<chip>/multicore.yaml``; `load_arch` lays it over the chip's YAML.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from gemm_eval.arch.common import Frozen, Text
+from gemm_eval.arch.paths import data_root
+from gemm_eval.arch.yaml import read_yaml
+from gemm_eval.errors import ArchValidationError
+
+__all__ = ["MulticoreCalibration", "MulticoreErrors", "calibration_file", "place_values", "with_calibration"]
+
+ALL_TYPES = "*"
+"""In the path of a coefficient: of every type that the matrix unit takes."""
+
+
+class MulticoreErrors(Frozen):
+    """Errors on a set of timings, each row by a fit on the other (N, K) pairs."""
+
+    set: str = Field(description="which rows")
+    num_rows: int
+    mape_percent: float
+    median_percent: float
+    p90_percent: float
+    bias_percent: float
+    kendall_tau: float | None
+    naive_mape_percent: float = Field(description="of the roofline of the data sheet")
+    roofline_mape_percent: float = Field(description="of a roofline with three fitted constants, held out likewise")
+
+
+class MulticoreCalibration(Frozen):
+    """What `gemm-eval calibrate multicore` writes."""
+
+    chip: str
+    model_version: str
+    code_version: str
+    date: str
+    data: Text = Field(description="whose timings, and where they are")
+    sha256: str
+    folds: str
+    coefficients: Mapping[str, float] = Field(description="path in the spec -> value, in the unit of the field")
+    errors: Annotated[tuple[MulticoreErrors, ...], Field(min_length=1, strict=False)]
+
+    @property
+    def words(self) -> str:
+        """What a spec says of it."""
+        return f"{self.data} ({self.date})"
+
+
+def calibration_file(chip: str) -> Path:
+    """Where the calibration of a chip lies, if there is one."""
+    return data_root() / "calibration" / chip / "multicore.yaml"
+
+
+def with_calibration(data: dict[str, Any], chip: str) -> dict[str, Any]:
+    """Return the content of a chip's YAML with its calibration laid over it, if there is one.
+
+    Raises:
+        ArchValidationError: the calibration is malformed, or of another chip.
+    """
+    path = calibration_file(chip)
+    if not path.is_file():
+        return data
+    try:
+        found = MulticoreCalibration.model_validate(read_yaml(path))
+    except ValidationError as error:
+        raise ArchValidationError(f"{path}: {error}") from None
+    if found.chip != chip:
+        raise ArchValidationError(f"{path}: this is a calibration of {found.chip}")
+    entry = {"kind": "fitted", "source": f"calibrate multicore: {found.words}"}
+    fitted = dict.fromkeys(found.coefficients, entry)
+    data = place_values(data, found.coefficients)
+    data["provenance"] = data.get("provenance", {}) | fitted
+    return data | {"calibration": found.words}
+
+
+def place_values(data: Mapping[str, Any], coefficients: Mapping[str, float]) -> dict[str, Any]:
+    """Return data of a spec with other values at these paths, such as ``launch_us`` or ``rules.changes.launch_us``."""
+    placed: dict[str, Any] = copy.deepcopy(_plain(data))
+    for path, value in coefficients.items():
+        *tables, name = path.split(".")
+        table = placed
+        for key in tables:
+            table = table.setdefault(key, {})
+        names = list(placed["cube_steps_per_cycle"]) if name == ALL_TYPES else [name]
+        table.update(dict.fromkeys(names, value))
+    return placed
+
+
+def _plain(value: Any) -> Any:
+    """Turn frozen tables into dicts."""
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value
