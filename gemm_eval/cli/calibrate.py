@@ -1,4 +1,4 @@
-"""The commands `calibrate dense`, `correction`, `quantization`, `w4a16` and `triton`: fits on timings."""
+"""The commands `calibrate dense`, `correction`, `quantization`, `w4a16`, `multicore` and `triton`: fits on timings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import typer
 
 from gemm_eval.cli.options import (
     EXIT_CODES,
+    ChipDataOption,
     FileDtypeOption,
     GpuOption,
+    MulticoreArchOption,
     SeedOption,
     TritonDataOption,
     dense_data,
@@ -160,6 +162,32 @@ def w4a16(
 
     check_one_of("--family", family, W4A16_FAMILIES)
     calibrate_w4a16(arch, family, data or [], seed, out)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def multicore(
+    arch: MulticoreArchOption,
+    data: ChipDataOption = None,
+    fit: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="What is fitted: a field such as launch_us, or in a table load_clock_frac.bf16 (.* all types). "
+            "Repeatable. Default: the coefficients that the YAML of the chip names.",
+            show_default=False,
+        ),
+    ] = None,
+    folds: Annotated[int, typer.Option(min=2, help="Folds of the cross-validation, by (N, K) pair.")] = 5,
+    seed: SeedOption = 0,
+    out: OutOption = None,
+) -> None:
+    """Fit the few numbers of a multi-core chip that only timings tell: launch, clock, bandwidths, overlap.
+
+    They are laid over the YAML of the chip whenever it is loaded; answers then say source: calibrated.
+    """
+    from gemm_eval.cli.multicore_chips import calibrate_multicore
+
+    calibrate_multicore(arch, data, fit or [], folds, seed, out)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)

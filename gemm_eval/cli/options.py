@@ -21,6 +21,7 @@ __all__ = [
     "ArchOption",
     "ArchesOption",
     "BatchSize",
+    "ChipDataOption",
     "ClockOption",
     "Columns",
     "Distinct",
@@ -36,6 +37,7 @@ __all__ = [
     "LibraryOption",
     "MappingOption",
     "ModelLibraryOption",
+    "MulticoreArchOption",
     "OutputDtypeOption",
     "ReductionLength",
     "Rows",
@@ -98,6 +100,17 @@ ArchesOption = Annotated[
     typer.Option(help="Preset name or YAML file of an architecture; repeat it to compare several.", metavar="NAME"),
 ]
 GpuOption = Annotated[str, typer.Option("--arch", metavar="NAME|FILE", help="GPU preset or YAML file.")]
+MulticoreArchOption = Annotated[
+    str, typer.Option("--arch", metavar="NAME|FILE", help="Multi-core preset or YAML file.", show_default=False)
+]
+ChipDataOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="CSV of timings: chip, dtype, M, K, N, latency_us. Default: those that come with the library.",
+        show_default=False,
+    ),
+]
 DtypeOption = Annotated[
     str | None,
     typer.Option(

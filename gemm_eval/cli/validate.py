@@ -1,4 +1,4 @@
-"""The commands `validate dense`, `gpu`, `moe`, `w4a16` and `triton`: errors of the GPU model against timings."""
+"""The commands `validate dense`, `gpu`, `moe`, `multicore`, `w4a16` and `triton`: errors against timings."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 
 from gemm_eval.cli.options import (
     EXIT_CODES,
+    ChipDataOption,
     FileDtypeOption,
     GpuOption,
     JsonOption,
@@ -162,6 +163,24 @@ def moe(
     from gemm_eval.cli.validate_moe import validate_moe
 
     validate_moe(names, data or [], seed, models=models, as_json=json)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def multicore(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Multi-core chips with timings, or all.")],
+    data: ChipDataOption = None,
+    folds: FoldsOption = 5,
+    seed: SeedOption = 0,
+    refit: Annotated[
+        bool,
+        typer.Option("--refit/--no-fit", help="Fit on the held-in rows, or score the committed calibration as it is."),
+    ] = True,
+    json: JsonOption = False,
+) -> None:
+    """Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and one with fitted constants."""
+    from gemm_eval.cli.multicore_chips import validate_multicore
+
+    validate_multicore(names, data, folds, seed, refit=refit, as_json=json)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES)

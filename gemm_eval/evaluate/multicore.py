@@ -111,6 +111,7 @@ class MulticoreBackend:
             check_word("plan", plan, SearchPlan)
         self._plan = as_plan_options(plan)
         self._allow_idle_cores = allow_idle_cores
+        self._source = "calibrated" if arch.calibration else "analytic"
         self.is_exhaustive = self._plan.plan is SearchPlan.EXACT
         self.policy = _policy_of(arch, policy, is_exhaustive=self.is_exhaustive)
         self._rules = arch.rules if self.policy is Policy.LIBRARY else None
@@ -255,7 +256,7 @@ class MulticoreBackend:
             sram_used_bytes=cost.sram_used_bytes,
             active_cores=cost.active_cores,
             options=_NO_OPTIONS,
-            source="analytic",
+            source=self._source,
             model_version=MODEL_VERSION,
             is_exhaustive=is_found and self.is_exhaustive,
             num_candidates=cost.num_candidates,
@@ -275,7 +276,7 @@ class MulticoreBackend:
         if name == "physics_us":
             return self.column("latency_us", records)
         if name == "source":
-            column = np.full(len(records), "analytic", object)
+            column = np.full(len(records), self._source, object)
             column[~self.is_feasible(records)] = None
             return column
         words = {"bound": _BOUND_NAMES, "loop_order": tuple(LoopOrder.__members__)}.get(name)
@@ -326,6 +327,8 @@ class MulticoreBackend:
 
     def say_source(self, result: GEMMResult) -> list[str]:
         said = [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
+        if self.arch.calibration:
+            said.append(f"Some of its numbers were fitted on timings: {self.arch.calibration}.")
         if self._rules is not None:
             problem = result.problem
             packed = self._packed(problem.types)

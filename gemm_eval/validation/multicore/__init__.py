@@ -8,6 +8,7 @@ from gemm_eval.validation.multicore.scores import (
     ChipLine,
     ChipScore,
     calibrate_chip,
+    calibration_text,
     score_chip,
 )
 from gemm_eval.validation.multicore.timings import ChipTimings, TimingSet, chips_with_timings, read_chip_timings
@@ -22,6 +23,7 @@ __all__ = [
     "ChipTimings",
     "TimingSet",
     "calibrate_chip",
+    "calibration_text",
     "chips_with_timings",
     "read_chip_timings",
     "score_chip",

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import yaml
 
 from gemm_eval.arch import MulticoreCalibration, MulticoreErrors, MulticoreSpec, load_arch
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, parse_scheme
@@ -16,10 +17,19 @@ from gemm_eval.units import bytes_per_us
 from gemm_eval.validation.baselines import fit_roof
 from gemm_eval.validation.fit import provenance
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
-from gemm_eval.validation.multicore.fit import folds_of, held_out, predict_set
+from gemm_eval.validation.multicore.fit import RANGES, folds_of, held_out, predict_set
 from gemm_eval.validation.multicore.timings import ChipTimings, TimingSet
 
-__all__ = ["FITTED_ROOFLINE", "MODEL", "NAIVE_ROOFLINE", "ChipLine", "ChipScore", "calibrate_chip", "score_chip"]
+__all__ = [
+    "FITTED_ROOFLINE",
+    "MODEL",
+    "NAIVE_ROOFLINE",
+    "ChipLine",
+    "ChipScore",
+    "calibrate_chip",
+    "calibration_text",
+    "score_chip",
+]
 
 Floats = npt.NDArray[np.float64]
 
@@ -111,11 +121,11 @@ def score_chip(
 
 def calibrate_chip(
     arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, paths: Sequence[str] = ()
-) -> MulticoreCalibration:
-    """Fit a chip on timings; the errors are of rows held out by (N, K)."""
+) -> tuple[MulticoreCalibration, ChipScore]:
+    """Fit a chip on timings; the errors, of the calibration and its score, are of rows held out by (N, K)."""
     score = score_chip(arch, timings, num_folds=num_folds, seed=seed, paths=paths)
     how = provenance(num_folds, "sets", seed)
-    return MulticoreCalibration(
+    fitted = MulticoreCalibration(
         chip=timings.chip,
         model_version=MODEL_VERSION,
         code_version=how["code_version"],
@@ -126,6 +136,22 @@ def calibrate_chip(
         coefficients=score.coefficients,
         errors=tuple(_figures(line) for line in score.lines),
     )
+    return fitted, score
+
+
+def calibration_text(found: MulticoreCalibration, arch: MulticoreSpec) -> str:
+    """Return the text of a calibration file; what the numbers are stands as comments."""
+    head = found.model_dump(mode="json")
+    values = head.pop("coefficients")
+    lines = ["# Written by `gemm-eval calibrate multicore`; not to be edited by hand."]
+    lines += [yaml.safe_dump(head, sort_keys=False, width=110).rstrip(), "coefficients:"]
+    fields = type(arch).model_fields
+    for path, value in values.items():
+        meaning = next(
+            (fields[part].description for part in path.split(".") if part in fields and part in RANGES), None
+        )
+        lines.append(f'  "{path}": {value:.6g}' + (f"  # {meaning}" if meaning else ""))
+    return "\n".join(lines) + "\n"
 
 
 def _figures(line: ChipLine) -> MulticoreErrors:

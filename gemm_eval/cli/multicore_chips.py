@@ -1,0 +1,103 @@
+"""`gemm-eval calibrate multicore` and `validate multicore`: multi-core chips against timings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gemm_eval.validation.multicore import ChipLine, ChipScore
+
+__all__ = ["ALL_CHIPS", "calibrate_multicore", "validate_multicore"]
+
+ALL_CHIPS = "all"
+"""Instead of names: every chip whose timings come with the library."""
+
+_HEADERS = ("set", "rows", "n", "naive", "roofline", "MAPE", "median", "p90", "bias", "tau")
+
+
+def calibrate_multicore(
+    arch: str, data: Path | None, fit: Sequence[str], folds: int, seed: int, out: Path | None
+) -> None:
+    """Fit, write and print; arguments as the options of the command."""
+    from gemm_eval.arch import MulticoreSpec, calibration_file, load_arch
+    from gemm_eval.cli.output import make_console
+    from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.validation.multicore import calibrate_chip, calibration_text, read_chip_timings
+
+    spec = load_arch(arch, MulticoreSpec, calibrated=False)
+    if out is None and Path(arch).suffix in (".yaml", ".yml"):
+        raise InvalidOptionError("--arch FILE needs --out FILE: only presets have a place in arch/calibration")
+    timings = read_chip_timings(spec.name, data)
+    fitted, score = calibrate_chip(spec, timings, num_folds=folds, seed=seed, paths=fit)
+    path = calibration_file(spec.name) if out is None else out
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(calibration_text(fitted, spec), encoding="utf-8")
+    console = make_console()
+    console.print(_table(spec.name, score))
+    for name, value in score.coefficients.items():
+        console.print(f"{name}: {value:.6g}", highlight=False)
+    console.print(f"written to {path}", soft_wrap=True)
+
+
+def validate_multicore(
+    names: Sequence[str], data: Path | None, folds: int, seed: int, *, refit: bool, as_json: bool
+) -> None:
+    """Score and print; arguments as the options of the command."""
+    from gemm_eval.arch import MulticoreSpec, load_arch
+    from gemm_eval.cli.output import make_console, print_json
+    from gemm_eval.errors import InvalidOptionError
+    from gemm_eval.validation.multicore import chips_with_timings, read_chip_timings, score_chip
+
+    wanted = chips_with_timings() if list(names) == [ALL_CHIPS] else list(dict.fromkeys(names))
+    if data is not None and len(wanted) > 1:
+        raise InvalidOptionError(f"--data FILE is of one chip, got {len(wanted)} names")
+    scores: dict[str, ChipScore] = {}
+    for name in wanted:
+        spec = load_arch(name, MulticoreSpec, calibrated=not refit)
+        timings = read_chip_timings(spec.name, data)
+        scores[spec.name] = score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit)
+        if not as_json:
+            make_console().print(_table(spec.name, scores[spec.name]))
+    if as_json:
+        lines = [line for score in scores.values() for line in score.lines]
+        print_json(
+            {
+                "folds": {name: score.folds for name, score in scores.items()},
+                "coefficients": {name: score.coefficients for name, score in scores.items()},
+                "lines": [
+                    line._asdict() | {"errors": {who: asdict(of) for who, of in line.errors.items()}} for line in lines
+                ],
+            }
+        )
+
+
+def _table(chip: str, score: ChipScore) -> Table:
+    from gemm_eval.cli.output import make_table
+
+    how = f"fitted {score.folds}" if score.folds else "as it is"
+    table = make_table(
+        _HEADERS, title=f"{chip}, {how}: MAPE of rooflines, then errors of gemm_eval", right=_HEADERS[2:]
+    )
+    for _, of_set in groupby(score.lines, lambda line: line.set):
+        for place, line in enumerate(of_set):
+            table.add_row(line.set if place == 0 else "", *_cells(line))
+    return table
+
+
+def _cells(line: ChipLine) -> Iterator[str]:
+    from gemm_eval.validation.multicore import FITTED_ROOFLINE, MODEL, NAIVE_ROOFLINE
+
+    found = line.errors[MODEL]
+    yield line.rows
+    yield f"{found.num:,}"
+    for name in (NAIVE_ROOFLINE, FITTED_ROOFLINE):
+        yield f"{line.errors[name].mape_frac:.1%}"
+    yield from (f"{value:.1%}" for value in (found.mape_frac, found.median_frac, found.p90_frac))
+    yield f"{found.bias_frac:+.1%}"
+    yield "-" if found.kendall_tau is None else f"{found.kendall_tau:.3f}"
