@@ -17,11 +17,13 @@ def count_ours(chip: Chip, gemm: Gemm) -> Counted:
     fastest = _evaluate(chip, gemm, 1.0)
     least = _evaluate(chip, gemm, _SLOW_DRAM)
     per_us = cycles_per_us(chip.frequency_ghz)
+    busy_us = max(fastest.compute_us, fastest.dram_us)
     return Counted(
         least=_traffic(least),
         compute_cycles=fastest.compute_us * per_us,
         cycles=fastest.latency_us * per_us,
         moved=_traffic(fastest),
+        exposed_cycles=(fastest.latency_us - busy_us) * per_us,
         mapping=str(fastest.mapping),
     )
 

@@ -84,6 +84,7 @@ class Counted(NamedTuple):
         compute_cycles: of the array, waiting for nothing.
         cycles: all, waiting for DRAM too, of the fastest mapping that it considers.
         moved: DRAM traffic of that mapping.
+        exposed_cycles: of these cycles, loads before the first computation and stores after the last one.
         mapping: in its own words.
     """
 
@@ -91,13 +92,14 @@ class Counted(NamedTuple):
     compute_cycles: float
     cycles: float
     moved: Traffic
+    exposed_cycles: float
     mapping: str
 
 
 CHIPS = (
-    Chip("array32", 32, 32, 256 * 1024, 16),
-    Chip("array32-small", 32, 32, 64 * 1024, 16),
-    Chip("array128", 128, 128, 1024 * 1024, 64),
+    Chip("array32", 32, 32, 256 * 1024, 64),
+    Chip("array32-small", 32, 32, 64 * 1024, 64),
+    Chip("array128", 128, 128, 1024 * 1024, 256),
 )
 
 GEMMS = (

@@ -29,7 +29,8 @@ LOOP_FACTORS = 6
 more makes it about five times slower."""
 _SRAM_BITS_PER_CYCLE = 1 << 24  # so many that SRAM never waits: none of the three models is asked about it
 _DRAM_BITS = 10**13
-_OPERANDS = ("I1", "I2", "O")
+_WAYS = {"I1": ("fh", "tl"), "I2": ("fh", "tl"), "O": ("fh", "tl", "fl", "th")}
+"""What comes from the level above (fh) or below (fl), and what goes to it (th, tl), by operand."""
 
 
 def count_zigzag(chip: Chip, gemm: Gemm) -> Counted:
@@ -51,7 +52,15 @@ def read_zigzag(document: Mapping[str, Any], chip: Chip) -> Counted:
     sizes = [int(loop.strip("()").split(",")[1]) for level in mapping["O"] for loop in level]
     kept = ", ".join(f"{name} {_loops(mapping[name][0])}" for name in "IWO")
     order = _loops([loop for level in mapping["O"] for loop in level])
-    return Counted(moved, math.prod(sizes), sum(outputs["latency"].values()), moved, f"{order}; in SRAM: {kept}")
+    cycles = outputs["latency"]
+    return Counted(
+        least=moved,
+        compute_cycles=math.prod(sizes),
+        cycles=sum(cycles.values()),
+        moved=moved,
+        exposed_cycles=cycles["data_onloading"] + cycles["data_offloading"],
+        mapping=f"{order}; in SRAM: {kept}",
+    )
 
 
 def _loops(loops: list[str]) -> str:
@@ -96,20 +105,19 @@ def _quiet() -> Iterator[None]:
 
 def _inputs(chip: Chip, gemm: Gemm) -> dict[str, Any]:
     """Accelerator, mapping and workload. Energy is the words that DRAM moves, so that least energy is least traffic."""
-    into, out_of = ["fh"], ["tl"]
     sram = {
         "size": chip.sram_bytes * 8, "r_cost": 0.0, "w_cost": 0.0, "area": 0, "latency": 1,
-        "operands": list(_OPERANDS), "force_double_buffering": True,
-        "ports": [
-            _port("r_port_1", "read", 8, _SRAM_BITS_PER_CYCLE, out_of, [*out_of, "th"]),
-            _port("w_port_1", "write", 8, _SRAM_BITS_PER_CYCLE, into, [*into, "fl"]),
-        ],
+        "operands": list(_WAYS), "force_double_buffering": True,
+        "ports": [_port(way, operand) for operand, ways in _WAYS.items() for way in ways],
         "served_dimensions": ["D1", "D2"],
     }  # fmt: skip
-    both = [*into, *out_of]
+    rate = chip.dram_bytes_per_cycle * 8
+    everything = [f"{operand}, {way}" for operand, ways in _WAYS.items() for way in ways]
     dram = {
-        "size": _DRAM_BITS, "r_cost": 1.0, "w_cost": 1.0, "area": 0, "latency": 1, "operands": list(_OPERANDS),
-        "ports": [_port("rw_port_1", "read_write", 8, chip.dram_bytes_per_cycle * 8, both, [*both, "fl", "th"])],
+        "size": _DRAM_BITS, "r_cost": 1.0, "w_cost": 1.0, "area": 0, "latency": 1, "operands": list(_WAYS),
+        "ports": [
+            {"name": "rw_port_1", "type": "read_write", "bandwidth_min": 8, "bandwidth_max": rate, "allocation": everything}
+        ],
         "served_dimensions": ["D1", "D2"],
     }  # fmt: skip
     array = {"unit_energy": 0, "unit_area": 0, "dimensions": ["D1", "D2"], "sizes": [chip.rows, chip.columns]}
@@ -130,7 +138,11 @@ def _inputs(chip: Chip, gemm: Gemm) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _port(name: str, kind: str, least: int, most: int, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
-    """A port of `least` to `most` bits a cycle, and which transfers of A and B, and of C, take it."""
-    served = [f"{operand}, {way}" for operand in _OPERANDS for way in (outputs if operand == "O" else inputs)]
-    return {"name": name, "type": kind, "bandwidth_min": least, "bandwidth_max": most, "allocation": served}
+def _port(way: str, operand: str) -> dict[str, Any]:
+    """A port of SRAM for one operand and one way: each transfer takes a whole cycle of its port, however wide it is."""
+    kind, name = ("write", "w_port") if way.startswith("f") else ("read", "r_port")
+    number = 1 + [(operand_, way_) for operand_, ways in _WAYS.items() for way_ in ways].index((operand, way))
+    return {
+        "name": f"{name}_{number}", "type": kind, "bandwidth_min": 8, "bandwidth_max": _SRAM_BITS_PER_CYCLE,
+        "allocation": [f"{operand}, {way}"],
+    }  # fmt: skip
