@@ -85,6 +85,7 @@ def zigzag_cycles(chip: Chip, ours: Counted, theirs: Counted) -> list[Cause]:
     """Why its fastest mapping takes other cycles: it moves other bytes, and loads first what stays."""
     wire = theirs.moved.total / chip.dram_bytes_per_cycle
     compute, exposed = theirs.compute_cycles, theirs.exposed_cycles
+    assert ours.cycles is not None
     steps = (
         ("other traffic", max(compute, wire) + ours.exposed_cycles),
         ("first load and last store wait", max(compute, wire - exposed) + exposed),
@@ -135,6 +136,7 @@ def scalesim_cycles(chip: Chip, gemm: Gemm, ours: Counted, theirs: Counted) -> l
 
     port = max(theirs.moved) / chip.dram_bytes_per_cycle
     exposed = theirs.exposed_cycles
+    assert ours.cycles is not None
     steps = (
         ("fill and drain of each fold", cycles(ours.moved)),
         ("traffic of still weights", cycles(theirs.least)),

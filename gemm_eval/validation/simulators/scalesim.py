@@ -8,17 +8,18 @@ OFMAP are our A, B and C. It counts words, of one width an operand; bytes are ou
 from __future__ import annotations
 
 import configparser
-import contextlib
 import csv
-import io
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from gemm_eval.extras import needs_extra
+from gemm_eval.errors import GemmEvalError
+from gemm_eval.extras import check_extra
 from gemm_eval.validation.simulators.work import INPUT_BYTES, OUTPUT_BYTES, Chip, Counted, Gemm, Traffic
 
-__all__ = ["WORD_BYTES", "buffer_words", "count_scalesim", "read_reports"]
+__all__ = ["LIMIT_S", "WORD_BYTES", "buffer_words", "count_scalesim", "read_reports"]
 
 WORD_BYTES = {"IFMAP": INPUT_BYTES, "FILTER": INPUT_BYTES, "OFMAP": OUTPUT_BYTES}
 """Of one word of each operand."""
@@ -27,21 +28,36 @@ _OFFSETS = {"IFMAP": 0, "FILTER": 100_000_000, "OFMAP": 200_000_000}
 _KIBI = 1024  # it takes sizes in these
 _MODES = ("CALC", "USER")
 """CALC never waits and says what must be moved; USER waits for DRAM of a given bandwidth."""
+LIMIT_S = 120
+"""For one run. USER keeps a trace that it copies at each prefetch: of thousands of prefetches it takes hours."""
+_PROGRAM = """
+from scalesim.scale_sim import scalesim
+simulation = scalesim(save_disk_space=True, verbose=False, input_type_gemm=True, config="chip.cfg",
+                      topology="gemm.csv", layout="layout.csv")
+simulation.run_scale(top_path="results")
+"""
 
 
 def count_scalesim(chip: Chip, gemm: Gemm) -> Counted:
     """Return what SCALE-Sim counts: traffic and computation without waiting, and cycles with it.
 
+    Where it does not finish waiting within `LIMIT_S`, as with many weights and few rows, there are no cycles.
+
     Raises:
-        GemmEvalError: the packages of the extra are missing.
+        GemmEvalError: the packages of the extra are missing, or SCALE-Sim fails.
     """
-    counts = []
-    for mode in _MODES:
-        with tempfile.TemporaryDirectory() as name:
-            _run(Path(name), chip, gemm, mode)
-            counts.append(read_reports(*(_row(Path(name), report) for report in ("COMPUTE", "DETAILED_ACCESS"))))
-    free, waiting = counts
-    return waiting._replace(least=free.moved)
+    check_extra("comparing with SCALE-Sim", "simulators", "scalesim")
+    free, waiting = (_count(chip, gemm, mode) for mode in _MODES)
+    if free is None:
+        raise GemmEvalError(f"SCALE-Sim does not finish {gemm} on {chip.name} within {LIMIT_S} s")
+    return free._replace(cycles=None) if waiting is None else waiting._replace(least=free.moved)
+
+
+def _count(chip: Chip, gemm: Gemm, mode: str) -> Counted | None:
+    with tempfile.TemporaryDirectory() as name:
+        if not _run(Path(name), chip, gemm, mode):
+            return None
+        return read_reports(*(_row(Path(name), report) for report in ("COMPUTE", "DETAILED_ACCESS")))
 
 
 def read_reports(compute: Mapping[str, str], access: Mapping[str, str]) -> Counted:
@@ -69,21 +85,22 @@ def _row(folder: Path, report: str) -> dict[str, str]:
         return next(csv.DictReader(file, skipinitialspace=True))
 
 
-def _run(folder: Path, chip: Chip, gemm: Gemm, mode: str) -> None:
-    with needs_extra("comparing with SCALE-Sim", "simulators"), contextlib.redirect_stdout(io.StringIO()):
-        from scalesim.scale_sim import scalesim
-
+def _run(folder: Path, chip: Chip, gemm: Gemm, mode: str) -> bool:
+    """Write its inputs into a folder and run it there, in a process of its own; False where that takes too long."""
     with (folder / "chip.cfg").open("w", encoding="utf-8") as file:
         _config(chip, mode).write(file)
     M, K, N = gemm
     (folder / "gemm.csv").write_text(f"Layer,M,N,K,\ngemm,{M},{N},{K},\n", "utf-8")
     (folder / "layout.csv").write_text("Layer,\n", "utf-8")  # asked for, and not used
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        simulation = scalesim(
-            save_disk_space=True, verbose=False, input_type_gemm=True, config=str(folder / "chip.cfg"),
-            topology=str(folder / "gemm.csv"), layout=str(folder / "layout.csv"),
-        )  # fmt: skip
-        simulation.run_scale(top_path=str(folder / "results"))
+    command = [sys.executable, "-c", _PROGRAM]
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    if done.returncode:
+        last = (done.stderr.strip() or "no message").splitlines()[-1]
+        raise GemmEvalError(f"SCALE-Sim cannot run {gemm} on {chip.name}: {last}")
+    return True
 
 
 def _config(chip: Chip, mode: str) -> configparser.ConfigParser:

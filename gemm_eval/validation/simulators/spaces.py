@@ -167,7 +167,9 @@ def _orders(factors: list[tuple[str, int]], even: dict[str, float]) -> Iterator[
 
 
 def _factored(chip: Chip, loops: _Loops, greedy: bool) -> float:
-    outside = np.array([math.prod(factor for _, factor in loops.order[depth:]) for depth in range(len(loops.order) + 1)])
+    outside = np.array(
+        [math.prod(factor for _, factor in loops.order[depth:]) for depth in range(len(loops.order) + 1)]
+    )
     used, one_way, moved = [], [], []
     for operand, (first, second) in _OPERANDS.items():
         elements = loops.spans[first] * loops.spans[second]

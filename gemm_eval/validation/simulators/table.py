@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.extras import check_extra
 from gemm_eval.validation.simulators import causes
 from gemm_eval.validation.simulators.ours import count_ours
 from gemm_eval.validation.simulators.scalesim import count_scalesim
@@ -39,7 +38,7 @@ class Difference(NamedTuple):
 
 
 class SideBySide(NamedTuple):
-    """A GEMM on a chip, by us and by another simulator; `differences` are by quantity."""
+    """A GEMM on a chip, by us and by another simulator; `differences` are by quantity, of those that both say."""
 
     chip: Chip
     gemm: Gemm
@@ -61,7 +60,6 @@ def compare_simulators(
     for name in names:
         if name not in SIMULATORS:
             raise InvalidOptionError(f"--simulator must be one of {', '.join(SIMULATORS)}, got {name!r}")
-    check_extra("comparing with simulators", "simulators", *names)
     for chip in chips:
         for gemm in gemms:
             ours = count_ours(chip, gemm)
@@ -86,12 +84,14 @@ def put_beside(chip: Chip, gemm: Gemm, name: str, ours: Counted, theirs: Counted
     differences = {}
     for quantity in QUANTITIES:
         mine, others = _quantity(ours, quantity), _quantity(theirs, quantity)
-        differences[quantity] = Difference(mine, others, causes.explain(mine, others, why[quantity]))
+        if mine is not None and others is not None:
+            differences[quantity] = Difference(mine, others, causes.explain(mine, others, why[quantity]))
     return SideBySide(chip, gemm, name, ours, theirs, differences)
 
 
-def _quantity(counted: Counted, name: str) -> float:
-    return counted.least.total if name == "bytes" else float(getattr(counted, name))
+def _quantity(counted: Counted, name: str) -> float | None:
+    found: float | None = counted.least.total if name == "bytes" else getattr(counted, name)
+    return found
 
 
 def simulators_frame(lines: Sequence[SideBySide]) -> pd.DataFrame:
@@ -110,5 +110,6 @@ def _cells(line: SideBySide) -> Iterator[tuple[str, Any]]:
         yield f"{quantity}_ratio", found.ratio
         yield f"{quantity}_causes", "; ".join(f"{name} {amount:+.0f}" for name, amount in found.reason.causes)
         yield f"{quantity}_unexplained", found.reason.unexplained
-    yield from (("us_ours", line.chip.us(line.ours.cycles)), ("us_theirs", line.chip.us(line.theirs.cycles)))
+    if cycles := line.differences.get("cycles"):
+        yield from (("us_ours", line.chip.us(cycles.ours)), ("us_theirs", line.chip.us(cycles.theirs)))
     yield from (("mapping_ours", line.ours.mapping), ("mapping_theirs", line.theirs.mapping))

@@ -82,7 +82,7 @@ class Counted(NamedTuple):
     Attributes:
         least: DRAM traffic of the mapping that moves least, of those it considers.
         compute_cycles: of the array, waiting for nothing.
-        cycles: all, waiting for DRAM too, of the fastest mapping that it considers.
+        cycles: all, waiting for DRAM too, of the fastest mapping that it considers; None: it did not say.
         moved: DRAM traffic of that mapping.
         exposed_cycles: of these cycles, loads before the first computation and stores after the last one.
         mapping: in its own words.
@@ -90,7 +90,7 @@ class Counted(NamedTuple):
 
     least: Traffic
     compute_cycles: float
-    cycles: float
+    cycles: float | None
     moved: Traffic
     exposed_cycles: float
     mapping: str
