@@ -1,8 +1,9 @@
 """Our multi-core model beside other simulators, on chips of one core and GEMMs that all of them express.
 
-`work` has the chips and the GEMMs; `ours`, `zigzag` and `scalesim` count a GEMM on a chip, each by its simulator; `spaces`
-searches what other rules of tiling would move; `causes` says why two counts differ, by rules that are checked on numbers;
-`table` puts all of it side by side. The simulators need the extra `simulators`, an environment of its own: `make compare`.
+`work` has the chips and the GEMMs; `ours`, `zigzag` and `scalesim` count a GEMM on a chip, each by its simulator;
+`spaces` searches what other rules of tiling would move; `causes` says why two counts differ, by rules that are checked
+on numbers; `table` puts all of it side by side. The simulators need the extra `simulators`, in an environment of its
+own: `make compare`.
 """
 
 from typing import TYPE_CHECKING

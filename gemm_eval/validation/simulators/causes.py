@@ -1,7 +1,7 @@
 """Why two simulators differ: rules that predict the difference from the chip and the GEMM, and are checked on numbers.
 
-A rule changes one thing in what we count. Rule after rule, our number becomes the other one's: what a rule moves it by is
-its amount. What then is still missing is nobody's, and said so.
+A rule changes one thing in what we count. Rule after rule, our number becomes the other one's: what a rule moves it by
+is its amount. What then is still missing is nobody's, and said so.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def zigzag_bytes(chip: Chip, gemm: Gemm, ours: Counted) -> list[Cause]:
         ("tile_k per operand", least_bytes(chip, gemm, Rules(once=True, per_operand="k"))),
         ("tile_m or tile_n per operand", least_bytes(chip, gemm, Rules(once=True, per_operand="mnk"))),
         (f"{LOOP_FACTORS} whole loop factors", least_factored_bytes(chip, gemm, LOOP_FACTORS)),
-        ("partial sums chosen one-way", least_factored_bytes(chip, gemm, LOOP_FACTORS, greedy=True)),
+        ("first partial sums read too", least_factored_bytes(chip, gemm, LOOP_FACTORS, reads_first=True)),
     )
     return list(_steps(ours.least.total, steps))
 
@@ -105,7 +105,8 @@ def scalesim_bytes(chip: Chip, gemm: Gemm, ours: Counted, theirs: Counted) -> li
     """Why it moves other bytes: what each operand moves in folds of still weights, where the count agrees with that."""
     k_folds, n_folds = _folds(chip, gemm)
     once = gemm.once
-    stays = gemm.M * gemm.K <= buffer_words(chip, "IFMAP") / 2
+    half = buffer_words(chip, "IFMAP") // 2
+    stays = half >= gemm.M * gemm.K
     a_name, a_times = ("A whole in its own SRAM", 1) if stays else ("A reloaded for its own SRAM", n_folds)
     predicted = (
         (a_name, a_times * once.a_bytes, theirs.least.a_bytes, ours.least.a_bytes),

@@ -1,7 +1,7 @@
 """The least bytes that a GEMM moves on a chip under other rules of tiling than our model's, one rule at a time.
 
-Our rules (gemm_eval/models/multicore/MODEL.md): one tile (tile_m, tile_n, tile_k) for all operands, of any size in whole
-steps of the array, in two buffers each. What another rule gains or costs is the difference of two of these searches.
+Our rules (gemm_eval/models/multicore/MODEL.md): one tile (tile_m, tile_n, tile_k) for all operands, of any size in
+whole steps of the array, in two buffers each. What another rule gains or costs is the difference of two searches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from gemm_eval.validation.simulators.work import INPUT_BYTES, OUTPUT_BYTES, Chip, Gemm
 
-__all__ = ["Rules", "least_bytes", "least_factored_bytes", "merge_factors", "prime_factors"]
+__all__ = ["OURS", "Rules", "least_bytes", "least_factored_bytes", "merge_factors", "prime_factors"]
 
 _BUFFERS = 2
 _OPERANDS = {"a": "mk", "b": "kn", "c": "mn"}
@@ -35,7 +35,11 @@ class Rules(NamedTuple):
     per_operand: str = ""
 
 
-def least_bytes(chip: Chip, gemm: Gemm, rules: Rules = Rules()) -> int:
+OURS = Rules()
+"""Those of our model: the search agrees with it to the byte."""
+
+
+def least_bytes(chip: Chip, gemm: Gemm, rules: Rules = OURS) -> int:
     """Return the least DRAM bytes of any tiles and loop order.
 
     The loop of one dimension is cut twice: the tile of one operand spans `deep` elements, that of the other `thin` of
@@ -98,7 +102,7 @@ def _moved(gemm: Gemm, order: tuple[str, ...], trips: dict[str, Any], split: str
 
 
 def _repeats(order: tuple[str, ...], trips: dict[str, Any], own: tuple[str, ...]) -> Any:
-    """How often an operand that only the loops `own` change moves as a whole: the product of the other loops outside."""
+    """How often an operand that only the loops `own` change moves: the product of the other loops outside."""
     inner = np.ones_like(trips["m"])  # trips of its own loops that lie further in
     repeats = np.ones_like(inner)
     for loop in reversed(order):
@@ -119,7 +123,7 @@ class _Loops(NamedTuple):
     spans: dict[str, Any]
 
 
-def least_factored_bytes(chip: Chip, gemm: Gemm, num_factors: int, *, greedy: bool = False) -> int:
+def least_factored_bytes(chip: Chip, gemm: Gemm, num_factors: int, *, reads_first: bool = False) -> int:
     """Return the least DRAM bytes where loops are cut into at most `num_factors` factors, each operand kept as deep as
     SRAM allows, and an operand that is there as a whole needs one buffer.
 
@@ -127,12 +131,12 @@ def least_factored_bytes(chip: Chip, gemm: Gemm, num_factors: int, *, greedy: bo
         chip, gemm: what runs where.
         num_factors: of the trip counts of M, of K in steps of the array's rows, and of N in steps of its columns;
             of the dimension with most factors the two smallest are merged until they are no more.
-        greedy: of each order of loops, how deep the operands are kept is chosen as if partial results moved one way.
+        reads_first: partial results are read as often as written, the first time too, when there are none yet.
     """
     steps = {"m": gemm.M, "k": -(-gemm.K // chip.rows), "n": -(-gemm.N // chip.columns)}
     even = {dim: _size(gemm, dim) / count for dim, count in steps.items()}
     factors = merge_factors({dim: prime_factors(count) for dim, count in steps.items()}, num_factors)
-    return int(min(_factored(chip, loops, greedy) for loops in _orders(factors, even)))
+    return int(min(_factored(chip, loops, reads_first) for loops in _orders(factors, even)))
 
 
 def prime_factors(number: int) -> list[int]:
@@ -166,22 +170,19 @@ def _orders(factors: list[tuple[str, int]], even: dict[str, float]) -> Iterator[
         yield _Loops(order, spans)
 
 
-def _factored(chip: Chip, loops: _Loops, greedy: bool) -> float:
-    outside = np.array(
-        [math.prod(factor for _, factor in loops.order[depth:]) for depth in range(len(loops.order) + 1)]
-    )
-    used, one_way, moved = [], [], []
-    for operand, (first, second) in _OPERANDS.items():
-        elements = loops.spans[first] * loops.spans[second]
+def _factored(chip: Chip, loops: _Loops, reads_first: bool) -> float:
+    outside = [math.prod(factor for _, factor in loops.order[depth:]) for depth in range(len(loops.order) + 1)]
+    used, moved = [], []
+    for operand, dims in _OPERANDS.items():
+        elements = loops.spans[dims[0]] * loops.spans[dims[1]]
         sizes = elements * _BYTES[operand]
         used.append(sizes * np.where(np.isclose(elements, elements[-1]), 1, _BUFFERS))
-        one_way.append(sizes * outside)
-        moved.append(2 * one_way[-1] - sizes[-1] if operand == "c" else one_way[-1])
-    chosen = np.where(_sum(used) <= chip.sram_bytes, _sum(one_way if greedy else moved), np.inf).ravel()
-    if not greedy:
-        return float(chosen.min())
-    best = np.flatnonzero(np.isclose(chosen, chosen.min(), rtol=1e-12))[-1]
-    return float(_sum(moved).ravel()[best])
+        one_way = sizes * outside
+        if operand == "c":  # written each time, read each time but the first, which is one whole C
+            is_partial = one_way > sizes[-1] * (1 + 1e-9)
+            one_way = 2 * one_way - np.where(is_partial & reads_first, 0, sizes[-1])
+        moved.append(one_way)
+    return float(np.where(_sum(used) <= chip.sram_bytes, _sum(moved), np.inf).min())
 
 
 def _sum(parts: list[Any]) -> Any:

@@ -45,7 +45,7 @@ def count_zigzag(chip: Chip, gemm: Gemm) -> Counted:
 
 
 def read_zigzag(document: Mapping[str, Any], chip: Chip) -> Counted:
-    """Read the file that ZigZag writes for a layer (`*_complete.json`), whose mapping is then both `least` and `moved`."""
+    """Read the file that ZigZag writes for a layer (`*_complete.json`): one mapping is both `least` and `moved`."""
     outputs, mapping = document["outputs"], document["inputs"]["temporal_mapping"]
     words = {name: sum(levels[-1].values()) for name, levels in outputs["memory"]["word_accesses"].items()}
     moved = Traffic(*(words[name] * chip.dram_bytes_per_cycle for name in "IWO"))
@@ -113,11 +113,10 @@ def _inputs(chip: Chip, gemm: Gemm) -> dict[str, Any]:
     }  # fmt: skip
     rate = chip.dram_bytes_per_cycle * 8
     everything = [f"{operand}, {way}" for operand, ways in _WAYS.items() for way in ways]
+    wire = {"name": "rw_port_1", "type": "read_write", "bandwidth_min": 8, "bandwidth_max": rate}
     dram = {
         "size": _DRAM_BITS, "r_cost": 1.0, "w_cost": 1.0, "area": 0, "latency": 1, "operands": list(_WAYS),
-        "ports": [
-            {"name": "rw_port_1", "type": "read_write", "bandwidth_min": 8, "bandwidth_max": rate, "allocation": everything}
-        ],
+        "ports": [wire | {"allocation": everything}],
         "served_dimensions": ["D1", "D2"],
     }  # fmt: skip
     array = {"unit_energy": 0, "unit_area": 0, "dimensions": ["D1", "D2"], "sizes": [chip.rows, chip.columns]}
