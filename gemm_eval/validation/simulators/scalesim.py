@@ -28,7 +28,7 @@ _OFFSETS = {"IFMAP": 0, "FILTER": 100_000_000, "OFMAP": 200_000_000}
 _KIBI = 1024  # it takes sizes in these
 _MODES = ("CALC", "USER")
 """CALC never waits and says what must be moved; USER waits for DRAM of a given bandwidth."""
-LIMIT_S = 120
+LIMIT_S = 45
 """For one run. USER keeps a trace that it copies at each prefetch: of thousands of prefetches it takes hours."""
 _PROGRAM = """
 from scalesim.scale_sim import scalesim
