@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,9 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["validate_simulators"]
 
-_HEADERS = (
-    "M x K x N", "kB", "theirs", "ratio", "array cycles", "theirs", "us", "theirs", "ratio", "why above 5%",
-)  # fmt: skip
+_HEADERS = ("M x K x N", "kB", "theirs", "ratio", "array cycles", "theirs", "us", "theirs", "ratio", "why")
 _WORDS = {"bytes": "bytes", "compute_cycles": "array", "cycles": "time"}
 
 
@@ -25,7 +24,7 @@ def validate_simulators(chips: list[str], names: list[str], *, csv: Path | None,
     from gemm_eval.extras import check_extra
 
     check_extra("comparing with simulators", "simulators", "zigzag", "scalesim")
-    from gemm_eval.cli.output import make_console, print_json, write_csv
+    from gemm_eval.cli.output import make_console, print_json, widest, write_csv
     from gemm_eval.evaluate import progress_bar
     from gemm_eval.validation.simulators import (
         GEMMS,
@@ -48,9 +47,14 @@ def validate_simulators(chips: list[str], names: list[str], *, csv: Path | None,
         return
     console = make_console()
     for simulator in simulators:
+        of_it = [line for line in lines if line.simulator == simulator]
+        marks = _marks(of_it)
         for chip in found:
-            console.print(_table([line for line in lines if (line.simulator, line.chip) == (simulator, chip)]))
-        console.print(*_summary([line for line in lines if line.simulator == simulator]), sep="\n")
+            table = _table([line for line in of_it if line.chip == chip], marks)
+            console.width = max(console.width, widest(console, table))  # half a number says nothing
+            console.print(table)
+        console.print("why bytes/array cycles/us are more than 5% apart, ? being unexplained:")
+        console.print(*(f"  {mark} {name}" for name, mark in marks.items()), *_summary(of_it), sep="\n")
 
 
 def _plain(line: SideBySide) -> dict[str, Any]:
@@ -71,21 +75,27 @@ def _plain(line: SideBySide) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(lines: Sequence[SideBySide]) -> Table:
-    from gemm_eval.cli.output import make_table
+def _marks(lines: Sequence[SideBySide]) -> dict[str, str]:
+    """A letter for each cause that is named, in the order in which they are met."""
+    causes = (cause.name for line in lines for found in line.differences.values() for cause in found.reason.causes)
+    return dict(zip(dict.fromkeys(causes), ascii_lowercase, strict=False))
+
+
+def _table(lines: Sequence[SideBySide], marks: dict[str, str]) -> Table:
+    from gemm_eval.validation import report_table
 
     chip = lines[0].chip
-    title = (
+    table = report_table(
+        _HEADERS,
         f"{lines[0].simulator}, {chip.name}: {chip.rows} x {chip.columns}, {chip.sram_bytes // 1024} KiB, "
-        f"{chip.dram_bytes_per_cycle} B a cycle, {chip.frequency_ghz:g} GHz"
+        f"{chip.dram_bytes_per_cycle} B a cycle, {chip.frequency_ghz:g} GHz",
     )
-    table = make_table(_HEADERS, title=title, right=_HEADERS[1:-1])
     for line in lines:
-        table.add_row(*_cells(line))
+        table.add_row(*_cells(line, marks))
     return table
 
 
-def _cells(line: SideBySide) -> Iterator[str]:
+def _cells(line: SideBySide, marks: dict[str, str]) -> Iterator[str]:
     moved, array, time = (line.differences.get(name) for name in _WORDS)
     yield " x ".join(map(str, line.gemm))
     yield from _pair(moved, 1e-3, "{:,.0f}")
@@ -93,8 +103,14 @@ def _cells(line: SideBySide) -> Iterator[str]:
     yield from _pair(array, 1.0, "{:,.0f}")
     yield from _pair(time, line.chip.us(1.0), "{:,.1f}")
     yield "-" if time is None else f"{time.ratio:.2f}"
-    reasons = ((_WORDS[name], str(found.reason)) for name, found in line.differences.items())
-    yield "; ".join(f"{word}: {reason}" for word, reason in reasons if reason)
+    why = [_why(found, marks) for found in (moved, array, time)]
+    yield "/".join(mark or "-" for mark in why) if any(why) else ""
+
+
+def _why(found: Difference | None, marks: dict[str, str]) -> str:
+    if found is None:
+        return ""
+    return "".join(marks[cause.name] for cause in found.reason.causes) + "?" * bool(found.reason.unexplained)
 
 
 def _pair(found: Difference | None, unit: float, form: str) -> Iterator[str]:
@@ -105,7 +121,7 @@ def _pair(found: Difference | None, unit: float, form: str) -> Iterator[str]:
 
 
 def _summary(lines: Sequence[SideBySide]) -> Iterator[str]:
-    """A line for each quantity: how often who says less, and which causes."""
+    """Two lines for each quantity: how often who says less, and which causes."""
     for quantity, word in _WORDS.items():
         found = [line.differences[quantity] for line in lines if quantity in line.differences]
         less = sum(each.ours < each.theirs for each in found)
@@ -113,8 +129,6 @@ def _summary(lines: Sequence[SideBySide]) -> Iterator[str]:
         large = [each.reason for each in found if str(each.reason)]
         names = Counter(cause.name for reason in large for cause in reason.causes)
         unexplained = sum(bool(reason.unexplained) for reason in large)
-        yield (
-            f"{word}: ours less in {less} of {len(found)}, equal in {same}, more in {len(found) - less - same}; "
-            f"above 5% apart {len(large)}, of them not wholly explained {unexplained}: "
-            + ", ".join(f"{name} {num}" for name, num in names.most_common())
-        )
+        said = ", ".join([*(f"{name} {num}" for name, num in names.most_common()), f"unexplained {unexplained}"])
+        yield f"{word}: ours less in {less} of {len(found)}, equal in {same}, more in {len(found) - less - same}"
+        yield f"  more than 5% apart: {len(large)}; {said}"

@@ -223,8 +223,9 @@ class TestCommand:
 
         assert "zigzag, array32-small: 32 x 32, 64 KiB, 64 B a cycle, 1 GHz" in text
         assert "64 x 256 x 1024" in text
-        assert "bytes: ours less in 0 of 2, equal in 2, more in 0; above 5% apart 0" in text
-        assert "partial sums spilled" in text
+        assert "bytes: ours less in 0 of 2, equal in 2, more in 0\n  more than 5% apart: 0; unexplained 0" in text
+        assert "  a A reloaded for its own SRAM\n" in text
+        assert "time: ours less in 0 of 0, equal in 0, more in 0" in text
 
     def test_json_and_csv(self, tmp_path: Path) -> None:
         path = tmp_path / "sides.csv"

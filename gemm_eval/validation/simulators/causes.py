@@ -1,8 +1,8 @@
 """Why two simulators differ: rules that predict the difference, and are checked on numbers.
 
 A rule changes one thing in what we count. Rule after rule, our number becomes the other one's: what a rule moves it by
-is its amount. What then is still missing is nobody's, and said so. Rules of bytes and of the array know the chip and the
-GEMM only; those of cycles also take the other one's traffic, and what it loads before and stores after all else.
+is its amount. What then is still missing is nobody's, and said so. Rules of bytes and of the array know the chip and
+the GEMM only; those of cycles also take the other one's traffic, and what it loads before and stores after all else.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def scalesim_cycles(chip: Chip, gemm: Gemm, ours: Counted, theirs: Counted) -> l
         ("fill and drain of each fold", cycles(ours.moved)),
         ("traffic of still weights", cycles(theirs.least)),
         ("prefetch runs around", cycles(theirs.moved)),
-        ("a DRAM port per operand", max(compute, max(ports)) + ours.exposed_cycles),
+        ("a DRAM port per operand", max(compute, *ports) + ours.exposed_cycles),
         ("first load and last store wait", side_by_side),
     )
     found = list(_steps(ours.cycles, steps))
