@@ -116,7 +116,7 @@ class TestSpaces:
         assert four >= five >= six >= gemm.once.total
 
     def test_tile_k_per_operand(self) -> None:
-        """All of B stays as one tile; A passes through it in thin slices, beside a C of a few rows."""
+        """All of A stays, 8 x 512; B passes in slices of 32 x 32, where one tile_k would make them 512 x 32."""
         gemm = Gemm(8, 512, 1024)
         assert least_bytes(SMALL, gemm) > least_bytes(SMALL, gemm, Rules(per_operand="k")) == gemm.once.total
 
