@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans size golden clean
+.PHONY: help demo test check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -86,6 +86,10 @@ rates: $(VENV)/.dev  ## what sweeps cost: evaluations a second, on Dask too, and
 plans: $(VENV)/.dev  ## what each search plan saves and loses against the exact search
 	$(BIN)/python -m tests.benchmarks.plan_losses
 
+SIMULATORS := $(VENV)-simulators
+compare: $(SIMULATORS)/.extra  ## our multi-core model beside ZigZag and SCALE-Sim on the same GEMMs and chips (half an hour)
+	$(SIMULATORS)/bin/gemm-eval validate simulators $(if $(CSV),--csv $(CSV))
+
 size: $(VENV)/bin/python  ## megabytes of a core install, without what a fresh virtual environment holds
 	rm -rf $(VENV)-size && $(PYTHON) -m venv $(VENV)-size
 	@before=$$(du -sm $(VENV)-size | cut -f1); $(VENV)-size/bin/python -m pip install --quiet --disable-pip-version-check . ; \
@@ -96,11 +100,17 @@ golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say wha
 	$(BIN)/python -m tests.golden.generate_gpu
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) $(LOWEST) $(LOWEST)-all .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("gemm_eval needs Python 3.11 or later, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
+
+# scalesim holds numpy back: not in the environment of everything else
+$(SIMULATORS)/.extra: pyproject.toml
+	$(PYTHON) -m venv --clear $(SIMULATORS)
+	$(SIMULATORS)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[simulators]"
+	@touch $@
 
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml
 	$(PIP) -e .

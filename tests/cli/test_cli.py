@@ -106,7 +106,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
         [], ["evaluate"], ["top"], ["grouped"], ["model"], ["moe"], ["prewarm"], ["kernels"], ["asm"], ["kernel-table"],
         ["measure"], ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
         ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "moe"], ["validate", "w4a16"],
-        ["validate", "triton"],
+        ["validate", "triton"], ["validate", "simulators"],
         ["calibrate"], ["calibrate", "dense"], ["calibrate", "correction"], ["calibrate", "quantization"],
         ["calibrate", "moe"], ["calibrate", "w4a16"], ["calibrate", "triton"],
         ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],

@@ -31,6 +31,7 @@ IMPORT_NAMES = {
     "humming-kernels": {"humming"},
     "nvidia-matmul-heuristics": {"nvMatmulHeuristics"},
     "scikit-learn": {"sklearn"},
+    "zigzag-dse": {"zigzag"},
 }
 EXTRAS = {
     extra: set().union(*(IMPORT_NAMES.get(name, {name}) for name in (Requirement(line).name for line in lines)))
@@ -146,6 +147,7 @@ COMMANDS = [
     ("validate w4a16", "calibrate"),
     ("validate triton", "calibrate"),
     ("validate moe h200-sxm", "calibrate"),
+    ("validate simulators --chip array32", "simulators"),
     ("calibrate dense --arch h200-sxm --family sm90_wgmma", "calibrate"),
     ("calibrate quantization --arch h200-sxm", "calibrate"),
     ("calibrate correction --arch h200-sxm --family sm90_wgmma", "calibrate"),

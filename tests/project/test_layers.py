@@ -34,7 +34,7 @@ CACHE_PACKAGES = {"diskcache", "joblib", "shelve", "dbm", "sqlite3"}
 RESULT_CACHE = {f"gemm_eval.storage.{name}" for name in ("DiskCache", "default_path", "cache")}
 ALLOWED_OUTSIDE = {"numpy", "numba", "pydantic", "yaml", "platformdirs", "pandas", "typer", "rich", "click"}
 OUTSIDE_OF = {
-    "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics"},
+    "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics", "zigzag"},
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
     "figures": {"matplotlib"},
 }
