@@ -331,7 +331,7 @@ def find_best(
 ) -> tuple[MulticoreMapping, naive.NaiveCost] | None:
     """Try every partition, legal tile and loop order; return the best mapping and its cost, None when nothing fits."""
     best: tuple[naive.Key, MulticoreMapping] | None = None
-    units, limit = naive.units_of(arch, problem), naive_core.sram_limit_bytes(arch)
+    units, limit = naive.units_of(arch, problem), naive_core.sram_limit_bytes(arch, problem)
     for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
         partition = Partition(*row)
         whole = GroupedSetting(arch, problem, partition)
