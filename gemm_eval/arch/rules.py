@@ -1,12 +1,12 @@
-"""`LibraryRules`: what the library of a multi-core chip does with a GEMM, where that is not the best that the chip could."""
+"""`LibraryRules`: what the library of a multi-core chip does with a GEMM, where the chip could do better."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gemm_eval.arch.common import Dim, Frozen, Table, Text
+from gemm_eval.arch.common import Dim, Fields, Frozen, Table, Text
 
 __all__ = ["UNCHANGEABLE", "LibraryRules", "OperandName"]
 
@@ -22,7 +22,7 @@ UNCHANGEABLE = {
 
 
 class LibraryRules(Frozen):
-    """What a chip's library does: a restricted search, by other numbers, of what it believes; models/multicore/MODEL.md.
+    """What a chip's library does: a restricted search, by what it believes; MODEL.md, "Rules of a library".
 
     Everything is optional; absent, the library does what the whole search would.
     """
@@ -31,11 +31,11 @@ class LibraryRules(Frozen):
     is_default: bool = Field(
         default=True, description="whether answers are the library's unless policy='best' is asked"
     )
-    changes: Table[str, Any] = Field(
+    changes: Fields = Field(
         default={},
         description="fields of the spec that are otherwise under this library: what it adds, or does not use",
     )
-    believes: Table[str, Any] = Field(
+    believes: Fields = Field(
         default={}, description="fields of the spec that it reckons with when it chooses, though they are otherwise"
     )
     splits: Annotated[tuple[Literal["G", "M", "N", "K"], ...], Field(strict=False)] = Field(

@@ -70,7 +70,7 @@ _BOUND_OF_PHASE = tuple(_COMPUTE if name == MAIN else _BOUND_CODE[name] for name
 
 
 class Block(NamedTuple):
-    """The full block of a core, the effective counts of cores along each dimension, and what a core gets of memories."""
+    """The full block of a core, the effective counts of cores along each dimension, and its bandwidths."""
 
     g: int
     m: int

@@ -45,8 +45,8 @@ _FLOATS = (
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that nobody reads them.
 
-Sizes of elements are in half bits, since a block of floats may share an exponent: bfp8 has 8.5 bits. `a_dram`, `b_dram` and `c_dram` are 0.0 for operands that stay on
-the chip, else 1.0.
+Sizes of elements are in half bits, since a block of floats may share an exponent: bfp8 has 8.5 bits. `a_dram`, `b_dram`
+and `c_dram` are 0.0 for operands that stay on the chip, else 1.0.
 """
 
 
