@@ -51,6 +51,8 @@ def _describe(found: HostMeasurement) -> Iterator[str]:
     rate = 2e-6 * fastest.shape.num_macs / fastest.latency_us
     noisy = sum(timing.spread_frac > _NOISY_FRAC for timing in found.timings)
     yield f"{len(found.timings)} GEMMs, the fastest {rate:.3f} TFLOP/s (M K N {' '.join(map(str, fastest.shape))})"
+    if found.num_left_out:
+        yield f"{found.num_left_out} more never ran undisturbed, and are left out: was the machine busy?"
     if noisy:
         yield f"{noisy} of them spread by more than {_NOISY_FRAC:.0%}: was the machine busy?"
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gemm_eval.arch import ProvenanceKind
-from gemm_eval.errors import InvalidOptionError
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.measure.host.bandwidth import BandwidthPoint, measure_bandwidth, working_sets
 from gemm_eval.measure.host.blas import BlasInfo, blas_info, pinned_blas
-from gemm_eval.measure.host.detect import check_host_packages, detect_host
+from gemm_eval.measure.host.detect import check_host_packages, count_busy_cores, detect_host
 from gemm_eval.measure.host.facts import Fact, HostFacts
-from gemm_eval.measure.host.shapes import HostShape, pick_host_shapes
-from gemm_eval.measure.host.timing import HostTiming, numpy_dtype, time_host_shapes, time_launch
+from gemm_eval.measure.host.shapes import pick_host_shapes
+from gemm_eval.measure.host.timing import HostTiming, numpy_dtype, probe_speed, time_host_shapes, time_launch
 
 __all__ = ["HostMeasurement", "measure_host"]
 
 _MIN_BUDGET_S = 5.0
 _BANDWIDTH_SHARE = 0.15
-_PROBE = HostShape(512, 512, 512)
+_BUSY_CORES = 0.2
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class HostMeasurement:
         bandwidth: streams of one thread and of all.
         launch: of the least GEMM.
         timings: of the GEMMs.
+        num_left_out: GEMMs that never ran undisturbed.
     """
 
     facts: HostFacts
@@ -41,6 +42,7 @@ class HostMeasurement:
     bandwidth: tuple[BandwidthPoint, ...]
     launch: HostTiming
     timings: tuple[HostTiming, ...]
+    num_left_out: int = 0
 
 
 def measure_host(
@@ -57,7 +59,7 @@ def measure_host(
 
     Raises:
         InvalidOptionError: a type that BLAS lacks, more threads than cores, or a budget too small.
-        GemmEvalError: a package of the extra `host` is missing, or a product is wrong.
+        GemmEvalError: a package of the extra `host` is missing, a product is wrong, or others left no time at all.
     """
     begin = time.monotonic()
     numpy_dtype(dtype)
@@ -72,6 +74,8 @@ def measure_host(
     if wanted < num_cores:
         used = Fact(wanted, ProvenanceKind.ASSUMED, f"threads that were asked for; there are {num_cores} cores")
         facts = replace(facts, num_cores=used, cpus=facts.cpus[:wanted])
+    if (busy := count_busy_cores()) > _BUSY_CORES:
+        say(f"warning: other processes keep {busy:.1f} cores busy: what is measured now is not what the CPU can do")
     say(f"bandwidth of {facts.title}, {wanted} threads")
     points: list[BandwidthPoint] = []
     for threads in sorted({1, wanted}):
@@ -80,8 +84,12 @@ def measure_host(
     with pinned_blas(wanted, facts.cpus):
         blas = blas_info()
         launch = time_launch(dtype)
-        (probe,) = time_host_shapes([_PROBE], dtype, budget_s=0.02)
+        speed = probe_speed(dtype)
         left_s = budget_s - (time.monotonic() - begin)
-        shapes = pick_host_shapes(_PROBE.num_macs / probe.latency_us, left_s)
+        shapes = pick_host_shapes(speed, left_s)
         timings = time_host_shapes(shapes, dtype, budget_s=left_s, say=say)
-    return HostMeasurement(facts, blas, dtype, tuple(points), launch, tuple(timings))
+    if not timings:
+        raise GemmEvalError(
+            "no GEMM ran undisturbed: other processes keep the cores busy; try again when they are done"
+        )
+    return HostMeasurement(facts, blas, dtype, tuple(points), launch, tuple(timings), len(shapes) - len(timings))

@@ -14,7 +14,15 @@ from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.measure.host.caches import CacheLevel, cores_of, read_sysctl, sysctl_caches, sysfs_caches
 from gemm_eval.measure.host.facts import Fact, HostFacts
 
-__all__ = ["HOST_EXTRA", "check_host_packages", "detect_host", "measure_clock_ghz", "quota_cores", "simd_width"]
+__all__ = [
+    "HOST_EXTRA",
+    "check_host_packages",
+    "count_busy_cores",
+    "detect_host",
+    "measure_clock_ghz",
+    "quota_cores",
+    "simd_width",
+]
 
 HOST_EXTRA = "host"
 _PACKAGES = ("psutil", "cpuinfo", "threadpoolctl")
@@ -62,6 +70,18 @@ def detect_host() -> HostFacts:
         memory_bytes=int(psutil.virtual_memory().total),
         is_virtual="hypervisor" in flags,
     )
+
+
+def count_busy_cores(seconds: float = 0.5) -> float:
+    """Return how many cores others keep busy, while this process waits so long.
+
+    Raises:
+        GemmEvalError: psutil is not installed.
+    """
+    with needs_extra("measuring this machine", HOST_EXTRA):
+        import psutil
+    shares: list[float] = psutil.cpu_percent(interval=seconds, percpu=True)
+    return sum(shares) / 100.0
 
 
 def _has_clock(psutil: Any) -> bool:

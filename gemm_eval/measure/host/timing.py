@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["HOST_DTYPES", "HostTiming", "check_product", "numpy_dtype", "time_host_shapes", "time_launch"]
+__all__ = [
+    "HOST_DTYPES",
+    "HostTiming",
+    "check_product",
+    "numpy_dtype",
+    "probe_speed",
+    "time_host_shapes",
+    "time_launch",
+]
 
 HOST_DTYPES = {"fp32": "float32", "fp64": "float64"}
 """Types that BLAS has and numpy too, by our name of them."""
@@ -25,8 +33,8 @@ _MAX_SAMPLES = 60
 _SAMPLE_S = 2e-4  # shorter GEMMs run several times in a sample: reading the clock takes 0.1 us
 _WARMUP_S = 2e-3  # and at least one run: wakes threads, fills caches
 _NUM_CHECKED = 8
+_PROBE = HostShape(512, 512, 512)
 _MAX_TRIES = 8  # of each pass, to get as many undisturbed samples as it must have
-_MIN_UNDISTURBED = 4  # of all passes; with fewer the disturbed ones count too
 _SWITCH_EVERY_S = 0.02  # a long sample may be interrupted that often: it hardly tells
 
 
@@ -40,8 +48,7 @@ class HostTiming(NamedTuple):
         spread_frac: interquartile range of the samples over the median.
         num_samples: how many counted.
         calls_per_sample: runs that a sample is the mean of.
-        num_disturbed: samples in which the system took a core away, for another process. They do not count, unless
-            hardly any other is there.
+        num_disturbed: samples that do not count: the system took a core away in them, for another process.
     """
 
     shape: HostShape
@@ -50,7 +57,7 @@ class HostTiming(NamedTuple):
     spread_frac: float
     num_samples: int
     calls_per_sample: int
-    num_disturbed: int = 0
+    num_disturbed: int
 
 
 class _Sample(NamedTuple):
@@ -80,7 +87,8 @@ def time_host_shapes(
     """Time GEMMs with BLAS as it is set: pin its threads first.
 
     Every GEMM gets the same share of the budget, in several passes, each in an order of its own. A GEMM that takes
-    longer than its share still runs twice in each pass.
+    longer than its share still runs twice in each pass, until the budget is spent. One that never ran undisturbed is
+    left out: threads that wait for each other take forty times as long when one of them lost its core.
 
     Args:
         shapes: what to time.
@@ -96,7 +104,7 @@ def time_host_shapes(
 
     draws, order = np.random.default_rng(seed), random.Random(seed)
     samples: dict[HostShape, list[_Sample]] = {shape: [] for shape in shapes}
-    calls = dict.fromkeys(shapes, 1)
+    calls: dict[HostShape, int] = {}
     end = time.perf_counter() + budget_s
     for turn in range(_NUM_PASSES):
         say(f"{len(shapes)} GEMMs, pass {turn + 1} of {_NUM_PASSES}")
@@ -104,16 +112,18 @@ def time_host_shapes(
         order.shuffle(todo)
         num_left = len(todo) * (_NUM_PASSES - turn)
         for shape in todo:
-            share_s = max(0.0, end - time.perf_counter()) / num_left
-            num_left -= 1
+            left_s = end - time.perf_counter()
+            if left_s <= 0.0:
+                break
             run, A, B, C = _make_product(shape, numpy_dtype(dtype), draws)
-            calls[shape] = _warm_up(run) if turn == 0 else calls[shape]
-            if turn == 0:
+            once = _warm_up(run)
+            if shape not in calls:
+                calls[shape] = once
                 check_product(A, B, C, draws)
-            else:
-                run()
-            samples[shape] += _sample(run, calls[shape], share_s)
-    return [_summary(shape, samples[shape], calls[shape]) for shape in sorted(shapes, key=lambda s: (s.N, s.K, s.M))]
+            samples[shape] += _sample(run, calls[shape], left_s / num_left)
+            num_left -= 1
+    timings = [_summary(shape, samples[shape], calls[shape]) for shape in shapes if _is_timed(samples[shape])]
+    return sorted(timings, key=lambda timing: (timing.shape.N, timing.shape.K, timing.shape.M))
 
 
 def time_launch(dtype: str = "fp32") -> HostTiming:
@@ -123,7 +133,17 @@ def time_launch(dtype: str = "fp32") -> HostTiming:
     shape = HostShape(1, 1, 1)
     run, *_ = _make_product(shape, numpy_dtype(dtype), np.random.default_rng(0))
     calls = _warm_up(run)
-    return _summary(shape, _sample(run, calls, _MAX_SAMPLES * _SAMPLE_S), calls)
+    samples = _sample(run, calls, _MAX_SAMPLES * _SAMPLE_S)
+    return _summary(shape, samples, calls)
+
+
+def probe_speed(dtype: str = "fp32") -> float:
+    """Return how many MACs a us a large GEMM does, about."""
+    import numpy as np
+
+    run, *_ = _make_product(_PROBE, numpy_dtype(dtype), np.random.default_rng(0))
+    _warm_up(run)
+    return _PROBE.num_macs / min(sample.seconds for sample in _sample(run, 1, 0.0)) / 1e6
 
 
 def check_product(A: npt.NDArray[Any], B: npt.NDArray[Any], C: npt.NDArray[Any], draws: np.random.Generator) -> None:
@@ -196,11 +216,15 @@ def _num_switches() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
+def _is_timed(samples: Sequence[_Sample]) -> bool:
+    return any(not sample.is_disturbed for sample in samples)
+
+
 def _summary(shape: HostShape, samples: Sequence[_Sample], num_calls: int) -> HostTiming:
     import numpy as np
 
     good = [sample.seconds for sample in samples if not sample.is_disturbed]
-    counted = good if len(good) >= _MIN_UNDISTURBED else [sample.seconds for sample in samples]
+    counted = good or [sample.seconds for sample in samples]
     low, middle, high = (float(value) for value in np.percentile(counted, (25, 50, 75)))
     return HostTiming(
         shape,
