@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gemm_eval.arch import ProvenanceKind
+from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.measure.host.caches import CacheLevel, cores_of, read_sysctl, sysctl_caches, sysfs_caches
 from gemm_eval.measure.host.facts import Fact, HostFacts
@@ -35,8 +36,12 @@ _CHAIN_RUNS = 60
 
 
 def check_host_packages() -> None:
-    """Raise a GemmEvalError if a package of the extra is missing: better before the work than in it."""
+    """Raise a GemmEvalError if a package of the extra is missing, or the JIT is off: better before than in the work."""
     check_extra("measuring this machine", HOST_EXTRA, *_PACKAGES)
+    from gemm_eval.measure.host.host_kernels import run_chain
+
+    if not hasattr(run_chain, "py_func"):  # loops of Python tell nothing of the machine
+        raise GemmEvalError("measuring this machine needs compiled kernels: unset NUMBA_DISABLE_JIT")
 
 
 def detect_host() -> HostFacts:
