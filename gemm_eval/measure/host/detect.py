@@ -16,7 +16,6 @@ from gemm_eval.measure.host.caches import CacheLevel, cores_of, read_sysctl, sys
 from gemm_eval.measure.host.facts import Fact, HostFacts
 
 __all__ = [
-    "HOST_EXTRA",
     "check_host_packages",
     "count_busy_cores",
     "detect_host",
