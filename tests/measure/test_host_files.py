@@ -13,7 +13,7 @@ from gemm_eval.arch import ProvenanceKind
 from gemm_eval.measure import host as measured
 from gemm_eval.measure.host import Fact, HostMeasurement, host_spec_text, write_host_files
 from gemm_eval.measure.host.spec import can_be_spec, chip_name
-from gemm_eval.validation.multicore import read_chip_timings
+from gemm_eval.validation.multicore import calibrate_chip, read_chip_timings
 from tests.cli.commands import Ran
 from tests.measure.host_samples import FACTS, measurement, timing
 
@@ -99,6 +99,20 @@ def test_files_are_read_back(tmp_path: Path) -> None:
     assert facts["clock_ghz"] == {"value": 2.0, "kind": "measured", "source": "a chain"}
     assert facts["blas"]["name"] == "openblas"
     assert facts["caches"][1] == {"level": 2, "size_bytes": 1 << 20, "num_cores": 1}
+
+
+def test_timings_calibrate_the_spec(tmp_path: Path) -> None:
+    """GEMMs of a chip that reaches 80% of its peak and 5 us of launch, in six (K, N): the fit finds about that."""
+    shapes = [(M, 256 * k, 512 * k) for M in (64, 256, 1024) for k in range(1, 7)]
+    rows = [timing(*shape, 0.8) for shape in shapes]
+    found = measurement(timings=tuple(row._replace(latency_us=row.latency_us + 5.0) for row in rows))
+    files = write_host_files(tmp_path, found, DATE)
+    assert files.spec is not None
+    spec = load_arch(files.spec, MulticoreSpec)
+    _, score = calibrate_chip(spec, read_chip_timings(spec.name, files.timings))
+
+    assert set(score.coefficients) == {"launch_us", "dram_efficiency_frac", "load_clock_frac.fp32"}
+    assert score.coefficients["load_clock_frac.fp32"] == pytest.approx(0.8, abs=0.1)
 
 
 def test_a_type_that_the_model_lacks_has_no_spec(tmp_path: Path) -> None:
