@@ -1,7 +1,7 @@
 """The spec of this machine as a multi-core chip: what was found out, as a YAML file that `load_arch` reads.
 
-Nothing in it is fitted: `gemm-eval calibrate multicore` fits the coefficients that it names on the timings. What decides
-from `HostMeasurement` to text is this module alone, so a new field of the spec is a line here.
+Nothing in it is fitted: `gemm-eval calibrate multicore` fits the coefficients that it names on the timings. Nothing
+else turns a `HostMeasurement` into text, so a new field of the spec is a line here.
 """
 
 from __future__ import annotations
