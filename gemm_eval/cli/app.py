@@ -99,7 +99,6 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "kernels": kernels.kernels,
     "asm": asm.asm,
     "kernel-table": kernel_table.kernel_table,
-    "measure": measure.measure,
     "profile": profile.profile,
     "crossover": crossover.crossover,
     "sweep": sweep.sweep,
@@ -108,6 +107,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
 }
 for _name, _command in _COMMANDS.items():
     app.command(_name, cls=Command, no_args_is_help=True, epilog=EXIT_CODES)(_command)
+app.add_typer(measure.app, name="measure")
 app.add_typer(validate.app, name="validate")
 app.add_typer(calibrate.app, name="calibrate")
 app.add_typer(arch.app, name="arch")

@@ -1,4 +1,4 @@
-"""The command `measure`: times a library's GEMMs on this machine's GPU."""
+"""The commands `measure gpu` and `measure host`: time a library's GEMMs on this machine's GPU, or on its CPU."""
 
 from __future__ import annotations
 
@@ -7,16 +7,39 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from gemm_eval.cli.words import refuse
+from gemm_eval.cli.options import EXIT_CODES
+from gemm_eval.cli.words import Command, Group, refuse
 
-__all__ = ["measure"]
+__all__ = ["app"]
+
+_HELP = {"--help", "-h"}
+_DEFAULT = "gpu"
 
 
-def measure(
+class _Measure(Group):
+    """Options without the name of a command are those of `measure gpu`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words."""
+        is_default = bool(args) and args[0].startswith("-") and args[0] not in _HELP
+        return super().parse_args(ctx, [_DEFAULT, *args] if is_default else args)
+
+
+app = typer.Typer(
+    cls=_Measure,
+    no_args_is_help=True,
+    help="Time GEMMs on this machine: on its NVIDIA GPU, or on its CPU through numpy.\n\n"
+    "gemm-eval measure --out DIR is measure gpu --out DIR.",
+    epilog=EXIT_CODES,
+)
+
+
+@app.command(_DEFAULT, cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def measure_gpu(
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for the data set, its meta file and the work file.")],
     kernel: Annotated[
@@ -164,3 +187,22 @@ def measure(
         if none := len(shapes) - len({item[:4] for item in items}):
             print_line(f"{none} GEMMs have no algorithm at all", err=True)
     print_line(str(make_campaign(runner, kernel).run(items)))
+
+
+@app.command("host", cls=Command, epilog=EXIT_CODES)
+def measure_host(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the spec and the tables.")] = Path("host"),
+    threads: Annotated[
+        int | None, typer.Option(help="Threads, each on a core of its own. Default: all cores.", show_default=False)
+    ] = None,
+    budget_s: Annotated[float, typer.Option(help="Seconds for all of it, about.")] = 90.0,
+    dtype: Annotated[str, typer.Option(help="fp32, or fp64, whose timings are written without a spec.")] = "fp32",
+) -> None:
+    """Make this machine's CPU an arch: its cores, caches, vector units and bandwidths, and numpy's GEMMs on it, timed.
+
+    Writes a spec for --arch FILE, a table of timings for calibrate multicore and validate multicore, and the bandwidths
+    of its memories. Keep the machine quiet meanwhile. Needs psutil, py-cpuinfo2 and threadpoolctl.
+    """
+    from gemm_eval.cli.measure_host import measure_this_host
+
+    measure_this_host(out, threads, budget_s, dtype)

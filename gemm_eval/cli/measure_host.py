@@ -1,0 +1,64 @@
+"""`gemm-eval measure host`: this machine's CPU as an arch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemm_eval.measure.host import HostMeasurement
+
+__all__ = ["measure_this_host"]
+
+_NOISY_FRAC = 0.3
+
+
+def measure_this_host(out: Path, num_threads: int | None, budget_s: float, dtype: str) -> None:
+    """Measure, write and print; arguments as the options of the command."""
+    from datetime import UTC, datetime
+
+    from gemm_eval.cli.output import print_line
+    from gemm_eval.measure.host import check_host_packages, measure_host, write_host_files
+    from gemm_eval.storage import make_folder
+
+    check_host_packages()
+    make_folder(out)  # better refused before the work than after
+    found = measure_host(dtype, num_threads=num_threads, budget_s=budget_s, say=partial(print_line, err=True))
+    files = write_host_files(out, found, datetime.now(UTC).date().isoformat())
+    for line in _describe(found):
+        print_line(line)
+    if files.spec is None:
+        print_line(f"no spec is written: the model has no type {dtype}", err=True)
+    for path in files:
+        if path is not None:
+            print_line(f"written to {path}")
+
+
+def _describe(found: HostMeasurement) -> Iterator[str]:
+    facts = found.facts
+    nominal = f", nominal {facts.nominal_ghz.value:.2f}" if facts.nominal_ghz else ""
+    clock = f"{facts.clock_ghz.value:.2f} GHz{nominal}"
+    yield f"{facts.title}: {facts.num_cores.value} cores, {clock}, {facts.simd_bits.value}-bit vectors"
+    caches = (f"L{level} {_size(size)} for {cores} core{'s' * (cores > 1)}" for level, size, cores in facts.caches)
+    yield f"caches: {', '.join(caches) or 'none that it tells of'}; memory {_size(facts.memory_bytes)}"
+    yield str(found.blas)
+    for point in found.bandwidth:
+        if point.kind == "read":
+            yield f"read, {point.num_threads} threads, {_size(point.working_set_bytes)}: {point.gb_per_s:.1f} GB/s"
+    fastest = max(found.timings, key=lambda timing: timing.shape.num_macs / timing.latency_us)
+    rate = 2e-6 * fastest.shape.num_macs / fastest.latency_us
+    noisy = sum(timing.spread_frac > _NOISY_FRAC for timing in found.timings)
+    yield f"{len(found.timings)} GEMMs, the fastest {rate:.3f} TFLOP/s (M K N {' '.join(map(str, fastest.shape))})"
+    if found.num_left_out:
+        yield f"{found.num_left_out} more never ran undisturbed, and are left out: was the machine busy?"
+    if noisy:
+        yield f"{noisy} of them spread by more than {_NOISY_FRAC:.0%}: was the machine busy?"
+
+
+def _size(num_bytes: int) -> str:
+    for unit, shift in (("GiB", 30), ("MiB", 20)):
+        if num_bytes >= 1 << shift:
+            return f"{num_bytes / (1 << shift):.4g} {unit}"
+    return f"{num_bytes / 1024:.4g} KiB"

@@ -1,0 +1,237 @@
+"""Timing numpy's matrix product on warm operands: medians of samples from several passes over shuffled GEMMs."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gemm_eval.errors import GemmEvalError, InvalidOptionError
+from gemm_eval.measure.host.shapes import HostShape
+from gemm_eval.words import refusal
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+__all__ = [
+    "HOST_DTYPES",
+    "HostTiming",
+    "check_product",
+    "numpy_dtype",
+    "probe_speed",
+    "time_host_shapes",
+    "time_launch",
+]
+
+HOST_DTYPES = {"fp32": "float32", "fp64": "float64"}
+"""Types that BLAS has and numpy too, by our name of them."""
+_NUM_PASSES = 3  # over all GEMMs: what disturbs the machine for a second then spoils a third of a median
+_MIN_SAMPLES = 2  # of each pass
+_MAX_SAMPLES = 60
+_SAMPLE_S = 2e-4  # shorter GEMMs run several times in a sample: reading the clock takes 0.1 us
+_WARMUP_S = 2e-3  # and at least one run: wakes threads, fills caches
+_NUM_CHECKED = 8
+_PROBE = HostShape(512, 512, 512)
+_MAX_TRIES = 8  # of each pass, to get as many undisturbed samples as it must have
+_SWITCH_EVERY_S = 0.02  # a long sample may be interrupted that often: it hardly tells
+
+
+class HostTiming(NamedTuple):
+    """How long one GEMM takes.
+
+    Attributes:
+        shape: the GEMM.
+        latency_us: median of the samples.
+        min_us: the fastest sample.
+        spread_frac: interquartile range of the samples over the median.
+        num_samples: how many counted.
+        calls_per_sample: runs that a sample is the mean of.
+        num_disturbed: samples that do not count: the system took a core away in them, for another process.
+    """
+
+    shape: HostShape
+    latency_us: float
+    min_us: float
+    spread_frac: float
+    num_samples: int
+    calls_per_sample: int
+    num_disturbed: int
+
+
+class _Sample(NamedTuple):
+    """Seconds of one run, the mean of a sample, and whether the sample was disturbed."""
+
+    seconds: float
+    is_disturbed: bool
+
+
+def numpy_dtype(dtype: str) -> np.dtype[Any]:
+    """Return numpy's type for one of `HOST_DTYPES`.
+
+    Raises:
+        InvalidOptionError: BLAS multiplies no such type.
+    """
+    import numpy as np
+
+    if dtype not in HOST_DTYPES:
+        raise InvalidOptionError(refusal("--dtype", dtype, HOST_DTYPES))
+    return np.dtype(HOST_DTYPES[dtype])
+
+
+def time_host_shapes(
+    shapes: Sequence[HostShape], dtype: str = "fp32", *, budget_s: float, seed: int = 0,
+    say: Callable[[str], None] = lambda _: None,
+) -> list[HostTiming]:  # fmt: skip
+    """Time GEMMs with BLAS as it is set: pin its threads first.
+
+    Every GEMM gets the same share of the budget, in several passes, each in an order of its own. A GEMM that takes
+    longer than its share still runs twice in each pass, until the budget is spent. One that never ran undisturbed is
+    left out: threads that wait for each other take forty times as long when one of them lost its core.
+
+    Args:
+        shapes: what to time.
+        dtype: fp32 or fp64.
+        budget_s: seconds for all of them.
+        seed: of the orders and of the operands.
+        say: told of each pass.
+
+    Raises:
+        GemmEvalError: a product is wrong.
+    """
+    import numpy as np
+
+    draws, order = np.random.default_rng(seed), random.Random(seed)
+    samples: dict[HostShape, list[_Sample]] = {shape: [] for shape in shapes}
+    calls: dict[HostShape, int] = {}
+    end = time.perf_counter() + budget_s
+    for turn in range(_NUM_PASSES):
+        say(f"{len(shapes)} GEMMs, pass {turn + 1} of {_NUM_PASSES}")
+        todo = list(samples)
+        order.shuffle(todo)
+        num_left = len(todo) * (_NUM_PASSES - turn)
+        for shape in todo:
+            left_s = end - time.perf_counter()
+            if left_s <= 0.0:
+                break
+            run, A, B, C = _make_product(shape, numpy_dtype(dtype), draws)
+            once = _warm_up(run)
+            if shape not in calls:
+                calls[shape] = once
+                check_product(A, B, C, draws)
+            samples[shape] += _sample(run, calls[shape], left_s / num_left)
+            num_left -= 1
+    timings = [_summary(shape, samples[shape], calls[shape]) for shape in shapes if _is_timed(samples[shape])]
+    return sorted(timings, key=lambda timing: (timing.shape.N, timing.shape.K, timing.shape.M))
+
+
+def time_launch(dtype: str = "fp32") -> HostTiming:
+    """Time the least of all GEMMs, 1 x 1 x 1: what a call costs before there is anything to do."""
+    import numpy as np
+
+    shape = HostShape(1, 1, 1)
+    run, *_ = _make_product(shape, numpy_dtype(dtype), np.random.default_rng(0))
+    calls = _warm_up(run)
+    samples = _sample(run, calls, _MAX_SAMPLES * _SAMPLE_S)
+    return _summary(shape, samples, calls)
+
+
+def probe_speed(dtype: str = "fp32") -> float:
+    """Return how many MACs a us a large GEMM does, about."""
+    import numpy as np
+
+    run, *_ = _make_product(_PROBE, numpy_dtype(dtype), np.random.default_rng(0))
+    _warm_up(run)
+    return _PROBE.num_macs / min(sample.seconds for sample in _sample(run, 1, 0.0)) / 1e6
+
+
+def check_product(A: npt.NDArray[Any], B: npt.NDArray[Any], C: npt.NDArray[Any], draws: np.random.Generator) -> None:
+    """Compare a few elements of C = A x B with their sums in twice the precision.
+
+    The bound is that of any order of summation: K * eps * sum |a| * |b| (Higham 2002, section 3.1).
+
+    Raises:
+        GemmEvalError: one of them is farther off.
+    """
+    import numpy as np
+
+    wide = np.float64 if C.dtype.itemsize < 8 else np.longdouble
+    for row, column in zip(
+        draws.integers(C.shape[0], size=_NUM_CHECKED), draws.integers(C.shape[1], size=_NUM_CHECKED), strict=True
+    ):
+        a, b = A[row].astype(wide), B[:, column].astype(wide)
+        bound = (len(a) + 2) * float(np.finfo(C.dtype).eps) * float(np.abs(a) @ np.abs(b))
+        if not abs(float(C[row, column] - a @ b)) <= bound:
+            raise GemmEvalError(
+                f"numpy's BLAS is wrong: element ({row}, {column}) of a product of {A.shape} and {B.shape} is "
+                f"{C[row, column]}, and must be {a @ b}"
+            )
+
+
+def _make_product(
+    shape: HostShape, dtype: np.dtype[Any], draws: np.random.Generator
+) -> tuple[Callable[[], Any], Any, Any, Any]:
+    import numpy as np
+
+    A = draws.random((shape.M, shape.K), dtype=dtype.type) - dtype.type(0.5)
+    B = draws.random((shape.K, shape.N), dtype=dtype.type) - dtype.type(0.5)
+    C = np.empty((shape.M, shape.N), dtype)
+    return (lambda: np.matmul(A, B, out=C)), A, B, C
+
+
+def _warm_up(run: Callable[[], Any]) -> int:
+    """Run until caches and threads are warm; return how many runs make a sample."""
+    begin = time.perf_counter()
+    shortest = float("inf")
+    while (now := time.perf_counter()) < begin + _WARMUP_S or shortest == float("inf"):
+        run()
+        shortest = min(shortest, time.perf_counter() - now)
+    return max(1, int(_SAMPLE_S / max(shortest, 1e-7)))
+
+
+def _sample(run: Callable[[], Any], num_calls: int, share_s: float) -> list[_Sample]:
+    found: list[_Sample] = []
+    num_good = 0
+    clock, calls = time.perf_counter, range(num_calls)
+    end = clock() + share_s
+    while (num_good < _MIN_SAMPLES and len(found) < _MAX_TRIES) or (clock() < end and num_good < _MAX_SAMPLES):
+        switches = _num_switches()
+        begin = clock()
+        for _ in calls:
+            run()
+        seconds = clock() - begin
+        is_disturbed = _num_switches() - switches > int(seconds / _SWITCH_EVERY_S)
+        num_good += not is_disturbed
+        found.append(_Sample(seconds / num_calls, is_disturbed))
+    return found
+
+
+def _num_switches() -> int:
+    """How often the system took a core from a thread of this process; always 0 where it does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def _is_timed(samples: Sequence[_Sample]) -> bool:
+    return any(not sample.is_disturbed for sample in samples)
+
+
+def _summary(shape: HostShape, samples: Sequence[_Sample], num_calls: int) -> HostTiming:
+    import numpy as np
+
+    good = [sample.seconds for sample in samples if not sample.is_disturbed]
+    counted = good or [sample.seconds for sample in samples]
+    low, middle, high = (float(value) for value in np.percentile(counted, (25, 50, 75)))
+    return HostTiming(
+        shape,
+        middle * 1e6,
+        min(counted) * 1e6,
+        (high - low) / middle,
+        len(counted),
+        num_calls,
+        len(samples) - len(good),
+    )
