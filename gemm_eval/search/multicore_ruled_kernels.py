@@ -51,7 +51,7 @@ class Rules(NamedTuple):
 
 @kernel
 def _sizes_of(sizes: Any, is_whole: bool, block: int, unit: int, is_full: bool) -> Any:
-    """Tile sizes to try in a dimension, ascending: as given, or of free ones the smallest of each trip count, or all."""
+    """Tile sizes to try in a dimension, ascending: as given, else the smallest of each trip count, or all."""
     if is_whole:
         return np.full(1, block, np.int64)
     num = 0

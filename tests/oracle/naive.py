@@ -107,7 +107,8 @@ def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMa
     work, E_K = Work(setting, setting.block), setting.grid.E_K
     counts = count_core(setting, work, mapping.tile, mapping.loop_order)
     time = time_core(setting, work, mapping.tile, mapping.loop_order)
-    stored, spilled = bytes_of(counts.c_store, setting.store_bits), bytes_of(counts.c_spill, setting.partial)
+    stored = bytes_of(counts.c_store, setting.store_bits)
+    spilled: float = bytes_of(counts.c_spill, setting.partial)
     if arch.shared_bytes is not None:
         spilled = time.dram[2]
     c_bytes = c_of(setting, stored + spilled, spilled).dram

@@ -369,7 +369,7 @@ def c_of(setting: Setting, written: float, read: float) -> Moved:
 def core_dram(
     setting: Setting, work: Work, tile: Tile, order: int, part: float | None = None
 ) -> tuple[tuple[float, float, float], float]:
-    """DRAM bytes of A, of B and of spills of a core with a shared memory that keeps `part`, and what it keeps of its own."""
+    """DRAM bytes of A, of B and of spills of a core whose shared memory keeps `part`, and what it keeps of its own."""
     counts, bits = count_core(setting, work, tile, order), setting.bits
     loads = loads_of(
         setting, bytes_of(counts.a, bits.a), bytes_of(counts.b, bits.b) + bytes_of(counts.scales, bits.group)

@@ -300,9 +300,8 @@ def test_a_mapping_is_no_faster_with_a_row_more(data: st.DataObject) -> None:
 def _latency_us(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> float:
     out = np.zeros(1, COST_DTYPE)
     numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
-    evaluate_grouped(
-        params_in_room(pack_params(arch, problem.types), problem), *group_sizes(problem), problem.K, problem.N, *numbers, out
-    )  # fmt: skip
+    params = params_in_room(pack_params(arch, problem.types), problem)
+    evaluate_grouped(params, *group_sizes(problem), problem.K, problem.N, *numbers, out)
     return float(out["latency_us"][0])
 
 
