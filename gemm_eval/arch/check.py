@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gemm_eval.arch.gpu import GpuSpec
 from gemm_eval.arch.loader import ArchSpec
@@ -76,10 +76,15 @@ def _note_unsourced_numbers(arch: ArchSpec) -> Iterator[CheckFinding]:
     for field in type(arch).model_fields:
         if field not in arch.model_fields_set or field in arch.provenance:  # a default is the library's, not the file's
             continue
-        value = getattr(arch, field)
-        entries = (
-            {f"{field}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {field: value}
-        )
-        for name, entry in entries.items():
+        for name, entry in _entries(field, getattr(arch, field)):
             if isinstance(entry, int | float) and not isinstance(entry, bool) and name not in arch.provenance:
                 yield CheckFinding(name, True, f"{_NOTE}{entry:,} has no kind and source")
+
+
+def _entries(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what tables of any depth hold, each with its path."""
+    if not isinstance(value, Mapping):
+        yield path, value
+        return
+    for key, item in value.items():
+        yield from _entries(f"{path}.{key}", item)

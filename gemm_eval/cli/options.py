@@ -204,8 +204,8 @@ CorrectionOption = Annotated[
 PolicyOption = Annotated[
     str | None,
     typer.Option(
-        metavar="library|best",
-        help="Multi-core chips with rules of a library: what the library does, or what the chip could do. "
+        metavar="NAME",
+        help="Of multi-core chips with rules: library, what it does with a GEMM, or best, what the chip could do. "
         "Default: as the YAML of the chip says.",
         show_default=False,
     ),

@@ -65,6 +65,7 @@ _UNITS = {
     "input_buffers": "copies",
     "output_buffers": "copies",
     "lane_num": "rows",
+    "partial_dtype": "data type",
     "mac_pj": "pJ/MAC",
 }
 

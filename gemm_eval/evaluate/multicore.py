@@ -64,6 +64,7 @@ __all__ = ["MulticoreBackend", "Policy"]
 
 # what a spec says about itself does not change what it costs
 _WORDS = {"name", "title", "notes", "is_coarse", "published", "sources", "provenance", "area_mm2", "tdp_w"}
+_WORDS |= {"calibration", "coefficients"}  # where fitted numbers come from; the numbers are in the fields
 _LEAST_GAIN = 0.005
 _NO_OPTIONS: FrozenDict[str, Any] = FrozenDict()
 _BOUND_NAMES = tuple(BOUNDS)

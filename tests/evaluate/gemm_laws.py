@@ -82,9 +82,13 @@ def check(r: GEMMResult, ev: GEMMEvaluator) -> None:
     assert 0 < r.sram_used_bytes <= arch.sram_usable_bytes
     assert 1 <= r.active_cores <= math.prod(r.mapping.partition) <= arch.num_cores
     assert all(size >= 1 for size in r.mapping.tile)
-    assert r.bound in ("compute", "vector", "dram", "noc", "reduction", "launch")
+    assert r.bound in ("compute", "vector", "dram", "shared", "noc", "feed", "reduction", "launch")
     assert r.energy_pj is None or (math.isfinite(r.energy_pj) and r.energy_pj > 0)
-    assert (r.source, r.model_version, r.arch_name) == ("analytic", "multicore-2", arch.name)
+    assert (r.source, r.model_version, r.arch_name) == (
+        "calibrated" if arch.calibration else "analytic",
+        "multicore-3",
+        arch.name,
+    )
 
 
 def same_cost(a: GEMMResult, b: GEMMResult) -> bool:

@@ -241,21 +241,21 @@ def _sram_parts(p: Any, mapping: MulticoreMapping) -> dict[str, int]:
     """SRAM bytes by operand, buffers included, as MODEL.md has them: together `GEMMResult.sram_used_bytes`."""
     tile_m, tile_n, tile_k = mapping.tile
 
-    def padded(rows: int, row_bits: int) -> int:
+    def padded(rows: int, row_half_bits: int) -> int:
         lanes, align = int(p["lane_num"]), int(p["align_bytes"])
-        row_bytes = (row_bits + 7) // 8
+        row_bytes = (row_half_bits + 15) // 16
         return -(-rows // lanes) * lanes * (-(-row_bytes // align) * align)
 
     buffers, times = int(p["input_buffers"]), {1: "", 2: "2 x "}
     parts = {
-        f"{times[buffers]}A": buffers * padded(tile_m, tile_k * int(p["a_bits"])),
-        f"{times[buffers]}B": buffers * padded(tile_k, tile_n * int(p["b_bits"])),
+        f"{times[buffers]}A": buffers * padded(tile_m, tile_k * int(p["a_half_bits"])),
+        f"{times[buffers]}B": buffers * padded(tile_k, tile_n * int(p["b_half_bits"])),
     }
     if p["is_quantized"]:
         groups = -(-tile_k // int(p["group_size"])) if p["group_size"] > 0 else 1
-        parts[f"{times[buffers]}scales"] = buffers * padded(groups, tile_n * int(p["group_bits"]))
+        parts[f"{times[buffers]}scales"] = buffers * padded(groups, tile_n * int(p["group_half_bits"]))
     if p["has_dequant_copy"]:
-        parts["dequantized B"] = padded(tile_k, tile_n * int(p["a_bits"]))
+        parts["dequantized B"] = padded(tile_k, tile_n * int(p["a_half_bits"]))
     outputs = int(p["output_buffers"])
-    parts[f"{times[outputs]}C"] = outputs * padded(tile_m, tile_n * int(p["acc_bits"]))
+    parts[f"{times[outputs]}C"] = outputs * padded(tile_m, tile_n * int(p["acc_half_bits"]))
     return parts
