@@ -27,27 +27,39 @@ GPUS = {
     "h100-nvl", "h100-pcie", "h100-sxm", "h20-sxm", "h200-sxm", "l4", "l40s", "rtx-4090", "rtx-5070", "rtx-5090",
     "rtx-pro-6000-server", "t4", "v100",
 }  # fmt: skip
+COARSE = {"arc-pro-b60"}  # GPUs of other makers, whose caches stand for managed SRAM, and which say so
 TEACHING_CHIP = "demo-8core"
+UNTIMED = {"blackhole-p150", "tpu-v5e", "tpu-v6e", "tpu-v7", "trainium2"}
+"""Chips of which no timings were used."""
+CARRIED = {"blackhole-p150": "wormhole-n150"}
+"""Chips that take fitted and measured numbers of another."""
 NOT_NUMBERS_OF_THE_CHIP = {"published", "sources", "provenance"}
 
 PRESETS = list_archs()
 
 
 def numbers_of(spec: ArchSpec) -> set[str]:
-    """Provenance keys of every number that the file set: ``field``, or ``field.dtype`` inside a table."""
+    """Provenance keys of every number that the file set: ``field``, or ``field.dtype`` inside a table.
+
+    Numbers inside tables of tables (``rules``, ``by_dtype``) have no place for a provenance until they are fitted.
+    """
     names = set()
     for field in spec.model_fields_set - NOT_NUMBERS_OF_THE_CHIP:
         value = getattr(spec, field)
         if isinstance(value, Mapping):
-            names |= set(_paths(field, value))
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+            names |= {path for path, item in _paths(field, value) if is_number(item)}
+        elif is_number(value):
             names.add(field)
     return names
 
 
-def _paths(path: str, value: object) -> list[str]:
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _paths(path: str, value: object) -> list[tuple[str, object]]:
     if not isinstance(value, Mapping):
-        return [path]
+        return [(path, value)]
     return [found for key, item in value.items() for found in _paths(f"{path}.{key}", item)]
 
 
@@ -142,12 +154,44 @@ def test_there_are_enough_real_chips() -> None:
     assert len(set(PRESETS) - {TEACHING_CHIP}) >= MIN_REAL_CHIPS
 
 
-def test_no_multicore_preset_is_a_gpu_in_disguise() -> None:
+def test_a_gpu_among_the_multicore_presets_says_so() -> None:
     kinds = {name: load_arch(name) for name in PRESETS}
 
     assert {name for name, spec in kinds.items() if isinstance(spec, GpuSpec)} == GPUS
-    coarse = [name for name, spec in kinds.items() if isinstance(spec, MulticoreSpec) and spec.is_coarse]
-    assert coarse == ["arc-pro-b60"]  # it says so, and timings say how far it is off
+    assert {name for name, spec in kinds.items() if isinstance(spec, MulticoreSpec) and spec.is_coarse} == COARSE
+
+
+def test_chip_without_timings_has_nothing_fitted_of_its_own() -> None:
+    own_kinds = {"spec", "derived", "assumed"}
+    for name in sorted(UNTIMED):
+        with case(name):
+            spec = load_arch(name, MulticoreSpec, calibrated=False)
+            carried = load_arch(CARRIED[name], calibrated=False).provenance if name in CARRIED else {}
+
+            assert load_arch(name, MulticoreSpec).calibration == ""
+            assert spec.coefficients  # what timings would tell
+            assert {
+                key: entry for key, entry in spec.provenance.items()
+                if entry.kind not in own_kinds and entry != carried.get(key)
+            } == {}  # fmt: skip
+
+
+def test_blackhole_takes_the_fitted_numbers_of_wormhole() -> None:
+    wormhole, blackhole = (load_arch(name, MulticoreSpec) for name in ("wormhole-n150", "blackhole-p150"))
+    shares = [path for path in wormhole.coefficients if "." not in path]
+
+    assert wormhole.calibration
+    assert {path: getattr(blackhole, path) for path in shares} == {path: getattr(wormhole, path) for path in shares}
+    assert {blackhole.provenance[path].kind for path in shares} == {"fitted"}
+
+
+def test_blackhole_out_of_the_box_writes_the_share_of_its_bandwidth_that_wormhole_does() -> None:
+    shares = [
+        chip.under_library().dram_write_gb_per_s / chip.dram_gb_per_s  # type: ignore[operator]
+        for chip in (load_arch(name, MulticoreSpec) for name in ("wormhole-n150", "blackhole-p150"))
+    ]
+
+    assert shares[1] == pytest.approx(shares[0], rel=0.05)
 
 
 @pytest.mark.parametrize("name", sorted(GPUS))
