@@ -179,6 +179,7 @@ class MulticoreSpec(BaseSpec):
         told = {f"by_dtype.{dtype}": fields for dtype, fields in self.by_dtype.items()}
         if self.rules is not None:
             told |= {"rules.changes": self.rules.changes, "rules.believes": self.rules.believes}
+            told |= {f"rules.paths.{name}.changes": path.changes for name, path in self.rules.paths.items()}
         for what, fields in told.items():
             for name in fields:
                 if name not in type(self).model_fields:

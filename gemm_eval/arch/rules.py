@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gemm_eval.arch.common import Dim, Frozen, Table, Text
+from gemm_eval.frozen import FrozenDict
 
-__all__ = ["UNCHANGEABLE", "LibraryRules", "OperandName"]
+__all__ = ["UNCHANGEABLE", "LibraryPath", "LibraryRules", "OperandName"]
 
 OperandName = Literal["A", "B", "C"]
 _Loop = Literal["M", "N", "K"]
@@ -21,6 +22,32 @@ UNCHANGEABLE = {
 """Fields of a spec that are the same for every type, and under its library."""
 
 
+def _frozen(value: Any) -> Any:
+    """Make what YAML gives hashable: rules are keys of caches."""
+    if isinstance(value, dict):
+        return FrozenDict({key: _frozen(item) for key, item in value.items()})
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+_Changed = Annotated[Any, AfterValidator(_frozen)]
+_Splits = Annotated[tuple[Literal["G", "M", "N", "K"], ...], Field(strict=False)]
+
+
+class LibraryPath(Frozen):
+    """Code of a library for GEMMs of some sizes: all limits hold. Sizes are those of one batch element."""
+
+    max_rows: Dim | None = Field(default=None, description="most rows M, of a grouped GEMM of its largest group")
+    max_columns: Dim | None = Field(default=None, description="most columns N")
+    max_macs: Annotated[int, Field(ge=1, le=1 << 60)] | None = Field(default=None, description="most M*K*N")
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 60)] | None = Field(
+        default=None, description="most bytes of A, B and C together, without scales"
+    )
+    changes: Table[str, _Changed] = Field(default={}, description="fields of the spec that are otherwise on this path")
+    splits: _Splits | None = Field(
+        default=None, description="dimensions that it cuts over cores, none: one core; default: as the rules say"
+    )
+
+
 class LibraryRules(Frozen):
     """What a chip's library does: a restricted search, by other numbers, of what it believes; models/multicore/MODEL.md.
 
@@ -31,16 +58,17 @@ class LibraryRules(Frozen):
     is_default: bool = Field(
         default=True, description="whether answers are the library's unless policy='best' is asked"
     )
-    changes: Table[str, Any] = Field(
+    changes: Table[str, _Changed] = Field(
         default={},
         description="fields of the spec that are otherwise under this library: what it adds, or does not use",
     )
-    believes: Table[str, Any] = Field(
+    believes: Table[str, _Changed] = Field(
         default={}, description="fields of the spec that it reckons with when it chooses, though they are otherwise"
     )
-    splits: Annotated[tuple[Literal["G", "M", "N", "K"], ...], Field(strict=False)] = Field(
-        default=("G", "M", "N", "K"), description="dimensions that it cuts over cores"
+    paths: Table[str, LibraryPath] = Field(
+        default={}, description="by name: code for some sizes; of a GEMM the first one counts whose limits hold"
     )
+    splits: _Splits = Field(default=("G", "M", "N", "K"), description="dimensions that it cuts over cores")
     partitions: Annotated[tuple[_Parts, ...], Field(strict=False)] = Field(
         default=(), description="(P_G, P_M, P_N, P_K) that it has; default: any"
     )
@@ -67,6 +95,15 @@ class LibraryRules(Frozen):
         if "C" in self.max_tile_bytes:
             raise ValueError("rules.max_tile_bytes: A and B have buffers of their own, C has none")
         return self
+
+    def on_path(self, name: str) -> LibraryRules:
+        """Return the rules as they are on one of the paths."""
+        path = self.paths[name]
+        told = {field: getattr(self, field) for field in self.model_fields_set}
+        told |= {"paths": {}, "changes": {**self.changes, **path.changes}}
+        if path.splits is not None:
+            told["splits"] = path.splits
+        return LibraryRules(**told)
 
     @property
     def restricts_partitions(self) -> bool:
