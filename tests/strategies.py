@@ -37,8 +37,11 @@ def _speeds(low: float, high: float) -> st.SearchStrategy[float]:
 
 
 @st.composite
-def archs(draw: st.DrawFn, *, max_cores: int = 12) -> MulticoreSpec:
-    """Chips of 1 to `max_cores` cores with cube dims of 1 to 8; every option of the spec is drawn."""
+def archs(draw: st.DrawFn, *, max_cores: int = 12, has_memories: bool = True) -> MulticoreSpec:
+    """Chips of 1 to `max_cores` cores with cube dims of 1 to 8; every option of the spec is drawn.
+
+    Without `has_memories` none that overlap timing alone knows.
+    """
     cube_dims = st.sampled_from((1, 2, 4, 8)) | st.integers(1, 8)
     dtypes = draw(st.lists(st.sampled_from(INPUT_DTYPES), min_size=1, max_size=4, unique=True))
     timing = draw(st.sampled_from(("overlap", "pipeline")))
@@ -82,6 +85,12 @@ def archs(draw: st.DrawFn, *, max_cores: int = 12) -> MulticoreSpec:
         "overlap_frac": draw(st.sampled_from((1.0, 0.95, 0.5, 0.0))),
         "launch_us": draw(st.sampled_from((0.0, 0.0, 2.0, 0.1))),
     }
+    if timing == "overlap" and has_memories:
+        fields |= draw(_memories(has_noc=fields["noc_gb_per_s"] is not None))
+    fields["weight_load_cycles"] = draw(st.sampled_from((0.0, 0.0, 0.0, 1.0, 7.5, 64.0)))
+    fields["load_clock_frac"] = {dtype: draw(st.sampled_from((0.9, 0.5))) for dtype in dtypes if draw(_RARELY)}
+    fields["partial_dtype"] = {dtype: draw(st.sampled_from(PARTIAL_DTYPES)) for dtype in dtypes if draw(_RARELY)}
+    fields["launch_floor_us"] = draw(st.sampled_from((0.0, 0.0, 0.0, 1.0, 30.0)))
     if energies != "none":
         fields["mac_pj"] = {} if energies == "no mac" else {dtype: draw(_speeds(0.1, 2.0)) for dtype in dtypes}
         fields["sram_pj_per_byte"] = draw(_speeds(0.1, 3.0))
@@ -89,6 +98,29 @@ def archs(draw: st.DrawFn, *, max_cores: int = 12) -> MulticoreSpec:
         fields["noc_pj_per_byte"] = None if energies == "no noc" else draw(_speeds(0.1, 8.0))
         fields["static_w"] = draw(st.sampled_from((0.0, 1.0, 0.3)))
     return MulticoreSpec(**fields)
+
+
+PARTIAL_DTYPES = (DType.FP32, DType.BF16, DType.FP8, DType.BFP8)
+_RARELY = st.sampled_from((False, False, False, True))
+
+
+@st.composite
+def _memories(draw: st.DrawFn, *, has_noc: bool) -> dict[str, Any]:
+    """Fields of overlap timing alone: none in half of the draws."""
+    fields: dict[str, Any] = {}
+    if draw(st.booleans()):
+        return fields
+    if draw(st.booleans()):
+        fields["shared_bytes"] = draw(st.sampled_from((1, 64, 500, 2048, 20000, 1 << 20)))
+        fields["shared_gb_per_s"] = draw(_speeds(0.5, 128.0))
+    if draw(st.booleans()):
+        fields["dram_write_gb_per_s"] = draw(_speeds(0.25, 256.0))
+    if draw(st.booleans()):
+        fields["feed_bytes_per_cycle"] = draw(_speeds(1.0, 128.0))
+    operands = ("A", "B", "C") if has_noc else ("C",)
+    fields["resident"] = tuple(draw(st.lists(st.sampled_from(operands), max_size=3, unique=True)))
+    fields["resident_max_frac"] = draw(st.sampled_from((1.0, 1.0, 0.5, 0.1)))
+    return fields
 
 
 _JITTER = st.integers(-5, 5) | st.integers(0, 200)

@@ -16,6 +16,7 @@ __all__ = [
     "BaseSpec",
     "DTypeKey",
     "Dim",
+    "Fields",
     "Frac",
     "Frozen",
     "NonNegative",
@@ -35,6 +36,18 @@ _MAX_CHANGE_CHARS = 30
 K = TypeVar("K")
 V = TypeVar("V")
 Table = Annotated[Mapping[K, V], AfterValidator(FrozenDict)]
+
+
+def frozen(value: Any) -> Any:
+    """Return tables and lists of any depth as what does not change and has a hash."""
+    if isinstance(value, Mapping):
+        return FrozenDict((key, frozen(item)) for key, item in value.items())
+    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+
+
+Fields = Annotated[Mapping[str, Any], AfterValidator(frozen)]
+"""Fields of a spec with their values, which are checked where they are put in place."""
+
 Text = Annotated[str, Field(max_length=4000)]
 DTypeKey = Annotated[DType, Field(strict=False)]
 Positive = Annotated[float, Field(ge=1e-12, le=1e15, allow_inf_nan=False)]  # below, times overflow to inf

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -11,6 +11,7 @@ from gemm_eval.arch.common import (
     BaseSpec,
     Dim,
     DTypeKey,
+    Fields,
     Frac,
     NonNegative,
     Positive,
@@ -155,7 +156,7 @@ class MulticoreSpec(BaseSpec):
         default=0.0, description="least time from a GEMM to the next: a queue, or a host that dispatches meanwhile"
     )
 
-    by_dtype: Table[DTypeKey, Table[str, Any]] = Field(
+    by_dtype: Table[DTypeKey, Fields] = Field(
         default={}, description="fields that are otherwise for an input type: {int4: {launch_us: 58}}"
     )
     coefficients: Annotated[tuple[str, ...], Field(strict=False)] = Field(

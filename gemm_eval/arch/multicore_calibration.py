@@ -1,6 +1,6 @@
 """Calibrations of multi-core chips: numbers of a spec that were fitted on timings, in a file of their own.
 
-`gemm-eval calibrate multicore` writes ``arch/calibration/<chip>/multicore.yaml``; `load_arch` lays it over the chip's YAML.
+`gemm-eval calibrate multicore` writes ``arch/calibration/<chip>/multicore.yaml``; `load_arch` lays it over the YAML.
 """
 
 from __future__ import annotations

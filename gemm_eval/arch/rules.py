@@ -1,13 +1,12 @@
-"""`LibraryRules`: what the library of a multi-core chip does with a GEMM, where that is not the best that the chip could."""
+"""`LibraryRules`: what the library of a multi-core chip does with a GEMM, where the chip could do better."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from gemm_eval.arch.common import Dim, Frozen, Table, Text
-from gemm_eval.frozen import FrozenDict
+from gemm_eval.arch.common import Dim, Fields, Frozen, Table, Text
 
 __all__ = ["UNCHANGEABLE", "LibraryPath", "LibraryRules", "OperandName"]
 
@@ -22,14 +21,6 @@ UNCHANGEABLE = {
 """Fields of a spec that are the same for every type, and under its library."""
 
 
-def _frozen(value: Any) -> Any:
-    """Make what YAML gives hashable: rules are keys of caches."""
-    if isinstance(value, dict):
-        return FrozenDict({key: _frozen(item) for key, item in value.items()})
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
-
-
-_Changed = Annotated[Any, AfterValidator(_frozen)]
 _Splits = Annotated[tuple[Literal["G", "M", "N", "K"], ...], Field(strict=False)]
 
 
@@ -42,14 +33,14 @@ class LibraryPath(Frozen):
     max_bytes: Annotated[int, Field(ge=1, le=1 << 60)] | None = Field(
         default=None, description="most bytes of A, B and C together, without scales"
     )
-    changes: Table[str, _Changed] = Field(default={}, description="fields of the spec that are otherwise on this path")
+    changes: Fields = Field(default={}, description="fields of the spec that are otherwise on this path")
     splits: _Splits | None = Field(
         default=None, description="dimensions that it cuts over cores, none: one core; default: as the rules say"
     )
 
 
 class LibraryRules(Frozen):
-    """What a chip's library does: a restricted search, by other numbers, of what it believes; models/multicore/MODEL.md.
+    """What a chip's library does: a restricted search, by what it believes; MODEL.md, "Rules of a library".
 
     Everything is optional; absent, the library does what the whole search would.
     """
@@ -58,11 +49,11 @@ class LibraryRules(Frozen):
     is_default: bool = Field(
         default=True, description="whether answers are the library's unless policy='best' is asked"
     )
-    changes: Table[str, _Changed] = Field(
+    changes: Fields = Field(
         default={},
         description="fields of the spec that are otherwise under this library: what it adds, or does not use",
     )
-    believes: Table[str, _Changed] = Field(
+    believes: Fields = Field(
         default={}, description="fields of the spec that it reckons with when it chooses, though they are otherwise"
     )
     paths: Table[str, LibraryPath] = Field(

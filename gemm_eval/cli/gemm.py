@@ -26,6 +26,7 @@ from gemm_eval.cli.options import (
     LibraryOption,
     MappingOption,
     OutputDtypeOption,
+    PolicyOption,
     QuantizeFromOption,
     ReductionLength,
     Rows,
@@ -65,6 +66,7 @@ def evaluate(
     quantize_from: QuantizeFromOption = None,
     correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
+    policy: PolicyOption = None,
     mapping: MappingOption = None,
     explain: ExplainOption = None,
     json: JsonOption = False,
@@ -83,7 +85,7 @@ def evaluate(
     types = types_of(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
     pairs = []
     for name in arch:
-        evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores)
+        evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores, policy=policy)
         problem = _make_problem(evaluator.arch, (g, m, k, n), types)
         if mapping is None:
             result = evaluator.evaluate_problem(problem, **options)
@@ -132,6 +134,7 @@ def top(
     quantize_from: QuantizeFromOption = None,
     correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
+    policy: PolicyOption = None,
     json: JsonOption = False,
 ) -> None:
     """List the best mappings of C = A x B and what tells them apart.
@@ -144,7 +147,7 @@ def top(
         "library": library, "l2": l2, "clock": clock, "quantize_from": quantize_from, "correction": correction,
     }  # fmt: skip
     types = types_of(dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, scale_dtype, group_n)
-    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores)
+    evaluator = GEMMEvaluator(arch, allow_idle_cores=idle_cores, policy=policy)
     problem = _make_problem(evaluator.arch, (g, m, k, n), types)
     apart: Literal["mapping", "partition"] = "partition" if distinct is Distinct.PARTITION else "mapping"
     results = evaluator.top(problem, count, distinct=apart, **options)

@@ -22,6 +22,7 @@ from gemm_eval.cli.options import (
     LibraryOption,
     MappingOption,
     OutputDtypeOption,
+    PolicyOption,
     QuantizeFromOption,
     ScaleDtypeOption,
     WeightDtypeOption,
@@ -68,6 +69,7 @@ def grouped(
     quantize_from: QuantizeFromOption = None,
     correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
+    policy: PolicyOption = None,
     mapping: MappingOption = None,
     explain: ExplainOption = None,
     json: JsonOption = False,
@@ -100,7 +102,7 @@ def grouped(
     groups = check_row_groups(parse_rows(rows))
     pairs = []
     for name in arch:
-        evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores)
+        evaluator = GEMMEvaluator(name, allow_idle_cores=idle_cores, policy=policy)
         problem = make_problem(
             len(groups), max(groups), k, n, default_dtype=evaluator.arch.default_dtype, row_groups=groups, **types
         )

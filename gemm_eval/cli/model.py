@@ -16,6 +16,7 @@ from gemm_eval.cli.options import (
     JsonOption,
     L2Option,
     ModelLibraryOption,
+    PolicyOption,
 )
 
 __all__ = ["Phase", "model", "prewarm"]
@@ -98,6 +99,7 @@ def model(
     clock: ClockOption = None,
     correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
+    policy: PolicyOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show the GEMMs of a model on an arch, layer by layer: shape, time, bound and share.
@@ -109,7 +111,7 @@ def model(
     from gemm_eval.transformer import WHAT_COUNTS, check_memory, load_model, model_memory, transformer_gemms, types_on
 
     evaluator = GEMMEvaluator(
-        arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction
+        arch, allow_idle_cores=idle_cores, policy=policy, library=library, l2=l2, clock=clock, correction=correction
     )
     config = load_model(model)
     asked: dict[str, Any] = {
@@ -163,6 +165,7 @@ def prewarm(
     clock: ClockOption = None,
     correction: CorrectionOption = None,
     idle_cores: IdleCoresOption = True,
+    policy: PolicyOption = None,
     json: JsonOption = False,
 ) -> None:
     """Evaluate every GEMM of a model, for all combinations given, and keep the results on disk for later processes."""
@@ -170,7 +173,9 @@ def prewarm(
     from gemm_eval.transformer.prewarm import prewarm as run
 
     report = run(
-        GEMMEvaluator(arch, allow_idle_cores=idle_cores, library=library, l2=l2, clock=clock, correction=correction),
+        GEMMEvaluator(
+            arch, allow_idle_cores=idle_cores, policy=policy, library=library, l2=l2, clock=clock, correction=correction
+        ),
         model,
         batch_sizes=batch_sizes,
         seq_lens=seq_lens,

@@ -39,6 +39,7 @@ __all__ = [
     "ModelLibraryOption",
     "MulticoreArchOption",
     "OutputDtypeOption",
+    "PolicyOption",
     "ReductionLength",
     "Rows",
     "SeedOption",
@@ -198,6 +199,15 @@ CorrectionOption = Annotated[
         help="Add what timings showed beyond the terms of the model, where that was learned. Default: yes.",
         show_default=False,
         rich_help_panel=_GPU_PANEL,
+    ),
+]
+PolicyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="library|best",
+        help="Multi-core chips with rules of a library: what the library does, or what the chip could do. "
+        "Default: as the YAML of the chip says.",
+        show_default=False,
     ),
 ]
 IdleCoresOption = Annotated[

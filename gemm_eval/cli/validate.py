@@ -180,7 +180,7 @@ def multicore(
     ] = True,
     json: JsonOption = False,
 ) -> None:
-    """Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and one with fitted constants."""
+    """Score multi-core chips, held out by (N, K), beside the roofline of the data sheet and a fitted one."""
     from gemm_eval.cli.multicore_chips import validate_multicore
 
     validate_multicore(names, data, folds, seed, refit=refit, as_json=json)

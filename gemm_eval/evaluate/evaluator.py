@@ -77,8 +77,8 @@ class GEMMEvaluator:
             with: ``"balanced"``, ``"aggressive"``, ``PlanOptions.heuristic(top_k, top_tiles)``. GPUs: exact only.
         allow_idle_cores: also consider partitions that leave cores idle; off, P_G*P_M*P_N*P_K is exactly num_cores.
             On, more cores never make the best latency worse where DRAM bandwidth is shared fairly. GPUs: on only.
-        policy: of a chip whose YAML has rules: ``"library"``, what its library does with a GEMM, or ``"best"``, what the
-            chip could do; default: what the rules say is default, best without rules. GPUs: see `library`.
+        policy: of a chip whose YAML has rules: ``"library"``, what its library does with a GEMM, or ``"best"``, what
+            the chip could do; default: what the rules say is default, best without rules. GPUs: see `library`.
         disk_cache: read, at the first evaluation, what `save_to_disk` or `prewarm` kept for this arch: from the user's
             cache folder (True; ``GEMM_EVAL_CACHE_DIR`` moves it), from a file of your own (a path), or not at all.
         library, l2, clock: GPUs only: for calls that do not say it themselves; see `evaluate`. This library is used

@@ -381,9 +381,8 @@ class MulticoreBackend:
             if gain < _LEAST_GAIN:
                 said.append(f"{library} chooses this mapping, and none is better.")
             else:
-                said.append(
-                    f"{library} chooses this mapping; the best takes {best.latency_us:,.2f} us (-{gain:.0%}): {best.mapping}."
-                )
+                better = f"the best takes {best.latency_us:,.2f} us (-{gain:.0%}): {best.mapping}"
+                said.append(f"{library} chooses this mapping; {better}.")
         return said
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:  # noqa: ARG002

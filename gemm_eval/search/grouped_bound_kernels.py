@@ -98,13 +98,13 @@ def rates_of(p: Any, chip: Block) -> Rates:
         p["a_half_bits"] / 16.0,
         p["b_half_bits"] / 16.0,
         p["group_half_bits"] / 16.0,
-        store_half_bits(p, chip.E_K) / 16.0 * p["write_cost"],
-        p["spill_half_bits"] / 16.0 * (1.0 + p["write_cost"]),
+        store_half_bits(p, chip.E_K) / 16.0 * chip.write_cost,
+        p["spill_half_bits"] / 16.0 * (1.0 + chip.write_cost),
         a_dram / ((chip.E_N if p["is_multicast"] else 1) * chip.dram_share),
         b_dram / chip.dram_share,
         c_dram / chip.dram_share,
         1.0 / p["noc_bytes_per_us"],
-        p["c_dram"] / max(1.0, p["write_cost"]) / p["noc_bytes_per_us"],
+        p["c_dram"] / max(1.0, chip.write_cost) / p["noc_bytes_per_us"],
         cube_us * ceil_div(chip.n, p["cube_n"]) * ceil_div(chip.k, p["cube_k"]),
         cube_us,
         p["fill_drain_cycles"] / p["cycles_per_us"],
@@ -405,7 +405,8 @@ def floor_us_of_cut(
     rows, steps, parts = of_cut
     a_size = p["a_half_bits"] / 16.0
     b_size = p["b_half_bits"] / 16.0
-    store_size = store_half_bits(p, blk.E_K) / 16.0 * p["write_cost"] * p["c_dram"]
+    store_size = store_half_bits(p, blk.E_K) / 16.0 * p["c_dram"]
+    store_size *= min(1.0, p["dram_bytes_per_us"] / p["write_bytes_per_us"])  # as cheap as writes can be
     if p["has_shared"]:
         a_size = b_size = store_size = 0.0  # not bounded here
     a_size *= p["a_dram"]

@@ -385,6 +385,8 @@ def _plan_partitions(
         floors[rank] = np.inf
         if has_all_products and (num_groups < P_G or not _is_whole(N, P_N) or not _is_whole(ceil_div(K, q), P_K)):
             continue
+        if has_all_products and rows.shape[0] == 1 and not _is_whole(num_groups, P_G):
+            continue  # equal groups lie as those of a batch
         cut_rows(p, rows, counts, P_M, cut)
         if has_all_products and not cut.is_tight[P_M]:
             continue

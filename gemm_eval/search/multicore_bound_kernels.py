@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import kernel
-from gemm_eval.models.multicore.cost_kernels import Block, core_cost
+from gemm_eval.models.multicore.cost_kernels import Block, core_cost, write_cost_of
 from gemm_eval.models.multicore.count_kernels import ceil_div, store_half_bits
 
 __all__ = [
@@ -101,7 +101,7 @@ def bound_of(p: Any, blk: Block) -> Bound:
     partial = c_elems * p["spill_half_bits"] / 16.0
     a_cores = blk.E_N if p["is_multicast"] else 1
     b_cores = blk.E_M if p["is_multicast"] else 1
-    write_cost = p["write_cost"]
+    write_cost = blk.write_cost
     # at most this part of what is loaded again is kept, each operand by itself: together they keep no more
     kept_a = kept_b = kept_c = 0.0
     if p["has_shared"]:
@@ -237,7 +237,7 @@ def edges_of(p: Any, blk: Block, tile_m: int, tile_n: int, T_m: int, T_n: int) -
     return Edges(
         visits * tile_m * blk.k * p["a_half_bits"] / 16.0,
         visits * blk.k * tile_n * p["b_half_bits"] / 16.0,
-        float(tile_m) * tile_n * store_half_bits(p, blk.E_K) / 16.0 * p["write_cost"],
+        float(tile_m) * tile_n * store_half_bits(p, blk.E_K) / 16.0 * blk.write_cost,
         visits * ceil_div(blk.k, p["unit_k"]),
     )
 
@@ -272,7 +272,12 @@ def floor_us_of(p: Any, q: Bound, edges: Edges, parts: int, us_per_byte: float) 
         q, edges: of the whole problem on one core.
         us_per_byte: time that a byte of all that is moved takes.
     """
-    a_us, b_us, c_us = us_per_byte * p["a_dram"], us_per_byte * p["b_dram"], us_per_byte * p["c_dram"]
+    a_us, b_us = us_per_byte * p["a_dram"], us_per_byte * p["b_dram"]
+    whole_share = min(
+        p["dram_bytes_per_us"] / (1 if p["is_fair"] else p["num_cores"]), p["dram_core_limit_bytes_per_us"]
+    )  # fmt: skip
+    write_cost = write_cost_of(p, parts, 1.0 / (parts * us_per_byte)) / write_cost_of(p, 1, whole_share)
+    c_us = us_per_byte * p["c_dram"] * write_cost
     part = Bound(
         q.a, q.b, q.scale_row, q.c_store, q.c_spill, a_us, b_us, c_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, q.feed_us / parts,
         q.step_us / parts, q.visit_us, 0.0, p["launch_us"], q.overlap_frac, q.last_step_us / parts,

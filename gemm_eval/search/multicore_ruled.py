@@ -92,8 +92,13 @@ def allowed_partitions(arch: MulticoreSpec, rules: LibraryRules, *, allow_idle_c
 def _pack(rules: LibraryRules) -> Rules:
     limits = [rules.max_tile_bytes.get(name, NO_LIMIT) for name in ("A", "B")]
     orders = [not rules.loop_orders or order.name.lower() in rules.loop_orders for order in LoopOrder]
+    tile_m, tile_n, tile_k = (
+        read_only(np.array(sorted(sizes), np.int64)) for sizes in (rules.tile_m, rules.tile_n, rules.tile_k)
+    )
     return Rules(
-        *(read_only(np.array(sorted(sizes), np.int64)) for sizes in (rules.tile_m, rules.tile_n, rules.tile_k)),
+        tile_m,
+        tile_n,
+        tile_k,
         read_only(np.array([name in rules.whole for name in "MNK"])),
         read_only(np.array([name in rules.loads_once for name in "ABC"])),
         read_only(np.array(limits, np.int64)),

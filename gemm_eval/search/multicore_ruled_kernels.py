@@ -1,6 +1,6 @@
 """Numba kernel of the search among the mappings that a chip's library has: MODEL.md, "Rules of a library".
 
-It tries what the rules leave, with the bounds of the whole search where they hold for any part of it: few tiles are left.
+It tries what the rules leave, with those bounds of the whole search that hold for any part of it: few tiles are left.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Rules(NamedTuple):
 
 @kernel
 def _sizes_of(sizes: Any, is_whole: bool, block: int, unit: int, is_full: bool) -> Any:
-    """Tile sizes to try in one dimension, ascending: as given, or of free ones the smallest of each trip count, or all."""
+    """Tile sizes to try in a dimension, ascending: as given, else the smallest of each trip count, or all."""
     if is_whole:
         return np.full(1, block, np.int64)
     num = 0

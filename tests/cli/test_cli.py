@@ -104,7 +104,8 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
         [], ["evaluate"], ["top"], ["grouped"], ["model"], ["moe"], ["prewarm"], ["kernels"], ["asm"], ["kernel-table"],
-        ["measure"], ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
+        ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
+        ["measure"], ["measure", "gpu"], ["measure", "host"],
         ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "moe"], ["validate", "w4a16"],
         ["validate", "triton"], ["validate", "simulators"],
         ["calibrate"], ["calibrate", "dense"], ["calibrate", "correction"], ["calibrate", "quantization"],

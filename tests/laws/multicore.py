@@ -19,7 +19,7 @@ from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enum
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one
 from gemm_eval.models.multicore.groups import group_sizes
 from gemm_eval.models.multicore.model import MulticoreCost, unpack_cost
-from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.params import pack_params, params_in_room
 from gemm_eval.search.multicore import find_best, find_best_few
 from tests.laws.multicore_draws import draw_chip, draw_mapping, draw_problem, legal_sizes
 from tests.laws.report import Report
@@ -54,12 +54,19 @@ def _key(record: np.void) -> tuple[float, ...]:
     return tuple(record[name].item() for name in _KEY)
 
 
+PLAIN = {
+    "shared_bytes": None, "shared_gb_per_s": None, "dram_write_gb_per_s": None, "feed_bytes_per_cycle": None,
+    "resident": (),
+}  # fmt: skip
+"""Of what overlap timing alone knows, nothing."""
+
+
 class Case:
     """A random chip and problem, and the laws that they must keep."""
 
     def __init__(self, arch: MulticoreSpec, problem: GemmProblem, rng: random.Random, report: Report) -> None:
         self.arch, self.problem, self.rng, self.report = arch, problem, rng, report
-        self.params = pack_params(arch, problem.types)
+        self.params = params_in_room(pack_params(arch, problem.types), problem)
 
     # --- the search --------------------------------------------------------------------------------------------------
 
@@ -122,13 +129,13 @@ class Case:
             units = ((block.m, arch.cube_m), (block.n, arch.cube_n), (block.k, int(record["unit_k"])))
             for sizes in itertools.product(*(legal_sizes(size, unit) for size, unit in units)):
                 tile = Tile(*map(int, sizes))
-                if naive.sram_used_bytes(arch, problem, tile) <= arch.sram_usable_bytes:
+                if naive.sram_used_bytes(arch, problem, tile) <= int(record["sram_usable_bytes"]):
                     for order in LoopOrder:
                         yield MulticoreMapping(Partition(*row), tile, order)
 
     def best(self, arch: MulticoreSpec, *, allow_idle_cores: bool = True) -> MulticoreCost | None:
         try:
-            params = pack_params(arch, self.problem.types)
+            params = params_in_room(pack_params(arch, self.problem.types), self.problem)
             return unpack_cost(find_best(arch, self.problem, params, allow_idle_cores=allow_idle_cores)[0])
         except InfeasibleError:
             return None
@@ -150,13 +157,15 @@ class Case:
         ):
             self.is_most(f"no faster than {name} alone", main_us, cost.main_us, mapping)
         for timing, inputs in (("overlap", 1), ("overlap", 2), ("pipeline", 2)):
-            more = self.cost(mapping, timing=timing, input_buffers=2, output_buffers=2)
-            fewer = self.cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1)
+            plain = PLAIN if timing == "pipeline" else {}
+            more = self.cost(mapping, timing=timing, input_buffers=2, output_buffers=2, **plain)
+            fewer = self.cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1, **plain)
             self.is_most(f"two buffers are no slower than one ({timing})", more.main_us, fewer.main_us, mapping)
         one = self.cost(mapping, timing="overlap", input_buffers=1, output_buffers=1)
-        self.is_most("one buffer of each overlaps nothing", one.compute_us + one.dma_us, one.main_us, mapping)
-        if two.visits == 1 and self.arch.timing == "overlap":
-            self.is_most("one visit overlaps nothing", two.compute_us + two.dma_us, two.main_us, mapping)
+        if self.arch.feed_bytes_per_cycle is None:  # which works beside the matrix unit, whatever the buffers
+            self.is_most("one buffer of each overlaps nothing", one.compute_us + one.dma_us, one.main_us, mapping)
+            if two.visits == 1 and self.arch.timing == "overlap":
+                self.is_most("one visit overlaps nothing", two.compute_us + two.dma_us, two.main_us, mapping)
         self._check_pipeline(mapping)
         self.check_traffic(mapping, cost)
         self.check_orders(mapping)
@@ -188,7 +197,7 @@ class Case:
         result = GEMMEvaluator(self.arch.with_(sram_bytes=1 << 24), disk_cache=False).evaluate_mapping(
             self.problem, mapping
         )  # fmt: skip
-        terms, bound = naive.breakdown_of(self.arch, self.problem, mapping)
+        terms, bound = naive.breakdown_of(self.arch.with_(sram_bytes=1 << 24), self.problem, mapping)
         tolerance = 1e-9 * max(map(abs, terms.values()))
         odd = [name for name, us in terms.items() if not abs(result.breakdown[name] - us) <= tolerance]
         if odd or result.bound != bound:
@@ -197,7 +206,7 @@ class Case:
     def _check_pipeline(self, mapping: MulticoreMapping) -> None:
         """Perfect overlap is below the pipeline, which is below no overlap."""
         for buffers in (1, 2):
-            kept = {"input_buffers": 2, "output_buffers": buffers}
+            kept = {"input_buffers": 2, "output_buffers": buffers, **PLAIN}
             pipeline = self.cost(mapping, timing="pipeline", **kept)
             best = self.cost(mapping, timing="overlap", overlap_frac=1.0, **kept)
             block = block_of(self.params[0], *self.problem.sizes, *mapping.partition)
@@ -218,7 +227,8 @@ class Case:
             ("B", cost.b_bytes, int(group_sizes(problem).counts.sum()) * problem.K * problem.N, problem.weight_dtype),
             ("C", cost.c_store_bytes + cost.reduction_bytes, problem.rows * problem.N, problem.output_dtype),
         ):
-            self.is_most(f"all of {name} is moved", elements * dtype.bits / 8, moved, mapping)
+            if not self.params[f"{name.lower()}_is_resident"][0]:
+                self.is_most(f"all of {name} is moved", elements * dtype.half_bits / 16, moved, mapping)
         assert cost.energy_pj is not None
         assert self.arch.dram_pj_per_byte is not None
         least_pj = problem.macs * self.arch.mac_pj[problem.input_dtype] + cost.dram_bytes * self.arch.dram_pj_per_byte
@@ -229,6 +239,8 @@ class Case:
         """Of two loop orders of a tile, one that loads more and moves more of C takes no less time and energy."""
         if self.problem.is_weight_quantized and self.arch.dequant == "vector":
             return  # loading more of B then is more to compute, too
+        if self.arch.resident or self.arch.shared_bytes is not None:
+            return  # what passes DRAM is not all that is loaded
         costs = [self.cost(mapping._replace(loop_order=order), timing="overlap") for order in LoopOrder]
         for less, more in itertools.permutations(costs, 2):
             if (
@@ -242,7 +254,9 @@ class Case:
                 self.is_most("more traffic takes no less energy", less.energy_pj, more.energy_pj, mapping)
 
     def cost(self, mapping: MulticoreMapping, **changes: Any) -> MulticoreCost:
-        params = pack_params(self.arch.with_(**changes), self.problem.types) if changes else self.params
+        params = self.params
+        if changes:
+            params = params_in_room(pack_params(self.arch.with_(**changes), self.problem.types), self.problem)
         out = np.zeros(1, COST_DTYPE)
         self.evaluate_into(params, mapping, out)
         return unpack_cost(out[0])
@@ -264,7 +278,11 @@ class Case:
         factor = rng.choice((1.0625, 1.5, 2.0, 8.0))
         changes: dict[str, dict[str, Any]] = {
             "DRAM bandwidth": {"dram_gb_per_s": arch.dram_gb_per_s * factor},
-            "SRAM": {"sram_bytes": arch.sram_bytes + rng.randint(1, 1 << rng.randint(1, 16))},
+            "load clock": {
+                "load_clock_frac": {dtype: min(1.0, of * factor) for dtype, of in arch.load_clock_frac.items()}
+            },
+            "loads of weights": {"weight_load_cycles": arch.weight_load_cycles / factor},
+            "queue": {"launch_floor_us": arch.launch_floor_us / factor},
             "clock": {"frequency_ghz": arch.frequency_ghz * factor},
             "steps a cycle": {
                 "cube_steps_per_cycle": {dtype: rate * factor for dtype, rate in arch.cube_steps_per_cycle.items()}
@@ -273,7 +291,17 @@ class Case:
         }
         if arch.noc_gb_per_s is not None:
             changes["network bandwidth"] = {"noc_gb_per_s": arch.noc_gb_per_s * factor}
-        if arch.dram_sharing == "fair":
+        if arch.dram_write_gb_per_s is not None:
+            changes["write bandwidth"] = {"dram_write_gb_per_s": arch.dram_write_gb_per_s * factor}
+        if arch.feed_bytes_per_cycle is not None:
+            changes["feed"] = {"feed_bytes_per_cycle": arch.feed_bytes_per_cycle * factor}
+        if arch.shared_bytes is not None:
+            assert arch.shared_gb_per_s is not None
+            changes["shared memory"] = {"shared_bytes": arch.shared_bytes + rng.randint(1, 1 << rng.randint(1, 16))}
+            changes["bandwidth of shared memory"] = {"shared_gb_per_s": arch.shared_gb_per_s * factor}
+        if not arch.resident:  # with more room operands may come to lie in SRAM, where they take room from tiles
+            changes["SRAM"] = {"sram_bytes": arch.sram_bytes + rng.randint(1, 1 << rng.randint(1, 16))}
+        if arch.dram_sharing == "fair" and not arch.resident:
             changes["cores"] = {"num_cores": arch.num_cores + rng.randint(1, 4)}
         if arch.vector_ops_per_cycle is not None:
             changes["vector operations"] = {"vector_ops_per_cycle": arch.vector_ops_per_cycle * factor}

@@ -13,7 +13,8 @@ from gemm_eval.models.multicore.cost_kernels import block_of
 
 __all__ = ["draw_chip", "draw_grouped", "draw_mapping", "draw_problem", "legal_sizes"]
 
-_DTYPES = (DType.FP32, DType.BF16, DType.FP16, DType.FP8, DType.INT8, DType.INT4)
+_DTYPES = (DType.FP32, DType.BF16, DType.FP16, DType.FP8, DType.INT8, DType.INT4, DType.BFP8, DType.BFP4)
+_PARTIAL = (DType.FP32, DType.BF16, DType.FP8, DType.BFP8)
 _NARROW = (DType.INT4, DType.INT8, DType.FP8)
 
 
@@ -66,6 +67,22 @@ def draw_chip(rng: random.Random) -> MulticoreSpec:
         "noc_pj_per_byte": _speed(rng, 0.1, 8.0) if has_noc else None,
         "static_w": rng.choice((0.0, 0.3)),
     }
+    if timing == "overlap" and rng.random() < 0.5:
+        if rng.random() < 0.6:
+            fields |= {
+                "shared_bytes": rng.choice((1, 64, 500, 2048, 20000, 1 << 20)),
+                "shared_gb_per_s": _speed(rng, 0.5, 128.0),
+            }
+        fields["dram_write_gb_per_s"] = rng.choice((None, _speed(rng, 0.25, 256.0)))
+        fields["feed_bytes_per_cycle"] = rng.choice((None, _speed(rng, 1.0, 128.0)))
+        operands = "ABC" if has_noc else "C"
+        fields["resident"] = tuple(rng.sample(operands, rng.randint(0, len(operands))))
+        fields["resident_max_frac"] = rng.choice((1.0, 0.5, 0.1))
+    if rng.random() < 0.5:
+        fields["weight_load_cycles"] = rng.choice((0.0, 1.0, 7.5, 64.0))
+        fields["load_clock_frac"] = {dtype: rng.choice((0.9, 0.5)) for dtype in dtypes if rng.random() < 0.5}
+        fields["partial_dtype"] = {dtype: rng.choice(_PARTIAL) for dtype in dtypes if rng.random() < 0.5}
+        fields["launch_floor_us"] = rng.choice((0.0, 1.0, 30.0))
     return MulticoreSpec(**fields)
 
 

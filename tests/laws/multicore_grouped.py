@@ -19,7 +19,7 @@ from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, evaluate_one
 from gemm_eval.models.multicore.grouped_cost_kernels import evaluate_grouped
 from gemm_eval.models.multicore.groups import batch_sizes, group_sizes
 from gemm_eval.models.multicore.model import unpack_cost
-from tests.laws.multicore import ROUNDING, Case
+from tests.laws.multicore import PLAIN, ROUNDING, Case
 from tests.laws.multicore_draws import draw_chip, draw_grouped, draw_mapping
 from tests.laws.report import Report
 from tests.oracle import naive_grouped
@@ -56,12 +56,13 @@ class _GroupedCase(Case):
         cost = self.cost(mapping)
         self.is_most("no faster than computation alone", cost.compute_us, cost.main_us, mapping)
         for timing, inputs in (("overlap", 1), ("overlap", 2), ("pipeline", 2)):
-            more = self.cost(mapping, timing=timing, input_buffers=2, output_buffers=2)
-            fewer = self.cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1)
+            plain = PLAIN if timing == "pipeline" else {}
+            more = self.cost(mapping, timing=timing, input_buffers=2, output_buffers=2, **plain)
+            fewer = self.cost(mapping, timing=timing, input_buffers=inputs, output_buffers=1, **plain)
             self.is_most(f"two buffers are no slower than one ({timing})", more.latency_us, fewer.latency_us, mapping)
         if self.arch.noc_gb_per_s is None and not (self.arch.vector_is_concurrent and cost.times.vector_us > 0.0):
-            pipeline = self.cost(mapping, timing="pipeline", input_buffers=2)
-            serial = self.cost(mapping, timing="overlap", overlap_frac=0.0)
+            pipeline = self.cost(mapping, timing="pipeline", input_buffers=2, **PLAIN)
+            serial = self.cost(mapping, timing="overlap", overlap_frac=0.0, **PLAIN)
             self.is_most("no overlap is no faster than the pipeline", pipeline.latency_us, serial.latency_us, mapping)
         self.check_traffic(mapping, cost)
         self.check_orders(mapping)
@@ -94,7 +95,7 @@ class _GroupedCase(Case):
         mapping = mapping._replace(loop_order=self.rng.choice(tuple(LoopOrder)))
         out = np.zeros(1, COST_DTYPE)
         numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
-        evaluate_one(self.params, 3, rows, self.problem.K, self.problem.N, *numbers, out)
+        evaluate_one(equal.params, 3, rows, self.problem.K, self.problem.N, *numbers, out)
         if equal.cost(mapping) != unpack_cost(out[0]):
             self.violates(law, f"{mapping}")
         before = self.best(self.arch)

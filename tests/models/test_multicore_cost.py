@@ -98,7 +98,7 @@ def test_a_search_counts_its_partitions() -> None:
 def test_every_term_has_a_phase_and_every_phase_a_word() -> None:
     assert tuple(TERMS) == Times._fields
     assert {term.phase for term in TERMS.values()} == set(PHASES)
-    assert set(BOUNDS) == set(PHASES) - {MAIN} | {"compute", "vector", "dram", "noc"}
+    assert set(BOUNDS) == set(PHASES) - {MAIN} | {"compute", "vector", "dram", "shared", "noc", "feed"}
     assert all(term.meaning for term in TERMS.values())
     assert sorted(BREAKDOWN) == sorted((*Times._fields, "hidden_us"))
 

@@ -7,6 +7,7 @@ cores are walked one by one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,9 +20,10 @@ from tests.oracle.naive_core import (
     Setting,
     Work,
     bytes_of,
+    c_of,
     can_run,
     ceil_div,
-    charge_of,
+    core_dram,
     count_core,
     full_block,
     grid_of,
@@ -102,36 +104,45 @@ def core_latencies(arch: MulticoreSpec, problem: GemmProblem, mapping: Multicore
 def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> tuple[dict[str, float], str]:
     """Where the time of a full block goes, term by term in us, and what bounds it: MODEL.md, "Terms and bound"."""
     setting = Setting(arch, problem, mapping.partition)
-    work, bits, E_K = Work(setting, setting.block), setting.bits, setting.grid.E_K
+    work, E_K = Work(setting, setting.block), setting.grid.E_K
     counts = count_core(setting, work, mapping.tile, mapping.loop_order)
     time = time_core(setting, work, mapping.tile, mapping.loop_order)
-    c_bytes = bytes_of(counts.c_store, setting.store_bits) + 2 * bytes_of(counts.c_spill, bits.accumulator)
-    b_bytes = bytes_of(counts.b, bits.b) + bytes_of(counts.scales, bits.group)
+    stored = bytes_of(counts.c_store, setting.store_bits)
+    spilled: float = bytes_of(counts.c_spill, setting.partial)
+    if arch.shared_bytes is not None:
+        spilled = time.dram[2]
+    c_bytes = c_of(setting, stored + spilled, spilled).dram
+    floor_wait_us = time.latency_us - (arch.launch_us + time.main_us + time.reduction_us)
     vector_ops_per_us = (arch.vector_ops_per_cycle or 1.0) * setting.cycles_per_us
     share = ceil_div(work.c, E_K)
     terms = {
-        "launch_us": arch.launch_us,
+        "launch_us": arch.launch_us + floor_wait_us,
         "matrix_us": counts.cube_steps / setting.steps_per_cycle / setting.cycles_per_us,
-        "fill_drain_us": counts.visits * arch.fill_drain_cycles / setting.cycles_per_us,
+        "fill_drain_us": (counts.visits * arch.fill_drain_cycles + counts.fills * arch.weight_load_cycles)
+        / setting.cycles_per_us,
         "vector_us": counts.dequant * (arch.dequant_ops_per_elem or 0.0) / vector_ops_per_us,
-        "dram_a_us": charge_of(setting, bytes_of(counts.a, bits.a), 0, 0, 0) / setting.share,
-        "dram_b_us": charge_of(setting, 0, b_bytes, 0, 0) / setting.share,
-        "dram_c_us": charge_of(setting, 0, 0, 0, c_bytes) / setting.share,
-        "noc_wait_us": max(0.0, time.noc_us - time.dram_us),
+        "dram_a_us": time.dram[0] / setting.share,
+        "dram_b_us": time.dram[1] / setting.share,
+        "dram_c_us": c_bytes / setting.share,
+        "noc_wait_us": time.dma_us - time.dram_us,
     }
     busy_us = sum(us for name, us in terms.items() if name != "launch_us")
     is_noc = E_K > 1 and arch.reduction == "noc"
     reduction = {
         "reduction_dram_us": work.reduction_dram_bytes / setting.share,
-        "reduction_noc_us": bytes_of((E_K - 1) * share, bits.accumulator) / setting.port if is_noc else 0.0,
+        "reduction_noc_us": bytes_of((E_K - 1) * share, setting.partial) / setting.port if is_noc else 0.0,
         "reduction_add_us": (E_K - 1) * share / vector_ops_per_us,
     }
-    if time.reduction_us > max(time.main_us, arch.launch_us):
+    if time.reduction_us > max(time.main_us, terms["launch_us"]):
         bound = "reduction"
-    elif arch.launch_us > time.main_us:
+    elif terms["launch_us"] > time.main_us:
         bound = "launch"
     elif time.compute_us >= time.dma_us:
         bound = "vector" if terms["vector_us"] > terms["matrix_us"] + terms["fill_drain_us"] else "compute"
+    elif time.feed_us > max(time.dram_us, time.shared_us, time.noc_us):
+        bound = "feed"
+    elif time.shared_us > max(time.dram_us, time.noc_us):
+        bound = "shared"
     else:
         bound = "noc" if time.noc_us > time.dram_us else "dram"
     return {**terms, "hidden_us": time.main_us - busy_us, **reduction}, bound
@@ -150,7 +161,8 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
     bits, grid = setting.bits, setting.grid
     a = b = scales = store = spill = refill = reduction = reduction_noc = moved = cube_steps = 0
     times: dict[Block, CoreTime] = {}
-    for (_, p_m, p_n, p_k), block in setting.cores():
+    for place, block in setting.cores():
+        _, p_m, p_n, p_k = place
         work = Work(setting, block)
         counts = count_core(setting, work, tile, order)
         if block not in times:
@@ -158,12 +170,21 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
         a_bytes, b_bytes = bytes_of(counts.a, bits.a), bytes_of(counts.b, bits.b)
         s_bytes = bytes_of(counts.scales, bits.group)
         store_bytes = bytes_of(counts.c_store, setting.store_bits)
-        spill_bytes, refill_bytes = (
-            bytes_of(counts.c_spill, bits.accumulator),
-            bytes_of(counts.c_refill, bits.accumulator),
-        )
+        spill_bytes = refill_bytes = bytes_of(counts.c_spill, setting.partial)
         moved += a_bytes + b_bytes + s_bytes + store_bytes + spill_bytes + refill_bytes
         cube_steps += counts.cube_steps
+        if "A" in setting.residents:
+            a_bytes = 0
+        if "B" in setting.residents:
+            b_bytes = s_bytes = 0
+        if "C" in setting.residents:
+            store_bytes = spill_bytes = refill_bytes = 0
+        if arch.shared_bytes is not None:
+            full_work = Work(setting, setting.block._replace(g=block.g))
+            from_dram, _ = core_dram(setting, work, tile, order, core_dram(setting, full_work, tile, order)[1])
+            a, b = a + math.ceil(from_dram[0]), b + math.ceil(from_dram[1])
+            spill, refill = spill + math.ceil(from_dram[2]), refill + math.ceil(from_dram[2])
+            a_bytes = b_bytes = s_bytes = spill_bytes = refill_bytes = 0
         # Of the cores that share a slice under multicast, the first one has the full block along the shared dimension.
         if not setting.is_multicast or p_n == 0:
             a += a_bytes
@@ -172,11 +193,11 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
             scales += s_bytes
         store, spill, refill = store + store_bytes, spill + spill_bytes, refill + refill_bytes
         if grid.E_K > 1 and p_k == 0:
-            reduction += bytes_of(work.c, bits.output)
+            reduction += 0 if "C" in setting.residents else bytes_of(work.c, bits.output)
             if arch.reduction == "dram":
-                reduction += bytes_of(grid.E_K * work.c, bits.accumulator)
+                reduction += bytes_of(grid.E_K * work.c, setting.partial)
             else:
-                reduction_noc += bytes_of((grid.E_K - 1) * work.c, bits.accumulator)
+                reduction_noc += bytes_of((grid.E_K - 1) * work.c, setting.partial)
 
     full, full_work = times[setting.block], Work(setting, setting.block)
     slowest = max(times.values(), key=lambda time: time.latency_us)
@@ -184,10 +205,11 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
     sram = sram_used_bytes(arch, problem, tile)
     key = _key_of(slowest.latency_us, busiest, setting.active_cores, full.visits, sram, mapping)
     dram = a + b + scales + store + spill + refill + reduction
-    energy = energy_pj(setting, problem.macs, dram, moved, reduction, reduction_noc, cube_steps, slowest.latency_us)
+    latency_us = slowest.latency_us
+    energy = energy_pj(setting, problem.macs, dram, moved, reduction, reduction_noc, cube_steps, latency_us)
     times_us = (slowest.compute_us, slowest.dram_us, slowest.noc_us, slowest.dma_us, slowest.reduction_us)
     return NaiveCost(
-        slowest.latency_us, slowest.main_us, *times_us, busiest, setting.active_cores, full.visits, sram,
+        latency_us, slowest.main_us, *times_us, busiest, setting.active_cores, full.visits, sram,
         a, b, scales, store, spill, refill, reduction, reduction_noc, dram, energy, key,
     )  # fmt: skip
 
@@ -222,7 +244,7 @@ def energy_pj(
         return None
     core_bytes = moved_bytes + reduction_bytes + 2 * reduction_noc_bytes
     step_elems = arch.cube_m * setting.cube_k + setting.cube_k * arch.cube_n
-    operand_bytes = cube_steps * step_elems * bits.a / 8
+    operand_bytes = cube_steps * step_elems * bits.a / 16
     noc_pj = 0.0
     if arch.noc_gb_per_s is not None:
         assert arch.noc_pj_per_byte is not None
@@ -280,7 +302,7 @@ def find_best(arch: MulticoreSpec, problem: GemmProblem, *, allow_idle_cores: bo
     Raises:
         ValueError: the arch cannot run the problem.
     """
-    limit = sram_limit_bytes(arch)
+    limit = sram_limit_bytes(arch, problem)
     best: _Best | None = None
     for space in _spaces(arch, problem, allow_idle_cores):
         for tile_m in space.sizes_m:

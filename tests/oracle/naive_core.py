@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.workload import GemmProblem
-from tests.oracle.simulators import ActiveGrid, Bits, Block, Visit, bits_of, walk_visits
+from tests.oracle.simulators import ActiveGrid, Bits, Block, Visit, bits_of, partial_bits, walk_visits
 
 
 class CoreCounts(NamedTuple):
@@ -28,6 +28,8 @@ class CoreCounts(NamedTuple):
     cube_steps: int
     dequant: int
     visits: int
+    fills: int
+    """Loads of a block of B into the matrix unit."""
 
 
 # --- what is legal ---------------------------------------------------------------------------------------------------
@@ -95,16 +97,35 @@ def is_legal(
     for tile_size, block_size, unit in zip(tile, (block.m, block.n, block.k), units, strict=True):
         if tile_size not in legal_tile_sizes(block_size, unit):
             return False
-    return not must_fit_sram or sram_used_bytes(arch, problem, tile) <= sram_limit_bytes(arch)
+    return not must_fit_sram or sram_used_bytes(arch, problem, tile) <= sram_limit_bytes(arch, problem)
 
 
-def sram_limit_bytes(arch: MulticoreSpec) -> int:
-    return math.floor(arch.sram_bytes * arch.sram_usable_frac)
+def sram_limit_bytes(arch: MulticoreSpec, problem: GemmProblem) -> int:
+    """SRAM that is left for the tiles of a core."""
+    usable = math.floor(arch.sram_bytes * arch.sram_usable_frac)
+    return usable - _resident_bytes(arch, problem) if residents(arch, problem) else usable
+
+
+def residents(arch: MulticoreSpec, problem: GemmProblem) -> set[str]:
+    """The operands that lie in the SRAM of all cores."""
+    usable = math.floor(arch.sram_bytes * arch.sram_usable_frac)
+    fits = _resident_bytes(arch, problem) <= math.floor(usable * arch.resident_max_frac)
+    return set(arch.resident) if fits else set()
+
+
+def _resident_bytes(arch: MulticoreSpec, problem: GemmProblem) -> int:
+    """A core's part of them."""
+    bits = bits_of(problem)
+    groups = [problem.M] * problem.G if problem.row_groups is None else [rows for rows in problem.row_groups if rows]
+    rows = sum(groups)
+    sizes = {"A": rows * problem.K * bits.a, "B": len(groups) * problem.K * problem.N * bits.b}
+    sizes["C"] = rows * problem.N * bits.output
+    return ceil_div(sum(sizes[name] for name in arch.resident), 16 * arch.num_cores)
 
 
 def _padded_bytes(arch: MulticoreSpec, rows: int, row_bits: int) -> int:
     padded_rows = ceil_div(rows, arch.lane_num) * arch.lane_num
-    row_bytes = ceil_div(ceil_div(row_bits, 8), arch.align_bytes) * arch.align_bytes
+    row_bytes = ceil_div(ceil_div(row_bits, 16), arch.align_bytes) * arch.align_bytes
     return padded_rows * row_bytes
 
 
@@ -113,7 +134,7 @@ def ceil_div(a: int, b: int) -> int:
 
 
 def bytes_of(elements: int, bits: int) -> int:
-    return (elements * bits + 7) // 8
+    return (elements * bits + 15) // 16
 
 
 # --- what one core moves ---------------------------------------------------------------------------------------------
@@ -159,20 +180,29 @@ class Setting:
         self.grid = grid_of(problem, self.block)
         self.active_cores = self.grid.active_cores
         self.bits: Bits = bits_of(problem)
+        self.partial = partial_bits(arch, problem)
+        self.residents = residents(arch, problem)
         self.store_bits = self.bits.output
         if self.grid.E_K > 1:  # partial sums: stored for the exchange through DRAM, kept for the one over the network
-            self.store_bits = self.bits.accumulator if arch.reduction == "dram" else 0
+            self.store_bits = self.partial if arch.reduction == "dram" else 0
         self.is_multicast = arch.load_sharing == "multicast"
         self.is_quantized = problem.is_weight_quantized
         self.is_dequantized = self.is_quantized and arch.dequant == "vector"
         self.group = problem.K if problem.group_size is None else problem.group_size
         self.cube_k = arch.cube_k_of(problem.input_dtype)
         self.steps_per_cycle = arch.cube_steps_per_cycle[problem.input_dtype]
-        self.cycles_per_us = arch.frequency_ghz * 1e3
+        self.cycles_per_us = arch.frequency_ghz * arch.load_clock_frac.get(problem.input_dtype, 1.0) * 1e3
         divisor = arch.num_cores if arch.dram_sharing == "static" else self.active_cores
         self.share = arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor
         if arch.dram_core_limit_gb_per_s is not None:
             self.share = min(self.share, arch.dram_core_limit_gb_per_s * 1e3)
+        self.write_cost = self.share / write_share(arch, divisor)
+        self.shared_share = math.inf if arch.shared_gb_per_s is None else arch.shared_gb_per_s * 1e3 / divisor
+        self.feed_us_per_step = 0.0
+        if arch.feed_bytes_per_cycle is not None:
+            b_bits = self.bits.b if arch.dequant == "inline" else self.bits.a
+            step_bytes = (arch.cube_m * self.cube_k * self.bits.a + self.cube_k * arch.cube_n * b_bits) / 16
+            self.feed_us_per_step = step_bytes / arch.feed_bytes_per_cycle / self.cycles_per_us
         # Bytes over an infinitely fast port take no time, as without a network.
         self.port = math.inf if arch.noc_gb_per_s is None else arch.noc_gb_per_s * 1e3
 
@@ -181,6 +211,13 @@ class Setting:
         full, sizes = self.block, _sizes_of(self.problem)
         for place in itertools.product(*(range(count) for count in self.grid)):
             yield place, Block(*(min(f, size - p * f) for f, size, p in zip(full, sizes, place, strict=True)))
+
+
+def write_share(arch: MulticoreSpec, divisor: int) -> float:
+    """Bandwidth of a core that writes, in bytes per us."""
+    gb_per_s = arch.dram_gb_per_s if arch.dram_write_gb_per_s is None else arch.dram_write_gb_per_s
+    share = gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor
+    return share if arch.dram_core_limit_gb_per_s is None else min(share, arch.dram_core_limit_gb_per_s * 1e3)
 
 
 def _sizes_of(problem: GemmProblem) -> Block:
@@ -204,18 +241,20 @@ class Work:
         group_size = setting.problem.group_size
         # Rows of scales that a pass over B loads; None: one per tile along K.
         self.scale_rows = None if group_size is None else ceil_div(k, group_size)
+        self.fills = g * ceil_div(n, arch.cube_n) * ceil_div(k, setting.cube_k)  # for each trip of m
         self.reduction_us = 0.0
-        self.reduction_dram_bytes = 0
+        self.reduction_dram_bytes = 0.0
         E_K = setting.grid.E_K
         if E_K > 1:
             assert arch.vector_ops_per_cycle is not None
             share = ceil_div(self.c, E_K)
+            written = 0.0 if "C" in setting.residents else bytes_of(share, bits.output) * setting.write_cost
             if arch.reduction == "dram":
-                self.reduction_dram_bytes = bytes_of(E_K * share, bits.accumulator) + bytes_of(share, bits.output)
+                self.reduction_dram_bytes = written + bytes_of(E_K * share, setting.partial)
                 self.reduction_us = self.reduction_dram_bytes / setting.share
             else:
-                self.reduction_dram_bytes = bytes_of(share, bits.output)
-                sent_us = bytes_of((E_K - 1) * share, bits.accumulator) / setting.port
+                self.reduction_dram_bytes = written
+                sent_us = bytes_of((E_K - 1) * share, setting.partial) / setting.port
                 self.reduction_us = sent_us + self.reduction_dram_bytes / setting.share
             self.reduction_us += (E_K - 1) * share / arch.vector_ops_per_cycle / setting.cycles_per_us
 
@@ -241,6 +280,7 @@ def count_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreCoun
         work.cube_steps,
         b if setting.is_dequantized else 0,
         g * T_m * T_n * T_k,
+        T_m * work.fills,
     )
 
 
@@ -257,29 +297,112 @@ class CoreTime(NamedTuple):
     reduction_us: float
     charged_bytes: float
     visits: int
+    shared_us: float
+    feed_us: float
+    dram: tuple[float, float, float]
+    """DRAM bytes of A, of B and its scales, and of spills (as many come back), each by the cores that share them"""
 
 
 def time_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreTime:
     arch, bits = setting.arch, setting.bits
     counts = count_core(setting, work, tile, order)
-    a_bytes = (counts.a * bits.a + 7) // 8
-    b_bytes = (counts.b * bits.b + 7) // 8
-    s_bytes = (counts.scales * bits.group + 7) // 8
-    # Accumulators are whole bytes, so that stores alone need rounding.
-    c_bytes = (counts.c_store * setting.store_bits + 7) // 8
-    c_bytes += (counts.c_spill * bits.accumulator + 7) // 8 + (counts.c_refill * bits.accumulator + 7) // 8
-    charged_bytes = charge_of(setting, a_bytes, b_bytes, s_bytes, c_bytes)
-    dram_us = charged_bytes / setting.share
-    noc_us = (a_bytes + b_bytes + s_bytes + c_bytes) / setting.port
-    dma_us = max(dram_us, noc_us)
-    computed_us = compute_us(setting, counts.cube_steps, counts.visits, counts.dequant)
+    a_bytes = (counts.a * bits.a + 15) // 16
+    b_bytes = (counts.b * bits.b + 15) // 16
+    s_bytes = (counts.scales * bits.group + 15) // 16
+    store_bytes = (counts.c_store * setting.store_bits + 15) // 16
+    spill_bytes = (counts.c_spill * setting.partial + 15) // 16
+    loads = loads_of(setting, a_bytes, b_bytes + s_bytes)
+    c = c_of(setting, store_bytes + spill_bytes, spill_bytes)
+    dram = loads[0], loads[1], 0.0 if "C" in setting.residents else float(spill_bytes)
+    if arch.shared_bytes is not None:
+        dram, _ = core_dram(setting, work, tile, order)
+    left = dram[2]
+    moved = Moved(
+        (dram[0] + dram[1])
+        + (c_of(setting, store_bytes + left, left).dram if arch.shared_bytes is not None else c.dram),
+        (loads[0] + loads[1]) + c.shared,
+        a_bytes + b_bytes + s_bytes + c.port,
+    )
+    dram_us, shared_us, noc_us = (
+        moved.dram / setting.share,
+        moved.shared / setting.shared_share,
+        moved.port / setting.port,
+    )
+    feed_us = counts.cube_steps * setting.feed_us_per_step
+    dma_us = max(dram_us, shared_us, noc_us, feed_us)
+    computed_us = compute_us(setting, counts.cube_steps, counts.visits, counts.dequant, counts.fills)
     if arch.timing == "overlap":
-        main_us = _overlap_us(setting, work.block, tile, (a_bytes, b_bytes + s_bytes, c_bytes), computed_us, dma_us)
+        all_loads = Moved(dram[0] + dram[1], loads[0] + loads[1], a_bytes + b_bytes + s_bytes)
+        all_c = c
+        if arch.shared_bytes is not None:
+            all_c = c._replace(dram=c_of(setting, store_bytes + left, left).dram)
+        main_us = _overlap_us(setting, work.block, tile, all_loads, all_c, computed_us, dma_us)
     else:
         main_us = pipeline_us(setting, work.block, tile, LoopOrder(order))
-    latency_us = arch.launch_us + main_us + work.reduction_us
+    latency_us = max(arch.launch_us + main_us + work.reduction_us, arch.launch_floor_us)
     times = (latency_us, main_us, computed_us, dram_us, noc_us, dma_us, work.reduction_us)
-    return CoreTime(*times, charged_bytes, counts.visits)
+    return CoreTime(*times, moved.dram, counts.visits, shared_us, feed_us, dram)
+
+
+class Moved(NamedTuple):
+    """Bytes of a core as DRAM, the memory between DRAM and SRAM, and the core's port count them."""
+
+    dram: float
+    shared: float
+    port: float
+
+
+def loads_of(setting: Setting, a_bytes: float, b_bytes: float) -> tuple[float, float]:
+    """Bytes of A, and of B with its scales, as memories below the core count them."""
+    if setting.is_multicast:
+        a_bytes, b_bytes = a_bytes / setting.grid.E_N, b_bytes / setting.grid.E_M
+    return 0.0 if "A" in setting.residents else float(a_bytes), 0.0 if "B" in setting.residents else float(b_bytes)
+
+
+def c_of(setting: Setting, written: float, read: float) -> Moved:
+    """What bytes of C pass."""
+    if "C" in setting.residents:
+        return Moved(0.0, 0.0, 0.0)
+    return Moved(written * setting.write_cost + read, written + read, written + read)
+
+
+def core_dram(
+    setting: Setting, work: Work, tile: Tile, order: int, part: float | None = None
+) -> tuple[tuple[float, float, float], float]:
+    """DRAM bytes of A, of B and of spills of a core whose shared memory keeps `part`, and what it keeps of its own."""
+    counts, bits = count_core(setting, work, tile, order), setting.bits
+    loads = loads_of(
+        setting, bytes_of(counts.a, bits.a), bytes_of(counts.b, bits.b) + bytes_of(counts.scales, bits.group)
+    )
+    spill = 0.0 if "C" in setting.residents else float(bytes_of(counts.c_spill, setting.partial))
+    full = *loads, spill
+    rows = work.scale_rows if work.scale_rows is not None else 1
+    scales = work.block.g * rows * work.block.n if setting.is_quantized else 0
+    once_a = 0.0 if "A" in setting.residents else bytes_of(work.a, bits.a) / setting.grid.E_N
+    once_b = (bytes_of(work.b, bits.b) + bytes_of(scales, bits.group)) / setting.grid.E_M
+    once = once_a, 0.0 if "B" in setting.residents else once_b
+    partial = 0 if "C" in setting.residents else bytes_of(work.c, setting.partial)
+    own = kept_part(setting, full, once, partial)
+    return without(full, once, own if part is None else part), own
+
+
+def kept_part(setting: Setting, full: tuple[float, float, float], once: tuple[float, float], partial: float) -> float:
+    """What part of all that DRAM would give again a shared memory keeps."""
+    assert setting.arch.shared_bytes is not None
+    wanted = 0.0
+    if full[0] > once[0]:
+        wanted += once[0]
+    if full[1] > once[1]:
+        wanted += once[1]
+    if full[2] > 0:
+        wanted += partial
+    room = setting.arch.shared_bytes / setting.active_cores
+    return 1.0 if wanted <= room else room / wanted
+
+
+def without(full: tuple[float, float, float], once: tuple[float, float], part: float) -> tuple[float, float, float]:
+    """What comes from DRAM where this part of the rest is kept."""
+    return full[0] - part * (full[0] - once[0]), full[1] - part * (full[1] - once[1]), full[2] * (1.0 - part)
 
 
 def charge_of(setting: Setting, a_bytes: float, b_bytes: float, s_bytes: float, c_bytes: float) -> float:
@@ -288,9 +411,9 @@ def charge_of(setting: Setting, a_bytes: float, b_bytes: float, s_bytes: float, 
     return a_bytes + b_bytes + s_bytes + c_bytes
 
 
-def compute_us(setting: Setting, cube_steps: int, visits: int, dequant: int) -> float:
+def compute_us(setting: Setting, cube_steps: int, visits: int, dequant: int, fills: int) -> float:
     arch = setting.arch
-    cycles = cube_steps / setting.steps_per_cycle + visits * arch.fill_drain_cycles
+    cycles = cube_steps / setting.steps_per_cycle + (visits * arch.fill_drain_cycles + fills * arch.weight_load_cycles)
     if setting.is_dequantized:
         assert arch.dequant_ops_per_elem is not None
         assert arch.vector_ops_per_cycle is not None
@@ -299,10 +422,13 @@ def compute_us(setting: Setting, cube_steps: int, visits: int, dequant: int) -> 
     return cycles / setting.cycles_per_us
 
 
-def _dma_us(setting: Setting, a_bytes: float, b_bytes: float, c_bytes: float) -> float:
-    """Time of moving bytes of A, of B with its scales, and of C."""
-    charged_bytes = charge_of(setting, a_bytes, b_bytes, 0, c_bytes)
-    return max(charged_bytes / setting.share, (a_bytes + b_bytes + c_bytes) / setting.port)
+def moved_us(setting: Setting, loads: Moved, c: Moved) -> float:
+    """Time of moving these bytes."""
+    return max(
+        (loads.dram + c.dram) / setting.share,
+        (loads.shared + c.shared) / setting.shared_share,
+        (loads.port + c.port) / setting.port,
+    )
 
 
 def overlap_lead(setting: Setting, tile: Tile) -> tuple[int, int]:
@@ -315,22 +441,25 @@ def overlap_lead(setting: Setting, tile: Tile) -> tuple[int, int]:
 
 
 def _overlap_us(
-    setting: Setting, block: Block, tile: Tile, moved: tuple[int, int, int], compute_us: float, all_dma_us: float
+    setting: Setting, block: Block, tile: Tile, loads: Moved, c: Moved, compute_us: float, all_dma_us: float
 ) -> float:
     """Compute and DMA side by side, but for the first loads, the last store, and what has only one buffer."""
     arch = setting.arch
-    a_bytes, b_bytes, c_bytes = moved
     tile_m, tile_n, tile_k = min(tile.tile_m, block.m), min(tile.tile_n, block.n), min(tile.tile_k, block.k)
-    lead_a, lead_b = a_bytes, b_bytes
+    lead = loads
     if arch.input_buffers == 2:
         lead_a, lead_b = overlap_lead(setting, Tile(tile_m, tile_n, tile_k))
-    tail_c = bytes_of(tile_m * tile_n, setting.store_bits) if arch.output_buffers == 2 else c_bytes
+        first = sum(loads_of(setting, lead_a, lead_b))
+        lead = Moved(min(first, loads.dram), first, lead_a + lead_b)
+    tail = c_of(setting, bytes_of(tile_m * tile_n, setting.store_bits), 0) if arch.output_buffers == 2 else c
     steps = ceil_div(tile_m, arch.cube_m) * ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k)
-    tile_us = (steps / setting.steps_per_cycle + arch.fill_drain_cycles) / setting.cycles_per_us
+    fills = ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k)
+    tile_cycles = steps / setting.steps_per_cycle + arch.fill_drain_cycles + fills * arch.weight_load_cycles
+    tile_us = tile_cycles / setting.cycles_per_us
     best_us = max(
         all_dma_us,
-        compute_us + _dma_us(setting, lead_a, lead_b, tail_c),
-        tile_us + _dma_us(setting, a_bytes, b_bytes, tail_c),
+        compute_us + moved_us(setting, lead, tail),
+        tile_us + moved_us(setting, loads, tail),
     )
     return (1 - arch.overlap_frac) * (compute_us + all_dma_us) + arch.overlap_frac * best_us
 
@@ -342,12 +471,12 @@ def pipeline_us(setting: Setting, block: Block, tile: Tile, order: LoopOrder) ->
     visits = list(walk_visits(setting.arch, setting.problem, block, tile, order))
 
     def dma(load: Visit | None, refill: Visit | None, store: Visit | None) -> float:
-        a_bytes = load.a_load * bits.a / 8 if load else 0.0
-        b_bytes = load.b_load * bits.b / 8 if load else 0.0
-        s_bytes = load.s_load * bits.group / 8 if load else 0.0
-        c_bytes = refill.c_refill * bits.accumulator / 8 if refill else 0.0
+        a_bytes = load.a_load * bits.a / 16 if load else 0.0
+        b_bytes = load.b_load * bits.b / 16 if load else 0.0
+        s_bytes = load.s_load * bits.group / 16 if load else 0.0
+        c_bytes = refill.c_refill * setting.partial / 16 if refill else 0.0
         if store:
-            c_bytes += (store.c_spill * bits.accumulator + store.c_store * setting.store_bits) / 8
+            c_bytes += (store.c_spill * setting.partial + store.c_store * setting.store_bits) / 16
         charged_bytes = charge_of(setting, a_bytes, b_bytes, s_bytes, c_bytes)
         return max(charged_bytes / setting.share, (a_bytes + b_bytes + s_bytes + c_bytes) / setting.port)
 
@@ -355,7 +484,7 @@ def pipeline_us(setting: Setting, block: Block, tile: Tile, order: LoopOrder) ->
     for s, visit in enumerate(visits):
         previous = visits[s - 1] if s > 0 else None
         following = visits[s + 1] if s + 1 < len(visits) else None
-        comp_us = compute_us(setting, visit.cube_steps, 1, visit.dequant)
+        comp_us = compute_us(setting, visit.cube_steps, 1, visit.dequant, visit.fills)
         if setting.arch.output_buffers == 2:
             total_us += max(comp_us, dma(following, following, previous))
         else:

@@ -77,8 +77,11 @@ class GroupedSetting:
             setting.active_cores = self.active_cores
             divisor = arch.num_cores if arch.dram_sharing == "static" else self.active_cores
             setting.share = arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor
+            setting.shared_share = math.inf if arch.shared_gb_per_s is None else arch.shared_gb_per_s * 1e3 / divisor
+            setting.residents = naive_core.residents(arch, self.problem)
             if arch.dram_core_limit_gb_per_s is not None:
                 setting.share = min(setting.share, arch.dram_core_limit_gb_per_s * 1e3)
+            setting.write_cost = setting.share / naive_core.write_share(arch, divisor)
 
     def _setting(self, rows: int) -> Setting:
         _, P_M, P_N, P_K = self.partition
@@ -119,14 +122,17 @@ class _Time(NamedTuple):
     reduction_us: float
     busiest_bytes: float
     visits: int
+    kept_part: float
+    """what a shared memory keeps of what DRAM would give again"""
 
 
 def time_core(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopOrder) -> _Time:
     """How long a core takes: sums over its runs, then the times of a core."""
     arch, setting = whole.arch, core.runs[0].setting
     bits, E_K = setting.bits, setting.grid.E_K
-    a_bytes = b_bytes = c_bytes = red_dram_bytes = red_noc_bytes = adds = steps = visits = dequant = 0
-    b_charged = 0.0
+    a_bytes = b_bytes = store = spill = red_noc_bytes = adds = steps = visits = dequant = fills = 0
+    b_charged = red_dram_bytes = 0.0
+    once_a = once_b = partial = 0.0
     for run in core.runs:
         work = Work(run.setting, run.block)
         counts = naive_core.count_core(run.setting, work, tile, order)
@@ -134,39 +140,55 @@ def time_core(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopO
         a_bytes += bytes_of(counts.a, bits.a)
         b_bytes += of_b
         b_charged += of_b / run.setting.grid.E_M if setting.is_multicast else of_b
-        c_bytes += bytes_of(counts.c_store, setting.store_bits)
-        c_bytes += bytes_of(counts.c_spill, bits.accumulator) + bytes_of(counts.c_refill, bits.accumulator)
+        store += bytes_of(counts.c_store, setting.store_bits)
+        spill += bytes_of(counts.c_spill, setting.partial)
         steps, visits, dequant = steps + counts.cube_steps, visits + counts.visits, dequant + counts.dequant
+        fills += counts.fills
+        rows = work.scale_rows if work.scale_rows is not None else 1
+        scales = run.block.g * rows * run.block.n if setting.is_quantized else 0
+        once_a += bytes_of(work.a, bits.a)
+        once_b += (bytes_of(work.b, bits.b) + bytes_of(scales, bits.group)) / run.setting.grid.E_M
+        partial += bytes_of(work.c, setting.partial)
         if E_K > 1:
             share = ceil_div(work.c, E_K)
             red_dram_bytes += work.reduction_dram_bytes
             if arch.reduction == "noc":
-                red_noc_bytes += bytes_of((E_K - 1) * share, bits.accumulator)
+                red_noc_bytes += bytes_of((E_K - 1) * share, setting.partial)
             adds += (E_K - 1) * share
-    loads_charged = (a_bytes / setting.grid.E_N if setting.is_multicast else a_bytes) + b_charged
-
-    def dma_us(charged: float, moved: float) -> float:
-        return max(charged / setting.share, moved / setting.port)
-
-    dram_us = (loads_charged + c_bytes) / setting.share
-    noc_us = (a_bytes + b_bytes + c_bytes) / setting.port
-    all_dma_us = max(dram_us, noc_us)
-    compute_us = naive_core.compute_us(setting, steps, visits, dequant)
+    away = setting.residents
+    a_charged = 0.0 if "A" in away else (a_bytes / setting.grid.E_N if setting.is_multicast else float(a_bytes))
+    b_charged = 0.0 if "B" in away else b_charged
+    part = 0.0
+    full = dram = a_charged, b_charged, 0.0 if "C" in away else float(spill)
+    if arch.shared_bytes is not None:
+        once = 0.0 if "A" in away else once_a / setting.grid.E_N, 0.0 if "B" in away else once_b
+        part = naive_core.kept_part(setting, full, once, 0.0 if "C" in away else partial)
+        dram = naive_core.without(full, once, part)
+    loads = naive_core.Moved(dram[0] + dram[1], a_charged + b_charged, a_bytes + b_bytes)
+    c = naive_core.c_of(setting, store + spill, spill)
+    if arch.shared_bytes is not None:
+        c = c._replace(dram=naive_core.c_of(setting, store + dram[2], dram[2]).dram)
+    dram_us = (loads.dram + c.dram) / setting.share
+    noc_us = (loads.port + c.port) / setting.port
+    all_dma_us = max(naive_core.moved_us(setting, loads, c), steps * setting.feed_us_per_step)
+    compute_us = naive_core.compute_us(setting, steps, visits, dequant, fills)
     if arch.timing == "pipeline":
         main_us = _pipeline_us(whole, core, tile, order)
     else:
         largest = max(core.runs, key=lambda run: run.block.m)
         tile_m, tile_n, tile_k = (min(pair) for pair in zip(tile, largest.block[1:], strict=True))
         lead = naive_core.overlap_lead(setting, Tile(tile_m, tile_n, tile_k))
-        tail = bytes_of(tile_m * tile_n, setting.store_bits) if arch.output_buffers == 2 else c_bytes
-        loads_us = dma_us(loads_charged + tail, a_bytes + b_bytes + tail)
+        tail = c
+        if arch.output_buffers == 2:
+            tail = naive_core.c_of(setting, bytes_of(tile_m * tile_n, setting.store_bits), 0)
+        loads_us = naive_core.moved_us(setting, loads, tail)
         lead_us = loads_us
         if arch.input_buffers == 2:
-            lead_us = dma_us(
-                naive_core.charge_of(largest.setting, *lead, 0, 0) + tail, sum(lead) + tail
-            )  # fmt: skip
+            first = sum(naive_core.loads_of(largest.setting, *lead))
+            lead_us = naive_core.moved_us(setting, naive_core.Moved(min(first, loads.dram), first, sum(lead)), tail)
         in_tile = ceil_div(tile_m, arch.cube_m) * ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k)
-        tile_us = (in_tile / setting.steps_per_cycle + arch.fill_drain_cycles) / setting.cycles_per_us
+        in_fills = ceil_div(tile_n, arch.cube_n) * ceil_div(tile_k, setting.cube_k) * arch.weight_load_cycles
+        tile_us = (in_tile / setting.steps_per_cycle + arch.fill_drain_cycles + in_fills) / setting.cycles_per_us
         best_us = max(all_dma_us, compute_us + lead_us, tile_us + loads_us)
         main_us = (1 - arch.overlap_frac) * (compute_us + all_dma_us) + arch.overlap_frac * best_us
     reduction_us = 0.0
@@ -174,10 +196,10 @@ def time_core(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopO
         assert arch.vector_ops_per_cycle is not None
         reduction_us = red_dram_bytes / setting.share + red_noc_bytes / setting.port
         reduction_us += adds / arch.vector_ops_per_cycle / setting.cycles_per_us
-    busiest = whole.active_cores * (loads_charged + c_bytes + red_dram_bytes)
-    latency_us = arch.launch_us + main_us + reduction_us
+    busiest = whole.active_cores * ((loads.dram + c.dram) + red_dram_bytes)
+    latency_us = max(arch.launch_us + main_us + reduction_us, arch.launch_floor_us)
     return _Time(
-        latency_us, main_us, compute_us, dram_us, noc_us, all_dma_us, reduction_us, busiest, visits
+        latency_us, main_us, compute_us, dram_us, noc_us, all_dma_us, reduction_us, busiest, visits, part
     )  # fmt: skip
 
 
@@ -195,11 +217,11 @@ def _pipeline_us(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: Lo
         a_bytes = b_bytes = c_bytes = 0.0
         if load:
             visit, setting = load
-            a_bytes, b_bytes = visit.a_load * bits.a / 8, (visit.b_load * bits.b + visit.s_load * bits.group) / 8
+            a_bytes, b_bytes = visit.a_load * bits.a / 16, (visit.b_load * bits.b + visit.s_load * bits.group) / 16
         if refill:
-            c_bytes += refill.c_refill * bits.accumulator / 8
+            c_bytes += refill.c_refill * setting.partial / 16
         if store:
-            c_bytes += (store.c_spill * bits.accumulator + store.c_store * final_bits) / 8
+            c_bytes += (store.c_spill * setting.partial + store.c_store * final_bits) / 16
         charged = naive_core.charge_of(setting, a_bytes, b_bytes, 0, c_bytes)
         return max(charged / setting.share, (a_bytes + b_bytes + c_bytes) / setting.port)
 
@@ -208,7 +230,7 @@ def _pipeline_us(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: Lo
         before = visits[s - 1][0] if s > 0 else None
         after = visits[s + 1] if s + 1 < len(visits) else None
         refill = after[0] if after else None
-        comp_us = naive_core.compute_us(setting, visit.cube_steps, 1, visit.dequant)
+        comp_us = naive_core.compute_us(setting, visit.cube_steps, 1, visit.dequant, visit.fills)
         if whole.arch.output_buffers == 2:
             total_us += max(comp_us, dma(after, refill, before))
         else:
@@ -247,19 +269,31 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
     bits, E_K = whole.largest.bits, whole.largest.grid.E_K
     a = b = scales = store = spill = reduction = reduction_noc = moved = steps = macs = num_cores = 0
     times = []
-    for (_, p_m, p_n, p_k), runs in whole.cores():
+    parts: dict[int, float] = {}  # what a shared memory keeps of a set, by its core with the full blocks
+    for (p_g, p_m, p_n, p_k), runs in whole.cores():
         num_cores += 1
         times.append(time_core(whole, GroupedCore((0, p_m, p_n, p_k), runs), tile, order))
+        parts.setdefault(p_g, times[-1].kept_part)
         for run in runs:
             work = Work(run.setting, run.block)
             counts = naive_core.count_core(run.setting, work, tile, order)
             a_bytes, b_bytes = bytes_of(counts.a, bits.a), bytes_of(counts.b, bits.b)
             s_bytes = bytes_of(counts.scales, bits.group)
             store_bytes = bytes_of(counts.c_store, run.setting.store_bits)
-            spill_bytes = bytes_of(counts.c_spill, bits.accumulator)
+            spill_bytes = bytes_of(counts.c_spill, run.setting.partial)
             moved += a_bytes + b_bytes + s_bytes + store_bytes + 2 * spill_bytes
             steps += counts.cube_steps
             macs += math.prod(run.block)
+            if "A" in run.setting.residents:
+                a_bytes = 0
+            if "B" in run.setting.residents:
+                b_bytes = s_bytes = 0
+            if "C" in run.setting.residents:
+                store_bytes = spill_bytes = 0
+            if arch.shared_bytes is not None:
+                a_bytes = b_bytes = s_bytes = spill_bytes = 0
+                dram, _ = naive_core.core_dram(run.setting, work, tile, order, parts[p_g])
+                a, b, spill = (x + math.ceil(y) for x, y in zip((a, b, spill), dram, strict=True))
             # of the cores that share a slice the first one has the full block along the shared dimension
             if not run.setting.is_multicast or p_n == 0:
                 a += a_bytes
@@ -267,24 +301,25 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
                 b, scales = b + b_bytes, scales + s_bytes
             store, spill = store + store_bytes, spill + spill_bytes
             if E_K > 1 and p_k == 0:
-                reduction += bytes_of(work.c, bits.output)
+                reduction += 0 if "C" in run.setting.residents else bytes_of(work.c, bits.output)
                 if arch.reduction == "dram":
-                    reduction += bytes_of(E_K * work.c, bits.accumulator)
+                    reduction += bytes_of(E_K * work.c, run.setting.partial)
                 else:
-                    reduction_noc += bytes_of((E_K - 1) * work.c, bits.accumulator)
+                    reduction_noc += bytes_of((E_K - 1) * work.c, run.setting.partial)
     assert num_cores == whole.active_cores
     assert macs == problem.macs
     slowest = max(times, key=lambda time: time.latency_us)
     key = cost_key(whole, mapping)
-    dram = a + b + scales + store + 2 * spill + reduction
+    dram_bytes = a + b + scales + store + 2 * spill + reduction
+    latency_us = slowest.latency_us
     energy = naive.energy_pj(
-        whole.largest, problem.macs, dram, moved, reduction, reduction_noc, steps, slowest.latency_us
+        whole.largest, problem.macs, dram_bytes, moved, reduction, reduction_noc, steps, latency_us
     )
     return naive.NaiveCost(
-        slowest.latency_us, slowest.main_us, slowest.compute_us, slowest.dram_us, slowest.noc_us, slowest.dma_us,
+        latency_us, slowest.main_us, slowest.compute_us, slowest.dram_us, slowest.noc_us, slowest.dma_us,
         slowest.reduction_us, max(time.busiest_bytes for time in times), whole.active_cores,
         max(time.visits for time in times), naive.sram_used_bytes(arch, problem, tile),
-        a, b, scales, store, spill, spill, reduction, reduction_noc, dram, energy, key,
+        a, b, scales, store, spill, spill, reduction, reduction_noc, dram_bytes, energy, key,
     )  # fmt: skip
 
 
@@ -296,7 +331,7 @@ def find_best(
 ) -> tuple[MulticoreMapping, naive.NaiveCost] | None:
     """Try every partition, legal tile and loop order; return the best mapping and its cost, None when nothing fits."""
     best: tuple[naive.Key, MulticoreMapping] | None = None
-    units, limit = naive.units_of(arch, problem), naive_core.sram_limit_bytes(arch)
+    units, limit = naive.units_of(arch, problem), naive_core.sram_limit_bytes(arch, problem)
     for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
         partition = Partition(*row)
         whole = GroupedSetting(arch, problem, partition)

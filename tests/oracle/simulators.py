@@ -15,12 +15,21 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gemm_eval.arch import MulticoreSpec
+from gemm_eval.dtypes import DType
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Tile
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["ActiveGrid", "Bits", "Block", "ChipWalk", "Traffic", "Visit"]
 __all__ += ["Core", "Transfer"]
-__all__ += ["bits_of", "run_pipeline", "simulate_chip", "simulate_pipeline", "simulate_traffic", "walk_visits"]
+__all__ += [
+    "bits_of",
+    "partial_bits",
+    "run_pipeline",
+    "simulate_chip",
+    "simulate_pipeline",
+    "simulate_traffic",
+    "walk_visits",
+]
 
 
 class Block(NamedTuple):
@@ -47,7 +56,7 @@ class ActiveGrid(NamedTuple):
 
 
 class Bits(NamedTuple):
-    """Storage of one element of each kind, in bits; `group` is a scale and its zero point, 0 for dense weights."""
+    """Storage of one element of each kind, in half bits; `group` is a scale and its zero point, 0 for dense weights."""
 
     a: int
     b: int
@@ -67,6 +76,7 @@ class Visit(NamedTuple):
     c_store: int
     cube_steps: int
     dequant: int  # weights that the vector unit converts
+    fills: int  # blocks of B that the matrix unit loads
 
 
 class Traffic(NamedTuple):
@@ -77,18 +87,29 @@ class Traffic(NamedTuple):
 
 
 def bits_of(problem: GemmProblem) -> Bits:
-    """Bits of one element of A, B, a quantization group, the accumulator and C of `problem`."""
+    """Half bits of one element of A, B, a quantization group, the accumulator and C of `problem`."""
     assert problem.weight_dtype is not None
     assert problem.accumulator_dtype is not None
     assert problem.output_dtype is not None
     group = 0
     if problem.is_weight_quantized:
         assert problem.scale_dtype is not None
-        group = problem.scale_dtype.bits
+        group = 2 * problem.scale_dtype.bits
         if problem.zero_dtype is not None:
-            group += problem.zero_dtype.bits
-    a, b = problem.input_dtype.bits, problem.weight_dtype.bits
-    return Bits(a, b, group, problem.accumulator_dtype.bits, problem.output_dtype.bits)
+            group += 2 * problem.zero_dtype.bits
+    a, b, c = (_half_bits(dtype) for dtype in (problem.input_dtype, problem.weight_dtype, problem.output_dtype))
+    return Bits(a, b, group, 2 * problem.accumulator_dtype.bits, c)
+
+
+def _half_bits(dtype: DType) -> int:
+    """Of an element; of block floats 16 share an exponent of 8 bits."""
+    return 2 * dtype.bits + (dtype in (DType.BFP8, DType.BFP4))
+
+
+def partial_bits(arch: MulticoreSpec, problem: GemmProblem) -> int:
+    """Half bits of a sum that is not complete, where it leaves a core."""
+    assert problem.accumulator_dtype is not None
+    return _half_bits(arch.partial_dtype.get(problem.input_dtype, problem.accumulator_dtype))
 
 
 # --- (a) one core's loops --------------------------------------------------------------------------------------------
@@ -146,7 +167,8 @@ def walk_visits(
                 c_spill = rows * columns
 
         cube_steps = _ceil_div(rows, arch.cube_m) * _ceil_div(columns, arch.cube_n) * _ceil_div(length, cube_k)
-        yield Visit(a_load, b_load, s_load, c_refill, c_spill, c_store, cube_steps, b_load if converts else 0)
+        fills = _ceil_div(columns, arch.cube_n) * _ceil_div(length, cube_k)
+        yield Visit(a_load, b_load, s_load, c_refill, c_spill, c_store, cube_steps, b_load if converts else 0, fills)
 
 
 def simulate_traffic(
@@ -199,11 +221,12 @@ class Core:
         self.dram_bytes_per_us = arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor
         if arch.dram_core_limit_gb_per_s is not None:
             self.dram_bytes_per_us = min(self.dram_bytes_per_us, arch.dram_core_limit_gb_per_s * 1e3)
-        self.cycles_per_us = arch.frequency_ghz * 1e3
+        self.cycles_per_us = arch.frequency_ghz * arch.load_clock_frac.get(problem.input_dtype, 1.0) * 1e3
+        self.partial = partial_bits(arch, problem)
         if grid.E_K == 1:
             self.store_bits = self.bits.output
         elif arch.reduction == "dram":
-            self.store_bits = self.bits.accumulator
+            self.store_bits = self.partial
         else:
             self.store_bits = 0  # partial sums stay in SRAM until the reduction sends them
 
@@ -217,10 +240,12 @@ class Core:
             return charged / self.dram_bytes_per_us
         return max(charged / self.dram_bytes_per_us, everything / (self.arch.noc_gb_per_s * 1e3))
 
-    def compute_us(self, cube_steps: int, visits: int, dequant: int) -> float:
+    def compute_us(self, cube_steps: int, visits: int, dequant: int, fills: int) -> float:
         """Time of the compute engine: the matrix unit, and the vector unit beside it or after it."""
         steps_per_cycle = self.arch.cube_steps_per_cycle[self.problem.input_dtype]
-        cube_cycles = cube_steps / steps_per_cycle + visits * self.arch.fill_drain_cycles
+        cube_cycles = cube_steps / steps_per_cycle + (
+            visits * self.arch.fill_drain_cycles + fills * self.arch.weight_load_cycles
+        )
         vector_cycles = 0.0
         if dequant > 0:
             assert self.arch.dequant_ops_per_elem is not None
@@ -235,27 +260,27 @@ class Core:
             return 0.0
         assert self.arch.vector_ops_per_cycle is not None
         share = _ceil_div(g * m * n, self.grid.E_K)
-        written = _ceil_div(share * self.bits.output, 8)
+        written = _ceil_div(share * self.bits.output, 16)
         if self.arch.reduction == "dram":
-            read = _ceil_div(self.grid.E_K * share * self.bits.accumulator, 8)
+            read = _ceil_div(self.grid.E_K * share * self.partial, 16)
             exchange_us = (read + written) / self.dram_bytes_per_us
         else:
             assert self.arch.noc_gb_per_s is not None
-            received = _ceil_div((self.grid.E_K - 1) * share * self.bits.accumulator, 8)
+            received = _ceil_div((self.grid.E_K - 1) * share * self.partial, 16)
             exchange_us = received / (self.arch.noc_gb_per_s * 1e3) + written / self.dram_bytes_per_us
         return exchange_us + (self.grid.E_K - 1) * share / self.arch.vector_ops_per_cycle / self.cycles_per_us
 
     def load_of(self, visit: Visit, sharers: int | None) -> Transfer:
         """Tiles of A, B and S that change at a visit."""
         bits = self.bits
-        loads = visit.a_load * bits.a / 8, visit.b_load * bits.b / 8, visit.s_load * bits.group / 8
+        loads = visit.a_load * bits.a / 16, visit.b_load * bits.b / 16, visit.s_load * bits.group / 16
         return Transfer(*loads, sharers=sharers)
 
     def c_bytes_of(self, refilled: Visit | None, leaving: Visit | None) -> float:
         """Bytes of the C tile fetched for one visit and of the C tile that leaves after another."""
-        refill = 0.0 if refilled is None else refilled.c_refill * self.bits.accumulator / 8
-        spill = 0.0 if leaving is None else leaving.c_spill * self.bits.accumulator / 8
-        store = 0.0 if leaving is None else leaving.c_store * self.store_bits / 8
+        refill = 0.0 if refilled is None else refilled.c_refill * self.partial / 16
+        spill = 0.0 if leaving is None else leaving.c_spill * self.partial / 16
+        store = 0.0 if leaving is None else leaving.c_store * self.store_bits / 16
         return refill + (spill + store)
 
 
@@ -290,7 +315,9 @@ def run_pipeline(core: Core, visits: Sequence[Visit], sharers: Sequence[int | No
                 assert phase.computes in landed, f"visit {phase.computes} computes before its tiles have landed"
                 visit = visits[phase.computes]
                 working["compute"] = phase
-                heapq.heappush(events, (clock + core.compute_us(visit.cube_steps, 1, visit.dequant), "compute"))
+                heapq.heappush(
+                    events, (clock + core.compute_us(visit.cube_steps, 1, visit.dequant, visit.fills), "compute")
+                )
         clock, engine = heapq.heappop(events)
         ended = working.pop(engine)
         if engine == "dma" and ended.lands is not None:
@@ -320,16 +347,16 @@ def _schedule(core: Core, visits: Sequence[Visit], sharers: Sequence[int | None]
 def _overlapped_us(core: Core, visits: Sequence[Visit], moved: Transfer, compute_us: float) -> float:
     """Time of a main loop that overlaps all it can: no less than each of three chains of work that nothing shortens."""
     bits, first = core.bits, visits[0]  # the first tile is a full one
-    largest_store = _ceil_div(max(visit.c_store for visit in visits) * core.store_bits, 8)
+    largest_store = _ceil_div(max(visit.c_store for visit in visits) * core.store_bits, 16)
     loads = ((first.a_load, bits.a), (first.b_load, bits.b), (first.s_load, bits.group))
-    head = Transfer(*(_ceil_div(elements * size, 8) for elements, size in loads))
+    head = Transfer(*(_ceil_div(elements * size, 16) for elements, size in loads))
     if core.arch.input_buffers == 1:  # no load while anything is computed
         head = moved._replace(c=0.0)
     stored = moved.c if core.arch.output_buffers == 1 else largest_store
     return max(
         core.dma_us(moved),
         compute_us + core.dma_us(head._replace(c=stored)),
-        core.compute_us(first.cube_steps, 1, 0) + core.dma_us(moved._replace(c=stored)),
+        core.compute_us(first.cube_steps, 1, 0, first.fills) + core.dma_us(moved._replace(c=stored)),
     )
 
 
@@ -382,12 +409,12 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
         block = Block(*(cut[i][1] - cut[i][0] for cut, i in zip((cuts_g, cuts_m, cuts_n, cuts_k), index, strict=True)))
         k_start = cuts_k[p_k][0]
         walk, visits = simulate_traffic(arch, problem, block, mapping.tile, mapping.loop_order, k_start=k_start)
-        a_bytes = _ceil_div(walk.a_load * bits.a, 8)
-        b_bytes = _ceil_div(walk.b_load * bits.b, 8)
-        s_bytes = _ceil_div(walk.s_load * bits.group, 8)
-        spill_bytes = _ceil_div(walk.c_spill * bits.accumulator, 8)
-        refill_bytes = _ceil_div(walk.c_refill * bits.accumulator, 8)
-        store_bytes = _ceil_div(walk.c_store * core.store_bits, 8)
+        a_bytes = _ceil_div(walk.a_load * bits.a, 16)
+        b_bytes = _ceil_div(walk.b_load * bits.b, 16)
+        s_bytes = _ceil_div(walk.s_load * bits.group, 16)
+        spill_bytes = _ceil_div(walk.c_spill * core.partial, 16)
+        refill_bytes = _ceil_div(walk.c_refill * core.partial, 16)
+        store_bytes = _ceil_div(walk.c_store * core.store_bits, 16)
         c_bytes = spill_bytes + refill_bytes + store_bytes
 
         a_key = (p_g, p_m, p_k) if is_shared else index
@@ -401,22 +428,23 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
         macs += block.g * block.m * block.n * block.k
         if p_k == 0 and grid.E_K > 1:
             part = block.g * block.m * block.n
-            reduced_dram += _ceil_div(part * bits.output, 8)
+            reduced_dram += _ceil_div(part * bits.output, 16)
             if arch.reduction == "dram":
-                reduced_dram += _ceil_div(grid.E_K * part * bits.accumulator, 8)
+                reduced_dram += _ceil_div(grid.E_K * part * core.partial, 16)
             else:
-                reduced_noc += _ceil_div((grid.E_K - 1) * part * bits.accumulator, 8)
+                reduced_noc += _ceil_div((grid.E_K - 1) * part * core.partial, 16)
 
         if arch.timing == "pipeline":
             main_us = simulate_pipeline(arch, problem, block, mapping.tile, mapping.loop_order, grid, k_start=k_start)
         else:
-            compute_us = core.compute_us(walk.cube_steps, visits, walk.dequant)
+            compute_us = core.compute_us(walk.cube_steps, visits, walk.dequant, walk.fills)
             traffic_of_core = Transfer(a_bytes, b_bytes, s_bytes, c_bytes)
             tiles = list(walk_visits(arch, problem, block, mapping.tile, mapping.loop_order, k_start=k_start))
             best_us = _overlapped_us(core, tiles, traffic_of_core, compute_us)
             serial_us = compute_us + core.dma_us(traffic_of_core)
             main_us = (1 - arch.overlap_frac) * serial_us + arch.overlap_frac * best_us
-        latency_us[index] = arch.launch_us + main_us + core.reduction_us(block.g, block.m, block.n)
+        busy_us = arch.launch_us + main_us + core.reduction_us(block.g, block.m, block.n)
+        latency_us[index] = max(busy_us, arch.launch_floor_us)
         traffic[index] = Traffic(walk, visits)
 
     loads = (sum(a_slices.values()), sum(b_slices.values()), sum(s_slices.values()))

@@ -95,7 +95,7 @@ class _Walk:
             sharers += [len(cuts_m)] * len(of_run)
             total = Visit(*(sum(column) for column in zip(*of_run, strict=True)))
             a, b, s = _bytes(total.a_load, bits.a), _bytes(total.b_load, bits.b), _bytes(total.s_load, bits.group)
-            spill, refill = _bytes(total.c_spill, bits.accumulator), _bytes(total.c_refill, bits.accumulator)
+            spill, refill = _bytes(total.c_spill, self.core.partial), _bytes(total.c_refill, self.core.partial)
             assert spill == refill
             store = _bytes(total.c_store, self.core.store_bits)
             moved = Transfer(moved.a + a, moved.b + b, moved.s + s, moved.c + store + spill + refill)
@@ -113,7 +113,7 @@ class _Walk:
             reduction_us = parts[0] / self.core.dram_bytes_per_us + noc_us
             reduction_us += parts[2] / arch.vector_ops_per_cycle / self.core.cycles_per_us
         main_us = self._main_us(visits, sharers, moved, charged_b)
-        self.latency_us[place] = arch.launch_us + main_us + reduction_us
+        self.latency_us[place] = max(arch.launch_us + main_us + reduction_us, arch.launch_floor_us)
 
     def _main_us(
         self, visits: list[Visit], sharers: list[int | None], moved: Transfer, charged_b: float
@@ -122,7 +122,7 @@ class _Walk:
         if arch.timing == "pipeline":
             return run_pipeline(core, visits, sharers)
         total = Visit(*(sum(column) for column in zip(*visits, strict=True)))
-        compute_us = core.compute_us(total.cube_steps, len(visits), total.dequant)
+        compute_us = core.compute_us(total.cube_steps, len(visits), total.dequant, total.fills)
 
         def dma_us(charged_loads: float, loads: float, c: float) -> float:
             us = (charged_loads + c) / core.dram_bytes_per_us
@@ -141,7 +141,7 @@ class _Walk:
         best_us = max(
             all_dma_us,
             compute_us + lead_us,
-            core.compute_us(first.cube_steps, 1, 0) + dma_us(charged, loads, stored),
+            core.compute_us(first.cube_steps, 1, 0, first.fills) + dma_us(charged, loads, stored),
         )
         return (1 - arch.overlap_frac) * (compute_us + all_dma_us) + arch.overlap_frac * best_us
 
@@ -162,11 +162,11 @@ class _Walk:
         if p_k == 0:
             dram = _bytes(elements, bits.output)
             if is_dram:
-                self._add(0, 0, dram + _bytes(E_K * elements, bits.accumulator), 0, 0, 0, 0)
+                self._add(0, 0, dram + _bytes(E_K * elements, self.core.partial), 0, 0, 0, 0)
             else:
-                self._add(0, 0, dram, _bytes((E_K - 1) * elements, bits.accumulator), 0, 0, 0)
-        exchanged = _bytes(E_K * share, bits.accumulator) if is_dram else 0
-        sent = 0 if is_dram else _bytes((E_K - 1) * share, bits.accumulator)
+                self._add(0, 0, dram, _bytes((E_K - 1) * elements, self.core.partial), 0, 0, 0)
+        exchanged = _bytes(E_K * share, self.core.partial) if is_dram else 0
+        sent = 0 if is_dram else _bytes((E_K - 1) * share, self.core.partial)
         return exchanged + _bytes(share, bits.output), sent, (E_K - 1) * share
 
     def _add(self, *numbers: int) -> None:
@@ -178,4 +178,4 @@ def _cut(size: int, step: int) -> list[tuple[int, int]]:
 
 
 def _bytes(elements: int, bits: int) -> int:
-    return -(-elements * bits // 8)
+    return -(-elements * bits // 16)

@@ -20,6 +20,7 @@ from gemm_eval.models.multicore import (
     evaluate_mapping,
     group_sizes,
     pack_params,
+    params_in_room,
     spread_of,
     unpack_cost,
 )
@@ -63,7 +64,9 @@ def uncounted(records: np.ndarray) -> bytes:
 def best_of(arch: MulticoreSpec, problem: GemmProblem, *, allow_idle_cores: bool = True) -> np.void | None:
     """The record of the best mapping; None: nothing fits."""
     try:
-        return find_best(arch, problem, pack_params(arch, problem.types), allow_idle_cores=allow_idle_cores)[0]
+        return find_best(
+            arch, problem, params_in_room(pack_params(arch, problem.types), problem), allow_idle_cores=allow_idle_cores
+        )[0]
     except InfeasibleError:
         return None
 
@@ -104,7 +107,7 @@ def test_search_equals_brute_force(case: tuple[MulticoreSpec, GemmProblem], allo
 def test_cost_of_a_mapping_equals_the_oracle(data: st.DataObject) -> None:
     arch, problem = data.draw(chips_and_problems())
     mapping = data.draw(strategies.mappings(arch, problem))
-    params = pack_params(arch, problem.types)
+    params = params_in_room(pack_params(arch, problem.types), problem)
     if not naive.is_legal(arch, problem, mapping):
         with pytest.raises(InvalidMappingError) as caught:
             evaluate_mapping(arch, problem, params, mapping)
@@ -139,7 +142,9 @@ def test_cost_of_a_mapping_equals_the_oracle(data: st.DataObject) -> None:
 def test_groups_lie_where_the_oracle_has_them(groups: list[int], P_G: int, P_M: int, cube_m: int) -> None:
     arch = load_arch("demo-8core").with_(cube_m=cube_m)
     problem = GemmProblem.grouped(groups, 8, 8)
-    runs = spread_of(pack_params(arch, problem.types), *group_sizes(problem), P_G, P_M).tolist()
+    runs = spread_of(
+        params_in_room(pack_params(arch, problem.types), problem), *group_sizes(problem), P_G, P_M
+    ).tolist()
     sets = [
         [rows for _, rows, count in of_set for _ in range(count)]
         for _, of_set in itertools.groupby(runs, key=lambda run: run[0])
@@ -153,7 +158,7 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
     arch, problem = data.draw(chips_and_problems())
     mapping = data.draw(strategies.mappings(arch, problem))
     (P_G, P_M, P_N, P_K), (tile_m, tile_n, tile_k), order = mapping
-    params = pack_params(arch, problem.types)
+    params = params_in_room(pack_params(arch, problem.types), problem)
     p, (rows, counts) = params[0], group_sizes(problem)
     out = np.zeros(1, COST_DTYPE)
     evaluate_grouped(params, rows, counts, problem.K, problem.N, *mapping.partition, *mapping.tile, int(order), out)
@@ -203,7 +208,7 @@ def test_equal_groups_are_the_batch_to_the_bit(data: st.DataObject) -> None:
     arch = data.draw(strategies.archs())
     problem = data.draw(strategies.problems(arch))
     mapping = data.draw(strategies.mappings(arch, problem))
-    params = pack_params(arch, problem.types)
+    params = params_in_room(pack_params(arch, problem.types), problem)
     numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
     batch, grouped = np.zeros(1, COST_DTYPE), np.zeros(1, COST_DTYPE)
     evaluate_one(params, *problem.sizes, *numbers, batch)
@@ -216,7 +221,7 @@ def test_equal_groups_are_the_batch_to_the_bit(data: st.DataObject) -> None:
 def test_the_search_of_equal_groups_is_that_of_the_batch(data: st.DataObject, allow_idle_cores: bool) -> None:
     arch = data.draw(strategies.archs())
     problem = data.draw(strategies.problems(arch, max_units=3))
-    params = pack_params(arch, problem.types)
+    params = params_in_room(pack_params(arch, problem.types), problem)
     partitions = enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores)
     out = np.zeros(3, COST_DTYPE)
     find_top = find_top_grouped_overlap if arch.timing == "overlap" else find_top_grouped_pipeline
@@ -247,7 +252,7 @@ def test_groups_without_rows_change_nothing(data: st.DataObject) -> None:
     if found is not None and expected is not None:
         assert found.tobytes() == expected.tobytes()
         mapping = unpack_cost(found).mapping
-        cost = evaluate_mapping(arch, grouped, pack_params(arch, problem.types), mapping)[0]
+        cost = evaluate_mapping(arch, grouped, params_in_room(pack_params(arch, problem.types), problem), mapping)[0]
         assert cost["latency_us"] == expected["latency_us"]
 
 
@@ -295,9 +300,8 @@ def test_a_mapping_is_no_faster_with_a_row_more(data: st.DataObject) -> None:
 def _latency_us(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> float:
     out = np.zeros(1, COST_DTYPE)
     numbers = (*mapping.partition, *mapping.tile, int(mapping.loop_order))
-    evaluate_grouped(
-        pack_params(arch, problem.types), *group_sizes(problem), problem.K, problem.N, *numbers, out
-    )  # fmt: skip
+    params = params_in_room(pack_params(arch, problem.types), problem)
+    evaluate_grouped(params, *group_sizes(problem), problem.K, problem.N, *numbers, out)
     return float(out["latency_us"][0])
 
 
@@ -347,7 +351,7 @@ def test_a_replay_takes_no_illegal_mapping() -> None:
     arch = load_arch("demo-8core")
     assert isinstance(arch, MulticoreSpec)
     problem = GemmProblem.grouped((40, 7, 0, 3), 64, 64)
-    params = pack_params(arch, problem.types)
+    params = params_in_room(pack_params(arch, problem.types), problem)
     found = np.repeat(find_best(arch, problem, params, allow_idle_cores=True), 5)
     for row, (name, value) in enumerate(
         (("tile_m", 41), ("P_G", 0), ("loop_order", 6), ("P_M", 1 << 40), ("tile_k", 1 << 50))
@@ -364,7 +368,7 @@ def test_the_best_few_are_sorted_distinct_legal_and_start_with_the_best(
     case: tuple[MulticoreSpec, GemmProblem], k: int
 ) -> None:
     arch, problem = case
-    best, params = best_of(arch, problem), pack_params(arch, problem.types)
+    best, params = best_of(arch, problem), params_in_room(pack_params(arch, problem.types), problem)
     if best is None:
         return
     few = find_best_few(arch, problem, params, k, allow_idle_cores=True)

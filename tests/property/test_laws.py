@@ -35,20 +35,32 @@ def _check_no_worse(arch: MulticoreSpec, problem: GemmProblem, changes: dict[str
 def test_more_bandwidth_never_hurts(data: st.DataObject, factor: float) -> None:
     arch = data.draw(strategies.archs())
     changes: dict[str, Any] = {"dram_gb_per_s": arch.dram_gb_per_s * factor}
-    if arch.noc_gb_per_s is not None:
-        changes["noc_gb_per_s"] = arch.noc_gb_per_s * factor
+    for name in ("noc_gb_per_s", "dram_write_gb_per_s", "shared_gb_per_s", "feed_bytes_per_cycle"):
+        if getattr(arch, name) is not None and data.draw(st.booleans()):
+            changes[name] = getattr(arch, name) * factor
     _check_no_worse(arch, data.draw(strategies.problems(arch)), changes)
 
 
 @given(st.data(), st.integers(0, 1 << 16))
 def test_more_sram_never_hurts(data: st.DataObject, more_bytes: int) -> None:
-    arch = data.draw(strategies.archs())
+    # with more room operands may come to lie in SRAM, where they take room from tiles
+    arch = data.draw(strategies.archs()).with_(resident=())
     _check_no_worse(arch, data.draw(strategies.problems(arch)), {"sram_bytes": arch.sram_bytes + more_bytes})
+
+
+@given(st.data(), st.integers(0, 1 << 16))
+def test_more_shared_memory_never_hurts(data: st.DataObject, more_bytes: int) -> None:
+    arch = data.draw(strategies.archs())
+    assume(arch.timing == "overlap")
+    gb_per_s = arch.shared_gb_per_s or 4.0 * arch.dram_gb_per_s
+    arch = arch.with_(shared_bytes=arch.shared_bytes or 100, shared_gb_per_s=gb_per_s)
+    assert arch.shared_bytes is not None
+    _check_no_worse(arch, data.draw(strategies.problems(arch)), {"shared_bytes": arch.shared_bytes + more_bytes})
 
 
 @given(st.data(), st.integers(1, 9))
 def test_more_cores_never_hurt_with_fair_sharing(data: st.DataObject, more: int) -> None:
-    arch = data.draw(strategies.archs()).with_(dram_sharing="fair")
+    arch = data.draw(strategies.archs()).with_(dram_sharing="fair", resident=())
     _check_no_worse(arch, data.draw(strategies.problems(arch)), {"num_cores": arch.num_cores + more})
 
 
@@ -61,8 +73,8 @@ def test_a_faster_matrix_unit_never_hurts(data: st.DataObject, factor: float) ->
 
 @given(st.data())
 def test_swapping_m_and_n_changes_nothing_on_a_symmetric_chip(data: st.DataObject) -> None:
-    arch = data.draw(strategies.archs())
-    arch = arch.with_(cube_n=arch.cube_m, lane_num=1, align_bytes=1)
+    arch = data.draw(strategies.archs(has_memories=False))
+    arch = arch.with_(cube_n=arch.cube_m, lane_num=1, align_bytes=1, weight_load_cycles=0.0)
     problem = data.draw(strategies.problems(arch))
     assume(not problem.is_weight_quantized and problem.input_dtype.bits >= 8)
     a = problem.input_dtype
@@ -79,7 +91,8 @@ def test_latency_grows_with_every_size(data: st.DataObject) -> None:
 
     (With multicast or fair sharing it can: one more core that takes part shares a slice, or leaves others less.)
     """
-    arch = data.draw(strategies.archs()).with_(reduction="none", load_sharing="private", dram_sharing="static")
+    arch = data.draw(strategies.archs(has_memories=False))
+    arch = arch.with_(reduction="none", load_sharing="private", dram_sharing="static")
     problem = data.draw(strategies.problems(arch))
     size = data.draw(st.sampled_from(["G", "M", "N"]))
     larger = {name: getattr(problem, name) + (name == size) for name in ("G", "M", "K", "N")}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, InvalidMappingError, MulticoreSpec
 from gemm_eval.models.multicore.cost_kernels import block_of, core_cost
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
-from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.params import pack_params, params_in_room
 from gemm_eval.search import multicore_bound_kernels as bounds_of
 from gemm_eval.search.multicore_kernels import partition_bound
 from tests import strategies
@@ -91,7 +91,7 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
     arch, problem = data.draw(chips_and_problems())
     mapping = data.draw(strategies.mappings(arch, problem))
     latency_us = naive.evaluate_mapping(arch, problem, mapping).latency_us
-    p = pack_params(arch, problem.types)[0]
+    p = params_in_room(pack_params(arch, problem.types), problem)[0]
     blk = block_of(p, *problem.sizes, *mapping.partition)
     trips = [ceil_div(size, tile) for size, tile in zip((blk.m, blk.n, blk.k), mapping.tile, strict=True)]
     q = bounds_of.bound_of(p, blk)
@@ -130,8 +130,8 @@ def test_bounds_are_below_the_cost_of_every_mapping(data: st.DataObject) -> None
         bounds["partition"], least_bytes = partition_bound(p, blk)
         assert least_bytes <= moved_bytes
     if arch.timing == "pipeline":
-        first_a = mapping.tile.tile_m * mapping.tile.tile_k * float(p["a_bits"]) / 8
-        first_b = mapping.tile.tile_k * mapping.tile.tile_n * float(p["b_bits"]) / 8
+        first_a = mapping.tile.tile_m * mapping.tile.tile_k * float(p["a_half_bits"]) / 16
+        first_b = mapping.tile.tile_k * mapping.tile.tile_n * float(p["b_half_bits"]) / 16
         bounds["pipeline"] = bounds_of.pipeline_bound_us(p, q, *factors, *trips, blk.g, first_a, first_b)
     for name, bound_us in bounds.items():
         assert bound_us <= latency_us, name

@@ -13,7 +13,7 @@ from gemm_eval import GEMMEvaluator, GemmProblem, InfeasibleError, MulticoreSpec
 from gemm_eval.mapping import LoopOrder, enumerate_partitions
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, block_of, evaluate_one, sram_used_bytes
 from gemm_eval.models.multicore.count_kernels import ceil_div, reload_factors
-from gemm_eval.models.multicore.params import pack_params
+from gemm_eval.models.multicore.params import pack_params, params_in_room
 from tests.laws.multicore_draws import draw_chip, draw_problem, legal_sizes
 
 NUM_CHIPS = 400
@@ -47,7 +47,7 @@ def list_mappings(arch: MulticoreSpec, problem: GemmProblem, params: np.ndarray)
 
 def brute_force(arch: MulticoreSpec, problem: GemmProblem) -> Latencies | None:
     """Latencies of all that `top` may list, ascending; None where there are too many."""
-    params = pack_params(arch, problem.types)
+    params = params_in_room(pack_params(arch, problem.types), problem)
     cost = np.zeros(1, COST_DTYPE)
     best: dict[tuple, float] = {}
     for number, (mapping, group) in enumerate(list_mappings(arch, problem, params)):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gemm_eval.measure.host.blas import BlasInfo, blas_info, pinned_blas
     from gemm_eval.measure.host.caches import CacheLevel
     from gemm_eval.measure.host.campaign import HostMeasurement, measure_host
-    from gemm_eval.measure.host.detect import HOST_EXTRA, check_host_packages, detect_host
+    from gemm_eval.measure.host.detect import check_host_packages, detect_host
     from gemm_eval.measure.host.facts import Fact, HostFacts
     from gemm_eval.measure.host.files import HostFiles, write_host_files
     from gemm_eval.measure.host.shapes import HostShape, pick_host_shapes
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HOST_DTYPES",
-    "HOST_EXTRA",
     "BandwidthPoint",
     "BlasInfo",
     "CacheLevel",
@@ -55,7 +54,7 @@ __getattr__, __dir__ = lazy_names(
         ".blas": ("BlasInfo", "blas_info", "pinned_blas"),
         ".caches": ("CacheLevel",),
         ".campaign": ("HostMeasurement", "measure_host"),
-        ".detect": ("HOST_EXTRA", "check_host_packages", "detect_host"),
+        ".detect": ("check_host_packages", "detect_host"),
         ".facts": ("Fact", "HostFacts"),
         ".files": ("HostFiles", "write_host_files"),
         ".shapes": ("HostShape", "pick_host_shapes"),

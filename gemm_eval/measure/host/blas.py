@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.extras import needs_extra
-from gemm_eval.measure.host.detect import HOST_EXTRA
 
 __all__ = ["BlasInfo", "blas_info", "pinned_blas"]
 
@@ -46,7 +45,7 @@ def blas_info() -> BlasInfo:
     Raises:
         GemmEvalError: threadpoolctl is not installed.
     """
-    with needs_extra("measuring this machine", HOST_EXTRA):
+    with needs_extra("measuring this machine", "host"):
         from threadpoolctl import threadpool_info
     import numpy as np
 
@@ -76,7 +75,7 @@ def pinned_blas(num_threads: int, cpus: Sequence[int]) -> Iterator[None]:
     Raises:
         InvalidOptionError: BLAS does not run so many threads, or does not let them be limited.
     """
-    with needs_extra("measuring this machine", HOST_EXTRA):
+    with needs_extra("measuring this machine", "host"):
         from threadpoolctl import threadpool_limits
 
     info = blas_info()

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gemm_eval.arch import ProvenanceKind
+from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import check_extra, needs_extra
 from gemm_eval.measure.host.caches import CacheLevel, cores_of, read_sysctl, sysctl_caches, sysfs_caches
 from gemm_eval.measure.host.facts import Fact, HostFacts
 
 __all__ = [
-    "HOST_EXTRA",
     "check_host_packages",
     "count_busy_cores",
     "detect_host",
@@ -24,8 +24,6 @@ __all__ = [
     "simd_width",
 ]
 
-HOST_EXTRA = "host"
-_PACKAGES = ("psutil", "cpuinfo", "threadpoolctl")
 _CGROUP_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _SVE_BYTES = Path("/proc/sys/abi/sve_default_vector_length")
 _WIDTHS = (("avx512f", 512), ("avx", 256), ("sse2", 128), ("asimd", 128), ("neon", 128))
@@ -35,8 +33,12 @@ _CHAIN_RUNS = 60
 
 
 def check_host_packages() -> None:
-    """Raise a GemmEvalError if a package of the extra is missing: better before the work than in it."""
-    check_extra("measuring this machine", HOST_EXTRA, *_PACKAGES)
+    """Raise a GemmEvalError if a package of the extra is missing, or the JIT is off: better before than in the work."""
+    check_extra("measuring this machine", "host", "psutil", "cpuinfo", "threadpoolctl")
+    from gemm_eval.measure.host.host_kernels import run_chain
+
+    if not hasattr(run_chain, "py_func"):  # loops of Python tell nothing of the machine
+        raise GemmEvalError("measuring this machine needs compiled kernels: unset NUMBA_DISABLE_JIT")
 
 
 def detect_host() -> HostFacts:
@@ -45,7 +47,7 @@ def detect_host() -> HostFacts:
     Raises:
         GemmEvalError: a package of the extra `host` is missing.
     """
-    with needs_extra("measuring this machine", HOST_EXTRA):
+    with needs_extra("measuring this machine", "host"):
         import cpuinfo
         import psutil
     said: Mapping[str, Any] = cpuinfo.get_cpu_info()
@@ -78,7 +80,7 @@ def count_busy_cores(seconds: float = 0.5) -> float:
     Raises:
         GemmEvalError: psutil is not installed.
     """
-    with needs_extra("measuring this machine", HOST_EXTRA):
+    with needs_extra("measuring this machine", "host"):
         import psutil
     shares: list[float] = psutil.cpu_percent(interval=seconds, percpu=True)
     return sum(shares) / 100.0

@@ -1,6 +1,7 @@
 """The spec of this machine as a multi-core chip: what was found out, as a YAML file that `load_arch` reads.
 
-Its fitted numbers are first guesses from single measurements; fits on the timings go on from there.
+Nothing in it is fitted: `gemm-eval calibrate multicore` fits the coefficients that it names on the timings. Nothing
+else turns a `HostMeasurement` into text, so a new field of the spec is a line here.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ def _fields(measurement: HostMeasurement) -> Iterator[tuple[str, Any]]:
     yield "dequant", "none"
     yield "timing", "overlap"
     yield "overlap_frac", _value(0.0, "assumed", "BLAS packs operands, then multiplies: one after the other")
+    yield "coefficients", ["launch_us", "dram_efficiency_frac", f"load_clock_frac.{dtype}"]
     yield "launch_us", _value(round(measurement.launch.latency_us, 3), "measured", "host: a GEMM of 1 x 1 x 1")
 
 

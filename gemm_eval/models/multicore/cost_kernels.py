@@ -38,6 +38,7 @@ __all__ = [
     "shared_share_of",
     "spilled_total",
     "sram_used_bytes",
+    "write_cost_of",
 ]
 
 _INTS = (
@@ -69,7 +70,7 @@ _BOUND_OF_PHASE = tuple(_COMPUTE if name == MAIN else _BOUND_CODE[name] for name
 
 
 class Block(NamedTuple):
-    """The full block of a core, the effective counts of cores along each dimension, and what a core gets of memories."""
+    """The full block of a core, the effective counts of cores along each dimension, and its bandwidths."""
 
     g: int
     m: int
@@ -81,6 +82,7 @@ class Block(NamedTuple):
     E_K: int
     active_cores: int
     dram_share: float  # bytes per us of one core
+    write_cost: float  # time of a written byte in DRAM by that of a read one
     shared_share: float  # the same of the memory between DRAM and SRAM; inf without one
 
 
@@ -138,6 +140,7 @@ class CoreCost(NamedTuple):
     red_dram_us: float
     red_noc_us: float
     red_add_us: float
+    busy_us: float  # the latency, but for what a queue makes it wait
 
 
 @entry_point
@@ -155,7 +158,17 @@ def block_of(p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: in
     active = E_G * E_M * E_N * E_K
     share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
     share = min(share, p["dram_core_limit_bytes_per_us"])
-    return Block(g, m, n, k, E_G, E_M, E_N, E_K, active, share, shared_share_of(p, active))
+    return Block(
+        g, m, n, k, E_G, E_M, E_N, E_K, active, share, write_cost_of(p, active, share), shared_share_of(p, active)
+    )  # fmt: skip
+
+
+@inlined_kernel
+def write_cost_of(p: Any, active_cores: int, dram_share: float) -> float:
+    """Time of a written byte in DRAM by that of a read one, where a core reads at `dram_share`."""
+    share = p["write_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
+    cost: float = dram_share / min(share, p["dram_core_limit_bytes_per_us"])
+    return cost
 
 
 @inlined_kernel
@@ -227,7 +240,7 @@ def core_sums(
     red_adds = 0
     if blk.E_K > 1:
         part = ceil_div(c_elems, blk.E_K)
-        red_dram_bytes = bytes_of(part, p["c_half_bits"]) * p["write_cost"] * p["c_dram"]
+        red_dram_bytes = bytes_of(part, p["c_half_bits"]) * blk.write_cost * p["c_dram"]
         if p["reduction"] == 1:
             red_dram_bytes += bytes_of(blk.E_K * part, p["spill_half_bits"])
         else:
@@ -310,9 +323,9 @@ def cost_of_sums(
     a_dram, b_dram, spill_dram = dram_bytes_of(p, blk, sums, kept_frac)
     shared_bytes = a_charged + sums.b_charged * p["b_dram"]
     loads = Traffic(a_dram + b_dram, shared_bytes, float(sums.a_bytes + sums.b_bytes + sums.s_bytes))
-    c = c_traffic(p, float(sums.store_bytes + sums.spill_bytes), float(sums.spill_bytes))
+    c = c_traffic(p, blk, float(sums.store_bytes + sums.spill_bytes), float(sums.spill_bytes))
     if kept_frac > 0.0:
-        c = Traffic(c_traffic(p, sums.store_bytes + spill_dram, spill_dram).dram, c.shared, c.port)
+        c = Traffic(c_traffic(p, blk, sums.store_bytes + spill_dram, spill_dram).dram, c.shared, c.port)
     moved = add_traffic(loads, c)
     dram_us = moved.dram / blk.dram_share
     shared_us = moved.shared / blk.shared_share
@@ -353,13 +366,23 @@ def cost_of_sums(
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
     latency_us += sync_us + pack_us
     return CoreCost(
-        latency_us, blk.active_cores * (moved.dram + sums.red_dram_bytes), sums.visits,
+        max(latency_us, p["launch_floor_us"]), blk.active_cores * (moved.dram + sums.red_dram_bytes), sums.visits,
         sums.a_bytes, sums.b_bytes, sums.s_bytes, loads, c, a_dram, b_dram, c.dram, kept_frac,
         sums.store_bytes, sums.spill_bytes,
         main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
-        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us, sync_us, pack_us, red_dram_us,
-        red_noc_us, red_add_us,
+        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us, sync_us, pack_us,
+        red_dram_us, red_noc_us, red_add_us,
+        latency_us,
     )  # fmt: skip
+
+
+@kernel
+def _kept_frac_of_block(p: Any, blk: Block, g: int, tile_m: int, tile_n: int, tile_k: int, order: int) -> float:
+    """What `kept_frac_of` is for the full block of g batch elements."""
+    T_m, T_n, T_k = ceil_div(blk.m, tile_m), ceil_div(blk.n, tile_n), ceil_div(blk.k, tile_k)
+    f_a, f_b, f_c = reload_factors(order, T_m, T_n, T_k)
+    sums = core_sums(p, blk, g, blk.m, blk.n, blk.k, T_m, T_n, T_k, f_a, f_b, f_c)
+    return kept_frac_of(p, blk, sums, a_charged_of(p, blk, sums))
 
 
 def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
@@ -387,6 +410,9 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
         for ig in range(2):
             num_g = blk.E_G - 1 if ig == 0 else 1
             g = blk.g if ig == 0 else edge_g
+            kept_frac = 0.0
+            if p["has_shared"] and num_g > 0:
+                kept_frac = _kept_frac_of_block(p, blk, g, tile_m, tile_n, tile_k, order)
             for im in range(2):
                 num_m = blk.E_M - 1 if im == 0 else 1
                 m = blk.m if im == 0 else edge_m
@@ -418,10 +444,12 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
                         core_bytes += num * (cost.a_bytes + cost.b_bytes + cost.s_bytes + c_bytes)
                         if not p["c_is_resident"]:
                             store_bytes += num * cost.store_bytes
-                            spill_bytes += spilled_total(num, cost.spill_bytes, cost.kept_frac)
+                            spill_bytes += spilled_total(num, cost.spill_bytes, kept_frac)
                         if p["has_shared"]:
-                            a_bytes += dram_total(num, cost.a_dram)
-                            b_bytes += dram_total(num, cost.b_dram)
+                            sums = core_sums(p, blk, g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c)
+                            a_dram, b_dram, _ = dram_bytes_of(p, blk, sums, kept_frac)
+                            a_bytes += dram_total(num, a_dram)
+                            b_bytes += dram_total(num, b_dram)
                         elif p["is_multicast"]:
                             # a shared slice is read once; the cores that share it run in step with a full block
                             if in_ == 1 and not p["a_is_resident"]:
@@ -492,7 +520,7 @@ evaluate_overlap_into = _make_evaluate(no_pipeline_us)
 @inlined_kernel
 def dram_total(num_cores: int, dram_bytes: float) -> int:
     """DRAM bytes of cores that move so many each, which need not be whole."""
-    return int(math.ceil(num_cores * dram_bytes))
+    return num_cores * int(math.ceil(dram_bytes))  # noqa: RUF046  a float in numba
 
 
 @inlined_kernel
@@ -522,8 +550,8 @@ def energy_pj_of(p: Any, steps: float, macs: float, dram_bytes: float, core_byte
 @kernel
 def fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
     """Fill the times of the record `out` of `COST_DTYPE`, which are those of the slowest core."""
-    floor_wait_us = max(0.0, p["launch_floor_us"] - cost.latency_us)
-    out["latency_us"] = cost.latency_us + floor_wait_us
+    floor_wait_us = cost.latency_us - cost.busy_us
+    out["latency_us"] = cost.latency_us
     out["main_us"] = cost.main_us
     out["compute_us"] = cost.compute_us
     dma_us = max(cost.dram_us, cost.shared_us, cost.noc_us, cost.feed_us)

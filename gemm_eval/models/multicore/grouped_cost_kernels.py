@@ -24,6 +24,7 @@ from gemm_eval.models.multicore.cost_kernels import (
     shared_share_of,
     spilled_total,
     sram_used_bytes,
+    write_cost_of,
 )
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors, scale_rows
 from gemm_eval.models.multicore.group_kernels import Spread, active_cores_of, fill_spread, new_spread
@@ -52,7 +53,8 @@ def chip_of(p: Any, rows: Any, K: int, N: int, P_M: int, P_N: int, P_K: int, spr
     share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
     share = min(share, p["dram_core_limit_bytes_per_us"])
     return Block(
-        1, blk.m, blk.n, blk.k, num_sets, blk.E_M, blk.E_N, blk.E_K, active, share, shared_share_of(p, active)
+        1, blk.m, blk.n, blk.k, num_sets, blk.E_M, blk.E_N, blk.E_K, active, share, write_cost_of(p, active, share),
+        shared_share_of(p, active),
     )  # fmt: skip
 
 
@@ -62,7 +64,7 @@ def run_block(chip: Block, num_rows: int, count: int, P_M: int) -> Block:
     m = ceil_div(num_rows, P_M)
     return Block(
         count, m, chip.n, chip.k, chip.E_G, ceil_div(num_rows, m), chip.E_N, chip.E_K, chip.active_cores,
-        chip.dram_share, chip.shared_share,
+        chip.dram_share, chip.write_cost, chip.shared_share,
     )  # fmt: skip
 
 

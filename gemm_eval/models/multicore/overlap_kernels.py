@@ -34,10 +34,10 @@ def traffic_us(p: Any, blk: Any, moved: Traffic) -> float:
 
 
 @inlined_kernel
-def c_traffic(p: Any, stored: float, loaded: float) -> Traffic:
+def c_traffic(p: Any, blk: Any, stored: float, loaded: float) -> Traffic:
     """What bytes of C pass that leave a core, and come back."""
     moved = (stored + loaded) * p["c_dram"]
-    return Traffic((stored * p["write_cost"] + loaded) * p["c_dram"], moved, moved)
+    return Traffic((stored * blk.write_cost + loaded) * p["c_dram"], moved, moved)
 
 
 @kernel
@@ -77,7 +77,7 @@ def overlap_main_us(
     """
     tail = c
     if p["output_buffers"] == 2:
-        tail = c_traffic(p, float(bytes_of(tile_m * tile_n, store_half_bits(p, blk.E_K))), 0.0)
+        tail = c_traffic(p, blk, float(bytes_of(tile_m * tile_n, store_half_bits(p, blk.E_K))), 0.0)
     loads_us = traffic_us(p, blk, add_traffic(loads, tail))
     lead_us = loads_us
     if p["input_buffers"] == 2:
@@ -85,7 +85,9 @@ def overlap_main_us(
         lead_b = bytes_of(tile_k * tile_n, p["b_half_bits"])
         if p["is_quantized"]:
             lead_b += bytes_of(scale_rows(p, tile_k, 1) * tile_n, p["group_half_bits"])
-        lead_us = traffic_us(p, blk, add_traffic(loads_traffic(p, blk, float(lead_a), float(lead_b)), tail))
+        lead = loads_traffic(p, blk, float(lead_a), float(lead_b))
+        lead = Traffic(min(lead.dram, loads.dram), lead.shared, lead.port)  # cores that share a tile load it once
+        lead_us = traffic_us(p, blk, add_traffic(lead, tail))
     steps = ceil_div(tile_m, p["cube_m"]) * ceil_div(tile_n, p["cube_n"]) * ceil_div(tile_k, p["cube_k"])
     fills = ceil_div(tile_n, p["cube_n"]) * ceil_div(tile_k, p["cube_k"])
     tile_cycles = steps / p["steps_per_cycle"] + p["fill_drain_cycles"] + fills * p["weight_load_cycles"]

@@ -41,7 +41,7 @@ _FLOATS = (
     "dram_bytes_per_us", "dram_core_limit_bytes_per_us", "noc_bytes_per_us",
     "overlap_frac", "launch_us",
     "mac_pj", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte", "static_pj_per_us",
-    "weight_load_cycles", "write_cost", "a_dram", "b_dram", "c_dram", "shared_bytes", "shared_bytes_per_us",
+    "weight_load_cycles", "write_bytes_per_us", "a_dram", "b_dram", "c_dram", "shared_bytes", "shared_bytes_per_us",
     "launch_floor_us", "feed_us_per_step", "resident_max_frac",
     "pack_bytes_per_us", "pack_near_bytes", "sync_us",
 )  # fmt: skip
@@ -49,10 +49,9 @@ _FLOATS = (
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that nobody reads them.
 
-Sizes of elements are in half bits, since a block of floats may share an exponent: bfp8 has 8.5 bits. `write_cost` is the
-time of a written byte in DRAM by that of a read one; `a_packing` and
-`b_packing` are 0 where an operand is not packed, 1 private, 2 shared; `a_dram`, `b_dram` and `c_dram` are 0.0 for operands that stay on
-the chip, else 1.0.
+Sizes of elements are in half bits, since a block of floats may share an exponent: bfp8 has 8.5 bits. `a_dram`, `b_dram`
+and `c_dram` are 0.0 for operands that stay on the chip, else 1.0. `a_packing` and `b_packing` are 0 where an operand is
+not packed, 1 private, 2 shared.
 """
 
 
@@ -139,7 +138,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "has_resident": bool(arch.resident),
         **{f"{name.lower()}_is_resident": name in arch.resident for name in "ABC"},
         "weight_load_cycles": arch.weight_load_cycles,
-        "write_cost": 1.0 if write is None else arch.dram_gb_per_s / write,
+        "write_bytes_per_us": bytes_per_us(arch.dram_gb_per_s if write is None else write) * arch.dram_efficiency_frac,
         **{f"{name.lower()}_dram": float(name not in arch.resident) for name in "ABC"},
         "shared_bytes": float(arch.shared_bytes or 0),
         "shared_bytes_per_us": math.inf if arch.shared_gb_per_s is None else bytes_per_us(arch.shared_gb_per_s),
@@ -172,7 +171,8 @@ def with_room(
     G, M, K, N = sizes.T.astype(object)
     rows = G * M
     for place in np.flatnonzero(layouts.is_grouped(len(sizes))):
-        rows[place] = sum(layouts.row_groups(int(place), int(G[place])) or ())
+        groups = layouts.row_groups(int(place), 0) or ()
+        rows[place], G[place] = sum(groups), len(groups)
     return _in_room(params[type_of], rows, G, K, N), np.arange(len(sizes))
 
 
@@ -180,8 +180,11 @@ def params_in_room(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.ND
     """Return the parameters [1] of one problem, in which resident operands take their part of the SRAM."""
     if not params["has_resident"][0]:
         return params
-    rows = problem.G * problem.M if problem.row_groups is None else sum(problem.row_groups)
-    return _in_room(params.copy(), *(np.array([size], object) for size in (rows, problem.G, problem.K, problem.N)))
+    groups = problem.row_groups
+    rows, G = problem.G * problem.M, problem.G
+    if groups is not None:  # one without rows takes no part in anything
+        rows, G = sum(groups), sum(map(bool, groups))
+    return _in_room(params.copy(), *(np.array([size], object) for size in (rows, G, problem.K, problem.N)))
 
 
 def _in_room(params: npt.NDArray[np.void], rows: _Sizes, groups: _Sizes, K: _Sizes, N: _Sizes) -> npt.NDArray[np.void]:
@@ -197,6 +200,7 @@ def _in_room(params: npt.NDArray[np.void], rows: _Sizes, groups: _Sizes, K: _Siz
     for name in "abc":
         params[f"{name}_is_resident"] &= fits.astype(np.int64)
         params[f"{name}_dram"] = 1.0 - params[f"{name}_is_resident"]
+    params["has_resident"] = 0  # they have their room now
     return read_only(params)
 
 

@@ -108,7 +108,8 @@ def _fit(arch: MulticoreSpec, sets: Sequence[TimingSet], paths: Sequence[str]) -
     def errors(shares: Floats) -> Floats:
         chip = with_values(arch, values(shares))
         predicted = np.concatenate([predict_set(chip, rows) for rows in sets])
-        return np.nan_to_num(np.log(predicted) - logs, nan=_MISSING)
+        result: Floats = np.nan_to_num(np.log(predicted) - logs, nan=_MISSING)
+        return result
 
     logs_now = np.log([_value_at(arch, path, of) for path, of in zip(paths, ranges, strict=True)])
     best = 1.0 + np.clip((logs_now - low) / (high - low), 0.001, 0.999)

@@ -1,0 +1,104 @@
+"""What a library chooses: the best of the mappings that its rules leave, found by trying them all."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemm_eval.arch import LibraryRules, MulticoreSpec
+from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
+from gemm_eval.models.multicore import COST_DTYPE, pack_params, params_in_room, unpack_cost
+from gemm_eval.models.multicore.cost_kernels import block_of, evaluate_one
+from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, reload_factors
+from gemm_eval.search import find_ruled_many
+from gemm_eval.workload import GemmProblem
+from tests import strategies
+from tests.oracle import naive
+
+_ORDERS = [order.name.lower() for order in LoopOrder]
+_SIZES = st.lists(st.sampled_from((1, 2, 4, 8, 16)), max_size=3, unique=True)
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> LibraryRules:
+    fields: dict[str, Any] = {}
+    if draw(st.booleans()):
+        fields["splits"] = draw(st.lists(st.sampled_from("GMNK"), unique=True))
+    if draw(st.booleans()):
+        fields["loop_orders"] = draw(st.lists(st.sampled_from(_ORDERS), min_size=1, unique=True))
+    for name in ("tile_m", "tile_n", "tile_k"):
+        fields[name] = draw(_SIZES)
+    fields["whole"] = draw(st.lists(st.sampled_from("MNK"), max_size=1, unique=True))
+    fields["loads_once"] = draw(st.lists(st.sampled_from("ABC"), max_size=2, unique=True))
+    if draw(st.booleans()):
+        fields["max_tile_bytes"] = {draw(st.sampled_from("AB")): draw(st.sampled_from((8, 64, 500)))}
+    return LibraryRules(**fields)
+
+
+def _is_allowed(of: LibraryRules, p: Any, block: Any, mapping: MulticoreMapping) -> bool:
+    partition, tile, order = mapping
+    if any(count > 1 and name not in of.splits for name, count in zip("GMNK", partition, strict=True)):
+        return False
+    if of.loop_orders and order.name.lower() not in of.loop_orders:
+        return False
+    sizes = block.m, block.n, block.k
+    for name, size, whole, known in zip("MNK", tile, sizes, (of.tile_m, of.tile_n, of.tile_k), strict=True):
+        if name in of.whole:
+            if size != whole:
+                return False
+        elif known and size not in {min(one, whole) for one in known}:
+            return False
+    trips = [ceil_div(whole, size) for whole, size in zip(sizes, tile, strict=True)]
+    for name, factor in zip("ABC", reload_factors(int(order), *trips), strict=True):
+        if name in of.loads_once and factor > 1:
+            return False
+    a_bytes = bytes_of(tile.tile_m * tile.tile_k, p["a_half_bits"])
+    b_bytes = bytes_of(tile.tile_k * tile.tile_n, p["b_half_bits"])
+    return a_bytes <= of.max_tile_bytes.get("A", 1 << 62) and b_bytes <= of.max_tile_bytes.get("B", 1 << 62)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[MulticoreSpec, GemmProblem, LibraryRules]:
+    arch = draw(strategies.archs(max_cores=6))
+    return arch, draw(strategies.problems(arch, max_units=4)), draw(rules())
+
+
+@settings(max_examples=150)
+@given(cases(), st.booleans())
+def test_the_choice_is_the_best_that_the_rules_leave(
+    case: tuple[MulticoreSpec, GemmProblem, LibraryRules], allow_idle_cores: bool
+) -> None:
+    arch, problem, of = case
+    params = params_in_room(pack_params(arch, problem.types), problem)
+    p = params[0]
+    out = np.zeros(1, COST_DTYPE)
+    best: tuple[float, ...] | None = None
+    for row in enumerate_partitions(arch.num_cores, allow_idle_cores=allow_idle_cores).tolist():
+        block = block_of(p, *problem.sizes, *row)
+        if block.E_K > 1 and arch.reduction == "none":
+            continue
+        units = naive.units_of(arch, problem)
+        sizes = (naive.legal_tile_sizes(*pair) for pair in zip((block.m, block.n, block.k), units, strict=True))
+        for tile, order in itertools.product(itertools.product(*sizes), LoopOrder):
+            mapping = MulticoreMapping(Partition(*row), Tile(*tile), order)
+            if not _is_allowed(of, p, block, mapping) or not naive.is_legal(arch, problem, mapping):
+                continue
+            evaluate_one(params, *problem.sizes, *row, *tile, int(order), out)
+            if best is None or out["latency_us"][0] < best[0]:
+                best = (float(out["latency_us"][0]),)
+    found = find_ruled_many(
+        arch, of, pack_params(arch, problem.types), np.zeros(1, np.int64), np.array([problem.sizes], np.int64),
+        allow_idle_cores=allow_idle_cores,
+    )[0]  # fmt: skip
+    if best is None:
+        assert found["active_cores"] == 0
+        return
+    tolerance = 0.0 if arch.timing == "overlap" else 1e-9
+    assert abs(found["latency_us"] - best[0]) <= tolerance * best[0]
+    mapping = unpack_cost(found).mapping
+    if of.restricts_tiles or of.restricts_partitions:
+        assert _is_allowed(of, p, block_of(p, *problem.sizes, *mapping.partition), mapping)

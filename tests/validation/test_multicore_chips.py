@@ -1,0 +1,228 @@
+"""Multi-core chips against timings: tables, fits, held-out errors, calibrations, and whose mapping an answer is of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from gemm_eval import GEMMEvaluator, MulticoreSpec, load_arch
+from gemm_eval.arch import calibration_file, data_root
+from gemm_eval.errors import ArchValidationError, InvalidInputError, InvalidOptionError, UnsupportedError
+from gemm_eval.validation.multicore import (
+    FITTED_ROOFLINE,
+    MODEL,
+    RANGES,
+    TimingSet,
+    calibrate_chip,
+    calibration_text,
+    chips_with_timings,
+    read_chip_timings,
+    score_chip,
+)
+from gemm_eval.validation.multicore.fit import fit_chip, folds_of, predict_set, with_values
+
+CALIBRATED = ("arc-pro-b60", "ipu-gc200", "rk3588-npu", "tpu-v4", "wormhole-n150")
+
+
+def _rows(arch: MulticoreSpec, num: int = 60) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    sizes = 2 ** rng.integers(4, 12, (num, 3))
+    frame = pd.DataFrame(sizes, columns=["M", "K", "N"])
+    return frame.assign(chip=arch.name, dtype="fp16", latency_us=1.0)
+
+
+@pytest.fixture(scope="module")
+def chip() -> MulticoreSpec:
+    return load_arch("demo-8core", MulticoreSpec).with_(
+        launch_us=3.0, dram_efficiency_frac=0.6, coefficients=("launch_us", "dram_efficiency_frac")
+    )
+
+
+@pytest.fixture(scope="module")
+def timed(chip: MulticoreSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Timings that the model itself makes, with noise of 1%."""
+    rows = TimingSet("all", _rows(chip))
+    noise = np.random.default_rng(1).normal(1.0, 0.01, len(rows.frame))
+    path = tmp_path_factory.mktemp("timings") / "mine.csv"
+    rows.frame.assign(latency_us=predict_set(chip, rows) * noise).to_csv(path, index=False)
+    return path
+
+
+def test_a_fit_finds_what_made_the_timings(chip: MulticoreSpec, timed: Path) -> None:
+    timings = read_chip_timings(chip.name, timed)
+    start = chip.with_(launch_us=10.0, dram_efficiency_frac=0.9)
+    found = fit_chip(start, timings.sets, chip.coefficients)
+    assert found == {
+        "launch_us": pytest.approx(3.0, rel=0.03),
+        "dram_efficiency_frac": pytest.approx(0.6, rel=0.02),
+    }
+    fitted, score = calibrate_chip(start, timings)
+    of_all = next(line for line in score.lines if line.rows == "all")
+    assert of_all.errors[MODEL].mape_frac < 0.012 < of_all.errors[FITTED_ROOFLINE].mape_frac
+    read_back = yaml.safe_load(calibration_text(fitted, start))
+    assert read_back["coefficients"] == pytest.approx(fitted.coefficients)
+    assert read_back["sha256"] == timings.sha256
+
+
+def test_a_pair_is_in_one_fold(chip: MulticoreSpec, timed: Path) -> None:
+    (rows,) = read_chip_timings(chip.name, timed).sets
+    (folds,) = folds_of([rows], 5, 0, chip.name)
+    by_pair: dict[tuple[int, int], set[int]] = {}
+    for pair, fold in zip(rows.pairs, folds.tolist(), strict=True):
+        by_pair.setdefault(pair, set()).add(fold)
+    assert all(len(of_pair) == 1 for of_pair in by_pair.values())
+    assert set(folds.tolist()) == set(range(5))
+
+
+def test_values_are_put_at_paths() -> None:
+    arch = load_arch("wormhole-n150", MulticoreSpec)
+    assert arch.rules is not None
+    changed = with_values(
+        arch, {"load_clock_frac.*": 0.5, "rules.changes.launch_us": 7.0, "by_dtype.bf16.launch_us": 1.5}
+    )
+    assert set(changed.load_clock_frac) == set(arch.cube_steps_per_cycle)
+    assert set(changed.load_clock_frac.values()) == {0.5}
+    assert changed.rules is not None
+    assert changed.rules.changes["launch_us"] == 7.0
+    assert changed.rules.changes["resident"] == arch.rules.changes["resident"]
+    assert changed.for_dtype(arch.default_dtype).launch_us == 1.5
+
+
+def test_what_cannot_be_fitted_is_refused(chip: MulticoreSpec, timed: Path) -> None:
+    timings = read_chip_timings(chip.name, timed)
+    with pytest.raises(InvalidOptionError, match=r"coefficient must be one of launch_us.*got 'num_cores'"):
+        fit_chip(chip, timings.sets, ["num_cores"])
+    with pytest.raises(InvalidOptionError, match="names no coefficients"):
+        score_chip(chip.with_(coefficients=()), timings)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda frame: frame.drop(columns="latency_us"), "columns latency_us are missing"),
+        (lambda frame: frame.assign(chip="other"), "these are timings of 'other', not of demo-8core"),
+        (lambda frame: frame.assign(latency_us=0.0), "numbers above 0"),
+    ],
+)
+def test_a_wrong_table_says_what_is_wrong(timed: Path, tmp_path: Path, change: object, message: str) -> None:
+    path = tmp_path / "wrong.csv"
+    change(pd.read_csv(timed)).to_csv(path, index=False)  # type: ignore[operator]
+    with pytest.raises(InvalidInputError, match=message):
+        read_chip_timings("demo-8core", path)
+
+
+def test_a_chip_without_timings_says_which_have_some() -> None:
+    with pytest.raises(InvalidOptionError, match=r"arc-pro-b60.*give --data FILE"):
+        read_chip_timings("sg2260e")
+
+
+# --- what is committed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", chips_with_timings())
+def test_committed_timings_are_read(name: str) -> None:
+    timings = read_chip_timings(name)
+    assert sum(len(rows.frame) for rows in timings.sets) > 40
+    notice = data_root() / "measured" / name / "NOTICE"
+    assert notice.is_file(), "the licence wants it said whose rows these are"
+
+
+@pytest.mark.parametrize("name", CALIBRATED)
+def test_calibrations_are_of_this_model_and_in_range(name: str) -> None:
+    arch, plain = load_arch(name, MulticoreSpec), load_arch(name, MulticoreSpec, calibrated=False)
+    assert arch.calibration
+    assert not plain.calibration
+    data = yaml.safe_load(calibration_file(name).read_text(encoding="utf-8"))
+    assert tuple(data["coefficients"]) == arch.coefficients
+    for path, value in data["coefficients"].items():
+        field = next(part for part in path.split(".") if part in RANGES)
+        assert RANGES[field].low < value <= RANGES[field].high
+        assert arch.provenance[path].kind == "fitted"
+    assert GEMMEvaluator(arch).evaluate(1, 128, 512, 512).source == "calibrated"
+    assert GEMMEvaluator(plain).evaluate(1, 128, 512, 512).source == "analytic"
+    assert GEMMEvaluator(arch.with_(num_cores=2)).evaluate(1, 128, 512, 512).source == "analytic"
+
+
+def test_a_calibration_of_another_chip_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("multicore", "calibration"):
+        (tmp_path / folder).mkdir()
+    text = (data_root() / "multicore" / "tpu-v4.yaml").read_text(encoding="utf-8")
+    (tmp_path / "multicore" / "mine.yaml").write_text(text.replace("name: tpu-v4", "name: mine"), encoding="utf-8")
+    of_tpu = calibration_file("tpu-v4").read_text(encoding="utf-8")
+    monkeypatch.setattr("gemm_eval.arch.loader.data_root", lambda: tmp_path)
+    monkeypatch.setattr("gemm_eval.arch.multicore_calibration.data_root", lambda: tmp_path)
+    (tmp_path / "calibration" / "mine").mkdir()
+    (tmp_path / "calibration" / "mine" / "multicore.yaml").write_text(of_tpu, encoding="utf-8")
+    with pytest.raises(ArchValidationError, match="this is a calibration of tpu-v4"):
+        load_arch("mine")
+
+
+# --- whose mapping ---------------------------------------------------------------------------------------------------
+
+
+def test_the_best_is_no_slower_than_the_library() -> None:
+    for name in ("rk3588-npu", "wormhole-n150"):
+        arch = load_arch(name, MulticoreSpec)
+        for M, K, N in ((128, 2048, 2048), (512, 1024, 2048), (33, 4096, 640)):
+            library = GEMMEvaluator(arch.under_library(), policy="best").evaluate(1, M, K, N)
+            chosen = GEMMEvaluator(arch, policy="library").evaluate(1, M, K, N)
+            assert library.latency_us <= chosen.latency_us
+            assert f"{arch.rules.title if arch.rules else ''} chooses this mapping" in chosen.explain()
+
+
+def test_rules_hold_for_one_many_and_batches_alike() -> None:
+    evaluator = GEMMEvaluator("rk3588-npu")
+    shapes = [(1, 128, 2048, 512), (3, 7, 300, 65), (1, 1000, 64, 64)]
+    table = evaluator.evaluate_many(shapes)
+    for row, shape in enumerate(shapes):
+        one = GEMMEvaluator("rk3588-npu").evaluate(*shape)
+        assert one.latency_us == table["latency_us"][row]
+        assert one.mapping.tile.tile_k == shape[2]  # type: ignore[union-attr]
+        assert one.mapping.loop_order.name == "MNK"  # type: ignore[union-attr]
+    grouped = GEMMEvaluator("rk3588-npu").evaluate_grouped((7, 0, 7), 300, 65)
+    assert grouped.latency_us == GEMMEvaluator("rk3588-npu").evaluate(2, 7, 300, 65).latency_us
+
+
+def test_a_policy_that_there_is_not_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="demo-8core has no rules of a library"):
+        GEMMEvaluator("demo-8core", policy="library")
+    with pytest.raises(UnsupportedError, match="policy is for multi-core chips, and h200-sxm is a GPU"):
+        GEMMEvaluator("h200-sxm", policy="best")
+    with pytest.raises(InvalidOptionError, match="policy must be one of library, best"):
+        GEMMEvaluator("rk3588-npu", policy="mine")
+    with pytest.raises(InvalidOptionError, match="policy library goes with plan exact"):
+        GEMMEvaluator("rk3588-npu", policy="library", plan="balanced")
+    assert GEMMEvaluator("rk3588-npu", plan="balanced").evaluate(1, 8, 64, 64).latency_us > 0.0
+
+
+def test_what_a_library_believes_is_not_what_it_costs() -> None:
+    arch = load_arch("demo-8core", MulticoreSpec)
+    wrong = arch.with_(rules={"title": "a library", "believes": {"dram_gb_per_s": 1e6, "sram_bytes": 1 << 18}})
+    best, chosen = (GEMMEvaluator(one).evaluate(1, 512, 4096, 4096) for one in (arch, wrong))
+    assert chosen.latency_us > best.latency_us
+    assert GEMMEvaluator(arch).evaluate_mapping(chosen.problem, chosen.mapping).latency_us == chosen.latency_us
+    for name in ("num_cores", "rules"):
+        with pytest.raises(ArchValidationError, match=f"rules.believes: {name} cannot be otherwise"):
+            arch.with_(rules={"believes": {name: 2}})
+    with pytest.raises(ArchValidationError, match=r"rules.changes: launch_ms is not a field"):
+        arch.with_(rules={"changes": {"launch_ms": 2}})
+
+
+def test_fields_by_type() -> None:
+    arch = load_arch("demo-8core", MulticoreSpec).with_(by_dtype={"int8": {"launch_us": 100.0}})
+    evaluator = GEMMEvaluator(arch)
+    plain = GEMMEvaluator("demo-8core")
+    assert evaluator.evaluate(1, 64, 64, 64).latency_us == plain.evaluate(1, 64, 64, 64).latency_us
+    assert evaluator.evaluate(1, 64, 64, 64, dtype="int8").breakdown["launch_us"] == 100.0
+
+
+def test_block_floats_move_their_shared_exponents() -> None:
+    evaluator = GEMMEvaluator(load_arch("wormhole-n150", MulticoreSpec).with_(resident=()))
+    for dtype, bits in (("bfp8", 8.5), ("bfp4", 4.5), ("bf16", 16)):
+        result = evaluator.evaluate(1, 512, 1024, 2048, dtype=dtype)
+        elements = 512 * 1024 + 1024 * 2048 + 512 * 2048
+        assert result.dram_bytes == elements * bits / 8
