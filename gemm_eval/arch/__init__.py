@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         place_values,
     )
     from gemm_eval.arch.paths import data_root
-    from gemm_eval.arch.rules import LibraryRules
+    from gemm_eval.arch.rules import LibraryPath, LibraryRules
     from gemm_eval.arch.states import MEASURED_L2_STATES, ClockState, L2State
     from gemm_eval.arch.yaml import read_yaml
 
@@ -44,6 +44,7 @@ __all__ = [
     "DeviceLimits",
     "GpuSpec",
     "L2State",
+    "LibraryPath",
     "LibraryRules",
     "MulticoreCalibration",
     "MulticoreErrors",
@@ -114,7 +115,7 @@ __getattr__, __dir__ = lazy_names(
             "place_values",
         ),
         ".paths": ("data_root",),
-        ".rules": ("LibraryRules",),
+        ".rules": ("LibraryPath", "LibraryRules"),
         ".states": ("ClockState", "L2State", "MEASURED_L2_STATES"),
         ".yaml": ("read_yaml",),
     },

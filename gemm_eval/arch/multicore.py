@@ -111,6 +111,20 @@ class MulticoreSpec(BaseSpec):
     )
     dram_core_limit_gb_per_s: Positive | None = Field(default=None, description="most that one core can draw")
 
+    # what a library does before the main loop
+    packs: Table[OperandName, Literal["private", "shared"]] = Field(
+        default={},
+        description="operands that are copied before the main loop, into the order in which it reads them; private: "
+        "each core copies its whole block; shared: cores that need the same block copy a part each",
+    )
+    pack_gb_per_s: Positive | None = Field(default=None, description="bytes of operands that one core packs, 1e9/s")
+    pack_near_bytes: Annotated[int, Field(ge=1, le=1 << 50)] | None = Field(
+        default=None, description="what a core packs of one operand beyond these bytes counts twice; default: nothing"
+    )
+    sync_us: NonNegative = Field(
+        default=0.0, description="to wake the other cores and to wait for them, where more than one works"
+    )
+
     # on-chip network
     load_sharing: Literal["private", "multicast"] = Field(
         default="private", description="multicast: cores that need the same slice of A or B read it from DRAM once"
@@ -166,6 +180,7 @@ class MulticoreSpec(BaseSpec):
         told = {f"by_dtype.{dtype}": fields for dtype, fields in self.by_dtype.items()}
         if self.rules is not None:
             told |= {"rules.changes": self.rules.changes, "rules.believes": self.rules.believes}
+            told |= {f"rules.paths.{name}.changes": path.changes for name, path in self.rules.paths.items()}
         for what, fields in told.items():
             for name in fields:
                 if name not in type(self).model_fields:
@@ -191,6 +206,10 @@ class MulticoreSpec(BaseSpec):
             raise ValueError(f"resident names an operand twice: {', '.join(self.resident)}")
         if {"A", "B"} & set(self.resident) and self.noc_gb_per_s is None:
             raise ValueError("resident A or B needs noc_gb_per_s: what other cores hold of them comes through the port")
+        if bool(self.packs) != (self.pack_gb_per_s is not None):
+            raise ValueError("packs and pack_gb_per_s go together")
+        if "C" in self.packs:
+            raise ValueError("packs: A and B can be packed, C cannot")
         if self.timing == "pipeline":
             for name in ("shared_bytes", "dram_write_gb_per_s", "resident", "feed_bytes_per_cycle"):
                 if getattr(self, name):

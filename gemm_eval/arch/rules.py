@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from gemm_eval.arch.common import Dim, Fields, Frozen, Table, Text
 
-__all__ = ["UNCHANGEABLE", "LibraryRules", "OperandName"]
+__all__ = ["UNCHANGEABLE", "LibraryPath", "LibraryRules", "OperandName"]
 
 OperandName = Literal["A", "B", "C"]
 _Loop = Literal["M", "N", "K"]
@@ -19,6 +19,24 @@ UNCHANGEABLE = {
     *("num_cores", "timing", "rules", "by_dtype"),
 }
 """Fields of a spec that are the same for every type, and under its library."""
+
+
+_Splits = Annotated[tuple[Literal["G", "M", "N", "K"], ...], Field(strict=False)]
+
+
+class LibraryPath(Frozen):
+    """Code of a library for GEMMs of some sizes: all limits hold. Sizes are those of one batch element."""
+
+    max_rows: Dim | None = Field(default=None, description="most rows M, of a grouped GEMM of its largest group")
+    max_columns: Dim | None = Field(default=None, description="most columns N")
+    max_macs: Annotated[int, Field(ge=1, le=1 << 60)] | None = Field(default=None, description="most M*K*N")
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 60)] | None = Field(
+        default=None, description="most bytes of A, B and C together, without scales"
+    )
+    changes: Fields = Field(default={}, description="fields of the spec that are otherwise on this path")
+    splits: _Splits | None = Field(
+        default=None, description="dimensions that it cuts over cores, none: one core; default: as the rules say"
+    )
 
 
 class LibraryRules(Frozen):
@@ -38,9 +56,10 @@ class LibraryRules(Frozen):
     believes: Fields = Field(
         default={}, description="fields of the spec that it reckons with when it chooses, though they are otherwise"
     )
-    splits: Annotated[tuple[Literal["G", "M", "N", "K"], ...], Field(strict=False)] = Field(
-        default=("G", "M", "N", "K"), description="dimensions that it cuts over cores"
+    paths: Table[str, LibraryPath] = Field(
+        default={}, description="by name: code for some sizes; of a GEMM the first one counts whose limits hold"
     )
+    splits: _Splits = Field(default=("G", "M", "N", "K"), description="dimensions that it cuts over cores")
     partitions: Annotated[tuple[_Parts, ...], Field(strict=False)] = Field(
         default=(), description="(P_G, P_M, P_N, P_K) that it has; default: any"
     )
@@ -67,6 +86,15 @@ class LibraryRules(Frozen):
         if "C" in self.max_tile_bytes:
             raise ValueError("rules.max_tile_bytes: A and B have buffers of their own, C has none")
         return self
+
+    def on_path(self, name: str) -> LibraryRules:
+        """Return the rules as they are on one of the paths."""
+        path = self.paths[name]
+        told = {field: getattr(self, field) for field in self.model_fields_set}
+        told |= {"paths": {}, "changes": {**self.changes, **path.changes}}
+        if path.splits is not None:
+            told["splits"] = path.splits
+        return LibraryRules(**told)
 
     @property
     def restricts_partitions(self) -> bool:

@@ -17,6 +17,7 @@ from gemm_eval.checks import check_word
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.backend import NUM_PACKED
 from gemm_eval.evaluate.explain_multicore import spec_changes
+from gemm_eval.evaluate.library_paths import LibraryPaths
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.mapping import LoopOrder
@@ -120,6 +121,11 @@ class MulticoreBackend:
         self._packed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, self._chip))
         believed = self._chip.with_(**self._rules.believes) if self._rules and self._rules.believes else self._chip
         self._packed_as_believed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, believed))
+        self._types_of: dict[bytes, GemmTypes] = {}
+        self._paths = LibraryPaths(arch, self._rules.paths if self._rules else {}, self._on_path)
+
+    def _on_path(self, arch: MulticoreSpec) -> MulticoreBackend:
+        return MulticoreBackend(arch, self._plan, allow_idle_cores=self._allow_idle_cores, policy=self.policy)
 
     @property
     def costs_as(self) -> Hashable:
@@ -145,9 +151,18 @@ class MulticoreBackend:
         return asked
 
     def pack(self, kind: Kind) -> Records:
-        return self._packed(kind.types)
+        packed = self._packed(kind.types)
+        if self._paths:
+            self._types_of[packed.tobytes()] = kind.types  # of equal parameters any types will do
+        return packed
+
+    def packed_of(self, types: GemmTypes) -> Records:
+        """Return the parameters for these types."""
+        return self._packed(types)
 
     def find(self, problem: GemmProblem, packed: Records) -> Records:
+        if (path := self._paths.backend_of(problem)) is not None:
+            return path.find(problem, path.packed_of(problem.types))
         if self._rules is not None:
             return self._find_ruled(problem, packed)
         if self.is_exhaustive:
@@ -197,6 +212,16 @@ class MulticoreBackend:
         layouts: Layouts,
         advance: Callable[[int], None],
     ) -> Records:
+        if self._paths:
+            return self._paths.of_each(
+                types, kind_of, sizes,
+                lambda path, rows: path.find_many(
+                    types, [path.packed_of(of) for of in types], kind_of[rows], sizes[rows], layouts.take(rows), advance
+                ),
+                lambda rows: self._find_ruled_many(
+                    types, packed, kind_of[rows], sizes[rows], layouts.take(rows), advance
+                ),
+            )  # fmt: skip
         if self._rules is not None:
             return self._find_ruled_many(types, packed, kind_of, sizes, layouts, advance)
         if self.is_exhaustive:
@@ -214,12 +239,16 @@ class MulticoreBackend:
         return records
 
     def find_top(self, problem: GemmProblem, packed: Records, k: int, distinct: str) -> Records:
+        if (path := self._paths.backend_of(problem)) is not None:
+            return path.find_top(problem, path.packed_of(problem.types), k, distinct)
         if distinct == "mapping":
             return find_best_few(self._chip, problem, packed, k, allow_idle_cores=self._allow_idle_cores)
         found = find_best_of_each_partition(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)
         return found[:k]
 
     def replay(self, problem: GemmProblem, packed: Records, mapping: Any) -> Records:
+        if (path := self._paths.backend_of(problem)) is not None:
+            return path.replay(problem, path.packed_of(problem.types), mapping)
         return evaluate_mapping(self._chip, problem, packed, mapping)
 
     def is_feasible(self, records: Records) -> npt.NDArray[np.bool_]:
@@ -315,6 +344,17 @@ class MulticoreBackend:
         layouts: Layouts,
         found: Records,
     ) -> Records:
+        if self._paths:
+            types = [self._types_of[of.tobytes()] for of in packed]
+            return self._paths.of_each(
+                types, kind_of, sizes,
+                lambda path, rows: path.replay_many(
+                    [path.packed_of(of) for of in types], kind_of[rows], sizes[rows], layouts.take(rows), found[rows]
+                ),
+                lambda rows: replay_mappings(
+                    np.concatenate(packed), kind_of[rows], sizes[rows], found[rows], layouts=layouts.take(rows)
+                ),
+            )  # fmt: skip
         return replay_mappings(np.concatenate(packed), kind_of, sizes, found, layouts=layouts)
 
     def say_bound(self, bound: str) -> str:
@@ -330,6 +370,9 @@ class MulticoreBackend:
         said = [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
         if self.arch.calibration:
             said.append(f"Some of its numbers were fitted on timings: {self.arch.calibration}.")
+        if (name := self._paths.name_of(result.problem)) is not None:
+            said.append(f"The library takes its path {name} for GEMMs of this size.")
+            return [*said, *self._paths.backend_of(result.problem).say_source(result)[self.arch.is_coarse :]]
         if self._rules is not None:
             problem = result.problem
             packed = self._packed(problem.types)

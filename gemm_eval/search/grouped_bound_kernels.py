@@ -46,7 +46,7 @@ class SetSums(NamedTuple):
     steps: Any  # int64, steps of the matrix unit along m
     shared: Any  # float64, groups, each by the cores that share its B: 1 / E_M under multicast, else 1
     largest_shared: Any  # float64, the same of the largest group
-    red_us: Any  # float64, time of the reduction
+    red_us: Any  # float64, time of the reduction, of packing and of waking cores
     red_bytes: Any  # float64, its DRAM bytes
     # of one tile_m
     trips: Any  # int64, trips along m
@@ -154,7 +154,7 @@ def fill_set_sums(
     sums.steps[which] = steps
     sums.shared[which] = shared
     sums.largest_shared[which] = 1.0 / parts_of(size, P_M) if p["is_multicast"] else 1.0
-    sums.red_us[which] = floor.red_dram_us + floor.red_noc_us + floor.red_add_us
+    sums.red_us[which] = floor.red_dram_us + floor.red_noc_us + floor.red_add_us + floor.sync_us + floor.pack_us
     sums.red_bytes[which] = floor.red_dram_us * chip.dram_share
 
 

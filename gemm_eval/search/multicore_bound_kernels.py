@@ -131,7 +131,7 @@ def bound_of(p: Any, blk: Block) -> Bound:
         once.cube_us + fills * p["weight_load_cycles"] / p["cycles_per_us"],
         p["fill_drain_cycles"] / p["cycles_per_us"],
         once.vector_us,
-        p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us,
+        p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us + once.sync_us + once.pack_us,
         1.0 if p["is_pipeline"] else p["overlap_frac"],
         0.0 if p["is_pipeline"] else once.cube_us,
         p["input_buffers"] == 1,

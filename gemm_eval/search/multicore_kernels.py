@@ -230,6 +230,7 @@ def _search_trips_k(
         dma_us = max(cost.dram_us, cost.shared_us, cost.noc_us, cost.feed_us)
         main_us = overlap_main_us(p, blk, cost.loads, cost.c, cost.compute_us, dma_us, tile_m, tile_n, smallest_k)
         floor_us = p["launch_us"] + main_us + (cost.red_dram_us + cost.red_noc_us + cost.red_add_us)
+        floor_us += cost.sync_us + cost.pack_us
         if floor_us > best_us or (floor_us == best_us and best_T_k > 0):
             break
     if best_T_k > 0:

@@ -282,6 +282,7 @@ class Case:
                 "load_clock_frac": {dtype: min(1.0, of * factor) for dtype, of in arch.load_clock_frac.items()}
             },
             "loads of weights": {"weight_load_cycles": arch.weight_load_cycles / factor},
+            "waking": {"sync_us": arch.sync_us / factor},
             "queue": {"launch_floor_us": arch.launch_floor_us / factor},
             "clock": {"frequency_ghz": arch.frequency_ghz * factor},
             "steps a cycle": {
@@ -293,6 +294,8 @@ class Case:
             changes["network bandwidth"] = {"noc_gb_per_s": arch.noc_gb_per_s * factor}
         if arch.dram_write_gb_per_s is not None:
             changes["write bandwidth"] = {"dram_write_gb_per_s": arch.dram_write_gb_per_s * factor}
+        if arch.pack_gb_per_s is not None:
+            changes["packing"] = {"pack_gb_per_s": arch.pack_gb_per_s * factor}
         if arch.feed_bytes_per_cycle is not None:
             changes["feed"] = {"feed_bytes_per_cycle": arch.feed_bytes_per_cycle * factor}
         if arch.shared_bytes is not None:

@@ -83,6 +83,11 @@ def draw_chip(rng: random.Random) -> MulticoreSpec:
         fields["load_clock_frac"] = {dtype: rng.choice((0.9, 0.5)) for dtype in dtypes if rng.random() < 0.5}
         fields["partial_dtype"] = {dtype: rng.choice(_PARTIAL) for dtype in dtypes if rng.random() < 0.5}
         fields["launch_floor_us"] = rng.choice((0.0, 1.0, 30.0))
+    if rng.random() < 0.3:
+        packings = ({"A": "shared", "B": "private"}, {"A": "private", "B": "shared"}, {"A": "shared"}, {"B": "private"})
+        fields["packs"], fields["pack_gb_per_s"] = rng.choice(packings), _speed(rng, 0.25, 64.0)
+        fields["pack_near_bytes"] = rng.choice((None, rng.randint(1, 300)))
+        fields["sync_us"] = rng.choice((0.0, 0.3, 2.0))
     return MulticoreSpec(**fields)
 
 

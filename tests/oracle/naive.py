@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.workload import GemmProblem
+from tests.oracle import packing
 from tests.oracle.naive_core import (
     CoreCounts,
     CoreTime,
@@ -29,6 +30,7 @@ from tests.oracle.naive_core import (
     grid_of,
     is_legal,
     legal_tile_sizes,
+    packed_by,
     sram_limit_bytes,
     sram_used,
     sram_used_bytes,
@@ -112,7 +114,10 @@ def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMa
     if arch.shared_bytes is not None:
         spilled = time.dram[2]
     c_bytes = c_of(setting, stored + spilled, spilled).dram
-    floor_wait_us = time.latency_us - (arch.launch_us + time.main_us + time.reduction_us)
+    sync_us = packing.sync_us(arch, setting.active_cores)
+    pack_us = packing.pack_us(arch, problem, [packed_by(setting, setting.block)])
+    busy_us = arch.launch_us + time.main_us + time.reduction_us + (sync_us + pack_us)
+    floor_wait_us = time.latency_us - busy_us
     vector_ops_per_us = (arch.vector_ops_per_cycle or 1.0) * setting.cycles_per_us
     share = ceil_div(work.c, E_K)
     terms = {
@@ -126,14 +131,16 @@ def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMa
         "dram_c_us": c_bytes / setting.share,
         "noc_wait_us": time.dma_us - time.dram_us,
     }
-    busy_us = sum(us for name, us in terms.items() if name != "launch_us")
+    overlapping_us = sum(us for name, us in terms.items() if name != "launch_us")
     is_noc = E_K > 1 and arch.reduction == "noc"
     reduction = {
         "reduction_dram_us": work.reduction_dram_bytes / setting.share,
         "reduction_noc_us": bytes_of((E_K - 1) * share, setting.partial) / setting.port if is_noc else 0.0,
         "reduction_add_us": (E_K - 1) * share / vector_ops_per_us,
     }
-    if time.reduction_us > max(time.main_us, terms["launch_us"]):
+    if max(sync_us, pack_us) > max(time.main_us, terms["launch_us"], time.reduction_us):
+        bound = "pack" if pack_us > sync_us else "sync"
+    elif time.reduction_us > max(time.main_us, terms["launch_us"]):
         bound = "reduction"
     elif terms["launch_us"] > time.main_us:
         bound = "launch"
@@ -145,7 +152,8 @@ def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMa
         bound = "shared"
     else:
         bound = "noc" if time.noc_us > time.dram_us else "dram"
-    return {**terms, "hidden_us": time.main_us - busy_us, **reduction}, bound
+    before = {"launch_us": terms.pop("launch_us"), "sync_us": sync_us, "pack_us": pack_us}
+    return {**before, **terms, "hidden_us": time.main_us - overlapping_us, **reduction}, bound
 
 
 def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> NaiveCost:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
 from gemm_eval.workload import GemmProblem
+from tests.oracle import packing
 from tests.oracle.simulators import ActiveGrid, Bits, Block, Visit, bits_of, partial_bits, walk_visits
 
 
@@ -339,9 +340,15 @@ def time_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreTime:
         main_us = _overlap_us(setting, work.block, tile, all_loads, all_c, computed_us, dma_us)
     else:
         main_us = pipeline_us(setting, work.block, tile, LoopOrder(order))
-    latency_us = max(arch.launch_us + main_us + work.reduction_us, arch.launch_floor_us)
+    before_us = packing.before_us(arch, setting.problem, setting.active_cores, [packed_by(setting, work.block)])
+    latency_us = max(arch.launch_us + main_us + work.reduction_us + before_us, arch.launch_floor_us)
     times = (latency_us, main_us, computed_us, dram_us, noc_us, dma_us, work.reduction_us)
     return CoreTime(*times, moved.dram, counts.visits, shared_us, feed_us, dram)
+
+
+def packed_by(setting: Setting, block: Block) -> packing.Packed:
+    """What a core packs."""
+    return packing.Packed(block, setting.grid.E_N, setting.grid.E_M)
 
 
 class Moved(NamedTuple):

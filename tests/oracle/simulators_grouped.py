@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.mapping import MulticoreMapping
 from gemm_eval.workload import GemmProblem
+from tests.oracle.packing import Packed, before_us
 from tests.oracle.simulators import ActiveGrid, Block, Core, Transfer, Visit, run_pipeline, walk_visits
 
 __all__ = ["GroupedWalk", "simulate_grouped_chip"]
@@ -74,6 +75,7 @@ class _Walk:
         (n0, n1), (k0, k1) = self.cuts_n[p_n], self.cuts_k[p_k]
         bits, arch = self.core.bits, self.arch
         visits: list[Visit] = []
+        packed: list[Packed] = []
         sharers: list[int | None] = []
         moved = Transfer()
         charged_b = 0.0
@@ -85,6 +87,7 @@ class _Walk:
                 continue
             m = cuts_m[p_m][1] - cuts_m[p_m][0]
             count = list(self.sets[p_g]).count(rows)
+            packed.append(Packed(Block(count, m, n1 - n0, k1 - k0), len(self.cuts_n), len(cuts_m)))
             of_run: list[Visit] = []
             for _ in range(count):  # each group by itself: nothing stays from one to the next
                 block = Block(1, m, n1 - n0, k1 - k0)
@@ -113,7 +116,8 @@ class _Walk:
             reduction_us = parts[0] / self.core.dram_bytes_per_us + noc_us
             reduction_us += parts[2] / arch.vector_ops_per_cycle / self.core.cycles_per_us
         main_us = self._main_us(visits, sharers, moved, charged_b)
-        self.latency_us[place] = max(arch.launch_us + main_us + reduction_us, arch.launch_floor_us)
+        packing_us = before_us(arch, self.problem, self.core.grid.active_cores, packed)
+        self.latency_us[place] = max(arch.launch_us + main_us + reduction_us + packing_us, arch.launch_floor_us)
 
     def _main_us(
         self, visits: list[Visit], sharers: list[int | None], moved: Transfer, charged_b: float

@@ -106,6 +106,7 @@ class CoreSums(NamedTuple):
     b_once: int
     b_unique: float  # `b_once` by the number of cores that need the same
     partial_bytes: int  # of all partial sums at once
+    pack_bytes: float  # copied before the main loop; those that count twice twice
 
 
 class CoreCost(NamedTuple):
@@ -134,6 +135,8 @@ class CoreCost(NamedTuple):
     shared_us: float
     noc_us: float
     feed_us: float
+    sync_us: float
+    pack_us: float
     red_dram_us: float
     red_noc_us: float
     red_add_us: float
@@ -246,17 +249,29 @@ def core_sums(
     blocks_b = ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
     steps = g * ceil_div(m, p["cube_m"]) * blocks_b
     a_once = b_once = partial_bytes = 0
-    if p["has_shared"]:
+    if p["has_shared"] or p["a_packing"] or p["b_packing"]:
         a_once = bytes_of(g * m * k, p["a_half_bits"])
         b_once = bytes_of(g * k * n, p["b_half_bits"])
         if p["is_quantized"]:
             b_once += bytes_of(g * scale_rows(p, k, 1) * n, p["group_half_bits"])
         partial_bytes = bytes_of(c_elems, p["spill_half_bits"])
+    near_bytes = g * p["pack_near_bytes"]
+    pack_bytes = _packed_bytes(p["a_packing"], a_once, blk.E_N, near_bytes)
+    pack_bytes += _packed_bytes(p["b_packing"], b_once, blk.E_M, near_bytes)
     return CoreSums(
         a_bytes, b_elems, b_bytes, s_bytes, b_charged, store_bytes, spill_bytes,
         steps, g * T_m * blocks_b, g * T_m * T_n * T_k, red_dram_bytes, red_noc_bytes, red_adds,
-        a_once, b_once, b_once / blk.E_M, partial_bytes,
+        a_once, b_once, b_once / blk.E_M, partial_bytes, pack_bytes,
     )  # fmt: skip
+
+
+@inlined_kernel
+def _packed_bytes(packing: int, block_bytes: int, num_cores: int, near_bytes: float) -> float:
+    """Bytes that a core packs of its block of an operand, which so many cores need; what lies beyond near ones twice."""
+    if packing == 0:
+        return 0.0
+    own = block_bytes / num_cores if packing == 2 else float(block_bytes)
+    return own + max(0.0, own - near_bytes)
 
 
 @inlined_kernel
@@ -346,13 +361,16 @@ def cost_of_sums(
         main_us = max(compute_us, all_dma_us - rounding_us) * (1.0 - 1e-9)
     else:
         main_us = pipeline_us
+    sync_us = p["sync_us"] if blk.active_cores > 1 else 0.0
+    pack_us = sums.pack_bytes / p["pack_bytes_per_us"]
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
+    latency_us += sync_us + pack_us
     return CoreCost(
         max(latency_us, p["launch_floor_us"]), blk.active_cores * (moved.dram + sums.red_dram_bytes), sums.visits,
         sums.a_bytes, sums.b_bytes, sums.s_bytes, loads, c, a_dram, b_dram, c.dram, kept_frac,
         sums.store_bytes, sums.spill_bytes,
         main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
-        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us,
+        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us, sync_us, pack_us,
         red_dram_us, red_noc_us, red_add_us,
         latency_us,
     )  # fmt: skip
@@ -546,6 +564,8 @@ def fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
     out["busiest_core_bytes"] = cost.busiest_bytes
     times = Times(
         launch_us=p["launch_us"] + floor_wait_us,
+        sync_us=cost.sync_us,
+        pack_us=cost.pack_us,
         matrix_us=cost.cube_us,
         fill_drain_us=cost.fill_drain_us,
         vector_us=cost.vector_us,
@@ -560,6 +580,8 @@ def fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
     out["hidden_us"] = cost.main_us - _phase_us(times, _MAIN)
     out["bound"] = _bound_of(cost, times)
     out["launch_us"] = times.launch_us
+    out["sync_us"] = times.sync_us
+    out["pack_us"] = times.pack_us
     out["matrix_us"] = times.matrix_us
     out["fill_drain_us"] = times.fill_drain_us
     out["vector_us"] = times.vector_us

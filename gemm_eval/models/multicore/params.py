@@ -21,6 +21,8 @@ __all__ = ["PARAMS_DTYPE", "REDUCTIONS", "pack_params", "params_in_room", "with_
 
 _Sizes = npt.NDArray[np.object_]
 
+_PACKINGS = (None, "private", "shared")
+
 REDUCTIONS = ("none", "dram", "noc")
 """Codes of the field `reduction`: an index into this tuple, the same that the kernels compare with."""
 
@@ -32,6 +34,7 @@ _INTS = (
     "a_half_bits", "b_half_bits", "c_half_bits", "acc_half_bits", "group_half_bits", "group_size",
     "has_energy",
     "spill_half_bits", "has_shared", "has_resident", "a_is_resident", "b_is_resident", "c_is_resident",
+    "a_packing", "b_packing",
 )  # fmt: skip
 _FLOATS = (
     "steps_per_cycle", "cycles_per_us", "vector_ops_per_cycle", "dequant_ops_per_elem",
@@ -40,13 +43,15 @@ _FLOATS = (
     "mac_pj", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte", "static_pj_per_us",
     "weight_load_cycles", "write_bytes_per_us", "a_dram", "b_dram", "c_dram", "shared_bytes", "shared_bytes_per_us",
     "launch_floor_us", "feed_us_per_step", "resident_max_frac",
+    "pack_bytes_per_us", "pack_near_bytes", "sync_us",
 )  # fmt: skip
 
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that nobody reads them.
 
 Sizes of elements are in half bits, since a block of floats may share an exponent: bfp8 has 8.5 bits. `a_dram`, `b_dram`
-and `c_dram` are 0.0 for operands that stay on the chip, else 1.0.
+and `c_dram` are 0.0 for operands that stay on the chip, else 1.0. `a_packing` and `b_packing` are 0 where an operand is
+not packed, 1 private, 2 shared.
 """
 
 
@@ -138,6 +143,10 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "shared_bytes": float(arch.shared_bytes or 0),
         "shared_bytes_per_us": math.inf if arch.shared_gb_per_s is None else bytes_per_us(arch.shared_gb_per_s),
         "resident_max_frac": arch.resident_max_frac,
+        **{f"{name.lower()}_packing": _PACKINGS.index(arch.packs.get(name)) for name in ("A", "B")},
+        "pack_bytes_per_us": math.inf if arch.pack_gb_per_s is None else bytes_per_us(arch.pack_gb_per_s),
+        "pack_near_bytes": math.inf if arch.pack_near_bytes is None else float(arch.pack_near_bytes),
+        "sync_us": arch.sync_us,
         "launch_floor_us": arch.launch_floor_us,
         "feed_us_per_step": _feed_us_per_step(arch, types),
     }

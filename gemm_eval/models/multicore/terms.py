@@ -14,6 +14,8 @@ class Times(NamedTuple):
     """The terms of the slowest core, in us, in the order of breakdowns; those of the main loop stand together."""
 
     launch_us: float
+    sync_us: float
+    pack_us: float
     matrix_us: float
     fill_drain_us: float
     vector_us: float
@@ -41,11 +43,13 @@ class Term(NamedTuple):
 MAIN = "main"
 """The phase whose terms overlap; of it the longer side limits: the matrix or vector unit, DRAM or a core's port."""
 
-PHASES = (MAIN, "launch", "reduction")
+PHASES = (MAIN, "launch", "reduction", "sync", "pack")
 """What follows one another, so that phases add up to the latency; of equal ones the first limits."""
 
 TERMS: dict[str, Term] = {
     "launch_us": Term("launch", "the fixed cost of a GEMM, and what a queue makes it wait"),
+    "sync_us": Term("sync", "waking the other cores, and waiting for them"),
+    "pack_us": Term("pack", "copying operands into the order in which the main loop reads them"),
     "matrix_us": Term(MAIN, "steps of the matrix unit"),
     "fill_drain_us": Term(MAIN, "the matrix unit's pipeline, filled and drained at every tile visit, and its weights"),
     "vector_us": Term(MAIN, "the vector unit, which dequantizes the weights"),
@@ -72,6 +76,8 @@ BOUNDS = {
     "feed": "the paths from SRAM into the matrix units",
     "reduction": "the reduction over cores that split K",
     "launch": "the fixed launch overhead",
+    "sync": "waking the cores and waiting for them",
+    "pack": "the packing of operands",
 }
 """What can limit a GEMM, in the order of the codes in records, and in words that follow "bound by".
 

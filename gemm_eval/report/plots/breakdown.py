@@ -24,7 +24,8 @@ _LEAST_FRAC = 0.01  # terms below this part of every bar are drawn as one
 _OTHER = "other_us"
 # one hue for one resource, told apart inside it by lightness and hatching
 _LOOKS = {
-    "launch_us": ("#4D4D4D", ""), "prologue_us": ("#999999", ""),
+    "launch_us": ("#4D4D4D", ""), "sync_us": ("#4D4D4D", "..."), "pack_us": ("#F5CF86", "xxx"),
+    "prologue_us": ("#999999", ""),
     "matrix_us": ("#0072B2", ""), "fill_drain_us": ("#56B4E9", ""), "step_wait_us": ("#56B4E9", ""),
     "tile_overhead_us": ("#BFE3F8", "///"), "vector_us": ("#CC79A7", ""), "dequant_us": ("#CC79A7", ""),
     "dram_us": ("#D55E00", ""), "dram_a_us": ("#D55E00", ""), "dram_b_us": ("#E69F00", ""),

@@ -46,7 +46,7 @@ TITLE, SMALL = 9.5, 7.5  # points
 # the same in every plot; of those that share a place one is of multi-core chips, the other of GPUs
 BOUND_PLACES = {
     "compute": 0, "dram": 1, "l2": 2, "noc": 2, "latency": 3, "vector": 3, "launch": 4, "dequant": 5, "reduction": 6,
-    "store": 7,
+    "store": 7, "sync": 4, "pack": 5,
 }  # fmt: skip
 """Which of `COLORS` and `MARKERS` stands for what limits a GEMM."""
 

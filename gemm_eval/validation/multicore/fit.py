@@ -28,6 +28,8 @@ class _Range(NamedTuple):
 
 
 RANGES: dict[str, _Range] = {
+    "sync_us": _Range(0.05, 1000.0),
+    "pack_gb_per_s": _Range(0.5, 1000.0),
     "launch_us": _Range(0.05, 1000.0),
     "launch_floor_us": _Range(0.1, 2000.0),
     "dram_efficiency_frac": _Range(0.02, 1.0),
@@ -132,7 +134,7 @@ def _range_of(arch: MulticoreSpec, path: str) -> _Range:
         raise InvalidOptionError(refusal("coefficient", path, RANGES))
     found = RANGES[field]
     # a time of the whole chip's rates: of a clock or bandwidth, not beyond what the maker says
-    return found if field != "dram_gb_per_s" else _Range(found.low, arch.dram_gb_per_s)
+    return found if path != "dram_gb_per_s" else _Range(found.low, arch.dram_gb_per_s)
 
 
 def _value_at(arch: MulticoreSpec, path: str, of: _Range) -> float:
