@@ -74,7 +74,8 @@ def test_a_faster_matrix_unit_never_hurts(data: st.DataObject, factor: float) ->
 @given(st.data())
 def test_swapping_m_and_n_changes_nothing_on_a_symmetric_chip(data: st.DataObject) -> None:
     arch = data.draw(strategies.archs(has_memories=False))
-    arch = arch.with_(cube_n=arch.cube_m, lane_num=1, align_bytes=1, weight_load_cycles=0.0)
+    packs = dict.fromkeys("AB", "shared") if arch.packs else {}
+    arch = arch.with_(cube_n=arch.cube_m, lane_num=1, align_bytes=1, weight_load_cycles=0.0, packs=packs)
     problem = data.draw(strategies.problems(arch))
     assume(not problem.is_weight_quantized and problem.input_dtype.bits >= 8)
     a = problem.input_dtype

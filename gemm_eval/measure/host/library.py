@@ -23,6 +23,9 @@ _ONE_CORE_MACS = 262_144  # up to this M*K*N the others run on one core
 _NARROW_COLUMNS = 127  # up to this N those kernels cut M over cores instead
 _PACK_GB_PER_S = 10.0
 _SMALL_CLOCK_FRAC = 0.8
+_TILES = ("tile_m", "tile_n", "tile_k")
+_LARGEST_TILE = 128  # rows, columns and depth of a block of packed operands
+_COPIES = 5  # of a tile in SRAM: two of A, two of B, one of C
 _NEAR_CACHES = 2  # of the cache that a core has for itself: what one packs beyond misses it, and its pages
 
 
@@ -44,13 +47,16 @@ def blas_rules(measurement: HostMeasurement) -> dict[str, Any]:
     if cache is not None:
         near_bytes = cache.size_bytes * facts.num_cores.value
         paths["vector_near"] = {
+            **_any_tile(),
             "max_rows": 1,
             "max_bytes": value(near_bytes, "derived", f"L{cache.level} of all cores"),
             "changes": _stream(measurement, near_bytes),
         }
-    paths["vector"] = {"max_rows": 1, "changes": _stream(measurement, measurement.largest_weight_bytes)}
+    paths["vector"] = {**_any_tile(), "max_rows": 1, "changes": _stream(measurement, measurement.largest_weight_bytes)}
     paths |= dict(_openblas_paths(measurement, dtype))
-    return {"title": f"{measurement.blas.name} {measurement.blas.version}", "changes": changes, "paths": paths}
+    tiles = {name: [_tile_size(measurement)] for name in _TILES}
+    title = f"{measurement.blas.name} {measurement.blas.version}"
+    return {"title": title, **tiles, "changes": changes, "paths": paths}
 
 
 def blas_coefficients(measurement: HostMeasurement) -> list[str]:
@@ -65,11 +71,24 @@ def blas_coefficients(measurement: HostMeasurement) -> list[str]:
     return found
 
 
+def _tile_size(measurement: HostMeasurement) -> int:
+    """Return a power of two whose tiles fit in half of what a core has for itself."""
+    cache = measurement.facts.last_private_cache
+    size = _LARGEST_TILE
+    while cache is not None and size > 16 and 2 * _COPIES * 4 * size * size > cache.size_bytes:
+        size //= 2
+    return size
+
+
 def _near_gb_per_s(measurement: HostMeasurement, num_cores: int) -> Entry:
     """Return what caches near so many cores give them: a vector a cycle each."""
     facts = measurement.facts
     rate = facts.simd_bits.value / 8 * facts.clock_ghz.value * num_cores
     return value(round(rate, 1), "assumed", "copies lie in a cache of the core, which gives it a vector a cycle")
+
+
+def _any_tile() -> dict[str, Any]:
+    return {name: [] for name in _TILES}
 
 
 def _nothing_packed() -> dict[str, Any]:
@@ -82,7 +101,8 @@ def _stream(measurement: HostMeasurement, num_bytes: int) -> dict[str, Any]:
     point = stream_gb_per_s(measurement.bandwidth, num_cores, num_bytes)
     where = f"host: {point.working_set_bytes / 2**20:.4g} MiB, read by {num_cores} threads"
     rate = value(round(point.gb_per_s, 2), "measured", where)
-    return {**_nothing_packed(), "dram_gb_per_s": rate, "dram_core_limit_gb_per_s": None, "sync_us": 0.0}
+    own = {"dram_sharing": "static", "dram_core_limit_gb_per_s": None}  # each thread has its part of the weights
+    return {**_nothing_packed(), "dram_gb_per_s": rate, **own, "sync_us": 0.0}
 
 
 def _openblas_paths(measurement: HostMeasurement, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -93,6 +113,7 @@ def _openblas_paths(measurement: HostMeasurement, dtype: str) -> Iterator[tuple[
         return
     guess = value(_SMALL_CLOCK_FRAC, "assumed", "a first guess: rows and columns that are not packed")
     yield "small", {
+        **_any_tile(),
         "max_macs": _SMALL_MACS,
         "splits": [],
         "changes": {**_nothing_packed(), "load_clock_frac": {dtype: guess}},
