@@ -194,7 +194,8 @@ def measure_host(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Folder for the spec and the tables. Default: host in this user's data folder.",
+            metavar="DIR",
+            help="Folder for the spec and the tables. Default: host in this user's data folder.",
             show_default=False,
         ),
     ] = None,

@@ -59,7 +59,9 @@ def _fit(spec_path: Path, timings_path: Path) -> dict[str, float]:
     timings = read_chip_timings(spec.name, timings_path)
     num_pairs = len({pair for rows in timings.sets for pair in rows.pairs})
     if num_pairs < _LEAST_PAIRS:
-        print_line(f"{num_pairs} (N, K) are too few for a fit: its rates are first guesses; give it more time", err=True)
+        print_line(
+            f"{num_pairs} (N, K) are too few for a fit: its rates are first guesses; give it more time", err=True
+        )
         return {}
     print_line(f"fitting {len(spec.coefficients)} numbers", err=True)
     score = score_chip(spec, timings, least_rows=[_LEAST_ROWS])

@@ -210,7 +210,9 @@ def test_one_room_of_validation_knows_the_models() -> None:
     for path in (path for path in FILES if layer_of(path) == "validation"):
         with case(relative(path)):
             of_models = [name for _, name in imports(path) if name.startswith(("gemm_eval.models", "gemm_eval.search"))]
-            assert not of_models or relative(path).startswith(("validation/predictors/", "validation/moe/", "validation/multicore/"))
+            assert not of_models or relative(path).startswith(
+                ("validation/predictors/", "validation/moe/", "validation/multicore/")
+            )
 
 
 def tops(path: Path) -> set[str]:

@@ -112,11 +112,14 @@ def _openblas_paths(measurement: HostMeasurement, dtype: str) -> Iterator[tuple[
         yield "one_core", {"max_macs": _ONE_CORE_MACS, "splits": []}
         return
     guess = value(_SMALL_CLOCK_FRAC, "assumed", "a first guess: rows and columns that are not packed")
-    yield "small", {
-        **_any_tile(),
-        "max_macs": _SMALL_MACS,
-        "splits": [],
-        "changes": {**_nothing_packed(), "load_clock_frac": {dtype: guess}},
-    }
+    yield (
+        "small",
+        {
+            **_any_tile(),
+            "max_macs": _SMALL_MACS,
+            "splits": [],
+            "changes": {**_nothing_packed(), "load_clock_frac": {dtype: guess}},
+        },
+    )
     if measurement.facts.num_cores.value > 1:
         yield "narrow", {"max_columns": _NARROW_COLUMNS, "splits": ["M"], "changes": {"sync_us": 0.0}}

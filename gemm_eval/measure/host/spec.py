@@ -31,6 +31,7 @@ _SYNC_US = 5.0
 _DEFAULT_SRAM_BYTES = 256 << 10
 _NO_SPEC = {"fp64"}
 
+
 def can_be_spec(dtype: str) -> bool:
     """Whether the model has the type of the timings: it has none of 64 bits."""
     return dtype in HOST_DTYPES and dtype not in _NO_SPEC

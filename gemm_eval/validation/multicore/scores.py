@@ -173,15 +173,13 @@ def _figures(line: ChipLine) -> MulticoreErrors:
     return MulticoreErrors(set=f"{line.set}, {line.rows}", num_rows=found.num, kendall_tau=tau, **percents)
 
 
-def _lines(
-    chip: str, rows: TimingSet, predicted: dict[str, Floats], least_rows: Sequence[int]
-) -> list[ChipLine]:
+def _lines(chip: str, rows: TimingSet, predicted: dict[str, Floats], least_rows: Sequence[int]) -> list[ChipLine]:
     types, M, lines = rows.frame["dtype"], rows.frame["M"], []
     masks = {str(dtype): (types == dtype).to_numpy() for dtype in types.unique()} if types.nunique() > 1 else {}
     for regime in REGIMES:
         last = np.inf if regime.max_rows is None else regime.max_rows
         masks[regime.name] = M.between(regime.min_rows, last).to_numpy()
-    masks |= {f"M >= {least}": (M >= least).to_numpy() for least in least_rows}
+    masks |= {f"M >= {least}": (least <= M).to_numpy() for least in least_rows}
     for name, mask in masks.items():
         if mask.any() and (name == ALL or not mask.all()):
             errors = {who: measure_errors(rows.measured_us[mask], us[mask]) for who, us in predicted.items()}
