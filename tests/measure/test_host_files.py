@@ -170,13 +170,8 @@ def test_command_fits_what_it_measured(tmp_path: Path, monkeypatch: pytest.Monke
     assert spec.calibration.startswith("15 GEMMs of numpy")
     assert {spec.provenance[path].kind for path in spec.coefficients} == {ProvenanceKind.FITTED}
     assert GEMMEvaluator(spec).evaluate(1, 16, 256, 512).source == "calibrated"
-    again = Ran(
-        "validate",
-        "multicore",
-        tmp_path / "maker-chip-4000-4c.yaml",
-        "--data",
-        tmp_path / "maker-chip-4000-4c-fp32.csv",
-    )
+    name = tmp_path / "maker-chip-4000-4c"
+    again = Ran("validate", "multicore", f"{name}.yaml", "--data", f"{name}-fp32.csv")
     assert again.code == 0, again.err
 
 

@@ -49,7 +49,7 @@ def test_a_vector_is_streamed_and_a_matrix_packed(tmp_path: Path) -> None:
 
     assert (vector.breakdown["pack_us"], vector.bound, vector.active_cores) == (0.0, "dram", 4)
     assert (small.breakdown["pack_us"], small.breakdown["sync_us"], small.active_cores) == (0.0, 0.0, 1)
-    a, b = 4 * 64 * 2048 / 4, 4 * 2048 * 2048 / 4  # bytes of a core's part, of 4 cores that cut N
+    a, b = 4 * 64 * 2048, 4 * 2048 * 2048 / 4  # 4 cores cut N: each reads all of A, and its part of B
     near = 2 << 20
     assert matrix.breakdown["pack_us"] == pytest.approx((a + b + max(0, b - near)) / 10_000)
     assert matrix.breakdown["sync_us"] > 0.0

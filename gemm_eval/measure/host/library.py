@@ -7,7 +7,7 @@ kernels for cores with AVX-512); what another BLAS does below its main path is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gemm_eval.measure.host.bandwidth import stream_gb_per_s
@@ -29,12 +29,17 @@ _COPIES = 5  # of a tile in SRAM: two of A, two of B, one of C
 _NEAR_CACHES = 2  # of the cache that a core has for itself: what one packs beyond misses it, and its pages
 
 
-def blas_rules(measurement: HostMeasurement) -> dict[str, Any]:
-    """Return the content of `rules` in a spec, each number with its kind and source."""
+def blas_rules(measurement: HostMeasurement, num_units: int) -> dict[str, Any]:
+    """Return the content of `rules` in a spec, each number with its kind and source.
+
+    Args:
+        measurement: of which BLAS, and how fast memories are.
+        num_units: vector units of a core that multiply and add.
+    """
     facts, dtype = measurement.facts, measurement.dtype
     cache = facts.last_private_cache
     changes: dict[str, Any] = {
-        "packs": {"A": "shared", "B": "private"},
+        "packs": {"A": "private", "B": "private"},  # a core fetches what others packed of A: that takes as long
         "pack_gb_per_s": value(_PACK_GB_PER_S, "assumed", "a first guess"),
         "dram_gb_per_s": _near_gb_per_s(measurement, facts.num_cores.value),
         "dram_core_limit_gb_per_s": _near_gb_per_s(measurement, 1),
@@ -50,18 +55,22 @@ def blas_rules(measurement: HostMeasurement) -> dict[str, Any]:
             **_any_tile(),
             "max_rows": 1,
             "max_bytes": value(near_bytes, "derived", f"L{cache.level} of all cores"),
-            "changes": _stream(measurement, near_bytes),
+            "changes": _stream(measurement, near_bytes, num_units),
         }
-    paths["vector"] = {**_any_tile(), "max_rows": 1, "changes": _stream(measurement, measurement.largest_weight_bytes)}
+    paths["vector"] = {
+        **_any_tile(),
+        "max_rows": 1,
+        "changes": _stream(measurement, measurement.largest_weight_bytes, num_units),
+    }
     paths |= dict(_openblas_paths(measurement, dtype))
     tiles = {name: [_tile_size(measurement)] for name in _TILES}
     title = f"{measurement.blas.name} {measurement.blas.version}"
     return {"title": title, **tiles, "changes": changes, "paths": paths}
 
 
-def blas_coefficients(measurement: HostMeasurement) -> list[str]:
-    """Return the paths of the numbers in a spec that its timings are to tell."""
-    paths = blas_rules(measurement)["paths"]
+def blas_coefficients(measurement: HostMeasurement, rules: Mapping[str, Any]) -> list[str]:
+    """Return the paths of the numbers in a spec with these rules that its timings are to tell."""
+    paths = rules["paths"]
     found = [f"load_clock_frac.{measurement.dtype}", "rules.changes.pack_gb_per_s"]
     if measurement.facts.num_cores.value > 1:
         found.append("sync_us")
@@ -95,14 +104,15 @@ def _nothing_packed() -> dict[str, Any]:
     return {"packs": {}, "pack_gb_per_s": None, "pack_near_bytes": None}
 
 
-def _stream(measurement: HostMeasurement, num_bytes: int) -> dict[str, Any]:
+def _stream(measurement: HostMeasurement, num_bytes: int, num_units: int) -> dict[str, Any]:
     """Nothing packed: weights are streamed once, by cores that wait for each other no more than a call takes."""
     num_cores = measurement.facts.num_cores.value
     point = stream_gb_per_s(measurement.bandwidth, num_cores, num_bytes)
     where = f"host: {point.working_set_bytes / 2**20:.4g} MiB, read by {num_cores} threads"
     rate = value(round(point.gb_per_s, 2), "measured", where)
     own = {"dram_sharing": "static", "dram_core_limit_gb_per_s": None}  # each thread has its part of the weights
-    return {**_nothing_packed(), "dram_gb_per_s": rate, **own, "sync_us": 0.0}
+    one_row = {"cube_m": 1, "cube_steps_per_cycle": {measurement.dtype: float(num_units)}}
+    return {**_nothing_packed(), **one_row, "dram_gb_per_s": rate, **own, "sync_us": 0.0}
 
 
 def _openblas_paths(measurement: HostMeasurement, dtype: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -111,8 +111,9 @@ def _fields(measurement: HostMeasurement) -> Iterator[tuple[str, Any]]:
     yield "launch_us", value(round(measurement.launch.latency_us, 3), "measured", "host: a GEMM of 1 x 1 x 1")
     yield "load_clock_frac", {dtype: value(_CLOCK_FRAC, "assumed", "a first guess: kernels reach nearly the peak")}
     yield "sync_us", value(_SYNC_US if facts.num_cores.value > 1 else 0.0, "assumed", "a first guess")
-    yield "coefficients", blas_coefficients(measurement)
-    yield "rules", blas_rules(measurement)
+    rules = blas_rules(measurement, units)
+    yield "coefficients", blas_coefficients(measurement, rules)
+    yield "rules", rules
 
 
 def _memory(measurement: HostMeasurement) -> Iterator[tuple[str, Any]]:
