@@ -6,13 +6,16 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden clean
+.PHONY: help demo host test check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.core  ## best mappings and latencies of a Llama-3-8B layer on three chips
 	$(BIN)/python examples/llama3_8b_layer.py
+
+host: $(VENV)/.host  ## this machine's CPU as an accelerator: measured, fitted, and checked on weights held out (3 minutes)
+	$(BIN)/gemm-eval measure host
 
 # mypy takes one core for a minute: meanwhile the other compiles the kernels that all tests share. What was skipped is
 # said last, by `unit`.
@@ -114,6 +117,10 @@ $(SIMULATORS)/.extra: pyproject.toml
 
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml
 	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.host: $(VENV)/bin/python pyproject.toml
+	$(PIP) -e ".[host]"
 	@touch $@
 
 $(LOWEST)/.core: pyproject.toml tests/lowest.py

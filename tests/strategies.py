@@ -90,18 +90,7 @@ def archs(draw: st.DrawFn, *, max_cores: int = 12, has_memories: bool = True) ->
     fields["weight_load_cycles"] = draw(st.sampled_from((0.0, 0.0, 0.0, 1.0, 7.5, 64.0)))
     fields["load_clock_frac"] = {dtype: draw(st.sampled_from((0.9, 0.5))) for dtype in dtypes if draw(_RARELY)}
     fields["partial_dtype"] = {dtype: draw(st.sampled_from(PARTIAL_DTYPES)) for dtype in dtypes if draw(_RARELY)}
-    if packs := draw(
-        st.sampled_from(
-            (
-                {},
-                {},
-                {"A": "shared"},
-                {"B": "private"},
-                {"A": "shared", "B": "private"},
-                {"A": "private", "B": "shared"},
-            )
-        )
-    ):
+    if packs := draw(_PACKS):
         fields["packs"], fields["pack_gb_per_s"] = packs, draw(_speeds(0.25, 64.0))
         fields["pack_near_bytes"] = draw(st.none() | st.integers(1, 300))
     fields["sync_us"] = draw(st.sampled_from((0.0, 0.0, 0.0, 0.3, 2.0)))
@@ -138,6 +127,9 @@ def _memories(draw: st.DrawFn, *, has_noc: bool) -> dict[str, Any]:
     return fields
 
 
+_PACKS = st.sampled_from(
+    ({}, {}, {"A": "shared"}, {"B": "private"}, {"A": "shared", "B": "private"}, {"A": "private", "B": "shared"})
+)
 _JITTER = st.integers(-5, 5) | st.integers(0, 200)
 
 

@@ -165,11 +165,13 @@ def _split_provenance(raw: dict[str, Any], origin: str) -> dict[str, Any]:
         provenance[key] = {"kind": value["kind"], "source": value["source"]}
         return value["value"]
 
+    def plain_table(key: str, value: Any) -> Any:
+        if isinstance(value, dict) and "value" not in value:
+            return {inner: plain_table(f"{key}.{inner}", item) for inner, item in value.items()}
+        return plain(key, value)
+
     for key, value in raw.items():
-        if isinstance(value, dict) and "value" not in value and key not in ("published", "sources", "provenance"):
-            data[key] = {inner: plain(f"{key}.{inner}", item) for inner, item in value.items()}
-        else:
-            data[key] = plain(key, value)
+        data[key] = (plain if key in ("published", "sources", "provenance") else plain_table)(key, value)
     if "provenance" in data:
         raise ArchValidationError(f"provenance is written beside each number, not apart ({origin}: provenance)")
     data["provenance"] = provenance

@@ -20,8 +20,8 @@ UNCHANGEABLE = {
 }
 """Fields of a spec that are the same for every type, and under its library."""
 
-
 _Splits = Annotated[tuple[Literal["G", "M", "N", "K"], ...], Field(strict=False)]
+_Tiles = Annotated[tuple[Dim, ...], Field(strict=False)]
 
 
 class LibraryPath(Frozen):
@@ -37,6 +37,11 @@ class LibraryPath(Frozen):
     splits: _Splits | None = Field(
         default=None, description="dimensions that it cuts over cores, none: one core; default: as the rules say"
     )
+    tile_m: _Tiles | None = Field(
+        default=None, description="tile sizes that it has, none: any; default: as the rules say"
+    )
+    tile_n: _Tiles | None = None
+    tile_k: _Tiles | None = None
 
 
 class LibraryRules(Frozen):
@@ -66,11 +71,9 @@ class LibraryRules(Frozen):
     loop_orders: Annotated[tuple[_Order, ...], Field(strict=False)] = Field(
         default=(), description="loop orders that it has; default: any"
     )
-    tile_m: Annotated[tuple[Dim, ...], Field(strict=False)] = Field(
-        default=(), description="tile sizes that it has, cut to the block; default: any"
-    )
-    tile_n: Annotated[tuple[Dim, ...], Field(strict=False)] = ()
-    tile_k: Annotated[tuple[Dim, ...], Field(strict=False)] = ()
+    tile_m: _Tiles = Field(default=(), description="tile sizes that it has, cut to the block; default: any")
+    tile_n: _Tiles = ()
+    tile_k: _Tiles = ()
     whole: Annotated[tuple[_Loop, ...], Field(strict=False)] = Field(
         default=(), description="dimensions that a core does not cut into tiles"
     )
@@ -92,8 +95,9 @@ class LibraryRules(Frozen):
         path = self.paths[name]
         told = {field: getattr(self, field) for field in self.model_fields_set}
         told |= {"paths": {}, "changes": {**self.changes, **path.changes}}
-        if path.splits is not None:
-            told["splits"] = path.splits
+        for field in ("splits", "tile_m", "tile_n", "tile_k"):
+            if (said := getattr(path, field)) is not None:
+                told[field] = said
         return LibraryRules(**told)
 
     @property

@@ -191,7 +191,14 @@ def measure_gpu(
 
 @app.command("host", cls=Command, epilog=EXIT_CODES)
 def measure_host(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the spec and the tables.")] = Path("host"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for the spec and the tables. Default: host in this user's data folder.",
+            show_default=False,
+        ),
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads, each on a core of its own. Default: all cores.", show_default=False)
     ] = None,
@@ -200,8 +207,9 @@ def measure_host(
 ) -> None:
     """Make this machine's CPU an arch: its cores, caches, vector units and bandwidths, and numpy's GEMMs on it, timed.
 
-    Writes a spec for --arch FILE, a table of timings for calibrate multicore and validate multicore, and the bandwidths
-    of its memories. Keep the machine quiet meanwhile. Needs psutil, py-cpuinfo2 and threadpoolctl.
+    Writes a spec for --arch FILE, whose few rates that only timings tell are fitted, and how far it is from the timings
+    on weights (N, K) that a fit has not seen; beside it the timings, for validate multicore, and the bandwidths of the
+    memories. Keep the machine quiet meanwhile. Needs the extra host.
     """
     from gemm_eval.cli.measure_host import measure_this_host
 

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["measure_this_host"]
 
 _NOISY_FRAC = 0.3
+_LEAST_PAIRS = 4  # (N, K) that a fit needs
+_LEAST_ROWS = 16  # of the line for what is no decode
 
 
-def measure_this_host(out: Path, num_threads: int | None, budget_s: float, dtype: str) -> None:
-    """Measure, write and print; arguments as the options of the command."""
+def measure_this_host(out: Path | None, num_threads: int | None, budget_s: float, dtype: str) -> None:
+    """Measure, fit, write and print; arguments as the options of the command."""
     from datetime import UTC, datetime
 
     from gemm_eval.cli.output import print_line
@@ -24,16 +26,47 @@ def measure_this_host(out: Path, num_threads: int | None, budget_s: float, dtype
     from gemm_eval.storage import make_folder
 
     check_host_packages()
+    out = _default_folder() if out is None else out
     make_folder(out)  # better refused before the work than after
     found = measure_host(dtype, num_threads=num_threads, budget_s=budget_s, say=partial(print_line, err=True))
-    files = write_host_files(out, found, datetime.now(UTC).date().isoformat())
+    date = datetime.now(UTC).date().isoformat()
+    files = write_host_files(out, found, date)  # better kept, should the fit fail
     for line in _describe(found):
         print_line(line)
+    if files.spec is not None and (fitted := _fit(files.spec, files.timings)):
+        files = write_host_files(out, found, date, fitted)
     if files.spec is None:
         print_line(f"no spec is written: the model has no type {dtype}", err=True)
     for path in files:
         if path is not None:
             print_line(f"written to {path}")
+
+
+def _default_folder() -> Path:
+    import platformdirs
+
+    return platformdirs.user_data_path("gemm_eval", appauthor=False) / "host"
+
+
+def _fit(spec_path: Path, timings_path: Path) -> dict[str, float]:
+    """Fit the spec on the timings and print how far it is from those held out; nothing, where they are too few."""
+    from gemm_eval.arch import MulticoreSpec, load_arch
+    from gemm_eval.cli.multicore_chips import chip_table
+    from gemm_eval.cli.output import make_console, print_line
+    from gemm_eval.validation.multicore import read_chip_timings, score_chip
+
+    spec = load_arch(spec_path, MulticoreSpec)
+    timings = read_chip_timings(spec.name, timings_path)
+    num_pairs = len({pair for rows in timings.sets for pair in rows.pairs})
+    if num_pairs < _LEAST_PAIRS:
+        print_line(
+            f"{num_pairs} (N, K) are too few for a fit: its rates are first guesses; give it more time", err=True
+        )
+        return {}
+    print_line(f"fitting {len(spec.coefficients)} numbers", err=True)
+    score = score_chip(spec, timings, least_rows=[_LEAST_ROWS])
+    make_console().print(chip_table(spec.name, score))
+    return score.coefficients
 
 
 def _describe(found: HostMeasurement) -> Iterator[str]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gemm_eval.validation.multicore import ChipLine, ChipScore
 
-__all__ = ["ALL_CHIPS", "calibrate_multicore", "validate_multicore"]
+__all__ = ["ALL_CHIPS", "calibrate_multicore", "chip_table", "validate_multicore"]
 
 ALL_CHIPS = "all"
 """Instead of names: every chip whose timings come with the library."""
@@ -39,7 +39,7 @@ def calibrate_multicore(
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(calibration_text(fitted, spec), encoding="utf-8")
     console = make_console()
-    console.print(_table(spec.name, score))
+    console.print(chip_table(spec.name, score))
     for name, value in score.coefficients.items():
         console.print(f"{name}: {value:.6g}", highlight=False)
     console.print(f"written to {path}", soft_wrap=True)
@@ -63,7 +63,7 @@ def validate_multicore(
         timings = read_chip_timings(spec.name, data)
         scores[spec.name] = score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit)
         if not as_json:
-            make_console().print(_table(spec.name, scores[spec.name]))
+            make_console().print(chip_table(spec.name, scores[spec.name]))
     if as_json:
         lines = [line for score in scores.values() for line in score.lines]
         print_json(
@@ -77,7 +77,8 @@ def validate_multicore(
         )
 
 
-def _table(chip: str, score: ChipScore) -> Table:
+def chip_table(chip: str, score: ChipScore) -> Table:
+    """Return a table of the errors of rooflines and of the model."""
     from gemm_eval.cli.output import make_table
 
     how = f"fitted {score.folds}" if score.folds else "as it is"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LibraryPaths"]
 
+BackendT = TypeVar("BackendT")
 _NONE = -1
 
 
-class LibraryPaths:
+class LibraryPaths(Generic[BackendT]):
     """The paths in their order, each with a backend of its own; `bool` says whether there are any.
 
     Args:
@@ -31,7 +32,7 @@ class LibraryPaths:
     """
 
     def __init__(
-        self, arch: MulticoreSpec, paths: Mapping[str, LibraryPath], make_backend: Callable[[MulticoreSpec], Any]
+        self, arch: MulticoreSpec, paths: Mapping[str, LibraryPath], make_backend: Callable[[MulticoreSpec], BackendT]
     ) -> None:
         self._names = tuple(paths)
         self._paths = tuple(paths.values())
@@ -47,7 +48,7 @@ class LibraryPaths:
         which = self._which(problem)
         return None if which == _NONE else self._names[which]
 
-    def backend_of(self, problem: GemmProblem) -> Any:
+    def backend_of(self, problem: GemmProblem) -> BackendT | None:
         """Return the backend of the path that a GEMM takes; None: none of them."""
         which = self._which(problem)
         return None if which == _NONE else self._backends[which]
@@ -57,7 +58,7 @@ class LibraryPaths:
         types: Sequence[GemmTypes],
         kind_of: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.int64],
-        on_path: Callable[[Any, npt.NDArray[np.int64]], Records],
+        on_path: Callable[[BackendT, npt.NDArray[np.int64]], Records],
         elsewhere: Callable[[npt.NDArray[np.int64]], Records],
     ) -> Records:
         """Put together what is found for the GEMMs of each path, and for those of none.

@@ -370,9 +370,9 @@ class MulticoreBackend:
         said = [f"{self.arch.name} is described coarsely; expect a rough answer."] if self.arch.is_coarse else []
         if self.arch.calibration:
             said.append(f"Some of its numbers were fitted on timings: {self.arch.calibration}.")
-        if (name := self._paths.name_of(result.problem)) is not None:
-            said.append(f"The library takes its path {name} for GEMMs of this size.")
-            return [*said, *self._paths.backend_of(result.problem).say_source(result)[self.arch.is_coarse :]]
+        if (path := self._paths.backend_of(result.problem)) is not None:
+            said.append(f"The library takes its path {self._paths.name_of(result.problem)} for GEMMs of this size.")
+            return [*said, *path.say_source(result)[self.arch.is_coarse :]]
         if self._rules is not None:
             problem = result.problem
             packed = self._packed(problem.types)

@@ -102,7 +102,7 @@ def test_files_are_read_back(tmp_path: Path) -> None:
 
 
 def test_timings_calibrate_the_spec(tmp_path: Path) -> None:
-    """GEMMs of a chip that reaches 80% of its peak and 5 us of launch, in six (K, N): the fit finds about that."""
+    """GEMMs of a chip that reaches 80% of its peak, in six (K, N): the fit finds about that."""
     shapes = [(M, 256 * k, 512 * k) for M in (64, 256, 1024) for k in range(1, 7)]
     rows = [timing(*shape, 0.8) for shape in shapes]
     found = measurement(timings=tuple(row._replace(latency_us=row.latency_us + 5.0) for row in rows))
@@ -111,7 +111,8 @@ def test_timings_calibrate_the_spec(tmp_path: Path) -> None:
     spec = load_arch(files.spec, MulticoreSpec)
     _, score = calibrate_chip(spec, read_chip_timings(spec.name, files.timings))
 
-    assert set(score.coefficients) == {"launch_us", "dram_efficiency_frac", "load_clock_frac.fp32"}
+    assert set(score.coefficients) == set(spec.coefficients)
+    assert {"sync_us", "rules.changes.pack_gb_per_s", "load_clock_frac.fp32"} < set(spec.coefficients)
     assert score.coefficients["load_clock_frac.fp32"] == pytest.approx(0.8, abs=0.1)
 
 
@@ -133,7 +134,8 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "host"
     ran = Ran("measure", "host", "--out", out, "--threads", "4", "--budget-s", "30", columns=200)
 
-    assert (ran.code, ran.err) == (0, "")
+    assert ran.code == 0
+    assert ran.err.startswith("3 (N, K) are too few for a fit")
     assert (asked["dtype"], asked["num_threads"], asked["budget_s"]) == ("fp32", 4, 30.0)
     assert "Maker(R) Chip(TM) 4000 CPU @ 2.00GHz: 4 cores, 2.00 GHz, nominal 2.00, 256-bit vectors" in ran.out
     assert "3 more never ran undisturbed" in ran.out
@@ -151,3 +153,30 @@ def test_options_alone_measure_the_gpu(tmp_path: Path) -> None:
     bare, named = Ran("measure", *words), Ran("measure", "gpu", *words)
     assert (bare.code, bare.out, bare.err) == (named.code, named.out, named.err) == (0, named.out, named.err)
     assert Ran("measure", "cpu").err.startswith("error: No such command 'cpu'")
+
+
+def test_command_fits_what_it_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = [(M, 256 * k, 512 * k) for M in (1, 16, 256) for k in range(1, 6)]
+    found = measurement(timings=tuple(timing(*shape, 0.7) for shape in shapes))
+    monkeypatch.setattr(measured, "measure_host", lambda dtype, **_: found)
+
+    ran = Ran("measure", "host", "--out", tmp_path, columns=200)
+
+    assert ran.code == 0, ran.err
+    assert "maker-chip-4000-4c, fitted 5-fold by (N, K)" in ran.out
+    assert "M >= 16" in ran.out
+    spec = load_arch(tmp_path / "maker-chip-4000-4c.yaml")
+    assert isinstance(spec, MulticoreSpec)
+    assert spec.calibration.startswith("15 GEMMs of numpy")
+    assert {spec.provenance[path].kind for path in spec.coefficients} == {ProvenanceKind.FITTED}
+    assert GEMMEvaluator(spec).evaluate(1, 16, 256, 512).source == "calibrated"
+    name = tmp_path / "maker-chip-4000-4c"
+    again = Ran("validate", "multicore", f"{name}.yaml", "--data", f"{name}-fp32.csv")
+    assert again.code == 0, again.err
+
+
+def test_without_a_folder_it_writes_to_the_users_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "measure_host", lambda dtype, **_: measurement())
+    monkeypatch.setattr("platformdirs.user_data_path", lambda name, **_: tmp_path / name)
+    assert Ran("measure", "host", columns=200).code == 0
+    assert (tmp_path / "gemm_eval" / "host" / "maker-chip-4000-4c.yaml").is_file()

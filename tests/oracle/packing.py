@@ -31,6 +31,7 @@ def pack_us(arch: MulticoreSpec, problem: GemmProblem, runs: Iterable[Packed]) -
     if not arch.packs:
         return 0.0
     assert arch.pack_gb_per_s is not None
+    how: dict[str, str] = {str(name): of for name, of in arch.packs.items()}
     total = 0.0
     for (g, m, n, k), E_N, E_M in runs:
         of_b = _bytes(g * k * n, bits_of(problem).b)
@@ -40,8 +41,8 @@ def pack_us(arch: MulticoreSpec, problem: GemmProblem, runs: Iterable[Packed]) -
         near = math.inf if arch.pack_near_bytes is None else g * arch.pack_near_bytes
         of_run = 0.0
         for name, size, cores in (("A", _bytes(g * m * k, bits_of(problem).a), E_N), ("B", of_b, E_M)):
-            own = size / cores if arch.packs.get(name) == "shared" else size
-            if name in arch.packs:
+            own = size / cores if how.get(name) == "shared" else size
+            if name in how:
                 of_run += own + max(0.0, own - near)
         total += of_run
     return total / (arch.pack_gb_per_s * 1e3)

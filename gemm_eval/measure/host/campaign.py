@@ -19,6 +19,7 @@ __all__ = ["HostMeasurement", "measure_host"]
 
 _MIN_BUDGET_S = 5.0
 _BANDWIDTH_SHARE = 0.15
+_DEFAULT_WEIGHT_BYTES = 64 << 20
 _BUSY_CORES = 0.2
 
 
@@ -43,6 +44,13 @@ class HostMeasurement:
     launch: HostTiming
     timings: tuple[HostTiming, ...]
     num_left_out: int = 0
+
+    @property
+    def largest_weight_bytes(self) -> int:
+        """Bytes of the largest B that was timed."""
+        word_bytes = numpy_dtype(self.dtype).itemsize
+        sizes = [word_bytes * timing.shape.K * timing.shape.N for timing in self.timings]
+        return max(sizes, default=_DEFAULT_WEIGHT_BYTES)
 
 
 def measure_host(

@@ -34,7 +34,7 @@ _CHAIN_RUNS = 60
 
 def check_host_packages() -> None:
     """Raise a GemmEvalError if a package of the extra is missing, or the JIT is off: better before than in the work."""
-    check_extra("measuring this machine", "host", "psutil", "cpuinfo", "threadpoolctl")
+    check_extra("measuring this machine", "host", "psutil", "cpuinfo", "threadpoolctl", "pandas", "scipy")
     from gemm_eval.measure.host.host_kernels import run_chain
 
     if not hasattr(run_chain, "py_func"):  # loops of Python tell nothing of the machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,13 +41,16 @@ class HostFiles(NamedTuple):
     facts: Path
 
 
-def write_host_files(folder: Path, measurement: HostMeasurement, date: str) -> HostFiles:
+def write_host_files(
+    folder: Path, measurement: HostMeasurement, date: str, fitted: Mapping[str, float] | None = None
+) -> HostFiles:
     """Write a measurement of this machine into a folder; no file is ever half-written.
 
     Args:
         folder: is made if it is missing.
         measurement: what was measured.
         date: of it, YYYY-MM-DD.
+        fitted: coefficients of the spec that were fitted on the timings; None: none were.
     """
     folder.mkdir(parents=True, exist_ok=True)
     chip = chip_name(measurement)
@@ -75,7 +78,7 @@ def write_host_files(folder: Path, measurement: HostMeasurement, date: str) -> H
     )
     write_text(files.facts, _yaml(_facts(measurement, date)))
     if files.spec is not None:
-        write_text(files.spec, host_spec_text(measurement, date))
+        write_text(files.spec, host_spec_text(measurement, date, fitted))
     return files
 
 

@@ -1,22 +1,23 @@
 """The spec of this machine as a multi-core chip: what was found out, as a YAML file that `load_arch` reads.
 
-Nothing in it is fitted: `gemm-eval calibrate multicore` fits the coefficients that it names on the timings. Nothing
-else turns a `HostMeasurement` into text, so a new field of the spec is a line here.
+`gemm-eval calibrate multicore` fits the coefficients that it names on the timings; `fitted` puts them in their places.
+Nothing else turns a `HostMeasurement` into text, so a new field of the spec is a line here.
 """
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 
-from gemm_eval.arch import ProvenanceKind
 from gemm_eval.measure.host.bandwidth import stream_gb_per_s
 from gemm_eval.measure.host.campaign import HostMeasurement
+from gemm_eval.measure.host.entries import Entry, place_fitted, value
 from gemm_eval.measure.host.facts import Fact
+from gemm_eval.measure.host.library import blas_coefficients, blas_rules
 from gemm_eval.measure.host.timing import HOST_DTYPES
 
 __all__ = ["can_be_spec", "chip_name", "host_spec_text"]
@@ -25,10 +26,10 @@ _BITS = {"fp32": 32, "fp64": 64}
 _UNITS_PER_CORE = (1, 2, 4, 8, 16, 32, 64)  # more than 4: a matrix unit behind the same BLAS
 _NEARLY = 0.95  # of a peak: a GEMM that seems faster than that has another unit
 _ROWS_OF_KERNEL = 4
+_CLOCK_FRAC = 0.97
+_SYNC_US = 5.0
 _DEFAULT_SRAM_BYTES = 256 << 10
 _NO_SPEC = {"fp64"}
-
-_Entry = dict[str, Any]
 
 
 def can_be_spec(dtype: str) -> bool:
@@ -43,7 +44,7 @@ def chip_name(measurement: HostMeasurement) -> str:
     return f"{slug[:50].strip('-')}-{measurement.facts.num_cores.value}c"
 
 
-def host_spec_text(measurement: HostMeasurement, date: str) -> str:
+def host_spec_text(measurement: HostMeasurement, date: str, fitted: Mapping[str, float] | None = None) -> str:
     """Return a spec of the machine, `type: multicore`, for what was measured.
 
     A core's matrix unit is its vector units: a step is four rows by one vector of columns, as BLAS kernels have it at
@@ -53,6 +54,7 @@ def host_spec_text(measurement: HostMeasurement, date: str) -> str:
     Args:
         measurement: of a type that the model has (`can_be_spec`).
         date: of the measurement, YYYY-MM-DD.
+        fitted: coefficients by path, as a calibration has them. None: first guesses stay.
     """
     facts = measurement.facts
     timed = f"{measurement.blas}, {facts.num_cores.value} threads, {date}"
@@ -69,9 +71,13 @@ def host_spec_text(measurement: HostMeasurement, date: str) -> str:
         "sources": {"host": "gemm-eval measure host, on the machine itself", "timings": timed},
     }
     body = dict(_fields(measurement))
+    said = "Rates that only timings tell are first guesses: calibrate multicore fits them."
+    if fitted:
+        head["calibration"] = f"{len(measurement.timings)} GEMMs of {timed}"
+        place_fitted(body, fitted, f"least squares over {len(measurement.timings)} GEMMs, {date}")
+        said = "Its fitted numbers come from the timings beside it."
     comment = textwrap.fill(
-        f"Written by gemm-eval measure host: {facts.title}, {date}. Numbers that are fitted on timings stand in a "
-        "calibration beside it, once there is one.",
+        f"Written by gemm-eval measure host: {facts.title}, {date}. {said}",
         width=100,
         initial_indent="# ",
         subsequent_indent="# ",
@@ -86,45 +92,48 @@ def _fields(measurement: HostMeasurement) -> Iterator[tuple[str, Any]]:
     units, units_source = _num_units(measurement, lanes)
     yield "num_cores", _entry(facts.num_cores)
     yield "frequency_ghz", _entry(facts.clock_ghz, digits=3)
-    yield "cube_m", _value(_ROWS_OF_KERNEL, "assumed", "rows that kernels of BLAS compute at once, at least")
-    yield "cube_k", _value(1, "derived", "a vector instruction multiplies and adds once")
-    yield "cube_n", _value(lanes, "derived", f"{facts.simd_bits.source}: {facts.simd_bits.value} bits / {_BITS[dtype]}")
+    yield "cube_m", value(_ROWS_OF_KERNEL, "assumed", "rows that kernels of BLAS compute at once, at least")
+    yield "cube_k", value(1, "derived", "a vector instruction multiplies and adds once")
+    yield "cube_n", value(lanes, "derived", f"{facts.simd_bits.source}: {facts.simd_bits.value} bits / {_BITS[dtype]}")
     yield (
         "cube_steps_per_cycle",
-        {dtype: _value(units / _ROWS_OF_KERNEL, "derived", f"{units_source} / {_ROWS_OF_KERNEL} rows")},
+        {dtype: value(units / _ROWS_OF_KERNEL, "derived", f"{units_source} / {_ROWS_OF_KERNEL} rows")},
     )
     yield "default_dtype", dtype
     yield "sram_bytes", _sram(measurement)
-    yield "input_buffers", _value(2, "assumed", "caches are filled ahead")
-    yield "output_buffers", _value(1, "assumed", "C is updated where it lies")
+    yield "input_buffers", value(2, "assumed", "caches are filled ahead")
+    yield "output_buffers", value(1, "assumed", "C is updated where it lies")
     yield from _memory(measurement)
     yield "load_sharing", "private"
     yield "reduction", "none"
     yield "dequant", "none"
     yield "timing", "overlap"
-    yield "overlap_frac", _value(0.0, "assumed", "BLAS packs operands, then multiplies: one after the other")
-    yield "coefficients", ["launch_us", "dram_efficiency_frac", f"load_clock_frac.{dtype}"]
-    yield "launch_us", _value(round(measurement.launch.latency_us, 3), "measured", "host: a GEMM of 1 x 1 x 1")
+    yield "launch_us", value(round(measurement.launch.latency_us, 3), "measured", "host: a GEMM of 1 x 1 x 1")
+    yield "load_clock_frac", {dtype: value(_CLOCK_FRAC, "assumed", "a first guess: kernels reach nearly the peak")}
+    yield "sync_us", value(_SYNC_US if facts.num_cores.value > 1 else 0.0, "assumed", "a first guess")
+    rules = blas_rules(measurement, units)
+    yield "coefficients", blas_coefficients(measurement, rules)
+    yield "rules", rules
 
 
 def _memory(measurement: HostMeasurement) -> Iterator[tuple[str, Any]]:
-    points, num_cores = measurement.bandwidth, measurement.facts.num_cores.value
-    word_bytes = _BITS[measurement.dtype] // 8
-    largest = max((word_bytes * timing.shape.K * timing.shape.N for timing in measurement.timings), default=64 << 20)
+    points, num_cores, largest = (
+        measurement.bandwidth, measurement.facts.num_cores.value, measurement.largest_weight_bytes
+    )  # fmt: skip
     whole = stream_gb_per_s(points, num_cores, largest)
     where = f"host: a working set of {whole.working_set_bytes / 2**20:.4g} MiB, read by"
-    yield "dram_gb_per_s", _value(round(whole.gb_per_s, 2), "measured", f"{where} {num_cores} threads")
+    yield "dram_gb_per_s", value(round(whole.gb_per_s, 2), "measured", f"{where} {num_cores} threads")
     yield "dram_sharing", "fair"
     one = stream_gb_per_s(points, 1, largest)
     limit = min(one.gb_per_s, whole.gb_per_s)  # a core alone has no more than all of them
-    yield "dram_core_limit_gb_per_s", _value(round(limit, 2), "measured", f"{where} one thread")
+    yield "dram_core_limit_gb_per_s", value(round(limit, 2), "measured", f"{where} one thread")
 
 
-def _sram(measurement: HostMeasurement) -> _Entry:
+def _sram(measurement: HostMeasurement) -> Entry:
     cache = measurement.facts.last_private_cache
     if cache is None:
-        return _value(_DEFAULT_SRAM_BYTES, "assumed", "no cache is told of that a core has for itself")
-    return _value(cache.size_bytes, "spec", f"host: L{cache.level}, by {measurement.facts.caches_source}")
+        return value(_DEFAULT_SRAM_BYTES, "assumed", "no cache is told of that a core has for itself")
+    return value(cache.size_bytes, "spec", f"host: L{cache.level}, by {measurement.facts.caches_source}")
 
 
 def _num_units(measurement: HostMeasurement, lanes: int) -> tuple[int, str]:
@@ -136,10 +145,6 @@ def _num_units(measurement: HostMeasurement, lanes: int) -> tuple[int, str]:
     return units, f"{units} vectors a cycle: the fastest GEMM needs {per_cycle:.2f}"
 
 
-def _entry(fact: Fact[Any], digits: int | None = None) -> _Entry:
+def _entry(fact: Fact[Any], digits: int | None = None) -> Entry:
     value = fact.value if digits is None else round(fact.value, digits)
     return {"value": value, "kind": str(fact.kind), "source": f"host: {fact.source}"}
-
-
-def _value(value: float, kind: str, source: str) -> _Entry:
-    return {"value": value, "kind": str(ProvenanceKind(kind)), "source": source}

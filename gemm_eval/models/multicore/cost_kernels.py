@@ -267,7 +267,7 @@ def core_sums(
 
 @inlined_kernel
 def _packed_bytes(packing: int, block_bytes: int, num_cores: int, near_bytes: float) -> float:
-    """Bytes that a core packs of its block of an operand, which so many cores need; beyond near ones twice."""
+    """Bytes that a core packs of its block of an operand, which so many need; what lies beyond near ones twice."""
     if packing == 0:
         return 0.0
     own = block_bytes / num_cores if packing == 2 else float(block_bytes)

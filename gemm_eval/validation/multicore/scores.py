@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from gemm_eval.arch import MulticoreCalibration, MulticoreErrors, MulticoreSpec, load_arch
+from gemm_eval.arch import MulticoreCalibration, MulticoreErrors, MulticoreSpec, calibration_file, load_arch
 from gemm_eval.dtypes import HALF_BITS_PER_BYTE, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.multicore import MODEL_VERSION
@@ -71,7 +71,7 @@ class ChipScore(NamedTuple):
 
 def score_chip(
     arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, is_fitted: bool = True,
-    paths: Sequence[str] = (),
+    paths: Sequence[str] = (), least_rows: Sequence[int] = (),
 ) -> ChipScore:  # fmt: skip
     """Compare the model with timings: fitted on other (N, K) pairs, or as it is.
 
@@ -81,6 +81,7 @@ def score_chip(
         num_folds, seed: of the cross-validation by (N, K); with fewer pairs there are as many folds as pairs.
         is_fitted: False: the model as it is; rooflines are held out all the same.
         paths: what is fitted; default: the coefficients that the spec names.
+        least_rows: numbers of rows M that get a line of their own, for GEMMs of so many or more.
 
     Raises:
         InvalidOptionError: nothing to fit is named.
@@ -105,7 +106,7 @@ def score_chip(
     lines = []
     for place, rows in enumerate(sets):
         predicted = {NAIVE_ROOFLINE: naive_us[place], FITTED_ROOFLINE: fitted_us[place], MODEL: model_us[place]}
-        lines += _lines(timings.chip, rows, predicted)
+        lines += _lines(timings.chip, rows, predicted, least_rows)
     of_all = [rows for rows in range(len(sets)) if sets[rows].is_fitted]
     if len(of_all) > 1:
         measured = np.concatenate([sets[place].measured_us for place in of_all])
@@ -120,10 +121,11 @@ def score_chip(
 
 
 def calibrate_chip(
-    arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, paths: Sequence[str] = ()
-) -> tuple[MulticoreCalibration, ChipScore]:
+    arch: MulticoreSpec, timings: ChipTimings, *, num_folds: int = 5, seed: int = 0, paths: Sequence[str] = (),
+    least_rows: Sequence[int] = (),
+) -> tuple[MulticoreCalibration, ChipScore]:  # fmt: skip
     """Fit a chip on timings; the errors, of the calibration and its score, are of rows held out by (N, K)."""
-    score = score_chip(arch, timings, num_folds=num_folds, seed=seed, paths=paths)
+    score = score_chip(arch, timings, num_folds=num_folds, seed=seed, paths=paths, least_rows=least_rows)
     how = provenance(num_folds, "sets", seed)
     fitted = MulticoreCalibration(
         chip=timings.chip,
@@ -171,12 +173,13 @@ def _figures(line: ChipLine) -> MulticoreErrors:
     return MulticoreErrors(set=f"{line.set}, {line.rows}", num_rows=found.num, kendall_tau=tau, **percents)
 
 
-def _lines(chip: str, rows: TimingSet, predicted: dict[str, Floats]) -> list[ChipLine]:
+def _lines(chip: str, rows: TimingSet, predicted: dict[str, Floats], least_rows: Sequence[int]) -> list[ChipLine]:
     types, M, lines = rows.frame["dtype"], rows.frame["M"], []
     masks = {str(dtype): (types == dtype).to_numpy() for dtype in types.unique()} if types.nunique() > 1 else {}
     for regime in REGIMES:
         last = np.inf if regime.max_rows is None else regime.max_rows
         masks[regime.name] = M.between(regime.min_rows, last).to_numpy()
+    masks |= {f"M >= {least}": (least <= M).to_numpy() for least in least_rows}
     for name, mask in masks.items():
         if mask.any() and (name == ALL or not mask.all()):
             errors = {who: measure_errors(rows.measured_us[mask], us[mask]) for who, us in predicted.items()}
@@ -186,7 +189,8 @@ def _lines(chip: str, rows: TimingSet, predicted: dict[str, Floats]) -> list[Chi
 
 def _data_sheet(arch: MulticoreSpec) -> MulticoreSpec:
     """Return the chip without what was fitted on timings, where it is a preset."""
-    return load_arch(arch.name, MulticoreSpec, calibrated=False) if arch.calibration else arch
+    is_preset = bool(arch.calibration) and calibration_file(arch.name).is_file()
+    return load_arch(arch.name, MulticoreSpec, calibrated=False) if is_preset else arch
 
 
 def _roofs(arch: MulticoreSpec, rows: TimingSet) -> tuple[Floats, Floats]:
