@@ -409,7 +409,8 @@ def kept_part(setting: Setting, full: tuple[float, float, float], once: tuple[fl
 
 def without(full: tuple[float, float, float], once: tuple[float, float], part: float) -> tuple[float, float, float]:
     """What comes from DRAM where this part of the rest is kept."""
-    return full[0] - part * (full[0] - once[0]), full[1] - part * (full[1] - once[1]), full[2] * (1.0 - part)
+    rest = 1.0 - part
+    return once[0] + rest * (full[0] - once[0]), once[1] + rest * (full[1] - once[1]), full[2] * rest
 
 
 def charge_of(setting: Setting, a_bytes: float, b_bytes: float, s_bytes: float, c_bytes: float) -> float:

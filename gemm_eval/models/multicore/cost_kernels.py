@@ -303,8 +303,11 @@ def dram_bytes_of(p: Any, blk: Block, sums: CoreSums, kept_frac: float) -> tuple
     b = sums.b_charged * p["b_dram"]
     spill = sums.spill_bytes * p["c_dram"]
     if kept_frac > 0.0:
-        a -= kept_frac * (a - sums.a_once / blk.E_N * p["a_dram"])
-        b -= kept_frac * (b - sums.b_unique * p["b_dram"])
+        # in this order it never rounds to less than all of it once, which bounds count on
+        a_once = sums.a_once / blk.E_N * p["a_dram"]
+        b_once = sums.b_unique * p["b_dram"]
+        a = a_once + (1.0 - kept_frac) * (a - a_once)
+        b = b_once + (1.0 - kept_frac) * (b - b_once)
         spill *= 1.0 - kept_frac
     return a, b, spill
 
