@@ -31,6 +31,9 @@ def _check_no_worse(arch: MulticoreSpec, problem: GemmProblem, changes: dict[str
     assert after.latency_us <= before.latency_us * slack
 
 
+_UNPACKED: dict[str, Any] = {"packs": {}, "pack_gb_per_s": None, "pack_near_bytes": None, "sync_us": 0.0}
+
+
 @given(st.data(), st.floats(1.0, 8.0))
 def test_more_bandwidth_never_hurts(data: st.DataObject, factor: float) -> None:
     arch = data.draw(strategies.archs())
@@ -74,7 +77,7 @@ def test_a_faster_matrix_unit_never_hurts(data: st.DataObject, factor: float) ->
 @given(st.data())
 def test_swapping_m_and_n_changes_nothing_on_a_symmetric_chip(data: st.DataObject) -> None:
     arch = data.draw(strategies.archs(has_memories=False))
-    arch = arch.with_(cube_n=arch.cube_m, lane_num=1, align_bytes=1, weight_load_cycles=0.0)
+    arch = arch.with_(cube_n=arch.cube_m, lane_num=1, align_bytes=1, weight_load_cycles=0.0, **_UNPACKED)
     problem = data.draw(strategies.problems(arch))
     assume(not problem.is_weight_quantized and problem.input_dtype.bits >= 8)
     a = problem.input_dtype
@@ -92,7 +95,7 @@ def test_latency_grows_with_every_size(data: st.DataObject) -> None:
     (With multicast or fair sharing it can: one more core that takes part shares a slice, or leaves others less.)
     """
     arch = data.draw(strategies.archs(has_memories=False))
-    arch = arch.with_(reduction="none", load_sharing="private", dram_sharing="static")
+    arch = arch.with_(reduction="none", load_sharing="private", dram_sharing="static", **_UNPACKED)
     problem = data.draw(strategies.problems(arch))
     size = data.draw(st.sampled_from(["G", "M", "N"]))
     larger = {name: getattr(problem, name) + (name == size) for name in ("G", "M", "K", "N")}
