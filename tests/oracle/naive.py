@@ -113,7 +113,7 @@ def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMa
     spilled: float = bytes_of(counts.c_spill, setting.partial)
     if arch.shared_bytes is not None:
         spilled = time.dram[2]
-    c_bytes = c_of(setting, stored + spilled, spilled).dram
+    c_bytes = c_of(setting, stored, spilled).dram
     sync_us = packing.sync_us(arch, setting.active_cores)
     pack_us = packing.pack_us(arch, problem, [packed_by(setting, setting.block)])
     busy_us = arch.launch_us + time.main_us + time.reduction_us + (sync_us + pack_us)
@@ -179,14 +179,14 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
         s_bytes = bytes_of(counts.scales, bits.group)
         store_bytes = bytes_of(counts.c_store, setting.store_bits)
         spill_bytes = refill_bytes = bytes_of(counts.c_spill, setting.partial)
+        if "C" in setting.residents:
+            store_bytes, spill_bytes, refill_bytes = store_bytes if grid.E_K > 1 else 0, 0, 0
         moved += a_bytes + b_bytes + s_bytes + store_bytes + spill_bytes + refill_bytes
         cube_steps += counts.cube_steps
         if "A" in setting.residents:
             a_bytes = 0
         if "B" in setting.residents:
             b_bytes = s_bytes = 0
-        if "C" in setting.residents:
-            store_bytes = spill_bytes = refill_bytes = 0
         if arch.shared_bytes is not None:
             full_work = Work(setting, setting.block._replace(g=block.g))
             from_dram, _ = core_dram(setting, work, tile, order, core_dram(setting, full_work, tile, order)[1])

@@ -313,14 +313,13 @@ def time_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreTime:
     store_bytes = (counts.c_store * setting.store_bits + 15) // 16
     spill_bytes = (counts.c_spill * setting.partial + 15) // 16
     loads = loads_of(setting, a_bytes, b_bytes + s_bytes)
-    c = c_of(setting, store_bytes + spill_bytes, spill_bytes)
+    c = c_of(setting, store_bytes, spill_bytes)
     dram = loads[0], loads[1], 0.0 if "C" in setting.residents else float(spill_bytes)
     if arch.shared_bytes is not None:
         dram, _ = core_dram(setting, work, tile, order)
     left = dram[2]
     moved = Moved(
-        (dram[0] + dram[1])
-        + (c_of(setting, store_bytes + left, left).dram if arch.shared_bytes is not None else c.dram),
+        (dram[0] + dram[1]) + (c_of(setting, store_bytes, left).dram if arch.shared_bytes is not None else c.dram),
         (loads[0] + loads[1]) + c.shared,
         a_bytes + b_bytes + s_bytes + c.port,
     )
@@ -336,7 +335,7 @@ def time_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreTime:
         all_loads = Moved(dram[0] + dram[1], loads[0] + loads[1], a_bytes + b_bytes + s_bytes)
         all_c = c
         if arch.shared_bytes is not None:
-            all_c = c._replace(dram=c_of(setting, store_bytes + left, left).dram)
+            all_c = c._replace(dram=c_of(setting, store_bytes, left).dram)
         main_us = _overlap_us(setting, work.block, tile, all_loads, all_c, computed_us, dma_us)
     else:
         main_us = pipeline_us(setting, work.block, tile, LoopOrder(order))
@@ -366,11 +365,14 @@ def loads_of(setting: Setting, a_bytes: float, b_bytes: float) -> tuple[float, f
     return 0.0 if "A" in setting.residents else float(a_bytes), 0.0 if "B" in setting.residents else float(b_bytes)
 
 
-def c_of(setting: Setting, written: float, read: float) -> Moved:
-    """What bytes of C pass."""
+def c_of(setting: Setting, stored: float, spilled: float) -> Moved:
+    """What bytes of C pass that are stored, and others that are spilled and refilled."""
     if "C" in setting.residents:
-        return Moved(0.0, 0.0, 0.0)
-    return Moved(written * setting.write_cost + read, written + read, written + read)
+        spilled = 0.0
+        if setting.grid.E_K == 1:  # else they are partial results, which DRAM brings together
+            stored = 0.0
+    written = spilled + stored
+    return Moved(written * setting.write_cost + spilled, written + spilled, written + spilled)
 
 
 def core_dram(
@@ -409,7 +411,8 @@ def kept_part(setting: Setting, full: tuple[float, float, float], once: tuple[fl
 
 def without(full: tuple[float, float, float], once: tuple[float, float], part: float) -> tuple[float, float, float]:
     """What comes from DRAM where this part of the rest is kept."""
-    return full[0] - part * (full[0] - once[0]), full[1] - part * (full[1] - once[1]), full[2] * (1.0 - part)
+    rest = 1.0 - part
+    return once[0] + rest * (full[0] - once[0]), once[1] + rest * (full[1] - once[1]), full[2] * rest
 
 
 def charge_of(setting: Setting, a_bytes: float, b_bytes: float, s_bytes: float, c_bytes: float) -> float:

@@ -165,9 +165,9 @@ def time_core(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopO
         part = naive_core.kept_part(setting, full, once, 0.0 if "C" in away else partial)
         dram = naive_core.without(full, once, part)
     loads = naive_core.Moved(dram[0] + dram[1], a_charged + b_charged, a_bytes + b_bytes)
-    c = naive_core.c_of(setting, store + spill, spill)
+    c = naive_core.c_of(setting, store, spill)
     if arch.shared_bytes is not None:
-        c = c._replace(dram=naive_core.c_of(setting, store + dram[2], dram[2]).dram)
+        c = c._replace(dram=naive_core.c_of(setting, store, dram[2]).dram)
     dram_us = (loads.dram + c.dram) / setting.share
     noc_us = (loads.port + c.port) / setting.port
     all_dma_us = max(naive_core.moved_us(setting, loads, c), steps * setting.feed_us_per_step)
@@ -283,6 +283,8 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
             s_bytes = bytes_of(counts.scales, bits.group)
             store_bytes = bytes_of(counts.c_store, run.setting.store_bits)
             spill_bytes = bytes_of(counts.c_spill, run.setting.partial)
+            if "C" in run.setting.residents:
+                store_bytes, spill_bytes = store_bytes if E_K > 1 else 0, 0
             moved += a_bytes + b_bytes + s_bytes + store_bytes + 2 * spill_bytes
             steps += counts.cube_steps
             macs += math.prod(run.block)
@@ -290,8 +292,6 @@ def evaluate_mapping(arch: MulticoreSpec, problem: GemmProblem, mapping: Multico
                 a_bytes = 0
             if "B" in run.setting.residents:
                 b_bytes = s_bytes = 0
-            if "C" in run.setting.residents:
-                store_bytes = spill_bytes = 0
             if arch.shared_bytes is not None:
                 a_bytes = b_bytes = s_bytes = spill_bytes = 0
                 dram, _ = naive_core.core_dram(run.setting, work, tile, order, parts[p_g])

@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.mapping import LoopOrder, MulticoreMapping, Tile
+from gemm_eval.mapping import LoopOrder, Tile
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["ActiveGrid", "Bits", "Block", "ChipWalk", "Traffic", "Visit"]
+__all__ = ["ActiveGrid", "Bits", "Block", "Traffic", "Visit"]
 __all__ += ["Core", "Transfer"]
 __all__ += [
     "bits_of",
     "partial_bits",
     "run_pipeline",
-    "simulate_chip",
     "simulate_pipeline",
     "simulate_traffic",
     "walk_visits",
@@ -218,11 +218,21 @@ class Core:
         self.grid = grid
         self.bits = bits_of(problem)
         divisor = arch.num_cores if arch.dram_sharing == "static" else grid.active_cores
-        self.dram_bytes_per_us = arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor
-        if arch.dram_core_limit_gb_per_s is not None:
-            self.dram_bytes_per_us = min(self.dram_bytes_per_us, arch.dram_core_limit_gb_per_s * 1e3)
+        limit = math.inf if arch.dram_core_limit_gb_per_s is None else arch.dram_core_limit_gb_per_s * 1e3
+        write = arch.dram_gb_per_s if arch.dram_write_gb_per_s is None else arch.dram_write_gb_per_s
+        self.dram_bytes_per_us = min(arch.dram_gb_per_s * 1e3 * arch.dram_efficiency_frac / divisor, limit)
+        self.write_bytes_per_us = min(write * 1e3 * arch.dram_efficiency_frac / divisor, limit)
+        self.shared_bytes_per_us = math.inf if arch.shared_gb_per_s is None else arch.shared_gb_per_s * 1e3 / divisor
+        self.port_bytes_per_us = math.inf if arch.noc_gb_per_s is None else arch.noc_gb_per_s * 1e3
         self.cycles_per_us = arch.frequency_ghz * arch.load_clock_frac.get(problem.input_dtype, 1.0) * 1e3
         self.partial = partial_bits(arch, problem)
+        self.feed_us_per_step = 0.0
+        if arch.feed_bytes_per_cycle is not None:
+            cube_k, b_bits = arch.cube_k_of(problem.input_dtype), self.bits.a
+            if arch.dequant == "inline":
+                b_bits = self.bits.b
+            half_bits = arch.cube_m * cube_k * self.bits.a + cube_k * arch.cube_n * b_bits
+            self.feed_us_per_step = half_bits / 16 / arch.feed_bytes_per_cycle / self.cycles_per_us
         if grid.E_K == 1:
             self.store_bits = self.bits.output
         elif arch.reduction == "dram":
@@ -254,20 +264,21 @@ class Core:
         cycles = max(cube_cycles, vector_cycles) if self.arch.vector_is_concurrent else cube_cycles + vector_cycles
         return cycles / self.cycles_per_us
 
-    def reduction_us(self, g: int, m: int, n: int) -> float:
-        """Time of one core's share of the reduction of a split K."""
+    def reduction_us(self, g: int, m: int, n: int, *, writes_c: bool = True) -> float:
+        """Time of one core's share of the reduction of a split K, after which C stays where it is unless `writes_c`."""
         if self.grid.E_K == 1:
             return 0.0
         assert self.arch.vector_ops_per_cycle is not None
         share = _ceil_div(g * m * n, self.grid.E_K)
-        written = _ceil_div(share * self.bits.output, 16)
+        written = _ceil_div(share * self.bits.output, 16) * (self.dram_bytes_per_us / self.write_bytes_per_us)
+        if not writes_c:
+            written = 0.0
         if self.arch.reduction == "dram":
             read = _ceil_div(self.grid.E_K * share * self.partial, 16)
             exchange_us = (read + written) / self.dram_bytes_per_us
         else:
-            assert self.arch.noc_gb_per_s is not None
             received = _ceil_div((self.grid.E_K - 1) * share * self.partial, 16)
-            exchange_us = received / (self.arch.noc_gb_per_s * 1e3) + written / self.dram_bytes_per_us
+            exchange_us = received / self.port_bytes_per_us + written / self.dram_bytes_per_us
         return exchange_us + (self.grid.E_K - 1) * share / self.arch.vector_ops_per_cycle / self.cycles_per_us
 
     def load_of(self, visit: Visit, sharers: int | None) -> Transfer:
@@ -342,115 +353,3 @@ def _schedule(core: Core, visits: Sequence[Visit], sharers: Sequence[int | None]
             yield _Phase(Transfer(c=core.c_bytes_of(after, visits[s])), lands)
     if core.arch.output_buffers == 2:
         yield _Phase(Transfer(c=core.c_bytes_of(None, visits[last])))
-
-
-def _overlapped_us(core: Core, visits: Sequence[Visit], moved: Transfer, compute_us: float) -> float:
-    """Time of a main loop that overlaps all it can: no less than each of three chains of work that nothing shortens."""
-    bits, first = core.bits, visits[0]  # the first tile is a full one
-    largest_store = _ceil_div(max(visit.c_store for visit in visits) * core.store_bits, 16)
-    loads = ((first.a_load, bits.a), (first.b_load, bits.b), (first.s_load, bits.group))
-    head = Transfer(*(_ceil_div(elements * size, 16) for elements, size in loads))
-    if core.arch.input_buffers == 1:  # no load while anything is computed
-        head = moved._replace(c=0.0)
-    stored = moved.c if core.arch.output_buffers == 1 else largest_store
-    return max(
-        core.dma_us(moved),
-        compute_us + core.dma_us(head._replace(c=stored)),
-        core.compute_us(first.cube_steps, 1, 0, first.fills) + core.dma_us(moved._replace(c=stored)),
-    )
-
-
-# --- the chip --------------------------------------------------------------------------------------------------------
-
-
-class ChipWalk(NamedTuple):
-    """What a walk over every core finds: DRAM bytes by term, DMA bytes of all cores, and times by core index."""
-
-    a_bytes: int
-    b_bytes: int
-    scales_bytes: int
-    c_store_bytes: int
-    c_spill_bytes: int
-    c_refill_bytes: int
-    reduction_dram_bytes: int
-    reduction_noc_bytes: int
-    moved_bytes: int
-    cube_steps: int
-    macs: int
-    latency_us: dict[tuple[int, ...], float]
-    traffic: dict[tuple[int, ...], Traffic]
-
-
-def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMapping) -> ChipWalk:
-    """Walk every core (p_g, p_m, p_n, p_k) of the partition over the true ranges of its block.
-
-    Under multicast, cores that share a slice of A (or B) run in step, so it is read as often as the core that needs it
-    most often reads it.
-    """
-    from tests.oracle.packing import Packed, before_us  # which has our Block
-
-    p = mapping.partition
-    group = problem.group_size or 1
-    k_step = min(problem.K, _ceil_div(_ceil_div(problem.K, group), p.P_K) * group)
-    cuts_g = _cut(problem.G, _ceil_div(problem.G, p.P_G))
-    cuts_m = _cut(problem.M, _ceil_div(problem.M, p.P_M))
-    cuts_n = _cut(problem.N, _ceil_div(problem.N, p.P_N))
-    cuts_k = _cut(problem.K, k_step)
-    grid = ActiveGrid(len(cuts_g), len(cuts_m), len(cuts_n), len(cuts_k))
-    core = Core(arch, problem, grid)
-    bits = core.bits
-    is_shared = arch.load_sharing == "multicast"
-    a_slices: dict[tuple[int, ...], int] = {}  # the cores that share a slice -> bytes of A read for it
-    b_slices: dict[tuple[int, ...], int] = {}
-    s_slices: dict[tuple[int, ...], int] = {}
-    store = spill = refill = reduced_dram = reduced_noc = moved = steps = macs = 0
-    latency_us = {}
-    traffic = {}
-    for index in itertools.product(*(range(count) for count in grid)):
-        p_g, p_m, p_n, p_k = index
-        block = Block(*(cut[i][1] - cut[i][0] for cut, i in zip((cuts_g, cuts_m, cuts_n, cuts_k), index, strict=True)))
-        k_start = cuts_k[p_k][0]
-        walk, visits = simulate_traffic(arch, problem, block, mapping.tile, mapping.loop_order, k_start=k_start)
-        a_bytes = _ceil_div(walk.a_load * bits.a, 16)
-        b_bytes = _ceil_div(walk.b_load * bits.b, 16)
-        s_bytes = _ceil_div(walk.s_load * bits.group, 16)
-        spill_bytes = _ceil_div(walk.c_spill * core.partial, 16)
-        refill_bytes = _ceil_div(walk.c_refill * core.partial, 16)
-        store_bytes = _ceil_div(walk.c_store * core.store_bits, 16)
-        c_bytes = spill_bytes + refill_bytes + store_bytes
-
-        a_key = (p_g, p_m, p_k) if is_shared else index
-        b_key = (p_g, p_n, p_k) if is_shared else index
-        a_slices[a_key] = max(a_slices.get(a_key, 0), a_bytes)
-        b_slices[b_key] = max(b_slices.get(b_key, 0), b_bytes)
-        s_slices[b_key] = max(s_slices.get(b_key, 0), s_bytes)
-        store, spill, refill = store + store_bytes, spill + spill_bytes, refill + refill_bytes
-        moved += a_bytes + b_bytes + s_bytes + c_bytes
-        steps += walk.cube_steps
-        macs += block.g * block.m * block.n * block.k
-        if p_k == 0 and grid.E_K > 1:
-            part = block.g * block.m * block.n
-            reduced_dram += _ceil_div(part * bits.output, 16)
-            if arch.reduction == "dram":
-                reduced_dram += _ceil_div(grid.E_K * part * core.partial, 16)
-            else:
-                reduced_noc += _ceil_div((grid.E_K - 1) * part * core.partial, 16)
-
-        if arch.timing == "pipeline":
-            main_us = simulate_pipeline(arch, problem, block, mapping.tile, mapping.loop_order, grid, k_start=k_start)
-        else:
-            compute_us = core.compute_us(walk.cube_steps, visits, walk.dequant, walk.fills)
-            traffic_of_core = Transfer(a_bytes, b_bytes, s_bytes, c_bytes)
-            tiles = list(walk_visits(arch, problem, block, mapping.tile, mapping.loop_order, k_start=k_start))
-            best_us = _overlapped_us(core, tiles, traffic_of_core, compute_us)
-            serial_us = compute_us + core.dma_us(traffic_of_core)
-            main_us = (1 - arch.overlap_frac) * serial_us + arch.overlap_frac * best_us
-        busy_us = arch.launch_us + main_us + core.reduction_us(block.g, block.m, block.n)
-        busy_us += before_us(arch, problem, grid.active_cores, [Packed(block, grid.E_N, grid.E_M)])
-        latency_us[index] = max(busy_us, arch.launch_floor_us)
-        traffic[index] = Traffic(walk, visits)
-
-    loads = (sum(a_slices.values()), sum(b_slices.values()), sum(s_slices.values()))
-    return ChipWalk(
-        *loads, store, spill, refill, reduced_dram, reduced_noc, moved, steps, macs, latency_us, traffic
-    )  # fmt: skip

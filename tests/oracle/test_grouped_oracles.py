@@ -22,7 +22,7 @@ Case = tuple[MulticoreSpec, GemmProblem, MulticoreMapping]
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    arch = draw(strategies.archs(has_memories=False))
+    arch = draw(strategies.archs())
     problem = draw(strategies.grouped_problems(arch, max_units=draw(st.sampled_from((3, 6)))))
     return arch, problem, draw(strategies.mappings(arch, problem))
 
@@ -147,7 +147,7 @@ def test_by_hand_pipeline_from_one_group_to_the_next() -> None:
 @settings(max_examples=60)
 @given(st.data())
 def test_equal_groups_are_the_batch(data: st.DataObject) -> None:
-    arch = data.draw(strategies.archs(has_memories=False))
+    arch = data.draw(strategies.archs())
     problem = data.draw(strategies.problems(arch, max_units=3))
     mapping = data.draw(strategies.mappings(arch, problem))
     assert naive_grouped.evaluate_mapping(arch, problem, mapping) == naive.evaluate_mapping(arch, problem, mapping)

@@ -303,8 +303,11 @@ def dram_bytes_of(p: Any, blk: Block, sums: CoreSums, kept_frac: float) -> tuple
     b = sums.b_charged * p["b_dram"]
     spill = sums.spill_bytes * p["c_dram"]
     if kept_frac > 0.0:
-        a -= kept_frac * (a - sums.a_once / blk.E_N * p["a_dram"])
-        b -= kept_frac * (b - sums.b_unique * p["b_dram"])
+        # in this order it never rounds to less than all of it once, which bounds count on
+        a_once = sums.a_once / blk.E_N * p["a_dram"]
+        b_once = sums.b_unique * p["b_dram"]
+        a = a_once + (1.0 - kept_frac) * (a - a_once)
+        b = b_once + (1.0 - kept_frac) * (b - b_once)
         spill *= 1.0 - kept_frac
     return a, b, spill
 
@@ -323,9 +326,9 @@ def cost_of_sums(
     a_dram, b_dram, spill_dram = dram_bytes_of(p, blk, sums, kept_frac)
     shared_bytes = a_charged + sums.b_charged * p["b_dram"]
     loads = Traffic(a_dram + b_dram, shared_bytes, float(sums.a_bytes + sums.b_bytes + sums.s_bytes))
-    c = c_traffic(p, blk, float(sums.store_bytes + sums.spill_bytes), float(sums.spill_bytes))
+    c = c_traffic(p, blk, float(sums.store_bytes), float(sums.spill_bytes))
     if kept_frac > 0.0:
-        c = Traffic(c_traffic(p, blk, sums.store_bytes + spill_dram, spill_dram).dram, c.shared, c.port)
+        c = Traffic(c_traffic(p, blk, float(sums.store_bytes), spill_dram).dram, c.shared, c.port)
     moved = add_traffic(loads, c)
     dram_us = moved.dram / blk.dram_share
     shared_us = moved.shared / blk.shared_share
@@ -440,10 +443,12 @@ def _make_evaluate(pipeline_us_of: Callable[..., float]) -> Callable[..., None]:
                         steps += num * (
                             g * ceil_div(m, p["cube_m"]) * ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
                         )
-                        c_bytes = cost.store_bytes + 2 * cost.spill_bytes
-                        core_bytes += num * (cost.a_bytes + cost.b_bytes + cost.s_bytes + c_bytes)
-                        if not p["c_is_resident"]:
+                        core_bytes += num * (cost.a_bytes + cost.b_bytes + cost.s_bytes)
+                        if blk.E_K > 1 or not p["c_is_resident"]:
+                            core_bytes += num * cost.store_bytes
                             store_bytes += num * cost.store_bytes
+                        if not p["c_is_resident"]:
+                            core_bytes += num * 2 * cost.spill_bytes
                             spill_bytes += spilled_total(num, cost.spill_bytes, kept_frac)
                         if p["has_shared"]:
                             sums = core_sums(p, blk, g, m, n, k, T_m, T_n, T_k, f_a, f_b, f_c)

@@ -181,10 +181,12 @@ def _add_run_totals(
                     continue
                 sums = _run_sums(p, blk, m, n, k, tile_m, tile_n, tile_k, order)
                 steps += num * sums.steps
-                moved = sums.a_bytes + sums.b_bytes + sums.s_bytes + sums.store_bytes + 2 * sums.spill_bytes
-                out["core_bytes"] += num * moved
-                if not p["c_is_resident"]:
+                out["core_bytes"] += num * (sums.a_bytes + sums.b_bytes + sums.s_bytes)
+                if blk.E_K > 1 or not p["c_is_resident"]:
+                    out["core_bytes"] += num * sums.store_bytes
                     out["c_store_bytes"] += num * sums.store_bytes
+                if not p["c_is_resident"]:
+                    out["core_bytes"] += num * 2 * sums.spill_bytes
                     out["c_spill_bytes"] += spilled_total(num, sums.spill_bytes, kept_frac)
                 if p["has_shared"]:
                     a_dram, b_dram, _ = dram_bytes_of(p, blk, sums, kept_frac)

@@ -34,10 +34,13 @@ def traffic_us(p: Any, blk: Any, moved: Traffic) -> float:
 
 
 @inlined_kernel
-def c_traffic(p: Any, blk: Any, stored: float, loaded: float) -> Traffic:
-    """What bytes of C pass that leave a core, and come back."""
-    moved = (stored + loaded) * p["c_dram"]
-    return Traffic((stored * blk.write_cost + loaded) * p["c_dram"], moved, moved)
+def c_traffic(p: Any, blk: Any, stored: float, spilled: float) -> Traffic:
+    """What bytes of C pass that leave a core for good, and others that leave it and come back."""
+    spilled *= p["c_dram"]
+    written = spilled
+    if blk.E_K > 1 or not p["c_is_resident"]:  # partial results of a split K meet in DRAM, wherever C lies
+        written += stored
+    return Traffic(written * blk.write_cost + spilled, written + spilled, written + spilled)
 
 
 @kernel

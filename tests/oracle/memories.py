@@ -1,0 +1,180 @@
+"""Slow truth of what lies between SRAM and DRAM, of one core: MODEL.md, "DRAM, network and their times".
+
+As `simulators`: bytes come from walks over loops; that an operand is loaded once is what a walk with the whole block as
+one tile does.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import NamedTuple
+
+from gemm_eval.arch import MulticoreSpec
+from gemm_eval.mapping import LoopOrder, Tile
+from gemm_eval.workload import GemmProblem
+from tests.oracle.simulators import Block, Core, Visit, bits_of, walk_visits
+
+__all__ = ["CoreMemory", "FromDram", "Run", "resident_operands"]
+
+
+class Run(NamedTuple):
+    """Tile visits of equal batch elements or groups.
+
+    Attributes:
+        block: what the core computes of them.
+        sharers: cores that need the same of B.
+        visits: in their order.
+        k_start: where the block begins along K.
+    """
+
+    block: Block
+    sharers: int
+    visits: list[Visit]
+    k_start: int
+
+
+class FromDram(NamedTuple):
+    """Bytes that DRAM gives a core of A, of B with its scales, and of spills, each by the cores that share them."""
+
+    a: float
+    b: float
+    spill: float
+
+
+class _Bytes(NamedTuple):
+    a: int
+    b: int  # with its scales
+    store: int
+    spill: int
+
+
+class _Pass(NamedTuple):
+    """Bytes past DRAM, past the memory that cores share, and past the core's port."""
+
+    dram: float
+    shared: float
+    port: float
+
+
+def resident_operands(arch: MulticoreSpec, problem: GemmProblem) -> frozenset[str]:
+    """The operands that lie in the SRAM of all cores, if all that the chip names have room there."""
+    bits = bits_of(problem)
+    groups = [rows for rows in problem.row_groups or (problem.M,) * problem.G if rows > 0]
+    half_bits = {
+        "A": sum(groups) * problem.K * bits.a,
+        "B": len(groups) * problem.K * problem.N * bits.b,
+        "C": sum(groups) * problem.N * bits.output,
+    }
+    part = math.ceil(Fraction(sum(half_bits[name] for name in arch.resident), 16 * arch.num_cores))
+    most = math.floor(math.floor(arch.sram_bytes * arch.sram_usable_frac) * arch.resident_max_frac)
+    return frozenset(arch.resident) if part <= most else frozenset()
+
+
+class CoreMemory:
+    """What one core asks of DRAM, of the memory that cores share and of its port, for one run after another."""
+
+    def __init__(self, core: Core, E_N: int, resident: frozenset[str], runs: list[Run]) -> None:
+        arch = core.arch
+        self.core, self.E_N, self.resident, self.runs = core, E_N, resident, runs
+        self.is_multicast = arch.load_sharing == "multicast"
+        self.moved = [self._count(run.visits) for run in runs]
+        self.once = []
+        for run in runs:
+            tile = Tile(run.block.m, run.block.n, run.block.k)
+            whole = walk_visits(arch, core.problem, run.block, tile, LoopOrder.MNK, k_start=run.k_start)
+            self.once.append(self._count(list(whole)))
+        self.write_cost = core.dram_bytes_per_us / core.write_bytes_per_us
+        self.is_stored = core.grid.E_K > 1 or "C" not in resident  # past the core, at the end
+
+    def _count(self, visits: list[Visit]) -> _Bytes:
+        core, bits = self.core, self.core.bits
+        total = Visit(*(sum(column) for column in zip(*visits, strict=True)))
+        assert total.c_spill == total.c_refill
+        return _Bytes(
+            _bytes(total.a_load, bits.a),
+            _bytes(total.b_load, bits.b) + _bytes(total.s_load, bits.group),
+            _bytes(total.c_store, core.store_bits),
+            _bytes(total.c_spill, core.partial),
+        )
+
+    def _loads(self, a: float, b: float, b_sharers: int) -> tuple[float, float]:
+        """Bytes of loads as memories below the core count them."""
+        if self.is_multicast:
+            a, b = a / self.E_N, b / b_sharers
+        return (0.0 if "A" in self.resident else a), (0.0 if "B" in self.resident else b)
+
+    def _of_runs(self, numbers: list[int]) -> tuple[FromDram, FromDram]:
+        """Of these runs: without a memory in between; and everything once (of C: all partial sums)."""
+        a = sum(self.moved[i].a for i in numbers)
+        b = sum(self._loads(0, self.moved[i].b, self.runs[i].sharers)[1] for i in numbers)
+        spill = sum(self.moved[i].spill for i in numbers)
+        a_once = sum(self.once[i].a for i in numbers) / self.E_N
+        b_once = sum(self.once[i].b / self.runs[i].sharers for i in numbers)
+        blocks = (self.runs[i].block for i in numbers)
+        partial = sum(_bytes(block.g * block.m * block.n, self.core.partial) for block in blocks)
+        once = [0.0 if name in self.resident else x for name, x in zip("ABC", (a_once, b_once, partial), strict=True)]
+        return FromDram(self._loads(a, 0, 1)[0], b, 0.0 if "C" in self.resident else spill), FromDram(*once)
+
+    def kept_part(self) -> float:
+        """What part of all that DRAM would give again the memory in between keeps."""
+        arch = self.core.arch
+        if arch.shared_bytes is None:
+            return 0.0
+        all_of, once = self._of_runs(list(range(len(self.runs))))
+        again = (all_of.a > once.a, all_of.b > once.b, all_of.spill > 0)
+        wanted = sum(size for size, is_again in zip(once, again, strict=True) if is_again)
+        room = arch.shared_bytes / self.core.grid.active_cores
+        return 1.0 if wanted <= room else room / wanted
+
+    def from_dram(self, kept_part: float, run: int | None = None) -> FromDram:
+        """Bytes of all runs, or of one of them, where this part of what is not needed for the first time is kept."""
+        all_of, once = self._of_runs(list(range(len(self.runs))) if run is None else [run])
+        if kept_part == 0.0:
+            return all_of
+        rest = 1.0 - kept_part
+        return FromDram(
+            once.a + rest * (all_of.a - once.a), once.b + rest * (all_of.b - once.b), rest * all_of.spill
+        )  # fmt: skip
+
+    def _us(self, *parts: _Pass) -> float:
+        speeds = self.core.dram_bytes_per_us, self.core.shared_bytes_per_us, self.core.port_bytes_per_us
+        return max(sum(column) / speed for column, speed in zip(zip(*parts, strict=True), speeds, strict=True))
+
+    def _c(self, store: int, spill: float, spill_dram: float) -> _Pass:
+        store = store if self.is_stored else 0
+        spill, spill_dram = (0.0, 0.0) if "C" in self.resident else (spill, spill_dram)
+        return _Pass(
+            (spill_dram + store) * self.write_cost + spill_dram, (spill + store) + spill, (spill + store) + spill
+        )  # fmt: skip
+
+    def main_us(self) -> float:
+        """Time of the main loop, of which no chain of work that nothing shortens takes longer."""
+        core, arch, bits = self.core, self.core.arch, self.core.bits
+        visits = [visit for run in self.runs for visit in run.visits]
+        dram, (full, _) = self.from_dram(self.kept_part()), self._of_runs(list(range(len(self.runs))))
+        loads = _Pass(dram.a + dram.b, full.a + full.b, sum(moved.a + moved.b for moved in self.moved))
+        spill = sum(moved.spill for moved in self.moved)
+        c = self._c(sum(moved.store for moved in self.moved), spill, dram.spill)
+        steps = sum(visit.cube_steps for visit in visits)
+        compute_us = core.compute_us(
+            steps, len(visits), sum(visit.dequant for visit in visits), sum(visit.fills for visit in visits)
+        )
+        dma_us = max(self._us(loads, c), steps * core.feed_us_per_step)
+        first, tail, lead = visits[0], c, loads  # the first tile is a full one
+        if arch.output_buffers == 2:
+            tail = self._c(_bytes(max(visit.c_store for visit in visits), core.store_bits), 0.0, 0.0)
+        if arch.input_buffers == 2:
+            a, b = _bytes(first.a_load, bits.a), _bytes(first.b_load, bits.b) + _bytes(first.s_load, bits.group)
+            charged = sum(self._loads(a, b, self.runs[0].sharers))
+            lead = _Pass(min(charged, loads.dram), charged, a + b)
+        best_us = max(
+            dma_us,
+            compute_us + self._us(lead, tail),
+            core.compute_us(first.cube_steps, 1, 0, first.fills) + self._us(loads, tail),
+        )
+        return (1 - arch.overlap_frac) * (compute_us + dma_us) + arch.overlap_frac * best_us
+
+
+def _bytes(elements: int, half_bits: int) -> int:
+    return -(-elements * half_bits // 16)
