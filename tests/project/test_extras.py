@@ -34,10 +34,20 @@ IMPORT_NAMES = {
     "scikit-learn": {"sklearn"},
     "zigzag-dse": {"zigzag"},
 }
-EXTRAS = {
-    extra: set().union(*(IMPORT_NAMES.get(name, {name}) for name in (Requirement(line).name for line in lines)))
-    for extra, lines in requirements().items()
-}
+
+
+def import_names(extra: str) -> frozenset[str]:
+    """What the packages of an extra are imported as, with those of the project's other extras that it names."""
+    found: frozenset[str] = frozenset()
+    for required in map(Requirement, requirements()[extra]):
+        if required.name == "gemm_eval":
+            found = found.union(*map(import_names, required.extras))
+        else:
+            found |= IMPORT_NAMES.get(required.name, {required.name})
+    return found
+
+
+EXTRAS = {extra: import_names(extra) for extra in requirements()}
 NO_EXTRA = {"torch"}  # whose builds are a machine's own: what works with or without it says `pip install torch`
 HELPERS = ("needs_extra", "check_extra")
 
