@@ -61,6 +61,13 @@ _BLIND_2_ROWS = (
 )  # fmt: skip
 _BLIND_2_STEP, _BLIND_2_STRIDE, _BLIND_2_FLOP = 15, 7, 1 << 40
 
+# As many regimes as there are GEMMs, few enough to time every config on each; held back as well.
+_FULL = (
+    (1, 35840, 5120), (4, 5120, 17920), (16, 24576, 4096), (24, 5120, 4096), (40, 22528, 8192), (64, 6144, 5120),
+    (100, 12800, 4096), (192, 28672, 3584), (320, 5120, 32768), (512, 7680, 5120), (768, 1024, 5120),
+    (1200, 3072, 24576), (2048, 4096, 12800), (3500, 24576, 3072),
+)  # fmt: skip
+
 _CHECK_NK, _CHECK_ROWS = ((4096, 4096), (12288, 4096), (28672, 8192), (8192, 28672)), (1, 16, 64, 256, 1024, 4096)
 
 _MODES_NK, _MODES_ROWS = ((4096, 4096), (28672, 8192)), (1, 16, 64, 256, 2048)
@@ -94,6 +101,7 @@ KERNEL_SETS = (
     "w4a16-blind",
     "w4a16-blind-modes",
     "w4a16-blind-2",
+    "w4a16-full",
     "w4a16-check",
     "w4a16-modes",
     "w4a16-fp4",
@@ -109,8 +117,9 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
         shape_set: ``w4a16`` (12 pairs of N and K, 14 values of M), ``w4a16-spread`` (a quarter of them: few enough to
             time all kernels on each), ``w4a16-wide`` (40 other pairs, 46 values of M, a sixth of them on each pair),
             ``w4a16-blind`` (24 more pairs, two values of M each, held back from every fit), ``w4a16-blind-modes`` (the
-            same in other modes, in turn), ``w4a16-blind-2`` (32 more pairs, held back as well), ``w4a16-check`` (the
-            GEMMs that other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero
+            same in other modes, in turn), ``w4a16-blind-2`` (32 more pairs, held back as well), ``w4a16-full`` (14 more
+            pairs with one value of M each, held back: every config can be timed), ``w4a16-check`` (the GEMMs that
+            other engines are timed on), ``w4a16-modes`` (groups of 32 and 64, one scale a column, zero
             points), ``w4a16-fp4`` (MXFP4 and NVFP4) or ``w4a16-smoke``. All but the modes have a scale for each group
             of 128 weights.
 
@@ -123,6 +132,8 @@ def list_quant_shapes(shape_set: str) -> list[QuantShape]:
         )
     if shape_set == "w4a16-smoke":
         return [QuantShape(1, m, 4096, 4096, *_USUAL) for m in (1, 64)]
+    if shape_set == "w4a16-full":
+        return [QuantShape(1, m, k, n, *_USUAL) for m, n, k in _FULL]
     if shape_set == "w4a16-check":
         return [QuantShape(1, m, k, n, *_USUAL) for n, k in _CHECK_NK for m in _CHECK_ROWS]
     if shape_set == "w4a16-modes":

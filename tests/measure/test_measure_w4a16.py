@@ -81,7 +81,7 @@ def test_sets_have_the_problems_that_they_promise() -> None:
         (WeightMode.MXFP4, 32), (WeightMode.NVFP4, 16),
     }  # fmt: skip
     pairs = {name: {(gemm.N, gemm.K) for gemm in list_quant_shapes(name)} for name in KERNEL_SETS}
-    for blind, num in (("w4a16-blind", 24), ("w4a16-blind-2", 32)):
+    for blind, num in (("w4a16-blind", 24), ("w4a16-blind-2", 32), ("w4a16-full", 14)):
         assert len(pairs[blind]) == num
         assert all(pairs[blind].isdisjoint(pairs[name]) for name in KERNEL_SETS if not name.startswith(blind))
     assert pairs["w4a16-blind"].isdisjoint(pairs["w4a16-blind-2"])

@@ -42,8 +42,9 @@ struct alignas(64) TensorMap { u64 v[16]; };
 #define TOKEN_GROUPS (CTA_M / 8)
 #define SHARE_GROUPS ((TOKEN_GROUPS + CLUSTER_K - 1) / CLUSTER_K)  // that a CTA of CLUSTER_K adds up, groups of 8
 // Of a thread: what warpgroups that copy give up goes to those that compute.
-#define PRODUCER_REGISTERS (CONSUMERS == 2 ? 64 : 56)
-#define CONSUMER_REGISTERS (CONSUMERS == 2 ? 216 : 152)
+#define IS_WIDE (MB * NUM_ACC > 128)
+#define PRODUCER_REGISTERS (IS_WIDE ? (GROUPED ? 64 : 40) : CONSUMERS == 2 ? 64 : 56)
+#define CONSUMER_REGISTERS (IS_WIDE ? (GROUPED ? 216 : 232) : CONSUMERS == 2 ? 216 : 152)
 #define TILE_FLOATS (ROW_BLOCKS * 64 * CTA_M)
 
 // ---- barriers and copies -----------------------------------------------------------------------------------------
@@ -434,7 +435,7 @@ DEVICE void write_direct(const Problem& p, float (&acc)[NUM_ACC], act_t* c, u32 
   }
 }
 
-// Tokens that end before the tile does lie above those of another group, which a copy of the whole box would overwrite.
+// Tokens that end before the box does: those below are of another tile or group, which a copy of it would overwrite.
 DEVICE void store_rows(const Problem& p, act_t* c, u32 buffer, u32 first_token, u32 end_token, u32 first_column) {
   const u32 chunk = threadIdx.x % 8, n = first_column + chunk * 8;
   const u32 rows = min(end_token - first_token, (u32)EPILOGUE_TOKENS);
@@ -451,11 +452,13 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
   const u32 address = buffer + row * 128 + chunk * 16;
 #pragma unroll
   for (u32 t = 0; t < CTA_M; t += EPILOGUE_TOKENS) {
+    constexpr bool is_even = CTA_M % EPILOGUE_TOKENS == 0;
+    const u32 end = is_even ? t + EPILOGUE_TOKENS : min(t + EPILOGUE_TOKENS, (u32)CTA_M);
     if (thread == 0) asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
     named_barrier(id, 128);
 #pragma unroll
-    for (u32 j = t / 8; j < (t + EPILOGUE_TOKENS) / 8; j += 2) {
-      const bool is_pair = j + 1 < (t + EPILOGUE_TOKENS) / 8;
+    for (u32 j = t / 8; j < end / 8; j += 2) {
+      const bool is_pair = j + 1 < end / 8;
       u32 r[4];
 #pragma unroll
       for (u32 i = 0; i < (is_pair ? 4 : 2); i++) {
@@ -472,8 +475,9 @@ DEVICE void write_through_smem(const Problem& p, float (&acc)[NUM_ACC], act_t* c
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     named_barrier(id, 128);
-    if (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token) {
-      if (first_token + t < end_token) store_rows(p, c, buffer, first_token + t, end_token, first_column);
+    const u32 last = is_even ? end_token : min(end_token, first_token + CTA_M);
+    if (end - t < EPILOGUE_TOKENS || (GROUPED && first_token + t + EPILOGUE_TOKENS > end_token)) {
+      if (first_token + t < last) store_rows(p, c, buffer, first_token + t, last, first_column);
     } else {
       if (thread == 0) store_tile(map_c, buffer, first_column, first_token + t);
     }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -30,6 +30,9 @@ _UNIT_K = 128  # K is cut in multiples of it
 _WARPS_OF_WARPGROUP = 4
 _DIRECT_STORE_TOKENS = 16  # up to here results go to C without shared memory
 _MAX_ACCUMULATORS = {2: 256, 3: 176}  # tokens x 64-column blocks of a warpgroup, by how many compute
+_WIDE_TOKENS = range(136, 169, 8)
+"""Of tiles of 256 columns beyond that, where the warps that copy make do with fewer registers: one wave of them holds
+what others cut K for."""
 _ALIGN = 1024  # of the ring, for 128-byte swizzle
 _MAX_SMEM = 227 * 1024  # of a CTA on Hopper
 _SM_SMEM, _RESERVED_SMEM = 228 * 1024, 1024
@@ -46,6 +49,7 @@ _CLUSTER_K_TOKENS = (*range(16, 65, 8), *range(80, 129, 16), *range(160, 257, 32
 _CLUSTER_PARTS = {2: (2, 3, 4, 6, 8), 3: (2, 3, 4)}
 """CTAs that share K in a cluster, by computing warpgroups."""
 _TOKEN_GROUP = 8  # columns of wgmma
+_LEAST_BOX_TOKENS = 48  # of a tile that is larger: each box of C takes its time
 _SHARES = (
     (Schedule.COOPERATIVE, 2, 1),
     (Schedule.COOPERATIVE, 2, 2),
@@ -68,6 +72,7 @@ class Sm90Family(Family):
     entry = "w4a16_sm90"
     targets = {(9, 0): "sm_90a"}  # noqa: RUF012  constant
     limited_by = "wgmma is Hopper's alone, Blackwell has no such instruction"
+    wide_tokens: ClassVar[Sequence[int]] = _WIDE_TOKENS
 
     def configs(self) -> Iterator[KernelConfig]:
         """See `Family`."""
@@ -75,10 +80,13 @@ class Sm90Family(Family):
             for schedule, consumers, blocks in _SHARES:
                 if cta_m * blocks <= _MAX_ACCUMULATORS[consumers]:
                     yield from self._of_tile(schedule, consumers, cta_m, blocks)
+        for cta_m in self.wide_tokens:
+            yield from self._of_tile(Schedule.COOPERATIVE, 2, cta_m, 2)
 
     def _of_tile(self, schedule: Schedule, consumers: int, cta_m: int, blocks: int) -> Iterator[KernelConfig]:
         cta_n = _ROWS * blocks * (consumers if schedule is Schedule.COOPERATIVE else 1)
-        cta_k = 64 if cta_m >= _DEEP_STEP_TOKENS else 128
+        is_deep = cta_m >= _DEEP_STEP_TOKENS or cta_m * blocks > _MAX_ACCUMULATORS[consumers]
+        cta_k = 64 if is_deep else 128
         for cluster_m, cluster_n in _CLUSTERS if cta_m >= _CLUSTER_TOKENS and cta_m % 16 == 0 else _CLUSTERS[:1]:
             alone = KernelConfig(
                 self.name, cta_m, cta_n, cta_k, cluster_m, cluster_n, _WARPS_OF_WARPGROUP * consumers, 0, schedule,
@@ -325,8 +333,10 @@ def _is_small(config: KernelConfig) -> bool:
 
 
 def _epilogue_tokens(config: KernelConfig) -> int:
-    """Tokens of C that go through shared memory at once: as many as are a part of the tile and take little of it."""
-    return next(n for n in range(128, 0, -8) if config.cta_m % n == 0)
+    """Tokens of C that go through shared memory at once: a part of the tile, or a half and what is left."""
+    whole = next(n for n in range(128, 0, -8) if config.cta_m % n == 0)
+    is_large = whole >= min(_LEAST_BOX_TOKENS, config.cta_m)
+    return whole if is_large else ceil_div(config.cta_m, 2 * _TOKEN_GROUP) * _TOKEN_GROUP
 
 
 def _stores_by_tma(config: KernelConfig) -> bool:
