@@ -68,7 +68,8 @@ def pack_w4a16_bound_columns(
     together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
     alone = np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
     sharing = np.maximum(slots * np.minimum(c["shared_issue"], alone), matrix)
-    work = of_arrays(overlapped)(slots * alone, matrix, c["exposed_frac"])
+    with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
+        work = of_arrays(overlapped)(slots * alone, matrix, c["wgmma_frac"])
     lone = np.maximum(work, candidates["producer"] * c["producer_cycles"])
     multistage = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
     teams = candidates["cta_k"] // BLOCK

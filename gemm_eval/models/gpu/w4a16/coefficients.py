@@ -33,7 +33,7 @@ _ONE_SLOT = Neutral(1.0, "an instruction takes one slot")
 _AS_COOPERATIVE = Neutral(0.0, "as for cooperating warpgroups", "issue")
 _AS_ALONE = Neutral(0.0, "two CTAs of an SM hide nothing more", "issue")
 _ACHIEVABLE = Neutral(1.0, "the achievable bandwidth of the spec")
-_TWO_NORM = Neutral(0.0, "as much overlap as in a 2-norm")
+_AT_PEAK = Neutral(1.0, "the tensor rate of the spec")
 _ALL_KEPT = Neutral(NO_LIMIT.value, "L2 keeps all that is read again")
 
 
@@ -84,8 +84,8 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
         "as issue, of three cooperating warpgroups, which hide more of each other's waits",
     ),
     _item(
-        "exposed_frac", "1", 0.0, 1.0, _WGMMA, 0.1, _TWO_NORM,
-        "dequantization that shows beside wgmma, beyond that of a 2-norm; 1: all of it",
+        "wgmma_frac", "1", 0.8, 1.0, _WGMMA, 0.91, _AT_PEAK,
+        "share of the tensor rate that wgmma reaches with weights from registers",
     ),
     _item(
         "stage_cycles", "cycles", 0.0, 120.0, _WGMMA, 20.0, FREE,
