@@ -202,8 +202,8 @@ class TestMeasured:
     def test_tables(self) -> None:
         sizes = MEASURED.groupby("table").size().to_dict()
 
-        assert sizes == {"fp16": 168, "fp16-wide": 304, "fp16-blind-2": 66}
-        assert set(MEASURED.loc[MEASURED["is_held_back"], "table"]) == {"fp16-blind-2"}
+        assert sizes == {"fp16": 168, "fp16-wide": 304, "fp16-blind-2": 66, "fp16-full": 14}
+        assert set(MEASURED.loc[MEASURED["is_held_back"], "table"]) == {"fp16-blind-2", "fp16-full"}
         assert not MEASURED.isna().any().any()
 
     @pytest.mark.parametrize("given", [("a100-sxm-80gb",), ("h200-sxm", 48), ("h200-sxm", 128, "bf16")])
