@@ -56,8 +56,8 @@ def measure_gpu(
             "--set",
             help="model-zoo (default), model-zoo-few, batched, candidates, unaligned, experts, smoke; for grouped: "
             "grouped (default), grouped-repeat, grouped-smoke; for w4a16: w4a16 (default), w4a16-spread, w4a16-wide, "
-            "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-check, w4a16-modes, w4a16-fp4, w4a16-smoke; "
-            "repeat for several.",
+            "w4a16-blind, w4a16-blind-modes, w4a16-blind-2, w4a16-full, w4a16-check, w4a16-modes, w4a16-fp4, "
+            "w4a16-smoke; repeat for several.",
         ),
     ] = None,
     candidates: Annotated[

@@ -363,24 +363,24 @@ def test_results_go_through_shared_memory_to_their_places(tokens: int) -> None:
     config = next(config for config in CONFIGS if config.cta_m == tokens)
     at_once = FAMILY.macros(variant(config))["EPILOGUE_TOKENS"]
     c = np.full((tokens, 64), -1)
-    assert tokens % at_once == 0
     assert at_once % 8 == 0
     for t in range(0, tokens, at_once):
+        end = min(t + at_once, tokens)
         smem = np.full(at_once * 64, -1)
         for warp in range(4):
             acc = sums_of(warp, tokens)
             row = LANES // 16 * 8 + LANES % 8
             chunk = (warp * 2 + LANES // 8 % 2) ^ (LANES % 8)
             address = row * 128 + chunk * 16
-            for j in range(t // 8, (t + at_once) // 8, 2):
-                num = 4 if j + 1 < (t + at_once) // 8 else 2
+            for j in range(t // 8, end // 8, 2):
+                num = 4 if j + 1 < end // 8 else 2
                 registers = np.stack(
                     [acc[:, 4 * (j + i // 2) + 2 * (i % 2) + np.arange(2)] for i in range(num)], axis=1
                 )  # fmt: skip
                 store_matrices(smem, address + (j - t // 8) * 1024, registers)
                 for i in range(4):  # 8 rows of a matrix in 32 banks
                     assert len(set(address[8 * i : 8 * i + 8] // 16 % 8)) == 8
-        for row, column in np.ndindex(at_once, 64):  # the copy undoes the swizzle
+        for row, column in np.ndindex(end - t, 64):  # the copy undoes the swizzle, and so do threads what is left
             c[t + row, column] = smem[(row * 128 + (column // 8 ^ row % 8) * 16) // 2 + column % 8]
 
     np.testing.assert_array_equal(c, np.arange(tokens * 64).reshape(tokens, 64))
@@ -483,7 +483,9 @@ def test_configs_are_unique_and_fit_whatever_the_weights() -> None:
         assert FAMILY.refusal(v, None, H200) is None
         macros = FAMILY.macros(v)
         assert macros["CTAS_PER_SM"] * (FAMILY.smem_bytes(v) + 1024) <= 228 * 1024
-        assert macros["CTA_M"] // 2 * macros["MB"] <= 128  # sums of a thread
+        assert macros["CTA_M"] // 2 * macros["MB"] <= (
+            168 if macros["CONSUMERS"] == 2 and macros["MB"] == 2 else 128
+        )  # sums
         assert macros["MB"] * 64 * (macros["CONSUMERS"] if macros["COOPERATIVE"] else 1) == config.cta_n
 
 

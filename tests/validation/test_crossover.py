@@ -239,8 +239,9 @@ class TestCompared:
         shares = sign_shares(PREDICTED).set_index("table")
 
         assert (shares["clear_right_frac"] > 0.8).all()  # at large M both sides are within a few percent
-        assert (shares["lost_frac"] < 0.015).all()
-        assert (shares["lost_frac"] < 0.6 * shares[["always_lost_frac", "never_lost_frac"]].min(axis=1)).all()
+        assert (shares["lost_frac"] < 0.01).all()
+        # one rule for all tables; on some of them nearly every GEMM is won, so that "always" loses nothing
+        assert shares["lost_frac"].mean() < shares[["always_lost_frac", "never_lost_frac"]].mean().min()
 
     def test_shares(self) -> None:
         frame = pd.DataFrame(
