@@ -63,13 +63,25 @@ def validate_multicore(
         timings = read_chip_timings(spec.name, data)
         scores[spec.name] = score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit)
         if not as_json:
-            make_console().print(chip_table(spec.name, scores[spec.name]))
+            console = make_console()
+            console.print(chip_table(spec.name, scores[spec.name]))
+            for of_set, found in scores[spec.name].repeats.items():
+                console.print(
+                    f"{of_set}: {found.num:,} timings are of GEMMs that were timed more than once; one is off the "
+                    f"others by {found.mape_frac:.1%} in the mean, {found.median_frac:.1%} in the median, "
+                    f"{found.p90_frac:.1%} at p90",
+                    highlight=False,
+                )
     if as_json:
         lines = [line for score in scores.values() for line in score.lines]
         print_json(
             {
                 "folds": {name: score.folds for name, score in scores.items()},
                 "coefficients": {name: score.coefficients for name, score in scores.items()},
+                "repeats": {
+                    name: {of_set: asdict(found) for of_set, found in score.repeats.items()}
+                    for name, score in scores.items()
+                },
                 "lines": [
                     line._asdict() | {"errors": {who: asdict(of) for who, of in line.errors.items()}} for line in lines
                 ],

@@ -68,6 +68,21 @@ def test_a_fit_finds_what_made_the_timings(chip: MulticoreSpec, timed: Path) -> 
     assert read_back["sha256"] == timings.sha256
 
 
+def test_repeats_say_how_far_timings_are_from_one_another(chip: MulticoreSpec, tmp_path: Path) -> None:
+    sizes = _rows(chip, 3).drop_duplicates()
+    thrice = pd.concat([sizes.assign(latency_us=us) for us in (100.0, 100.0, 125.0)]).assign(set="thrice")
+    once = sizes.assign(M=sizes["M"] + 1, latency_us=50.0, set="once")
+    path = tmp_path / "mine.csv"
+    pd.concat([thrice, once]).to_csv(path, index=False)
+    meta = {"source": "me", "licence": "none", "sets": {"thrice": {}, "once": {}}}
+    path.with_name("mine.meta.yaml").write_text(yaml.safe_dump(meta), encoding="utf-8")
+    found = score_chip(chip, read_chip_timings(chip.name, path), is_fitted=False).repeats
+    assert set(found) == {"thrice"}
+    assert found["thrice"].num == 3 * len(sizes)
+    # twice 100 by the median of 100 and 125, once 125 by that of 100 and 100
+    assert found["thrice"].mape_frac == pytest.approx((0.125 + 0.125 + 0.2) / 3)
+
+
 def test_a_pair_is_in_one_fold(chip: MulticoreSpec, timed: Path) -> None:
     (rows,) = read_chip_timings(chip.name, timed).sets
     (folds,) = folds_of([rows], 5, 0, chip.name)

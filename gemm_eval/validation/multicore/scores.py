@@ -62,11 +62,14 @@ class ChipScore(NamedTuple):
         lines: of each set, its types and regimes, and all rows.
         coefficients: fitted on all rows; empty where nothing was fitted.
         folds: how rows were held out; empty where nothing was fitted.
+        repeats: by set, of GEMMs that were timed more than once: each timing "predicted" by the median of the others of
+            its GEMM. What repeats differ by no model can tell.
     """
 
     lines: tuple[ChipLine, ...]
     coefficients: dict[str, float]
     folds: str
+    repeats: dict[str, Metrics]
 
 
 def score_chip(
@@ -117,7 +120,8 @@ def score_chip(
         }
         lines.append(ChipLine(timings.chip, "all fitted sets", ALL, errors))
     words = provenance(int(max(of_set.max() for of_set in folds)) + 1, "sets", seed)["folds"] if is_fitted else ""
-    return ChipScore(tuple(lines), coefficients, words)
+    repeats = {rows.name: found for rows in sets if (found := _repeat_errors(rows)) is not None}
+    return ChipScore(tuple(lines), coefficients, words, repeats)
 
 
 def calibrate_chip(
@@ -185,6 +189,18 @@ def _lines(chip: str, rows: TimingSet, predicted: dict[str, Floats], least_rows:
             errors = {who: measure_errors(rows.measured_us[mask], us[mask]) for who, us in predicted.items()}
             lines.append(ChipLine(chip, rows.name, name, errors))
     return lines
+
+
+def _repeat_errors(rows: TimingSet) -> Metrics | None:
+    """Return the errors of timings by the others of the same GEMM; None where each was timed once."""
+    measured: list[float] = []
+    others: list[float] = []
+    for _, of_gemm in rows.frame.groupby(["dtype", "M", "K", "N"])["latency_us"]:
+        times = of_gemm.to_numpy(np.float64)
+        if len(times) > 1:
+            measured += times.tolist()
+            others += [float(np.median(np.delete(times, place))) for place in range(len(times))]
+    return measure_errors(np.array(measured), np.array(others)) if measured else None
 
 
 def _data_sheet(arch: MulticoreSpec) -> MulticoreSpec:
