@@ -18,7 +18,7 @@ __all__ = ["ALL_CHIPS", "calibrate_multicore", "chip_table", "validate_multicore
 ALL_CHIPS = "all"
 """Instead of names: every chip whose timings come with the library."""
 
-_HEADERS = ("set", "rows", "n", "naive", "roofline", "MAPE", "median", "p90", "bias", "tau")
+_HEADERS = ("set", "rows", "n", "naive", "roof", "table", "MAPE", "median", "p90", "bias", "tau")
 
 
 def calibrate_multicore(
@@ -90,12 +90,14 @@ def validate_multicore(
 
 
 def chip_table(chip: str, score: ChipScore) -> Table:
-    """Return a table of the errors of rooflines and of the model."""
+    """Return a table of the errors of rooflines, of an interpolated table and of the model."""
     from gemm_eval.cli.output import make_table
 
     how = f"fitted {score.folds}" if score.folds else "as it is"
     table = make_table(
-        _HEADERS, title=f"{chip}, {how}: MAPE of rooflines, then errors of gemm_eval", right=_HEADERS[2:]
+        _HEADERS,
+        title=f"{chip}, {how}: MAPE of rooflines and a table, then errors of gemm_eval, in %",
+        right=_HEADERS[2:],
     )
     for _, of_set in groupby(score.lines, lambda line: line.set):
         for place, line in enumerate(of_set):
@@ -104,13 +106,13 @@ def chip_table(chip: str, score: ChipScore) -> Table:
 
 
 def _cells(line: ChipLine) -> Iterator[str]:
-    from gemm_eval.validation.multicore import FITTED_ROOFLINE, MODEL, NAIVE_ROOFLINE
+    from gemm_eval.validation.multicore import FITTED_ROOFLINE, MODEL, NAIVE_ROOFLINE, TABLE
 
     found = line.errors[MODEL]
     yield line.rows
     yield f"{found.num:,}"
-    for name in (NAIVE_ROOFLINE, FITTED_ROOFLINE):
-        yield f"{line.errors[name].mape_frac:.1%}"
-    yield from (f"{value:.1%}" for value in (found.mape_frac, found.median_frac, found.p90_frac))
-    yield f"{found.bias_frac:+.1%}"
+    for name in (NAIVE_ROOFLINE, FITTED_ROOFLINE, TABLE):
+        yield f"{100.0 * line.errors[name].mape_frac:.1f}"
+    yield from (f"{100.0 * value:.1f}" for value in (found.mape_frac, found.median_frac, found.p90_frac))
+    yield f"{100.0 * found.bias_frac:+.1f}"
     yield "-" if found.kendall_tau is None else f"{found.kendall_tau:.3f}"

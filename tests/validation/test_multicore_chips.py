@@ -16,6 +16,7 @@ from gemm_eval.validation.multicore import (
     FITTED_ROOFLINE,
     MODEL,
     RANGES,
+    TABLE,
     TimingSet,
     calibrate_chip,
     calibration_text,
@@ -81,6 +82,20 @@ def test_repeats_say_how_far_timings_are_from_one_another(chip: MulticoreSpec, t
     assert found["thrice"].num == 3 * len(sizes)
     # twice 100 by the median of 100 and 125, once 125 by that of 100 and 100
     assert found["thrice"].mape_frac == pytest.approx((0.125 + 0.125 + 0.2) / 3)
+
+
+def test_a_table_is_of_other_pairs(chip: MulticoreSpec, tmp_path: Path) -> None:
+    sizes = [(64, 2**k, 2**n) for k in range(5, 11) for n in range(5, 11)]
+    frame = pd.DataFrame(sizes, columns=["M", "K", "N"]).assign(chip=chip.name, dtype="fp16")
+    law = frame["K"] ** 0.5 * frame["N"]  # a plane in logarithms: exact inside the table
+    path = tmp_path / "mine.csv"
+    odd = (frame["K"] == 256) & (frame["N"] == 256)
+    frame.assign(latency_us=law.where(~odd, 3.0 * law)).to_csv(path, index=False)
+    lines = score_chip(chip, read_chip_timings(chip.name, path), is_fitted=False).lines
+    found = next(line for line in lines if line.rows == "all").errors[TABLE]
+    # the odd one knows nothing of itself, and misleads some of its neighbours alone
+    assert found.median_frac < 1e-9
+    assert 2.0 / 3.0 / len(frame) < found.mape_frac < 1.0 / 3.0
 
 
 def test_a_pair_is_in_one_fold(chip: MulticoreSpec, timed: Path) -> None:
