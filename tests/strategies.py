@@ -94,6 +94,7 @@ def archs(draw: st.DrawFn, *, max_cores: int = 12, has_memories: bool = True) ->
         fields["packs"], fields["pack_gb_per_s"] = packs, draw(_speeds(0.25, 64.0))
         fields["pack_near_bytes"] = draw(st.none() | st.integers(1, 300))
     fields["sync_us"] = draw(st.sampled_from((0.0, 0.0, 0.0, 0.3, 2.0)))
+    fields["task_us"] = draw(st.sampled_from((0.0, 0.0, 0.3, 5.0)))
     fields["launch_floor_us"] = draw(st.sampled_from((0.0, 0.0, 0.0, 1.0, 30.0)))
     if energies != "none":
         fields["mac_pj"] = {} if energies == "no mac" else {dtype: draw(_speeds(0.1, 2.0)) for dtype in dtypes}

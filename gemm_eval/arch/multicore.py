@@ -152,6 +152,10 @@ class MulticoreSpec(BaseSpec):
         default=1.0, description="overlap timing: how much of what buffers and tile visits let overlap does overlap"
     )
     launch_us: NonNegative = Field(default=0.0, description="fixed cost of a GEMM, before anything else begins")
+    task_us: NonNegative = Field(
+        default=0.0,
+        description="to start each task of a core after its first; tiles of the same rows of a batch element are one",
+    )
     launch_floor_us: NonNegative = Field(
         default=0.0, description="least time from a GEMM to the next: a queue, or a host that dispatches meanwhile"
     )

@@ -29,6 +29,7 @@ class LibraryPath(Frozen):
 
     max_rows: Dim | None = Field(default=None, description="most rows M, of a grouped GEMM of its largest group")
     max_columns: Dim | None = Field(default=None, description="most columns N")
+    max_reduction: Dim | None = Field(default=None, description="longest reduction K")
     max_macs: Annotated[int, Field(ge=1, le=1 << 60)] | None = Field(default=None, description="most M*K*N")
     max_bytes: Annotated[int, Field(ge=1, le=1 << 60)] | None = Field(
         default=None, description="most bytes of A, B and C together, without scales"

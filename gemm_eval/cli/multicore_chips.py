@@ -18,7 +18,7 @@ __all__ = ["ALL_CHIPS", "calibrate_multicore", "chip_table", "validate_multicore
 ALL_CHIPS = "all"
 """Instead of names: every chip whose timings come with the library."""
 
-_HEADERS = ("set", "rows", "n", "naive", "roofline", "MAPE", "median", "p90", "bias", "tau")
+_HEADERS = ("set", "rows", "n", "naive", "roof", "table", "MAPE", "median", "p90", "bias", "tau")
 
 
 def calibrate_multicore(
@@ -63,13 +63,25 @@ def validate_multicore(
         timings = read_chip_timings(spec.name, data)
         scores[spec.name] = score_chip(spec, timings, num_folds=folds, seed=seed, is_fitted=refit)
         if not as_json:
-            make_console().print(chip_table(spec.name, scores[spec.name]))
+            console = make_console()
+            console.print(chip_table(spec.name, scores[spec.name]))
+            for of_set, found in scores[spec.name].repeats.items():
+                console.print(
+                    f"{of_set}: {found.num:,} timings are of GEMMs that were timed more than once; one is off the "
+                    f"others by {found.mape_frac:.1%} in the mean, {found.median_frac:.1%} in the median, "
+                    f"{found.p90_frac:.1%} at p90",
+                    highlight=False,
+                )
     if as_json:
         lines = [line for score in scores.values() for line in score.lines]
         print_json(
             {
                 "folds": {name: score.folds for name, score in scores.items()},
                 "coefficients": {name: score.coefficients for name, score in scores.items()},
+                "repeats": {
+                    name: {of_set: asdict(found) for of_set, found in score.repeats.items()}
+                    for name, score in scores.items()
+                },
                 "lines": [
                     line._asdict() | {"errors": {who: asdict(of) for who, of in line.errors.items()}} for line in lines
                 ],
@@ -78,12 +90,14 @@ def validate_multicore(
 
 
 def chip_table(chip: str, score: ChipScore) -> Table:
-    """Return a table of the errors of rooflines and of the model."""
+    """Return a table of the errors of rooflines, of an interpolated table and of the model."""
     from gemm_eval.cli.output import make_table
 
     how = f"fitted {score.folds}" if score.folds else "as it is"
     table = make_table(
-        _HEADERS, title=f"{chip}, {how}: MAPE of rooflines, then errors of gemm_eval", right=_HEADERS[2:]
+        _HEADERS,
+        title=f"{chip}, {how}: MAPE of rooflines and a table, then errors of gemm_eval, in %",
+        right=_HEADERS[2:],
     )
     for _, of_set in groupby(score.lines, lambda line: line.set):
         for place, line in enumerate(of_set):
@@ -92,13 +106,13 @@ def chip_table(chip: str, score: ChipScore) -> Table:
 
 
 def _cells(line: ChipLine) -> Iterator[str]:
-    from gemm_eval.validation.multicore import FITTED_ROOFLINE, MODEL, NAIVE_ROOFLINE
+    from gemm_eval.validation.multicore import FITTED_ROOFLINE, MODEL, NAIVE_ROOFLINE, TABLE
 
     found = line.errors[MODEL]
     yield line.rows
     yield f"{found.num:,}"
-    for name in (NAIVE_ROOFLINE, FITTED_ROOFLINE):
-        yield f"{line.errors[name].mape_frac:.1%}"
-    yield from (f"{value:.1%}" for value in (found.mape_frac, found.median_frac, found.p90_frac))
-    yield f"{found.bias_frac:+.1%}"
+    for name in (NAIVE_ROOFLINE, FITTED_ROOFLINE, TABLE):
+        yield f"{100.0 * line.errors[name].mape_frac:.1f}"
+    yield from (f"{100.0 * value:.1f}" for value in (found.mape_frac, found.median_frac, found.p90_frac))
+    yield f"{100.0 * found.bias_frac:+.1f}"
     yield "-" if found.kendall_tau is None else f"{found.kendall_tau:.3f}"

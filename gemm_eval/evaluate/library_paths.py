@@ -93,7 +93,8 @@ class LibraryPaths(Generic[BackendT]):
         for place in reversed(range(len(self._paths))):
             path = self._paths[place]
             holds = np.ones(len(sizes), bool)
-            for size, most in ((M, path.max_rows), (N, path.max_columns), (M * K * N, path.max_macs)):
+            limits = (M, path.max_rows), (N, path.max_columns), (K, path.max_reduction), (M * K * N, path.max_macs)
+            for size, most in limits:
                 if most is not None:
                     holds &= (size <= most).astype(bool)
             if path.max_bytes is not None:

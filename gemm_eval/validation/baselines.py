@@ -23,6 +23,7 @@ __all__ = [
     "SmoothRoof",
     "TableInterpolation",
     "fit_roof",
+    "interpolated",
     "rooflines",
 ]
 
@@ -213,21 +214,36 @@ class TableInterpolation:
         return latency_us
 
     def _of_types(self, train: list[Timings], rows: Timings) -> Floats:
-        from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
-        from scipy.spatial import QhullError
-
-        known, asked = (np.log2(sizes.astype(np.float64)) for sizes in (_sizes(train), rows.sizes))
-        varies = np.ptp(known, axis=0) > 0.0
-        logs = np.log(np.concatenate([part.measured_us for part in train]))
         roof = NaiveRoofline(self.arch)
-        over_roof = logs - np.log(np.concatenate([roof.predict(part) for part in train]))
-        nearest = NearestNDInterpolator(known, over_roof)(asked) + np.log(roof.predict(rows))
-        inside = np.full(len(rows), np.nan)
-        if np.count_nonzero(varies) > 1 and len(known) > _LEAST_POINTS:
-            with suppress(QhullError):  # all in one plane
-                inside = LinearNDInterpolator(known[:, varies], logs)(asked[:, varies])
-        result: Floats = np.exp(np.where(np.isnan(inside), nearest, inside))
-        return result
+        measured_us = np.concatenate([part.measured_us for part in train])
+        roof_us = np.concatenate([roof.predict(part) for part in train])
+        return interpolated(_sizes(train), measured_us, roof_us, rows.sizes, roof.predict(rows))
+
+
+def interpolated(known: Ints, measured_us: Floats, roof_us: Floats, asked: Ints, asked_roof_us: Floats) -> Floats:
+    """Return the latency of GEMMs by those of others: linear in the logarithms of sizes and of the latency.
+
+    Beyond the known ones the nearest counts, times the ratio of their roofs.
+
+    Args:
+        known: [num_known, num_sizes], sizes of GEMMs whose latency is known.
+        measured_us, roof_us: [num_known], of them: as measured, and by a roofline.
+        asked: [num_asked, num_sizes].
+        asked_roof_us: [num_asked].
+    """
+    from scipy.interpolate import LinearNDInterpolator, NearestNDInterpolator
+    from scipy.spatial import QhullError
+
+    at, wanted = (np.log2(sizes.astype(np.float64)) for sizes in (known, asked))
+    varies = np.ptp(at, axis=0) > 0.0
+    logs = np.log(measured_us)
+    nearest = NearestNDInterpolator(at, logs - np.log(roof_us))(wanted) + np.log(asked_roof_us)
+    inside = np.full(len(asked), np.nan)
+    if np.count_nonzero(varies) > 1 and len(at) > _LEAST_POINTS:
+        with suppress(QhullError):  # all in one plane
+            inside = LinearNDInterpolator(at[:, varies], logs)(wanted[:, varies])
+    result: Floats = np.exp(np.where(np.isnan(inside), nearest, inside))
+    return result
 
 
 def _sizes(sets: list[Timings]) -> Ints:

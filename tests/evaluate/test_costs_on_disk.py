@@ -112,6 +112,7 @@ CHANGES: dict[str | tuple[str, ...], Any] = {
     "launch_us": 5.5,
     "launch_floor_us": 500.0,
     "sync_us": 9.0,
+    "task_us": 3.0,
     ("packs", "pack_gb_per_s"): ({"B": "shared"}, 3.0),
     ("packs", "pack_gb_per_s", "pack_near_bytes"): ({"B": "private"}, 3.0, 100),
     "weight_load_cycles": 9.0,

@@ -15,6 +15,7 @@ PATHS: dict[str, Any] = {
     "vector": {"max_rows": 1, "changes": {"launch_us": 200.0}},
     "small": {"max_macs": 4096, "splits": [], "changes": {"launch_us": 300.0}},
     "narrow": {"max_columns": 8, "splits": ["M"], "tile_m": [4], "changes": {"launch_us": 400.0}},
+    "short": {"max_reduction": 32, "changes": {"launch_us": 450.0}},
 }
 CHIP = MulticoreSpec(
     name="walker",
@@ -36,6 +37,7 @@ TAKEN = [
     ((1, 64, 64), 200.0),
     ((2, 16, 16), 300.0),
     ((64, 64, 8), 400.0),
+    ((64, 32, 64), 450.0),
     ((64, 64, 64), 500.0),
 ]
 """M, K, N and the launch that says which path was taken."""
@@ -115,6 +117,7 @@ def test_top_is_of_the_path(library: GEMMEvaluator) -> None:
         ({"changes": {"lunch_us": 1.0}}, "rules.paths.odd.changes: lunch_us is not a field, did you mean launch_us?"),
         ({"changes": {"num_cores": 2}}, "rules.paths.odd.changes: num_cores cannot be otherwise"),
         ({"max_rows": 0}, "max_rows must be >= 1"),
+        ({"max_reduction": 0}, "max_reduction must be >= 1"),
         ({"splits": ["Q"]}, "splits"),
     ],
 )

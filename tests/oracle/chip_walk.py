@@ -117,6 +117,7 @@ def simulate_chip(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreM
             main_us = memory.main_us()
         busy_us = arch.launch_us + main_us + core.reduction_us(block.g, block.m, block.n, writes_c="C" not in resident)
         busy_us += before_us(arch, problem, grid.active_cores, [Packed(block, grid.E_N, grid.E_M)])
+        busy_us += (block.g * len(_cut(block.m, mapping.tile.tile_m)) - 1) * arch.task_us
         latency_us[index] = max(busy_us, arch.launch_floor_us)
         traffic[index] = Traffic(walk, len(visits))
 

@@ -34,6 +34,7 @@ from tests.oracle.naive_core import (
     sram_limit_bytes,
     sram_used,
     sram_used_bytes,
+    tasks_us,
     time_core,
     units_of,
 )
@@ -116,12 +117,13 @@ def breakdown_of(arch: MulticoreSpec, problem: GemmProblem, mapping: MulticoreMa
     c_bytes = c_of(setting, stored, spilled).dram
     sync_us = packing.sync_us(arch, setting.active_cores)
     pack_us = packing.pack_us(arch, problem, [packed_by(setting, setting.block)])
-    busy_us = arch.launch_us + time.main_us + time.reduction_us + (sync_us + pack_us)
+    starting_us = tasks_us(arch, [setting.block], mapping.tile)
+    busy_us = arch.launch_us + time.main_us + time.reduction_us + (sync_us + pack_us) + starting_us
     floor_wait_us = time.latency_us - busy_us
     vector_ops_per_us = (arch.vector_ops_per_cycle or 1.0) * setting.cycles_per_us
     share = ceil_div(work.c, E_K)
     terms = {
-        "launch_us": arch.launch_us + floor_wait_us,
+        "launch_us": arch.launch_us + starting_us + floor_wait_us,
         "matrix_us": counts.cube_steps / setting.steps_per_cycle / setting.cycles_per_us,
         "fill_drain_us": (counts.visits * arch.fill_drain_cycles + counts.fills * arch.weight_load_cycles)
         / setting.cycles_per_us,

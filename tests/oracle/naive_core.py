@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gemm_eval.arch import MulticoreSpec
@@ -340,9 +340,15 @@ def time_core(setting: Setting, work: Work, tile: Tile, order: int) -> CoreTime:
     else:
         main_us = pipeline_us(setting, work.block, tile, LoopOrder(order))
     before_us = packing.before_us(arch, setting.problem, setting.active_cores, [packed_by(setting, work.block)])
-    latency_us = max(arch.launch_us + main_us + work.reduction_us + before_us, arch.launch_floor_us)
+    busy_us = arch.launch_us + main_us + work.reduction_us + before_us + tasks_us(arch, [work.block], tile)
+    latency_us = max(busy_us, arch.launch_floor_us)
     times = (latency_us, main_us, computed_us, dram_us, noc_us, dma_us, work.reduction_us)
     return CoreTime(*times, moved.dram, counts.visits, shared_us, feed_us, dram)
+
+
+def tasks_us(arch: MulticoreSpec, blocks: Iterable[Block], tile: Tile) -> float:
+    """Time to start the tasks of a core after its first: MODEL.md, "Latency of a core"."""
+    return (sum(block.g * ceil_div(block.m, tile.tile_m) for block in blocks) - 1) * arch.task_us
 
 
 def packed_by(setting: Setting, block: Block) -> packing.Packed:

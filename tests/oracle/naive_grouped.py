@@ -199,7 +199,9 @@ def time_core(whole: GroupedSetting, core: GroupedCore, tile: Tile, order: LoopO
     busiest = whole.active_cores * ((loads.dram + c.dram) + red_dram_bytes)
     packed = [naive_core.packed_by(run.setting, run.block) for run in core.runs]
     before_us = packing.before_us(arch, setting.problem, whole.active_cores, packed)
-    latency_us = max(arch.launch_us + main_us + reduction_us + before_us, arch.launch_floor_us)
+    busy_us = arch.launch_us + main_us + reduction_us + before_us
+    busy_us += naive_core.tasks_us(arch, [run.block for run in core.runs], tile)
+    latency_us = max(busy_us, arch.launch_floor_us)
     return _Time(
         latency_us, main_us, compute_us, dram_us, noc_us, all_dma_us, reduction_us, busiest, visits, part
     )  # fmt: skip

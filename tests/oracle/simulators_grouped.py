@@ -117,7 +117,9 @@ class _Walk:
             main_us = memory.main_us()
         packed = [Packed(run.block, len(self.cuts_n), run.sharers) for run in runs]
         packing_us = before_us(arch, self.problem, self.core.grid.active_cores, packed)
-        self.latency_us[place] = max(arch.launch_us + main_us + reduction_us + packing_us, arch.launch_floor_us)
+        tasks = sum(run.block.g * len(_cut(run.block.m, self.mapping.tile.tile_m)) for run in runs)
+        busy_us = arch.launch_us + main_us + reduction_us + packing_us + (tasks - 1) * arch.task_us
+        self.latency_us[place] = max(busy_us, arch.launch_floor_us)
 
     def _count(self, run: Run, at: tuple[int, int, int, int, int], dram: FromDram) -> None:
         """Add what a core moves and computes for a run."""

@@ -71,11 +71,18 @@ def test_a_faster_matrix_unit_never_hurts(data: st.DataObject, factor: float) ->
     _check_no_worse(arch, data.draw(strategies.problems(arch)), {"cube_steps_per_cycle": rates})
 
 
+@given(st.data(), st.floats(0.0, 1.0))
+def test_tasks_that_start_sooner_never_hurt(data: st.DataObject, share: float) -> None:
+    arch = data.draw(strategies.archs())
+    _check_no_worse(arch, data.draw(strategies.problems(arch)), {"task_us": arch.task_us * share})
+
+
 @given(st.data())
 def test_swapping_m_and_n_changes_nothing_on_a_symmetric_chip(data: st.DataObject) -> None:
     arch = data.draw(strategies.archs(has_memories=False))
     packs = dict.fromkeys("AB", "shared") if arch.packs else {}
-    arch = arch.with_(cube_n=arch.cube_m, lane_num=1, align_bytes=1, weight_load_cycles=0.0, packs=packs)
+    no_sides = {"lane_num": 1, "align_bytes": 1, "weight_load_cycles": 0.0, "task_us": 0.0}
+    arch = arch.with_(cube_n=arch.cube_m, packs=packs, **no_sides)
     problem = data.draw(strategies.problems(arch))
     assume(not problem.is_weight_quantized and problem.input_dtype.bits >= 8)
     a = problem.input_dtype

@@ -16,6 +16,7 @@ from gemm_eval.validation.multicore import (
     FITTED_ROOFLINE,
     MODEL,
     RANGES,
+    TABLE,
     TimingSet,
     calibrate_chip,
     calibration_text,
@@ -66,6 +67,35 @@ def test_a_fit_finds_what_made_the_timings(chip: MulticoreSpec, timed: Path) -> 
     read_back = yaml.safe_load(calibration_text(fitted, start))
     assert read_back["coefficients"] == pytest.approx(fitted.coefficients)
     assert read_back["sha256"] == timings.sha256
+
+
+def test_repeats_say_how_far_timings_are_from_one_another(chip: MulticoreSpec, tmp_path: Path) -> None:
+    sizes = _rows(chip, 3).drop_duplicates()
+    thrice = pd.concat([sizes.assign(latency_us=us) for us in (100.0, 100.0, 125.0)]).assign(set="thrice")
+    once = sizes.assign(M=sizes["M"] + 1, latency_us=50.0, set="once")
+    path = tmp_path / "mine.csv"
+    pd.concat([thrice, once]).to_csv(path, index=False)
+    meta = {"source": "me", "licence": "none", "sets": {"thrice": {}, "once": {}}}
+    path.with_name("mine.meta.yaml").write_text(yaml.safe_dump(meta), encoding="utf-8")
+    found = score_chip(chip, read_chip_timings(chip.name, path), is_fitted=False).repeats
+    assert set(found) == {"thrice"}
+    assert found["thrice"].num == 3 * len(sizes)
+    # twice 100 by the median of 100 and 125, once 125 by that of 100 and 100
+    assert found["thrice"].mape_frac == pytest.approx((0.125 + 0.125 + 0.2) / 3)
+
+
+def test_a_table_is_of_other_pairs(chip: MulticoreSpec, tmp_path: Path) -> None:
+    sizes = [(64, 2**k, 2**n) for k in range(5, 11) for n in range(5, 11)]
+    frame = pd.DataFrame(sizes, columns=["M", "K", "N"]).assign(chip=chip.name, dtype="fp16")
+    law = frame["K"] ** 0.5 * frame["N"]  # a plane in logarithms: exact inside the table
+    path = tmp_path / "mine.csv"
+    odd = (frame["K"] == 256) & (frame["N"] == 256)
+    frame.assign(latency_us=law.where(~odd, 3.0 * law)).to_csv(path, index=False)
+    lines = score_chip(chip, read_chip_timings(chip.name, path), is_fitted=False).lines
+    found = next(line for line in lines if line.rows == "all").errors[TABLE]
+    # the odd one knows nothing of itself, and misleads some of its neighbours alone
+    assert found.median_frac < 1e-9
+    assert 2.0 / 3.0 / len(frame) < found.mape_frac < 1.0 / 3.0
 
 
 def test_a_pair_is_in_one_fold(chip: MulticoreSpec, timed: Path) -> None:

@@ -107,6 +107,7 @@ class CoreSums(NamedTuple):
     b_unique: float  # `b_once` by the number of cores that need the same
     partial_bytes: int  # of all partial sums at once
     pack_bytes: float  # copied before the main loop; those that count twice twice
+    tasks: int
 
 
 class CoreCost(NamedTuple):
@@ -137,6 +138,7 @@ class CoreCost(NamedTuple):
     feed_us: float
     sync_us: float
     pack_us: float
+    tasks_us: float  # to start tasks after the first
     red_dram_us: float
     red_noc_us: float
     red_add_us: float
@@ -261,7 +263,7 @@ def core_sums(
     return CoreSums(
         a_bytes, b_elems, b_bytes, s_bytes, b_charged, store_bytes, spill_bytes,
         steps, g * T_m * blocks_b, g * T_m * T_n * T_k, red_dram_bytes, red_noc_bytes, red_adds,
-        a_once, b_once, b_once / blk.E_M, partial_bytes, pack_bytes,
+        a_once, b_once, b_once / blk.E_M, partial_bytes, pack_bytes, g * T_m,
     )  # fmt: skip
 
 
@@ -368,12 +370,14 @@ def cost_of_sums(
     pack_us = sums.pack_bytes / p["pack_bytes_per_us"]
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
     latency_us += sync_us + pack_us
+    tasks_us = (sums.tasks - 1) * p["task_us"]
+    latency_us += tasks_us
     return CoreCost(
         max(latency_us, p["launch_floor_us"]), blk.active_cores * (moved.dram + sums.red_dram_bytes), sums.visits,
         sums.a_bytes, sums.b_bytes, sums.s_bytes, loads, c, a_dram, b_dram, c.dram, kept_frac,
         sums.store_bytes, sums.spill_bytes,
         main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
-        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us, sync_us, pack_us,
+        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us, sync_us, pack_us, tasks_us,
         red_dram_us, red_noc_us, red_add_us,
         latency_us,
     )  # fmt: skip
@@ -568,7 +572,7 @@ def fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
     out["reduction_us"] = cost.red_dram_us + cost.red_noc_us + cost.red_add_us
     out["busiest_core_bytes"] = cost.busiest_bytes
     times = Times(
-        launch_us=p["launch_us"] + floor_wait_us,
+        launch_us=p["launch_us"] + cost.tasks_us + floor_wait_us,
         sync_us=cost.sync_us,
         pack_us=cost.pack_us,
         matrix_us=cost.cube_us,

@@ -88,7 +88,7 @@ def add_sums(x: CoreSums, y: CoreSums) -> CoreSums:
         x.steps + y.steps, x.fills + y.fills, x.visits + y.visits,
         x.red_dram_bytes + y.red_dram_bytes, x.red_noc_bytes + y.red_noc_bytes, x.red_adds + y.red_adds,
         x.a_once + y.a_once, x.b_once + y.b_once, x.b_unique + y.b_unique, x.partial_bytes + y.partial_bytes,
-        x.pack_bytes + y.pack_bytes,
+        x.pack_bytes + y.pack_bytes, x.tasks + y.tasks,
     )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ _FLOATS = (
     "mac_pj", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte", "static_pj_per_us",
     "weight_load_cycles", "write_bytes_per_us", "a_dram", "b_dram", "c_dram", "shared_bytes", "shared_bytes_per_us",
     "launch_floor_us", "feed_us_per_step", "resident_max_frac",
-    "pack_bytes_per_us", "pack_near_bytes", "sync_us",
+    "pack_bytes_per_us", "pack_near_bytes", "sync_us", "task_us",
 )  # fmt: skip
 
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
@@ -147,6 +147,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "pack_bytes_per_us": math.inf if arch.pack_gb_per_s is None else bytes_per_us(arch.pack_gb_per_s),
         "pack_near_bytes": math.inf if arch.pack_near_bytes is None else float(arch.pack_near_bytes),
         "sync_us": arch.sync_us,
+        "task_us": arch.task_us,
         "launch_floor_us": arch.launch_floor_us,
         "feed_us_per_step": _feed_us_per_step(arch, types),
     }

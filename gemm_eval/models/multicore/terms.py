@@ -47,7 +47,7 @@ PHASES = (MAIN, "launch", "reduction", "sync", "pack")
 """What follows one another, so that phases add up to the latency; of equal ones the first limits."""
 
 TERMS: dict[str, Term] = {
-    "launch_us": Term("launch", "the fixed cost of a GEMM, and what a queue makes it wait"),
+    "launch_us": Term("launch", "the fixed cost of a GEMM and of its tasks, and what a queue makes it wait"),
     "sync_us": Term("sync", "waking the other cores, and waiting for them"),
     "pack_us": Term("pack", "copying operands into the order in which the main loop reads them"),
     "matrix_us": Term(MAIN, "steps of the matrix unit"),

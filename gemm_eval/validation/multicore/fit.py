@@ -31,6 +31,7 @@ RANGES: dict[str, _Range] = {
     "sync_us": _Range(0.05, 1000.0),
     "pack_gb_per_s": _Range(0.5, 1000.0),
     "launch_us": _Range(0.05, 1000.0),
+    "task_us": _Range(0.05, 1000.0),
     "launch_floor_us": _Range(0.1, 2000.0),
     "dram_efficiency_frac": _Range(0.02, 1.0),
     "dram_gb_per_s": _Range(0.1, 20000.0),

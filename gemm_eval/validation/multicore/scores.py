@@ -14,7 +14,7 @@ from gemm_eval.dtypes import HALF_BITS_PER_BYTE, parse_scheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.models.multicore import MODEL_VERSION
 from gemm_eval.units import bytes_per_us
-from gemm_eval.validation.baselines import fit_roof
+from gemm_eval.validation.baselines import fit_roof, interpolated
 from gemm_eval.validation.fit import provenance
 from gemm_eval.validation.metrics import ALL, REGIMES, Metrics, measure_errors
 from gemm_eval.validation.multicore.fit import RANGES, folds_of, held_out, predict_set
@@ -24,6 +24,7 @@ __all__ = [
     "FITTED_ROOFLINE",
     "MODEL",
     "NAIVE_ROOFLINE",
+    "TABLE",
     "ChipLine",
     "ChipScore",
     "calibrate_chip",
@@ -33,7 +34,7 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 
-NAIVE_ROOFLINE, FITTED_ROOFLINE, MODEL = "naive roofline", "fitted roofline", "gemm_eval"
+NAIVE_ROOFLINE, FITTED_ROOFLINE, TABLE, MODEL = "naive roofline", "fitted roofline", "interpolated table", "gemm_eval"
 """Who predicts, in the order of columns."""
 
 _FLOP_PER_US = 1e6  # at 1 TFLOP/s
@@ -62,11 +63,14 @@ class ChipScore(NamedTuple):
         lines: of each set, its types and regimes, and all rows.
         coefficients: fitted on all rows; empty where nothing was fitted.
         folds: how rows were held out; empty where nothing was fitted.
+        repeats: by set, of GEMMs that were timed more than once: each timing "predicted" by the median of the others of
+            its GEMM. What repeats differ by no model can tell.
     """
 
     lines: tuple[ChipLine, ...]
     coefficients: dict[str, float]
     folds: str
+    repeats: dict[str, Metrics]
 
 
 def score_chip(
@@ -79,7 +83,7 @@ def score_chip(
         arch: the chip.
         timings: of it.
         num_folds, seed: of the cross-validation by (N, K); with fewer pairs there are as many folds as pairs.
-        is_fitted: False: the model as it is; rooflines are held out all the same.
+        is_fitted: False: the model as it is; rooflines and tables are held out all the same.
         paths: what is fitted; default: the coefficients that the spec names.
         least_rows: numbers of rows M that get a line of their own, for GEMMs of so many or more.
 
@@ -103,21 +107,25 @@ def score_chip(
         _cross_fitted_roof(*of_set, rows.measured_us, of_rows)
         for of_set, rows, of_rows in zip(roofs, sets, folds, strict=True)
     ]
+    table_us = [
+        _cross_fitted_table(rows, of_set, of_rows) for rows, of_set, of_rows in zip(sets, naive_us, folds, strict=True)
+    ]
+    by_name = {NAIVE_ROOFLINE: naive_us, FITTED_ROOFLINE: fitted_us, TABLE: table_us, MODEL: model_us}
     lines = []
     for place, rows in enumerate(sets):
-        predicted = {NAIVE_ROOFLINE: naive_us[place], FITTED_ROOFLINE: fitted_us[place], MODEL: model_us[place]}
+        predicted = {name: of_sets[place] for name, of_sets in by_name.items()}
         lines += _lines(timings.chip, rows, predicted, least_rows)
     of_all = [rows for rows in range(len(sets)) if sets[rows].is_fitted]
     if len(of_all) > 1:
         measured = np.concatenate([sets[place].measured_us for place in of_all])
-        by_name = {NAIVE_ROOFLINE: naive_us, FITTED_ROOFLINE: fitted_us, MODEL: model_us}
         errors = {
             name: measure_errors(measured, np.concatenate([found[place] for place in of_all]))
             for name, found in by_name.items()
         }
         lines.append(ChipLine(timings.chip, "all fitted sets", ALL, errors))
     words = provenance(int(max(of_set.max() for of_set in folds)) + 1, "sets", seed)["folds"] if is_fitted else ""
-    return ChipScore(tuple(lines), coefficients, words)
+    repeats = {rows.name: found for rows in sets if (found := _repeat_errors(rows)) is not None}
+    return ChipScore(tuple(lines), coefficients, words, repeats)
 
 
 def calibrate_chip(
@@ -187,6 +195,18 @@ def _lines(chip: str, rows: TimingSet, predicted: dict[str, Floats], least_rows:
     return lines
 
 
+def _repeat_errors(rows: TimingSet) -> Metrics | None:
+    """Return the errors of timings by the others of the same GEMM; None where each was timed once."""
+    measured: list[float] = []
+    others: list[float] = []
+    for _, of_gemm in rows.frame.groupby(["dtype", "M", "K", "N"])["latency_us"]:
+        times = of_gemm.to_numpy(np.float64)
+        if len(times) > 1:
+            measured += times.tolist()
+            others += [float(np.median(np.delete(times, place))) for place in range(len(times))]
+    return measure_errors(np.array(measured), np.array(others)) if measured else None
+
+
 def _data_sheet(arch: MulticoreSpec) -> MulticoreSpec:
     """Return the chip without what was fitted on timings, where it is a preset."""
     is_preset = bool(arch.calibration) and calibration_file(arch.name).is_file()
@@ -225,6 +245,22 @@ def _cross_fitted_roof(
         most_us = max(50.0, float(measured_us.min()) * 2.0)
         roof = fit_roof(compute_us[kept], dram_us[kept], measured_us[kept], most_us)
         predicted[out] = roof.predict(compute_us[out], dram_us[out])
+    return predicted
+
+
+def _cross_fitted_table(rows: TimingSet, roof_us: Floats, folds: npt.NDArray[np.int64]) -> Floats:
+    """Return the latency of each row by a table of the rows of its type in other folds; where it has none, its roof."""
+    predicted = roof_us.copy()
+    sizes = rows.frame[["M", "K", "N"]].to_numpy(np.int64)
+    types = rows.frame["dtype"].to_numpy(str)
+    logs = np.log(rows.measured_us)
+    for dtype in np.unique(types):
+        for fold in np.unique(folds):
+            out, kept = (types == dtype) & (folds == fold), (types == dtype) & (folds != fold)
+            if out.any() and kept.any():
+                known, first, which = np.unique(sizes[kept], axis=0, return_index=True, return_inverse=True)
+                mean_us = np.exp(np.bincount(which.ravel(), logs[kept]) / np.bincount(which.ravel()))
+                predicted[out] = interpolated(known, mean_us, roof_us[kept][first], sizes[out], roof_us[out])
     return predicted
 
 
