@@ -385,7 +385,7 @@ def test_what_a_family_does_not_have_moves_none(family: str) -> None:
 SLOWER = {  # with more of it
     "kernel_us", "ramp_us", "cta_cycles", "cta_launch_cycles", "issue", "pingpong_issue", "shared_issue",
     "three_issue", "stage_cycles", "offset_frac", "producer_cycles", "serial_cycles", "step_cycles",
-    "line_waste", "store_exposed_frac", "team_sum_cycles", "cut_us", "part_cycles",
+    "line_waste", "store_exposed_frac", "team_sum_cycles", "cut_us", "part_cycles", "moving_power",
 }  # fmt: skip
 FASTER = {
     "sm_l2_frac", "dram_frac", "l2_frac", "l2_hold_frac", "epilogue_bytes_per_cycle", "sums_bytes_per_cycle",

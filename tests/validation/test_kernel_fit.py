@@ -87,7 +87,7 @@ def error(timings: Timings, predicted_us: Floats) -> float:
                 "issue": 0.02,
                 "pingpong_issue": 0.03,
                 "wgmma_frac": 0.02,
-                "producer_cycles": 0.03,
+                "producer_cycles": 0.05,
                 "outside_rows_per_cycle": 0.05,
             },
         ),

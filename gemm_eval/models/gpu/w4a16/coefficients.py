@@ -150,6 +150,10 @@ W4A16_COEFFICIENTS: tuple[FamilyCoefficient, ...] = (
     ),
     _item("part_cycles", "cycles", 0.0, 1500.0, (GEMV_MMA, SM90), 350.0, FREE, "round trip for the sums of a part"),
     _item(
+        "moving_power", "1", 0.0, 4.0, _WGMMA, 0.5, FREE,
+        "power of an SM that takes in 64 B a cycle, as a share of that of its tensor cores",
+    ),
+    _item(
         "outside_rows_per_cycle", "1/cycle", 1.0, 80.0, _WGMMA, 9.0, NO_LIMIT,
         "rows outside the matrix that TMA fills",
     ),

@@ -108,10 +108,13 @@ def finish(
     p: Any, row: Any, prologue_us: float, chip_us: float, matrix_us: float, dequant_us: float,
     overhead_us: float, l2_us: float, dram_us: float, outside_us: float, store_us: float, reduction_us: float,
     main_us: float, busy_us: float, read_bytes: float, num_ctas: int, num_tiles: int, num_waves: int,
-    last_wave_ctas: int, active_sms: int,
+    last_wave_ctas: int, active_sms: int, moving_power: float,
 ) -> ConfigCost:  # fmt: skip
-    """Add the clock under tensor load (`busy_us` at the highest clock) and what is in front of the main loop."""
-    loaded_us = loaded_time_us(p, main_us, busy_us)
+    """Add the clock under tensor load (`busy_us` at the highest clock) and what is in front of the main loop.
+
+    `moving_power` is what data on their way take of power, as a share of what tensor cores do.
+    """
+    loaded_us = main_us + (1.0 + moving_power) * (loaded_time_us(p, main_us, busy_us) - main_us)
     latency_us = p["launch_us"] + prologue_us + loaded_us + store_us
     matrix_us = min(matrix_us, chip_us)
     dequant_us = min(dequant_us, chip_us - matrix_us)

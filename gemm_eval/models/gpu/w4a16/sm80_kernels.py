@@ -97,5 +97,5 @@ def sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
         p, row, 0.0, (first + last) / cycles_per_us, overlap * blocks * matrix / cycles_per_us,
         overlap * blocks * issue / cycles_per_us, waves * c["cta_cycles"] / cycles_per_us, 0.0, dram_us, 0.0, 0.0,
         reduction_us, main_us + reduction_us, busy_us, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas,
-        min(ctas, num_sms),
+        min(ctas, num_sms), 0.0,
     )  # fmt: skip

@@ -138,6 +138,9 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     if is_offset:
         step *= 1.0 + c["offset_frac"]
 
+    taken = (copied_rows * TOKEN_ROW_BYTES + row["weight_bytes"]) * resident  # a multicast writes to each SM
+    power = c["moving_power"] * taken / (step * SM_L2_BYTES_PER_CYCLE)
+
     # a work item: a tile, or a part of it
     tile_bytes = cta_m * (cta_n * SUM_BYTES)
     reduction, stored_rows = 0.0, cta_m
@@ -199,5 +202,5 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
         p, row, c["kernel_us"], chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
         waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * epilogue / cycles_per_us, 0.0, dram_us,
         outside_us, store_us, reduction_us, main_us, busy_us, read_bytes, ctas, tiles * cluster, waves,
-        rest * cluster if rest > 0 else ctas, sms,
+        rest * cluster if rest > 0 else ctas, sms, power,
     )  # fmt: skip

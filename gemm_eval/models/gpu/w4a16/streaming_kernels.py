@@ -113,5 +113,5 @@ def streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Con
     return finish(
         p, row, prologue_us, chip_us + over_us, done * blocks * matrix / cycles_per_us,
         done * blocks * issue / cycles_per_us, over_us, l2_us, dram_us, 0.0, 0.0, reduction_us, main_us + reduction_us,
-        0.0, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas, min(ctas, num_sms),
+        0.0, read_bytes, ctas, tiles, waves, rest if rest > 0 else ctas, min(ctas, num_sms), 0.0,
     )  # fmt: skip
