@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,13 +150,28 @@ class Operands:
             output: on the GPU.
             dtype: "fp16" or "bf16", in which it is.
         """
-        rows, columns = _spread_out(M, _NUM_ROWS), _spread_out(weights.N, _NUM_COLUMNS)
-        xp = self._device.cupy
+        rows = _spread_out(M, _NUM_ROWS)
+        squared, norm = self.squared_error(self.inputs(M, weights.K), rows, weights, output, dtype)
+        return math.sqrt(squared / norm)
+
+    def squared_error(
+        self, inputs: Any, rows: npt.NDArray[np.int64], weights: Weights, output: Any, dtype: str
+    ) -> tuple[float, float]:
+        """Return the square of the error of some rows of an output in some columns, and that of what they should be.
+
+        Args:
+            inputs: A, [M, K].
+            rows: which.
+            weights: what these rows were multiplied with.
+            output: [M, N], on the GPU.
+            dtype: "fp16" or "bf16", in which it is.
+        """
+        columns, xp = _spread_out(weights.N, _NUM_COLUMNS), self._device.cupy
         bits = output.view(np.uint16)[xp.asarray(rows)][:, xp.asarray(columns)]
-        inputs = _to_host(self.inputs(M, weights.K).view(np.uint16)[xp.asarray(rows)])
+        chosen = _to_host(inputs.view(np.uint16)[xp.asarray(rows)])
         found = decode(np.ascontiguousarray(_to_host(bits)), dtype, bits.shape)
-        reference = decode(inputs, str(self.activation), inputs.shape) @ weights.columns(columns)
-        return float(np.linalg.norm(found - reference) / np.linalg.norm(reference))
+        reference = decode(chosen, str(self.activation), chosen.shape) @ weights.columns(columns)
+        return float(np.square(found - reference).sum()), float(np.square(reference).sum())
 
 
 def _spread_out(size: int, count: int) -> npt.NDArray[np.int64]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 from gemm_eval.device import (
@@ -36,7 +37,10 @@ __all__ = [
     "SideBySide",
     "choose_engines",
     "compare_engines",
+    "largest_error",
     "make_device",
+    "time_engines",
+    "told",
 ]
 
 DEFAULT_PAIRS = (
@@ -227,7 +231,7 @@ def _loaded(engines: Sequence[Engine[Any]], weights: Weights, found: SideBySide)
             engine.load(weights)
         except Exception as error:  # whatever a library says of these sizes: the others may take them
             engine.unload()
-            found.failures.append(EngineFailure(weights.N, weights.K, None, engine.name, _told(error)))
+            found.failures.append(EngineFailure(weights.N, weights.K, None, engine.name, told(error)))
         else:
             yield engine
 
@@ -240,6 +244,38 @@ class _Ready(NamedTuple):
     relative_error: float
 
 
+def time_engines(
+    device: BenchDevice,
+    make: Mapping[str, Callable[[], tuple[Bound, float]]],
+    sizes: tuple[int, int, int],
+    protocol: TimingProtocol,
+    floor_us: float,
+    sleep: Callable[[float], None],
+) -> tuple[list[EngineTiming], list[EngineFailure]]:
+    """Time engines in turns on one GEMM.
+
+    Args:
+        device: where they run.
+        make: by engine, binds the GEMM, checks the result and returns its relative error.
+        sizes: N, K and M, as they stand in timings.
+        protocol: how they are timed.
+        floor_us: what `measure_floor_us` returned.
+        sleep: pauses that many seconds.
+    """
+    ready: dict[str, _Ready] = {}
+    errors: dict[str, Exception] = {}
+    for name, bind in make.items():
+        try:
+            bound, error = bind()
+            ready[name] = _Ready(capture_calls(device, bound.calls, protocol, floor_us=floor_us), bound, error)
+        except Exception as error:  # whatever a library says of these sizes: the others may take them
+            errors[name] = error
+    graphs = {name: one.graph for name, one in ready.items()}
+    samples = time_in_turns(device, graphs, sizes[2], protocol, floor_us=floor_us, sleep=sleep, failures=errors)
+    failures = [EngineFailure(*sizes, name, told(error)) for name, error in errors.items()]
+    return [_timing(sizes, name, ready[name], one) for name, one in samples.items() if name not in errors], failures
+
+
 def _time_gemm(
     device: BenchDevice,
     engines: Sequence[Engine[Any]],
@@ -249,21 +285,18 @@ def _time_gemm(
     found: SideBySide,
     sleep: Callable[[float], None],
 ) -> list[EngineTiming]:
-    ready: dict[str, _Ready] = {}
-    errors: dict[str, Exception] = {}
-    for engine in engines:
-        if engine.largest_rows is not None and engine.largest_rows < gemm.M:
-            continue
-        try:
-            bound = engine.bind(gemm)
-            error = _checked(device, engine, gemm, bound)
-            ready[engine.name] = _Ready(capture_calls(device, bound.calls, protocol, floor_us=floor_us), bound, error)
-        except Exception as error:  # as above
-            errors[engine.name] = error
-    graphs = {name: one.graph for name, one in ready.items()}
-    samples = time_in_turns(device, graphs, gemm.M, protocol, floor_us=floor_us, sleep=sleep, failures=errors)
-    found.failures += [EngineFailure(gemm.N, gemm.K, gemm.M, name, _told(error)) for name, error in errors.items()]
-    return [_timing(gemm, name, ready[name], of_one) for name, of_one in samples.items() if name not in errors]
+    able = [engine for engine in engines if engine.largest_rows is None or engine.largest_rows >= gemm.M]
+    timings, failures = time_engines(
+        device, {engine.name: partial(_bound, device, engine, gemm) for engine in able}, (gemm.N, gemm.K, gemm.M),
+        protocol, floor_us, sleep,
+    )  # fmt: skip
+    found.failures += failures
+    return timings
+
+
+def _bound(device: BenchDevice, engine: Engine[Any], gemm: DenseGemm) -> tuple[Bound, float]:
+    bound = engine.bind(gemm)
+    return bound, _checked(device, engine, gemm, bound)
 
 
 def _checked(device: BenchDevice, engine: Engine[Any], gemm: DenseGemm, bound: Bound) -> float:
@@ -279,19 +312,29 @@ def _checked(device: BenchDevice, engine: Engine[Any], gemm: DenseGemm, bound: B
         call()
         device.synchronize()
         errors.append(engine.operands.sample_error(gemm.M, engine.weights, bound.read(), bound.dtype))
-    if not all(error < MAX_ERRORS[bound.dtype] for error in errors):  # NaN does not pass
+    return largest_error(errors, bound.dtype)
+
+
+def largest_error(errors: Sequence[float], dtype: str) -> float:
+    """Return the largest of some relative errors.
+
+    Raises:
+        GemmEvalError: one says that a result is wrong.
+    """
+    if not all(error < MAX_ERRORS[dtype] for error in errors):  # NaN does not pass
         raise GemmEvalError(f"its result is wrong: relative error {max(errors):.2g}")
     return max(errors)
 
 
-def _timing(gemm: DenseGemm, name: str, ready: _Ready, samples: Sequence[float]) -> EngineTiming:
+def _timing(sizes: tuple[int, int, int], name: str, ready: _Ready, samples: Sequence[float]) -> EngineTiming:
     copies = min(len(ready.bound.calls), ready.graph.num_calls)
     timing = summarize(samples, calls_per_replay=ready.graph.num_calls, num_weight_copies=copies)
     return EngineTiming(
-        gemm.N, gemm.K, gemm.M, name, timing.latency_us, timing.min_us, timing.spread_frac, timing.num_replays,
+        *sizes, name, timing.latency_us, timing.min_us, timing.spread_frac, timing.num_replays,
         timing.calls_per_replay, timing.num_weight_copies, ready.relative_error, ready.bound.config,
     )  # fmt: skip
 
 
-def _told(error: Exception) -> str:
+def told(error: Exception) -> str:
+    """Return an error on one line, for a report."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
