@@ -104,13 +104,17 @@ def bound_of(p: Any, blk: Block) -> Bound:
     write_cost = blk.write_cost
     # at most this part of what is loaded again is kept, each operand by itself: together they keep no more
     kept_a = kept_b = kept_c = 0.0
+    c_per_byte = p["c_dram"] / max(1.0, write_cost)  # C is counted as DRAM counts it, no less than it is
+    a_per_shared = b_per_shared = c_per_shared = 0.0
     if p["has_shared"]:
+        a_per_shared = p["a_dram"] / (a_cores * blk.shared_share)
+        b_per_shared = p["b_dram"] / (b_cores * blk.shared_share)
+        c_per_shared = c_per_byte / blk.shared_share
         room = p["shared_bytes"] / blk.active_cores
         kept_a = _kept_frac(room, a / blk.E_N * p["a_dram"])
         kept_b = _kept_frac(room, b / blk.E_M * p["b_dram"])
         kept_c = _kept_frac(room, partial * p["c_dram"])
     kept_bytes = kept_a * a / blk.E_N * p["a_dram"] + kept_b * b / blk.E_M * p["b_dram"]
-    c_per_byte = p["c_dram"] / max(1.0, write_cost)  # C is counted as DRAM counts it, no less than it is
     spill = partial * (1.0 + write_cost) * (1.0 - kept_c)
     return Bound(
         a,
@@ -124,9 +128,9 @@ def bound_of(p: Any, blk: Block) -> Bound:
         kept_bytes / blk.dram_share * (1.0 - BOUND_SLACK),
         1.0 / p["noc_bytes_per_us"],
         c_per_byte / p["noc_bytes_per_us"],
-        p["a_dram"] / (a_cores * blk.shared_share),
-        p["b_dram"] / (b_cores * blk.shared_share),
-        c_per_byte / blk.shared_share,
+        a_per_shared,
+        b_per_shared,
+        c_per_shared,
         once.feed_us,
         once.cube_us + fills * p["weight_load_cycles"] / p["cycles_per_us"],
         p["fill_drain_cycles"] / p["cycles_per_us"],

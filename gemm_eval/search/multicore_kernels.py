@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval.jit import entry_point, kernel
+from gemm_eval.jit import entry_point, inlined_kernel, kernel
 from gemm_eval.models.multicore.cost_kernels import (
     Block,
     CoreCost,
@@ -107,7 +107,7 @@ def most_units_k(p: Any, k: int, tile_m: int, tile_n: int, units_k: int) -> int:
     return units
 
 
-@kernel
+@inlined_kernel
 def _cost_of(
     p: Any, blk: Block, order: int, tile_m: int, tile_n: int, tile_k: int, T_m: int, T_n: int, T_k: int,
     pipeline_us: float,
