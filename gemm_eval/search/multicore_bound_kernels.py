@@ -77,6 +77,7 @@ class Edges(NamedTuple):
     lead_b: float
     last_c: float  # bytes of the last store
     most_visits: float
+    fills_us: float  # time of loading B's blocks into the matrix unit again, for each trip of m but the first
 
 
 # Relative slack between the quick bound and the exact cost: covers the rounding of some twenty operations of 1.1e-16.
@@ -231,7 +232,7 @@ def _transfer_us(q: Bound, a: float, b: float, c: float) -> float:
 def edges_of_any(p: Any, blk: Block, q: Bound) -> Edges:
     """Return those of every tile of a block."""
     units = float(ceil_div(blk.m, p["cube_m"])) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["unit_k"])
-    return Edges(q.a, _b_bytes(p, blk), 0.0, blk.g * units)
+    return Edges(q.a, _b_bytes(p, blk), 0.0, blk.g * units, 0.0)
 
 
 @kernel
@@ -243,7 +244,18 @@ def edges_of(p: Any, blk: Block, tile_m: int, tile_n: int, T_m: int, T_n: int) -
         visits * blk.k * tile_n * p["b_half_bits"] / 16.0,
         float(tile_m) * tile_n * store_half_bits(p, blk.E_K) / 16.0 * blk.write_cost,
         visits * ceil_div(blk.k, p["unit_k"]),
+        _fills_us(p, blk, T_m),
     )
+
+
+@kernel
+def _fills_us(p: Any, blk: Block, T_m: int) -> float:
+    """See `Edges`."""
+    if p["weight_load_cycles"] == 0.0 or T_m == 1:
+        return 0.0
+    fills = float(blk.g) * (T_m - 1) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["cube_k"])
+    fills_us: float = fills * p["weight_load_cycles"] / p["cycles_per_us"]
+    return fills_us
 
 
 @kernel
@@ -309,7 +321,9 @@ def _bound_us(
     overlap = q.overlap_frac
     dma_us = max(dma_us, q.feed_us)
     vector_us = q.vector_us * f_b
-    compute_us = q.step_us if p["vector_is_concurrent"] else q.step_us + vector_us
+    compute_us = q.step_us + edges.fills_us
+    if not p["vector_is_concurrent"]:
+        compute_us += vector_us
     main_us = compute_us + q.visit_us * visits
     if p["vector_is_concurrent"]:
         main_us = max(main_us, vector_us)
@@ -412,14 +426,16 @@ def wider_bound_us(
     if q.per_port > 0.0:
         port = q.per_port
         dma_us = max(dma_us, _wider_traffic(q, port, port, q.c_per_port, T_m, T_n, floor_T_k, trips_mk, trips_nk))
-    visits = float(blk.g) * T_m * T_n
+    # a tile of A, and one of B, fit in SRAM
+    visits = float(blk.g) * max(T_m * T_n * floor_T_k, T_m * trips_nk, T_n * trips_mk)
     edges = Edges(
-        visits * tile_m * blk.k * p["a_half_bits"] / 16.0,
+        float(blk.g) * T_m * T_n * tile_m * blk.k * p["a_half_bits"] / 16.0,
         T_m * _b_bytes(p, blk),
         0.0,
         float(blk.g) * T_m * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["unit_k"]),
+        _fills_us(p, blk, T_m),
     )
-    return _rough_bound_us(p, q, dma_us, edges, visits * floor_T_k)
+    return _rough_bound_us(p, q, dma_us, edges, visits)
 
 
 @kernel
