@@ -46,7 +46,6 @@ _FLOATS = (
     "pack_bytes_per_us", "pack_near_bytes", "sync_us",
 )  # fmt: skip
 
-_NAMES = (*_INTS, *_FLOATS)
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
 """One record per (arch, data types). Absent limits are inf, absent units 1.0 with the flag that nobody reads them.
 
@@ -185,20 +184,19 @@ def params_in_room(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.ND
     rows, G = problem.G * problem.M, problem.G
     if groups is not None:  # one without rows takes no part in anything
         rows, G = sum(groups), sum(map(bool, groups))
-    # as `_in_room`, which takes several times as long for one problem
-    p = dict(zip(_NAMES, params.item(), strict=True))
+    # as `_in_room`, which takes ten times as long for one problem
+    p = dict(zip(params.dtype.names or (), params[0].item(), strict=True))
     elems = {"a": rows * problem.K, "b": G * problem.K * problem.N, "c": rows * problem.N}
     half_bits = sum(of_all * p[f"{name}_half_bits"] * p[f"{name}_is_resident"] for name, of_all in elems.items())
     taken = -(-half_bits // (HALF_BITS_PER_BYTE * p["num_cores"]))
-    out = params.copy()
     if taken <= math.floor(p["sram_usable_bytes"] * p["resident_max_frac"]):
-        out["sram_usable_bytes"] = p["sram_usable_bytes"] - taken
+        p["sram_usable_bytes"] -= taken
     else:
         for name in elems:
-            out[f"{name}_is_resident"] = 0
-            out[f"{name}_dram"] = 1.0
-    out["has_resident"] = 0  # they have their room now
-    return read_only(out)
+            p[f"{name}_is_resident"] = 0
+            p[f"{name}_dram"] = 1.0
+    p["has_resident"] = 0  # they have their room now
+    return read_only(np.array([tuple(p.values())], PARAMS_DTYPE))
 
 
 def _in_room(params: npt.NDArray[np.void], rows: _Sizes, groups: _Sizes, K: _Sizes, N: _Sizes) -> npt.NDArray[np.void]:
