@@ -117,6 +117,21 @@ def test_cold_levels(benchmark: Any, name: str, shape: tuple[int, int, int, int]
     assert (result.breakdown["pack_us"] > 0.0) == (levels == "all")
 
 
+@pytest.mark.parametrize("levels", ["one", "all"])
+@pytest.mark.parametrize("name", ["demo-8core", "sg2260e", "ascend-910"])
+def test_cold_transformer_gemms_with_levels(benchmark: Any, name: str, levels: str) -> None:
+    benchmark.group = f"1,000 transformer GEMMs, cold, with one level and no optional field, and with all: {name}"
+    arch = load_arch(name, MulticoreSpec)
+    evaluator = GEMMEvaluator(with_all_levels(arch) if levels == "all" else arch)
+    shapes = transformer_gemms(1000)
+    evaluator.evaluate(*shapes[0])
+    evaluator.cache_clear()
+    turn = itertools.cycle(shapes)
+    result = benchmark.pedantic(evaluator.evaluate, setup=lambda: (next(turn), {}), rounds=len(shapes))
+    assert result.is_exhaustive
+    assert evaluator.cache_info().hits == 0
+
+
 @pytest.mark.benchmark(group="pipeline timing, 8 cores, cold")
 @pytest.mark.parametrize("shape", [(1, 16, 4096, 12288), (1, 1024, 1024, 1024), (1, 4096, 4096, 4096)], ids=str)
 def test_cold_pipeline(benchmark: Any, shape: tuple[int, int, int, int]) -> None:
