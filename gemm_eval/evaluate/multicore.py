@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import enum
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,6 +121,7 @@ class MulticoreBackend:
         self._packed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, self._chip))
         believed = self._chip.with_(**self._rules.believes) if self._rules and self._rules.believes else self._chip
         self._packed_as_believed = lru_cache(maxsize=NUM_PACKED)(partial(pack_params, believed))
+        self._peak_flop_per_us = cache(lambda dtype: arch.highest_tflop_per_s(dtype) * 1e6)
         self._types_of: dict[bytes, GemmTypes] = {}
         self._paths = LibraryPaths(arch, self._rules.paths if self._rules else {}, self._on_path)
 
@@ -265,7 +266,7 @@ class MulticoreBackend:
         is_found: bool,
     ) -> GEMMResult:
         cost = unpack_cost(record)
-        peak_flop_per_us = self.arch.highest_tflop_per_s(problem.input_dtype) * 1e6
+        peak_flop_per_us = self._peak_flop_per_us(problem.input_dtype)
         return GEMMResult(
             problem=problem,
             arch_name=self.arch.name,

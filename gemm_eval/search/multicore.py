@@ -90,7 +90,7 @@ def find_best_few(
         InfeasibleError: not even the smallest tile fits in SRAM.
     """
     partitions = _partitions(arch, allow_idle_cores)
-    costs = _run(problem, params, partitions, limit, allow_idle_cores)
+    costs = _run(arch, problem, params, partitions, limit, allow_idle_cores)
     if not len(costs):
         raise infeasible_error(arch, problem, params, allow_idle_cores=allow_idle_cores)
     return costs
@@ -112,7 +112,7 @@ def find_best_of_each_partition(
     for row in partitions:
         parts = _parts(problem, params, row.tolist())
         if parts not in best:
-            costs = _run(problem, params, row.reshape(1, 4), 1, False)
+            costs = _run(arch, problem, params, row.reshape(1, 4), 1, False)
             if len(costs):
                 best[parts] = costs
     if not best:
@@ -232,6 +232,7 @@ def _partitions(arch: MulticoreSpec, allow_idle_cores: bool) -> npt.NDArray[np.i
 
 
 def _run(
+    arch: MulticoreSpec,
     problem: GemmProblem,
     params: npt.NDArray[np.void],
     partitions: npt.NDArray[np.int64],
@@ -239,14 +240,16 @@ def _run(
     has_all_products: bool,
 ) -> npt.NDArray[np.void]:
     out = np.zeros(limit, COST_DTYPE)
-    params = params_in_room(params, problem)
+    if arch.resident or arch.by_dtype:  # a look into the record takes longer
+        params = params_in_room(params, problem)
+    is_pipeline = arch.timing == "pipeline"
     sizes = batch_sizes(problem)
     if sizes is None:
         rows = group_sizes(problem)
-        find_grouped = find_top_grouped_pipeline if params["is_pipeline"][0] else find_top_grouped_overlap
+        find_grouped = find_top_grouped_pipeline if is_pipeline else find_top_grouped_overlap
         num = find_grouped(params, *rows, problem.K, problem.N, partitions, has_all_products, out)
     else:
-        find_top = find_top_pipeline if params["is_pipeline"][0] else find_top_overlap
+        find_top = find_top_pipeline if is_pipeline else find_top_overlap
         num = find_top(params, *sizes, partitions, has_all_products, out)
     return out[:num]
 

@@ -77,6 +77,7 @@ class Edges(NamedTuple):
     lead_b: float
     last_c: float  # bytes of the last store
     most_visits: float
+    fills_us: float  # time of loading B's blocks into the matrix unit again, for each trip of m but the first
 
 
 # Relative slack between the quick bound and the exact cost: covers the rounding of some twenty operations of 1.1e-16.
@@ -104,13 +105,17 @@ def bound_of(p: Any, blk: Block) -> Bound:
     write_cost = blk.write_cost
     # at most this part of what is loaded again is kept, each operand by itself: together they keep no more
     kept_a = kept_b = kept_c = 0.0
+    c_per_byte = p["c_dram"] / max(1.0, write_cost)  # C is counted as DRAM counts it, no less than it is
+    a_per_shared = b_per_shared = c_per_shared = 0.0
     if p["has_shared"]:
+        a_per_shared = p["a_dram"] / (a_cores * blk.shared_share)
+        b_per_shared = p["b_dram"] / (b_cores * blk.shared_share)
+        c_per_shared = c_per_byte / blk.shared_share
         room = p["shared_bytes"] / blk.active_cores
         kept_a = _kept_frac(room, a / blk.E_N * p["a_dram"])
         kept_b = _kept_frac(room, b / blk.E_M * p["b_dram"])
         kept_c = _kept_frac(room, partial * p["c_dram"])
     kept_bytes = kept_a * a / blk.E_N * p["a_dram"] + kept_b * b / blk.E_M * p["b_dram"]
-    c_per_byte = p["c_dram"] / max(1.0, write_cost)  # C is counted as DRAM counts it, no less than it is
     spill = partial * (1.0 + write_cost) * (1.0 - kept_c)
     return Bound(
         a,
@@ -124,9 +129,9 @@ def bound_of(p: Any, blk: Block) -> Bound:
         kept_bytes / blk.dram_share * (1.0 - BOUND_SLACK),
         1.0 / p["noc_bytes_per_us"],
         c_per_byte / p["noc_bytes_per_us"],
-        p["a_dram"] / (a_cores * blk.shared_share),
-        p["b_dram"] / (b_cores * blk.shared_share),
-        c_per_byte / blk.shared_share,
+        a_per_shared,
+        b_per_shared,
+        c_per_shared,
         once.feed_us,
         once.cube_us + fills * p["weight_load_cycles"] / p["cycles_per_us"],
         p["fill_drain_cycles"] / p["cycles_per_us"],
@@ -227,7 +232,7 @@ def _transfer_us(q: Bound, a: float, b: float, c: float) -> float:
 def edges_of_any(p: Any, blk: Block, q: Bound) -> Edges:
     """Return those of every tile of a block."""
     units = float(ceil_div(blk.m, p["cube_m"])) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["unit_k"])
-    return Edges(q.a, _b_bytes(p, blk), 0.0, blk.g * units)
+    return Edges(q.a, _b_bytes(p, blk), 0.0, blk.g * units, 0.0)
 
 
 @kernel
@@ -239,7 +244,18 @@ def edges_of(p: Any, blk: Block, tile_m: int, tile_n: int, T_m: int, T_n: int) -
         visits * blk.k * tile_n * p["b_half_bits"] / 16.0,
         float(tile_m) * tile_n * store_half_bits(p, blk.E_K) / 16.0 * blk.write_cost,
         visits * ceil_div(blk.k, p["unit_k"]),
+        _fills_us(p, blk, T_m),
     )
+
+
+@kernel
+def _fills_us(p: Any, blk: Block, T_m: int) -> float:
+    """See `Edges`."""
+    if p["weight_load_cycles"] == 0.0 or T_m == 1:
+        return 0.0
+    fills = float(blk.g) * (T_m - 1) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["cube_k"])
+    fills_us: float = fills * p["weight_load_cycles"] / p["cycles_per_us"]
+    return fills_us
 
 
 @kernel
@@ -305,7 +321,9 @@ def _bound_us(
     overlap = q.overlap_frac
     dma_us = max(dma_us, q.feed_us)
     vector_us = q.vector_us * f_b
-    compute_us = q.step_us if p["vector_is_concurrent"] else q.step_us + vector_us
+    compute_us = q.step_us + edges.fills_us
+    if not p["vector_is_concurrent"]:
+        compute_us += vector_us
     main_us = compute_us + q.visit_us * visits
     if p["vector_is_concurrent"]:
         main_us = max(main_us, vector_us)
@@ -408,14 +426,16 @@ def wider_bound_us(
     if q.per_port > 0.0:
         port = q.per_port
         dma_us = max(dma_us, _wider_traffic(q, port, port, q.c_per_port, T_m, T_n, floor_T_k, trips_mk, trips_nk))
-    visits = float(blk.g) * T_m * T_n
+    # a tile of A, and one of B, fit in SRAM
+    visits = float(blk.g) * max(T_m * T_n * floor_T_k, T_m * trips_nk, T_n * trips_mk)
     edges = Edges(
-        visits * tile_m * blk.k * p["a_half_bits"] / 16.0,
+        float(blk.g) * T_m * T_n * tile_m * blk.k * p["a_half_bits"] / 16.0,
         T_m * _b_bytes(p, blk),
         0.0,
         float(blk.g) * T_m * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["unit_k"]),
+        _fills_us(p, blk, T_m),
     )
-    return _rough_bound_us(p, q, dma_us, edges, visits * floor_T_k)
+    return _rough_bound_us(p, q, dma_us, edges, visits)
 
 
 @kernel

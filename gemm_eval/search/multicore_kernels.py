@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from gemm_eval.jit import entry_point, kernel
+from gemm_eval.jit import entry_point, inlined_kernel, kernel
 from gemm_eval.models.multicore.cost_kernels import (
     Block,
     CoreCost,
@@ -107,7 +107,7 @@ def most_units_k(p: Any, k: int, tile_m: int, tile_n: int, units_k: int) -> int:
     return units
 
 
-@kernel
+@inlined_kernel
 def _cost_of(
     p: Any, blk: Block, order: int, tile_m: int, tile_n: int, tile_k: int, T_m: int, T_n: int, T_k: int,
     pipeline_us: float,
@@ -149,7 +149,6 @@ def most_units(p: Any, other: int, unit: int, units: int, block: int) -> int:
 @kernel
 def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, best: Best) -> None:
     """All candidates of one partition that can win under overlap timing; none of them is below `floor_us`."""
-    times = q
     sizes = bytes_bound_of(blk, q)
     _, trips_mk, trips_nk = least_trips(p, blk)
     cube_m = p["cube_m"]
@@ -179,11 +178,17 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
             visits = float(blk.g * T_m * T_n)
             edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
             worst = worst_us_of(best)
-            q = times
+            # two branches, since one `Bound` that is either would be copied each time
             if worst <= floor_us:  # then fewer bytes are all that can win
                 worst = worst_bytes_of(best)
-                q = sizes
-            if pair_bound_us(p, q, T_m, T_n, least_T_k, visits, edges) > worst:
+                if pair_bound_us(p, sizes, T_m, T_n, least_T_k, visits, edges) > worst:
+                    if (
+                        T_n > 1
+                        and wider_bound_us(p, blk, sizes, T_m, T_n, tile_m, floor_T_k, trips_mk, trips_nk) > worst
+                    ):
+                        break
+                    continue
+            elif pair_bound_us(p, q, T_m, T_n, least_T_k, visits, edges) > worst:
                 if T_n > 1 and wider_bound_us(p, blk, q, T_m, T_n, tile_m, floor_T_k, trips_mk, trips_nk) > worst:
                     break
                 continue
@@ -194,7 +199,7 @@ def _search_overlap(p: Any, blk: Block, q: Bound, floor_us: float, rank: int, be
             # KMN and KNM move exactly what one of the first four orders moves, and come later in ties.
             for order in range(4):
                 if order == 0 or (T_n > 1 if order == 1 else T_m > 1 and (order == 3 or T_n > 1)):
-                    _search_trips_k(p, blk, times, edges, rank, best, order, tile_m, tile_n, T_m, T_n, fit_k, units_k)
+                    _search_trips_k(p, blk, q, edges, rank, best, order, tile_m, tile_n, T_m, T_n, fit_k, units_k)
 
 
 @kernel
@@ -279,7 +284,7 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
             visits = float(blk.g * T_m * T_n)
             edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
             edges = Edges(
-                edges.lead_a, edges.lead_b, 0.0, edges.most_visits
+                edges.lead_a, edges.lead_b, 0.0, edges.most_visits, edges.fills_us
             )  # its last tile may be what remains of one
             worst_us = worst_us_of(best)
             if least_T_k == np.inf:

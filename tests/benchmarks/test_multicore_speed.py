@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gemm_eval import GEMMEvaluator, GemmProblem, load_arch
+from gemm_eval import GEMMEvaluator, GemmProblem, MulticoreSpec, load_arch
+from gemm_eval.dtypes import HALF_BITS_PER_BYTE
 from gemm_eval.models.multicore import evaluate_mapping, pack_params, unpack_cost
 from gemm_eval.search import find_best
 from tests.benchmarks.transformer_gemms import transformer_gemms
@@ -76,6 +77,59 @@ def test_cold_presets(benchmark: Any, name: str) -> None:
     turn = itertools.cycle(shapes)
     result = benchmark.pedantic(evaluator.evaluate, setup=lambda: (next(turn), {}), rounds=len(shapes))
     assert result.is_exhaustive
+
+
+def with_all_levels(arch: MulticoreSpec) -> MulticoreSpec:
+    """The chip with everything that a spec may leave out of overlap timing, each at a value that counts somewhere."""
+    dtype = arch.default_dtype
+    steps = max(arch.cube_steps_per_cycle.values())
+    step_bytes = (arch.cube_m + arch.cube_n) * arch.cube_k_of(dtype) * dtype.half_bits // HALF_BITS_PER_BYTE
+    return arch.with_(
+        shared_bytes=1 << 22,
+        shared_gb_per_s=3.0 * arch.dram_gb_per_s,
+        dram_write_gb_per_s=0.6 * arch.dram_gb_per_s,
+        feed_bytes_per_cycle=steps * step_bytes,  # just what the matrix unit takes
+        resident=("C",),
+        resident_max_frac=0.5,
+        weight_load_cycles=20,
+        packs={"A": "private", "B": "shared"},
+        pack_gb_per_s=60.0,
+        pack_near_bytes=1 << 18,
+        sync_us=2.0,
+        launch_floor_us=5.0,
+        partial_dtype={dtype: "fp16"},
+    )
+
+
+@pytest.mark.parametrize("levels", ["one", "all"])
+@pytest.mark.parametrize("shape", [(1, 16, 4096, 12288), (1, 4096, 4096, 4096), (1, 33, 777, 5001)], ids=str)
+@pytest.mark.parametrize("name", ["demo-8core", "sg2260e", "ascend-910"])
+def test_cold_levels(benchmark: Any, name: str, shape: tuple[int, int, int, int], levels: str) -> None:
+    """The two rows of a chip and shape are one below the other: their ratio is what the fields cost."""
+    benchmark.group = f"cold, with one level and no optional field, and with all: {name}, {shape}"
+    arch = load_arch(name, MulticoreSpec)
+    evaluator = GEMMEvaluator(with_all_levels(arch) if levels == "all" else arch)
+    evaluator.evaluate(*shape)
+    result = benchmark.pedantic(
+        evaluator.evaluate, shape, setup=evaluator.cache_clear, rounds=300, warmup_rounds=10
+    )  # fmt: skip
+    assert result.is_exhaustive
+    assert (result.breakdown["pack_us"] > 0.0) == (levels == "all")
+
+
+@pytest.mark.parametrize("levels", ["one", "all"])
+@pytest.mark.parametrize("name", ["demo-8core", "sg2260e", "ascend-910"])
+def test_cold_transformer_gemms_with_levels(benchmark: Any, name: str, levels: str) -> None:
+    benchmark.group = f"1,000 transformer GEMMs, cold, with one level and no optional field, and with all: {name}"
+    arch = load_arch(name, MulticoreSpec)
+    evaluator = GEMMEvaluator(with_all_levels(arch) if levels == "all" else arch)
+    shapes = transformer_gemms(1000)
+    evaluator.evaluate(*shapes[0])
+    evaluator.cache_clear()
+    turn = itertools.cycle(shapes)
+    result = benchmark.pedantic(evaluator.evaluate, setup=lambda: (next(turn), {}), rounds=len(shapes))
+    assert result.is_exhaustive
+    assert evaluator.cache_info().hits == 0
 
 
 @pytest.mark.benchmark(group="pipeline timing, 8 cores, cold")

@@ -145,6 +145,54 @@ def test_a_wrong_table_says_what_is_wrong(timed: Path, tmp_path: Path, change: o
         read_chip_timings("demo-8core", path)
 
 
+META = """
+source: mine
+licence: none
+sets:
+  slow timer: {where: {notes: by hand}, timer_us: 2.5, timer_why: a stopwatch}
+  others: {}
+"""
+
+
+def test_sets_by_what_stands_in_columns(chip: MulticoreSpec, timed: Path, tmp_path: Path) -> None:
+    """Rows of a timer that adds something, told by their notes; the fit takes it off, and finds the rest."""
+    frame = pd.read_csv(timed)
+    by_hand = np.arange(len(frame)) % 3 == 0
+    frame["notes"] = np.where(by_hand, "by hand, on a Monday", "by machine")
+    frame.loc[by_hand, "latency_us"] += 2.5
+    path = tmp_path / "mine.csv"
+    frame.to_csv(path, index=False)
+    (tmp_path / "mine.meta.yaml").write_text(META, encoding="utf-8")
+    timings = read_chip_timings(chip.name, path)
+    assert [(rows.name, len(rows.frame), rows.timer_us) for rows in timings.sets] == [
+        ("slow timer", by_hand.sum(), 2.5), ("others", (~by_hand).sum(), 0.0)
+    ]  # fmt: skip
+    start = chip.with_(launch_us=10.0, dram_efficiency_frac=0.9)
+    assert fit_chip(start, timings.sets, chip.coefficients)["launch_us"] == pytest.approx(3.0, rel=0.03)
+    slow = timings.sets[0]
+    plain = slow._replace(timer_us=0.0)
+    np.testing.assert_allclose(predict_set(chip, slow) - predict_set(chip, plain), 2.5)
+    (tmp_path / "mine.meta.yaml").write_text(META.replace("  others: {}\n", ""), encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"sets .*its meta file has slow timer"):
+        read_chip_timings(chip.name, path)  # rows that no set has
+
+
+def test_a_meta_file_without_its_table_knows_its_rows(tmp_path: Path) -> None:
+    """TPU v4: the table has no licence and does not come along; what is known of it does."""
+    rows = [("data/data_matmul2", 32), ("x data/data_matmul3 y", 128), ("data/data_matmul7", 1024)]
+    frame = pd.DataFrame({"source": [source for source, _ in rows], "M": [M for _, M in rows]})
+    frame = frame.assign(chip="tpu-v4", dtype="fp16", K=128, N=128, latency_us=2.0)
+    path = tmp_path / "rows.csv"
+    frame.to_csv(path, index=False)
+    told = {of.name: (of.frame["M"].tolist(), of.timer_us) for of in read_chip_timings("tpu-v4", path).sets}
+    assert told == {"up to 128": ([32], 0.0), "first runs": ([128], 0.53), "128 and more": ([1024], 0.0)}
+    frame.assign(source="mine").to_csv(path, index=False)
+    (mine,) = read_chip_timings("tpu-v4", path).sets
+    assert (mine.name, mine.timer_us) == ("all", 0.0)
+    frame.drop(columns="source").to_csv(path, index=False)
+    assert len(read_chip_timings("tpu-v4", path).sets) == 1
+
+
 def test_a_chip_without_timings_says_which_have_some() -> None:
     with pytest.raises(InvalidOptionError, match=r"arc-pro-b60.*give --data FILE"):
         read_chip_timings("sg2260e")
@@ -195,7 +243,7 @@ def test_a_calibration_of_another_chip_is_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_the_best_is_no_slower_than_the_library() -> None:
-    for name in ("rk3588-npu", "wormhole-n150"):
+    for name in ("rk3588-npu", "tpu-v4", "wormhole-n150"):
         arch = load_arch(name, MulticoreSpec)
         for M, K, N in ((128, 2048, 2048), (512, 1024, 2048), (33, 4096, 640)):
             library = GEMMEvaluator(arch.under_library(), policy="best").evaluate(1, M, K, N)
@@ -215,6 +263,17 @@ def test_rules_hold_for_one_many_and_batches_alike() -> None:
         assert one.mapping.loop_order.name == "MNK"  # type: ignore[union-attr]
     grouped = GEMMEvaluator("rk3588-npu").evaluate_grouped((7, 0, 7), 300, 65)
     assert grouped.latency_us == GEMMEvaluator("rk3588-npu").evaluate(2, 7, 300, 65).latency_us
+
+
+@pytest.mark.parametrize(("N", "parts"), [(128, (2, 1)), (192, (2, 1)), (256, (1, 2))])
+def test_xla_cuts_few_columns_into_whole_passes(N: int, parts: tuple[int, int]) -> None:
+    """TPU v4: with up to 256 columns a core has 128, or all that there are; K is whole, and tiles are large."""
+    found = GEMMEvaluator("tpu-v4").evaluate(1, 512, 1024, N, dtype="fp16").mapping
+    assert parts == (found.partition.P_M, found.partition.P_N)  # type: ignore[union-attr]
+    assert found.tile.tile_k == 1024  # type: ignore[union-attr]
+    assert found.tile.tile_m == 512 // parts[0]  # type: ignore[union-attr]
+    best = GEMMEvaluator("tpu-v4", policy="best").evaluate(1, 512, 1024, N, dtype="fp16").mapping
+    assert best.tile.tile_m < found.tile.tile_m  # type: ignore[union-attr]
 
 
 def test_a_policy_that_there_is_not_is_refused() -> None:

@@ -168,6 +168,8 @@ def block_of(p: Any, G: int, M: int, K: int, N: int, P_G: int, P_M: int, P_N: in
 @inlined_kernel
 def write_cost_of(p: Any, active_cores: int, dram_share: float) -> float:
     """Time of a written byte in DRAM by that of a read one, where a core reads at `dram_share`."""
+    if p["write_bytes_per_us"] == p["dram_bytes_per_us"]:
+        return 1.0
     share = p["write_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
     cost: float = dram_share / min(share, p["dram_core_limit_bytes_per_us"])
     return cost
@@ -175,7 +177,9 @@ def write_cost_of(p: Any, active_cores: int, dram_share: float) -> float:
 
 @inlined_kernel
 def shared_share_of(p: Any, active_cores: int) -> float:
-    """Bandwidth of one core to the memory between DRAM and SRAM, in bytes per us."""
+    """Bandwidth of one core to the memory between DRAM and SRAM, in bytes per us; inf without one."""
+    if not p["has_shared"]:
+        return math.inf
     share: float = p["shared_bytes_per_us"] / (active_cores if p["is_fair"] else p["num_cores"])
     return share
 
@@ -205,7 +209,7 @@ def sram_used_bytes(p: Any, tile_m: int, tile_n: int, tile_k: int) -> int:
     return p["input_buffers"] * inputs + copy + p["output_buffers"] * c
 
 
-@kernel
+@inlined_kernel
 def core_cost(
     p: Any, blk: Block, g: int, m: int, n: int, k: int, tile_m: int, tile_n: int, tile_k: int,
     T_m: int, T_n: int, T_k: int, f_a: int, f_b: int, f_c: int, pipeline_us: float,
@@ -251,19 +255,21 @@ def core_sums(
     blocks_b = ceil_div(n, p["cube_n"]) * ceil_div(k, p["cube_k"])
     steps = g * ceil_div(m, p["cube_m"]) * blocks_b
     a_once = b_once = partial_bytes = 0
+    b_unique = pack_bytes = 0.0
     if p["has_shared"] or p["a_packing"] or p["b_packing"]:
         a_once = bytes_of(g * m * k, p["a_half_bits"])
         b_once = bytes_of(g * k * n, p["b_half_bits"])
         if p["is_quantized"]:
             b_once += bytes_of(g * scale_rows(p, k, 1) * n, p["group_half_bits"])
         partial_bytes = bytes_of(c_elems, p["spill_half_bits"])
-    near_bytes = g * p["pack_near_bytes"]
-    pack_bytes = _packed_bytes(p["a_packing"], a_once, blk.E_N, near_bytes)
-    pack_bytes += _packed_bytes(p["b_packing"], b_once, blk.E_M, near_bytes)
+        b_unique = b_once / blk.E_M
+        near_bytes = g * p["pack_near_bytes"]
+        pack_bytes = _packed_bytes(p["a_packing"], a_once, blk.E_N, near_bytes)
+        pack_bytes += _packed_bytes(p["b_packing"], b_once, blk.E_M, near_bytes)
     return CoreSums(
         a_bytes, b_elems, b_bytes, s_bytes, b_charged, store_bytes, spill_bytes,
         steps, g * T_m * blocks_b, g * T_m * T_n * T_k, red_dram_bytes, red_noc_bytes, red_adds,
-        a_once, b_once, b_once / blk.E_M, partial_bytes, pack_bytes, g * T_m,
+        a_once, b_once, b_unique, partial_bytes, pack_bytes, g * T_m,
     )  # fmt: skip
 
 
@@ -333,7 +339,7 @@ def cost_of_sums(
         c = Traffic(c_traffic(p, blk, float(sums.store_bytes), spill_dram).dram, c.shared, c.port)
     moved = add_traffic(loads, c)
     dram_us = moved.dram / blk.dram_share
-    shared_us = moved.shared / blk.shared_share
+    shared_us = moved.shared / blk.shared_share if p["has_shared"] else 0.0
     noc_us = 0.0
     if p["has_noc"]:
         noc_us = moved.port / p["noc_bytes_per_us"]
@@ -367,7 +373,7 @@ def cost_of_sums(
     else:
         main_us = pipeline_us
     sync_us = p["sync_us"] if blk.active_cores > 1 else 0.0
-    pack_us = sums.pack_bytes / p["pack_bytes_per_us"]
+    pack_us = sums.pack_bytes / p["pack_bytes_per_us"] if sums.pack_bytes > 0.0 else 0.0
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
     latency_us += sync_us + pack_us
     tasks_us = (sums.tasks - 1) * p["task_us"]

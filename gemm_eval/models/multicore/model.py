@@ -72,10 +72,11 @@ class MulticoreCost(NamedTuple):
     @property
     def breakdown(self) -> dict[str, float]:
         """As in `GEMMResult`."""
-        terms = self.times._asdict()
-        return {name: self.hidden_us if name == "hidden_us" else terms[name] for name in BREAKDOWN}
+        times = self.times
+        return dict(zip(BREAKDOWN, (*times[:_HIDDEN], self.hidden_us, *times[_HIDDEN:]), strict=True))
 
 
+_HIDDEN = BREAKDOWN.index("hidden_us")
 _NUM_MAPPING_FIELDS = 8
 _NUM_TERMS = len(Times._fields)
 assert COST_DTYPE.names is not None

@@ -27,7 +27,9 @@ def add_traffic(x: Traffic, y: Traffic) -> Traffic:
 @inlined_kernel
 def traffic_us(p: Any, blk: Any, moved: Traffic) -> float:
     """Time in us to move these bytes: all three work at the same time."""
-    us: float = max(moved.dram / blk.dram_share, moved.shared / blk.shared_share)
+    us: float = moved.dram / blk.dram_share
+    if p["has_shared"]:  # a division less for all other chips
+        us = max(us, moved.shared / blk.shared_share)
     if p["has_noc"]:
         us = max(us, moved.port / p["noc_bytes_per_us"])
     return us

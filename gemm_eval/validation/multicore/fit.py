@@ -61,7 +61,7 @@ def with_values(arch: MulticoreSpec, coefficients: Mapping[str, float]) -> Multi
 
 
 def predict_set(arch: MulticoreSpec, rows: TimingSet) -> Floats:
-    """Return the latency of each row, in microseconds; nan where nothing fits."""
+    """Return the latency of each row as it was timed, in microseconds; nan where nothing fits."""
     if rows.changes:
         arch = arch.with_(**{name: _merged(getattr(arch, name, None), value) for name, value in rows.changes.items()})
     evaluator = GEMMEvaluator(arch, policy=rows.policy, disk_cache=False)
@@ -69,7 +69,7 @@ def predict_set(arch: MulticoreSpec, rows: TimingSet) -> Floats:
     for dtype, of_type in rows.frame.groupby("dtype"):
         sizes = [(1, M, K, N) for M, K, N in of_type[["M", "K", "N"]].to_numpy(int).tolist()]
         table = evaluator.evaluate_many(sizes, dtype=str(dtype), errors="mark", progress=False)
-        predicted[of_type.index] = table["latency_us"]
+        predicted[of_type.index] = table["latency_us"] + rows.timer_us
     return predicted
 
 
