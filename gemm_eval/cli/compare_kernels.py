@@ -13,11 +13,13 @@ from gemm_eval.extras import check_extra
 from gemm_eval.measure import write_table
 from gemm_eval.measure.engines import (
     Case,
+    ExpertGrid,
     Grid,
     SideBySide,
     by_regime,
     by_rows,
     choose_engines,
+    choose_grouped_engines,
     list_cases,
     losses,
     stand,
@@ -33,8 +35,12 @@ __all__ = ["compare", "document_of", "parse_pairs", "parse_rows", "print_side_by
 
 _LIMIT = 0.97  # an engine that takes less of our time than this is ahead
 _SUFFIXES = (".parquet", ".csv")
-_SHOWN = ("humming", "cublas", "better", "tinygemm")
-_TITLES = {"humming": "humming", "cublas": "cuBLAS", "better": "better of both", "tinygemm": "tinygemm"}
+_WITH_PLACE = ("humming", "one-launch-a-group", "cublas")
+_SHOWN = ("humming", "one-launch-a-group", "cublas", "better", "tinygemm")
+_TITLES = {
+    "humming": "humming", "one-launch-a-group": "one launch a group", "cublas": "cuBLAS", "better": "better of both",
+    "tinygemm": "tinygemm",
+}  # fmt: skip
 
 
 def parse_pairs(texts: Sequence[str]) -> list[tuple[int, int]]:
@@ -65,11 +71,11 @@ def parse_rows(text: str) -> list[int]:
         raise InvalidOptionError(f"--rows must be integers such as 1,16,320, got {shown(text)}") from None
 
 
-def compare(grid: Grid, engines: Sequence[str], out: Path | None, *, as_json: bool) -> None:
+def compare(grid: Grid | ExpertGrid, engines: Sequence[str], out: Path | None, *, as_json: bool) -> None:
     """Time our kernels and other engines, and print where we stand.
 
     Args:
-        grid: which GEMMs.
+        grid: which GEMMs, or grouped ones.
         engines: names of the others; none: all.
         out: table of all timings, written anew after each pair (N, K).
         as_json: print a document with all timings.
@@ -78,26 +84,44 @@ def compare(grid: Grid, engines: Sequence[str], out: Path | None, *, as_json: bo
         InvalidOptionError: an engine that does not exist, or a file of another kind.
         GemmEvalError: there is no GPU, or our kernels do not run on it.
     """
-    from gemm_eval.measure.engines import compare_engines, make_device
+    from gemm_eval.measure.engines import compare_engines, compare_grouped_engines, make_device
 
     if out is not None:
         if out.suffix not in _SUFFIXES:
             raise InvalidOptionError(f"--out must end with {' or '.join(_SUFFIXES)}, got {shown(str(out))}")
         check_extra("a table of timings", "gpu", "pandas", "pyarrow")
-    chosen, missing = choose_engines(engines)
-    if not as_json:  # a document says it itself
-        for name, reason in missing.items():
-            print_line(f"{name} is left out: {reason}", err=True)
     on_pair = None if out is None else partial(_write, path=out)
-    found = compare_engines(make_device(chosen), chosen, grid, on_pair=on_pair)
+    if isinstance(grid, ExpertGrid):
+        groups, missing = choose_grouped_engines(engines)
+        _tell(missing, as_json)
+        found = compare_grouped_engines(make_device(groups), groups, grid, on_pair=on_pair)
+    else:
+        chosen, missing = choose_engines(engines)
+        _tell(missing, as_json)
+        found = compare_engines(make_device(chosen), chosen, grid, on_pair=on_pair)
     if as_json:
         print_json(document_of(found, missing))
     else:
         print_side_by_side(found)
 
 
+def _tell(missing: Mapping[str, str], as_json: bool) -> None:
+    for name, reason in missing.items() if not as_json else ():  # a document says it itself
+        print_line(f"{name} is left out: {reason}", err=True)
+
+
 def _rows(found: SideBySide) -> list[dict[str, Any]]:
-    return [timing._asdict() for timing in found.timings]
+    """Timings as rows of a table; of grouped GEMMs tokens stand for M, and the layer in front."""
+    if not isinstance(found.grid, ExpertGrid):
+        return [timing._asdict() for timing in found.timings]
+    layers = {(layer.N, layer.K): layer for layer in found.grid.layers}
+    rows = []
+    for timing in found.timings:
+        layer, row = layers[timing.N, timing.K], timing._asdict()
+        tokens = row.pop("M")
+        of_layer = {"layer": layer.name, "num_groups": layer.num_groups, "tokens": tokens}
+        rows.append(of_layer | {"expected_rows": layer.expected_rows(tokens)} | row)
+    return rows
 
 
 def _write(found: SideBySide, path: Path) -> None:
@@ -156,23 +180,26 @@ def print_side_by_side(found: SideBySide) -> None:
         console.print(f"  {name}: {library}")
     if cases and others:
         console.print()
-        console.print("Its time over ours, by M: geometric mean over N x K, the worst and where")
+        is_grouped = isinstance(grid, ExpertGrid)
+        rows = "tokens" if is_grouped else "M"
+        console.print(f"Its time over ours, by {rows}: geometric mean over N x K, the worst and where")
         groups = [(str(m), some) for m, some in by_rows(cases).items()]
-        with_place = [name for name in others if name in ("humming", "cublas")]
-        console.print(_by_rows_table(groups, with_place, [name for name in _timed(others) if name not in with_place]))
+        with_place = [name for name in others if name in _WITH_PLACE]
+        without = [name for name in _timed(others) if name not in with_place]
+        console.print(_by_rows_table(rows, groups, with_place, without))
         console.print()
-        console.print(_regimes_table(by_regime(cases), others))
+        console.print(_regimes_table({"all": cases} if is_grouped else by_regime(cases), others))
         console.print()
-        _print_losses(cases, others)
+        _print_losses(rows, cases, others)
     for failure in found.failures:
         m = "every M" if failure.M is None else f"M {failure.M}"
         console.print(f"not timed: {failure.engine}, {failure.N} x {failure.K}, {m}: {failure.error}")
 
 
 def _by_rows_table(
-    groups: Sequence[tuple[str, Sequence[Case]]], with_place: Sequence[str], others: Sequence[str]
+    rows: str, groups: Sequence[tuple[str, Sequence[Case]]], with_place: Sequence[str], others: Sequence[str]
 ) -> Table:
-    headers = ["M"]
+    headers = [rows]
     for name in with_place:
         headers += [_TITLES[name], "worst", "at"]
     headers += [_TITLES[name] for name in others]
@@ -207,7 +234,7 @@ def _regimes_table(regimes: Mapping[str, Sequence[Case]], others: Sequence[str])
     return table
 
 
-def _print_losses(cases: Sequence[Case], others: Sequence[str]) -> None:
+def _print_losses(rows: str, cases: Sequence[Case], others: Sequence[str]) -> None:
     console = make_console()
     behind = losses(cases, _timed(others), _LIMIT)
     counted = []
@@ -217,7 +244,7 @@ def _print_losses(cases: Sequence[Case], others: Sequence[str]) -> None:
     console.print(f"Below {_LIMIT}: {', '.join(counted)}")
     if not behind:
         return
-    headers = ["ratio", "engine", "N", "K", "M", "ours us", "its us", "our kernel"]
+    headers = ["ratio", "engine", "N", "K", rows, "ours us", "its us", "our kernel"]
     table = make_table(headers, right=[headers[0], *headers[2:7]])
     for ratio, engine, case in behind:
         table.add_row(

@@ -28,7 +28,8 @@ _NEVER_RUN = (
     "generation: neither results nor times were checked there."
 )
 _COMPARE_PANEL = "Beside other engines"
-_COMPARE_OPTIONS = ("pair", "rows", "engine", "out")
+_COMPARE_OPTIONS = ("grouped", "layer", "pair", "rows", "engine", "out")
+_FOR_COMPARE = {"compare", "activation", "group_size", *_COMPARE_OPTIONS, "json"}
 
 
 def kernels(
@@ -77,6 +78,24 @@ def kernels(
             rich_help_panel=_COMPARE_PANEL,
         ),
     ] = False,
+    grouped: Annotated[
+        bool,
+        typer.Option(
+            "--grouped",
+            help="Compare grouped GEMMs: experts of three mixtures with tokens routed at random, beside those of "
+            "humming-kernels and a launch for each expert.",
+            rich_help_panel=_COMPARE_PANEL,
+        ),
+    ] = False,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --grouped: a layer, such as qwen3-30b-a3b-up; may be repeated. Default: both GEMMs of Mixtral "
+            "8x7B, Qwen3-30B-A3B and DeepSeek-V3 (on 8 GPUs).",
+            metavar="NAME",
+            rich_help_panel=_COMPARE_PANEL,
+        ),
+    ] = None,
     pair: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,7 +107,8 @@ def kernels(
     rows: Annotated[
         str | None,
         typer.Option(
-            help="Values of M, such as 1,16,320. Default: 14 from 1 to 3,500.",
+            help="Values of M, such as 1,16,320. Default: 14 from 1 to 3,500. With --grouped: tokens, by default 7 "
+            "from 1 to 4,096.",
             metavar="M,...",
             rich_help_panel=_COMPARE_PANEL,
         ),
@@ -96,7 +116,8 @@ def kernels(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="Engine to compare with: humming, cublas or tinygemm; may be repeated. Default: all.",
+            help="Engine to compare with: humming, cublas or tinygemm; with --grouped humming or one-launch-a-group. "
+            "May be repeated. Default: all.",
             metavar="NAME",
             rich_help_panel=_COMPARE_PANEL,
         ),
@@ -119,8 +140,14 @@ def kernels(
     from gemm_eval.kernels import limits_of, list_kernels
 
     if compare:
-        refuse_others(ctx, "--compare", {"compare", "activation", "group_size", *_COMPARE_OPTIONS, "json"})
-        _compare(activation, group_size, pair, rows, engine, out, as_json=json)
+        refuse_others(ctx, "--compare", _FOR_COMPARE)
+        if grouped:
+            refuse_others(ctx, "--grouped", _FOR_COMPARE - {"pair"})
+        elif is_given(ctx, "layer"):
+            raise InvalidOptionError("--layer goes with --grouped")
+        _compare(
+            activation, group_size, layer if grouped else pair, rows, engine, out, is_grouped=grouped, as_json=json
+        )
         return
     if arch is None:
         raise InvalidOptionError("--arch NAME is missing, such as --arch h200-sxm; only --compare goes without")
@@ -165,23 +192,30 @@ def _refuse_without_compare(ctx: typer.Context) -> None:
 def _compare(
     activation: str,
     group_size: int | None,
-    pairs: Sequence[str] | None,
+    weights: Sequence[str] | None,
     rows: str | None,
     engines: Sequence[str] | None,
     out: Path | None,
     *,
+    is_grouped: bool,
     as_json: bool,
 ) -> None:
+    """`weights`: pairs (N, K), or layers of experts where groups are compared."""
     from gemm_eval.cli.compare_kernels import compare, parse_pairs, parse_rows
-    from gemm_eval.measure.engines import Grid
+    from gemm_eval.measure.engines import ExpertGrid, Grid
 
-    given: dict[str, Any] = {
-        "pairs": parse_pairs(pairs) if pairs else None,
-        "rows": None if rows is None else parse_rows(rows),
-        "group_size": group_size,
-    }
-    grid = Grid(dtype=activation, **{name: value for name, value in given.items() if value is not None})
+    values = None if rows is None else parse_rows(rows)
+    grid: Grid | ExpertGrid
+    if is_grouped:
+        grid = ExpertGrid.of_names(weights or (), dtype=activation, **_given(tokens=values, group_size=group_size))
+    else:
+        pairs = parse_pairs(weights) if weights else None
+        grid = Grid(dtype=activation, **_given(pairs=pairs, rows=values, group_size=group_size))
     compare(grid, engines or (), out, as_json=as_json)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _print_measured(arch: str, activation: str, *, as_json: bool) -> None:

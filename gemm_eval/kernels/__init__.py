@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from gemm_eval.kernels.checkpoint_files import pack_checkpoint
     from gemm_eval.kernels.checkpoint_tensors import PackedLayer
     from gemm_eval.kernels.checkpoints import from_awq, from_gptq
-    from gemm_eval.kernels.choice import choose, problem_of, rank, spec_of_device
-    from gemm_eval.kernels.families import Sizes, Variant, WeightMode
+    from gemm_eval.kernels.choice import choose, choose_grouped, problem_of, rank, spec_of_device
+    from gemm_eval.kernels.families import GroupedSizes, Sizes, Variant, WeightMode
     from gemm_eval.kernels.fp4 import QuantizedFp4, pack_fp4, pack_mxfp4, pack_nvfp4, quantize_fp4, unpack_fp4
     from gemm_eval.kernels.gemm import occupancy, w4a16_gemm, workspace_bytes
     from gemm_eval.kernels.grouped_gemm import grouped_workspace_bytes, w4a16_grouped_gemm
@@ -56,6 +56,7 @@ __all__ = [
     "SOURCES",
     "Conversion",
     "DeviceLimits",
+    "GroupedSizes",
     "GroupedW4",
     "KernelEntry",
     "Occupancy",
@@ -69,6 +70,7 @@ __all__ = [
     "WeightMode",
     "check_sizes",
     "choose",
+    "choose_grouped",
     "compile_for",
     "convert_checkpoint",
     "dequantize",
@@ -131,11 +133,13 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".choice": (
             "choose",
+            "choose_grouped",
             "problem_of",
             "rank",
             "spec_of_device",
         ),
         ".families": (
+            "GroupedSizes",
             "Sizes",
             "Variant",
             "WeightMode",

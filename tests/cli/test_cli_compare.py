@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 
 from gemm_eval.cli.app import app
 from gemm_eval.measure import engines as measured
-from gemm_eval.measure.engines import side_by_side
-from tests.measure.fake_engines import FakeDevice, fake_engine
+from gemm_eval.measure.engines import ExpertLayer, experts, grouped, side_by_side
+from tests.measure.fake_engines import FakeDevice, fake_engine, fake_grouped_engine
 from tests.measure.test_side_by_side import PROTOCOL
 
 TIMES = {
@@ -74,9 +74,54 @@ def test_the_document_has_every_timing(command: Any, tmp_path: Path) -> None:
         assert set(frame["library"]) == {"ours 1.0", "humming 1.0"}
 
 
+LAYERS = (ExpertLayer("wide", 4, 4, 2, 64, 256), ExpertLayer("one-of-eight", 2, 16, 4, 128, 64))
+
+
+@pytest.fixture
+def grouped_command(command: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    times = {"ours": 10.0, "humming": 12.0, "one-launch-a-group": 30.0}
+    engines = {
+        name: fake_grouped_engine(name, lambda gemm, us=us: us if gemm.tokens > 1 else 10.0)  # type: ignore[misc]
+        for name, us in times.items()
+    }
+    compare = partial(grouped.compare_grouped_engines, protocol=PROTOCOL, sleep=lambda _: None)
+    monkeypatch.setattr(grouped, "GROUPED_ENGINES", engines)
+    monkeypatch.setattr(experts, "EXPERT_LAYERS", LAYERS)
+    monkeypatch.setattr(measured, "compare_grouped_engines", compare)
+    return partial(command, "--grouped", "--group-size", "32")
+
+
+def test_grouped_tables_fit_80_columns(grouped_command: Any) -> None:
+    done = grouped_command("--layer", "wide", "--layer", "one-of-eight", "--rows", "1,40")
+    lines = done.stdout.splitlines()
+
+    assert done.exit_code == 0, done.output
+    assert max(map(len, lines)) <= 80
+    (row,) = [line.split() for line in lines if line.split()[:1] == ["40"]]
+    assert row[:3] == ["40", "1.20", "1.20"]
+    assert row[6] == "3.00"
+    assert "Below 0.97: humming 0 of 4, one launch a group 0 of 4" in lines
+
+
+def test_the_grouped_document_says_layers_and_tokens(grouped_command: Any, tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    out = tmp_path / "timings.csv"
+    found = json.loads(grouped_command("--rows", "5", "--layer", "one-of-eight", "--json", "--out", str(out)).stdout)
+
+    assert [row["engine"] for row in found["timings"]] == ["ours", "humming", "one-launch-a-group"]
+    (row, *_) = found["timings"]
+    assert (row["layer"], row["num_groups"], row["tokens"], row["expected_rows"]) == ("one-of-eight", 2, 5, 3)
+    assert not found["failures"]
+    assert list(pandas.read_csv(out)["tokens"]) == [5, 5, 5]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("--compare", "--grouped", "--pair", "64,64"), "--grouped"),
+        (("--compare", "--grouped", "--layer", "no"), "--layer must be one of mixtral-8x7b-up, "),
+        (("--compare", "--grouped", "--engine", "cublas"), "--engine must be one of ours, humming, one-launch-a-group"),
+        (("--compare", "--layer", "mixtral-8x7b-up"), "--layer goes with --grouped"),
         (("--compare", "--pair", "4096"), "--pair must be N,K such as 12288,4096, got '4096'"),
         (("--compare", "--pair", "4096,100"), "K of 128, got 4096,100"),
         (("--compare", "--rows", "1,x"), "--rows must be integers such as 1,16,320, got '1,x'"),

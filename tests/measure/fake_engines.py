@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import numpy as np
 
-from gemm_eval.measure.engines import Bound, DenseGemm, Engine, Weights
+from gemm_eval.measure.engines import (
+    Bound,
+    DenseGemm,
+    Engine,
+    ExpertWeights,
+    GroupedEngine,
+    GroupedGemm,
+    Weights,
+)
 from tests.measure.fake_runner import FakeRunner
 
 
@@ -82,3 +91,44 @@ def _bits(values: Any, dtype: Any) -> Any:
 def fake_engine(name: str, us: Callable[[DenseGemm], float], *, is_wrong: bool = False) -> type[FakeEngine]:
     """Make an engine that takes so many us for a GEMM."""
     return type(name, (FakeEngine,), {"name": name, "us": staticmethod(us), "is_wrong": is_wrong})
+
+
+class FakeGroupedEngine(GroupedEngine[Any]):
+    """Multiplies each group in fp32, and takes as long as `us` says."""
+
+    name: ClassVar[str] = "ours"
+    us: ClassVar[Callable[[GroupedGemm], float]]
+    is_wrong: ClassVar[bool] = False
+
+    def describe(self) -> str:
+        return f"{self.name} 1.0"
+
+    def pack(self, weights: ExpertWeights) -> Any:
+        return [one.dense() for one in weights.experts]
+
+    def copy(self, packed: Any) -> Any:
+        return [one.copy() for one in packed]
+
+    def num_bytes(self, packed: Any) -> int:
+        return sum(int(one.nbytes) for one in packed)
+
+    def call(self, gemm: GroupedGemm, packed: Any, offsets: Any, on_gpu: Any) -> Any:
+        a, c = self.operands.inputs(gemm.rows, gemm.layer.K), self.operands.output(gemm.rows, gemm.layer.N)
+        device: Any = self.device
+        assert (on_gpu == offsets).all()
+
+        def enqueue() -> None:
+            bounds = offsets.tolist()
+            for group, (start, stop) in enumerate(itertools.pairwise(bounds)):
+                w = packed[(group + self.is_wrong) % len(packed)]  # of its neighbour
+                c.view(np.uint16)[start:stop] = _bits(_floats(a[start:stop]) @ _floats(w).T, c.dtype)
+            device.now_us += type(self).us(gemm)
+
+        return enqueue
+
+
+def fake_grouped_engine(
+    name: str, us: Callable[[GroupedGemm], float], *, is_wrong: bool = False
+) -> type[FakeGroupedEngine]:
+    """Make an engine of grouped GEMMs that takes so many us for one."""
+    return type(name, (FakeGroupedEngine,), {"name": name, "us": staticmethod(us), "is_wrong": is_wrong})

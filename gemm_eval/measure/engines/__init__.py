@@ -4,6 +4,20 @@ One file each. An engine that `registry` lists is an option of `gemm-eval kernel
 """
 
 from gemm_eval.measure.engines.base import Bound, Engine
+from gemm_eval.measure.engines.experts import (
+    DEFAULT_TOKENS,
+    EXPERT_LAYERS,
+    ExpertGrid,
+    ExpertLayer,
+    ExpertWeights,
+    GroupedGemm,
+)
+from gemm_eval.measure.engines.grouped import (
+    GROUPED_ENGINES,
+    GroupedEngine,
+    choose_grouped_engines,
+    compare_grouped_engines,
+)
 from gemm_eval.measure.engines.operands import DenseGemm, Operands, Weights
 from gemm_eval.measure.engines.registry import ENGINES
 from gemm_eval.measure.engines.side_by_side import (
@@ -27,14 +41,22 @@ from gemm_eval.measure.engines.standing import (
 )
 
 __all__ = [
+    "DEFAULT_TOKENS",
     "ENGINES",
+    "EXPERT_LAYERS",
+    "GROUPED_ENGINES",
     "Bound",
     "Case",
     "DenseGemm",
     "Engine",
     "EngineFailure",
     "EngineTiming",
+    "ExpertGrid",
+    "ExpertLayer",
+    "ExpertWeights",
     "Grid",
+    "GroupedEngine",
+    "GroupedGemm",
     "Operands",
     "SideBySide",
     "Standing",
@@ -42,7 +64,9 @@ __all__ = [
     "by_regime",
     "by_rows",
     "choose_engines",
+    "choose_grouped_engines",
     "compare_engines",
+    "compare_grouped_engines",
     "list_cases",
     "losses",
     "make_device",

@@ -25,7 +25,6 @@ DEFAULT_TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
 
 _ROUTINGS = 8
 _SEED = 20_261_123
-_LEAST_STEPS, _MOST_STEPS, _SCALE_STEP = 128, 256, 2.0**-14  # as those of `Weights`
 _MOST_ROWS_CHECKED = 16
 
 
@@ -48,7 +47,7 @@ class ExpertLayer(NamedTuple):
     K: int
 
     def expected_rows(self, tokens: int) -> int:
-        """Return the rows that this GPU has in the mean, rounded up: what a caller knows without reading the routing."""
+        """Return the rows that this GPU has in the mean, rounded up: what a caller knows before the routing."""
         return -(-tokens * self.topk * self.num_groups // self.num_experts)
 
 
@@ -147,7 +146,7 @@ class ExpertWeights:
 
     Attributes:
         layer: which.
-        experts: of each; their arrays are parts of one.
+        experts: of each.
     """
 
     layer: ExpertLayer
@@ -156,15 +155,13 @@ class ExpertWeights:
     @classmethod
     def random(cls, device: BenchDevice, layer: ExpertLayer, group_size: int, activation: DType) -> ExpertWeights:
         """Make weights that differ from expert to expert."""
-        xp = device.cupy
-        rng = xp.random.default_rng(_SEED)
-        groups, n, k = layer.num_groups, layer.N, layer.K
-        integers = rng.integers(0, 16, (groups, n, k), dtype=np.uint8)
-        steps = rng.integers(_LEAST_STEPS, _MOST_STEPS, (groups, n, k // group_size), dtype=np.int32)
-        scales = steps.astype(np.float32) * np.float32(_SCALE_STEP)
         return cls(
-            layer, [Weights(n, k, integers[g], scales[g], group_size, activation, xp) for g in range(groups)]
-        )  # fmt: skip
+            layer,
+            [
+                Weights.random(device, layer.N, layer.K, group_size, activation, seed=_SEED + expert)
+                for expert in range(layer.num_groups)
+            ],
+        )
 
     def sample_error(self, operands: Operands, offsets: npt.NDArray[np.int32], output: Any, dtype: str) -> float:
         """Return the relative error of an output [rows, N] in some rows of all experts that have any.

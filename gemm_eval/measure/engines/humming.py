@@ -20,21 +20,36 @@ from gemm_eval.measure.engines.base import Bound, Engine, with_version
 from gemm_eval.measure.engines.operands import DenseGemm, Operands, Weights
 from gemm_eval.measure.engines.torch_tensors import as_tensor, import_torch, why_no_torch
 
-__all__ = ["HummingEngine"]
+__all__ = ["HummingEngine", "HummingWeights", "in_short", "is_in", "weight_config"]
 
 _TENSORS = ("weight", "weight_scale", "weight_scale_2", "zero_point")
 _LAYERS_AT_ONCE = 4
 _WHAT = "comparing with humming-kernels"
 
 
-class _Layer(NamedTuple):
-    """Weights as the kernels read them, and counters that no other launch uses."""
+class HummingWeights(NamedTuple):
+    """Weights of a layer as the kernels read them, and counters that no other launch uses."""
 
     tensors: dict[str, Any]
     locks: Any
 
+    @classmethod
+    def of_layer(cls, layer: Any) -> HummingWeights:
+        """Those of a `HummingLayer` that was transformed."""
+        tensors = {name: tensor.data for name in _TENSORS if (tensor := getattr(layer, name, None)) is not None}
+        return cls(tensors, layer.locks)
 
-class HummingEngine(Engine[_Layer]):
+    def copied(self) -> HummingWeights:
+        """Return the same in other memory."""
+        return HummingWeights({name: tensor.clone() for name, tensor in self.tensors.items()}, self.locks.clone())
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors, without the counters."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors.values())
+
+
+class HummingEngine(Engine[HummingWeights]):
     """Weights of 4 bits without zero points, scales in the type of the activations."""
 
     name: ClassVar[str] = "humming"
@@ -84,7 +99,7 @@ class HummingEngine(Engine[_Layer]):
             config = prepare_layer_config(
                 shape_n=gemm.N,
                 shape_k=gemm.K,
-                weight_schema=HummingWeightSchema.from_config(_weight_config(gemm.group_size)),
+                weight_schema=HummingWeightSchema.from_config(weight_config(gemm.group_size)),
                 torch_dtype=self._dtype(gemm.activation),
                 device=0,
             )
@@ -95,10 +110,10 @@ class HummingEngine(Engine[_Layer]):
         with needs_extra(_WHAT, "compare"):
             from humming.kernel.humming import HummingKernel
 
-        wanted = [entry for entry in _table(config) if any(_is_in(m, entry) for m in {1, *rows})]
+        wanted = [entry for entry in _table(config) if any(is_in(m, entry) for m in {1, *rows})]
         return HummingKernel.prepare_kernels(config.to_str(), None, wanted, 0)
 
-    def pack(self, weights: Weights) -> _Layer:
+    def pack(self, weights: Weights) -> HummingWeights:
         """See `Engine`."""
         with needs_extra(_WHAT, "compare"):
             from humming.layer import HummingLayer
@@ -108,7 +123,7 @@ class HummingEngine(Engine[_Layer]):
         layer = HummingLayer(
             shape_n=weights.N,
             shape_k=weights.K,
-            weight_config=_weight_config(weights.group_size),
+            weight_config=weight_config(weights.group_size),
             torch_dtype=self._dtype(weights.activation),
         ).cuda()
         words = [pack_weight(as_tensor(weights.integers[rows]).int(), 4) for rows in weights.chunks()]
@@ -117,16 +132,15 @@ class HummingEngine(Engine[_Layer]):
         layer.transform()
         torch.cuda.synchronize()
         self._config = layer.humming_config
-        tensors = {name: tensor.data for name in _TENSORS if (tensor := getattr(layer, name, None)) is not None}
-        return _Layer(tensors, layer.locks)
+        return HummingWeights.of_layer(layer)
 
-    def copy(self, packed: _Layer) -> _Layer:
+    def copy(self, packed: HummingWeights) -> HummingWeights:
         """See `Engine`."""
-        return _Layer({name: tensor.clone() for name, tensor in packed.tensors.items()}, packed.locks.clone())
+        return packed.copied()
 
-    def num_bytes(self, packed: _Layer) -> int:
+    def num_bytes(self, packed: HummingWeights) -> int:
         """See `Engine`."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in packed.tensors.values())
+        return packed.num_bytes
 
     def bind(self, gemm: DenseGemm) -> Bound:
         """See `Engine`."""
@@ -142,11 +156,12 @@ class HummingEngine(Engine[_Layer]):
             partial(launch_kernel, configs=kernels, inputs=inputs, outputs=outputs, locks=layer.locks, **layer.tensors)
             for layer in self.copies
         ]
-        (entry,) = [entry for entry in _table(self._config) if _is_in(gemm.M, entry)]
-        return Bound(calls, lambda: c, str(gemm.activation), _in_short(entry[2]))
+        (entry,) = [entry for entry in _table(self._config) if is_in(gemm.M, entry)]
+        return Bound(calls, lambda: c, str(gemm.activation), in_short(entry[2]))
 
 
-def _weight_config(group_size: int) -> dict[str, Any]:
+def weight_config(group_size: int) -> dict[str, Any]:
+    """What its layers call int4 weights with a scale for each group."""
     return {"quant_method": "humming", "dtype": "int4", "group_size": group_size}
 
 
@@ -161,11 +176,13 @@ def _table(config: Any) -> list[Any]:
     return table
 
 
-def _is_in(M: int, entry: Sequence[Any]) -> bool:
+def is_in(M: int, entry: Sequence[Any]) -> bool:
+    """Whether an entry of its table of kernels is for so many rows."""
     return bool(entry[0] < M <= entry[1])
 
 
-def _in_short(config: dict[str, Any]) -> str:
+def in_short(config: dict[str, Any]) -> str:
+    """What a config of its is, for people."""
     block, stages = "x".join(map(str, config["block_shape"])), config.get("num_stages", "")
     cut = " stream-K" if config.get("use_stream_k", True) else ""
     return f"{block} {stages} {config.get('mma_type', '')}{cut}"

@@ -14,7 +14,7 @@ from gemm_eval.measure.engines.base import Bound, Engine, with_version
 from gemm_eval.measure.engines.operands import DenseGemm, Weights
 from gemm_eval.measure.runners.w4a16_builds import build_all
 
-__all__ = ["OurEngine"]
+__all__ = ["OurEngine", "kernel_in_short"]
 
 
 class OurEngine(Engine[PackedW4]):
@@ -48,7 +48,7 @@ class OurEngine(Engine[PackedW4]):
         """See `Engine`."""
         a, c = self.operands.inputs(gemm.M, gemm.K), self.operands.output(gemm.M, gemm.N)
         calls = [partial(w4a16_gemm, a, packed, out=c, stream=self.device.stream) for packed in self.copies]
-        return Bound(calls, lambda: c, str(gemm.activation), _in_short(_chosen(gemm)))
+        return Bound(calls, lambda: c, str(gemm.activation), kernel_in_short(_chosen(gemm)))
 
 
 def _chosen(gemm: DenseGemm) -> KernelConfig:
@@ -62,7 +62,8 @@ def _variant(gemm: DenseGemm) -> Variant:
     return make_variant(config, gemm.activation, gemm.mode, gemm.group_size)
 
 
-def _in_short(config: KernelConfig) -> str:
+def kernel_in_short(config: KernelConfig) -> str:
+    """What a config of ours is, for people."""
     cut = {Decomposition.SPLIT_K: f" split-K {config.split_k}", Decomposition.STREAM_K: " stream-K"}
     return (
         f"{config.cta_m}x{config.cta_n}x{config.cta_k} {config.cluster_m}x{config.cluster_n} {config.num_stages} "

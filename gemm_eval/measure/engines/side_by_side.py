@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gemm_eval.device import (
     BenchDevice,
@@ -21,6 +21,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InvalidOptionError
 from gemm_eval.evaluate import progress_bar
 from gemm_eval.measure.engines.base import Bound, Engine
+from gemm_eval.measure.engines.experts import ExpertGrid
 from gemm_eval.measure.engines.operands import DenseGemm, Operands, Weights
 from gemm_eval.measure.engines.registry import ENGINES
 from gemm_eval.measure.runners.checks import MAX_ERRORS
@@ -34,6 +35,7 @@ __all__ = [
     "EngineFailure",
     "EngineTiming",
     "Grid",
+    "NeedsTorch",
     "SideBySide",
     "choose_engines",
     "compare_engines",
@@ -143,11 +145,17 @@ class SideBySide:
         failures: why some are missing.
     """
 
-    grid: Grid
+    grid: Grid | ExpertGrid
     gpu: str
     engines: dict[str, str]
     timings: list[EngineTiming] = field(default_factory=list)
     failures: list[EngineFailure] = field(default_factory=list)
+
+
+class NeedsTorch(Protocol):
+    """A class of engines, as far as it says on whose stream it runs."""
+
+    needs_torch: bool
 
 
 def choose_engines(names: Sequence[str] = ()) -> tuple[list[type[Engine[Any]]], dict[str, str]]:
@@ -166,7 +174,7 @@ def choose_engines(names: Sequence[str] = ()) -> tuple[list[type[Engine[Any]]], 
     return [engine for engine in wanted if engine.name not in missing], missing
 
 
-def make_device(engines: Sequence[type[Engine[Any]]]) -> BenchDevice:
+def make_device(engines: Iterable[NeedsTorch]) -> BenchDevice:
     """Return a device whose stream all of them can use: PyTorch's, where one of them is PyTorch's.
 
     Raises:
