@@ -360,7 +360,7 @@ def _table(config: Any) -> Any:
     return get_heuristics_config(config, gemm_type=_GROUPED, device=0)
 
 
-_MODE = "group"
+_MODE = WeightMode.GROUP
 _LAYERS_AT_ONCE = 3
 _GROUPED = "grouped_contiguous"
 _WHAT = "comparing with humming-kernels"
