@@ -43,8 +43,8 @@ struct alignas(64) TensorMap { u64 v[16]; };
 #define SHARE_GROUPS ((TOKEN_GROUPS + CLUSTER_K - 1) / CLUSTER_K)  // that a CTA of CLUSTER_K adds up, groups of 8
 // Of a thread: what warpgroups that copy give up goes to those that compute.
 #define IS_WIDE (MB * NUM_ACC > 128)
-#define PRODUCER_REGISTERS (IS_WIDE ? 40 : CONSUMERS == 2 ? 64 : 56)
-#define CONSUMER_REGISTERS (IS_WIDE ? 232 : CONSUMERS == 2 ? 216 : 152)
+#define PRODUCER_REGISTERS (IS_WIDE ? (GROUPED ? 64 : 40) : CONSUMERS == 2 ? 64 : 56)
+#define CONSUMER_REGISTERS (IS_WIDE ? (GROUPED ? 216 : 232) : CONSUMERS == 2 ? 216 : 152)
 #define TILE_FLOATS (ROW_BLOCKS * 64 * CTA_M)
 
 // ---- barriers and copies -----------------------------------------------------------------------------------------
