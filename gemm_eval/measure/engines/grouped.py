@@ -117,6 +117,10 @@ class GroupedEngine(ABC, Generic[T]):
         """Return what it runs, in short; empty: it does not tell."""
         return ""
 
+    def arrays(self, gemm: GroupedGemm) -> tuple[Any, Any]:
+        """Return A and C, with room for the rows of the largest routing."""
+        return self.operands.inputs(gemm.rows, gemm.layer.K), self.operands.output(gemm.rows, gemm.layer.N)
+
     def load(self, weights: ExpertWeights) -> None:
         """Pack weights, and copy them until they are cold when their turn comes again."""
         self.unload()
@@ -139,7 +143,7 @@ class GroupedEngine(ABC, Generic[T]):
             self.call(gemm, self.copies[place % len(self.copies)], routings[of], on_gpu[of])
             for place, of in enumerate(which)
         ]
-        c = self.operands.output(gemm.rows, gemm.layer.N)
+        _, c = self.arrays(gemm)
         return Bound(calls, lambda: c, str(gemm.activation), self.config(gemm)), [routings[of] for of in which]
 
 
@@ -175,10 +179,7 @@ class OurGroupedEngine(GroupedEngine[GroupedW4]):
 
     def call(self, gemm: GroupedGemm, packed: GroupedW4, offsets: npt.NDArray[np.int32], on_gpu: Any) -> Call:  # noqa: ARG002
         """See `GroupedEngine`."""
-        a, c = (
-            self.operands.inputs(gemm.rows, gemm.layer.K),
-            self.operands.output(gemm.rows, gemm.layer.N),
-        )
+        a, c = self.arrays(gemm)
         return partial(
             w4a16_grouped_gemm, a, packed, on_gpu, out=c, stream=self.device.stream, expected_rows=gemm.expected_rows
         )
@@ -225,10 +226,7 @@ class OneLaunchEngine(GroupedEngine[list[PackedW4]]):
 
     def call(self, gemm: GroupedGemm, packed: list[PackedW4], offsets: npt.NDArray[np.int32], on_gpu: Any) -> Call:  # noqa: ARG002
         """See `GroupedEngine`."""
-        a, c = (
-            self.operands.inputs(gemm.rows, gemm.layer.K),
-            self.operands.output(gemm.rows, gemm.layer.N),
-        )
+        a, c = self.arrays(gemm)
         launches = [
             partial(w4a16_gemm, a[start:stop], one, out=c[start:stop], stream=self.device.stream)
             for one, start, stop in zip(packed, offsets.tolist(), offsets[1:].tolist(), strict=False)
@@ -339,8 +337,7 @@ class HummingGroupedEngine(GroupedEngine[HummingWeights]):
 
         is_bf16 = gemm.activation is DType.BF16
         kernels = self._kernels(self._config, gemm.layer)
-        inputs = as_tensor(self.operands.inputs(gemm.rows, gemm.layer.K), is_bf16=is_bf16)
-        outputs = as_tensor(self.operands.output(gemm.rows, gemm.layer.N), is_bf16=is_bf16)
+        inputs, outputs = (as_tensor(array, is_bf16=is_bf16) for array in self.arrays(gemm))
         return partial(
             launch_kernel, configs=kernels, inputs=inputs, outputs=outputs, locks=packed.locks,
             expert_layout=as_tensor(on_gpu), valid_shape_m=gemm.expected_rows, **packed.tensors,
