@@ -209,11 +209,11 @@ def test_parts_of_sram_add_up(arch: str, dtype: str | None) -> None:
 
 
 def test_many_cores_are_cut_off_and_said_so() -> None:
-    result = GEMMEvaluator("ipu-gc200", disk_cache=False).evaluate(1, 4096, 4096, 4096)
+    result = GEMMEvaluator("ipu-gc200", disk_cache=False).evaluate(1, 32768, 256, 256)
     figure = plot_mapping(result)
     assert result.mapping.partition.P_M > 64
 
-    assert len(blocks_of(figure)) == 64 * result.mapping.partition.P_N
+    assert len(blocks_of(figure)) == 64 * result.mapping.partition.P_N * result.mapping.partition.P_K
     assert "drawn: the first 64 x" in figure.axes[0].get_title()
     draw(figure)
 

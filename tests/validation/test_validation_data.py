@@ -54,7 +54,7 @@ def test_every_committed_table_says_where_it_comes_from() -> None:
     readme = (measured_root("") / "README.md").read_text()
     for gpu in (path.name for path in measured_root("").iterdir() if path.is_dir()):
         tables = [path for path in measured_root(gpu).rglob("*") if path.suffix in (".csv", ".parquet")]
-        assert tables
+        assert tables or gpu == "tpu-v4"  # whose timings have no licence: how they are read comes along
         for path in tables:
             assert path.with_name(path.stem + ".meta.yaml").is_file(), path
             assert f"`{gpu}/{path.relative_to(measured_root(gpu)).as_posix()}`" in readme, path

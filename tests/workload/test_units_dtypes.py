@@ -79,7 +79,7 @@ def test_dtype_facts(name: str, bits: int, is_integer: bool, accumulator: str, o
 def test_every_dtype_has_whole_nibbles() -> None:
     """The kernels count half-bytes."""
     assert all(dtype.bits % 4 == 0 for dtype in DType)
-    assert len(DType) == 10
+    assert len(DType) == 12
 
 
 def test_what_a_type_can_be() -> None:
@@ -160,6 +160,8 @@ def test_parse_dtype_takes_the_words_and_objects_of_others() -> None:
         "int8": ("INT8", "i8", np.int8, np.dtype("int8"), torch_dtype("torch.int8")),
         "int4": ("INT4", "s4"),
         "int32": ("int32", np.int32),
+        "bfp8": ("BFP8", "bfloat8_b", "bfp8_b"),
+        "bfp4": ("BFP4", "bfloat4_b"),
         "e8m0": ("E8M0", "ue8m0", torch_dtype("torch.float8_e8m0fnu")),
     }  # fmt: skip
     for name, words in values.items():
