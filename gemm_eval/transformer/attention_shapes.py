@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.transformer.config import GroupedAttention, LatentAttention, ModelConfig
+from gemm_eval.transformer.config import ModelConfig
+from gemm_eval.transformer.parts import GroupedAttention, LatentAttention
 from gemm_eval.transformer.shapes import Operand, Shape, Step
 
 __all__ = ["attention_shapes", "local_kv_heads"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.transformer.config import ModelConfig, Moe
+from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.experts import expected_expert_load, expert_rows
+from gemm_eval.transformer.parts import Moe
 from gemm_eval.transformer.shapes import Operand, Shape, Step, split
 
 __all__ = ["ffn_shapes", "lm_head_shape"]

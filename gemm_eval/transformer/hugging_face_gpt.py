@@ -10,7 +10,7 @@ __all__ = ["read_gpt2", "read_gpt_neox", "read_opt"]
 _OPT_POSITION_OFFSET = 2  # OPT's position table has two rows more than positions (OPTLearnedPositionalEmbedding)
 
 
-def _plain_attention(keys: Keys, heads_key: str, size: int, *, bias: bool) -> Fields:
+def _plain_attention(keys: Keys, heads_key: str, size: int, *, bias: bool, turning_frac: float = 0.0) -> Fields:
     heads = keys.size(heads_key)
     return {
         "kind": "gqa",
@@ -19,6 +19,7 @@ def _plain_attention(keys: Keys, heads_key: str, size: int, *, bias: bool) -> Fi
         "head_dim": size,
         "qkv_bias": bias,
         "output_bias": bias,
+        "rotary_dim": None if turning_frac == 1 else int(size * turning_frac),
     }
 
 
@@ -44,7 +45,8 @@ def read_gpt2(keys: Keys) -> Fields:
 def read_gpt_neox(keys: Keys) -> Fields:
     """GPT-NeoX and Pythia."""
     bias = keys.flag("attention_bias", default=True)
-    attention = _plain_attention(keys, "num_attention_heads", head_dim(keys), bias=bias)
+    turning = keys.fraction("rotary_pct", 0.25)
+    attention = _plain_attention(keys, "num_attention_heads", head_dim(keys), bias=bias, turning_frac=turning)
     ffn = _plain_ffn(keys.size("intermediate_size"), bias=True)
     return {**sizes(keys), "attention": attention, "ffn": ffn, "norm": "layer"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -91,6 +91,7 @@ class Keys:
 
     def __init__(self, data: Mapping[str, Any], origin: str) -> None:
         self._data = data
+        self._seen: set[str] = set()
         self.origin = origin
 
     def size(self, key: str, default: int | _Required = _REQUIRED, *, at_most: int = _MAX_SIZE) -> int:
@@ -103,7 +104,36 @@ class Keys:
 
     def optional_size(self, key: str) -> int | None:
         """Return an integer of at least 1, or None if the key is missing."""
-        return None if self._data.get(key) is None else self.size(key)
+        return None if self._get(key) is None else self.size(key)
+
+    def integer(self, key: str, at_least: int) -> int:
+        """Return an integer of at least `at_least`."""
+        return self._integer(key, _REQUIRED, at_least, _MAX_SIZE)
+
+    def item(self, key: str) -> Any:
+        """Return a value of any type; None: there is none."""
+        return self._get(key)
+
+    def names(self) -> tuple[str, ...]:
+        """Return all keys that are there."""
+        return tuple(self._data)
+
+    def nested_texts(self, key: str) -> list[str] | None:
+        """Return the strings of a list of lists of strings, or None if the key is missing."""
+        lists = self.items(key, list)
+        if lists is None:
+            return None
+        found = [text for inner in lists for text in inner]
+        if not all(type(text) is str for text in found):
+            self._refuse(key, "must be a list of lists of str", lists)
+        return found
+
+    def fraction(self, key: str, default: float) -> float:
+        """Return a number above 0, of at most 1."""
+        value = self._value(key, default)
+        if type(value) not in (int, float) or not 0 < value <= 1:
+            self._refuse(key, "must be a number above 0, of at most 1", value)
+        return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return a truth value."""
@@ -121,7 +151,7 @@ class Keys:
 
     def items(self, key: str, item_type: type) -> list[Any] | None:
         """Return a list whose items are all of `item_type`, or None if the key is missing."""
-        value = self._data.get(key)
+        value = self._get(key)
         if value is not None and not (isinstance(value, list) and all(type(item) is item_type for item in value)):
             self._refuse(key, f"must be a list of {item_type.__name__}", value)
         return value
@@ -133,9 +163,32 @@ class Keys:
             self._refuse(key, "must be an object of keys", value)
         return Keys(value, f"{self.origin}: {key}")
 
+    def over(self, outer: Keys, names: Iterable[str], defaults: Mapping[str, Any]) -> Keys:
+        """Return these keys with those of `names` that only `outer` has, and with `defaults` where neither has one."""
+        for name in names:
+            outer._seen.add(name)
+        inherited = {name: outer._data[name] for name in names if outer._data.get(name) is not None}
+        own = {name: value for name, value in self._data.items() if value is not None or name not in defaults}
+        return Keys({**defaults, **inherited, **own}, self.origin)
+
+    def ignore(self, *names: str) -> None:
+        """Take `names` for read: the architecture does not read them, or they follow from others."""
+        self._seen.update(names)
+
+    def refuse_rest(self, known: Iterable[str]) -> None:
+        """Refuse the first key that nobody read and that is not `known`, unless it switches nothing on."""
+        for name, value in self._data.items():
+            if name not in self._seen and name not in known and not _is_inert(value):
+                self._refuse(
+                    name,
+                    "is not a key that is known here: it may change sizes or operations. Take it out if not",
+                    value,
+                )
+
     def require(self, *names: str) -> None:
         """Check that all `names` are there, null or not: for keys whose default differs from null."""
         for name in names:
+            self._seen.add(name)
             if name not in self._data:
                 self._value(name, _REQUIRED)
 
@@ -144,10 +197,14 @@ class Keys:
         self._refuse(key, rule, self._data.get(key))
 
     def __contains__(self, key: str) -> bool:
-        return self._data.get(key) is not None
+        return self._get(key) is not None
+
+    def _get(self, key: str) -> Any:
+        self._seen.add(key)
+        return self._data.get(key)
 
     def _value(self, key: str, default: Any) -> Any:
-        value = self._data.get(key)
+        value = self._get(key)
         if value is not None:
             return value
         if default is _REQUIRED:
@@ -162,3 +219,8 @@ class Keys:
 
     def _refuse(self, key: str, rule: str, value: Any) -> NoReturn:
         raise ModelConfigError(f"{key} {rule}, got {shown(value)} ({self.origin}: {key})")
+
+
+def _is_inert(value: Any) -> bool:
+    """Whether a value switches nothing on: null, false, 0, and what is empty."""
+    return value is None or value is False or value == 0 or (isinstance(value, str | list | dict) and not value)

@@ -9,9 +9,10 @@ from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.errors import InfeasibleError, InvalidOptionError
 from gemm_eval.transformer.attention_shapes import attention_shapes, local_kv_heads
-from gemm_eval.transformer.config import GroupedAttention, ModelConfig
+from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.ffn_shapes import ffn_shapes, lm_head_shape
 from gemm_eval.transformer.gemms import make_step
+from gemm_eval.transformer.parts import GroupedAttention
 from gemm_eval.transformer.shapes import Operand, Shape, Step
 from gemm_eval.transformer.types import operand_types
 from gemm_eval.workload import GemmProblem

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gemm_eval.transformer.config import GroupedAttention, LatentAttention, ModelConfig
+from gemm_eval.transformer.config import ModelConfig
+from gemm_eval.transformer.parts import GroupedAttention, LatentAttention
 
 __all__ = ["ParameterCounts", "count_parameters", "num_parameters"]
 
@@ -69,7 +70,7 @@ def count_parameters(config: ModelConfig) -> ParameterCounts:
     hidden, layers = config.hidden_size, config.num_layers
     matrices, vectors = _attention_parameters(config)
     norm = hidden if config.norm == "rms" else 2 * hidden
-    all_vectors = layers * (vectors + config.norms_per_layer * norm) + norm
+    all_vectors = layers * (vectors + config.norms_per_layer * norm) + norm + config.lm_head_bias * config.vocab_size
 
     ffn = 0
     if config.ffn is not None:
