@@ -67,7 +67,8 @@ def _latent_shapes(config: ModelConfig, attention: LatentAttention, step: Step) 
         groups, rows, value = step.num_seqs, step.new_tokens * heads, latent
         key = latent + rope
     else:
-        yield Shape("kv_b_proj", 1, tokens, latent, heads * (nope + attention.v_head_dim), layers)
+        expanded = step.num_seqs * step.context if step.expands_cache else tokens
+        yield Shape("kv_b_proj", 1, expanded, latent, heads * (nope + attention.v_head_dim), layers)
         groups, rows, value = step.num_seqs * heads, step.new_tokens, attention.v_head_dim
         key = nope + rope
     yield Shape("attn_score", groups, rows, key, step.context, layers, Operand.ACTIVATION)

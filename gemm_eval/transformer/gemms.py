@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gemm_eval.checks import as_integer, check_flag, check_word, plain_number
-from gemm_eval.dtypes import DType, DtypeScheme
+from gemm_eval.dtypes import DtypeScheme
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.moe import Distribution
 from gemm_eval.transformer.attention_shapes import attention_shapes
@@ -14,11 +14,11 @@ from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.experts import UNIFORM, check_expert_load
 from gemm_eval.transformer.ffn_shapes import ffn_shapes, lm_head_shape
 from gemm_eval.transformer.shapes import Operand, Shape, Step
-from gemm_eval.transformer.types import operand_types
+from gemm_eval.transformer.types import WeightTypes, weight_types
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
-__all__ = ["LayerGemm", "make_step", "transformer_gemms"]
+__all__ = ["LayerGemm", "layer_gemms", "make_step", "transformer_gemms"]
 
 _PHASES = ("prefill", "decode")
 _MAX_SEED = (1 << 63) - 1
@@ -64,7 +64,7 @@ def transformer_gemms(
     seq_len: int,
     tensor_parallel: int = 1,
     expert_parallel: int = 1,
-    dtype: str | DtypeScheme = "fp16",
+    dtype: str | DtypeScheme | None = None,
     dense_dtype: str | None = None,
     quantize_lm_head: bool = False,
     quantize_router: bool = False,
@@ -74,21 +74,24 @@ def transformer_gemms(
     expert_dtype: str | DtypeScheme | None = None,
     expert_load: str | Distribution = UNIFORM,
     expert_seed: int = 0,
+    new_tokens: int | None = None,
 ) -> tuple[LayerGemm, ...]:
     """Return the GEMMs of one forward pass on one device, in the order they run, as G, M, K, N.
 
     Prefill runs `seq_len` new tokens of each of `batch_size` sequences; decode runs one new token of each, which
-    attends to `seq_len` positions, itself included.
+    attends to `seq_len` positions, itself included. `new_tokens` says how many of the `seq_len` positions are new where
+    it is another number: in prefill a chunk whose predecessors are in the cache, in decode k tokens that are guessed
+    and verified at once (speculative decoding), each of which the LM head sees.
 
     **Attention.** Scores and values are GEMMs of their own, batched over sequences and KV heads; the query heads of a
     KV head are rows of one GEMM. Prefill counts the full square of scores: that a causal kernel may skip half of it
     is left to the kernel. A window layer counts `window_size` keys for each query once the context is longer.
 
-    **MLA.** Without absorption, keys and values are expanded (`kv_b_proj`, new tokens only, as a cache of expanded
-    keys has it) and each head has its own. With it, `kv_b_proj` is folded into the query (`q_absorb`) and the output
-    (`v_absorb`), and all heads attend to the one latent: more operations, far less cache to read. `absorb_mla` None
-    absorbs in decode only. Sources: DeepSeek-V2, arXiv:2405.04434, section 2.1.2; DeepSeek-V3 `inference/model.py`,
-    `attn_impl` naive and absorb.
+    **MLA.** Without absorption, keys and values are expanded (`kv_b_proj`: of new tokens, in a later chunk of prefill
+    of all positions, as the cache has latents) and each head has its own. With it, `kv_b_proj` is folded into the query
+    (`q_absorb`) and the output (`v_absorb`), and all heads attend to the one latent: more operations, far less cache to
+    read. `absorb_mla` None absorbs in decode only. Sources: DeepSeek-V2, arXiv:2405.04434, section 2.1.2; DeepSeek-V3
+    `inference/model.py`, `attn_impl` naive and absorb.
 
     **Experts** run as one grouped GEMM: each expert of the device is a group, with a row for each token that chose it.
     `expert_load` says how many these are:
@@ -110,12 +113,15 @@ def transformer_gemms(
     divides each expert; above, ``expert_parallel / tensor_parallel`` groups run side by side, each with its own
     `batch_size`, and all their tokens meet in the experts. Models without experts take no `expert_parallel` but 1.
 
-    **Data types.** `dtype` is a shorthand (``"bf16"``, ``"fp8_block"``, ``"w4a16"``) or a `DtypeScheme`, and holds for
-    the projections of attention, the feed-forward networks and the experts. Scores and values of attention, the routers
-    and the LM head are kept in `dense_dtype`, as fp8 and int4 checkpoints keep them: by default the input type of
-    `dtype`, or bf16 where that has fewer than 16 bits. `quantize_lm_head`, `quantize_router` give these `dtype` too.
-    Routed experts can have an `expert_dtype` of their own: gpt-oss keeps all but them in BF16 (``"w4a16_mxfp4"``).
-    Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.1: embedding, head, gating and attention keep BF16 or FP32.
+    **Data types.** `dtype` None: as the model's file says, each GEMM in the types of its `quantization`, the rest in
+    its `dtype`; fp16 where it says nothing. A GEMM that is not stored alike in all layers is there once for each way,
+    named after its type from the second on (``"qkv_proj_bf16"``). Else `dtype` is a shorthand (``"bf16"``,
+    ``"fp8_block"``, ``"w4a16"``) or a `DtypeScheme`, and holds for the projections of attention, the feed-forward
+    networks and the experts. Scores and values of attention, the routers and the LM head are kept in `dense_dtype`, as
+    fp8 and int4 checkpoints keep them: by default the input type of `dtype`, or bf16 where that has fewer than 16 bits.
+    `quantize_lm_head`, `quantize_router` give these `dtype` too. Routed experts can have an `expert_dtype` of their
+    own: gpt-oss keeps all but them in BF16 (``"w4a16_mxfp4"``). Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.1:
+    embedding, head, gating and attention keep BF16 or FP32.
 
     In prefill the LM head sees the last token of each sequence, or all with `lm_head_all_tokens`.
 
@@ -143,13 +149,18 @@ def transformer_gemms(
         expert_seed=expert_seed,
         absorb_mla=phase == "decode" if absorb_mla is None else absorb_mla,
         lm_head_all_tokens=lm_head_all_tokens,
+        new_tokens=new_tokens,
     )
-    types_of = operand_types(dtype, dense_dtype, expert_dtype)
-    for operand, is_quantized in ((Operand.LM_HEAD, quantize_lm_head), (Operand.ROUTER, quantize_router)):
-        if is_quantized:
-            types_of[operand] = types_of[Operand.WEIGHT]
+    types = weight_types(
+        config,
+        dtype,
+        dense_dtype,
+        expert_dtype,
+        quantize_lm_head=quantize_lm_head,
+        quantize_router=quantize_router,
+    )
     shapes = (*attention_shapes(config, step), *ffn_shapes(config, step), lm_head_shape(config, step))
-    return tuple(_layer_gemm(shape, types_of[shape.operand]) for shape in shapes)
+    return tuple(gemm for shape in shapes for gemm in layer_gemms(shape, types))
 
 
 def make_step(
@@ -165,6 +176,7 @@ def make_step(
     expert_seed: int = 0,
     absorb_mla: bool = False,
     lm_head_all_tokens: bool = False,
+    new_tokens: int | None = None,
 ) -> Step:
     """Check the options of `transformer_gemms` that sizes depend on.
 
@@ -175,10 +187,13 @@ def make_step(
         raise InvalidOptionError(f"config must be a ModelConfig, as load_model returns one, got {shown(config)}")
     context = as_integer("seq_len", seq_len, 1, MAX_DIM)
     imbalance = _check_imbalance(expert_imbalance)
+    is_prefill = phase == "prefill"
+    usual = context if is_prefill else 1
+    new = usual if new_tokens is None else as_integer("new_tokens", new_tokens, 1, context)
     return Step(
         model=config.name,
         num_seqs=as_integer("batch_size", batch_size, 1, MAX_DIM),
-        new_tokens=context if phase == "prefill" else 1,
+        new_tokens=new,
         context=context,
         tensor_parallel=as_integer("tensor_parallel", tensor_parallel, 1, MAX_DIM),
         expert_parallel=as_integer("expert_parallel", expert_parallel, 1, MAX_DIM),
@@ -186,14 +201,24 @@ def make_step(
         expert_load=check_expert_load(expert_load, imbalance),
         expert_seed=as_integer("expert_seed", expert_seed, 0, _MAX_SEED),
         absorb_mla=absorb_mla,
-        lm_head_all_tokens=lm_head_all_tokens,
+        lm_head_all_tokens=lm_head_all_tokens or not is_prefill,
+        expands_cache=is_prefill and new < context,
     )
 
 
-def _layer_gemm(shape: Shape, dtype: DtypeScheme | DType) -> LayerGemm:
-    types: dict[str, Any] = {"input_dtype": dtype} if isinstance(dtype, DType) else dtype._asdict()
-    problem = GemmProblem(shape.G, shape.M, shape.K, shape.N, row_groups=shape.row_groups, **types)
-    return LayerGemm(shape.name, problem, 1, shape.num_layers, shape.operand is not Operand.ACTIVATION)
+def layer_gemms(shape: Shape, types: WeightTypes) -> tuple[LayerGemm, ...]:
+    """Return the GEMMs of a shape: one, or one for each way in which layers store its weights.
+
+    Raises:
+        InvalidProblemError: it would be too large.
+    """
+    found: list[LayerGemm] = []
+    for stored in types.of(shape):
+        name = f"{shape.name}_{stored.types.b.dtype}" if found else shape.name
+        words: Any = stored.types.words
+        problem = GemmProblem(shape.G, shape.M, shape.K, shape.N, row_groups=shape.row_groups, **words)
+        found.append(LayerGemm(name, problem, 1, stored.num_layers, shape.operand is not Operand.ACTIVATION))
+    return tuple(found)
 
 
 def _check_imbalance(value: Any) -> float:

@@ -47,7 +47,8 @@ class Shape(NamedTuple):
 class Step:
     """One forward pass of one tensor-parallel group: `num_seqs` sequences, `new_tokens` tokens of each.
 
-    `context` counts the positions that the last new token attends to, itself included.
+    `context` counts the positions that the last new token attends to, itself included. `expands_cache`: latents of
+    cached positions are expanded too, where they are not absorbed.
     """
 
     model: str
@@ -61,6 +62,7 @@ class Step:
     expert_seed: int
     absorb_mla: bool
     lm_head_all_tokens: bool
+    expands_cache: bool = False
 
     @property
     def tokens(self) -> int:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from collections.abc import Iterator
+from typing import NamedTuple, TypedDict
 
 from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType, DtypeScheme, parse_dtype, parse_scheme
-from gemm_eval.transformer.shapes import Operand
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.transformer.config import ModelConfig
+from gemm_eval.transformer.module_names import gemm_layers
+from gemm_eval.transformer.quantization import WeightFormat
+from gemm_eval.transformer.shapes import Operand, Shape
+from gemm_eval.workload import GemmTypes, make_types
 
-__all__ = ["ModelTypes", "operand_types", "types_on"]
+__all__ = ["ModelTypes", "StoredTypes", "WeightTypes", "types_on", "weight_types"]
+
+_DEFAULT = "fp16"  # of models that do not say their type
 
 _KEPT_BITS = 16  # what checkpoints keep has at least so many
 
@@ -16,18 +24,117 @@ _KEPT_BITS = 16  # what checkpoints keep has at least so many
 class ModelTypes(TypedDict):
     """Two arguments of `transformer_gemms`."""
 
-    dtype: str
+    dtype: str | None
     dense_dtype: str
 
 
-def operand_types(
-    dtype: str | DtypeScheme, dense_dtype: str | None, expert_dtype: str | DtypeScheme | None = None
-) -> dict[Operand, DtypeScheme | DType]:
-    """Return the types of GEMMs by what their B is, as `transformer_gemms` documents them.
+class StoredTypes(NamedTuple):
+    """The types of a GEMM in some of the layers that have it.
+
+    `form` is how a checkpoint stores the weights; None: as `types` say.
+    """
+
+    num_layers: int
+    types: GemmTypes
+    form: WeightFormat | None = None
+
+    def stored_bits(self, N: int, K: int, kept: DType) -> int:
+        """Bits of one matrix of N columns of K, in a model whose other tensors are of type `kept`."""
+        return self.types.b.total_bits(N, K) if self.form is None else self.form.stored_bits(N, K, kept)
+
+
+class WeightTypes:
+    """The types of every GEMM of a model, as they were asked for or as its checkpoint has them."""
+
+    def __init__(self, kept: DType) -> None:
+        """`kept` is the type of embeddings, norms, activations, scores and values of attention."""
+        self.kept = kept
+
+    def of(self, shape: Shape) -> tuple[StoredTypes, ...]:
+        """Return the types of a GEMM: several where layers differ, the quantized ones first."""
+        raise NotImplementedError
+
+
+class _OwnTypes(WeightTypes):
+    """Types that a caller names for all GEMMs of a kind."""
+
+    def __init__(self, types_of: dict[Operand, DtypeScheme | DType]) -> None:
+        self._types_of = {
+            operand: make_types(input_dtype=types) if isinstance(types, DType) else make_types(**types._asdict())
+            for operand, types in types_of.items()
+        }
+        super().__init__(self._types_of[Operand.ACTIVATION].a.dtype)
+
+    def of(self, shape: Shape) -> tuple[StoredTypes, ...]:
+        """Return the types of a GEMM, which are the same in all layers."""
+        return (StoredTypes(shape.num_layers, self._types_of[shape.operand]),)
+
+
+class _CheckpointTypes(WeightTypes):
+    """Types that a model's `quantization` says; what it does not name is kept."""
+
+    def __init__(self, config: ModelConfig, kept: DType, experts: GemmTypes | None) -> None:
+        super().__init__(kept)
+        self._config, self._experts = config, experts
+        self._kept_types = make_types(input_dtype=kept)
+
+    def of(self, shape: Shape) -> tuple[StoredTypes, ...]:
+        """Return the types of a GEMM by how its weights are stored. Absorbed projections are kept, as engines do."""
+        if shape.operand is Operand.ACTIVATION:
+            return (StoredTypes(shape.num_layers, self._kept_types),)
+        if shape.operand is Operand.EXPERT and self._experts is not None:
+            return (StoredTypes(shape.num_layers, self._experts),)
+        counts: dict[WeightFormat | None, int] = {}
+        for form in self._formats(shape):
+            counts[form] = counts.get(form, 0) + 1
+        return tuple(
+            StoredTypes(num, self._kept_types if form is None else form.types(self.kept), form)
+            for form, num in sorted(counts.items(), key=lambda item: item[0] is None)
+        )
+
+    def _formats(self, shape: Shape) -> Iterator[WeightFormat | None]:
+        quantization = self._config.quantization
+        assert quantization is not None
+        layers = gemm_layers(self._config, shape.name)
+        if not layers:  # the LM head, and what is no GEMM of a checkpoint: absorbed projections
+            yield from (quantization.format_of(shape.name) for _ in range(shape.num_layers))
+        for layer in layers:
+            yield quantization.format_of(shape.name, layer)
+
+
+def weight_types(
+    config: ModelConfig,
+    dtype: str | DtypeScheme | None,
+    dense_dtype: str | None,
+    expert_dtype: str | DtypeScheme | None = None,
+    *,
+    quantize_lm_head: bool = False,
+    quantize_router: bool = False,
+) -> WeightTypes:
+    """Return the types of a model's GEMMs, as `transformer_gemms` documents them.
 
     Raises:
         InvalidProblemError: no such type.
+        InvalidOptionError: `quantize_lm_head` or `quantize_router` where the checkpoint says what is quantized.
     """
+    if dtype is None and config.quantization is not None:
+        for name, flag in (("quantize_lm_head", quantize_lm_head), ("quantize_router", quantize_router)):
+            if flag:
+                raise InvalidOptionError(f"{name} is for a dtype of your own: {config.name} says what is quantized")
+        kept = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
+        experts = None if expert_dtype is None else make_types(**_scheme_of(expert_dtype)._asdict())
+        return _CheckpointTypes(config, kept, experts)
+    types_of = _operand_types(str(config.dtype or _DEFAULT) if dtype is None else dtype, dense_dtype, expert_dtype)
+    for operand, is_quantized in ((Operand.LM_HEAD, quantize_lm_head), (Operand.ROUTER, quantize_router)):
+        if is_quantized:
+            types_of[operand] = types_of[Operand.WEIGHT]
+    return _OwnTypes(types_of)
+
+
+def _operand_types(
+    dtype: str | DtypeScheme, dense_dtype: str | None, expert_dtype: str | DtypeScheme | None = None
+) -> dict[Operand, DtypeScheme | DType]:
+    """The types of GEMMs by what their B is."""
     scheme, dense = _weight_and_dense_types(dtype, dense_dtype)
     kept = (Operand.ROUTER, Operand.LM_HEAD, Operand.ACTIVATION)
     experts = scheme if expert_dtype is None else _scheme_of(expert_dtype)
@@ -45,20 +152,31 @@ def _weight_and_dense_types(dtype: str | DtypeScheme, dense_dtype: str | None) -
     return scheme, dense if dense_dtype is not None or dense.bits >= _KEPT_BITS else DType.BF16
 
 
-def types_on(arch: ArchSpec, dtype: str | None, dense_dtype: str | None = None) -> ModelTypes:
+def types_on(
+    arch: ArchSpec, dtype: str | None, dense_dtype: str | None = None, config: ModelConfig | None = None
+) -> ModelTypes:
     """Return the types that a model has on an arch, for `transformer_gemms`.
 
     Args:
         arch: what it runs on.
-        dtype: None: the default type of the arch.
+        dtype: None: as the model's file says, if `config` is given and says it; else the default type of the arch.
         dense_dtype: None: as `transformer_gemms` has it, or fp16 in place of bf16 where the arch has no bf16.
+        config: the model.
 
     Raises:
         InvalidProblemError: no such type.
     """
-    weights = str(arch.default_dtype) if dtype is None else dtype
-    scheme, dense = _weight_and_dense_types(weights, dense_dtype)
     known = arch.tensor_flop_per_cycle if isinstance(arch, GpuSpec) else arch.cube_steps_per_cycle
+    weights = str(arch.default_dtype) if dtype is None else dtype
+    if dtype is None and config is not None:
+        if config.quantization is not None:
+            kept = parse_dtype(dense_dtype or config.dtype or DType.BF16, what="dense_dtype")
+            if dense_dtype is None and kept not in known and DType.FP16 in known:
+                kept = DType.FP16
+            return {"dtype": None, "dense_dtype": str(kept)}
+        if config.dtype in known:
+            weights = str(config.dtype)
+    scheme, dense = _weight_and_dense_types(weights, dense_dtype)
     is_widened = dense_dtype is None and dense != scheme.input_dtype
     if is_widened and dense not in known and DType.FP16 in known:
         dense = DType.FP16
