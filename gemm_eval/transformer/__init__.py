@@ -13,6 +13,16 @@ from gemm_eval.transformer.fit import (
 from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
 from gemm_eval.transformer.loader import list_models, load_model
 from gemm_eval.transformer.memory import WHAT_COUNTS, ModelMemory, model_memory
+from gemm_eval.transformer.operation_kinds import (
+    AttentionOperation,
+    CollectiveOperation,
+    Fusions,
+    GemmOperation,
+    MemoryOperation,
+    MoeOperation,
+    Operation,
+)
+from gemm_eval.transformer.operations import model_operations
 from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_parameters
 from gemm_eval.transformer.parts import (
     Attention,
@@ -23,21 +33,29 @@ from gemm_eval.transformer.parts import (
     PublishedParameters,
 )
 from gemm_eval.transformer.quantization import Quantization, QuantizedPart, WeightFormat
-from gemm_eval.transformer.stages import stage_config, stage_layers
+from gemm_eval.transformer.stages import LayerKind, layer_kinds, stage_config, stage_layers
 from gemm_eval.transformer.types import types_on
 from gemm_eval.transformer.weights import WeightPart
 
 __all__ = [
     "WHAT_COUNTS",
     "Attention",
+    "AttentionOperation",
+    "CollectiveOperation",
     "Ffn",
+    "Fusions",
+    "GemmOperation",
     "GroupedAttention",
     "LatentAttention",
     "LayerGemm",
+    "LayerKind",
     "MemoryLever",
+    "MemoryOperation",
     "ModelConfig",
     "ModelMemory",
     "Moe",
+    "MoeOperation",
+    "Operation",
     "ParameterCounts",
     "PublishedParameters",
     "Quantization",
@@ -48,10 +66,12 @@ __all__ = [
     "count_parameters",
     "largest_batch",
     "largest_seq_len",
+    "layer_kinds",
     "list_models",
     "load_model",
     "memory_levers",
     "model_memory",
+    "model_operations",
     "moe_layer_of",
     "num_parameters",
     "say_memory",

@@ -125,8 +125,8 @@ def _largest(fits: Callable[[int], bool]) -> int:
 def memory_levers(config: ModelConfig, limit_bytes: int, **options: Any) -> tuple[MemoryLever, ...]:
     """Return the changes, each alone, with which a model fits into `limit_bytes` of a device.
 
-    Looked for are the least degrees of parallelism, narrower weights and caches, fewer sequences and positions. `options`
-    are those of `model_memory`.
+    Looked for are the least degrees of parallelism, narrower weights and caches, fewer sequences and positions.
+    `options` are those of `model_memory`.
     """
     return tuple(_levers(config, limit_bytes, options))
 

@@ -18,9 +18,11 @@ from gemm_eval.transformer.types import WeightTypes, weight_types
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM, GemmProblem
 
-__all__ = ["LayerGemm", "layer_gemms", "make_step", "transformer_gemms"]
+__all__ = ["PHASES", "LayerGemm", "layer_gemms", "make_step", "transformer_gemms"]
 
-_PHASES = ("prefill", "decode")
+PHASES = ("prefill", "decode")
+"""Which forward passes there are."""
+
 _MAX_SEED = (1 << 63) - 1
 
 
@@ -129,7 +131,7 @@ def transformer_gemms(
         InvalidOptionError: an option is out of range, or a degree does not divide what it splits.
         InvalidProblemError: `dtype` is unknown, or a GEMM would be too large.
     """
-    check_word("phase", phase, _PHASES)
+    check_word("phase", phase, PHASES)
     for name, flag in (
         ("quantize_lm_head", quantize_lm_head),
         ("quantize_router", quantize_router),
@@ -206,14 +208,16 @@ def make_step(
     )
 
 
-def layer_gemms(shape: Shape, types: WeightTypes) -> tuple[LayerGemm, ...]:
+def layer_gemms(shape: Shape, types: WeightTypes, stored_as: str | None = None) -> tuple[LayerGemm, ...]:
     """Return the GEMMs of a shape: one, or one for each way in which layers store its weights.
+
+    `stored_as` is the GEMM whose types it has, where it is a part of another.
 
     Raises:
         InvalidProblemError: it would be too large.
     """
     found: list[LayerGemm] = []
-    for stored in types.of(shape):
+    for stored in types.of(shape if stored_as is None else shape._replace(name=stored_as)):
         name = f"{shape.name}_{stored.types.b.dtype}" if found else shape.name
         words: Any = stored.types.words
         problem = GemmProblem(shape.G, shape.M, shape.K, shape.N, row_groups=shape.row_groups, **words)

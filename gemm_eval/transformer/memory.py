@@ -8,6 +8,7 @@ from gemm_eval.checks import as_integer, check_flag
 from gemm_eval.dtypes import DtypeScheme, parse_dtype
 from gemm_eval.transformer.activations import activation_bytes
 from gemm_eval.transformer.config import ModelConfig
+from gemm_eval.transformer.experts import EXPECTED
 from gemm_eval.transformer.gemms import make_step
 from gemm_eval.transformer.kv_cache import kv_cache_bytes
 from gemm_eval.transformer.stages import stage_config, stage_layers
@@ -99,7 +100,7 @@ def model_memory(
     Raises:
         InvalidOptionError, InvalidProblemError: as `transformer_gemms`.
     """
-    step = make_step(config, "prefill", batch_size, seq_len, tensor_parallel, expert_parallel)
+    step = make_step(config, "prefill", batch_size, seq_len, tensor_parallel, expert_parallel, expert_load=EXPECTED)
     block = as_integer("block_size", block_size, 1, MAX_DIM)
     num_tokens = min(step.tokens, as_integer("chunk_tokens", chunk_tokens, 1, MAX_DIM))
     check_flag("with_mtp", with_mtp)
@@ -112,7 +113,7 @@ def model_memory(
         types = weight_types(part, dtype, dense_dtype, expert_dtype)
         own_kv = config.quantization.kv_cache_dtype if dtype is None and config.quantization is not None else None
         kv = parse_dtype(kv_dtype or own_kv or types.kept, what="kv_dtype")
-        inner = step if part.moe is not None else replace(step, expert_parallel=1)
+        inner = step if part.moe is not None or config.moe is None else replace(step, expert_parallel=1)
         weights = local_weights(part, inner, types, has_embedding=is_first, has_head=is_last)
         if with_mtp and is_last:
             weights += mtp_weights(config, step, dtype, dense_dtype)

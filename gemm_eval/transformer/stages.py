@@ -1,9 +1,10 @@
-"""Pipeline stages: which layers each has, and a stage as a model of its own."""
+"""Pipeline stages and kinds of layers: which layers each has, and some layers as a model of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from gemm_eval.checks import as_integer
 from gemm_eval.errors import InvalidOptionError
@@ -11,7 +12,7 @@ from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.layers import layers_text, parse_layers
 from gemm_eval.transformer.parts import Attention, GroupedAttention
 
-__all__ = ["stage_config", "stage_layers"]
+__all__ = ["LayerKind", "layer_kinds", "stage_config", "stage_layers"]
 
 _MAX_STAGES = 1 << 16
 
@@ -37,15 +38,20 @@ def stage_layers(num_layers: int, pipeline_parallel: int) -> tuple[range, ...]:
     return tuple(found)
 
 
-@lru_cache(maxsize=1024)
-def stage_config(config: ModelConfig, layers: range) -> ModelConfig:
-    """Return the model that some neighboring layers of `config` are, counted from 0 again.
+def stage_config(config: ModelConfig, layers: Iterable[int]) -> ModelConfig:
+    """Return the model that some layers of `config` are, counted from 0 again, in order.
 
-    Embedding, final norm and LM head are still in it: only the caller knows whether the stage has them.
+    Embedding, final norm and LM head are still in it: only the caller knows whether the layers come with them.
     """
+    return _config_of(config, tuple(layers))
+
+
+@lru_cache(maxsize=1024)
+def _config_of(config: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
     if len(layers) == config.num_layers:
         return config
-    moe_layers = _shifted(config.moe_layers, layers)
+    place = {layer: index for index, layer in enumerate(layers)}
+    moe_layers = _placed(config.moe_layers, place)
     moe = None
     if config.moe is not None and moe_layers:
         moe = config.moe.model_copy(update={"num_layers": len(moe_layers), "layers": layers_text(moe_layers)})
@@ -53,14 +59,14 @@ def stage_config(config: ModelConfig, layers: range) -> ModelConfig:
         "num_layers": len(layers),
         "moe": moe,
         "ffn": config.ffn if len(moe_layers) < len(layers) else None,
-        "attention": _stage_attention(config, layers),
+        "attention": _attention_of(config, place),
         "published": None,
         "num_mtp_layers": 0,
     }
     if config.quantization is not None:
         parts = []
         for part in config.quantization.parts:
-            inside = None if part.layers is None else _shifted(parse_layers(part.layers), layers)
+            inside = None if part.layers is None else _placed(parse_layers(part.layers), place)
             if inside is None:
                 parts.append(part)
             elif inside:
@@ -69,12 +75,12 @@ def stage_config(config: ModelConfig, layers: range) -> ModelConfig:
     return config.model_copy(update=changes)
 
 
-def _stage_attention(config: ModelConfig, layers: range) -> Attention:
+def _attention_of(config: ModelConfig, place: Mapping[int, int]) -> Attention:
     attention = config.attention
     if not isinstance(attention, GroupedAttention):
         return attention
-    windows = _shifted(config.window_layers, layers)
-    no_rope = _shifted(parse_layers(attention.no_rope_layers), layers) if attention.no_rope_layers else ()
+    windows = _placed(config.window_layers, place)
+    no_rope = _placed(parse_layers(attention.no_rope_layers), place) if attention.no_rope_layers else ()
     return attention.model_copy(
         update={
             "window_size": attention.window_size if windows else None,
@@ -85,5 +91,45 @@ def _stage_attention(config: ModelConfig, layers: range) -> Attention:
     )
 
 
-def _shifted(chosen: tuple[int, ...], layers: range) -> tuple[int, ...]:
-    return tuple(layer - layers.start for layer in chosen if layer in layers)
+def _placed(chosen: Iterable[int], place: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(place[layer] for layer in chosen if layer in place)
+
+
+class LayerKind(NamedTuple):
+    """Layers of a model that do the same.
+
+    Attributes:
+        name: in words: ``"window attention, experts"``.
+        layers: which, counted from 0.
+        is_window: they attend to a window.
+        has_experts: they have experts.
+        has_rope: their positions are rotary.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    is_window: bool
+    has_experts: bool
+    has_rope: bool
+
+
+@lru_cache(maxsize=1024)
+def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
+    """Return the kinds of layers that a model has, in the order in which they first occur."""
+    windows, experts = set(config.window_layers), set(config.moe_layers)
+    attention = config.attention
+    is_grouped = isinstance(attention, GroupedAttention)
+    without = set(parse_layers(attention.no_rope_layers or "")) if is_grouped and attention.no_rope_layers else set()
+    never = is_grouped and attention.rotary_dim == 0
+    found: dict[tuple[bool, bool, bool], list[int]] = {}
+    for layer in range(config.num_layers):
+        found.setdefault((layer in windows, layer in experts, not never and layer not in without), []).append(layer)
+    return tuple(
+        LayerKind(
+            f"{'window' if kind[0] else 'full'} attention{'' if kind[2] or never else ' without rotary positions'}, "
+            f"{'experts' if kind[1] else 'dense'}",
+            tuple(layers),
+            *kind,
+        )
+        for kind, layers in found.items()
+    )

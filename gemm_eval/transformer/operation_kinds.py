@@ -1,0 +1,169 @@
+"""What a step of inference is made of, as plain data: GEMMs, attention, memory-bound operations, experts, messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gemm_eval.checks import check_flag
+from gemm_eval.dtypes import DType
+from gemm_eval.moe import MoeLayer
+from gemm_eval.workload import GemmProblem
+
+__all__ = [
+    "AttentionOperation",
+    "CollectiveOperation",
+    "Fusions",
+    "GemmOperation",
+    "MemoryOperation",
+    "MoeOperation",
+    "Operation",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Fusions:
+    """Which operations run as one kernel. All are on by default, as serving engines have them.
+
+    Attributes:
+        residual_norm: a residual is added in the norm that follows.
+        qkv: queries, keys and values are one GEMM, as are the projections into the latents of MLA.
+        gate_up: gate and up projection are one GEMM.
+        gated_activation: the activation of the gate and its product with up are one pass.
+        rotary_kv_write: positions are turned where keys and values are written to the cache.
+    """
+
+    residual_norm: bool = True
+    qkv: bool = True
+    gate_up: bool = True
+    gated_activation: bool = True
+    rotary_kv_write: bool = True
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            check_flag(name, getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation of a step, which runs once in each of `num_layers` layers.
+
+    Attributes:
+        name: what it is for: ``"o_proj"``, ``"ffn_norm"``, ``"attention"``.
+        layer_kind: the kind of layers it is in (`gemm_eval.transformer.stages.LayerKind`); empty: outside of layers.
+        num_layers: how often it runs in the step.
+    """
+
+    name: str
+    layer_kind: str
+    num_layers: int
+
+    @property
+    def kind(self) -> str:
+        """``"gemm"``, ``"attention"``, ``"memory"``, ``"moe"`` or ``"collective"``."""
+        return type(self).__name__.removesuffix("Operation").lower()
+
+
+@dataclass(frozen=True, slots=True)
+class GemmOperation(Operation):
+    """A GEMM with weights.
+
+    Attributes:
+        problem: sizes and types.
+        quantize_from: type that A has before it is made as narrow as the GEMM reads it; None: it is as it is.
+    """
+
+    problem: GemmProblem
+    quantize_from: DType | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionOperation(Operation):
+    """Scores, softmax and values of all heads of one device.
+
+    The last `q_len` of `kv_len` positions are queries, each attending to those before it and itself.
+
+    Attributes:
+        batch: sequences, or chunks of sequences where attention stays within chunks.
+        q_len, kv_len: queries and keys of each.
+        num_heads, num_kv_heads: on this device.
+        head_dim, v_head_dim: elements of a query or key, and of a value.
+        dtype, kv_dtype: types of queries, and of keys and values in the cache.
+        window: positions that a query attends to at most; None: all.
+        is_latent: values are the first `v_head_dim` elements of the keys, and are not read again (MLA, absorbed).
+        has_sinks: a learned logit for each head in the sum of its softmax.
+    """
+
+    batch: int
+    q_len: int
+    kv_len: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    v_head_dim: int
+    dtype: DType
+    kv_dtype: DType
+    window: int | None = None
+    is_latent: bool = False
+    has_sinks: bool = False
+
+    @property
+    def num_pairs(self) -> int:
+        """Pairs of a query and a key that it attends to, of one head and sequence."""
+        first, last = self.kv_len - self.q_len + 1, self.kv_len
+        window = self.kv_len if self.window is None else self.window
+        growing = max(0, min(last, window) - first + 1)
+        full = self.q_len - growing
+        return growing * (2 * first + growing - 1) // 2 + full * window
+
+    @property
+    def flop(self) -> int:
+        """Operations of one run, a MAC being two: those that a causal kernel cannot leave out."""
+        return 2 * self.batch * self.num_heads * self.num_pairs * (self.head_dim + self.v_head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOperation(Operation):
+    """An operation whose time is that of its bytes: a norm, positions, an activation, a copy.
+
+    Attributes:
+        what: the kernel: ``"add_rms_norm"``, ``"rotary_kv_write"``, ``"silu_mul"``, ...
+        rows, width: rows that it works on, and elements of one in one tensor.
+        read_bytes, write_bytes: of one run, each tensor once, without weights of norms.
+    """
+
+    what: str
+    rows: int
+    width: int
+    read_bytes: int
+    write_bytes: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes read and written."""
+        return self.read_bytes + self.write_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MoeOperation(Operation):
+    """The routed experts of a layer: choice, permutation, both grouped GEMMs, activation and weighted sum.
+
+    Attributes:
+        layer: for `gemm_eval.moe_layers`, without the shared experts, which are GEMMs of their own here.
+    """
+
+    layer: MoeLayer
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveOperation(Operation):
+    """A message between devices.
+
+    Attributes:
+        what: ``"all_reduce"``, ``"all_gather"``, ``"all_to_all"`` or ``"send"``.
+        message_bytes: of one device: what it adds, contributes or sends in all.
+        num_ranks: devices that take part.
+    """
+
+    what: str
+    message_bytes: int
+    num_ranks: int
