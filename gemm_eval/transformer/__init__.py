@@ -23,7 +23,7 @@ from gemm_eval.transformer.operation_kinds import (
     Operation,
 )
 from gemm_eval.transformer.operations import model_operations
-from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_parameters
+from gemm_eval.transformer.parameters import ParameterCounts, count_parameters, num_mtp_parameters, num_parameters
 from gemm_eval.transformer.parts import (
     Attention,
     Ffn,
@@ -73,6 +73,7 @@ __all__ = [
     "model_memory",
     "model_operations",
     "moe_layer_of",
+    "num_mtp_parameters",
     "num_parameters",
     "say_memory",
     "stage_config",

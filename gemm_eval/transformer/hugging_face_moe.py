@@ -36,6 +36,7 @@ def _experts(keys: Keys, layers: Iterable[int], experts_key: str, width_key: str
     """The experts of `layers`; None: there are none."""
     found = tuple(layers)
     if not found:
+        keys.ignore(experts_key, "num_experts_per_tok", width_key)
         return None
     return {
         "num_layers": len(found),

@@ -179,11 +179,8 @@ class Keys:
         """Refuse the first key that nobody read and that is not `known`, unless it switches nothing on."""
         for name, value in self._data.items():
             if name not in self._seen and name not in known and not _is_inert(value):
-                self._refuse(
-                    name,
-                    "is not a key that is known here: it may change sizes or operations. Take it out if not",
-                    value,
-                )
+                rule = "is not a key that is known here: it may change sizes or operations; take it out if it does not"
+                self._refuse(name, rule, value)
 
     def require(self, *names: str) -> None:
         """Check that all `names` are there, null or not: for keys whose default differs from null."""

@@ -9,6 +9,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.transformer.attention_shapes import attention_shapes, local_kv_heads
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.ffn_shapes import ffn_shapes, lm_head_shape
+from gemm_eval.transformer.parameters import MTP_NORMS
 from gemm_eval.transformer.parts import GroupedAttention
 from gemm_eval.transformer.shapes import Operand, Shape, Step
 from gemm_eval.transformer.stages import stage_config
@@ -17,7 +18,6 @@ from gemm_eval.transformer.types import WeightTypes, weight_types
 __all__ = ["WeightPart", "local_weights", "mtp_weights"]
 
 _BITS_PER_BYTE = 8
-_MTP_NORMS = 3  # of the embedding, of the hidden state, and before the head (DeepSeek-V3, README_WEIGHTS.md)
 
 
 class WeightPart(NamedTuple):
@@ -71,7 +71,7 @@ def mtp_weights(config: ModelConfig, step: Step, dtype: str | None, dense_dtype:
     one = [
         *local_weights(last, step, types, has_embedding=False, has_head=False),
         _kept("eh_proj", 2 * hidden * hidden, types.kept),
-        _kept("norms", _MTP_NORMS * hidden, types.kept),
+        _kept("norms", MTP_NORMS * hidden, types.kept),
     ]
     num = config.num_mtp_layers
     return tuple(WeightPart(f"mtp_{p.name}", p.types, num * p.num_elems, num * p.num_bytes) for p in one if num)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["SAMPLES", "Sample"]
+__all__ = ["GEMMA", "LLAMA", "QWEN", "QWEN3", "SAMPLES", "UNTIED", "Sample", "decoder", "deepseek", "qwen_moe"]
 
 
 class Sample(NamedTuple):
@@ -24,7 +24,7 @@ class Sample(NamedTuple):
 _NOISE = {"torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": [2, 3], "rope_scaling": None, "use_cache": True}
 
 
-def _decoder(
+def decoder(
     kind: str, hidden: int, layers: int, vocab: int, heads: int, kv_heads: int, width: int, **more: Any
 ) -> dict[str, Any]:
     return {
@@ -40,11 +40,11 @@ def _decoder(
     }
 
 
-_UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
-_LLAMA: dict[str, Any] = {"attention_bias": False, "mlp_bias": False, **_UNTIED}
-_QWEN: dict[str, Any] = {"use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28, **_UNTIED}
-_QWEN3: dict[str, Any] = {"head_dim": 128, "attention_bias": False, **_QWEN, "sliding_window": None}
-_GEMMA: dict[str, Any] = {"head_dim": 256, "attention_bias": False}  # ties its embeddings without saying so
+UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
+LLAMA: dict[str, Any] = {"attention_bias": False, "mlp_bias": False, **UNTIED}
+QWEN: dict[str, Any] = {"use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28, **UNTIED}
+QWEN3: dict[str, Any] = {"head_dim": 128, "attention_bias": False, **QWEN, "sliding_window": None}
+GEMMA: dict[str, Any] = {"head_dim": 256, "attention_bias": False}  # ties its embeddings without saying so
 _DEEPSEEK: dict[str, Any] = {
     "attention_bias": False,
     "kv_lora_rank": 512,
@@ -52,11 +52,11 @@ _DEEPSEEK: dict[str, Any] = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
     "moe_layer_freq": 1,
-    **_UNTIED,
+    **UNTIED,
 }
 
 
-def _deepseek(rank: int | None, dense: int, experts: int, shared: int, chosen: int, width: int) -> dict[str, Any]:
+def deepseek(rank: int | None, dense: int, experts: int, shared: int, chosen: int, width: int) -> dict[str, Any]:
     return {
         **_DEEPSEEK,
         "q_lora_rank": rank,
@@ -68,7 +68,7 @@ def _deepseek(rank: int | None, dense: int, experts: int, shared: int, chosen: i
     }
 
 
-def _qwen_moe(experts: int, chosen: int, width: int, **more: Any) -> dict[str, Any]:
+def qwen_moe(experts: int, chosen: int, width: int, **more: Any) -> dict[str, Any]:
     return {
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
@@ -117,67 +117,67 @@ def _gpt_oss(layers: int, experts: int) -> dict[str, Any]:
         "quantization_config": {"modules_to_not_convert": ["lm_head"], "quant_method": "mxfp4"},
         "swiglu_limit": 7.0,
     }
-    return _decoder("gpt_oss", 2880, layers, 201088, 64, 8, 2880, **more, **_UNTIED)
+    return decoder("gpt_oss", 2880, layers, 201088, 64, 8, 2880, **more, **UNTIED)
 
 
 def _llama4(experts: int, step: int, **more: Any) -> dict[str, Any]:
-    text = _decoder(
+    text = decoder(
         "llama4_text",
         *(5120, 48, 202048, 40, 8, 8192),
         **{"attention_bias": False, "attention_chunk_size": 8192, "head_dim": 128, "intermediate_size_mlp": 16384},
         **{"interleave_moe_layer_step": step, "num_experts_per_tok": 1, "num_local_experts": experts},
         **more,
     )
-    return {"model_type": "llama4", "text_config": text, "vision_config": {"hidden_size": 1408}, **_UNTIED}
+    return {"model_type": "llama4", "text_config": text, "vision_config": {"hidden_size": 1408}, **UNTIED}
 
 
 _SCOUT = _llama4(16, 1, use_qk_norm=True, moe_layers=list(range(48)), no_rope_layers=[1, 1, 1, 0] * 12)
 _MAVERICK = _llama4(128, 2, use_qk_norm=False, no_rope_layers=[])
-_LLAMA_2_7B = _decoder("llama", 4096, 32, 32000, 32, 32, 11008, **_UNTIED)
+_LLAMA_2_7B = decoder("llama", 4096, 32, 32000, 32, 32, 11008, **UNTIED)
 del _LLAMA_2_7B["num_key_value_heads"]  # older files have none: one KV head a head
 
 SAMPLES: dict[str, Sample] = {
-    "llama-2-7b": Sample(_LLAMA_2_7B, 6_738_415_616),
-    "llama-3-8b": Sample(_decoder("llama", 4096, 32, 128256, 32, 8, 14336, **_LLAMA), 8_030_261_248, "llama-3-8b"),
-    "llama-3-70b": Sample(_decoder("llama", 8192, 80, 128256, 64, 8, 28672, **_LLAMA), 70_553_706_496, "llama-3-70b"),
+    "llama-2-7b": Sample(_LLAMA_2_7B, 6_738_415_616, "llama-2-7b"),
+    "llama-3-8b": Sample(decoder("llama", 4096, 32, 128256, 32, 8, 14336, **LLAMA), 8_030_261_248, "llama-3-8b"),
+    "llama-3-70b": Sample(decoder("llama", 8192, 80, 128256, 64, 8, 28672, **LLAMA), 70_553_706_496, "llama-3-70b"),
     "llama-3.1-405b": Sample(
-        _decoder("llama", 16384, 126, 128256, 128, 8, 53248, **_LLAMA), 405_853_388_800, "llama-3.1-405b"
+        decoder("llama", 16384, 126, 128256, 128, 8, 53248, **LLAMA), 405_853_388_800, "llama-3.1-405b"
     ),
     "mistral-7b-v0.1": Sample(
-        _decoder("mistral", 4096, 32, 32000, 32, 8, 14336, sliding_window=4096, **_UNTIED), 7_241_732_096, "mistral-7b"
+        decoder("mistral", 4096, 32, 32000, 32, 8, 14336, sliding_window=4096, **UNTIED), 7_241_732_096, "mistral-7b"
     ),
     "mixtral-8x7b": Sample(
-        _decoder(
+        decoder(
             "mixtral",
             *(4096, 32, 32000, 32, 8, 14336),
             num_local_experts=8,
             num_experts_per_tok=2,
             sliding_window=None,
-            **_UNTIED,
+            **UNTIED,
         ),
         46_702_792_704,
         "mixtral-8x7b",
     ),
-    "qwen2.5-7b": Sample(_decoder("qwen2", 3584, 28, 152064, 28, 4, 18944, **_QWEN), 7_615_616_512, "qwen2.5-7b"),
-    "qwen2.5-72b": Sample(_decoder("qwen2", 8192, 80, 152064, 64, 8, 29568, **_QWEN), 72_706_203_648, "qwen2.5-72b"),
-    "qwen3-8b": Sample(_decoder("qwen3", 4096, 36, 151936, 32, 8, 12288, **_QWEN3), 8_190_735_360),
+    "qwen2.5-7b": Sample(decoder("qwen2", 3584, 28, 152064, 28, 4, 18944, **QWEN), 7_615_616_512, "qwen2.5-7b"),
+    "qwen2.5-72b": Sample(decoder("qwen2", 8192, 80, 152064, 64, 8, 29568, **QWEN), 72_706_203_648, "qwen2.5-72b"),
+    "qwen3-8b": Sample(decoder("qwen3", 4096, 36, 151936, 32, 8, 12288, **QWEN3), 8_190_735_360, "qwen3-8b"),
     "qwen1.5-moe-a2.7b": Sample(
-        _decoder(
+        decoder(
             "qwen2_moe",
             *(2048, 24, 151936, 16, 16, 5632),
-            **_qwen_moe(60, 4, 1408, shared_expert_intermediate_size=5632),
-            **_QWEN,
+            **qwen_moe(60, 4, 1408, shared_expert_intermediate_size=5632),
+            **QWEN,
         ),
         14_315_784_192,
         "qwen1.5-moe-a2.7b",
     ),
     "qwen3-30b-a3b": Sample(
-        _decoder("qwen3_moe", 2048, 48, 151936, 32, 4, 6144, **_qwen_moe(128, 8, 768), **_QWEN3),
+        decoder("qwen3_moe", 2048, 48, 151936, 32, 4, 6144, **qwen_moe(128, 8, 768), **QWEN3),
         30_532_122_624,
         "qwen3-30b-a3b",
     ),
     "qwen3-235b-a22b": Sample(
-        _decoder("qwen3_moe", 4096, 94, 151936, 64, 4, 12288, **_qwen_moe(128, 8, 1536), **_QWEN3),
+        decoder("qwen3_moe", 4096, 94, 151936, 64, 4, 12288, **qwen_moe(128, 8, 1536), **QWEN3),
         235_093_634_560,
         "qwen3-235b-a22b",
     ),
@@ -185,38 +185,40 @@ SAMPLES: dict[str, Sample] = {
     "gpt-oss-120b": Sample(_gpt_oss(36, 128), 116_829_156_672, "gpt-oss-120b"),
     "llama-4-scout": Sample(_SCOUT, 107_769_861_120, "llama-4-scout"),
     "llama-4-maverick": Sample(_MAVERICK, 400_711_848_960, "llama-4-maverick"),
-    "llama-4-scout-text": Sample({**_SCOUT["text_config"], **_UNTIED}, 107_769_861_120, "llama-4-scout"),
+    "llama-4-scout-text": Sample({**_SCOUT["text_config"], **UNTIED}, 107_769_861_120, "llama-4-scout"),
     "deepseek-v2": Sample(
-        _decoder("deepseek_v2", 5120, 60, 102400, 128, 128, 12288, **_deepseek(1536, 1, 160, 2, 6, 1536)),
+        decoder("deepseek_v2", 5120, 60, 102400, 128, 128, 12288, **deepseek(1536, 1, 160, 2, 6, 1536)),
         235_741_434_880,
         "deepseek-v2",
     ),
     "deepseek-v2-lite": Sample(
-        _decoder("deepseek_v2", 2048, 27, 102400, 16, 16, 10944, **_deepseek(None, 1, 64, 2, 6, 1408)), 15_706_484_224
+        decoder("deepseek_v2", 2048, 27, 102400, 16, 16, 10944, **deepseek(None, 1, 64, 2, 6, 1408)),
+        15_706_484_224,
+        "deepseek-v2-lite",
     ),
     "deepseek-v3": Sample(
-        _decoder(
+        decoder(
             "deepseek_v3",
             *(7168, 61, 129280, 128, 128, 18432),
             topk_method="noaux_tc",
             num_nextn_predict_layers=1,
-            **_deepseek(1536, 3, 256, 1, 8, 2048),
+            **deepseek(1536, 3, 256, 1, 8, 2048),
         ),
         671_026_419_200,
         "deepseek-v3",
     ),
-    "gemma-2b": Sample(_decoder("gemma", 2048, 18, 256000, 8, 1, 16384, **_GEMMA), 2_506_172_416),
-    "gemma-7b": Sample(_decoder("gemma", 3072, 28, 256000, 16, 16, 24576, **_GEMMA), 8_537_680_896, "gemma-7b"),
+    "gemma-2b": Sample(decoder("gemma", 2048, 18, 256000, 8, 1, 16384, **GEMMA), 2_506_172_416),
+    "gemma-7b": Sample(decoder("gemma", 3072, 28, 256000, 16, 16, 24576, **GEMMA), 8_537_680_896, "gemma-7b"),
     "gemma-2-9b": Sample(
-        _decoder("gemma2", 3584, 42, 256000, 16, 8, 14336, sliding_window=4096, **_GEMMA), 9_241_705_984, "gemma-2-9b"
+        decoder("gemma2", 3584, 42, 256000, 16, 8, 14336, sliding_window=4096, **GEMMA), 9_241_705_984, "gemma-2-9b"
     ),
     "gemma-3-1b": Sample(
-        _decoder(
+        decoder(
             "gemma3_text",
             *(1152, 26, 262144, 4, 1, 6912),
             sliding_window=512,
             sliding_window_pattern=6,
-            **_GEMMA,
+            **GEMMA,
         ),
         999_885_952,
     ),
@@ -232,13 +234,13 @@ SAMPLES: dict[str, Sample] = {
             "rotary_pct": 0.25,
             "use_parallel_residual": True,
             "vocab_size": 50432,
-            **_UNTIED,
+            **UNTIED,
         },
         20_554_567_680,
     ),
     "opt-125m": Sample(_opt(768, 12, 12), 125_239_296),
     "opt-1.3b": Sample(_opt(2048, 24, 32), 1_315_758_080),
     "phi-3-mini-4k": Sample(
-        _decoder("phi3", 3072, 32, 32064, 32, 32, 8192, sliding_window=2047, **_UNTIED), 3_821_079_552
+        decoder("phi3", 3072, 32, 32064, 32, 32, 8192, sliding_window=2047, **UNTIED), 3_821_079_552, "phi-3-mini"
     ),
 }

@@ -29,14 +29,16 @@ from gemm_eval.transformer import (
 )
 from gemm_eval.transformer.hugging_face import MODEL_TYPES, parse_config
 from tests.cases import case
-from tests.transformer.hugging_face_samples import SAMPLES
+from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
+from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
 
 MODELS = list_models()
+SAMPLES = FIRST_SAMPLES | NEWER_SAMPLES
 ASKED_FOR = {
     *("llama-3-8b", "llama-3-70b", "llama-3.1-405b", "qwen2.5-7b", "qwen2.5-72b", "mixtral-8x7b", "mistral-7b"),
     *("deepseek-v2", "deepseek-v3", "gemma-7b", "gemma-2-9b", "gpt-3-175b", "qwen3-30b-a3b"),
 }
-WORDS = {"name", "title", "notes", "source", "published"}
+WORDS = {"name", "title", "notes", "source", "published", "dtype"}
 
 
 def sizes(config: ModelConfig) -> dict[str, Any]:
@@ -156,9 +158,12 @@ def test_bad_yaml_is_refused_with_field_and_file(tmp_path: Path, text: str, word
     assert "bad.yaml" in str(caught.value)
 
 
+HARMLESS = "task_specific_params"
+
+
 def with_extra(text: str) -> str:
     """A sound config with one more key, which no reader looks at."""
-    return json.dumps(SAMPLES["gpt2"].config)[:-1] + f', "x": {text}}}'
+    return json.dumps(SAMPLES["gpt2"].config)[:-1] + f', "{HARMLESS}": {text}}}'
 
 
 HOSTILE: dict[str, tuple[str | bytes, str]] = {
@@ -170,7 +175,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "infinity": (with_extra("[-Infinity]"), "-Infinity is no number"),
     "overflow": (with_extra("1e999"), "'1e999' is too large a number"),
     "long integer": (with_extra("9" * 5000), "integer string conversion"),
-    "given twice": (with_extra('0, "x": 0'), "'x' is given twice"),
+    "given twice": (with_extra(f'0, "{HARMLESS}": 0'), f"'{HARMLESS}' is given twice"),
     "given twice inside": (with_extra('[{"a": 1, "a": 2}]'), "'a' is given twice"),
     "very deep": (with_extra("[" * 100_000 + "]" * 100_000), "nested deeper than 32 levels"),
     "deep": (with_extra("[" * 32 + "]" * 32), "nested deeper than 32 levels"),
@@ -209,22 +214,22 @@ def test_a_folder_named_like_a_file_is_no_surprise(tmp_path: Path) -> None:
 
 def test_unknown_model_type_lists_the_known_ones() -> None:
     with pytest.raises(ModelConfigError) as caught:
-        parse("llama-3-8b", model_type="mamba")
+        parse("llama-3-8b", model_type="mambo")
 
-    assert "got 'mamba' (some/config.json: model_type)" in str(caught.value)
+    assert "got 'mambo' (some/config.json: model_type)" in str(caught.value)
     assert all(kind in str(caught.value) for kind in MODEL_TYPES)
 
 
 def test_multimodal_wrapper_says_what_to_give() -> None:
     with pytest.raises(ModelConfigError, match="give its text_config as a file of its own"):
-        parse("llama-3-8b", model_type="gemma3", text_config={"model_type": "gemma3_text"})
+        parse("llama-3-8b", model_type="llava", text_config={"model_type": "llama"})
 
 
 OPTIONAL = {
     "attention_bias", "attention_dropout", "bos_token_id", "do_layer_norm_before", "eos_token_id", "mlp_bias",
     "moe_layer_freq", "rope_scaling", "tie_word_embeddings", "torch_dtype", "use_cache", "use_sliding_window",
     "max_window_layers", "word_embed_proj_dim", "decoder_sparse_step", "mlp_only_layers", "topk_method", "n_ctx",
-    "num_nextn_predict_layers", "activation_function", "rotary_pct", "use_parallel_residual",
+    "activation_function", "rotary_pct", "use_parallel_residual",
 }  # fmt: skip
 OPTIONAL_OF = {
     "llama-3-8b": {"num_key_value_heads"},
@@ -235,7 +240,7 @@ OPTIONAL_OF = {
     "qwen1.5-moe-a2.7b": {"sliding_window", "intermediate_size"},
     "qwen3-8b": {"sliding_window"},
     "deepseek-v2-lite": {"num_key_value_heads"},
-    "deepseek-v3": {"num_key_value_heads"},
+    "deepseek-v3": {"num_key_value_heads", "num_nextn_predict_layers"},
 }
 ONE_OF_EACH = (
     *(*OPTIONAL_OF, "mistral-7b-v0.1", "gemma-7b", "gemma-2-9b", "gemma-3-1b"),
@@ -273,6 +278,9 @@ def test_optional_keys_may_be_missing_or_null() -> None:
 def test_missing_key_is_derived() -> None:
     for name, key in ((name, key) for name, keys in OPTIONAL_OF.items() for key in sorted(keys)):
         without, attention = parse(name, key), parse(name, key).attention
+        if key == "num_nextn_predict_layers":
+            assert (without.num_mtp_layers, parse(name).num_mtp_layers) == (0, 1)
+            continue
         with case(name, key):
             assert sizes(without) == sizes(parse(name, **{key: None}))
             if key == "num_key_value_heads" and isinstance(attention, GroupedAttention):

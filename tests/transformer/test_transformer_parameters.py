@@ -19,15 +19,18 @@ from gemm_eval.transformer import (
     count_parameters,
     list_models,
     load_model,
+    num_mtp_parameters,
     num_parameters,
 )
 from gemm_eval.transformer.hugging_face import MODEL_TYPES, parse_config
-from tests.transformer.hugging_face_samples import SAMPLES
+from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
+from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
 
 ROUNDED_REL_TOL = 0.01
 MIN_EXACT_MODELS = 10
 
 MODELS = list_models()
+SAMPLES = FIRST_SAMPLES | NEWER_SAMPLES
 
 
 def deviation(config: ModelConfig) -> float:
@@ -58,7 +61,10 @@ def test_config_json_has_its_published_parameters(name: str) -> None:
 
 
 def test_samples_cover_every_architecture() -> None:
-    assert {sample.config["model_type"] for sample in SAMPLES.values()} == set(MODEL_TYPES)
+    configs = [sample.config for sample in SAMPLES.values()]
+    texts = [config["text_config"] for config in configs if "text_config" in config]
+
+    assert {config["model_type"] for config in (*configs, *texts)} == set(MODEL_TYPES) - {"qwen2_5_vl_text"}
 
 
 def test_gpt_3_matches_the_finer_figure_of_its_appendix() -> None:
@@ -73,6 +79,7 @@ def test_gpt_3_matches_the_finer_figure_of_its_appendix() -> None:
         {"norm": "layer"},
         {"norms_per_layer": 4},
         {"num_positions": 1},
+        {"lm_head_bias": True},
         {"num_layers": 33},
         {"ffn": Ffn(intermediate_size=14336, has_bias=True)},
         {"attention": GroupedAttention(num_heads=32, num_kv_heads=8, head_dim=128, qk_norm=True)},
@@ -99,6 +106,13 @@ def test_every_field_counts(change: dict[str, Any]) -> None:
         ("gpt-oss-20b", 4.19, True),  # 3.61B without it
         ("llama-4-scout", 17.2, True),  # model card: 17B
         ("llama-4-maverick", 17.2, True),  # model card: 17B
+        ("kimi-k2", 32.86, True),  # arXiv:2507.20534, table 2: 32.6B
+        ("glm-4.5", 33.63, True),  # arXiv:2508.06471, table 1: 32B, without the embedding's 0.78B
+        ("glm-4.5-air", 13.42, True),  # 12B, without it
+        ("qwen3-coder-480b-a35b", 35.47, True),  # model card: 35B
+        ("phi-3.5-moe", 6.64, True),  # model card: 6.6B
+        ("mixtral-8x22b", 39.15, True),  # model card: 39B
+        ("deepseek-v2-lite", 2.66, True),  # arXiv:2405.04434: 2.4B, without the embedding
     ],
 )
 def test_active_parameters(name: str, published_billions: float, counts_embedding: bool) -> None:
@@ -132,6 +146,8 @@ def tensors(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     yield from norm(config)
     if not config.tied_embeddings:
         yield "lm_head", (config.vocab_size, hidden)
+    if config.lm_head_bias:
+        yield "vectors", (config.vocab_size,)
 
 
 def norm(config: ModelConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -249,6 +265,7 @@ def models(draw: st.DrawFn) -> ModelConfig:
         norm=draw(st.sampled_from(["rms", "layer"])),
         norms_per_layer=draw(st.integers(1, 4)),
         num_positions=draw(st.integers(0, 9)),
+        lm_head_bias=draw(st.booleans()),
     )
 
 
@@ -274,3 +291,20 @@ def test_idle_experts_are_those_not_chosen(config: ModelConfig) -> None:
         assert (counts.experts - counts.idle_experts) * every == counts.experts * chosen
         assert counts.total - counts.active == counts.idle_experts + counts.idle_vectors
         assert (counts.idle_vectors > 0) == (config.moe.expert_bias and chosen < every)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        # safetensors totals of the model pages; of DeepSeek-V3 less its SCALES of fp8
+        ("glm-4.5", 358_337_791_296),
+        ("glm-4.5-air", 110_468_824_832),
+        ("deepseek-v3", 684_531_386_000 - 41_540_496),
+    ],
+)
+def test_layers_that_predict_further_tokens(name: str, published: int) -> None:
+    """Checkpoints have them with copies of embedding and head."""
+    config = load_model(name)
+    counts = count_parameters(config)
+
+    assert counts.total + num_mtp_parameters(config) + 2 * counts.embedding == published
