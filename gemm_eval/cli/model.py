@@ -30,8 +30,8 @@ ModelArgument = Annotated[
 DtypeOption = Annotated[
     str | None,
     typer.Option(
-        help="Types of projections, feed-forward networks and experts: bf16, fp8, w4a16, ... Default: the default type "
-        "of the arch."
+        help="Types of projections, feed-forward networks and experts: bf16, fp8, w4a16, ... Default: as the model's "
+        "file says, else the default type of the arch."
     ),
 ]
 DenseDtypeOption = Annotated[
@@ -53,9 +53,25 @@ ExpertLoadOption = Annotated[
         "the most loaded device, in a seeded draw; expected: the active experts, all as many.",
     ),
 ]
+KvDtypeOption = Annotated[
+    str | None,
+    typer.Option(help="Type of the KV cache. Default: that of the checkpoint if it says one, else of --dense-dtype."),
+]
+NewTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        help="New tokens of the --seq-len positions: a chunk of prefill, or tokens guessed in decode. Default: all in "
+        "prefill, 1 in decode.",
+        show_default=False,
+    ),
+]
+MemoryOption = Annotated[
+    bool,
+    typer.Option("--memory", help="Also show what takes the memory of a device, part by part, and the largest batch."),
+]
 IgnoreMemoryOption = Annotated[
     bool,
-    typer.Option("--ignore-memory", help="Go on where weights and KV cache are larger than the DRAM of a GPU."),
+    typer.Option("--ignore-memory", help="Go on where the model is larger than the DRAM of a GPU."),
 ]
 
 
@@ -93,6 +109,12 @@ def model(
     dense_dtype: DenseDtypeOption = None,
     expert_dtype: ExpertDtypeOption = None,
     expert_load: ExpertLoadOption = "uniform",
+    pipeline_parallel: Annotated[
+        int, _count("pp", "Pipeline parallel degree. Memory is that of the stage that holds most; GEMMs are of all.")
+    ] = 1,
+    new_tokens: NewTokensOption = None,
+    kv_dtype: KvDtypeOption = None,
+    show_memory: MemoryOption = False,
     ignore_memory: IgnoreMemoryOption = False,
     library: ModelLibraryOption = None,
     l2: L2Option = None,
@@ -108,7 +130,15 @@ def model(
     unfused and over the full square. A model that does not fit into the DRAM of a GPU is refused.
     """
     from gemm_eval.evaluate import GEMMEvaluator
-    from gemm_eval.transformer import WHAT_COUNTS, check_memory, load_model, model_memory, transformer_gemms, types_on
+    from gemm_eval.transformer import (
+        WHAT_COUNTS,
+        check_memory,
+        load_model,
+        memory_document,
+        model_memory,
+        transformer_gemms,
+        types_on,
+    )
 
     evaluator = GEMMEvaluator(
         arch, allow_idle_cores=idle_cores, policy=policy, library=library, l2=l2, clock=clock, correction=correction
@@ -116,13 +146,20 @@ def model(
     config = load_model(model)
     asked: dict[str, Any] = {
         "batch_size": batch_size, "seq_len": seq_len, "tensor_parallel": tensor_parallel,
-        "expert_parallel": expert_parallel, **types_on(evaluator.arch, dtype, dense_dtype),
+        "expert_parallel": expert_parallel, **types_on(evaluator.arch, dtype, dense_dtype, config),
         "expert_dtype": expert_dtype,
     }  # fmt: skip
-    memory = model_memory(config, **asked) if ignore_memory else check_memory(config, evaluator.arch, **asked)
+    held = asked | {"pipeline_parallel": pipeline_parallel, "kv_dtype": kv_dtype}
+    memory = model_memory(config, **held) if ignore_memory else check_memory(config, evaluator.arch, **held)
     phases = {}
     for name in phase.names:
-        gemms = transformer_gemms(config, phase=name, expert_load=expert_load, **asked)  # type: ignore[arg-type]
+        gemms = transformer_gemms(
+            config,
+            phase=name,  # type: ignore[arg-type]
+            expert_load=expert_load,
+            new_tokens=new_tokens,
+            **asked,
+        )
         phases[name] = list(zip(gemms, evaluator.evaluate_many([gemm.problem for gemm in gemms]), strict=True))
     if json:
         from gemm_eval.cli.output import print_json
@@ -135,13 +172,16 @@ def model(
             for name, rows in phases.items()
         }
         head = {"model": config.name, "arch": evaluator.arch.name, "what_counts": WHAT_COUNTS}
-        print_json(head | {"memory": dataclasses.asdict(memory), "phases": document})
+        document_of_memory = memory_document(memory, config, evaluator.arch if show_memory else None, **held)
+        print_json(head | {"memory": document_of_memory, "phases": document})
     else:
-        from gemm_eval.cli.render_model import print_notes, print_phase
+        from gemm_eval.cli.render_model import print_memory, print_notes, print_phase
 
         for name, rows in phases.items():
-            tokens = batch_size * (seq_len if name == "prefill" else 1)
+            tokens = batch_size * (new_tokens or (seq_len if name == "prefill" else 1))
             print_phase(f"{config.name} on {evaluator.arch.name}, {name}", config, rows, tokens)
+        if show_memory:
+            print_memory(memory_document(memory, config, evaluator.arch, **held))
         print_notes(memory, evaluator.arch)
 
 
@@ -157,7 +197,7 @@ def prewarm(
     ] = [1],  # noqa: B006
     dtypes: Annotated[
         list[str] | None,
-        typer.Option("--dtype", help="As for `gemm-eval model`; repeat for several. Default: that of the arch."),
+        typer.Option("--dtype", help="As for `gemm-eval model`; repeat for several."),
     ] = None,
     dense_dtype: DenseDtypeOption = None,
     library: ModelLibraryOption = None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.table import Table
 
@@ -11,10 +12,11 @@ from gemm_eval.cli.output import format_number, format_share, make_console, make
 from gemm_eval.evaluate import GEMMResult
 from gemm_eval.transformer import WHAT_COUNTS, LayerGemm, ModelConfig, ModelMemory, say_memory
 
-__all__ = ["print_notes", "print_phase"]
+__all__ = ["print_memory", "print_notes", "print_phase"]
 
 _RIGHT = ("G·M·K·N", "layers", "us", "us in all", "share", "of peak")
 _SHAPES = ("GEMM", "types", "G·M·K·N", "layers")
+_MEMORY = ("part", "type", "elements", "GB")
 _TIMES = ("bound", "us", "us in all", "share", "of peak")
 
 
@@ -45,6 +47,23 @@ def print_notes(memory: ModelMemory, arch: ArchSpec) -> None:
     console = make_console()
     console.print(f"Memory: {say_memory(memory, arch)}.")
     console.print(WHAT_COUNTS)
+
+
+def print_memory(document: Mapping[str, Any]) -> None:
+    """Print what takes the memory of a device, part by part, from what `memory_document` says."""
+    table = make_table(_MEMORY, title=f"Memory of a device (stage {document['stage']})", right=_MEMORY[2:])
+    for part in document["weights"]:
+        table.add_row(part["name"], part["types"], f"{part['num_elems']:,}", f"{part['num_bytes'] / 1e9:,.3f}")
+    for name in ("kv_cache", "activation", "total"):
+        table.add_row(name.replace("_", " "), "", "", f"{document[f'{name}_bytes'] / 1e9:,.3f}")
+    console = make_console()
+    console.print(table)
+    if "largest_batch" in document:
+        console.print(
+            f"In {document['limit_bytes'] / 1e9:,.1f} GB, 0.9 of the DRAM: at most {document['largest_batch']:,} such "
+            f"sequences, or positions of {document['largest_seq_len']:,} each."
+        )
+    console.print()
 
 
 def _cells(gemm: LayerGemm, result: GEMMResult, total_us: float) -> dict[str, str]:

@@ -87,7 +87,8 @@ def model_report(
         model: a `ModelConfig`, or the name or path of one.
         evaluator: of the arch.
         phases, batch_size, seq_len, tensor_parallel, expert_parallel: as for `transformer_gemms`.
-        dtype, dense_dtype: types of weight GEMMs, default: the default type of the arch; and of what checkpoints keep.
+        dtype, dense_dtype: types of weight GEMMs, default: as the model's file says, else the default type of the arch;
+            and of what checkpoints keep.
         ignore_memory: report on a model that does not fit into the DRAM of the GPU.
 
     Raises:
@@ -96,7 +97,7 @@ def model_report(
         GemmEvalError: matplotlib is not installed.
     """
     config = model if isinstance(model, ModelConfig) else load_model(model)
-    types = types_on(evaluator.arch, dtype, dense_dtype)
+    types = types_on(evaluator.arch, dtype, dense_dtype, config)
     sizes: dict[str, Any] = {
         "batch_size": batch_size, "seq_len": seq_len,
         "tensor_parallel": tensor_parallel, "expert_parallel": expert_parallel,
@@ -116,7 +117,7 @@ def model_report(
             Figure(breakdown, f"{phase}: where the time of the GEMMs goes"),
         ]
     said = [
-        ("types of weight GEMMs", types["dtype"]),
+        ("types of weight GEMMs", types["dtype"] or "those of the checkpoint"),
         ("type of what is kept", types["dense_dtype"]),
         *((key.replace("_", " "), f"{value:,}") for key, value in sizes.items()),
         ("memory", say_memory(memory, evaluator.arch)),

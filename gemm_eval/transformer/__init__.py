@@ -7,6 +7,7 @@ from gemm_eval.transformer.fit import (
     check_memory,
     largest_batch,
     largest_seq_len,
+    memory_document,
     memory_levers,
     say_memory,
 )
@@ -69,6 +70,7 @@ __all__ = [
     "layer_kinds",
     "list_models",
     "load_model",
+    "memory_document",
     "memory_levers",
     "model_memory",
     "model_operations",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,8 +13,17 @@ from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.memory import ModelMemory, model_memory
 from gemm_eval.words import shown
 
-__all__ = ["MemoryLever", "check_memory", "largest_batch", "largest_seq_len", "memory_levers", "say_memory"]
+__all__ = [
+    "MemoryLever",
+    "check_memory",
+    "largest_batch",
+    "largest_seq_len",
+    "memory_document",
+    "memory_levers",
+    "say_memory",
+]
 
+_MEMORY_FRAC = 0.9  # of DRAM, as vLLM's gpu_memory_utilization has it
 _MAX_DEGREE = 1024  # of parallelism, up to which one that fits is looked for
 _MAX_COUNT = 1 << 30
 _NARROWER = ("fp8", "w4a16")
@@ -85,6 +95,27 @@ def say_memory(memory: ModelMemory, arch: ArchSpec) -> str:
     if isinstance(arch, GpuSpec):
         return f"{held}, of {arch.dram_bytes / 1e9:,.0f} GB"
     return f"{held}; the size of its DRAM is not known, so whether they fit is not checked"
+
+
+def memory_document(memory: ModelMemory, config: ModelConfig, arch: ArchSpec | None, **options: Any) -> dict[str, Any]:
+    """Return a model's memory as plain values, for JSON and tables.
+
+    Args:
+        memory: what `model_memory` says for `options`.
+        config: the model.
+        arch: a GPU whose largest batch is asked for, at 0.9 of its DRAM, which leaves a runtime its part; None: it is
+            not asked for.
+        options: as for `model_memory`.
+    """
+    document = dataclasses.asdict(memory) | {"total_bytes": memory.total_bytes}
+    if isinstance(arch, GpuSpec):
+        limit = int(arch.dram_bytes * _MEMORY_FRAC)
+        document |= {
+            "limit_bytes": limit,
+            "largest_batch": largest_batch(config, limit, **options),
+            "largest_seq_len": largest_seq_len(config, limit, **options),
+        }
+    return document
 
 
 def largest_batch(config: ModelConfig, limit_bytes: int, **options: Any) -> int:

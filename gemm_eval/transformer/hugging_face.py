@@ -68,13 +68,12 @@ def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelCon
     """
     keys = Keys(data, origin)
     kind = keys.text("model_type")
-    said = kind
+    said, outer = kind, None
     if kind in WRAPPERS and "text_config" in keys:
         outer = keys
         keys = keys.part("text_config").over(
             outer, _INHERITED, {"model_type": WRAPPERS[kind], **_TEXT_DEFAULTS.get(kind, {})}
         )
-        outer.refuse_rest(IRRELEVANT | OF_WRAPPERS)
         kind = keys.text("model_type")
         said = f"{said}, text_config of model_type {kind}"
     reader = _READERS.get(kind)
@@ -88,6 +87,8 @@ def parse_config(data: Mapping[str, Any], *, name: str, origin: str) -> ModelCon
     plain = build_config(fields, origin=origin)
     if "quantization_config" in keys:
         fields["quantization"] = read_quantization(keys.part("quantization_config"), plain, kind)
+    if outer is not None:
+        outer.refuse_rest(IRRELEVANT | OF_WRAPPERS)
     keys.refuse_rest(IRRELEVANT | (OF_WRAPPERS if kind in WRAPPERS else frozenset()))
     return build_config(fields, origin=origin) if "quantization" in fields else plain
 

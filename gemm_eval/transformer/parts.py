@@ -31,15 +31,19 @@ Few = Annotated[int, Field(ge=1, le=1 << 16)]
 Maybe = Annotated[int, Field(ge=0, le=1 << 24)]
 
 
+_MAX_REPR_CHARS = 40
+
+
 class Frozen(BaseModel):
     """What does not change, and takes no other fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """What `repr` and `str` show: texts shortened."""
+        """What `repr` and `str` show: what was given, texts shortened."""
         for name, value in super().__repr_args__():
-            yield name, one_line(value) if isinstance(value, str) else value
+            if name in self.model_fields_set:
+                yield name, one_line(value, _MAX_REPR_CHARS) if isinstance(value, str) else value
 
 
 class GroupedAttention(Frozen):

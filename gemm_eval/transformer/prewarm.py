@@ -83,7 +83,7 @@ def prewarm(
         seq_lens: tokens of a sequence: new ones in prefill, the context in decode.
         phases: ``"prefill"``, ``"decode"`` or both.
         tensor_parallel, expert_parallel: degrees.
-        dtypes: shorthands for weight GEMMs; None: the default type of the arch.
+        dtypes: shorthands for weight GEMMs; None: as the model's file says, else the default type of the arch.
         dense_dtype: of attention's scores and values, routers and the LM head; None: see `transformer_gemms`.
         progress: as for `GEMMEvaluator.evaluate_many`.
 
@@ -116,7 +116,7 @@ def prewarm(
             seq_len=seq_len,
             tensor_parallel=tp,
             expert_parallel=ep,
-            **types_on(evaluator.arch, dtype, dense_dtype),
+            **types_on(evaluator.arch, dtype, dense_dtype, config),
         )
     ]
     return _warm(evaluator, config.name, problems, started_s, progress)

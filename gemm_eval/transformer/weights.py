@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from gemm_eval.dtypes import DType
 from gemm_eval.transformer.attention_shapes import attention_shapes, local_kv_heads
@@ -20,7 +20,8 @@ __all__ = ["WeightPart", "local_weights", "mtp_weights"]
 _BITS_PER_BYTE = 8
 
 
-class WeightPart(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WeightPart:
     """Some weights of one type on one device, in all of its layers.
 
     Attributes:

@@ -574,7 +574,7 @@ def test_bad_options_are_refused(model: str, options: dict[str, Any], words: str
 
 @pytest.mark.parametrize(
     "options",
-    [{"dtype": "w3a16"}, {"dtype": None}, {"expert_dtype": "w3a16"}, {"dense_dtype": "float"}, {"batch_size": 1 << 39}],
+    [{"dtype": "w3a16"}, {"dtype": 3}, {"expert_dtype": "w3a16"}, {"dense_dtype": "float"}, {"batch_size": 1 << 39}],
 )
 def test_impossible_problems_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidProblemError):
