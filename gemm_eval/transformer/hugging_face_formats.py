@@ -239,7 +239,7 @@ def read_compressed_tensors(keys: Keys, method: str) -> Schemes:
             inner = keys.part(name)
             if inner.names() and inner.text("format", "") != "dense":
                 keys.refuse(name, "must be empty: sparse weights and online transforms are not modelled")
-    schemes = []
+    schemes: list[Scheme] = []
     groups = keys.part("config_groups")
     for name in groups.names():
         group = groups.part(name)

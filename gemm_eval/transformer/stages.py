@@ -117,10 +117,12 @@ class LayerKind(NamedTuple):
 def layer_kinds(config: ModelConfig) -> tuple[LayerKind, ...]:
     """Return the kinds of layers that a model has, in the order in which they first occur."""
     windows, experts = set(config.window_layers), set(config.moe_layers)
-    attention = config.attention
-    is_grouped = isinstance(attention, GroupedAttention)
-    without = set(parse_layers(attention.no_rope_layers or "")) if is_grouped and attention.no_rope_layers else set()
-    never = is_grouped and attention.rotary_dim == 0
+    without: set[int] = set()
+    never = False
+    if isinstance(config.attention, GroupedAttention):
+        never = config.attention.rotary_dim == 0
+        if config.attention.no_rope_layers is not None:
+            without = set(parse_layers(config.attention.no_rope_layers))
     found: dict[tuple[bool, bool, bool], list[int]] = {}
     for layer in range(config.num_layers):
         found.setdefault((layer in windows, layer in experts, not never and layer not in without), []).append(layer)

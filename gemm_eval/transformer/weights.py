@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gemm_eval.dtypes import DType
+from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.transformer.attention_shapes import attention_shapes, local_kv_heads
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.ffn_shapes import ffn_shapes, lm_head_shape
@@ -61,7 +61,9 @@ def local_weights(
     return tuple(found)
 
 
-def mtp_weights(config: ModelConfig, step: Step, dtype: str | None, dense_dtype: str | None) -> tuple[WeightPart, ...]:
+def mtp_weights(
+    config: ModelConfig, step: Step, dtype: str | DtypeScheme | None, dense_dtype: str | None
+) -> tuple[WeightPart, ...]:
     """Return the weights of the layers that predict further tokens: each a last layer, a projection and three norms.
 
     Embedding and head are the model's own.

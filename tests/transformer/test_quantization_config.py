@@ -25,7 +25,7 @@ from tests.transformer.hugging_face_newer_samples import NEWER_SAMPLES
 from tests.transformer.hugging_face_samples import SAMPLES as FIRST_SAMPLES
 
 SAMPLES = FIRST_SAMPLES | NEWER_SAMPLES
-ONE = {"batch_size": 1, "seq_len": 16}
+ONE: dict[str, Any] = {"batch_size": 1, "seq_len": 16}
 
 
 def quantized(name: str, **quantization: Any) -> ModelConfig:
@@ -210,7 +210,7 @@ LISTS: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     ),
     "router by name": (
         "qwen3-30b-a3b",
-        {"quant_method": "fp8", "modules_to_not_convert": ["lm_head", *(f"model.layers.{i}.mlp.gate" for i in range(48))]},
+        {"quant_method": "fp8", "modules_to_not_convert": [f"model.layers.{i}.mlp.gate" for i in range(48)]},
         {"qkv_proj", "o_proj", "expert_gate_up", "expert_down"},
     ),
     "router not named": (
@@ -345,11 +345,12 @@ def test_architectures_and_keys_that_are_not_modelled_are_refused_by_name() -> N
         ({"attn_output_gate": True}, "attn_output_gate is not a key"),
         ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype must be one of bfloat16, float16, float32"),
         ({"model_type": "llama4", "text_config": {"model_type": "qwen3_next"}}, "linear attention"),
-        ({"model_type": "gemma3", "text_config": SAMPLES["gemma-3-1b"].config, "my_key": 1}, "my_key is not a key"),
+        ({"model_type": "llama4", "text_config": SAMPLES["llama-3-8b"].config}, "hidden_size is not a key"),
     ):
         with case(changes), pytest.raises(ModelConfigError) as caught:
             parse_config(llama | changes, name="x", origin="some/config.json")
         assert message in str(caught.value)
+    inert: dict[str, Any]
     inert = {"attn_output_gate": False, "num_kv_shared_layers": 0, "layer_scales": None, "adapters": [], "peft": {}}
     assert parse_config(llama | inert, name="x", origin="here").num_layers == 32
 

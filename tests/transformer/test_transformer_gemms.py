@@ -181,6 +181,27 @@ def test_lm_head_on_all_tokens_if_asked() -> None:
     assert shapes("llama-3-8b", batch_size=2, seq_len=9)["lm_head"][:2] == (1, 2)
 
 
+def test_a_chunk_of_prefill_attends_to_what_is_cached() -> None:
+    table = shapes("llama-3-8b", batch_size=2, seq_len=5000, new_tokens=1000)
+
+    assert table["qkv_proj"] == (1, 2000, 4096, 6144, 32)
+    assert table["attn_score"] == (16, 4000, 128, 5000, 32)
+    assert table["lm_head"][:2] == (1, 2)
+    latent = shapes("deepseek-v3", batch_size=2, seq_len=5000, new_tokens=1000)
+    assert latent["kv_b_proj"][:2] == (1, 10_000)  # latents of the cache are expanded too
+    assert latent["q_b_proj"][:2] == (1, 2000)
+    assert shapes("llama-3-8b", seq_len=500, new_tokens=500) == shapes("llama-3-8b", seq_len=500)
+
+
+def test_guessed_tokens_are_verified_at_once() -> None:
+    table = shapes("llama-3-8b", phase="decode", batch_size=16, seq_len=2048, new_tokens=4)
+
+    assert table["qkv_proj"][:2] == (1, 64)
+    assert table["attn_score"] == (128, 16, 128, 2048, 32)
+    assert table["lm_head"][:2] == (1, 64)
+    assert shapes("deepseek-v3", phase="decode", batch_size=2, new_tokens=3)["q_absorb"][:2] == (128, 6)
+
+
 # Operations against parameters.
 
 

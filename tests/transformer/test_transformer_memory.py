@@ -27,7 +27,7 @@ from gemm_eval.transformer import (
     types_on,
 )
 
-ONE = {"batch_size": 1, "seq_len": 2048}
+ONE: dict[str, Any] = {"batch_size": 1, "seq_len": 2048}
 
 
 def test_dense_weights_are_all_parameters() -> None:

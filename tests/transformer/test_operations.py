@@ -1,0 +1,298 @@
+"""The operations of a step: in order, for every kind of layer, with GEMMs, bytes and messages that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidOptionError
+from gemm_eval.moe import MoeLayer
+from gemm_eval.transformer import (
+    AttentionOperation,
+    CollectiveOperation,
+    Fusions,
+    GemmOperation,
+    GroupedAttention,
+    MemoryOperation,
+    ModelConfig,
+    MoeOperation,
+    Operation,
+    list_models,
+    load_model,
+    model_operations,
+    transformer_gemms,
+)
+from gemm_eval.transformer.hugging_face import parse_config
+from tests.transformer.hugging_face_samples import SAMPLES
+
+NONE = Fusions(residual_norm=False, qkv=False, gate_up=False, gated_activation=False, rotary_kv_write=False)
+STEPS: list[dict[str, Any]] = [
+    {"phase": "prefill", "batch_size": 2, "seq_len": 700},
+    {"phase": "prefill", "batch_size": 2, "seq_len": 20_000, "new_tokens": 9000},
+    {"phase": "decode", "batch_size": 16, "seq_len": 5000},
+    {"phase": "decode", "batch_size": 3, "seq_len": 5000, "new_tokens": 4},
+]
+
+
+def operations(model: str | ModelConfig, **options: Any) -> tuple[Operation, ...]:
+    config = load_model(model) if isinstance(model, str) else model
+    return model_operations(config, **({"phase": "decode", "batch_size": 8, "seq_len": 1024} | options))
+
+
+def names(found: Sequence[Operation]) -> list[str]:
+    return [operation.name for operation in found]
+
+
+def test_a_layer_of_llama_in_order() -> None:
+    assert names(operations("llama-3-8b")) == [
+        "embedding", "input_norm", "input_norm", "qkv_proj", "rotary_kv_write", "attention", "o_proj", "ffn_norm",
+        "gate_up_proj", "ffn_activation", "down_proj", "final_norm", "lm_head", "logits_cast", "sampling",
+    ]  # fmt: skip
+    assert names(operations("llama-3-8b", fusions=NONE, tensor_parallel=2)) == [
+        "embedding", "embedding_all_reduce", "input_norm", "input_norm_residual", "input_norm", "q_proj", "k_proj",
+        "v_proj", "rotary", "kv_write", "attention", "o_proj", "attention_all_reduce", "ffn_norm_residual", "ffn_norm",
+        "gate_proj", "up_proj", "ffn_activation", "ffn_activation_product", "down_proj", "ffn_all_reduce",
+        "final_norm_residual", "final_norm", "lm_head", "logits_all_gather", "logits_cast", "sampling",
+    ]  # fmt: skip
+
+
+def test_a_layer_of_deepseek_in_order() -> None:
+    found = operations("deepseek-v3", tensor_parallel=8)
+    experts = [operation.name for operation in found if operation.layer_kind == "full attention, experts"]
+
+    assert experts == [
+        "input_norm", "qkv_a_proj", "q_a_norm", "q_b_proj", "kv_a_norm", "rotary_kv_write", "q_absorb", "attention",
+        "v_absorb", "o_proj", "attention_all_reduce", "ffn_norm", "router", "experts", "shared_gate_up",
+        "shared_activation", "shared_down", "shared_add", "ffn_all_reduce",
+    ]  # fmt: skip
+    spread = names(operations("deepseek-v3", expert_parallel=32, experts_as_layer=False))
+    first = spread.index("router")
+    assert spread[first : first + 9] == [
+        "router", "dispatch", "routing", "permute", "expert_gate_up", "expert_activation", "expert_down", "finalize",
+        "combine",
+    ]  # fmt: skip
+
+
+def test_norms_after_attention_and_ffn_too() -> None:
+    gemma = [operation.name for operation in operations("gemma-3-27b") if operation.layer_kind.startswith("full")]
+
+    assert gemma == [
+        "input_norm", "qkv_proj", "qk_norm", "rotary_kv_write", "attention", "o_proj", "post_attention_norm",
+        "ffn_norm", "gate_up_proj", "ffn_activation", "down_proj", "post_ffn_norm",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list_models())
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step['phase']}-{step.get('new_tokens')}")
+def test_gemms_are_those_of_transformer_gemms(name: str, step: dict[str, Any]) -> None:
+    """Apart, as grouped GEMMs, they are the same problems in the same numbers of layers."""
+    fusions = Fusions(qkv=load_model(name).attention.kind != "mla")
+    for degrees in ({}, {"tensor_parallel": 2}):
+        found = operations(name, **step, **degrees, experts_as_layer=False, fusions=fusions)
+        counts: dict[Any, int] = {}
+        for operation in found:
+            if isinstance(operation, GemmOperation):
+                key = (operation.name, operation.problem)
+                counts[key] = counts.get(key, 0) + operation.num_layers
+        gemms = transformer_gemms(load_model(name), **step, **degrees)
+
+        assert counts == {(gemm.name, gemm.problem): gemm.total_count for gemm in gemms if gemm.is_weight}
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_layer_is_there_once(name: str) -> None:
+    config = load_model(name)
+    for step, degree in product(STEPS, (1, 3)):
+        counts = {"attention": 0, "o_proj": 0, "ffn_norm": 0, "ffn": 0}
+        for stage in range(degree):
+            seen: set[str] = set()
+            found = operations(name, **step, pipeline_parallel=degree, stage=stage)
+            for operation in found:
+                if operation.name == "attention" and operation.layer_kind in seen:
+                    continue  # further calls of the same layers: chunks
+                if operation.name in counts:
+                    counts[operation.name] += operation.num_layers
+                if operation.name in ("down_proj", "experts"):
+                    counts["ffn"] += operation.num_layers
+                if operation.name == "attention":
+                    seen.add(operation.layer_kind)
+            assert ("embedding" in names(found)) == (stage == 0)
+            assert ("lm_head" in names(found)) == (stage == degree - 1)
+            assert ("stage_send" in names(found)) == (stage < degree - 1)
+        assert set(counts.values()) == {config.num_layers}, (step, degree)
+
+
+def calls(model: str | ModelConfig, **options: Any) -> list[AttentionOperation]:
+    return [operation for operation in operations(model, **options) if isinstance(operation, AttentionOperation)]
+
+
+def test_attention_of_windows_latents_and_sinks() -> None:
+    window, full = calls("gpt-oss-20b", seq_len=4096)
+    assert (window.window, full.window, window.has_sinks, window.num_layers) == (128, None, True, 12)
+    assert (full.num_heads, full.num_kv_heads, full.head_dim, full.q_len, full.kv_len) == (64, 8, 64, 1, 4096)
+
+    _, decode = calls("deepseek-v3", tensor_parallel=8, kv_dtype="fp8")
+    assert (decode.num_heads, decode.num_kv_heads, decode.head_dim, decode.v_head_dim) == (16, 1, 576, 512)
+    assert decode.is_latent
+    assert (decode.kv_dtype, decode.dtype) == (DType.FP8, DType.FP16)
+    _, prefill = calls("deepseek-v3", phase="prefill")
+    assert (prefill.num_heads, prefill.num_kv_heads, prefill.head_dim, prefill.v_head_dim) == (128, 128, 192, 128)
+    assert not prefill.is_latent
+
+
+@given(st.integers(1, 40), st.integers(0, 200), st.integers(1, 50) | st.none())
+def test_pairs_are_counted_one_by_one(new: int, cached: int, window: int | None) -> None:
+    operation = AttentionOperation("a", "", 1, 1, new, new + cached, 1, 1, 8, 8, DType.BF16, DType.BF16, window)
+    pairs = sum(min(position + 1, window or position + 1) for position in range(cached, cached + new))
+
+    assert operation.num_pairs == pairs
+    assert operation.flop == 2 * pairs * 16
+
+
+@given(st.integers(1, 40_000), st.integers(0, 40_000), st.integers(1, 3))
+def test_chunks_are_cut_at_their_bounds(new: int, cached: int, batch: int) -> None:
+    """Llama 4: a position sees those of its own chunk of 8,192."""
+    found = calls("llama-4-scout", phase="prefill", batch_size=batch, seq_len=new + cached, new_tokens=new)
+    chunked = [call for call in found if call.layer_kind.startswith("window")]
+    full = [call for call in found if call.layer_kind.startswith("full")]
+
+    assert sum(call.batch * call.num_pairs for call in chunked) == batch * sum(
+        position % 8192 + 1 for position in range(cached, cached + new)
+    )
+    assert sum(call.batch * call.q_len for call in chunked) == batch * new
+    assert [call.num_pairs for call in full] == [sum(range(cached + 1, cached + new + 1))]
+
+
+def nbytes(found: Sequence[Operation], name: str) -> tuple[int, int]:
+    memory = [operation for operation in found if operation.name == name]
+    assert all(isinstance(operation, MemoryOperation) for operation in memory)
+    return tuple(
+        sum(getattr(item, side) * item.num_layers for item in memory) for side in ("read_bytes", "write_bytes")
+    )  # type: ignore[return-value]
+
+
+def test_bytes_of_memory_bound_operations() -> None:
+    found = operations("llama-3-8b", tensor_parallel=2)
+    token = 8 * 2  # eight tokens of two bytes
+
+    assert nbytes(found, "ffn_norm") == (32 * token * 2 * 4096,) * 2
+    assert nbytes(found, "input_norm") == ((31 * 2 + 1) * token * 4096,) * 2
+    assert nbytes(found, "ffn_activation") == (32 * token * 14336, 32 * token * 7168)
+    assert nbytes(found, "rotary_kv_write") == (32 * token * (16 + 2 * 4) * 128,) * 2
+    fp8 = operations("llama-3-8b", kv_dtype="fp8", tensor_parallel=2)
+    assert nbytes(fp8, "rotary_kv_write") == (32 * token * (16 + 8) * 128, 32 * token * (16 + 4) * 128)
+    assert nbytes(found, "logits_cast") == (token * 128256, 2 * token * 128256)
+    unfused = operations("llama-3-8b", fusions=NONE, tensor_parallel=2)
+    assert nbytes(unfused, "rotary") == (32 * token * (16 + 4) * 128,) * 2
+    assert nbytes(unfused, "kv_write") == (32 * token * 2 * 4 * 128,) * 2
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_fusions_never_add_bytes_or_change_operations(name: str) -> None:
+    for step in STEPS:
+        fused, apart = (operations(name, **step, fusions=fusions, experts_as_layer=False) for fusions in (None, NONE))
+        total = {
+            key: sum(o.num_bytes * o.num_layers for o in found if isinstance(o, MemoryOperation))
+            for key, found in (("fused", fused), ("apart", apart))
+        }
+        flop = [
+            sum(o.problem.flop * o.num_layers for o in found if isinstance(o, GemmOperation))
+            for found in (fused, apart)
+        ]
+
+        assert total["fused"] < total["apart"]
+        assert flop[0] == flop[1]
+        assert len(fused) < len(apart)
+
+
+def messages(model: str, **options: Any) -> dict[str, tuple[str, int, int, int]]:
+    return {
+        o.name: (o.what, o.message_bytes, o.num_ranks, o.num_layers)
+        for o in operations(model, **options)
+        if isinstance(o, CollectiveOperation) and not o.layer_kind.endswith("dense")
+    }
+
+
+def test_messages() -> None:
+    hidden = 8 * 2048 * 2
+    assert messages("qwen3-30b-a3b") == {}
+    assert messages("qwen3-30b-a3b", tensor_parallel=4) == {
+        "embedding_all_reduce": ("all_reduce", hidden, 4, 1),
+        "attention_all_reduce": ("all_reduce", hidden, 4, 48),
+        "ffn_all_reduce": ("all_reduce", hidden, 4, 48),
+        "logits_all_gather": ("all_gather", 8 * 151936 // 4 * 2, 4, 1),
+    }
+    assert messages("qwen3-30b-a3b", expert_parallel=8, pipeline_parallel=2) == {
+        "dispatch": ("all_to_all", 8 * hidden, 8, 24),
+        "combine": ("all_to_all", 8 * hidden, 8, 24),
+        "stage_send": ("send", 2 * hidden, 2, 1),
+    }
+    block = messages("qwen3-30b-a3b", expert_parallel=8, dtype="fp8_block")
+    assert (block["dispatch"][1], block["combine"][1]) == (4 * hidden, 8 * hidden)  # bytes of fp8, and of bf16
+
+
+@pytest.mark.parametrize(("tensor", "expert"), [(1, 1), (4, 2), (2, 8)])
+def test_experts_are_a_layer_for_moe_layers(tensor: int, expert: int) -> None:
+    degrees = {"tensor_parallel": tensor, "expert_parallel": expert}
+    experts = [o for o in operations("deepseek-v3", **degrees, dtype="fp8_block") if isinstance(o, MoeOperation)]
+    groups = max(1, expert // tensor)
+
+    assert len(experts) == 1
+    assert experts[0].num_layers == 58
+    layer = experts[0].layer
+    assert (layer.num_tokens, layer.tp, layer.ep) == (8 * groups, max(1, tensor // expert), expert)
+    assert layer.with_(dtype=None) == MoeLayer(
+        8 * groups, 7168, 2048, 256, 8, tp=max(1, tensor // expert), ep=expert, distribution="uniform"
+    )
+    assert str(getattr(layer.dtype, "b", "")) == "fp8 (group 128x128)"
+
+
+def test_types_of_a_checkpoint() -> None:
+    config = parse_config(
+        SAMPLES["deepseek-v3"].config
+        | {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+        name="v3",
+        origin="here",
+    )
+    found = {(o.name, o.layer_kind): o for o in operations(config) if isinstance(o, GemmOperation)}
+    wide = {name for (name, _), o in found.items() if o.quantize_from is None}
+
+    assert wide == {"router", "lm_head", "q_absorb", "v_absorb"}
+    assert {o.quantize_from for o in found.values()} == {None, DType.BF16}
+
+
+def test_kinds_and_words() -> None:
+    found = operations("deepseek-v3", tensor_parallel=2)
+
+    assert {operation.kind for operation in found} == {"gemm", "attention", "memory", "moe", "collective"}
+    assert len(set(found)) == len(found)
+    for options, message in (
+        ({"fusions": "all"}, "fusions must be Fusions, got 'all'"),
+        ({"stage": 1}, "stage must be an integer in 0..0, got 1"),
+        ({"experts_as_layer": 1}, "experts_as_layer must be True or False"),
+        ({"phase": "train"}, "phase must be one of prefill, decode"),
+        ({"expert_parallel": 2}, "expert_parallel is for models with experts, which llama-3-8b has not"),
+        ({"new_tokens": 0}, "new_tokens must be an integer in 1..1024, got 0"),
+        ({"new_tokens": 2000}, "new_tokens must be an integer in 1..1024, got 2000"),
+    ):
+        with pytest.raises(InvalidOptionError) as caught:
+            operations("llama-3-8b", **options)
+        assert message in str(caught.value)
+    with pytest.raises(InvalidOptionError, match="qkv must be True or False"):
+        Fusions(qkv=1)  # type: ignore[arg-type]
+
+
+def test_partial_rotary_positions() -> None:
+    glm, half = load_model("glm-4-9b-0414"), GroupedAttention(num_heads=4, num_kv_heads=2, head_dim=64, rotary_dim=0)
+    found = operations(glm)
+
+    assert nbytes(found, "rotary_kv_write") == (40 * 16 * (32 * 64 + 2 * 2 * 128),) * 2
+    none = operations(load_model("llama-3-8b").with_(attention=half.model_dump()))
+    assert "kv_write" in names(none)
+    assert "rotary_kv_write" not in names(none)
