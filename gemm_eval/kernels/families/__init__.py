@@ -50,7 +50,12 @@ _FAMILIES = (
 )
 
 
-_GROUPED = (("grouped", "Sm80GroupedFamily"), ("grouped", "Sm90GroupedFamily"))
+_GROUPED = (
+    ("grouped", "GemvGroupedFamily"),
+    ("grouped", "GemvMmaGroupedFamily"),
+    ("grouped", "Sm80GroupedFamily"),
+    ("grouped", "Sm90GroupedFamily"),
+)
 """Those of grouped GEMMs."""
 
 
