@@ -78,214 +78,189 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv(
     const act_t* __restrict__ a, const unsigned char* __restrict__ qweight, const unsigned char* __restrict__ scales,
     const act_t* __restrict__ bias, act_t* __restrict__ c, float* __restrict__ workspace, u32* __restrict__ counters,
     float alpha, int M, int N, int K, int lda, int column_blocks, int k_blocks, int groups,
-    int split_blocks, int longer_splits UNIT_PARAMETERS) {
+    int split_blocks, int longer_splits) {
   extern __shared__ __align__(128) unsigned char smem[];
   const int lane = threadIdx.x & 31;
   const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x >> 5, 0);
-#if GROUPED
-  const TokenGroups token_groups = {token_offsets, factors, smem_address(smem) + GROUP_TABLE_AT, num_token_groups};
-  const Units units = count_units(token_groups, M, N, K, most_cut);
-  const int all_blocks = (K + 63) / 64;
-  split_blocks = all_blocks / (int)units.splits, longer_splits = all_blocks % (int)units.splits;
-  const unsigned char *all_weights = qweight, *all_scales = scales;
-  const act_t* all_bias = bias;
-  const float factor = alpha;
-#pragma unroll 1
-  for (u32 index = blockIdx.x; index < units.count; index += gridDim.x) {
-    const TokenGroup group = find_group(token_groups, index / (units.tiles_n * units.splits), M);
-    const Unit unit = unit_at(units, index, group);
-    const u64 column_blocks_before = (u64)group.index * column_blocks;
-    qweight = all_weights + column_blocks_before * k_blocks * BLOCK_BYTES;
-    scales = all_scales + column_blocks_before * (MODE == 0 ? 64 * sizeof(act_t) : (u64)groups * GROUP_BYTES);
-    bias = all_bias ? all_bias + (u64)group.index * N : nullptr;
-    alpha = factor * __ldg(factors + group.index);
-#else
-  {
-    const Unit unit = {(int)blockIdx.x, (int)blockIdx.z * CTA_M, M, (int)blockIdx.y, (int)gridDim.y,
-                       blockIdx.z * gridDim.x + blockIdx.x};
-#endif
-    const int first_column = unit.column_tile * CTA_N, column_block = first_column >> 6;
+  const Unit unit = unit_of_cta(M);
+  const int first_column = unit.column_tile * CTA_N, column_block = first_column >> 6;
 
-    // Blocks of k of this split: `split_blocks`, and one more in the first `longer_splits`.
-    const int begin = unit.split * split_blocks + min(unit.split, longer_splits) + warp;
-    const int count = split_blocks + (unit.split < longer_splits) - warp;
-    const int steps = count > 0 ? (count + TEAMS - 1) / TEAMS : 0;
+  // Blocks of k of this split: `split_blocks`, and one more in the first `longer_splits`.
+  const int begin = unit.split * split_blocks + min(unit.split, longer_splits) + warp;
+  const int count = split_blocks + (unit.split < longer_splits) - warp;
+  const int steps = count > 0 ? (count + TEAMS - 1) / TEAMS : 0;
 
-    Source from;
-    from.lane = lane;
-    const bool has_high = column_block + 1 < column_blocks;  // if not, those columns are computed for nothing
-    start_weights(from, qweight, first_column, column_block, has_high, k_blocks, begin);
+  Source from;
+  from.lane = lane;
+  const bool has_high = column_block + 1 < column_blocks;  // if not, those columns are computed for nothing
+  start_weights(from, qweight, first_column, column_block, has_high, k_blocks, begin);
 
-    start_tokens(from, a, unit.end_token, K, lda, unit.first_token, begin, 0);
-    const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0);  // not computed again and again
-    const u32 token_ring = ring + warp * (STAGES * TOKEN_BYTES);
-    from.to_tokens = lane_place(from, token_ring);
+  start_tokens(from, a, unit.end_token, K, lda, unit.first_token, begin, 0);
+  const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0);  // not computed again and again
+  const u32 token_ring = ring + warp * (STAGES * TOKEN_BYTES);
+  from.to_tokens = lane_place(from, token_ring);
 #if MODE != 0
-    const u32 scale_ring = ring + TEAMS * STAGES * TOKEN_BYTES + warp * (STAGES * SCALE_BYTES);
-    start_scales(from, scales, first_column, column_block, has_high, groups, begin, scale_ring);
+  const u32 scale_ring = ring + TEAMS * STAGES * TOKEN_BYTES + warp * (STAGES * SCALE_BYTES);
+  start_scales(from, scales, first_column, column_block, has_high, groups, begin, scale_ring);
 #endif
 
-    uint4 w[STAGES][STRIPS];
+  uint4 w[STAGES][STRIPS];
 #pragma unroll
-    for (int s = 0; s < STAGES; s++) {
-      if (s < steps) {
+  for (int s = 0; s < STAGES; s++) {
+    if (s < steps) {
 #pragma unroll
-        for (int i = 0; i < STRIPS; i++) w[s][i] = load_streaming_16(strip(from, i));
-        copy_tokens(from, s * TOKEN_BYTES);
-        copy_scales(from, s * SCALE_BYTES);
-        advance(from);
-      }
-      commit_copies();
+      for (int i = 0; i < STRIPS; i++) w[s][i] = load_streaming_16(strip(from, i));
+      copy_tokens(from, s * TOKEN_BYTES);
+      copy_scales(from, s * SCALE_BYTES);
+      advance(from);
     }
-    const Finish how = load_finish(bias, scales, alpha, first_column + 2 * ((int)threadIdx.x % (CTA_N / 2)), N);
-    // Rows that are no tokens stay zero: copies never touch them.
+    commit_copies();
+  }
+  const Finish how = load_finish(bias, scales, alpha, first_column + 2 * ((int)threadIdx.x % (CTA_N / 2)), N);
+  // Rows that are no tokens stay zero: copies never touch them.
 #pragma unroll
-    for (int i = 0; i < TOKEN_COPIES; i++)
-      if (token_row(from, i) >= from.rows && token_row(from, i) < CTA_M) {
+  for (int i = 0; i < TOKEN_COPIES; i++)
+    if (token_row(from, i) >= from.rows && token_row(from, i) < CTA_M) {
 #pragma unroll
-        for (int s = 0; s < STAGES; s++) store_shared_zeros_16(token_place(from, i) + s * TOKEN_BYTES);
-      }
+      for (int s = 0; s < STAGES; s++) store_shared_zeros_16(token_place(from, i) + s * TOKEN_BYTES);
+    }
 
-    float acc[STRIPS][2][CTA_M] = {};
+  float acc[STRIPS][2][CTA_M] = {};
 #if MODE == 0
-    float token_sums[CTA_M] = {};  // over all of K
+  float token_sums[CTA_M] = {};  // over all of K
 #endif
 #if MODE != 0
-    const u32 scale_address = scale_ring + (lane >> 2) * (2 * PARAM_BYTES);
+  const u32 scale_address = scale_ring + (lane >> 2) * (2 * PARAM_BYTES);
 #endif
 
-    for (int step = 0; step < steps; step += STAGES) {
+  for (int step = 0; step < steps; step += STAGES) {
 #pragma unroll
-      for (int stage = 0; stage < STAGES; stage++) {
-        if (step + stage < steps) {
-          wait_copies<STAGES - 1>();
-          __syncwarp();
-          const bool more = step + stage + STAGES < steps;
+    for (int stage = 0; stage < STAGES; stage++) {
+      if (step + stage < steps) {
+        wait_copies<STAGES - 1>();
+        __syncwarp();
+        const bool more = step + stage + STAGES < steps;
 #pragma unroll
-          for (int g = 0; g < GROUPS; g++) {
+        for (int g = 0; g < GROUPS; g++) {
 #if MODE >= 3
-            uint2 stored[STRIPS];
+          uint2 stored[STRIPS];
 #pragma unroll
-            for (int i = 0; i < STRIPS; i++) {
-              const u32 address = scale_address + stage * SCALE_BYTES + i * (16 * PARAM_BYTES);
-              stored[i] = PARAM_BYTES == 4 ? load_shared_8(address) : make_uint2(load_shared_4(address), 0);
-            }
+          for (int i = 0; i < STRIPS; i++) {
+            const u32 address = scale_address + stage * SCALE_BYTES + i * (16 * PARAM_BYTES);
+            stored[i] = PARAM_BYTES == 4 ? load_shared_8(address) : make_uint2(load_shared_4(address), 0);
+          }
 #elif MODE != 0
-            float scale[STRIPS][2], zero[STRIPS][2];
+          float scale[STRIPS][2], zero[STRIPS][2];
 #pragma unroll
-            for (int i = 0; i < STRIPS; i++) {
-              const u32 address = scale_address + stage * SCALE_BYTES + (g * STRIPS + i) * (16 * PARAM_BYTES);
+          for (int i = 0; i < STRIPS; i++) {
+            const u32 address = scale_address + stage * SCALE_BYTES + (g * STRIPS + i) * (16 * PARAM_BYTES);
 #if MODE == 2
-              const uint2 v = load_shared_8(address);
-              scale[i][0] = low_float(v.x), scale[i][1] = high_float(v.x);
-              zero[i][0] = (low_float(v.y) + ZERO_SHIFT0) / PER_UNIT0;
-              zero[i][1] = (high_float(v.y) + ZERO_SHIFT1) / PER_UNIT1;
+            const uint2 v = load_shared_8(address);
+            scale[i][0] = low_float(v.x), scale[i][1] = high_float(v.x);
+            zero[i][0] = (low_float(v.y) + ZERO_SHIFT0) / PER_UNIT0;
+            zero[i][1] = (high_float(v.y) + ZERO_SHIFT1) / PER_UNIT1;
 #else
-              const u32 v = load_shared_4(address);
-              scale[i][0] = low_float(v), scale[i][1] = high_float(v);
-              zero[i][0] = -8.0f / PER_UNIT0, zero[i][1] = -8.0f / PER_UNIT1;
+            const u32 v = load_shared_4(address);
+            scale[i][0] = low_float(v), scale[i][1] = high_float(v);
+            zero[i][0] = -8.0f / PER_UNIT0, zero[i][1] = -8.0f / PER_UNIT1;
 #endif
 #if !SCALE_SUMS
-              zero[i][0] *= scale[i][0], zero[i][1] *= scale[i][1];
+            zero[i][0] *= scale[i][0], zero[i][1] *= scale[i][1];
 #endif
-            }
+          }
 #if SCALE_SUMS
-            float d[STRIPS][2][CTA_M] = {}, d_tokens[CTA_M] = {};
+          float d[STRIPS][2][CTA_M] = {}, d_tokens[CTA_M] = {};
 #endif
 #endif
 #pragma unroll
-            for (int half = g * (2 / GROUPS); half < (g + 1) * (2 / GROUPS); half++) {  // two k16 steps
-              u32 pairs[CTA_M][2][2];
+          for (int half = g * (2 / GROUPS); half < (g + 1) * (2 / GROUPS); half++) {  // two k16 steps
+            u32 pairs[CTA_M][2][2];
 #pragma unroll
-              for (int m = 0; m < CTA_M; m++)  // each lane gets row m: all eight rows of a matrix are that one
-                load_matrices(token_ring + stage * TOKEN_BYTES + m * 128 +
-                                  (((half * 4 + (lane >> 3)) ^ (m & 7)) << 4),
-                              pairs[m][0], pairs[m][1]);
+            for (int m = 0; m < CTA_M; m++)  // each lane gets row m: all eight rows of a matrix are that one
+              load_matrices(token_ring + stage * TOKEN_BYTES + m * 128 +
+                                (((half * 4 + (lane >> 3)) ^ (m & 7)) << 4),
+                            pairs[m][0], pairs[m][1]);
 #pragma unroll
-              for (int jj = 0; jj < 2; jj++) {
-                float x[CTA_M][4];
+            for (int jj = 0; jj < 2; jj++) {
+              float x[CTA_M][4];
 #pragma unroll
-                for (int m = 0; m < CTA_M; m++) {
-                  x[m][0] = low_float(pairs[m][jj][0]), x[m][1] = high_float(pairs[m][jj][0]);
-                  x[m][2] = low_float(pairs[m][jj][1]), x[m][3] = high_float(pairs[m][jj][1]);
+              for (int m = 0; m < CTA_M; m++) {
+                x[m][0] = low_float(pairs[m][jj][0]), x[m][1] = high_float(pairs[m][jj][0]);
+                x[m][2] = low_float(pairs[m][jj][1]), x[m][3] = high_float(pairs[m][jj][1]);
 #if MODE == 0
-                  token_sums[m] += (x[m][0] + x[m][1]) + (x[m][2] + x[m][3]);
+                token_sums[m] += (x[m][0] + x[m][1]) + (x[m][2] + x[m][3]);
 #elif MODE < 3 && SCALE_SUMS
-                  d_tokens[m] += (x[m][0] + x[m][1]) + (x[m][2] + x[m][3]);
+                d_tokens[m] += (x[m][0] + x[m][1]) + (x[m][2] + x[m][3]);
 #endif
-                }
+              }
 #pragma unroll
-                for (int i = 0; i < STRIPS; i++) {
-                  float u[2][4];
+              for (int i = 0; i < STRIPS; i++) {
+                float u[2][4];
 #if MODE >= 3
-                  to_floats(word_of(w[stage][i], 2 * half + jj), params_of_step(stored[i].x, stored[i].y, 2 * half + jj), u);
+                to_floats(word_of(w[stage][i], 2 * half + jj), params_of_step(stored[i].x, stored[i].y, 2 * half + jj), u);
 #else
-                  to_floats(word_of(w[stage][i], 2 * half + jj), u);
+                to_floats(word_of(w[stage][i], 2 * half + jj), u);
 #endif
 #pragma unroll
-                  for (int h = 0; h < 2; h++)
+                for (int h = 0; h < 2; h++)
 #pragma unroll
-                    for (int k = 0; k < 4; k++) {
+                  for (int k = 0; k < 4; k++) {
 #if (MODE == 1 || MODE == 2) && !SCALE_SUMS
-                      u[h][k] = fmaf(u[h][k], scale[i][h], zero[i][h]);
+                    u[h][k] = fmaf(u[h][k], scale[i][h], zero[i][h]);
 #endif
 #pragma unroll
-                      for (int m = 0; m < CTA_M; m++) {
+                    for (int m = 0; m < CTA_M; m++) {
 #if (MODE == 1 || MODE == 2) && SCALE_SUMS
-                        d[i][h][m] = fmaf(u[h][k], x[m][k], d[i][h][m]);
+                      d[i][h][m] = fmaf(u[h][k], x[m][k], d[i][h][m]);
 #else
-                        acc[i][h][m] = fmaf(u[h][k], x[m][k], acc[i][h][m]);
+                      acc[i][h][m] = fmaf(u[h][k], x[m][k], acc[i][h][m]);
 #endif
-                      }
                     }
-                }
+                  }
               }
             }
+          }
 #if (MODE == 1 || MODE == 2) && SCALE_SUMS
 #pragma unroll
-            for (int i = 0; i < STRIPS; i++)
+          for (int i = 0; i < STRIPS; i++)
 #pragma unroll
-              for (int h = 0; h < 2; h++)
+            for (int h = 0; h < 2; h++)
 #pragma unroll
-                for (int m = 0; m < CTA_M; m++)
-                  acc[i][h][m] = fmaf(scale[i][h], fmaf(zero[i][h], d_tokens[m], d[i][h][m]), acc[i][h][m]);
+              for (int m = 0; m < CTA_M; m++)
+                acc[i][h][m] = fmaf(scale[i][h], fmaf(zero[i][h], d_tokens[m], d[i][h][m]), acc[i][h][m]);
 #endif
-          }
-          __syncwarp();  // all lanes have read this stage
-          if (more) {
-#pragma unroll
-            for (int i = 0; i < STRIPS; i++) w[stage][i] = load_streaming_16(strip(from, i));
-            copy_tokens(from, stage * TOKEN_BYTES);
-            copy_scales(from, stage * SCALE_BYTES);
-            advance(from);
-          }
-          commit_copies();
         }
+        __syncwarp();  // all lanes have read this stage
+        if (more) {
+#pragma unroll
+          for (int i = 0; i < STRIPS; i++) w[stage][i] = load_streaming_16(strip(from, i));
+          copy_tokens(from, stage * TOKEN_BYTES);
+          copy_scales(from, stage * SCALE_BYTES);
+          advance(from);
+        }
+        commit_copies();
       }
     }
-
-    wait_copies<0>();
-    __syncthreads();  // the rings are free
-    float* sums = (float*)smem;
-    float* mine = sums + warp * (CTA_M * SUM_STRIDE) + (lane >> 2);
-#pragma unroll
-    for (int i = 0; i < STRIPS; i++)
-#pragma unroll
-      for (int h = 0; h < 2; h++)
-#pragma unroll
-        for (int m = 0; m < CTA_M; m++) {
-          float v = acc[i][h][m];
-#if MODE == 0
-          v = fmaf(h == 0 ? -8.0f / PER_UNIT0 : -8.0f / PER_UNIT1, token_sums[m], v);
-#endif
-          v += __shfl_xor_sync(0xffffffffu, v, 1);  // the four lanes of a column
-          v += __shfl_xor_sync(0xffffffffu, v, 2);
-          if ((lane & 3) == 0) mine[m * SUM_STRIDE + 16 * i + 8 * h] = v * (h == 0 ? PER_UNIT0 : PER_UNIT1);
-        }
-    __syncthreads();
-    finish(sums, how, c, workspace, counters, from.rows, N, unit);
-#if GROUPED
-    __syncthreads();  // the sums are read
-#endif
   }
+
+  wait_copies<0>();
+  __syncthreads();  // the rings are free
+  float* sums = (float*)smem;
+  float* mine = sums + warp * (CTA_M * SUM_STRIDE) + (lane >> 2);
+#pragma unroll
+  for (int i = 0; i < STRIPS; i++)
+#pragma unroll
+    for (int h = 0; h < 2; h++)
+#pragma unroll
+      for (int m = 0; m < CTA_M; m++) {
+        float v = acc[i][h][m];
+#if MODE == 0
+        v = fmaf(h == 0 ? -8.0f / PER_UNIT0 : -8.0f / PER_UNIT1, token_sums[m], v);
+#endif
+        v += __shfl_xor_sync(0xffffffffu, v, 1);  // the four lanes of a column
+        v += __shfl_xor_sync(0xffffffffu, v, 2);
+        if ((lane & 3) == 0) mine[m * SUM_STRIDE + 16 * i + 8 * h] = v * (h == 0 ? PER_UNIT0 : PER_UNIT1);
+      }
+  __syncthreads();
+  finish(sums, how, c, workspace, counters, from.rows, N, unit);
 }

@@ -124,8 +124,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
     alpha = factor * __ldg(factors + group.index);
 #else
   {
-    const Unit unit = {(int)blockIdx.x, (int)blockIdx.z * CTA_M, M, (int)blockIdx.y, (int)gridDim.y,
-                       blockIdx.z * gridDim.x + blockIdx.x};
+    const Unit unit = unit_of_cta(M);
 #endif
     const int first_column = unit.column_tile * CTA_N + part * COLUMNS;
     const int column_block = min(first_column >> 6, column_blocks - 1);  // columns past the last: computed for nothing

@@ -7,8 +7,8 @@
 //   STAGES    blocks of k that a team has in flight
 //   MIN_CTAS  of an SM, for the register allocator
 //
-// GROUPED (groups.cuh stands before): groups of tokens have weights of their own. The launch has as many CTAs as fit; each
-// counts the tiles of all groups, says by their number into how many parts K is cut, and works through its units.
+// GROUPED (groups.cuh stands before): groups of tokens have weights of their own. The launch has as many CTAs as fit;
+// each counts the tiles of all groups, says by their number into how many parts K is cut, and works through its units.
 
 #ifndef GROUPED
 #define GROUPED 0
@@ -81,6 +81,12 @@ DEVICE Unit unit_at(const Units& units, u32 index, const TokenGroup& group) {
 }
 #else
 #define UNIT_PARAMETERS
+
+// The only one.
+DEVICE Unit unit_of_cta(int M) {
+  return {(int)blockIdx.x, (int)blockIdx.z * CTA_M, M, (int)blockIdx.y, (int)gridDim.y,
+          blockIdx.z * gridDim.x + blockIdx.x};
+}
 #endif
 
 // ---- ring of a team ----------------------------------------------------------------------------------------------

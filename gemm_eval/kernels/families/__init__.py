@@ -51,7 +51,6 @@ _FAMILIES = (
 
 
 _GROUPED = (
-    ("grouped", "GemvGroupedFamily"),
     ("grouped", "GemvMmaGroupedFamily"),
     ("grouped", "Sm80GroupedFamily"),
     ("grouped", "Sm90GroupedFamily"),

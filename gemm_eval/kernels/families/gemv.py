@@ -112,7 +112,7 @@ class StreamingFamily(Family):
             return f"needs {self.num_threads(variant)} threads an SM"
         if sizes is None:
             return None
-        if self.max_tokens is not None and sizes.M > self.max_tokens:
+        if self.max_tokens is not None and self.max_tokens < sizes.M:
             return f"more than {self.max_tokens} tokens: every {config.cta_m} would read all weights again"
         if sizes.K % 8 or sizes.N % 8:
             return "K and N must be multiples of 8"

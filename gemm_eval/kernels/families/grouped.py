@@ -15,7 +15,6 @@ import numpy as np
 
 from gemm_eval.arch import DeviceLimits
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
-from gemm_eval.kernels.families.gemv import GemvFamily, StreamingFamily
 from gemm_eval.kernels.families.gemv_mma import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
 from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups
@@ -24,7 +23,6 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 __all__ = [
     "MAX_CUT_WAVES",
     "MAX_GROUPS",
-    "GemvGroupedFamily",
     "GemvMmaGroupedFamily",
     "GroupedFamily",
     "GroupedOperands",
@@ -196,9 +194,10 @@ class Sm80GroupedFamily(GroupedFamily, Sm80Family):
         return super().arguments(as_shares, sizes, launch, operands, tensor_map)
 
 
-class StreamingGroupedFamily(GroupedFamily, StreamingFamily):
-    """Kernels for few tokens on groups: the GPU cuts K into as many parts of tiles as are done first."""
+class GemvMmaGroupedFamily(GroupedFamily, GemvMmaFamily):
+    """The kernels of `GemvMmaFamily` on groups: the GPU cuts K of all tiles into as many parts as are done first."""
 
+    name = "w4a16_gemv_mma_grouped"
     headers = ("groups.cuh", "streaming.cuh")
     slots_of_cta = MAX_CUT_WAVES
     max_tokens = None
@@ -218,15 +217,3 @@ class StreamingGroupedFamily(GroupedFamily, StreamingFamily):
     def macros(self, variant: Variant) -> dict[str, int]:
         """See `Family`."""
         return super().macros(variant) | {"GROUP_TABLE_AT": self.smem_bytes(variant) - _TABLE_BYTES}
-
-
-class GemvGroupedFamily(StreamingGroupedFamily, GemvFamily):
-    """The kernels of `GemvFamily` on groups."""
-
-    name = "w4a16_gemv_grouped"
-
-
-class GemvMmaGroupedFamily(StreamingGroupedFamily, GemvMmaFamily):
-    """The kernels of `GemvMmaFamily` on groups."""
-
-    name = "w4a16_gemv_mma_grouped"

@@ -9,7 +9,12 @@ from gemm_eval.jit import of_arrays, read_only
 from gemm_eval.models.gpu.cost_kernels import COOPERATIVE, PINGPONG, VECTOR
 from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16BoundColumns
-from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA, MULTISTAGE_FAMILIES, STREAMING_FAMILIES, WGMMA_FAMILIES
+from gemm_eval.models.gpu.w4a16.family_kernels import (
+    GEMV_MMA_FAMILIES,
+    MULTISTAGE_FAMILIES,
+    STREAMING_FAMILIES,
+    WGMMA_FAMILIES,
+)
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, PAIRS_OF_WARP, SCHEDULERS, SUM_BYTES
 from gemm_eval.models.gpu.w4a16.sm90_kernels import TWO_WARPGROUPS, overlapped
 
@@ -61,7 +66,7 @@ def pack_w4a16_bound_columns(
     """Return `W4A16BoundColumns` of our kernels, [columns, rows]; arguments as for `pack_bound_columns`."""
     p, family, c = params[0], candidates["family"], coefficients[candidates["coefficient_set"]]
     is_sm90, is_sm80 = np.isin(family, WGMMA_FAMILIES), np.isin(family, MULTISTAGE_FAMILIES)
-    is_gemv_mma = family == GEMV_MMA
+    is_gemv_mma = np.isin(family, GEMV_MMA_FAMILIES)
     is_streaming = np.isin(family, STREAMING_FAMILIES)
     cycles_per_us, matrix = p["cycles_per_us"], candidates["matrix_cycles"]
     slots = candidates["instructions"] / SCHEDULERS

@@ -16,6 +16,8 @@ __all__ = [
     "ALIKE_PHASES",
     "BLOCK",
     "CUT_UNITS",
+    "GROUPS_US",
+    "GROUP_TILE_CYCLES",
     "HOLD_FRAC",
     "MAX_CUT_WAVES",
     "MOST_PARTS",
@@ -39,6 +41,8 @@ UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 TOKEN_ROW_BYTES = 128.0  # 64 k
 SUM_BYTES = 4.0
 CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
+GROUPS_US = 2.5  # of grouped kernels, to count the tiles of all groups before anything is copied
+GROUP_TILE_CYCLES = 900.0  # and of a tile, to find its group and to begin anew
 ALIKE_PHASES = 2  # with no more places of K at once, stream-K reads as data-parallel kernels do
 PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says

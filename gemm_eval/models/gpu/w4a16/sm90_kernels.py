@@ -18,6 +18,8 @@ from gemm_eval.models.gpu.cost_kernels import (
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     ALIKE_PHASES,
     BLOCK,
+    GROUP_TILE_CYCLES,
+    GROUPS_US,
     MOST_PARTS,
     SCHEDULERS,
     SUM_BYTES,
@@ -34,8 +36,6 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
 __all__ = ["TWO_WARPGROUPS", "overlapped", "sm90_cost"]
 
 TWO_WARPGROUPS = 8  # warps
-GROUPS_US = 2.5  # to count the tiles of all groups, before anything is copied
-GROUP_TILE_CYCLES = 900.0  # of a tile of a grouped kernel, to find its group and to begin anew
 _BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their way at once: 32 registers of a thread
 
 

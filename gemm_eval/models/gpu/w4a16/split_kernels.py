@@ -20,6 +20,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     UNIT_K,
     tiles_of_rows,
 )
+from gemm_eval.models.gpu.w4a16.streaming_kernels import parts_of_groups
 
 __all__ = ["MAX_SPLITS", "list_splits", "splits_of_row"]
 
@@ -63,6 +64,9 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     if row["family"] in STREAMING_FAMILIES:
         if M > _MAX_STREAMING_TOKENS:
             return 0
+        if is_grouped:
+            splits[num] = 0
+            return num + 1 if parts_of_groups(row, t) > 1 else num
         teams, blocks = row["cta_k"] // BLOCK, ceil_div(K, BLOCK)
         for at_once in range(2):
             for waves in range(1, 5):
