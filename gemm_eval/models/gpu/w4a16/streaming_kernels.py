@@ -27,6 +27,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
 __all__ = ["parts_of_groups", "streaming_cost"]
 
 _PARTS_AT_ONCE = 4  # sums that `w4a16_gemv*` load together
+_GROUP_LOAD_CYCLES = 400.0  # of grouped kernels, shared by the blocks that are on their way to a team
 _UNIT_STEPS, _PART_STEPS = 4, 2  # by which grouped kernels cut K themselves (streaming.cuh)
 _RAMP_BYTES = 4e6  # of weights, that fill the queues half
 
@@ -116,6 +117,7 @@ def streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Con
         first_start = c["cta_cycles"] + c["cta_launch_cycles"] * min(resident, ctas / num_sms)
         start = c["cta_cycles"] + c["cta_launch_cycles"]
     if t.G > 1:
+        serial += _GROUP_LOAD_CYCLES / max(1, row["num_stages"] - 1)
         first_start += GROUPS_US * cycles_per_us
         start += GROUP_TILE_CYCLES
     rows = min(cta_m, t.M)
