@@ -11,7 +11,7 @@ from gemm_eval.models.gpu.generic_kernels import BoundColumns, split_cap
 from gemm_eval.models.gpu.w4a16.bound_kernels import W4A16BoundColumns
 from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA, MULTISTAGE_FAMILIES, STREAMING_FAMILIES, WGMMA_FAMILIES
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, PAIRS_OF_WARP, SCHEDULERS, SUM_BYTES
-from gemm_eval.models.gpu.w4a16.sm90_kernels import TWO_WARPGROUPS, overlapped
+from gemm_eval.models.gpu.w4a16.sm90_kernels import TWO_WARPGROUPS, norm8, overlapped
 
 __all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
 
@@ -66,11 +66,11 @@ def pack_w4a16_bound_columns(
     cycles_per_us, matrix = p["cycles_per_us"], candidates["matrix_cycles"]
     slots = candidates["instructions"] / SCHEDULERS
     together = np.where(candidates["num_warps"] > TWO_WARPGROUPS, c["three_issue"], c["issue"])
-    alone = np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
-    sharing = np.maximum(slots * np.minimum(c["shared_issue"], alone), matrix)
+    alone = slots * np.where(candidates["schedule"] == COOPERATIVE, together, c["pingpong_issue"])
     with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
-        work = of_arrays(overlapped)(slots * alone, matrix, c["wgmma_frac"])
-    lone = np.maximum(work, candidates["producer"] * c["producer_cycles"])
+        work = of_arrays(overlapped)(alone, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / candidates["cta_k"]
+    lone = of_arrays(norm8)(work, candidates["producer"] * c["producer_cycles"])
+    sharing = np.minimum(np.maximum(slots * c["shared_issue"], matrix), lone)
     multistage = np.where(is_sm80, (candidates["instructions"] - candidates["mma"]) / SCHEDULERS, slots) * c["issue"]
     teams = candidates["cta_k"] // BLOCK
     sums = teams * (candidates["cta_m"] * (candidates["cta_n"] * SUM_BYTES))
@@ -83,9 +83,8 @@ def pack_w4a16_bound_columns(
         cta_m=candidates["cta_m"],
         cta_n=candidates["cta_n"],
         block_cycles=np.where(is_sm90, np.where(candidates["ctas_per_sm"] > 1, sharing, lone), multistage + matrix),
-        cut_cycles=np.where(is_sm90, c["cut_us"] * cycles_per_us, 0.0),  # within a wave, beside which DRAM is read
+        lone_cycles=np.where(is_sm90, lone, 0.0),
         fixed_us=p["launch_us"] + np.where(is_sm90, c["kernel_us"], 0.0) + start_cycles / cycles_per_us,
-        cut_us=np.where(is_sm90, 0.0, c["cut_us"]),
         fixed_cycles=np.where(is_sm80, c["cta_cycles"], 0.0),
         row_cycles=epilogue / np.maximum(candidates["cluster_k"], 1),  # a share of the tile each
         pass_us=np.where(is_streaming, teams * c["team_sum_cycles"] / cycles_per_us, 0.0),

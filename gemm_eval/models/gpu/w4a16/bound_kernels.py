@@ -8,9 +8,13 @@ import numpy as np
 
 from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import BOUND_SLACK, ProblemTerms
-from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK
+from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, MULTISTAGE_FAMILIES, WGMMA_FAMILIES
+from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, one_of
+from gemm_eval.models.gpu.w4a16.sm80_kernels import sm80_loop
+from gemm_eval.models.gpu.w4a16.sm90_kernels import GROUPS_US, sm90_loop
+from gemm_eval.models.gpu.w4a16.streaming_kernels import streaming_loop
 
-__all__ = ["W4A16BoundColumns", "row_bounds_us", "split_bound_us"]
+__all__ = ["W4A16BoundColumns", "is_beaten", "row_bounds_us"]
 
 _LEAST_OF_GROUPS = 0.5 ** (1.0 / 3.0)  # the longer of two over their 3-norm: main loops of groups overlap more
 _CBRT_1, _CBRT_2, _CBRT_3 = 1.0 / 3.0, -1.0 / 9.0, 0.0377  # of cbrt(1 + x), 0 <= x <= 1, right at both ends
@@ -22,9 +26,8 @@ class W4A16BoundColumns(NamedTuple):
     cta_m: Any
     cta_n: Any
     block_cycles: Any
-    cut_cycles: Any
+    lone_cycles: Any
     fixed_us: Any
-    cut_us: Any
     fixed_cycles: Any
     row_cycles: Any
     pass_us: Any
@@ -69,25 +72,74 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
         bounds[i] = (before_us + of_norm * longer * root) * BOUND_SLACK
 
 
+class _Loop(NamedTuple):
+    """The least that a config takes: `before_us`, and a main loop under load of `added_us` and the 3-norm of the rest."""
+
+    before_us: float
+    added_us: float
+    chip_us: float
+    dram_us: float
+    other_us: float
+    busy_us: float  # tensor cores, at the highest clock
+    power: float  # of data on their way, as a share of theirs
+
+
 @kernel
-def split_bound_us(p: Any, columns: Any, row: int, t: ProblemTerms, split: int) -> float:
-    """As `row_bounds_us` of one kernel, with K cut into `split` parts, or `STREAM_K`: that adds what is fixed."""
-    cta_m, cta_n = columns[_AT.cta_m, row], columns[_AT.cta_n, row]
-    tiles = np.ceil(t.M / cta_m) * np.ceil(t.N / cta_n)
-    rows = min(cta_m, float(t.M))
-    passes = np.ceil(rows * cta_n / columns[_AT.pass_elems, row])
-    before_us = columns[_AT.fixed_us, row] + columns[_AT.pass_us, row] * passes
-    cycles = columns[_AT.fixed_cycles, row] + rows * columns[_AT.row_cycles, row]
-    if split > 1:
-        before_us += columns[_AT.cut_us, row]
-        cycles += columns[_AT.cut_cycles, row]
-    ctas = tiles * split if split > 0 else np.inf
-    cycles += tiles * (t.K / BLOCK) * columns[_AT.block_cycles, row] / min(float(p["num_sms"]), ctas)
-    chip_us, dram_us = (
-        cycles / p["cycles_per_us"],
-        (t.a_read_bytes + t.b_read_bytes) / columns[_AT.dram_bytes_per_us, row],
-    )
-    norm_us = np.cbrt(chip_us * chip_us * chip_us + dram_us * dram_us * dram_us)
-    if t.G > 1:
-        norm_us *= _LEAST_OF_GROUPS
-    return float((before_us + norm_us) * BOUND_SLACK)
+def _loop_of(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, lone: float) -> _Loop:
+    """Waves are taken as one: the 3-norm of sums is at most the sum of 3-norms."""
+    launch_us, cycles_per_us = p["launch_us"], p["cycles_per_us"]
+    if row["family"] in WGMMA_FAMILIES:
+        of_90 = sm90_loop(p, row, c, t, split, lone)
+        before_us, chip_us = launch_us + c["kernel_us"] + of_90.store_us, (of_90.first + of_90.last) / cycles_per_us
+        if t.G > 1:  # the longer of the two: above a share of their 3-norm
+            return _Loop(
+                before_us, GROUPS_US, _LEAST_OF_GROUPS * chip_us, _LEAST_OF_GROUPS * of_90.dram_us, 0.0, of_90.busy_us,
+                of_90.power,
+            )  # fmt: skip
+        return _Loop(before_us, 0.0, chip_us, of_90.dram_us, of_90.outside_us, of_90.busy_us, of_90.power)
+    if row["family"] in MULTISTAGE_FAMILIES:
+        of_80 = sm80_loop(p, row, c, t, split)
+        chip_us = (of_80.first + of_80.last) / cycles_per_us
+        return _Loop(launch_us, of_80.reduction_us, chip_us, of_80.dram_us, 0.0, of_80.busy_us, 0.0)
+    few = streaming_loop(p, row, c, t, split)
+    before_us = launch_us + few.prologue_us + few.over_us + few.reduction_us
+    return _Loop(before_us, 0.0, few.chip_us, few.dram_us, few.l2_us, 0.0, 0.0)
+
+
+@kernel
+def is_beaten(
+    p: Any, row: Any, columns: Any, index: int, c: Any, t: ProblemTerms, split: int, best_us: float
+) -> bool:  # fmt: skip
+    """Whether a kernel, with K cut into `split` parts or by `STREAM_K`, takes longer than `best_us` for sure.
+
+    The main loop is that of the cost, and what a root would be taken of is compared with the cube of the time that is
+    left. So nearly all that are slower are known in a third of the time of a cost.
+    """
+    if t.G > 1 and row["family"] not in GROUPED_FAMILIES:  # as many launches
+        t, best_us = one_of(t), best_us / t.G
+    loop = _loop_of(p, row, c, t, split, columns[_AT.lone_cycles, index])
+    left_us = best_us / BOUND_SLACK - loop.before_us
+    room_us = left_us - loop.added_us
+    cubes = loop.chip_us * loop.chip_us * loop.chip_us + loop.dram_us * loop.dram_us * loop.dram_us
+    cubes += loop.other_us * loop.other_us * loop.other_us
+    if room_us <= 0.0 or cubes > room_us * room_us * room_us:
+        return True
+    return loop.busy_us > 0.0 and _is_too_hot(p, loop.added_us + np.cbrt(cubes), loop.busy_us, loop.power, left_us)
+
+
+@kernel
+def _is_too_hot(p: Any, main_us: float, busy_us: float, power: float, left_us: float) -> bool:
+    """Whether a main loop of `main_us` or more at the highest clock takes longer than `left_us` under load.
+
+    By `loaded_time_us` at the clock of a short kernel, the highest that there is. The more there is to wait for, the
+    less the clock yields; only where it yields less than the wait takes is a longer main loop no faster.
+    """
+    cycles_per_us, clock = p["cycles_per_us"], p["tensor_cycles_per_us"]
+    if busy_us * cycles_per_us > left_us * clock:
+        return True
+    busy = min(1.0, busy_us / main_us)
+    fall = (cycles_per_us - clock) * busy * busy
+    clock_left = cycles_per_us - fall
+    if (1.0 + power) * 2.0 * cycles_per_us * fall * busy > clock_left * clock_left:
+        return False
+    return bool(main_us + (1.0 + power) * (busy_us * fall / clock_left) > left_us)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from gemm_eval.models.gpu.terms import Times
 from gemm_eval.models.gpu.w4a16.family_kernels import SM90
 
 __all__ = [
-    "ALIKE_PHASES",
     "BLOCK",
     "CUT_UNITS",
     "HOLD_FRAC",
@@ -24,10 +22,11 @@ __all__ = [
     "SUM_BYTES",
     "TOKEN_ROW_BYTES",
     "UNIT_K",
+    "are_alike",
     "finish",
     "l2_share",
     "norm3",
-    "num_phases",
+    "one_of",
     "panel_rereads",
     "shared_step",
     "tiles_of_rows",
@@ -39,7 +38,6 @@ UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 TOKEN_ROW_BYTES = 128.0  # 64 k
 SUM_BYTES = 4.0
 CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
-ALIKE_PHASES = 2  # with no more places of K at once, stream-K reads as data-parallel kernels do
 PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
 
@@ -70,6 +68,17 @@ def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes
 
 
 @kernel
+def one_of(t: ProblemTerms) -> ProblemTerms:
+    """One GEMM of a batch."""
+    G = t.G
+    return ProblemTerms(
+        1, t.M, t.K, t.N, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G, t.c_bytes / G, t.stay_frac,
+        t.a_read_bytes / G, t.b_read_bytes / G, t.l2_hold_frac, t.line_waste, t.load_frac, t.quantize_us, t.cast_us,
+        t.M, t.group_rows, t.group_counts,
+    )  # fmt: skip
+
+
+@kernel
 def tiles_of_rows(t: ProblemTerms, cta_m: int) -> int:
     """Tiles along M, of all groups."""
     if t.G == 1:
@@ -81,9 +90,12 @@ def tiles_of_rows(t: ProblemTerms, cta_m: int) -> int:
 
 
 @kernel
-def num_phases(tiles: int, ctas: int) -> int:
-    """Different places of K at which the CTAs of a stream-K kernel are at any time."""
-    return ctas // math.gcd(tiles, ctas)
+def are_alike(tiles: int, ctas: int) -> bool:
+    """Whether the CTAs of a stream-K kernel are at one or two places of K at any time: they read as others do.
+
+    They are at ctas / gcd(tiles, ctas) places, and that is 1 or 2 where twice the tiles are a multiple of the CTAs.
+    """
+    return bool(2 * tiles % ctas == 0)
 
 
 @kernel
