@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import kernel
+from gemm_eval.jit import inlined_kernel, kernel
 from gemm_eval.models.gpu.cost_kernels import BOUND_SLACK, ProblemTerms
-from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, MULTISTAGE_FAMILIES, WGMMA_FAMILIES
-from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, one_of
+from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, WGMMA_FAMILIES
+from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, Launch, launch_of
 from gemm_eval.models.gpu.w4a16.sm80_kernels import sm80_loop
 from gemm_eval.models.gpu.w4a16.sm90_kernels import GROUPS_US, sm90_loop
 from gemm_eval.models.gpu.w4a16.streaming_kernels import streaming_loop
@@ -73,7 +73,7 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
 
 
 class _Loop(NamedTuple):
-    """The least that a config takes: `before_us`, and a main loop under load of `added_us` and the 3-norm of the rest."""
+    """The least that a config takes: what is before, and under load `added_us` and the 3-norm of the next three."""
 
     before_us: float
     added_us: float
@@ -84,8 +84,8 @@ class _Loop(NamedTuple):
     power: float  # of data on their way, as a share of theirs
 
 
-@kernel
-def _loop_of(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, lone: float) -> _Loop:
+@inlined_kernel
+def _loop_of(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> _Loop:
     """Waves are taken as one: the 3-norm of sums is at most the sum of 3-norms."""
     launch_us, cycles_per_us = p["launch_us"], p["cycles_per_us"]
     if row["family"] in WGMMA_FAMILIES:
@@ -115,10 +115,9 @@ def is_beaten(
     The main loop is that of the cost, and what a root would be taken of is compared with the cube of the time that is
     left. So nearly all that are slower are known in a third of the time of a cost.
     """
-    if t.G > 1 and row["family"] not in GROUPED_FAMILIES:  # as many launches
-        t, best_us = one_of(t), best_us / t.G
-    loop = _loop_of(p, row, c, t, split, columns[_AT.lone_cycles, index])
-    left_us = best_us / BOUND_SLACK - loop.before_us
+    launch = launch_of(row, t)
+    loop = _loop_of(p, row, c, launch, split, columns[_AT.lone_cycles, index])
+    left_us = best_us / (launch.num * BOUND_SLACK) - loop.before_us
     room_us = left_us - loop.added_us
     cubes = loop.chip_us * loop.chip_us * loop.chip_us + loop.dram_us * loop.dram_us * loop.dram_us
     cubes += loop.other_us * loop.other_us * loop.other_us

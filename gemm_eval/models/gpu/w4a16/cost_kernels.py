@@ -13,8 +13,8 @@ from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, WARM, ConfigCost, CostRules, ProblemTerms, ceil_div
 from gemm_eval.models.gpu.terms import Times
 from gemm_eval.models.gpu.w4a16.bound_kernels import is_beaten, row_bounds_us
-from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, MULTISTAGE_FAMILIES, WGMMA_FAMILIES
-from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, HOLD_FRAC, one_of
+from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, WGMMA_FAMILIES
+from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, HOLD_FRAC, Launch, launch_of
 from gemm_eval.models.gpu.w4a16.sm80_kernels import sm80_cost
 from gemm_eval.models.gpu.w4a16.sm90_kernels import sm90_cost
 from gemm_eval.models.gpu.w4a16.split_kernels import list_splits
@@ -77,13 +77,13 @@ def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: in
 
     A batch by a kernel of one GEMM is as many launches.
     """
-    if t.G > 1 and row["family"] not in GROUPED_FAMILIES:
-        return _launched(_cost_of_launch(p, row, c, one_of(t), split), t.G)
-    return _cost_of_launch(p, row, c, t, split)
+    launch = launch_of(row, t)
+    cost = _cost_of_launch(p, row, c, launch, split)
+    return _launched(cost, launch.num) if launch.num > 1 else cost
 
 
 @kernel
-def _cost_of_launch(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
+def _cost_of_launch(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     if row["family"] in WGMMA_FAMILIES:
         return sm90_cost(p, row, c, t, split)
     if row["family"] in MULTISTAGE_FAMILIES:

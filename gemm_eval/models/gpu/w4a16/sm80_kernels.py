@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import kernel
-from gemm_eval.models.gpu.cost_kernels import STREAM_K, ConfigCost, ProblemTerms, ceil_div
+from gemm_eval.models.gpu.cost_kernels import STREAM_K, ConfigCost, ceil_div
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     HOLD_FRAC,
     MOST_PARTS,
@@ -15,13 +15,13 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     SUM_BYTES,
     TOKEN_ROW_BYTES,
     UNIT_K,
+    Launch,
     are_alike,
     finish,
     l2_share,
     norm3,
     panel_rereads,
     shared_step,
-    tiles_of_rows,
 )
 
 __all__ = ["Sm80Loop", "sm80_cost", "sm80_loop"]
@@ -48,12 +48,12 @@ class Sm80Loop(NamedTuple):
 
 
 @kernel
-def sm80_loop(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Sm80Loop:
+def sm80_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> Sm80Loop:
     """The main loop of a config."""
     is_stream = split == STREAM_K
     split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    tiles_m, tiles_n = tiles_of_rows(t, cta_m), ceil_div(t.N, cta_n)
+    tiles_m, tiles_n = t.tiles_m, ceil_div(t.N, cta_n)
     tiles = tiles_m * tiles_n
     units = ceil_div(t.K, UNIT_K)
     slots = row["grid_cap"]
@@ -114,7 +114,7 @@ def sm80_loop(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Sm80Loop
 
 
 @kernel
-def sm80_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
+def sm80_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     """Multistage kernels: all warps copy, dequantize and multiply; the CTAs of an SM fill each other's gaps."""
     s = sm80_loop(p, row, c, t, split)
     cycles_per_us = p["cycles_per_us"]

@@ -12,7 +12,6 @@ from gemm_eval.models.gpu.cost_kernels import (
     SM_L2_BYTES_PER_CYCLE,
     STREAM_K,
     ConfigCost,
-    ProblemTerms,
     ceil_div,
 )
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
@@ -22,12 +21,12 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     SUM_BYTES,
     TOKEN_ROW_BYTES,
     UNIT_K,
+    Launch,
     are_alike,
     finish,
     l2_share,
     norm3,
     panel_rereads,
-    tiles_of_rows,
 )
 
 __all__ = ["GROUPS_US", "TWO_WARPGROUPS", "Sm90Loop", "norm8", "overlapped", "sm90_cost", "sm90_loop"]
@@ -39,7 +38,7 @@ _BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their wa
 
 
 @kernel
-def _offset_rereads(t: ProblemTerms, hold_bytes: float, tiles_m: int, tiles_n: int, ctas: int) -> float:
+def _offset_rereads(t: Launch, hold_bytes: float, tiles_m: int, tiles_n: int, ctas: int) -> float:
     """Bytes that DRAM gives again to CTAs at different places of K: all of A and a panel of weights each are in use."""
     w_bytes = t.b_bytes + t.scale_bytes
     a_lost = 1.0 / (1.0 + hold_bytes / t.a_bytes)
@@ -122,14 +121,14 @@ def _sm90_work(row: Any, c: Any) -> float:
 
 
 @kernel
-def sm90_loop(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, lone: float) -> Sm90Loop:
+def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> Sm90Loop:
     """The main loop of a config; `lone`: cycles of 64 k of a CTA alone on its SM that waits for no data."""
     is_stream = split == STREAM_K
     split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     cluster_m, cluster_n = row["cluster_m"], row["cluster_n"]
     cluster = cluster_m * cluster_n
-    tiles_m, tiles_n = tiles_of_rows(t, cta_m * cluster_m), ceil_div(t.N, cta_n * cluster_n)  # of clusters
+    tiles_m, tiles_n = t.tiles_m, ceil_div(t.N, cta_n * cluster_n)  # of clusters
     tiles = tiles_m * tiles_n
     units = ceil_div(t.K, UNIT_K)
     slots = row["grid_cap"] // cluster
@@ -221,7 +220,7 @@ def sm90_loop(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, lone: float
 
 
 @kernel
-def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
+def sm90_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     """Warp-specialized kernels: a thread copies, warpgroups dequantize and multiply, tiles follow each other."""
     work = _sm90_work(row, c)
     s = sm90_loop(p, row, c, t, split, norm8(work, row["producer"] * c["producer_cycles"]))

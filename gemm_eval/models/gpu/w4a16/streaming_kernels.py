@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import kernel
-from gemm_eval.models.gpu.cost_kernels import SM_L2_BYTES_PER_CYCLE, ConfigCost, ProblemTerms, ceil_div
+from gemm_eval.models.gpu.cost_kernels import SM_L2_BYTES_PER_CYCLE, ConfigCost, ceil_div
 from gemm_eval.models.gpu.w4a16.family_kernels import GEMV_MMA
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
     BLOCK,
     PAIRS_OF_WARP,
     SCHEDULERS,
     SUM_BYTES,
+    Launch,
     finish,
     norm3,
     shared_step,
@@ -26,7 +27,7 @@ _RAMP_BYTES = 4e6  # of weights, that fill the queues half
 
 
 @kernel
-def _sums_cycles(row: Any, c: Any, t: ProblemTerms) -> float:
+def _sums_cycles(row: Any, c: Any, t: Launch) -> float:
     """Cycles at the end of a streaming CTA: sums of all warps to shared memory, and from there one sum of them."""
     teams = row["cta_k"] // BLOCK
     stored = teams * (row["cta_m"] * (row["cta_n"] * SUM_BYTES)) / c["sums_bytes_per_cycle"]
@@ -34,7 +35,7 @@ def _sums_cycles(row: Any, c: Any, t: ProblemTerms) -> float:
 
 
 @kernel
-def _passes(row: Any, t: ProblemTerms) -> int:
+def _passes(row: Any, t: Launch) -> int:
     """Rounds of all threads of a streaming CTA over the pairs of columns of all tokens."""
     return ceil_div(min(row["cta_m"], t.M) * row["cta_n"], PAIRS_OF_WARP * row["num_warps"])
 
@@ -66,10 +67,10 @@ class StreamingLoop(NamedTuple):
 
 
 @kernel
-def streaming_loop(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> StreamingLoop:
+def streaming_loop(p: Any, row: Any, c: Any, t: Launch, split: int) -> StreamingLoop:
     """The main loop of a config."""
     cta_m, cta_n = row["cta_m"], row["cta_n"]
-    tiles_m, tiles_n = ceil_div(t.M, cta_m), ceil_div(t.N, cta_n)
+    tiles_m, tiles_n = t.tiles_m, ceil_div(t.N, cta_n)
     tiles = tiles_m * tiles_n
     ctas = tiles * split
     teams = row["cta_k"] // BLOCK
@@ -135,7 +136,7 @@ def streaming_loop(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> Str
 
 
 @kernel
-def streaming_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
+def streaming_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     """Kernels for few tokens: every team of warps streams its own blocks of k, and sums are added at the end."""
     s = streaming_loop(p, row, c, t, split)
     cycles_per_us = p["cycles_per_us"]
