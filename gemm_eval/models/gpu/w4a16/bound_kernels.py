@@ -33,6 +33,13 @@ class W4A16BoundColumns(NamedTuple):
     pass_us: Any
     pass_elems: Any
     dram_bytes_per_us: Any
+    store_us_per_byte: Any  # of C, after all else
+    box_rows: Any  # rows of A that a CTA of a cluster copies
+    box_row_cycles: Any
+    weight_cycles: Any  # to take in the weights of 64 k
+    max_rows: Any
+    max_tiles: Any
+    is_grouped: Any
 
 
 _AT = W4A16BoundColumns(*range(len(W4A16BoundColumns._fields)))  # the place of each
@@ -40,7 +47,7 @@ _AT = W4A16BoundColumns(*range(len(W4A16BoundColumns._fields)))  # the place of 
 
 @kernel
 def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
-    """Write to `bounds` [num] times that kernels from `first` on cannot beat however K is cut.
+    """Write to `bounds` [num] times that kernels from `first` on cannot beat however K is cut; inf: they run it not.
 
     Work is spread over all SMs, nothing is read twice, and adding parts costs nothing. All waves are taken as one: the
     3-norm of sums is at most the sum of 3-norms. No branch is taken on a row, so that a CPU does several at a time.
@@ -52,14 +59,24 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
     fixed_us, fixed_cycles = columns[_AT.fixed_us, first:stop], columns[_AT.fixed_cycles, first:stop]
     row_cycles, pass_us = columns[_AT.row_cycles, first:stop], columns[_AT.pass_us, first:stop]
     pass_elems, dram_rate = columns[_AT.pass_elems, first:stop], columns[_AT.dram_bytes_per_us, first:stop]
+    store_us, is_grouped = columns[_AT.store_us_per_byte, first:stop], columns[_AT.is_grouped, first:stop]
+    box_rows, box_row_cycles = columns[_AT.box_rows, first:stop], columns[_AT.box_row_cycles, first:stop]
+    weight_cycles = columns[_AT.weight_cycles, first:stop]
+    max_rows, max_tiles = columns[_AT.max_rows, first:stop], columns[_AT.max_tiles, first:stop]
     M, N, blocks, num_sms, cycles_per_us = float(t.M), float(t.N), t.K / BLOCK, float(p["num_sms"]), p["cycles_per_us"]
-    dram_bytes = t.a_read_bytes + t.b_read_bytes
+    all_rows, c_bytes = float(t.rows), t.c_bytes * (1.0 - t.stay_frac)
+    dram_bytes = t.a_read_bytes + t.b_read_bytes + c_bytes
     of_norm = 1.0 if t.G == 1 else _LEAST_OF_GROUPS
+    grouped_us = 0.0 if t.G > 1 else np.inf
+    plain_us = 0.0 if t.rows == t.G * t.M else np.inf
     for i in range(len(bounds)):
         tiles = np.ceil(M / cta_m[i]) * np.ceil(N / cta_n[i])
         rows = cta_m[i] if cta_m[i] < M else M
-        cycles = tiles * blocks * block_cycles[i] / num_sms + (fixed_cycles[i] + rows * row_cycles[i])
-        before_us = fixed_us[i] + pass_us[i] * np.ceil(rows * cta_n[i] / pass_elems[i])
+        box = box_rows[i] if box_rows[i] < all_rows else all_rows
+        ingest = box * box_row_cycles[i] + weight_cycles[i]
+        longest = block_cycles[i] if block_cycles[i] > ingest else ingest
+        cycles = tiles * blocks * longest / num_sms + (fixed_cycles[i] + rows * row_cycles[i])
+        before_us = fixed_us[i] + pass_us[i] * np.ceil(rows * cta_n[i] / pass_elems[i]) + c_bytes * store_us[i]
         chip_us, dram_us = cycles / cycles_per_us, dram_bytes / dram_rate[i]
         longer = chip_us if chip_us > dram_us else dram_us
         shorter = dram_us if chip_us > dram_us else chip_us
@@ -69,7 +86,9 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
         root = 1.0 + cube * (_CBRT_1 + cube * (_CBRT_2 + cube * _CBRT_3))
         root -= (root * root * root - (1.0 + cube)) / (3.0 * root * root)
         root -= (root * root * root - (1.0 + cube)) / (3.0 * root * root)
-        bounds[i] = (before_us + of_norm * longer * root) * BOUND_SLACK
+        least_us = (before_us + of_norm * longer * root) * BOUND_SLACK
+        no_us = grouped_us if is_grouped[i] > 0.0 else plain_us
+        bounds[i] = least_us + no_us if max_rows[i] >= M and tiles <= max_tiles[i] else np.inf
 
 
 class _Loop(NamedTuple):

@@ -21,9 +21,10 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     tiles_of_rows,
 )
 
-__all__ = ["MAX_SPLITS", "list_splits", "splits_of_row"]
+__all__ = ["MAX_SPLITS", "MAX_STREAMING_TOKENS", "list_splits", "splits_of_row"]
 
-_MAX_STREAMING_TOKENS, _MAX_STREAMING_CUTS = 64, 5
+MAX_STREAMING_TOKENS = 64
+_MAX_STREAMING_CUTS = 5
 _MAX_WAVES_OF_SPLIT, _MAX_SPLIT = 4, 32  # of `w4a16_sm80`
 MAX_SPLITS = 9
 """Most ways to cut K that a kernel has for one GEMM, the whole K among them."""
@@ -61,7 +62,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     splits[0] = 1
     num = 1
     if row["family"] in STREAMING_FAMILIES:
-        if M > _MAX_STREAMING_TOKENS:
+        if M > MAX_STREAMING_TOKENS:
             return 0
         teams, blocks = row["cta_k"] // BLOCK, ceil_div(K, BLOCK)
         for at_once in range(2):
