@@ -18,7 +18,7 @@ from gemm_eval.models.gpu.w4a16.family_kernels import (
     WGMMA_FAMILIES,
 )
 from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, PAIRS_OF_WARP, SCHEDULERS, SUM_BYTES, TOKEN_ROW_BYTES
-from gemm_eval.models.gpu.w4a16.sm90_kernels import TWO_WARPGROUPS, norm8, overlapped
+from gemm_eval.models.gpu.w4a16.sm90_kernels import BATCH_BYTES, TWO_WARPGROUPS, norm8, overlapped
 from gemm_eval.models.gpu.w4a16.split_kernels import MAX_STREAMING_TOKENS
 
 __all__ = ["no_bound_columns", "pack_bound_columns", "pack_w4a16_bound_columns"]
@@ -109,11 +109,32 @@ def pack_w4a16_bound_columns(
         box_rows=candidates["cta_m"] // candidates["cluster_n"],
         box_row_cycles=box_row,
         weight_cycles=np.where(is_sm90, taken / candidates["cluster_m"], 0.0),
+        whole_cycles=np.where(candidates["cluster_k"] > 0, np.inf, 0.0),
+        cut_cycles=_cut_cycles(p, c, candidates),
+        most_parts=np.where(candidates["cluster_k"] > 0, cut, np.inf),
         max_rows=np.where(is_streaming, MAX_STREAMING_TOKENS, np.inf),
         max_tiles=np.where(family == SM90_CLUSTER, candidates["expected_cap"] // cut, np.inf),
         is_grouped=np.isin(family, GROUPED_FAMILIES),
     )
     return read_only(np.array(values, np.float64))
+
+
+def _cut_cycles(p: np.void, c: npt.NDArray[np.void], candidates: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
+    """Cycles that any cut of K adds to a kernel of ours; `c` [rows] are the coefficients of each.
+
+    Stream-K of multistage kernels may give each CTA whole tiles, which adds nothing.
+    """
+    family = candidates["family"]
+    is_sm90, is_streaming = np.isin(family, WGMMA_FAMILIES), np.isin(family, STREAMING_FAMILIES)
+    tile_bytes = candidates["cta_m"] * (candidates["cta_n"] * SUM_BYTES)
+    batches = np.maximum(1.0, tile_bytes / (candidates["num_warps"] * BATCH_BYTES))
+    with np.errstate(divide="ignore", invalid="ignore"):  # families have coefficients of others as 0
+        stored = np.where(is_sm90, tile_bytes / c["part_write_bytes_per_cycle"], 0.0)
+        read = np.where(
+            is_sm90 & (candidates["cluster_k"] == 0),
+            tile_bytes / c["part_read_bytes_per_cycle"] + batches * c["part_cycles"], 0.0,
+        )  # fmt: skip
+    return np.where(is_sm90 | is_streaming, c["cut_us"] * p["cycles_per_us"] + stored + read, 0.0)
 
 
 def no_bound_columns(num_rows: int) -> npt.NDArray[np.float64]:

@@ -37,6 +37,9 @@ class W4A16BoundColumns(NamedTuple):
     box_rows: Any  # rows of A that a CTA of a cluster copies
     box_row_cycles: Any
     weight_cycles: Any  # to take in the weights of 64 k
+    whole_cycles: Any  # 0, or inf where K is always cut
+    cut_cycles: Any  # of any cut
+    most_parts: Any
     max_rows: Any
     max_tiles: Any
     is_grouped: Any
@@ -49,8 +52,9 @@ _AT = W4A16BoundColumns(*range(len(W4A16BoundColumns._fields)))  # the place of 
 def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
     """Write to `bounds` [num] times that kernels from `first` on cannot beat however K is cut; inf: they run it not.
 
-    Work is spread over all SMs, nothing is read twice, and adding parts costs nothing. All waves are taken as one: the
-    3-norm of sums is at most the sum of 3-norms. No branch is taken on a row, so that a CPU does several at a time.
+    K is whole, so that an SM has a number of tiles, or work is spread over all SMs and parts are added up. Nothing is
+    read twice. All waves are taken as one: the 3-norm of sums is at most the sum of 3-norms, and what comes after the
+    main loop is at most longer as a part of it. No branch is taken on a row, so that a CPU does several at a time.
     """
     stop = first + len(bounds)
     cta_m, cta_n, block_cycles = (
@@ -62,6 +66,8 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
     store_us, is_grouped = columns[_AT.store_us_per_byte, first:stop], columns[_AT.is_grouped, first:stop]
     box_rows, box_row_cycles = columns[_AT.box_rows, first:stop], columns[_AT.box_row_cycles, first:stop]
     weight_cycles = columns[_AT.weight_cycles, first:stop]
+    whole_cycles, cut_cycles = columns[_AT.whole_cycles, first:stop], columns[_AT.cut_cycles, first:stop]
+    most_parts = columns[_AT.most_parts, first:stop]
     max_rows, max_tiles = columns[_AT.max_rows, first:stop], columns[_AT.max_tiles, first:stop]
     M, N, blocks, num_sms, cycles_per_us = float(t.M), float(t.N), t.K / BLOCK, float(p["num_sms"]), p["cycles_per_us"]
     all_rows, c_bytes = float(t.rows), t.c_bytes * (1.0 - t.stay_frac)
@@ -75,7 +81,10 @@ def row_bounds_us(p: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any
         box = box_rows[i] if box_rows[i] < all_rows else all_rows
         ingest = box * box_row_cycles[i] + weight_cycles[i]
         longest = block_cycles[i] if block_cycles[i] > ingest else ingest
-        cycles = tiles * blocks * longest / num_sms + (fixed_cycles[i] + rows * row_cycles[i])
+        tile_cycles, most_ctas = blocks * longest, tiles * most_parts[i]
+        whole = np.ceil(tiles / num_sms) * tile_cycles + whole_cycles[i]
+        cut = tiles * tile_cycles / (most_ctas if most_ctas < num_sms else num_sms) + cut_cycles[i]
+        cycles = (whole if whole < cut else cut) + (fixed_cycles[i] + rows * row_cycles[i])
         before_us = fixed_us[i] + pass_us[i] * np.ceil(rows * cta_n[i] / pass_elems[i]) + c_bytes * store_us[i]
         chip_us, dram_us = cycles / cycles_per_us, dram_bytes / dram_rate[i]
         longer = chip_us if chip_us > dram_us else dram_us

@@ -29,12 +29,12 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     panel_rereads,
 )
 
-__all__ = ["GROUPS_US", "TWO_WARPGROUPS", "Sm90Loop", "norm8", "overlapped", "sm90_cost", "sm90_loop"]
+__all__ = ["BATCH_BYTES", "GROUPS_US", "TWO_WARPGROUPS", "Sm90Loop", "norm8", "overlapped", "sm90_cost", "sm90_loop"]
 
 TWO_WARPGROUPS = 8  # warps
 GROUPS_US = 2.5  # to count the tiles of all groups, before anything is copied
 GROUP_TILE_CYCLES = 900.0  # of a tile of a grouped kernel, to find its group and to begin anew
-_BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their way at once: 32 registers of a thread
+BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their way at once: 32 registers of a thread
 
 
 @kernel
@@ -180,7 +180,7 @@ def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> S
         if row["cluster_k"] > 0:
             stored_rows = ceil_div(cta_m, split)  # each CTA adds up its share
         else:
-            batches = max(1.0, tile_bytes / (row["num_warps"] * _BATCH_BYTES))  # of loads, a round trip each
+            batches = max(1.0, tile_bytes / (row["num_warps"] * BATCH_BYTES))  # of loads, a round trip each
             reduction += (parts - 1.0) * (tile_bytes / c["part_read_bytes_per_cycle"] + batches * c["part_cycles"])
     epilogue = min(stored_rows, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
     over = epilogue + reduction + (GROUP_TILE_CYCLES if t.G > 1 else 0.0)
