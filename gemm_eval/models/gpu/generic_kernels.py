@@ -534,9 +534,11 @@ def _bounds_of(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds
 
 
 @kernel
-def _split_bound_us(p: Any, columns: Any, row: int, t: ProblemTerms, split: int) -> float:  # noqa: ARG001
+def _is_beaten(
+    p: Any, row: Any, columns: Any, index: int, c: Any, t: ProblemTerms, split: int, best_us: float  # noqa: ARG001
+) -> bool:  # fmt: skip
     """No single way to split K is bounded by itself."""
-    return 0.0
+    return False
 
 
 @kernel
@@ -550,5 +552,5 @@ def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, bes
     return float(latency_us)
 
 
-GENERIC = CostRules(problem_terms, list_splits, _bounds_of, _split_bound_us, _latency_below_us, config_cost)
+GENERIC = CostRules(problem_terms, list_splits, _bounds_of, _is_beaten, _latency_below_us, config_cost)
 """What a search needs of generic families."""
