@@ -29,7 +29,7 @@ _KIBI = 1024  # it takes sizes in these
 _MODES = ("CALC", "USER")
 """CALC never waits and says what must be moved; USER waits for DRAM of a given bandwidth."""
 LIMIT_S = 45
-"""Of a run that waits. USER keeps a trace that it copies at each prefetch: of thousands of prefetches it takes hours."""
+"""Of a run that waits. USER keeps a trace and copies it at each prefetch: of thousands of prefetches it takes hours."""
 _FREE_LIMIT_S = 900
 """Of one that does not, which takes seconds where the machine does nothing else."""
 _PROGRAM = """
