@@ -42,8 +42,8 @@ from gemm_eval.search import (
     find_best_of_each_partition,
     find_planned,
     find_ruled_many,
-    infeasible_error,
     replay_mappings,
+    ruled_out_error,
 )
 from gemm_eval.words import shown
 from gemm_eval.workload import (
@@ -181,7 +181,10 @@ class MulticoreBackend:
         rows = np.array([problem.sizes], np.int64)
         found = self._find_ruled_many([problem.types], [packed], np.zeros(1, np.int64), rows, layouts, None)
         if not found["active_cores"][0]:
-            raise infeasible_error(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)
+            find_best(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)  # raises if nothing fits
+            assert self._rules is not None
+            believed = self._packed_as_believed(problem.types)
+            raise ruled_out_error(self._chip, self._rules, problem, believed, allow_idle_cores=self._allow_idle_cores)
         return found
 
     def _find_ruled_many(
@@ -375,17 +378,24 @@ class MulticoreBackend:
             said.append(f"The library takes its path {self._paths.name_of(result.problem)} for GEMMs of this size.")
             return [*said, *path.say_source(result)[self.arch.is_coarse :]]
         if self._rules is not None:
-            problem = result.problem
-            packed = self._packed(problem.types)
-            best = unpack_cost(find_best(self._chip, problem, packed, allow_idle_cores=self._allow_idle_cores)[0])
-            gain = 1.0 - best.latency_us / result.latency_us
+            best = self._best_of(result.problem)
+            gain = 1.0 - best.latency_us / result.latency_us if best else 0.0
             library = self._rules.title or "its library"
-            if gain < _LEAST_GAIN:
+            if best is None:
+                said.append(f"{library} chooses this mapping; without what it changes, none fits.")
+            elif gain < _LEAST_GAIN:
                 said.append(f"{library} chooses this mapping, and none is better.")
             else:
                 better = f"the best takes {best.latency_us:,.2f} us (-{gain:.0%}): {best.mapping}"
                 said.append(f"{library} chooses this mapping; {better}.")
         return said
+
+    def _best_of(self, problem: GemmProblem) -> MulticoreCost | None:
+        """What policy "best" finds, on the chip without what its library changes; None: nothing fits."""
+        packed = pack_params(self.arch, problem.types)
+        with contextlib.suppress(InfeasibleError):
+            return unpack_cost(find_best(self.arch, problem, packed, allow_idle_cores=self._allow_idle_cores)[0])
+        return None
 
     def changes(self, problem: GemmProblem) -> list[tuple[str, dict[str, Any]]]:  # noqa: ARG002
         return spec_changes(self.arch)

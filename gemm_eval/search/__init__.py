@@ -15,10 +15,9 @@ if TYPE_CHECKING:
         find_best_many,
         find_best_of_archs,
         find_best_of_each_partition,
-        infeasible_error,
     )
     from gemm_eval.search.multicore_replay import replay_mappings
-    from gemm_eval.search.multicore_ruled import find_ruled_many
+    from gemm_eval.search.multicore_ruled import find_ruled_many, ruled_out_error
     from gemm_eval.search.plans import (
         AnalyticCostModel,
         CostModel,
@@ -51,9 +50,9 @@ __all__ = [
     "find_planned",
     "find_ruled_many",
     "find_top_configs",
-    "infeasible_error",
     "replay_configs",
     "replay_mappings",
+    "ruled_out_error",
     "run_in_chunks",
 ]
 
@@ -78,10 +77,9 @@ __getattr__, __dir__ = lazy_names(
             "find_best_many",
             "find_best_of_archs",
             "find_best_of_each_partition",
-            "infeasible_error",
         ),
         ".multicore_replay": ("replay_mappings",),
-        ".multicore_ruled": ("find_ruled_many",),
+        ".multicore_ruled": ("find_ruled_many", "ruled_out_error"),
         ".plans": (
             "AnalyticCostModel",
             "CostModel",

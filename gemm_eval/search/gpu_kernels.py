@@ -78,7 +78,7 @@ def _entry(name: str) -> Callable[[F], F]:
 
 def _make_searches(name: str, rules: CostRules) -> Searches:
     """Write the searches for some rules; `name` tells their compiled code from that of others."""
-    problem_terms, list_splits, row_bounds_us, split_bound_us, latency_below_us, config_cost = rules
+    problem_terms, list_splits, row_bounds_us, is_beaten, latency_below_us, config_cost = rules
 
     @kernel
     def find_best(
@@ -107,7 +107,7 @@ def _make_searches(name: str, rules: CostRules) -> Searches:
             of_row = c[row["coefficient_set"]]
             for way in range(list_splits(p, row, t, splits)):
                 split = splits[way]
-                if split_bound_us(p, columns, index, t, split) > best:
+                if is_beaten(p, row, columns, index, of_row, t, split, best):
                     num_bounded += 1
                     continue
                 latency_us = latency_below_us(p, row, of_row, t, split, best)

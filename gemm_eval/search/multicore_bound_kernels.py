@@ -58,6 +58,7 @@ class Bound(NamedTuple):
     c_per_shared: float
     feed_us: float  # of all steps, from SRAM into the matrix unit
     step_us: float
+    refill_us: float  # of loading one block of B into the matrix unit
     visit_us: float
     vector_us: float
     fixed_us: float
@@ -77,7 +78,7 @@ class Edges(NamedTuple):
     lead_b: float
     last_c: float  # bytes of the last store
     most_visits: float
-    fills_us: float  # time of loading B's blocks into the matrix unit again, for each trip of m but the first
+    refills: float  # blocks of B that are loaded into the matrix unit again, for each trip of m but the first
 
 
 # Relative slack between the quick bound and the exact cost: covers the rounding of some twenty operations of 1.1e-16.
@@ -134,6 +135,7 @@ def bound_of(p: Any, blk: Block) -> Bound:
         c_per_shared,
         once.feed_us,
         once.cube_us + fills * p["weight_load_cycles"] / p["cycles_per_us"],
+        p["weight_load_cycles"] / p["cycles_per_us"],
         p["fill_drain_cycles"] / p["cycles_per_us"],
         once.vector_us,
         p["launch_us"] + once.red_dram_us + once.red_noc_us + once.red_add_us + once.sync_us + once.pack_us,
@@ -156,7 +158,7 @@ def bytes_bound_of(blk: Block, q: Bound) -> Bound:
     return Bound(
         q.a, q.b, q.scale_row, q.c_store, q.c_spill,
         q.a_per_share * bytes_per_us, q.b_per_share * bytes_per_us, q.c_per_share * bytes_per_us,
-        q.kept_us * bytes_per_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, False, False,
+        q.kept_us * bytes_per_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, False, False,
     )  # fmt: skip
 
 
@@ -244,18 +246,16 @@ def edges_of(p: Any, blk: Block, tile_m: int, tile_n: int, T_m: int, T_n: int) -
         visits * blk.k * tile_n * p["b_half_bits"] / 16.0,
         float(tile_m) * tile_n * store_half_bits(p, blk.E_K) / 16.0 * blk.write_cost,
         visits * ceil_div(blk.k, p["unit_k"]),
-        _fills_us(p, blk, T_m),
+        _refills(p, blk, T_m),
     )
 
 
 @kernel
-def _fills_us(p: Any, blk: Block, T_m: int) -> float:
+def _refills(p: Any, blk: Block, T_m: int) -> float:
     """See `Edges`."""
     if p["weight_load_cycles"] == 0.0 or T_m == 1:
         return 0.0
-    fills = float(blk.g) * (T_m - 1) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["cube_k"])
-    fills_us: float = fills * p["weight_load_cycles"] / p["cycles_per_us"]
-    return fills_us
+    return float(blk.g) * (T_m - 1) * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["cube_k"])
 
 
 @kernel
@@ -296,7 +296,7 @@ def floor_us_of(p: Any, q: Bound, edges: Edges, parts: int, us_per_byte: float) 
     c_us = us_per_byte * p["c_dram"] * write_cost
     part = Bound(
         q.a, q.b, q.scale_row, q.c_store, q.c_spill, a_us, b_us, c_us, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, q.feed_us / parts,
-        q.step_us / parts, q.visit_us, 0.0, p["launch_us"], q.overlap_frac, q.last_step_us / parts,
+        q.step_us / parts, q.refill_us, q.visit_us, 0.0, p["launch_us"], q.overlap_frac, q.last_step_us / parts,
         q.loads_exposed, q.c_exposed,
     )  # fmt: skip
     return _rough_bound_us(p, part, q.a * a_us + (q.b + q.scale_row) * b_us + q.c_store * c_us, edges, 1.0)
@@ -321,7 +321,7 @@ def _bound_us(
     overlap = q.overlap_frac
     dma_us = max(dma_us, q.feed_us)
     vector_us = q.vector_us * f_b
-    compute_us = q.step_us + edges.fills_us
+    compute_us = q.step_us + edges.refills * q.refill_us
     if not p["vector_is_concurrent"]:
         compute_us += vector_us
     main_us = compute_us + q.visit_us * visits
@@ -433,7 +433,7 @@ def wider_bound_us(
         T_m * _b_bytes(p, blk),
         0.0,
         float(blk.g) * T_m * ceil_div(blk.n, p["cube_n"]) * ceil_div(blk.k, p["unit_k"]),
-        _fills_us(p, blk, T_m),
+        _refills(p, blk, T_m),
     )
     return _rough_bound_us(p, q, dma_us, edges, visits)
 

@@ -284,7 +284,7 @@ def _search_pipeline(p: Any, blk: Block, q: Bound, rank: int, best: Best, is_ful
             visits = float(blk.g * T_m * T_n)
             edges = edges_of(p, blk, tile_m, tile_n, T_m, T_n)
             edges = Edges(
-                edges.lead_a, edges.lead_b, 0.0, edges.most_visits, edges.fills_us
+                edges.lead_a, edges.lead_b, 0.0, edges.most_visits, edges.refills
             )  # its last tile may be what remains of one
             worst_us = worst_us_of(best)
             if least_T_k == np.inf:

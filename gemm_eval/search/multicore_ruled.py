@@ -10,15 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import LibraryRules, MulticoreSpec
+from gemm_eval.errors import InfeasibleError
 from gemm_eval.jit import read_only
 from gemm_eval.mapping import LoopOrder, enumerate_partitions
 from gemm_eval.models.multicore import COST_DTYPE, split_layouts, with_room
 from gemm_eval.search.multicore import find_best_many
 from gemm_eval.search.multicore_ruled_kernels import NO_LIMIT, Rules, find_best_ruled
 from gemm_eval.search.threads import run_in_chunks
-from gemm_eval.workload import NO_LAYOUTS, Layouts
+from gemm_eval.workload import NO_LAYOUTS, GemmProblem, Layouts
 
-__all__ = ["allowed_partitions", "find_ruled_many"]
+__all__ = ["allowed_partitions", "find_ruled_many", "ruled_out_error"]
+
+_RULES = ("splits", "partitions", "loop_orders", "tile_m", "tile_n", "tile_k", "whole", "loads_once", "max_tile_bytes")
+"""Fields of `LibraryRules` that leave mappings out."""
 
 
 def find_ruled_many(
@@ -74,6 +78,40 @@ def find_ruled_many(
         on_progress,
     )
     return out
+
+
+def ruled_out_error(
+    arch: MulticoreSpec,
+    rules: LibraryRules,
+    problem: GemmProblem,
+    params: npt.NDArray[np.void],
+    *,
+    allow_idle_cores: bool,
+) -> InfeasibleError:
+    """Return the error for a problem that has mappings on the chip, but none that its library has.
+
+    Args:
+        arch, rules, params, allow_idle_cores: as for `find_ruled_many`, of one type.
+        problem: which.
+    """
+    sizes, said = np.array([problem.sizes], np.int64), {name: getattr(rules, name) for name in rules.model_fields_set}
+    given = [name for name in _RULES if said.get(name)]
+
+    def is_ruled_out_by(name: str) -> bool:
+        others = LibraryRules(**{rule: value for rule, value in said.items() if rule != name})
+        found = find_ruled_many(arch, others, params, np.zeros(1, np.int64), sizes, allow_idle_cores=allow_idle_cores)
+        return bool(found["active_cores"][0])
+
+    alone = [name for name in given if is_ruled_out_by(name)]
+    named = (" and also " if alone else " with ").join(f"rules.{name}" for name in alone or given)
+    return InfeasibleError(
+        f"{problem} fits {arch.name}, but {rules.title or 'its library'} has no mapping for it: {named} leaves none",
+        resource="rules",
+        demand=1,
+        limit=0,
+        unit="mappings",
+        levers=("policy='best'", *(f"without rules.{name}" for name in alone)),
+    )
 
 
 def allowed_partitions(arch: MulticoreSpec, rules: LibraryRules, *, allow_idle_cores: bool) -> npt.NDArray[np.int64]:

@@ -237,25 +237,28 @@ def test_rows_fall_on_groups_at_random(rows: int, num_groups: int) -> None:
 
 def test_more_rows_take_larger_tiles_and_every_gpu_has_kernels() -> None:
     types = DType.FP16, WeightMode.GROUP, 128
-    tokens = []
+    tokens, families = [], []
     for rows in (8, 512, 8192):
         sizes = GroupedSizes(rows, 4096, 14336, 8)
         config = choose_grouped(sizes, *types, rows, False, ARCH, HOPPER)
-        assert config.family == "w4a16_sm90_grouped"
+        families.append(config.family)
         assert config.decomposition is Decomposition.STREAM_K  # where it pays, as the GPU finds
         tokens.append(config.cta_m)
+    assert families == ["w4a16_gemv_mma_grouped", "w4a16_sm90_grouped", "w4a16_sm90_grouped"]
     assert tokens == sorted(tokens)
     assert tokens[0] < 32 < tokens[1] < 96 <= tokens[2]
     for name in ("a100-sxm-80gb", "rtx-4090", "b200"):
         spec = load_arch(name)
         assert isinstance(spec, GpuSpec)
-        (first,) = rank_grouped((5, 3, 0), 4096, 4096, *types, spec, 1)
+        (first,) = rank_grouped((500, 300, 0), 4096, 4096, *types, spec, 1)
         assert first.family == "w4a16_sm80_grouped"
+        few = {config.family for config in rank_grouped((5, 3, 0), 4096, 4096, *types, spec)}
+        assert few == {"w4a16_gemv_mma_grouped", "w4a16_sm80_grouped"}
 
 
 def test_a_single_group_with_rows_is_asked_as_two_of_half_its_columns() -> None:
     (first,) = rank_grouped((5, 0, 0, 0), 4096, 4096, DType.FP16, WeightMode.GROUP, 128, ARCH, 1)
-    assert first.family == "w4a16_sm90_grouped"
+    assert first.family == "w4a16_gemv_mma_grouped"
     assert choose(Sizes(5, 4096, 4096), DType.FP16, WeightMode.GROUP, 128, ARCH, HOPPER).family != first.family
 
 

@@ -61,6 +61,8 @@ def draw_chip(rng: random.Random) -> MulticoreSpec:
         "timing": timing,
         "overlap_frac": rng.choice((1.0, 1.0, 0.95, 0.5, 0.0)),
         "launch_us": rng.choice((0.0, 0.0, 0.1)),
+        "task_us": rng.choice((0.0, 0.0, 0.05, 1.0)),
+        "cube_k_by_dtype": {dtype: rng.choice((1, 2, 6, 8)) for dtype in dtypes if rng.random() < 0.25},
         "mac_pj": {dtype: _speed(rng, 0.1, 2.0) for dtype in dtypes},
         "sram_pj_per_byte": _speed(rng, 0.1, 3.0),
         "dram_pj_per_byte": _speed(rng, 1.0, 64.0),

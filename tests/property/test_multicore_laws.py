@@ -15,4 +15,5 @@ def test_no_law_of_grouped_gemms_is_broken() -> None:
     report = multicore_grouped.run(seed=5, count=25)
     assert not report.violations, report.text()
     assert report.checked["the search is brute force"] >= 20
-    assert report.checked["a row more is no faster"] == 25
+    assert report.checked["the order of groups, and groups without rows, change nothing"] == 25
+    assert report.checked["a row more is no faster"] >= 15  # where nothing is resident

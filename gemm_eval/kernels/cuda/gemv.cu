@@ -82,12 +82,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv(
   extern __shared__ __align__(128) unsigned char smem[];
   const int lane = threadIdx.x & 31;
   const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x >> 5, 0);
-  const int split = blockIdx.y, splits = gridDim.y, first_token = (int)blockIdx.z * CTA_M;
-  const int first_column = (int)blockIdx.x * CTA_N, column_block = first_column >> 6;
+  const Unit unit = unit_of_cta(M);
+  const int first_column = unit.column_tile * CTA_N, column_block = first_column >> 6;
 
   // Blocks of k of this split: `split_blocks`, and one more in the first `longer_splits`.
-  const int begin = split * split_blocks + min(split, longer_splits) + warp;
-  const int count = split_blocks + (split < longer_splits) - warp;
+  const int begin = unit.split * split_blocks + min(unit.split, longer_splits) + warp;
+  const int count = split_blocks + (unit.split < longer_splits) - warp;
   const int steps = count > 0 ? (count + TEAMS - 1) / TEAMS : 0;
 
   Source from;
@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv(
   const bool has_high = column_block + 1 < column_blocks;  // if not, those columns are computed for nothing
   start_weights(from, qweight, first_column, column_block, has_high, k_blocks, begin);
 
-  start_tokens(from, a, M, K, lda, first_token, begin, 0);
+  start_tokens(from, a, unit.end_token, K, lda, unit.first_token, begin, 0);
   const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0);  // not computed again and again
   const u32 token_ring = ring + warp * (STAGES * TOKEN_BYTES);
   from.to_tokens = lane_place(from, token_ring);
@@ -262,5 +262,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv(
         if ((lane & 3) == 0) mine[m * SUM_STRIDE + 16 * i + 8 * h] = v * (h == 0 ? PER_UNIT0 : PER_UNIT1);
       }
   __syncthreads();
-  finish(sums, how, c, workspace, counters, from.rows, N, split, splits);
+  finish(sums, how, c, workspace, counters, from.rows, N, unit);
 }

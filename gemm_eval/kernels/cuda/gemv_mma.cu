@@ -100,188 +100,212 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_CTAS) w4a16_gemv_mma(
     const act_t* __restrict__ a, const unsigned char* __restrict__ qweight, const unsigned char* __restrict__ scales,
     const act_t* __restrict__ bias, act_t* __restrict__ c, float* __restrict__ workspace, u32* __restrict__ counters,
     float alpha, int M, int N, int K, int lda, int column_blocks, int k_blocks, int groups,
-    int split_blocks, int longer_splits) {
+    int split_blocks, int longer_splits UNIT_PARAMETERS) {
   extern __shared__ __align__(128) unsigned char smem[];
   const int lane = threadIdx.x & 31;
   const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x >> 5, 0);
-  const int split = blockIdx.y, splits = gridDim.y, first_token = (int)blockIdx.z * CTA_M;
   const int team = warp / WARPS_N, part = warp % WARPS_N;
-  const int first_column = (int)blockIdx.x * CTA_N + part * COLUMNS;
-  const int column_block = min(first_column >> 6, column_blocks - 1);  // columns past the last: computed for nothing
+#if GROUPED
+  const TokenGroups token_groups = {token_offsets, factors, smem_address(smem) + GROUP_TABLE_AT, num_token_groups};
+  const Units units = count_units(token_groups, M, N, K, most_cut);
+  const int all_blocks = (K + 63) / 64;
+  split_blocks = all_blocks / (int)units.splits, longer_splits = all_blocks % (int)units.splits;
+  const unsigned char *all_weights = qweight, *all_scales = scales;
+  const act_t* all_bias = bias;
+  const float factor = alpha;
+#pragma unroll 1
+  for (u32 index = blockIdx.x; index < units.count; index += gridDim.x) {
+    const TokenGroup group = find_group(token_groups, index / (units.tiles_n * units.splits), M);
+    const Unit unit = unit_at(units, index, group);
+    const u64 column_blocks_before = (u64)group.index * column_blocks;
+    qweight = all_weights + column_blocks_before * k_blocks * BLOCK_BYTES;
+    scales = all_scales + column_blocks_before * (MODE == 0 ? 64 * sizeof(act_t) : (u64)groups * GROUP_BYTES);
+    bias = all_bias ? all_bias + (u64)group.index * N : nullptr;
+    alpha = factor * __ldg(factors + group.index);
+#else
+  {
+    const Unit unit = unit_of_cta(M);
+#endif
+    const int first_column = unit.column_tile * CTA_N + part * COLUMNS;
+    const int column_block = min(first_column >> 6, column_blocks - 1);  // columns past the last: computed for nothing
 
-  // Blocks of k of this split: `split_blocks`, and one more in the first `longer_splits`.
-  const int begin = split * split_blocks + min(split, longer_splits) + team;
-  const int count = split_blocks + (split < longer_splits) - team;
-  const int steps = count > 0 ? (count + TEAMS - 1) / TEAMS : 0;
+    // Blocks of k of this split: `split_blocks`, and one more in the first `longer_splits`.
+    const int begin = unit.split * split_blocks + min(unit.split, longer_splits) + team;
+    const int count = split_blocks + (unit.split < longer_splits) - team;
+    const int steps = count > 0 ? (count + TEAMS - 1) / TEAMS : 0;
 
-  const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0) + team * RING_BYTES;
-  Source from;
-  from.lane = lane;
-  const bool has_high = column_block + 1 < column_blocks;  // if not: as above
-  start_weights(from, qweight, first_column, column_block, has_high, k_blocks, begin);
-  const u32 to_weights = ring + part * (STRIPS * 512) + lane * 16;
-  if (steps > 0) copy_weights(from, to_weights);
+    const u32 ring = __shfl_sync(0xffffffffu, smem_address(smem), 0) + team * RING_BYTES;
+    Source from;
+    from.lane = lane;
+    const bool has_high = column_block + 1 < column_blocks;  // if not: as above
+    start_weights(from, qweight, first_column, column_block, has_high, k_blocks, begin);
+    const u32 to_weights = ring + part * (STRIPS * 512) + lane * 16;
+    if (steps > 0) copy_weights(from, to_weights);
 
-  start_tokens(from, a, M, K, lda, first_token, begin, part);
-  from.to_tokens = lane_place(from, ring + TOKENS_AT);
+    start_tokens(from, a, unit.end_token, K, lda, unit.first_token, begin, part);
+    from.to_tokens = lane_place(from, ring + TOKENS_AT);
 #if MODE != 0
-  const u32 scale_ring = ring + SCALES_AT + part * SCALE_BYTES;
-  start_scales(from, scales, first_column, column_block, has_high, groups, begin, scale_ring);
+    const u32 scale_ring = ring + SCALES_AT + part * SCALE_BYTES;
+    start_scales(from, scales, first_column, column_block, has_high, groups, begin, scale_ring);
 #endif
 #pragma unroll
-  for (int s = 0; s < STAGES; s++) {
-    if (s < steps) {
-      if (s > 0) copy_weights(from, to_weights + s * SLOT_BYTES);
-      copy_tokens_and_scales(from, s * SLOT_BYTES);
-      advance(from);
+    for (int s = 0; s < STAGES; s++) {
+      if (s < steps) {
+        if (s > 0) copy_weights(from, to_weights + s * SLOT_BYTES);
+        copy_tokens_and_scales(from, s * SLOT_BYTES);
+        advance(from);
+      }
+      if (s < STAGES - 1) commit_copies();  // the last by the first step
     }
-    if (s < STAGES - 1) commit_copies();  // the last by the first step
-  }
-  const int finished = (int)blockIdx.x * CTA_N + 2 * ((int)threadIdx.x % (CTA_N / 2));
-  const Finish how = load_finish(bias, scales, alpha, finished, N);
-  // Rows that are no tokens stay zero: copies never touch them.
+    const int finished = unit.column_tile * CTA_N + 2 * ((int)threadIdx.x % (CTA_N / 2));
+    const Finish how = load_finish(bias, scales, alpha, finished, N);
+    // Rows that are no tokens stay zero: copies never touch them.
 #pragma unroll
-  for (int i = 0; i < TOKEN_COPIES; i++)
-    if (token_row(from, i) >= from.rows && token_row(from, i) < CTA_M) {
+    for (int i = 0; i < TOKEN_COPIES; i++)
+      if (token_row(from, i) >= from.rows && token_row(from, i) < CTA_M) {
 #pragma unroll 1
-      for (u32 slot = 0; slot < STAGES * SLOT_BYTES; slot += SLOT_BYTES)
-        store_shared_zeros_16(token_place(from, i) + slot);
-    }
+        for (u32 slot = 0; slot < STAGES * SLOT_BYTES; slot += SLOT_BYTES)
+          store_shared_zeros_16(token_place(from, i) + slot);
+      }
 
-  float acc[STRIPS][TILES][4] = {};
-  float constant[TILES][4] = {};  // mode 0: what belongs to all columns alike, over all of K
-  const u32 matrix_row = lane & 7, matrix = lane >> 3;
-  const u32 token_address = ring + TOKENS_AT + matrix_row * 128 + ((matrix ^ matrix_row) << 4);  // chunks 0..3
+    float acc[STRIPS][TILES][4] = {};
+    float constant[TILES][4] = {};  // mode 0: what belongs to all columns alike, over all of K
+    const u32 matrix_row = lane & 7, matrix = lane >> 3;
+    const u32 token_address = ring + TOKENS_AT + matrix_row * 128 + ((matrix ^ matrix_row) << 4);  // chunks 0..3
 #if MODE != 0
-  const u32 scale_address = scale_ring + (lane >> 2) * (2 * PARAM_BYTES);
+    const u32 scale_address = scale_ring + (lane >> 2) * (2 * PARAM_BYTES);
 #endif
 #if MODE == 2
-  const u32 of_all[4] = {UNIT0, UNIT1, UNIT0, UNIT1};
+    const u32 of_all[4] = {UNIT0, UNIT1, UNIT0, UNIT1};
 #elif MODE < 2
-  const u32 of_all[4] = {MINUS8_0, MINUS8_1, MINUS8_0, MINUS8_1};
+    const u32 of_all[4] = {MINUS8_0, MINUS8_1, MINUS8_0, MINUS8_1};
 #endif
 
-  u32 slot = 0, free = 0;
+    u32 slot = 0, free = 0;
 #pragma unroll 1
-  for (int step = 0; step < steps; step++) {
-    wait_copies<STAGES - 2>();
-    sync_team(team);  // this block is there for all lanes, and all have read the one before
-    if (step > 0 && step + STAGES - 1 < steps) {
-      copy_weights(from, to_weights + free);
-      copy_tokens_and_scales(from, free);
-      advance(from);
-    }
-    commit_copies();
-    u32 b[TILES][4][2];
+    for (int step = 0; step < steps; step++) {
+      wait_copies<STAGES - 2>();
+      sync_team(team);  // this block is there for all lanes, and all have read the one before
+      if (step > 0 && step + STAGES - 1 < steps) {
+        copy_weights(from, to_weights + free);
+        copy_tokens_and_scales(from, free);
+        advance(from);
+      }
+      commit_copies();
+      u32 b[TILES][4][2];
 #pragma unroll
-    for (int t = 0; t < TILES; t++) {
-      load_matrices(token_address + slot + t * 1024, b[t][0], b[t][1]);
-      load_matrices((token_address ^ 64u) + slot + t * 1024, b[t][2], b[t][3]);
-    }
+      for (int t = 0; t < TILES; t++) {
+        load_matrices(token_address + slot + t * 1024, b[t][0], b[t][1]);
+        load_matrices((token_address ^ 64u) + slot + t * 1024, b[t][2], b[t][3]);
+      }
 #if MODE == 0
 #pragma unroll
-    for (int j = 0; j < 4; j++)
+      for (int j = 0; j < 4; j++)
 #pragma unroll
-      for (int t = 0; t < TILES; t++)
-        mma(constant[t], of_all, b[t][j][0], b[t][j][1], constant[t]);
+        for (int t = 0; t < TILES; t++)
+          mma(constant[t], of_all, b[t][j][0], b[t][j][1], constant[t]);
 #elif MODE < 3
-    float sums[GROUPS][TILES][4];
-#pragma unroll
-    for (int g = 0; g < GROUPS; g++) {
-      const float zeros[4] = {};
-#pragma unroll
-      for (int j = g * (4 / GROUPS); j < (g + 1) * (4 / GROUPS); j++)
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-          const u32 b0 = b[t][j][0], b1 = b[t][j][1];
-          if (j == g * (4 / GROUPS))
-            mma(sums[g][t], of_all, b0, b1, zeros);
-          else
-            mma(sums[g][t], of_all, b0, b1, sums[g][t]);
-        }
-    }
-#endif
-#pragma unroll
-    for (int i = 0; i < STRIPS; i++) {
-      const uint4 loaded = load_shared_16(to_weights + slot + i * 512);
-      const u32 q[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
-#if MODE >= 3  // scaled weights: their products are exact, and a group has few k to scale the sum of
-      const u32 row = scale_address + slot + i * (16 * PARAM_BYTES);
-      const uint2 stored = PARAM_BYTES == 4 ? load_shared_8(row) : make_uint2(load_shared_4(row), 0);
-      GroupParams params;
-#pragma unroll
-      for (int j = 0; j < 4; j++) {
-        if (j % PARAM_STEPS == 0) params = params_of_step(stored.x, stored.y, j);
-        u32 weights[4];
-        dequantize(q[j], params, weights);
-#pragma unroll
-        for (int t = 0; t < TILES; t++) mma(acc[i][t], weights, b[t][j][0], b[t][j][1], acc[i][t]);
-      }
-#else
+      float sums[GROUPS][TILES][4];
 #pragma unroll
       for (int g = 0; g < GROUPS; g++) {
-#if MODE != 0
-        float d[TILES][4];
-#endif
+        const float zeros[4] = {};
 #pragma unroll
-        for (int j = g * (4 / GROUPS); j < (g + 1) * (4 / GROUPS); j++) {
-          u32 weights[4];
-          to_integers(q[j], weights);
+        for (int j = g * (4 / GROUPS); j < (g + 1) * (4 / GROUPS); j++)
 #pragma unroll
           for (int t = 0; t < TILES; t++) {
             const u32 b0 = b[t][j][0], b1 = b[t][j][1];
-#if MODE == 0
-            mma(acc[i][t], weights, b0, b1, acc[i][t]);
-#else
-            if (j > g * (4 / GROUPS))
-              mma(d[t], weights, b0, b1, d[t]);
-            else if (MODE == 1)
-              mma(d[t], weights, b0, b1, sums[g][t]);
-            else {
-              const float zeros[4] = {};
-              mma(d[t], weights, b0, b1, zeros);
-            }
-#endif
+            if (j == g * (4 / GROUPS))
+              mma(sums[g][t], of_all, b0, b1, zeros);
+            else
+              mma(sums[g][t], of_all, b0, b1, sums[g][t]);
           }
-        }
-#if MODE != 0
-        const u32 params = scale_address + slot + (g * STRIPS + i) * (16 * PARAM_BYTES);
-#if MODE == 2
-        const uint2 of_group = load_shared_8(params);
-        const u32 scale_pair = of_group.x;
-        const float z0 = low_float(of_group.y) + ZERO_SHIFT0, z1 = high_float(of_group.y) + ZERO_SHIFT1;
-#pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-          for (int r = 0; r < 4; r++) d[t][r] = fmaf(r < 2 ? z0 : z1, sums[g][t][r], d[t][r]);
-#else
-        const u32 scale_pair = load_shared_4(params);
-#endif
-        const float s0 = low_float(scale_pair), s1 = high_float(scale_pair);
-#pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-          for (int r = 0; r < 4; r++) acc[i][t][r] = fmaf(r < 2 ? s0 : s1, d[t][r], acc[i][t][r]);
-#endif
       }
 #endif
+#pragma unroll
+      for (int i = 0; i < STRIPS; i++) {
+        const uint4 loaded = load_shared_16(to_weights + slot + i * 512);
+        const u32 q[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
+#if MODE >= 3  // scaled weights: their products are exact, and a group has few k to scale the sum of
+        const u32 row = scale_address + slot + i * (16 * PARAM_BYTES);
+        const uint2 stored = PARAM_BYTES == 4 ? load_shared_8(row) : make_uint2(load_shared_4(row), 0);
+        GroupParams params;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+          if (j % PARAM_STEPS == 0) params = params_of_step(stored.x, stored.y, j);
+          u32 weights[4];
+          dequantize(q[j], params, weights);
+#pragma unroll
+          for (int t = 0; t < TILES; t++) mma(acc[i][t], weights, b[t][j][0], b[t][j][1], acc[i][t]);
+        }
+#else
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+#if MODE != 0
+          float d[TILES][4];
+#endif
+#pragma unroll
+          for (int j = g * (4 / GROUPS); j < (g + 1) * (4 / GROUPS); j++) {
+            u32 weights[4];
+            to_integers(q[j], weights);
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+              const u32 b0 = b[t][j][0], b1 = b[t][j][1];
+#if MODE == 0
+              mma(acc[i][t], weights, b0, b1, acc[i][t]);
+#else
+              if (j > g * (4 / GROUPS))
+                mma(d[t], weights, b0, b1, d[t]);
+              else if (MODE == 1)
+                mma(d[t], weights, b0, b1, sums[g][t]);
+              else {
+                const float zeros[4] = {};
+                mma(d[t], weights, b0, b1, zeros);
+              }
+#endif
+            }
+          }
+#if MODE != 0
+          const u32 params = scale_address + slot + (g * STRIPS + i) * (16 * PARAM_BYTES);
+#if MODE == 2
+          const uint2 of_group = load_shared_8(params);
+          const u32 scale_pair = of_group.x;
+          const float z0 = low_float(of_group.y) + ZERO_SHIFT0, z1 = high_float(of_group.y) + ZERO_SHIFT1;
+#pragma unroll
+          for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int r = 0; r < 4; r++) d[t][r] = fmaf(r < 2 ? z0 : z1, sums[g][t][r], d[t][r]);
+#else
+          const u32 scale_pair = load_shared_4(params);
+#endif
+          const float s0 = low_float(scale_pair), s1 = high_float(scale_pair);
+#pragma unroll
+          for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int r = 0; r < 4; r++) acc[i][t][r] = fmaf(r < 2 ? s0 : s1, d[t][r], acc[i][t][r]);
+#endif
+        }
+#endif
+      }
+      free = slot;
+      slot = slot == (STAGES - 1) * SLOT_BYTES ? 0u : slot + SLOT_BYTES;
     }
-    free = slot;
-    slot = slot == (STAGES - 1) * SLOT_BYTES ? 0u : slot + SLOT_BYTES;
-  }
 
-  wait_copies<0>();
-  __syncthreads();  // the rings are free
-  float* sums = (float*)smem;
-  float* mine = sums + team * (CTA_M * SUM_STRIDE) + (lane & 3) * 2 * SUM_STRIDE + part * COLUMNS + (lane >> 2);
+    wait_copies<0>();
+    __syncthreads();  // the rings are free
+    float* sums = (float*)smem;
+    float* mine = sums + team * (CTA_M * SUM_STRIDE) + (lane & 3) * 2 * SUM_STRIDE + part * COLUMNS + (lane >> 2);
 #pragma unroll
-  for (int i = 0; i < STRIPS; i++)
+    for (int i = 0; i < STRIPS; i++)
 #pragma unroll
-    for (int t = 0; t < TILES; t++)
+      for (int t = 0; t < TILES; t++)
 #pragma unroll
-      for (int r = 0; r < 4; r++)
-        mine[(8 * t + r % 2) * SUM_STRIDE + 16 * i + r / 2 * 8] =
-            (acc[i][t][r] + constant[t][r]) * (r < 2 ? PER_UNIT0 : PER_UNIT1);
-  __syncthreads();
-  finish(sums, how, c, workspace, counters, from.rows, N, split, splits);
+        for (int r = 0; r < 4; r++)
+          mine[(8 * t + r % 2) * SUM_STRIDE + 16 * i + r / 2 * 8] =
+              (acc[i][t][r] + constant[t][r]) * (r < 2 ? PER_UNIT0 : PER_UNIT1);
+    __syncthreads();
+    finish(sums, how, c, workspace, counters, from.rows, N, unit);
+#if GROUPED
+    __syncthreads();  // the sums are read
+#endif
+  }
 }

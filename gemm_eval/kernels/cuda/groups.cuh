@@ -60,6 +60,7 @@ DEVICE TokenGroup find_group(const TokenGroups& groups, u32 tile_m, u32 num_toke
 
 // How CTAs share the tiles of all groups.
 #define MOST_PARTS 8  // of a tile: their sums are added one after the other
+#define MAX_CUT_WAVES 2  // of tiles, or of parts of them: more are even enough whole
 #define CUT_UNITS 10  // what cutting K costs, in units of 128 k of a CTA: as timed on an H200 where tiles have few tokens
 struct CutTiles {
   bool is_cut;  // K too; else CTAs have whole tiles

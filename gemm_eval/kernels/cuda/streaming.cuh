@@ -6,6 +6,13 @@
 //   WARPS     warps, TEAMS * WARPS_N; TEAMS is even
 //   STAGES    blocks of k that a team has in flight
 //   MIN_CTAS  of an SM, for the register allocator
+//
+// GROUPED (groups.cuh stands before): groups of tokens have weights of their own. The launch has as many CTAs as fit;
+// each counts the tiles of all groups, says by their number into how many parts K is cut, and works through its units.
+
+#ifndef GROUPED
+#define GROUPED 0
+#endif
 
 #define THREADS (32 * WARPS)
 #define TEAMS (WARPS / WARPS_N)
@@ -22,6 +29,65 @@
 #define TOKEN_BYTES (CTA_M * 128)                                 // of a block of k
 #define TOKEN_COPIES ((CTA_M + 4 * WARPS_N - 1) / (4 * WARPS_N))  // of a lane
 #define SUM_STRIDE (CTA_N + 4)  // floats from token to token: lanes of a store in distinct banks
+
+// ---- what a CTA computes ------------------------------------------------------------------------------------------
+
+// Tokens x CTA_N columns, over a part of K.
+struct Unit {
+  int column_tile;
+  int first_token, end_token;  // the last is that of A, or of the group
+  int split, splits;
+  u32 tile;  // counted through all: the place of its counter and of its parts' sums
+};
+
+#if GROUPED
+#define UNIT_PARAMETERS \
+  , const int* __restrict__ token_offsets, u32 num_token_groups, const float* __restrict__ factors, u32 most_cut
+
+// Of all groups.
+struct Units {
+  u32 count, tiles_n, splits;
+};
+
+// In steps of all teams: what a CTA's start and end cost, and to add the sums of a part.
+#define UNIT_STEPS 4
+#define PART_STEPS 2
+
+// K is cut so that the CTAs are done first; of even ways the fewest parts. All lanes have the same answer.
+DEVICE u32 parts_of(u32 tiles, u32 blocks, u32 num_ctas, bool may_be_cut) {
+  const u32 parts = threadIdx.x % 32 + 1, units = tiles * parts, waves = (units + num_ctas - 1) / num_ctas;
+  const u32 steps = ((blocks + parts - 1) / parts + TEAMS - 1) / TEAMS;
+  const u32 cost = waves * (steps + UNIT_STEPS) + (parts - 1) * PART_STEPS;
+  const bool can = parts == 1 || (may_be_cut && parts <= MOST_PARTS && parts * TEAMS <= blocks &&
+                                  units <= MAX_CUT_WAVES * num_ctas);
+  return __reduce_min_sync(0xffffffffu, can ? cost * 32 + parts : 0xffffffffu) % 32;
+}
+
+// All threads call this: the table of tiles is there for all when it returns.
+DEVICE Units count_units(const TokenGroups& groups, int M, int N, int K, u32 most_cut) {
+  if (threadIdx.x < 32) count_tiles(groups, M);
+  __syncthreads();
+  const u32 tiles_m = load_shared_4(groups.tile_starts + 4 * groups.count), tiles_n = (N + CTA_N - 1) / CTA_N;
+  const u32 parts = parts_of(tiles_m * tiles_n, (K + 63) / 64, gridDim.x, tiles_m <= most_cut);
+  return {tiles_m * tiles_n * parts, tiles_n, parts};
+}
+
+// Tiles of tokens of one group that read the same weights follow each other, then columns, then parts of K.
+DEVICE Unit unit_at(const Units& units, u32 index, const TokenGroup& group) {
+  const u32 in_group = index - group.first_tile_m * units.tiles_n * units.splits, rest = in_group / group.tiles_m;
+  const u32 token_tile = in_group % group.tiles_m, column_tile = rest % units.tiles_n, split = rest / units.tiles_n;
+  return {(int)column_tile, (int)(group.first_token + token_tile * CTA_M), (int)group.end_token, (int)split,
+          (int)units.splits, (group.first_tile_m + token_tile) * units.tiles_n + column_tile};
+}
+#else
+#define UNIT_PARAMETERS
+
+// The only one.
+DEVICE Unit unit_of_cta(int M) {
+  return {(int)blockIdx.x, (int)blockIdx.z * CTA_M, M, (int)blockIdx.y, (int)gridDim.y,
+          blockIdx.z * gridDim.x + blockIdx.x};
+}
+#endif
 
 // ---- ring of a team ----------------------------------------------------------------------------------------------
 
@@ -145,12 +211,22 @@ DEVICE Finish load_finish(const act_t* bias, const unsigned char* scales, float 
 // the CTA that comes last does that, and the result is the same bit for bit whichever it is. A thread's columns never
 // change.
 DEVICE void finish(float* sums, const Finish& f, act_t* c, float* workspace, u32* counters, int rows, int N,
-                   int split, int splits) {
+                   const Unit& unit) {
   const int pair = (int)threadIdx.x % (CTA_N / 2), first_row = (int)threadIdx.x / (CTA_N / 2);
+  const int split = unit.split, splits = unit.splits;
+#if GROUPED
+  const int column = unit.column_tile * CTA_N + 2 * pair;
+  const u32 tile = unit.tile;
+#else  // read again, not kept in registers through the main loop
   const int column = (int)blockIdx.x * CTA_N + 2 * pair;
   const u32 tile = blockIdx.z * gridDim.x + blockIdx.x;
+#endif
   float* partial = workspace + (u64)tile * splits * (CTA_M * CTA_N) + 2 * pair;
+#if GROUPED
+  c += (u64)unit.first_token * N + column;
+#else
   c += (u64)blockIdx.z * CTA_M * N + column;
+#endif
 #pragma unroll 1
   for (int row = first_row; row < rows; row += THREADS / (CTA_N / 2)) {
     float2 sum = {0.0f, 0.0f};

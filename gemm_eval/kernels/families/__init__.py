@@ -50,7 +50,11 @@ _FAMILIES = (
 )
 
 
-_GROUPED = (("grouped", "Sm80GroupedFamily"), ("grouped", "Sm90GroupedFamily"))
+_GROUPED = (
+    ("grouped", "GemvMmaGroupedFamily"),
+    ("grouped", "Sm80GroupedFamily"),
+    ("grouped", "Sm90GroupedFamily"),
+)
 """Those of grouped GEMMs."""
 
 

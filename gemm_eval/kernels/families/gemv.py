@@ -26,7 +26,6 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder, Schedule
 __all__ = ["GemvFamily", "StreamingFamily"]
 
 BLOCK_K = BLOCK_COLUMNS = 64  # weights along K of a block, and its columns (KERNELS.md)
-MAX_TOKENS = 64
 MAX_SPLITS = 5  # besides the whole K
 
 
@@ -44,6 +43,7 @@ class StreamingFamily(Family):
         schedule: of all configs.
         shapes: (cta_m, cta_n, num_warps, num_stages) of all configs.
         team_warps: of shapes whose teams are more than a warp.
+        max_tokens: of a GEMM; None: any number.
     """
 
     targets: ClassVar[Mapping[tuple[int, int], str]] = MMA_SYNC_TARGETS
@@ -51,6 +51,7 @@ class StreamingFamily(Family):
     schedule: ClassVar[Schedule]
     shapes: ClassVar[tuple[tuple[int, int, int, int], ...]]
     team_warps: ClassVar[Mapping[tuple[int, int, int, int], int]] = MappingProxyType({})
+    max_tokens: ClassVar[int | None] = 64
 
     def configs(self) -> Iterator[KernelConfig]:
         """All kernels that exist, each once, with K not split."""
@@ -111,8 +112,8 @@ class StreamingFamily(Family):
             return f"needs {self.num_threads(variant)} threads an SM"
         if sizes is None:
             return None
-        if sizes.M > MAX_TOKENS:
-            return f"more than {MAX_TOKENS} tokens: every {config.cta_m} would read all weights again"
+        if self.max_tokens is not None and self.max_tokens < sizes.M:
+            return f"more than {self.max_tokens} tokens: every {config.cta_m} would read all weights again"
         if sizes.K % 8 or sizes.N % 8:
             return "K and N must be multiples of 8"
         if config.split_k > ceil_div(sizes.K, BLOCK_K):

@@ -15,6 +15,7 @@ import numpy as np
 
 from gemm_eval.arch import DeviceLimits
 from gemm_eval.kernels.families.base import Family, Launch, Operands, Sizes, TensorMapOf, Variant, ceil_div
+from gemm_eval.kernels.families.gemv_mma import GemvMmaFamily
 from gemm_eval.kernels.families.sm80 import Sm80Family
 from gemm_eval.kernels.families.sm90 import Sm90Family, sharing_warpgroups
 from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
@@ -22,6 +23,7 @@ from gemm_eval.mapping import Decomposition, KernelConfig, RasterOrder
 __all__ = [
     "MAX_CUT_WAVES",
     "MAX_GROUPS",
+    "GemvMmaGroupedFamily",
     "GroupedFamily",
     "GroupedOperands",
     "GroupedSizes",
@@ -190,3 +192,28 @@ class Sm80GroupedFamily(GroupedFamily, Sm80Family):
         """See `Family`: of cut tiles CTAs have even shares."""
         as_shares = variant._replace(config=variant.config._replace(decomposition=Decomposition.STREAM_K))
         return super().arguments(as_shares, sizes, launch, operands, tensor_map)
+
+
+class GemvMmaGroupedFamily(GroupedFamily, GemvMmaFamily):
+    """The kernels of `GemvMmaFamily` on groups: the GPU cuts K of all tiles into as many parts as are done first."""
+
+    name = "w4a16_gemv_mma_grouped"
+    headers = ("groups.cuh", "streaming.cuh")
+    slots_of_cta = MAX_CUT_WAVES
+    max_tokens = None
+
+    def resident_ctas(self, variant: Variant, num_sms: int, ctas_per_sm: int) -> int:  # noqa: ARG002
+        """See `GroupedFamily`."""
+        return num_sms * ctas_per_sm
+
+    def counters_of_tile(self, config: KernelConfig) -> int:  # noqa: ARG002
+        """See `GroupedFamily`."""
+        return 1
+
+    def smem_bytes(self, variant: Variant) -> int:
+        """See `Family`."""
+        return super().smem_bytes(variant) + _TABLE_BYTES
+
+    def macros(self, variant: Variant) -> dict[str, int]:
+        """See `Family`."""
+        return super().macros(variant) | {"GROUP_TABLE_AT": self.smem_bytes(variant) - _TABLE_BYTES}

@@ -154,7 +154,8 @@ class CostRules(NamedTuple):
             equal ones first.
         row_bounds_us: (p, c, t, columns, first, bounds), `c` those of all sets: writes to `bounds` [num] times that
             kernels from `first` on cannot beat however K is split; `columns` [columns, rows] is what was packed for it.
-        split_bound_us: (p, columns, index, t, split) -> a time that one kernel cannot beat with K split so.
+        is_beaten: (p, row, columns, index, c, t, split, best_us) -> whether the time is more than `best_us` for sure,
+            which is cheaper to find out; `index` that of the row in `columns`.
         latency_below_us: (p, row, c, t, split, best_us) -> the time, or inf where it is not below `best_us`.
         config_cost: (p, row, c, t, split, raster) -> `ConfigCost`.
     """
@@ -162,7 +163,7 @@ class CostRules(NamedTuple):
     problem_terms: Any
     list_splits: Any
     row_bounds_us: Any
-    split_bound_us: Any
+    is_beaten: Any
     latency_below_us: Any
     config_cost: Any
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import kernel
+from gemm_eval.jit import inlined_kernel, kernel
 from gemm_eval.models.gpu.cost_kernels import (
     ALL_COLD,
     BEST_RASTER,
@@ -136,7 +136,7 @@ def problem_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts:
     )  # fmt: skip
 
 
-@kernel
+@inlined_kernel
 def _outside_us(
     p: Any,
     row: Any,
@@ -325,7 +325,7 @@ def _wave_panels(
     return best * G, best_raster
 
 
-@kernel
+@inlined_kernel
 def _waves_bytes(t: ProblemTerms, cta_m: int, tiles_n: int, ctas: int, raster: int) -> tuple[float, int]:
     """DRAM bytes as in `_wave_panels`, of groups one after another, under the raster that suits the largest."""
     b_panel = t.b_bytes / (t.G * tiles_n)
@@ -528,18 +528,20 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     return num
 
 
-@kernel
+@inlined_kernel
 def _bounds_of(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds: Any) -> None:
     row_bounds_us(p, c[0], t, columns, first, bounds)
 
 
-@kernel
-def _split_bound_us(p: Any, columns: Any, row: int, t: ProblemTerms, split: int) -> float:  # noqa: ARG001
+@inlined_kernel
+def _is_beaten(
+    p: Any, row: Any, columns: Any, index: int, c: Any, t: ProblemTerms, split: int, best_us: float  # noqa: ARG001
+) -> bool:  # fmt: skip
     """No single way to split K is bounded by itself."""
-    return 0.0
+    return False
 
 
-@kernel
+@inlined_kernel
 def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, best_us: float) -> float:
     """The time of a config under its best raster; inf if it cannot be below `best_us`, which is cheaper to find out."""
     latency_us = config_cost(p, row, c, t, split, NO_RASTER).latency_us
@@ -550,5 +552,5 @@ def _latency_below_us(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, bes
     return float(latency_us)
 
 
-GENERIC = CostRules(problem_terms, list_splits, _bounds_of, _split_bound_us, _latency_below_us, config_cost)
+GENERIC = CostRules(problem_terms, list_splits, _bounds_of, _is_beaten, _latency_below_us, config_cost)
 """What a search needs of generic families."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import kernel
+from gemm_eval.jit import inlined_kernel, kernel
 from gemm_eval.models.gpu.cost_kernels import ProblemTerms, ceil_div
 
 __all__ = ["RowTiles", "fill_row_tiles", "round_up", "row_tiles_of"]
@@ -29,7 +29,7 @@ class RowTiles(NamedTuple):
     empty_rows: int  # of the last tile of each group
 
 
-@kernel
+@inlined_kernel
 def row_tiles_of(t: ProblemTerms, cta_m: int, cluster_m: int) -> RowTiles:
     """A tile has rows of one group only, so that each group's last one is ragged."""
     total = padded = empty = 0

@@ -10,6 +10,7 @@ from gemm_eval.models.gpu.w4a16.coefficients import w4a16_coefficients_of
 from gemm_eval.models.gpu.w4a16.family_kernels import (
     GEMV,
     GEMV_MMA,
+    GEMV_MMA_GROUPED,
     SM80,
     SM80_GROUPED,
     SM90,
@@ -59,6 +60,7 @@ _OF_ONE_GEMM = (
 _BASE = {family.name: family for family in _OF_ONE_GEMM}
 OUR_FAMILIES = (
     *_OF_ONE_GEMM,
+    replace(_BASE["w4a16_gemv_mma"], name="w4a16_gemv_mma_grouped", number=GEMV_MMA_GROUPED),
     # on Hopper it is never chosen: nobody has timed it beside those with wgmma
     replace(
         _BASE["w4a16_sm80"],

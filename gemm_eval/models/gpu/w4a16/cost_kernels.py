@@ -12,9 +12,9 @@ from typing import Any
 from gemm_eval.jit import kernel
 from gemm_eval.models.gpu.cost_kernels import BEST_RASTER, WARM, ConfigCost, CostRules, ProblemTerms, ceil_div
 from gemm_eval.models.gpu.terms import Times
-from gemm_eval.models.gpu.w4a16.bound_kernels import row_bounds_us, split_bound_us
-from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, MULTISTAGE_FAMILIES, WGMMA_FAMILIES
-from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, HOLD_FRAC
+from gemm_eval.models.gpu.w4a16.bound_kernels import is_beaten, row_bounds_us
+from gemm_eval.models.gpu.w4a16.family_kernels import MULTISTAGE_FAMILIES, WGMMA_FAMILIES
+from gemm_eval.models.gpu.w4a16.shared_kernels import BLOCK, HOLD_FRAC, Launch, launch_of
 from gemm_eval.models.gpu.w4a16.sm80_kernels import sm80_cost
 from gemm_eval.models.gpu.w4a16.sm90_kernels import sm90_cost
 from gemm_eval.models.gpu.w4a16.split_kernels import list_splits
@@ -57,17 +57,6 @@ def w4a16_terms(p: Any, c: Any, K: int, N: int, group_rows: Any, group_counts: A
 
 
 @kernel
-def _one_of(t: ProblemTerms) -> ProblemTerms:
-    """One GEMM of a batch."""
-    G = t.G
-    return ProblemTerms(
-        1, t.M, t.K, t.N, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G, t.c_bytes / G, t.stay_frac,
-        t.a_read_bytes / G, t.b_read_bytes / G, t.l2_hold_frac, t.line_waste, t.load_frac, t.quantize_us, t.cast_us,
-        t.M, t.group_rows, t.group_counts,
-    )  # fmt: skip
-
-
-@kernel
 def _launched(cost: ConfigCost, num: int) -> ConfigCost:
     """A kernel that is launched so many times."""
     us = cost.times
@@ -88,13 +77,13 @@ def w4a16_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int, raster: in
 
     A batch by a kernel of one GEMM is as many launches.
     """
-    if t.G > 1 and row["family"] not in GROUPED_FAMILIES:
-        return _launched(_cost_of_launch(p, row, c, _one_of(t), split), t.G)
-    return _cost_of_launch(p, row, c, t, split)
+    launch = launch_of(row, t)
+    cost = _cost_of_launch(p, row, c, launch, split)
+    return _launched(cost, launch.num) if launch.num > 1 else cost
 
 
 @kernel
-def _cost_of_launch(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
+def _cost_of_launch(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
     if row["family"] in WGMMA_FAMILIES:
         return sm90_cost(p, row, c, t, split)
     if row["family"] in MULTISTAGE_FAMILIES:
@@ -112,5 +101,5 @@ def _bounds_of(p: Any, c: Any, t: ProblemTerms, columns: Any, first: int, bounds
     row_bounds_us(p, t, columns, first, bounds)
 
 
-W4A16 = CostRules(w4a16_terms, list_splits, _bounds_of, split_bound_us, _latency_below_us, w4a16_cost)
+W4A16 = CostRules(w4a16_terms, list_splits, _bounds_of, is_beaten, _latency_below_us, w4a16_cost)
 """What a search needs of our kernels."""

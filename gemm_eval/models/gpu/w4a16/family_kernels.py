@@ -8,6 +8,8 @@ from __future__ import annotations
 __all__ = [
     "GEMV",
     "GEMV_MMA",
+    "GEMV_MMA_FAMILIES",
+    "GEMV_MMA_GROUPED",
     "GROUPED_FAMILIES",
     "MULTISTAGE_FAMILIES",
     "SM80",
@@ -20,7 +22,9 @@ __all__ = [
 ]
 
 GEMV, GEMV_MMA, SM80, SM90, SM90_CLUSTER = 5, 6, 7, 8, 61
-SM80_GROUPED, SM90_GROUPED = GROUPED_FAMILIES = 62, 63  # they alone run groups of rows with weights of their own
-STREAMING_FAMILIES = (GEMV, GEMV_MMA)  # those whose cost has the form of `streaming_cost`
+# they alone run groups of rows with weights of their own
+GEMV_MMA_GROUPED, SM80_GROUPED, SM90_GROUPED = GROUPED_FAMILIES = 64, 62, 63
+GEMV_MMA_FAMILIES = (GEMV_MMA, GEMV_MMA_GROUPED)
+STREAMING_FAMILIES = (GEMV, *GEMV_MMA_FAMILIES)  # those whose cost has the form of `streaming_cost`
 MULTISTAGE_FAMILIES = (SM80, SM80_GROUPED)  # those whose cost has the form of `sm80_cost`
 WGMMA_FAMILIES = (SM90, SM90_CLUSTER, SM90_GROUPED)  # and of `sm90_cost`

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from gemm_eval.jit import kernel
+from gemm_eval.jit import inlined_kernel, kernel
 from gemm_eval.models.gpu.cost_kernels import RASTER_CODE, ConfigCost, ProblemTerms, ceil_div, loaded_time_us
 from gemm_eval.models.gpu.terms import Times
-from gemm_eval.models.gpu.w4a16.family_kernels import SM90
+from gemm_eval.models.gpu.w4a16.family_kernels import GROUPED_FAMILIES, SM90
 
 __all__ = [
-    "ALIKE_PHASES",
     "BLOCK",
     "CUT_UNITS",
+    "GROUPS_US",
+    "GROUP_TILE_CYCLES",
     "HOLD_FRAC",
     "MAX_CUT_WAVES",
     "MOST_PARTS",
@@ -24,10 +24,12 @@ __all__ = [
     "SUM_BYTES",
     "TOKEN_ROW_BYTES",
     "UNIT_K",
+    "Launch",
+    "are_alike",
     "finish",
     "l2_share",
+    "launch_of",
     "norm3",
-    "num_phases",
     "panel_rereads",
     "shared_step",
     "tiles_of_rows",
@@ -39,7 +41,8 @@ UNIT_K = 128  # `w4a16_sm80` and `w4a16_sm90` cut K in multiples of it
 TOKEN_ROW_BYTES = 128.0  # 64 k
 SUM_BYTES = 4.0
 CUT_UNITS, MOST_PARTS, MAX_CUT_WAVES = 10, 8, 2  # grouped kernels cut K by these rules themselves (groups.cuh)
-ALIKE_PHASES = 2  # with no more places of K at once, stream-K reads as data-parallel kernels do
+GROUPS_US = 2.5  # of grouped kernels, to count the tiles of all groups before anything is copied
+GROUP_TILE_CYCLES = 900.0  # and of a tile, to find its group and to begin anew
 PAIRS_OF_WARP = 64  # columns that the threads of a warp have, two each
 HOLD_FRAC = 0.5  # share of L2 that keeps what will be read again, where no coefficient says
 
@@ -72,18 +75,62 @@ def _panel_bytes(tiles_m: int, tiles_n: int, in_flight: float, row: Any, a_bytes
 @kernel
 def tiles_of_rows(t: ProblemTerms, cta_m: int) -> int:
     """Tiles along M, of all groups."""
-    if t.G == 1:
-        return ceil_div(t.M, cta_m)
     num = 0
     for i in range(len(t.group_rows)):
         num += t.group_counts[i] * ceil_div(t.group_rows[i], cta_m)
     return num
 
 
+class Launch(NamedTuple):
+    """What one launch of a kernel does: the `ProblemTerms` that its cost reads, but for the arrays.
+
+    To pass arrays on takes longer than all that is computed for a config that is slower than the best.
+    """
+
+    num: int  # launches
+    G: int
+    M: int
+    K: int
+    N: int
+    tiles_m: int  # tiles of clusters along M, of all groups
+    rows: int
+    a_bytes: float
+    b_bytes: float
+    scale_bytes: float
+    c_bytes: float
+    stay_frac: float
+    a_read_bytes: float
+    b_read_bytes: float
+    line_waste: float
+
+
+@inlined_kernel
+def launch_of(row: Any, t: ProblemTerms) -> Launch:
+    """What each launch of a kernel does; a batch by a kernel of one GEMM is as many launches."""
+    G, cluster_rows = t.G, row["cta_m"] * row["cluster_m"]
+    if G == 1:
+        return Launch(
+            1, 1, t.M, t.K, t.N, ceil_div(t.M, cluster_rows), t.rows, t.a_bytes, t.b_bytes, t.scale_bytes, t.c_bytes,
+            t.stay_frac, t.a_read_bytes, t.b_read_bytes, t.line_waste,
+        )  # fmt: skip
+    if row["family"] in GROUPED_FAMILIES:
+        return Launch(
+            1, G, t.M, t.K, t.N, tiles_of_rows(t, cluster_rows), t.rows, t.a_bytes, t.b_bytes, t.scale_bytes,
+            t.c_bytes, t.stay_frac, t.a_read_bytes, t.b_read_bytes, t.line_waste,
+        )  # fmt: skip
+    return Launch(
+        G, 1, t.M, t.K, t.N, ceil_div(t.M, cluster_rows), t.M, t.a_bytes / G, t.b_bytes / G, t.scale_bytes / G,
+        t.c_bytes / G, t.stay_frac, t.a_read_bytes / G, t.b_read_bytes / G, t.line_waste,
+    )  # fmt: skip
+
+
 @kernel
-def num_phases(tiles: int, ctas: int) -> int:
-    """Different places of K at which the CTAs of a stream-K kernel are at any time."""
-    return ctas // math.gcd(tiles, ctas)
+def are_alike(tiles: int, ctas: int) -> bool:
+    """Whether the CTAs of a stream-K kernel are at one or two places of K at any time: they read as others do.
+
+    They are at ctas / gcd(tiles, ctas) places, and that is 1 or 2 where twice the tiles are a multiple of the CTAs.
+    """
+    return bool(2 * tiles % ctas == 0)
 
 
 @kernel
@@ -94,7 +141,7 @@ def l2_share(p: Any, c: Any, active_sms: int) -> float:
 
 
 @kernel
-def panel_rereads(row: Any, t: ProblemTerms, hold_bytes: float, tiles_m: int, tiles_n: int, in_flight: float) -> float:
+def panel_rereads(row: Any, t: Launch, hold_bytes: float, tiles_m: int, tiles_n: int, in_flight: float) -> float:
     """Bytes that DRAM gives again to CTAs at the same place of K, which share panels wave by wave."""
     both = t.a_bytes + t.b_bytes + t.scale_bytes
     if hold_bytes >= both or tiles_m == 1 or tiles_n == 1 or t.G > 1:  # those of a group are done at about one time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,35 +12,33 @@ from gemm_eval.models.gpu.cost_kernels import (
     SM_L2_BYTES_PER_CYCLE,
     STREAM_K,
     ConfigCost,
-    ProblemTerms,
     ceil_div,
 )
 from gemm_eval.models.gpu.w4a16.shared_kernels import (
-    ALIKE_PHASES,
     BLOCK,
+    GROUP_TILE_CYCLES,
+    GROUPS_US,
     MOST_PARTS,
     SCHEDULERS,
     SUM_BYTES,
     TOKEN_ROW_BYTES,
     UNIT_K,
+    Launch,
+    are_alike,
     finish,
     l2_share,
     norm3,
-    num_phases,
     panel_rereads,
-    tiles_of_rows,
 )
 
-__all__ = ["TWO_WARPGROUPS", "overlapped", "sm90_cost"]
+__all__ = ["BATCH_BYTES", "TWO_WARPGROUPS", "Sm90Loop", "norm8", "overlapped", "sm90_cost", "sm90_loop"]
 
 TWO_WARPGROUPS = 8  # warps
-GROUPS_US = 2.5  # to count the tiles of all groups, before anything is copied
-GROUP_TILE_CYCLES = 900.0  # of a tile of a grouped kernel, to find its group and to begin anew
-_BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their way at once: 32 registers of a thread
+BATCH_BYTES = 32 * 32 * SUM_BYTES  # sums of a part that a warp has on their way at once: 32 registers of a thread
 
 
 @kernel
-def _offset_rereads(t: ProblemTerms, hold_bytes: float, tiles_m: int, tiles_n: int, ctas: int) -> float:
+def _offset_rereads(t: Launch, hold_bytes: float, tiles_m: int, tiles_n: int, ctas: int) -> float:
     """Bytes that DRAM gives again to CTAs at different places of K: all of A and a panel of weights each are in use."""
     w_bytes = t.b_bytes + t.scale_bytes
     a_lost = 1.0 / (1.0 + hold_bytes / t.a_bytes)
@@ -49,7 +47,7 @@ def _offset_rereads(t: ProblemTerms, hold_bytes: float, tiles_m: int, tiles_n: i
 
 
 @kernel
-def _norm8(x: float, y: float) -> float:
+def norm8(x: float, y: float) -> float:
     """Nearly the longer of two that wait for each other: they are rarely late at the same time."""
     a, b = x * x, y * y
     a, b = a * a, b * b
@@ -66,10 +64,10 @@ def overlapped(issue: float, matrix: float, wgmma_frac: float) -> float:
 
 @kernel
 def _sm90_step(
-    resident: float, work: float, copies: float, shared: float, matrix: float, ingest: float,
+    resident: float, lone: float, shared: float, matrix: float, ingest: float,
 ) -> float:  # fmt: skip
     """Cycles of 64 k of a CTA that shares its SM with `resident` - 1 others."""
-    step = _norm8(_norm8(work, copies), ingest * resident)
+    step = norm8(lone, ingest * resident)
     if resident > 1.0:
         step = max(step, resident * max(shared, matrix))
     return float(step)
@@ -85,19 +83,52 @@ def _of_groups_us(
     of `blocks` of 64 k takes in tokens and weights, and beside DRAM L2 gives no more than its peak.
     """
     l2_us = blocks * (copied_rows * TOKEN_ROW_BYTES + row["weight_bytes"]) / p["l2_peak_bytes_per_us"]
-    result: float = _norm8((first + last) / p["cycles_per_us"], norm3(dram_us, l2_us, 0.0, 0.0)) + GROUPS_US
+    result: float = norm8((first + last) / p["cycles_per_us"], norm3(dram_us, l2_us, 0.0, 0.0)) + GROUPS_US
     return result
 
 
+class Sm90Loop(NamedTuple):
+    """The main loop of a config before its times are combined: cycles of a CTA, times of the chip, and counts."""
+
+    first: float  # cycles of all whole rounds
+    last: float  # and of the rest
+    share: float  # of work items, that whole rounds have
+    blocks: float  # of 64 k, of a work item
+    matrix: float  # cycles of one
+    epilogue: float  # cycles of a work item
+    reduction: float
+    dram_us: float
+    outside_us: float
+    store_us: float
+    busy_us: float  # tensor cores, at the highest clock
+    power: float  # of data on their way
+    read_bytes: float
+    copied_rows: int
+    tiles: int  # of clusters
+    cluster: int  # CTAs of one
+    ctas: int
+    rounds: int
+    rest: int  # clusters after the last whole round
+
+
 @kernel
-def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCost:
-    """Warp-specialized kernels: a thread copies, warpgroups dequantize and multiply, tiles follow each other."""
+def _sm90_work(row: Any, c: Any) -> float:
+    """Cycles of 64 k of the warps that compute, alone on their SM; whatever the GEMM."""
+    slots_each = c["issue"] if row["num_warps"] <= TWO_WARPGROUPS else c["three_issue"]
+    issue = row["instructions"] / SCHEDULERS * (slots_each if row["schedule"] == COOPERATIVE else c["pingpong_issue"])
+    work = overlapped(issue, row["matrix_cycles"], c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / row["cta_k"]
+    return float(work)
+
+
+@kernel
+def sm90_loop(p: Any, row: Any, c: Any, t: Launch, split: int, lone: float) -> Sm90Loop:
+    """The main loop of a config; `lone`: cycles of 64 k of a CTA alone on its SM that waits for no data."""
     is_stream = split == STREAM_K
     split = max(1, split)
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     cluster_m, cluster_n = row["cluster_m"], row["cluster_n"]
     cluster = cluster_m * cluster_n
-    tiles_m, tiles_n = tiles_of_rows(t, cta_m * cluster_m), ceil_div(t.N, cta_n * cluster_n)  # of clusters
+    tiles_m, tiles_n = t.tiles_m, ceil_div(t.N, cta_n * cluster_n)  # of clusters
     tiles = tiles_m * tiles_n
     units = ceil_div(t.K, UNIT_K)
     slots = row["grid_cap"] // cluster
@@ -117,24 +148,19 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     is_coop = row["schedule"] == COOPERATIVE
 
     # 64 k of a CTA
-    instructions = row["instructions"]
-    slots_each = c["issue"] if row["num_warps"] <= TWO_WARPGROUPS else c["three_issue"]
-    issue = instructions / SCHEDULERS * (slots_each if is_coop else c["pingpong_issue"])
-    shared = instructions / SCHEDULERS * c["shared_issue"]
+    shared = row["instructions"] / SCHEDULERS * c["shared_issue"]
     matrix = row["matrix_cycles"]
-    work = overlapped(issue, matrix, c["wgmma_frac"]) + c["stage_cycles"] * BLOCK / row["cta_k"]
-    copies = row["producer"] * c["producer_cycles"]
     box = min(cta_m // cluster_n, t.rows)  # rows of A that a CTA copies
     copied_rows = cluster_n * box
     waste = 1.0 + c["line_waste"] * t.line_waste
     ingest = copied_rows * TOKEN_ROW_BYTES * waste / cluster_n + row["weight_bytes"] / cluster_m
-    is_offset = is_stream and t.G == 1 and num_phases(tiles, clusters) > ALIKE_PHASES
+    is_offset = is_stream and t.G == 1 and not are_alike(tiles, clusters)
     rate = SM_L2_BYTES_PER_CYCLE * c["sm_l2_frac"]  # CTAs that ask for the same lines are answered together
     if is_offset:
         rate = min(rate, l2_share(p, c, min(ctas, num_sms)))
     ingest /= rate
     resident = max(1.0, np.ceil(ctas / row["sm_cap"]))
-    step = _sm90_step(resident, work, copies, shared, matrix, ingest)
+    step = _sm90_step(resident, lone, shared, matrix, ingest)
     if is_offset:
         step *= 1.0 + c["offset_frac"]
 
@@ -154,7 +180,7 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
         if row["cluster_k"] > 0:
             stored_rows = ceil_div(cta_m, split)  # each CTA adds up its share
         else:
-            batches = max(1.0, tile_bytes / (row["num_warps"] * _BATCH_BYTES))  # of loads, a round trip each
+            batches = max(1.0, tile_bytes / (row["num_warps"] * BATCH_BYTES))  # of loads, a round trip each
             reduction += (parts - 1.0) * (tile_bytes / c["part_read_bytes_per_cycle"] + batches * c["part_cycles"])
     epilogue = min(stored_rows, t.M) * (cta_n * p["c_elem_bytes"]) / c["epilogue_bytes_per_cycle"]
     over = epilogue + reduction + (GROUP_TILE_CYCLES if t.G > 1 else 0.0)
@@ -162,7 +188,7 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
     last = 0.0
     if rest > 0:
         resident = max(1.0, np.ceil(rest * cluster / row["sm_cap"]))
-        last = blocks * _sm90_step(resident, work, copies, shared, matrix, ingest) + over
+        last = blocks * _sm90_step(resident, lone, shared, matrix, ingest) + over
     if is_coop:
         first = rounds * (item + over)
     else:  # the end of a tile hides behind the other warpgroup's
@@ -185,22 +211,34 @@ def sm90_cost(p: Any, row: Any, c: Any, t: ProblemTerms, split: int) -> ConfigCo
         outside_rows = (tiles_m * cluster_m * copied_rows - t.M) * cluster_n
     outside_us = outside_rows * tiles_n * (2.0 * units) / (c["outside_rows_per_cycle"] * cycles_per_us)
     share = rounds * clusters / items
-    if t.G > 1:
-        main_us = _of_groups_us(p, row, first, last, dram_us, tiles * units * 2.0, copied_rows)
-    else:
-        main_us = norm3(first / cycles_per_us, dram_us * share, outside_us * share, 0.0)
-        if rest > 0:
-            main_us += norm3(last / cycles_per_us, dram_us * (1.0 - share), outside_us * (1.0 - share), 0.0)
     busy_us = items * cluster * blocks * matrix / (num_sms * cycles_per_us)
     store_us = c["store_exposed_frac"] * t.c_bytes * (1.0 - t.stay_frac) / p["dram_peak_bytes_per_us"]
-    sms = min(ctas, num_sms)
-    waves = rounds + (1 if rest > 0 else 0)
-    chip_us = (first + last) / cycles_per_us
-    reduction_us = waves * reduction / cycles_per_us
-    reduction_us = min(chip_us, reduction_us)
+    return Sm90Loop(
+        first, last, share, blocks, matrix, epilogue, reduction, dram_us, outside_us, store_us, busy_us, power,
+        read_bytes, copied_rows, tiles, cluster, ctas, rounds, rest,
+    )  # fmt: skip
+
+
+@kernel
+def sm90_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCost:
+    """Warp-specialized kernels: a thread copies, warpgroups dequantize and multiply, tiles follow each other."""
+    work = _sm90_work(row, c)
+    s = sm90_loop(p, row, c, t, split, norm8(work, row["producer"] * c["producer_cycles"]))
+    cycles_per_us = p["cycles_per_us"]
+    if t.G > 1:
+        blocks = s.tiles * ceil_div(t.K, UNIT_K) * 2.0
+        main_us = _of_groups_us(p, row, s.first, s.last, s.dram_us, blocks, s.copied_rows)
+    else:
+        main_us = norm3(s.first / cycles_per_us, s.dram_us * s.share, s.outside_us * s.share, 0.0)
+        if s.rest > 0:
+            rest = 1.0 - s.share
+            main_us += norm3(s.last / cycles_per_us, s.dram_us * rest, s.outside_us * rest, 0.0)
+    waves = s.rounds + (1 if s.rest > 0 else 0)
+    chip_us = (s.first + s.last) / cycles_per_us
+    reduction_us = min(chip_us, waves * s.reduction / cycles_per_us)
     return finish(
-        p, row, c["kernel_us"], chip_us - reduction_us, waves * blocks * matrix / cycles_per_us,
-        waves * blocks * max(0.0, work - matrix) / cycles_per_us, waves * epilogue / cycles_per_us, 0.0, dram_us,
-        outside_us, store_us, reduction_us, main_us, busy_us, read_bytes, ctas, tiles * cluster, waves,
-        rest * cluster if rest > 0 else ctas, sms, power,
+        p, row, c["kernel_us"], chip_us - reduction_us, waves * s.blocks * s.matrix / cycles_per_us,
+        waves * s.blocks * max(0.0, work - s.matrix) / cycles_per_us, waves * s.epilogue / cycles_per_us, 0.0,
+        s.dram_us, s.outside_us, s.store_us, reduction_us, main_us, s.busy_us, s.read_bytes, s.ctas,
+        s.tiles * s.cluster, waves, s.rest * s.cluster if s.rest > 0 else s.ctas, min(s.ctas, p["num_sms"]), s.power,
     )  # fmt: skip

@@ -20,10 +20,12 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     UNIT_K,
     tiles_of_rows,
 )
+from gemm_eval.models.gpu.w4a16.streaming_kernels import parts_of_groups
 
-__all__ = ["MAX_SPLITS", "list_splits", "splits_of_row"]
+__all__ = ["MAX_SPLITS", "MAX_STREAMING_TOKENS", "list_splits", "splits_of_row"]
 
-_MAX_STREAMING_TOKENS, _MAX_STREAMING_CUTS = 64, 5
+MAX_STREAMING_TOKENS = 64
+_MAX_STREAMING_CUTS = 5
 _MAX_WAVES_OF_SPLIT, _MAX_SPLIT = 4, 32  # of `w4a16_sm80`
 MAX_SPLITS = 9
 """Most ways to cut K that a kernel has for one GEMM, the whole K among them."""
@@ -52,7 +54,7 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     M, K, N = t.M, t.K, t.N
     cta_m, cta_n = row["cta_m"], row["cta_n"]
     is_grouped = row["family"] in GROUPED_FAMILIES
-    is_even = t.group_rows[0] == t.group_rows[len(t.group_rows) - 1]  # a batch, or one GEMM
+    is_even = t.rows == t.G * M  # a batch, or one GEMM
     if (is_grouped and t.G == 1) or not (is_grouped or is_even):
         return 0
     tiles = (tiles_of_rows(t, cta_m) if is_grouped else ceil_div(M, cta_m)) * ceil_div(N, cta_n)
@@ -61,8 +63,11 @@ def list_splits(p: Any, row: Any, t: ProblemTerms, splits: Any) -> int:
     splits[0] = 1
     num = 1
     if row["family"] in STREAMING_FAMILIES:
-        if M > _MAX_STREAMING_TOKENS:
+        if M > MAX_STREAMING_TOKENS:
             return 0
+        if is_grouped:
+            splits[num] = 0
+            return num + 1 if parts_of_groups(row, tiles_of_rows(t, cta_m), K, N) > 1 else num
         teams, blocks = row["cta_k"] // BLOCK, ceil_div(K, BLOCK)
         for at_once in range(2):
             for waves in range(1, 5):
@@ -118,9 +123,12 @@ def splits_of_row(
     params: Any, candidates: Any, index: int, K: int, N: int, group_rows: Any, group_counts: Any, splits: Any
 ) -> int:
     """`list_splits` of one of the candidates, for groups of rows, the most first."""
-    G = group_counts.sum()
+    G = rows = 0
+    for i in range(len(group_rows)):
+        G += group_counts[i]
+        rows += group_counts[i] * group_rows[i]
     M = group_rows[0]
     t = ProblemTerms(
-        G, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, M, group_rows, group_counts
+        G, M, K, N, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0, 0.0, rows, group_rows, group_counts
     )
     return int(list_splits(params[0], candidates[index], t, splits))
