@@ -10,7 +10,15 @@ from gemm_eval.transformer.hugging_face_rules import NameRules
 from gemm_eval.transformer.json import Keys
 from gemm_eval.transformer.quantization import WeightFormat
 
-__all__ = ["Scheme", "Schemes", "read_compressed_tensors", "read_simple_format"]
+__all__ = [
+    "Scheme",
+    "Schemes",
+    "ignored_modules",
+    "kv_cache_dtype_of",
+    "make_format",
+    "read_simple_format",
+    "word_of",
+]
 
 _PER_COLUMN = -1
 _LISTS = ("modules_to_not_convert", "ignore", "exclude_modules", "llm_int8_skip_modules", "ignored_layers")
@@ -52,11 +60,12 @@ class Schemes(NamedTuple):
     known_keys: frozenset[str] = _KNOWN
 
 
-def _form(**fields: Any) -> WeightFormat:
+def make_format(**fields: Any) -> WeightFormat:
+    """Return a format of the fields that are not None."""
     return WeightFormat(**{name: value for name, value in fields.items() if value is not None})
 
 
-def _ignored(keys: Keys) -> tuple[NameRules, str]:
+def ignored_modules(keys: Keys) -> tuple[NameRules, str]:
     """The modules that are kept, whatever their list is called."""
     for key in _LISTS:
         patterns = keys.items(key, str)
@@ -73,13 +82,13 @@ def read_simple_format(keys: Keys, method: str) -> Schemes:
     """
     if method not in _SIMPLE:
         keys.refuse("quant_method", f"must be one of {', '.join(sorted((*_SIMPLE, 'compressed-tensors')))}")
-    rules, key = _ignored(keys)
+    rules, key = ignored_modules(keys)
     form = _SIMPLE[method](keys)
     if method == "mxfp4":
         return Schemes([Scheme(None, form)], rules.matches, key, experts_only=True)
     if method == "gptq":
         return _gptq_schemes(keys, form, rules, key)
-    return Schemes([Scheme(None, form)], rules.matches, key, kv_cache_dtype=_kv_cache_dtype(keys))
+    return Schemes([Scheme(None, form)], rules.matches, key, kv_cache_dtype=kv_cache_dtype_of(keys))
 
 
 def _awq(keys: Keys) -> WeightFormat:
@@ -89,7 +98,9 @@ def _awq(keys: Keys) -> WeightFormat:
         keys.refuse(bits_key, "must be 4")
     group_key = "q_group_size" if "q_group_size" in keys else "group_size"
     zeros = DType.INT4 if keys.flag("zero_point", default=True) else None
-    return _form(weight_dtype=DType.INT4, group_size=_group(keys, group_key), scale_dtype=DType.FP16, zero_dtype=zeros)
+    return make_format(
+        weight_dtype=DType.INT4, group_size=_group(keys, group_key), scale_dtype=DType.FP16, zero_dtype=zeros
+    )
 
 
 _GPTQ_TYPES = {4: DType.INT4, 8: DType.INT8}
@@ -102,7 +113,7 @@ def _gptq(keys: Keys) -> WeightFormat:
         keys.refuse("bits", f"must be one of {', '.join(map(str, _GPTQ_TYPES))}")
     dtype = _GPTQ_TYPES[bits]
     group = _group(keys, "group_size")
-    return _form(
+    return make_format(
         weight_dtype=dtype,
         group_size=group,
         scale_dtype=DType.FP16,
@@ -139,25 +150,25 @@ def _gptq_schemes(keys: Keys, form: WeightFormat, rules: NameRules, key: str) ->
 def _fp8(keys: Keys) -> WeightFormat:
     """fp8 of transformers and DeepSeek: one scale for a block (fp32), or for a matrix."""
     keys.ignore("activation_scheme")
-    is_static = _word(keys, "activation_scheme", ("static", "dynamic"), "dynamic") == "static"
+    is_static = word_of(keys, "activation_scheme", ("static", "dynamic"), "dynamic") == "static"
     block = keys.items("weight_block_size", int)
     if block is None:
-        return _form(weight_dtype=DType.FP8, input_dtype=DType.FP8, num_tensor_scales=1 + is_static)
+        return make_format(weight_dtype=DType.FP8, input_dtype=DType.FP8, num_tensor_scales=1 + is_static)
     if len(block) != 2 or min(block) < 1:
         keys.refuse("weight_block_size", "must be two sizes, of N and of K")
-    return _form(
+    return make_format(
         weight_dtype=DType.FP8, input_dtype=DType.FP8, group_n=block[0], group_size=block[1], scale_dtype=DType.FP32
     )
 
 
 def _fbgemm_fp8(_: Keys) -> WeightFormat:
     """fp8 with one scale for each column, and one for each token as it comes."""
-    return _form(weight_dtype=DType.FP8, input_dtype=DType.FP8, column_scale_dtype=DType.FP32)
+    return make_format(weight_dtype=DType.FP8, input_dtype=DType.FP8, column_scale_dtype=DType.FP32)
 
 
 def _mxfp4(_: Keys) -> WeightFormat:
     """gpt-oss: experts in MXFP4, activations in the model's type."""
-    return _form(weight_dtype=DType.FP4, group_size=32, scale_dtype=DType.E8M0)
+    return make_format(weight_dtype=DType.FP4, group_size=32, scale_dtype=DType.E8M0)
 
 
 def _bitsandbytes(keys: Keys) -> WeightFormat:
@@ -165,17 +176,17 @@ def _bitsandbytes(keys: Keys) -> WeightFormat:
     if not keys.flag("load_in_4bit", default=False):
         keys.refuse("load_in_4bit", "must be true: LLM.int8 splits off outliers as they come, which has no fixed cost")
     keys.ignore("load_in_8bit")
-    _word(keys, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
+    word_of(keys, "bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
     scale = DType.FP8 if keys.flag("bnb_4bit_use_double_quant", default=False) else DType.FP32
-    return _form(weight_dtype=DType.INT4, group_size=64, scale_dtype=scale)
+    return make_format(weight_dtype=DType.INT4, group_size=64, scale_dtype=scale)
 
 
 def _modelopt(keys: Keys) -> WeightFormat:
     """ModelOpt: NVFP4, or fp8 with one scale for a matrix and one for its inputs."""
     keys.ignore("group_size", "config_groups")
-    if _word(keys, "quant_algo", ("NVFP4", "FP8"), None) == "FP8":
-        return _form(weight_dtype=DType.FP8, input_dtype=DType.FP8, num_tensor_scales=2)
-    return _form(
+    if word_of(keys, "quant_algo", ("NVFP4", "FP8"), None) == "FP8":
+        return make_format(weight_dtype=DType.FP8, input_dtype=DType.FP8, num_tensor_scales=2)
+    return make_format(
         weight_dtype=DType.FP4, input_dtype=DType.FP4, group_size=16, scale_dtype=DType.FP8, num_tensor_scales=2
     )
 
@@ -191,7 +202,8 @@ _SIMPLE: Mapping[str, Callable[[Keys], WeightFormat]] = {
 }
 
 
-def _word(keys: Keys, key: str, known: Sequence[str], default: str | None) -> str:
+def word_of(keys: Keys, key: str, known: Sequence[str], default: str | None) -> str:
+    """Return one of the `known` words; `default` is what a missing key stands for, None: it must be there."""
     found = keys.text(key) if default is None else keys.text(key, default)
     if found not in known:
         keys.refuse(key, f"must be {' or '.join(known)}")
@@ -206,96 +218,14 @@ def _group(keys: Keys, key: str) -> int | None:
     return None if value == _PER_COLUMN else value
 
 
-def _kv_cache_dtype(keys: Keys) -> DType | None:
+def kv_cache_dtype_of(keys: Keys) -> DType | None:
     """The type that a checkpoint has scales of keys and values for."""
     if "kv_cache_quant_algo" in keys:
-        _word(keys, "kv_cache_quant_algo", ("FP8", "fp8"), None)
+        word_of(keys, "kv_cache_quant_algo", ("FP8", "fp8"), None)
         return DType.FP8
     if "kv_cache_scheme" not in keys:
         return None
     scheme = keys.part("kv_cache_scheme")
     if scheme.size("num_bits") != DType.FP8.bits:
         scheme.refuse("num_bits", "must be 8")
-    return {"float": DType.FP8, "int": DType.INT8}[_word(scheme, "type", ("float", "int"), "float")]
-
-
-_CT_FORMATS = (
-    "dense", "pack-quantized", "int-quantized", "float-quantized", "naive-quantized", "nvfp4-pack-quantized",
-    "mxfp4-pack-quantized", "mixed-precision", "compressed",
-)  # fmt: skip
-
-
-def read_compressed_tensors(keys: Keys, method: str) -> Schemes:
-    """Read compressed-tensors: groups of modules, each with the types of its weights and activations.
-
-    Raises:
-        ModelConfigError: a format that is not known here, sparse weights, or transforms.
-    """
-    del method
-    _word(keys, "format", _CT_FORMATS, "dense")
-    rules, key = _ignored(keys)
-    for name in ("sparsity_config", "transform_config"):
-        if name in keys:
-            inner = keys.part(name)
-            if inner.names() and inner.text("format", "") != "dense":
-                keys.refuse(name, "must be empty: sparse weights and online transforms are not modelled")
-    schemes: list[Scheme] = []
-    groups = keys.part("config_groups")
-    for name in groups.names():
-        group = groups.part(name)
-        if "weights" not in group:
-            continue
-        targets = group.items("targets", str) or []
-        form = _ct_format(group)
-        if "Linear" not in targets:
-            schemes.insert(0, Scheme(NameRules(targets, group, "targets").matches, form))
-        else:
-            schemes.append(Scheme(None, form))
-    return Schemes(schemes, rules.matches, key, has_lm_head=True, kv_cache_dtype=_kv_cache_dtype(keys))
-
-
-def _ct_format(group: Keys) -> WeightFormat:
-    weights = group.part("weights")
-    activations = group.part("input_activations") if "input_activations" in group else None
-    bits, kind = weights.size("num_bits"), _word(weights, "type", ("int", "float"), "int")
-    types = {(4, "int"): DType.INT4, (8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}
-    if (bits, kind) not in types:
-        weights.refuse("num_bits", "must be 4 or 8")
-    dtype = types[bits, kind]
-    inputs = None if activations is None else _ct_inputs(activations, dtype)
-    is_static = activations is not None and activations.item("dynamic") is False
-    strategy = _word(weights, "strategy", ("tensor", "channel", "group", "tensor_group", "block"), "tensor")
-    fields: dict[str, Any] = {"weight_dtype": dtype, "input_dtype": inputs}
-    if strategy in ("group", "tensor_group"):
-        fields["group_size"] = weights.size("group_size")
-        fields |= _ct_group_scales(weights, dtype, strategy)
-    elif strategy == "block":
-        block = weights.items("block_structure", int)
-        if block is None or len(block) != 2 or min(block) < 1:
-            weights.refuse("block_structure", "must be two sizes, of N and of K")
-        fields |= {"group_n": block[0], "group_size": block[1], "scale_dtype": DType.FP32}
-    elif inputs is dtype:
-        fields |= {"column_scale_dtype": DType.FP32} if strategy == "channel" else {"num_tensor_scales": 1 + is_static}
-    is_ordered = weights.item("actorder") in (None, False, "weight", "static")
-    if not is_ordered and strategy == "group":
-        fields["has_group_index"] = True
-    return _form(**fields)
-
-
-def _ct_group_scales(weights: Keys, dtype: DType, strategy: str) -> dict[str, Any]:
-    if dtype is DType.FP4:
-        is_nvfp4 = strategy == "tensor_group"
-        return {"scale_dtype": DType.FP8, "num_tensor_scales": 2} if is_nvfp4 else {"scale_dtype": DType.E8M0}
-    zeros = None if weights.flag("symmetric", default=True) else dtype
-    return {"zero_dtype": zeros}
-
-
-def _ct_inputs(activations: Keys, weights: DType) -> DType:
-    bits, kind = activations.size("num_bits"), _word(activations, "type", ("int", "float"), "int")
-    found = {(8, "int"): DType.INT8, (8, "float"): DType.FP8, (4, "float"): DType.FP4}.get((bits, kind))
-    if found is None or (
-        found is not weights and (found, weights) not in ((DType.FP8, DType.INT4), (DType.INT8, DType.INT4))
-    ):
-        activations.refuse("num_bits", f"must go with {weights} weights")
-    assert found is not None
-    return found
+    return {"float": DType.FP8, "int": DType.INT8}[word_of(scheme, "type", ("float", "int"), "float")]

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gemm_eval.transformer.config import ModelConfig
 from gemm_eval.transformer.hugging_face_common import Fields, some
-from gemm_eval.transformer.hugging_face_formats import Scheme, Schemes, read_compressed_tensors, read_simple_format
+from gemm_eval.transformer.hugging_face_compressed import read_compressed_tensors
+from gemm_eval.transformer.hugging_face_formats import Scheme, Schemes, read_simple_format
 from gemm_eval.transformer.json import Keys
 from gemm_eval.transformer.module_names import gemm_layers, module_names
 from gemm_eval.transformer.quantization import GEMM_NAMES, WeightFormat
