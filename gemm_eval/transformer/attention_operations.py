@@ -9,6 +9,7 @@ from gemm_eval.transformer.operation_context import Context
 from gemm_eval.transformer.operation_kinds import AttentionOperation, Operation
 from gemm_eval.transformer.parts import GroupedAttention, LatentAttention
 from gemm_eval.transformer.shapes import Shape
+from gemm_eval.workload import AttentionProblem
 
 __all__ = ["attention_operations"]
 
@@ -42,11 +43,11 @@ def _grouped(context: Context, attention: GroupedAttention, shapes: dict[str, Sh
     yield from _positions(context, queries=heads * turning, keys=kv_heads * turning, cached=2 * kv_heads * size)
     window = attention.window_size
     for batch, q_len, kv_len in _pieces(context, window if attention.window_is_chunk else None):
-        yield AttentionOperation(
-            "attention", context.layer_kind, context.num_layers, batch, q_len, kv_len, heads, kv_heads, size, size,
-            context.types.kept, context.kv_dtype, None if attention.window_is_chunk else window,
-            has_sinks=attention.sinks,
+        problem = AttentionProblem(
+            batch, q_len, kv_len, heads, kv_heads, size, context.types.kept, context.kv_dtype,
+            window=None if attention.window_is_chunk else window, has_sinks=attention.sinks,
         )  # fmt: skip
+        yield AttentionOperation("attention", context.layer_kind, context.num_layers, problem)
 
 
 def _pieces(context: Context, chunk: int | None) -> Iterator[tuple[int, int, int]]:
@@ -109,10 +110,10 @@ def _latent(context: Context, attention: LatentAttention, shapes: dict[str, Shap
         key, value, kv_heads = attention.qk_nope_head_dim + rope, attention.v_head_dim, heads
         # the part with positions, which all heads share, is copied beside each head's own
         yield context.memory("keys_concat", "concat", heads * key, rows=expanded.M)
-    yield AttentionOperation(
-        "attention", context.layer_kind, context.num_layers, step.num_seqs, step.new_tokens, step.context, heads,
-        kv_heads, key, value, context.types.kept, context.kv_dtype if step.absorb_mla else context.types.kept,
-        is_latent=step.absorb_mla,
+    problem = AttentionProblem(
+        step.num_seqs, step.new_tokens, step.context, heads, kv_heads, key, context.types.kept,
+        context.kv_dtype if step.absorb_mla else context.types.kept, value, is_latent=step.absorb_mla,
     )  # fmt: skip
+    yield AttentionOperation("attention", context.layer_kind, context.num_layers, problem)
     if step.absorb_mla:
         yield from context.gemms(shapes["v_absorb"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gemm_eval.checks import check_flag
 from gemm_eval.dtypes import DType
 from gemm_eval.moe import MoeLayer
-from gemm_eval.workload import GemmProblem
+from gemm_eval.workload import AttentionProblem, GemmProblem
 
 __all__ = [
     "AttentionOperation",
@@ -80,45 +80,11 @@ class GemmOperation(Operation):
 class AttentionOperation(Operation):
     """Scores, softmax and values of all heads of one device.
 
-    The last `q_len` of `kv_len` positions are queries, each attending to those before it and itself.
-
     Attributes:
-        batch: sequences, or chunks of sequences where attention stays within chunks.
-        q_len, kv_len: queries and keys of each.
-        num_heads, num_kv_heads: on this device.
-        head_dim, v_head_dim: elements of a query or key, and of a value.
-        dtype, kv_dtype: types of queries, and of keys and values in the cache.
-        window: positions that a query attends to at most; None: all.
-        is_latent: values are the first `v_head_dim` elements of the keys, and are not read again (MLA, absorbed).
-        has_sinks: a learned logit for each head in the sum of its softmax.
+        problem: sizes and types; where attention stays within chunks of positions, each chunk is a sequence.
     """
 
-    batch: int
-    q_len: int
-    kv_len: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    v_head_dim: int
-    dtype: DType
-    kv_dtype: DType
-    window: int | None = None
-    is_latent: bool = False
-    has_sinks: bool = False
-
-    @property
-    def num_pairs(self) -> int:
-        """Pairs of a query and a key that it attends to, of one head and sequence."""
-        first, last = self.kv_len - self.q_len + 1, self.kv_len
-        window = self.kv_len if self.window is None else self.window
-        growing = max(0, min(last, window) - first + 1)
-        full = self.q_len - growing
-        return growing * (2 * first + growing - 1) // 2 + full * window
-
-    @property
-    def flop(self) -> int:
-        """Operations of one run, a MAC being two: those that a causal kernel cannot leave out."""
-        return 2 * self.batch * self.num_heads * self.num_pairs * (self.head_dim + self.v_head_dim)
+    problem: AttentionProblem
 
 
 @dataclass(frozen=True, slots=True)

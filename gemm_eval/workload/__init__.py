@@ -1,5 +1,6 @@
-"""What is computed: GEMM problems, their data types, and how a GPU is asked to run them."""
+"""What is computed: GEMM problems, attention, their data types, and how a GPU is asked to run them."""
 
+from gemm_eval.workload.attention import MAX_HEAD_DIM, AttentionProblem
 from gemm_eval.workload.moe import LAYER_TERMS, MoeWork
 from gemm_eval.workload.options import NOTHING_SAID, RunOptions, run_options
 from gemm_eval.workload.problem import MAX_MACS, GemmProblem, make_problem, problem_of
@@ -19,10 +20,12 @@ __all__ = [
     "LAYER_TERMS",
     "MAX_DIM",
     "MAX_GROUPS",
+    "MAX_HEAD_DIM",
     "MAX_MACS",
     "NOTHING_SAID",
     "NO_LAYOUTS",
     "TYPE_NAMES",
+    "AttentionProblem",
     "BlockScale",
     "GemmProblem",
     "GemmTypes",

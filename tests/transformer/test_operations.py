@@ -29,6 +29,7 @@ from gemm_eval.transformer import (
     transformer_gemms,
 )
 from gemm_eval.transformer.hugging_face import parse_config
+from gemm_eval.workload import AttentionProblem
 from tests.transformer.hugging_face_samples import SAMPLES
 
 NONE = Fusions(residual_norm=False, qkv=False, gate_up=False, gated_activation=False, rotary_kv_write=False)
@@ -128,13 +129,18 @@ def test_every_layer_is_there_once(name: str) -> None:
         assert set(counts.values()) == {config.num_layers}, (step, degree)
 
 
-def calls(model: str | ModelConfig, **options: Any) -> list[AttentionOperation]:
+def attention(model: str | ModelConfig, **options: Any) -> list[AttentionOperation]:
     return [operation for operation in operations(model, **options) if isinstance(operation, AttentionOperation)]
+
+
+def calls(model: str | ModelConfig, **options: Any) -> list[AttentionProblem]:
+    return [operation.problem for operation in attention(model, **options)]
 
 
 def test_attention_of_windows_latents_and_sinks() -> None:
     window, full = calls("gpt-oss-20b", seq_len=4096)
-    assert (window.window, full.window, window.has_sinks, window.num_layers) == (128, None, True, 12)
+    assert (window.window, full.window, window.has_sinks) == (128, None, True)
+    assert [operation.num_layers for operation in attention("gpt-oss-20b", seq_len=4096)] == [12, 12]
     assert (full.num_heads, full.num_kv_heads, full.head_dim, full.q_len, full.kv_len) == (64, 8, 64, 1, 4096)
 
     _, decode = calls("deepseek-v3", tensor_parallel=8, kv_dtype="fp8")
@@ -146,21 +152,12 @@ def test_attention_of_windows_latents_and_sinks() -> None:
     assert not prefill.is_latent
 
 
-@given(st.integers(1, 40), st.integers(0, 200), st.integers(1, 50) | st.none())
-def test_pairs_are_counted_one_by_one(new: int, cached: int, window: int | None) -> None:
-    operation = AttentionOperation("a", "", 1, 1, new, new + cached, 1, 1, 8, 8, DType.BF16, DType.BF16, window)
-    pairs = sum(min(position + 1, window or position + 1) for position in range(cached, cached + new))
-
-    assert operation.num_pairs == pairs
-    assert operation.flop == 2 * pairs * 16
-
-
 @given(st.integers(1, 40_000), st.integers(0, 40_000), st.integers(1, 3))
 def test_chunks_are_cut_at_their_bounds(new: int, cached: int, batch: int) -> None:
     """Llama 4: a position sees those of its own chunk of 8,192."""
-    found = calls("llama-4-scout", phase="prefill", batch_size=batch, seq_len=new + cached, new_tokens=new)
-    chunked = [call for call in found if call.layer_kind.startswith("window")]
-    full = [call for call in found if call.layer_kind.startswith("full")]
+    found = attention("llama-4-scout", phase="prefill", batch_size=batch, seq_len=new + cached, new_tokens=new)
+    chunked = [call.problem for call in found if call.layer_kind.startswith("window")]
+    full = [call.problem for call in found if call.layer_kind.startswith("full")]
 
     assert sum(call.batch * call.num_pairs for call in chunked) == batch * sum(
         position % 8192 + 1 for position in range(cached, cached + new)

@@ -1,0 +1,89 @@
+"""Attention problems: pairs, bytes and operations counted one by one, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import InvalidProblemError
+from gemm_eval.workload import AttentionProblem
+
+
+@given(st.integers(1, 40), st.integers(0, 200), st.integers(1, 250) | st.none(), st.booleans())
+def test_pairs_and_keys_are_counted_one_by_one(new: int, cached: int, window: int | None, causal: bool) -> None:
+    kv_len = new + cached
+    window = window if causal else None
+    found = AttentionProblem(3, new, kv_len, 4, 2, 8, causal=causal, window=window, v_head_dim=6)
+    seen = [
+        [key for key in range(kv_len) if not causal or max(0, query + 1 - (window or kv_len)) <= key <= query]
+        for query in range(cached, kv_len)
+    ]
+
+    assert found.num_pairs == sum(map(len, seen))
+    assert found.num_keys == len(set().union(*seen))
+    assert found.flop == 2 * 3 * 4 * found.num_pairs * 14
+    assert found.kv_bytes == 3 * found.num_keys * 2 * 14 * 2
+
+
+def test_bytes_and_types() -> None:
+    found = AttentionProblem(2, 5, 9, 8, 2, 64, "bfloat16", "fp8")  # type: ignore[arg-type]
+    assert (found.dtype, found.kv_type, found.output_dtype, found.group) == (DType.BF16, DType.FP8, DType.BF16, 4)
+    assert (found.q_bytes, found.kv_bytes, found.output_bytes) == (
+        2 * 5 * 8 * 64 * 2,
+        2 * 9 * 2 * 128,
+        2 * 5 * 8 * 64 * 2,
+    )
+    assert found.num_bytes == found.q_bytes + found.kv_bytes + found.output_bytes
+    narrow = AttentionProblem(1, 1, 1, 1, 1, 64, DType.FP8)
+    assert (narrow.kv_type, narrow.output_dtype, narrow.q_bytes, narrow.output_bytes) == (
+        DType.FP8,
+        DType.BF16,
+        64,
+        128,
+    )
+    latent = AttentionProblem(1, 1, 100, 16, 1, 576, v_head_dim=512, is_latent=True)
+    assert latent.kv_bytes == 100 * 576 * 2
+    assert latent.flop == 2 * 16 * 100 * (576 + 512)
+    assert AttentionProblem(1, 1, 3, 1, 1, 16, kv_dtype=DType.FP4).kv_bytes == 3 * 16
+
+
+def test_a_window_of_all_is_none() -> None:
+    assert AttentionProblem(1, 1, 64, 1, 1, 8, window=64) == AttentionProblem(1, 1, 64, 1, 1, 8)
+    assert AttentionProblem(1, 1, 65, 1, 1, 8, window=64).window == 64
+
+
+def test_str_says_it_shortly() -> None:
+    assert str(AttentionProblem(8, 1, 4096, 32, 8, 128, kv_dtype=DType.FP8)) == (
+        "batch=8 q=1 kv=4096 32/8 heads x 128 causal bf16, KV fp8"
+    )
+    assert str(AttentionProblem(1, 9, 9, 4, 4, 192, v_head_dim=128, causal=False)) == (
+        "batch=1 q=9 kv=9 4 heads x 192+128 full bf16"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "more", "said"),
+    [
+        ((0, 1, 1, 1, 1, 8), {}, "batch must be"),
+        ((1, 2.5, 1, 1, 1, 8), {}, "q_len must be an integer"),
+        ((1, 2, 1, 1, 1, 8), {}, "q_len must be <= kv_len = 1"),
+        ((1, 1, 1, 6, 4, 8), {}, "num_kv_heads must divide num_heads = 6"),
+        ((1, 1, 1, 1, 1, 5000), {}, "head_dim and v_head_dim must be <= 4096"),
+        ((1, 1, 1, 1, 1, 8), {"dtype": "int8"}, "dtype of attention must be"),
+        ((1, 1, 1, 1, 1, 8), {"dtype": "fp4"}, "dtype of attention must be"),
+        ((1, 1, 1, 1, 1, 8), {"kv_dtype": "e8m0"}, "kv_dtype must be a type of operands"),
+        ((1, 1, 1, 1, 1, 8), {"kv_dtype": "fp32"}, "kv_dtype must not be wider than dtype = bf16"),
+        ((1, 1, 1, 1, 1, 8), {"window": 0}, "window must be a positive integer"),
+        ((1, 1, 9, 1, 1, 8), {"window": 4, "causal": False}, "a window is of causal attention"),
+        ((1, 1, 1, 1, 1, 8), {"causal": 1}, "causal must be True or False"),
+        ((1, 1, 1, 4, 2, 8), {"is_latent": True}, "latent keys are of one KV head"),
+        ((1 << 20, 1 << 20, 1 << 20, 1, 1, 64), {}, r"attention must be <= 2\*\*57"),
+    ],
+)
+def test_what_is_refused(sizes: tuple[Any, ...], more: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidProblemError, match=said):
+        AttentionProblem(*sizes, **more)
