@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 
 from gemm_eval.arch import data_root
+from gemm_eval.dtypes import parse_dtype
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.models.gpu.attention import AttentionRows, attention_rows
 from gemm_eval.validation.tables import meta_of
@@ -72,12 +73,16 @@ class AttentionTimings:
     def problems(self) -> list[AttentionProblem]:
         """What each row computed."""
         columns = self.frame[list(COLUMNS[:-1])].itertuples(index=False, name=None)
-        return [
-            AttentionProblem(
-                *sizes, dtype, kv_dtype, value_dim, window=window or None, is_latent=self.is_latent
-            )
-            for *sizes, value_dim, window, dtype, kv_dtype in columns
-        ]  # fmt: skip
+        return [self._problem(*row) for row in columns]
+
+    def _problem(
+        self, batch: int, q_len: int, kv_len: int, num_heads: int, num_kv_heads: int, head_dim: int, v_head_dim: int,
+        window: int, dtype: str, kv_dtype: str,
+    ) -> AttentionProblem:  # fmt: skip
+        return AttentionProblem(
+            batch, q_len, kv_len, num_heads, num_kv_heads, head_dim, parse_dtype(dtype), parse_dtype(kv_dtype),
+            v_head_dim, window=window or None, is_latent=self.is_latent,
+        )  # fmt: skip
 
     @cached_property
     def rows(self) -> AttentionRows:

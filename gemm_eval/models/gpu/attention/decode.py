@@ -47,6 +47,7 @@ class PackedKernel(NamedTuple):
         max_parts: of a sequence; 1: keys are never cut.
         counts_all_keys: the launcher cuts by the length of the sequence, also where a window leaves most of it out.
         padded_to: heads of other sizes are computed as of this one, from 129 elements on; 0: as they are.
+        packs_heads: query heads of a group stand in the rows of a tile; else each has CTAs of its own.
     """
 
     key_tile: int = 64
@@ -56,6 +57,7 @@ class PackedKernel(NamedTuple):
     max_parts: int = 64
     counts_all_keys: bool = True
     padded_to: int = 0
+    packs_heads: bool = True
 
 
 MMA_PACKED = PackedKernel()
@@ -80,14 +82,14 @@ def packed_heads_terms(
     arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: PackedKernel
 ) -> dict[str, Floats]:
     """Return the time of each of `DECODE_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters."""
-    units = rows.batch * rows.num_kv_heads
+    units = rows.batch * (rows.num_kv_heads if kernel.packs_heads else rows.num_heads)
     walked = rows.kv_len if kernel.counts_all_keys else rows.keys
     parts = num_parts(arch.num_sms, units, walked, kernel)
     tiles_of_part = np.ceil(np.ceil(walked / kernel.key_tile) / parts)
     window_tiles = np.ceil(rows.keys / kernel.key_tile)
     active = np.minimum(parts, np.minimum(np.ceil(np.ceil(walked / kernel.key_tile) / tiles_of_part), window_tiles))
     steps = np.ceil(window_tiles / active)
-    row_tiles = np.ceil(rows.group * rows.q_len / kernel.row_tile)
+    row_tiles = np.ceil((rows.group if kernel.packs_heads else 1.0) * rows.q_len / kernel.row_tile)
     size = rows.head_dim
     if kernel.padded_to:
         size = np.where((size > _SMALL_HEAD) & (size < kernel.padded_to), float(kernel.padded_to), size)

@@ -87,9 +87,12 @@ _FAMILIES = (
     ),
     _packed(
         "single_tcgen05", "query heads by themselves, or of large groups, in tcgen05",
-        PackedKernel(key_tile=64, row_tile=64, waves=1.0, counts_all_keys=False),
+        PackedKernel(row_tile=8, waves=1.0, counts_all_keys=False, packs_heads=False),
     ),
     AttentionFamily("single", "a CTA for each query head", SINGLE_HEADS, DECODE_TERMS, single_heads_terms),
+    AttentionFamily(
+        "single_narrow", "likewise, of a cache in 8 bits", SINGLE_HEADS, DECODE_TERMS, single_heads_terms
+    ),
     AttentionFamily(
         "latent_context", "MLA, heads expanded", LATENT_CONTEXT, LATENT_CONTEXT_TERMS, latent_context_terms
     ),
@@ -143,9 +146,7 @@ def _before_tcgen05(arch: GpuSpec, rows: AttentionRows) -> npt.NDArray[np.str_]:
     units = rows.batch * rows.num_kv_heads
     ctas = units * num_parts(arch.num_sms, units, rows.kv_len, MMA_PACKED)
     fills = (ctas * _LEAST_SM_SHARE >= arch.num_sms) | (rows.q_len > 1.0)
-    names = np.where(has_group & fills | (rows.q_len > 1.0), "packed_mma", "single")
-    if arch.sm_arch == "sm_90":
-        return np.where(is_narrow & (has_group | (rows.q_len > 1.0)), "packed_wgmma", names)
-    if arch.sm_arch in _ONE_KERNEL_A_SIZE:
-        return np.where(is_narrow & (has_group | (rows.q_len > 1.0)), "packed_mma_narrow", names)
-    return names
+    some_rows = has_group | (rows.q_len > 1.0)
+    names = np.where(some_rows & fills, "packed_mma", np.where(is_narrow, "single_narrow", "single"))
+    narrow = {"sm_90": "packed_wgmma", "sm_89": "packed_mma_narrow", "sm_120": "packed_mma_narrow"}.get(arch.sm_arch)
+    return names if narrow is None else np.where(is_narrow & some_rows, narrow, names)
