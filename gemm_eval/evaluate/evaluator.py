@@ -36,6 +36,7 @@ from gemm_eval.workload import (
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.attention_result import AttentionResult
+    from gemm_eval.evaluate.memory_bound import MemoryBoundResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
 
@@ -297,6 +298,20 @@ class GEMMEvaluator:
                 None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups,
                 scale_dtype, group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
+
+    def evaluate_memory_bound(self, read_bytes: float, write_bytes: float) -> MemoryBoundResult:
+        """Say what a kernel takes whose time is that of its bytes: a norm, an activation, a copy.
+
+        Args:
+            read_bytes, write_bytes: each tensor once; what fits in L2 is taken to be there still, as the kernel before
+                left it.
+
+        Raises:
+            InvalidProblemError: a number of bytes that is none.
+        """
+        from gemm_eval.evaluate.memory_bound import memory_bound
+
+        return memory_bound(self.arch, read_bytes, write_bytes)
 
     def evaluate_attention(
         self,
