@@ -28,19 +28,29 @@ if TYPE_CHECKING:
         StorageError,
         UnsupportedError,
     )
-    from gemm_eval.evaluate import Crossover, GEMMEvaluator, GEMMResult, GEMMTable, select_config, w4a16_crossover
+    from gemm_eval.evaluate import (
+        AttentionResult,
+        Crossover,
+        GEMMEvaluator,
+        GEMMResult,
+        GEMMTable,
+        select_config,
+        w4a16_crossover,
+    )
     from gemm_eval.mapping import LoopOrder, MulticoreMapping, Partition, Tile
     from gemm_eval.moe import MoeLayer, MoeLayerResult, MoeLayerTable, moe_layer, moe_layers
     from gemm_eval.search import CostModel, PlanOptions, SearchPlan, check_cost_model, find_planned
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
     from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
     from gemm_eval.version import __version__
-    from gemm_eval.workload import GemmProblem
+    from gemm_eval.workload import AttentionProblem, GemmProblem
 
 __all__ = [
     "ArchError",
     "ArchNotFoundError",
     "ArchValidationError",
+    "AttentionProblem",
+    "AttentionResult",
     "CostModel",
     "Crossover",
     "DType",
@@ -105,13 +115,21 @@ __getattr__, __dir__ = lazy_names(
             "StorageError",
             "UnsupportedError",
         ),
-        ".evaluate": ("Crossover", "GEMMEvaluator", "GEMMResult", "GEMMTable", "select_config", "w4a16_crossover"),
+        ".evaluate": (
+            "AttentionResult",
+            "Crossover",
+            "GEMMEvaluator",
+            "GEMMResult",
+            "GEMMTable",
+            "select_config",
+            "w4a16_crossover",
+        ),
         ".mapping": ("LoopOrder", "MulticoreMapping", "Partition", "Tile"),
         ".moe": ("MoeLayer", "MoeLayerResult", "MoeLayerTable", "moe_layer", "moe_layers"),
         ".search": ("CostModel", "PlanOptions", "SearchPlan", "check_cost_model", "find_planned"),
         ".transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
         ".transformer.prewarm": ("PrewarmReport", "prewarm", "prewarm_for_transformer"),
         ".version": ("__version__",),
-        ".workload": ("GemmProblem",),
+        ".workload": ("AttentionProblem", "GemmProblem"),
     },
 )

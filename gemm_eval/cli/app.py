@@ -12,6 +12,7 @@ import typer
 from gemm_eval.cli import (
     arch,
     asm,
+    attention,
     calibrate,
     checkpoint,
     configs,
@@ -84,15 +85,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help", "-h"]},
     help="Analytical cost model for GEMM: the best mapping of C[G,M,N] = A[G,M,K] x B[G,K,N] on an accelerator, its "
-    "latency, and why. Held to timings on H200 and H100, within 4 to 6% in the mean for dense kernels; other GPUs were "
-    "never timed here, and can be off by tens of percent (A100 with int4 weights, L40S, B200); multi-core chips were "
-    "not held to timings at all.",
+    "latency, and why. Held to timings of GPUs (A100, L40S, H100, H200, B200, RTX PRO 6000) and of some multi-core "
+    "chips, calibrated on most of them; answers say what they rest on, `gemm-eval validate` says how far off they are.",
     epilog=EXIT_CODES,
 )
 _COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": gemm.evaluate,
     "top": gemm.top,
     "grouped": grouped.grouped,
+    "attention": attention.attention,
     "model": model.model,
     "moe": moe.moe,
     "prewarm": model.prewarm,

@@ -1,4 +1,4 @@
-"""The commands `calibrate dense`, `correction`, `quantization`, `w4a16`, `multicore` and `triton`: fits on timings."""
+"""The commands of `calibrate`: fits of coefficients on timings."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
     from gemm_eval.arch import GpuSpec
     from gemm_eval.models.gpu import Calibration, Correction, ErrorFigures, HeldOut
+    from gemm_eval.models.gpu.attention import AttentionCalibration
     from gemm_eval.models.gpu.triton import TritonCalibration
 
 __all__ = [
-    "app", "calibrate_corrections", "calibrate_dense", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16",
+    "app", "calibrate_attention",
+    "calibrate_corrections", "calibrate_dense", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16",
     "check_one_of",
 ]  # fmt: skip
 
@@ -148,6 +150,12 @@ def moe(
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def attention(arch: GpuOption, seed: SeedOption = 0, out: OutOption = None) -> None:
+    """Fit the families of attention kernels of a GPU on its committed tables; heads are held out for the errors."""
+    calibrate_attention(arch, seed, out)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def w4a16(
     arch: GpuOption,
     family: Annotated[
@@ -240,6 +248,19 @@ def calibrate_moe(arch: str, data: str, seed: int, out: Path | None) -> None:
     fitted = calibrate_layers(spec, timings, seed)
     path = calibration_out(spec.name, fitted.library, fitted.family) if out is None else out
     _write(fitted, path, _title(fitted), {timings.name: len(timings)})
+
+
+def calibrate_attention(arch: str, seed: int, out: Path | None) -> None:
+    """Fit all families of attention kernels of a GPU, write and print."""
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.models.gpu.attention import attention_calibration_path
+    from gemm_eval.validation import attention as measured
+
+    spec = load_arch(arch, GpuSpec)
+    fitted = measured.calibrate_attention(spec, seed)
+    path = attention_calibration_path(spec.name) if out is None else out
+    num_rows = {errors.data: errors.num_rows for errors in fitted.errors}
+    _write(fitted, path, f"Attention by {fitted.library} on {fitted.gpu}: errors {fitted.folds}", num_rows)
 
 
 def calibrate_quantization(arch: str, data: Sequence[str], seed: int, out: Path | None) -> None:
@@ -340,7 +361,9 @@ def _load_gpu_of(arch: str, family: str) -> GpuSpec:
     return spec
 
 
-def _write(fitted: Calibration | TritonCalibration, path: Path, title: str, num_rows: dict[str, int]) -> None:
+def _write(
+    fitted: AttentionCalibration | Calibration | TritonCalibration, path: Path, title: str, num_rows: dict[str, int]
+) -> None:
     from gemm_eval.cli.output import make_console
 
     path.parent.mkdir(parents=True, exist_ok=True)

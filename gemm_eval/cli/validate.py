@@ -1,4 +1,4 @@
-"""The commands `validate dense`, `gpu`, `moe`, `multicore`, `w4a16` and `triton`: errors against timings.
+"""The commands `validate dense`, `gpu`, `moe`, `attention`, `multicore`, `w4a16` and `triton`: errors against timings.
 
 And `validate simulators`: the multi-core model beside other simulators.
 """
@@ -166,6 +166,30 @@ def moe(
     from gemm_eval.cli.validate_moe import validate_moe
 
     validate_moe(names, data or [], seed, models=models, as_json=json)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def attention(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="GPU presets with measured attention, or all.")],
+    phase: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WORD",
+            help="context, generation, mla_context or mla_generation. Repeatable. Default: each.",
+            show_default=False,
+        ),
+    ] = None,
+    groups: Annotated[bool, typer.Option("--groups", help="Also by size, by types, and with windows.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="What deals heads to folds.")] = 0,
+    json: JsonOption = False,
+) -> None:
+    """Score attention, each row by a fit on other heads: of (query heads, KV heads, head_dim), of MLA the number.
+
+    A roofline from the data sheet and one with fitted constants stand beside the model. Takes two minutes for all.
+    """
+    from gemm_eval.cli.validate_attention import validate_attention
+
+    validate_attention(names, phase or [], seed, groups=groups, as_json=json)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)

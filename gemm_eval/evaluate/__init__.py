@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gemm_eval.evaluate.attention_result import AttentionResult
     from gemm_eval.evaluate.backend import Kind
     from gemm_eval.evaluate.batch import ProblemBatch
     from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.table import GEMMTable
 
 __all__ = [
+    "AttentionResult",
     "CacheInfo",
     "Crossover",
     "GEMMEvaluator",
@@ -30,6 +32,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        ".attention_result": ("AttentionResult",),
         ".backend": ("Kind",),
         ".batch": ("ProblemBatch",),
         ".crossover": (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -23,6 +23,7 @@ from gemm_eval.words import shown
 from gemm_eval.workload import (
     MAX_DIM,
     MAX_GROUPS,
+    AttentionProblem,
     GemmProblem,
     GemmTypes,
     RowGroups,
@@ -34,6 +35,7 @@ from gemm_eval.workload import (
 )
 
 if TYPE_CHECKING:
+    from gemm_eval.evaluate.attention_result import AttentionResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
 
@@ -41,6 +43,7 @@ __all__ = ["CacheInfo", "GEMMEvaluator"]
 
 _CACHE_SIZE = 1 << 14  # results of about 3 KB each
 _MAX_TOP = 10_000
+_MAX_ATTENTION = 1 << 16  # results that are kept, of about 1 KB each
 _NUM_KINDS = 256  # types and options as users spell them
 _NONE_SAID = (None,) * 7  # of what `evaluate` is rarely told
 _INT_ONLY = {int}
@@ -124,6 +127,7 @@ class GEMMEvaluator:
         self._costs = FoundCosts(self._backend, disk_cache)
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
+        self._attention: dict[tuple[AttentionProblem, bool], AttentionResult] = {}
         self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
 
     def __repr__(self) -> str:
@@ -293,6 +297,84 @@ class GEMMEvaluator:
                 None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups,
                 scale_dtype, group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
+
+    def evaluate_attention(
+        self,
+        *,
+        batch: int,
+        q_len: int,
+        kv_len: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        head_dim: int = 128,
+        dtype: str | None = None,
+        kv_dtype: str | None = None,
+        v_head_dim: int | None = None,
+        causal: bool = True,
+        window: int | None = None,
+        is_latent: bool = False,
+        has_sinks: bool = False,
+        fused: bool | None = None,
+    ) -> AttentionResult:
+        """Say what the attention of one layer takes: scores, softmax and values of all heads of one device.
+
+        >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
+        >>> r = ev.evaluate_attention(batch=8, q_len=1, kv_len=4096, num_heads=32, num_kv_heads=8)    # doctest: +SKIP
+
+        Args:
+            batch: sequences.
+            q_len, kv_len: queries and keys of each; queries are the last of the keys' positions. A prefill has as many
+                of both, a chunk of one more keys, a step of decode one query.
+            num_heads, num_kv_heads: query heads, and the KV heads that they share; None: as many.
+            head_dim: elements of a query and of a key.
+            dtype: of queries, and what products are computed in; None: the arch's default type.
+            kv_dtype: of keys and values in the cache; None: `dtype`.
+            v_head_dim: elements of a value; None: `head_dim`.
+            causal: each query attends to its own position and those before it; False: to all.
+            window: positions that a query attends to at most; None: all.
+            is_latent: values are the first elements of the keys, which are latents of one KV head (MLA, absorbed).
+            has_sinks: each head has a learned logit in the sum of its softmax.
+            fused: scores stay on the chip, as FlashAttention has it; False: two batched GEMMs with a softmax between
+                them; None: fused where it is modelled, on GPUs.
+
+        Raises:
+            InvalidProblemError: sizes or types that make no attention.
+            InvalidOptionError: `fused` is none of these, or asked of an arch without such a model.
+            UnsupportedError: the arch cannot compute in this type.
+        """
+        of_arch = self.arch.default_dtype if dtype is None else dtype
+        problem = AttentionProblem(
+            batch, q_len, kv_len, num_heads, num_heads if num_kv_heads is None else num_kv_heads, head_dim,
+            of_arch, kv_dtype, v_head_dim, causal, window, is_latent, has_sinks,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return self.evaluate_attention_problems([problem], fused=fused)[0]
+
+    def evaluate_attention_problems(
+        self, problems: Sequence[AttentionProblem], *, fused: bool | None = None
+    ) -> list[AttentionResult]:
+        """Say what attention takes, of many problems at once; see `evaluate_attention`."""
+        if fused is not None:
+            check_flag("fused", fused)
+        is_fused = isinstance(self.arch, GpuSpec) if fused is None else fused
+        new = [problem for problem in dict.fromkeys(problems) if (problem, is_fused) not in self._attention]
+        if new:
+            if len(self._attention) + len(new) > _MAX_ATTENTION:
+                self._attention.clear()
+                new = list(dict.fromkeys(problems))
+            self._attention.update(
+                ((problem, is_fused), found)
+                for problem, found in zip(new, self._find_attention(new, is_fused=is_fused), strict=True)
+            )
+        return [self._attention[problem, is_fused] for problem in problems]
+
+    def _find_attention(self, problems: Sequence[AttentionProblem], *, is_fused: bool) -> list[AttentionResult]:
+        from gemm_eval.evaluate.attention import fused_attention, unfused_attention
+
+        if not is_fused:
+            return [unfused_attention(self.arch, problem, self.evaluate_problem) for problem in problems]
+        if not isinstance(self.arch, GpuSpec):
+            raise InvalidOptionError(f"fused attention is modelled on GPUs, and {self.arch.name} is none: fused=False")
+        return fused_attention(self.arch, problems)
 
     def evaluate_problem(
         self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None,

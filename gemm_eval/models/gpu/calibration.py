@@ -29,6 +29,7 @@ __all__ = [
     "calibration_text",
     "coefficients_for",
     "has_sms_of",
+    "is_preset",
 ]
 
 
@@ -152,13 +153,13 @@ def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str
     spec that was changed keeps the coefficients of its name, but nothing was fitted on such a GPU.
     """
     coefficients, origin = _coefficients(data_root() / "calibration", arch.name, library, family)
-    if origin.is_calibrated and not _is_preset(arch):
+    if origin.is_calibrated and not is_preset(arch):
         text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
         return coefficients, origin._replace(is_calibrated=False, text=text)
     return coefficients, origin
 
 
-def _is_preset(arch: GpuSpec) -> bool:
+def is_preset(arch: GpuSpec) -> bool:
     """Whether a spec is, apart from its words, the preset of its name."""
     preset = _preset(data_root(), arch.name)
     return preset is not None and all(

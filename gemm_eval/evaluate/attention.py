@@ -1,0 +1,108 @@
+"""Attention on an arch: fused kernels of a GPU, or two batched GEMMs with a softmax between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.evaluate.attention_result import AttentionResult
+from gemm_eval.evaluate.result import GEMMResult
+from gemm_eval.frozen import FrozenDict
+from gemm_eval.models.gpu.attention import ATTENTION_FAMILIES, attention_coefficients, attention_costs, attention_rows
+from gemm_eval.units import bytes_per_us, cycles_per_us, us_at_peak
+from gemm_eval.workload import AttentionProblem, GemmProblem
+
+__all__ = ["fused_attention", "unfused_attention"]
+
+_EXPS_PER_CYCLE = 16  # of an SM
+_DECISIVE_FRAC = 0.5
+_UNFUSED_TERMS = {
+    "scores_us": "queries times keys, all pairs, scores written",
+    "softmax_us": "scores read twice and written once",
+    "values_us": "scores times values",
+}
+_SOFTMAX_PASSES = 3
+
+
+def fused_attention(arch: GpuSpec, problems: Sequence[AttentionProblem]) -> list[AttentionResult]:
+    """Return what fused kernels of a GPU take, as TensorRT-LLM runs them.
+
+    Raises:
+        UnsupportedError: the tensor cores do not take a type of queries.
+    """
+    for problem in problems:
+        if problem.dtype not in arch.tensor_flop_per_cycle:
+            known = ", ".join(arch.tensor_flop_per_cycle)
+            raise UnsupportedError(f"{arch.name} has no tensor cores for {problem.dtype} attention, but for {known}")
+    coefficients, origin = attention_coefficients(arch)
+    costs = attention_costs(arch, coefficients, attention_rows(problems))
+    return [
+        _result(
+            arch, problem, FrozenDict(terms), ATTENTION_FAMILIES[family].term_meanings, kernel=family, is_fused=True,
+            is_calibrated=origin.is_calibrated, origin=origin.text,
+        )
+        for problem, family, terms in zip(problems, costs.families.tolist(), costs.terms, strict=True)
+    ]  # fmt: skip
+
+
+def unfused_attention(
+    arch: ArchSpec, problem: AttentionProblem, evaluate: Callable[[GemmProblem], GEMMResult]
+) -> AttentionResult:
+    """Return what two batched GEMMs take, over the full square of queries and keys, and a softmax through DRAM.
+
+    Query heads of a group stand in the rows of its KV head's GEMM.
+
+    Args:
+        arch: the chip.
+        problem: sizes and types; masks save nothing here.
+        evaluate: of a GEMM.
+    """
+    num, rows = problem.batch * problem.num_kv_heads, problem.q_len * problem.group
+    types = problem.dtype, problem.dtype, problem.output_dtype
+    scores = evaluate(GemmProblem(num, rows, problem.head_dim, problem.kv_len, *types))
+    values = evaluate(GemmProblem(num, rows, problem.kv_len, problem.value_dim, *types))
+    score_bytes = num * rows * problem.kv_len * problem.output_dtype.half_bits / 16
+    terms = {
+        "scores_us": scores.latency_us,
+        "softmax_us": _SOFTMAX_PASSES * score_bytes / bytes_per_us(_dram_gb_per_s(arch)),
+        "values_us": values.latency_us,
+    }
+    is_calibrated = scores.source != "analytic"
+    origin = "of the GEMMs" if is_calibrated else "none"
+    return _result(
+        arch, problem, FrozenDict(terms), _UNFUSED_TERMS, kernel="unfused", is_fused=False,
+        is_calibrated=is_calibrated, origin=origin,
+    )  # fmt: skip
+
+
+def _dram_gb_per_s(arch: ArchSpec) -> float:
+    return arch.dram_achievable_gb_per_s if isinstance(arch, GpuSpec) else arch.dram_gb_per_s
+
+
+def _result(
+    arch: ArchSpec, problem: AttentionProblem, terms: FrozenDict[str, float], meanings: Mapping[str, str], *,
+    kernel: str, is_fused: bool, is_calibrated: bool, origin: str,
+) -> AttentionResult:  # fmt: skip
+    latency_us = sum(terms.values())
+    roofs = _roofs(arch, problem)
+    limits = roofs | {"launch": terms.get("fixed_us", 0.0) + terms.get("sum_us", 0.0)}
+    largest = max(limits, key=lambda name: limits[name])
+    bound = largest if limits[largest] >= _DECISIVE_FRAC * latency_us else "latency"
+    return AttentionResult(
+        problem, arch.name, latency_us, terms, FrozenDict(meanings), bound, kernel, is_fused,
+        is_fused, FrozenDict(roofs), "calibrated" if is_calibrated else "analytic", origin,
+    )  # fmt: skip
+
+
+def _roofs(arch: ArchSpec, problem: AttentionProblem) -> dict[str, float]:
+    roofs = {"dram": problem.num_bytes / bytes_per_us(_dram_gb_per_s(arch))}
+    if isinstance(arch, GpuSpec):
+        is_narrow = problem.kv_type is DType.FP8 and DType.FP8 in arch.tensor_flop_per_cycle
+        rate = arch.peak_tflop_per_s(DType.FP8 if is_narrow else problem.dtype)
+        exps = problem.batch * problem.num_heads * problem.num_pairs
+        roofs["exp"] = exps / (_EXPS_PER_CYCLE * arch.num_sms) / cycles_per_us(arch.max_clock_ghz)
+    else:
+        rate = arch.peak_tflop_per_s(problem.dtype)
+    return {"matrix": us_at_peak(problem.flop, rate)} | roofs

@@ -1,0 +1,161 @@
+"""Attention of few queries over a cache of keys and values: a token of each sequence, or some verified at once.
+
+Two kinds of kernels: those that pack the query heads of a group (and tokens) into the rows of matrix products, so that
+keys are read once for all of them, and those that have a CTA for each query head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.models.gpu.attention.memory import moved_us
+from gemm_eval.models.gpu.attention.rows import AttentionRows
+from gemm_eval.units import bytes_per_us
+
+__all__ = ["DECODE_TERMS", "MMA_PACKED", "PackedKernel", "num_parts", "packed_heads_terms", "single_heads_terms"]
+
+Floats = npt.NDArray[np.float64]
+
+DECODE_TERMS = {
+    "fixed_us": "start and end of its kernels",
+    "prepare_us": "the new token's queries, keys and values: positions, and the cache's new entries",
+    "compute_us": "CTAs one after the other on an SM, and the bytes of the cache, whichever takes longer",
+    "sum_us": "the sum of the parts where keys are cut",
+}
+"""Terms of the time, and what it goes to; they add up to it."""
+
+_NORM = 4.0  # of what runs side by side: the longest with a little of the others
+_UNIT_KEYS, _UNIT_SIZE = 128, 128  # of step_us
+_ROW_UNIT = 1024.0  # elements of head_us
+_SPILL_ELEMENTS = 3072
+_SMALL_HEAD = 128
+
+
+class PackedKernel(NamedTuple):
+    """How a library cuts such work. Sources: TensorRT-LLM 1.x, its XQA kernels and their launcher, and what fits say.
+
+    Attributes:
+        key_tile: keys of a step.
+        row_tile: query heads times tokens that a tile of the product has.
+        waves: CTAs that keys may be cut into, for all SMs, in multiples of their number.
+        part_keys: fewest keys of a part, as the launcher counts.
+        max_parts: of a sequence; 1: keys are never cut.
+        counts_all_keys: the launcher cuts by the length of the sequence, also where a window leaves most of it out.
+        padded_to: heads of other sizes are computed as of this one, from 129 elements on; 0: as they are.
+        packs_heads: query heads of a group stand in the rows of a tile; else each has CTAs of its own.
+    """
+
+    key_tile: int = 64
+    row_tile: int = 16
+    waves: float = 8.0
+    part_keys: int = 128
+    max_parts: int = 64
+    counts_all_keys: bool = True
+    padded_to: int = 0
+    packs_heads: bool = True
+
+
+MMA_PACKED = PackedKernel()
+"""XQA on mma.sync, all GPUs before sm_100."""
+
+
+def num_parts(num_sms: int, units: Floats, keys: Floats, kernel: PackedKernel) -> Floats:
+    """Return into how many parts the keys of a sequence are cut.
+
+    Args:
+        num_sms: of the GPU.
+        units: CTAs without a cut, [rows].
+        keys: of a sequence, [rows].
+        kernel: the rule.
+    """
+    most = np.ceil(kernel.waves * num_sms / units)
+    parts: Floats = np.clip(np.minimum(np.floor(keys / kernel.part_keys), most), 1.0, kernel.max_parts)
+    return parts
+
+
+def packed_heads_terms(
+    arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: PackedKernel
+) -> dict[str, Floats]:
+    """Return the time of each of `DECODE_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters."""
+    units = rows.batch * (rows.num_kv_heads if kernel.packs_heads else rows.num_heads)
+    walked = rows.kv_len if kernel.counts_all_keys else rows.keys
+    parts = num_parts(arch.num_sms, units, walked, kernel)
+    tiles_of_part = np.ceil(np.ceil(walked / kernel.key_tile) / parts)
+    window_tiles = np.ceil(rows.keys / kernel.key_tile)
+    active = np.minimum(parts, np.minimum(np.ceil(np.ceil(walked / kernel.key_tile) / tiles_of_part), window_tiles))
+    steps = np.ceil(window_tiles / active)
+    row_tiles = np.ceil((rows.group if kernel.packs_heads else 1.0) * rows.q_len / kernel.row_tile)
+    size = rows.head_dim
+    if kernel.padded_to:
+        size = np.where((size > _SMALL_HEAD) & (size < kernel.padded_to), float(kernel.padded_to), size)
+    elements = row_tiles * kernel.row_tile * size
+    start_us = c["cta_us"] + c["head_us"] * elements / _ROW_UNIT
+    start_us = start_us * np.where(elements >= _SPILL_ELEMENTS, c["spill_frac"], 1.0)
+    step_us = (
+        c["step_us"] * kernel.key_tile / _UNIT_KEYS * size / _UNIT_SIZE * (1.0 + c["rows_frac"] * (row_tiles - 1.0))
+    )
+    cta_us = start_us + steps * step_us
+    slots = arch.num_sms * c["ctas_per_sm"]
+    busy_us = units * (active * cta_us + (parts - active) * c["idle_us"]) / slots
+    memory_us = moved_us(arch, c, rows.kv_bytes, _different_bytes(rows))
+    return {
+        "fixed_us": c["fixed_us"] + np.where(rows.head_dim < _SMALL_HEAD, c["small_us"], 0.0),
+        "prepare_us": _prepare_bytes(rows) / (bytes_per_us(arch.l2_gb_per_s) * c["pre_l2_frac"]),
+        "compute_us": _side_by_side(memory_us, np.maximum(cta_us, busy_us)),
+        "sum_us": np.where(parts > 1.0, c["sum_us"] + c["sum64_us"] * parts / 64.0, 0.0),
+    }
+
+
+_SINGLE_PART_KEYS = 512
+_ALIASED_ROOM = 0.7  # of L2, for keys of the CTAs that run before their values are read from the same memory; fitted
+
+
+def single_heads_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows) -> dict[str, Floats]:
+    """Return the time of each of `DECODE_TERMS`, [rows], in microseconds, of kernels with a CTA for each query head.
+
+    CTAs have 1,024 threads where four times the SMs are at least three times as many as heads, else 512 while they are
+    more than heads, else 256; an SM runs 1, 2 or 4 of these. Where heads are fewer than SMs, keys are cut.
+    """
+    units = rows.batch * rows.num_heads * rows.q_len
+    share = np.ceil(4.0 * arch.num_sms / units)
+    per_sm = np.where(share >= 4.0, 1.0, np.where(share >= 2.0, 2.0, 4.0))
+    cut = np.minimum(np.ceil(arch.num_sms / units), np.floor(rows.keys / _SINGLE_PART_KEYS) + 1.0)
+    parts = np.where(units < arch.num_sms, cut, 1.0)
+    keys = np.ceil(rows.keys / parts) * rows.head_dim / _UNIT_SIZE
+    ctas = units * parts
+    waves = np.ceil(ctas / (arch.num_sms * per_sm))
+    latency_us = waves * (c["cta_us"] + c["key_ns"] * 1e-3 * keys * per_sm / 4.0)
+    busy_us = ctas * keys * c["sm_key_ns"] * 1e-3 / arch.num_sms
+    all_bytes = rows.kv_bytes * rows.group  # each query head reads its own
+    live = np.minimum(ctas, arch.num_sms * per_sm) * np.ceil(rows.keys / parts) * rows.head_dim * rows.kv_bits / 8.0
+    again = 1.0 + rows.is_aliased / (1.0 + (_ALIASED_ROOM * arch.l2_bytes / live) ** 2)
+    memory_us = moved_us(arch, c, all_bytes, _different_bytes(rows) * again)
+    zero = np.zeros(len(rows))
+    return {
+        "fixed_us": zero + c["fixed_us"],
+        "prepare_us": _prepare_bytes(rows) / bytes_per_us(arch.dram_gb_per_s),
+        "compute_us": _side_by_side(_side_by_side(latency_us, busy_us), memory_us),
+        "sum_us": np.where(parts > 1.0, c["sum_us"], 0.0),
+    }
+
+
+def _side_by_side(a: Floats, b: Floats) -> Floats:
+    both: Floats = (a**_NORM + b**_NORM) ** (1.0 / _NORM)
+    return both
+
+
+def _different_bytes(rows: AttentionRows) -> Floats:
+    different: Floats = rows.kv_bytes * (1.0 - 0.5 * rows.is_aliased)
+    return different
+
+
+def _prepare_bytes(rows: AttentionRows) -> Floats:
+    """Queries, keys and values of the new tokens, in 16 bits, read and written."""
+    elements = 2.0 * rows.num_heads + 2.0 * rows.num_kv_heads
+    num: Floats = rows.batch * rows.q_len * elements * rows.head_dim * 2.0 * 2.0
+    return num

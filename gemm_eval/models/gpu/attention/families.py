@@ -1,0 +1,152 @@
+"""The families of attention kernels, and which of them a library takes for a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gemm_eval.arch import GpuSpec
+from gemm_eval.models.gpu.attention.coefficients import CONTEXT, CONTEXT_MMA, PACKED_HEADS, SINGLE_HEADS
+from gemm_eval.models.gpu.attention.context import CONTEXT_TERMS, context_terms
+from gemm_eval.models.gpu.attention.decode import (
+    DECODE_TERMS,
+    MMA_PACKED,
+    PackedKernel,
+    num_parts,
+    packed_heads_terms,
+    single_heads_terms,
+)
+from gemm_eval.models.gpu.attention.latent import (
+    LATENT_CONTEXT,
+    LATENT_CONTEXT_TERMS,
+    LATENT_TERMS,
+    SPLIT_LATENTS,
+    WHOLE_LATENTS,
+    latent_context_terms,
+    latent_kernel,
+    latent_terms,
+)
+from gemm_eval.models.gpu.attention.rows import AttentionRows
+from gemm_eval.models.gpu.coefficients import Coefficient
+
+__all__ = ["ATTENTION_FAMILIES", "AttentionFamily", "families_of_rows", "packs_tokens"]
+
+Floats = npt.NDArray[np.float64]
+Terms = Callable[[GpuSpec, Mapping[str, float], AttentionRows], dict[str, Floats]]
+
+
+class AttentionFamily(NamedTuple):
+    """Kernels that share a model.
+
+    Attributes:
+        name: as calibrations have it.
+        what: the kernels, in words.
+        coefficients: those of its model.
+        term_meanings: its terms, and what their time goes to.
+        terms: the model.
+    """
+
+    name: str
+    what: str
+    coefficients: Sequence[Coefficient]
+    term_meanings: Mapping[str, str]
+    terms: Terms
+
+    @property
+    def defaults(self) -> dict[str, float]:
+        """Coefficients before any fit."""
+        return {item.name: item.default for item in self.coefficients}
+
+
+def _packed(name: str, what: str, kernel: PackedKernel) -> AttentionFamily:
+    return AttentionFamily(name, what, PACKED_HEADS, DECODE_TERMS, partial(packed_heads_terms, kernel=kernel))
+
+
+_FAMILIES = (
+    AttentionFamily("context", "a CTA for each tile of queries", CONTEXT, CONTEXT_TERMS, context_terms),
+    AttentionFamily(
+        "context_mma", "likewise, on mma.sync with a kernel for each size of heads", CONTEXT_MMA, CONTEXT_TERMS,
+        context_terms,
+    ),
+    _packed("packed_mma", "query heads of a group in the rows of mma.sync", MMA_PACKED),
+    _packed(
+        "packed_mma_narrow", "likewise, of a cache in 8 bits, whose keys are never cut",
+        PackedKernel(max_parts=1, padded_to=256),
+    ),
+    _packed(
+        "packed_wgmma", "query heads of a group in wgmma, of a cache in 8 bits",
+        PackedKernel(row_tile=8, counts_all_keys=False),
+    ),
+    _packed(
+        "packed_tcgen05", "query heads of a group in tcgen05",
+        PackedKernel(key_tile=256, row_tile=8, waves=1.0, counts_all_keys=False),
+    ),
+    _packed(
+        "single_tcgen05", "query heads by themselves, or of large groups, in tcgen05",
+        PackedKernel(row_tile=8, waves=1.0, counts_all_keys=False, packs_heads=False),
+    ),
+    AttentionFamily("single", "a CTA for each query head", SINGLE_HEADS, DECODE_TERMS, single_heads_terms),
+    AttentionFamily(
+        "single_narrow", "likewise, of a cache in 8 bits", SINGLE_HEADS, DECODE_TERMS, single_heads_terms
+    ),
+    AttentionFamily(
+        "latent_context", "MLA, heads expanded", LATENT_CONTEXT, LATENT_CONTEXT_TERMS, latent_context_terms
+    ),
+    AttentionFamily("latent_whole", "MLA, latents; keys are never cut", WHOLE_LATENTS, LATENT_TERMS, latent_terms),
+    AttentionFamily("latent_split", "MLA, latents; keys are cut", SPLIT_LATENTS, LATENT_TERMS, latent_terms),
+)  # fmt: skip
+ATTENTION_FAMILIES = {family.name: family for family in _FAMILIES}
+"""By name."""
+
+_MAX_PACKED_ROWS = 64  # query heads of a group x tokens, in a kernel for few queries
+_MAX_PACKED_GROUP = 32
+_NARROW_BITS = 8.0
+_TCGEN05 = frozenset({"sm_100", "sm_103"})
+_ONE_KERNEL_A_SIZE = frozenset({"sm_89", "sm_120"})
+_LEAST_SM_SHARE = 4.0  # TensorRT-LLM 1.x: packed kernels only where their CTAs, four times, are as many as the SMs
+
+
+def packs_tokens(rows: AttentionRows) -> npt.NDArray[np.bool_]:
+    """Return which problems kernels for few queries can take: one token, or some with the heads of a group."""
+    some: npt.NDArray[np.bool_] = (rows.q_len == 1.0) | (
+        (rows.group * rows.q_len <= _MAX_PACKED_ROWS) & (rows.is_causal > 0) & (rows.is_latent == 0)
+    )
+    return some | (rows.is_latent > 0)
+
+
+def families_of_rows(arch: GpuSpec, rows: AttentionRows, *, is_decode: bool) -> npt.NDArray[np.str_]:
+    """Return the family that TensorRT-LLM runs each problem with.
+
+    Args:
+        arch: the GPU.
+        rows: the problems.
+        is_decode: as kernels for few queries take them; else as those for many do.
+    """
+    if not is_decode:
+        context = "context_mma" if arch.sm_arch in _ONE_KERNEL_A_SIZE else "context"
+        names = np.where(rows.head_dim != rows.value_dim, "latent_context", context)
+    elif arch.sm_arch in _TCGEN05:
+        is_packed = (rows.group > 1.0) & (rows.group <= _MAX_PACKED_GROUP)
+        names = np.where(is_packed, "packed_tcgen05", "single_tcgen05")
+    else:
+        names = _before_tcgen05(arch, rows)
+    if is_decode:
+        latents = "latent_split" if latent_kernel(arch).splits_keys else "latent_whole"
+        names = np.where(rows.is_latent > 0, latents, names)
+    return names.astype(np.str_)
+
+
+def _before_tcgen05(arch: GpuSpec, rows: AttentionRows) -> npt.NDArray[np.str_]:
+    is_narrow = rows.kv_bits <= _NARROW_BITS
+    has_group = (rows.group > 1.0) & (rows.group <= _MAX_PACKED_GROUP)
+    units = rows.batch * rows.num_kv_heads
+    ctas = units * num_parts(arch.num_sms, units, rows.kv_len, MMA_PACKED)
+    fills = (ctas * _LEAST_SM_SHARE >= arch.num_sms) | (rows.q_len > 1.0)
+    some_rows = has_group | (rows.q_len > 1.0)
+    names = np.where(some_rows & fills, "packed_mma", np.where(is_narrow, "single_narrow", "single"))
+    narrow = {"sm_90": "packed_wgmma", "sm_89": "packed_mma_narrow", "sm_120": "packed_mma_narrow"}.get(arch.sm_arch)
+    return names if narrow is None else np.where(is_narrow & some_rows, narrow, names)
