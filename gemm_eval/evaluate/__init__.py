@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.attention_result import AttentionResult
     from gemm_eval.evaluate.backend import Kind
     from gemm_eval.evaluate.batch import ProblemBatch
+    from gemm_eval.evaluate.collective_result import CollectiveResult
     from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
     from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator
     from gemm_eval.evaluate.progress import progress_bar
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionResult",
     "CacheInfo",
+    "CollectiveResult",
     "Crossover",
     "GEMMEvaluator",
     "GEMMResult",
@@ -35,6 +37,7 @@ __getattr__, __dir__ = lazy_names(
         ".attention_result": ("AttentionResult",),
         ".backend": ("Kind",),
         ".batch": ("ProblemBatch",),
+        ".collective_result": ("CollectiveResult",),
         ".crossover": (
             "Crossover",
             "w4a16_crossover",

@@ -49,7 +49,7 @@ DIRECT = (
     _item("one_shot_peer_us", "us", 0.003, 3.0, 0.1, FREE, "each rank that it reads"),
     _item("one_shot_frac", "1", 0.02, 1.2, 0.6, SPEC, "share of the link at which a rank reads all others"),
     _item("two_shot_us", "us", 0.5, 60.0, 8.0, FREE, "a kernel of two shots: launch and two barriers"),
-    _item("two_shot_frac", "1", 0.02, 1.2, 0.5, SPEC, "share of the link that it reaches"),
+    _item("two_shot_frac", "1", 0.1, 1.2, 0.5, SPEC, "share of the link that it reaches"),
     _item("direct_bytes", "B", 1e5, 1e9, 1.6e7, NO_LIMIT, "largest message of these kernels; above, NCCL runs"),
 )
 """Of TensorRT-LLM's own all-reduce, over NVLink."""
