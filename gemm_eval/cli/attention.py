@@ -97,4 +97,4 @@ def attention(
 
     console = make_console()
     for place, result in enumerate(results):
-        console.print(("\n" if place else "") + result.explain(), highlight=False, soft_wrap=True)
+        console.print(("\n" if place else "") + result.explain(), highlight=False)

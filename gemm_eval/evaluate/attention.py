@@ -97,7 +97,7 @@ def _result(
 
 
 def _roofs(arch: ArchSpec, problem: AttentionProblem) -> dict[str, float]:
-    roofs = {"dram": problem.num_bytes / bytes_per_us(_dram_gb_per_s(arch))}
+    roofs = {"dram": problem.num_bytes / bytes_per_us(arch.dram_gb_per_s)}
     if isinstance(arch, GpuSpec):
         is_narrow = problem.kv_type is DType.FP8 and DType.FP8 in arch.tensor_flop_per_cycle
         rate = arch.peak_tflop_per_s(DType.FP8 if is_narrow else problem.dtype)

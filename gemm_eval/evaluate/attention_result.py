@@ -25,8 +25,8 @@ class AttentionResult:
         breakdown: microseconds by term, in the order they run; they add up to `latency_us`.
         term_meanings: what the time of each term goes to.
         bound: what limits: ``matrix`` (both products), ``exp`` (the exponentials), ``dram`` or ``launch`` (fixed
-            times), the largest of these, where it is at least half of the latency; else ``latency`` (CTAs that wait, or too few
-            of them).
+            times), the largest of these, where it is at least half of the latency; else ``latency`` (CTAs that wait,
+            or too few of them).
         kernel: family of kernels, or ``unfused``.
         is_fused: scores stay on the chip; else two batched GEMMs with a softmax between them, through DRAM.
         has_positions: rotary positions and the write of new keys and values to the cache are in it.

@@ -176,7 +176,10 @@ def test_a_gpu_that_is_too_small_is_refused_unless_asked_otherwise() -> None:
     assert (text.code, text.out, code.code) == (3, "", 3)
     assert "llama-3-70b does not fit into the DRAM of a device (h200-sxm), with weights of 141,107,412,992" in text.err
     assert "limit 141,000,000,000 bytes, gap" in text.err
-    assert "levers: tensor_parallel = 2 (70.6 GB a device); pipeline_parallel = 2 (70.6 GB a device); dtype = fp8 (" in text.err
+    assert (
+        "levers: tensor_parallel = 2 (70.6 GB a device); pipeline_parallel = 2 (70.6 GB a device); dtype = fp8 ("
+        in text.err
+    )
     assert json.loads(code.err)["error"]["type"] == "InfeasibleError"
     for more in (("--ignore-memory",), ("--tp", "2"), ("--dtype", "w4a16")):
         assert Ran(*words, *more).code == 0, more

@@ -17,8 +17,8 @@ def _item(name: str, unit: str, low: float, high: float, default: float, neutral
 
 _MEMORY = (
     _item("fixed_us", "us", 1.0, 30.0, 8.0, FREE, "start and end of the operation's kernels"),
-    _item("l2_frac", "1", 0.05, 5.0, 0.8, NO_LIMIT, "share of the L2 bandwidth that its bytes reach"),
-    _item("dram_frac", "1", 0.4, 1.05, 0.92, SPEC, "share of the DRAM bandwidth that they reach where they miss"),
+    _item("l2_frac", "1", 0.05, 1.0, 0.8, NO_LIMIT, "share of the L2 bandwidth that its bytes reach"),
+    _item("dram_frac", "1", 0.4, 1.0, 0.92, SPEC, "share of the DRAM bandwidth that they reach where they miss"),
     _item("hold_frac", "1", 0.1, 2.0, 0.3, FREE, "of L2: in which bytes of the call before are still there"),
 )
 
@@ -32,14 +32,14 @@ _CONTEXT_SHARED = (
 )
 CONTEXT = (
     *_CONTEXT_SHARED,
-    _item("matrix16_frac", "1", 0.05, 3.0, 0.7, SPEC, "share of the rate of 16-bit products"),
-    _item("matrix8_frac", "1", 0.05, 3.0, 0.5, SPEC, "share of the rate of 8-bit products"),
+    _item("matrix16_frac", "1", 0.05, 1.0, 0.7, SPEC, "share of the rate of 16-bit products"),
+    _item("matrix8_frac", "1", 0.05, 1.0, 0.5, SPEC, "share of the rate of 8-bit products"),
     _item("window8_cycles", "cycles", 0.0, 2e4, 0.0, FREE, "a tile of queries more where 8 bits go with a window"),
 )
 CONTEXT_MMA = (
     *_CONTEXT_SHARED,
     *(
-        _item(f"matrix{bits}_frac_{size}", "1", 0.02, 3.0, default, SPEC, f"likewise, {bits} bits, heads of {size}")
+        _item(f"matrix{bits}_frac_{size}", "1", 0.02, 1.0, default, SPEC, f"likewise, {bits} bits, heads of {size}")
         for bits, defaults in ((16, (0.5, 0.46, 0.3, 0.5)), (8, (0.13, 0.45, 0.26, 0.115)))
         for size, default in zip(HEAD_DIMS, defaults, strict=True)
     ),

@@ -54,12 +54,12 @@ def _item(name: str, unit: str, low: float, high: float, default: float, neutral
 LATENT_CONTEXT = (
     _item("fixed_us", "us", 2.0, 30.0, 10.5, FREE, "start and end of the kernels, and the latency of the first tile"),
     _item("narrow_us", "us", 0.0, 10.0, 3.8, FREE, "kernels that quantize queries, keys and values, where they do"),
-    _item("dram_frac", "1", 0.3, 1.05, 0.75, SPEC, "share of the DRAM bandwidth"),
-    _item("l2_frac", "1", 0.05, 2.0, 0.85, SPEC, "share of the L2 bandwidth"),
+    _item("dram_frac", "1", 0.3, 1.0, 0.75, SPEC, "share of the DRAM bandwidth"),
+    _item("l2_frac", "1", 0.05, 1.0, 0.85, SPEC, "share of the L2 bandwidth"),
     _item("hold_frac", "1", 0.2, 1.5, 0.75, FREE, "of L2: what its tensors may fill before they go to DRAM"),
     _item("cta_us", "us", 0.0, 15.0, 1.0, FREE, "a CTA besides its tiles of keys"),
-    _item("matrix16_frac", "1", 0.1, 1.2, 0.65, SPEC, "share of the rate of 16-bit products"),
-    _item("matrix8_frac", "1", 0.1, 1.2, 0.48, SPEC, "share of the rate of 8-bit products"),
+    _item("matrix16_frac", "1", 0.1, 1.0, 0.65, SPEC, "share of the rate of 16-bit products"),
+    _item("matrix8_frac", "1", 0.1, 1.0, 0.48, SPEC, "share of the rate of 8-bit products"),
     _item("tail_frac", "1", 0.0, 3.0, 0.95, FREE, "of the longest CTA, which the others wait for at the end"),
 )
 _GENERATION = (
@@ -67,7 +67,7 @@ _GENERATION = (
     _item("cta_us", "us", 0.0, 30.0, 2.5, FREE, "a tile of query heads of a sequence besides its keys"),
     _item("matrix16_frac", "1", 0.05, 1.0, 0.43, SPEC, "share of the rate of 16-bit products"),
     _item("matrix8_frac", "1", 0.05, 1.0, 0.4, SPEC, "share of the rate of 8-bit products"),
-    _item("dram_frac", "1", 0.6, 1.05, 0.92, SPEC, "share of the DRAM bandwidth"),
+    _item("dram_frac", "1", 0.6, 1.0, 0.92, SPEC, "share of the DRAM bandwidth"),
     _item("hold_frac", "1", 0.2, 1.5, 0.6, FREE, "of L2: what the latents of all sequences may fill"),
 )
 WHOLE_LATENTS = (

@@ -1,0 +1,86 @@
+"""`evaluate_attention`: what users ask, what they get, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pytest
+
+from gemm_eval import AttentionProblem, GEMMEvaluator, InvalidOptionError, InvalidProblemError, UnsupportedError
+
+SIZES = {"batch": 8, "q_len": 1, "kv_len": 4096, "num_heads": 32, "num_kv_heads": 8}
+
+
+def test_an_answer_says_why() -> None:
+    result = GEMMEvaluator("h200-sxm").evaluate_attention(**SIZES, dtype="bf16", kv_dtype="fp8")
+    assert (result.arch_name, result.source, result.is_fused, result.has_positions) == (
+        "h200-sxm", "calibrated", True, True,
+    )  # fmt: skip
+    assert result.flop == 2 * 8 * 32 * 4096 * 256
+    assert result.tflop_per_s == pytest.approx(result.flop / result.latency_us / 1e6)
+    text = result.explain()
+    assert "batch=8 q=1 kv=4096 32/8 heads x 128 causal bf16, KV fp8 on h200-sxm" in text
+    assert "packed_wgmma" in text
+    assert "fitted on timings of h200-sxm" in text
+    assert repr(result).startswith("<AttentionResult batch=8")
+    document = json.loads(json.dumps(result.to_dict()))
+    assert sum(document["breakdown"].values()) == pytest.approx(document["latency_us"])
+    assert document["problem"]["kv_dtype"] == "fp8"
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_bounds_are_what_takes_most() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    assert (
+        evaluator.evaluate_attention(batch=1, q_len=16384, kv_len=16384, num_heads=32, dtype="bf16").bound == "matrix"
+    )
+    assert evaluator.evaluate_attention(batch=128, q_len=1, kv_len=16384, num_heads=32, dtype="bf16").bound == "dram"
+    assert evaluator.evaluate_attention(batch=1, q_len=1, kv_len=16, num_heads=8, dtype="bf16").bound == "latency"
+
+
+def test_answers_are_kept_and_shared() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    first = evaluator.evaluate_attention(**SIZES, dtype="bf16")
+    assert evaluator.evaluate_attention(**SIZES, dtype="bfloat16", kv_dtype="bf16") is first
+    problem = AttentionProblem(8, 1, 4096, 32, 8, 128, "bf16")  # type: ignore[arg-type]
+    assert evaluator.evaluate_attention_problems([problem, problem]) == [first, first]
+    assert evaluator.evaluate_attention_problems([]) == []
+
+
+@pytest.mark.parametrize("arch", ["h200-sxm", "demo-8core"])
+def test_unfused_is_two_gemms_and_a_softmax(arch: str) -> None:
+    evaluator = GEMMEvaluator(arch)
+    result = evaluator.evaluate_attention(batch=2, q_len=256, kv_len=256, num_heads=8, num_kv_heads=2, fused=False)
+    scores = evaluator.evaluate(4, 1024, 128, 256)
+    values = evaluator.evaluate(4, 1024, 256, 128)
+    assert result.breakdown["scores_us"] == scores.latency_us
+    assert result.breakdown["values_us"] == values.latency_us
+    assert result.breakdown["softmax_us"] > 0
+    assert (result.is_fused, result.has_positions, result.kernel) == (False, False, "unfused")
+    assert "unfused" in result.explain()
+
+
+def test_fused_beats_unfused_on_long_prompts() -> None:
+    evaluator = GEMMEvaluator("h100-sxm")
+    sizes = {"batch": 1, "q_len": 8192, "kv_len": 8192, "num_heads": 32, "num_kv_heads": 8, "dtype": "bf16"}
+    fused, apart = (evaluator.evaluate_attention(**sizes, fused=fused) for fused in (True, False))  # type: ignore[arg-type]
+    assert 3 * fused.latency_us < apart.latency_us
+    assert fused.source == "analytic"  # no timing of this very chip
+
+
+def test_multicore_chips_are_unfused_by_default() -> None:
+    evaluator = GEMMEvaluator("demo-8core")
+    assert not evaluator.evaluate_attention(**SIZES).is_fused
+    with pytest.raises(InvalidOptionError, match="fused attention is modelled on GPUs"):
+        evaluator.evaluate_attention(**SIZES, fused=True)
+
+
+def test_what_is_refused() -> None:
+    evaluator = GEMMEvaluator("a100-sxm-80gb")
+    with pytest.raises(InvalidProblemError, match="num_kv_heads must divide"):
+        evaluator.evaluate_attention(**SIZES | {"num_heads": 12})
+    with pytest.raises(InvalidOptionError, match="fused must be True or False"):
+        evaluator.evaluate_attention(**SIZES, fused="yes")  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="no tensor cores for fp8 attention"):
+        evaluator.evaluate_attention(**SIZES, dtype="fp8")

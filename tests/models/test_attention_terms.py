@@ -1,0 +1,184 @@
+"""Attention kernels of GPUs: tiles counted one by one, kernels as the library takes them, and laws of their times."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gemm_eval import AttentionProblem, GEMMEvaluator, list_archs, load_arch
+from gemm_eval.arch import GpuSpec
+from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.attention import (
+    ATTENTION_FAMILIES,
+    attention_coefficients,
+    attention_costs,
+    attention_rows,
+    families_of_rows,
+)
+from gemm_eval.models.gpu.attention.context import padded_head_dim
+from gemm_eval.models.gpu.attention.rows import tile_counts
+from gemm_eval.models.gpu.coefficients import check_coefficients
+
+GPUS = [name for name in list_archs() if isinstance(load_arch(name), GpuSpec)]
+TIMED = ("a100-sxm-80gb", "b200", "h200-sxm", "l40s", "rtx-pro-6000-server")
+
+
+def gpu(name: str) -> GpuSpec:
+    return load_arch(name, GpuSpec)
+
+
+def wide(name: str) -> DType:
+    return DType.BF16 if DType.BF16 in gpu(name).tensor_flop_per_cycle else DType.FP16
+
+
+@given(
+    st.integers(1, 300), st.integers(0, 600), st.integers(1, 900), st.booleans(),
+    st.sampled_from([1, 3, 16, 64, 128]), st.sampled_from([1, 5, 32, 64, 256]),
+)  # fmt: skip
+def test_tiles_are_counted_one_by_one(q_len: int, cached: int, window: int, causal: bool, q: int, k: int) -> None:
+    kv_len = q_len + cached
+    visits = []
+    for start in range(0, q_len, q):
+        first, last = cached + start, min(cached + start + q, kv_len)
+        low = max(0, first - window + 1) // k if causal else 0
+        visits.append(-(-(last if causal else kv_len) // k) - low)
+
+    assert tile_counts(q_len, kv_len, window, causal, q, k) == (len(visits), sum(visits), max(visits))
+
+
+PROBLEMS = st.builds(
+    lambda batch, q_len, cached, kv_heads, group, head_dim, window, narrow: (
+        batch, q_len, q_len + cached, kv_heads * group, kv_heads, head_dim, window, narrow,
+    ),
+    st.sampled_from([1, 3, 16, 128]), st.sampled_from([1, 2, 7, 64, 1000, 5000]), st.sampled_from([0, 1, 100, 9000]),
+    st.sampled_from([1, 2, 8, 32]), st.sampled_from([1, 4, 7, 16, 48]), st.sampled_from([40, 64, 96, 128, 192, 512]),
+    st.sampled_from([None, 64, 3000]), st.booleans(),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(GPUS), st.lists(PROBLEMS, min_size=1, max_size=12))
+def test_no_time_is_below_a_roof_and_terms_add_up(name: str, drawn: list[tuple[int, ...]]) -> None:
+    arch = gpu(name)
+    problems = [
+        AttentionProblem(*sizes[:6], wide(name), DType.FP8 if sizes[7] else None, window=sizes[6]) for sizes in drawn
+    ]
+    for result in GEMMEvaluator(arch).evaluate_attention_problems(problems):
+        held = result.problem.num_bytes <= 3 * arch.l2_bytes  # what fits in L2 need not come from DRAM
+        assert result.latency_us >= result.roofs["matrix"]
+        assert held or result.latency_us >= result.roofs["dram"]
+        assert result.latency_us == pytest.approx(sum(result.breakdown.values()))
+        assert all(us >= 0 for us in result.breakdown.values())
+        assert set(result.breakdown) == set(result.term_meanings)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(TIMED), st.lists(PROBLEMS, min_size=2, max_size=8))
+def test_many_problems_cost_what_each_costs(name: str, drawn: list[tuple[int, ...]]) -> None:
+    arch = gpu(name)
+    problems = [AttentionProblem(*sizes[:6], kv_dtype=DType.FP8 if sizes[7] else None) for sizes in drawn]
+    coefficients, _ = attention_coefficients(arch)
+    together = attention_costs(arch, coefficients, attention_rows(problems))
+    for place, problem in enumerate(problems):
+        alone = attention_costs(arch, coefficients, attention_rows([problem]))
+        assert alone.latency_us[0] == pytest.approx(together.latency_us[place], rel=1e-12)
+        assert alone.families[0] == together.families[place]
+
+
+@pytest.mark.parametrize("name", TIMED)
+@pytest.mark.parametrize("size", ["kv_len", "batch"])
+def test_more_work_takes_longer(name: str, size: str) -> None:
+    """Over factors of four: between neighbours launchers cut keys otherwise, and a step can be one down."""
+    evaluator = GEMMEvaluator(name)
+    for heads in ((32, 32), (32, 8), (64, 1)):
+        sizes = {"batch": 4, "q_len": 1, "kv_len": 512, "num_heads": heads[0], "num_kv_heads": heads[1]}
+        times = [
+            evaluator.evaluate_attention(**sizes | {size: sizes[size] * 4**factor}, dtype="bf16").latency_us
+            for factor in range(5)
+        ]
+        assert times == sorted(times)
+
+
+def families(name: str, *, decode: bool, **sizes: object) -> str:
+    given_sizes = {"batch": 8, "q_len": 1, "kv_len": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
+    rows = attention_rows([AttentionProblem(**(given_sizes | sizes))])  # type: ignore[arg-type]
+    return str(families_of_rows(gpu(name), rows, is_decode=decode)[0])
+
+
+def test_kernels_are_those_that_the_library_takes() -> None:
+    assert families("h200-sxm", decode=True) == "packed_mma"
+    assert families("h200-sxm", decode=True, kv_dtype="fp8") == "packed_wgmma"
+    assert families("l40s", decode=True, kv_dtype="fp8") == "packed_mma_narrow"
+    assert families("b200", decode=True) == "packed_tcgen05"
+    assert families("b200", decode=True, num_kv_heads=32) == "single_tcgen05"
+    assert families("h200-sxm", decode=True, num_kv_heads=32) == "single"
+    assert families("h200-sxm", decode=True, num_kv_heads=32, kv_dtype="fp8") == "single_narrow"
+    # CTAs of packed heads, four times, are fewer than the 132 SMs: a CTA for each head is more
+    assert families("h200-sxm", decode=True, batch=4, kv_len=200) == "single"
+    assert families("h200-sxm", decode=True, batch=5, kv_len=200) == "packed_mma"
+    assert families("h200-sxm", decode=False, q_len=64) == "context"
+    assert families("l40s", decode=False, q_len=64) == "context_mma"
+    assert (
+        families("h200-sxm", decode=False, q_len=64, num_kv_heads=32, head_dim=192, v_head_dim=128) == "latent_context"
+    )
+    latent = {"num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512, "is_latent": True}
+    assert families("h200-sxm", decode=True, **latent) == "latent_split"
+    assert families("a100-sxm-80gb", decode=True, **latent) == "latent_whole"
+
+
+def test_few_queries_run_on_the_faster_kind() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    sizes = {"batch": 1, "kv_len": 32768, "num_heads": 32, "num_kv_heads": 8, "dtype": "bf16"}
+    verified = evaluator.evaluate_attention(q_len=4, **sizes)  # type: ignore[arg-type]
+    one = evaluator.evaluate_attention(q_len=1, **sizes)  # type: ignore[arg-type]
+    assert verified.kernel == "packed_mma"
+    assert one.latency_us <= verified.latency_us < 2 * one.latency_us
+    assert evaluator.evaluate_attention(q_len=512, **sizes).kernel == "context"  # type: ignore[arg-type]
+
+
+def test_windows_and_chunks_do_less() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+
+    def us(q_len: int, kv_len: int, window: int | None = None) -> float:
+        return evaluator.evaluate_attention(
+            batch=1, q_len=q_len, kv_len=kv_len, num_heads=32, num_kv_heads=8, dtype="bf16", window=window
+        ).latency_us
+
+    assert us(16384, 16384, 1024) < us(16384, 16384) / 3
+    assert us(2048, 16384) < us(16384, 16384) / 3
+    assert us(2048, 16384) > us(2048, 2048)
+
+
+def test_coefficients_carry_over_by_generation() -> None:
+    fitted, origin = attention_coefficients(gpu("h200-sxm"))
+    assert origin.is_calibrated
+    carried, other = attention_coefficients(gpu("h100-sxm"))
+    assert (carried, other.is_calibrated, other.gpu) == (fitted, False, "h200-sxm")
+    own, changed = attention_coefficients(gpu("h200-sxm").model_copy(update={"num_sms": 100}))
+    assert (own, changed.is_calibrated) == (fitted, False)
+    defaults, nothing = attention_coefficients(gpu("v100"))
+    assert (nothing.gpu, defaults["single"]) == (None, ATTENTION_FAMILIES["single"].defaults)
+
+
+@pytest.mark.parametrize("family", ATTENTION_FAMILIES.values(), ids=lambda family: family.name)
+def test_defaults_are_in_range_and_neutral_values_lift_terms(family: object) -> None:
+    check_coefficients(family.defaults, family.coefficients)  # type: ignore[attr-defined]
+
+
+def test_heads_are_padded_to_what_is_compiled() -> None:
+    assert [padded_head_dim(size) for size in (40, 64, 80, 128, 160, 256, 300)] == [64, 64, 128, 128, 192, 256, 320]
+
+
+def test_rows_are_columns_of_problems() -> None:
+    rows = attention_rows([AttentionProblem(2, 3, 9, 8, 4, 64, window=5, v_head_dim=32)])
+    assert len(rows) == 1
+    assert {item.name: getattr(rows, item.name).tolist() for item in fields(rows)} == {
+        "batch": [2], "q_len": [3], "kv_len": [9], "num_heads": [8], "num_kv_heads": [4], "head_dim": [64],
+        "value_dim": [32], "window": [5], "is_causal": [1], "q_bits": [16], "kv_bits": [16], "out_bits": [16],
+        "is_latent": [0], "is_aliased": [0],
+    }  # fmt: skip
+    assert np.array_equal(rows.kv_bytes, [2 * 7 * 4 * 96 * 2])

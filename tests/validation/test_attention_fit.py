@@ -1,0 +1,166 @@
+"""Attention that was timed: its tables, fits that find what was planted, heads held out, committed calibrations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemm_eval.arch import GpuSpec, load_arch, read_yaml
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu.attention import (
+    ATTENTION_FAMILIES,
+    ATTENTION_MODEL_VERSION,
+    attention_calibration_path,
+    attention_coefficients,
+    family_us,
+)
+from gemm_eval.models.gpu.attention.calibration import AttentionCalibration
+from gemm_eval.validation.attention import (
+    FITTED,
+    MODEL,
+    NAIVE,
+    AttentionTimings,
+    calibrate_attention,
+    gpus_with_attention,
+    held_out_attention,
+    list_attention_timings,
+    read_attention_timings,
+    score_attention,
+)
+from gemm_eval.validation.attention import scores as scores_module
+from gemm_eval.validation.attention.scores import folds_of_heads, roofs
+from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.tables import measured_root
+
+A100 = load_arch("a100-sxm-80gb", GpuSpec)
+# MAPE in percent that held-out heads may have: context, generation, MLA
+REQUIRED = {
+    "h200-sxm": (10, 10, 12), "b200": (10, 10, 12), "a100-sxm-80gb": (10, 10, 12), "l40s": (14, 14, 14),
+    "rtx-pro-6000-server": (14, 14, 14),
+}  # fmt: skip
+
+
+def table(gpu: str, phase: str) -> AttentionTimings:
+    return next(item for item in list_attention_timings(gpu) if item.phase == phase)
+
+
+def with_times(timings: AttentionTimings, latency_us: object) -> AttentionTimings:
+    return replace(timings, frame=timings.frame.assign(latency_us=latency_us))
+
+
+def test_tables_say_what_they_are() -> None:
+    assert gpus_with_attention() == sorted(REQUIRED)
+    found = list_attention_timings("a100-sxm-80gb")
+    assert [item.phase for item in found] == ["context", "generation", "mla_context", "mla_generation"]
+    assert [item.is_aliased for item in found] == [False, True, False, False]
+    latent = found[3].problems[0]
+    assert (latent.head_dim, latent.v_head_dim, latent.num_kv_heads, latent.is_latent) == (576, 512, 1, True)
+    assert all(item.q_len == 1 for item in found[1].problems)
+    assert all(item.library == "trtllm" for item in found)
+
+
+def test_heads_stay_together() -> None:
+    timings = table("h200-sxm", "generation")
+    folds = folds_of_heads(timings)
+    assert set(folds.tolist()) == {0, 1, 2, 3, 4}
+    of_heads: dict[tuple[int, ...], set[int]] = {}
+    for heads, fold in zip(timings.heads, folds.tolist(), strict=True):
+        of_heads.setdefault(heads, set()).add(fold)
+    assert all(len(found) == 1 for found in of_heads.values())
+    assert len(set(folds_of_heads(table("h200-sxm", "mla_generation")).tolist())) == 4  # numbers of heads
+
+
+def test_held_out_rows_are_not_fitted_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    timings = table("a100-sxm-80gb", "mla_generation")
+    folds = folds_of_heads(timings)
+    trained: list[set[int]] = []
+
+    def fit(
+        _arch: GpuSpec, _timings: AttentionTimings, name: str, train: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    ) -> dict[str, float]:
+        trained.append(set(folds[train].tolist()))
+        return ATTENTION_FAMILIES[name].defaults
+
+    monkeypatch.setattr(scores_module, "_fit", fit)
+    held_out_attention(A100, timings)
+    assert sorted(map(sorted, trained)) == [[0, 1, 2], [0, 1, 3], [0, 2, 3], [1, 2, 3]]
+
+
+@pytest.mark.parametrize(("phase", "family"), [("generation", "packed_mma"), ("mla_generation", "latent_whole")])
+def test_planted_coefficients_are_found(phase: str, family: str) -> None:
+    timings = table("a100-sxm-80gb", phase)
+    names = scores_module._families(A100, timings)
+    timings = timings.select(names == family)
+    defaults = ATTENTION_FAMILIES[family].defaults
+    planted = defaults | {"fixed_us": 13.0, "cta_us": 4.0, "dram_frac": 0.7}
+    exact = with_times(timings, family_us(A100, family, planted, timings.rows))
+    found = scores_module._fit(A100, exact, family, np.ones(len(exact), bool))
+    predicted = family_us(A100, family, found, exact.rows)
+    assert np.abs(predicted / exact.measured_us - 1).mean() < 0.01
+    assert found["fixed_us"] == pytest.approx(13.0, rel=0.05)
+
+
+@pytest.mark.parametrize("gpu", REQUIRED)
+def test_committed_calibrations_hold_what_is_required(gpu: str) -> None:
+    """Figures as `gemm-eval validate attention` prints them, of the very tables that lie beside."""
+    found = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(gpu)))
+    assert (found.gpu, found.model_version) == (gpu, ATTENTION_MODEL_VERSION)
+    context, generation, latent = REQUIRED[gpu]
+    limits = {"context": context, "generation": generation, "mla_context": latent, "mla_generation": latent}
+    assert len(found.errors) == len(limits)
+    for errors in found.errors:
+        phase = errors.data.rpartition("/")[2]
+        assert errors.mape_percent <= limits[phase]
+        assert errors.sha256 == sha256_of(measured_root(gpu) / f"{errors.data}.parquet")
+        assert errors.num_rows == len(table(gpu, phase))
+
+
+def test_a_calibration_is_what_a_fit_gives() -> None:
+    """MLA in generation, the quickest: the committed coefficients come out again, and errors of held-out heads too."""
+    timings = table("a100-sxm-80gb", "mla_generation")
+    committed, _ = attention_coefficients(A100)
+    fitted = scores_module._fit(A100, timings, "latent_whole", np.ones(len(timings), bool))
+    assert fitted == pytest.approx(committed["latent_whole"], rel=0.02)
+    lines = {line.group: line for line in score_attention(["a100-sxm-80gb"], ["mla_generation"])}
+    found = lines["all"].errors
+    recorded = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(A100.name))).errors[3]
+    assert found[MODEL].mape_frac * 100 == pytest.approx(recorded.mape_percent, rel=0.02)
+    assert found[MODEL].mape_frac < found[FITTED].mape_frac < found[NAIVE].mape_frac
+    assert {"up to 4,096 keys", "up to 65,536", "more", "bf16, KV fp8"} <= set(lines)
+
+
+def test_a_calibration_is_written_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    some = table("a100-sxm-80gb", "mla_generation")
+    monkeypatch.setattr(scores_module, "list_attention_timings", lambda _gpu: [some])
+    fitted = calibrate_attention(A100)
+    path = tmp_path / "attention.yaml"
+    path.write_text(fitted.to_yaml())
+    assert AttentionCalibration.model_validate(read_yaml(path)).families.keys() == {"latent_whole"}
+    assert "# us: start and end of the kernels" in fitted.to_yaml()
+
+
+def test_roofs_are_of_the_data_sheet() -> None:
+    timings = table("h200-sxm", "context")
+    compute_us, dram_us = roofs(load_arch("h200-sxm", GpuSpec), timings)
+    problem = timings.problems[0]
+    rate = 1978.9 if problem.dtype == "fp8" else 989.4
+    assert compute_us[0] == pytest.approx(problem.flop / rate / 1e6, rel=1e-3)
+    assert dram_us[0] == pytest.approx(problem.num_bytes / 4.8e6)
+
+
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidOptionError, match="gpu"):
+        list(score_attention(["h100-sxm"], []))
+    with pytest.raises(InvalidOptionError, match="phase"):
+        list(score_attention([], ["prefill"]))
+    with pytest.raises(InvalidInputError, match="is of a100-sxm-80gb"):
+        held_out_attention(load_arch("h200-sxm", GpuSpec), table("a100-sxm-80gb", "mla_generation"))
+    with pytest.raises(InvalidInputError, match="no timings of attention"):
+        calibrate_attention(load_arch("h100-sxm", GpuSpec))
+    path = tmp_path / "context.parquet"
+    table("a100-sxm-80gb", "context").frame.drop(columns="window").to_parquet(path)
+    with pytest.raises(InvalidInputError, match="window, gpu, library, framework, phase"):
+        read_attention_timings(path)
