@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from gemm_eval.evaluate import (
         AttentionResult,
+        CollectiveResult,
         Crossover,
         GEMMEvaluator,
         GEMMResult,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from gemm_eval.transformer import ModelConfig, list_models, load_model, transformer_gemms
     from gemm_eval.transformer.prewarm import PrewarmReport, prewarm, prewarm_for_transformer
     from gemm_eval.version import __version__
-    from gemm_eval.workload import AttentionProblem, GemmProblem
+    from gemm_eval.workload import AttentionProblem, CollectiveProblem, GemmProblem
 
 __all__ = [
     "ArchError",
@@ -51,6 +52,8 @@ __all__ = [
     "ArchValidationError",
     "AttentionProblem",
     "AttentionResult",
+    "CollectiveProblem",
+    "CollectiveResult",
     "CostModel",
     "Crossover",
     "DType",
@@ -117,6 +120,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".evaluate": (
             "AttentionResult",
+            "CollectiveResult",
             "Crossover",
             "GEMMEvaluator",
             "GEMMResult",
@@ -130,6 +134,6 @@ __getattr__, __dir__ = lazy_names(
         ".transformer": ("ModelConfig", "list_models", "load_model", "transformer_gemms"),
         ".transformer.prewarm": ("PrewarmReport", "prewarm", "prewarm_for_transformer"),
         ".version": ("__version__",),
-        ".workload": ("AttentionProblem", "GemmProblem"),
+        ".workload": ("AttentionProblem", "CollectiveProblem", "GemmProblem"),
     },
 )

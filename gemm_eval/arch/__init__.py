@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch.common import Provenance, ProvenanceKind, Published
     from gemm_eval.arch.gpu import SM_ARCHS, GpuSpec
     from gemm_eval.arch.gpu_names import gpu_slug
+    from gemm_eval.arch.interconnect import LINKS, Interconnect
     from gemm_eval.arch.limits import (
         THREADS_PER_WARP,
         DeviceLimits,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from gemm_eval.arch.yaml import read_yaml
 
 __all__ = [
+    "LINKS",
     "MAX_CORES",
     "MEASURED_L2_STATES",
     "SM_ARCHS",
@@ -43,6 +45,7 @@ __all__ = [
     "ClockState",
     "DeviceLimits",
     "GpuSpec",
+    "Interconnect",
     "L2State",
     "LibraryPath",
     "LibraryRules",
@@ -87,6 +90,7 @@ __getattr__, __dir__ = lazy_names(
             "SM_ARCHS",
         ),
         ".gpu_names": ("gpu_slug",),
+        ".interconnect": ("LINKS", "Interconnect"),
         ".limits": (
             "DeviceLimits",
             "Occupancy",

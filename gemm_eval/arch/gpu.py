@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from gemm_eval.arch.common import BaseSpec, Dim, DTypeKey, Frac, NonNegative, Positive, Table
+from gemm_eval.arch.interconnect import Interconnect
 from gemm_eval.arch.states import ClockState
 from gemm_eval.checks import check_word
 from gemm_eval.dtypes import DType
@@ -108,6 +109,11 @@ class GpuSpec(BaseSpec):
     launch_us: NonNegative = Field(description="an empty kernel in a CUDA graph")
     graph_node_us: NonNegative = Field(
         description="fixed part of a node with real work in a CUDA graph, launch and all"
+    )
+
+    # other GPUs
+    interconnect: Interconnect | None = Field(
+        default=None, description="what joins it to the other GPUs of a node; absent: messages between GPUs are refused"
     )
 
     @model_validator(mode="after")

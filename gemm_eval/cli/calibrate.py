@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from gemm_eval.arch import GpuSpec
     from gemm_eval.models.gpu import Calibration, Correction, ErrorFigures, HeldOut
     from gemm_eval.models.gpu.attention import AttentionCalibration
+    from gemm_eval.models.gpu.collective import CollectiveCalibration
     from gemm_eval.models.gpu.triton import TritonCalibration
 
 __all__ = [
-    "app", "calibrate_attention",
+    "app", "calibrate_attention", "calibrate_collective",
     "calibrate_corrections", "calibrate_dense", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16",
     "check_one_of",
 ]  # fmt: skip
@@ -156,6 +157,12 @@ def attention(arch: GpuOption, seed: SeedOption = 0, out: OutOption = None) -> N
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def collective(arch: GpuOption, out: OutOption = None) -> None:
+    """Fit collectives between the GPUs of a node on committed tables; blocks of sizes and ranks are held out."""
+    calibrate_collective(arch, out)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def w4a16(
     arch: GpuOption,
     family: Annotated[
@@ -263,6 +270,19 @@ def calibrate_attention(arch: str, seed: int, out: Path | None) -> None:
     _write(fitted, path, f"Attention by {fitted.library} on {fitted.gpu}: errors {fitted.folds}", num_rows)
 
 
+def calibrate_collective(arch: str, out: Path | None) -> None:
+    """Fit all algorithms of collectives of a GPU, write and print."""
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.models.gpu.collective import collective_calibration_path
+    from gemm_eval.validation import collective as measured
+
+    spec = load_arch(arch, GpuSpec)
+    fitted = measured.calibrate_collectives(spec)
+    path = collective_calibration_path(spec.name) if out is None else out
+    num_rows = {errors.data: errors.num_rows for errors in fitted.errors}
+    _write(fitted, path, f"Collectives of {fitted.gpu}: errors of blocks held out", num_rows)
+
+
 def calibrate_quantization(arch: str, data: Sequence[str], seed: int, out: Path | None) -> None:
     """Fit the quantization of A on committed tables that tell its time, write and print."""
     from gemm_eval import validation
@@ -362,8 +382,9 @@ def _load_gpu_of(arch: str, family: str) -> GpuSpec:
 
 
 def _write(
-    fitted: AttentionCalibration | Calibration | TritonCalibration, path: Path, title: str, num_rows: dict[str, int]
-) -> None:
+    fitted: AttentionCalibration | Calibration | CollectiveCalibration | TritonCalibration, path: Path, title: str,
+    num_rows: dict[str, int],
+) -> None:  # fmt: skip
     from gemm_eval.cli.output import make_console
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from gemm_eval.arch import ArchSpec, CheckFinding, GpuSpec, MulticoreSpec
+from gemm_eval.arch import ArchSpec, CheckFinding, GpuSpec, Interconnect, MulticoreSpec
 from gemm_eval.cli.output import format_number, make_console, make_table
 
 __all__ = ["print_arch", "print_arch_list", "print_findings", "unit_of"]
@@ -42,10 +42,12 @@ _GPU_GROUPS = {
     "issue_slots_per_cycle": "instruction issue and ALUs of an SM",
     "l2_bytes": "L2 and DRAM of the chip",
     "launch_us": "fixed costs",
+    "interconnect": "other GPUs of the node",
 }
 _UNITS = {
     "num_cores": "cores",
     "num_sms": "SMs",
+    "interconnect.num_gpus": "GPUs",
     "num_l2_partitions": "partitions",
     "mma_m": "elements",
     "mma_n_max": "elements",
@@ -173,6 +175,7 @@ def _groups(arch: ArchSpec) -> list[tuple[str | None, list[str]]]:
 
 def _field_rows(arch: ArchSpec, field: str) -> Iterator[tuple[str, str, str, str]]:
     value = getattr(arch, field)
+    value = dict(value) if isinstance(value, Interconnect) else value
     entries = {f"{field}.{key}": item for key, item in value.items()} if isinstance(value, Mapping) else {field: value}
     for name, entry in entries.items():
         known = arch.provenance.get(name) or arch.provenance.get(field)
@@ -182,7 +185,7 @@ def _field_rows(arch: ArchSpec, field: str) -> Iterator[tuple[str, str, str, str
             is_number = isinstance(entry, int | float) and not isinstance(entry, bool)
             given = "given, no source" if is_number else "choice"
             origin = given if field in arch.model_fields_set else "default"
-        yield name, _text(entry), unit_of(field), origin
+        yield name, _text(entry), unit_of(name if field == "interconnect" else field), origin
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""The commands `validate dense`, `gpu`, `moe`, `attention`, `multicore`, `w4a16` and `triton`: errors against timings.
+"""The commands `validate dense`, `gpu`, `moe`, `attention`, `collective`, `multicore`, `w4a16` and `triton`: errors against timings.
 
 And `validate simulators`: the multi-core model beside other simulators.
 """
@@ -190,6 +190,34 @@ def attention(
     from gemm_eval.cli.validate_attention import validate_attention
 
     validate_attention(names, phase or [], seed, groups=groups, as_json=json)
+
+
+@app.command(cls=Command, epilog=EXIT_CODES)
+def collective(
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="GPU presets with measured collectives. Repeatable. Default: all.", show_default=False
+        ),
+    ] = None,
+    hold_out: Annotated[
+        str,
+        typer.Option(
+            metavar="WORD",
+            help="blocks: as many ranks and sizes of one decade; ranks: all rows of as many ranks.",
+        ),
+    ] = "blocks",
+    groups: Annotated[bool, typer.Option("--groups", help="Also by size of the message, and by ranks.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Score messages between the GPUs of a node, each block of sizes and ranks by a fit on the others.
+
+    The rate of the link, latency and rate fitted (alpha-beta), and a table interpolated stand beside the model. Takes a
+    minute for all.
+    """
+    from gemm_eval.cli.validate_collective import validate_collective
+
+    validate_collective(arch or [], hold_out, groups=groups, as_json=json)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.attention_result import AttentionResult
     from gemm_eval.evaluate.backend import Kind
     from gemm_eval.evaluate.batch import ProblemBatch
+    from gemm_eval.evaluate.collective_result import CollectiveResult
     from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
     from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AttentionResult",
     "CacheInfo",
+    "CollectiveResult",
     "Crossover",
     "GEMMEvaluator",
     "GEMMResult",
@@ -37,6 +39,7 @@ __getattr__, __dir__ = lazy_names(
         ".attention_result": ("AttentionResult",),
         ".backend": ("Kind",),
         ".batch": ("ProblemBatch",),
+        ".collective_result": ("CollectiveResult",),
         ".crossover": (
             "Crossover",
             "w4a16_crossover",

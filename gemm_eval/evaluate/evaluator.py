@@ -24,6 +24,7 @@ from gemm_eval.workload import (
     MAX_DIM,
     MAX_GROUPS,
     AttentionProblem,
+    CollectiveProblem,
     GemmProblem,
     GemmTypes,
     RowGroups,
@@ -36,6 +37,7 @@ from gemm_eval.workload import (
 
 if TYPE_CHECKING:
     from gemm_eval.evaluate.attention_result import AttentionResult
+    from gemm_eval.evaluate.collective_result import CollectiveResult
     from gemm_eval.evaluate.memory_bound import MemoryBoundResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
@@ -45,6 +47,7 @@ __all__ = ["CacheInfo", "GEMMEvaluator"]
 _CACHE_SIZE = 1 << 14  # results of about 3 KB each
 _MAX_TOP = 10_000
 _MAX_ATTENTION = 1 << 16  # results that are kept, of about 1 KB each
+_MAX_COLLECTIVES = 1 << 14  # likewise
 _NUM_KINDS = 256  # types and options as users spell them
 _NONE_SAID = (None,) * 7  # of what `evaluate` is rarely told
 _INT_ONLY = {int}
@@ -129,6 +132,7 @@ class GEMMEvaluator:
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
         self._attention: dict[tuple[AttentionProblem, bool], AttentionResult] = {}
+        self._collective = lru_cache(maxsize=_MAX_COLLECTIVES, typed=True)(self._find_collective)
         self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
 
     def __repr__(self) -> str:
@@ -390,6 +394,44 @@ class GEMMEvaluator:
         if not isinstance(self.arch, GpuSpec):
             raise InvalidOptionError(f"fused attention is modelled on GPUs, and {self.arch.name} is none: fused=False")
         return fused_attention(self.arch, problems)
+
+    def evaluate_collective(
+        self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None
+    ) -> CollectiveResult:
+        """Say what a message between GPUs of this kind in one node takes.
+
+        >>> ev = GEMMEvaluator(load_arch("h200-sxm"))
+        >>> r = ev.evaluate_collective("all_reduce", 1 << 20, 8)    # doctest: +SKIP
+        >>> r.latency_us, r.algorithm, r.bus_gb_per_s               # doctest: +SKIP
+
+        Args:
+            what: ``"all_reduce"``, ``"all_gather"``, ``"reduce_scatter"``, ``"all_to_all"`` or ``"send"``.
+            message_bytes: of one device: what it adds, contributes or sends in all (`CollectiveProblem`).
+            num_ranks: devices that take part; 1 costs nothing.
+            dtype: of the elements; None: of 16 bits. It matters where a switch adds them up, which takes no narrower.
+            library: ``"trtllm"`` (the default): TensorRT-LLM's kernels for all-reduces over NVLink, NCCL for the rest;
+                ``"nccl"``: NCCL for all.
+
+        Raises:
+            InvalidProblemError: no such operation, or sizes that make none.
+            InvalidOptionError: no such library.
+            UnsupportedError: the spec does not say what joins its chips, or it joins fewer.
+        """
+        try:
+            return self._collective(what, message_bytes, num_ranks, dtype, library)
+        except InvalidInputError:
+            raise
+        except TypeError:  # no hash: an error in the words of the checks behind
+            return self._find_collective(what, message_bytes, num_ranks, dtype, library)
+
+    def _find_collective(
+        self, what: str, message_bytes: int, num_ranks: int, dtype: str | None, library: str | None
+    ) -> CollectiveResult:
+        from gemm_eval.evaluate.collective import find_collective
+
+        types = () if dtype is None else (dtype,)
+        problem = CollectiveProblem(what, message_bytes, num_ranks, *types)  # type: ignore[arg-type]
+        return find_collective(self.arch, problem, library)
 
     def evaluate_problem(
         self, problem: GemmProblem, *, library: str | None = None, l2: str | None = None, clock: str | None = None,

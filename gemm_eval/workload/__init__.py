@@ -1,6 +1,7 @@
-"""What is computed: GEMM problems, attention, their data types, and how a GPU is asked to run them."""
+"""What is computed: GEMM problems, attention, messages between GPUs, their data types, and how a GPU is asked to run them."""
 
 from gemm_eval.workload.attention import MAX_HEAD_DIM, AttentionProblem
+from gemm_eval.workload.collective import COLLECTIVES, MAX_MESSAGE_BYTES, MAX_RANKS, CollectiveProblem
 from gemm_eval.workload.moe import LAYER_TERMS, MoeWork
 from gemm_eval.workload.options import NOTHING_SAID, RunOptions, run_options
 from gemm_eval.workload.problem import MAX_MACS, GemmProblem, make_problem, problem_of
@@ -17,16 +18,20 @@ from gemm_eval.workload.row_groups import (
 from gemm_eval.workload.types import MAX_DIM, TYPE_NAMES, BlockScale, GemmTypes, Operand, make_types
 
 __all__ = [
+    "COLLECTIVES",
     "LAYER_TERMS",
     "MAX_DIM",
     "MAX_GROUPS",
     "MAX_HEAD_DIM",
     "MAX_MACS",
+    "MAX_MESSAGE_BYTES",
+    "MAX_RANKS",
     "NOTHING_SAID",
     "NO_LAYOUTS",
     "TYPE_NAMES",
     "AttentionProblem",
     "BlockScale",
+    "CollectiveProblem",
     "GemmProblem",
     "GemmTypes",
     "Layouts",

@@ -108,6 +108,7 @@ class Calibration(Frozen):
 
 
 _WORDS = {"title", "notes", "published", "sources", "provenance"}  # what a spec says about itself
+_NOT_OF_GEMMS = _WORDS | {"interconnect"}
 
 
 class Origin(NamedTuple):
@@ -162,7 +163,7 @@ def is_preset(arch: GpuSpec) -> bool:
     """Whether a spec is, apart from its words, the preset of its name."""
     preset = _preset(data_root(), arch.name)
     return preset is not None and all(
-        getattr(arch, name) == getattr(preset, name) for name in GpuSpec.model_fields if name not in _WORDS
+        getattr(arch, name) == getattr(preset, name) for name in GpuSpec.model_fields if name not in _NOT_OF_GEMMS
     )
 
 

@@ -1,0 +1,148 @@
+"""Calibrations of collectives: one YAML file for each GPU whose node was timed, and what carries over to others."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field, model_validator
+
+from gemm_eval.arch import LINKS, GpuSpec, Interconnect, data_root, load_arch, read_yaml
+from gemm_eval.errors import ArchError, ArchValidationError, UnsupportedError
+from gemm_eval.models.gpu.calibration import ErrorFigures, Frozen, Origin
+from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
+from gemm_eval.models.gpu.collective.coefficients import COLLECTIVE_COEFFICIENTS
+
+__all__ = [
+    "COLLECTIVE_MODEL_VERSION",
+    "CollectiveCalibration",
+    "collective_calibration_path",
+    "collective_coefficients",
+    "link_of",
+]
+
+COLLECTIVE_MODEL_VERSION = "collective-1"
+
+
+class CollectiveCalibration(Frozen):
+    """What `gemm-eval calibrate collective` writes."""
+
+    gpu: str
+    libraries: tuple[str, ...] = Field(description="name and release of each library that was timed")
+    model_version: str
+    code_version: str
+    date: str
+    folds: str = Field(description="how rows were held out for the errors")
+    errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1)]
+    fitted: tuple[str, ...] = Field(description="the coefficients that the data determine; the others are defaults")
+    coefficients: dict[str, float]
+
+    @model_validator(mode="after")
+    def _check(self) -> CollectiveCalibration:
+        check_coefficients(self.coefficients, COLLECTIVE_COEFFICIENTS)
+        if unknown := sorted(set(self.fitted) - set(self.coefficients)):
+            raise ValueError(f"fitted names no coefficient: {', '.join(unknown)}")
+        return self
+
+    def to_yaml(self) -> str:
+        """The text of a calibration file; units and meanings stand as comments."""
+        head = self.model_dump(mode="json", exclude={"coefficients"})
+        lines = [
+            "# Written by `gemm-eval calibrate collective`; not to be edited by hand.",
+            yaml.safe_dump(head, sort_keys=False).rstrip(),
+            "coefficients:",
+        ]
+        for item in COLLECTIVE_COEFFICIENTS:
+            how = "fitted" if item.name in self.fitted else "default"
+            lines.append(f"  {item.name}: {self.coefficients[item.name]:.6g}  # {item.unit}, {how}: {item.meaning}")
+        return "\n".join(lines) + "\n"
+
+
+def collective_calibration_path(gpu: str) -> Path:
+    """Where the calibration of collectives between GPUs of a kind lies, if there is one."""
+    return data_root() / "calibration" / gpu / "collective.yaml"
+
+
+def link_of(arch: GpuSpec) -> Interconnect:
+    """Return what joins a GPU to others.
+
+    Raises:
+        UnsupportedError: its spec does not say.
+    """
+    if arch.interconnect is None:
+        raise UnsupportedError(
+            f"{arch.name} does not say what joins it to other GPUs: give its YAML an interconnect (link, topology, "
+            "gb_per_s, num_gpus)"
+        )
+    return arch.interconnect
+
+
+def collective_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
+    """Return all coefficients for a GPU, and where they come from.
+
+    A calibration of this GPU is taken as it is. Without one, that of the GPU with the nearest link carries over: of the
+    same kind and topology, then of the nearest generation, then of the nearest rate. Rates are shares of the link, so
+    that they scale with what the spec says of it; latencies do not.
+
+    Raises:
+        UnsupportedError: its spec does not say what joins it to others.
+    """
+    coefficients, origin = _found(data_root(), arch.name, link_of(arch))
+    return dict(coefficients), origin
+
+
+@cache
+def _found(root: Path, gpu: str, link: Interconnect) -> tuple[dict[str, float], Origin]:
+    path = collective_calibration_path(gpu)
+    if path.is_file():
+        found = _load(path)
+        if _preset_link(gpu) == link:
+            return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})", _whose(found))
+        text = f"those of {gpu}, whose link was changed: fitted on nothing of this one"
+        return _complete(found), Origin(False, gpu, text, _whose(found))
+    known = {path.parent.name: _preset_link(path.parent.name) for path in root.glob("calibration/*/collective.yaml")}
+    near = {name: other for name, other in known.items() if other is not None and other.is_nvlink == link.is_nvlink}
+    if not near:
+        defaults = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
+        return defaults, Origin(False, None, "defaults, fitted on nothing of this kind of link")
+    nearest = min(sorted(near), key=lambda name: _distance(near[name], link))
+    found, other = _load(collective_calibration_path(nearest)), near[nearest]
+    how = "of the same link" if other.link == link.link else f"of another link ({other.link}, this is {link.link})"
+    text = (
+        f"carried over from {nearest}, {how}, rates scaled by its {link.gb_per_s:g} GB/s: fitted on nothing of this GPU"
+    )
+    return _complete(found), Origin(False, nearest, text, _whose(found))
+
+
+def _distance(other: Interconnect, link: Interconnect) -> tuple[bool, int, float]:
+    generations = abs(LINKS.index(other.link) - LINKS.index(link.link))
+    return other.topology != link.topology, generations, abs(math.log(other.gb_per_s / link.gb_per_s))
+
+
+def _whose(found: CollectiveCalibration) -> str:
+    return ", ".join(found.libraries)
+
+
+def _complete(found: CollectiveCalibration) -> dict[str, float]:
+    return complete_coefficients(found.coefficients, COLLECTIVE_COEFFICIENTS)
+
+
+def _preset_link(gpu: str) -> Interconnect | None:
+    try:
+        return load_arch(gpu, GpuSpec).interconnect
+    except ArchError:
+        return None
+
+
+@cache
+def _load(path: Path) -> CollectiveCalibration:
+    try:
+        found = CollectiveCalibration.model_validate(read_yaml(path))
+    except ValueError as error:
+        raise ArchValidationError(f"{path}: {error}") from error
+    if path.parent.name != found.gpu:
+        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}")
+    return found

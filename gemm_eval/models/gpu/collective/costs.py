@@ -1,0 +1,103 @@
+"""Which algorithm a library runs for a collective, and what that takes. MODEL.md, "Collectives"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gemm_eval.arch import Interconnect
+from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.collective.algorithms import (
+    CollectiveTerms,
+    exchange,
+    link_rate,
+    nvls,
+    one_shot,
+    ring,
+    two_shot,
+)
+from gemm_eval.workload import CollectiveProblem
+
+__all__ = [
+    "COLLECTIVE_LIBRARIES",
+    "NCCL",
+    "NVLS_FROM_RANKS",
+    "TRTLLM_DIRECT",
+    "CollectiveCost",
+    "can_add_in_switch",
+    "collective_cost",
+    "has_direct_kernels",
+    "num_passes",
+]
+
+NCCL, TRTLLM_DIRECT = "nccl", "trtllm"
+COLLECTIVE_LIBRARIES = (NCCL, TRTLLM_DIRECT)
+"""Whose kernels: NCCL's alone, or TensorRT-LLM's own all-reduce where it has one and NCCL's for the rest."""
+
+NVLS_FROM_RANKS = 5
+"""Timings of H200 show NVLS with eight GPUs, and none with two and four."""
+
+_SUMMED_IN_SWITCH = frozenset((DType.FP16, DType.BF16, DType.FP32))
+
+
+class CollectiveCost(NamedTuple):
+    """The algorithm that runs, with its protocol, and its terms."""
+
+    algorithm: str
+    terms: CollectiveTerms
+
+
+def num_passes(what: str) -> int:
+    """Return how often shares go round a ring."""
+    return 2 if what == "all_reduce" else 1
+
+
+def can_add_in_switch(link: Interconnect, what: str, ranks: int, dtype: DType) -> bool:
+    """Return whether NCCL considers NVLS."""
+    return link.has_multicast and what == "all_reduce" and ranks >= NVLS_FROM_RANKS and dtype in _SUMMED_IN_SWITCH
+
+
+def has_direct_kernels(link: Interconnect, library: str, what: str) -> bool:
+    """Return whether TensorRT-LLM has a kernel of its own: of all-reduces, where GPUs read each other's memory."""
+    return library == TRTLLM_DIRECT and what == "all_reduce" and link.is_nvlink
+
+
+def collective_cost(
+    link: Interconnect, of: Mapping[str, float], library: str, problem: CollectiveProblem
+) -> CollectiveCost:
+    """Return what runs and what it takes, for two ranks or more.
+
+    Args:
+        link: what joins the GPUs.
+        of: all coefficients.
+        library: of `COLLECTIVE_LIBRARIES`.
+        problem: the message.
+    """
+    options = _nccl(link, of, problem)
+    if has_direct_kernels(link, library, problem.what) and problem.message_bytes <= of["direct_bytes"]:
+        rate = link_rate(link, problem.num_ranks, of["contention"])
+        sizes = problem.buffer_bytes, problem.num_ranks, rate, of
+        options = {"one-shot": one_shot(*sizes), "two-shot": two_shot(*sizes)} | options
+    name = min(options, key=lambda name: options[name].latency_us)
+    return CollectiveCost(name, options[name])
+
+
+def _nccl(link: Interconnect, of: Mapping[str, float], problem: CollectiveProblem) -> dict[str, CollectiveTerms]:
+    """The algorithms and protocols of NCCL that may run, of which the fastest does."""
+    what, ranks = problem.what, problem.num_ranks
+    share = problem.buffer_bytes / ranks
+    if what in ("all_to_all", "send"):
+        is_send = what == "send"
+        rate = link_rate(link, ranks, of["peer_contention"])
+        sent, kept = (problem.message_bytes, 0.0) if is_send else (share, share)
+        ll, simple = exchange(sent, ranks - 1, kept, rate, of, is_host=link.topology == "host")
+        return {"send/receive, LL": ll, "send/receive, Simple": simple}
+    rate = link_rate(link, ranks, of["contention"])
+    own_frac = of["own_sum_frac"] if problem.is_sum else of["own_frac"]
+    ll, mid, simple = ring(problem.buffer_bytes, ranks, num_passes(what), own_frac, rate, of)
+    options = {"ring, Simple": simple}
+    if share <= of["switch_bytes"]:
+        options = {"ring, LL": ll, ("ring, LL128" if link.is_nvlink else "ring, short Simple"): mid} | options
+    if can_add_in_switch(link, what, ranks, problem.dtype):
+        options["NVLS"] = nvls(problem.buffer_bytes, ranks, rate, of)
+    return options
