@@ -139,7 +139,8 @@ def _memory(evaluator: GEMMEvaluator, operation: MemoryOperation, is_in_attentio
     detail = f"{operation.what}, {operation.rows:,} x {operation.width:,}"
     if is_in_attention and operation.what in _POSITIONS:
         return OperationCost(operation, 0.0, IN_ATTENTION, detail)
-    result = evaluator.evaluate_memory_bound(operation.read_bytes, operation.write_bytes)
+    summed = operation.width if operation.what.endswith("norm") else 0
+    result = evaluator.evaluate_memory_bound(operation.read_bytes, operation.write_bytes, summed)
     terms = result.breakdown
     return OperationCost(
         operation, result.latency_us, "launch" if terms["launch_us"] > terms["bytes_us"] else "dram", detail

@@ -20,7 +20,6 @@ from gemm_eval.transformer import (
     Fusions,
     ModelConfig,
     check_memory,
-    largest_batch,
     load_model,
     model_memory,
     model_operations,
@@ -131,7 +130,6 @@ def estimate_model(
     ttft_us, prefill = _first_token(steps, prompt_len, chunk_tokens)
     tokens = sum(share**place for place in range(speculative_tokens + 1))
     tpot_us, decode = _next_token(steps, asked)
-    is_gpu = isinstance(evaluator.arch, GpuSpec)
     limit = int(evaluator.arch.dram_bytes * memory_frac) if isinstance(evaluator.arch, GpuSpec) else None
     num_groups = max(1, expert_parallel // tensor_parallel)
     return ModelEstimate(
@@ -149,13 +147,14 @@ def estimate_model(
         decode=decode,
         memory=memory,
         memory_limit_bytes=limit,
-        largest_batch=largest_batch(config, limit, **held) if is_gpu and limit is not None else None,
         options=FrozenDict(
             asked | degrees | types | {
                 "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
                 "collective_library": collective_library, "expert_library": expert_library,
             }
         ),
+        _config=config,
+        _held=FrozenDict(held),
     )  # fmt: skip
 
 

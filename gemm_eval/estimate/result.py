@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gemm_eval.estimate.costs import OperationCost
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.transformer import ModelMemory
+from gemm_eval.transformer import ModelConfig, ModelMemory, largest_batch
 
 __all__ = ["KINDS", "ModelEstimate", "StepEstimate"]
 
@@ -86,7 +86,6 @@ class ModelEstimate:
         prefill, decode: the steps behind both; of a prompt in chunks the last one.
         memory: what the device that holds most holds, with all sequences at their full length.
         memory_limit_bytes: what may be held; None: the arch does not say its DRAM.
-        largest_batch: that fits; None: not known.
         options: what was asked, by name.
     """
 
@@ -104,8 +103,9 @@ class ModelEstimate:
     decode: StepEstimate
     memory: ModelMemory
     memory_limit_bytes: int | None
-    largest_batch: int | None
     options: FrozenDict[str, Any]
+    _config: ModelConfig = field(repr=False, compare=False)
+    _held: FrozenDict[str, Any] = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
         return (
@@ -141,11 +141,19 @@ class ModelEstimate:
         """Whether a device holds it; None: the arch does not say its DRAM."""
         return None if self.memory_limit_bytes is None else self.memory.total_bytes <= self.memory_limit_bytes
 
+    @property
+    def largest_batch(self) -> int | None:
+        """The most sequences that fit, 0: not one; None: the arch does not say its DRAM."""
+        if self.memory_limit_bytes is None:
+            return None
+        return largest_batch(self._config, self.memory_limit_bytes, **self._held)
+
     def explain(self) -> str:
         """Return a short text: the figures that are asked for, and where the time goes."""
         gb = self.memory.total_bytes / 1e9
         limit = "" if self.memory_limit_bytes is None else f" of {self.memory_limit_bytes / 1e9:,.0f}"
-        most = "" if self.largest_batch is None else f"; the largest batch that fits is {self.largest_batch:,}"
+        largest = self.largest_batch
+        most = "" if largest is None else f"; the largest batch that fits is {largest:,}"
         lines = [
             f"{self.model_name} on {self.num_devices} x {self.arch_name}, {self.batch:,} sequences of "
             f"{self.prompt_len:,} + {self.output_len:,} tokens:",
@@ -160,7 +168,7 @@ class ModelEstimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        skipped = {"prefill", "decode", "memory", "options"}
+        skipped = {"prefill", "decode", "memory", "options", "_config", "_held"}
         data = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in skipped}
         memory = {
             "weight_bytes": self.memory.weight_bytes, "kv_cache_bytes": self.memory.kv_cache_bytes,
@@ -170,7 +178,8 @@ class ModelEstimate:
         return data | {
             "request_us": self.request_us, "decode_tokens_per_s": self.decode_tokens_per_s,
             "decode_tokens_per_s_per_device": self.decode_tokens_per_s_per_device,
-            "tokens_per_s_per_device": self.tokens_per_s_per_device, "fits": self.fits, "memory": memory,
+            "tokens_per_s_per_device": self.tokens_per_s_per_device, "fits": self.fits,
+            "largest_batch": self.largest_batch, "memory": memory,
             "options": dict(self.options), "prefill": self.prefill.to_dict(), "decode": self.decode.to_dict(),
         }  # fmt: skip
 
