@@ -79,7 +79,10 @@ class CollectiveResult:
 
     def explain(self) -> str:
         """Return a short text: how long, how, and where the time goes."""
-        times = [f"  {name.removesuffix('_us'):8} {us:12,.2f} us  {COLLECTIVE_TERMS[name]}" for name, us in self.breakdown.items()]
+        times = [
+            f"  {name.removesuffix('_us'):8} {us:12,.2f} us  {COLLECTIVE_TERMS[name]}"
+            for name, us in self.breakdown.items()
+        ]
         return "\n".join(
             [
                 f"{self.problem} on {self.arch_name}: {self.latency_us:,.2f} us by {self.algorithm}, "

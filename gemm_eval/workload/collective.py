@@ -57,7 +57,7 @@ class CollectiveProblem:
             if value is None or not 1 <= value <= limit:
                 raise InvalidProblemError(f"{name} must be an integer in 1..{limit:,}, got {shown(given)}")
             _set(self, name, value)
-        if self.what == "send" and self.num_ranks > 2:  # noqa: PLR2004
+        if self.what == "send" and self.num_ranks > 2:
             raise InvalidProblemError(f"num_ranks of a send must be 2, or 1 for none, got {self.num_ranks}")
         _set(self, "dtype", parse_dtype(self.dtype))
 

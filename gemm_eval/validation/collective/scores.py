@@ -100,7 +100,7 @@ def score_collectives(names: Sequence[str], hold_out: str = BLOCKS) -> Iterator[
 
 
 def groups_of(sets: Sequence[CollectiveTimings], hold_out: str = BLOCKS) -> list[str]:
-    """Return the group of each row of all tables: all its rows are held out together, of whatever operation and type."""
+    """Return the group of each row of all tables; rows of a group are held out together, of all operations and types."""
     kinds = kinds_of(sets)
     decades = np.floor(np.log10(kinds.size)).astype(int).tolist()
     return [
@@ -109,9 +109,7 @@ def groups_of(sets: Sequence[CollectiveTimings], hold_out: str = BLOCKS) -> list
     ]
 
 
-def held_out_collectives(
-    arch: GpuSpec, sets: Sequence[CollectiveTimings], groups: Sequence[str]
-) -> dict[str, Floats]:
+def held_out_collectives(arch: GpuSpec, sets: Sequence[CollectiveTimings], groups: Sequence[str]) -> dict[str, Floats]:
     """Return predictions by who makes them, [rows] of all tables: each row by fits on all groups but its own."""
     link = interconnect_of(arch)
     rows, kinds = measured_rows(link, sets), kinds_of(sets)
