@@ -17,7 +17,7 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
     console = make_console()
     first = results[0]
     if len(results) == 1:
-        console.print(first.explain(), highlight=False, soft_wrap=True)
+        console.print(first.explain(), highlight=False)
         return
     title = f"{first.problem.what} on {first.arch_name}, {first.link_gb_per_s:,.0f} GB/s a direction; {first.library}"
     table = make_table((*_NUMBERS, "bound", "algorithm"), title=title, right=_NUMBERS)
@@ -28,4 +28,4 @@ def print_collectives(results: Sequence[CollectiveResult]) -> None:
             result.algorithm,
         )  # fmt: skip
     console.print(table)
-    console.print(f"Coefficients {first.origin}.", highlight=False, soft_wrap=True)
+    console.print(f"Coefficients {first.origin}.", highlight=False)
