@@ -1,4 +1,4 @@
-"""The commands `validate dense`, `gpu`, `moe`, `attention`, `collective`, `multicore`, `w4a16` and `triton`: errors against timings.
+"""The commands of `validate`: errors against timings of GEMMs, layers of experts, attention and collectives.
 
 And `validate simulators`: the multi-core model beside other simulators.
 """

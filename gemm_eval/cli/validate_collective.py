@@ -35,9 +35,7 @@ def validate_collective(names: Sequence[str], hold_out: str, *, groups: bool, as
         print_json({"hold_out": hold_out, "lines": plain})
         return
     console = make_console()
-    console.print(
-        f"{_WHY[hold_out]}; MAPE of the link's rate, of latency and rate fitted, of a table, then of gemm_eval"
-    )
+    console.print(f"{_WHY[hold_out]}; MAPE of the link's rate, of alpha-beta, of a table, then errors of gemm_eval")
     for (gpu, data), of_set in groupby(lines, lambda line: (line.gpu, line.data)):
         console.print(_table(list(of_set), f"{gpu}, {data}"))
 

@@ -39,8 +39,8 @@ def find_collective(arch: ArchSpec, problem: CollectiveProblem, library: str | N
     link = link_of(arch)
     if problem.num_ranks > link.num_gpus:
         raise UnsupportedError(
-            f"the {link.link} of {arch.name} joins at most {link.num_gpus} GPUs, got {problem.num_ranks} ranks: networks "
-            "between nodes are not modelled"
+            f"the {link.link} of {arch.name} joins at most {link.num_gpus} GPUs, got {problem.num_ranks} ranks: "
+            "networks between nodes are not modelled"
         )
     coefficients, origin = collective_coefficients(arch)
     if problem.num_ranks == 1:

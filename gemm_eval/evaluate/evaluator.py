@@ -432,7 +432,7 @@ class GEMMEvaluator:
         from gemm_eval.evaluate.collective import find_collective
 
         types = () if dtype is None else (dtype,)
-        problem = CollectiveProblem(what, message_bytes, num_ranks, *types)  # type: ignore[arg-type]
+        problem = CollectiveProblem(what, message_bytes, num_ranks, *types)
         return find_collective(self.arch, problem, library)
 
     def evaluate_problem(

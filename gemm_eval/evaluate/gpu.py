@@ -64,8 +64,8 @@ __all__ = ["GpuBackend"]
 
 _NUM_TYPES = 1024  # combinations of data types, or of options, whose answers are remembered
 _DEFAULTS = check_options(NOTHING_SAID)._replace(correction=True)
-# what a spec says about itself does not change what it costs
-_WORDS = {"name", "title", "notes", "published", "sources", "provenance", "interconnect"}  # nothing of one GPU's GEMMs
+# what a spec says about itself, and about other GPUs, does not change what a GEMM costs
+_WORDS = {"name", "title", "notes", "published", "sources", "provenance", "interconnect"}
 _FIELDS = {"sram_used_bytes": "smem_bytes", "active_cores": "active_sms"}  # column -> field of a record
 _CODES = {"schedule": Schedule, "decomposition": Decomposition, "raster_order": RasterOrder}  # of a `KernelConfig`
 _FAMILY_OF_CODE = {family.number: name for name, family in FAMILIES.items()}

@@ -1,4 +1,4 @@
-"""What is computed: GEMM problems, attention, messages between GPUs, their data types, and how a GPU is asked to run them."""
+"""What is computed: GEMM problems, attention, messages between GPUs, their types, and how a GPU is asked to run it."""
 
 from gemm_eval.workload.attention import MAX_HEAD_DIM, AttentionProblem
 from gemm_eval.workload.collective import COLLECTIVES, MAX_MESSAGE_BYTES, MAX_RANKS, CollectiveProblem

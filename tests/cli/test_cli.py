@@ -103,15 +103,18 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
-        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["gemms"], ["model"], ["moe"], ["prewarm"], ["kernels"], ["asm"],
-        ["kernel-table"],
+        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["moe"],
+        ["prewarm"],
+        ["kernels"], ["asm"], ["kernel-table"],
         ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
         ["measure"], ["measure", "gpu"], ["measure", "host"],
         ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "moe"], ["validate", "attention"],
+        ["validate", "collective"],
         ["validate", "multicore"],
         ["validate", "w4a16"], ["validate", "triton"], ["validate", "simulators"],
         ["calibrate"], ["calibrate", "dense"], ["calibrate", "correction"], ["calibrate", "quantization"],
-        ["calibrate", "moe"], ["calibrate", "attention"], ["calibrate", "w4a16"], ["calibrate", "multicore"],
+        ["calibrate", "moe"], ["calibrate", "attention"],
+        ["calibrate", "collective"], ["calibrate", "w4a16"], ["calibrate", "multicore"],
         ["calibrate", "triton"],
         ["arch"], ["arch", "list"], ["arch", "show"], ["arch", "check"],
         ["configs"], ["configs", "build"], ["configs", "list"], ["configs", "merge"],
@@ -132,8 +135,9 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["gemms"], ["model"], ["moe"], ["prewarm"], ["calibrate"],
-        ["calibrate", "dense"],
+        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["moe"],
+        ["prewarm"],
+        ["calibrate"], ["calibrate", "dense"],
         ["calibrate", "quantization"], ["calibrate", "w4a16"], ["calibrate", "triton"], ["arch"], ["arch", "show"],
         ["arch", "check"],
     ],

@@ -13,7 +13,8 @@ import pytest
 import gemm_eval
 
 PUBLIC = [
-    "ArchError", "ArchNotFoundError", "ArchValidationError", "CostModel", "Crossover", "DType", "GEMMEvaluator",
+    "ArchError", "ArchNotFoundError", "ArchValidationError", "AttentionProblem", "AttentionResult",
+    "CollectiveProblem", "CollectiveResult", "CostModel", "Crossover", "DType", "GEMMEvaluator",
     "GEMMResult",
     "GEMMTable", "GemmEvalError", "GemmProblem", "GpuSpec", "InfeasibleError", "InvalidInputError",
     "InvalidMappingError", "InvalidOptionError", "InvalidProblemError", "LoopOrder", "ModelConfig", "ModelConfigError",

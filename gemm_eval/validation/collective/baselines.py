@@ -77,7 +77,7 @@ def alpha_beta(link: Interconnect, kinds: Kinds, measured_us: Floats, train: Mas
 
 
 def interpolated_table(kinds: Kinds, measured_us: Floats, train: Mask) -> Floats:
-    """Return what a table of the rows of `train` says, [rows]: by size on log axes, of each library, operation and type.
+    """Return what a table of the rows of `train` says, [rows]: on log axes, for each library, operation, type.
 
     Beyond its ends, and where no row has as many ranks, the nearest two points or numbers of ranks are drawn on.
     """

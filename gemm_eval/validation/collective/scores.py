@@ -100,7 +100,7 @@ def score_collectives(names: Sequence[str], hold_out: str = BLOCKS) -> Iterator[
 
 
 def groups_of(sets: Sequence[CollectiveTimings], hold_out: str = BLOCKS) -> list[str]:
-    """Return the group of each row of all tables: all its rows are held out together, of whatever operation and type."""
+    """Return the group of each row of all tables: all of a group is held out together, of all operations and types."""
     kinds = kinds_of(sets)
     decades = np.floor(np.log10(kinds.size)).astype(int).tolist()
     return [

@@ -77,9 +77,8 @@ def nvls(size: Any, ranks: Any, rate: Any, of: Coefficients) -> CollectiveTerms:
 
     Out of a GPU goes its whole array, for the sums of the others, and its share of the result.
     """
-    return CollectiveTerms(
-        of["launch_us"] + of["nvls_us"], 0.0 * ranks, size * (1 + 1 / ranks) / (rate * of["nvls_frac"])
-    )
+    sent = size * (1 + 1 / ranks)
+    return CollectiveTerms(of["launch_us"] + of["nvls_us"], 0.0 * ranks, sent / (rate * of["nvls_frac"]))
 
 
 def exchange(

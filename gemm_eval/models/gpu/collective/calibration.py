@@ -111,9 +111,7 @@ def _found(root: Path, gpu: str, link: Interconnect) -> tuple[dict[str, float], 
     nearest = min(sorted(near), key=lambda name: _distance(near[name], link))
     found, other = _load(collective_calibration_path(nearest)), near[nearest]
     how = "of the same link" if other.link == link.link else f"of another link ({other.link}, this is {link.link})"
-    text = (
-        f"carried over from {nearest}, {how}, rates scaled by its {link.gb_per_s:g} GB/s: fitted on nothing of this GPU"
-    )
+    text = f"carried over from {nearest}, {how}, rates scaled to {link.gb_per_s:g} GB/s: fitted on nothing of this GPU"
     return _complete(found), Origin(False, nearest, text, _whose(found))
 
 

@@ -22,7 +22,7 @@ RING = (
     _item("simple_us", "us", 0.1, 90.0, 10.0, FREE, "what Simple takes longer than LL at once: its fences"),
     _item("simple_hop_us", "us", 0.05, 40.0, 3.0, FREE, "a hop of Simple"),
     _item("link_frac", "1", 0.05, 1.1, 0.8, SPEC, "share of the link that Simple reaches"),
-    _item("own_frac", "1", 0.003, 3.0, 0.4, FREE, "a byte of a rank's own share that it copies, over one that it sends"),
+    _item("own_frac", "1", 0.003, 3.0, 0.4, FREE, "a byte of its own share that a rank copies, over one it sends"),
     _item("own_sum_frac", "1", 0.003, 3.0, 0.3, FREE, "likewise, where elements are added up"),
     _item("switch_bytes", "B", 3e4, 1.7e7, 1e6, NO_LIMIT, "share of a rank (message / ranks) above which Simple runs"),
 )  # fmt: skip

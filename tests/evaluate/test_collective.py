@@ -1,0 +1,116 @@
+"""`evaluate_collective`: golden figures, where they come from, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from gemm_eval import GEMMEvaluator, load_arch
+from gemm_eval.arch import GpuSpec, list_archs
+from gemm_eval.errors import ArchValidationError, InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.models.gpu.collective import collective_coefficients
+
+GOLDEN = [
+    ("h200-sxm", "all_reduce", 16 << 10, 8, "trtllm", "one-shot", 3.6),
+    ("h200-sxm", "all_reduce", 16 << 10, 8, "nccl", "ring, LL128", 18.3),
+    ("h200-sxm", "all_reduce", 512 << 20, 8, "nccl", "NVLS", 2040.0),
+    ("b200", "all_gather", 32 << 20, 8, "nccl", "ring, Simple", 393.0),
+    ("a100-sxm-80gb", "reduce_scatter", 256 << 20, 4, "nccl", "ring, Simple", 1035.0),
+    ("h200-sxm", "all_to_all", 64 << 20, 8, "nccl", "send/receive, Simple", 219.0),
+    ("l40s", "all_reduce", 64 << 20, 4, "nccl", "ring, Simple", 19700.0),
+]
+"""Measured latencies (arch/measured), to be met within 10%."""
+
+
+@pytest.mark.parametrize(("arch", "what", "size", "ranks", "library", "algorithm", "us"), GOLDEN)
+def test_golden_figures(arch: str, what: str, size: int, ranks: int, library: str, algorithm: str, us: float) -> None:
+    result = GEMMEvaluator(arch).evaluate_collective(what, size, ranks, library=library)
+    assert result.latency_us == pytest.approx(us, rel=0.10)
+    assert (result.algorithm, result.source, result.library) == (algorithm, "calibrated", library)
+    assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
+    assert result.bus_gb_per_s == pytest.approx(result.problem.wire_bytes / result.latency_us / 1e3)
+    text = result.explain()
+    assert algorithm in text
+    assert "fitted on timings of" in text
+    assert result.to_dict()["problem"]["message_bytes"] == size
+
+
+@pytest.mark.parametrize("name", [name for name in list_archs() if load_arch(name).type == "gpu"])
+def test_every_gpu_says_its_link_and_answers(name: str) -> None:
+    arch = load_arch(name, GpuSpec)
+    assert arch.interconnect is not None
+    for field in ("gb_per_s", "num_gpus"):
+        assert arch.provenance[f"interconnect.{field}"].source
+    result = GEMMEvaluator(arch).evaluate_collective("all_reduce", 1 << 20, 2)
+    assert 0.0 < result.latency_us < 1000.0
+    one = GEMMEvaluator(arch).evaluate_collective("all_reduce", 1 << 20, 1)
+    assert (one.latency_us, one.algorithm, one.bus_gb_per_s, one.bound) == (0.0, "none", 0.0, "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "words"),
+    [
+        ("h100-sxm", "h200-sxm", "of the same link"),
+        ("gb300", "b200", "of the same link"),
+        ("a100-sxm-40gb", "a100-sxm-80gb", "of the same link"),
+        ("v100", "a100-sxm-80gb", "of another link (nvlink3, this is nvlink2)"),
+        ("l4", "l40s", "of the same link"),
+        ("rtx-pro-6000-server", "l40s", "of another link (pcie4, this is pcie5)"),
+    ],
+)
+def test_what_carries_over(name: str, gpu: str, words: str) -> None:
+    origin = collective_coefficients(load_arch(name, GpuSpec))[1]
+    assert (origin.is_calibrated, origin.gpu) == (False, gpu)
+    assert words in origin.text
+    assert GEMMEvaluator(name).evaluate_collective("all_gather", 1 << 20, 2).source == "analytic"
+
+
+def test_rates_scale_with_the_link() -> None:
+    arch = load_arch("h200-sxm", GpuSpec)
+    link = arch.interconnect
+    assert link is not None
+    slow = arch.with_(interconnect=link.model_copy(update={"gb_per_s": 225.0}))
+    fast, half = (GEMMEvaluator(of).evaluate_collective("all_gather", 64 << 20, 8) for of in (arch, slow))
+    assert half.breakdown["link_us"] == pytest.approx(2 * fast.breakdown["link_us"])
+    assert half.breakdown["hops_us"] == fast.breakdown["hops_us"]
+    assert (half.source, "whose link was changed" in half.origin) == ("analytic", True)
+    # and GEMMs of one GPU know nothing of it
+    same = [GEMMEvaluator(of, disk_cache=False).evaluate(1, 64, 512, 512) for of in (arch, slow)]
+    assert same[0].latency_us == same[1].latency_us
+    assert [item.source for item in same] == [same[0].source] * 2
+
+
+def test_a_send_goes_as_one_part_of_an_exchange() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    send = evaluator.evaluate_collective("send", 32 << 20, 2)
+    both = evaluator.evaluate_collective("all_to_all", 64 << 20, 2)  # half of it stays
+    assert send.source == "analytic"
+    assert 0.8 * both.latency_us < send.latency_us <= both.latency_us
+
+
+def test_results_are_shared_and_travel() -> None:
+    evaluator = GEMMEvaluator("b200")
+    result = evaluator.evaluate_collective("all_reduce", 4096, 4)
+    assert evaluator.evaluate_collective("all_reduce", 4096, 4) is result
+    assert pickle.loads(pickle.dumps(evaluator)).evaluate_collective("all_reduce", 4096, 4) == result
+    assert repr(result).startswith("<CollectiveResult all_reduce of 4,096 bytes, 4 ranks on b200: ")
+
+
+def test_what_is_refused() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    with pytest.raises(InvalidProblemError, match="what must be one of"):
+        evaluator.evaluate_collective("broadcast", 64, 2)
+    with pytest.raises(InvalidProblemError, match="message_bytes must be an integer"):
+        evaluator.evaluate_collective("all_reduce", [64], 2)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match="library must be one of"):
+        evaluator.evaluate_collective("all_reduce", 64, 2, library="rccl")
+    with pytest.raises(UnsupportedError, match="joins at most 8 GPUs, got 16 ranks"):
+        evaluator.evaluate_collective("all_reduce", 64, 16)
+    with pytest.raises(UnsupportedError, match="demo-8core does not say what joins it to other chips"):
+        GEMMEvaluator("demo-8core").evaluate_collective("all_reduce", 64, 2)
+    alone = load_arch("h200-sxm", GpuSpec).with_(interconnect=None)
+    with pytest.raises(UnsupportedError, match="does not say what joins it to other GPUs: give its YAML"):
+        GEMMEvaluator(alone).evaluate_collective("all_reduce", 64, 2)
+    with pytest.raises(ArchValidationError, match=r"interconnect\.link"):
+        alone.with_(interconnect={"link": "ethernet", "topology": "host", "gb_per_s": 12.5, "num_gpus": 8})

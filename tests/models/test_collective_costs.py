@@ -1,0 +1,115 @@
+"""The algorithms of collectives: by hand, and the laws that hold for all."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from gemm_eval.arch import GpuSpec, Interconnect, list_archs, load_arch
+from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.collective import (
+    COLLECTIVE_COEFFICIENTS,
+    collective_coefficients,
+    collective_cost,
+    collective_rows,
+    collectives_us,
+    link_rate,
+)
+from gemm_eval.models.gpu.collective.algorithms import nvls, one_shot, ring, two_shot
+from gemm_eval.workload import COLLECTIVES, CollectiveProblem
+
+GPUS = [name for name in list_archs() if load_arch(name).type == "gpu"]
+DEFAULTS = {item.name: item.default for item in COLLECTIVE_COEFFICIENTS}
+SWITCH = Interconnect(link="nvlink4", topology="switch", gb_per_s=400.0, num_gpus=8)
+HOST = Interconnect(link="pcie4", topology="host", gb_per_s=32.0, num_gpus=8)
+MESH = Interconnect(link="nvlink2", topology="mesh", gb_per_s=150.0, num_gpus=8)
+SIZES = [2**power for power in range(4, 33)]
+
+
+def problems(link: Interconnect) -> list[CollectiveProblem]:
+    ranks = [num for num in (2, 3, 4, 6, 8, 72) if num <= link.num_gpus]
+    return [
+        CollectiveProblem(what, size, num, dtype)
+        for what, size, num, dtype in itertools.product(COLLECTIVES, SIZES, ranks, (DType.BF16, DType.INT8))
+        if what != "send" or num == 2
+    ]
+
+
+def test_a_ring_by_hand() -> None:
+    of = DEFAULTS | {
+        "launch_us": 5.0, "hop_us": 1.0, "ll_frac": 0.1, "mid_us": 2.0, "mid_frac": 0.5, "simple_us": 10.0,
+        "simple_hop_us": 3.0, "link_frac": 0.8,
+    }  # fmt: skip
+    ll, mid, simple = ring(8e6, 4, 2, 0.4, 400e3, of)  # a share is 2 MB, of which 6 go out, twice
+    assert tuple(ll) == (5.0, 6.0, pytest.approx(12e6 / 40e3))
+    assert tuple(mid) == (7.0, 6.0, pytest.approx(12e6 / 200e3))
+    assert tuple(simple) == (15.0, 18.0, pytest.approx((12e6 + 0.8e6) / 320e3))
+    assert simple.latency_us == pytest.approx(33.0 + 40.0)
+
+
+def test_all_reduces_without_a_ring_by_hand() -> None:
+    of = DEFAULTS | {
+        "launch_us": 5.0, "nvls_us": 70.0, "nvls_frac": 0.5, "one_shot_us": 3.0, "one_shot_peer_us": 0.1,
+        "one_shot_frac": 0.5, "two_shot_us": 8.0, "two_shot_frac": 0.25,
+    }  # fmt: skip
+    assert nvls(8e6, 8, 400e3, of).latency_us == pytest.approx(75.0 + 9e6 / 200e3)
+    assert one_shot(1e6, 8, 400e3, of).latency_us == pytest.approx(3.7 + 7e6 / 200e3)
+    assert two_shot(8e6, 8, 400e3, of).latency_us == pytest.approx(8.7 + 14e6 / 100e3)
+
+
+def test_rates_of_links() -> None:
+    assert [link_rate(SWITCH, num, 2.0) for num in (2, 8)] == [400e3, 400e3]
+    assert [link_rate(HOST, num, 2.0) for num in (2, 4, 8)] == [32e3, 8e3, 2e3]
+    assert [link_rate(MESH, num, 2.0) for num in (2, 8)] == [pytest.approx(150e3 / 7), 150e3]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_laws_of_every_preset(name: str) -> None:
+    """Latency never falls with size, is never below the link's rate, and columns say what single calls say."""
+    arch = load_arch(name, GpuSpec)
+    link, of = arch.interconnect, collective_coefficients(arch)[0]
+    assert link is not None
+    for library in ("nccl", "trtllm"):
+        found = problems(link)
+        costs = [collective_cost(link, of, library, problem) for problem in found]
+        us = np.array([cost.terms.latency_us for cost in costs])
+        np.testing.assert_allclose(collectives_us(link, of, collective_rows(link, library, found)), us, rtol=1e-12)
+        last: dict[tuple[str, int, DType], float] = {}
+        for problem, cost, latency_us in zip(found, costs, us.tolist(), strict=True):
+            key = problem.what, problem.num_ranks, problem.dtype
+            assert latency_us >= last.get(key, 0.0), problem
+            last[key] = latency_us
+            assert min(cost.terms) >= 0.0
+            ranks = problem.num_ranks
+            # a sum in the switch sends each array once, which no other way does
+            least = problem.buffer_bytes * (1 + 1 / ranks) if cost.algorithm == "NVLS" else problem.wire_bytes
+            assert cost.terms.link_us * link.gb_per_s * 1e3 >= 0.9 * least, (problem, cost)
+
+
+@pytest.mark.parametrize("name", ["a100-sxm-80gb", "b200", "h200-sxm", "l40s"])
+def test_a_direct_kernel_is_never_slower_than_nccl(name: str) -> None:
+    arch = load_arch(name, GpuSpec)
+    link, of = arch.interconnect, collective_coefficients(arch)[0]
+    assert link is not None
+    rows = [problem for problem in problems(link) if problem.what == "all_reduce"]
+    own, nccl = (collectives_us(link, of, collective_rows(link, library, rows)) for library in ("trtllm", "nccl"))
+    assert (own <= nccl).all()
+    assert (own < nccl).any() == link.is_nvlink
+
+
+def test_algorithms_by_size() -> None:
+    def algorithm(name: str, library: str, size: int, dtype: DType = DType.BF16) -> str:
+        arch = load_arch(name, GpuSpec)
+        assert arch.interconnect is not None
+        problem = CollectiveProblem("all_reduce", size, 8, dtype)
+        return collective_cost(arch.interconnect, collective_coefficients(arch)[0], library, problem).algorithm
+
+    assert [algorithm("h200-sxm", "nccl", size) for size in (1 << 10, 1 << 20, 1 << 29)] == [
+        "ring, LL", "ring, LL128", "NVLS",
+    ]  # fmt: skip
+    assert algorithm("h200-sxm", "nccl", 1 << 29, DType.INT8) == "ring, Simple"  # switches add no bytes
+    assert algorithm("h200-sxm", "trtllm", 1 << 14) == "one-shot"
+    assert algorithm("a100-sxm-80gb", "nccl", 1 << 29) == "ring, Simple"  # whose switches add nothing
+    assert algorithm("l40s", "trtllm", 1 << 14).startswith("ring")  # and cards cannot read each other

@@ -1,0 +1,140 @@
+"""Collectives that were timed: tables, fits that find what was planted, blocks held out, committed calibrations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemm_eval.arch import GpuSpec, load_arch, read_yaml
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu.collective import (
+    COLLECTIVE_COEFFICIENTS,
+    CollectiveCalibration,
+    collective_calibration_path,
+    collective_coefficients,
+    collectives_us,
+)
+from gemm_eval.validation.collective import (
+    FITTED,
+    MODEL,
+    NAIVE,
+    TABLE,
+    calibrate_collectives,
+    gpus_with_collectives,
+    groups_of,
+    held_out_collectives,
+    list_collective_timings,
+    read_collective_timings,
+    score_collectives,
+)
+from gemm_eval.validation.collective.fit import fit_collectives, interconnect_of, measured_rows
+from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.tables import measured_root
+
+GPUS = ("a100-sxm-80gb", "b200", "h200-sxm", "l40s")
+MAX_ALL_REDUCE = 0.15
+"""MAPE that all-reduces of blocks held out may have, of all tables of a GPU together."""
+
+
+def test_tables_say_what_they_are() -> None:
+    assert gpus_with_collectives() == sorted(GPUS)
+    for gpu in GPUS:
+        nccl, own = list_collective_timings(gpu)
+        assert (nccl.library, own.library, len(nccl), len(own)) == ("nccl", "trtllm", 504, 69)
+        assert set(own.what) == {"all_reduce"}
+        gathers = np.array([what == "all_gather" for what in nccl.what])
+        assert nccl.size_bytes[gathers].min() == 512
+        assert nccl.frame["message_bytes"][gathers].min() == 64  # of each of eight
+        # what nobody's link can do would be a size that means something else
+        link = interconnect_of(load_arch(gpu, GpuSpec))
+        wire = np.array([problem.wire_bytes for problem in nccl.problems])
+        assert (wire / nccl.measured_us / 1e3 / link.gb_per_s).max() < 1.1
+
+
+def test_a_table_without_its_columns(tmp_path: Path) -> None:
+    path = tmp_path / "nccl.parquet"
+    list_collective_timings("l40s")[0].frame.drop(columns="num_ranks").to_parquet(path)
+    path.with_name("nccl.meta.yaml").write_text("gpu: l40s\nlibrary: nccl\n")
+    with pytest.raises(InvalidInputError, match="missing: num_ranks, framework"):
+        read_collective_timings(path)
+
+
+@pytest.mark.parametrize("gpu", ["h200-sxm", "l40s"])
+def test_a_fit_finds_what_was_planted(gpu: str) -> None:
+    link = interconnect_of(load_arch(gpu, GpuSpec))
+    rows = measured_rows(link, list_collective_timings(gpu))
+    planted = {item.name: min(item.high, 1.15 * item.default) for item in COLLECTIVE_COEFFICIENTS}
+    planted |= {"switch_bytes": float(round(2.0**19.5)), "direct_bytes": float(round(2.0**23.5)), "two_shot_frac": 0.8}
+    times = collectives_us(link, planted, rows.rows)
+    found = fit_collectives(link, replace(rows, measured_us=times))
+    np.testing.assert_allclose(collectives_us(link, found, rows.rows), times, rtol=0.02)
+    for name in ("launch_us", "hop_us", "link_frac", "peer_link_frac"):
+        assert found[name] == pytest.approx(planted[name], rel=0.1), name
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_blocks_held_out(gpu: str) -> None:
+    """The figures of MODEL.md: all-reduces within 15%, and better than latency and rate fitted on the same rows."""
+    arch, sets = load_arch(gpu, GpuSpec), list_collective_timings(gpu)
+    groups = groups_of(sets)
+    assert 20 <= len(set(groups)) <= 24
+    predicted = held_out_collectives(arch, sets, groups)
+    measured = np.concatenate([item.measured_us for item in sets])
+    errors = {name: np.abs(us / measured - 1.0) for name, us in predicted.items()}
+    reduced = np.array([name == "all_reduce" for item in sets for name in item.what])
+    assert errors[MODEL][reduced].mean() < MAX_ALL_REDUCE
+    assert errors[MODEL].mean() < MAX_ALL_REDUCE
+    assert errors[MODEL].mean() < min(errors[FITTED].mean(), errors[TABLE].mean())
+    assert errors[MODEL].mean() < 0.2 * errors[NAIVE].mean()
+
+
+def test_a_block_does_not_see_itself() -> None:
+    """Rows of a block that were wrong tenfold change no prediction of that block."""
+    arch, sets = load_arch("h200-sxm", GpuSpec), list_collective_timings("h200-sxm")
+    groups = np.array(groups_of(sets))
+    block = groups == "4 ranks, 1e5 bytes"
+    wrong, start = [], 0
+    for timings in sets:
+        of_set = block[start : start + len(timings)]
+        start += len(timings)
+        frame = timings.frame.assign(latency_us=np.where(of_set, 10.0, 1.0) * timings.measured_us)
+        wrong.append(replace(timings, frame=frame))
+    two = np.where(block, "held", "others").tolist()
+    right, other = (held_out_collectives(arch, of, two) for of in (sets, wrong))
+    for name in (MODEL, FITTED, TABLE):
+        np.testing.assert_array_equal(right[name][block], other[name][block])
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_committed_calibrations_are_what_the_command_writes(gpu: str) -> None:
+    path = collective_calibration_path(gpu)
+    found = CollectiveCalibration.model_validate(read_yaml(path))
+    for errors in found.errors:
+        assert errors.sha256 == sha256_of(measured_root(gpu) / f"{errors.data}.parquet")
+    again = calibrate_collectives(load_arch(gpu, GpuSpec))
+    assert again.fitted == found.fitted
+    for name, value in found.coefficients.items():
+        assert again.coefficients[name] == pytest.approx(value, rel=0.02), name
+    assert found.to_yaml() == path.read_text(encoding="utf-8")
+    assert collective_coefficients(load_arch(gpu, GpuSpec))[0] == pytest.approx(found.coefficients)
+
+
+def test_scores_by_operation_and_size() -> None:
+    lines = list(score_collectives(["l40s"], "ranks"))
+    assert {line.what for line in lines} == {"all_gather", "all_to_all", "reduce_scatter", "all_reduce", "all"}
+    assert {line.group for line in lines} == {
+        "up to 64 KiB", "up to 8 MiB", "more", "2 ranks", "4 ranks", "8 ranks", "all",
+    }  # fmt: skip
+    assert all(set(line.errors) == {NAIVE, FITTED, TABLE, MODEL} for line in lines)
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="gpu must be one of"):
+        list(score_collectives(["t4"]))
+    with pytest.raises(InvalidOptionError, match="hold-out must be one of blocks, ranks"):
+        list(score_collectives(["l40s"], "points"))
+    with pytest.raises(InvalidInputError, match="no timings of collectives on t4"):
+        calibrate_collectives(load_arch("t4", GpuSpec))
