@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         StorageError,
         UnsupportedError,
     )
+    from gemm_eval.estimate import ModelEstimate, estimate_model, estimate_models
     from gemm_eval.evaluate import (
         AttentionResult,
         CollectiveResult,
@@ -71,6 +72,7 @@ __all__ = [
     "LoopOrder",
     "ModelConfig",
     "ModelConfigError",
+    "ModelEstimate",
     "MoeLayer",
     "MoeLayerResult",
     "MoeLayerTable",
@@ -85,6 +87,8 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "check_cost_model",
+    "estimate_model",
+    "estimate_models",
     "find_planned",
     "list_archs",
     "list_models",
@@ -118,6 +122,7 @@ __getattr__, __dir__ = lazy_names(
             "StorageError",
             "UnsupportedError",
         ),
+        ".estimate": ("ModelEstimate", "estimate_model", "estimate_models"),
         ".evaluate": (
             "AttentionResult",
             "CollectiveResult",

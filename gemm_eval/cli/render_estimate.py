@@ -13,18 +13,10 @@ from gemm_eval.estimate import ModelEstimate, StepEstimate
 
 __all__ = ["print_estimates"]
 
-_HEADERS = (
-    "arch",
-    "batch",
-    "prompt",
-    "first token",
-    "per token",
-    "request",
-    "tok/s a device",
-    "with prompts",
-    "GB",
-    "",
-)
+_ARCH, _FITS = "arch", "fits"
+_LEFT = (_ARCH, _FITS)
+_WIDE = (_ARCH, "batch", "prompt", "first token", "a token", "request", "tok/s", "with prompts", "GB", _FITS)
+_NARROW = tuple(name for name in _WIDE if name not in ("request", "with prompts"))
 _STEP = ("operation", "layers", "us", "us in all", "share", "bound")
 _US_PER_MS, _US_PER_S = 1e3, 1e6
 
@@ -36,11 +28,12 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
         console.print(estimates[0].explain(), highlight=False)
     else:
         first = estimates[0]
-        title = (
+        console.print(
             f"{first.model_name}, {first.output_len:,} tokens of output, {first.num_devices} "
-            f"device{'s' * (first.num_devices > 1)} a replica"
+            f"device{'s' * (first.num_devices > 1)} a replica; tok/s are output tokens a second of a device in decode"
         )
-        console.print(_summary(estimates, title))
+        wide = _summary(estimates, _WIDE)
+        console.print(wide if widest(console, wide) <= console.width else _summary(estimates, _NARROW))
     for estimate in estimates if operations else ():
         for step in (estimate.prefill, estimate.decode):
             console.print()
@@ -51,22 +44,22 @@ def print_estimates(estimates: Sequence[ModelEstimate], *, operations: bool, mem
         print_memory(held)
 
 
-def _summary(estimates: Sequence[ModelEstimate], title: str) -> Table:
-    table = make_table(_HEADERS, title=title, right=_HEADERS[1:-1])
+def _summary(estimates: Sequence[ModelEstimate], headers: Sequence[str]) -> Table:
+    table = make_table(headers, title=None, right=[name for name in headers if name not in _LEFT])
     for estimate in estimates:
-        fits = "" if estimate.fits is not False else "does not fit"
-        table.add_row(
-            estimate.arch_name,
-            f"{estimate.batch:,}",
-            f"{estimate.prompt_len:,}",
-            _time(estimate.ttft_us),
-            _time(estimate.tpot_us),
-            _time(estimate.request_us),
-            f"{estimate.decode_tokens_per_s_per_device:,.0f}",
-            f"{estimate.tokens_per_s_per_device:,.0f}",
-            f"{estimate.memory.total_bytes / 1e9:,.1f}",
-            fits,
-        )
+        cells = {
+            _ARCH: estimate.arch_name,
+            "batch": f"{estimate.batch:,}",
+            "prompt": f"{estimate.prompt_len:,}",
+            "first token": _time(estimate.ttft_us),
+            "a token": _time(estimate.tpot_us),
+            "request": _time(estimate.request_us),
+            "tok/s": f"{estimate.decode_tokens_per_s_per_device:,.0f}",
+            "with prompts": f"{estimate.tokens_per_s_per_device:,.0f}",
+            "GB": f"{estimate.memory.total_bytes / 1e9:,.1f}",
+            _FITS: {True: "yes", False: "no", None: "-"}[estimate.fits],
+        }
+        table.add_row(*(cells[name] for name in headers))
     return table
 
 

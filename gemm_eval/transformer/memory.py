@@ -21,7 +21,7 @@ __all__ = ["CHUNK_TOKENS", "WHAT_COUNTS", "ModelMemory", "model_memory"]
 WHAT_COUNTS = (
     "Attention is modelled as two GEMMs, scores and values, written out and over the full square in prefill: a fused, "
     "causal kernel takes less. Norms, softmax and the communication of parallel devices are not counted. So sums are "
-    "no bound on the time of a pass, neither from below nor from above."
+    "no bound on the time of a pass, neither from below nor from above: `gemm-eval model` has whole steps."
 )
 """What the GEMMs of `transformer_gemms` say of a whole pass, and what not."""
 

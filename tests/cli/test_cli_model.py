@@ -270,7 +270,7 @@ FAILURES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["model", "prewarm"])
+@pytest.mark.parametrize("command", ["gemms", "prewarm"])
 @pytest.mark.parametrize(("code", "kind", "words", "message"), FAILURES, ids=[f"{f[1]}-{f[3][:20]}" for f in FAILURES])
 def test_an_error_is_one_line_on_stderr(command: str, code: int, kind: str, words: list[str], message: str) -> None:
     text, as_json = Ran(command, *words), Ran(command, *words, "--json")
@@ -297,7 +297,7 @@ def test_a_model_that_does_not_fit_is_exit_3_but_prewarms(tmp_path: Path, words:
     assert re.search(r'"num_infeasible": 13|13 infeasible', warmed.out)
 
 
-@pytest.mark.parametrize("command", ["model", "prewarm"])
+@pytest.mark.parametrize("command", ["gemms", "prewarm"])
 def test_help(command: str) -> None:
     ran = Ran(command, "--help")
     words = " ".join(ran.out.split())
@@ -314,7 +314,7 @@ def test_help(command: str) -> None:
 
 def test_experts_have_types_and_loads_of_their_own() -> None:
     words = (
-        "model",
+        "gemms",
         "gpt-oss-20b",
         "--arch",
         "h200-sxm",

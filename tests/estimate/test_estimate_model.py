@@ -1,0 +1,185 @@
+"""Whole models: steps are the sums of their operations, and what is asked changes what it should."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from gemm_eval import (
+    GEMMEvaluator,
+    InfeasibleError,
+    InvalidInputError,
+    InvalidOptionError,
+    ModelEstimate,
+    UnsupportedError,
+    estimate_model,
+    estimate_models,
+    list_models,
+    load_arch,
+    load_model,
+    moe_layer,
+)
+from gemm_eval.arch import GpuSpec
+from gemm_eval.estimate import IN_ATTENTION, KINDS, operation_costs
+from gemm_eval.transformer import Fusions, GemmOperation, MoeOperation, model_memory, model_operations
+
+H200 = GEMMEvaluator("h200-sxm")
+
+
+def estimate(model: str = "llama-3-8b", arch: Any = H200, batch: int = 16, **options: Any) -> ModelEstimate:
+    return estimate_model(model, arch, batch, **{"prompt_len": 2048, "output_len": 128} | options)
+
+
+def test_a_step_is_the_sum_of_its_operations() -> None:
+    found = estimate()
+    operations = model_operations(
+        load_model("llama-3-8b"), phase="decode", batch_size=16, seq_len=2048 + 64, dtype="fp16"
+    )
+    costs = operation_costs(H200, operations)
+    assert found.decode.costs == costs
+    assert found.tpot_us == found.decode.latency_us == pytest.approx(sum(cost.total_us for cost in costs))
+    assert sum(found.decode.us_by_kind.values()) == pytest.approx(found.tpot_us)
+    assert tuple(found.decode.us_by_kind) == KINDS
+    for cost in costs:
+        if isinstance(cost.operation, GemmOperation):
+            assert cost.latency_us == H200.evaluate_problem(cost.operation.problem).latency_us
+
+
+def test_positions_are_in_attention_once() -> None:
+    by_name = {cost.operation.name: cost for cost in estimate().decode.costs}
+    assert (by_name["rotary_kv_write"].latency_us, by_name["rotary_kv_write"].bound) == (0.0, IN_ATTENTION)
+    apart = {cost.operation.name: cost for cost in estimate(fused=False).decode.costs}
+    assert apart["rotary_kv_write"].latency_us > 0
+
+
+def test_experts_are_those_of_moe_layer() -> None:
+    found = estimate("qwen3-30b-a3b", batch=64)
+    (cost,) = (cost for cost in found.decode.costs if isinstance(cost.operation, MoeOperation))
+    assert isinstance(cost.operation, MoeOperation)
+    layer = cost.operation.layer
+    alone = moe_layer(
+        H200, layer.num_tokens, layer.hidden, layer.inter, layer.num_experts, layer.topk,
+        distribution=layer.distribution, dtype=layer.dtype,
+    )  # fmt: skip
+    assert cost.latency_us == pytest.approx(alone.latency_us)
+    assert cost.operation.num_layers == 48
+
+
+def test_figures_follow_from_each_other() -> None:
+    found = estimate()
+    assert found.request_us == pytest.approx(found.ttft_us + 127 * found.tpot_us)
+    assert found.decode_tokens_per_s_per_device == pytest.approx(16 / found.tpot_us * 1e6)
+    assert found.tokens_per_s_per_device < found.decode_tokens_per_s_per_device
+    assert found.memory == model_memory(load_model("llama-3-8b"), batch_size=16, seq_len=2048 + 128, dtype="fp16")
+    assert found.fits
+    assert found.largest_batch is not None
+    most = estimate(batch=found.largest_batch)
+    assert most.fits
+    assert not estimate(batch=found.largest_batch + 1, ignore_memory=True).fits
+
+
+def test_more_work_takes_longer_and_narrower_weights_less() -> None:
+    batches = [estimate(batch=batch).tpot_us for batch in (1, 16, 64)]
+    assert batches == sorted(batches)
+    prompts = [estimate(prompt_len=size).ttft_us for size in (128, 1024, 8192)]
+    assert prompts == sorted(prompts)
+    assert estimate(batch=1, dtype="w4a16").tpot_us < 0.6 * estimate(batch=1).tpot_us
+    assert estimate(batch=32, prompt_len=16384, kv_dtype="fp8").tpot_us < estimate(batch=32, prompt_len=16384).tpot_us
+    assert estimate(fusions=Fusions(residual_norm=False, gated_activation=False)).tpot_us > estimate().tpot_us
+
+
+def test_chunks_follow_each_other() -> None:
+    whole, cut = estimate(prompt_len=8192, chunk_tokens=8192), estimate(prompt_len=8192, chunk_tokens=2048)
+    assert cut.prefill.new_tokens == 2048
+    assert cut.prefill.seq_len == 8192
+    assert whole.ttft_us < cut.ttft_us < 1.5 * whole.ttft_us
+
+
+def test_speculation_gives_more_tokens_for_a_longer_step() -> None:
+    plain, guessed = estimate(batch=1), estimate(batch=1, speculative_tokens=3, acceptance=0.8)
+    assert guessed.tokens_per_step == pytest.approx(1 + 0.8 + 0.64 + 0.512)
+    assert guessed.decode.new_tokens == 4
+    assert guessed.decode.latency_us == pytest.approx(plain.decode.latency_us, rel=0.2)  # weights are read once
+    assert guessed.tpot_us < plain.tpot_us / 2
+    assert estimate(batch=1, speculative_tokens=3, acceptance=0.0).tokens_per_step == 1
+
+
+def test_devices_share_the_work_and_talk() -> None:
+    one, four = estimate(), estimate(tensor_parallel=4)
+    assert four.num_devices == 4
+    assert one.tpot_us / 4 < four.tpot_us < one.tpot_us
+    assert (one.decode.us_by_kind["collective"], four.decode.us_by_kind["collective"] > 0) == (0, True)
+    staged = estimate(pipeline_parallel=2)
+    assert len(staged.decode.stages) == 2
+    assert staged.decode.batch == 8
+    assert staged.tpot_us == pytest.approx(max(staged.decode.latency_us, 2 * max(staged.decode.stage_us)))
+    assert staged.ttft_us > one.ttft_us
+    spread = estimate("qwen3-30b-a3b", batch=8, expert_parallel=4)
+    assert (spread.num_devices, spread.num_groups) == (4, 4)
+    assert spread.decode_tokens_per_s == pytest.approx(4 * 8 / spread.tpot_us * 1e6)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_model_is_estimated_on_a_gpu(name: str) -> None:
+    found = estimate(name, batch=4, prompt_len=300, ignore_memory=True)
+    assert 0 < found.tpot_us < found.ttft_us * 3
+    names = [cost.operation.name for cost in found.prefill.costs]
+    assert "attention" in names
+    assert "lm_head" in names
+    assert json.loads(json.dumps(found.to_dict()))["model_name"] == name
+
+
+def test_a_multicore_chip_has_estimates_without_a_limit() -> None:
+    found = estimate("llama-3-8b", "demo-8core", 1, prompt_len=128)
+    assert (found.memory_limit_bytes, found.fits, found.largest_batch) == (None, None, None)
+    assert " GB a device." in found.explain()
+    with pytest.raises(UnsupportedError):
+        estimate("llama-3-8b", "demo-8core", 1, tensor_parallel=2)
+
+
+def test_what_does_not_fit_is_refused_with_what_would_help() -> None:
+    with pytest.raises(InfeasibleError, match=r"tensor_parallel = 64 .*batch_size = \d|tensor_parallel = \d+ "):
+        estimate("llama-3.1-405b", "rtx-4090")
+    assert not estimate("llama-3-70b", "h200-sxm", ignore_memory=True).fits
+
+
+def test_combinations_come_archs_first() -> None:
+    found = list(estimate_models(["llama-3-8b"], [H200, "b200"], [1, 2], [64], output_len=8))
+    assert [(item.arch_name, item.batch) for item in found] == [
+        ("h200-sxm", 1), ("h200-sxm", 2), ("b200", 1), ("b200", 2),
+    ]  # fmt: skip
+    assert found[1].to_dict() == estimate_model("llama-3-8b", H200, 2, prompt_len=64, output_len=8).to_dict()
+
+
+def test_an_estimate_explains_itself() -> None:
+    found = estimate(load_model("gpt-oss-20b"), load_arch("h100-sxm", GpuSpec))  # type: ignore[arg-type]
+    text = found.explain()
+    assert "gpt-oss-20b on 1 x h100-sxm, 16 sequences of 2,048 + 128 tokens" in text
+    assert "the largest batch that fits is" in text
+    assert "decode: gemm " in text
+    assert repr(found).startswith("<ModelEstimate gpt-oss-20b on 1 x h100-sxm: first token")
+    assert pickle.loads(pickle.dumps(found)).to_dict() == found.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"batch": 0}, "batch must be"),
+        ({"prompt_len": 1.5}, "prompt_len must be an integer"),
+        ({"speculative_tokens": 65}, "speculative_tokens must be"),
+        ({"acceptance": 1.1}, "acceptance must be in 0..1"),
+        ({"ignore_memory": 1}, "ignore_memory must be True or False"),
+        ({"expert_parallel": 2}, "expert_parallel is for models with experts"),
+    ],
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidOptionError, match=said):
+        estimate(**options)
+
+
+def test_an_arch_is_one_or_named() -> None:
+    with pytest.raises(InvalidInputError, match="arch must be"):
+        estimate(arch=3)
