@@ -1,4 +1,4 @@
-"""The commands on whole models: `model` and `prewarm`."""
+"""The commands on the GEMMs of whole models: `gemms` and `prewarm`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from gemm_eval.cli.options import (
     PolicyOption,
 )
 
-__all__ = ["Phase", "model", "prewarm"]
+__all__ = [
+    "DenseDtypeOption", "DtypeOption", "ExpertDtypeOption", "ExpertLoadOption", "IgnoreMemoryOption", "KvDtypeOption",
+    "MemoryOption", "ModelArgument", "Phase", "gemms", "prewarm",
+]  # fmt: skip
 
 ModelArgument = Annotated[
     str,
@@ -95,7 +98,7 @@ def _count(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", help=text)
 
 
-def model(
+def gemms(
     model: ModelArgument,
     arch: ArchOption,
     phase: PhaseOption = Phase.BOTH,
@@ -127,7 +130,8 @@ def model(
     """Show the GEMMs of a model on an arch, layer by layer: shape, time, bound and share.
 
     Times in us of one device; sums cover GEMMs only, not norms, softmax or communication, and attention is modelled
-    unfused and over the full square. A model that does not fit into the DRAM of a GPU is refused.
+    unfused and over the full square: `gemm-eval model` has whole steps. A model that does not fit into the DRAM of a
+    GPU is refused.
     """
     from gemm_eval.evaluate import GEMMEvaluator
     from gemm_eval.transformer import (
@@ -153,14 +157,14 @@ def model(
     memory = model_memory(config, **held) if ignore_memory else check_memory(config, evaluator.arch, **held)
     phases = {}
     for name in phase.names:
-        gemms = transformer_gemms(
+        found = transformer_gemms(
             config,
             phase=name,  # type: ignore[arg-type]
             expert_load=expert_load,
             new_tokens=new_tokens,
             **asked,
         )
-        phases[name] = list(zip(gemms, evaluator.evaluate_many([gemm.problem for gemm in gemms]), strict=True))
+        phases[name] = list(zip(found, evaluator.evaluate_many([gemm.problem for gemm in found]), strict=True))
     if json:
         from gemm_eval.cli.output import print_json
 
@@ -197,7 +201,7 @@ def prewarm(
     ] = [1],  # noqa: B006
     dtypes: Annotated[
         list[str] | None,
-        typer.Option("--dtype", help="As for `gemm-eval model`; repeat for several."),
+        typer.Option("--dtype", help="As for `gemm-eval gemms`; repeat for several."),
     ] = None,
     dense_dtype: DenseDtypeOption = None,
     library: ModelLibraryOption = None,

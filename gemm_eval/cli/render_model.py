@@ -1,4 +1,4 @@
-"""The table of `gemm-eval model`: one row for each kind of GEMM, with the sums of a layer and of the model."""
+"""The table of `gemm-eval gemms`: one row for each kind of GEMM, with the sums of a layer and of the model."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gemm_eval.evaluate.collective_result import CollectiveResult
     from gemm_eval.evaluate.crossover import Crossover, w4a16_crossover
     from gemm_eval.evaluate.evaluator import CacheInfo, GEMMEvaluator
+    from gemm_eval.evaluate.memory_bound import MemoryBoundResult
     from gemm_eval.evaluate.progress import progress_bar
     from gemm_eval.evaluate.result import GEMMResult
     from gemm_eval.evaluate.select import select_config
@@ -25,6 +26,7 @@ __all__ = [
     "GEMMResult",
     "GEMMTable",
     "Kind",
+    "MemoryBoundResult",
     "ProblemBatch",
     "progress_bar",
     "select_config",
@@ -46,6 +48,7 @@ __getattr__, __dir__ = lazy_names(
             "CacheInfo",
             "GEMMEvaluator",
         ),
+        ".memory_bound": ("MemoryBoundResult",),
         ".progress": ("progress_bar",),
         ".result": ("GEMMResult",),
         ".select": ("select_config",),

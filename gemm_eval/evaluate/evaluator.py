@@ -38,6 +38,7 @@ from gemm_eval.workload import (
 if TYPE_CHECKING:
     from gemm_eval.evaluate.attention_result import AttentionResult
     from gemm_eval.evaluate.collective_result import CollectiveResult
+    from gemm_eval.evaluate.memory_bound import MemoryBoundResult
     from gemm_eval.mapping import KernelConfig, MulticoreMapping
     from gemm_eval.search import PlanOptions, SearchPlan
 
@@ -301,6 +302,22 @@ class GEMMEvaluator:
                 None, None, K, N, dtype, input_dtype, weight_dtype, output_dtype, group_size, zero_dtype, row_groups,
                 scale_dtype, group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
+
+    def evaluate_memory_bound(self, read_bytes: float, write_bytes: float, row_elements: int = 0) -> MemoryBoundResult:
+        """Say what a kernel takes whose time is that of its bytes: a norm, an activation, a copy.
+
+        Args:
+            read_bytes, write_bytes: each tensor once; what fits in L2 is taken to be there still, as the kernel before
+                left it.
+            row_elements: of a row that is summed up before anything is written, as in a norm; 0: nothing is.
+
+        Raises:
+            InvalidProblemError: a number of bytes that is none.
+            InvalidOptionError: `row_elements` is no number of elements.
+        """
+        from gemm_eval.evaluate.memory_bound import memory_bound
+
+        return memory_bound(self.arch, read_bytes, write_bytes, row_elements)
 
     def evaluate_attention(
         self,

@@ -13,7 +13,7 @@ from gemm_eval.transformer.fit import (
 )
 from gemm_eval.transformer.gemms import LayerGemm, transformer_gemms
 from gemm_eval.transformer.loader import list_models, load_model
-from gemm_eval.transformer.memory import WHAT_COUNTS, ModelMemory, model_memory
+from gemm_eval.transformer.memory import CHUNK_TOKENS, WHAT_COUNTS, ModelMemory, model_memory
 from gemm_eval.transformer.operation_kinds import (
     AttentionOperation,
     CollectiveOperation,
@@ -39,6 +39,7 @@ from gemm_eval.transformer.types import types_on
 from gemm_eval.transformer.weights import WeightPart
 
 __all__ = [
+    "CHUNK_TOKENS",
     "WHAT_COUNTS",
     "Attention",
     "AttentionOperation",

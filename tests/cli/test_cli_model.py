@@ -60,7 +60,7 @@ CALLS: list[Any] = [
 
 @pytest.mark.parametrize(("model", "words", "options"), CALLS)
 def test_model_json_is_what_the_library_says(model: str, words: list[str], options: dict[str, Any]) -> None:
-    found = Ran("model", model, *ARCH, *SHORT, *words, "--json").json()
+    found = Ran("gemms", model, *ARCH, *SHORT, *words, "--json").json()
 
     phases = {phase: document(library(model, phase, **options)) for phase in ("prefill", "decode")}
     memory = model_memory(load_model(model), **{"batch_size": 1, "seq_len": 64} | options)
@@ -73,15 +73,15 @@ def test_model_json_is_what_the_library_says(model: str, words: list[str], optio
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_one_phase_only(phase: str) -> None:
-    found = Ran("model", "llama-3-8b", *ARCH, *SHORT, "--phase", phase, "--json").json()
-    text = Ran("model", "llama-3-8b", *ARCH, *SHORT, "--phase", phase).out
+    found = Ran("gemms", "llama-3-8b", *ARCH, *SHORT, "--phase", phase, "--json").json()
+    text = Ran("gemms", "llama-3-8b", *ARCH, *SHORT, "--phase", phase).out
 
     assert list(found["phases"]) == [phase]
     assert re.findall(r"^llama-3-8b on demo-8core, (\w+)", text, flags=re.MULTILINE) == [phase]
 
 
 def test_no_idle_cores_and_the_default_type_of_the_arch_reach_the_library() -> None:
-    found = Ran("model", "llama-3-8b", "--arch", "tpu-v4", *SHORT, "--no-idle-cores", "--json").json()
+    found = Ran("gemms", "llama-3-8b", "--arch", "tpu-v4", *SHORT, "--no-idle-cores", "--json").json()
 
     evaluator = GEMMEvaluator("tpu-v4", allow_idle_cores=False)
     for phase, rows in found["phases"].items():
@@ -95,7 +95,7 @@ def test_no_idle_cores_and_the_default_type_of_the_arch_reach_the_library() -> N
 @pytest.mark.parametrize("columns", [80, 100, 200])
 @pytest.mark.parametrize(("model", "words", "options"), CALLS)
 def test_text_shows_every_gemm_whole(model: str, words: list[str], options: dict[str, Any], columns: int) -> None:
-    ran = Ran("model", model, *ARCH, *SHORT, *words, columns=columns)
+    ran = Ran("gemms", model, *ARCH, *SHORT, *words, columns=columns)
 
     assert (ran.code, ran.err) == (0, "")
     assert max(map(len, ran.out.splitlines())) <= columns
@@ -123,7 +123,7 @@ def test_text_shows_every_gemm_whole(model: str, words: list[str], options: dict
 
 
 def test_80_columns_show_the_numbers_of_400() -> None:
-    words = ("model", "llama-3.1-405b", *ARCH, "--batch", "64", "--seq-len", "131072", "--dtype", "w4a16")
+    words = ("gemms", "llama-3.1-405b", *ARCH, "--batch", "64", "--seq-len", "131072", "--dtype", "w4a16")
     narrow, wide = Ran(*words, columns=80), Ran(*words, columns=400)
 
     assert max(map(len, narrow.out.splitlines())) <= 80
@@ -133,7 +133,7 @@ def test_80_columns_show_the_numbers_of_400() -> None:
 
 
 def test_a_very_narrow_terminal_loses_no_digit() -> None:
-    words = ("model", "deepseek-v3", *ARCH, *SHORT)
+    words = ("gemms", "deepseek-v3", *ARCH, *SHORT)
     wide, narrow = Ran(*words, columns=80).out, Ran(*words, columns=30).out
 
     assert "…" not in narrow
@@ -142,7 +142,7 @@ def test_a_very_narrow_terminal_loses_no_digit() -> None:
 
 
 def test_sums_are_those_of_the_library() -> None:
-    out = Ran("model", "mixtral-8x7b", *ARCH, *SHORT, "--batch", "3", columns=200).out
+    out = Ran("gemms", "mixtral-8x7b", *ARCH, *SHORT, "--batch", "3", columns=200).out
 
     lines = re.findall(r"GEMMs of a layer: (\S+) us in the mean; of the model: (\S+) us, (\S+) us a token", out)
     for line, phase, tokens in zip(lines, ("prefill", "decode"), (3 * 64, 3), strict=True):
@@ -163,14 +163,14 @@ def test_model_by_config_json(tmp_path: Path) -> None:
     sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 1000}
     path.write_text(json.dumps({"model_type": "llama", "num_attention_heads": 4, **sizes}))
 
-    found = Ran("model", str(path), *ARCH, *SHORT, "--json").json()
+    found = Ran("gemms", str(path), *ARCH, *SHORT, "--json").json()
 
     assert found["model"] == "mine"
     assert found["phases"]["prefill"] == document(library(str(path), "prefill"))
 
 
 def test_a_gpu_that_is_too_small_is_refused_unless_asked_otherwise() -> None:
-    words = ("model", "llama-3-70b", "--arch", "h200-sxm", *SHORT, "--phase", "decode")
+    words = ("gemms", "llama-3-70b", "--arch", "h200-sxm", *SHORT, "--phase", "decode")
     text, code = Ran(*words), Ran(*words, "--json")
 
     assert (text.code, text.out, code.code) == (3, "", 3)
@@ -190,13 +190,13 @@ def test_the_notes_say_what_the_sums_leave_out() -> None:
         ("demo-8core", "the size of its DRAM is not known, so whether they fit is not checked."),
         ("h200-sxm", "weights 16.1 GB, KV cache 0.0 GB and activations 0.0 GB a device, of 141 GB."),
     ):
-        out = " ".join(Ran("model", "llama-3-8b", "--arch", arch, *SHORT, "--phase", "decode").out.split())
+        out = " ".join(Ran("gemms", "llama-3-8b", "--arch", arch, *SHORT, "--phase", "decode").out.split())
         assert said in out
         assert out.endswith(WHAT_COUNTS)
 
 
 def test_model_writes_nothing_to_disk(tmp_path: Path) -> None:
-    assert Ran("model", "llama-3-8b", *ARCH, *SHORT).code == 0
+    assert Ran("gemms", "llama-3-8b", *ARCH, *SHORT).code == 0
     assert not list(tmp_path.rglob("results*"))
 
 
@@ -290,7 +290,7 @@ def test_a_model_that_does_not_fit_is_exit_3_but_prewarms(tmp_path: Path, words:
         "{name: tiny, num_cores: 1, frequency_ghz: 1.0, cube_m: 16, cube_k: 16, cube_n: 16, sram_bytes: 64, "
         "cube_steps_per_cycle: {fp16: 1.0}, dram_gb_per_s: 100.0, reduction: none}"
     )
-    shown, warmed = (Ran(name, "llama-3-8b", "--arch", str(path), *SHORT, *words) for name in ("model", "prewarm"))
+    shown, warmed = (Ran(name, "llama-3-8b", "--arch", str(path), *SHORT, *words) for name in ("gemms", "prewarm"))
 
     assert (shown.code, shown.out, warmed.code) == (3, "", 0)
     assert "levers: sram_bytes >=" in shown.err

@@ -450,13 +450,13 @@ def test_a_gpu_beside_a_multicore_chip() -> None:
 
 def test_models_take_the_options_of_gpus() -> None:
     words = ("llama-3-8b", "--arch", "h100-sxm", "--seq-len", "64", *OPTIONS)
-    document = json.loads(run("model", *words, "--phase", "decode", "--json").stdout)
+    document = json.loads(run("gemms", *words, "--phase", "decode", "--json").stdout)
 
     libraries = {row["name"]: row["result"]["options"]["library"] for row in document["phases"]["decode"]}
     assert libraries["qkv_proj"] == "trtllm"
     assert libraries["attn_score"] == "cublas"
     assert run("prewarm", *words).stdout.startswith("llama-3-8b: ")
-    assert run("model", *words[:-1], "slow").exit_code == 2
+    assert run("gemms", *words[:-1], "slow").exit_code == 2
 
 
 def test_auto_names_the_library_that_answers() -> None:

@@ -1,0 +1,147 @@
+"""What each operation of a step takes: every kind has a model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.moe import moe_layers
+from gemm_eval.transformer import (
+    AttentionOperation,
+    CollectiveOperation,
+    GemmOperation,
+    MemoryOperation,
+    MoeOperation,
+    Operation,
+)
+
+__all__ = ["IN_ATTENTION", "OperationCost", "operation_costs"]
+
+IN_ATTENTION = "in attention"
+"""The bound of an operation that the attention of its layer contains: it takes no time of its own."""
+
+_POSITIONS = frozenset({"rotary_kv_write", "rotary", "kv_write"})
+
+
+class OperationCost(NamedTuple):
+    """What an operation of a step takes on one device.
+
+    Attributes:
+        operation: what it is, and in how many layers it runs.
+        latency_us: of one run.
+        bound: what limits it, in the word of its model.
+        detail: sizes, in words.
+    """
+
+    operation: Operation
+    latency_us: float
+    bound: str
+    detail: str
+
+    @property
+    def total_us(self) -> float:
+        """Of all layers that have it."""
+        return self.latency_us * self.operation.num_layers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        of = self.operation
+        return {
+            "name": of.name, "kind": of.kind, "layer_kind": of.layer_kind, "num_layers": of.num_layers,
+            "latency_us": self.latency_us, "total_us": self.total_us, "bound": self.bound, "detail": self.detail,
+        }  # fmt: skip
+
+
+def operation_costs(
+    evaluator: GEMMEvaluator, operations: Sequence[Operation], *, fused: bool | None = None,
+    collective_library: str | None = None, expert_library: str | None = None,
+) -> tuple[OperationCost, ...]:  # fmt: skip
+    """Return what each operation takes, in their order.
+
+    GEMMs are priced with the evaluator's own options; attention and experts all in one go.
+
+    Args:
+        evaluator: of the arch.
+        operations: of one step on one device.
+        fused: attention; see `GEMMEvaluator.evaluate_attention`.
+        collective_library: whose messages; see `GEMMEvaluator.evaluate_collective`.
+        expert_library: whose kernels run experts; None: what serving engines take.
+
+    Raises:
+        UnsupportedError: the arch cannot run a type, or has no link for a message.
+        InfeasibleError: no mapping fits.
+    """
+    attention = _attention(evaluator, operations, fused)
+    experts = _experts(evaluator, operations, expert_library)
+    with_positions = {kind for kind, _ in attention.values() if kind is not None}
+    found = []
+    for place, operation in enumerate(operations):
+        if isinstance(operation, GemmOperation):
+            result = evaluator.evaluate_problem(operation.problem, quantize_from=_quantized(evaluator, operation))
+            cost = OperationCost(operation, result.latency_us, result.bound, str(operation.problem))
+        elif isinstance(operation, AttentionOperation):
+            cost = attention[place][1]
+        elif isinstance(operation, MoeOperation):
+            cost = experts[place]
+        elif isinstance(operation, CollectiveOperation):
+            cost = _collective(evaluator, operation, collective_library)
+        else:
+            assert isinstance(operation, MemoryOperation)
+            cost = _memory(evaluator, operation, operation.layer_kind in with_positions)
+        found.append(cost)
+    return tuple(found)
+
+
+def _quantized(evaluator: GEMMEvaluator, operation: GemmOperation) -> str | None:
+    """A is quantized by a kernel of its own on GPUs; multi-core chips have no model of that."""
+    is_asked = operation.quantize_from is not None and evaluator.arch.type == "gpu"
+    return str(operation.quantize_from) if is_asked else None
+
+
+def _attention(
+    evaluator: GEMMEvaluator, operations: Sequence[Operation], fused: bool | None
+) -> Mapping[int, tuple[str | None, OperationCost]]:
+    """By place: the kind of layers whose positions are in it, if they are, and the cost."""
+    some = {place: item for place, item in enumerate(operations) if isinstance(item, AttentionOperation)}
+    results = evaluator.evaluate_attention_problems([item.problem for item in some.values()], fused=fused)
+    return {
+        place: (
+            item.layer_kind if result.has_positions else None,
+            OperationCost(item, result.latency_us, result.bound, f"{item.problem}, {result.kernel}"),
+        )
+        for (place, item), result in zip(some.items(), results, strict=True)
+    }
+
+
+def _experts(
+    evaluator: GEMMEvaluator, operations: Sequence[Operation], library: str | None
+) -> Mapping[int, OperationCost]:
+    some = {place: item for place, item in enumerate(operations) if isinstance(item, MoeOperation)}
+    if not some:
+        return {}
+    results = moe_layers(evaluator, [item.layer for item in some.values()], library=library, progress=False)
+    return {
+        place: OperationCost(item, result.latency_us, result.bound, str(item.layer))
+        for (place, item), result in zip(some.items(), results, strict=True)
+    }
+
+
+def _collective(evaluator: GEMMEvaluator, operation: CollectiveOperation, library: str | None) -> OperationCost:
+    result = evaluator.evaluate_collective(
+        operation.what, operation.message_bytes, operation.num_ranks, library=library
+    )
+    detail = f"{operation.what} of {operation.message_bytes:,} bytes, {operation.num_ranks} ranks, {result.algorithm}"
+    return OperationCost(operation, result.latency_us, "link", detail)
+
+
+def _memory(evaluator: GEMMEvaluator, operation: MemoryOperation, is_in_attention: bool) -> OperationCost:
+    detail = f"{operation.what}, {operation.rows:,} x {operation.width:,}"
+    if is_in_attention and operation.what in _POSITIONS:
+        return OperationCost(operation, 0.0, IN_ATTENTION, detail)
+    summed = operation.width if operation.what.endswith("norm") else 0
+    result = evaluator.evaluate_memory_bound(operation.read_bytes, operation.write_bytes, summed)
+    terms = result.breakdown
+    return OperationCost(
+        operation, result.latency_us, "launch" if terms["launch_us"] > terms["bytes_us"] else "dram", detail
+    )

@@ -1,0 +1,196 @@
+"""What a model does on an arch: `StepEstimate` for one step, `ModelEstimate` for a whole request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from gemm_eval.estimate.costs import OperationCost
+from gemm_eval.frozen import FrozenDict
+from gemm_eval.transformer import ModelConfig, ModelMemory, largest_batch
+
+__all__ = ["KINDS", "ModelEstimate", "StepEstimate"]
+
+KINDS = ("gemm", "attention", "moe", "memory", "collective")
+"""Kinds of operations, in the order in which they are shown."""
+
+_US_PER_MS, _US_PER_S = 1e3, 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class StepEstimate:
+    """One step: a chunk of prompts, or tokens of a batch in decode.
+
+    Attributes:
+        phase: ``prefill`` or ``decode``.
+        batch: sequences of the step.
+        new_tokens: of each of them.
+        seq_len: positions of each, the new ones included.
+        stages: operations of each pipeline stage, on one of its devices.
+    """
+
+    phase: str
+    batch: int
+    new_tokens: int
+    seq_len: int
+    stages: tuple[tuple[OperationCost, ...], ...]
+
+    @property
+    def stage_us(self) -> tuple[float, ...]:
+        """Time of each stage."""
+        return tuple(sum(cost.total_us for cost in stage) for stage in self.stages)
+
+    @property
+    def latency_us(self) -> float:
+        """Time of the step through all stages."""
+        return sum(self.stage_us)
+
+    @property
+    def us_by_kind(self) -> dict[str, float]:
+        """Time of the step by kind of operation, through all stages."""
+        total = dict.fromkeys(KINDS, 0.0)
+        for cost in self.costs:
+            total[cost.operation.kind] += cost.total_us
+        return total
+
+    @property
+    def costs(self) -> tuple[OperationCost, ...]:
+        """Operations of all stages."""
+        return tuple(cost for stage in self.stages for cost in stage)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {
+            "phase": self.phase, "batch": self.batch, "new_tokens": self.new_tokens, "seq_len": self.seq_len,
+            "latency_us": self.latency_us, "stage_us": list(self.stage_us), "us_by_kind": self.us_by_kind,
+            "stages": [[cost.to_dict() for cost in stage] for stage in self.stages],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEstimate:
+    """A model on an arch: how long until the first token, how long for each after it, how many a second, does it fit.
+
+    Attributes:
+        model_name, arch_name: who and where.
+        batch: sequences that are decoded together on a replica: a group of `num_devices` devices.
+        prompt_len, output_len: tokens of each.
+        num_devices: of a replica.
+        num_groups: of data-parallel attention in it, where experts are spread over more devices than a tensor-parallel
+            group has; each has `batch` sequences.
+        ttft_us: time to first token: of one prompt alone, through all stages, chunk by chunk.
+        tpot_us: time per output token of a sequence, in the middle of its output; with speculation the time of a
+            step over the tokens that it gives.
+        tokens_per_step: of a sequence: 1, or with speculation what is accepted, and one.
+        prefill, decode: the steps behind both; of a prompt in chunks the last one.
+        memory: what the device that holds most holds, with all sequences at their full length.
+        memory_limit_bytes: what may be held; None: the arch does not say its DRAM.
+        options: what was asked, by name.
+    """
+
+    model_name: str
+    arch_name: str
+    batch: int
+    prompt_len: int
+    output_len: int
+    num_devices: int
+    num_groups: int
+    ttft_us: float
+    tpot_us: float
+    tokens_per_step: float
+    prefill: StepEstimate
+    decode: StepEstimate
+    memory: ModelMemory
+    memory_limit_bytes: int | None
+    options: FrozenDict[str, Any]
+    _config: ModelConfig = field(repr=False, compare=False)
+    _held: FrozenDict[str, Any] = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return (
+            f"<ModelEstimate {self.model_name} on {self.num_devices} x {self.arch_name}: first token "
+            f"{self.ttft_us / _US_PER_MS:,.4g} ms, then {self.tpot_us / _US_PER_MS:,.4g} ms each, "
+            f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device>"
+        )
+
+    @property
+    def request_us(self) -> float:
+        """Time of a request: its first token, and all others."""
+        return self.ttft_us + (self.output_len - 1) * self.tpot_us
+
+    @property
+    def decode_tokens_per_s(self) -> float:
+        """Output tokens a second of the replica while it only decodes."""
+        return self.batch * self.num_groups / self.tpot_us * _US_PER_S
+
+    @property
+    def decode_tokens_per_s_per_device(self) -> float:
+        """Output tokens a second of a device while it only decodes."""
+        return self.decode_tokens_per_s / self.num_devices
+
+    @property
+    def tokens_per_s_per_device(self) -> float:
+        """Output tokens a second of a device in the long run: each sequence's prompt takes its time too."""
+        slowest_us = max(self.prefill.stage_us) / max(sum(self.prefill.stage_us), 1e-9) * self.ttft_us
+        cycle_us = self.batch * slowest_us + self.output_len * self.tpot_us
+        return self.batch * self.num_groups * self.output_len / cycle_us * _US_PER_S / self.num_devices
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether a device holds it; None: the arch does not say its DRAM."""
+        return None if self.memory_limit_bytes is None else self.memory.total_bytes <= self.memory_limit_bytes
+
+    @property
+    def largest_batch(self) -> int | None:
+        """The most sequences that fit, 0: not one; None: the arch does not say its DRAM."""
+        if self.memory_limit_bytes is None:
+            return None
+        return largest_batch(self._config, self.memory_limit_bytes, **self._held)
+
+    def explain(self) -> str:
+        """Return a short text: the figures that are asked for, and where the time goes."""
+        gb = self.memory.total_bytes / 1e9
+        limit = "" if self.memory_limit_bytes is None else f" of {self.memory_limit_bytes / 1e9:,.0f}"
+        largest = self.largest_batch
+        most = "" if largest is None else f"; the largest batch that fits is {largest:,}"
+        lines = [
+            f"{self.model_name} on {self.num_devices} x {self.arch_name}, {self.batch:,} sequences of "
+            f"{self.prompt_len:,} + {self.output_len:,} tokens:",
+            f"first token {_ms(self.ttft_us)} (a prompt alone), then {_ms(self.tpot_us)} a token, a request "
+            f"{_ms(self.request_us)};",
+            f"{self.decode_tokens_per_s_per_device:,.0f} tokens/s a device in decode, "
+            f"{self.tokens_per_s_per_device:,.0f} with the prompts' time;",
+            f"{gb:,.1f}{limit} GB a device{most}.",
+        ]
+        lines += [f"{step.phase}: {_shares(step.us_by_kind)}." for step in (self.prefill, self.decode)]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        skipped = {"prefill", "decode", "memory", "options", "_config", "_held"}
+        data = {item.name: getattr(self, item.name) for item in fields(self) if item.name not in skipped}
+        memory = {
+            "weight_bytes": self.memory.weight_bytes, "kv_cache_bytes": self.memory.kv_cache_bytes,
+            "activation_bytes": self.memory.activation_bytes, "total_bytes": self.memory.total_bytes,
+            "weight_bytes_by_type": self.memory.weight_bytes_by_type,
+        }  # fmt: skip
+        return data | {
+            "request_us": self.request_us, "decode_tokens_per_s": self.decode_tokens_per_s,
+            "decode_tokens_per_s_per_device": self.decode_tokens_per_s_per_device,
+            "tokens_per_s_per_device": self.tokens_per_s_per_device, "fits": self.fits,
+            "largest_batch": self.largest_batch, "memory": memory,
+            "options": dict(self.options), "prefill": self.prefill.to_dict(), "decode": self.decode.to_dict(),
+        }  # fmt: skip
+
+
+def _ms(us: float) -> str:
+    if us >= _US_PER_S:
+        return f"{us / _US_PER_S:,.2f} s"
+    return f"{us / _US_PER_MS:,.2f} ms"
+
+
+def _shares(us_by_kind: Mapping[str, float]) -> str:
+    total = sum(us_by_kind.values())
+    parts = [f"{kind} {us / total:.0%}" for kind, us in us_by_kind.items() if us > 0]
+    return ", ".join(parts)
