@@ -76,7 +76,7 @@ def unit_of(field: str) -> str:
     """Unit of a spec field, from the suffix of its name; empty for a field that is no number."""
     if field in _UNITS:
         return _UNITS[field]
-    return next((unit for suffix, unit in _UNITS_BY_SUFFIX.items() if field.endswith(suffix)), "")
+    return next((unit for suffix, unit in _UNITS_BY_SUFFIX.items() if field.replace(".", "_").endswith(suffix)), "")
 
 
 def print_arch_list(archs: Sequence[ArchSpec]) -> None:

@@ -103,7 +103,8 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 
     found = list(commands(typer.main.get_command(app), []))
     assert [path for path, _ in found] == [
-        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["moe"], ["prewarm"],
+        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["moe"],
+        ["prewarm"],
         ["kernels"], ["asm"], ["kernel-table"],
         ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
         ["measure"], ["measure", "gpu"], ["measure", "host"],
@@ -134,7 +135,8 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["moe"], ["prewarm"],
+        [], ["evaluate"], ["top"], ["grouped"], ["attention"], ["collective"], ["gemms"], ["model"], ["moe"],
+        ["prewarm"],
         ["calibrate"], ["calibrate", "dense"],
         ["calibrate", "quantization"], ["calibrate", "w4a16"], ["calibrate", "triton"], ["arch"], ["arch", "show"],
         ["arch", "check"],

@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
 # "" is the facade itself, gemm_eval/__init__.py: what a user of all layers may import.
 LAYERS = [
     "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "dtypes", "jit",
-    "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe", "transformer", "estimate", "sweep",
+    "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe", "transformer",
+    "estimate", "sweep",
     "kernels", "measure", "validation", "autotune", "report", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
