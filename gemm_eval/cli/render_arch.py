@@ -47,7 +47,7 @@ _GPU_GROUPS = {
 _UNITS = {
     "num_cores": "cores",
     "num_sms": "SMs",
-    "interconnect.num_gpus": "GPUs",
+    "num_gpus": "GPUs",
     "num_l2_partitions": "partitions",
     "mma_m": "elements",
     "mma_n_max": "elements",
@@ -74,9 +74,10 @@ _UNITS = {
 
 def unit_of(field: str) -> str:
     """Unit of a spec field, from the suffix of its name; empty for a field that is no number."""
-    if field in _UNITS:
-        return _UNITS[field]
-    return next((unit for suffix, unit in _UNITS_BY_SUFFIX.items() if field.endswith(suffix)), "")
+    name = field.removeprefix("interconnect.")
+    if name in _UNITS:
+        return _UNITS[name]
+    return next((unit for suffix, unit in _UNITS_BY_SUFFIX.items() if f"_{name}".endswith(suffix)), "")
 
 
 def print_arch_list(archs: Sequence[ArchSpec]) -> None:

@@ -52,10 +52,13 @@ def test_a_ring_by_hand() -> None:
 def test_all_reduces_without_a_ring_by_hand() -> None:
     of = DEFAULTS | {
         "launch_us": 5.0, "nvls_us": 70.0, "nvls_frac": 0.5, "one_shot_us": 3.0, "one_shot_peer_us": 0.1,
-        "one_shot_frac": 0.5, "two_shot_us": 8.0, "two_shot_frac": 0.25,
+        "one_shot_short_frac": 0.1, "one_shot_long_us": 1.0, "one_shot_frac": 0.5, "two_shot_us": 8.0,
+        "two_shot_frac": 0.25,
     }  # fmt: skip
     assert nvls(8e6, 8, 400e3, of).latency_us == pytest.approx(75.0 + 9e6 / 200e3)
-    assert one_shot(1e6, 8, 400e3, of).latency_us == pytest.approx(3.7 + 7e6 / 200e3)
+    short, long = one_shot(1e6, 8, 400e3, of)
+    assert short.latency_us == pytest.approx(3.7 + 7e6 / 40e3)
+    assert long.latency_us == pytest.approx(4.7 + 7e6 / 200e3)
     assert two_shot(8e6, 8, 400e3, of).latency_us == pytest.approx(8.7 + 14e6 / 100e3)
 
 

@@ -16,7 +16,6 @@ from gemm_eval.models.gpu.collective import (
     EXCHANGE,
     HOST,
     MULTICAST,
-    NCCL,
     RING,
     CollectiveRows,
     collective_rows,
@@ -56,15 +55,14 @@ class LogRanges(Ranges):
 
 @dataclass(frozen=True)
 class MeasuredRows:
-    """All timings of a GPU: columns of problems, latencies, and which are of NCCL's own choice."""
+    """All timings of a GPU: columns of problems, and latencies. Where no direct kernel runs, all are NCCL's."""
 
     rows: CollectiveRows
     measured_us: Floats
-    is_nccl: Mask
 
     def take(self, mask: Mask) -> MeasuredRows:
         """Return some of the rows."""
-        return MeasuredRows(self.rows.take(mask), self.measured_us[mask], self.is_nccl[mask])
+        return MeasuredRows(self.rows.take(mask), self.measured_us[mask])
 
 
 def interconnect_of(arch: GpuSpec) -> Interconnect:
@@ -78,8 +76,7 @@ def measured_rows(link: Interconnect, sets: Sequence[CollectiveTimings]) -> Meas
     parts = [collective_rows(link, timings.library, timings.problems) for timings in sets]
     names = list(vars(parts[0]))
     columns = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
-    is_nccl = np.concatenate([np.full(len(timings), timings.library == NCCL) for timings in sets])
-    return MeasuredRows(CollectiveRows(*columns), np.concatenate([item.measured_us for item in sets]), is_nccl)
+    return MeasuredRows(CollectiveRows(*columns), np.concatenate([item.measured_us for item in sets]))
 
 
 def fit_collectives(link: Interconnect, of: MeasuredRows) -> dict[str, float]:
@@ -88,8 +85,8 @@ def fit_collectives(link: Interconnect, of: MeasuredRows) -> dict[str, float]:
     is_host = link.topology == "host"
     rings = [*RING, *(MULTICAST if link.has_multicast else ()), *(HOST[:1] if is_host else ())]
     steps: list[tuple[list[Coefficient], Mask]] = [
-        (rings, of.is_nccl & ~of.rows.is_exchange),
-        ([*EXCHANGE, *(HOST[1:] if is_host else ())], of.is_nccl & of.rows.is_exchange),
+        (rings, ~of.rows.is_direct & ~of.rows.is_exchange),
+        ([*EXCHANGE, *(HOST[1:] if is_host else ())], of.rows.is_exchange),
         (list(DIRECT), of.rows.is_direct),
     ]
     for items, mask in steps:

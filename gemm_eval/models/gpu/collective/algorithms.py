@@ -100,12 +100,12 @@ def exchange(
     return ll, simple
 
 
-def one_shot(size: Any, ranks: Any, rate: Any, of: Coefficients) -> CollectiveTerms:
-    """Return the terms of an all-reduce in which each rank reads the arrays of all others."""
+def one_shot(size: Any, ranks: Any, rate: Any, of: Coefficients) -> tuple[CollectiveTerms, CollectiveTerms]:
+    """Return the terms of an all-reduce in which each rank reads the arrays of all others: by few CTAs, and by all."""
     others = ranks - 1
-    return CollectiveTerms(
-        of["one_shot_us"], others * of["one_shot_peer_us"], others * size / (rate * of["one_shot_frac"])
-    )
+    hops, read = others * of["one_shot_peer_us"], others * size / rate
+    short = CollectiveTerms(of["one_shot_us"], hops, read / of["one_shot_short_frac"])
+    return short, CollectiveTerms(of["one_shot_us"] + of["one_shot_long_us"], hops, read / of["one_shot_frac"])
 
 
 def two_shot(size: Any, ranks: Any, rate: Any, of: Coefficients) -> CollectiveTerms:

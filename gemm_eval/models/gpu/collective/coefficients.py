@@ -47,7 +47,9 @@ EXCHANGE = (
 DIRECT = (
     _item("one_shot_us", "us", 0.5, 20.0, 3.0, FREE, "a kernel of one shot: launch and barrier"),
     _item("one_shot_peer_us", "us", 0.003, 3.0, 0.1, FREE, "each rank that it reads"),
-    _item("one_shot_frac", "1", 0.02, 1.2, 0.6, SPEC, "share of the link at which a rank reads all others"),
+    _item("one_shot_short_frac", "1", 0.002, 1.2, 0.05, NO_LIMIT, "share of the link of short messages, by few CTAs"),
+    _item("one_shot_long_us", "us", 0.02, 10.0, 0.5, FREE, "what long ones, by all CTAs, take longer at once"),
+    _item("one_shot_frac", "1", 0.02, 1.2, 0.6, SPEC, "share of the link at which a rank reads all others then"),
     _item("two_shot_us", "us", 0.5, 60.0, 8.0, FREE, "a kernel of two shots: launch and two barriers"),
     _item("two_shot_frac", "1", 0.1, 1.2, 0.5, SPEC, "share of the link that it reaches"),
     _item("direct_bytes", "B", 1e5, 1e9, 1.6e7, NO_LIMIT, "largest message of these kernels; above, NCCL runs"),

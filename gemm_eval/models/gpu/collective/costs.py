@@ -77,7 +77,8 @@ def collective_cost(
     if has_direct_kernels(link, library, problem.what) and problem.message_bytes <= of["direct_bytes"]:
         rate = link_rate(link, problem.num_ranks, of["contention"])
         sizes = problem.buffer_bytes, problem.num_ranks, rate, of
-        options = {"one-shot": one_shot(*sizes), "two-shot": two_shot(*sizes)} | options
+        one = min(one_shot(*sizes), key=lambda terms: terms.latency_us)
+        options = {"one-shot": one, "two-shot": two_shot(*sizes)} | options
     name = min(options, key=lambda name: options[name].latency_us)
     return CollectiveCost(name, options[name])
 

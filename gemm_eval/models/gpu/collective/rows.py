@@ -74,7 +74,8 @@ def collectives_us(link: Interconnect, of: Mapping[str, float], rows: Collective
     peer_rate = link_rate(link, rows.ranks, of["peer_contention"])
     both = exchange(sent, rows.ranks - 1, kept, peer_rate, of, is_host=link.topology == "host")
     found = np.where(rows.is_exchange, np.minimum(*(item.latency_us for item in both)), ringed)
-    shots = np.minimum(*(of_size(rows.size, rows.ranks, rate, of).latency_us for of_size in (one_shot, two_shot)))
+    sizes = rows.size, rows.ranks, rate, of
+    shots = np.minimum(two_shot(*sizes).latency_us, np.minimum(*(item.latency_us for item in one_shot(*sizes))))
     is_direct = rows.is_direct & (rows.size <= of["direct_bytes"])
     result: Floats = np.where(is_direct, np.minimum(found, shots), found)
     return result
