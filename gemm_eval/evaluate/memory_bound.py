@@ -8,7 +8,7 @@ from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_TERMS, memory_bound_terms
+from gemm_eval.models.gpu import MEMORY_BOUND_TERMS, memory_bound_terms
 from gemm_eval.units import bytes_per_us
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM

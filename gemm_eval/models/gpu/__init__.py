@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         library_of_family,
         tile_names,
     )
+    from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_TERMS, memory_bound_terms
     from gemm_eval.models.gpu.model import (
         GPU_MODEL_VERSION,
         GpuCost,
@@ -117,6 +118,7 @@ __all__ = [
     "LIBRARIES",
     "LOAD_BYTES",
     "MAX_LOG_FACTOR",
+    "MEMORY_BOUND_TERMS",
     "MOE_LAYER",
     "OTHER_KERNELS",
     "OURS",
@@ -178,6 +180,7 @@ __all__ = [
     "load_correction",
     "load_rules",
     "loads_of",
+    "memory_bound_terms",
     "pack_bound_columns",
     "pack_coefficients",
     "pack_correction",
@@ -269,6 +272,7 @@ __getattr__, __dir__ = lazy_names(
             "library_of_family",
             "tile_names",
         ),
+        ".memory_bound": ("MEMORY_BOUND_TERMS", "memory_bound_terms"),
         ".model": (
             "GPU_MODEL_VERSION",
             "GpuCost",

@@ -1,0 +1,42 @@
+"""Whole models: one estimate with nothing cached, and many points of (model, arch, batch, context).
+
+Rounds of the first have an evaluator of their own, whose answers nobody asked for before; the kernels of the search are
+compiled. ``extra_info`` of the second has milliseconds a point on one core.
+"""
+
+from __future__ import annotations
+
+from itertools import count, product
+from typing import Any
+
+import pytest
+
+from gemm_eval import GEMMEvaluator, estimate_model, estimate_models
+
+MODELS = ("llama-3-8b", "llama-3-70b", "qwen3-30b-a3b", "gpt-oss-20b")
+ARCHS = ("h200-sxm", "b200")
+BATCHES, PROMPTS = (1, 3, 9, 16, 50, 128), (100, 777, 3000, 9000)
+MS_PER_S = 1e3
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "qwen3-30b-a3b"])
+def test_one_estimate_with_nothing_cached(benchmark: Any, model: str) -> None:
+    sizes = count(1000)
+
+    def fresh() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (model, GEMMEvaluator("h200-sxm", disk_cache=False), 17), {"prompt_len": next(sizes)}
+
+    estimate_model(model, "h200-sxm", 17)
+    benchmark.pedantic(estimate_model, setup=fresh, rounds=15)
+
+
+def test_many_points(benchmark: Any) -> None:
+    points = len(list(product(MODELS, ARCHS, BATCHES, PROMPTS)))
+
+    def run() -> None:
+        evaluators = [GEMMEvaluator(arch, disk_cache=False) for arch in ARCHS]
+        assert len(list(estimate_models(MODELS, evaluators, BATCHES, PROMPTS, ignore_memory=True))) == points
+
+    run()
+    benchmark.pedantic(run, rounds=3)
+    benchmark.extra_info["ms_a_point"] = benchmark.stats.stats.min / points * MS_PER_S
