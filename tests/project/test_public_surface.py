@@ -21,7 +21,8 @@ PUBLIC = [
     "ModelEstimate", "MoeLayer", "MoeLayerResult", "MoeLayerTable",
     "MulticoreMapping", "MulticoreSpec", "Partition", "PlanOptions", "PrewarmReport", "SearchPlan", "StorageError",
     "Tile", "UnsupportedError", "__version__", "check_cost_model", "estimate_model", "estimate_models",
-    "find_planned", "list_archs", "list_models", "load_arch", "load_model", "moe_layer", "moe_layers", "prewarm", "prewarm_for_transformer", "select_config",
+    "find_planned", "list_archs", "list_models", "load_arch", "load_model", "moe_layer", "moe_layers", "prewarm",
+    "prewarm_for_transformer", "select_config",
     "transformer_gemms", "w4a16_crossover",
 ]  # fmt: skip
 HEAVY = [
