@@ -31,18 +31,31 @@ class OperationCost(NamedTuple):
         operation: what it is, and in how many layers it runs.
         latency_us: of one run.
         bound: what limits it, in the word of its model.
-        detail: sizes, in words.
+        how: kernel of attention, or algorithm of a message; empty: nothing to say.
     """
 
     operation: Operation
     latency_us: float
     bound: str
-    detail: str
+    how: str = ""
 
     @property
     def total_us(self) -> float:
         """Of all layers that have it."""
         return self.latency_us * self.operation.num_layers
+
+    @property
+    def detail(self) -> str:
+        """Its sizes, in words."""
+        of, how = self.operation, f", {self.how}" if self.how else ""
+        if isinstance(of, GemmOperation | AttentionOperation):
+            return f"{of.problem}{how}"
+        if isinstance(of, MoeOperation):
+            return str(of.layer)
+        if isinstance(of, CollectiveOperation):
+            return f"{of.what} of {of.message_bytes:,} bytes, {of.num_ranks} ranks{how}"
+        assert isinstance(of, MemoryOperation)
+        return f"{of.what}, {of.rows:,} x {of.width:,}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -79,7 +92,7 @@ def operation_costs(
     for place, operation in enumerate(operations):
         if isinstance(operation, GemmOperation):
             result = evaluator.evaluate_problem(operation.problem, quantize_from=_quantized(evaluator, operation))
-            cost = OperationCost(operation, result.latency_us, result.bound, str(operation.problem))
+            cost = OperationCost(operation, result.latency_us, result.bound)
         elif isinstance(operation, AttentionOperation):
             cost = attention[place][1]
         elif isinstance(operation, MoeOperation):
@@ -108,7 +121,7 @@ def _attention(
     return {
         place: (
             item.layer_kind if result.has_positions else None,
-            OperationCost(item, result.latency_us, result.bound, f"{item.problem}, {result.kernel}"),
+            OperationCost(item, result.latency_us, result.bound, result.kernel),
         )
         for (place, item), result in zip(some.items(), results, strict=True)
     }
@@ -122,7 +135,7 @@ def _experts(
         return {}
     results = moe_layers(evaluator, [item.layer for item in some.values()], library=library, progress=False)
     return {
-        place: OperationCost(item, result.latency_us, result.bound, str(item.layer))
+        place: OperationCost(item, result.latency_us, result.bound)
         for (place, item), result in zip(some.items(), results, strict=True)
     }
 
@@ -131,17 +144,15 @@ def _collective(evaluator: GEMMEvaluator, operation: CollectiveOperation, librar
     result = evaluator.evaluate_collective(
         operation.what, operation.message_bytes, operation.num_ranks, library=library
     )
-    detail = f"{operation.what} of {operation.message_bytes:,} bytes, {operation.num_ranks} ranks, {result.algorithm}"
-    return OperationCost(operation, result.latency_us, "link", detail)
+    return OperationCost(operation, result.latency_us, "link", result.algorithm)
 
 
 def _memory(evaluator: GEMMEvaluator, operation: MemoryOperation, is_in_attention: bool) -> OperationCost:
-    detail = f"{operation.what}, {operation.rows:,} x {operation.width:,}"
     if is_in_attention and operation.what in _POSITIONS:
-        return OperationCost(operation, 0.0, IN_ATTENTION, detail)
+        return OperationCost(operation, 0.0, IN_ATTENTION)
     summed = operation.width if operation.what.endswith("norm") else 0
     result = evaluator.evaluate_memory_bound(operation.read_bytes, operation.write_bytes, summed)
     terms = result.breakdown
     return OperationCost(
-        operation, result.latency_us, "launch" if terms["launch_us"] > terms["bytes_us"] else "dram", detail
+        operation, result.latency_us, "dram" if terms["bytes_us"] > 0.5 * result.latency_us else "launch"
     )
