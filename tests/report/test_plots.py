@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from gemm_eval import GemmEvalError, GEMMEvaluator, InvalidInputError, InvalidOptionError
+from gemm_eval import GemmEvalError, GEMMEvaluator, InvalidInputError, InvalidOptionError, estimate_models
 from gemm_eval.report.plots import (
     axis_label,
     plot_breakdown,
@@ -16,6 +16,7 @@ from gemm_eval.report.plots import (
     plot_mapping,
     plot_pareto,
     plot_roofline,
+    plot_steps,
 )
 from gemm_eval.report.plots.columns import label_of, spans_decade
 from gemm_eval.report.plots.labels import place_labels
@@ -274,3 +275,24 @@ def test_nothing_touches_pyplot(evaluators: dict[str, GEMMEvaluator]) -> None:
     before = "matplotlib.pyplot" in sys.modules
     draw(plot_breakdown([evaluators["demo-8core"].evaluate(*SIZES[0])]))
     assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+def test_steps_are_bars_of_their_operations() -> None:
+    found = list(estimate_models(["qwen3-30b-a3b"], ["h200-sxm", "b200"], [4], [512], tensor_parallel=2))
+    figure = plot_steps(found)
+    draw(figure)
+    prefill, decode = figure.axes
+    for axes, phase in ((prefill, "prefill"), (decode, "decode")):
+        steps = [getattr(item, phase) for item in found]
+        ends = [
+            max(bar.get_x() + bar.get_width() for bar in axes.patches if round(bar.get_y() + 0.34) == row)
+            for row in (0, 1)
+        ]
+        assert ends == pytest.approx([step.latency_us / 1e3 for step in steps], rel=1e-6)
+        assert phase in axes.get_xlabel()
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {
+        "gemm", "attention", "moe", "memory", "collective",
+    }  # fmt: skip
+    draw(plot_steps(found[0]))
+    with pytest.raises(InvalidInputError, match="at least one ModelEstimate"):
+        plot_steps([])

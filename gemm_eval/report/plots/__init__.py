@@ -13,6 +13,7 @@ from gemm_eval.report.plots.latency import plot_latency_over_m
 from gemm_eval.report.plots.mapping import plot_mapping
 from gemm_eval.report.plots.pareto import plot_pareto
 from gemm_eval.report.plots.roofline import plot_roofline
+from gemm_eval.report.plots.steps import plot_steps
 
 __all__ = [
     "axis_label",
@@ -22,4 +23,5 @@ __all__ = [
     "plot_mapping",
     "plot_pareto",
     "plot_roofline",
+    "plot_steps",
 ]
