@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import product
+from multiprocessing import get_context
 from typing import Any
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec
@@ -32,6 +35,8 @@ __all__ = ["estimate_model", "estimate_models"]
 
 _MEMORY_FRAC = 0.9  # of DRAM, as vLLM's gpu_memory_utilization has it
 _MAX_GUESSES = 64
+_MAX_WORKERS = 256
+_CHUNK_POINTS = 250  # that a worker is handed at once
 
 
 def estimate_model(
@@ -160,18 +165,41 @@ def estimate_model(
 
 def estimate_models(
     models: Iterable[ModelConfig | str], archs: Iterable[ArchSpec | GEMMEvaluator | str],
-    batches: Iterable[int] = (1,), prompt_lens: Iterable[int] = (1024,), **options: Any,
+    batches: Iterable[int] = (1,), prompt_lens: Iterable[int] = (1024,), *, num_workers: int = 1, **options: Any,
 ) -> Iterator[ModelEstimate]:  # fmt: skip
     """Yield the estimate of each combination, archs and models outermost; evaluators are shared.
 
     Args:
         models, archs, batches, prompt_lens: as for `estimate_model`, several of each.
-        options: the rest of its arguments.
+        num_workers: processes that work on it; more than one pay from some hundred combinations on.
+        options: the rest of the arguments of `estimate_model`.
     """
+    workers = as_integer("num_workers", num_workers, 1, _MAX_WORKERS)
     evaluators = [_evaluator(arch) for arch in archs]
     configs = [model if isinstance(model, ModelConfig) else load_model(model) for model in models]
-    for evaluator, config, batch, prompt_len in product(evaluators, configs, list(batches), list(prompt_lens)):
-        yield estimate_model(config, evaluator, batch, prompt_len=prompt_len, **options)
+    points = list(product(evaluators, configs, list(batches), list(prompt_lens)))
+    if workers == 1:
+        for point in points:
+            yield _estimate(point, options)
+        return
+    size = max(1, min(_CHUNK_POINTS, -(-len(points) // workers)))
+    chunks = [points[start : start + size] for start in range(0, len(points), size)]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for found in pool.map(partial(_estimate_some, options=options), chunks):
+            yield from found
+
+
+_Point = tuple[GEMMEvaluator, ModelConfig, int, int]
+
+
+def _estimate(point: _Point, options: dict[str, Any]) -> ModelEstimate:
+    evaluator, config, batch, prompt_len = point
+    return estimate_model(config, evaluator, batch, prompt_len=prompt_len, **options)
+
+
+def _estimate_some(points: Sequence[_Point], options: dict[str, Any]) -> list[ModelEstimate]:
+    """In a worker: evaluators that came over are made anew there, those of one chunk are one."""
+    return [_estimate(point, options) for point in points]
 
 
 def _evaluator(arch: Any) -> GEMMEvaluator:

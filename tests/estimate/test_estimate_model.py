@@ -154,6 +154,13 @@ def test_combinations_come_archs_first() -> None:
     assert found[1].to_dict() == estimate_model("llama-3-8b", H200, 2, prompt_len=64, output_len=8).to_dict()
 
 
+def test_workers_give_the_same_in_the_same_order() -> None:
+    options: dict[str, Any] = {"output_len": 8, "ignore_memory": True}
+    alone = list(estimate_models(["llama-3-8b"], ["h200-sxm", "a100-sxm-80gb"], [1, 7], [64, 65], **options))
+    shared = estimate_models(["llama-3-8b"], ["h200-sxm", "a100-sxm-80gb"], [1, 7], [64, 65], num_workers=2, **options)
+    assert [item.to_dict() for item in shared] == [item.to_dict() for item in alone]
+
+
 def test_an_estimate_explains_itself() -> None:
     found = estimate(load_model("gpt-oss-20b"), load_arch("h100-sxm", GpuSpec))  # type: ignore[arg-type]
     text = found.explain()
