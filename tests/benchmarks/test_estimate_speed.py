@@ -39,15 +39,18 @@ def test_many_points(benchmark: Any) -> None:
 
     run()
     benchmark.pedantic(run, rounds=3)
-    benchmark.extra_info["ms_a_point"] = benchmark.stats.stats.min / points * MS_PER_S
+    if benchmark.enabled:
+        benchmark.extra_info["ms_a_point"] = benchmark.stats.stats.min / points * MS_PER_S
 
 
 def test_ten_thousand_points_by_two_workers(benchmark: Any) -> None:
     """All their start included; every point is another GEMM, as batches and prompts differ."""
     archs = (*ARCHS, "a100-sxm-80gb", "l40s", "h100-sxm")
     points = MODELS, archs, range(1, 21), range(100, 2525, 97)
+    if not benchmark.enabled:  # where benchmarks are but run through, a few do
+        points = MODELS[:1], archs[:1], range(1, 3), range(100, 300, 97)
 
     def run() -> int:
         return sum(1 for _ in estimate_models(*points, num_workers=2, ignore_memory=True))
 
-    assert benchmark.pedantic(run, rounds=1) == 10_000
+    assert benchmark.pedantic(run, rounds=1) == (10_000 if benchmark.enabled else 6)

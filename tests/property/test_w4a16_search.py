@@ -157,7 +157,7 @@ def test_bounds_are_below_the_cost_of_every_config(case: tuple[GpuSpec, GemmProb
             asked = p, row, columns, index, c, terms, parts
             assert not is_beaten(*asked, latency_us), (row, parts)
             assert not is_beaten(*asked, np.inf), (row, parts)
-            assert is_beaten(*asked, p["launch_us"] * problem.G), (row, parts)
+            assert is_beaten(*asked, p["launch_us"]), (row, parts)  # of a batch too: some kernels launch once for it
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="kernels of Hopper take too long in plain Python")
