@@ -8,22 +8,27 @@ from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.evaluate.attention_result import AttentionResult
+from gemm_eval.evaluate.memory_bound import memory_bound
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.models.gpu.attention import ATTENTION_FAMILIES, attention_coefficients, attention_costs, attention_rows
+from gemm_eval.models.gpu.attention import (
+    ATTENTION_FAMILIES,
+    EXPS_PER_CYCLE,
+    attention_coefficients,
+    attention_costs,
+    attention_rows,
+)
 from gemm_eval.units import bytes_per_us, cycles_per_us, us_at_peak
 from gemm_eval.workload import AttentionProblem, GemmProblem
 
 __all__ = ["fused_attention", "unfused_attention"]
 
-_EXPS_PER_CYCLE = 16  # of an SM
 _DECISIVE_FRAC = 0.5
 _UNFUSED_TERMS = {
     "scores_us": "queries times keys, all pairs, scores written",
     "softmax_us": "scores read twice and written once",
     "values_us": "scores times values",
 }
-_SOFTMAX_PASSES = 3
 
 
 def fused_attention(arch: GpuSpec, problems: Sequence[AttentionProblem]) -> list[AttentionResult]:
@@ -66,7 +71,7 @@ def unfused_attention(
     score_bytes = num * rows * problem.kv_len * problem.output_dtype.half_bits / 16
     terms = {
         "scores_us": scores.latency_us,
-        "softmax_us": _SOFTMAX_PASSES * score_bytes / bytes_per_us(_dram_gb_per_s(arch)),
+        "softmax_us": memory_bound(arch, 2 * score_bytes, score_bytes, problem.kv_len).latency_us,
         "values_us": values.latency_us,
     }
     is_calibrated = scores.source != "analytic"
@@ -75,10 +80,6 @@ def unfused_attention(
         arch, problem, FrozenDict(terms), _UNFUSED_TERMS, kernel="unfused", is_fused=False,
         is_calibrated=is_calibrated, origin=origin,
     )  # fmt: skip
-
-
-def _dram_gb_per_s(arch: ArchSpec) -> float:
-    return arch.dram_achievable_gb_per_s if isinstance(arch, GpuSpec) else arch.dram_gb_per_s
 
 
 def _result(
@@ -102,7 +103,7 @@ def _roofs(arch: ArchSpec, problem: AttentionProblem) -> dict[str, float]:
         is_narrow = problem.kv_type is DType.FP8 and DType.FP8 in arch.tensor_flop_per_cycle
         rate = arch.peak_tflop_per_s(DType.FP8 if is_narrow else problem.dtype)
         exps = problem.batch * problem.num_heads * problem.num_pairs
-        roofs["exp"] = exps / (_EXPS_PER_CYCLE * arch.num_sms) / cycles_per_us(arch.max_clock_ghz)
+        roofs["exp"] = exps / (EXPS_PER_CYCLE * arch.num_sms) / cycles_per_us(arch.max_clock_ghz)
     else:
         rate = arch.peak_tflop_per_s(problem.dtype)
     return {"matrix": us_at_peak(problem.flop, rate)} | roofs

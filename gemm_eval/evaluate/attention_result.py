@@ -65,7 +65,7 @@ class AttentionResult:
         return tflop_per_s(self.flop, self.latency_us)
 
     @property
-    def kv_gb_per_s(self) -> float:
+    def gb_per_s(self) -> float:
         """Compulsory bytes over the latency, in 1e9 bytes/s."""
         return self.problem.num_bytes / self.latency_us / 1e3
 
@@ -80,7 +80,7 @@ class AttentionResult:
         return "\n".join(
             [
                 f"{self.problem} on {self.arch_name}: {self.latency_us:,.2f} us, {self.tflop_per_s:,.1f} TFLOP/s, "
-                f"{self.kv_gb_per_s:,.0f} GB/s, bound by {self.bound}.",
+                f"{self.gb_per_s:,.0f} GB/s, bound by {self.bound}.",
                 f"Kernel: {self.kernel}; coefficients {self.origin}.",
                 *times,
                 f"At least: {at_least}.",
@@ -93,4 +93,4 @@ class AttentionResult:
         data["problem"] = {item.name: getattr(self.problem, item.name) for item in fields(self.problem)}
         for name in ("breakdown", "term_meanings", "roofs"):
             data[name] = dict(data[name])
-        return data | {"flop": self.flop, "tflop_per_s": self.tflop_per_s, "kv_gb_per_s": self.kv_gb_per_s}
+        return data | {"flop": self.flop, "tflop_per_s": self.tflop_per_s, "gb_per_s": self.gb_per_s}

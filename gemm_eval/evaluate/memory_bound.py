@@ -8,7 +8,7 @@ from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.models.gpu import MEMORY_BOUND_TERMS, memory_bound_terms
+from gemm_eval.models.gpu import MEMORY_BOUND_GPU, MEMORY_BOUND_TERMS, memory_bound_terms
 from gemm_eval.units import bytes_per_us
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
@@ -27,7 +27,7 @@ class MemoryBoundResult:
         read_bytes, write_bytes: of the kernel.
         latency_us: its time, in microseconds.
         breakdown: microseconds by term; they add up to `latency_us`.
-        source: ``analytic``: nothing in it was fitted.
+        source: ``calibrated`` on the GPU that the numbers of the model were fitted on, else ``analytic``.
     """
 
     arch_name: str
@@ -35,7 +35,7 @@ class MemoryBoundResult:
     write_bytes: float
     latency_us: float
     breakdown: FrozenDict[str, float]
-    source: str = "analytic"
+    source: str
 
     def __repr__(self) -> str:
         return f"<MemoryBoundResult {self.num_bytes:,.0f} bytes on {self.arch_name}: {self.latency_us:.4g} us>"
@@ -68,4 +68,5 @@ def memory_bound(arch: ArchSpec, read_bytes: float, write_bytes: float, row_elem
     else:
         rate = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
         terms = dict(zip(MEMORY_BOUND_TERMS, (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate), strict=True))
-    return MemoryBoundResult(arch.name, read_bytes, write_bytes, sum(terms.values()), FrozenDict(terms))
+    source = "calibrated" if arch.name == MEMORY_BOUND_GPU else "analytic"
+    return MemoryBoundResult(arch.name, read_bytes, write_bytes, sum(terms.values()), FrozenDict(terms), source)

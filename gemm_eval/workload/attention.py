@@ -44,7 +44,7 @@ class AttentionProblem:
         window: positions that a query attends to at most, its own included; None: all.
         is_latent: values are the first `v_head_dim` elements of the keys, and are not read again: MLA with absorbed
             projections, whose keys are latents of one KV head.
-        has_sinks: each head has a learned logit in the sum of its softmax.
+        has_sinks: each head has a learned logit in the sum of its softmax. It takes no time in any model.
 
     Raises:
         InvalidProblemError: a size is no positive integer or too large, or they do not go together.

@@ -34,8 +34,9 @@ def test_kernels_that_were_timed() -> None:
             for width, read, written in rows[["width", "read_bytes", "write_bytes"]].itertuples(index=False, name=None)
         ]
         errors[what] = np.abs(np.array(predicted) / rows["latency_us"].to_numpy() - 1)
-    assert {name: found.mean() < 0.32 for name, found in errors.items()} == dict.fromkeys(errors, True)
-    assert np.mean([*errors["add_rms_norm"], *errors["silu_mul"]]) < 0.18
+    percent = {name: 100 * found.mean() for name, found in errors.items()}
+    said = {"add_rms_norm": 16, "silu_mul": 19, "cast": 17, "rms_norm": 29}  # MODEL.md, "Memory-bound"
+    assert percent == pytest.approx(said, abs=0.5)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         library_of_family,
         tile_names,
     )
-    from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_TERMS, memory_bound_terms
+    from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_GPU, MEMORY_BOUND_TERMS, memory_bound_terms
     from gemm_eval.models.gpu.model import (
         GPU_MODEL_VERSION,
         GpuCost,
@@ -118,6 +118,7 @@ __all__ = [
     "LIBRARIES",
     "LOAD_BYTES",
     "MAX_LOG_FACTOR",
+    "MEMORY_BOUND_GPU",
     "MEMORY_BOUND_TERMS",
     "MOE_LAYER",
     "OTHER_KERNELS",
@@ -272,7 +273,7 @@ __getattr__, __dir__ = lazy_names(
             "library_of_family",
             "tile_names",
         ),
-        ".memory_bound": ("MEMORY_BOUND_TERMS", "memory_bound_terms"),
+        ".memory_bound": ("MEMORY_BOUND_GPU", "MEMORY_BOUND_TERMS", "memory_bound_terms"),
         ".model": (
             "GPU_MODEL_VERSION",
             "GpuCost",

@@ -7,7 +7,7 @@ from math import ceil, hypot
 from gemm_eval.arch import GpuSpec
 from gemm_eval.units import bytes_per_us
 
-__all__ = ["MEMORY_BOUND_TERMS", "memory_bound_terms"]
+__all__ = ["MEMORY_BOUND_GPU", "MEMORY_BOUND_TERMS", "memory_bound_terms"]
 
 MEMORY_BOUND_TERMS = {
     "launch_us": "start and end of the kernel in a CUDA graph",
@@ -16,7 +16,10 @@ MEMORY_BOUND_TERMS = {
 }
 """Terms of the time, and what it goes to; they add up to it."""
 
-# fitted on 348 kernels on an H200 (arch/measured/h200-sxm/memory-bound, examples/measure_memory_bound.py)
+MEMORY_BOUND_GPU = "h200-sxm"
+"""The one that was timed."""
+
+# fitted on 348 kernels on it (arch/measured/h200-sxm/memory-bound, examples/measure_memory_bound.py)
 _HOLD_FRAC = 0.3  # of L2, in which what one kernel writes is still there when the next reads it
 _L2_FRAC = 0.66  # reads and writes together, of the rate of reads that hit
 _START_US = 0.3  # of a kernel that does something, beyond a graph's node

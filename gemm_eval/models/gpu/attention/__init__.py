@@ -7,6 +7,7 @@ from gemm_eval.models.gpu.attention.calibration import (
     attention_calibration_path,
     attention_coefficients,
 )
+from gemm_eval.models.gpu.attention.coefficients import EXPS_PER_CYCLE
 from gemm_eval.models.gpu.attention.costs import AttentionCosts, attention_costs, family_us
 from gemm_eval.models.gpu.attention.families import (
     ATTENTION_FAMILIES,
@@ -19,6 +20,7 @@ from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
 __all__ = [
     "ATTENTION_FAMILIES",
     "ATTENTION_MODEL_VERSION",
+    "EXPS_PER_CYCLE",
     "AttentionCalibration",
     "AttentionCosts",
     "AttentionFamily",

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
-from gemm_eval.models.gpu.attention.coefficients import HEAD_DIMS
+from gemm_eval.models.gpu.attention.coefficients import EXPS_PER_CYCLE, HEAD_DIMS
 from gemm_eval.models.gpu.attention.memory import moved_us
 from gemm_eval.models.gpu.attention.rows import AttentionRows, tile_counts
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, us_at_peak
@@ -27,7 +27,6 @@ CONTEXT_TERMS = {
 """Terms of the time, and what it goes to; they add up to it."""
 
 _Q_TILE = 64
-_EXPS_PER_CYCLE = 16  # of an SM: NVIDIA's CUDA C++ Programming Guide, throughput of special functions
 _WIDE_KEYS = {  # of a tile of keys, by padded head_dim: TensorRT-LLM 1.x, kernels for 16 and for 8 bits on wgmma
     16: {64: 256, 128: 128, 192: 64, 256: 64},
     8: {64: 256, 128: 256, 192: 128, 256: 128},
@@ -108,7 +107,7 @@ def _step_us(arch: GpuSpec, c: Mapping[str, float], bits: int, padded: int, elem
     computed = max(elements, 2.0 * padded)
     frac = c[matrix_rate_name(arch, bits, padded)]
     matrix_us = us_at_peak(FLOP_PER_MAC * pairs * computed, arch.peak_tflop_per_s(dtype) / arch.num_sms * frac)
-    exp_us = pairs * c["exp_frac"] / _EXPS_PER_CYCLE / cycles_per_us(arch.max_clock_ghz)
+    exp_us = pairs * c["exp_frac"] / EXPS_PER_CYCLE / cycles_per_us(arch.max_clock_ghz)
     return float(np.hypot(matrix_us, exp_us)) + c["step_cycles"] / cycles_per_us(arch.max_clock_ghz)
 
 

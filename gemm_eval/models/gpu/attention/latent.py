@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
+from gemm_eval.models.gpu.attention.coefficients import EXPS_PER_CYCLE, coefficient
 from gemm_eval.models.gpu.attention.rows import AttentionRows, tile_counts
-from gemm_eval.models.gpu.coefficients import FREE, SPEC, Coefficient
+from gemm_eval.models.gpu.coefficients import FREE, SPEC
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 
 __all__ = [
@@ -44,47 +45,44 @@ LATENT_TERMS = {
 }
 """Terms of the times, and what they go to; they add up to them."""
 
-_SOURCE = "round, within what fits of TensorRT-LLM's timings gave (arch/calibration, attention.yaml)"
-
-
-def _item(name: str, unit: str, low: float, high: float, default: float, neutral: object, meaning: str) -> Coefficient:
-    return Coefficient(name, unit, low, high, default, neutral, meaning, _SOURCE)  # type: ignore[arg-type]
-
-
 LATENT_CONTEXT = (
-    _item("fixed_us", "us", 2.0, 30.0, 10.5, FREE, "start and end of the kernels, and the latency of the first tile"),
-    _item("narrow_us", "us", 0.0, 10.0, 3.8, FREE, "kernels that quantize queries, keys and values, where they do"),
-    _item("dram_frac", "1", 0.3, 1.0, 0.75, SPEC, "share of the DRAM bandwidth"),
-    _item("l2_frac", "1", 0.05, 1.0, 0.85, SPEC, "share of the L2 bandwidth"),
-    _item("hold_frac", "1", 0.2, 1.5, 0.75, FREE, "of L2: what its tensors may fill before they go to DRAM"),
-    _item("cta_us", "us", 0.0, 15.0, 1.0, FREE, "a CTA besides its tiles of keys"),
-    _item("matrix16_frac", "1", 0.1, 1.0, 0.65, SPEC, "share of the rate of 16-bit products"),
-    _item("matrix8_frac", "1", 0.1, 1.0, 0.48, SPEC, "share of the rate of 8-bit products"),
-    _item("tail_frac", "1", 0.0, 3.0, 0.95, FREE, "of the longest CTA, which the others wait for at the end"),
+    coefficient(
+        "fixed_us", "us", 2.0, 30.0, 10.5, FREE, "start and end of the kernels, and the latency of the first tile"
+    ),
+    coefficient(
+        "narrow_us", "us", 0.0, 10.0, 3.8, FREE, "kernels that quantize queries, keys and values, where they do"
+    ),
+    coefficient("dram_frac", "1", 0.3, 1.0, 0.75, SPEC, "share of the DRAM bandwidth"),
+    coefficient("l2_frac", "1", 0.05, 1.0, 0.85, SPEC, "share of the L2 bandwidth"),
+    coefficient("hold_frac", "1", 0.2, 1.5, 0.75, FREE, "of L2: what its tensors may fill before they go to DRAM"),
+    coefficient("cta_us", "us", 0.0, 15.0, 1.0, FREE, "a CTA besides its tiles of keys"),
+    coefficient("matrix16_frac", "1", 0.1, 1.0, 0.65, SPEC, "share of the rate of 16-bit products"),
+    coefficient("matrix8_frac", "1", 0.1, 1.0, 0.48, SPEC, "share of the rate of 8-bit products"),
+    coefficient("tail_frac", "1", 0.0, 3.0, 0.95, FREE, "of the longest CTA, which the others wait for at the end"),
 )
 _GENERATION = (
-    _item("fixed_us", "us", 2.0, 30.0, 8.0, FREE, "start and end of the kernels"),
-    _item("cta_us", "us", 0.0, 30.0, 2.5, FREE, "a tile of query heads of a sequence besides its keys"),
-    _item("matrix16_frac", "1", 0.05, 1.0, 0.43, SPEC, "share of the rate of 16-bit products"),
-    _item("matrix8_frac", "1", 0.05, 1.0, 0.4, SPEC, "share of the rate of 8-bit products"),
-    _item("dram_frac", "1", 0.6, 1.0, 0.92, SPEC, "share of the DRAM bandwidth"),
-    _item("hold_frac", "1", 0.2, 1.5, 0.6, FREE, "of L2: what the latents of all sequences may fill"),
+    coefficient("fixed_us", "us", 2.0, 30.0, 8.0, FREE, "start and end of the kernels"),
+    coefficient("cta_us", "us", 0.0, 30.0, 2.5, FREE, "a tile of query heads of a sequence besides its keys"),
+    coefficient("matrix16_frac", "1", 0.05, 1.0, 0.43, SPEC, "share of the rate of 16-bit products"),
+    coefficient("matrix8_frac", "1", 0.05, 1.0, 0.4, SPEC, "share of the rate of 8-bit products"),
+    coefficient("dram_frac", "1", 0.6, 1.0, 0.92, SPEC, "share of the DRAM bandwidth"),
+    coefficient("hold_frac", "1", 0.2, 1.5, 0.6, FREE, "of L2: what the latents of all sequences may fill"),
 )
 WHOLE_LATENTS = (
     *_GENERATION,
-    _item("late_frac", "1", 0.0, 0.5, 0.07, FREE, "time that a key takes more where it comes from DRAM"),
-    _item("crowd_frac", "1", 1.0, 3.0, 1.45, SPEC, "time of a CTA that shares its SM, over that of a lone one"),
+    coefficient("late_frac", "1", 0.0, 0.5, 0.07, FREE, "time that a key takes more where it comes from DRAM"),
+    coefficient("crowd_frac", "1", 1.0, 3.0, 1.45, SPEC, "time of a CTA that shares its SM, over that of a lone one"),
 )
 SPLIT_LATENTS = (
     *_GENERATION,
-    _item("cta8_us", "us", 0.0, 30.0, 3.7, FREE, "cta_us where the cache has 8 bits"),
-    _item("sum_us", "us", 0.0, 10.0, 1.6, FREE, "sum of the parts where keys are cut"),
-    _item("part_us", "us", 0.0, 1.0, 0.05, FREE, "likewise, for each part"),
+    coefficient("cta8_us", "us", 0.0, 30.0, 3.7, FREE, "cta_us where the cache has 8 bits"),
+    coefficient("sum_us", "us", 0.0, 10.0, 1.6, FREE, "sum of the parts where keys are cut"),
+    coefficient("part_us", "us", 0.0, 1.0, 0.05, FREE, "likewise, for each part"),
 )
 
 _STEEP = 4.0  # of the passage from L2 to DRAM
 _NORM = 4.0  # of what runs side by side
-_EXPS_PER_CYCLE, _EXPOSED_EXPS = 16, 0.5  # exponentials of an SM, and what of them is not hidden; assumed
+_EXPOSED_EXPS = 0.5  # of the exponentials, what is not hidden; assumed
 _ROW_TILE, _KEY_TILE = 64, 64  # query heads x tokens of a CTA, and keys of a step, in generation
 _ROPE, _LATENT = 64, 576  # elements of a cached entry with positions, and all of it: DeepSeek's models
 _NARROW_BITS = 8.0
@@ -147,7 +145,7 @@ def latent_context_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionR
     ctas, visits, most = counts.T
     pairs = kernel.q_tile * kernel.k_tile
     matrix_us = FLOP_PER_MAC * pairs * (rows.head_dim + rows.value_dim) / _rate(arch, c, narrow)
-    step_us = np.hypot(matrix_us, _EXPOSED_EXPS * pairs / _EXPS_PER_CYCLE / cycles_per_us(arch.boost_clock_ghz))
+    step_us = np.hypot(matrix_us, _EXPOSED_EXPS * pairs / EXPS_PER_CYCLE / cycles_per_us(arch.boost_clock_ghz))
     work_us = rows.batch * rows.num_heads * (visits * step_us + ctas * c["cta_us"]) / arch.num_sms
     tail_us = c["tail_frac"] * (most * step_us + c["cta_us"])
     return {

@@ -26,7 +26,7 @@ class AttentionRows:
         batch, q_len, kv_len, num_heads, num_kv_heads, head_dim, value_dim: as of `AttentionProblem`.
         window: positions that a query attends to at most; `kv_len` where it is all.
         is_causal: 1.0 or 0.0.
-        q_bits, kv_bits, out_bits: of an element.
+        q_bits, kv_bits: of an element.
         is_latent: 1.0 where values are elements of the keys, which are read once for both.
         is_aliased: 1.0 where keys and values of a measured row lie in the same memory, by an oversight of who timed it.
     """
@@ -42,7 +42,6 @@ class AttentionRows:
     is_causal: Floats
     q_bits: Floats
     kv_bits: Floats
-    out_bits: Floats
     is_latent: Floats
     is_aliased: Floats
 
@@ -76,7 +75,7 @@ def attention_rows(problems: Sequence[AttentionProblem]) -> AttentionRows:
         (
             item.batch, item.q_len, item.kv_len, item.num_heads, item.num_kv_heads, item.head_dim, item.value_dim,
             item.window or item.kv_len, item.causal, item.dtype.half_bits / 2, item.kv_type.half_bits / 2,
-            item.output_dtype.half_bits / 2, item.is_latent, False,
+            item.is_latent, False,
         )
         for item in problems
     ]  # fmt: skip
