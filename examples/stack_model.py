@@ -17,7 +17,7 @@ from stack_kernels import Kernels
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gemm_eval.kernels import GroupedW4, PackedW4, dequantize, pack_w4, w4a16_gemm, w4a16_grouped_gemm
+from gemm_eval.kernels import GroupedW4, PackedW4, dequantize, pack_w4, stack_w4, w4a16_gemm, w4a16_grouped_gemm
 from gemm_eval.transformer import GroupedAttention, ModelConfig
 
 BF16 = torch.bfloat16
@@ -65,12 +65,8 @@ def packed(columns: int, length: int) -> PackedW4:
 
 
 def packed_experts(num: int, columns: int, length: int) -> GroupedW4:
-    """Those of all experts: a matrix again and again, with words of its own for each."""
-    one = packed(columns, length)
-    words = cp.random.randint(0, 1 << 32, (num, *one.qweight.shape), dtype=cp.uint32)
-    scales = cp.stack([one.scales] * num)
-    units = cp.full(num, one.scale_unit, cp.float32)
-    return GroupedW4(words, scales, units, one.N, one.K, one.mode, one.group_size, one.activation)
+    """Those of all experts."""
+    return stack_w4(packed(columns, length) for _ in range(num))
 
 
 class Stack:

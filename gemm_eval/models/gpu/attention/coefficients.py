@@ -95,7 +95,12 @@ PACKED_HEADS = (
     coefficient("small_us", "us", 0.0, 6.0, 0.0, FREE, "more where heads have less than 128 elements"),
     coefficient("spill_frac", "1", 1.0, 6.0, 1.0, SPEC, "cost of a CTA with 3,072 elements of query heads or more"),
 )
-PACKED_PLAIN = tuple(item for item in PACKED_HEADS if item.name not in ("pre_l2_frac", "idle_us"))
+PACKED_PLAIN = (
+    *(item for item in PACKED_HEADS if item.name not in ("pre_l2_frac", "idle_us")),
+    coefficient(
+        "late_frac", "1", 0.0, 1.0, 0.15, FREE, "of the bytes' time, that of those who come last, as if a CTA an SM"
+    ),
+)
 """Of kernels that do nothing but attention, without windows."""
 
 SINGLE_HEADS = (

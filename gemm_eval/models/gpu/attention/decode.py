@@ -140,6 +140,8 @@ def packed_heads_terms(
     slots = arch.num_sms * c["ctas_per_sm"]
     busy_us = units * (active * cta_us + (parts - active) * c.get("idle_us", 0.0)) / slots
     memory_us = moved_us(arch, c, rows.kv_bytes, _different_bytes(rows), is_stream=not kernel.has_positions)
+    if "late_frac" in c:
+        memory_us = memory_us * (1.0 + c["late_frac"] * arch.num_sms / (units * active))
     prepare_us = np.zeros(len(rows))
     if kernel.has_positions:
         prepare_us += _prepare_bytes(rows) / (bytes_per_us(arch.l2_gb_per_s) * c["pre_l2_frac"])

@@ -136,7 +136,7 @@ _FAMILIES = (
 _PLAIN = tuple(
     item._replace(library=library)
     for library, name, keys, kernel in (
-        ("cudnn", "cuDNN", _CUDNN_KEYS, PackedKernel(has_positions=False)),
+        ("cudnn", "cuDNN", _CUDNN_KEYS, PackedKernel(waves=2.0, has_positions=False)),
         (
             "flash", "FlashAttention 2", _FLASH_KEYS,
             PackedKernel(row_tile=64, waves=None, counts_all_keys=False, has_positions=False),
