@@ -68,7 +68,7 @@ class OperationCost(NamedTuple):
 
 def operation_costs(
     evaluator: GEMMEvaluator, operations: Sequence[Operation], *, fused: bool | None = None,
-    collective_library: str | None = None, expert_library: str | None = None,
+    attention_library: str | None = None, collective_library: str | None = None, expert_library: str | None = None,
 ) -> tuple[OperationCost, ...]:  # fmt: skip
     """Return what each operation takes, in their order.
 
@@ -77,7 +77,7 @@ def operation_costs(
     Args:
         evaluator: of the arch.
         operations: of one step on one device.
-        fused: attention; see `GEMMEvaluator.evaluate_attention`.
+        fused, attention_library: attention; see `GEMMEvaluator.evaluate_attention`.
         collective_library: whose messages; see `GEMMEvaluator.evaluate_collective`.
         expert_library: whose kernels run experts; None: what serving engines take.
 
@@ -85,7 +85,7 @@ def operation_costs(
         UnsupportedError: the arch cannot run a type, or has no link for a message.
         InfeasibleError: no mapping fits.
     """
-    attention = _attention(evaluator, operations, fused)
+    attention = _attention(evaluator, operations, fused, attention_library)
     experts = _experts(evaluator, operations, expert_library)
     with_positions = {kind for kind, _ in attention.values() if kind is not None}
     found = []
@@ -113,11 +113,13 @@ def _quantized(evaluator: GEMMEvaluator, operation: GemmOperation) -> str | None
 
 
 def _attention(
-    evaluator: GEMMEvaluator, operations: Sequence[Operation], fused: bool | None
+    evaluator: GEMMEvaluator, operations: Sequence[Operation], fused: bool | None, library: str | None
 ) -> Mapping[int, tuple[str | None, OperationCost]]:
     """By place: the kind of layers whose positions are in it, if they are, and the cost."""
     some = {place: item for place, item in enumerate(operations) if isinstance(item, AttentionOperation)}
-    results = evaluator.evaluate_attention_problems([item.problem for item in some.values()], fused=fused)
+    results = evaluator.evaluate_attention_problems(
+        [item.problem for item in some.values()], fused=fused, library=library
+    )
     return {
         place: (
             item.layer_kind if result.has_positions else None,
