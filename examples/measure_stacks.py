@@ -172,7 +172,7 @@ def measure(stack: Stack, case: Case) -> tuple[list[dict[str, Any]], dict[str, A
     scale = step_us / sum(us for *_, us in found)
     rows: dict[str, dict[str, Any]] = {}
     for name, kernel, us in found:
-        row = rows.setdefault(name, {"operation": name, "calls": 0, "latency_us": 0.0, "kernel": kernel[:60]})
+        row = rows.setdefault(name, {"operation": name, "calls": 0, "latency_us": 0.0, "kernel": kernel[:160]})
         row["calls"] += 1
         row["latency_us"] += us * scale
     whole = {"operation": "step", "calls": 1, "latency_us": step_us, "kernel": f"operations added up: {1 / scale:.3f}"}

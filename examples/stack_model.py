@@ -1,6 +1,6 @@
 """Stacks of layers with random weights, shaped like models, in torch: bf16, or W4A16 with the kernels of gemm_eval.
 
-`Stack.step` runs one step of inference as a serving engine does: fused operations (stack_kernels.py), cuBLAS or our
+`Stack.step` runs one step of inference as a serving engine does: fused operations (engine_kernels.py), cuBLAS or our
 W4A16 kernels, cuDNN's attention, experts by `grouped_mm` or our grouped kernel. Tensors are freed as soon as they are
 not needed. `reference` computes the same in float64.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import cupy as cp
 import torch
-from stack_kernels import Kernels
+from engine_kernels import Kernels
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -137,7 +137,7 @@ class Stack:
         batch, q_len = ids.shape
         run = self.kernels
         begin("embedding")
-        x = functional.embedding(ids.view(-1), self.embedding)
+        x = run.gather(self.embedding, ids.view(-1))
         num = 0 if self.config.moe is None else self.config.moe.num_experts
         counts = torch.zeros(len(self.layers), 2, num, device="cuda", dtype=torch.int32) if num else None
         residual: torch.Tensor | None = None
@@ -197,9 +197,9 @@ class Stack:
         begin("routing")
         experts, weights = run.routing(logits, moe.experts_per_token, counts[0])
         begin("expert_sort")
-        offsets, token_of_row, row_of_choice = run.expert_sort(experts, counts[0], counts[1])
+        offsets, row_of_choice = run.expert_sort(experts, counts[0], counts[1])
         begin("permute")
-        rows = run.permute(h, token_of_row)
+        rows = run.permute(h, row_of_choice)
         begin("expert_gate_up")
         both = _grouped(rows, layer.up, offsets)
         del rows
