@@ -74,9 +74,7 @@ def memory_bound(
     source = "analytic"
     if isinstance(arch, GpuSpec):
         coefficients, origin = memory_bound_coefficients(arch)
-        found = memory_bound_terms(
-            arch, coefficients, MemoryBoundRows(read_bytes, write_bytes, num_rows, row_elements)
-        )
+        found = memory_bound_terms(arch, coefficients, MemoryBoundRows(read_bytes, write_bytes, num_rows, row_elements))
         terms = {name: float(value) for name, value in found.items()}
         source = "calibrated" if origin.is_calibrated else source
     else:

@@ -43,7 +43,7 @@ MODEL, FITTED, NAIVE, TABLE = "gemm_eval", "fitted roofline", "naive roofline", 
 """Who predicts: the model, overhead and rate fitted for each kernel, the data sheet's rate, a table interpolated."""
 
 _SEARCH = Search(loss_scale=0.1, difference=0.001, off_bounds=0.01, evaluations=100)
-_REGIMES = (("up to 16 rows", 0, 16), ("17 to 256", 16, 256), ("more", 256, np.inf))
+_REGIMES = (("up to 16", 0, 16), ("17 to 256", 16, 256), ("more", 256, np.inf))
 _ROOF_START, _ROOF_LOW, _ROOF_HIGH = (2.0, 0.8), (0.1, 0.05), (50.0, 2.0)  # microseconds, share of the rate
 
 

@@ -1,7 +1,8 @@
 """Measured kernels that are bound by memory: reading their tables.
 
 Committed tables lie in ``arch/measured/<gpu>/memory-bound``. A table has the columns `COLUMNS`; one row is one kernel
-with a CTA for each of its rows, and the meta file beside it says of what GPU it is, and how it was timed.
+with a CTA for each of its rows (but for choice and sort of experts), and the meta file beside it says of what GPU it
+is, and how it was timed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ COLUMNS = ("what", "rows", "width", "read_bytes", "write_bytes", "latency_us")
 
 FOLDER = "memory-bound"
 """Of tables, in the folder of a GPU."""
+
+_DEALT = ("top_k", "sort")  # kernels without a CTA for each row: elements are dealt to CTAs
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +79,8 @@ class MemoryBoundTimings:
         """What the model reads of them."""
         read, write = (self.frame[name].to_numpy(np.float64) for name in ("read_bytes", "write_bytes"))
         summed = np.array([is_sum_of_rows(name) for name in self.what]) * self.width
-        return MemoryBoundRows(read, write, self.num_rows, summed)
+        dealt = np.isin(self.what, _DEALT)
+        return MemoryBoundRows(read, write, np.where(dealt, 0, self.num_rows), summed)
 
     def select(self, mask: Mask) -> MemoryBoundTimings:
         """Return the rows where `mask` is true."""

@@ -27,6 +27,7 @@ _SM_BYTES_PER_CYCLE = 64  # between an SM and L2
 _CTA_ELEMENTS = 8 * 1024  # that the most threads of a CTA load at once, 16 bytes of 16-bit elements each
 _CYCLES_ELEMENTS = 1024  # of `row_cycles`
 _ELEMENT_BYTES = 2
+_STEEP = 4.0  # of the way from L2 to DRAM
 
 
 class MemoryBoundRows(NamedTuple):
@@ -65,13 +66,14 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
     # rows of the busiest SM, as a share of all
     busiest = np.where(num_rows > 0, np.ceil(num_rows / arch.num_sms) / np.maximum(num_rows, 1.0), 1.0 / arch.num_sms)
     clock = cycles_per_us(arch.boost_clock_ghz)
-    missed = missed_frac(num_bytes, c["hold_frac"] * arch.l2_bytes)
+    missed = missed_frac(num_bytes, c["hold_frac"] * arch.l2_bytes, _STEEP)
     sm_us = busiest * num_bytes / (_SM_BYTES_PER_CYCLE * clock * c["sm_frac"])
     l2_us = num_bytes / bytes_per_us(arch.l2_gb_per_s)
     dram_us = missed * num_bytes / (bytes_per_us(arch.dram_achievable_gb_per_s) * c["dram_frac"])
     bytes_us = side_by_side(np.maximum(sm_us, l2_us), dram_us)
     cta_share = elements / np.maximum(np.ceil(elements / _CTA_ELEMENTS), 1.0) / _CTA_ELEMENTS
-    slower = (1.0 + c["wide_frac"] * cta_share) * (1.0 + c["late_frac"] * missed)
+    busy = np.minimum(num_rows / arch.num_sms, 1.0)
+    slower = (1.0 + c["wide_frac"] * cta_share) * (1.0 + c["crowd_frac"] * busy)
     ctas_us = busiest * num_rows * elements / _CYCLES_ELEMENTS * c["row_cycles"] / clock * slower
     return {
         "launch_us": np.full_like(num_bytes, arch.graph_node_us + c["start_us"]),
