@@ -2,13 +2,13 @@
 
     python examples/measure_stacks.py --out FOLDER     # a GPU, PyTorch, CuPy, pandas; some minutes
 
-Writes FOLDER/steps.csv and FOLDER/memory.csv; `gemm-eval validate stacks` sets predictions beside them. Stacks are
-shaped like models, with random weights (stack_model.py). Each is first held to float64, prompt and decode. A step is
-a prompt, or one token for each sequence of a batch over a filled cache. Its time is the median of replays with pauses
-between them, so that clocks are those of a GPU that is not hot. The time of an operation is that of its kernels in
-replays under torch's profiler, medians again, and a share of what lies between kernels, as much for each: gaps that
-the profiler itself makes are no operation's. All add up to the step without the profiler: long kernels, whose clock is
-another there, are scaled.
+Writes FOLDER/steps.csv and FOLDER/held.csv (memory, and rows of each expert by layer); `gemm-eval validate stacks`
+sets predictions beside them. Stacks are shaped like models, with random weights (stack_model.py). Each is first held to
+float64, prompt and decode. A step is a prompt, or one token for each sequence of a batch over a filled cache. Its time
+is the median of replays with pauses between them, so that clocks are those of a GPU that is not hot. The time of an
+operation is that of its kernels in replays under torch's profiler, medians again, and a share of what lies between
+kernels, as much for each: gaps that the profiler itself makes are no operation's. All add up to the step without the
+profiler: long kernels, whose clock is another there, are scaled.
 """
 
 from __future__ import annotations
@@ -103,6 +103,7 @@ class Step:
         held = torch.cuda.memory_allocated()
         self._run(nothing)
         self.activation_bytes = torch.cuda.max_memory_allocated() - held
+        self.loads = [] if stack.loads is None else stack.loads.tolist()
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph, stream=self.stream):
             self.logits = stack.step(self.ids, self.caches, nothing)
@@ -167,7 +168,7 @@ def _spans(kernels: list[tuple[str, float, float]], nums: list[int]) -> Iterator
 
 
 def measure(stack: Stack, case: Case) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return rows of steps.csv and one of memory.csv."""
+    """Return rows of steps.csv and one of held.csv."""
     step = Step(stack, case)
     step_us = step.time_us()
     found = step.operations()
@@ -182,7 +183,8 @@ def measure(stack: Stack, case: Case) -> tuple[list[dict[str, Any]], dict[str, A
         row["latency_us"] += us * scale + num * gap_us
     said = f"gap {gap_us:.3f} us, kernels times {scale:.3f}"
     whole = {"operation": "step", "calls": 1, "kernels": num_kernels, "latency_us": step_us, "kernel": said}
-    held = {"cache_bytes": step.cache_bytes, "activation_bytes": step.activation_bytes}
+    loads = ";".join(" ".join(map(str, counts)) for counts in step.loads)
+    held = {"cache_bytes": step.cache_bytes, "activation_bytes": step.activation_bytes, "expert_rows": loads}
     return [whole, *rows.values()], held
 
 
@@ -217,7 +219,7 @@ def main() -> None:
                     gc.collect()
                     torch.cuda.empty_cache()
                     pd.DataFrame(steps).round(3).to_csv(options.out / "steps.csv", index=False)
-                    pd.DataFrame(memory).to_csv(options.out / "memory.csv", index=False)
+                    pd.DataFrame(memory).to_csv(options.out / "held.csv", index=False)
             del stack
             gc.collect()
     print(torch.cuda.get_device_name(), "torch", torch.__version__)

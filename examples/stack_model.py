@@ -1,8 +1,8 @@
 """Stacks of layers with random weights, shaped like models, in torch: bf16, or W4A16 with the kernels of gemm_eval.
 
 `Stack.step` runs one step of inference as a serving engine does: fused operations (engine_kernels.py), cuBLAS or our
-W4A16 kernels, cuDNN's attention, experts by `grouped_mm` or our grouped kernel. Tensors are freed as soon as they are
-not needed. `reference` computes the same in float64.
+W4A16 kernels, cuDNN's attention, experts by `grouped_mm` or our grouped kernel. `reference` computes the same in
+float64.
 """
 
 from __future__ import annotations
@@ -88,6 +88,7 @@ class Stack:
         self.layers = [self._layer() for _ in range(config.num_layers)]
         self.final_norm, self.head = gains(hidden), normal(config.vocab_size, hidden)
         self.angles = torch.empty(0, device="cuda")
+        self.loads: torch.Tensor | None = None
 
     def _layer(self) -> Layer:
         config, hidden, attention = self.config, self.config.hidden_size, self.config.attention
@@ -127,7 +128,10 @@ class Stack:
     def step(
         self, ids: torch.Tensor, caches: list[tuple[torch.Tensor, torch.Tensor]], begin: Callable[[str], None]
     ) -> torch.Tensor:
-        """Run the last tokens of each sequence, and return logits [batch, vocabulary] of the last one.
+        """Run the last tokens of each sequence, and return logits [batch, vocabulary] of the last one, in fp32.
+
+        Tensors live as long as in modules of serving engines, but that rows of experts are freed when they are read.
+        `loads` are then the rows of each expert, [layers, experts].
 
         Args:
             ids: [batch, q_len], tokens at the last positions of the caches.
@@ -140,6 +144,7 @@ class Stack:
         x = run.gather(self.embedding, ids.view(-1))
         num = 0 if self.config.moe is None else self.config.moe.num_experts
         counts = torch.zeros(len(self.layers), 2, num, device="cuda", dtype=torch.int32) if num else None
+        self.loads = None if counts is None else counts[:, 0]
         residual: torch.Tensor | None = None
         for place, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
             begin("input_norm")
@@ -153,7 +158,9 @@ class Stack:
         begin("final_norm")
         h = run.norm(x, self.final_norm, residual)
         begin("lm_head")
-        return functional.linear(h.view(batch, q_len, -1)[:, -1], self.head)
+        logits = functional.linear(h.view(batch, q_len, -1)[:, -1], self.head)
+        begin("logits_cast")
+        return logits.float()
 
     def _attention(
         self, h: torch.Tensor, layer: Layer, cache: tuple[torch.Tensor, torch.Tensor], q_len: int,
@@ -183,7 +190,6 @@ class Stack:
         both = _linear(h, layer.up)
         begin("ffn_activation")
         inner = self.kernels.silu_mul(both)
-        del both
         begin("down_proj")
         return _linear(inner, layer.down)
 

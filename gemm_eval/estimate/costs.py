@@ -15,7 +15,6 @@ from gemm_eval.transformer import (
     MoeOperation,
     Operation,
 )
-from gemm_eval.workload import has_cta_for_each_row, is_sum_of_rows
 
 __all__ = ["IN_ATTENTION", "OperationCost", "operation_costs"]
 
@@ -153,9 +152,9 @@ def _collective(evaluator: GEMMEvaluator, operation: CollectiveOperation, librar
 def _memory(evaluator: GEMMEvaluator, operation: MemoryOperation, is_in_attention: bool) -> OperationCost:
     if is_in_attention and operation.what in _POSITIONS:
         return OperationCost(operation, 0.0, IN_ATTENTION)
-    summed = operation.width if is_sum_of_rows(operation.what) else 0
-    num_rows = operation.rows if has_cta_for_each_row(operation.what) else 0
-    result = evaluator.evaluate_memory_bound(operation.read_bytes, operation.write_bytes, summed, num_rows)
+    result = evaluator.evaluate_memory_bound(
+        operation.read_bytes, operation.write_bytes, operation.width, operation.rows, operation.what
+    )
     terms = result.breakdown
     return OperationCost(
         operation, result.latency_us, "dram" if terms["bytes_us"] > 0.5 * result.latency_us else "launch"

@@ -130,9 +130,13 @@ def estimate_model(
         if ignore_memory
         else check_memory(config, evaluator.arch, memory_frac=memory_frac, **held)
     )
+    libraries = {
+        "attention_library": attention_library, "collective_library": collective_library,
+        "expert_library": expert_library,
+    }  # fmt: skip
     steps = _Steps(
         config, evaluator, {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
-        {"fused": fused, "attention_library": attention_library, "collective_library": collective_library, "expert_library": expert_library},
+        {"fused": fused, **libraries},
     )  # fmt: skip
     ttft_us, prefill = _first_token(steps, prompt_len, chunk_tokens)
     tokens = sum(share**place for place in range(speculative_tokens + 1))
@@ -157,8 +161,7 @@ def estimate_model(
         options=FrozenDict(
             asked | degrees | types | {
                 "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
-                "attention_library": attention_library, "collective_library": collective_library, "expert_library": expert_library,
-            }
+            } | libraries
         ),
         _config=config,
         _held=FrozenDict(held),

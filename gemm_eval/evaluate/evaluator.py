@@ -304,16 +304,19 @@ class GEMMEvaluator:
             )  # fmt: skip
 
     def evaluate_memory_bound(
-        self, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0
+        self, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0, what: str = ""
     ) -> MemoryBoundResult:
         """Say what a kernel takes whose time is that of its bytes: a norm, an activation, a copy.
 
         Args:
             read_bytes, write_bytes: each tensor once; what fits in L2 is taken to be there still, as the kernel before
                 left it.
-            row_elements: of a row that is summed up before anything is written, as in a norm; 0: nothing is.
-            num_rows: rows that a GPU's kernel works on, each by one CTA, as engines' norms and activations do; 0: all
-                SMs have as many bytes, and rows that are summed up are as many as are read and written once.
+            row_elements, num_rows: elements of a row in one tensor, and rows that it works on; 0: as many threads as
+                tensors have 16 bytes.
+            what: the kernel: ``"add_rms_norm"``, ``"rms_norm"``, ``"act_mul"``, ``"rotary_kv_write"``, ``"qk_norm"``,
+                ``"gather"``, ``"permute"``, ``"weighted_sum"``, ``"top_k"``, ``"sort"`` and the like have a CTA for
+                each row, as engines' have, and wait for memory in ways of their own; all others deal their bytes to
+                all SMs.
 
         Raises:
             InvalidProblemError: a number of bytes that is none.
@@ -321,7 +324,7 @@ class GEMMEvaluator:
         """
         from gemm_eval.evaluate.memory_bound import memory_bound
 
-        return memory_bound(self.arch, read_bytes, write_bytes, row_elements, num_rows)
+        return memory_bound(self.arch, read_bytes, write_bytes, row_elements, num_rows, what)
 
     def evaluate_attention(
         self,

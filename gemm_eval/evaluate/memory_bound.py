@@ -10,8 +10,8 @@ from gemm_eval.errors import InvalidProblemError
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.memory_bound import (
     MEMORY_BOUND_TERMS,
-    MemoryBoundRows,
     memory_bound_coefficients,
+    memory_bound_row,
     memory_bound_terms,
 )
 from gemm_eval.units import bytes_per_us
@@ -57,7 +57,7 @@ class MemoryBoundResult:
 
 
 def memory_bound(
-    arch: ArchSpec, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0
+    arch: ArchSpec, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0, what: str = ""
 ) -> MemoryBoundResult:
     """Return what such a kernel takes; arguments as of `GEMMEvaluator.evaluate_memory_bound`.
 
@@ -74,7 +74,8 @@ def memory_bound(
     source = "analytic"
     if isinstance(arch, GpuSpec):
         coefficients, origin = memory_bound_coefficients(arch)
-        found = memory_bound_terms(arch, coefficients, MemoryBoundRows(read_bytes, write_bytes, num_rows, row_elements))
+        row = memory_bound_row(what, read_bytes, write_bytes, num_rows, row_elements)
+        found = memory_bound_terms(arch, coefficients, row)
         terms = {name: float(value) for name, value in found.items()}
         source = "calibrated" if origin.is_calibrated else source
     else:

@@ -38,7 +38,7 @@ def _grouped(context: Context, attention: GroupedAttention, shapes: dict[str, Sh
     turned = (heads + kv_heads) * size
     is_normed = attention.qk_norm or (attention.qk_l2_norm and context.has_rope)
     if is_normed:
-        yield context.memory("qk_norm", "rms_norm", turned)
+        yield context.memory("qk_norm", "qk_norm", turned)
     turning = (size if attention.rotary_dim is None else attention.rotary_dim) * context.has_rope
     yield from _positions(context, queries=heads * turning, keys=kv_heads * turning, cached=2 * kv_heads * size)
     window = attention.window_size

@@ -77,6 +77,7 @@ def model_memory(
     block_size: int = 1,
     chunk_tokens: int = CHUNK_TOKENS,
     with_mtp: bool = False,
+    expert_copies: bool = False,
 ) -> ModelMemory:
     """Return what a device holds of a model with `batch_size` sequences of `seq_len` positions.
 
@@ -94,6 +95,8 @@ def model_memory(
             type of what is kept.
         block_size: positions of a block of the cache (paged attention).
         chunk_tokens: tokens of a pass at most.
+        expert_copies: the library of experts copies rows before their GEMM (PyTorch's, CUTLASS's and our grouped
+            kernels), not reads them where tokens are (Triton's).
         with_mtp: also the layers that predict further tokens, which engines load to guess tokens by them; they are
             with the last stage.
 
@@ -104,6 +107,7 @@ def model_memory(
     block = as_integer("block_size", block_size, 1, MAX_DIM)
     num_tokens = min(step.tokens, as_integer("chunk_tokens", chunk_tokens, 1, MAX_DIM))
     check_flag("with_mtp", with_mtp)
+    check_flag("expert_copies", expert_copies)
     stages = stage_layers(config.num_layers, pipeline_parallel)
     asked = range(len(stages)) if stage is None else (as_integer("stage", stage, 0, len(stages) - 1),)
     found = []
@@ -121,7 +125,7 @@ def model_memory(
             ModelMemory(
                 sum(item.num_bytes for item in weights),
                 kv_cache_bytes(part, inner, kv, block),
-                activation_bytes(part, inner, types.kept, num_tokens, has_head=is_last),
+                activation_bytes(part, inner, types.kept, num_tokens, has_head=is_last, expert_copies=expert_copies),
                 weights,
                 index,
             )

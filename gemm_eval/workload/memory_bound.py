@@ -1,17 +1,55 @@
-"""What is known of kernels whose time is that of their bytes by their names."""
+"""What is known of kernels whose time is that of their bytes by their names: how serving engines write them."""
 
 from __future__ import annotations
 
-__all__ = ["has_cta_for_each_row", "is_sum_of_rows"]
+from typing import NamedTuple
 
-_OF_ROWS = frozenset({"act_mul", "silu_mul", "rotary", "rotary_kv_write", "kv_write", "gather", "weighted_sum"})
+__all__ = ["MemoryKernel", "has_cta_for_each_row", "memory_kernel"]
 
 
-def is_sum_of_rows(what: str) -> bool:
-    """Whether a kernel sums up a row before it writes any of it: norms do."""
-    return what.endswith("norm")
+class MemoryKernel(NamedTuple):
+    """How a kernel goes over its rows.
+
+    Attributes:
+        trips: to memory and back that a row takes one after the other, where it is alone: loads, and sums of a CTA.
+        loads: the same, of a thread that handles 16 bytes of each tensor, where all SMs are full.
+        row_threads: of a row; 0: one for every 16 bytes of it.
+        is_dealt: elements are dealt to all SMs; else each row is one CTA's.
+    """
+
+    trips: float = 1.0
+    loads: float = 1.0
+    row_threads: int = 0
+    is_dealt: bool = False
+
+
+_NORM = MemoryKernel(trips=2, loads=2)  # the sum of a row comes between
+_KERNELS = {
+    "act": MemoryKernel(),
+    "act_mul": MemoryKernel(),
+    "rms_norm": _NORM,
+    "layer_norm": _NORM,
+    "add_rms_norm": _NORM._replace(trips=1.5),  # weights come while the residual does
+    "add_layer_norm": _NORM._replace(trips=1.5),
+    # heads one after the other, by some 256 threads; queries and keys have angles to wait for, values have not
+    "rotary_kv_write": MemoryKernel(trips=3, loads=1.5),
+    "rotary": MemoryKernel(trips=3, loads=1.5),
+    "qk_norm": MemoryKernel(trips=3),
+    "kv_write": MemoryKernel(),
+    "gather": MemoryKernel(trips=2, loads=2),  # the place of a row, then the row
+    "permute": MemoryKernel(loads=4),  # a row is stored at the places of all choices
+    "weighted_sum": MemoryKernel(trips=2, loads=2),
+    "top_k": MemoryKernel(trips=7, loads=7, row_threads=32),  # a warp picks one choice after the other
+    "sort": MemoryKernel(trips=5, loads=5, row_threads=2),  # counts, places in a CTA, places of CTAs, stores
+}
+_OTHER = MemoryKernel(is_dealt=True)
+
+
+def memory_kernel(what: str) -> MemoryKernel:
+    """Return how a kernel of this name goes over its rows; of another name, that its elements are dealt."""
+    return _KERNELS.get(what, _OTHER)
 
 
 def has_cta_for_each_row(what: str) -> bool:
     """Whether serving engines have one CTA for each row (token) in it; others deal elements to all SMs."""
-    return is_sum_of_rows(what) or what in _OF_ROWS
+    return not memory_kernel(what).is_dealt

@@ -16,10 +16,9 @@ import numpy as np
 import pandas as pd
 
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.memory_bound import MemoryBoundRows
+from gemm_eval.models.gpu.memory_bound import MemoryBoundRows, memory_bound_row
 from gemm_eval.validation.tables import measured_root, meta_of
 from gemm_eval.validation.timings import Floats, Ints, Mask
-from gemm_eval.workload import is_sum_of_rows
 
 __all__ = ["COLUMNS", "FOLDER", "MemoryBoundTimings", "list_memory_bound_timings", "read_memory_bound_timings"]
 
@@ -77,10 +76,12 @@ class MemoryBoundTimings:
     @cached_property
     def rows(self) -> MemoryBoundRows:
         """What the model reads of them."""
-        read, write = (self.frame[name].to_numpy(np.float64) for name in ("read_bytes", "write_bytes"))
-        summed = np.array([is_sum_of_rows(name) for name in self.what]) * self.width
-        dealt = np.isin(self.what, _DEALT)
-        return MemoryBoundRows(read, write, np.where(dealt, 0, self.num_rows), summed)
+        columns = ("what", "read_bytes", "write_bytes", "rows", "width")
+        found = [
+            memory_bound_row(*row, is_dealt=row[0] in _DEALT)
+            for row in self.frame[list(columns)].itertuples(index=False, name=None)
+        ]
+        return MemoryBoundRows(*np.array(found, np.float64).T.copy())
 
     def select(self, mask: Mask) -> MemoryBoundTimings:
         """Return the rows where `mask` is true."""

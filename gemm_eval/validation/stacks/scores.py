@@ -8,7 +8,8 @@ from typing import NamedTuple
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.estimate import operation_costs
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.transformer import ModelConfig, load_model, model_memory, model_operations, stage_config
+from gemm_eval.moe import Distribution, ExpertCounts
+from gemm_eval.transformer import ModelConfig, Operation, load_model, model_memory, model_operations, stage_config
 from gemm_eval.validation.stacks.tables import StackStep, list_stack_steps
 
 __all__ = ["StackLine", "score_stacks"]
@@ -19,6 +20,7 @@ _TYPES: Mapping[str, str | DtypeScheme] = {
 }
 _OURS = "gemm-eval"
 _ATTENTION = "cudnn"
+_OF_EXPERTS = "expert_"
 
 
 class StackLine(NamedTuple):
@@ -54,32 +56,51 @@ class StackLine(NamedTuple):
 def score_stacks(gpu: str) -> Iterator[StackLine]:
     """Yield all measured steps of a GPU with predictions, which are fitted on no step.
 
-    GEMMs of 16 bits run in cuBLAS, those of 4 bits in our kernels, attention in cuDNN, experts of 16 bits in PyTorch.
+    GEMMs of 16 bits run in cuBLAS, those of 4 bits in our kernels, attention in cuDNN, experts of 16 bits in PyTorch. Rows of
+    experts are those that the step had.
 
     Raises:
         InvalidOptionError: it has none.
     """
     evaluators = {"bf16": GEMMEvaluator(gpu), "w4a16": GEMMEvaluator(gpu, library=_OURS)}
     for step in list_stack_steps(gpu):
-        config = stage_config(load_model(step.model), range(step.num_layers))
+        evaluator, config = evaluators[step.dtype], stage_config(load_model(step.model), range(step.num_layers))
         found = dict.fromkeys(step.operations, 0.0)
-        operations = model_operations(
-            config,
-            phase="prefill" if step.is_prompt else "decode",
-            batch_size=step.batch,
-            seq_len=step.kv_len,
-            dtype=_TYPES[step.dtype],
-            experts_as_layer=False,
-        )
-        for cost in operation_costs(evaluators[step.dtype], operations, attention_library=_ATTENTION):
-            if cost.operation.name in found:
-                found[cost.operation.name] += cost.total_us
+        for name, total_us in _costs(evaluator, config, step):
+            if name in found:
+                found[name] += total_us
         yield StackLine(step, found, _held(config, step))
+
+
+def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> Iterator[tuple[str, float]]:
+    """Names and times of all operations; those of experts by layer, each with the rows that it had."""
+    for cost in operation_costs(evaluator, _operations(config, step), attention_library=_ATTENTION):
+        if not cost.operation.name.startswith(_OF_EXPERTS):
+            yield cost.operation.name, cost.total_us
+    one = stage_config(config, range(1))
+    for rows in step.expert_rows:
+        gemms = [item for item in _operations(one, step, ExpertCounts(rows)) if item.name.startswith(_OF_EXPERTS)]
+        for cost in operation_costs(evaluator, gemms):
+            yield cost.operation.name, cost.total_us
+
+
+def _operations(
+    config: ModelConfig, step: StackStep, expert_load: str | Distribution = "uniform"
+) -> tuple[Operation, ...]:
+    return model_operations(
+        config,
+        phase="prefill" if step.is_prompt else "decode",
+        batch_size=step.batch,
+        seq_len=step.kv_len,
+        dtype=_TYPES[step.dtype],
+        experts_as_layer=False,
+        expert_load=expert_load,
+    )
 
 
 def _held(config: ModelConfig, step: StackStep) -> tuple[int, int, int]:
     memory = model_memory(
         config, batch_size=step.batch, seq_len=step.kv_len, dtype=_TYPES[step.dtype],
-        chunk_tokens=step.batch * step.q_len,
+        chunk_tokens=step.batch * step.q_len, expert_copies=True,
     )  # fmt: skip
     return memory.weight_bytes, memory.kv_cache_bytes, memory.activation_bytes

@@ -1,13 +1,13 @@
 """Measured steps of stacks of layers: reading their tables.
 
 Committed tables lie in ``arch/measured/<gpu>/stacks``: ``steps.csv`` has a row for each step and one for each of its
-operations, ``memory.csv`` what a step held. `examples/measure_stacks.py` writes them and says what they cover.
+operations, ``held.csv`` what a step held. `examples/measure_stacks.py` writes them and says what they cover.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import pandas as pd
 
@@ -31,6 +31,7 @@ class StackStep(NamedTuple):
         latency_us: of the step.
         operations: microseconds of each operation in all layers together, by name, in the order of the step.
         weight_bytes, cache_bytes, activation_bytes: what was held, the last at the peak of the step.
+        expert_rows: rows of each expert, of each layer; empty: it has none.
     """
 
     gpu: str
@@ -45,6 +46,7 @@ class StackStep(NamedTuple):
     weight_bytes: int
     cache_bytes: int
     activation_bytes: int
+    expert_rows: tuple[tuple[int, ...], ...] = ()
 
     @property
     def is_prompt(self) -> bool:
@@ -75,8 +77,19 @@ def list_stack_steps(gpu: str) -> Iterator[StackStep]:
     if gpu not in gpus_with_stacks():
         raise InvalidOptionError(refusal("gpu", gpu, gpus_with_stacks()))
     folder = measured_root(gpu) / _FOLDER
-    memory = pd.read_csv(folder / "memory.csv").set_index(_KEYS)
+    memory = {tuple(row[name] for name in _KEYS): row for row in pd.read_csv(folder / "held.csv").to_dict("records")}
     for key, rows in pd.read_csv(folder / "steps.csv").groupby(_KEYS, sort=False):
-        held: dict[str, Any] = memory.loc[key].to_dict()
+        model, num_layers, dtype, batch, q_len, kv_len = cast("tuple[str, int, str, int, int, int]", key)
+        held = memory[tuple(key)]
         times: dict[str, float] = dict(zip(rows["operation"], rows["latency_us"], strict=True))
-        yield StackStep(gpu, *key, times.pop(_WHOLE), times, **{name: int(value) for name, value in held.items()})
+        yield StackStep(
+            gpu, model, num_layers, dtype, batch, q_len, kv_len, times.pop(_WHOLE), times, int(held["weight_bytes"]),
+            int(held["cache_bytes"]), int(held["activation_bytes"]),
+            _expert_rows(held["expert_rows"]),
+        )  # fmt: skip
+
+
+def _expert_rows(text: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(text, str):
+        return ()
+    return tuple(tuple(map(int, layer.split())) for layer in text.split(";"))

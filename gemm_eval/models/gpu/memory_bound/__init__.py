@@ -10,6 +10,7 @@ from gemm_eval.models.gpu.memory_bound.coefficients import MEMORY_BOUND_COEFFICI
 from gemm_eval.models.gpu.memory_bound.costs import (
     MEMORY_BOUND_TERMS,
     MemoryBoundRows,
+    memory_bound_row,
     memory_bound_terms,
     memory_bound_us,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "MemoryBoundRows",
     "memory_bound_calibration_path",
     "memory_bound_coefficients",
+    "memory_bound_row",
     "memory_bound_terms",
     "memory_bound_us",
 ]

@@ -15,12 +15,11 @@ def _item(name: str, unit: str, low: float, high: float, default: float, neutral
 
 MEMORY_BOUND_COEFFICIENTS = (
     _item("start_us", "us", 0.0, 3.0, 0.1, FREE, "start and end of a kernel, beyond a node of a graph"),
-    _item("sm_frac", "1", 0.05, 1.0, 0.4, NO_LIMIT, "share of 64 B a cycle that an SM reads and writes"),
-    _item("dram_frac", "1", 0.5, 1.2, 0.95, SPEC, "share of the achievable DRAM bandwidth"),
-    _item("hold_frac", "1", 0.02, 2.0, 0.4, SPEC, "share of L2 in which a tensor outlives the kernel that wrote it"),
-    _item("sum_us", "us", 0.0, 3.0, 0.3, FREE, "a sum over a row: barriers, and what waits for them"),
-    _item("row_cycles", "cycles", 10.0, 1000.0, 150.0, FREE, "1,024 elements of such a row on an SM"),
-    _item("wide_frac", "1", 0.0, 3.0, 1.0, FREE, "more of them in CTAs of 1,024 threads, of which an SM has one"),
-    _item("crowd_frac", "1", 0.0, 3.0, 1.0, FREE, "more of them where all SMs load at once, over one SM alone"),
-)  # fmt: skip
+    _item("trip_us", "us", 0.0, 3.0, 0.36, FREE, "a way to memory and back, of a row alone"),
+    _item("wave_us", "us", 0.1, 10.0, 2.4, FREE, "likewise, of threads that fill all SMs"),
+    _item("sm_frac", "1", 0.05, 1.0, 0.47, NO_LIMIT, "share of 64 B a cycle that an SM reads and writes"),
+    _item("l2_frac", "1", 0.1, 1.0, 0.5, NO_LIMIT, "share of the L2 bandwidth"),
+    _item("dram_frac", "1", 0.5, 1.0, 0.88, SPEC, "share of the DRAM bandwidth"),
+    _item("hold_frac", "1", 0.02, 2.0, 0.2, SPEC, "share of L2 in which a tensor outlives the kernel that wrote it"),
+)
 """All of them, in the order of files."""
