@@ -59,7 +59,7 @@ def attention(
         bool | None,
         typer.Option(
             "--fused/--unfused",
-            help="Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused on GPUs.",
+            help="Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused where it can be.",
             show_default=False,
             rich_help_panel=_KIND_PANEL,
         ),

@@ -11,7 +11,7 @@ import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import as_integer, check_flag, check_word
-from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
+from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.backend import Backend, Kind
 from gemm_eval.evaluate.batch import ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts
@@ -131,7 +131,7 @@ class GEMMEvaluator:
         self._costs = FoundCosts(self._backend, disk_cache)
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
-        self._attention: dict[tuple[AttentionProblem, bool], AttentionResult] = {}
+        self._attention: dict[tuple[AttentionProblem, bool | None], AttentionResult] = {}
         self._collective = lru_cache(maxsize=_MAX_COLLECTIVES, typed=True)(self._find_collective)
         self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
 
@@ -356,12 +356,13 @@ class GEMMEvaluator:
             is_latent: values are the first elements of the keys, which are latents of one KV head (MLA, absorbed).
             has_sinks: each head has a learned logit in the sum of its softmax.
             fused: scores stay on the chip, as FlashAttention has it; False: two batched GEMMs with a softmax between
-                them; None: fused where it is modelled, on GPUs.
+                them; None: fused, but on multi-core chips that have no vector unit for it, or too little SRAM.
 
         Raises:
             InvalidProblemError: sizes or types that make no attention.
-            InvalidOptionError: `fused` is none of these, or asked of an arch without such a model.
-            UnsupportedError: the arch cannot compute in this type.
+            InvalidOptionError: `fused` is none of these.
+            UnsupportedError: the arch cannot compute in this type, or this way.
+            InfeasibleError: no tile fits in the SRAM of a core.
         """
         of_arch = self.arch.default_dtype if dtype is None else dtype
         problem = AttentionProblem(
@@ -376,7 +377,7 @@ class GEMMEvaluator:
         """Say what attention takes, of many problems at once; see `evaluate_attention`."""
         if fused is not None:
             check_flag("fused", fused)
-        is_fused = isinstance(self.arch, GpuSpec) if fused is None else fused
+        is_fused = True if fused is None and isinstance(self.arch, GpuSpec) else fused
         new = [problem for problem in dict.fromkeys(problems) if (problem, is_fused) not in self._attention]
         if new:
             if len(self._attention) + len(new) > _MAX_ATTENTION:
@@ -388,14 +389,28 @@ class GEMMEvaluator:
             )
         return [self._attention[problem, is_fused] for problem in problems]
 
-    def _find_attention(self, problems: Sequence[AttentionProblem], *, is_fused: bool) -> list[AttentionResult]:
+    def _find_attention(
+        self, problems: Sequence[AttentionProblem], *, is_fused: bool | None
+    ) -> list[AttentionResult]:
         from gemm_eval.evaluate.attention import fused_attention, unfused_attention
 
-        if not is_fused:
+        if is_fused is False:
             return [unfused_attention(self.arch, problem, self.evaluate_problem) for problem in problems]
-        if not isinstance(self.arch, GpuSpec):
-            raise InvalidOptionError(f"fused attention is modelled on GPUs, and {self.arch.name} is none: fused=False")
-        return fused_attention(self.arch, problems)
+        if isinstance(self.arch, GpuSpec):
+            return fused_attention(self.arch, problems)
+        return [self._find_on_cores(problem, is_fused) for problem in problems]
+
+    def _find_on_cores(self, problem: AttentionProblem, is_fused: bool | None) -> AttentionResult:
+        from gemm_eval.evaluate.attention import unfused_attention
+        from gemm_eval.evaluate.attention_multicore import fused_multicore_attention
+
+        assert not isinstance(self.arch, GpuSpec)
+        try:
+            return fused_multicore_attention(self.arch, problem)
+        except (UnsupportedError, InfeasibleError):
+            if is_fused:
+                raise
+            return unfused_attention(self.arch, problem, self.evaluate_problem)
 
     def evaluate_collective(
         self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None

@@ -5,6 +5,27 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gemm_eval.models.multicore.attention import (
+        AttentionCost,
+        attention_params,
+        attention_sizes,
+        unpack_attention_cost,
+    )
+    from gemm_eval.models.multicore.attention_cost_kernels import (
+        ATTENTION_COST_DTYPE,
+        SOFTMAX_OPS_PER_SCORE,
+        attention_core_cost,
+        attention_sram_bytes,
+        evaluate_attention_mapping,
+        stream_keys_of,
+    )
+    from gemm_eval.models.multicore.attention_count_kernels import (
+        AttentionBlock,
+        AttentionSizes,
+        attention_block_of,
+        count_core,
+        span_of,
+    )
     from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, Block, block_of, sram_used_bytes
     from gemm_eval.models.multicore.group_kernels import spread_of
     from gemm_eval.models.multicore.grouped_cost_kernels import replay_grouped
@@ -13,17 +34,30 @@ if TYPE_CHECKING:
     from gemm_eval.models.multicore.moe import layer_terms
     from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params, params_in_room, with_room
     from gemm_eval.models.multicore.replay_kernels import replay_range
-    from gemm_eval.models.multicore.terms import BOUNDS
+    from gemm_eval.models.multicore.terms import BOUNDS, TERMS
 
 __all__ = [
+    "ATTENTION_COST_DTYPE",
     "BOUNDS",
     "COST_DTYPE",
     "MODEL_VERSION",
     "PARAMS_DTYPE",
+    "SOFTMAX_OPS_PER_SCORE",
+    "TERMS",
+    "AttentionBlock",
+    "AttentionCost",
+    "AttentionSizes",
     "Block",
     "MulticoreCost",
+    "attention_block_of",
+    "attention_core_cost",
+    "attention_params",
+    "attention_sizes",
+    "attention_sram_bytes",
     "batch_sizes",
     "block_of",
+    "count_core",
+    "evaluate_attention_mapping",
     "evaluate_mapping",
     "group_sizes",
     "layer_terms",
@@ -31,9 +65,12 @@ __all__ = [
     "params_in_room",
     "replay_grouped",
     "replay_range",
+    "span_of",
     "split_layouts",
     "spread_of",
     "sram_used_bytes",
+    "stream_keys_of",
+    "unpack_attention_cost",
     "unpack_cost",
     "with_room",
 ]
@@ -41,6 +78,27 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        ".attention": (
+            "AttentionCost",
+            "attention_params",
+            "attention_sizes",
+            "unpack_attention_cost",
+        ),
+        ".attention_cost_kernels": (
+            "ATTENTION_COST_DTYPE",
+            "SOFTMAX_OPS_PER_SCORE",
+            "attention_core_cost",
+            "attention_sram_bytes",
+            "evaluate_attention_mapping",
+            "stream_keys_of",
+        ),
+        ".attention_count_kernels": (
+            "AttentionBlock",
+            "AttentionSizes",
+            "attention_block_of",
+            "count_core",
+            "span_of",
+        ),
         ".cost_kernels": (
             "Block",
             "COST_DTYPE",
@@ -68,6 +126,6 @@ __getattr__, __dir__ = lazy_names(
             "with_room",
         ),
         ".replay_kernels": ("replay_range",),
-        ".terms": ("BOUNDS",),
+        ".terms": ("BOUNDS", "TERMS"),
     },
 )

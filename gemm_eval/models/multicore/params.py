@@ -6,6 +6,7 @@ Archs are data to the kernels, never constants: a sweep over ten thousand chips 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from gemm_eval.jit import read_only
 from gemm_eval.units import bytes_per_us, cycles_per_us, pj_per_us
 from gemm_eval.workload import GemmProblem, GemmTypes, Layouts
 
-__all__ = ["PARAMS_DTYPE", "REDUCTIONS", "pack_params", "params_in_room", "with_room"]
+__all__ = ["PARAMS_DTYPE", "REDUCTIONS", "in_room", "pack_params", "params_in_room", "with_room"]
 
 _Sizes = npt.NDArray[np.object_]
 
@@ -185,9 +186,16 @@ def params_in_room(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.ND
     rows, G = problem.G * problem.M, problem.G
     if groups is not None:  # one without rows takes no part in anything
         rows, G = sum(groups), sum(map(bool, groups))
+    elems = {"a": rows * problem.K, "b": G * problem.K * problem.N, "c": rows * problem.N}
+    return in_room(params, elems)
+
+
+def in_room(params: npt.NDArray[np.void], elems: Mapping[str, int]) -> npt.NDArray[np.void]:
+    """Return parameters [1] in which the resident ones of A, B and C, of so many elements, take their part of the SRAM."""
+    if not params["has_resident"][0]:
+        return params
     # as `_in_room`, which takes ten times as long for one problem
     p = dict(zip(params.dtype.names or (), params[0].item(), strict=True))
-    elems = {"a": rows * problem.K, "b": G * problem.K * problem.N, "c": rows * problem.N}
     half_bits = sum(of_all * p[f"{name}_half_bits"] * p[f"{name}_is_resident"] for name, of_all in elems.items())
     taken = -(-half_bits // (HALF_BITS_PER_BYTE * p["num_cores"]))
     if taken <= math.floor(p["sram_usable_bytes"] * p["resident_max_frac"]):

@@ -1,0 +1,286 @@
+"""Numba kernels that count what a core of fused attention visits: MODEL.md, "Fused attention".
+
+Sizes `s` are an `AttentionSizes`, blocks an `AttentionBlock`. Key tiles are numbered within the span of a core, row
+tiles within a strip of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from gemm_eval.jit import entry_point, inlined_kernel, kernel
+from gemm_eval.models.multicore.cost_kernels import shared_share_of, write_cost_of
+from gemm_eval.models.multicore.count_kernels import ceil_div
+
+__all__ = [
+    "KQ",
+    "AttentionBlock",
+    "AttentionCounts",
+    "AttentionSizes",
+    "attention_block_of",
+    "count_core",
+    "key_steps_of",
+    "rows_of_core",
+    "span_of",
+    "strip_of",
+    "union_keys",
+]
+
+KQ = 1  # `AttentionOrder`: keys and values stay, queries stream
+
+
+class AttentionSizes(NamedTuple):
+    """A problem as kernels see it, of which keys that no query attends to are gone."""
+
+    units: int  # KV heads of all sequences
+    rows: int  # queries of a unit: those of the heads that share its keys, by position
+    keys: int
+    group: int  # rows of a position
+    ahead: int  # position of the first query among the keys
+    window: int  # positions that a query attends to at most, `keys` where there is no window
+    is_masked: int  # not every row attends to every key
+    head_dim: int
+    value_dim: int
+    kv_width: int  # elements of a key and its value as stored
+
+
+class AttentionBlock(NamedTuple):
+    """The full block of a core, the effective counts of cores, and its bandwidths."""
+
+    units: int
+    strip: int  # rows of a full strip
+    span: int  # keys of a full span
+    E_U: int
+    E_Q: int
+    E_K: int
+    num_strips: int  # of a unit
+    is_folded: int
+    active_cores: int
+    dram_share: float  # bytes per us of one core
+    write_cost: float  # time of a written byte in DRAM by that of a read one
+    shared_share: float  # the same as `dram_share` of the memory between DRAM and SRAM
+
+
+class AttentionCounts(NamedTuple):
+    """What a core does for one of its units."""
+
+    q_rows: int  # rows of Q loaded
+    kv_keys: int  # keys loaded
+    spill_rows: int  # rows of partial O that leave and come back
+    scores: int
+    steps: int
+    fills: int  # loads of a block of K or V into the matrix unit
+    visits: int
+    visit_rows: int  # rows of all visits
+
+
+@entry_point
+def attention_block_of(
+    p: Any, s: AttentionSizes, P_U: int, P_Q: int, P_KV: int, is_folded: int
+) -> AttentionBlock:
+    """Full block and effective counts of a partition."""
+    units = ceil_div(s.units, P_U)
+    strip = ceil_div(s.rows, 2 * P_Q if is_folded else P_Q)
+    span = ceil_div(s.keys, P_KV)
+    num_strips = ceil_div(s.rows, strip)
+    E_U = ceil_div(s.units, units)
+    E_Q = ceil_div(num_strips, 2) if is_folded else num_strips
+    E_K = ceil_div(s.keys, span)
+    active = E_U * E_Q * E_K
+    share = p["dram_bytes_per_us"] / (active if p["is_fair"] else p["num_cores"])
+    share = min(share, p["dram_core_limit_bytes_per_us"])
+    return AttentionBlock(
+        units, strip, span, E_U, E_Q, E_K, num_strips, is_folded, active,
+        share, write_cost_of(p, active, share), shared_share_of(p, active),
+    )  # fmt: skip
+
+
+@inlined_kernel
+def strip_of(s: AttentionSizes, blk: AttentionBlock, core: int, half: int) -> tuple[int, int]:
+    """First row and number of rows of the first or second strip of a core; a second one only where rows are folded."""
+    place = core
+    if half == 1:
+        place = blk.num_strips - 1 - core
+        if not blk.is_folded or place <= core:
+            return 0, 0
+    first = place * blk.strip
+    return first, min(blk.strip, s.rows - first)
+
+
+@inlined_kernel
+def rows_of_core(s: AttentionSizes, blk: AttentionBlock, core: int) -> int:
+    """Rows of a core, of one unit."""
+    return strip_of(s, blk, core, 0)[1] + strip_of(s, blk, core, 1)[1]
+
+
+@inlined_kernel
+def span_of(s: AttentionSizes, blk: AttentionBlock, place: int) -> tuple[int, int]:
+    """First key of a span, and the first behind it."""
+    first = place * blk.span
+    return first, min(first + blk.span, s.keys)
+
+
+@inlined_kernel
+def _visited(
+    s: AttentionSizes, first_row: int, num_rows: int, key_0: int, key_1: int, tile_kv: int
+) -> tuple[int, int]:
+    """First and last key tile of a span that any of these rows attends to; the last is below the first: none."""
+    low = 0
+    high = s.keys - 1
+    if s.is_masked:
+        low = max(0, first_row // s.group + s.ahead - s.window + 1)
+        high = (first_row + num_rows - 1) // s.group + s.ahead
+    low = max(low, key_0)
+    high = min(high, key_1 - 1)
+    if high < low:
+        return 0, -1
+    return (low - key_0) // tile_kv, (high - key_0) // tile_kv
+
+
+@inlined_kernel
+def _keys_between(low: int, high: int, tile_kv: int, span: int) -> int:
+    """Keys of the tiles `low` to `high` of a span."""
+    return min((high + 1) * tile_kv, span) - low * tile_kv
+
+
+@inlined_kernel
+def key_steps_of(p: Any, s: AttentionSizes, keys: int) -> int:
+    """Blocks of K and of V that the matrix unit takes of whole tiles of so many keys, and steps of cube_m rows."""
+    of_scores = ceil_div(keys, p["cube_n"]) * ceil_div(s.head_dim, p["cube_k"])
+    return of_scores + ceil_div(s.value_dim, p["cube_n"]) * ceil_div(keys, p["cube_k"])
+
+
+@kernel
+def count_core(
+    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, key_0: int, key_1: int, tile_q: int, tile_kv: int,
+    order: int,
+) -> AttentionCounts:  # fmt: skip
+    """Count what a core with keys `key_0` to `key_1` does for one unit."""
+    span = key_1 - key_0
+    if not s.is_masked:
+        return _count_all(p, s, strip_of(s, blk, core, 0)[1], span, tile_q, tile_kv, order)
+    q_rows = kv_keys = scores = steps = fills = visits = visit_rows = 0
+    kept_tile = -1
+    union = 0
+    union_high = -1
+    for half in range(2):
+        first, num = strip_of(s, blk, core, half)
+        strip_low = -1
+        strip_high = -1
+        for start in range(0, num, tile_q):
+            m = min(tile_q, num - start)
+            low, high = _visited(s, first + start, m, key_0, key_1, tile_kv)
+            if high < low:
+                continue
+            if strip_low < 0:
+                strip_low = low
+            strip_high = high
+            keys = _keys_between(low, high, tile_kv, span)
+            blocks = key_steps_of(p, s, keys)
+            q_rows += m
+            kv_keys += keys
+            if low == kept_tile:
+                kv_keys -= _keys_between(low, low, tile_kv, span)
+            kept_tile = high
+            scores += m * keys
+            steps += ceil_div(m, p["cube_m"]) * blocks
+            fills += blocks
+            visits += high - low + 1
+            visit_rows += m * (high - low + 1)
+        if strip_low >= 0 and strip_high > union_high:  # tiles of a strip have no gap, and later rows see later keys
+            union += _keys_between(max(strip_low, union_high + 1), strip_high, tile_kv, span)
+            union_high = strip_high
+    spill_rows = 0
+    if order == KQ:
+        loaded = visit_rows - _kept_rows(s, blk, core, key_0, key_1, tile_q, tile_kv)
+        spill_rows = loaded - q_rows
+        q_rows = loaded
+        kv_keys = union
+    return AttentionCounts(q_rows, kv_keys, spill_rows, scores, steps, fills, visits, visit_rows)
+
+
+@inlined_kernel
+def _count_all(
+    p: Any, s: AttentionSizes, rows: int, span: int, tile_q: int, tile_kv: int, order: int
+) -> AttentionCounts:
+    """Counts of a core of one strip, each row of which attends to each key."""
+    T_q = ceil_div(rows, tile_q)
+    T_kv = ceil_div(span, tile_kv)
+    blocks = key_steps_of(p, s, span)
+    q_rows = rows
+    kv_keys = span
+    spill_rows = 0
+    if order == KQ:
+        if T_q > 1:
+            q_rows = rows * T_kv
+            spill_rows = rows * (T_kv - 1)
+    elif T_kv > 1:
+        kv_keys = span * T_q
+    return AttentionCounts(
+        q_rows, kv_keys, spill_rows, rows * span, ceil_div(rows, p["cube_m"]) * blocks, T_q * blocks, T_q * T_kv,
+        rows * T_kv,
+    )  # fmt: skip
+
+
+@kernel
+def _kept_rows(
+    s: AttentionSizes, blk: AttentionBlock, core: int, key_0: int, key_1: int, tile_q: int, tile_kv: int
+) -> int:
+    """Rows that need not be loaded where keys stay: the last row tile of one key tile is the first of the next."""
+    kept = 0
+    last_half = -1
+    last_tile = -1
+    for start in range(key_0, key_1, tile_kv):
+        end = min(start + tile_kv, key_1)
+        low_row = max(0, start - s.ahead) * s.group
+        high_row = (min(s.keys - s.ahead - 1, end - 1 - s.ahead + s.window - 1) + 1) * s.group - 1
+        is_first = True
+        for half in range(2):
+            first, num = strip_of(s, blk, core, half)
+            low = max(low_row - first, 0)
+            high = min(high_row - first, num - 1)
+            if high < low:
+                continue
+            tile = low // tile_q
+            if is_first and half == last_half and tile == last_tile:
+                kept += min(tile_q, num - tile * tile_q)
+            is_first = False
+            last_half = half
+            last_tile = high // tile_q
+    return kept
+
+
+@kernel
+def union_keys(
+    s: AttentionSizes, blk: AttentionBlock, key_0: int, key_1: int, tile_q: int, tile_kv: int, order: int
+) -> int:
+    """Keys that the cores of a unit and span load together: each tile once for all that visit it in the same pass."""
+    span = key_1 - key_0
+    if order == KQ:
+        return span
+    if not s.is_masked:
+        T_q = ceil_div(blk.strip, tile_q)
+        return span * T_q if tile_kv < span else span
+    total = 0
+    kept_tile = -1
+    for half in range(1 + blk.is_folded):
+        for start in range(0, blk.strip, tile_q):
+            top = -1  # the last tile that is among those of the pass so far
+            bottom = -1
+            for place in range(blk.E_Q):
+                core = place if half == 0 else blk.E_Q - 1 - place  # by rows, ascending
+                first, num = strip_of(s, blk, core, half)
+                if start >= num:
+                    continue
+                low, high = _visited(s, first + start, min(tile_q, num - start), key_0, key_1, tile_kv)
+                if high < low or high <= top:
+                    continue
+                if bottom < 0:
+                    bottom = low
+                total += _keys_between(max(low, top + 1), high, tile_kv, span)
+                top = high
+            if top >= 0:
+                if bottom == kept_tile:
+                    total -= _keys_between(bottom, bottom, tile_kv, span)
+                kept_tile = top
+    return total
