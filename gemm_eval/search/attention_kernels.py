@@ -23,9 +23,8 @@ from gemm_eval.models.multicore import (
 )
 from gemm_eval.models.multicore.count_kernels import ceil_div
 
-__all__ = ["ATTENTIONATTENTION_KEY_INTS", "NUM_ATTENTION_COUNTERS", "find_best_attention"]
+__all__ = ["ATTENTION_KEY_INTS", "find_best_attention"]
 
-NUM_ATTENTION_COUNTERS = 2  # candidates costed, partitions
 ATTENTION_KEY_INTS = 10  # active_cores, visits, sram_used_bytes, P_KV, P_U, P_Q, is_folded, loop order, tile_q, tile_kv
 
 
@@ -35,7 +34,7 @@ class _Best(NamedTuple):
     floats: Any  # float64 [2]: latency_us, busiest_core_bytes
     ints: Any  # int64 [ATTENTION_KEY_INTS]
     key: Any  # int64 [ATTENTION_KEY_INTS]: the candidate at hand
-    counters: Any  # int64 [NUM_ATTENTION_COUNTERS]
+    counters: Any  # int64 [3]: candidates costed, partitions, least SRAM of any tiles
 
 
 @kernel
@@ -99,6 +98,7 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, best: _Best) -
             top_kv = low_kv - 1
             tile_kv = min(low_kv * unit_kv, blk.span)
             sram = attention_sram_bytes(p, s, tile_q, tile_kv)
+            best.counters[2] = min(best.counters[2], sram)
             if sram > p["sram_usable_bytes"]:
                 continue
             # with one row tile or one key tile both orders move the same, or KQ more
