@@ -12,12 +12,15 @@ import numpy as np
 
 from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore import (
+    KQ,
     AttentionBlock,
     AttentionSizes,
     attention_block_of,
     attention_core_cost,
     attention_sram_bytes,
     count_core,
+    count_kept_rows,
+    keys_stay,
     span_of,
     stream_keys_of,
 )
@@ -69,7 +72,9 @@ def _cost_all(
         key_0, key_1 = span_of(s, blk, place)
         stream_keys = stream_keys_of(p, s, blk, key_0, key_1, tile_q, tile_kv, order)
         for core in range(cores - 1, -1, -1):
-            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, order)
+            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv)
+            if order == KQ:
+                counts = keys_stay(counts, count_kept_rows(s, blk, core, key_0, key_1, tile_q, tile_kv))
             cost = attention_core_cost(
                 p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys, tile_q, tile_kv, order
             )  # fmt: skip

@@ -19,7 +19,9 @@ from gemm_eval.models.multicore.attention_count_kernels import (
     AttentionSizes,
     attention_block_of,
     count_core,
+    count_kept_rows,
     key_steps_of,
+    keys_stay,
     rows_of_core,
     span_of,
     strip_of,
@@ -258,7 +260,9 @@ def evaluate_attention_mapping(
         key_0, key_1 = span_of(s, blk, place)
         stream_keys = stream_keys_of(p, s, blk, key_0, key_1, tile_q, tile_kv, order)
         for core in range(blk.E_Q):
-            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, order)
+            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv)
+            if order == KQ:
+                counts = keys_stay(counts, count_kept_rows(s, blk, core, key_0, key_1, tile_q, tile_kv))
             rows = rows_of_core(s, blk, core)
             for edge in range(2):  # the cores with the last units have what remains
                 units = s.units - (blk.E_U - 1) * blk.units if edge else blk.units
