@@ -31,7 +31,7 @@ def find_best_fused_attention(arch: MulticoreSpec, problem: AttentionProblem) ->
     params, sizes = attention_params(arch, problem), attention_sizes(problem)
     floats, ints = np.empty(2), np.empty(ATTENTION_KEY_INTS, np.int64)
     counters = np.array([0, 0, np.iinfo(np.int64).max])
-    find_best_attention(params, sizes, floats, ints, counters)
+    find_best_attention(params, sizes, problem.num_pairs * problem.group, floats, ints, counters)
     if np.isinf(floats[0]):
         raise _infeasible_error(arch, problem, demand=int(counters[2]), limit=int(params["sram_usable_bytes"][0]))
     _, _, _, P_KV, P_U, P_Q, is_folded, order, tile_q, tile_kv = ints.tolist()

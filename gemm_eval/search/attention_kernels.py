@@ -1,7 +1,9 @@
 """Numba kernels of the exact search for a mapping of fused attention on a multi-core chip.
 
-The cost of a mapping is that of its slowest core, so the cost of any one core is a bound on it. Of each candidate the
-core with the most pairs is costed first, and the others only where that one does not rule it out.
+The cost of a mapping is that of its slowest core, so the cost of any one core is a bound on it, and what a core does at
+least, whatever its tile, gives a bound on a partition. Costs grow with all that they are made of, in floating point too,
+so that no bound needs slack. Partitions are searched by their bounds, ascending, until one is above the best; of each
+candidate the core with the most scores is costed first, and the others only where that one does not rule it out.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ from gemm_eval.jit import entry_point, kernel
 from gemm_eval.models.multicore import (
     KQ,
     AttentionBlock,
+    AttentionCounts,
     AttentionSizes,
     attention_block_of,
     attention_core_cost,
     attention_sram_bytes,
     count_core,
     count_kept_rows,
+    key_steps_of,
     keys_stay,
+    row_tiles_of,
+    rows_of_core,
     span_of,
     stream_keys_of,
 )
@@ -38,6 +44,12 @@ class _Best(NamedTuple):
     ints: Any  # int64 [ATTENTION_KEY_INTS]
     key: Any  # int64 [ATTENTION_KEY_INTS]: the candidate at hand
     counters: Any  # int64 [3]: candidates costed, partitions, least SRAM of any tiles
+
+
+@kernel
+def _may_win(best: _Best, latency_us: float, busiest_bytes: float) -> bool:
+    """Whether a candidate that is at least this costly could still be the best."""
+    return latency_us < best.floats[0] or (latency_us == best.floats[0] and busiest_bytes <= best.floats[1])
 
 
 @kernel
@@ -76,7 +88,8 @@ def _cost_all(
             if order == KQ:
                 counts = keys_stay(counts, count_kept_rows(s, blk, core, key_0, key_1, tile_q, tile_kv))
             cost = attention_core_cost(
-                p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys, tile_q, tile_kv, order
+                p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys,
+                row_tiles_of(s, blk, core, tile_q), tile_q, tile_kv, order,
             )  # fmt: skip
             latency_us = max(latency_us, cost.latency_us)
             busiest_bytes = max(busiest_bytes, cost.busiest_bytes)
@@ -86,17 +99,88 @@ def _cost_all(
     return latency_us, busiest_bytes, visits
 
 
+class _Heavy(NamedTuple):
+    """The core of a partition that has the most scores, and what it does at least, whatever its tile."""
+
+    core: int
+    key_0: int
+    key_1: int
+    counts: AttentionCounts
+
+
 @kernel
-def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, best: _Best) -> None:
+def _heavy_of(p: Any, s: AttentionSizes, blk: AttentionBlock) -> _Heavy:
+    """Find it with the smallest tiles there are: larger ones are made of these, and visit all that they do."""
+    tile_q, tile_kv = min(p["cube_m"], blk.strip), min(_unit_kv(p), blk.span)
+    core = 0
+    key_0, key_1 = span_of(s, blk, 0)
+    counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv)
+    if s.is_masked:
+        for place in range(blk.E_K):
+            low, high = span_of(s, blk, place)
+            for other in range(blk.E_Q):
+                found = count_core(p, s, blk, other, low, high, tile_q, tile_kv)
+                if found.scores > counts.scores:
+                    core, key_0, key_1, counts = other, low, high, found
+    least = AttentionCounts(
+        counts.q_rows, counts.once_keys, 0, counts.once_keys, counts.scores, counts.steps,
+        key_steps_of(p, s, counts.once_keys), min(counts.visits, 1), counts.q_rows,
+    )  # fmt: skip
+    return _Heavy(core, key_0, key_1, least)
+
+
+@kernel
+def _least_us(
+    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, span: int, counts: AttentionCounts
+) -> float:
+    """Time that a core is not below which does at least this, in any order and with any tile."""
+    tile_q, tile_kv = min(p["cube_m"], blk.strip), min(_unit_kv(p), span)
+    us = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, 1, tile_q, tile_kv, 0).latency_us
+    if p["is_multicast"] and blk.E_K > 1:  # where keys stay, a core loads its own rows, which may be fewer
+        of_kq = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, 1, tile_q, tile_kv, KQ)
+        us = min(us, of_kq.latency_us)
+    return us
+
+
+@kernel
+def _bound_us(p: Any, s: AttentionSizes, blk: AttentionBlock, pairs: int) -> float:
+    """Time that no mapping of a partition is below.
+
+    Without a mask that of the first core. With one, some core has at least the mean of the pairs, and some core loads
+    what the last row attends to, or its part of the keys.
+    """
+    if not s.is_masked:
+        heavy = _heavy_of(p, s, blk)
+        return _least_us(p, s, blk, 0, blk.span, heavy.counts)
+    core = blk.E_Q - 1  # the one of the fewest rows
+    if rows_of_core(s, blk, 0) < rows_of_core(s, blk, core):
+        core = 0
+    span = s.keys - (blk.E_K - 1) * blk.span
+    scores = ceil_div(pairs, blk.E_Q * blk.E_K)
+    steps = scores * ceil_div(s.head_dim, p["cube_k"]) // (p["cube_m"] * p["cube_n"])
+    steps += scores * ceil_div(s.value_dim, p["cube_n"]) // (p["cube_m"] * p["cube_k"])
+    computed = AttentionCounts(0, 0, 0, 0, scores, steps, 0, 0, 0)
+    keys = blk.span if s.window == s.keys else ceil_div(blk.span, blk.E_Q)
+    loaded = AttentionCounts(0, keys, 0, keys, 0, 0, 0, 0, 0)
+    return max(
+        _least_us(p, s, blk, core, span, computed),
+        _least_us(p, s, blk, core, span, loaded),
+    )
+
+
+@kernel
+def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: _Heavy, best: _Best) -> None:
     """All tiles and loop orders of one partition, whose integers are in `best.key`."""
     unit_kv = _unit_kv(p)
     units_q = ceil_div(blk.strip, p["cube_m"])
     units_kv = ceil_div(blk.span, unit_kv)
+    span = heavy.key_1 - heavy.key_0
     top_q = units_q
     while top_q > 0:  # one step per distinct trip count
         low_q = ceil_div(units_q, ceil_div(units_q, top_q))
         top_q = low_q - 1
         tile_q = min(low_q * p["cube_m"], blk.strip)
+        row_tiles = row_tiles_of(s, blk, heavy.core, tile_q)
         top_kv = units_kv
         while top_kv > 0:
             low_kv = ceil_div(units_kv, ceil_div(units_kv, top_kv))
@@ -106,10 +190,20 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, best: _Best) -
             best.counters[2] = min(best.counters[2], sram)
             if sram > p["sram_usable_bytes"]:
                 continue
+            of_heavy = count_core(p, s, blk, heavy.core, heavy.key_0, heavy.key_1, tile_q, tile_kv)
             # with one row tile or one key tile both orders move the same, or KQ more
             num_orders = 1 if (tile_q == blk.strip and not blk.is_folded) or tile_kv == blk.span else 2
             for order in range(num_orders):
                 best.counters[0] += 1
+                counts = of_heavy
+                if order == KQ:  # at most the last row tile of each key tile stays for the next
+                    counts = keys_stay(of_heavy, (ceil_div(span, tile_kv) - 1) * tile_q)
+                stream_keys = max(counts.kv_keys, span)
+                cost = attention_core_cost(
+                    p, s, blk, counts, blk.units, heavy.core, span, stream_keys, row_tiles, tile_q, tile_kv, order
+                )  # fmt: skip
+                if not _may_win(best, cost.latency_us, cost.busiest_bytes):
+                    continue
                 latency_us, busiest_bytes, visits = _cost_all(p, s, blk, tile_q, tile_kv, order, best.floats[0])
                 best.key[1] = visits
                 best.key[2] = sram
@@ -129,34 +223,67 @@ def _unit_kv(p: Any) -> int:
     return unit
 
 
+@kernel
+def _list_partitions(p: Any, s: AttentionSizes, out: Any) -> int:
+    """Fill the rows of `out` with P_U, P_Q, P_KV, is_folded of each partition, and count them; with no rows count only.
+
+    Partitions whose blocks are those of a smaller one are left out.
+    """
+    num = 0
+    num_cores = p["num_cores"]
+    for P_U in range(1, min(num_cores, s.units) + 1):
+        if ceil_div(s.units, ceil_div(s.units, P_U)) < P_U:
+            continue
+        for P_Q in range(1, min(num_cores // P_U, s.rows) + 1):
+            most_kv = min(num_cores // (P_U * P_Q), s.keys) if p["reduction"] else 1
+            for is_folded in range(2 if s.is_masked and P_Q > 1 else 1):
+                if attention_block_of(p, s, P_U, P_Q, 1, is_folded).E_Q < P_Q:
+                    continue
+                for P_KV in range(1, most_kv + 1):
+                    if ceil_div(s.keys, ceil_div(s.keys, P_KV)) < P_KV:
+                        continue
+                    if num < out.shape[0]:
+                        out[num, 0] = P_U
+                        out[num, 1] = P_Q
+                        out[num, 2] = P_KV
+                        out[num, 3] = is_folded
+                    num += 1
+    return num
+
+
 @entry_point
-def find_best_attention(params: Any, s: AttentionSizes, floats: Any, ints: Any, counters: Any) -> None:
+def find_best_attention(
+    params: Any, s: AttentionSizes, pairs: int, floats: Any, ints: Any, counters: Any
+) -> None:
     """Find the best mapping; `ints` [10] and `floats` [2] get its key, with latency inf where nothing fits.
 
     Args:
         params: [1] of PARAMS_DTYPE.
         s: the problem.
+        pairs: of a row and a key that it attends to, of one unit.
         floats, ints, counters: see `_Best`.
     """
     p = params[0]
     best = _Best(floats, ints, np.zeros(ATTENTION_KEY_INTS, np.int64), counters)
     floats[:] = np.inf
-    num_cores = p["num_cores"]
-    for P_U in range(1, min(num_cores, s.units) + 1):
-        if ceil_div(s.units, ceil_div(s.units, P_U)) < P_U:  # as a smaller one
+    partitions = np.empty((_list_partitions(p, s, np.empty((0, 4), np.int64)), 4), np.int64)
+    _list_partitions(p, s, partitions)
+    bounds_us = np.empty(len(partitions))
+    for i in range(len(partitions)):
+        P_U, P_Q, P_KV, is_folded = partitions[i]
+        bounds_us[i] = _bound_us(p, s, attention_block_of(p, s, P_U, P_Q, P_KV, is_folded), pairs)
+    for i in np.argsort(bounds_us):
+        if bounds_us[i] > best.floats[0]:
+            break
+        P_U, P_Q, P_KV, is_folded = partitions[i]
+        blk = attention_block_of(p, s, P_U, P_Q, P_KV, is_folded)
+        heavy = _heavy_of(p, s, blk)
+        if _least_us(p, s, blk, heavy.core, heavy.key_1 - heavy.key_0, heavy.counts) > best.floats[0]:
             continue
-        for P_Q in range(1, num_cores // P_U + 1):
-            for is_folded in range(2 if s.is_masked and P_Q > 1 else 1):
-                for P_KV in range(1, num_cores // (P_U * P_Q) + 1 if p["reduction"] else 2):
-                    blk = attention_block_of(p, s, P_U, P_Q, P_KV, is_folded)
-                    if blk.E_Q < P_Q:
-                        break
-                    if blk.E_K < P_KV:
-                        continue
-                    best.counters[1] += 1
-                    best.key[0] = blk.active_cores
-                    best.key[3] = P_KV
-                    best.key[4] = P_U
-                    best.key[5] = P_Q
-                    best.key[6] = is_folded
-                    _search_tiles(p, s, blk, best)
+        best.counters[1] += 1
+        best.key[0] = blk.active_cores
+        best.key[3] = P_KV
+        best.key[4] = P_U
+        best.key[5] = P_Q
+        best.key[6] = is_folded
+        _search_tiles(p, s, blk, heavy, best)

@@ -277,7 +277,7 @@ class Attention:
             room = arch.shared_bytes / self.active_cores
             rest = 0.0 if wanted <= room else 1.0 - room / wanted
         q_dram, kv_dram = (
-            moved if moved <= once else once + rest * (moved - once) for moved, once in ((q, q_once), (kv, kv_once))
+            once + rest * max(0.0, moved - once) for moved, once in ((q, q_once), (kv, kv_once))
         )
         if arch.shared_bytes is None:
             q_dram, kv_dram = q, kv
@@ -401,6 +401,8 @@ def mappings(arch: MulticoreSpec, problem: AttentionProblem) -> Iterator[tuple[A
             continue
         for is_folded in (False, True) if problem.causal and problem.q_len > 1 and partition.P_Q > 1 else (False,):
             attention = Attention(arch, problem, partition, is_folded)
+            if is_folded and attention.E_Q == 1:
+                continue
             for tile in attention.tiles():
                 if attention.fits(tile):
                     for order in AttentionOrder:

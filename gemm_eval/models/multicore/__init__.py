@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         count_kept_rows,
         key_steps_of,
         keys_stay,
+        row_tiles_of,
+        rows_of_core,
         span_of,
     )
     from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, Block, block_of, sram_used_bytes
@@ -75,6 +77,8 @@ __all__ = [
     "params_in_room",
     "replay_grouped",
     "replay_range",
+    "row_tiles_of",
+    "rows_of_core",
     "span_of",
     "split_layouts",
     "spread_of",
@@ -112,6 +116,8 @@ __getattr__, __dir__ = lazy_names(
             "count_kept_rows",
             "key_steps_of",
             "keys_stay",
+            "row_tiles_of",
+            "rows_of_core",
             "span_of",
         ),
         ".cost_kernels": (

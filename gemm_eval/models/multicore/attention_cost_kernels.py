@@ -22,6 +22,7 @@ from gemm_eval.models.multicore.attention_count_kernels import (
     count_kept_rows,
     key_steps_of,
     keys_stay,
+    row_tiles_of,
     rows_of_core,
     span_of,
     strip_of,
@@ -112,8 +113,8 @@ def _kept_frac(p: Any, blk: AttentionBlock, q: float, q_once: float, kv: float, 
 
 @inlined_kernel
 def _from_dram(moved: float, once: float, kept_frac: float) -> float:
-    """Bytes that DRAM gives where this part of what exceeds once is kept."""
-    return moved if moved <= once else once + (1.0 - kept_frac) * (moved - once)
+    """Bytes that DRAM gives where this part of what exceeds once is kept; once it gives to all cores in equal parts."""
+    return once + (1.0 - kept_frac) * max(0.0, moved - once)
 
 
 @inlined_kernel
@@ -149,13 +150,16 @@ def _main_us(
 @kernel
 def attention_core_cost(
     p: Any, s: AttentionSizes, blk: AttentionBlock, counts: AttentionCounts, units: int, core: int, span: int,
-    stream_keys: int, tile_q: int, tile_kv: int, order: int,
+    stream_keys: int, row_tiles: int, tile_q: int, tile_kv: int, order: int,
 ) -> CoreCost:  # fmt: skip
     """Cost of a core with so many units, all of which are like `counts`.
+
+    It grows with every argument but the core and the order, so that a search gets a bound from some that are too small.
 
     Args:
         span: its keys.
         stream_keys: with multicast, the keys that the cores of its unit and span load together.
+        row_tiles: of the core, visited or not.
     """
     rows = rows_of_core(s, blk, core)
     is_shared = p["is_multicast"]
@@ -223,7 +227,6 @@ def attention_core_cost(
     )  # fmt: skip
     sync_us = p["sync_us"] if blk.active_cores > 1 else 0.0
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us) + sync_us
-    row_tiles = ceil_div(strip, tile_q) + ceil_div(strip_of(s, blk, core, 1)[1], tile_q)
     tasks_us = (units * row_tiles - 1) * p["task_us"]
     latency_us += tasks_us
     return CoreCost(
@@ -270,7 +273,8 @@ def evaluate_attention_mapping(
                 if num == 0:
                     continue
                 cost = attention_core_cost(
-                    p, s, blk, counts, units, core, key_1 - key_0, stream_keys, tile_q, tile_kv, order
+                    p, s, blk, counts, units, core, key_1 - key_0, stream_keys,
+                    row_tiles_of(s, blk, core, tile_q), tile_q, tile_kv, order,
                 )  # fmt: skip
                 if cost.latency_us > slowest_us:
                     slowest_us = cost.latency_us

@@ -22,6 +22,7 @@ __all__ = [
     "count_kept_rows",
     "key_steps_of",
     "keys_stay",
+    "row_tiles_of",
     "rows_of_core",
     "span_of",
     "strip_of",
@@ -114,6 +115,12 @@ def strip_of(s: AttentionSizes, blk: AttentionBlock, core: int, half: int) -> tu
 def rows_of_core(s: AttentionSizes, blk: AttentionBlock, core: int) -> int:
     """Rows of a core, of one unit."""
     return strip_of(s, blk, core, 0)[1] + strip_of(s, blk, core, 1)[1]
+
+
+@inlined_kernel
+def row_tiles_of(s: AttentionSizes, blk: AttentionBlock, core: int, tile_q: int) -> int:
+    """Row tiles of a core, of one unit."""
+    return ceil_div(strip_of(s, blk, core, 0)[1], tile_q) + ceil_div(strip_of(s, blk, core, 1)[1], tile_q)
 
 
 @inlined_kernel
