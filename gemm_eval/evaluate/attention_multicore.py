@@ -29,7 +29,7 @@ _MEANINGS = {_TERM_NAMES.get(name, name): term.meaning for name, term in TERMS.i
 
 
 def fused_multicore_attention(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionResult:
-    """Return what fused attention takes with its best mapping, without what a library's `packs` and `rules` do to GEMMs.
+    """Return what fused attention takes with its best mapping; `packs` and `rules` of the spec are of GEMMs alone.
 
     Raises:
         UnsupportedError: the chip cannot compute it, as one without a vector unit.

@@ -11,7 +11,13 @@ import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import as_integer, check_flag, check_word
-from gemm_eval.errors import InfeasibleError, InvalidInputError, InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval.errors import (
+    InfeasibleError,
+    InvalidInputError,
+    InvalidOptionError,
+    InvalidProblemError,
+    UnsupportedError,
+)
 from gemm_eval.evaluate.backend import Backend, Kind
 from gemm_eval.evaluate.batch import ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts
@@ -389,9 +395,7 @@ class GEMMEvaluator:
             )
         return [self._attention[problem, is_fused] for problem in problems]
 
-    def _find_attention(
-        self, problems: Sequence[AttentionProblem], *, is_fused: bool | None
-    ) -> list[AttentionResult]:
+    def _find_attention(self, problems: Sequence[AttentionProblem], *, is_fused: bool | None) -> list[AttentionResult]:
         from gemm_eval.evaluate.attention import fused_attention, unfused_attention
 
         if is_fused is False:

@@ -1,9 +1,9 @@
 """Numba kernels of the exact search for a mapping of fused attention on a multi-core chip.
 
 The cost of a mapping is that of its slowest core, so the cost of any one core is a bound on it, and what a core does at
-least, whatever its tile, gives a bound on a partition. Costs grow with all that they are made of, in floating point too,
-so that no bound needs slack. Partitions are searched by their bounds, ascending, until one is above the best; of each
-candidate the core with the most scores is costed first, and the others only where that one does not rule it out.
+least, whatever its tile, gives a bound on a partition. Costs grow with all that they are made of, in floating point as
+well, so that no bound needs slack. Partitions are searched by their bounds, ascending, until one is above the best. Of
+each candidate a core with many scores is costed first, then the one that ruled out another candidate, then all.
 """
 
 from __future__ import annotations
@@ -43,13 +43,16 @@ class _Best(NamedTuple):
     floats: Any  # float64 [2]: latency_us, busiest_core_bytes
     ints: Any  # int64 [ATTENTION_KEY_INTS]
     key: Any  # int64 [ATTENTION_KEY_INTS]: the candidate at hand
+    probe: Any  # int64 [2]: core and span that took longer than the best in another candidate
     counters: Any  # int64 [3]: candidates costed, partitions, least SRAM of any tiles
 
 
 @kernel
 def _may_win(best: _Best, latency_us: float, busiest_bytes: float) -> bool:
     """Whether a candidate that is at least this costly could still be the best."""
-    return latency_us < best.floats[0] or (latency_us == best.floats[0] and busiest_bytes <= best.floats[1])
+    best_us: float = best.floats[0]
+    best_bytes: float = best.floats[1]
+    return latency_us < best_us or (latency_us == best_us and busiest_bytes <= best_bytes)
 
 
 @kernel
@@ -73,9 +76,12 @@ def _offer(best: _Best, latency_us: float, busiest_bytes: float) -> None:
 
 @kernel
 def _cost_all(
-    p: Any, s: AttentionSizes, blk: AttentionBlock, tile_q: int, tile_kv: int, order: int, worst_us: float
+    p: Any, s: AttentionSizes, blk: AttentionBlock, tile_q: int, tile_kv: int, order: int, best: _Best
 ) -> tuple[float, float, int]:
-    """Latency, busiest core's bytes and visits of a candidate; inf as soon as a core takes longer than `worst_us`."""
+    """Latency, busiest core's bytes and visits of a candidate; inf as soon as a core takes longer than the best.
+
+    That core is the next probe.
+    """
     latency_us = busiest_bytes = 0.0
     visits = 0
     spans = blk.E_K if s.is_masked else 1  # without a mask the first core has the most of everything
@@ -94,45 +100,49 @@ def _cost_all(
             latency_us = max(latency_us, cost.latency_us)
             busiest_bytes = max(busiest_bytes, cost.busiest_bytes)
             visits = max(visits, cost.visits)
-            if latency_us > worst_us:
+            if latency_us > best.floats[0]:
+                best.probe[0] = core
+                best.probe[1] = place
                 return np.inf, busiest_bytes, visits
     return latency_us, busiest_bytes, visits
 
 
 class _Heavy(NamedTuple):
-    """The core of a partition that has the most scores, and what it does at least, whatever its tile."""
+    """A core of a partition that has many scores, and what it does at least, whatever its tile."""
 
     core: int
-    key_0: int
-    key_1: int
+    place: int  # of its span
     counts: AttentionCounts
 
 
 @kernel
 def _heavy_of(p: Any, s: AttentionSizes, blk: AttentionBlock) -> _Heavy:
-    """Find it with the smallest tiles there are: larger ones are made of these, and visit all that they do."""
+    """Find it with the smallest tiles there are: larger ones are made of these, and visit all that they do.
+
+    With a mask that of the most scores among the first and last cores and spans; of all cores would take long.
+    """
     tile_q, tile_kv = min(p["cube_m"], blk.strip), min(_unit_kv(p), blk.span)
-    core = 0
-    key_0, key_1 = span_of(s, blk, 0)
-    counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv)
+    core = place = 0
+    low, high = span_of(s, blk, 0)
+    counts = count_core(p, s, blk, core, low, high, tile_q, tile_kv)
     if s.is_masked:
-        for place in range(blk.E_K):
-            low, high = span_of(s, blk, place)
-            for other in range(blk.E_Q):
+        for i in range(min(blk.E_K, 3)):
+            other_place = blk.E_K - i if i else 0
+            low, high = span_of(s, blk, other_place)
+            for j in range(min(blk.E_Q, 3)):
+                other = blk.E_Q - j if j else 0
                 found = count_core(p, s, blk, other, low, high, tile_q, tile_kv)
                 if found.scores > counts.scores:
-                    core, key_0, key_1, counts = other, low, high, found
+                    core, place, counts = other, other_place, found
     least = AttentionCounts(
         counts.q_rows, counts.once_keys, 0, counts.once_keys, counts.scores, counts.steps,
         key_steps_of(p, s, counts.once_keys), min(counts.visits, 1), counts.q_rows,
     )  # fmt: skip
-    return _Heavy(core, key_0, key_1, least)
+    return _Heavy(core, place, least)
 
 
 @kernel
-def _least_us(
-    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, span: int, counts: AttentionCounts
-) -> float:
+def _least_us(p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, span: int, counts: AttentionCounts) -> float:
     """Time that a core is not below which does at least this, in any order and with any tile."""
     tile_q, tile_kv = min(p["cube_m"], blk.strip), min(_unit_kv(p), span)
     us = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, 1, tile_q, tile_kv, 0).latency_us
@@ -169,18 +179,46 @@ def _bound_us(p: Any, s: AttentionSizes, blk: AttentionBlock, pairs: int) -> flo
 
 
 @kernel
+def _counts_of(
+    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, place: int, tile_q: int, tile_kv: int
+) -> AttentionCounts:
+    """Counts of a core of a span, where rows stay."""
+    key_0, key_1 = span_of(s, blk, place)
+    counts: AttentionCounts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv)
+    return counts
+
+
+@kernel
+def _may_win_by(
+    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, place: int, counts: AttentionCounts,
+    tile_q: int, tile_kv: int, order: int, best: _Best,
+) -> bool:  # fmt: skip
+    """Whether a candidate could be the best by what one of its cores, with these counts, takes at least."""
+    key_0, key_1 = span_of(s, blk, place)
+    if order == KQ:  # at most the last row tile of each key tile stays for the next
+        counts = keys_stay(counts, (ceil_div(key_1 - key_0, tile_kv) - 1) * tile_q)
+    stream_keys = max(counts.kv_keys, key_1 - key_0)
+    cost = attention_core_cost(
+        p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys, row_tiles_of(s, blk, core, tile_q),
+        tile_q, tile_kv, order,
+    )  # fmt: skip
+    return _may_win(best, cost.latency_us, cost.busiest_bytes)
+
+
+@kernel
 def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: _Heavy, best: _Best) -> None:
     """All tiles and loop orders of one partition, whose integers are in `best.key`."""
+    probe = best.probe
+    probe[0] = heavy.core
+    probe[1] = heavy.place
     unit_kv = _unit_kv(p)
     units_q = ceil_div(blk.strip, p["cube_m"])
     units_kv = ceil_div(blk.span, unit_kv)
-    span = heavy.key_1 - heavy.key_0
     top_q = units_q
     while top_q > 0:  # one step per distinct trip count
         low_q = ceil_div(units_q, ceil_div(units_q, top_q))
         top_q = low_q - 1
         tile_q = min(low_q * p["cube_m"], blk.strip)
-        row_tiles = row_tiles_of(s, blk, heavy.core, tile_q)
         top_kv = units_kv
         while top_kv > 0:
             low_kv = ceil_div(units_kv, ceil_div(units_kv, top_kv))
@@ -190,21 +228,18 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: _Heavy,
             best.counters[2] = min(best.counters[2], sram)
             if sram > p["sram_usable_bytes"]:
                 continue
-            of_heavy = count_core(p, s, blk, heavy.core, heavy.key_0, heavy.key_1, tile_q, tile_kv)
+            of_heavy = _counts_of(p, s, blk, heavy.core, heavy.place, tile_q, tile_kv)
             # with one row tile or one key tile both orders move the same, or KQ more
             num_orders = 1 if (tile_q == blk.strip and not blk.is_folded) or tile_kv == blk.span else 2
             for order in range(num_orders):
                 best.counters[0] += 1
-                counts = of_heavy
-                if order == KQ:  # at most the last row tile of each key tile stays for the next
-                    counts = keys_stay(of_heavy, (ceil_div(span, tile_kv) - 1) * tile_q)
-                stream_keys = max(counts.kv_keys, span)
-                cost = attention_core_cost(
-                    p, s, blk, counts, blk.units, heavy.core, span, stream_keys, row_tiles, tile_q, tile_kv, order
-                )  # fmt: skip
-                if not _may_win(best, cost.latency_us, cost.busiest_bytes):
+                if not _may_win_by(p, s, blk, heavy.core, heavy.place, of_heavy, tile_q, tile_kv, order, best):
                     continue
-                latency_us, busiest_bytes, visits = _cost_all(p, s, blk, tile_q, tile_kv, order, best.floats[0])
+                if probe[0] != heavy.core or probe[1] != heavy.place:
+                    counts = _counts_of(p, s, blk, probe[0], probe[1], tile_q, tile_kv)
+                    if not _may_win_by(p, s, blk, probe[0], probe[1], counts, tile_q, tile_kv, order, best):
+                        continue
+                latency_us, busiest_bytes, visits = _cost_all(p, s, blk, tile_q, tile_kv, order, best)
                 best.key[1] = visits
                 best.key[2] = sram
                 best.key[7] = order
@@ -252,19 +287,17 @@ def _list_partitions(p: Any, s: AttentionSizes, out: Any) -> int:
 
 
 @entry_point
-def find_best_attention(
-    params: Any, s: AttentionSizes, pairs: int, floats: Any, ints: Any, counters: Any
-) -> None:
+def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any, ints: Any, counters: Any) -> None:
     """Find the best mapping; `ints` [10] and `floats` [2] get its key, with latency inf where nothing fits.
 
     Args:
         params: [1] of PARAMS_DTYPE.
         s: the problem.
         pairs: of a row and a key that it attends to, of one unit.
-        floats, ints, counters: see `_Best`.
+        floats, ints, counters: as `_Best` has them.
     """
     p = params[0]
-    best = _Best(floats, ints, np.zeros(ATTENTION_KEY_INTS, np.int64), counters)
+    best = _Best(floats, ints, np.zeros(ATTENTION_KEY_INTS, np.int64), np.zeros(2, np.int64), counters)
     floats[:] = np.inf
     partitions = np.empty((_list_partitions(p, s, np.empty((0, 4), np.int64)), 4), np.int64)
     _list_partitions(p, s, partitions)
@@ -278,7 +311,8 @@ def find_best_attention(
         P_U, P_Q, P_KV, is_folded = partitions[i]
         blk = attention_block_of(p, s, P_U, P_Q, P_KV, is_folded)
         heavy = _heavy_of(p, s, blk)
-        if _least_us(p, s, blk, heavy.core, heavy.key_1 - heavy.key_0, heavy.counts) > best.floats[0]:
+        low, high = span_of(s, blk, heavy.place)
+        if _least_us(p, s, blk, heavy.core, high - low, heavy.counts) > best.floats[0]:
             continue
         best.counters[1] += 1
         best.key[0] = blk.active_cores

@@ -239,5 +239,3 @@ class _Case:
         """Note what was found."""
         spec = self.arch.model_dump(mode="json", exclude_defaults=True)
         self.report.violations.append(f"{law}: {text}; {self.problem!r} on {spec}")
-
-

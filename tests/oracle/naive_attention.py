@@ -183,9 +183,7 @@ class Attention:
             for i in range(ceil_div(len(strip), tile.tile_q))
         ]
         span = self.span(place)
-        keys = [
-            (j, span[j * tile.tile_kv : (j + 1) * tile.tile_kv]) for j in range(ceil_div(len(span), tile.tile_kv))
-        ]
+        keys = [(j, span[j * tile.tile_kv : (j + 1) * tile.tile_kv]) for j in range(ceil_div(len(span), tile.tile_kv))]
         if order is AttentionOrder.QK:
             pairs = [(row, key) for row in rows for key in keys]
         else:
@@ -276,9 +274,7 @@ class Attention:
             wanted = (q_once if q > q_once else 0.0) + (kv_once if kv > kv_once else 0.0) + partial
             room = arch.shared_bytes / self.active_cores
             rest = 0.0 if wanted <= room else 1.0 - room / wanted
-        q_dram, kv_dram = (
-            once + rest * max(0.0, moved - once) for moved, once in ((q, q_once), (kv, kv_once))
-        )
+        q_dram, kv_dram = (once + rest * max(0.0, moved - once) for moved, once in ((q, q_once), (kv, kv_once)))
         if arch.shared_bytes is None:
             q_dram, kv_dram = q, kv
         loads = Moved(q_dram + kv_dram, q + kv, q_bytes + kv_bytes)

@@ -11,6 +11,14 @@ if TYPE_CHECKING:
         attention_sizes,
         unpack_attention_cost,
     )
+    from gemm_eval.models.multicore.attention_block_kernels import (
+        AttentionBlock,
+        AttentionSizes,
+        attention_block_of,
+        row_tiles_of,
+        rows_of_core,
+        span_of,
+    )
     from gemm_eval.models.multicore.attention_cost_kernels import (
         ATTENTION_COST_DTYPE,
         SOFTMAX_OPS_PER_SCORE,
@@ -21,17 +29,11 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.multicore.attention_count_kernels import (
         KQ,
-        AttentionBlock,
         AttentionCounts,
-        AttentionSizes,
-        attention_block_of,
         count_core,
         count_kept_rows,
         key_steps_of,
         keys_stay,
-        row_tiles_of,
-        rows_of_core,
-        span_of,
     )
     from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, Block, block_of, sram_used_bytes
     from gemm_eval.models.multicore.group_kernels import spread_of
@@ -106,19 +108,21 @@ __getattr__, __dir__ = lazy_names(
             "evaluate_attention_mapping",
             "stream_keys_of",
         ),
-        ".attention_count_kernels": (
-            "KQ",
+        ".attention_block_kernels": (
             "AttentionBlock",
-            "AttentionCounts",
             "AttentionSizes",
             "attention_block_of",
+            "row_tiles_of",
+            "rows_of_core",
+            "span_of",
+        ),
+        ".attention_count_kernels": (
+            "KQ",
+            "AttentionCounts",
             "count_core",
             "count_kept_rows",
             "key_steps_of",
             "keys_stay",
-            "row_tiles_of",
-            "rows_of_core",
-            "span_of",
         ),
         ".cost_kernels": (
             "Block",

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from gemm_eval.arch import MulticoreSpec
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.mapping import AttentionMapping, AttentionOrder, AttentionPartition, AttentionTile
+from gemm_eval.models.multicore.attention_block_kernels import AttentionSizes
 from gemm_eval.models.multicore.attention_cost_kernels import ATTENTION_COST_DTYPE
-from gemm_eval.models.multicore.attention_count_kernels import AttentionSizes
 from gemm_eval.models.multicore.params import in_room, pack_params
 from gemm_eval.models.multicore.terms import BREAKDOWN
 from gemm_eval.workload import AttentionProblem, GemmProblem
@@ -63,7 +63,7 @@ def attention_sizes(problem: AttentionProblem) -> AttentionSizes:
 
 
 def attention_params(arch: MulticoreSpec, problem: AttentionProblem) -> npt.NDArray[np.void]:
-    """Return the parameters [1] of PARAMS_DTYPE: K and V are what weights are to a GEMM, and room is kept for residents.
+    """Return parameters [1] of PARAMS_DTYPE: K and V are what weights are to a GEMM, and what is resident has its room.
 
     Raises:
         UnsupportedError: the chip cannot multiply the type of queries, has no vector unit for the softmax, or nothing
@@ -72,7 +72,8 @@ def attention_params(arch: MulticoreSpec, problem: AttentionProblem) -> npt.NDAr
     of_type = arch.for_dtype(problem.dtype)
     if of_type.vector_ops_per_cycle is None:
         raise UnsupportedError(
-            f"{arch.name} has no vector unit for the softmax of fused attention: set vector_ops_per_cycle, or fused=False"
+            f"{arch.name} has no vector unit for the softmax of fused attention: set vector_ops_per_cycle, or take "
+            "fused=False"
         )
     gemm = GemmProblem(
         1, 1, problem.head_dim, problem.num_keys, problem.dtype, problem.kv_type, problem.output_dtype

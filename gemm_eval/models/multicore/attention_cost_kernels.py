@@ -6,26 +6,27 @@ the output O where C does.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from gemm_eval.jit import entry_point, inlined_kernel, kernel
-from gemm_eval.models.multicore.attention_count_kernels import (
-    KQ,
+from gemm_eval.models.multicore.attention_block_kernels import (
     AttentionBlock,
-    AttentionCounts,
     AttentionSizes,
     attention_block_of,
-    count_core,
-    count_kept_rows,
-    key_steps_of,
-    keys_stay,
     row_tiles_of,
     rows_of_core,
     span_of,
     strip_of,
+)
+from gemm_eval.models.multicore.attention_count_kernels import (
+    KQ,
+    AttentionCounts,
+    count_core,
+    count_kept_rows,
+    key_steps_of,
+    keys_stay,
     union_keys,
 )
 from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, CoreCost, dram_total, fill_times, padded_tile_bytes
@@ -71,11 +72,12 @@ _INTS = (
     "scores", "bound", "num_candidates", "num_partitions",
 )  # fmt: skip
 
+_TIMES = tuple(name for name in COST_DTYPE.names or () if name.endswith("_us"))
+
 ATTENTION_COST_DTYPE = np.dtype(
-    [(name, np.int64) for name in _INTS] + [(name, np.float64) for name in COST_DTYPE.names or () if name.endswith("_us")]
-    + [("busiest_core_bytes", np.float64)]
-)  # fmt: skip
-"""The cost of one mapping. Bytes and scores are totals of the chip, times those of the slowest core, as in `COST_DTYPE`."""
+    [(name, np.int64) for name in _INTS] + [(name, np.float64) for name in (*_TIMES, "busiest_core_bytes")]
+)
+"""The cost of one mapping. Bytes and scores are totals of the chip, times those of the slowest core."""
 
 
 @kernel
@@ -95,11 +97,14 @@ def attention_sram_bytes(p: Any, s: AttentionSizes, tile_q: int, tile_kv: int) -
     scores += padded_tile_bytes(p, tile_q, tile_kv * p["a_half_bits"])
     output = padded_tile_bytes(p, tile_q, s.value_dim * p["acc_half_bits"])
     stats = padded_tile_bytes(p, tile_q, STATS_PER_ROW * p["acc_half_bits"])
-    return p["input_buffers"] * inputs + copies + scores + p["output_buffers"] * output + stats
+    total: int = p["input_buffers"] * inputs + copies + scores + p["output_buffers"] * output + stats
+    return total
 
 
 @inlined_kernel
-def _kept_frac(p: Any, blk: AttentionBlock, q: float, q_once: float, kv: float, kv_once: float, partial: float) -> float:
+def _kept_frac(
+    p: Any, blk: AttentionBlock, q: float, q_once: float, kv: float, kv_once: float, partial: float
+) -> float:
     """What part of all that DRAM would give again the memory between DRAM and SRAM keeps."""
     kept_bytes = 0.0
     if q > q_once:
@@ -120,9 +125,9 @@ def _from_dram(moved: float, once: float, kept_frac: float) -> float:
 @inlined_kernel
 def _main_us(
     p: Any, s: AttentionSizes, blk: AttentionBlock, loads: Traffic, o: Traffic, compute_us: float, all_dma_us: float,
-    units: int, tile_q: int, tile_kv: int, order: int,
+    tile_q: int, tile_kv: int, order: int,
 ) -> float:  # fmt: skip
-    """Time of all visits of a core that moves these bytes in `all_dma_us`; tiles are cut to the core's rows and keys."""
+    """Time of all visits of a core that moves these bytes in `all_dma_us`, with tiles cut to its rows and keys."""
     tail = o
     if p["output_buffers"] == 2:
         width = s.value_dim if blk.E_K == 1 else s.value_dim + STATS_PER_ROW
@@ -223,7 +228,7 @@ def attention_core_cost(
 
     strip = strip_of(s, blk, core, 0)[1]
     main_us = _main_us(
-        p, s, blk, loads, o, compute_us, all_dma_us, units, min(tile_q, strip), min(tile_kv, span), order
+        p, s, blk, loads, o, compute_us, all_dma_us, min(tile_q, strip), min(tile_kv, span), order
     )  # fmt: skip
     sync_us = p["sync_us"] if blk.active_cores > 1 else 0.0
     latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us) + sync_us

@@ -563,8 +563,8 @@ def energy_pj_of(p: Any, steps: float, macs: float, dram_bytes: float, core_byte
 
 
 @kernel
-def fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
-    """Fill the times of the record `out` of `COST_DTYPE`, which are those of the slowest core."""
+def fill_times(p: Any, blk: Any, cost: CoreCost, out: Any) -> None:
+    """Fill the times of the record `out`, which are those of the slowest core; of `blk` it takes the share of DRAM."""
     floor_wait_us = cost.latency_us - cost.busy_us
     out["latency_us"] = cost.latency_us
     out["main_us"] = cost.main_us

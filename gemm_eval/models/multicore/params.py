@@ -191,7 +191,7 @@ def params_in_room(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.ND
 
 
 def in_room(params: npt.NDArray[np.void], elems: Mapping[str, int]) -> npt.NDArray[np.void]:
-    """Return parameters [1] in which the resident ones of A, B and C, of so many elements, take their part of the SRAM."""
+    """Return parameters [1] in which those of A, B and C that are resident, of so many elements, take their room."""
     if not params["has_resident"][0]:
         return params
     # as `_in_room`, which takes ten times as long for one problem
