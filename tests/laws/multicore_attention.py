@@ -29,7 +29,7 @@ from tests.laws.multicore_draws import draw_chip
 from tests.laws.report import Report
 from tests.oracle.naive_attention import Attention, mappings, num_pairs
 
-__all__ = ["cost_of", "draw_attention", "draw_attention_chip", "run"]
+__all__ = ["cost_of", "draw_attention", "draw_attention_chip", "key_of", "run"]
 
 ROUNDING = 1e-12
 MAX_MAPPINGS = 3_000
@@ -102,7 +102,8 @@ def best_of(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionCost | N
         return None
 
 
-def _key(cost: AttentionCost) -> tuple[float, ...]:
+def key_of(cost: AttentionCost) -> tuple[float, ...]:
+    """What a search compares."""
     (P_U, P_Q, P_KV), tile, order, is_folded = cost.mapping
     numbers = (cost.active_cores, cost.visits, cost.sram_used_bytes, P_KV, P_U, P_Q, is_folded, order, *tile)
     return (cost.latency_us, cost.busiest_core_bytes, *numbers)
@@ -124,9 +125,9 @@ class _Case:
         law = "the search is brute force"
         self.report.checked[law] += 1
         self.report.checked["mappings of brute force"] += len(self.mappings)
-        keys = [_key(cost_of(self.arch, self.problem, mapping)) for _, mapping in self.mappings]
+        keys = [key_of(cost_of(self.arch, self.problem, mapping)) for _, mapping in self.mappings]
         found = best_of(self.arch, self.problem)
-        if (None if found is None else _key(found)) != min(keys, default=None):
+        if (None if found is None else key_of(found)) != min(keys, default=None):
             self.violates(law, f"found {found}, brute force {min(keys, default=None)}")
 
     def check_mapping(self) -> None:
