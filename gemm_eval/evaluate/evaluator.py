@@ -603,6 +603,7 @@ class GEMMEvaluator:
         """Forget all results in memory."""
         self._evaluate_cached.cache_clear()
         self._costs.clear()
+        self._attention.clear()
 
     def save_to_disk(self, table: GEMMTable) -> int:
         """Keep the results of `evaluate_many` for later processes, in the user's cache folder.
