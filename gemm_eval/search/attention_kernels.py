@@ -142,13 +142,31 @@ def _heavy_of(p: Any, s: AttentionSizes, blk: AttentionBlock) -> _Heavy:
 
 
 @kernel
-def _least_us(p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, span: int, counts: AttentionCounts) -> float:
-    """Time that a core is not below which does at least this, in any order and with any tile."""
-    tile_q, tile_kv = min(p["cube_m"], blk.strip), min(_unit_kv(p), span)
-    us = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, 1, tile_q, tile_kv, 0).latency_us
+def _least_us(
+    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, span: int, counts: AttentionCounts, row_tiles: int,
+    tile_q: int,
+) -> float:  # fmt: skip
+    """Time that a core is not below which does at least this, in either order, with tile_q or more and any tile_kv."""
+    tile_kv = min(_unit_kv(p), span)
+    us = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, row_tiles, tile_q, tile_kv, 0).latency_us
     if p["is_multicast"] and blk.E_K > 1:  # where keys stay, a core loads its own rows, which may be fewer
-        of_kq = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, 1, tile_q, tile_kv, KQ)
+        of_kq = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, row_tiles, tile_q, tile_kv, KQ)
         us = min(us, of_kq.latency_us)
+    return us
+
+
+@kernel
+def _least_of_rows_us(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: _Heavy, tile_q: int) -> float:
+    """Time that no tile_kv is below beside a tile_q: large ones are made of the smallest, and visit all that it does."""
+    key_0, key_1 = span_of(s, blk, heavy.place)
+    span = key_1 - key_0
+    counts = count_core(p, s, blk, heavy.core, key_0, key_1, tile_q, min(_unit_kv(p), blk.span))
+    least = AttentionCounts(
+        counts.q_rows, counts.once_keys, 0, counts.once_keys, counts.scores, counts.steps, counts.fills,
+        ceil_div(counts.q_rows, tile_q), counts.q_rows,
+    )  # fmt: skip
+    row_tiles = row_tiles_of(s, blk, heavy.core, tile_q)
+    us: float = _least_us(p, s, blk, heavy.core, span, least, row_tiles, tile_q)
     return us
 
 
@@ -159,9 +177,10 @@ def _bound_us(p: Any, s: AttentionSizes, blk: AttentionBlock, pairs: int) -> flo
     Without a mask that of the first core. With one, some core has at least the mean of the pairs, and some core loads
     what the last row attends to, or its part of the keys.
     """
+    least_q = min(p["cube_m"], blk.strip)
     if not s.is_masked:
         heavy = _heavy_of(p, s, blk)
-        return _least_us(p, s, blk, 0, blk.span, heavy.counts)
+        return _least_us(p, s, blk, 0, blk.span, heavy.counts, 1, least_q)
     core = blk.E_Q - 1  # the one of the fewest rows
     if rows_of_core(s, blk, 0) < rows_of_core(s, blk, core):
         core = 0
@@ -173,8 +192,8 @@ def _bound_us(p: Any, s: AttentionSizes, blk: AttentionBlock, pairs: int) -> flo
     keys = blk.span if s.window == s.keys else ceil_div(blk.span, blk.E_Q)
     loaded = AttentionCounts(0, keys, 0, keys, 0, 0, 0, 0, 0)
     return max(
-        _least_us(p, s, blk, core, span, computed),
-        _least_us(p, s, blk, core, span, loaded),
+        _least_us(p, s, blk, core, span, computed, 1, least_q),
+        _least_us(p, s, blk, core, span, loaded, 1, least_q),
     )
 
 
@@ -219,13 +238,15 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: _Heavy,
         low_q = ceil_div(units_q, ceil_div(units_q, top_q))
         top_q = low_q - 1
         tile_q = min(low_q * p["cube_m"], blk.strip)
+        best.counters[2] = min(best.counters[2], attention_sram_bytes(p, s, tile_q, min(unit_kv, blk.span)))
+        if _least_of_rows_us(p, s, blk, heavy, tile_q) > best.floats[0]:
+            continue
         top_kv = units_kv
         while top_kv > 0:
             low_kv = ceil_div(units_kv, ceil_div(units_kv, top_kv))
             top_kv = low_kv - 1
             tile_kv = min(low_kv * unit_kv, blk.span)
             sram = attention_sram_bytes(p, s, tile_q, tile_kv)
-            best.counters[2] = min(best.counters[2], sram)
             if sram > p["sram_usable_bytes"]:
                 continue
             of_heavy = _counts_of(p, s, blk, heavy.core, heavy.place, tile_q, tile_kv)
@@ -312,7 +333,7 @@ def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any,
         blk = attention_block_of(p, s, P_U, P_Q, P_KV, is_folded)
         heavy = _heavy_of(p, s, blk)
         low, high = span_of(s, blk, heavy.place)
-        if _least_us(p, s, blk, heavy.core, high - low, heavy.counts) > best.floats[0]:
+        if _least_us(p, s, blk, heavy.core, high - low, heavy.counts, 1, min(p["cube_m"], blk.strip)) > best.floats[0]:
             continue
         best.counters[1] += 1
         best.key[0] = blk.active_cores
