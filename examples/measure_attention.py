@@ -2,6 +2,9 @@
 
     python examples/measure_attention.py --out FOLDER     # a GPU, PyTorch, pandas and pyarrow; some minutes
 
+Writes FOLDER/attention-torch-RELEASE-BACKEND/PHASE.parquet, as `gemm_eval/validation/attention/tables.py` reads them;
+the meta files beside them are written by hand.
+
 Each call is captured in a CUDA graph of several, which go in turn through copies of keys and values, 256 MB together at
 least, as layers of a model each have their own; queries are warm. The time is that of a replay over the calls, the
 median of several. Before it is timed, the first sequence of each case is held to float64. bf16, causal.
@@ -115,20 +118,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the table")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
-    rows = []
+    release = ".".join(torch.__version__.split(".")[:2])
     for name, backend in BACKENDS.items():
+        rows = []
         for case in cases():
+            if name == "cudnn" and 1 < case.q_len < case.kv_len:
+                continue  # PyTorch gives it a mask that is written out
             try:
                 with torch.no_grad(), sdpa_kernel(backend):
                     latency_us = time_us(case)
             except RuntimeError as error:  # a backend that does not take such sizes
                 print(name, *case, "not run:", str(error).partition("\n")[0][:80])
                 continue
-            rows.append((name, *case, round(latency_us, 4)))
-        columns = ["backend", *Case._fields, "latency_us"]
-        pd.DataFrame(rows, columns=columns).to_csv(options.out / "attention.csv", index=False)
-    print(f"{len(rows)} rows on {torch.cuda.get_device_name()}, torch {torch.__version__}")
+            rows.append((*case, case.head_dim, 0, "bf16", "bf16", round(latency_us, 4)))
+        columns = [*Case._fields, "v_head_dim", "window", "dtype", "kv_dtype", "latency_us"]
+        frame = pd.DataFrame(rows, columns=columns)
+        folder = options.out / f"attention-torch-{release}-{name}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for phase, is_phase in (("context", frame["q_len"] > 1), ("generation", frame["q_len"] == 1)):
+            frame[is_phase].reset_index(drop=True).to_parquet(folder / f"{phase}.parquet", index=False)
+        print(f"{name}: {len(rows)} rows on {torch.cuda.get_device_name()}, torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -64,6 +64,16 @@ def attention(
             rich_help_panel=_KIND_PANEL,
         ),
     ] = None,
+    library: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose fused kernels of GPUs: trtllm (with positions and the write of the cache), cudnn or flash. "
+            "Default: trtllm.",
+            metavar="WORD",
+            rich_help_panel=_KIND_PANEL,
+            show_default=False,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Say what the attention of one layer takes: scores, softmax and values of all heads of one device.
@@ -84,6 +94,7 @@ def attention(
             batch=batch, q_len=q_len, kv_len=kv_len, num_heads=num_heads,
             num_kv_heads=1 if latent and num_kv_heads is None else num_kv_heads, head_dim=head_dim, dtype=dtype,
             kv_dtype=kv_dtype, v_head_dim=v_head_dim, causal=causal, window=window, is_latent=latent, fused=fused,
+            library=library,
         )
         for name in arch
     ]  # fmt: skip

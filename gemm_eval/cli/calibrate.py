@@ -151,9 +151,14 @@ def moe(
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
-def attention(arch: GpuOption, seed: SeedOption = 0, out: OutOption = None) -> None:
-    """Fit the families of attention kernels of a GPU on its committed tables; heads are held out for the errors."""
-    calibrate_attention(arch, seed, out)
+def attention(
+    arch: GpuOption,
+    library: Annotated[str, typer.Option(metavar="WORD", help="Whose kernels: trtllm, cudnn or flash.")] = "trtllm",
+    seed: SeedOption = 0,
+    out: OutOption = None,
+) -> None:
+    """Fit a library's families of attention kernels on committed tables; heads are held out for the errors."""
+    calibrate_attention(arch, library, seed, out)
 
 
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
@@ -257,15 +262,15 @@ def calibrate_moe(arch: str, data: str, seed: int, out: Path | None) -> None:
     _write(fitted, path, _title(fitted), {timings.name: len(timings)})
 
 
-def calibrate_attention(arch: str, seed: int, out: Path | None) -> None:
-    """Fit all families of attention kernels of a GPU, write and print."""
+def calibrate_attention(arch: str, library: str, seed: int, out: Path | None) -> None:
+    """Fit all families of a library's attention kernels on a GPU, write and print."""
     from gemm_eval.arch import GpuSpec, load_arch
     from gemm_eval.models.gpu.attention import attention_calibration_path
     from gemm_eval.validation import attention as measured
 
     spec = load_arch(arch, GpuSpec)
-    fitted = measured.calibrate_attention(spec, seed)
-    path = attention_calibration_path(spec.name) if out is None else out
+    fitted = measured.calibrate_attention(spec, library, seed)
+    path = attention_calibration_path(spec.name, library) if out is None else out
     num_rows = {errors.data: errors.num_rows for errors in fitted.errors}
     _write(fitted, path, f"Attention by {fitted.library} on {fitted.gpu}: errors {fitted.folds}", num_rows)
 

@@ -35,8 +35,12 @@ def validate_attention(names: Sequence[str], phases: Sequence[str], seed: int, *
     if not groups:
         console.print(_table(lines, "all rows", has_sets=True))
         return
-    for (gpu, phase), of_set in groupby(lines, lambda line: (line.gpu, line.phase)):
-        console.print(_table(list(of_set), f"{gpu}, {phase}", has_sets=False))
+    for name, of_set in groupby(lines, _name):
+        console.print(_table(list(of_set), name, has_sets=False))
+
+
+def _name(line: AttentionLine) -> str:
+    return f"{line.gpu}, {line.library}, {line.phase}"
 
 
 def _table(lines: Sequence[AttentionLine], title: str, *, has_sets: bool) -> Table:
@@ -44,7 +48,7 @@ def _table(lines: Sequence[AttentionLine], title: str, *, has_sets: bool) -> Tab
 
     table = report_table(_HEADERS, title)
     for line in lines:
-        table.add_row(f"{line.gpu}, {line.phase}" if has_sets else line.group, *_cells(line))
+        table.add_row(_name(line) if has_sets else line.group, *_cells(line))
     return table
 
 

@@ -5,23 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from gemm_eval.arch import ArchSpec, GpuSpec
+from gemm_eval.checks import check_flag, check_word
 from gemm_eval.dtypes import DType
-from gemm_eval.errors import UnsupportedError
+from gemm_eval.errors import InvalidOptionError, UnsupportedError
 from gemm_eval.evaluate.attention_result import AttentionResult
 from gemm_eval.evaluate.memory_bound import memory_bound
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.gpu.attention import (
     ATTENTION_FAMILIES,
+    ATTENTION_LIBRARIES,
+    DEFAULT_ATTENTION,
     EXPS_PER_CYCLE,
     attention_coefficients,
     attention_costs,
     attention_rows,
+    check_attention_library,
 )
 from gemm_eval.units import bytes_per_us, cycles_per_us, us_at_peak
 from gemm_eval.workload import AttentionProblem, GemmProblem
 
-__all__ = ["fused_attention", "unfused_attention"]
+__all__ = ["CORES", "CORES_IF_THEY_CAN", "attention_library", "fused_attention", "unfused_attention"]
+
+CORES, CORES_IF_THEY_CAN = "cores", "cores if they can"
+"""In the place of a library, the fused form of multi-core chips; or, where that is not possible, the unfused one."""
 
 _DECISIVE_FRAC = 0.5
 _UNFUSED_TERMS = {
@@ -31,22 +38,43 @@ _UNFUSED_TERMS = {
 }
 
 
-def fused_attention(arch: GpuSpec, problems: Sequence[AttentionProblem]) -> list[AttentionResult]:
-    """Return what fused kernels of a GPU take, as TensorRT-LLM runs them.
+def attention_library(arch: ArchSpec, fused: bool | None, library: str | None) -> str | None:
+    """Return whose fused kernels run, on multi-core chips `CORES` or `CORES_IF_THEY_CAN`; None: attention is not fused.
 
     Raises:
-        UnsupportedError: the tensor cores do not take a type of queries.
+        InvalidOptionError: `fused` or `library` is no such thing, or `library` asked of a multi-core chip.
+    """
+    if fused is not None:
+        check_flag("fused", fused)
+    if library is not None:
+        check_word("library", library, ATTENTION_LIBRARIES)
+    is_gpu = isinstance(arch, GpuSpec)
+    if library is not None and (fused is False or not is_gpu):
+        raise InvalidOptionError(f"library={library!r} is of fused attention on GPUs")
+    if fused is False:
+        return None
+    if not is_gpu:
+        return CORES if fused else CORES_IF_THEY_CAN
+    return library or DEFAULT_ATTENTION
+
+
+def fused_attention(arch: GpuSpec, problems: Sequence[AttentionProblem], library: str) -> list[AttentionResult]:
+    """Return what fused kernels of a GPU take, as a library of `ATTENTION_LIBRARIES` runs them.
+
+    Raises:
+        UnsupportedError: the tensor cores do not take a type of queries, or the library has no kernel.
     """
     for problem in problems:
+        check_attention_library(problem, library)
         if problem.dtype not in arch.tensor_flop_per_cycle:
             known = ", ".join(arch.tensor_flop_per_cycle)
             raise UnsupportedError(f"{arch.name} has no tensor cores for {problem.dtype} attention, but for {known}")
-    coefficients, origin = attention_coefficients(arch)
-    costs = attention_costs(arch, coefficients, attention_rows(problems))
+    coefficients, origin = attention_coefficients(arch, library)
+    costs = attention_costs(arch, coefficients, attention_rows(problems), library)
     return [
         _result(
             arch, problem, FrozenDict(terms), ATTENTION_FAMILIES[family].term_meanings, kernel=family, is_fused=True,
-            is_calibrated=origin.is_calibrated, origin=origin.text,
+            has_positions=library == DEFAULT_ATTENTION, is_calibrated=origin.is_calibrated, origin=origin.text,
         )
         for problem, family, terms in zip(problems, costs.families.tolist(), costs.terms, strict=True)
     ]  # fmt: skip
@@ -78,13 +106,13 @@ def unfused_attention(
     origin = "of the GEMMs" if is_calibrated else "none"
     return _result(
         arch, problem, FrozenDict(terms), _UNFUSED_TERMS, kernel="unfused", is_fused=False,
-        is_calibrated=is_calibrated, origin=origin,
+        has_positions=False, is_calibrated=is_calibrated, origin=origin,
     )  # fmt: skip
 
 
 def _result(
     arch: ArchSpec, problem: AttentionProblem, terms: FrozenDict[str, float], meanings: Mapping[str, str], *,
-    kernel: str, is_fused: bool, is_calibrated: bool, origin: str,
+    kernel: str, is_fused: bool, has_positions: bool, is_calibrated: bool, origin: str,
 ) -> AttentionResult:  # fmt: skip
     latency_us = sum(terms.values())
     roofs = _roofs(arch, problem)
@@ -93,7 +121,7 @@ def _result(
     bound = largest if limits[largest] >= _DECISIVE_FRAC * latency_us else "latency"
     return AttentionResult(
         problem, arch.name, latency_us, terms, FrozenDict(meanings), bound, kernel, is_fused,
-        is_fused, FrozenDict(roofs), "calibrated" if is_calibrated else "analytic", origin,
+        has_positions, FrozenDict(roofs), "calibrated" if is_calibrated else "analytic", origin,
     )  # fmt: skip
 
 

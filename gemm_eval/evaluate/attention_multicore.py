@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gemm_eval.arch import MulticoreSpec
+from gemm_eval.errors import InfeasibleError, UnsupportedError
+from gemm_eval.evaluate.attention import CORES, unfused_attention
 from gemm_eval.evaluate.attention_result import AttentionResult
+from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
 from gemm_eval.models.multicore import BOUNDS, SOFTMAX_OPS_PER_SCORE, TERMS, unpack_attention_cost
 from gemm_eval.search import find_best_fused_attention
 from gemm_eval.units import bytes_per_us, cycles_per_us, us_at_peak
-from gemm_eval.workload import AttentionProblem
+from gemm_eval.workload import AttentionProblem, GemmProblem
 
-__all__ = ["fused_multicore_attention"]
+__all__ = ["multicore_attention"]
 
 _BOUNDS = tuple("matrix" if name == "compute" else name for name in BOUNDS)
 _TERM_NAMES = {"dram_a_us": "dram_q_us", "dram_b_us": "dram_kv_us", "dram_c_us": "dram_o_us"}
@@ -28,13 +33,31 @@ _MEANINGS = {_TERM_NAMES.get(name, name): term.meaning for name, term in TERMS.i
 }
 
 
-def fused_multicore_attention(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionResult:
-    """Return what fused attention takes with its best mapping; `packs` and `rules` of the spec are of GEMMs alone.
+def multicore_attention(
+    arch: MulticoreSpec, problem: AttentionProblem, library: str, evaluate: Callable[[GemmProblem], GEMMResult]
+) -> AttentionResult:
+    """Return what attention takes fused; unfused where that cannot be, if `library` is not `CORES`.
+
+    Args:
+        arch: the chip.
+        problem: sizes and types.
+        library: from `attention_library`.
+        evaluate: of a GEMM.
 
     Raises:
         UnsupportedError: the chip cannot compute it, as one without a vector unit.
         InfeasibleError: no tile fits in SRAM.
     """
+    try:
+        return _fused(arch, problem)
+    except (UnsupportedError, InfeasibleError):
+        if library == CORES:
+            raise
+        return unfused_attention(arch, problem, evaluate)
+
+
+def _fused(arch: MulticoreSpec, problem: AttentionProblem) -> AttentionResult:
+    """Return what fused attention takes with its best mapping; `packs` and `rules` of the spec are of GEMMs alone."""
     cost = unpack_attention_cost(find_best_fused_attention(arch, problem)[0])
     terms = {_TERM_NAMES.get(name, name): us for name, us in cost.breakdown.items() if name != "pack_us"}
     return AttentionResult(

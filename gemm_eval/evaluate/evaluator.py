@@ -11,13 +11,7 @@ import numpy as np
 
 from gemm_eval.arch import ArchSpec, GpuSpec, MulticoreSpec, load_arch
 from gemm_eval.checks import as_integer, check_flag, check_word
-from gemm_eval.errors import (
-    InfeasibleError,
-    InvalidInputError,
-    InvalidOptionError,
-    InvalidProblemError,
-    UnsupportedError,
-)
+from gemm_eval.errors import InvalidInputError, InvalidOptionError, InvalidProblemError
 from gemm_eval.evaluate.backend import Backend, Kind
 from gemm_eval.evaluate.batch import ProblemBatch, are_sizes, read_batch
 from gemm_eval.evaluate.costs import FoundCosts
@@ -137,7 +131,7 @@ class GEMMEvaluator:
         self._costs = FoundCosts(self._backend, disk_cache)
         # typed: True must not find the result of 1
         self._evaluate_cached = lru_cache(maxsize=_CACHE_SIZE, typed=True)(self._evaluate)
-        self._attention: dict[tuple[AttentionProblem, bool | None], AttentionResult] = {}
+        self._attention: dict[tuple[AttentionProblem, str | None], AttentionResult] = {}
         self._collective = lru_cache(maxsize=_MAX_COLLECTIVES, typed=True)(self._find_collective)
         self._kind_of_words = lru_cache(maxsize=_NUM_KINDS, typed=True)(self._make_kind)
 
@@ -342,6 +336,7 @@ class GEMMEvaluator:
         is_latent: bool = False,
         has_sinks: bool = False,
         fused: bool | None = None,
+        library: str | None = None,
     ) -> AttentionResult:
         """Say what the attention of one layer takes: scores, softmax and values of all heads of one device.
 
@@ -363,11 +358,13 @@ class GEMMEvaluator:
             has_sinks: each head has a learned logit in the sum of its softmax.
             fused: scores stay on the chip, as FlashAttention has it; False: two batched GEMMs with a softmax between
                 them; None: fused, but on multi-core chips that have no vector unit for it, or too little SRAM.
+            library: whose fused kernels of GPUs: ``"trtllm"``, with positions and the write of the cache in the call,
+                ``"cudnn"`` or ``"flash"`` (FlashAttention 2), as PyTorch calls them; None: trtllm.
 
         Raises:
             InvalidProblemError: sizes or types that make no attention.
-            InvalidOptionError: `fused` is none of these.
-            UnsupportedError: the arch cannot compute in this type, or this way.
+            InvalidOptionError: `fused` or `library` is none of these, or `library` asked of a multi-core chip.
+            UnsupportedError: the arch cannot compute in this type, or this way, or the library has no kernel for it.
             InfeasibleError: no tile fits in the SRAM of a core.
         """
         of_arch = self.arch.default_dtype if dtype is None else dtype
@@ -375,46 +372,35 @@ class GEMMEvaluator:
             batch, q_len, kv_len, num_heads, num_heads if num_kv_heads is None else num_kv_heads, head_dim,
             of_arch, kv_dtype, v_head_dim, causal, window, is_latent, has_sinks,  # type: ignore[arg-type]
         )  # fmt: skip
-        return self.evaluate_attention_problems([problem], fused=fused)[0]
+        return self.evaluate_attention_problems([problem], fused=fused, library=library)[0]
 
     def evaluate_attention_problems(
-        self, problems: Sequence[AttentionProblem], *, fused: bool | None = None
+        self, problems: Sequence[AttentionProblem], *, fused: bool | None = None, library: str | None = None
     ) -> list[AttentionResult]:
         """Say what attention takes, of many problems at once; see `evaluate_attention`."""
-        if fused is not None:
-            check_flag("fused", fused)
-        is_fused = True if fused is None and isinstance(self.arch, GpuSpec) else fused
-        new = [problem for problem in dict.fromkeys(problems) if (problem, is_fused) not in self._attention]
+        from gemm_eval.evaluate.attention import attention_library
+
+        kind = attention_library(self.arch, fused, library)
+        new = [problem for problem in dict.fromkeys(problems) if (problem, kind) not in self._attention]
         if new:
             if len(self._attention) + len(new) > _MAX_ATTENTION:
                 self._attention.clear()
                 new = list(dict.fromkeys(problems))
             self._attention.update(
-                ((problem, is_fused), found)
-                for problem, found in zip(new, self._find_attention(new, is_fused=is_fused), strict=True)
+                ((problem, kind), found) for problem, found in zip(new, self._find_attention(new, kind), strict=True)
             )
-        return [self._attention[problem, is_fused] for problem in problems]
+        return [self._attention[problem, kind] for problem in problems]
 
-    def _find_attention(self, problems: Sequence[AttentionProblem], *, is_fused: bool | None) -> list[AttentionResult]:
+    def _find_attention(self, problems: Sequence[AttentionProblem], library: str | None) -> list[AttentionResult]:
         from gemm_eval.evaluate.attention import fused_attention, unfused_attention
 
-        if is_fused is False:
+        if library is None:
             return [unfused_attention(self.arch, problem, self.evaluate_problem) for problem in problems]
         if isinstance(self.arch, GpuSpec):
-            return fused_attention(self.arch, problems)
-        return [self._find_on_cores(problem, is_fused) for problem in problems]
+            return fused_attention(self.arch, problems, library)
+        from gemm_eval.evaluate.attention_multicore import multicore_attention
 
-    def _find_on_cores(self, problem: AttentionProblem, is_fused: bool | None) -> AttentionResult:
-        from gemm_eval.evaluate.attention import unfused_attention
-        from gemm_eval.evaluate.attention_multicore import fused_multicore_attention
-
-        assert not isinstance(self.arch, GpuSpec)
-        try:
-            return fused_multicore_attention(self.arch, problem)
-        except (UnsupportedError, InfeasibleError):
-            if is_fused:
-                raise
-            return unfused_attention(self.arch, problem, self.evaluate_problem)
+        return [multicore_attention(self.arch, problem, library, self.evaluate_problem) for problem in problems]
 
     def evaluate_collective(
         self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None

@@ -157,7 +157,7 @@ def _least_us(
 
 @kernel
 def _least_of_rows_us(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: _Heavy, tile_q: int) -> float:
-    """Time that no tile_kv is below beside a tile_q: large ones are made of the smallest, and visit all that it does."""
+    """Time that no tile_kv is below beside a tile_q: any is made of the smallest, and visits all that this does."""
     key_0, key_1 = span_of(s, blk, heavy.place)
     span = key_1 - key_0
     counts = count_core(p, s, blk, heavy.core, key_0, key_1, tile_q, min(_unit_kv(p), blk.span))

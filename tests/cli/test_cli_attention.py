@@ -85,5 +85,5 @@ def test_validate_shows_errors_beside_rooflines(words: list[str]) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert "roofline" in ran.out
     assert ("up to 65,536" in ran.out) == bool(words)
-    assert "a100-sxm-80gb, mla_generation" in ran.out
+    assert "a100-sxm-80gb, trtllm, mla_generation" in ran.out
     assert Ran("validate", "attention", "h100-sxm").code == 2

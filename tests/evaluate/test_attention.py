@@ -131,3 +131,41 @@ def test_what_is_refused() -> None:
         evaluator.evaluate_attention(**SIZES, fused="yes")  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="no tensor cores for fp8 attention"):
         evaluator.evaluate_attention(**SIZES, dtype="fp8")
+
+
+def test_kernels_that_pytorch_calls() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    prompt = {"batch": 1, "q_len": 8192, "kv_len": 8192, "num_heads": 32, "num_kv_heads": 8, "dtype": "bf16"}
+    found = {name: evaluator.evaluate_attention(**prompt, library=name) for name in ("cudnn", "flash")}  # type: ignore[arg-type]
+    assert [item.kernel for item in found.values()] == ["cudnn_context", "flash_context"]
+    assert not any(item.has_positions for item in found.values())
+    assert found["cudnn"].latency_us < 0.7 * found["flash"].latency_us  # wgmma against mma.sync
+    assert found["cudnn"].source == "calibrated"
+    assert found["cudnn"].breakdown["prepare_us"] == 0
+    carried = GEMMEvaluator("h100-sxm").evaluate_attention(**prompt, library="cudnn")  # type: ignore[arg-type]
+    assert (carried.source, carried.origin) == (
+        "analytic", "carried over from cudnn kernels on h200-sxm, fitted on nothing of this GPU",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"kv_dtype": "fp8"}, "types of 8 bits"),
+        ({"window": 128}, "windows"),
+        ({"head_dim": 512}, "heads of more than 256"),
+        ({"v_head_dim": 64}, "values of another size"),
+        ({"has_sinks": True}, "attention sinks"),
+        ({"q_len": 16}, "chunks of a prompt"),
+    ],
+)
+def test_what_kernels_of_pytorch_do_not_do(more: dict[str, object], said: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"{said}.*cudnn"):
+        GEMMEvaluator("h200-sxm").evaluate_attention(**SIZES | {"dtype": "bf16", "library": "cudnn"} | more)  # type: ignore[arg-type]
+
+
+def test_a_library_goes_with_fused_attention_on_gpus() -> None:
+    with pytest.raises(InvalidOptionError, match="fused attention on GPUs"):
+        GEMMEvaluator("h200-sxm").evaluate_attention(**SIZES, fused=False, library="cudnn")
+    with pytest.raises(InvalidOptionError, match="library"):
+        GEMMEvaluator("h200-sxm").evaluate_attention(**SIZES, library="xformers")

@@ -20,6 +20,7 @@ from gemm_eval.models.gpu.attention import (
     families_of_rows,
 )
 from gemm_eval.models.gpu.attention.context import padded_head_dim
+from gemm_eval.models.gpu.attention.decode import _even_parts
 from gemm_eval.models.gpu.attention.rows import tile_counts
 from gemm_eval.models.gpu.coefficients import check_coefficients
 
@@ -81,10 +82,10 @@ def test_no_time_is_below_a_roof_and_terms_add_up(name: str, drawn: list[tuple[i
 def test_many_problems_cost_what_each_costs(name: str, drawn: list[tuple[int, ...]]) -> None:
     arch = gpu(name)
     problems = [AttentionProblem(*sizes[:6], kv_dtype=DType.FP8 if sizes[7] else None) for sizes in drawn]
-    coefficients, _ = attention_coefficients(arch)
-    together = attention_costs(arch, coefficients, attention_rows(problems))
+    coefficients, _ = attention_coefficients(arch, "trtllm")
+    together = attention_costs(arch, coefficients, attention_rows(problems), "trtllm")
     for place, problem in enumerate(problems):
-        alone = attention_costs(arch, coefficients, attention_rows([problem]))
+        alone = attention_costs(arch, coefficients, attention_rows([problem]), "trtllm")
         assert alone.latency_us[0] == pytest.approx(together.latency_us[place], rel=1e-12)
         assert alone.families[0] == together.families[place]
 
@@ -103,10 +104,10 @@ def test_more_work_takes_longer(name: str, size: str) -> None:
         assert times == sorted(times)
 
 
-def families(name: str, *, decode: bool, **sizes: object) -> str:
+def families(name: str, *, decode: bool, library: str = "trtllm", **sizes: object) -> str:
     given_sizes = {"batch": 8, "q_len": 1, "kv_len": 4096, "num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
     rows = attention_rows([AttentionProblem(**(given_sizes | sizes))])  # type: ignore[arg-type]
-    return str(families_of_rows(gpu(name), rows, is_decode=decode)[0])
+    return str(families_of_rows(gpu(name), rows, library, is_decode=decode)[0])
 
 
 def test_kernels_are_those_that_the_library_takes() -> None:
@@ -128,6 +129,18 @@ def test_kernels_are_those_that_the_library_takes() -> None:
     latent = {"num_kv_heads": 1, "head_dim": 576, "v_head_dim": 512, "is_latent": True}
     assert families("h200-sxm", decode=True, **latent) == "latent_split"
     assert families("a100-sxm-80gb", decode=True, **latent) == "latent_whole"
+
+
+def test_kernels_of_pytorch() -> None:
+    assert families("h200-sxm", decode=False, q_len=64, library="cudnn") == "cudnn_context"
+    assert families("a100-sxm-80gb", decode=True, library="flash") == "flash_decode"
+    assert families("h200-sxm", decode=True, head_dim=256, library="cudnn") == "cudnn_decode_wide"
+
+
+def test_flash_attention_cuts_keys_until_waves_are_full() -> None:
+    """132 SMs, 2 CTAs each: 8 KV heads of a sequence with 64 blocks of keys take 32 parts, 256 of 264 CTAs."""
+    parts = _even_parts(264, np.array([8.0, 8.0, 212.0, 128.0, 1.0]), np.array([64.0, 4.0, 512.0, 64.0, 1.0]))
+    assert parts.tolist() == [32.0, 4.0, 1.0, 2.0, 1.0]
 
 
 def test_few_queries_run_on_the_faster_kind() -> None:
@@ -154,13 +167,13 @@ def test_windows_and_chunks_do_less() -> None:
 
 
 def test_coefficients_carry_over_by_generation() -> None:
-    fitted, origin = attention_coefficients(gpu("h200-sxm"))
+    fitted, origin = attention_coefficients(gpu("h200-sxm"), "trtllm")
     assert origin.is_calibrated
-    carried, other = attention_coefficients(gpu("h100-sxm"))
+    carried, other = attention_coefficients(gpu("h100-sxm"), "trtllm")
     assert (carried, other.is_calibrated, other.gpu) == (fitted, False, "h200-sxm")
-    own, changed = attention_coefficients(gpu("h200-sxm").model_copy(update={"num_sms": 100}))
+    own, changed = attention_coefficients(gpu("h200-sxm").model_copy(update={"num_sms": 100}), "trtllm")
     assert (own, changed.is_calibrated) == (fitted, False)
-    defaults, nothing = attention_coefficients(gpu("v100"))
+    defaults, nothing = attention_coefficients(gpu("v100"), "trtllm")
     assert (nothing.gpu, defaults["single"]) == (None, ATTENTION_FAMILIES["single"].defaults)
 
 

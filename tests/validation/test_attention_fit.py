@@ -42,6 +42,8 @@ REQUIRED = {
     "rtx-pro-6000-server": (14, 14, 14),
 }  # fmt: skip
 
+OF_PYTORCH = {"cudnn": (10, 10), "flash": (13, 10)}
+
 
 def table(gpu: str, phase: str) -> AttentionTimings:
     return next(item for item in list_attention_timings(gpu) if item.phase == phase)
@@ -106,7 +108,7 @@ def test_planted_coefficients_are_found(phase: str, family: str) -> None:
 @pytest.mark.parametrize("gpu", REQUIRED)
 def test_committed_calibrations_hold_what_is_required(gpu: str) -> None:
     """Figures as `gemm-eval validate attention` prints them, of the very tables that lie beside."""
-    found = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(gpu)))
+    found = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(gpu, "trtllm")))
     assert (found.gpu, found.model_version) == (gpu, ATTENTION_MODEL_VERSION)
     context, generation, latent = REQUIRED[gpu]
     limits = {"context": context, "generation": generation, "mla_context": latent, "mla_generation": latent}
@@ -118,15 +120,25 @@ def test_committed_calibrations_hold_what_is_required(gpu: str) -> None:
         assert errors.num_rows == len(table(gpu, phase))
 
 
+@pytest.mark.parametrize("library", OF_PYTORCH)
+def test_committed_calibrations_of_pytorch(library: str) -> None:
+    found = AttentionCalibration.model_validate(read_yaml(attention_calibration_path("h200-sxm", library)))
+    assert found.library == library
+    assert len(found.errors) == 2
+    for errors, limit in zip(found.errors, OF_PYTORCH[library], strict=True):
+        assert errors.mape_percent <= limit
+        assert errors.sha256 == sha256_of(measured_root("h200-sxm") / f"{errors.data}.parquet")
+
+
 def test_a_calibration_is_what_a_fit_gives() -> None:
     """MLA in generation, the quickest: the committed coefficients come out again, and errors of held-out heads too."""
     timings = table("a100-sxm-80gb", "mla_generation")
-    committed, _ = attention_coefficients(A100)
+    committed, _ = attention_coefficients(A100, "trtllm")
     fitted = scores_module._fit(A100, timings, "latent_whole", np.ones(len(timings), bool))
     assert fitted == pytest.approx(committed["latent_whole"], rel=0.02)
     lines = {line.group: line for line in score_attention(["a100-sxm-80gb"], ["mla_generation"])}
     found = lines["all"].errors
-    recorded = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(A100.name))).errors[3]
+    recorded = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(A100.name, "trtllm"))).errors[3]
     assert found[MODEL].mape_frac * 100 == pytest.approx(recorded.mape_percent, rel=0.02)
     assert found[MODEL].mape_frac < found[FITTED].mape_frac < found[NAIVE].mape_frac
     assert {"up to 4,096 keys", "up to 65,536", "more", "bf16, KV fp8"} <= set(lines)
@@ -135,8 +147,8 @@ def test_a_calibration_is_what_a_fit_gives() -> None:
 def test_a_calibration_is_written_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     some = table("a100-sxm-80gb", "mla_generation")
     monkeypatch.setattr(scores_module, "list_attention_timings", lambda _gpu: [some])
-    fitted = calibrate_attention(A100)
-    path = tmp_path / "attention.yaml"
+    fitted = calibrate_attention(A100, "trtllm")
+    path = tmp_path / "attention-trtllm.yaml"
     path.write_text(fitted.to_yaml())
     assert AttentionCalibration.model_validate(read_yaml(path)).families.keys() == {"latent_whole"}
     assert "# us: start and end of the kernels" in fitted.to_yaml()
@@ -159,7 +171,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(InvalidInputError, match="is of a100-sxm-80gb"):
         held_out_attention(load_arch("h200-sxm", GpuSpec), table("a100-sxm-80gb", "mla_generation"))
     with pytest.raises(InvalidInputError, match="no timings of attention"):
-        calibrate_attention(load_arch("h100-sxm", GpuSpec))
+        calibrate_attention(load_arch("h100-sxm", GpuSpec), "trtllm")
     path = tmp_path / "context.parquet"
     table("a100-sxm-80gb", "context").frame.drop(columns="window").to_parquet(path)
     with pytest.raises(InvalidInputError, match="window, gpu, library, framework, phase"):

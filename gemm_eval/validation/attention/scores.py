@@ -53,13 +53,14 @@ class AttentionLine(NamedTuple):
     """Errors on some rows of a table.
 
     Attributes:
-        gpu, data, phase: the table.
+        gpu, data, library, phase: the table, and whose kernels it is of.
         group: ``all``, or some of the rows: by tokens of a prompt, by keys of all sequences, by types.
         errors: by who predicts.
     """
 
     gpu: str
     data: str
+    library: str
     phase: str
     group: str
     errors: Mapping[str, Metrics]
@@ -106,7 +107,7 @@ def _lines(arch: GpuSpec, timings: AttentionTimings, seed: int) -> Iterator[Atte
     for group, mask in _groups(timings).items():
         if mask.any():
             errors = {name: measure_errors(timings.measured_us[mask], us[mask]) for name, us in predicted.items()}
-            yield AttentionLine(arch.name, timings.name, timings.phase, group, errors)
+            yield AttentionLine(arch.name, timings.name, timings.library, timings.phase, group, errors)
 
 
 _TOKENS = (("up to 1,024 tokens", 0, 1024), ("up to 8,192", 1024, 8192), ("more", 8192, np.inf))
@@ -163,7 +164,7 @@ def held_out_attention(arch: GpuSpec, timings: AttentionTimings, seed: int = 0) 
         InvalidInputError: a table of another GPU.
     """
     folds, names = folds_of_heads(timings, seed), _families(arch, timings)
-    known, _ = attention_coefficients(arch)
+    known, _ = attention_coefficients(arch, timings.library)
     predicted = np.empty(len(timings))
     for name in np.unique(names).tolist():
         of_family = names == name
@@ -174,15 +175,15 @@ def held_out_attention(arch: GpuSpec, timings: AttentionTimings, seed: int = 0) 
     return predicted
 
 
-def calibrate_attention(arch: GpuSpec, seed: int = 0) -> AttentionCalibration:
-    """Fit all families on the committed tables of a GPU; errors are of heads that are held out.
+def calibrate_attention(arch: GpuSpec, library: str, seed: int = 0) -> AttentionCalibration:
+    """Fit all families of a library on the committed tables of a GPU; errors are of heads that are held out.
 
     Raises:
         InvalidInputError: there are none.
     """
-    sets = list_attention_timings(arch.name)
+    sets = [timings for timings in list_attention_timings(arch.name) if timings.library == library]
     if not sets:
-        raise InvalidInputError(f"no timings of attention on {arch.name} are committed")
+        raise InvalidInputError(f"no timings of attention by {library} on {arch.name} are committed")
     families: dict[str, FittedFamily] = {}
     errors = []
     for timings in sets:
@@ -195,7 +196,7 @@ def calibrate_attention(arch: GpuSpec, seed: int = 0) -> AttentionCalibration:
         errors.append(ErrorFigures(data=timings.name, sha256=sha256_of(path), **figures))
     return AttentionCalibration(
         gpu=arch.name,
-        library=sets[0].library,
+        library=library,
         model_version=ATTENTION_MODEL_VERSION,
         errors=tuple(errors),
         families=families,
@@ -206,7 +207,7 @@ def calibrate_attention(arch: GpuSpec, seed: int = 0) -> AttentionCalibration:
 def _families(arch: GpuSpec, timings: AttentionTimings) -> Any:
     if timings.gpu != arch.name:
         raise InvalidInputError(f"{timings.name} is of {timings.gpu}, not of {arch.name}")
-    return families_of_rows(arch, timings.rows, is_decode="generation" in timings.phase)
+    return families_of_rows(arch, timings.rows, timings.library, is_decode="generation" in timings.phase)
 
 
 def _fit(arch: GpuSpec, timings: AttentionTimings, name: str, train: Mask) -> dict[str, float]:

@@ -19,7 +19,7 @@ import pandas as pd
 from gemm_eval.arch import data_root
 from gemm_eval.dtypes import parse_dtype
 from gemm_eval.errors import InvalidInputError
-from gemm_eval.models.gpu.attention import AttentionRows, attention_rows
+from gemm_eval.models.gpu.attention import ATTENTION_LIBRARIES, AttentionRows, attention_rows
 from gemm_eval.validation.tables import meta_of
 from gemm_eval.validation.timings import Floats, Mask
 from gemm_eval.workload import AttentionProblem
@@ -121,7 +121,8 @@ def read_attention_timings(path: Path) -> AttentionTimings:
 
 
 def list_attention_timings(gpu: str) -> list[AttentionTimings]:
-    """Read all measured attention that comes with the library for a GPU, in the order of `PHASES`."""
+    """Read all measured attention that comes with the library for a GPU, in the order of libraries and `PHASES`."""
     folder = data_root() / "measured" / gpu
     found = [read_attention_timings(path) for path in sorted(folder.glob("attention-*/*.parquet"))]
-    return sorted(found, key=lambda timings: PHASES.index(timings.phase))
+    libraries = list(ATTENTION_LIBRARIES)
+    return sorted(found, key=lambda timings: (libraries.index(timings.library), PHASES.index(timings.phase)))

@@ -11,7 +11,10 @@ from gemm_eval.models.gpu.attention.coefficients import EXPS_PER_CYCLE
 from gemm_eval.models.gpu.attention.costs import AttentionCosts, attention_costs, family_us
 from gemm_eval.models.gpu.attention.families import (
     ATTENTION_FAMILIES,
+    ATTENTION_LIBRARIES,
+    DEFAULT_ATTENTION,
     AttentionFamily,
+    check_attention_library,
     families_of_rows,
     packs_tokens,
 )
@@ -19,7 +22,9 @@ from gemm_eval.models.gpu.attention.rows import AttentionRows, attention_rows
 
 __all__ = [
     "ATTENTION_FAMILIES",
+    "ATTENTION_LIBRARIES",
     "ATTENTION_MODEL_VERSION",
+    "DEFAULT_ATTENTION",
     "EXPS_PER_CYCLE",
     "AttentionCalibration",
     "AttentionCosts",
@@ -30,6 +35,7 @@ __all__ = [
     "attention_coefficients",
     "attention_costs",
     "attention_rows",
+    "check_attention_library",
     "families_of_rows",
     "family_us",
     "packs_tokens",

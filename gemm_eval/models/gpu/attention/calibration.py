@@ -24,7 +24,7 @@ __all__ = [
     "attention_coefficients",
 ]
 
-ATTENTION_MODEL_VERSION = "attention-1"
+ATTENTION_MODEL_VERSION = "attention-2"
 
 
 class FittedFamily(Frozen):
@@ -72,9 +72,9 @@ class AttentionCalibration(Frozen):
         return "\n".join(lines) + "\n"
 
 
-def attention_calibration_path(gpu: str) -> Path:
-    """Where the calibration of attention on a GPU lies, if there is one."""
-    return data_root() / "calibration" / gpu / "attention.yaml"
+def attention_calibration_path(gpu: str, library: str) -> Path:
+    """Where the calibration of a library's attention on a GPU lies, if there is one."""
+    return data_root() / "calibration" / gpu / f"attention-{library}.yaml"
 
 
 @cache
@@ -83,31 +83,31 @@ def _load(path: Path) -> AttentionCalibration:
         found = AttentionCalibration.model_validate(read_yaml(path))
     except ValueError as error:
         raise ArchValidationError(f"{path}: {error}") from error
-    if path.parent.name != found.gpu:
-        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}")
+    if path != attention_calibration_path(found.gpu, found.library):
+        raise ArchValidationError(f"{path}: this is a calibration of {found.library} on {found.gpu}")
     return found
 
 
-def attention_coefficients(arch: GpuSpec) -> tuple[dict[str, dict[str, float]], Origin]:
-    """Return the coefficients of all families on a GPU, and where those that were fitted come from.
+def attention_coefficients(arch: GpuSpec, library: str) -> tuple[dict[str, dict[str, float]], Origin]:
+    """Return the coefficients of all families of a library on a GPU, and where those that were fitted come from.
 
     A calibration of this GPU is taken as it is; without one, that of another GPU of the same generation of SMs, else
     the defaults. What a calibration says nothing of has its defaults too.
     """
-    origin = _origin(data_root(), arch.name, arch.sm_arch)
+    origin = _origin(data_root(), arch.name, arch.sm_arch, library)
     if origin.is_calibrated and not is_preset(arch):
         text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
         origin = origin._replace(is_calibrated=False, text=text)
-    return {name: dict(values) for name, values in _coefficients(data_root(), origin.gpu).items()}, origin
+    return {name: dict(values) for name, values in _coefficients(data_root(), origin.gpu, library).items()}, origin
 
 
 @cache
-def _origin(root: Path, gpu: str, sm_arch: str) -> Origin:
-    path = attention_calibration_path(gpu)
+def _origin(root: Path, gpu: str, sm_arch: str, library: str) -> Origin:
+    path = attention_calibration_path(gpu, library)
     if path.is_file():
         found = _load(path)
         return Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})", found.library)
-    for other in sorted((root / "calibration").glob("*/attention.yaml")):
+    for other in sorted((root / "calibration").glob(f"*/{path.name}")):
         if load_arch(other.parent.name, GpuSpec).sm_arch == sm_arch:
             found = _load(other)
             text = f"carried over from {found.library} kernels on {found.gpu}, fitted on nothing of this GPU"
@@ -116,9 +116,14 @@ def _origin(root: Path, gpu: str, sm_arch: str) -> Origin:
 
 
 @cache
-def _coefficients(root: Path, gpu: str | None) -> dict[str, dict[str, float]]:  # noqa: ARG001  another root, other files
-    fitted = _load(attention_calibration_path(gpu)).families if gpu is not None else {}
+def _coefficients(
+    root: Path,  # noqa: ARG001  another root, other files
+    gpu: str | None,
+    library: str,
+) -> dict[str, dict[str, float]]:
+    fitted = _load(attention_calibration_path(gpu, library)).families if gpu is not None else {}
     return {
         name: fitted[name].coefficients if name in fitted else family.defaults
         for name, family in ATTENTION_FAMILIES.items()
+        if family.library == library
     }

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from gemm_eval.models.gpu.coefficients import FREE, NO_LIMIT, SPEC, Coefficient, Neutral
 
-__all__ = ["CONTEXT", "CONTEXT_MMA", "EXPS_PER_CYCLE", "HEAD_DIMS", "PACKED_HEADS", "SINGLE_HEADS", "coefficient"]
+__all__ = [
+    "CONTEXT",
+    "CONTEXT_MMA",
+    "CONTEXT_PLAIN",
+    "EXPS_PER_CYCLE",
+    "HEAD_DIMS",
+    "PACKED_HEADS",
+    "PACKED_PLAIN",
+    "SINGLE_HEADS",
+    "coefficient",
+]
 
 _SOURCE = "round, within what fits of TensorRT-LLM's timings gave (arch/calibration, attention.yaml)"
 EXPS_PER_CYCLE = 16
@@ -60,6 +70,14 @@ CONTEXT_MMA = (
         for size, default in zip(HEAD_DIMS, defaults, strict=True)
     ),
 )
+CONTEXT_PLAIN = (
+    *(item for item in _CONTEXT_SHARED if item.name != "narrow_frac"),
+    *(
+        coefficient(f"matrix16_frac_{size}", "1", 0.02, 1.0, 0.6, SPEC, f"share of the rate, heads of {size}")
+        for size in HEAD_DIMS
+    ),
+)
+"""Of kernels for 16 bits, which do nothing but attention."""
 
 PACKED_HEADS = (
     *_MEMORY,
@@ -77,6 +95,14 @@ PACKED_HEADS = (
     coefficient("small_us", "us", 0.0, 6.0, 0.0, FREE, "more where heads have less than 128 elements"),
     coefficient("spill_frac", "1", 1.0, 6.0, 1.0, SPEC, "cost of a CTA with 3,072 elements of query heads or more"),
 )
+PACKED_PLAIN = (
+    *(item for item in PACKED_HEADS if item.name not in ("pre_l2_frac", "idle_us")),
+    coefficient(
+        "late_frac", "1", 0.0, 1.0, 0.15, FREE, "of the bytes' time, that of those who come last, as if a CTA an SM"
+    ),
+)
+"""Of kernels that do nothing but attention, without windows."""
+
 SINGLE_HEADS = (
     *_MEMORY,
     coefficient("cta_us", "us", 0.0, 25.0, 5.5, FREE, "a CTA besides its keys"),

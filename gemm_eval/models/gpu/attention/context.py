@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,23 +11,29 @@ import numpy.typing as npt
 from gemm_eval.arch import GpuSpec
 from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.attention.coefficients import EXPS_PER_CYCLE, HEAD_DIMS
-from gemm_eval.models.gpu.attention.memory import moved_us
+from gemm_eval.models.gpu.attention.memory import moved_us, side_by_side
 from gemm_eval.models.gpu.attention.rows import AttentionRows, tile_counts
 from gemm_eval.units import FLOP_PER_MAC, cycles_per_us, us_at_peak
 
-__all__ = ["CONTEXT_TERMS", "computes_in_8_bits", "context_terms", "matrix_rate_name", "padded_head_dim"]
+__all__ = [
+    "CONTEXT_TERMS",
+    "ContextKernel",
+    "computes_in_8_bits",
+    "context_terms",
+    "matrix_rate_name",
+    "padded_head_dim",
+]
 
 Floats = npt.NDArray[np.float64]
 
 CONTEXT_TERMS = {
     "fixed_us": "start and end of its kernels",
-    "prepare_us": "queries, keys and values: positions, the cache written, and all that is read and written",
+    "prepare_us": "all that is read and written, with positions and the write of the cache where they are in it",
     "compute_us": "both products and the exponentials",
     "tail_us": "the longest CTA, which the others wait for",
 }
 """Terms of the time, and what it goes to; they add up to it."""
 
-_Q_TILE = 64
 _WIDE_KEYS = {  # of a tile of keys, by padded head_dim: TensorRT-LLM 1.x, kernels for 16 and for 8 bits on wgmma
     16: {64: 256, 128: 128, 192: 64, 256: 64},
     8: {64: 256, 128: 256, 192: 128, 256: 128},
@@ -34,6 +41,20 @@ _WIDE_KEYS = {  # of a tile of keys, by padded head_dim: TensorRT-LLM 1.x, kerne
 _FEWEST_KEYS, _MMA_KEYS = 32, 32
 _WIDE_TILES = frozenset({"sm_90", "sm_100", "sm_103"})
 _NARROW_BITS, _WIDE_BITS = 8.0, 16.0
+
+
+class ContextKernel(NamedTuple):
+    """How a library cuts such work.
+
+    Attributes:
+        q_tile: queries of a CTA.
+        key_tiles: keys of a step by padded head_dim; None: as TensorRT-LLM has them for the generation and type.
+        has_positions: positions are turned and the cache is written in the same call.
+    """
+
+    q_tile: int = 64
+    key_tiles: Mapping[int, int] | None = None
+    has_positions: bool = True
 
 
 def padded_head_dim(head_dim: float) -> int:
@@ -49,20 +70,22 @@ def computes_in_8_bits(arch: GpuSpec, rows: AttentionRows) -> npt.NDArray[np.boo
     return narrow | (rows.kv_bits <= _NARROW_BITS) if arch.sm_arch in _WIDE_TILES else narrow
 
 
-def matrix_rate_name(arch: GpuSpec, bits: int, head_dim: int) -> str:
-    """Return the coefficient that says which share of the tensor cores' rate a kernel reaches."""
-    if arch.sm_arch in ("sm_89", "sm_120"):
-        return f"matrix{bits}_frac_{min(head_dim, HEAD_DIMS[-1])}"
-    return f"matrix{bits}_frac"
+def matrix_rate_name(c: Mapping[str, float], bits: int, head_dim: int) -> str:
+    """Return the coefficient that says which share of the tensor cores' rate a kernel reaches: one, or by head_dim."""
+    name = f"matrix{bits}_frac"
+    return name if name in c else f"{name}_{min(head_dim, HEAD_DIMS[-1])}"
 
 
-def context_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows) -> dict[str, Floats]:
+def context_terms(
+    arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows, kernel: ContextKernel
+) -> dict[str, Floats]:
     """Return the time of each of `CONTEXT_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters.
 
     Args:
         arch: the GPU.
         c: coefficients of the family.
         rows: the problems.
+        kernel: its tiles.
     """
     is_8 = computes_in_8_bits(arch, rows)
     ctas, visits, most, step_us = (np.empty(len(rows)) for _ in range(4))
@@ -70,23 +93,26 @@ def context_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows) ->
     for place in range(len(rows)):
         bits = 8 if is_8[place] else 16
         size = padded_head_dim(max(rows.head_dim[place], 1.0))
-        k_tile = _key_tile(arch, bits, size)
+        k_tile = _key_tile(arch, bits, size) if kernel.key_tiles is None else kernel.key_tiles[min(size, HEAD_DIMS[-1])]
         counts = tile_counts(
             int(rows.q_len[place]), int(rows.kv_len[place]), int(rows.window[place]), bool(rows.is_causal[place]),
-            _Q_TILE, k_tile,
+            kernel.q_tile, k_tile,
         )  # fmt: skip
         ctas[place], visits[place], most[place] = counts
-        step_us[place] = _step_us(arch, c, bits, size, float(rows.head_dim[place] + rows.value_dim[place]), k_tile)
+        elements = float(rows.head_dim[place] + rows.value_dim[place])
+        step_us[place] = _step_us(arch, c, bits, size, elements, kernel.q_tile * k_tile)
     cta_us = np.full(len(rows), c["cta_cycles"] / per_us)
     if "window8_cycles" in c:
         cta_us += is_8 * (rows.window < rows.kv_len) * c["window8_cycles"] / per_us
     heads = rows.batch * rows.num_heads
     longest = most * step_us + cta_us
     compute = np.maximum(heads * (visits * step_us + ctas * cta_us) / arch.num_sms, longest)
-    tail = c["tail_frac"] * longest * np.minimum(1.0, heads * ctas / arch.num_sms)
+    if not kernel.has_positions:  # nothing is written before: bytes come while it computes
+        compute = side_by_side(compute, moved_us(arch, c, *_plain_bytes(rows), is_stream=True))
+    tail = c["tail_frac"] * longest * np.maximum(0.0, 1.0 - arch.num_sms / (heads * ctas))
     return {
         "fixed_us": np.full(len(rows), c["fixed_us"]),
-        "prepare_us": _prepare_us(arch, c, rows),
+        "prepare_us": _prepare_us(arch, c, rows) if kernel.has_positions else np.zeros(len(rows)),
         "compute_us": compute,
         "tail_us": tail,
     }
@@ -98,14 +124,13 @@ def _key_tile(arch: GpuSpec, bits: int, head_dim: int) -> int:
     return _WIDE_KEYS[bits].get(head_dim, _FEWEST_KEYS)
 
 
-def _step_us(arch: GpuSpec, c: Mapping[str, float], bits: int, padded: int, elements: float, k_tile: int) -> float:
+def _step_us(arch: GpuSpec, c: Mapping[str, float], bits: int, padded: int, elements: float, pairs: int) -> float:
     """A tile of keys of an SM: products and exponentials side by side, and what stands around them."""
     dtype = (
         DType.FP8 if bits == _NARROW_BITS else DType.BF16 if DType.BF16 in arch.tensor_flop_per_cycle else DType.FP16
     )
-    pairs = _Q_TILE * k_tile
     computed = max(elements, 2.0 * padded)
-    frac = c[matrix_rate_name(arch, bits, padded)]
+    frac = c[matrix_rate_name(c, bits, padded)]
     matrix_us = us_at_peak(FLOP_PER_MAC * pairs * computed, arch.peak_tflop_per_s(dtype) / arch.num_sms * frac)
     exp_us = pairs * c["exp_frac"] / EXPS_PER_CYCLE / cycles_per_us(arch.max_clock_ghz)
     return float(np.hypot(matrix_us, exp_us)) + c["step_cycles"] / cycles_per_us(arch.max_clock_ghz)
@@ -124,3 +149,10 @@ def _prepare_us(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows) -> F
     cached = rows.kv_bytes  # new keys are read again, those of before for the first time
     before = cached * np.maximum(0.0, 1.0 - rows.q_len / rows.keys)
     return moved_us(arch, c, own + cached, own + before)
+
+
+def _plain_bytes(rows: AttentionRows) -> tuple[Floats, Floats]:
+    """Queries, keys, values and outputs, [rows], twice: all of them differ."""
+    elements = rows.batch * rows.q_len * rows.num_heads * (rows.head_dim + rows.value_dim)
+    num: Floats = elements * rows.q_bits / 8.0 + rows.kv_bytes
+    return num, num

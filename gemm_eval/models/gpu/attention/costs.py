@@ -38,7 +38,7 @@ def family_us(arch: GpuSpec, name: str, c: Mapping[str, float], rows: AttentionR
 
 
 def attention_costs(
-    arch: GpuSpec, coefficients: Mapping[str, Mapping[str, float]], rows: AttentionRows
+    arch: GpuSpec, coefficients: Mapping[str, Mapping[str, float]], rows: AttentionRows, library: str
 ) -> AttentionCosts:
     """Return the time of attention by the kernels that a library takes.
 
@@ -48,10 +48,13 @@ def attention_costs(
         arch: the GPU.
         coefficients: of each family, by its name.
         rows: the problems.
+        library: whose kernels, of `ATTENTION_LIBRARIES`.
     """
-    few = packs_tokens(rows)
+    few = packs_tokens(rows, library)
     many = (rows.q_len > 1.0) & (rows.is_latent == 0)
-    both = [_of_kind(arch, coefficients, rows, mask, is_decode=kind) for mask, kind in ((few, True), (many, False))]
+    both = [
+        _of_kind(arch, coefficients, rows, library, mask, is_decode=kind) for mask, kind in ((few, True), (many, False))
+    ]
     is_first = both[0].latency_us <= both[1].latency_us
     return AttentionCosts(
         np.where(is_first, both[0].latency_us, both[1].latency_us),
@@ -61,8 +64,8 @@ def attention_costs(
 
 
 def _of_kind(
-    arch: GpuSpec, coefficients: Mapping[str, Mapping[str, float]], rows: AttentionRows, mask: npt.NDArray[np.bool_],
-    *, is_decode: bool,
+    arch: GpuSpec, coefficients: Mapping[str, Mapping[str, float]], rows: AttentionRows, library: str,
+    mask: npt.NDArray[np.bool_], *, is_decode: bool,
 ) -> AttentionCosts:  # fmt: skip
     num = len(rows)
     latency_us = np.full(num, np.inf)
@@ -70,7 +73,7 @@ def _of_kind(
     families = np.full(num, "", dtype="U32")
     some = np.flatnonzero(mask)
     if some.size:
-        names = families_of_rows(arch, rows.take(some), is_decode=is_decode)
+        names = families_of_rows(arch, rows.take(some), library, is_decode=is_decode)
         for name in np.unique(names).tolist():
             places = some[names == name]
             found = ATTENTION_FAMILIES[name].terms(arch, coefficients[name], rows.take(places))

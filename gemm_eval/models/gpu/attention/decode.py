@@ -7,13 +7,14 @@ keys are read once for all of them, and those that have a CTA for each query hea
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.attention.memory import moved_us
+from gemm_eval.models.gpu.attention.memory import moved_us, side_by_side
 from gemm_eval.models.gpu.attention.rows import AttentionRows
 from gemm_eval.units import bytes_per_us
 
@@ -29,7 +30,6 @@ DECODE_TERMS = {
 }
 """Terms of the time, and what it goes to; they add up to it."""
 
-_NORM = 4.0  # of what runs side by side: the longest with a little of the others
 _UNIT_KEYS, _UNIT_SIZE = 128, 128  # of step_us
 _ROW_UNIT = 1024.0  # elements of head_us
 _SPILL_ELEMENTS = 3072
@@ -42,22 +42,24 @@ class PackedKernel(NamedTuple):
     Attributes:
         key_tile: keys of a step.
         row_tile: query heads times tokens that a tile of the product has.
-        waves: CTAs that keys may be cut into, for all SMs, in multiples of their number.
+        waves: CTAs that keys may be cut into, for all SMs, in multiples of their number; None: as FlashAttention cuts.
         part_keys: fewest keys of a part, as the launcher counts.
         max_parts: of a sequence; 1: keys are never cut.
         counts_all_keys: the launcher cuts by the length of the sequence, also where a window leaves most of it out.
         padded_to: heads of other sizes are computed as of this one, from 129 elements on; 0: as they are.
         packs_heads: query heads of a group stand in the rows of a tile; else each has CTAs of its own.
+        has_positions: positions are turned and the cache is written in the same call.
     """
 
     key_tile: int = 64
     row_tile: int = 16
-    waves: float = 8.0
+    waves: float | None = 8.0
     part_keys: int = 128
     max_parts: int = 64
     counts_all_keys: bool = True
     padded_to: int = 0
     packs_heads: bool = True
+    has_positions: bool = True
 
 
 MMA_PACKED = PackedKernel()
@@ -73,9 +75,41 @@ def num_parts(num_sms: int, units: Floats, keys: Floats, kernel: PackedKernel) -
         keys: of a sequence, [rows].
         kernel: the rule.
     """
+    assert kernel.waves is not None
     most = np.ceil(kernel.waves * num_sms / units)
     parts: Floats = np.clip(np.minimum(np.floor(keys / kernel.part_keys), most), 1.0, kernel.max_parts)
     return parts
+
+
+_FLASH_CTAS = 2  # of an SM; this and the rules below: FlashAttention 2.7, flash_api.cpp
+_FLASH_MAX_PARTS = 128
+_FULL_FRAC, _GOOD_FRAC = 0.8, 0.85
+
+
+def _flash_keys(head_dim: Floats) -> Floats:
+    keys: Floats = np.where(head_dim <= 64, 256.0, np.where(head_dim <= 128, 128.0, 64.0))
+    return keys
+
+
+def _even_parts(num_slots: int, units: Floats, blocks: Floats) -> Floats:
+    """Return into how many parts keys are cut, [rows]: the fewest whose waves are nearly as full as those of the best.
+
+    Keys are not cut where units fill most of the slots, nor into a number of parts that are no shorter than with one
+    part less.
+    """
+    return np.array([_even_part(num_slots, int(a), int(b)) for a, b in zip(units, blocks, strict=True)], np.float64)
+
+
+@lru_cache(maxsize=1 << 12)
+def _even_part(num_slots: int, units: int, blocks: int) -> int:
+    if units >= _FULL_FRAC * num_slots:
+        return 1
+    parts = np.arange(1, min(_FLASH_MAX_PARTS, num_slots, blocks) + 1)
+    lengths = -(-blocks // parts)
+    shorter = np.concatenate(([True], lengths[1:] < lengths[:-1]))
+    waves = units * parts / num_slots
+    full = np.where(shorter, waves / np.ceil(waves), 0.0)
+    return int(parts[np.argmax(full >= _GOOD_FRAC * full.max())])
 
 
 def packed_heads_terms(
@@ -84,7 +118,10 @@ def packed_heads_terms(
     """Return the time of each of `DECODE_TERMS`, [rows], in microseconds; MODEL.md, "Attention", says what enters."""
     units = rows.batch * (rows.num_kv_heads if kernel.packs_heads else rows.num_heads)
     walked = rows.kv_len if kernel.counts_all_keys else rows.keys
-    parts = num_parts(arch.num_sms, units, walked, kernel)
+    if kernel.waves is None:
+        parts = _even_parts(_FLASH_CTAS * arch.num_sms, units, np.ceil(walked / _flash_keys(rows.head_dim)))
+    else:
+        parts = num_parts(arch.num_sms, units, walked, kernel)
     tiles_of_part = np.ceil(np.ceil(walked / kernel.key_tile) / parts)
     window_tiles = np.ceil(rows.keys / kernel.key_tile)
     active = np.minimum(parts, np.minimum(np.ceil(np.ceil(walked / kernel.key_tile) / tiles_of_part), window_tiles))
@@ -101,12 +138,17 @@ def packed_heads_terms(
     )
     cta_us = start_us + steps * step_us
     slots = arch.num_sms * c["ctas_per_sm"]
-    busy_us = units * (active * cta_us + (parts - active) * c["idle_us"]) / slots
-    memory_us = moved_us(arch, c, rows.kv_bytes, _different_bytes(rows))
+    busy_us = units * (active * cta_us + (parts - active) * c.get("idle_us", 0.0)) / slots
+    memory_us = moved_us(arch, c, rows.kv_bytes, _different_bytes(rows), is_stream=not kernel.has_positions)
+    if "late_frac" in c:
+        memory_us = memory_us * (1.0 + c["late_frac"] * arch.num_sms / (units * active))
+    prepare_us = np.zeros(len(rows))
+    if kernel.has_positions:
+        prepare_us += _prepare_bytes(rows) / (bytes_per_us(arch.l2_gb_per_s) * c["pre_l2_frac"])
     return {
         "fixed_us": c["fixed_us"] + np.where(rows.head_dim < _SMALL_HEAD, c["small_us"], 0.0),
-        "prepare_us": _prepare_bytes(rows) / (bytes_per_us(arch.l2_gb_per_s) * c["pre_l2_frac"]),
-        "compute_us": _side_by_side(memory_us, np.maximum(cta_us, busy_us)),
+        "prepare_us": prepare_us,
+        "compute_us": side_by_side(memory_us, np.maximum(cta_us, busy_us)),
         "sum_us": np.where(parts > 1.0, c["sum_us"] + c["sum64_us"] * parts / 64.0, 0.0),
     }
 
@@ -139,14 +181,9 @@ def single_heads_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRow
     return {
         "fixed_us": zero + c["fixed_us"],
         "prepare_us": _prepare_bytes(rows) / bytes_per_us(arch.dram_gb_per_s),
-        "compute_us": _side_by_side(_side_by_side(latency_us, busy_us), memory_us),
+        "compute_us": side_by_side(side_by_side(latency_us, busy_us), memory_us),
         "sum_us": np.where(parts > 1.0, c["sum_us"], 0.0),
     }
-
-
-def _side_by_side(a: Floats, b: Floats) -> Floats:
-    both: Floats = (a**_NORM + b**_NORM) ** (1.0 / _NORM)
-    return both
 
 
 def _different_bytes(rows: AttentionRows) -> Floats:

@@ -10,8 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.models.gpu.attention.coefficients import CONTEXT, CONTEXT_MMA, PACKED_HEADS, SINGLE_HEADS
-from gemm_eval.models.gpu.attention.context import CONTEXT_TERMS, context_terms
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.models.gpu.attention.coefficients import (
+    CONTEXT,
+    CONTEXT_MMA,
+    CONTEXT_PLAIN,
+    HEAD_DIMS,
+    PACKED_HEADS,
+    PACKED_PLAIN,
+    SINGLE_HEADS,
+)
+from gemm_eval.models.gpu.attention.context import CONTEXT_TERMS, ContextKernel, context_terms
 from gemm_eval.models.gpu.attention.decode import (
     DECODE_TERMS,
     MMA_PACKED,
@@ -32,8 +41,27 @@ from gemm_eval.models.gpu.attention.latent import (
 )
 from gemm_eval.models.gpu.attention.rows import AttentionRows
 from gemm_eval.models.gpu.coefficients import Coefficient
+from gemm_eval.workload import AttentionProblem
 
-__all__ = ["ATTENTION_FAMILIES", "AttentionFamily", "families_of_rows", "packs_tokens"]
+__all__ = [
+    "ATTENTION_FAMILIES",
+    "ATTENTION_LIBRARIES",
+    "DEFAULT_ATTENTION",
+    "AttentionFamily",
+    "check_attention_library",
+    "families_of_rows",
+    "packs_tokens",
+]
+
+ATTENTION_LIBRARIES = {
+    "trtllm": "TensorRT-LLM's kernels, as serving engines run them: with positions and the write of the cache",
+    "cudnn": "cuDNN's, as PyTorch calls them",
+    "flash": "FlashAttention 2, as PyTorch comes with it",
+}
+"""Whose kernels are modelled, and what they are."""
+
+DEFAULT_ATTENTION = "trtllm"
+"""Where nothing is said."""
 
 Floats = npt.NDArray[np.float64]
 Terms = Callable[[GpuSpec, Mapping[str, float], AttentionRows], dict[str, Floats]]
@@ -48,6 +76,7 @@ class AttentionFamily(NamedTuple):
         coefficients: those of its model.
         term_meanings: its terms, and what their time goes to.
         terms: the model.
+        library: whose kernels they are, of `ATTENTION_LIBRARIES`.
     """
 
     name: str
@@ -55,6 +84,7 @@ class AttentionFamily(NamedTuple):
     coefficients: Sequence[Coefficient]
     term_meanings: Mapping[str, str]
     terms: Terms
+    library: str = DEFAULT_ATTENTION
 
     @property
     def defaults(self) -> dict[str, float]:
@@ -63,15 +93,19 @@ class AttentionFamily(NamedTuple):
 
 
 def _packed(name: str, what: str, kernel: PackedKernel) -> AttentionFamily:
-    return AttentionFamily(name, what, PACKED_HEADS, DECODE_TERMS, partial(packed_heads_terms, kernel=kernel))
+    coefficients = PACKED_HEADS if kernel.has_positions else PACKED_PLAIN
+    return AttentionFamily(name, what, coefficients, DECODE_TERMS, partial(packed_heads_terms, kernel=kernel))
 
 
+def _context(name: str, what: str, coefficients: Sequence[Coefficient], kernel: ContextKernel) -> AttentionFamily:
+    return AttentionFamily(name, what, coefficients, CONTEXT_TERMS, partial(context_terms, kernel=kernel))
+
+
+_CUDNN_KEYS = {64: 128, 128: 128, 192: 128, 256: 64}  # inferred
+_FLASH_KEYS = {64: 128, 128: 64, 192: 64, 256: 64}  # FlashAttention 2.7, flash_fwd_launch_template.h, sm_80 and sm_90
 _FAMILIES = (
-    AttentionFamily("context", "a CTA for each tile of queries", CONTEXT, CONTEXT_TERMS, context_terms),
-    AttentionFamily(
-        "context_mma", "likewise, on mma.sync with a kernel for each size of heads", CONTEXT_MMA, CONTEXT_TERMS,
-        context_terms,
-    ),
+    _context("context", "a CTA for each tile of queries", CONTEXT, ContextKernel()),
+    _context("context_mma", "likewise, on mma.sync with a kernel for each size of heads", CONTEXT_MMA, ContextKernel()),
     _packed("packed_mma", "query heads of a group in the rows of mma.sync", MMA_PACKED),
     _packed(
         "packed_mma_narrow", "likewise, of a cache in 8 bits, whose keys are never cut",
@@ -99,33 +133,81 @@ _FAMILIES = (
     AttentionFamily("latent_whole", "MLA, latents; keys are never cut", WHOLE_LATENTS, LATENT_TERMS, latent_terms),
     AttentionFamily("latent_split", "MLA, latents; keys are cut", SPLIT_LATENTS, LATENT_TERMS, latent_terms),
 )  # fmt: skip
-ATTENTION_FAMILIES = {family.name: family for family in _FAMILIES}
+_PLAIN = tuple(
+    item._replace(library=library)
+    for library, name, keys, kernel in (
+        ("cudnn", "cuDNN", _CUDNN_KEYS, PackedKernel(waves=2.0, has_positions=False)),
+        (
+            "flash", "FlashAttention 2", _FLASH_KEYS,
+            PackedKernel(row_tile=64, waves=None, counts_all_keys=False, has_positions=False),
+        ),
+    )
+    for item in (
+        _context(
+            f"{library}_context", f"{name}, a CTA for each tile of queries", CONTEXT_PLAIN,
+            ContextKernel(128, keys, has_positions=False),
+        ),
+        _packed(f"{library}_decode", f"{name}, one query over a cache", kernel),
+        _packed(f"{library}_decode_wide", "likewise, heads of more than 128 elements", kernel),
+    )
+)  # fmt: skip
+ATTENTION_FAMILIES = {family.name: family for family in (*_FAMILIES, *_PLAIN)}
 """By name."""
 
 _MAX_PACKED_ROWS = 64  # query heads of a group x tokens, in a kernel for few queries
 _MAX_PACKED_GROUP = 32
-_NARROW_BITS = 8.0
+_NARROW_BITS, _WIDE_BITS = 8.0, 16
+_PLAIN_DIM = 128  # from which on one query over a cache has kernels of another kind in cuDNN and FlashAttention
 _TCGEN05 = frozenset({"sm_100", "sm_103"})
 _ONE_KERNEL_A_SIZE = frozenset({"sm_89", "sm_120"})
 _LEAST_SM_SHARE = 4.0  # TensorRT-LLM 1.x: packed kernels only where their CTAs, four times, are as many as the SMs
 
 
-def packs_tokens(rows: AttentionRows) -> npt.NDArray[np.bool_]:
+def packs_tokens(rows: AttentionRows, library: str) -> npt.NDArray[np.bool_]:
     """Return which problems kernels for few queries can take: one token, or some with the heads of a group."""
+    if library != DEFAULT_ATTENTION:
+        one: npt.NDArray[np.bool_] = rows.q_len == 1.0
+        return one
     some: npt.NDArray[np.bool_] = (rows.q_len == 1.0) | (
         (rows.group * rows.q_len <= _MAX_PACKED_ROWS) & (rows.is_causal > 0) & (rows.is_latent == 0)
     )
     return some | (rows.is_latent > 0)
 
 
-def families_of_rows(arch: GpuSpec, rows: AttentionRows, *, is_decode: bool) -> npt.NDArray[np.str_]:
-    """Return the family that TensorRT-LLM runs each problem with.
+def check_attention_library(problem: AttentionProblem, library: str) -> None:
+    """Refuse what a library's kernels do not do, or what was never timed of them.
+
+    Raises:
+        UnsupportedError: the message says what.
+    """
+    if library == DEFAULT_ATTENTION:
+        return
+    wanting = {
+        "types of 8 bits": problem.dtype.bits != _WIDE_BITS or problem.kv_type.bits != _WIDE_BITS,
+        "windows": problem.window is not None and problem.window < problem.kv_len,
+        "latents": problem.is_latent,
+        "values of another size than keys": problem.value_dim != problem.head_dim,
+        f"heads of more than {HEAD_DIMS[-1]} elements": problem.head_dim > HEAD_DIMS[-1],
+        "attention sinks": problem.has_sinks,
+        "chunks of a prompt": library == "cudnn" and problem.causal and 1 < problem.q_len < problem.kv_len,
+    }
+    for what, is_asked in wanting.items():
+        if is_asked:
+            raise UnsupportedError(f"{what}: not modelled for attention by {library}, but for {DEFAULT_ATTENTION}")
+
+
+def families_of_rows(arch: GpuSpec, rows: AttentionRows, library: str, *, is_decode: bool) -> npt.NDArray[np.str_]:
+    """Return the family that a library runs each problem with.
 
     Args:
         arch: the GPU.
         rows: the problems.
+        library: of `ATTENTION_LIBRARIES`.
         is_decode: as kernels for few queries take them; else as those for many do.
     """
+    if library != DEFAULT_ATTENTION:
+        decode = np.where(rows.head_dim <= _PLAIN_DIM, f"{library}_decode", f"{library}_decode_wide")
+        return decode if is_decode else np.full(len(rows), f"{library}_context")
     if not is_decode:
         context = "context_mma" if arch.sm_arch in _ONE_KERNEL_A_SIZE else "context"
         names = np.where(rows.head_dim != rows.value_dim, "latent_context", context)
