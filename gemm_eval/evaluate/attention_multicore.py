@@ -10,7 +10,7 @@ from gemm_eval.evaluate.attention import CORES, unfused_attention
 from gemm_eval.evaluate.attention_result import AttentionResult
 from gemm_eval.evaluate.result import GEMMResult
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.models.multicore import BOUNDS, SOFTMAX_OPS_PER_SCORE, TERMS, unpack_attention_cost
+from gemm_eval.models.multicore import BOUNDS, OTHER_SOFTMAX_OPS_PER_SCORE, TERMS, unpack_attention_cost
 from gemm_eval.search import find_best_fused_attention
 from gemm_eval.units import bytes_per_us, cycles_per_us, us_at_peak
 from gemm_eval.workload import AttentionProblem, GemmProblem
@@ -79,6 +79,6 @@ def _roofs(arch: MulticoreSpec, problem: AttentionProblem) -> dict[str, float]:
     write_gb_per_s = arch.dram_write_gb_per_s or arch.dram_gb_per_s
     return {
         "matrix": us_at_peak(problem.flop, arch.peak_tflop_per_s(problem.dtype)),
-        "vector": SOFTMAX_OPS_PER_SCORE * scores / per_us,
+        "vector": (arch.exp_ops_per_elem + OTHER_SOFTMAX_OPS_PER_SCORE) * scores / per_us,
         "dram": read / bytes_per_us(arch.dram_gb_per_s) + written / bytes_per_us(write_gb_per_s),
     }

@@ -63,7 +63,8 @@ def draw_attention_chip(rng: random.Random) -> MulticoreSpec:
         if arch.vector_ops_per_cycle is None:
             arch = arch.with_(vector_ops_per_cycle=rng.choice((0.5, 8.0, 64.0)))
         if any(dtype in _FLOATS for dtype in arch.cube_steps_per_cycle):
-            return arch.with_(sram_bytes=arch.sram_bytes * rng.choice((1, 2, 5)))
+            sram_bytes = arch.sram_bytes * rng.choice((1, 2, 5))
+            return arch.with_(sram_bytes=sram_bytes, exp_ops_per_elem=rng.choice((8.0, 1.0, 3.7)))
 
 
 def draw_attention(rng: random.Random, arch: MulticoreSpec) -> AttentionProblem:

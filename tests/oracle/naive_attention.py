@@ -21,7 +21,7 @@ from tests.oracle.simulators import bits_of, partial_bits
 
 __all__ = ["Attention", "AttentionTruth", "find_best", "mappings", "num_pairs"]
 
-_SOFTMAX_OPS = 13
+_OTHER_OPS = 5  # of a score, besides its exponential
 _STATS = 2
 
 
@@ -288,7 +288,7 @@ class Attention:
             step_bytes = (arch.cube_m * self.cube_k * bits.a + self.cube_k * arch.cube_n * b_bits) / 16
             feed_us = u * steps * (step_bytes / arch.feed_bytes_per_cycle / self.cycles_per_us)
         dma_us = max(self.moved_us(loads, o), feed_us)
-        ops = u * (_SOFTMAX_OPS * scores + V * (sum(v.rows for v in walk.visits) + rows))
+        ops = u * ((arch.exp_ops_per_elem + _OTHER_OPS) * scores + V * (sum(v.rows for v in walk.visits) + rows))
         vector = ops / arch.vector_ops_per_cycle
         if self.is_dequantized:
             assert arch.dequant_ops_per_elem is not None

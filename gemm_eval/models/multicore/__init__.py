@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     )
     from gemm_eval.models.multicore.attention_cost_kernels import (
         ATTENTION_COST_DTYPE,
-        SOFTMAX_OPS_PER_SCORE,
         attention_core_cost,
         attention_sram_bytes,
         evaluate_attention_mapping,
@@ -41,7 +40,13 @@ if TYPE_CHECKING:
     from gemm_eval.models.multicore.groups import batch_sizes, group_sizes, split_layouts
     from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping, unpack_cost
     from gemm_eval.models.multicore.moe import layer_terms
-    from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params, params_in_room, with_room
+    from gemm_eval.models.multicore.params import (
+        OTHER_SOFTMAX_OPS_PER_SCORE,
+        PARAMS_DTYPE,
+        pack_params,
+        params_in_room,
+        with_room,
+    )
     from gemm_eval.models.multicore.replay_kernels import replay_range
     from gemm_eval.models.multicore.terms import BOUNDS, TERMS
 
@@ -51,8 +56,8 @@ __all__ = [
     "COST_DTYPE",
     "KQ",
     "MODEL_VERSION",
+    "OTHER_SOFTMAX_OPS_PER_SCORE",
     "PARAMS_DTYPE",
-    "SOFTMAX_OPS_PER_SCORE",
     "TERMS",
     "AttentionBlock",
     "AttentionCost",
@@ -102,7 +107,6 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".attention_cost_kernels": (
             "ATTENTION_COST_DTYPE",
-            "SOFTMAX_OPS_PER_SCORE",
             "attention_core_cost",
             "attention_sram_bytes",
             "evaluate_attention_mapping",
@@ -145,6 +149,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".moe": ("layer_terms",),
         ".params": (
+            "OTHER_SOFTMAX_OPS_PER_SCORE",
             "PARAMS_DTYPE",
             "pack_params",
             "params_in_room",

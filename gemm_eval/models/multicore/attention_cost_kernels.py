@@ -29,7 +29,14 @@ from gemm_eval.models.multicore.attention_count_kernels import (
     keys_stay,
     union_keys,
 )
-from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, CoreCost, dram_total, fill_times, padded_tile_bytes
+from gemm_eval.models.multicore.cost_kernels import (
+    COST_DTYPE,
+    CoreCost,
+    dram_total,
+    fill_times,
+    padded_tile_bytes,
+    whole_cost,
+)
 from gemm_eval.models.multicore.count_kernels import bytes_of, ceil_div, store_half_bits
 from gemm_eval.models.multicore.overlap_kernels import Traffic, add_traffic, c_traffic, traffic_us
 
@@ -38,20 +45,12 @@ __all__ = [
     "DIVIDE_OPS_PER_ELEM",
     "MERGE_OPS_PER_ELEM",
     "RESCALE_OPS_PER_ELEM",
-    "SOFTMAX_OPS_PER_SCORE",
     "STATS_PER_ROW",
     "attention_core_cost",
     "attention_sram_bytes",
     "evaluate_attention_mapping",
     "stream_keys_of",
 ]
-
-EXP_OPS_PER_SCORE = 8
-"""Of the exponential, vector operations: assumed, for a unit without one of its own. Round to a power of two, subtract
-it, a polynomial of degree 5 by Horner's rule, and put the power into the exponent."""
-
-SOFTMAX_OPS_PER_SCORE = EXP_OPS_PER_SCORE + 5
-"""Vector operations for a score: scale, maximum, subtract, exponential, sum, convert to the input type."""
 
 RESCALE_OPS_PER_ELEM = 1
 """Of an element of O at each visit: times how much the maximum of its row changed."""
@@ -203,7 +202,7 @@ def attention_core_cost(
     step_cycles = units * counts.steps / p["steps_per_cycle"]
     fill_drain = 2 * units * counts.visits * p["fill_drain_cycles"] + units * counts.fills * p["weight_load_cycles"]
     vector_ops = units * (
-        SOFTMAX_OPS_PER_SCORE * counts.scores
+        p["softmax_ops_per_score"] * counts.scores
         + s.value_dim * (RESCALE_OPS_PER_ELEM * counts.visit_rows + DIVIDE_OPS_PER_ELEM * rows)
     )
     vector_cycles = vector_ops / p["vector_ops_per_cycle"]
@@ -230,18 +229,15 @@ def attention_core_cost(
     main_us = _main_us(
         p, s, blk, loads, o, compute_us, all_dma_us, min(tile_q, strip), min(tile_kv, span), order
     )  # fmt: skip
-    sync_us = p["sync_us"] if blk.active_cores > 1 else 0.0
-    latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us) + sync_us
-    tasks_us = (units * row_tiles - 1) * p["task_us"]
-    latency_us += tasks_us
-    return CoreCost(
-        max(latency_us, p["launch_floor_us"]), blk.active_cores * (moved.dram + red_dram_bytes),
-        units * counts.visits, q_bytes, kv_bytes, 0, loads, o, q_dram, kv_dram, o.dram, kept_frac,
-        store_bytes, spill_bytes, main_us, compute_us,
-        step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"], vector_cycles / p["cycles_per_us"],
-        moved.dram / blk.dram_share, moved.shared / blk.shared_share if p["has_shared"] else 0.0,
-        moved.port / p["noc_bytes_per_us"] if p["has_noc"] else 0.0, feed_us, sync_us, 0.0, tasks_us,
-        red_dram_us, red_noc_us, red_add_us, latency_us,
+    dram_us = moved.dram / blk.dram_share
+    shared_us = moved.shared / blk.shared_share if p["has_shared"] else 0.0
+    noc_us = moved.port / p["noc_bytes_per_us"] if p["has_noc"] else 0.0
+    return whole_cost(
+        p, blk, units * counts.visits, units * row_tiles, q_bytes, kv_bytes, 0, loads, o, q_dram, kv_dram, kept_frac,
+        store_bytes, spill_bytes,
+        main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
+        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us, 0.0,
+        red_dram_bytes, red_dram_us, red_noc_us, red_add_us,
     )  # fmt: skip
 
 

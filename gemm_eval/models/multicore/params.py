@@ -18,11 +18,22 @@ from gemm_eval.jit import read_only
 from gemm_eval.units import bytes_per_us, cycles_per_us, pj_per_us
 from gemm_eval.workload import GemmProblem, GemmTypes, Layouts
 
-__all__ = ["PARAMS_DTYPE", "REDUCTIONS", "in_room", "pack_params", "params_in_room", "with_room"]
+__all__ = [
+    "OTHER_SOFTMAX_OPS_PER_SCORE",
+    "PARAMS_DTYPE",
+    "REDUCTIONS",
+    "in_room",
+    "pack_params",
+    "params_in_room",
+    "with_room",
+]
 
 _Sizes = npt.NDArray[np.object_]
 
 _PACKINGS = (None, "private", "shared")
+
+OTHER_SOFTMAX_OPS_PER_SCORE = 5
+"""Vector operations for a score besides the exponential: scale, maximum, subtract, sum, convert to the input type."""
 
 REDUCTIONS = ("none", "dram", "noc")
 """Codes of the field `reduction`: an index into this tuple, the same that the kernels compare with."""
@@ -44,7 +55,7 @@ _FLOATS = (
     "mac_pj", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte", "static_pj_per_us",
     "weight_load_cycles", "write_bytes_per_us", "a_dram", "b_dram", "c_dram", "shared_bytes", "shared_bytes_per_us",
     "launch_floor_us", "feed_us_per_step", "resident_max_frac",
-    "pack_bytes_per_us", "pack_near_bytes", "sync_us", "task_us",
+    "pack_bytes_per_us", "pack_near_bytes", "sync_us", "task_us", "softmax_ops_per_score",
 )  # fmt: skip
 
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
@@ -149,6 +160,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "pack_near_bytes": math.inf if arch.pack_near_bytes is None else float(arch.pack_near_bytes),
         "sync_us": arch.sync_us,
         "task_us": arch.task_us,
+        "softmax_ops_per_score": arch.exp_ops_per_elem + OTHER_SOFTMAX_OPS_PER_SCORE,
         "launch_floor_us": arch.launch_floor_us,
         "feed_us_per_step": _feed_us_per_step(arch, types),
     }
