@@ -82,6 +82,8 @@ def attention(
 
     gemm-eval attention --arch h200-sxm --batch 16 --kv 8192 --heads 32 --kv-heads 8 --dtype bf16 --kv-dtype fp8
 
+    gemm-eval attention --arch ascend-910 --q 8192 --kv 8192 --heads 32 --kv-heads 8 --dtype fp16
+
     gemm-eval attention --arch b200 --q 8192 --kv 8192 --heads 64 --kv-heads 8 --dtype bf16
 
     gemm-eval attention --arch h200-sxm --batch 64 --kv 8192 --heads 128 --kv-heads 1 --head-dim 576 --v-head-dim 512

@@ -13,24 +13,31 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gemm_eval.jit import entry_point, kernel
-from gemm_eval.models.multicore import (
-    KQ,
+from gemm_eval.models.multicore.attention_block_kernels import (
     AttentionBlock,
-    AttentionCounts,
     AttentionSizes,
     attention_block_of,
-    attention_core_cost,
-    attention_sram_bytes,
+    row_tiles_of,
+    span_of,
+)
+from gemm_eval.models.multicore.attention_cost_kernels import attention_core_cost, attention_sram_bytes, stream_keys_of
+from gemm_eval.models.multicore.attention_count_kernels import (
+    KQ,
+    AttentionCounts,
     count_core,
     count_kept_rows,
-    key_steps_of,
     keys_stay,
-    row_tiles_of,
-    rows_of_core,
-    span_of,
-    stream_keys_of,
 )
 from gemm_eval.models.multicore.count_kernels import ceil_div
+from gemm_eval.search.attention_bound_kernels import (
+    Heavy,
+    heavy_of,
+    least_of_heavy_us,
+    least_of_keys_us,
+    least_of_rows_us,
+    partition_bound_us,
+    unit_kv_of,
+)
 
 __all__ = ["ATTENTION_KEY_INTS", "find_best_attention"]
 
@@ -90,7 +97,7 @@ def _cost_all(
         key_0, key_1 = span_of(s, blk, place)
         stream_keys = stream_keys_of(p, s, blk, key_0, key_1, tile_q, tile_kv, order)
         for core in range(cores - 1, -1, -1):
-            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv)
+            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
             if order == KQ:
                 counts = keys_stay(counts, count_kept_rows(s, blk, core, key_0, key_1, tile_q, tile_kv))
             cost = attention_core_cost(
@@ -107,103 +114,13 @@ def _cost_all(
     return latency_us, busiest_bytes, visits
 
 
-class _Heavy(NamedTuple):
-    """A core of a partition that has many scores, and what it does at least, whatever its tile."""
-
-    core: int
-    place: int  # of its span
-    counts: AttentionCounts
-
-
-@kernel
-def _heavy_of(p: Any, s: AttentionSizes, blk: AttentionBlock) -> _Heavy:
-    """Find it with the smallest tiles there are: larger ones are made of these, and visit all that they do.
-
-    With a mask that of the most scores among the first and last cores and spans; of all cores would take long.
-    """
-    tile_q, tile_kv = min(p["cube_m"], blk.strip), min(_unit_kv(p), blk.span)
-    core = place = 0
-    low, high = span_of(s, blk, 0)
-    counts = count_core(p, s, blk, core, low, high, tile_q, tile_kv)
-    if s.is_masked:
-        for i in range(min(blk.E_K, 3)):
-            other_place = blk.E_K - i if i else 0
-            low, high = span_of(s, blk, other_place)
-            for j in range(min(blk.E_Q, 3)):
-                other = blk.E_Q - j if j else 0
-                found = count_core(p, s, blk, other, low, high, tile_q, tile_kv)
-                if found.scores > counts.scores:
-                    core, place, counts = other, other_place, found
-    least = AttentionCounts(
-        counts.q_rows, counts.once_keys, 0, counts.once_keys, counts.scores, counts.steps,
-        key_steps_of(p, s, counts.once_keys), min(counts.visits, 1), counts.q_rows,
-    )  # fmt: skip
-    return _Heavy(core, place, least)
-
-
-@kernel
-def _least_us(
-    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, span: int, counts: AttentionCounts, row_tiles: int,
-    tile_q: int,
-) -> float:  # fmt: skip
-    """Time that a core is not below which does at least this, in either order, with tile_q or more and any tile_kv."""
-    tile_kv = min(_unit_kv(p), span)
-    us = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, row_tiles, tile_q, tile_kv, 0).latency_us
-    if p["is_multicast"] and blk.E_K > 1:  # where keys stay, a core loads its own rows, which may be fewer
-        of_kq = attention_core_cost(p, s, blk, counts, blk.units, core, span, span, row_tiles, tile_q, tile_kv, KQ)
-        us = min(us, of_kq.latency_us)
-    return us
-
-
-@kernel
-def _least_of_rows_us(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: _Heavy, tile_q: int) -> float:
-    """Time that no tile_kv is below beside a tile_q: any is made of the smallest, and visits all that this does."""
-    key_0, key_1 = span_of(s, blk, heavy.place)
-    span = key_1 - key_0
-    counts = count_core(p, s, blk, heavy.core, key_0, key_1, tile_q, min(_unit_kv(p), blk.span))
-    least = AttentionCounts(
-        counts.q_rows, counts.once_keys, 0, counts.once_keys, counts.scores, counts.steps, counts.fills,
-        ceil_div(counts.q_rows, tile_q), counts.q_rows,
-    )  # fmt: skip
-    row_tiles = row_tiles_of(s, blk, heavy.core, tile_q)
-    us: float = _least_us(p, s, blk, heavy.core, span, least, row_tiles, tile_q)
-    return us
-
-
-@kernel
-def _bound_us(p: Any, s: AttentionSizes, blk: AttentionBlock, pairs: int) -> float:
-    """Time that no mapping of a partition is below.
-
-    Without a mask that of the first core. With one, some core has at least the mean of the pairs, and some core loads
-    what the last row attends to, or its part of the keys.
-    """
-    least_q = min(p["cube_m"], blk.strip)
-    if not s.is_masked:
-        heavy = _heavy_of(p, s, blk)
-        return _least_us(p, s, blk, 0, blk.span, heavy.counts, 1, least_q)
-    core = blk.E_Q - 1  # the one of the fewest rows
-    if rows_of_core(s, blk, 0) < rows_of_core(s, blk, core):
-        core = 0
-    span = s.keys - (blk.E_K - 1) * blk.span
-    scores = ceil_div(pairs, blk.E_Q * blk.E_K)
-    steps = scores * ceil_div(s.head_dim, p["cube_k"]) // (p["cube_m"] * p["cube_n"])
-    steps += scores * ceil_div(s.value_dim, p["cube_n"]) // (p["cube_m"] * p["cube_k"])
-    computed = AttentionCounts(0, 0, 0, 0, scores, steps, 0, 0, 0)
-    keys = blk.span if s.window == s.keys else ceil_div(blk.span, blk.E_Q)
-    loaded = AttentionCounts(0, keys, 0, keys, 0, 0, 0, 0, 0)
-    return max(
-        _least_us(p, s, blk, core, span, computed, 1, least_q),
-        _least_us(p, s, blk, core, span, loaded, 1, least_q),
-    )
-
-
 @kernel
 def _counts_of(
     p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, place: int, tile_q: int, tile_kv: int
 ) -> AttentionCounts:
     """Counts of a core of a span, where rows stay."""
     key_0, key_1 = span_of(s, blk, place)
-    counts: AttentionCounts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv)
+    counts: AttentionCounts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
     return counts
 
 
@@ -225,27 +142,48 @@ def _may_win_by(
 
 
 @kernel
-def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: _Heavy, best: _Best) -> None:
-    """All tiles and loop orders of one partition, whose integers are in `best.key`."""
+def _list_sizes(unit: int, block: int, is_each: int) -> Any:
+    """Tile sizes of a dimension: each multiple of the unit, or the smallest for each trip count.
+
+    Without a mask tiles count through their trips only, and what cannot overlap grows with them: the smallest stand for
+    all.
+    """
+    units = ceil_div(block, unit)
+    sizes = np.empty(units, np.int64)
+    num = 0
+    top = units
+    while top > 0:
+        low = top if is_each else ceil_div(units, ceil_div(units, top))
+        top = low - 1
+        sizes[num] = min(low * unit, block)
+        num += 1
+    return sizes[:num]
+
+
+@kernel
+def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, best: _Best) -> None:
+    """All tiles and loop orders of one partition, whose integers are in `best.key`; sizes by ascending bounds."""
     probe = best.probe
     probe[0] = heavy.core
     probe[1] = heavy.place
-    unit_kv = _unit_kv(p)
-    units_q = ceil_div(blk.strip, p["cube_m"])
-    units_kv = ceil_div(blk.span, unit_kv)
-    top_q = units_q
-    while top_q > 0:  # one step per distinct trip count
-        low_q = ceil_div(units_q, ceil_div(units_q, top_q))
-        top_q = low_q - 1
-        tile_q = min(low_q * p["cube_m"], blk.strip)
-        best.counters[2] = min(best.counters[2], attention_sram_bytes(p, s, tile_q, min(unit_kv, blk.span)))
-        if _least_of_rows_us(p, s, blk, heavy, tile_q) > best.floats[0]:
-            continue
-        top_kv = units_kv
-        while top_kv > 0:
-            low_kv = ceil_div(units_kv, ceil_div(units_kv, top_kv))
-            top_kv = low_kv - 1
-            tile_kv = min(low_kv * unit_kv, blk.span)
+    sizes_q = _list_sizes(p["cube_m"], blk.strip, s.is_masked)
+    sizes_kv = _list_sizes(unit_kv_of(p), blk.span, s.is_masked)
+    best.counters[2] = min(best.counters[2], attention_sram_bytes(p, s, sizes_q[-1], sizes_kv[-1]))
+    bounds_q = np.empty(len(sizes_q))
+    for i in range(len(sizes_q)):
+        bounds_q[i] = least_of_rows_us(p, s, blk, heavy, sizes_q[i])
+    bounds_kv = np.empty(len(sizes_kv))
+    for i in range(len(sizes_kv)):
+        bounds_kv[i] = least_of_keys_us(p, s, blk, heavy, sizes_kv[i])
+    by_bound = np.argsort(bounds_kv)
+    for i in np.argsort(bounds_q):
+        if bounds_q[i] > best.floats[0]:
+            break
+        tile_q = sizes_q[i]
+        for j in by_bound:
+            if bounds_kv[j] > best.floats[0]:
+                break
+            tile_kv = sizes_kv[j]
             sram = attention_sram_bytes(p, s, tile_q, tile_kv)
             if sram > p["sram_usable_bytes"]:
                 continue
@@ -267,16 +205,6 @@ def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: _Heavy,
                 best.key[8] = tile_q
                 best.key[9] = tile_kv
                 _offer(best, latency_us, busiest_bytes)
-
-
-@kernel
-def _unit_kv(p: Any) -> int:
-    """Keys that a tile is a multiple of: the least that both products take in whole steps."""
-    a, b = p["cube_n"], p["cube_k"]
-    while b:
-        a, b = b, a % b
-    unit: int = p["cube_n"] // a * p["cube_k"]
-    return unit
 
 
 @kernel
@@ -325,15 +253,14 @@ def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any,
     bounds_us = np.empty(len(partitions))
     for i in range(len(partitions)):
         P_U, P_Q, P_KV, is_folded = partitions[i]
-        bounds_us[i] = _bound_us(p, s, attention_block_of(p, s, P_U, P_Q, P_KV, is_folded), pairs)
+        bounds_us[i] = partition_bound_us(p, s, attention_block_of(p, s, P_U, P_Q, P_KV, is_folded), pairs)
     for i in np.argsort(bounds_us):
         if bounds_us[i] > best.floats[0]:
             break
         P_U, P_Q, P_KV, is_folded = partitions[i]
         blk = attention_block_of(p, s, P_U, P_Q, P_KV, is_folded)
-        heavy = _heavy_of(p, s, blk)
-        low, high = span_of(s, blk, heavy.place)
-        if _least_us(p, s, blk, heavy.core, high - low, heavy.counts, 1, min(p["cube_m"], blk.strip)) > best.floats[0]:
+        heavy = heavy_of(p, s, blk)
+        if least_of_heavy_us(p, s, blk, heavy) > best.floats[0]:
             continue
         best.counters[1] += 1
         best.key[0] = blk.active_cores

@@ -157,7 +157,7 @@ class Attention:
         return self.sram_used(tile) <= usable - (self._resident_bytes if self.residents else 0)
 
     def tiles(self) -> Iterator[AttentionTile]:
-        """Every tile: of each dimension the smallest size for each number of trips."""
+        """Every tile: multiples of the units below strip and span, and these themselves."""
         unit_kv = math.lcm(self.arch.cube_n, self.cube_k)
         for tile in itertools.product(_sizes(self.strip, self.arch.cube_m), _sizes(self.l, unit_kv)):
             yield AttentionTile(*tile)
@@ -383,9 +383,7 @@ class Attention:
 
 def _sizes(block: int, unit: int) -> list[int]:
     """Tile sizes of a dimension."""
-    units = ceil_div(block, unit)
-    smallest = {ceil_div(units, size): size for size in range(units, 0, -1)}
-    return sorted(min(size * unit, block) for size in smallest.values())
+    return [*range(unit, block, unit), block]
 
 
 def mappings(arch: MulticoreSpec, problem: AttentionProblem) -> Iterator[tuple[Attention, AttentionMapping]]:

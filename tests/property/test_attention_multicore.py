@@ -11,16 +11,9 @@ from hypothesis import strategies as st
 
 from gemm_eval import AttentionProblem, MulticoreSpec, load_arch
 from gemm_eval.mapping import AttentionOrder, AttentionPartition
-from gemm_eval.models.multicore import (
-    attention_block_of,
-    attention_params,
-    attention_sizes,
-    count_core,
-    count_kept_rows,
-    keys_stay,
-    span_of,
-    unpack_attention_cost,
-)
+from gemm_eval.models.multicore import attention_params, attention_sizes, unpack_attention_cost
+from gemm_eval.models.multicore.attention_block_kernels import attention_block_of, span_of
+from gemm_eval.models.multicore.attention_count_kernels import count_core, count_kept_rows, keys_stay
 from gemm_eval.search import find_best_fused_attention
 from tests.laws import multicore_attention
 from tests.laws.multicore_attention import cost_of, key_of
@@ -63,7 +56,7 @@ def test_counts_are_those_of_every_visit(problem: AttentionProblem, data: st.Dat
     tile = data.draw(st.sampled_from(list(attention.tiles())))
     for core, place in itertools.product(range(blk.E_Q), range(blk.E_K)):
         key_0, key_1 = span_of(s, blk, place)
-        found = count_core(p, s, blk, core, key_0, key_1, *tile)
+        found = count_core(p, s, blk, core, key_0, key_1, *tile, 0)
         kept_rows = count_kept_rows(s, blk, core, key_0, key_1, *tile)
         for order, counts in zip(AttentionOrder, (found, keys_stay(found, kept_rows)), strict=True):
             truth = attention.walk(core, place, tile, order)
@@ -80,7 +73,7 @@ def test_counts_of_many_tiles_are_those_of_each(problem: AttentionProblem, units
     p, s = attention_params(arch, problem)[0], attention_sizes(problem)
     blk = attention_block_of(p, s, 1, 1, 1, 0)
     tile_q, tile_kv = min(units_q * arch.cube_m, s.rows), min(units_kv * 16, s.keys)
-    found = count_core(p, s, blk, 0, 0, s.keys, tile_q, tile_kv)
+    found = count_core(p, s, blk, 0, 0, s.keys, tile_q, tile_kv, 0)
     if not s.is_masked:
         assert found.scores == s.rows * s.keys
         return

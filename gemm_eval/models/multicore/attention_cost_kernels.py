@@ -264,7 +264,7 @@ def evaluate_attention_mapping(
         key_0, key_1 = span_of(s, blk, place)
         stream_keys = stream_keys_of(p, s, blk, key_0, key_1, tile_q, tile_kv, order)
         for core in range(blk.E_Q):
-            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv)
+            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
             if order == KQ:
                 counts = keys_stay(counts, count_kept_rows(s, blk, core, key_0, key_1, tile_q, tile_kv))
             rows = rows_of_core(s, blk, core)

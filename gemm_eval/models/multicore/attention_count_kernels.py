@@ -202,10 +202,10 @@ def _append(x: _StripCounts, y: _StripCounts, tile_kv: int, span: int) -> _Strip
 
 @kernel
 def _count_strip(
-    p: Any, s: AttentionSizes, first: int, num: int, key_0: int, span: int, tile_q: int, tile_kv: int
+    p: Any, s: AttentionSizes, first: int, num: int, key_0: int, span: int, tile_q: int, tile_kv: int, is_bound: int
 ) -> _StripCounts:
-    """Count a strip, by formulas where they know which key tiles stay."""
-    if s.window != s.keys and s.window < tile_kv + 2 and span > tile_kv:
+    """Count a strip, by formulas where they know which key tiles stay, or where that does not matter."""
+    if not is_bound and s.window != s.keys and s.window < tile_kv + 2 and span > tile_kv:
         return _count_tiles(p, s, first, num, key_0, span, tile_q, tile_kv)
     full = num // tile_q
     rest = full * tile_q
@@ -218,18 +218,22 @@ def _count_strip(
 
 @kernel
 def count_core(
-    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, key_0: int, key_1: int, tile_q: int, tile_kv: int
-) -> AttentionCounts:
-    """Count what a core with keys `key_0` to `key_1` does for one unit where rows stay; see `keys_stay`."""
+    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, key_0: int, key_1: int, tile_q: int, tile_kv: int,
+    is_bound: int,
+) -> AttentionCounts:  # fmt: skip
+    """Count what a core with keys `key_0` to `key_1` does for one unit where rows stay; see `keys_stay`.
+
+    With `is_bound` all but `kv_keys`, which takes longer where a window is smaller than a tile.
+    """
     span = key_1 - key_0
     if not s.is_masked:
         return _count_all(p, s, strip_of(s, blk, core, 0)[1], span, tile_q, tile_kv)
     first, num = strip_of(s, blk, core, 0)
-    x = _count_strip(p, s, first, num, key_0, span, tile_q, tile_kv)
+    x = _count_strip(p, s, first, num, key_0, span, tile_q, tile_kv, is_bound)
     once_keys = _keys_between(x.low, x.high, tile_kv, span) if x.tiles else 0
     first, num = strip_of(s, blk, core, 1)
     if num:
-        y = _count_strip(p, s, first, num, key_0, span, tile_q, tile_kv)
+        y = _count_strip(p, s, first, num, key_0, span, tile_q, tile_kv, is_bound)
         if y.tiles:  # tiles of a strip have no gap, and later rows see later keys
             low = max(y.low, x.high + 1) if x.tiles else y.low
             once_keys += _keys_between(low, y.high, tile_kv, span) if y.high >= low else 0
