@@ -50,21 +50,29 @@ class Heavy(NamedTuple):
 
 
 @kernel
+def _sample(i: int, num: int) -> int:
+    """Place i of up to four among so many: the first, one in the middle, and the last two."""
+    if i == 0:
+        return 0
+    return num // 2 if i == 3 else num - i
+
+
+@kernel
 def heavy_of(p: Any, s: AttentionSizes, blk: AttentionBlock) -> Heavy:
     """Find it with the smallest tiles there are: larger ones are made of these, and visit all that they do.
 
-    With a mask that of the most scores among the first and last cores and spans; of all cores would take long.
+    With a mask that of the most scores among a few cores and spans; of all it would take long.
     """
     tile_q, tile_kv = min(p["cube_m"], blk.strip), min(unit_kv_of(p), blk.span)
     core = place = 0
     low, high = span_of(s, blk, 0)
     counts = count_core(p, s, blk, core, low, high, tile_q, tile_kv, 1)
     if s.is_masked:
-        for i in range(min(blk.E_K, 3)):
-            other_place = blk.E_K - i if i else 0
+        for i in range(min(blk.E_K, 4)):
+            other_place = _sample(i, blk.E_K)
             low, high = span_of(s, blk, other_place)
-            for j in range(min(blk.E_Q, 3)):
-                other = blk.E_Q - j if j else 0
+            for j in range(min(blk.E_Q, 4)):
+                other = _sample(j, blk.E_Q)
                 found = count_core(p, s, blk, other, low, high, tile_q, tile_kv, 1)
                 if found.scores > counts.scores:
                     core, place, counts = other, other_place, found
