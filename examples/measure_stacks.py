@@ -5,9 +5,10 @@
 Writes FOLDER/steps.csv and FOLDER/memory.csv; `gemm-eval validate stacks` sets predictions beside them. Stacks are
 shaped like models, with random weights (stack_model.py). Each is first held to float64, prompt and decode. A step is
 a prompt, or one token for each sequence of a batch over a filled cache. Its time is the median of replays with pauses
-between them, so that clocks are those of a GPU that is not hot. The time of an operation goes from the start of its
-first kernel to the start of the next operation's, in replays under torch's profiler, medians again, scaled so that
-they add up to the step without the profiler.
+between them, so that clocks are those of a GPU that is not hot. The time of an operation is that of its kernels in
+replays under torch's profiler, medians again, and a share of what lies between kernels, as much for each: gaps that
+the profiler itself makes are no operation's. All add up to the step without the profiler: long kernels, whose clock is
+another there, are scaled.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ DECODES = [(batch, context) for batch in (1, 16, 128) for context in (1024, 8192
 REPLAYS, PROFILED = 11, 5
 PAUSE_S = 0.03
 WAIT_CYCLES = 2_000_000
+MOST_GAP_US = 1.0
 LARGEST_ERROR = 0.05
 
 
@@ -125,8 +127,8 @@ class Step:
             times.append(start.elapsed_time(end) * 1e3)
         return float(statistics.median(times[1:]))
 
-    def operations(self) -> list[tuple[str, str, float]]:
-        """Return name, longest kernel and microseconds of each operation, in the order of the step."""
+    def operations(self) -> list[tuple[str, str, int, float]]:
+        """Return name, longest kernel, number of kernels and their microseconds, of each operation in their order."""
         names: list[str] = []
 
         def begin(name: str) -> None:
@@ -148,7 +150,8 @@ class Step:
                 raise SystemExit(f"{len(kernels)} kernels in the graph, {sum(nums)} without it")
             runs.append(list(_spans(kernels, nums)))
         medians = [statistics.median(run[place][1] for run in runs) for place in range(len(names))]
-        return [(name, runs[0][place][0], medians[place]) for place, name in enumerate(names)]
+        longest = [span[0] for span in runs[0]]
+        return list(zip(names, longest, nums, medians, strict=True))
 
     def _replay(self) -> None:
         with torch.cuda.stream(self.stream):
@@ -160,8 +163,7 @@ def _spans(kernels: list[tuple[str, float, float]], nums: list[int]) -> Iterator
     for num in nums:
         own = kernels[first : first + num]
         first += num
-        end = kernels[first][1] if first < len(kernels) else own[-1][2]
-        yield max(own, key=lambda item: item[2] - item[1])[0], end - own[0][1]
+        yield max(own, key=lambda item: item[2] - item[1])[0], sum(end - start for _, start, end in own)
 
 
 def measure(stack: Stack, case: Case) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -169,13 +171,17 @@ def measure(stack: Stack, case: Case) -> tuple[list[dict[str, Any]], dict[str, A
     step = Step(stack, case)
     step_us = step.time_us()
     found = step.operations()
-    scale = step_us / sum(us for *_, us in found)
+    kernels_us, num_kernels = sum(us for *_, us in found), sum(num for _, _, num, _ in found)
+    gap_us = min(max((step_us - kernels_us) / num_kernels, 0.0), MOST_GAP_US)
+    scale = (step_us - num_kernels * gap_us) / kernels_us
     rows: dict[str, dict[str, Any]] = {}
-    for name, kernel, us in found:
-        row = rows.setdefault(name, {"operation": name, "calls": 0, "latency_us": 0.0, "kernel": kernel[:160]})
+    for name, kernel, num, us in found:
+        row = rows.setdefault(name, {"operation": name, "calls": 0, "kernels": 0, "latency_us": 0.0, "kernel": kernel})
         row["calls"] += 1
-        row["latency_us"] += us * scale
-    whole = {"operation": "step", "calls": 1, "latency_us": step_us, "kernel": f"operations added up: {1 / scale:.3f}"}
+        row["kernels"] += num
+        row["latency_us"] += us * scale + num * gap_us
+    said = f"gap {gap_us:.3f} us, kernels times {scale:.3f}"
+    whole = {"operation": "step", "calls": 1, "kernels": num_kernels, "latency_us": step_us, "kernel": said}
     held = {"cache_bytes": step.cache_bytes, "activation_bytes": step.activation_bytes}
     return [whole, *rows.values()], held
 

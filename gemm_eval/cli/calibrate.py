@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from gemm_eval.models.gpu import Calibration, Correction, ErrorFigures, HeldOut
     from gemm_eval.models.gpu.attention import AttentionCalibration
     from gemm_eval.models.gpu.collective import CollectiveCalibration
+    from gemm_eval.models.gpu.memory_bound import MemoryBoundCalibration
     from gemm_eval.models.gpu.triton import TritonCalibration
 
 __all__ = [
-    "app", "calibrate_attention", "calibrate_collective",
-    "calibrate_corrections", "calibrate_dense", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16",
+    "app", "calibrate_attention", "calibrate_collective", "calibrate_corrections", "calibrate_dense",
+    "calibrate_memory_bound", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16",
     "check_one_of",
 ]  # fmt: skip
 
@@ -167,6 +168,12 @@ def collective(arch: GpuOption, out: OutOption = None) -> None:
     calibrate_collective(arch, out)
 
 
+@app.command("memory-bound", cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
+def memory_bound(arch: GpuOption, out: OutOption = None) -> None:
+    """Fit kernels whose time is that of their bytes, such as norms, on committed tables; widths are held out."""
+    calibrate_memory_bound(arch, out)
+
+
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def w4a16(
     arch: GpuOption,
@@ -288,6 +295,19 @@ def calibrate_collective(arch: str, out: Path | None) -> None:
     _write(fitted, path, f"Collectives of {fitted.gpu}: errors of blocks held out", num_rows)
 
 
+def calibrate_memory_bound(arch: str, out: Path | None) -> None:
+    """Fit memory-bound kernels of a GPU, write and print."""
+    from gemm_eval.arch import GpuSpec, load_arch
+    from gemm_eval.models.gpu.memory_bound import memory_bound_calibration_path
+    from gemm_eval.validation import memory_bound as measured
+
+    spec = load_arch(arch, GpuSpec)
+    fitted = measured.calibrate_memory_bound(spec)
+    path = memory_bound_calibration_path(spec.name) if out is None else out
+    num_rows = {errors.data: errors.num_rows for errors in fitted.errors}
+    _write(fitted, path, f"Memory-bound kernels of {fitted.gpu}: errors of widths held out", num_rows)
+
+
 def calibrate_quantization(arch: str, data: Sequence[str], seed: int, out: Path | None) -> None:
     """Fit the quantization of A on committed tables that tell its time, write and print."""
     from gemm_eval import validation
@@ -387,8 +407,8 @@ def _load_gpu_of(arch: str, family: str) -> GpuSpec:
 
 
 def _write(
-    fitted: AttentionCalibration | Calibration | CollectiveCalibration | TritonCalibration, path: Path, title: str,
-    num_rows: dict[str, int],
+    fitted: AttentionCalibration | Calibration | CollectiveCalibration | MemoryBoundCalibration | TritonCalibration,
+    path: Path, title: str, num_rows: dict[str, int],
 ) -> None:  # fmt: skip
     from gemm_eval.cli.output import make_console
 

@@ -220,6 +220,27 @@ def collective(
     validate_collective(arch or [], hold_out, groups=groups, as_json=json)
 
 
+@app.command("memory-bound", cls=Command, epilog=EXIT_CODES)
+def memory_bound(
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="GPU presets with measured kernels. Repeatable. Default: all.", show_default=False
+        ),
+    ] = None,
+    groups: Annotated[bool, typer.Option("--groups", help="Also by number of rows.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Score kernels whose time is that of their bytes, such as norms, each width of rows by a fit on the others.
+
+    The rate of the data sheet, overhead and rate fitted for each kernel, and a table interpolated stand beside the
+    model. Takes seconds.
+    """
+    from gemm_eval.cli.validate_memory_bound import validate_memory_bound
+
+    validate_memory_bound(arch or [], groups=groups, as_json=json)
+
+
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def multicore(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Multi-core chips with timings, or all.")],

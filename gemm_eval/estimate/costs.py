@@ -15,6 +15,7 @@ from gemm_eval.transformer import (
     MoeOperation,
     Operation,
 )
+from gemm_eval.workload import has_cta_for_each_row, is_sum_of_rows
 
 __all__ = ["IN_ATTENTION", "OperationCost", "operation_costs"]
 
@@ -68,7 +69,7 @@ class OperationCost(NamedTuple):
 
 def operation_costs(
     evaluator: GEMMEvaluator, operations: Sequence[Operation], *, fused: bool | None = None,
-    collective_library: str | None = None, expert_library: str | None = None,
+    attention_library: str | None = None, collective_library: str | None = None, expert_library: str | None = None,
 ) -> tuple[OperationCost, ...]:  # fmt: skip
     """Return what each operation takes, in their order.
 
@@ -77,7 +78,7 @@ def operation_costs(
     Args:
         evaluator: of the arch.
         operations: of one step on one device.
-        fused: attention; see `GEMMEvaluator.evaluate_attention`.
+        fused, attention_library: attention; see `GEMMEvaluator.evaluate_attention`.
         collective_library: whose messages; see `GEMMEvaluator.evaluate_collective`.
         expert_library: whose kernels run experts; None: what serving engines take.
 
@@ -85,7 +86,7 @@ def operation_costs(
         UnsupportedError: the arch cannot run a type, or has no link for a message.
         InfeasibleError: no mapping fits.
     """
-    attention = _attention(evaluator, operations, fused)
+    attention = _attention(evaluator, operations, fused, attention_library)
     experts = _experts(evaluator, operations, expert_library)
     with_positions = {kind for kind, _ in attention.values() if kind is not None}
     found = []
@@ -113,11 +114,13 @@ def _quantized(evaluator: GEMMEvaluator, operation: GemmOperation) -> str | None
 
 
 def _attention(
-    evaluator: GEMMEvaluator, operations: Sequence[Operation], fused: bool | None
+    evaluator: GEMMEvaluator, operations: Sequence[Operation], fused: bool | None, library: str | None
 ) -> Mapping[int, tuple[str | None, OperationCost]]:
     """By place: the kind of layers whose positions are in it, if they are, and the cost."""
     some = {place: item for place, item in enumerate(operations) if isinstance(item, AttentionOperation)}
-    results = evaluator.evaluate_attention_problems([item.problem for item in some.values()], fused=fused)
+    results = evaluator.evaluate_attention_problems(
+        [item.problem for item in some.values()], fused=fused, library=library
+    )
     return {
         place: (
             item.layer_kind if result.has_positions else None,
@@ -150,8 +153,9 @@ def _collective(evaluator: GEMMEvaluator, operation: CollectiveOperation, librar
 def _memory(evaluator: GEMMEvaluator, operation: MemoryOperation, is_in_attention: bool) -> OperationCost:
     if is_in_attention and operation.what in _POSITIONS:
         return OperationCost(operation, 0.0, IN_ATTENTION)
-    summed = operation.width if operation.what.endswith("norm") else 0
-    result = evaluator.evaluate_memory_bound(operation.read_bytes, operation.write_bytes, summed)
+    summed = operation.width if is_sum_of_rows(operation.what) else 0
+    num_rows = operation.rows if has_cta_for_each_row(operation.what) else 0
+    result = evaluator.evaluate_memory_bound(operation.read_bytes, operation.write_bytes, summed, num_rows)
     terms = result.breakdown
     return OperationCost(
         operation, result.latency_us, "dram" if terms["bytes_us"] > 0.5 * result.latency_us else "launch"

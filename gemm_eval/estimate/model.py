@@ -59,6 +59,7 @@ def estimate_model(
     expert_load: str | Distribution = "uniform",
     fusions: Fusions | None = None,
     fused: bool | None = None,
+    attention_library: str | None = None,
     collective_library: str | None = None,
     expert_library: str | None = None,
     memory_frac: float = _MEMORY_FRAC,
@@ -88,7 +89,8 @@ def estimate_model(
         expert_load: rows of each expert; see `transformer_gemms`.
         fusions: which operations run as one kernel; None: all that engines fuse.
         fused: attention; see `GEMMEvaluator.evaluate_attention`.
-        collective_library, expert_library: whose messages and whose experts' kernels; None: what engines take.
+        attention_library, collective_library, expert_library: whose kernels of attention, messages and experts; None:
+            what engines take.
         memory_frac: share of the DRAM that may be used.
         ignore_memory: go on where the model does not fit.
 
@@ -130,7 +132,7 @@ def estimate_model(
     )
     steps = _Steps(
         config, evaluator, {**degrees, **types, "expert_load": expert_load, "fusions": fusions},
-        {"fused": fused, "collective_library": collective_library, "expert_library": expert_library},
+        {"fused": fused, "attention_library": attention_library, "collective_library": collective_library, "expert_library": expert_library},
     )  # fmt: skip
     ttft_us, prefill = _first_token(steps, prompt_len, chunk_tokens)
     tokens = sum(share**place for place in range(speculative_tokens + 1))
@@ -155,7 +157,7 @@ def estimate_model(
         options=FrozenDict(
             asked | degrees | types | {
                 "acceptance": share, "expert_load": str(expert_load), "fused": fused, "memory_frac": memory_frac,
-                "collective_library": collective_library, "expert_library": expert_library,
+                "attention_library": attention_library, "collective_library": collective_library, "expert_library": expert_library,
             }
         ),
         _config=config,

@@ -303,21 +303,25 @@ class GEMMEvaluator:
                 scale_dtype, group_n, library, l2, clock, quantize_from, correction,
             )  # fmt: skip
 
-    def evaluate_memory_bound(self, read_bytes: float, write_bytes: float, row_elements: int = 0) -> MemoryBoundResult:
+    def evaluate_memory_bound(
+        self, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0
+    ) -> MemoryBoundResult:
         """Say what a kernel takes whose time is that of its bytes: a norm, an activation, a copy.
 
         Args:
             read_bytes, write_bytes: each tensor once; what fits in L2 is taken to be there still, as the kernel before
                 left it.
             row_elements: of a row that is summed up before anything is written, as in a norm; 0: nothing is.
+            num_rows: rows that a GPU's kernel works on, each by one CTA, as engines' norms and activations do; 0: all
+                SMs have as many bytes, and rows that are summed up are as many as are read and written once.
 
         Raises:
             InvalidProblemError: a number of bytes that is none.
-            InvalidOptionError: `row_elements` is no number of elements.
+            InvalidOptionError: `row_elements` or `num_rows` is no number of elements or rows.
         """
         from gemm_eval.evaluate.memory_bound import memory_bound
 
-        return memory_bound(self.arch, read_bytes, write_bytes, row_elements)
+        return memory_bound(self.arch, read_bytes, write_bytes, row_elements, num_rows)
 
     def evaluate_attention(
         self,

@@ -8,7 +8,12 @@ from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.checks import as_integer, plain_number
 from gemm_eval.errors import InvalidProblemError
 from gemm_eval.frozen import FrozenDict
-from gemm_eval.models.gpu import MEMORY_BOUND_GPU, MEMORY_BOUND_TERMS, memory_bound_terms
+from gemm_eval.models.gpu.memory_bound import (
+    MEMORY_BOUND_TERMS,
+    MemoryBoundRows,
+    memory_bound_coefficients,
+    memory_bound_terms,
+)
 from gemm_eval.units import bytes_per_us
 from gemm_eval.words import shown
 from gemm_eval.workload import MAX_DIM
@@ -27,7 +32,7 @@ class MemoryBoundResult:
         read_bytes, write_bytes: of the kernel.
         latency_us: its time, in microseconds.
         breakdown: microseconds by term; they add up to `latency_us`.
-        source: ``calibrated`` on the GPU that the numbers of the model were fitted on, else ``analytic``.
+        source: ``calibrated`` on a GPU that the coefficients were fitted on, else ``analytic``.
     """
 
     arch_name: str
@@ -51,22 +56,28 @@ class MemoryBoundResult:
         return self.num_bytes / self.latency_us / 1e3
 
 
-def memory_bound(arch: ArchSpec, read_bytes: float, write_bytes: float, row_elements: int = 0) -> MemoryBoundResult:
-    """Return what such a kernel takes.
+def memory_bound(
+    arch: ArchSpec, read_bytes: float, write_bytes: float, row_elements: int = 0, num_rows: int = 0
+) -> MemoryBoundResult:
+    """Return what such a kernel takes; arguments as of `GEMMEvaluator.evaluate_memory_bound`.
 
     Raises:
         InvalidProblemError: a number of bytes that is none.
-        InvalidOptionError: `row_elements` is no number of elements.
+        InvalidOptionError: `row_elements` or `num_rows` is no number of elements or rows.
     """
     for name, value in (("read_bytes", read_bytes), ("write_bytes", write_bytes)):
         number = plain_number(value)
         if number is None or not 0 <= number <= _MAX_BYTES:
             raise InvalidProblemError(f"{name} must be in 0..2**60, got {shown(value)}")
     as_integer("row_elements", row_elements, 0, MAX_DIM)
+    as_integer("num_rows", num_rows, 0, MAX_DIM)
+    source = "analytic"
     if isinstance(arch, GpuSpec):
-        terms = memory_bound_terms(arch, read_bytes, write_bytes, row_elements)
+        coefficients, origin = memory_bound_coefficients(arch)
+        found = memory_bound_terms(arch, coefficients, MemoryBoundRows(read_bytes, write_bytes, num_rows, row_elements))
+        terms = {name: float(value) for name, value in found.items()}
+        source = "calibrated" if origin.is_calibrated else source
     else:
         rate = bytes_per_us(arch.dram_gb_per_s * arch.dram_efficiency_frac)
         terms = dict(zip(MEMORY_BOUND_TERMS, (arch.launch_us, 0.0, (read_bytes + write_bytes) / rate), strict=True))
-    source = "calibrated" if arch.name == MEMORY_BOUND_GPU else "analytic"
     return MemoryBoundResult(arch.name, read_bytes, write_bytes, sum(terms.values()), FrozenDict(terms), source)

@@ -86,7 +86,8 @@ def _routed(context: Context, moe: Moe, up: Shape, down: Shape) -> Iterator[Oper
     choices = moe.experts_per_token * _CHOICE_BYTES
     experts = moe.num_experts
     yield context.memory("routing", "top_k", experts, reads=_FP32_BYTES / per_elem, writes=choices / experts / per_elem)
-    yield context.memory("permute", "gather", hidden, rows=rows)
+    yield context.memory("expert_sort", "sort", moe.experts_per_token, reads=2, writes=2)
+    yield context.memory("permute", "permute", hidden, writes=rows / tokens)
     yield from context.gemms(up)
     yield from context.activation("expert_activation", down.K, is_gated=moe.is_gated, rows=rows)
     yield from context.gemms(down)

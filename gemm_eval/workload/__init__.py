@@ -2,6 +2,7 @@
 
 from gemm_eval.workload.attention import MAX_HEAD_DIM, AttentionProblem
 from gemm_eval.workload.collective import COLLECTIVES, MAX_MESSAGE_BYTES, MAX_RANKS, CollectiveProblem
+from gemm_eval.workload.memory_bound import has_cta_for_each_row, is_sum_of_rows
 from gemm_eval.workload.moe import LAYER_TERMS, MoeWork
 from gemm_eval.workload.options import NOTHING_SAID, RunOptions, run_options
 from gemm_eval.workload.problem import MAX_MACS, GemmProblem, make_problem, problem_of
@@ -41,6 +42,8 @@ __all__ = [
     "RunOptions",
     "check_row_groups",
     "distinct_groups",
+    "has_cta_for_each_row",
+    "is_sum_of_rows",
     "make_problem",
     "make_types",
     "pack_layouts",

@@ -1,47 +1,67 @@
-"""Kernels whose time is that of their bytes: laws, and what an H200 took."""
+"""Kernels whose time is that of their bytes: laws, where coefficients come from, and what is refused."""
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemm_eval import GEMMEvaluator, InvalidOptionError, InvalidProblemError, list_archs
-from gemm_eval.arch import GpuSpec, data_root, load_arch
+from gemm_eval.arch import GpuSpec, load_arch
+
+SIZES = st.integers(0, 1 << 34)
 
 
-@given(st.sampled_from(list_archs()), st.integers(0, 1 << 34), st.integers(0, 1 << 34), st.integers(0, 1 << 20))
-def test_terms_add_up_and_more_bytes_take_longer(name: str, read: int, written: int, row: int) -> None:
+@given(st.sampled_from(list_archs()), SIZES, SIZES, st.integers(0, 1 << 20), st.integers(0, 1 << 20))
+def test_terms_add_up_and_more_bytes_take_longer(name: str, read: int, written: int, row: int, num_rows: int) -> None:
     evaluator = GEMMEvaluator(name)
-    found, more = (evaluator.evaluate_memory_bound(read, size, row) for size in (written, 2 * written + 1))
+    found, more = (evaluator.evaluate_memory_bound(read, size, row, num_rows) for size in (written, 2 * written + 1))
     assert found.latency_us == pytest.approx(sum(found.breakdown.values()))
-    assert found.latency_us <= more.latency_us
+    assert min(found.breakdown.values()) >= 0.0
+    assert found.latency_us <= more.latency_us * (1 + 1e-12)
     arch = evaluator.arch
     if isinstance(arch, GpuSpec) and found.num_bytes > 30 * arch.l2_bytes:
         assert found.gb_per_s < arch.dram_gb_per_s
 
 
-def test_kernels_that_were_timed() -> None:
-    """Norms with their residual and activations, which take most of such time: 17% off in the mean."""
-    frame = pd.read_csv(data_root() / "measured" / "h200-sxm" / "memory-bound" / "kernels.csv")
-    evaluator = GEMMEvaluator(load_arch("h200-sxm"))
-    errors = {}
-    for what, rows in frame.groupby("what"):
-        predicted = [
-            evaluator.evaluate_memory_bound(read, written, width if str(what).endswith("norm") else 0).latency_us
-            for width, read, written in rows[["width", "read_bytes", "write_bytes"]].itertuples(index=False, name=None)
-        ]
-        errors[what] = np.abs(np.array(predicted) / rows["latency_us"].to_numpy() - 1)
-    percent = {name: 100 * found.mean() for name, found in errors.items()}
-    said = {"add_rms_norm": 16, "silu_mul": 19, "cast": 17, "rms_norm": 29}  # MODEL.md, "Memory-bound"
-    assert percent == pytest.approx(said, abs=0.5)
+@given(st.integers(1, 1 << 16), st.sampled_from((512, 1024, 4096, 8192, 30000)), st.booleans())
+def test_more_rows_of_the_same_size_take_longer(num_rows: int, width: int, is_norm: bool) -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    found, more = (
+        evaluator.evaluate_memory_bound(2 * width * num, 2 * width * num, width * is_norm, num).latency_us
+        for num in (num_rows, num_rows + 1)
+    )
+    assert found <= more * (1 + 1e-12)
+
+
+def test_few_rows_leave_sms_idle_and_sums_take_time() -> None:
+    evaluator = GEMMEvaluator("h200-sxm")
+    size = 1 << 18
+    one, many, dealt = (evaluator.evaluate_memory_bound(size, size, 0, num).latency_us for num in (1, 132, 0))
+    assert one > 3 * many
+    assert many == pytest.approx(dealt)
+    norm = evaluator.evaluate_memory_bound(size, size, 8192, 16)
+    assert norm.latency_us > evaluator.evaluate_memory_bound(size, size, 0, 16).latency_us
+    assert norm.breakdown["row_us"] > 0.2
+    # as many rows as are read and written once, where none are given
+    assert evaluator.evaluate_memory_bound(size, size, 8192).latency_us == norm.latency_us
+
+
+def test_only_the_gpu_that_was_timed_is_calibrated() -> None:
+    sources = {name: GEMMEvaluator(name).evaluate_memory_bound(1e6, 1e6).source for name in list_archs()}
+    assert [name for name, source in sources.items() if source == "calibrated"] == ["h200-sxm"]
+    changed = load_arch("h200-sxm", GpuSpec).model_copy(update={"num_sms": 100})
+    assert GEMMEvaluator(changed).evaluate_memory_bound(1e6, 1e6).source == "analytic"
 
 
 @pytest.mark.parametrize(
     ("sizes", "error"),
-    [((-1, 0), InvalidProblemError), (("a", 1), InvalidProblemError), ((1, 1, -1), InvalidOptionError)],
+    [
+        ((-1, 0), InvalidProblemError),
+        (("a", 1), InvalidProblemError),
+        ((1, 1, -1), InvalidOptionError),
+        ((1, 1, 0, -1), InvalidOptionError),
+    ],
 )
 def test_what_is_refused(sizes: tuple[int, ...], error: type[Exception]) -> None:
     with pytest.raises(error):

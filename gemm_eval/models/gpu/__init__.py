@@ -65,7 +65,6 @@ if TYPE_CHECKING:
         library_of_family,
         tile_names,
     )
-    from gemm_eval.models.gpu.memory_bound import MEMORY_BOUND_GPU, MEMORY_BOUND_TERMS, memory_bound_terms
     from gemm_eval.models.gpu.model import (
         GPU_MODEL_VERSION,
         GpuCost,
@@ -118,8 +117,6 @@ __all__ = [
     "LIBRARIES",
     "LOAD_BYTES",
     "MAX_LOG_FACTOR",
-    "MEMORY_BOUND_GPU",
-    "MEMORY_BOUND_TERMS",
     "MOE_LAYER",
     "OTHER_KERNELS",
     "OURS",
@@ -181,7 +178,6 @@ __all__ = [
     "load_correction",
     "load_rules",
     "loads_of",
-    "memory_bound_terms",
     "pack_bound_columns",
     "pack_coefficients",
     "pack_correction",
@@ -273,7 +269,6 @@ __getattr__, __dir__ = lazy_names(
             "library_of_family",
             "tile_names",
         ),
-        ".memory_bound": ("MEMORY_BOUND_GPU", "MEMORY_BOUND_TERMS", "memory_bound_terms"),
         ".model": (
             "GPU_MODEL_VERSION",
             "GpuCost",

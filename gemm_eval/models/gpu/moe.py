@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
-from gemm_eval.units import bytes_per_us
+from gemm_eval.models.gpu.traffic import in_turns, l2_and_dram_us
 from gemm_eval.workload import LAYER_TERMS, MoeWork
 
 __all__ = ["layer_terms"]
@@ -70,7 +70,7 @@ _HOLD_FRAC = 0.7  # of L2: in which what one kernel writes is still there when t
 
 def _moved_us(arch: GpuSpec, c: Mapping[str, float], num_bytes: Floats, frac: str) -> Floats:
     """Bytes through L2, and through DRAM as far as L2 cannot hold them."""
-    missed = 1.0 / (1.0 + (_HOLD_FRAC * arch.l2_bytes / np.maximum(num_bytes, 1.0)) ** 2)
-    l2_us = num_bytes / (bytes_per_us(arch.l2_gb_per_s) * c[frac])
-    moved: Floats = np.hypot(l2_us, missed * num_bytes / (bytes_per_us(arch.dram_gb_per_s) * c["moe_dram_frac"]))
-    return moved
+    l2_us, dram_us = l2_and_dram_us(
+        arch, num_bytes, num_bytes, hold_frac=_HOLD_FRAC, l2_frac=c[frac], dram_frac=c["moe_dram_frac"]
+    )
+    return in_turns(l2_us, dram_us)

@@ -17,6 +17,7 @@ from gemm_eval.dtypes import DType
 from gemm_eval.models.gpu.attention.coefficients import EXPS_PER_CYCLE, coefficient
 from gemm_eval.models.gpu.attention.rows import AttentionRows, tile_counts
 from gemm_eval.models.gpu.coefficients import FREE, SPEC
+from gemm_eval.models.gpu.traffic import missed_frac
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 
 __all__ = [
@@ -131,7 +132,7 @@ def latent_context_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionR
     kernel = latent_kernel(arch)
     narrow = _is_narrow(arch, kernel, rows)
     moved, streamed, different = _context_bytes(rows, narrow)
-    missed = _missed(different, c["hold_frac"] * arch.l2_bytes)
+    missed = missed_frac(different, c["hold_frac"] * arch.l2_bytes, _STEEP)
     us_per_byte = missed / (bytes_per_us(arch.dram_gb_per_s) * c["dram_frac"]) + (1.0 - missed) / (
         bytes_per_us(arch.l2_gb_per_s) * c["l2_frac"]
     )
@@ -164,7 +165,7 @@ def latent_terms(arch: GpuSpec, c: Mapping[str, float], rows: AttentionRows) -> 
     bits = np.where(narrow, rows.kv_bits, np.maximum(rows.kv_bits, 16.0))
     latents = rows.batch * keys * rows.head_dim * bits / 8.0
     vectors = rows.batch * rows.num_heads * rows.q_len * (rows.head_dim + rows.value_dim) * 2.0
-    missed = _missed(latents, c["hold_frac"] * arch.l2_bytes)
+    missed = missed_frac(latents, c["hold_frac"] * arch.l2_bytes, _STEEP)
     memory_us = (latents * missed + vectors) / (bytes_per_us(arch.dram_gb_per_s) * c["dram_frac"])
     columns = np.where(narrow, *kernel.columns[::-1])
     per_sm = np.where(narrow, *kernel.ctas_per_sm[::-1])
@@ -203,11 +204,6 @@ def _rate(arch: GpuSpec, c: Mapping[str, float], narrow: npt.NDArray[np.bool_]) 
     rate8 = arch.peak_tflop_per_s(DType.FP8) * c["matrix8_frac"] if narrow.any() else rate16
     rate: Floats = np.where(narrow, rate8, rate16) * 1e6 / arch.num_sms
     return rate
-
-
-def _missed(different: Floats, capacity: float) -> Floats:
-    missed: Floats = 1.0 / (1.0 + (capacity / np.maximum(different, 1.0)) ** _STEEP)
-    return missed
 
 
 def _context_bytes(rows: AttentionRows, narrow: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:

@@ -30,6 +30,7 @@ __all__ = [
     "l2_share",
     "launch_of",
     "norm3",
+    "norm4",
     "panel_rereads",
     "shared_step",
     "tiles_of_rows",
@@ -52,6 +53,14 @@ def norm3(a: float, b: float, c: float, d: float) -> float:
     """The 3-norm: the largest of four times, and a little more where two are alike, because overlap is not perfect."""
     total = a * a * a + b * b * b + c * c * c + d * d * d
     result: float = total ** (1.0 / 3.0)
+    return result
+
+
+@kernel
+def norm4(a: float, b: float, c: float) -> float:
+    """The 4-norm: work that waits for data in places of its own hides more of them than under the 3-norm."""
+    a2, b2, c2 = a * a, b * b, c * c
+    result: float = np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))
     return result
 
 

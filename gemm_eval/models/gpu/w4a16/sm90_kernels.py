@@ -28,6 +28,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     finish,
     l2_share,
     norm3,
+    norm4,
     panel_rereads,
 )
 
@@ -83,7 +84,7 @@ def _of_groups_us(
     of `blocks` of 64 k takes in tokens and weights, and beside DRAM L2 gives no more than its peak.
     """
     l2_us = blocks * (copied_rows * TOKEN_ROW_BYTES + row["weight_bytes"]) / p["l2_peak_bytes_per_us"]
-    result: float = norm8((first + last) / p["cycles_per_us"], norm3(dram_us, l2_us, 0.0, 0.0)) + GROUPS_US
+    result: float = norm4((first + last) / p["cycles_per_us"], norm3(dram_us, l2_us, 0.0, 0.0), 0.0) + GROUPS_US
     return result
 
 

@@ -21,6 +21,7 @@ from gemm_eval.models.gpu.w4a16.shared_kernels import (
     Launch,
     finish,
     norm3,
+    norm4,
     shared_step,
 )
 
@@ -38,13 +39,6 @@ def _sums_cycles(row: Any, c: Any, t: Launch) -> float:
     teams = row["cta_k"] // BLOCK
     stored = teams * (row["cta_m"] * (row["cta_n"] * SUM_BYTES)) / c["sums_bytes_per_cycle"]
     return float(stored + teams * _passes(row, t) * c["team_sum_cycles"])
-
-
-@kernel
-def _norm4(a: float, b: float, c: float) -> float:
-    a2, b2, c2 = a * a, b * b, c * c
-    result: float = np.sqrt(np.sqrt(a2 * a2 + b2 * b2 + c2 * c2))
-    return result
 
 
 @kernel
@@ -184,7 +178,7 @@ def streaming_cost(p: Any, row: Any, c: Any, t: Launch, split: int) -> ConfigCos
     cycles_per_us = p["cycles_per_us"]
     main_us = norm3(s.chip_us, s.dram_us, s.l2_us, 0.0) + s.over_us
     if t.G > 1:  # CTAs that go on are at different places: loads of others hide what one does between two tiles
-        main_us = _norm4(s.chip_us + s.over_us, s.dram_us, s.l2_us)
+        main_us = norm4(s.chip_us + s.over_us, s.dram_us, s.l2_us)
     return finish(
         p, row, s.prologue_us, s.chip_us + s.over_us, s.done * s.blocks * s.matrix / cycles_per_us,
         s.done * s.blocks * s.issue / cycles_per_us, s.over_us, s.l2_us, s.dram_us, 0.0, 0.0, s.reduction_us,

@@ -1,0 +1,92 @@
+"""Calibrations of memory-bound kernels: one YAML file for each GPU that was timed, and what carries over to others."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from gemm_eval.arch import GpuSpec, data_root, load_arch, read_yaml
+from gemm_eval.errors import ArchValidationError
+from gemm_eval.models.gpu.calibration import ErrorFigures, Frozen, Origin, calibration_text, is_preset
+from gemm_eval.models.gpu.coefficients import check_coefficients, complete_coefficients
+from gemm_eval.models.gpu.memory_bound.coefficients import MEMORY_BOUND_COEFFICIENTS
+
+__all__ = [
+    "MEMORY_BOUND_VERSION",
+    "MemoryBoundCalibration",
+    "memory_bound_calibration_path",
+    "memory_bound_coefficients",
+]
+
+MEMORY_BOUND_VERSION = "memory-bound-2"
+
+
+class MemoryBoundCalibration(Frozen):
+    """What `gemm-eval calibrate memory-bound` writes."""
+
+    gpu: str
+    model_version: str
+    code_version: str
+    date: str
+    folds: str = Field(description="how rows were held out for the errors")
+    errors: Annotated[tuple[ErrorFigures, ...], Field(min_length=1)]
+    coefficients: dict[str, float]
+
+    @model_validator(mode="after")
+    def _check(self) -> MemoryBoundCalibration:
+        check_coefficients(self.coefficients, MEMORY_BOUND_COEFFICIENTS)
+        return self
+
+    def to_yaml(self) -> str:
+        """The text of a calibration file; units and meanings stand as comments."""
+        return calibration_text("gemm-eval calibrate memory-bound", self, MEMORY_BOUND_COEFFICIENTS)
+
+
+def memory_bound_calibration_path(gpu: str) -> Path:
+    """Where the calibration of memory-bound kernels on a GPU lies, if there is one."""
+    return data_root() / "calibration" / gpu / "memory-bound.yaml"
+
+
+def memory_bound_coefficients(arch: GpuSpec) -> tuple[dict[str, float], Origin]:
+    """Return all coefficients for a GPU, and where they come from.
+
+    A calibration of this GPU is taken as it is. Without one, that of another GPU carries over, first of one of the same
+    generation of SMs: shares of rates and cycles scale with what its spec says.
+    """
+    coefficients, origin = _found(data_root(), arch.name, arch.sm_arch)
+    if origin.is_calibrated and not is_preset(arch):
+        text = f"those of {arch.name}, whose spec was changed: fitted on nothing of this GPU"
+        origin = origin._replace(is_calibrated=False, text=text)
+    return dict(coefficients), origin
+
+
+@cache
+def _found(root: Path, gpu: str, sm_arch: str) -> tuple[dict[str, float], Origin]:
+    path = memory_bound_calibration_path(gpu)
+    if path.is_file():
+        found = _load(path)
+        return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})")
+    known = sorted(path.parent.name for path in root.glob(f"calibration/*/{path.name}"))
+    if not known:
+        return {item.name: item.default for item in MEMORY_BOUND_COEFFICIENTS}, Origin(False, None, "defaults")
+    nearest = min(known, key=lambda name: load_arch(name, GpuSpec).sm_arch != sm_arch)
+    text = f"carried over from {nearest}: fitted on nothing of this GPU"
+    return _complete(_load(memory_bound_calibration_path(nearest))), Origin(False, nearest, text)
+
+
+def _complete(found: MemoryBoundCalibration) -> dict[str, float]:
+    return complete_coefficients(found.coefficients, MEMORY_BOUND_COEFFICIENTS)
+
+
+@cache
+def _load(path: Path) -> MemoryBoundCalibration:
+    try:
+        found = MemoryBoundCalibration.model_validate(read_yaml(path))
+    except ValueError as error:
+        raise ArchValidationError(f"{path}: {error}") from error
+    if path.parent.name != found.gpu:
+        raise ArchValidationError(f"{path}: this is a calibration of {found.gpu}")
+    return found

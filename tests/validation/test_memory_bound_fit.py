@@ -1,0 +1,98 @@
+"""Memory-bound kernels that were timed: a fit finds what was planted, widths held out, the committed calibration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gemm_eval.arch import GpuSpec, load_arch, read_yaml
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.models.gpu.memory_bound import (
+    MEMORY_BOUND_COEFFICIENTS,
+    MemoryBoundCalibration,
+    memory_bound_calibration_path,
+    memory_bound_coefficients,
+    memory_bound_us,
+)
+from gemm_eval.validation.fit import sha256_of
+from gemm_eval.validation.memory_bound import (
+    FITTED,
+    MODEL,
+    NAIVE,
+    TABLE,
+    calibrate_memory_bound,
+    fit_memory_bound,
+    gpus_with_memory_bound,
+    held_out_memory_bound,
+    list_memory_bound_timings,
+    read_memory_bound_timings,
+    score_memory_bound,
+)
+from gemm_eval.validation.tables import measured_root
+
+GPU = "h200-sxm"
+MAX_ERROR = 0.12
+"""MAPE that widths held out may have, of every kernel."""
+
+
+def test_a_fit_finds_what_was_planted() -> None:
+    arch, (timings,) = load_arch(GPU, GpuSpec), list_memory_bound_timings(GPU)
+    planted = {item.name: 1.2 * item.default for item in MEMORY_BOUND_COEFFICIENTS} | {"dram_frac": 0.8}
+    found = fit_memory_bound(arch, timings.rows, memory_bound_us(arch, planted, timings.rows))
+    assert found == pytest.approx(planted, rel=0.02)
+
+
+def test_widths_held_out() -> None:
+    """The figures of MODEL.md: better than rooflines for every kernel, and in all than a table."""
+    lines = {(line.what, line.group): line.errors for line in score_memory_bound([])}
+    assert gpus_with_memory_bound() == [GPU]
+    for errors in (lines[what, "all"] for what, group in lines if group == "all"):
+        assert errors[MODEL].mape_frac < MAX_ERROR
+        assert errors[MODEL].mape_frac < min(errors[FITTED].mape_frac, errors[NAIVE].mape_frac)
+    everything = lines["all", "all"]
+    assert everything[MODEL].mape_frac < everything[TABLE].mape_frac
+    for group in ("up to 16", "17 to 256", "more"):
+        assert lines["all", group][MODEL].mape_frac < MAX_ERROR
+
+
+def test_a_width_does_not_see_itself() -> None:
+    """Rows of a width that were wrong tenfold change no prediction of that width."""
+    arch, (timings,) = load_arch(GPU, GpuSpec), list_memory_bound_timings(GPU)
+    kept = timings.select(np.isin(timings.width, (1024, 4096, 8192)))
+    held = kept.width == 4096
+    frame = kept.frame.assign(latency_us=np.where(held, 10.0, 1.0) * kept.measured_us)
+    right, other = (held_out_memory_bound(arch, of) for of in (kept, replace(kept, frame=frame)))
+    for name in (MODEL, FITTED, TABLE):
+        np.testing.assert_array_equal(right[name][held], other[name][held])
+        assert not np.array_equal(right[name][~held], other[name][~held])
+
+
+def test_committed_calibration_is_what_the_command_writes() -> None:
+    found = MemoryBoundCalibration.model_validate(read_yaml(memory_bound_calibration_path(GPU)))
+    for errors in found.errors:
+        assert errors.sha256 == sha256_of(measured_root(GPU) / f"{errors.data}.csv")
+    arch = load_arch(GPU, GpuSpec)
+    again = calibrate_memory_bound(arch)
+    assert again.coefficients == pytest.approx(found.coefficients, rel=0.01)
+    assert memory_bound_coefficients(arch)[0] == pytest.approx(found.coefficients)
+    assert memory_bound_coefficients(load_arch("b200", GpuSpec))[0] == pytest.approx(found.coefficients)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    arch, (timings,) = load_arch(GPU, GpuSpec), list_memory_bound_timings(GPU)
+    with pytest.raises(InvalidOptionError, match="t4"):
+        list(score_memory_bound(["t4"]))
+    with pytest.raises(InvalidInputError, match="no timings of memory-bound kernels on t4"):
+        calibrate_memory_bound(load_arch("t4", GpuSpec))
+    with pytest.raises(InvalidInputError, match="one width"):
+        held_out_memory_bound(arch, timings.select(timings.width == 1024))
+    with pytest.raises(InvalidInputError, match="is of h200-sxm, not of b200"):
+        held_out_memory_bound(load_arch("b200", GpuSpec), timings)
+    path = tmp_path / "kernels.csv"
+    timings.frame.drop(columns="width").to_csv(path)
+    path.with_name("kernels.meta.yaml").write_text("measured: 2026-01-01\n")
+    with pytest.raises(InvalidInputError, match="missing: width, gpu"):
+        read_memory_bound_timings(path)
