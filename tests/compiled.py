@@ -53,6 +53,7 @@ def compile_multicore() -> None:
         evaluator.evaluate(*SHAPE).explain()
         found = evaluator.top(GemmProblem(*SHAPE), 2)[0]
         evaluator.evaluate_mapping(found.problem, found.mapping)
+        evaluator.evaluate_attention(batch=1, q_len=64, kv_len=64, num_heads=2)
         keep(arch)
         compile_grouped(arch)
     for plan in ("balanced", PlanOptions.heuristic(2, 2)):

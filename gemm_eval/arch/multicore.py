@@ -145,6 +145,11 @@ class MulticoreSpec(BaseSpec):
         "inline on the way into the matrix unit at no cost, or not at all",
     )
     dequant_ops_per_elem: Positive | None = Field(default=None, description="vector operations for one weight")
+    exp_ops_per_elem: Positive = Field(
+        default=8.0,
+        description="vector operations for an exponential, of fused attention's softmax; default: round to a power of "
+        "two, subtract it, a polynomial of degree 5, scale by the power, on a unit without exponentials of its own",
+    )
 
     # timing
     timing: Literal["overlap", "pipeline"] = "overlap"

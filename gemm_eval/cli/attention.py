@@ -59,7 +59,7 @@ def attention(
         bool | None,
         typer.Option(
             "--fused/--unfused",
-            help="Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused on GPUs.",
+            help="Scores stay on the chip, or two GEMMs with a softmax between them. Default: fused where it can be.",
             show_default=False,
             rich_help_panel=_KIND_PANEL,
         ),
@@ -81,6 +81,8 @@ def attention(
     Examples:
 
     gemm-eval attention --arch h200-sxm --batch 16 --kv 8192 --heads 32 --kv-heads 8 --dtype bf16 --kv-dtype fp8
+
+    gemm-eval attention --arch ascend-910 --q 8192 --kv 8192 --heads 32 --kv-heads 8 --dtype fp16
 
     gemm-eval attention --arch b200 --q 8192 --kv 8192 --heads 64 --kv-heads 8 --dtype bf16
 

@@ -77,7 +77,7 @@ def model(
         bool | None,
         typer.Option(
             "--fused/--unfused",
-            help="Attention. Default: fused on GPUs.",
+            help="Attention. Default: fused where it can be.",
             show_default=False,
             rich_help_panel=_KERNELS_PANEL,
         ),

@@ -25,7 +25,10 @@ from gemm_eval.models.gpu.attention import (
 from gemm_eval.units import bytes_per_us, cycles_per_us, us_at_peak
 from gemm_eval.workload import AttentionProblem, GemmProblem
 
-__all__ = ["attention_library", "fused_attention", "unfused_attention"]
+__all__ = ["CORES", "CORES_IF_THEY_CAN", "attention_library", "fused_attention", "unfused_attention"]
+
+CORES, CORES_IF_THEY_CAN = "cores", "cores if they can"
+"""In the place of a library, the fused form of multi-core chips; or, where that is not possible, the unfused one."""
 
 _DECISIVE_FRAC = 0.5
 _UNFUSED_TERMS = {
@@ -36,22 +39,22 @@ _UNFUSED_TERMS = {
 
 
 def attention_library(arch: ArchSpec, fused: bool | None, library: str | None) -> str | None:
-    """Return whose fused kernels run; None: attention is not fused.
+    """Return whose fused kernels run, on multi-core chips `CORES` or `CORES_IF_THEY_CAN`; None: attention is not fused.
 
     Raises:
-        InvalidOptionError: `fused` or `library` is no such thing, or asked of an arch without such a model.
+        InvalidOptionError: `fused` or `library` is no such thing, or `library` asked of a multi-core chip.
     """
     if fused is not None:
         check_flag("fused", fused)
     if library is not None:
         check_word("library", library, ATTENTION_LIBRARIES)
     is_gpu = isinstance(arch, GpuSpec)
-    if fused and not is_gpu:
-        raise InvalidOptionError(f"fused attention is modelled on GPUs, and {arch.name} is none: fused=False")
-    if fused is False or not is_gpu:
-        if library is not None:
-            raise InvalidOptionError(f"library={library!r} is of fused attention on GPUs")
+    if library is not None and (fused is False or not is_gpu):
+        raise InvalidOptionError(f"library={library!r} is of fused attention on GPUs")
+    if fused is False:
         return None
+    if not is_gpu:
+        return CORES if fused else CORES_IF_THEY_CAN
     return library or DEFAULT_ATTENTION
 
 

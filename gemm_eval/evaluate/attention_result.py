@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gemm_eval.frozen import FrozenDict
+from gemm_eval.mapping import AttentionMapping
 from gemm_eval.units import tflop_per_s
 from gemm_eval.workload import AttentionProblem
 
@@ -22,17 +23,21 @@ class AttentionResult:
         problem: sizes and types.
         arch_name: name of the arch.
         latency_us: time of the call, in microseconds.
-        breakdown: microseconds by term, in the order they run; they add up to `latency_us`.
+        breakdown: microseconds by term, in the order they run; they add up to `latency_us`. On multi-core chips they
+            are the times of the parts, and what of them overlaps is below 0, `hidden_us`.
         term_meanings: what the time of each term goes to.
         bound: what limits: ``matrix`` (both products), ``exp`` (the exponentials), ``dram`` or ``launch`` (fixed
             times), the largest of these, where it is at least half of the latency; else ``latency`` (CTAs that wait,
-            or too few of them).
-        kernel: family of kernels, or ``unfused``.
+            or too few of them). Fused on multi-core chips: ``matrix``, ``vector``, ``dram``, ``shared``, ``noc``,
+            ``feed``, ``reduction``, ``launch`` or ``sync``, as in `GEMMResult`.
+        kernel: family of kernels, the mapping of a multi-core chip, or ``unfused``.
         is_fused: scores stay on the chip; else two batched GEMMs with a softmax between them, through DRAM.
         has_positions: rotary positions and the write of new keys and values to the cache are in it.
         roofs: microseconds that the products, the exponentials and the compulsory DRAM bytes take at least.
         source: ``calibrated`` where coefficients were fitted on this very chip, else ``analytic``.
         origin: where they come from, in words.
+        mapping: fused on multi-core chips: which core computes what, in which tiles; else None.
+        dram_bytes: fused on multi-core chips: bytes that the chip moves; else None.
     """
 
     problem: AttentionProblem
@@ -47,6 +52,8 @@ class AttentionResult:
     roofs: FrozenDict[str, float]
     source: str
     origin: str
+    mapping: AttentionMapping | None = None
+    dram_bytes: int | None = None
 
     def __repr__(self) -> str:
         return (
@@ -74,7 +81,7 @@ class AttentionResult:
         times = [
             f"  {name.removesuffix('_us'):8} {us:12,.2f} us  {self.term_meanings.get(name, '')}"
             for name, us in self.breakdown.items()
-            if us >= _SHOWN_FROM_US
+            if abs(us) >= _SHOWN_FROM_US
         ]
         at_least = ", ".join(f"{name} {us:,.2f} us" for name, us in self.roofs.items())
         return "\n".join(
@@ -93,4 +100,5 @@ class AttentionResult:
         data["problem"] = {item.name: getattr(self.problem, item.name) for item in fields(self.problem)}
         for name in ("breakdown", "term_meanings", "roofs"):
             data[name] = dict(data[name])
+        data["mapping"] = None if self.mapping is None else self.mapping.to_dict()
         return data | {"flop": self.flop, "tflop_per_s": self.tflop_per_s, "gb_per_s": self.gb_per_s}

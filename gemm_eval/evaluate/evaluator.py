@@ -364,14 +364,15 @@ class GEMMEvaluator:
             is_latent: values are the first elements of the keys, which are latents of one KV head (MLA, absorbed).
             has_sinks: each head has a learned logit in the sum of its softmax.
             fused: scores stay on the chip, as FlashAttention has it; False: two batched GEMMs with a softmax between
-                them; None: fused where it is modelled, on GPUs.
+                them; None: fused, but on multi-core chips that have no vector unit for it, or too little SRAM.
             library: whose fused kernels of GPUs: ``"trtllm"``, with positions and the write of the cache in the call,
                 ``"cudnn"`` or ``"flash"`` (FlashAttention 2), as PyTorch calls them; None: trtllm.
 
         Raises:
             InvalidProblemError: sizes or types that make no attention.
-            InvalidOptionError: `fused` or `library` is none of these, or asked of an arch without such a model.
-            UnsupportedError: the arch cannot compute in this type, or the library has no kernel for it.
+            InvalidOptionError: `fused` or `library` is none of these, or `library` asked of a multi-core chip.
+            UnsupportedError: the arch cannot compute in this type, or this way, or the library has no kernel for it.
+            InfeasibleError: no tile fits in the SRAM of a core.
         """
         of_arch = self.arch.default_dtype if dtype is None else dtype
         problem = AttentionProblem(
@@ -402,8 +403,11 @@ class GEMMEvaluator:
 
         if library is None:
             return [unfused_attention(self.arch, problem, self.evaluate_problem) for problem in problems]
-        assert isinstance(self.arch, GpuSpec)
-        return fused_attention(self.arch, problems, library)
+        if isinstance(self.arch, GpuSpec):
+            return fused_attention(self.arch, problems, library)
+        from gemm_eval.evaluate.attention_multicore import multicore_attention
+
+        return [multicore_attention(self.arch, problem, library, self.evaluate_problem) for problem in problems]
 
     def evaluate_collective(
         self, what: str, message_bytes: int, num_ranks: int, *, dtype: str | None = None, library: str | None = None
@@ -592,6 +596,7 @@ class GEMMEvaluator:
         """Forget all results in memory."""
         self._evaluate_cached.cache_clear()
         self._costs.clear()
+        self._attention.clear()
 
     def save_to_disk(self, table: GEMMTable) -> int:
         """Keep the results of `evaluate_many` for later processes, in the user's cache folder.

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gemm_eval.search.attention import find_best_fused_attention
     from gemm_eval.search.gpu import evaluate_config, find_best_config, find_best_config_many, find_top_configs
     from gemm_eval.search.gpu_kernels import OF_GENERIC, OF_OURS
     from gemm_eval.search.gpu_replay import replay_configs
@@ -44,6 +45,7 @@ __all__ = [
     "find_best_config",
     "find_best_config_many",
     "find_best_few",
+    "find_best_fused_attention",
     "find_best_many",
     "find_best_of_archs",
     "find_best_of_each_partition",
@@ -59,6 +61,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        ".attention": ("find_best_fused_attention",),
         ".gpu": (
             "evaluate_config",
             "find_best_config",

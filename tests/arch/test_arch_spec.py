@@ -45,7 +45,7 @@ INT_BOUNDS = {
     "align_bytes": (1, 1 << 16),
 }
 POSITIVE = ["frequency_ghz", "dram_gb_per_s", "dram_core_limit_gb_per_s", "noc_gb_per_s", "vector_ops_per_cycle",
-            "dequant_ops_per_elem", "area_mm2", "tdp_w"]  # fmt: skip
+            "dequant_ops_per_elem", "exp_ops_per_elem", "area_mm2", "tdp_w"]  # fmt: skip
 NON_NEGATIVE = ["launch_us", "static_w", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte"]
 FRACS = ["sram_usable_frac", "dram_efficiency_frac"]
 FLOATS = [*POSITIVE, *NON_NEGATIVE, *FRACS, "overlap_frac"]

@@ -7,7 +7,15 @@ import pickle
 
 import pytest
 
-from gemm_eval import AttentionProblem, GEMMEvaluator, InvalidOptionError, InvalidProblemError, UnsupportedError
+from gemm_eval import (
+    AttentionProblem,
+    GEMMEvaluator,
+    InfeasibleError,
+    InvalidOptionError,
+    InvalidProblemError,
+    UnsupportedError,
+    load_arch,
+)
 
 SIZES = {"batch": 8, "q_len": 1, "kv_len": 4096, "num_heads": 32, "num_kv_heads": 8}
 
@@ -69,11 +77,50 @@ def test_fused_beats_unfused_on_long_prompts() -> None:
     assert fused.source == "analytic"  # no timing of this very chip
 
 
-def test_multicore_chips_are_unfused_by_default() -> None:
+def test_multicore_chips_say_their_mapping() -> None:
     evaluator = GEMMEvaluator("demo-8core")
-    assert not evaluator.evaluate_attention(**SIZES).is_fused
-    with pytest.raises(InvalidOptionError, match="fused attention is modelled on GPUs"):
-        evaluator.evaluate_attention(**SIZES, fused=True)
+    result = evaluator.evaluate_attention(batch=1, q_len=4096, kv_len=4096, num_heads=32, num_kv_heads=8)
+    assert result.is_fused
+    assert result.mapping is not None
+    assert result.mapping.is_folded
+    assert result.kernel == f"fused {result.mapping}"
+    assert result.dram_bytes is not None
+    assert result.dram_bytes >= result.problem.num_bytes
+    assert result.bound == "vector"
+    assert sum(result.breakdown.values()) == pytest.approx(result.latency_us)
+    assert max(result.roofs.values()) <= result.latency_us
+    assert "hidden" in result.explain()
+    assert set(result.term_meanings) == set(result.breakdown)
+    document = json.loads(json.dumps(result.to_dict()))
+    assert document["mapping"]["tile_q"] == result.mapping.tile.tile_q
+    assert pickle.loads(pickle.dumps(result)) == result
+    apart = evaluator.evaluate_attention(
+        batch=1, q_len=4096, kv_len=4096, num_heads=32, num_kv_heads=8, fused=False
+    )  # fmt: skip
+    assert 3 * result.latency_us < apart.latency_us
+
+
+def test_a_decode_step_of_one_sequence_splits_the_keys_over_cores() -> None:
+    evaluator = GEMMEvaluator(load_arch("demo-8core").with_(dram_sharing="static"))
+    result = evaluator.evaluate_attention(batch=1, q_len=1, kv_len=65536, num_heads=8, num_kv_heads=1)
+    assert result.mapping is not None
+    assert result.mapping.partition == (1, 1, 8)
+    assert result.bound == "dram"
+    assert result.breakdown["reduction_noc_us"] > 0
+
+
+def test_multicore_chips_that_cannot_fuse_fall_back() -> None:
+    demo = load_arch("demo-8core")
+    no_vector = demo.with_(vector_ops_per_cycle=None, dequant="none", reduction="none")
+    for arch, error, words in (
+        (no_vector, UnsupportedError, "no vector unit for the softmax"),
+        (demo.with_(sram_bytes=16384), InfeasibleError, "no tiles of fused attention.* sram_bytes >= 73,182"),
+    ):
+        evaluator = GEMMEvaluator(arch)
+        sizes = {"batch": 1, "q_len": 64, "kv_len": 64, "num_heads": 4, "head_dim": 256}
+        with pytest.raises(error, match=words):
+            evaluator.evaluate_attention(**sizes, fused=True)  # type: ignore[arg-type]
+        assert evaluator.evaluate_attention(**sizes).kernel == "unfused"  # type: ignore[arg-type]
 
 
 def test_what_is_refused() -> None:

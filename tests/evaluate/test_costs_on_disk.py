@@ -107,6 +107,7 @@ CHANGES: dict[str | tuple[str, ...], Any] = {
     "vector_is_concurrent": False,
     "dequant": "inline",
     "dequant_ops_per_elem": 9.0,
+    "exp_ops_per_elem": 2.0,
     "timing": "pipeline",
     "overlap_frac": 0.375,
     "launch_us": 5.5,

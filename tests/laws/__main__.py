@@ -2,7 +2,8 @@
 
 Exits with 1 where one is violated. `exact`: the search of GPUs against brute force, count problems. `physics`: what a
 GPU cannot do, count comparisons. `corrected`: what of it answers with learned corrections keep. `multicore`: the search
-and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs.
+and the laws of multi-core chips, count problems; `grouped`, `gpu-grouped`: those of grouped GEMMs on them and on GPUs;
+`attention`: those of fused attention on multi-core chips.
 """
 
 from __future__ import annotations
@@ -14,7 +15,15 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.laws import gpu_corrected, gpu_exact, gpu_grouped, gpu_physics, multicore, multicore_grouped
+from tests.laws import (
+    gpu_corrected,
+    gpu_exact,
+    gpu_grouped,
+    gpu_physics,
+    multicore,
+    multicore_attention,
+    multicore_grouped,
+)
 from tests.laws.report import Report
 
 __all__ = ["LAWS"]
@@ -25,6 +34,7 @@ LAWS: dict[str, tuple[Callable[[int, int], Report], int]] = {
     "corrected": (gpu_corrected.run, 20_000),
     "multicore": (multicore.run, 50),
     "grouped": (multicore_grouped.run, 50),
+    "attention": (multicore_attention.run, 50),
     "gpu-grouped": (gpu_grouped.run, 850),
 }
 """Name -> what checks it, and how much of it one process does at a time."""

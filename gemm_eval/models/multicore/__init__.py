@@ -5,25 +5,45 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gemm_eval.models.multicore.attention import (
+        AttentionCost,
+        attention_params,
+        attention_sizes,
+        unpack_attention_cost,
+    )
+    from gemm_eval.models.multicore.attention_cost_kernels import ATTENTION_COST_DTYPE, evaluate_attention_mapping
     from gemm_eval.models.multicore.cost_kernels import COST_DTYPE, Block, block_of, sram_used_bytes
     from gemm_eval.models.multicore.group_kernels import spread_of
     from gemm_eval.models.multicore.grouped_cost_kernels import replay_grouped
     from gemm_eval.models.multicore.groups import batch_sizes, group_sizes, split_layouts
     from gemm_eval.models.multicore.model import MODEL_VERSION, MulticoreCost, evaluate_mapping, unpack_cost
     from gemm_eval.models.multicore.moe import layer_terms
-    from gemm_eval.models.multicore.params import PARAMS_DTYPE, pack_params, params_in_room, with_room
+    from gemm_eval.models.multicore.params import (
+        OTHER_SOFTMAX_OPS_PER_SCORE,
+        PARAMS_DTYPE,
+        pack_params,
+        params_in_room,
+        with_room,
+    )
     from gemm_eval.models.multicore.replay_kernels import replay_range
-    from gemm_eval.models.multicore.terms import BOUNDS
+    from gemm_eval.models.multicore.terms import BOUNDS, TERMS
 
 __all__ = [
+    "ATTENTION_COST_DTYPE",
     "BOUNDS",
     "COST_DTYPE",
     "MODEL_VERSION",
+    "OTHER_SOFTMAX_OPS_PER_SCORE",
     "PARAMS_DTYPE",
+    "TERMS",
+    "AttentionCost",
     "Block",
     "MulticoreCost",
+    "attention_params",
+    "attention_sizes",
     "batch_sizes",
     "block_of",
+    "evaluate_attention_mapping",
     "evaluate_mapping",
     "group_sizes",
     "layer_terms",
@@ -34,6 +54,7 @@ __all__ = [
     "split_layouts",
     "spread_of",
     "sram_used_bytes",
+    "unpack_attention_cost",
     "unpack_cost",
     "with_room",
 ]
@@ -41,6 +62,13 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        ".attention": (
+            "AttentionCost",
+            "attention_params",
+            "attention_sizes",
+            "unpack_attention_cost",
+        ),
+        ".attention_cost_kernels": ("ATTENTION_COST_DTYPE", "evaluate_attention_mapping"),
         ".cost_kernels": (
             "Block",
             "COST_DTYPE",
@@ -62,12 +90,13 @@ __getattr__, __dir__ = lazy_names(
         ),
         ".moe": ("layer_terms",),
         ".params": (
+            "OTHER_SOFTMAX_OPS_PER_SCORE",
             "PARAMS_DTYPE",
             "pack_params",
             "params_in_room",
             "with_room",
         ),
         ".replay_kernels": ("replay_range",),
-        ".terms": ("BOUNDS",),
+        ".terms": ("BOUNDS", "TERMS"),
     },
 )

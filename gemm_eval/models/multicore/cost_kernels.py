@@ -38,6 +38,7 @@ __all__ = [
     "shared_share_of",
     "spilled_total",
     "sram_used_bytes",
+    "whole_cost",
     "write_cost_of",
 ]
 
@@ -372,18 +373,36 @@ def cost_of_sums(
         main_us = max(compute_us, all_dma_us - rounding_us) * (1.0 - 1e-9)
     else:
         main_us = pipeline_us
-    sync_us = p["sync_us"] if blk.active_cores > 1 else 0.0
     pack_us = sums.pack_bytes / p["pack_bytes_per_us"] if sums.pack_bytes > 0.0 else 0.0
-    latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
-    latency_us += sync_us + pack_us
-    tasks_us = (sums.tasks - 1) * p["task_us"]
-    latency_us += tasks_us
-    return CoreCost(
-        max(latency_us, p["launch_floor_us"]), blk.active_cores * (moved.dram + sums.red_dram_bytes), sums.visits,
-        sums.a_bytes, sums.b_bytes, sums.s_bytes, loads, c, a_dram, b_dram, c.dram, kept_frac,
+    return whole_cost(
+        p, blk, sums.visits, sums.tasks, sums.a_bytes, sums.b_bytes, sums.s_bytes, loads, c, a_dram, b_dram, kept_frac,
         sums.store_bytes, sums.spill_bytes,
         main_us, compute_us, step_cycles / p["cycles_per_us"], fill_drain / p["cycles_per_us"],
-        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us, sync_us, pack_us, tasks_us,
+        vector_cycles / p["cycles_per_us"], dram_us, shared_us, noc_us, feed_us, pack_us,
+        sums.red_dram_bytes, red_dram_us, red_noc_us, red_add_us,
+    )  # fmt: skip
+
+
+@inlined_kernel
+def whole_cost(
+    p: Any, blk: Any, visits: int, tasks: int, a_bytes: int, b_bytes: int, s_bytes: int, loads: Traffic, c: Traffic,
+    a_dram: float, b_dram: float, kept_frac: float, store_bytes: int, spill_bytes: int, main_us: float,
+    compute_us: float, cube_us: float, fill_drain_us: float, vector_us: float, dram_us: float, shared_us: float,
+    noc_us: float, feed_us: float, pack_us: float, red_dram_bytes: float, red_dram_us: float, red_noc_us: float,
+    red_add_us: float,
+) -> CoreCost:  # fmt: skip
+    """Cost of one core whose main loop and reduction take this, with what is around them: MODEL.md, "Latency"."""
+    sync_us = p["sync_us"] if blk.active_cores > 1 else 0.0
+    latency_us = p["launch_us"] + main_us + (red_dram_us + red_noc_us + red_add_us)
+    latency_us += sync_us + pack_us
+    tasks_us = (tasks - 1) * p["task_us"]
+    latency_us += tasks_us
+    moved_dram = loads.dram + c.dram
+    return CoreCost(
+        max(latency_us, p["launch_floor_us"]), blk.active_cores * (moved_dram + red_dram_bytes), visits,
+        a_bytes, b_bytes, s_bytes, loads, c, a_dram, b_dram, c.dram, kept_frac, store_bytes, spill_bytes,
+        main_us, compute_us, cube_us, fill_drain_us, vector_us, dram_us, shared_us, noc_us, feed_us,
+        sync_us, pack_us, tasks_us,
         red_dram_us, red_noc_us, red_add_us,
         latency_us,
     )  # fmt: skip
@@ -563,8 +582,8 @@ def energy_pj_of(p: Any, steps: float, macs: float, dram_bytes: float, core_byte
 
 
 @kernel
-def fill_times(p: Any, blk: Block, cost: CoreCost, out: Any) -> None:
-    """Fill the times of the record `out` of `COST_DTYPE`, which are those of the slowest core."""
+def fill_times(p: Any, blk: Any, cost: CoreCost, out: Any) -> None:
+    """Fill the times of the record `out`, which are those of the slowest core; of `blk` it takes the share of DRAM."""
     floor_wait_us = cost.latency_us - cost.busy_us
     out["latency_us"] = cost.latency_us
     out["main_us"] = cost.main_us

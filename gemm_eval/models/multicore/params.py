@@ -6,6 +6,7 @@ Archs are data to the kernels, never constants: a sweep over ten thousand chips 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,22 @@ from gemm_eval.jit import read_only
 from gemm_eval.units import bytes_per_us, cycles_per_us, pj_per_us
 from gemm_eval.workload import GemmProblem, GemmTypes, Layouts
 
-__all__ = ["PARAMS_DTYPE", "REDUCTIONS", "pack_params", "params_in_room", "with_room"]
+__all__ = [
+    "OTHER_SOFTMAX_OPS_PER_SCORE",
+    "PARAMS_DTYPE",
+    "REDUCTIONS",
+    "in_room",
+    "pack_params",
+    "params_in_room",
+    "with_room",
+]
 
 _Sizes = npt.NDArray[np.object_]
 
 _PACKINGS = (None, "private", "shared")
+
+OTHER_SOFTMAX_OPS_PER_SCORE = 5
+"""Vector operations for a score besides the exponential: scale, maximum, subtract, sum, convert to the input type."""
 
 REDUCTIONS = ("none", "dram", "noc")
 """Codes of the field `reduction`: an index into this tuple, the same that the kernels compare with."""
@@ -43,7 +55,7 @@ _FLOATS = (
     "mac_pj", "sram_pj_per_byte", "dram_pj_per_byte", "noc_pj_per_byte", "static_pj_per_us",
     "weight_load_cycles", "write_bytes_per_us", "a_dram", "b_dram", "c_dram", "shared_bytes", "shared_bytes_per_us",
     "launch_floor_us", "feed_us_per_step", "resident_max_frac",
-    "pack_bytes_per_us", "pack_near_bytes", "sync_us", "task_us",
+    "pack_bytes_per_us", "pack_near_bytes", "sync_us", "task_us", "softmax_ops_per_score",
 )  # fmt: skip
 
 PARAMS_DTYPE = np.dtype([(name, np.int64) for name in _INTS] + [(name, np.float64) for name in _FLOATS])
@@ -148,6 +160,7 @@ def pack_params(arch: MulticoreSpec, types: GemmTypes) -> npt.NDArray[np.void]:
         "pack_near_bytes": math.inf if arch.pack_near_bytes is None else float(arch.pack_near_bytes),
         "sync_us": arch.sync_us,
         "task_us": arch.task_us,
+        "softmax_ops_per_score": arch.exp_ops_per_elem + OTHER_SOFTMAX_OPS_PER_SCORE,
         "launch_floor_us": arch.launch_floor_us,
         "feed_us_per_step": _feed_us_per_step(arch, types),
     }
@@ -185,9 +198,16 @@ def params_in_room(params: npt.NDArray[np.void], problem: GemmProblem) -> npt.ND
     rows, G = problem.G * problem.M, problem.G
     if groups is not None:  # one without rows takes no part in anything
         rows, G = sum(groups), sum(map(bool, groups))
+    elems = {"a": rows * problem.K, "b": G * problem.K * problem.N, "c": rows * problem.N}
+    return in_room(params, elems)
+
+
+def in_room(params: npt.NDArray[np.void], elems: Mapping[str, int]) -> npt.NDArray[np.void]:
+    """Return parameters [1] in which those of A, B and C that are resident, of so many elements, take their room."""
+    if not params["has_resident"][0]:
+        return params
     # as `_in_room`, which takes ten times as long for one problem
     p = dict(zip(params.dtype.names or (), params[0].item(), strict=True))
-    elems = {"a": rows * problem.K, "b": G * problem.K * problem.N, "c": rows * problem.N}
     half_bits = sum(of_all * p[f"{name}_half_bits"] * p[f"{name}_is_resident"] for name, of_all in elems.items())
     taken = -(-half_bits // (HALF_BITS_PER_BYTE * p["num_cores"]))
     if taken <= math.floor(p["sram_usable_bytes"] * p["resident_max_frac"]):

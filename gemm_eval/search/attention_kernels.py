@@ -1,0 +1,271 @@
+"""Numba kernels of the exact search for a mapping of fused attention on a multi-core chip.
+
+The cost of a mapping is that of its slowest core, so the cost of any one core is a bound on it, and what a core does at
+least, whatever its tile, gives a bound on a partition. Costs grow with all that they are made of, in floating point as
+well, so that no bound needs slack. Partitions are searched by their bounds, ascending, until one is above the best. Of
+each candidate a core with many scores is costed first, then the one that ruled out another candidate, then all.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gemm_eval.jit import entry_point, kernel
+from gemm_eval.models.multicore.attention_block_kernels import (
+    AttentionBlock,
+    AttentionSizes,
+    attention_block_of,
+    row_tiles_of,
+    span_of,
+)
+from gemm_eval.models.multicore.attention_cost_kernels import attention_core_cost, attention_sram_bytes, stream_keys_of
+from gemm_eval.models.multicore.attention_count_kernels import (
+    KQ,
+    AttentionCounts,
+    count_core,
+    count_kept_rows,
+    keys_stay,
+)
+from gemm_eval.models.multicore.count_kernels import ceil_div
+from gemm_eval.search.attention_bound_kernels import (
+    Heavy,
+    heavy_of,
+    least_of_heavy_us,
+    least_of_keys_us,
+    least_of_rows_us,
+    partition_bound_us,
+    unit_kv_of,
+)
+
+__all__ = ["ATTENTION_KEY_INTS", "find_best_attention"]
+
+ATTENTION_KEY_INTS = 10  # active_cores, visits, sram_used_bytes, P_KV, P_U, P_Q, is_folded, loop order, tile_q, tile_kv
+
+
+class _Best(NamedTuple):
+    """The best candidate so far."""
+
+    floats: Any  # float64 [2]: latency_us, busiest_core_bytes
+    ints: Any  # int64 [ATTENTION_KEY_INTS]
+    key: Any  # int64 [ATTENTION_KEY_INTS]: the candidate at hand
+    probe: Any  # int64 [2]: core and span that took longer than the best in another candidate
+    counters: Any  # int64 [3]: candidates costed, partitions, least SRAM of any tiles
+
+
+@kernel
+def _may_win(best: _Best, latency_us: float, busiest_bytes: float) -> bool:
+    """Whether a candidate that is at least this costly could still be the best."""
+    best_us: float = best.floats[0]
+    best_bytes: float = best.floats[1]
+    return latency_us < best_us or (latency_us == best_us and busiest_bytes <= best_bytes)
+
+
+@kernel
+def _offer(best: _Best, latency_us: float, busiest_bytes: float) -> None:
+    """Keep the candidate whose integers are in `best.key` if its key is smaller: MODEL.md, "Choice"."""
+    if latency_us > best.floats[0]:
+        return
+    if latency_us == best.floats[0]:
+        if busiest_bytes > best.floats[1]:
+            return
+        if busiest_bytes == best.floats[1]:
+            place = 0
+            while place < ATTENTION_KEY_INTS - 1 and best.key[place] == best.ints[place]:
+                place += 1
+            if best.key[place] >= best.ints[place]:
+                return
+    best.floats[0] = latency_us
+    best.floats[1] = busiest_bytes
+    best.ints[:] = best.key
+
+
+@kernel
+def _cost_all(
+    p: Any, s: AttentionSizes, blk: AttentionBlock, tile_q: int, tile_kv: int, order: int, best: _Best
+) -> tuple[float, float, int]:
+    """Latency, busiest core's bytes and visits of a candidate; inf as soon as a core takes longer than the best.
+
+    That core is the next probe.
+    """
+    latency_us = busiest_bytes = 0.0
+    visits = 0
+    spans = blk.E_K if s.is_masked else 1  # without a mask the first core has the most of everything
+    cores = blk.E_Q if s.is_masked else 1
+    for place in range(spans - 1, -1, -1):
+        key_0, key_1 = span_of(s, blk, place)
+        stream_keys = stream_keys_of(p, s, blk, key_0, key_1, tile_q, tile_kv, order)
+        for core in range(cores - 1, -1, -1):
+            counts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
+            if order == KQ:
+                counts = keys_stay(counts, count_kept_rows(s, blk, core, key_0, key_1, tile_q, tile_kv))
+            cost = attention_core_cost(
+                p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys,
+                row_tiles_of(s, blk, core, tile_q), tile_q, tile_kv, order,
+            )  # fmt: skip
+            latency_us = max(latency_us, cost.latency_us)
+            busiest_bytes = max(busiest_bytes, cost.busiest_bytes)
+            visits = max(visits, cost.visits)
+            if latency_us > best.floats[0]:
+                best.probe[0] = core
+                best.probe[1] = place
+                return np.inf, busiest_bytes, visits
+    return latency_us, busiest_bytes, visits
+
+
+@kernel
+def _counts_of(
+    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, place: int, tile_q: int, tile_kv: int
+) -> AttentionCounts:
+    """Counts of a core of a span, where rows stay."""
+    key_0, key_1 = span_of(s, blk, place)
+    counts: AttentionCounts = count_core(p, s, blk, core, key_0, key_1, tile_q, tile_kv, 0)
+    return counts
+
+
+@kernel
+def _may_win_by(
+    p: Any, s: AttentionSizes, blk: AttentionBlock, core: int, place: int, counts: AttentionCounts,
+    tile_q: int, tile_kv: int, order: int, best: _Best,
+) -> bool:  # fmt: skip
+    """Whether a candidate could be the best by what one of its cores, with these counts, takes at least."""
+    key_0, key_1 = span_of(s, blk, place)
+    if order == KQ:  # at most the last row tile of each key tile stays for the next
+        counts = keys_stay(counts, (ceil_div(key_1 - key_0, tile_kv) - 1) * tile_q)
+    stream_keys = max(counts.kv_keys, key_1 - key_0)
+    cost = attention_core_cost(
+        p, s, blk, counts, blk.units, core, key_1 - key_0, stream_keys, row_tiles_of(s, blk, core, tile_q),
+        tile_q, tile_kv, order,
+    )  # fmt: skip
+    return _may_win(best, cost.latency_us, cost.busiest_bytes)
+
+
+@kernel
+def _list_sizes(unit: int, block: int, is_each: int) -> Any:
+    """Tile sizes of a dimension: each multiple of the unit, or the smallest for each trip count.
+
+    Without a mask tiles count through their trips only, and what cannot overlap grows with them: the smallest stand for
+    all.
+    """
+    units = ceil_div(block, unit)
+    sizes = np.empty(units, np.int64)
+    num = 0
+    top = units
+    while top > 0:
+        low = top if is_each else ceil_div(units, ceil_div(units, top))
+        top = low - 1
+        sizes[num] = min(low * unit, block)
+        num += 1
+    return sizes[:num]
+
+
+@kernel
+def _search_tiles(p: Any, s: AttentionSizes, blk: AttentionBlock, heavy: Heavy, best: _Best) -> None:
+    """All tiles and loop orders of one partition, whose integers are in `best.key`; sizes by ascending bounds."""
+    probe = best.probe
+    probe[0] = heavy.core
+    probe[1] = heavy.place
+    sizes_q = _list_sizes(p["cube_m"], blk.strip, s.is_masked)
+    sizes_kv = _list_sizes(unit_kv_of(p), blk.span, s.is_masked)
+    best.counters[2] = min(best.counters[2], attention_sram_bytes(p, s, sizes_q[-1], sizes_kv[-1]))
+    bounds_q = np.empty(len(sizes_q))
+    for i in range(len(sizes_q)):
+        bounds_q[i] = least_of_rows_us(p, s, blk, heavy, sizes_q[i])
+    bounds_kv = np.empty(len(sizes_kv))
+    for i in range(len(sizes_kv)):
+        bounds_kv[i] = least_of_keys_us(p, s, blk, heavy, sizes_kv[i])
+    by_bound = np.argsort(bounds_kv)
+    for i in np.argsort(bounds_q):
+        if bounds_q[i] > best.floats[0]:
+            break
+        tile_q = sizes_q[i]
+        for j in by_bound:
+            if bounds_kv[j] > best.floats[0]:
+                break
+            tile_kv = sizes_kv[j]
+            sram = attention_sram_bytes(p, s, tile_q, tile_kv)
+            if sram > p["sram_usable_bytes"]:
+                continue
+            of_heavy = _counts_of(p, s, blk, heavy.core, heavy.place, tile_q, tile_kv)
+            # with one row tile or one key tile both orders move the same, or KQ more
+            num_orders = 1 if (tile_q == blk.strip and not blk.is_folded) or tile_kv == blk.span else 2
+            for order in range(num_orders):
+                best.counters[0] += 1
+                if not _may_win_by(p, s, blk, heavy.core, heavy.place, of_heavy, tile_q, tile_kv, order, best):
+                    continue
+                if probe[0] != heavy.core or probe[1] != heavy.place:
+                    counts = _counts_of(p, s, blk, probe[0], probe[1], tile_q, tile_kv)
+                    if not _may_win_by(p, s, blk, probe[0], probe[1], counts, tile_q, tile_kv, order, best):
+                        continue
+                latency_us, busiest_bytes, visits = _cost_all(p, s, blk, tile_q, tile_kv, order, best)
+                best.key[1] = visits
+                best.key[2] = sram
+                best.key[7] = order
+                best.key[8] = tile_q
+                best.key[9] = tile_kv
+                _offer(best, latency_us, busiest_bytes)
+
+
+@kernel
+def _list_partitions(p: Any, s: AttentionSizes, out: Any) -> int:
+    """Fill the rows of `out` with P_U, P_Q, P_KV, is_folded of each partition, and count them; with no rows count only.
+
+    Partitions whose blocks are those of a smaller one are left out.
+    """
+    num = 0
+    num_cores = p["num_cores"]
+    for P_U in range(1, min(num_cores, s.units) + 1):
+        if ceil_div(s.units, ceil_div(s.units, P_U)) < P_U:
+            continue
+        for P_Q in range(1, min(num_cores // P_U, s.rows) + 1):
+            most_kv = min(num_cores // (P_U * P_Q), s.keys) if p["reduction"] else 1
+            for is_folded in range(2 if s.is_masked and P_Q > 1 else 1):
+                if attention_block_of(p, s, P_U, P_Q, 1, is_folded).E_Q < P_Q:
+                    continue
+                for P_KV in range(1, most_kv + 1):
+                    if ceil_div(s.keys, ceil_div(s.keys, P_KV)) < P_KV:
+                        continue
+                    if num < out.shape[0]:
+                        out[num, 0] = P_U
+                        out[num, 1] = P_Q
+                        out[num, 2] = P_KV
+                        out[num, 3] = is_folded
+                    num += 1
+    return num
+
+
+@entry_point
+def find_best_attention(params: Any, s: AttentionSizes, pairs: int, floats: Any, ints: Any, counters: Any) -> None:
+    """Find the best mapping; `ints` [10] and `floats` [2] get its key, with latency inf where nothing fits.
+
+    Args:
+        params: [1] of PARAMS_DTYPE.
+        s: the problem.
+        pairs: of a row and a key that it attends to, of one unit.
+        floats, ints, counters: as `_Best` has them.
+    """
+    p = params[0]
+    best = _Best(floats, ints, np.zeros(ATTENTION_KEY_INTS, np.int64), np.zeros(2, np.int64), counters)
+    floats[:] = np.inf
+    partitions = np.empty((_list_partitions(p, s, np.empty((0, 4), np.int64)), 4), np.int64)
+    _list_partitions(p, s, partitions)
+    bounds_us = np.empty(len(partitions))
+    for i in range(len(partitions)):
+        P_U, P_Q, P_KV, is_folded = partitions[i]
+        bounds_us[i] = partition_bound_us(p, s, attention_block_of(p, s, P_U, P_Q, P_KV, is_folded), pairs)
+    for i in np.argsort(bounds_us):
+        if bounds_us[i] > best.floats[0]:
+            break
+        P_U, P_Q, P_KV, is_folded = partitions[i]
+        blk = attention_block_of(p, s, P_U, P_Q, P_KV, is_folded)
+        heavy = heavy_of(p, s, blk)
+        if least_of_heavy_us(p, s, blk, heavy) > best.floats[0]:
+            continue
+        best.counters[1] += 1
+        best.key[0] = blk.active_cores
+        best.key[3] = P_KV
+        best.key[4] = P_U
+        best.key[5] = P_Q
+        best.key[6] = is_folded
+        _search_tiles(p, s, blk, heavy, best)

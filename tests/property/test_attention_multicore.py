@@ -1,0 +1,126 @@
+"""Fused attention on multi-core chips: counts against every visit, the search against brute force, and the laws."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemm_eval import AttentionProblem, MulticoreSpec, load_arch
+from gemm_eval.mapping import AttentionOrder, AttentionPartition
+from gemm_eval.models.multicore import attention_params, attention_sizes, unpack_attention_cost
+from gemm_eval.models.multicore.attention_block_kernels import attention_block_of, span_of
+from gemm_eval.models.multicore.attention_count_kernels import count_core, count_kept_rows, keys_stay
+from gemm_eval.search import find_best_fused_attention
+from tests.laws import multicore_attention
+from tests.laws.multicore_attention import cost_of, key_of
+from tests.oracle.naive_attention import Attention, find_best, mappings
+
+
+def test_no_law_is_broken() -> None:
+    report = multicore_attention.run(seed=8, count=60)
+    assert not report.violations, report.text()
+    assert report.checked["the search is brute force"] >= 50
+    assert report.checked["a mapping costs what the oracle says"] >= 100
+    assert report.checked["a wider window is no faster at best"] >= 5
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int) -> AttentionProblem:
+    """Masked ones, of one head of each KV head's group."""
+    kv_len = draw(st.integers(1, most))
+    q_len = draw(st.just(kv_len) | st.integers(1, kv_len))
+    window = draw(st.none() | st.integers(1, kv_len))
+    group = draw(st.integers(1, 4))
+    return AttentionProblem(1, q_len, kv_len, group, 1, 4, "fp16", None, None, True, window)  # type: ignore[arg-type]
+
+
+def demo(**changes: object) -> MulticoreSpec:
+    """The teaching chip."""
+    arch = load_arch("demo-8core").with_(**changes)
+    assert isinstance(arch, MulticoreSpec)
+    return arch
+
+
+@given(problems(40), st.data())
+def test_counts_are_those_of_every_visit(problem: AttentionProblem, data: st.DataObject) -> None:
+    arch = demo(cube_m=2, cube_n=2, cube_k=2)
+    p, s = attention_params(arch, problem)[0], attention_sizes(problem)
+    partition = AttentionPartition(1, *data.draw(st.sampled_from([(1, 1), (3, 1), (2, 3), (1, 4)])))
+    is_folded = partition.P_Q > 1 and s.is_masked and data.draw(st.booleans())
+    attention = Attention(arch, problem, partition, is_folded)
+    blk = attention_block_of(p, s, *partition, int(is_folded))
+    tile = data.draw(st.sampled_from(list(attention.tiles())))
+    for core, place in itertools.product(range(blk.E_Q), range(blk.E_K)):
+        key_0, key_1 = span_of(s, blk, place)
+        found = count_core(p, s, blk, core, key_0, key_1, *tile, 0)
+        kept_rows = count_kept_rows(s, blk, core, key_0, key_1, *tile)
+        for order, counts in zip(AttentionOrder, (found, keys_stay(found, kept_rows)), strict=True):
+            truth = attention.walk(core, place, tile, order)
+            assert counts.visits == len(truth.visits)
+            assert counts.scores == sum(visit.rows * visit.keys for visit in truth.visits)
+            assert (counts.q_rows, counts.kv_keys, counts.spill_rows) == (
+                truth.q_rows, truth.kv_keys, truth.spill_rows,
+            )  # fmt: skip
+
+
+@given(problems(1 << 20), st.integers(1, 4096), st.integers(1, 4096))
+def test_counts_of_many_tiles_are_those_of_each(problem: AttentionProblem, units_q: int, units_kv: int) -> None:
+    arch = demo()
+    p, s = attention_params(arch, problem)[0], attention_sizes(problem)
+    blk = attention_block_of(p, s, 1, 1, 1, 0)
+    tile_q, tile_kv = min(units_q * arch.cube_m, s.rows), min(units_kv * 16, s.keys)
+    found = count_core(p, s, blk, 0, 0, s.keys, tile_q, tile_kv, 0)
+    if not s.is_masked:
+        assert found.scores == s.rows * s.keys
+        return
+    starts = np.arange(0, s.rows, tile_q)
+    ends = np.minimum(starts + tile_q, s.rows) - 1
+    low = np.maximum(starts // s.group + s.ahead - s.window + 1, 0) // tile_kv
+    high = (ends // s.group + s.ahead) // tile_kv
+    keys = np.minimum((high + 1) * tile_kv, s.keys) - low * tile_kv
+    size = np.minimum((low + 1) * tile_kv, s.keys) - low * tile_kv
+    assert found.visits == (high - low + 1).sum()
+    assert found.scores == ((ends - starts + 1) * keys).sum()
+    assert found.kv_keys == keys.sum() - size[1:][low[1:] == high[:-1]].sum()
+    assert found.scores >= problem.num_pairs * problem.group
+
+
+CASES = [
+    AttentionProblem(1, 192, 192, 4, 2, 32, "fp16"),  # type: ignore[arg-type]
+    AttentionProblem(2, 96, 160, 6, 1, 32, "fp16", None, None, True, 40),  # type: ignore[arg-type]
+    AttentionProblem(1, 64, 128, 2, 2, 64, "fp16", None, None, False),  # type: ignore[arg-type]
+    AttentionProblem(3, 1, 2048, 8, 1, 64, "fp16"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"load_sharing": "private", "dram_sharing": "static", "sram_bytes": 65536},
+    {"num_cores": 12, "vector_ops_per_cycle": 2048, "dram_gb_per_s": 4.0, "task_us": 0.2},
+])  # fmt: skip
+@pytest.mark.parametrize("problem", CASES, ids=str)
+def test_search_equals_brute_force(problem: AttentionProblem, changes: dict[str, object]) -> None:
+    arch = demo(**changes)
+    best = min(
+        (*key_of(cost), mapping)
+        for _, mapping in mappings(arch, problem)
+        for cost in (cost_of(arch, problem, mapping),)
+    )
+    found = unpack_attention_cost(find_best_fused_attention(arch, problem)[0])
+    assert (*key_of(found), found.mapping) == best
+    assert found.num_candidates < 100_000
+
+
+def test_search_equals_the_oracle_alone() -> None:
+    arch = demo(num_cores=4, cube_m=2, cube_n=2, cube_k=2)
+    for problem in (
+        AttentionProblem(2, 7, 9, 2, 1, 4, "fp16"),  # type: ignore[arg-type]
+        AttentionProblem(1, 6, 12, 3, 1, 4, "fp16", None, None, True, 5),  # type: ignore[arg-type]
+    ):
+        truth = find_best(arch, problem)
+        assert truth is not None
+        found = unpack_attention_cost(find_best_fused_attention(arch, problem)[0])
+        assert (found.mapping, found.latency_us) == (truth[0], truth[1].latency_us)
