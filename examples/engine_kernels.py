@@ -82,16 +82,6 @@ extern "C" __global__ void silu_mul(const Eight* x, Eight* residual, const Eight
     out[row * vectors + place] = gate;
   }
 }
-extern "C" __global__ void cast(const Eight* x, Eight* residual, const Eight* weight, float4* out, int vectors) {
-  const long long row = (long long)blockIdx.x * vectors;
-  for (int place = threadIdx.x; place < vectors; place += blockDim.x) {
-    const Eight value = x[row + place];
-    const float2 a = __bfloat1622float2(value.of[0]), b = __bfloat1622float2(value.of[1]);
-    const float2 c = __bfloat1622float2(value.of[2]), d = __bfloat1622float2(value.of[3]);
-    out[2 * (row + place)] = make_float4(a.x, a.y, b.x, b.y);
-    out[2 * (row + place) + 1] = make_float4(c.x, c.y, d.x, d.y);
-  }
-}
 
 __device__ float2 turned(float2 value, float2 by) {
   return make_float2(value.x * by.x - value.y * by.y, value.y * by.x + value.x * by.y);
@@ -370,13 +360,6 @@ class Kernels:
         out = torch.empty(ids.shape[0], table.shape[1], device=ids.device, dtype=table.dtype)
         vectors = table.shape[1] // VECTOR
         self._launch("gather", ids.shape[0], _threads(vectors), table, ids, out, vectors)
-        return out
-
-    def cast(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x [rows, width] in fp32."""
-        out = torch.empty(x.shape, device=x.device, dtype=torch.float32)
-        vectors = x.shape[1] // VECTOR
-        self._launch("cast", x.shape[0], _threads(vectors), x, x, x, out, vectors)
         return out
 
     def finalize(self, y: torch.Tensor, row_of_choice: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

@@ -32,17 +32,18 @@ _KERNELS = {
     "add_rms_norm": _NORM._replace(trips=1.5),  # weights come while the residual does
     "add_layer_norm": _NORM._replace(trips=1.5),
     # heads one after the other, by some 256 threads; queries and keys have angles to wait for, values have not
-    "rotary_kv_write": MemoryKernel(trips=3, loads=1.5),
-    "rotary": MemoryKernel(trips=3, loads=1.5),
-    "qk_norm": MemoryKernel(trips=3),
+    "rotary_kv_write": MemoryKernel(trips=3, loads=1.2),
+    "rotary": MemoryKernel(trips=3, loads=1.2),
+    "qk_norm": MemoryKernel(trips=3, loads=0.8),
     "kv_write": MemoryKernel(),
     "gather": MemoryKernel(trips=2, loads=2),  # the place of a row, then the row
     "permute": MemoryKernel(loads=4),  # a row is stored at the places of all choices
     "weighted_sum": MemoryKernel(trips=2, loads=2),
     "top_k": MemoryKernel(trips=7, loads=7, row_threads=32),  # a warp picks one choice after the other
+    "cast": MemoryKernel(trips=3, loads=2.5, is_dealt=True),  # PyTorch's: elements one by one, as types differ
     "sort": MemoryKernel(trips=5, loads=5, row_threads=2),  # counts, places in a CTA, places of CTAs, stores
 }
-_OTHER = MemoryKernel(is_dealt=True)
+_OTHER = MemoryKernel(trips=3, is_dealt=True)
 
 
 def memory_kernel(what: str) -> MemoryKernel:

@@ -28,7 +28,7 @@ COLUMNS = ("what", "rows", "width", "read_bytes", "write_bytes", "latency_us")
 FOLDER = "memory-bound"
 """Of tables, in the folder of a GPU."""
 
-_DEALT = ("top_k", "sort")  # kernels without a CTA for each row: elements are dealt to CTAs
+_DEALT = ("top_k", "sort", "cast")  # kernels without a CTA for each row: elements are dealt to CTAs
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,15 @@ from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.estimate import operation_costs
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.moe import Distribution, ExpertCounts
-from gemm_eval.transformer import ModelConfig, Operation, load_model, model_memory, model_operations, stage_config
+from gemm_eval.transformer import (
+    GemmOperation,
+    ModelConfig,
+    Operation,
+    load_model,
+    model_memory,
+    model_operations,
+    stage_config,
+)
 from gemm_eval.validation.stacks.tables import StackStep, list_stack_steps
 
 __all__ = ["StackLine", "score_stacks"]
@@ -56,8 +64,8 @@ class StackLine(NamedTuple):
 def score_stacks(gpu: str) -> Iterator[StackLine]:
     """Yield all measured steps of a GPU with predictions, which are fitted on no step.
 
-    GEMMs of 16 bits run in cuBLAS, those of 4 bits in our kernels, attention in cuDNN, experts of 16 bits in PyTorch. Rows of
-    experts are those that the step had.
+    GEMMs of 16 bits run in cuBLAS, those of 4 bits in our kernels, attention in cuDNN, experts of 16 bits in
+    PyTorch. Rows of experts are those that the step had.
 
     Raises:
         InvalidOptionError: it has none.
@@ -73,15 +81,24 @@ def score_stacks(gpu: str) -> Iterator[StackLine]:
 
 
 def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> Iterator[tuple[str, float]]:
-    """Names and times of all operations; those of experts by layer, each with the rows that it had."""
+    """Names and times of all operations; those of experts by layer."""
     for cost in operation_costs(evaluator, _operations(config, step), attention_library=_ATTENTION):
         if not cost.operation.name.startswith(_OF_EXPERTS):
             yield cost.operation.name, cost.total_us
     one = stage_config(config, range(1))
+    expected = {item.name: item for item in _operations(one, step)}
     for rows in step.expert_rows:
-        gemms = [item for item in _operations(one, step, ExpertCounts(rows)) if item.name.startswith(_OF_EXPERTS)]
-        for cost in operation_costs(evaluator, gemms):
-            yield cost.operation.name, cost.total_us
+        for item in _operations(one, step, ExpertCounts(rows)):
+            if isinstance(item, GemmOperation) and item.name.startswith(_OF_EXPERTS):
+                yield item.name, _grouped_us(evaluator, expected[item.name], item)
+            elif item.name.startswith(_OF_EXPERTS):
+                yield item.name, operation_costs(evaluator, [item])[0].latency_us
+
+
+def _grouped_us(evaluator: GEMMEvaluator, expected: Operation, seen: GemmOperation) -> float:
+    """The kernel is chosen before the GPU knows the rows of each group, and then has those that there are."""
+    assert isinstance(expected, GemmOperation)
+    return evaluator.evaluate_mapping(seen.problem, evaluator.evaluate_problem(expected.problem).mapping).latency_us
 
 
 def _operations(
