@@ -23,25 +23,25 @@ class MemoryKernel(NamedTuple):
     is_dealt: bool = False
 
 
-_NORM = MemoryKernel(trips=2, loads=2)  # the sum of a row comes between
+_NORM = MemoryKernel(trips=1.5, loads=2)  # the sum of a row comes between; weights come while a residual does
+_POSITIONS = MemoryKernel(trips=2, loads=1.2)  # queries and keys have angles to wait for, values have not
 _KERNELS = {
     "act": MemoryKernel(),
     "act_mul": MemoryKernel(),
     "rms_norm": _NORM,
     "layer_norm": _NORM,
-    "add_rms_norm": _NORM._replace(trips=1.5),  # weights come while the residual does
-    "add_layer_norm": _NORM._replace(trips=1.5),
-    # heads one after the other, by some 256 threads; queries and keys have angles to wait for, values have not
-    "rotary_kv_write": MemoryKernel(trips=3, loads=1.2),
-    "rotary": MemoryKernel(trips=3, loads=1.2),
-    "qk_norm": MemoryKernel(trips=3, loads=0.8),
+    "add_rms_norm": _NORM,
+    "add_layer_norm": _NORM,
+    "rotary_kv_write": _POSITIONS,
+    "rotary": _POSITIONS,
+    "qk_norm": MemoryKernel(trips=2.5, loads=0.8),  # heads of a row one after the other, by some 256 threads
     "kv_write": MemoryKernel(),
-    "gather": MemoryKernel(trips=2, loads=2),  # the place of a row, then the row
-    "permute": MemoryKernel(loads=4),  # a row is stored at the places of all choices
+    "gather": MemoryKernel(loads=2),  # the place of a row, then the row
+    "permute": MemoryKernel(loads=5),  # a row is stored at the places of all choices
     "weighted_sum": MemoryKernel(trips=2, loads=2),
-    "top_k": MemoryKernel(trips=7, loads=7, row_threads=32),  # a warp picks one choice after the other
-    "cast": MemoryKernel(trips=3, loads=2.5, is_dealt=True),  # PyTorch's: elements one by one, as types differ
-    "sort": MemoryKernel(trips=5, loads=5, row_threads=2),  # counts, places in a CTA, places of CTAs, stores
+    "top_k": MemoryKernel(trips=7, loads=5, row_threads=32),  # a warp picks one choice after the other
+    "cast": MemoryKernel(trips=4, loads=2.5, is_dealt=True),  # PyTorch's: elements one by one, as types differ
+    "sort": MemoryKernel(trips=6, loads=5, row_threads=2),  # counts, places in a CTA, places of CTAs, stores
 }
 _OTHER = MemoryKernel(trips=3, is_dealt=True)
 

@@ -21,7 +21,7 @@ __all__ = [
     "memory_bound_coefficients",
 ]
 
-MEMORY_BOUND_VERSION = "memory-bound-3"
+MEMORY_BOUND_VERSION = "memory-bound-4"
 
 
 class MemoryBoundCalibration(Frozen):

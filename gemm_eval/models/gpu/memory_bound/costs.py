@@ -25,6 +25,7 @@ MEMORY_BOUND_TERMS = {
 """Terms of the time, and what it goes to; they add up to it."""
 
 _SM_BYTES_PER_CYCLE = 64  # between an SM and L2
+_WARP_THREADS = 32
 _LOAD_BYTES, _LOAD_ELEMENTS = 16, 8  # of a thread: the widest load, and 16-bit elements in it
 
 
@@ -78,13 +79,16 @@ def memory_bound_terms(arch: GpuSpec, c: Mapping[str, float], rows: MemoryBoundR
     """
     num_bytes = np.asarray(rows.read_bytes, np.float64) + rows.write_bytes
     num_rows = np.where(np.asarray(rows.num_rows) > 0, rows.num_rows, arch.num_sms)
-    sm_rate = _SM_BYTES_PER_CYCLE * cycles_per_us(arch.boost_clock_ghz) * c["sm_frac"]
+    per_us = cycles_per_us(arch.boost_clock_ghz)
+    sm_rate = _SM_BYTES_PER_CYCLE * per_us * c["sm_frac"]
     missed = missed_frac(num_bytes, c["hold_frac"] * arch.l2_bytes)
     l2_us = num_bytes / (bytes_per_us(arch.l2_gb_per_s) * c["l2_frac"])
     dram_us = missed * num_bytes / (bytes_per_us(arch.dram_gb_per_s) * c["dram_frac"])
     bytes_us = np.maximum(l2_us, dram_us)
-    row_us = rows.trips * c["trip_us"] + num_bytes / num_rows / sm_rate
-    waves = np.asarray(rows.threads) / (arch.max_threads_per_sm * arch.num_sms)
+    threads = np.asarray(rows.threads, np.float64)
+    warps_us = threads / num_rows / _WARP_THREADS * (c["warp_cycles"] / per_us)
+    row_us = rows.trips * c["trip_us"] + warps_us + num_bytes / num_rows / sm_rate
+    waves = threads / (arch.max_threads_per_sm * arch.num_sms)
     main_us = side_by_side(side_by_side(row_us, bytes_us), waves * rows.loads * c["wave_us"])
     return {
         "launch_us": np.full_like(num_bytes, arch.graph_node_us + c["start_us"]),
