@@ -241,6 +241,26 @@ def memory_bound(
     validate_memory_bound(arch or [], groups=groups, as_json=json)
 
 
+@app.command(cls=Command, epilog=EXIT_CODES)
+def stacks(
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="GPU presets with measured stacks. Repeatable. Default: all.", show_default=False
+        ),
+    ] = None,
+    operations: Annotated[bool, typer.Option("--operations", help="Also each operation of each step.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Set whole steps of stacks of layers, prompts and decode, beside what was timed, and their memory.
+
+    Llama-3-8B- and Qwen3-30B-A3B-shaped layers in torch, in bf16 and W4A16. Takes seconds.
+    """
+    from gemm_eval.cli.validate_stacks import validate_stacks
+
+    validate_stacks(arch or [], operations=operations, as_json=json)
+
+
 @app.command(cls=Command, epilog=EXIT_CODES, no_args_is_help=True)
 def multicore(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Multi-core chips with timings, or all.")],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemm_eval.errors import GemmEvalError
@@ -53,7 +52,7 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
         *say_groups(result.problem),
         *backend.say_mapping(result),
         "Time: " + ", ".join(f"{_words(name)} {us:,.2f}" for name, us in _shown(result)),
-        f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {result.dram_bytes / _compulsory_bytes(result):.2f}x what must move "
+        f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {result.dram_bytes / result.problem.compulsory_bytes:.2f}x what must move "
         f"at least once, at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
     ]
     levers = [lever for lever in rank_levers(result, origin) if lever.gain_frac >= _MIN_GAIN_FRAC]
@@ -85,14 +84,3 @@ def _shown(result: GEMMResult) -> list[tuple[str, float]]:
 
 def _words(term: str) -> str:
     return " ".join(_WORDS.get(word, word) for word in term.removesuffix("_us").split("_"))
-
-
-def _compulsory_bytes(result: GEMMResult) -> int:
-    """Bytes of A and B with their scales, and C, each once; B of groups that have rows."""
-    p, types = result.problem, result.problem.types
-    bits = 0
-    for num_rows, count in {p.M: p.G}.items() if p.row_groups is None else Counter(p.row_groups).items():
-        if num_rows:
-            a_bits, b_bits = types.a.total_bits(num_rows, p.K), types.b.total_bits(p.N, p.K)
-            bits += count * (a_bits + b_bits - (-num_rows * p.N * types.c.half_bits // 2))
-    return -(-bits // 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -119,6 +120,17 @@ class GemmProblem:
     def flop(self) -> int:
         """Floating-point (or integer) operations, a MAC being two."""
         return FLOP_PER_MAC * self.macs
+
+    @property
+    def compulsory_bytes(self) -> int:
+        """Bytes that have to move: A and B with their scales, and C, each once; B of groups that have rows."""
+        types, bits = self.types, 0
+        groups = {self.M: self.G} if self.row_groups is None else Counter(self.row_groups)
+        for num_rows, count in groups.items():
+            if num_rows:
+                a_bits, b_bits = types.a.total_bits(num_rows, self.K), types.b.total_bits(self.N, self.K)
+                bits += count * (a_bits + b_bits - (-num_rows * self.N * types.c.half_bits // 2))
+        return -(-bits // 8)
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:

@@ -109,7 +109,7 @@ def test_help_describes_every_option_and_the_exit_codes() -> None:
         ["profile"], ["crossover"], ["sweep"], ["pareto"], ["report"],
         ["measure"], ["measure", "gpu"], ["measure", "host"],
         ["validate"], ["validate", "dense"], ["validate", "gpu"], ["validate", "moe"], ["validate", "attention"],
-        ["validate", "collective"], ["validate", "memory-bound"],
+        ["validate", "collective"], ["validate", "memory-bound"], ["validate", "stacks"],
         ["validate", "multicore"],
         ["validate", "w4a16"], ["validate", "triton"], ["validate", "simulators"],
         ["calibrate"], ["calibrate", "dense"], ["calibrate", "correction"], ["calibrate", "quantization"],

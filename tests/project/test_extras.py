@@ -166,6 +166,7 @@ COMMANDS = [
     ("validate attention h200-sxm", "calibrate"),
     ("validate collective --arch h200-sxm", "calibrate"),
     ("validate memory-bound", "calibrate"),
+    ("validate stacks", "calibrate"),
     ("validate multicore ipu-gc200 --no-fit", "calibrate"),
     ("validate simulators --chip array32", "simulators"),
     ("calibrate multicore --arch ipu-gc200", "calibrate"),

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from gemm_eval.arch import ArchSpec, GpuSpec
 from gemm_eval.dtypes import DType, DtypeScheme
 from gemm_eval.estimate import operation_costs
 from gemm_eval.evaluate import GEMMEvaluator
 from gemm_eval.moe import Distribution, ExpertCounts
 from gemm_eval.transformer import (
+    AttentionOperation,
     GemmOperation,
+    MemoryOperation,
     ModelConfig,
     Operation,
     load_model,
@@ -18,6 +21,7 @@ from gemm_eval.transformer import (
     model_operations,
     stage_config,
 )
+from gemm_eval.units import bytes_per_us, us_at_peak
 from gemm_eval.validation.stacks.tables import StackStep, list_stack_steps
 
 __all__ = ["StackLine", "score_stacks"]
@@ -29,6 +33,7 @@ _TYPES: Mapping[str, str | DtypeScheme] = {
 _OURS = "gemm-eval"
 _ATTENTION = "cudnn"
 _OF_EXPERTS = "expert_"
+_NOT_RUN = ("sampling",)  # of models, and not of these stacks, which end with logits in fp32
 
 
 class StackLine(NamedTuple):
@@ -37,11 +42,13 @@ class StackLine(NamedTuple):
     Attributes:
         step: as measured.
         predicted_us: microseconds of each operation that was measured, in all layers together.
+        roofline_us: microseconds of the step by the data sheet: of each operation the longer of its FLOP and its bytes.
         predicted_bytes: weights, cache and activations.
     """
 
     step: StackStep
     predicted_us: Mapping[str, float]
+    roofline_us: float
     predicted_bytes: tuple[int, int, int]
 
     @property
@@ -53,6 +60,11 @@ class StackLine(NamedTuple):
     def error_frac(self) -> float:
         """Predicted over measured time, less 1."""
         return self.latency_us / self.step.latency_us - 1
+
+    @property
+    def roofline_error_frac(self) -> float:
+        """Of the roofline over measured time, less 1."""
+        return self.roofline_us / self.step.latency_us - 1
 
     @property
     def memory_error_frac(self) -> float:
@@ -73,26 +85,44 @@ def score_stacks(gpu: str) -> Iterator[StackLine]:
     evaluators = {"bf16": GEMMEvaluator(gpu), "w4a16": GEMMEvaluator(gpu, library=_OURS)}
     for step in list_stack_steps(gpu):
         evaluator, config = evaluators[step.dtype], stage_config(load_model(step.model), range(step.num_layers))
-        found = dict.fromkeys(step.operations, 0.0)
-        for name, total_us in _costs(evaluator, config, step):
-            if name in found:
-                found[name] += total_us
-        yield StackLine(step, found, _held(config, step))
+        found, roofline_us = dict.fromkeys(step.operations, 0.0), 0.0
+        for operation, total_us in _costs(evaluator, config, step):
+            roofline_us += _roofline_us(evaluator.arch, operation)
+            found[operation.name] += total_us
+        yield StackLine(step, found, roofline_us, _held(config, step))
 
 
-def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> Iterator[tuple[str, float]]:
-    """Names and times of all operations; those of experts by layer."""
+def _costs(evaluator: GEMMEvaluator, config: ModelConfig, step: StackStep) -> Iterator[tuple[Operation, float]]:
+    """All operations that take time, and how long in all their layers; those of experts by layer."""
     for cost in operation_costs(evaluator, _operations(config, step), attention_library=_ATTENTION):
-        if not cost.operation.name.startswith(_OF_EXPERTS):
-            yield cost.operation.name, cost.total_us
+        name = cost.operation.name
+        if not name.startswith(_OF_EXPERTS) and name not in _NOT_RUN:
+            yield cost.operation, cost.total_us
     one = stage_config(config, range(1))
     expected = {item.name: item for item in _operations(one, step)}
     for rows in step.expert_rows:
         for item in _operations(one, step, ExpertCounts(rows)):
             if isinstance(item, GemmOperation) and item.name.startswith(_OF_EXPERTS):
-                yield item.name, _grouped_us(evaluator, expected[item.name], item)
+                yield item, _grouped_us(evaluator, expected[item.name], item)
             elif item.name.startswith(_OF_EXPERTS):
-                yield item.name, operation_costs(evaluator, [item])[0].latency_us
+                yield item, operation_costs(evaluator, [item])[0].latency_us
+
+
+def _roofline_us(arch: ArchSpec, operation: Operation) -> float:
+    """The longer of its FLOP at the peak of the data sheet and its bytes at the DRAM bandwidth, in all its layers."""
+    assert isinstance(arch, GpuSpec)
+    assert isinstance(operation, GemmOperation | AttentionOperation | MemoryOperation)
+    flop, num_bytes, peak = 0, 0, 1.0
+    if isinstance(operation, MemoryOperation):
+        num_bytes = operation.num_bytes
+    elif isinstance(operation, AttentionOperation):
+        flop, num_bytes = operation.problem.flop, operation.problem.num_bytes
+        peak = arch.peak_tflop_per_s(operation.problem.dtype)
+    else:
+        flop, num_bytes = operation.problem.flop, operation.problem.compulsory_bytes
+        peak = arch.peak_tflop_per_s(operation.problem.input_dtype)
+    longer_us = max(us_at_peak(flop, peak), num_bytes / bytes_per_us(arch.dram_gb_per_s))
+    return operation.num_layers * longer_us
 
 
 def _grouped_us(evaluator: GEMMEvaluator, expected: Operation, seen: GemmOperation) -> float:
