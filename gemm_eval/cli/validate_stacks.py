@@ -19,20 +19,31 @@ _OPERATIONS = ("operation", "measured us", "predicted", "error", "of the step")
 def validate_stacks(names: Sequence[str], *, operations: bool, as_json: bool) -> None:
     """Score and print; arguments as the options of the command."""
     from gemm_eval.cli.output import make_console, print_json
-    from gemm_eval.validation.stacks import gpus_with_stacks, score_stacks
+    from gemm_eval.validation.stacks import gpus_with_stacks, score_stacks, score_switches
 
     console = make_console()
     scored = {name: list(score_stacks(name)) for name in names or gpus_with_stacks()}
+    switches = {name: score_switches(name) for name in scored}
     if as_json:
-        print_json({"gpus": {name: [_plain(line) for line in lines] for name, lines in scored.items()}})
+        print_json(
+            {
+                "gpus": {name: [_plain(line) for line in lines] for name, lines in scored.items()},
+                "switches": {name: found._asdict() for name, found in switches.items() if found is not None},
+            }
+        )
         return
     console.print(
-        "whole steps in CUDA graphs; nothing is fitted on them. Errors of gemm_eval, of the roofline of the data sheet, "
-        "and of bytes that weights, cache and activations take"
+        "whole steps in CUDA graphs; nothing is fitted on them. Errors of gemm_eval, of the roofline of the data "
+        "sheet, and of bytes that weights, cache and activations take"
     )
     for name, lines in scored.items():
         console.print(_steps(lines, f"{name}, stacks of {lines[0].step.num_layers} layers"))
         console.print(_summary(lines))
+        if (found := switches[name]) is not None:
+            console.print(
+                f"{found.num_layers} layers of a decode step beside their operations alone: these add up to "
+                f"{found.alone_frac:.1%} off, with what switching takes {found.held_out_frac:.1%}, sizes held out"
+            )
         for line in lines if operations else ():
             console.print()
             console.print(_of_step(line))

@@ -29,7 +29,7 @@ class OperationCost(NamedTuple):
 
     Attributes:
         operation: what it is, and in how many layers it runs.
-        latency_us: of one run.
+        latency_us: of one run, between other kernels.
         bound: what limits it, in the word of its model.
         how: kernel of attention, or algorithm of a message; empty: nothing to say.
     """
@@ -72,7 +72,8 @@ def operation_costs(
 ) -> tuple[OperationCost, ...]:  # fmt: skip
     """Return what each operation takes, in their order.
 
-    GEMMs are priced with the evaluator's own options; attention and experts all in one go.
+    GEMMs are priced with the evaluator's own options; attention and experts all in one go. GEMMs and attention take
+    `GEMMEvaluator.switch_us` more than by themselves.
 
     Args:
         evaluator: of the arch.
@@ -92,7 +93,8 @@ def operation_costs(
     for place, operation in enumerate(operations):
         if isinstance(operation, GemmOperation):
             result = evaluator.evaluate_problem(operation.problem, quantize_from=_quantized(evaluator, operation))
-            cost = OperationCost(operation, result.latency_us, result.bound)
+            latency_us = result.latency_us + evaluator.switch_us(operation.problem.rows)
+            cost = OperationCost(operation, latency_us, result.bound)
         elif isinstance(operation, AttentionOperation):
             cost = attention[place][1]
         elif isinstance(operation, MoeOperation):
@@ -123,7 +125,12 @@ def _attention(
     return {
         place: (
             item.layer_kind if result.has_positions else None,
-            OperationCost(item, result.latency_us, result.bound, result.kernel),
+            OperationCost(
+                item,
+                result.latency_us + evaluator.switch_us(item.problem.batch * item.problem.q_len),
+                result.bound,
+                result.kernel,
+            ),
         )
         for (place, item), result in zip(some.items(), results, strict=True)
     }

@@ -326,6 +326,22 @@ class GEMMEvaluator:
 
         return memory_bound(self.arch, read_bytes, write_bytes, row_elements, num_rows, what)
 
+    def switch_us(self, num_rows: int) -> float:
+        """Say how much longer a GEMM or attention takes in a step of inference than by itself, in microseconds.
+
+        What `evaluate` and `evaluate_attention` say is of a kernel that runs again and again. Between others its code
+        is no longer near the SMs, and its inputs have just been written by them (MODEL.md of GPUs, "In a step").
+        Memory-bound kernels were timed between others. 0 on multi-core chips.
+
+        Args:
+            num_rows: rows of A and C, or queries.
+        """
+        if not isinstance(self.arch, GpuSpec):
+            return 0.0
+        from gemm_eval.models.gpu.switches import switch_us
+
+        return float(switch_us(self.arch, num_rows))
+
     def evaluate_attention(
         self,
         *,

@@ -52,7 +52,8 @@ def explain_result(result: GEMMResult, origin: ResultOrigin) -> str:
         *say_groups(result.problem),
         *backend.say_mapping(result),
         "Time: " + ", ".join(f"{_words(name)} {us:,.2f}" for name, us in _shown(result)),
-        f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, {result.dram_bytes / result.problem.compulsory_bytes:.2f}x what must move "
+        f"DRAM: {result.dram_bytes / 1e6:,.2f} MB, "
+        f"{result.dram_bytes / result.problem.compulsory_bytes:.2f}x what must move "
         f"at least once, at {result.dram_gb_per_s:,.0f} of {arch.dram_gb_per_s:,.0f} GB/s.",
     ]
     levers = [lever for lever in rank_levers(result, origin) if lever.gain_frac >= _MIN_GAIN_FRAC]

@@ -214,7 +214,7 @@ def test_one_room_of_validation_knows_the_models() -> None:
             assert not of_models or relative(path).startswith(
                 tuple(
                     f"validation/{room}/"
-                    for room in ("predictors", "moe", "multicore", "attention", "collective", "memory_bound")
+                    for room in ("predictors", "moe", "multicore", "attention", "collective", "memory_bound", "stacks")
                 )
             )
 

@@ -128,7 +128,8 @@ def _roofline_us(arch: ArchSpec, operation: Operation) -> float:
 def _grouped_us(evaluator: GEMMEvaluator, expected: Operation, seen: GemmOperation) -> float:
     """The kernel is chosen before the GPU knows the rows of each group, and then has those that there are."""
     assert isinstance(expected, GemmOperation)
-    return evaluator.evaluate_mapping(seen.problem, evaluator.evaluate_problem(expected.problem).mapping).latency_us
+    mapping = evaluator.evaluate_problem(expected.problem).mapping
+    return evaluator.evaluate_mapping(seen.problem, mapping).latency_us + evaluator.switch_us(seen.problem.rows)
 
 
 def _operations(
