@@ -338,7 +338,7 @@ class GEMMEvaluator:
         """
         if not isinstance(self.arch, GpuSpec):
             return 0.0
-        from gemm_eval.models.gpu.switches import switch_us
+        from gemm_eval.models.gpu import switch_us
 
         return float(switch_us(self.arch, num_rows))
 

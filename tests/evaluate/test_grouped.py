@@ -13,7 +13,7 @@ import pytest
 from gemm_eval import GEMMEvaluator, GemmProblem
 from gemm_eval.errors import InfeasibleError, InvalidOptionError, InvalidProblemError, UnsupportedError
 from gemm_eval.evaluate.batch import ProblemBatch
-from gemm_eval.evaluate.explain import _compulsory_bytes, say_groups
+from gemm_eval.evaluate.explain import say_groups
 from gemm_eval.evaluate.records import record_key
 from gemm_eval.workload import pack_layouts
 from tests.evaluate.grouped_stand_in import give_answers, one_gemm
@@ -352,8 +352,8 @@ def test_compulsory_bytes_leave_out_weights_that_nobody_reads(asked: list[tuple[
     grouped = ev.evaluate_grouped(GROUPS, K, N, "fp16")
     batch = ev.evaluate(4, 35, K, N, "fp16")
 
-    assert _compulsory_bytes(grouped) == 2 * (140 * K + 3 * K * N + 140 * N)
-    assert _compulsory_bytes(batch) == 2 * (140 * K + 4 * K * N + 140 * N)
+    assert grouped.problem.compulsory_bytes == 2 * (140 * K + 3 * K * N + 140 * N)
+    assert batch.problem.compulsory_bytes == 2 * (140 * K + 4 * K * N + 140 * N)
 
 
 # answers

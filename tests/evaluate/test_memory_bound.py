@@ -37,14 +37,16 @@ def test_more_rows_of_the_same_size_take_longer(num_rows: int, width: int, is_no
 def test_few_rows_leave_sms_idle_and_sums_take_time() -> None:
     evaluator = GEMMEvaluator("h200-sxm")
     size = 1 << 18
-    one, many, dealt = (evaluator.evaluate_memory_bound(size, size, 0, num).latency_us for num in (1, 132, 0))
-    assert one > 3 * many
-    assert many == pytest.approx(dealt)
-    norm = evaluator.evaluate_memory_bound(size, size, 8192, 16)
-    assert norm.latency_us > evaluator.evaluate_memory_bound(size, size, 0, 16).latency_us
-    assert norm.breakdown["row_us"] > 0.2
-    # as many rows as are read and written once, where none are given
-    assert evaluator.evaluate_memory_bound(size, size, 8192).latency_us == norm.latency_us
+
+    def row_us(what: str, num_rows: int) -> float:
+        return evaluator.evaluate_memory_bound(size, size, size // 2 // num_rows, num_rows, what).breakdown["row_us"]
+
+    assert row_us("rms_norm", 1) > 5 * row_us("rms_norm", 128)
+    assert row_us("cast", 1) == pytest.approx(row_us("cast", 128))  # its elements are dealt to all SMs
+    assert row_us("top_k", 128) > row_us("gather", 128)  # one choice after the other
+    norm = evaluator.evaluate_memory_bound(size, size, 8192, 16, "rms_norm")
+    assert norm.latency_us > evaluator.evaluate_memory_bound(size, size, 8192, 16, "act").latency_us
+    assert sum(norm.breakdown.values()) == pytest.approx(norm.latency_us)
 
 
 def test_only_the_gpu_that_was_timed_is_calibrated() -> None:

@@ -74,9 +74,9 @@ def test_a_layer_of_deepseek_in_order() -> None:
     ]  # fmt: skip
     spread = names(operations("deepseek-v3", expert_parallel=32, experts_as_layer=False))
     first = spread.index("router")
-    assert spread[first : first + 9] == [
-        "router", "dispatch", "routing", "permute", "expert_gate_up", "expert_activation", "expert_down", "finalize",
-        "combine",
+    assert spread[first : first + 10] == [
+        "router", "dispatch", "routing", "expert_sort", "permute", "expert_gate_up", "expert_activation", "expert_down",
+        "finalize", "combine",
     ]  # fmt: skip
 
 

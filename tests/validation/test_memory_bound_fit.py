@@ -34,8 +34,8 @@ from gemm_eval.validation.memory_bound import (
 from gemm_eval.validation.tables import measured_root
 
 GPU = "h200-sxm"
-MAX_ERROR = 0.12
-"""MAPE that widths held out may have, of every kernel."""
+MAX_ERROR, MAX_ERROR_OF_SORT = 0.11, 0.17
+"""MAPE that widths held out may have, of every kernel, and of a sort, which does not know the number of experts."""
 
 
 def test_a_fit_finds_what_was_planted() -> None:
@@ -49,8 +49,8 @@ def test_widths_held_out() -> None:
     """The figures of MODEL.md: better than rooflines for every kernel, and in all than a table."""
     lines = {(line.what, line.group): line.errors for line in score_memory_bound([])}
     assert gpus_with_memory_bound() == [GPU]
-    for errors in (lines[what, "all"] for what, group in lines if group == "all"):
-        assert errors[MODEL].mape_frac < MAX_ERROR
+    for what, errors in ((what, lines[what, "all"]) for what, group in lines if group == "all"):
+        assert errors[MODEL].mape_frac < (MAX_ERROR_OF_SORT if what == "sort" else MAX_ERROR)
         assert errors[MODEL].mape_frac < min(errors[FITTED].mape_frac, errors[NAIVE].mape_frac)
     everything = lines["all", "all"]
     assert everything[MODEL].mape_frac < everything[TABLE].mape_frac

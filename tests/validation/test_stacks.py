@@ -11,7 +11,7 @@ from gemm_eval import GEMMEvaluator, estimate_model
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.errors import InvalidOptionError
 from gemm_eval.estimate import operation_costs
-from gemm_eval.models.gpu.switches import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
+from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.transformer import AttentionOperation, GemmOperation, MemoryOperation, load_model, model_operations
 from gemm_eval.validation.stacks import (
     StackLine,

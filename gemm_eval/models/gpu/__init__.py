@@ -99,6 +99,7 @@ if TYPE_CHECKING:
         padding_to,
     )
     from gemm_eval.models.gpu.space import enumerate_configs
+    from gemm_eval.models.gpu.switches import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
     from gemm_eval.models.gpu.terms import BOUNDS, TERMS, Times
 
 __all__ = [
@@ -123,6 +124,8 @@ __all__ = [
     "RASTER_CODE",
     "REGIMES_OF_M",
     "STREAM_K",
+    "SWITCH_COEFFICIENTS",
+    "SWITCH_DEFAULTS",
     "TERMS",
     "TRTLLM",
     "Calibration",
@@ -195,6 +198,7 @@ __all__ = [
     "regime_places",
     "split_by_size",
     "step_elems",
+    "switch_us",
     "tile_names",
     "unpack_config",
     "unpack_gpu_cost",
@@ -314,6 +318,7 @@ __getattr__, __dir__ = lazy_names(
             "padding_to",
         ),
         ".space": ("enumerate_configs",),
+        ".switches": ("SWITCH_COEFFICIENTS", "SWITCH_DEFAULTS", "switch_us"),
         ".terms": (
             "BOUNDS",
             "TERMS",

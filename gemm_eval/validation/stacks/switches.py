@@ -13,7 +13,7 @@ import pandas as pd
 
 from gemm_eval.arch import GpuSpec, load_arch
 from gemm_eval.evaluate import GEMMEvaluator
-from gemm_eval.models.gpu.switches import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
+from gemm_eval.models.gpu import SWITCH_COEFFICIENTS, SWITCH_DEFAULTS, switch_us
 from gemm_eval.validation.fit import Ranges, Search, fit_logs
 from gemm_eval.validation.tables import measured_root
 from gemm_eval.validation.timings import Floats
