@@ -77,7 +77,8 @@ def _of_siblings(ctx: Any, option: str) -> str:
         for name, command in above.command.commands.items()
         if any(option in (*param.opts, *param.secondary_opts) for param in command.get_params(ctx))
     ]
-    return f", which is one of {above.command_path} {' and '.join(names)}" if names else ""
+    listed = " and ".join([*([", ".join(names[:-1])] if names[:-1] else []), *names[-1:]])
+    return f", which is one of {above.command_path} {listed}" if names else ""
 
 
 def refuse(ctx: typer.Context, mode: str, names: Collection[str]) -> None:

@@ -115,8 +115,8 @@ def test_an_option_without_effect_is_refused(tmp_path: Path) -> None:
         "crossover 4096 4096 --all --measured": "--all does not go with K and N",
         "crossover --all": "--all goes with --measured",
         "calibrate triton --arch h200-sxm --library cublas": (
-            "No such option: --library, which is one of gemm-eval calibrate dense and correction; see gemm-eval "
-            "calibrate triton"
+            "No such option: --library, which is one of gemm-eval calibrate dense, correction and attention; see "
+            "gemm-eval calibrate triton"
         ),
         "calibrate w4a16 --arch h200-sxm --family w4a16_sm90 --dtype fp16": (
             "No such option: --dtype, which is one of gemm-eval calibrate dense"

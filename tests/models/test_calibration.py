@@ -187,8 +187,10 @@ def test_costs_of_other_coefficients_are_other_costs(root: Path) -> None:
 
 
 def test_committed_files_are_valid_and_of_measured_gpus() -> None:
-    paths = sorted((calibration.data_root() / "calibration").glob("*/*-*.yaml"))  # triton.yaml: test_validation_triton
-    assert paths
+    others = ("attention-", "memory-bound")  # files of other kinds, as triton.yaml; tests of their fits read them
+    paths = sorted((calibration.data_root() / "calibration").glob("*/*-*.yaml"))
+    paths = [path for path in paths if not path.name.startswith(others)]
+    assert len(paths) > 30
     for path in paths:
         found = load_calibration(path)
         assert (calibration.data_root() / "measured" / found.gpu).is_dir()
