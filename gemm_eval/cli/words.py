@@ -77,7 +77,7 @@ def _of_siblings(ctx: Any, option: str) -> str:
         for name, command in above.command.commands.items()
         if any(option in (*param.opts, *param.secondary_opts) for param in command.get_params(ctx))
     ]
-    listed = " and ".join([*([", ".join(names[:-1])] if names[:-1] else []), *names[-1:]])
+    listed = " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
     return f", which is one of {above.command_path} {listed}" if names else ""
 
 
