@@ -24,7 +24,6 @@ GROUPED_TEMPLATES = ("triton_grouped_mm", "triton_scaled_grouped_mm")
 _COPY_BYTES = 16
 _DEFAULT_GROUP_M = 8  # of Inductor's templates
 _TWO_PRODUCTS = "mm_plus_mm"
-_GROUPED_GROUP_M = 1 << 20  # its tiles go down all of M first
 
 
 class Operand(NamedTuple):
@@ -49,10 +48,15 @@ class Operand(NamedTuple):
         return math.gcd(_COPY_BYTES, *(stride * elem_bytes for stride in others))
 
 
-def gemm_of(inputs: Any, op_name: str) -> tuple[GemmProblem, Operand, Operand]:
+def gemm_of(inputs: Any, op_name: str, *, is_tf32: bool) -> tuple[GemmProblem, Operand, Operand]:
     """Return the GEMM of an `MMKernelInputs`, with its operands.
 
     The two products of an mm_plus_mm are one of twice the K.
+
+    Args:
+        inputs: Inductor's.
+        op_name: Inductor's name of the operation.
+        is_tf32: whether fp32 is multiplied as tf32.
 
     Raises:
         UnsupportedError: its types are none of ours.
@@ -65,7 +69,7 @@ def gemm_of(inputs: Any, op_name: str) -> tuple[GemmProblem, Operand, Operand]:
     M, N, K = inputs.mnk_hinted()
     G = math.prod(a.sizes[:-2])
     K = 2 * K if op_name == _TWO_PRODUCTS else K
-    return _problem(G, M, K, N, a.dtype, b.dtype, inputs.output_layout(flexible=False).dtype), a, b
+    return _problem((G, M, K, N), (a.dtype, b.dtype, inputs.output_layout(flexible=False).dtype), is_tf32), a, b
 
 
 def grouped_gemm_of(
@@ -94,21 +98,21 @@ def grouped_gemm_of(
         N = math.ceil(N / G)
     elif len(a.sizes) == 2:
         K = math.ceil(K / G)
-    return _problem(G, M, K, N, a.dtype, b.dtype, choice.layout.dtype), a, b
+    return _problem((G, M, K, N), (a.dtype, b.dtype, choice.layout.dtype), False), a, b
 
 
-def config_of(values: Mapping[str, Any], *, is_grouped: bool = False) -> TritonConfig | None:
+def config_of(values: Mapping[str, Any], band_rows: int | None = None) -> TritonConfig | None:
     """Return what a candidate is launched with; None if it is no tiled kernel.
 
     Args:
         values: what Inductor makes its kernel of, by name.
-        is_grouped: its tiles go down all of M first.
+        band_rows: rows whose tiles are finished before the next columns'; None: as `values` say.
     """
     if not {"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"} <= values.keys():
         return None
-    group_m = _GROUPED_GROUP_M if is_grouped else values.get("GROUP_M", _DEFAULT_GROUP_M)
-    sizes = (values[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"))
-    return TritonConfig(*map(int, sizes), group_m=int(group_m))
+    sizes = [int(values[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")]
+    group_m = values.get("GROUP_M", _DEFAULT_GROUP_M) if band_rows is None else math.ceil(band_rows / sizes[0])
+    return TritonConfig(*sizes, group_m=int(group_m))
 
 
 def traits_of(values: Mapping[str, Any], a: Operand, b: Operand) -> KernelTraits:
@@ -121,17 +125,17 @@ def traits_of(values: Mapping[str, Any], a: Operand, b: Operand) -> KernelTraits
     return KernelTraits(
         is_persistent="NUM_SMS" in values,
         is_tma="TMA_SIZE" in values or bool(values.get("USE_TMA_LOAD")) or "WARP_SPECIALIZE" in values,
-        is_on_tensor_cores=str(a.dtype) != "torch.float32" or str(values.get("ALLOW_TF32", True)) == "True",
         a_copy_bytes=a.copy_bytes,
         b_copy_bytes=b.copy_bytes,
     )
 
 
-def _problem(G: int, M: int, K: int, N: int, a: Any, b: Any, c: Any) -> GemmProblem:
-    types = [dtype_of(dtype) for dtype in (a, b, c)]
-    if None in types:
+def _problem(sizes: tuple[int, int, int, int], torch_dtypes: tuple[Any, Any, Any], is_tf32: bool) -> GemmProblem:
+    found = [dtype_of(dtype) for dtype in torch_dtypes]
+    if None in found:
+        a, b, c = torch_dtypes
         raise UnsupportedError(f"GEMMs of {a} and {b} to {c} are not in the Triton model")
-    input_dtype, weight_dtype, output_dtype = types
-    if str(c) == "torch.float32":
-        output_dtype = DType.FP32  # `dtype_of` says what fp32 is multiplied as
-    return GemmProblem(G, M, K, N, input_dtype, weight_dtype, output_dtype)  # type: ignore[arg-type]
+    # `dtype_of` takes all fp32 for what it is usually multiplied as
+    types = [DType.FP32 if dtype is DType.TF32 and not is_tf32 else dtype for dtype in found]
+    types[2] = DType.FP32 if found[2] is DType.TF32 else found[2]
+    return GemmProblem(*sizes, *types)  # type: ignore[arg-type]

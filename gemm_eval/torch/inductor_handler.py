@@ -47,7 +47,9 @@ def missing_interface() -> str | None:
         if found[: len(expected)] != expected:
             return f"{what} takes {', '.join(found[1:])}"
     lacking = [name for name in _INPUTS if not hasattr(MMKernelInputs, name)]
-    lacking += [name for name in ("get_algorithm_selector_cache", "ExternKernelChoice") if not hasattr(select_algorithm, name)]
+    lacking += [
+        name for name in ("get_algorithm_selector_cache", "ExternKernelChoice") if not hasattr(select_algorithm, name)
+    ]
     lacking += [] if hasattr(V, "set_choices_handler") else ["V.set_choices_handler"]
     return f"it has no {', '.join(lacking)}" if lacking else None
 
@@ -100,7 +102,8 @@ class Pruning:
                 by_template.setdefault((choice.template.uid, values[i].get("hint_override")), []).append(i)
         if not by_template:
             return choices
-        problem, a, b = gemm_of(inputs, op_name)
+        is_tf32 = any(one.get("ALLOW_TF32") for one in values.values())
+        problem, a, b = gemm_of(inputs, op_name, is_tf32=is_tf32)
         kept: set[int] = set(range(len(choices))) - values.keys()
         num_extern, templates = len(kept), []
         for (name, _), indices in by_template.items():
@@ -115,8 +118,10 @@ class Pruning:
         grouped = [i for i, choice in enumerate(choices) if _is_grouped(choice)]
         problem, a, b = grouped_gemm_of(choices[grouped[0]], _hints)
         values = [_values_of(choices[i]) for i in grouped]
-        traits = traits_of({**values[0], "NUM_SMS": self.arch.num_sms, "USE_TMA_LOAD": _has_tma(choices[grouped[0]])}, a, b)
-        configs = [config_of(one, is_grouped=True) for one in values]
+        traits = traits_of(
+            {**values[0], "NUM_SMS": self.arch.num_sms, "USE_TMA_LOAD": _has_tma(choices[grouped[0]])}, a, b
+        )
+        configs = [config_of(one, problem.M) for one in values]  # its tiles go down all of M first
         name = _name_of(choices[grouped[0]])
         template, stay = self._rank(name, problem, configs, traits)
         kept = (set(range(len(choices))) - set(grouped)) | {grouped[i] for i in stay}
@@ -174,7 +179,9 @@ class PruningChoices:
         pruning, finalize = self.pruning, getattr(base, _HOOK)
         handler = copy.copy(base)
 
-        def finalize_pruned(template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str, *args: Any, **kwargs: Any) -> Any:
+        def finalize_pruned(
+            template_choices: Any, kernel_inputs: Any, templates: Any, op_name: str, *args: Any, **kwargs: Any
+        ) -> Any:
             found = finalize(template_choices, kernel_inputs, templates, op_name, *args, **kwargs)
             return pruning.template_choices(found, kernel_inputs, op_name)
 

@@ -1,4 +1,4 @@
-"""Ranks the configs of Inductor's Triton templates: by the Triton model, or by a roofline where it knows no such kernel.
+"""Ranks the configs of Inductor's Triton templates: by the Triton model, or by a roofline if it knows no such kernel.
 
 The model was fitted on `examples/triton_gemm.py`. What Inductor's kernels do otherwise and the model can be told:
 
@@ -6,6 +6,7 @@ The model was fitted on `examples/triton_gemm.py`. What Inductor's kernels do ot
   the rows that there are.
 * A persistent kernel has one CTA for each SM, however little it takes of it.
 * TMA: a tile is one instruction of one thread, and rows outside are not read.
+* Strides are constants, so that a copy takes half the instructions.
 * Rows that do not start on 16 bytes are copied in narrower pieces, and below 4 bytes through registers, without
   cp.async: there is no pipeline then.
 """
@@ -21,6 +22,7 @@ import numpy.typing as npt
 
 from gemm_eval.arch import GpuSpec
 from gemm_eval.autotune.triton import reject_configs
+from gemm_eval.dtypes import DType
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.models.gpu.triton import (
     KernelCode,
@@ -40,10 +42,13 @@ Array = npt.NDArray[np.float64]
 
 _COPY_BYTES = 16
 _LEAST_ASYNC_BYTES = 4  # of cp.async (PTX ISA: cp-size is 4, 8 or 16)
-_ISSUE_PER_COPY = 7.0  # as in gemm_eval/models/gpu/triton/estimate.py
+_ISSUE_PER_COPY = 3.5  # of 58 kernels of Inductor's, compiled for sm_90: strides are constants
+_ISSUE_PER_COPY_ESTIMATED = 7.0  # of the examples', in gemm_eval/models/gpu/triton/estimate.py
 _ISSUE_PER_TMA = 10  # of one thread: an mbarrier's arrival and wait, the copy, its coordinates
 _LANES = 32
 _FLOP_PER_FMA = 2.0
+_LOADED_ELEMS = 4.0  # of fp32, by a load of 16 bytes
+_TIE_FRAC = 1e-3  # parts equals, and no more
 _BITS_PER_BYTE = 8
 
 
@@ -53,13 +58,11 @@ class KernelTraits(NamedTuple):
     Attributes:
         is_persistent: as many CTAs as SMs loop over the tiles.
         is_tma: operands come by bulk tensor copies.
-        is_on_tensor_cores: False for fp32 that is multiplied as it is.
         a_copy_bytes, b_copy_bytes: the widest piece of a row of an operand that is aligned, at most 16.
     """
 
     is_persistent: bool = False
     is_tma: bool = False
-    is_on_tensor_cores: bool = True
     a_copy_bytes: int = _COPY_BYTES
     b_copy_bytes: int = _COPY_BYTES
 
@@ -90,13 +93,13 @@ def rank_times(
         traits: of the template's kernels.
     """
     rejected = np.array([no is not None and not no.can_run for no in reject_configs(arch, problem, configs)])
-    if not traits.is_on_tensor_cores:
+    if problem.input_dtype is DType.FP32:
         reason = "fp32 without tensor cores is not in the Triton model"
-        return RankedTimes(np.where(rejected, np.inf, _roofline_us(arch, problem, configs, traits)), "roofline", reason)
+        return RankedTimes(np.where(rejected, np.inf, _roofline_us(arch, problem, configs)), "roofline", reason)
     try:
         times = _model_us(arch, problem, configs, traits)
     except UnsupportedError as error:
-        times = _roofline_us(arch, problem, configs, traits)
+        times = _roofline_us(arch, problem, configs)
         return RankedTimes(np.where(rejected, np.inf, times), "roofline", str(error))
     return RankedTimes(np.where(rejected, np.inf, times), "model")
 
@@ -119,22 +122,21 @@ def _model_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfi
 def _code(problem: GemmProblem, config: TritonConfig, traits: KernelTraits, code: KernelCode) -> KernelCode:
     """The estimated code, with the copies that Inductor's kernels have instead."""
     loop = code.loop
+    issue = loop.issue - _ISSUE_PER_COPY_ESTIMATED * loop.copy
     if traits.is_tma:
-        issue = loop.issue - round(_ISSUE_PER_COPY * loop.copy) + _ISSUE_PER_TMA
-        return code._replace(loop=loop._replace(issue=issue, copy=1))
+        return code._replace(loop=loop._replace(issue=round(issue) + _ISSUE_PER_TMA, copy=1))
     assert problem.weight_dtype is not None
-    threads = config.num_warps * _LANES
-    more = 0.0
+    copies = float(loop.copy)
     for rows, bits, width in (
         (config.block_m, problem.input_dtype.bits, traits.a_copy_bytes),
         (config.block_n, problem.weight_dtype.bits, traits.b_copy_bytes),
     ):
-        copies = rows * config.block_k * bits / _BITS_PER_BYTE / (_COPY_BYTES * threads)
-        more += copies * (_COPY_BYTES / width - 1)
-    return code._replace(loop=loop._replace(issue=loop.issue + round(_ISSUE_PER_COPY * more)))
+        whole = rows * config.block_k * bits / _BITS_PER_BYTE / (_COPY_BYTES * config.num_warps * _LANES)
+        copies += whole * (_COPY_BYTES / width - 1)
+    return code._replace(loop=loop._replace(issue=round(issue + _ISSUE_PER_COPY * copies), copy=round(copies)))
 
 
-def _roofline_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], traits: KernelTraits) -> Array:
+def _roofline_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig]) -> Array:
     """The least time of whole tiles, dealt to SMs: FLOP at the SM's rate, L2 and DRAM at theirs; then bytes in flight.
 
     Deeper pipelines with wider steps are first among equals: nothing here says what a stage is worth.
@@ -143,9 +145,8 @@ def _roofline_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonCo
     assert problem.weight_dtype is not None
     assert problem.output_dtype is not None
     a, b, c = (one.bits / _BITS_PER_BYTE for one in (problem.input_dtype, problem.weight_dtype, problem.output_dtype))
-    flop_per_cycle = arch.issue_slots_per_cycle * _LANES * _FLOP_PER_FMA
-    if traits.is_on_tensor_cores:
-        flop_per_cycle = arch.tensor_flop_per_cycle.get(problem.input_dtype, flop_per_cycle)
+    tensor_flop = arch.tensor_flop_per_cycle.get(problem.input_dtype)
+    flop_per_cycle = tensor_flop or arch.issue_slots_per_cycle * _LANES * _FLOP_PER_FMA
     flop_per_us = flop_per_cycle * cycles_per_us(arch.boost_clock_ghz)
     dram_us = G * (M * K * a + K * N * b + M * N * c) / bytes_per_us(arch.dram_achievable_gb_per_s)
     times = []
@@ -154,9 +155,9 @@ def _roofline_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonCo
         whole_k = math.ceil(K / one.block_k) * one.block_k
         compute_us = math.ceil(tiles / arch.num_sms) * 2.0 * one.block_m * one.block_n * whole_k / flop_per_us
         l2_us = tiles * whole_k * (one.block_m * a + one.block_n * b) / bytes_per_us(arch.l2_gb_per_s)
+        if tensor_flop is None:  # a thread has a square of C, and loads both its sides for each step of K
+            side = math.sqrt(one.block_m * one.block_n / (one.num_warps * _LANES))
+            compute_us *= 1.0 + 2.0 / (_LOADED_ELEMS * side)
         in_flight = one.num_stages * one.block_k * (one.block_m * a + one.block_n * b)
         times.append(max(compute_us, l2_us, dram_us) * (1.0 + _TIE_FRAC * (1.0 - in_flight / arch.smem_per_cta_bytes)))
     return np.array(times)
-
-
-_TIE_FRAC = 1e-3  # parts equals, and no more

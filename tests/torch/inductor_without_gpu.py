@@ -7,17 +7,18 @@ benchmarked: the last thing that runs is what Inductor calls to choose, which is
 from __future__ import annotations
 
 import contextlib
+import os
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
-import torch._subclasses.fake_tensor as fake_tensor
 from torch._inductor import config, select_algorithm
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.virtualized import V
+from torch._subclasses import fake_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -63,12 +64,14 @@ def fake_gpu(name: str = H100, num_sms: int = 132, capability: tuple[int, int] =
             ("is_available", True), ("get_device_properties", properties), ("get_device_capability", capability),
             ("current_device", 0), ("device_count", 1), ("get_device_name", name),
         ):  # fmt: skip
-            stack.enter_context(mock.patch(f"torch.cuda.{function}", lambda *_, answer=answer: answer))
-        stack.enter_context(mock.patch.object(DeviceProperties, "create", lambda _: device))
+            stack.enter_context(mock.patch(f"torch.cuda.{function}", return_value=answer))
+        stack.enter_context(mock.patch.object(DeviceProperties, "create", return_value=device))
         triton_driver = TritonDriver(10 * major + minor)
         stack.enter_context(mock.patch.object(driver, "_active", triton_driver, create=True))
         if hasattr(fake_tensor, "init_gpu_context"):
-            stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", lambda _: None))
+            stack.enter_context(mock.patch.object(fake_tensor, "init_gpu_context", return_value=None))
+        # Triton 3.9 warns where nothing says what the next one's default will be
+        stack.enter_context(mock.patch.dict(os.environ, {"TRITON_DEFAULT_FP_FUSION": "1"}))
         stack.enter_context(config.patch(max_autotune=True, fx_graph_cache=False))
         yield
 
@@ -90,13 +93,15 @@ def recorded() -> Iterator[Lowered]:
         functions.remove(keep_extern)
 
 
-def lower(function: Callable[..., Any], *tensors: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]) -> list[list[Any]]:
+def lower(
+    function: Callable[..., Any], *tensors: tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
+) -> list[list[Any]]:
     """Lower a function of tensors (sizes, strides, type) and return the candidates of each GEMM."""
-    with fake_tensor.FakeTensorMode():
+    with fake_tensor.FakeTensorMode() as mode:
         inputs = [torch.empty_strided(sizes, strides, dtype=dtype, device="cuda") for sizes, strides, dtype in tensors]
         graph = make_fx(function)(*inputs)
         lowering = GraphLowering(graph, example_inputs=inputs)
-        with V.set_graph_handler(lowering), recorded() as seen:
+        with V.set_graph_handler(lowering), V.set_fake_mode(mode), recorded() as seen:
             lowering.run(*inputs)
     return [choices for _, choices in seen]
 
@@ -105,7 +110,9 @@ def rows(m: int, n: int, dtype: torch.dtype = torch.bfloat16) -> tuple[tuple[int
     return (m, n), (n, 1), dtype
 
 
-def columns(m: int, n: int, dtype: torch.dtype = torch.bfloat16) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
+def columns(
+    m: int, n: int, dtype: torch.dtype = torch.bfloat16
+) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
     """As a linear's weight is, transposed."""
     return (m, n), (1, m), dtype
 
