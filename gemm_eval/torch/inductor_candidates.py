@@ -110,9 +110,9 @@ def config_of(values: Mapping[str, Any], band_rows: int | None = None) -> Triton
     """
     if not {"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"} <= values.keys():
         return None
-    sizes = [int(values[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")]
-    group_m = values.get("GROUP_M", _DEFAULT_GROUP_M) if band_rows is None else math.ceil(band_rows / sizes[0])
-    return TritonConfig(*sizes, group_m=int(group_m))
+    m, n, k = (int(values[name]) for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    group_m = values.get("GROUP_M", _DEFAULT_GROUP_M) if band_rows is None else math.ceil(band_rows / m)
+    return TritonConfig(m, n, k, int(values["num_warps"]), int(values["num_stages"]), int(group_m))
 
 
 def traits_of(values: Mapping[str, Any], a: Operand, b: Operand) -> KernelTraits:

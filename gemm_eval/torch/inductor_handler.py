@@ -196,6 +196,9 @@ class PruningChoices:
         )
         return handler
 
+    def __deepcopy__(self, memo: Any) -> PruningChoices:
+        return self  # configs of Inductor are copied with all they hold
+
     def __reduce__(self) -> tuple[Any, ...]:
         # torch 2.10 and 2.11 pickle it for the key of a compiled graph, and never load it again
         return PruningChoices, (self.pruning.key(), self.make_base)

@@ -36,13 +36,13 @@ from gemm_eval.models.gpu.triton import (
 from gemm_eval.units import bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
 
-__all__ = ["KernelTraits", "RankedTimes", "rank_times"]
+__all__ = ["KernelTraits", "RankedTimes", "expected_code", "rank_times"]
 
 Array = npt.NDArray[np.float64]
 
 _COPY_BYTES = 16
 _LEAST_ASYNC_BYTES = 4  # of cp.async (PTX ISA: cp-size is 4, 8 or 16)
-_ISSUE_PER_COPY = 3.5  # of 58 kernels of Inductor's, compiled for sm_90: strides are constants
+_ISSUE_PER_COPY = 3.5  # of 96 kernels of Inductor's, compiled for sm_90: strides are constants
 _ISSUE_PER_COPY_ESTIMATED = 7.0  # of the examples', in gemm_eval/models/gpu/triton/estimate.py
 _ISSUE_PER_TMA = 10  # of one thread: an mbarrier's arrival and wait, the copy, its coordinates
 _LANES = 32
@@ -105,7 +105,7 @@ def rank_times(
 
 
 def _model_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig], traits: KernelTraits) -> Array:
-    codes = [_code(problem, config, traits, estimate_code(arch, problem, config)) for config in configs]
+    codes = [expected_code(arch, problem, config, traits) for config in configs]
     if min(traits.a_copy_bytes, traits.b_copy_bytes) < _LEAST_ASYNC_BYTES:
         configs = [config._replace(num_stages=1) for config in configs]
     triton_costs(arch, problem, configs, codes)  # refuses what is not in the model
@@ -119,8 +119,17 @@ def _model_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfi
     return launch_times(arch, launches, triton_coefficients(arch)[0]).latency_us
 
 
-def _code(problem: GemmProblem, config: TritonConfig, traits: KernelTraits, code: KernelCode) -> KernelCode:
-    """The estimated code, with the copies that Inductor's kernels have instead."""
+def expected_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig, traits: KernelTraits) -> KernelCode:
+    """Return what the model expects of the code of a config: `estimate_code`, with the copies of Inductor's kernels.
+
+    Args:
+        arch, problem, config: what is compiled for what.
+        traits: of the template's kernels.
+
+    Raises:
+        UnsupportedError: kernels of these types are not in the model.
+    """
+    code = estimate_code(arch, problem, config)
     loop = code.loop
     issue = loop.issue - _ISSUE_PER_COPY_ESTIMATED * loop.copy
     if traits.is_tma:
