@@ -1,0 +1,120 @@
+"""`examples/measure_inductor.py` without a GPU: its files and figures by a fake bench, its compiling on the CPU."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+import measure_inductor
+from inductor_layers import LAYERS, Layer, models
+from measure_inductor import Compiled, Table, measure, summary
+
+
+class FakeBench:
+    """Compiles in no time: all candidates in 10 s, those that stay in `pruned_s`; the first layer is slower by 2%."""
+
+    def __init__(self, pruned_s: float = 2.5, dies_at: str = "", error: float = 0.001) -> None:
+        self.pruned_s, self.dies_at, self.error = pruned_s, dies_at, error
+        self.compiled: list[tuple[str, str]] = []
+
+    def compile_model(self, layers: Sequence[Layer], variant: str) -> Compiled:
+        model = layers[0].model
+        if model == self.dies_at:
+            raise KeyboardInterrupt
+        self.compiled.append((model, variant))
+        is_pruned = variant == "pruned"
+        count = 4 if is_pruned else 22
+        return Compiled(
+            self.pruned_s if is_pruned else 10.0, [(layer, is_pruned) for layer in layers], ["mm"] * len(layers),
+            [{"M": layer.M, "choice": "mm", "inductor_us": 1.0} for layer in layers], count * len(layers),
+            [self.error] * len(layers),
+        )  # fmt: skip
+
+    def times_us(self, runs: Sequence[Any]) -> list[float]:
+        return [102.0 if is_pruned and layer == LAYERS[0] else 100.0 for layer, is_pruned in runs]
+
+
+def test_forty_layers_of_ten_models_few_tokens_to_many() -> None:
+    assert len(LAYERS) == len(set(LAYERS)) == 40
+    assert [layer.model for layer in LAYERS] == [name for name in models() for _ in range(4)]
+    assert len(models()) == 10
+    tokens = [layer.M for layer in LAYERS]
+    assert (min(tokens), max(tokens)) == (16, 4096)
+    assert {tokens.count(number) for number in set(tokens)} == {4}
+    assert any(layer.has_bias for layer in LAYERS)
+
+
+def test_all_models_in_turns_and_what_must_hold(tmp_path: Path) -> None:
+    bench = FakeBench()
+
+    assert measure(bench, tmp_path, models(), 3, 1e9) == []
+
+    assert bench.compiled[:4] == [
+        (models()[0], "all"), (models()[0], "pruned"), (models()[1], "pruned"), (models()[1], "all"),
+    ]  # fmt: skip
+    assert len(Table(tmp_path / "layers.csv").rows()) == 40
+    assert len(Table(tmp_path / "compile.csv").rows()) == 10
+    assert len(Table(tmp_path / "candidates.csv").rows()) == 80
+    said = summary(tmp_path).splitlines()
+    assert said[0] == "40 layers of 10 models, top_k = 3"
+    assert "compiled in 25.0 s instead of 100.0: 25.0%, by model 25.0% to 25.0%; 160 candidates instead of 880" in said
+    assert "speed: geometric mean 99.95%, worst 98.04% (llama-3-8b qkv); 40 choices are the same" in said
+    assert sum(line.startswith("holds: ") for line in said) == 4
+
+
+def test_what_fails_is_said(tmp_path: Path) -> None:
+    measure(FakeBench(pruned_s=3.5, error=0.02), tmp_path, models(), 3, 1e9)
+
+    failed = [line for line in summary(tmp_path).splitlines() if line.startswith("FAILS")]
+    assert failed == ["FAILS: compile time at most 30%", "FAILS: errors at most 0.01"]
+
+
+def test_a_run_that_was_cut_off_keeps_what_it_has_and_goes_on(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        measure(FakeBench(dies_at=models()[2]), tmp_path, models(), 3, 1e9)
+    assert summary(tmp_path).startswith("8 layers of 2 models")
+
+    bench = FakeBench()
+    assert measure(bench, tmp_path, models(), 3, 1e9) == []
+    assert {model for model, _ in bench.compiled} == set(models()[2:])
+    assert summary(tmp_path).startswith("40 layers of 10 models")
+
+
+def test_no_model_is_begun_that_might_not_end_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 0.0, 40.0, 40.0, 80.0, 80.0])  # a model takes 40 s
+    monkeypatch.setattr(measure_inductor.time, "monotonic", lambda: next(clock))
+
+    assert measure(FakeBench(), tmp_path, models(), 3, 100.0) == models()[2:]
+
+
+def test_show_needs_no_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measure_inductor.main(["--out", str(tmp_path), "--show"])
+    assert "nothing is measured" in capsys.readouterr().out
+    measure(FakeBench(), tmp_path, models()[:1], 3, 1e9)
+    capsys.readouterr()
+    measure_inductor.main(["--out", str(tmp_path), "--show"])
+    assert capsys.readouterr().out.startswith("4 layers of 1 models")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_layers_are_compiled_from_nothing_and_checked_on_the_cpu() -> None:
+    pytest.importorskip("torch", reason="torch is not installed: make test-torch")
+    from inductor_bench import GpuBench
+
+    bench = GpuBench(3, "cpu", "h100-sxm")
+    layers = [Layer("a", "qkv", 16, 64, 32, False), Layer("a", "out", 8, 32, 64, True)]
+    every, pruned = (bench.compile_model(layers, variant) for variant in ("all", "pruned"))
+
+    for one in (every, pruned):
+        assert len(one.runs) == len(one.choices) == len(one.errors) == 2
+        assert 0 < max(one.errors) < measure_inductor.LARGEST_ERROR
+        assert one.compile_s > 0
+    times = bench.times_us([every.runs[0], pruned.runs[0]])
+    assert len(times) == 2
+    assert min(times) > 0
