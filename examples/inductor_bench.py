@@ -97,24 +97,23 @@ class GpuBench:
     """The `measure_inductor.Bench` of a real GPU.
 
     Args:
-        top_k: candidates of a template that stay.
         device: ``"cuda"``; tests take ``"cpu"``.
         arch: the GPU to rank for; None: the one that runs.
     """
 
-    def __init__(self, top_k: int, device: str = "cuda", arch: str | None = None) -> None:
-        self.top_k, self.device, self.arch = top_k, device, arch
+    def __init__(self, device: str = "cuda", arch: str | None = None) -> None:
+        self.device, self.arch = device, arch
         self.l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size if device == "cuda" else 1
         self._tensors: dict[Layer, tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = {}
-        self.compile_model([Layer("warm-up", "up", 128, 256, 256, False)], "all")  # the pool of compilers starts
-        self._tensors.clear()
+        for top_k in (None, 1):  # the pool of compilers starts, libraries are loaded
+            self.compile_model([Layer("warm-up", "up", 128, 256, 256, False)], top_k)
 
-    def compile_model(self, layers: Sequence[Layer], variant: str) -> Compiled:
+    def compile_model(self, layers: Sequence[Layer], top_k: int | None) -> Compiled:
         """Compile a model's layers as one graph from nothing, then each alone out of the same caches."""
         if not self._tensors.keys() >= set(layers):
             self._tensors = {layer: self._make(layer) for layer in layers}
         tensors = [self._tensors[layer] for layer in layers]
-        with torch.no_grad(), fresh_inductor_cache(), self._variant(variant) as report:
+        with torch.no_grad(), fresh_inductor_cache(), self._pruned(top_k) as report:
             with recorded() as recorder:
                 self._synchronize()
                 start = time.perf_counter()
@@ -143,13 +142,13 @@ class GpuBench:
         return [statistics.median(times) for times in found]
 
     @contextlib.contextmanager
-    def _variant(self, variant: str) -> Iterator[PruneReport | None]:
+    def _pruned(self, top_k: int | None) -> Iterator[PruneReport | None]:
         # candidates are to be timed, not found in caches of another run
         with config.patch(fx_graph_cache=False, autotune_remote_cache=False):
-            if variant == "all":
+            if top_k is None:
                 yield None
             else:
-                with prune_inductor(self.top_k, self.arch) as report:
+                with prune_inductor(top_k, self.arch) as report:
                     yield report
 
     def _make(self, layer: Layer) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
@@ -169,7 +168,12 @@ class GpuBench:
         error = float((found - expected).abs().max() / expected.abs().max())
         copies = min(_MOST_COPIES, max(2, -(-_COLD_FACTOR * self.l2_bytes // layer.weight_bytes)))
         weights = [weight, *(weight.clone() for _ in range(copies - 1))]
-        return self._run(lambda: [compiled(x, one, bias) for one in weights], copies), error
+
+        def calls() -> None:
+            for one in weights:
+                compiled(x, one, bias)
+
+        return self._run(calls, copies), error
 
     def _run(self, calls: Callable[[], Any], num_calls: int) -> Callable[[], float]:
         if self.device != "cuda":
@@ -209,5 +213,6 @@ def _events_us(call: Callable[[], Any], repeats: int) -> float:
 
 def _wall_us(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
-    call()
+    with torch.no_grad():  # as when it was compiled
+        call()
     return 1e6 * (time.perf_counter() - start)

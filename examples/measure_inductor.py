@@ -1,12 +1,12 @@
 """torch.compile's max-autotune with and without `prune_inductor`: how long it compiles, how fast what it chooses is.
 
-    python examples/measure_inductor.py --out FOLDER          # a GPU and PyTorch; about six minutes
-    python examples/measure_inductor.py --out FOLDER --show   # the summary of what is there, without a GPU
+    python examples/measure_inductor.py --out FOLDER --top-k 3 2   # a GPU and PyTorch; about six minutes
+    python examples/measure_inductor.py --out FOLDER --show        # the summary of what is there, without a GPU
 
 Forty linear layers of ten models (inductor_layers.py), bf16. The four of a model are one graph, which is compiled from
-nothing with all candidates and with those that stay: caches are fresh, and models take turns in what comes first. Then
-each layer is compiled alone out of the same caches, and what was chosen is timed in a CUDA graph over copies of the
-weights that L2 does not hold, both choices in turns (inductor_bench.py).
+nothing with all candidates, and with those that stay for each `top_k`: caches are fresh, and models take turns in what
+comes first. Then each layer is compiled alone out of the same caches, and what was chosen is timed in a CUDA graph over
+copies of the weights that L2 does not hold, all choices in turns (inductor_bench.py).
 
 Results are written after each model: compile.csv, layers.csv, and candidates.csv with Inductor's own timing of each
 candidate. A model that is there already is not measured again, so that a run that was cut off goes on.
@@ -25,7 +25,6 @@ from typing import Any, NamedTuple, Protocol
 
 from inductor_layers import LAYERS, Layer, models
 
-VARIANTS = ("all", "pruned")
 MOST_COMPILE_FRAC, LEAST_SPEED, LEAST_WORST_SPEED = 0.30, 0.99, 0.95
 LARGEST_ERROR = 0.01
 
@@ -53,8 +52,8 @@ class Compiled(NamedTuple):
 class Bench(Protocol):
     """Compiles and times; `inductor_bench.GpuBench` is one."""
 
-    def compile_model(self, layers: Sequence[Layer], variant: str) -> Compiled:
-        """Compile the layers of a model from nothing."""
+    def compile_model(self, layers: Sequence[Layer], top_k: int | None) -> Compiled:
+        """Compile the layers of a model from nothing, pruned to `top_k` unless that is None."""
 
     def times_us(self, runs: Sequence[Any]) -> list[float]:
         """Time several ways to run a layer, in turns."""
@@ -86,37 +85,48 @@ class Table:
             writer.writerows(rows)
 
 
-def measure_model(bench: Bench, folder: Path, model: str, top_k: int, *, is_pruned_first: bool) -> None:
-    """Measure one model, and append what was found; layers.csv last, which says that it is done."""
+def measure_model(bench: Bench, folder: Path, model: str, top_ks: Sequence[int], turn: int) -> None:
+    """Measure one model, and append what was found; layers.csv last, which says that it is done.
+
+    Args:
+        bench: compiles and times.
+        folder: of the results.
+        model: its name.
+        top_ks: each is compared with all candidates.
+        turn: which of all and `top_ks` is compiled first, modulo their number.
+    """
     layers = [layer for layer in LAYERS if layer.model == model]
-    order = VARIANTS[::-1] if is_pruned_first else VARIANTS
+    variants = [None, *top_ks]
+    order = [variants[(turn + i) % len(variants)] for i in range(len(variants))]
     compiled = {variant: bench.compile_model(layers, variant) for variant in order}
-    every, pruned = compiled["all"], compiled["pruned"]
+    every = compiled[None]
     rows = []
     for i, layer in enumerate(layers):
-        all_us, pruned_us = bench.times_us([every.runs[i], pruned.runs[i]])
-        rows.append(
-            {
-                **layer._asdict(), "top_k": top_k, "all_us": all_us, "pruned_us": pruned_us,
-                "speed": all_us / pruned_us, "all_choice": every.choices[i], "pruned_choice": pruned.choices[i],
-                "all_error": every.errors[i], "pruned_error": pruned.errors[i],
-            }
-        )  # fmt: skip
+        times = dict(zip(variants, bench.times_us([compiled[variant].runs[i] for variant in variants]), strict=True))
+        for top_k in top_ks:
+            pruned = compiled[top_k]
+            rows.append(
+                {
+                    **layer._asdict(), "top_k": top_k, "all_us": times[None], "pruned_us": times[top_k],
+                    "speed": times[None] / times[top_k], "all_choice": every.choices[i],
+                    "pruned_choice": pruned.choices[i], "all_error": every.errors[i], "pruned_error": pruned.errors[i],
+                }
+            )  # fmt: skip
     for variant, one in compiled.items():
-        Table(folder / "candidates.csv").append({"model": model, "variant": variant, **row} for row in one.candidates)
+        what = {"model": model, "top_k": variant or "all"}
+        Table(folder / "candidates.csv").append({**what, **row} for row in one.candidates)
     Table(folder / "compile.csv").append(
-        [
-            {
-                "model": model, "top_k": top_k, "first": order[0], "all_s": every.compile_s,
-                "pruned_s": pruned.compile_s, "all_candidates": every.num_candidates,
-                "pruned_candidates": pruned.num_candidates,
-            }
-        ]
+        {
+            "model": model, "top_k": top_k, "first": order[0] or "all", "all_s": every.compile_s,
+            "pruned_s": compiled[top_k].compile_s, "all_candidates": every.num_candidates,
+            "pruned_candidates": compiled[top_k].num_candidates,
+        }
+        for top_k in top_ks
     )  # fmt: skip
     Table(folder / "layers.csv").append(rows)
 
 
-def measure(bench: Bench, folder: Path, names: Sequence[str], top_k: int, budget_s: float) -> list[str]:
+def measure(bench: Bench, folder: Path, names: Sequence[str], top_ks: Sequence[int], budget_s: float) -> list[str]:
     """Measure models until all are done, or the next might not end within the budget; return those that are left."""
     folder.mkdir(parents=True, exist_ok=True)
     done = {row["model"] for row in Table(folder / "layers.csv").rows()}
@@ -127,23 +137,31 @@ def measure(bench: Bench, folder: Path, names: Sequence[str], top_k: int, budget
         if begin - start + longest_s > budget_s:
             break
         model = left[0]
-        measure_model(bench, folder, model, top_k, is_pruned_first=names.index(model) % 2 == 1)
+        measure_model(bench, folder, model, top_ks, names.index(model))
         longest_s = max(longest_s, time.monotonic() - begin)
-        row = Table(folder / "compile.csv").rows()[-1]
-        print(f"{model}: {float(row['all_s']):.1f} s and {float(row['pruned_s']):.1f} s", flush=True)
+        rows = Table(folder / "compile.csv").rows()[-len(top_ks) :]
+        pruned = ", ".join(f"{float(row['pruned_s']):.1f} with {row['top_k']}" for row in rows)
+        print(f"{model}: {float(rows[0]['all_s']):.1f} s with all candidates, {pruned}", flush=True)
         left.pop(0)
     return left
 
 
 def summary(folder: Path) -> str:
     """Return what the files of a folder say, and whether it is what must hold."""
-    done = {
-        row["model"]: row for row in Table(folder / "compile.csv").rows()
-    }  # a model cut off and done anew: the last
     layers = Table(folder / "layers.csv").rows()
-    compiles = [done[model] for model in dict.fromkeys(row["model"] for row in layers)]
     if not layers:
         return f"nothing is measured in {folder}"
+    # of a model that was cut off and done anew, the last counts
+    compiles = {(row["top_k"], row["model"]): row for row in Table(folder / "compile.csv").rows()}
+    texts = []
+    for top_k in dict.fromkeys(row["top_k"] for row in layers):
+        mine = [row for row in layers if row["top_k"] == top_k]
+        names = dict.fromkeys(row["model"] for row in mine)
+        texts.append(_summary_of(top_k, mine, [compiles[top_k, name] for name in names]))
+    return "\n\n".join(texts)
+
+
+def _summary_of(top_k: str, layers: Sequence[Mapping[str, str]], compiles: Sequence[Mapping[str, str]]) -> str:
     all_s, pruned_s = (sum(float(row[name]) for row in compiles) for name in ("all_s", "pruned_s"))
     fracs = [float(row["pruned_s"]) / float(row["all_s"]) for row in compiles]
     speeds = {f"{row['model']} {row['name']}": float(row["speed"]) for row in layers}
@@ -152,9 +170,8 @@ def summary(folder: Path) -> str:
     errors = [float(row[name]) for row in layers for name in ("all_error", "pruned_error")]
     candidates = [sum(int(row[name]) for row in compiles) for name in ("all_candidates", "pruned_candidates")]
     same = sum(row["all_choice"] == row["pruned_choice"] for row in layers)
-    kept = ", ".join(sorted({row["top_k"] for row in layers}))
     lines = [
-        f"{len(layers)} layers of {len(compiles)} models, top_k = {kept}",
+        f"top_k = {top_k}: {len(layers)} layers of {len(compiles)} models",
         f"compiled in {pruned_s:.1f} s instead of {all_s:.1f}: {pruned_s / all_s:.1%}, by model {min(fracs):.1%} to "
         f"{max(fracs):.1%}; {candidates[1]} candidates instead of {candidates[0]}",
         f"speed: geometric mean {mean:.2%}, worst {speeds[worst]:.2%} ({worst}); {same} choices are the same",
@@ -174,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the results")
-    parser.add_argument("--top-k", type=int, help="candidates of a template that stay; default: that of prune_inductor")
+    parser.add_argument("--top-k", type=int, nargs="+", default=[3], help="candidates of a template that stay")
     parser.add_argument("--models", nargs="+", choices=models(), default=models(), metavar="MODEL", help="only these")
     parser.add_argument("--budget-s", type=float, default=480.0, help="begin no model that might not end by then")
     parser.add_argument("--show", action="store_true", help="only the summary of what is there")
@@ -182,10 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not options.show:
         from inductor_bench import GpuBench
 
-        from gemm_eval.torch.inductor import DEFAULT_TOP_K
-
-        top_k = options.top_k or DEFAULT_TOP_K
-        left = measure(GpuBench(top_k), options.out, options.models, top_k, options.budget_s)
+        left = measure(GpuBench(), options.out, options.models, options.top_k, options.budget_s)
         if left:
             print(f"not measured, for time ran out: {', '.join(left)}")
     print(summary(options.out))

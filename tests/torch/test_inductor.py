@@ -319,6 +319,13 @@ def test_compiled_graphs_are_cached_apart() -> None:
     assert pickle.dumps(config.save_config_portable(ignore_private_configs=False)) == plain
 
 
+def test_a_handler_is_not_sent_to_processes_that_compile_graphs() -> None:
+    """Where Inductor would compile in another process, it compiles in this one: these errors it expects."""
+    pickle.dumps(V.choices)
+    with prune_inductor(), pytest.raises((AttributeError, pickle.PicklingError)):
+        pickle.dumps(V.choices)
+
+
 @pytest.mark.parametrize(
     ("where", "name", "value", "reason"),
     [

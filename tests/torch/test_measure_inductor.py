@@ -20,15 +20,15 @@ class FakeBench:
 
     def __init__(self, pruned_s: float = 2.5, dies_at: str = "", error: float = 0.001) -> None:
         self.pruned_s, self.dies_at, self.error = pruned_s, dies_at, error
-        self.compiled: list[tuple[str, str]] = []
+        self.compiled: list[tuple[str, int | None]] = []
 
-    def compile_model(self, layers: Sequence[Layer], variant: str) -> Compiled:
+    def compile_model(self, layers: Sequence[Layer], top_k: int | None) -> Compiled:
         model = layers[0].model
         if model == self.dies_at:
             raise KeyboardInterrupt
-        self.compiled.append((model, variant))
-        is_pruned = variant == "pruned"
-        count = 4 if is_pruned else 22
+        self.compiled.append((model, top_k))
+        is_pruned = top_k is not None
+        count = 22 if top_k is None else 1 + top_k
         return Compiled(
             self.pruned_s if is_pruned else 10.0, [(layer, is_pruned) for layer in layers], ["mm"] * len(layers),
             [{"M": layer.M, "choice": "mm", "inductor_us": 1.0} for layer in layers], count * len(layers),
@@ -52,23 +52,35 @@ def test_forty_layers_of_ten_models_few_tokens_to_many() -> None:
 def test_all_models_in_turns_and_what_must_hold(tmp_path: Path) -> None:
     bench = FakeBench()
 
-    assert measure(bench, tmp_path, models(), 3, 1e9) == []
+    assert measure(bench, tmp_path, models(), [3], 1e9) == []
 
     assert bench.compiled[:4] == [
-        (models()[0], "all"), (models()[0], "pruned"), (models()[1], "pruned"), (models()[1], "all"),
+        (models()[0], None), (models()[0], 3), (models()[1], 3), (models()[1], None),
     ]  # fmt: skip
     assert len(Table(tmp_path / "layers.csv").rows()) == 40
     assert len(Table(tmp_path / "compile.csv").rows()) == 10
     assert len(Table(tmp_path / "candidates.csv").rows()) == 80
     said = summary(tmp_path).splitlines()
-    assert said[0] == "40 layers of 10 models, top_k = 3"
+    assert said[0] == "top_k = 3: 40 layers of 10 models"
     assert "compiled in 25.0 s instead of 100.0: 25.0%, by model 25.0% to 25.0%; 160 candidates instead of 880" in said
     assert "speed: geometric mean 99.95%, worst 98.04% (llama-3-8b qkv); 40 choices are the same" in said
     assert sum(line.startswith("holds: ") for line in said) == 4
 
 
+def test_several_top_k_beside_one_run_of_all_candidates(tmp_path: Path) -> None:
+    bench = FakeBench()
+    measure(bench, tmp_path, models()[:3], [3, 2], 1e9)
+
+    assert [variant for _, variant in bench.compiled] == [None, 3, 2, 3, 2, None, 2, None, 3]
+    three, two = summary(tmp_path).split("\n\n")
+    assert three.startswith("top_k = 3: 12 layers of 3 models")
+    assert "48 candidates instead of 264" in three
+    assert two.startswith("top_k = 2: 12 layers of 3 models")
+    assert "36 candidates instead of 264" in two
+
+
 def test_what_fails_is_said(tmp_path: Path) -> None:
-    measure(FakeBench(pruned_s=3.5, error=0.02), tmp_path, models(), 3, 1e9)
+    measure(FakeBench(pruned_s=3.5, error=0.02), tmp_path, models(), [3], 1e9)
 
     failed = [line for line in summary(tmp_path).splitlines() if line.startswith("FAILS")]
     assert failed == ["FAILS: compile time at most 30%", "FAILS: errors at most 0.01"]
@@ -76,29 +88,29 @@ def test_what_fails_is_said(tmp_path: Path) -> None:
 
 def test_a_run_that_was_cut_off_keeps_what_it_has_and_goes_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        measure(FakeBench(dies_at=models()[2]), tmp_path, models(), 3, 1e9)
-    assert summary(tmp_path).startswith("8 layers of 2 models")
+        measure(FakeBench(dies_at=models()[2]), tmp_path, models(), [3], 1e9)
+    assert summary(tmp_path).startswith("top_k = 3: 8 layers of 2 models")
 
     bench = FakeBench()
-    assert measure(bench, tmp_path, models(), 3, 1e9) == []
+    assert measure(bench, tmp_path, models(), [3], 1e9) == []
     assert {model for model, _ in bench.compiled} == set(models()[2:])
-    assert summary(tmp_path).startswith("40 layers of 10 models")
+    assert summary(tmp_path).startswith("top_k = 3: 40 layers of 10 models")
 
 
 def test_no_model_is_begun_that_might_not_end_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.0, 40.0, 40.0, 80.0, 80.0])  # a model takes 40 s
     monkeypatch.setattr(measure_inductor.time, "monotonic", lambda: next(clock))
 
-    assert measure(FakeBench(), tmp_path, models(), 3, 100.0) == models()[2:]
+    assert measure(FakeBench(), tmp_path, models(), [3], 100.0) == models()[2:]
 
 
 def test_show_needs_no_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measure_inductor.main(["--out", str(tmp_path), "--show"])
     assert "nothing is measured" in capsys.readouterr().out
-    measure(FakeBench(), tmp_path, models()[:1], 3, 1e9)
+    measure(FakeBench(), tmp_path, models()[:1], [3], 1e9)
     capsys.readouterr()
     measure_inductor.main(["--out", str(tmp_path), "--show"])
-    assert capsys.readouterr().out.startswith("4 layers of 1 models")
+    assert capsys.readouterr().out.startswith("top_k = 3: 4 layers of 1 models")
 
 
 @pytest.mark.slow
@@ -107,9 +119,9 @@ def test_layers_are_compiled_from_nothing_and_checked_on_the_cpu() -> None:
     pytest.importorskip("torch", reason="torch is not installed: make test-torch")
     from inductor_bench import GpuBench
 
-    bench = GpuBench(3, "cpu", "h100-sxm")
+    bench = GpuBench("cpu", "h100-sxm")
     layers = [Layer("a", "qkv", 16, 64, 32, False), Layer("a", "out", 8, 32, 64, True)]
-    every, pruned = (bench.compile_model(layers, variant) for variant in ("all", "pruned"))
+    every, pruned = (bench.compile_model(layers, top_k) for top_k in (None, 3))
 
     for one in (every, pruned):
         assert len(one.runs) == len(one.choices) == len(one.errors) == 2
