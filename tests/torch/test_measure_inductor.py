@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -111,6 +114,71 @@ def test_show_needs_no_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     capsys.readouterr()
     measure_inductor.main(["--out", str(tmp_path), "--show"])
     assert capsys.readouterr().out.startswith("top_k = 3: 4 layers of 1 models")
+
+
+class FakeEvent:
+    """A CUDA event: replays take 40 us each."""
+
+    replays = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at = 0
+
+    def record(self) -> None:
+        self.at = FakeEvent.replays
+
+    def synchronize(self) -> None: ...
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return 40e-3 * (end.at - self.at)
+
+
+def test_a_burst_of_replays_is_long_and_its_time_that_of_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch")
+    import inductor_bench
+
+    def replay() -> None:
+        FakeEvent.replays += 1
+
+    calls: list[int] = []
+    nothing = contextlib.nullcontext
+    for name, value in {
+        "Stream": mock.MagicMock(), "stream": lambda _: nothing(), "current_stream": mock.MagicMock(),
+        "CUDAGraph": lambda: mock.Mock(replay=replay), "graph": lambda _: nothing(), "synchronize": lambda: None,
+        "Event": FakeEvent,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(torch.cuda, name, value)
+    bench = mock.Mock(device="cuda")
+
+    run = inductor_bench.GpuBench._run(bench, lambda: calls.append(1), 8)
+    assert len(calls) == 2  # before, and into the graph
+    before = FakeEvent.replays
+    assert run() == pytest.approx(5.0)
+    assert (FakeEvent.replays - before) * 40.0 == pytest.approx(inductor_bench._LEAST_BURST_US, rel=0.02)
+
+
+def test_inductors_candidates_are_named_by_their_tiles() -> None:
+    pytest.importorskip("torch", reason="torch is not installed: make test-torch")
+    pytest.importorskip("triton", reason="triton is not installed: make test-torch")
+    import inductor_bench
+    import torch
+
+    from tests.torch.inductor_without_gpu import columns, fake_gpu, lower, rows
+
+    with fake_gpu():
+        (choices,) = lower(torch.mm, rows(512, 4096), columns(4096, 6144))
+    recorder = inductor_bench.Recorder()
+    timings = {choice: 1.0 + i for i, choice in enumerate(reversed(choices))}
+    recorder(timings, "mm", choices[-1].input_nodes, choices, lambda: {}, {})
+    rows_found = list(recorder.rows())
+
+    assert len({row["choice"] for row in rows_found}) == len(choices)
+    assert rows_found[-1] == {"M": 512, "N": 6144, "K": 4096, "choice": "mm", "inductor_us": 1e3 * len(choices)}
+    layer = Layer("any", "any", 512, 6144, 4096, False)
+    assert recorder.choice(layer) == rows_found[0]["choice"]
+    assert re.fullmatch(r"triton_mm \d+x\d+x\d+ \d+ warps \d+ stages", rows_found[0]["choice"])
+    assert recorder.choice(layer._replace(M=511)) is None
 
 
 @pytest.mark.slow
