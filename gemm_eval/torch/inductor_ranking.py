@@ -44,7 +44,9 @@ _COPY_BYTES = 16
 _LEAST_ASYNC_BYTES = 4  # of cp.async (PTX ISA: cp-size is 4, 8 or 16)
 _ISSUE_PER_COPY = 3.5  # of 96 kernels of Inductor's, compiled for sm_90: strides are constants
 _ISSUE_PER_COPY_ESTIMATED = 7.0  # of the examples', in gemm_eval/models/gpu/triton/estimate.py
+_REGISTERS_BASE, _REGISTERS_PER_COPY = 21, 2.4  # beside accumulators of wgmma, of the same kernels
 _ISSUE_PER_TMA = 10  # of one thread: an mbarrier's arrival and wait, the copy, its coordinates
+_WGMMA_M = 64
 _LANES = 32
 _FLOP_PER_FMA = 2.0
 _LOADED_ELEMS = 4.0  # of fp32, by a load of 16 bytes
@@ -130,19 +132,25 @@ def expected_code(arch: GpuSpec, problem: GemmProblem, config: TritonConfig, tra
         UnsupportedError: kernels of these types are not in the model.
     """
     code = estimate_code(arch, problem, config)
-    loop = code.loop
-    issue = loop.issue - _ISSUE_PER_COPY_ESTIMATED * loop.copy
-    if traits.is_tma:
-        return code._replace(loop=loop._replace(issue=round(issue) + _ISSUE_PER_TMA, copy=1))
     assert problem.weight_dtype is not None
+    loop, threads = code.loop, config.num_warps * _LANES
     copies = float(loop.copy)
     for rows, bits, width in (
         (config.block_m, problem.input_dtype.bits, traits.a_copy_bytes),
         (config.block_n, problem.weight_dtype.bits, traits.b_copy_bytes),
     ):
-        whole = rows * config.block_k * bits / _BITS_PER_BYTE / (_COPY_BYTES * config.num_warps * _LANES)
+        whole = rows * config.block_k * bits / _BITS_PER_BYTE / (_COPY_BYTES * threads)
         copies += whole * (_COPY_BYTES / width - 1)
-    return code._replace(loop=loop._replace(issue=round(issue + _ISSUE_PER_COPY * copies), copy=round(copies)))
+    issue = loop.issue - _ISSUE_PER_COPY_ESTIMATED * loop.copy + _ISSUE_PER_COPY * copies
+    if traits.is_tma:
+        issue, copies = issue - _ISSUE_PER_COPY * copies + _ISSUE_PER_TMA, 0.0
+    registers = code.registers + _REGISTERS_PER_COPY * max(0.0, copies - loop.copy)
+    if any(one.m == _WGMMA_M for one in loop.mma):
+        registers = config.block_m * config.block_n / threads + _REGISTERS_BASE + _REGISTERS_PER_COPY * copies
+    return code._replace(
+        registers=min(arch.max_registers_per_thread, round(registers)),
+        loop=loop._replace(issue=round(issue), copy=max(1, round(copies))),
+    )
 
 
 def _roofline_us(arch: GpuSpec, problem: GemmProblem, configs: Sequence[TritonConfig]) -> Array:
