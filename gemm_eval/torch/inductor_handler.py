@@ -92,8 +92,11 @@ class Pruning:
             return choices
 
     def _template_choices(self, choices: list[Any], inputs: Any, op_name: str) -> list[Any]:
+        from torch._inductor.kernel_inputs import MMKernelInputs
         from torch._inductor.select_algorithm import ExternKernelChoice
 
+        if not isinstance(inputs, MMKernelInputs):  # of convolutions, and what else comes to have templates
+            return choices
         by_template: dict[tuple[str, Any], list[int]] = {}
         values: dict[int, dict[str, Any]] = {}
         for i, choice in enumerate(choices):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
+import subprocess
+import sys
 
 import pytest
 
-from gemm_eval import GpuSpec, load_arch
+from gemm_eval import GemmEvalError, GpuSpec, load_arch
 from gemm_eval.models.gpu.triton import TritonConfig
+from gemm_eval.torch import prune_inductor
 from gemm_eval.torch.inductor_ranking import KernelTraits, expected_code, rank_times
 from gemm_eval.workload import GemmProblem
 
@@ -50,6 +53,19 @@ def h200() -> GpuSpec:
     arch = load_arch("h200-sxm")
     assert isinstance(arch, GpuSpec)
     return arch
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, gemm_eval.torch as t; t.prune_inductor; assert dir(t) == sorted(t.__all__)"
+    code += "; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
+def test_without_torch_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(GemmEvalError, match=r"needs torch: pip install 'gemm_eval\[torch\]'$"), prune_inductor():
+        pass
 
 
 def bf16(M: int, K: int, N: int, G: int = 1) -> GemmProblem:
