@@ -14,12 +14,14 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._dynamo.source import ConstantSource
 from torch._inductor import config, select_algorithm
 from torch._inductor.graph import GraphLowering
 from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.virtualized import V
 from torch._subclasses import fake_tensor
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -103,6 +105,21 @@ def lower(
         lowering = GraphLowering(graph, example_inputs=inputs)
         with V.set_graph_handler(lowering), V.set_fake_mode(mode), recorded() as seen:
             lowering.run(*inputs)
+    return [choices for _, choices in seen]
+
+
+def lower_mm_of_any_rows(rows_hint: int, k: int, n: int) -> list[list[Any]]:
+    """The same for a product of bf16 whose rows are a symbol, with a hint."""
+    shapes = ShapeEnv()
+    with fake_tensor.FakeTensorMode(shape_env=shapes) as mode:
+        symbol = shapes.create_symbol(rows_hint, source=ConstantSource("rows"), dynamic_dim=DimDynamic.DYNAMIC)
+        m = shapes.create_symintnode(symbol, hint=rows_hint)
+        a = torch.empty_strided((m, k), (k, 1), dtype=torch.bfloat16, device="cuda")
+        b = torch.empty_strided((k, n), (1, k), dtype=torch.bfloat16, device="cuda")
+        graph = make_fx(lambda a, b: torch.mm(a, b), tracing_mode="symbolic")(a, b)
+        lowering = GraphLowering(graph, example_inputs=[a, b], shape_env=shapes)
+        with V.set_graph_handler(lowering), V.set_fake_mode(mode), recorded() as seen:
+            lowering.run(a, b)
     return [choices for _, choices in seen]
 
 

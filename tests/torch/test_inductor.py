@@ -26,7 +26,16 @@ from gemm_eval.torch import PruneReport, prune_inductor
 from gemm_eval.torch.inductor_handler import missing_interface
 from gemm_eval.torch.inductor_ranking import KernelTraits, rank_times
 from gemm_eval.workload import GemmProblem
-from tests.torch.inductor_without_gpu import columns, externs, fake_gpu, lower, rows, templates, tile
+from tests.torch.inductor_without_gpu import (
+    columns,
+    externs,
+    fake_gpu,
+    lower,
+    lower_mm_of_any_rows,
+    rows,
+    templates,
+    tile,
+)
 
 if missing_interface() is not None:
     pytest.skip(f"this torch has another Inductor: {missing_interface()}", allow_module_level=True)
@@ -118,6 +127,16 @@ def test_the_models_best_stay_and_all_of_libraries(name: str, h100: GpuSpec) -> 
     assert found.ranked_by == "model"
     kept_us = [one.time_us for one in found.kept]
     assert kept_us == sorted(one.time_us for one in found.candidates)[:4]  # type: ignore[type-var]
+
+
+def test_dynamic_rows_are_ranked_by_their_hint(h100: GpuSpec) -> None:
+    (before,) = lower_mm_of_any_rows(300, 4096, 6144)
+    with prune_inductor(top_k=3) as pruned:
+        (after,) = lower_mm_of_any_rows(300, 4096, 6144)
+
+    gemm = problem(1, 300, 4096, 6144)
+    assert [one.problem for one in pruned.gemms] == [gemm]
+    assert [tile(one) for one in templates(after)] == best(before, h100, gemm, KernelTraits(), 3)
 
 
 def test_grouped_gemms_pass_the_handler_by_and_are_pruned_too(h100: GpuSpec) -> None:
