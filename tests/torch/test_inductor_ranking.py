@@ -1,0 +1,163 @@
+"""What Inductor's kernels are taken for: against machine code that was compiled of them, and one trait at a time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import subprocess
+import sys
+
+import pytest
+
+from gemm_eval import GemmEvalError, GpuSpec, load_arch
+from gemm_eval.models.gpu.triton import TritonConfig
+from gemm_eval.torch import prune_inductor
+from gemm_eval.torch.inductor_ranking import KernelTraits, expected_code, rank_times
+from gemm_eval.workload import GemmProblem
+
+# M, N, K, block_m, block_n, block_k, warps, stages; then registers, bytes of shared memory and instructions of a step:
+# mm of bf16 with a transposed weight, as torch 2.11's Inductor renders it and Triton 3.6 compiles it for sm_90.
+COMPILED = [
+    (512, 6144, 4096, 32, 64, 32, 8, 5, 48, 24576, 35),
+    (512, 6144, 4096, 64, 32, 32, 8, 5, 36, 30720, 43),
+    (512, 6144, 4096, 64, 32, 128, 4, 5, 56, 122880, 100),
+    (512, 6144, 4096, 64, 64, 32, 4, 2, 62, 16384, 50),
+    (512, 6144, 4096, 64, 64, 64, 8, 3, 48, 49152, 67),
+    (512, 6144, 4096, 64, 64, 128, 4, 5, 79, 163840, 113),
+    (512, 6144, 4096, 64, 128, 32, 4, 3, 96, 36864, 64),
+    (512, 6144, 4096, 64, 128, 64, 4, 3, 119, 73728, 90),
+    (512, 6144, 4096, 64, 128, 128, 4, 4, 149, 196608, 136),
+    (512, 6144, 4096, 128, 64, 32, 8, 4, 60, 49152, 46),
+    (512, 6144, 4096, 128, 128, 32, 8, 2, 95, 32768, 50),
+    (512, 6144, 4096, 128, 128, 32, 4, 3, 168, 49152, 75),
+    (512, 6144, 4096, 128, 128, 64, 4, 3, 187, 98304, 109),
+    (512, 6144, 4096, 128, 128, 64, 8, 5, 106, 163840, 79),
+    (512, 6144, 4096, 128, 128, 128, 8, 4, 125, 262144, 111),
+    (16, 4096, 4096, 16, 128, 32, 4, 3, 54, 18432, 61),
+    (16, 4096, 4096, 16, 128, 64, 8, 5, 46, 73728, 63),
+    (16, 4096, 4096, 16, 128, 128, 8, 4, 48, 110592, 92),
+    (16, 4096, 4096, 16, 128, 128, 4, 4, 64, 110592, 141),
+    # rows of 8,200 bytes: copies of 8
+    (17, 1000, 4100, 32, 64, 32, 8, 5, 48, 24576, 54),
+    (17, 1000, 4100, 32, 64, 128, 4, 5, 96, 98304, 167),
+    (17, 1000, 4100, 32, 128, 32, 4, 3, 96, 20480, 92),
+    (17, 1000, 4100, 32, 128, 64, 4, 3, 127, 40960, 145),
+    (17, 1000, 4100, 32, 128, 64, 8, 5, 64, 81920, 98),
+    (17, 1000, 4100, 32, 128, 128, 4, 4, 170, 122880, 257),
+]
+TILES = [TritonConfig(128, 128, 64, 4, 3), TritonConfig(64, 128, 64, 4, 3), TritonConfig(32, 32, 16, 2, 1)]
+
+
+@pytest.fixture(scope="module")
+def h200() -> GpuSpec:
+    arch = load_arch("h200-sxm")
+    assert isinstance(arch, GpuSpec)
+    return arch
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, gemm_eval.torch as t; t.prune_inductor; assert dir(t) == sorted(t.__all__)"
+    code += "; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"]
+
+
+def test_without_torch_one_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(GemmEvalError, match=r"needs torch: pip install 'gemm_eval\[torch\]'$"), prune_inductor():
+        pass
+
+
+def bf16(M: int, K: int, N: int, G: int = 1) -> GemmProblem:
+    return GemmProblem(G, M, K, N, "bf16", "bf16", "bf16")  # type: ignore[arg-type]
+
+
+def ratio(x: float, y: float) -> float:
+    return max(x / y, y / x)
+
+
+def test_expected_code_is_near_what_inductor_and_triton_make(h200: GpuSpec) -> None:
+    issue, registers = [], []
+    for M, N, K, *sizes, known_registers, smem_bytes, known_issue in COMPILED:
+        copy_bytes = math.gcd(16, 2 * K)
+        traits = KernelTraits(a_copy_bytes=copy_bytes, b_copy_bytes=copy_bytes)
+        code = expected_code(h200, bf16(M, K, N), TritonConfig(*sizes), traits)
+        assert code.smem_bytes == smem_bytes
+        issue.append(ratio(code.loop.issue, known_issue))
+        registers.append(ratio(code.registers, known_registers))
+
+    assert statistics.geometric_mean(issue) < 1.13
+    assert max(issue) < 1.4
+    assert statistics.geometric_mean(registers) < 1.1
+    assert max(registers) < 1.5
+
+
+def times(arch: GpuSpec, problem: GemmProblem, traits: KernelTraits) -> list[float]:
+    ranked = rank_times(arch, problem, TILES, traits)
+    assert ranked.ranked_by == "model"
+    assert ranked.reason == ""
+    return [float(time) for time in ranked.times_us]
+
+
+def test_narrow_copies_cost_and_below_four_bytes_there_is_no_pipeline(h200: GpuSpec) -> None:
+    by_width = {
+        width: times(h200, bf16(512, 4096, 4096), KernelTraits(a_copy_bytes=width, b_copy_bytes=width))
+        for width in (16, 8, 4, 2)
+    }
+
+    for i in range(len(TILES)):
+        assert by_width[16][i] <= by_width[8][i] < by_width[4][i] < by_width[2][i]
+    assert by_width[2][0] / by_width[4][0] > 1.5  # three stages are lost
+    assert by_width[2][2] / by_width[4][2] < by_width[2][0] / by_width[4][0]  # one had none to lose
+
+
+def test_a_persistent_kernel_has_one_cta_for_each_sm(h200: GpuSpec) -> None:
+    one_wave, many = bf16(128, 4096, 128 * h200.num_sms), bf16(4096, 4096, 4096)
+
+    assert times(h200, one_wave, KernelTraits(is_persistent=True))[0] == times(h200, one_wave, KernelTraits())[0]
+    small_tiles = TILES.index(TritonConfig(32, 32, 16, 2, 1))
+    assert (
+        times(h200, many, KernelTraits(is_persistent=True))[small_tiles]
+        > 4 * times(h200, many, KernelTraits())[small_tiles]
+    )
+
+
+def test_whole_tiles_come_from_l2_but_by_tma(h200: GpuSpec) -> None:
+    """C of 65 rows: its second tile of 64 is nearly all outside."""
+    ragged, whole = bf16(65, 4096, 16384), bf16(128, 4096, 16384)
+
+    assert times(h200, ragged, KernelTraits())[1] == times(h200, whole, KernelTraits())[1]
+    tma = KernelTraits(is_tma=True)
+    assert times(h200, ragged, tma)[1] < times(h200, whole, tma)[1]
+
+
+def test_what_does_not_fit_is_infinite(h200: GpuSpec) -> None:
+    ranked = rank_times(h200, bf16(512, 4096, 4096), [TritonConfig(128, 128, 128, 8, 5), TILES[0]], KernelTraits())
+
+    assert math.isinf(ranked.times_us[0])
+    assert math.isfinite(ranked.times_us[1])
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "reason"),
+    [
+        ("b200", "bf16", "tensor memory"),
+        ("h200-sxm", "fp32", "without tensor cores"),
+        ("v100", "fp16", "cp.async"),
+    ],
+)
+def test_a_roofline_ranks_what_the_model_does_not_know(gpu: str, dtype: str, reason: str) -> None:
+    arch = load_arch(gpu)
+    assert isinstance(arch, GpuSpec)
+    problem = GemmProblem(1, 4096, 4096, 4096, dtype, dtype, dtype)  # type: ignore[arg-type]
+    configs = [TritonConfig(32, 32, 16, 2, 2), TritonConfig(128, 64, 32, 4, 2), TritonConfig(128, 64, 32, 4, 3)]
+
+    ranked = rank_times(arch, problem, configs, KernelTraits())
+
+    assert ranked.ranked_by == "roofline"
+    assert reason in ranked.reason
+    peak_us = problem.flop / (arch.highest_tflop_per_s(dtype) * 1e6) if dtype != "fp32" else 0.0
+    assert all(time >= peak_us for time in ranked.times_us)
+    tiny, wide, deep = ranked.times_us
+    assert deep < wide < tiny
+    assert wide / deep < 1.01  # stages only part equals
