@@ -1,0 +1,191 @@
+"""Tensors without memory in the places of real ones, and the few values that control flow asks for.
+
+Everything runs on torch's device "meta", where tensors have shapes, types and storages, and no elements. What little
+code reads of values are mostly positions, masks and sizes: small tensors that are made of constants and of inputs. Their
+values are kept beside them, computed on the CPU; whatever depends on a weight or an activation has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.extras import needs_extra
+
+with needs_extra("gemm_eval.torch", "torch"):
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.utils._pytree import tree_map_only
+
+__all__ = ["Shapes"]
+
+_META = torch.device("meta")
+_CPU = torch.device("cpu")
+_MAX_KNOWN = {True: 1 << 16, False: 1 << 10}
+"""Most elements of a tensor whose values are kept: of integers and truth values, and of others."""
+_READ = frozenset(("_local_scalar_dense", "equal", "is_nonzero"))
+_SIZED_BY_VALUES = frozenset(
+    ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "repeat_interleave")
+)
+_NEVER_KNOWN = ("rand", "normal", "bernoulli", "multinomial", "dropout", "empty", "uniform", "exponential")
+
+
+class Shapes:
+    """Runs operations on tensors without memory.
+
+    Args:
+        where: says which module runs, for errors.
+    """
+
+    def __init__(self, where: Callable[[], str]) -> None:
+        self._where = where
+        self._metas: dict[int, tuple[Any, Any]] = {}
+        self._values: dict[int, tuple[Any, Any]] = {}
+        self._stale: set[int] = set()
+        self._storages: list[Any] = []
+
+    def of(self, tensor: Any, *, keeps_grad: bool = False, is_weight: bool = False) -> Any:
+        """Return the tensor that stands for another one, with its values where they are few.
+
+        Args:
+            tensor: a dense one, on any device.
+            keeps_grad: it requires a gradient where the other does.
+            is_weight: of no values.
+
+        Raises:
+            UnsupportedError: it is sparse or nested.
+        """
+        known = self._metas.get(id(tensor))
+        if known is not None:
+            return known[1]
+        if tensor.layout is not torch.strided:
+            raise UnsupportedError(f"a tensor is {tensor.layout}: only dense ones can be traced")
+        found = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
+        if keeps_grad and tensor.requires_grad:
+            found.requires_grad_()
+        self._metas[id(tensor)] = tensor, found
+        if not (is_weight or tensor.is_meta) and _is_small(tensor):
+            self._learn(found, tensor.detach().to(_CPU, copy=True))
+        return found
+
+    def value_of(self, tensor: Any) -> Any:
+        """Return the values of a tensor; None: they are not known."""
+        known = self._values.get(id(tensor))
+        if known is None or StorageWeakRef(tensor.untyped_storage()).cdata in self._stale:
+            return None
+        return known[1]
+
+    def run(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Run an operation; return the arguments that it ran with, and its result.
+
+        Raises:
+            UnsupportedError: it asks for values that are not known.
+        """
+        if any(map(_is_foreign, args)) or any(map(_is_foreign, kwargs.values())):
+            args, kwargs = tree_map_only(torch.Tensor, self.of, (args, kwargs))
+        values = self._values_for(func, args, kwargs)
+        if _asks_for_values(func, args):
+            if values is None:
+                self.refuse(func)
+            return args, kwargs, self._answer(func, values)
+        if kwargs.get("device") is not None or _is_factory(func):
+            kwargs = kwargs | {"device": _META}
+        out = func(*args, **kwargs)
+        if values is not None and _is_small(out):
+            self._learn(out, func(*values[0], **values[1]))
+        elif func._schema.is_mutable:
+            self._forget(func, args)
+        return args, kwargs, out
+
+    def clear(self) -> None:
+        """Let go of all tensors, so that what is still there afterwards is held by others."""
+        self._metas.clear()
+        self._values.clear()
+
+    def refuse(self, what: Any) -> None:
+        """Say that what runs depends on values.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError(
+            f"{self._where() or 'the module'} asks for values of tensors ({what}), which depend on weights that a trace "
+            "does not have; give the module a form of fixed shapes (transformers: "
+            "model.set_experts_implementation('grouped_mm')), or run it: with gemm_eval.torch.predict(arch)"
+        )
+
+    def _values_for(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Arguments with values in the places of tensors; None: some are not known, or the result is to have none."""
+        if any(word in func._schema.name for word in _NEVER_KNOWN):
+            return None
+        for tensor in _tensors((args, kwargs)):
+            if self.value_of(tensor) is None:
+                return None
+        swapped_args, swapped = tree_map_only(torch.Tensor, self.value_of, (args, kwargs))
+        if swapped.get("device") is not None or _is_factory(func):
+            swapped = swapped | {"device": _CPU}
+        return swapped_args, swapped
+
+    def _answer(self, func: Any, values: tuple[Any, Any]) -> Any:
+        found = func(*values[0], **values[1])
+        if not isinstance(found, torch.Tensor | tuple | list):
+            return found
+        return tree_map_only(torch.Tensor, self.of, found)
+
+    def _learn(self, tensor: Any, value: Any) -> None:
+        """Keep the values of a tensor as long as it lives here."""
+        if isinstance(tensor, torch.Tensor) and isinstance(value, torch.Tensor):
+            self._values[id(tensor)] = tensor, value
+
+    def _forget(self, func: Any, args: Sequence[Any]) -> None:
+        """What is written over is not known any more, nor are other views of it."""
+        for at, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write and at < len(args):
+                for tensor in _tensors(args[at]):
+                    storage = StorageWeakRef(tensor.untyped_storage())
+                    self._storages.append(storage)  # its identity is given to no other
+                    self._stale.add(storage.cdata)
+
+
+def _asks_for_values(func: Any, args: Sequence[Any]) -> bool:
+    name = func._schema.name.rpartition("::")[2]
+    if name in _READ:
+        return True
+    if name == "repeat_interleave":
+        return not args[1:]
+    if name == "index" and len(args) > 1:
+        return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
+    return name in _SIZED_BY_VALUES
+
+
+@lru_cache(maxsize=4096)
+def _is_factory(func: Any) -> bool:
+    """Whether an operation takes a device and no tensor."""
+    arguments = func._schema.arguments
+    return any(one.name == "device" for one in arguments) and not any("Tensor" in str(one.type) for one in arguments)
+
+
+def _is_small(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor):
+        return False
+    return int(value.numel()) <= _MAX_KNOWN[not (value.is_floating_point() or value.is_complex())]
+
+
+def _is_foreign(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_is_foreign, value))
+    return isinstance(value, torch.Tensor) and not value.is_meta
+
+
+def _tensors(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []
