@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.torch.compare import Comparison, MeasuredOperation, compare
+    from gemm_eval.torch.compare import compare
+    from gemm_eval.torch.comparison import Comparison, MeasuredOperation
     from gemm_eval.torch.live import Prediction, predict
     from gemm_eval.torch.predict import predict_module, predict_sizes
     from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
@@ -33,7 +34,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        ".compare": ("Comparison", "MeasuredOperation", "compare"),
+        ".compare": ("compare",),
+        ".comparison": ("Comparison", "MeasuredOperation"),
         ".live": ("Prediction", "predict"),
         ".predict": ("predict_module", "predict_sizes"),
         ".prediction": ("ModulePrediction", "PredictedOperation"),

@@ -132,7 +132,8 @@ class FunctionMode(TorchFunctionMode):
         return self._run(func, args, kwargs, name, works, [q, k, v])
 
     def _run(self, func: Any, args: Any, kwargs: Any, name: str, works: Works, reads: Sequence[Any]) -> Any:
-        with self._recorder.quiet():
-            out = func(*args, **kwargs)
-        self._recorder.add(name, works(False), reads, [out[0] if isinstance(out, tuple) else out])
+        with self._recorder.marked():
+            with self._recorder.quiet():
+                out = func(*args, **kwargs)
+            self._recorder.add(name, works(False), reads, [out[0] if isinstance(out, tuple) else out])
         return out

@@ -76,7 +76,10 @@ def _mm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
 
 def _bmm(args: Sequence[Any], out: Any, is_tf32: bool) -> tuple[Work, ...]:
     a, b = args[0], args[1]
-    return dense_work((a.shape[0], a.shape[1], a.shape[2], b.shape[2]), a.dtype, out.dtype, is_tf32)
+    G, M = a.shape[0], a.shape[1]
+    if G > 1 and b.stride(0) == 0:  # one matrix for the whole batch, which is read once
+        G, M = 1, G * M
+    return dense_work((G, M, a.shape[2], b.shape[2]), a.dtype, out.dtype, is_tf32)
 
 
 def _with_bias(of: Callable[..., tuple[Work, ...]]) -> Callable[..., tuple[Work, ...]]:

@@ -19,6 +19,7 @@ from gemm_eval.torch.work import (
     Work,
 )
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
+from gemm_eval.workload import GemmProblem
 
 __all__ = ["UNPRICED", "Price", "Prices"]
 
@@ -81,15 +82,6 @@ class Prices:
             self.find([work])
         return self._known[work]
 
-    def gemm_result(self, work: Work) -> GEMMResult | None:
-        """Return the result behind the price of a GEMM or convolution, with its mapping; None: there is none."""
-        if isinstance(work, GemmWork | ConvolutionWork) and self[work].bound != UNPRICED:
-            try:
-                return self.evaluator.evaluate_problem(work.problem)
-            except GemmEvalError:
-                return None
-        return None
-
     # ---- kinds of work ---------------------------------------------------------------------------------------------
 
     def _gemms(self, works: Sequence[GemmWork]) -> list[Price]:
@@ -148,9 +140,10 @@ class Prices:
         if work.is_depthwise:
             return moved._replace(detail=f"depthwise {detail}", source="analytic", num_bytes=num_bytes)
         try:
-            result = self.evaluator.evaluate_problem(problem)
+            runs = work.padded or problem
+            result = self.evaluator.evaluate_problem(runs)
             if gemm_bytes(work) > num_bytes:
-                result = self._fed_faster(work, result, gemm_bytes(work) / num_bytes)
+                result = self._fed_faster(runs, result, gemm_bytes(work) / num_bytes)
         except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
             return self._refused(work, error)._replace(num_bytes=num_bytes)
         scale = max(1.0, moved.latency_us / result.latency_us)
@@ -158,13 +151,13 @@ class Prices:
         bound = result.bound if scale == 1.0 else "dram"
         return Price(result.latency_us * scale, low, high, bound, result.source, detail, num_bytes)
 
-    def _fed_faster(self, work: ConvolutionWork, result: GEMMResult, factor: float) -> GEMMResult:
+    def _fed_faster(self, problem: GemmProblem, result: GEMMResult, factor: float) -> GEMMResult:
         """The GEMM where DRAM gives it the bytes of the implicit A as fast as it gives those of the input."""
         if result.bound != "dram":
             return result
         arch = self.evaluator.arch
         faster = self.evaluator.on(arch.with_(dram_gb_per_s=arch.dram_gb_per_s * factor))
-        return faster.evaluate_problem(work.problem)
+        return faster.evaluate_problem(problem)
 
     def _attention(self, work: AttentionWork) -> Price:
         problem = work.problem

@@ -82,14 +82,16 @@ class QuantizedLinear:
         dense = GemmProblem(1, rows, K, N, dtype, dtype, dtype)
         return MemoryWork("dequantize", packed, wide), GemmWork(dense)
 
+    def wide(self, dtype: DType | None) -> DType:
+        """Type that x is multiplied in: these packages cast what is not of 16 bits."""
+        return dtype if dtype in (DType.FP16, DType.BF16) else DType.BF16
+
     def stand_in(self, recorder: Any) -> Callable[..., Any]:
         """Return a `forward` that writes down what this layer is, and returns a result of its shape."""
         from gemm_eval.torch.functions import stand_in
 
         def forward(x: Any, *_: Any, **__: Any) -> Any:
-            dtype = type_of(x.dtype, recorder.precision.matmul_tf32)
-            wide = DType.BF16 if dtype in (None, DType.FP32, DType.TF32) else dtype  # as these packages cast it
-            assert wide is not None
+            wide = self.wide(type_of(x.dtype, True))
             rows = math.prod(x.shape[:-1])
             shape = (*x.shape[:-1], self.N)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -76,26 +76,35 @@ class Recorder(TorchDispatchMode):
     Args:
         precision: of fp32.
         run: runs an operation, and returns the arguments that it ran with, and its result; None: as it was called.
+        mark: makes a context around each operation that may be written down, by its number; None: there is none.
 
     Attributes:
         trace: what was written down.
         path: of the module that runs.
         last_path: of the module that ran the last operation.
         phase: what is said of operations that autograd does not run.
+        call_of_mark: place in the trace of what ran under a mark, by its number.
     """
 
-    def __init__(self, precision: Precision, run: Callable[[Any, Any, Any], Any] | None = None) -> None:
+    def __init__(
+        self, precision: Precision, run: Callable[[Any, Any, Any], Any] | None = None,
+        mark: Callable[[int], AbstractContextManager[Any]] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.trace = Trace()
         self.precision = precision
         self.path = self.last_path = ""
         self.phase = "forward"
         self._run = run
+        self._mark = mark
+        self._num_marks = 0
+        self.call_of_mark: dict[int, int] = {}
         self._num_quiet = 0
         self._buffers: dict[int, int] = {}
         self._storages: list[Any] = []
         self._written: set[int] = set()
         self._path_of_node: dict[int, str] = {}
+        self._backward_path = ""
 
     # ---- memory ----------------------------------------------------------------------------------------------------
 
@@ -156,13 +165,28 @@ class Recorder(TorchDispatchMode):
         if any(not _is_plain(kind) for kind in types):
             return NotImplemented  # a tensor that stands for others: what it runs on these is seen
         self.last_path = self.path
-        if self._run is None:
-            out = func(*args, **kwargs)
-        else:
-            args, kwargs, out = self._run(func, args, kwargs)
-        if not self._num_quiet:
-            self._record(func, args, kwargs, out)
+        with self.marked():
+            if self._run is None:
+                out = func(*args, **kwargs)
+            else:
+                args, kwargs, out = self._run(func, args, kwargs)
+            if not self._num_quiet:
+                self._record(func, args, kwargs, out)
         return out
+
+    @contextmanager
+    def _marked(self) -> Iterator[None]:
+        assert self._mark is not None
+        number, before = self._num_marks, len(self.trace.calls)
+        self._num_marks += 1
+        with self._mark(number):
+            yield
+        if len(self.trace.calls) > before:
+            self.call_of_mark[number] = len(self.trace.calls) - 1
+
+    def marked(self) -> AbstractContextManager[None]:
+        """Stand around what is written down as one operation."""
+        return nullcontext() if self._mark is None or self._num_quiet else self._marked()
 
     def _record(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         facts = _facts(func)
@@ -172,10 +196,10 @@ class Recorder(TorchDispatchMode):
         if facts.name in ("_unsafe_view", "_reshape_alias", "view_as_real", "_to_dense"):
             self._alias(inputs[0], outputs)
             return
+        path, phase = self._place()
         known = {self.buffer_of(tensor) for tensor in inputs}
         if not facts.written and all(self.buffer_of(tensor) in known for tensor in outputs):
             return  # a view
-        path, phase = self._place()
         self.trace.calls.append(self._call(facts, args, kwargs, inputs, outputs, path, phase))
 
     def _alias(self, tensor: Any, others: Sequence[Any]) -> None:
@@ -187,14 +211,13 @@ class Recorder(TorchDispatchMode):
         """Module and phase of what runs: autograd's nodes remember where they were made."""
         node = torch._C._current_autograd_node()
         if node is None:
-            if torch.is_grad_enabled() and self.phase != _BACKWARD:
+            if self.phase == _BACKWARD:  # sums of gradients, between nodes
+                return self.path or self._backward_path, _BACKWARD
+            if torch.is_grad_enabled():
                 self._path_of_node[torch._C._autograd._get_sequence_nr() - 1] = self.path
             return self.path, self.phase
-        return self.path or self._path_of_node.get(node._sequence_nr(), ""), _BACKWARD
-
-    def path_of_node(self, sequence_nr: int) -> str:
-        """Module that made a node of autograd."""
-        return self._path_of_node.get(sequence_nr, "")
+        self._backward_path = self.path or self._path_of_node.get(node._sequence_nr(), "")
+        return self._backward_path, _BACKWARD
 
     def _call(
         self, facts: _Facts, args: Any, kwargs: Any, inputs: list[Any], outputs: list[Any], path: str, phase: str

@@ -18,7 +18,7 @@ FREE = frozenset(
     "detach alias lift_fresh lift lift_fresh_copy empty empty_like empty_strided empty_permuted new_empty "
     "new_empty_strided resize set_ is_same_size sym_size sym_stride sym_numel sym_storage_offset size stride "
     "_local_scalar_dense equal is_pinned result_type record_stream _assert_async _assert_tensor_metadata "
-    "_version is_contiguous promote_types _has_compatible_shallow_copy_type data set".split()
+    "_version is_contiguous as_strided t_ transpose squeeze unsqueeze swapaxes swapdims promote_types _has_compatible_shallow_copy_type data set".split()
 )
 """Operations that move no memory on the device, besides views, which are seen by what they return."""
 
@@ -43,7 +43,7 @@ _ELEMENTWISE = (
     "gelu_backward silu_backward threshold_backward tanh_backward sigmoid_backward hardswish_backward "
     "hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward softplus_backward "
     "_thnn_fused_lstm_cell _thnn_fused_gru_cell glu glu_backward polar complex view_as_complex_copy isin "
-    "repeat_interleave pixel_shuffle pixel_unshuffle channel_shuffle bucketize searchsorted _reshape_copy "
+    "repeat_interleave pixel_shuffle pixel_unshuffle channel_shuffle bucketize searchsorted _reshape_copy floor_divide remainder fmod "
     "view_copy expand_copy permute_copy slice_copy unfold_copy tril_indices triu_indices unfold_backward "
     "dequantize quantize_per_tensor nan_to_num logit mish mish_backward log_sigmoid_forward log_sigmoid_backward "
     "value_selecting_reduction_backward"

@@ -45,7 +45,7 @@ def trace_module(
     state: dict[str, Any] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
         if name.rpartition(".")[0] not in skipped:
-            state[name] = shapes.of(tensor, keeps_grad=backward, is_weight=True)
+            state[name] = shapes.of(tensor, keeps_grad=True, is_weight=True)  # torch folds matmul by it
     for name, tensor in module.named_buffers(remove_duplicate=False):
         if name.rpartition(".")[0] not in skipped:
             state[name] = shapes.of(tensor)

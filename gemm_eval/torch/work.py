@@ -61,12 +61,14 @@ class ConvolutionWork:
         problem: the GEMM: G groups, M positions of the output in all images, K window times channels, N filters.
         read_bytes, write_bytes: input and filters, output, each once: A is never stored.
         is_depthwise: each filter sees one channel: no matrix unit is of use, and its time is that of its bytes.
+        padded: the GEMM that runs, with channels filled up to what tensor cores load at once; None: `problem`.
     """
 
     problem: GemmProblem
     read_bytes: int
     write_bytes: int
     is_depthwise: bool = False
+    padded: GemmProblem | None = None
 
 
 @dataclass(frozen=True, slots=True)
