@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gemm_eval.torch.compare import compare
     from gemm_eval.torch.comparison import Comparison, MeasuredOperation
+    from gemm_eval.torch.evaluate_module import predict_module, predict_sizes
     from gemm_eval.torch.live import Prediction, predict
-    from gemm_eval.torch.predict import predict_module, predict_sizes
+    from gemm_eval.torch.measure_module import compare
     from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
     from gemm_eval.torch.size_table import SizeTable
 
@@ -34,10 +34,10 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        ".compare": ("compare",),
+        ".measure_module": ("compare",),
         ".comparison": ("Comparison", "MeasuredOperation"),
         ".live": ("Prediction", "predict"),
-        ".predict": ("predict_module", "predict_sizes"),
+        ".evaluate_module": ("predict_module", "predict_sizes"),
         ".prediction": ("ModulePrediction", "PredictedOperation"),
         ".size_table": ("SizeTable",),
     },

@@ -86,8 +86,8 @@ def _visited_frac(block_mask: Any) -> float | None:
     indices = block_mask[3]
     if not counts or any(type(x).__name__ == "FakeTensor" or x.is_meta for x in counts):
         return None
-    total = counts[0].numel() * indices.shape[-1]
-    return float(sum(int(x.sum()) for x in counts)) / max(1, total)
+    total = int(counts[0].numel()) * int(indices.shape[-1])
+    return sum(int(x.sum()) for x in counts) / max(1, total)
 
 
 def kernel_attention_works(name: str, bound: Mapping[str, Any], precision: Precision) -> tuple[Work, ...] | None:

@@ -91,7 +91,7 @@ class Comparison:
         rows = [("module", "operation", "runs", "predicted us", "measured us", "ratio", "sizes", "kernel")]
         groups = self._groups()
         for (path, name, detail), found in groups[:_MAX_ROWS]:
-            predicted, measured = (sum(values) for values in zip(*((o.predicted_us, o.measured_us) for o in found)))
+            predicted, measured = sum(o.predicted_us for o in found), sum(o.measured_us for o in found)
             ratio = f"{predicted / measured:.2f}" if measured else ""
             kernel = found[0].kernels[0][:40] if found[0].kernels else ""
             rows.append((path if len(found) > 1 else found[0].path, name, str(len(found)), us_text(predicted),

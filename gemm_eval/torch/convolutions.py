@@ -85,4 +85,3 @@ def convolution_works(name: str, args: Sequence[Any], out: Any, precision: Preci
     if wanted[1]:
         works += _work((G, K, M, N), (grad, x), _bytes(weight), x.dtype, is_tf32, weight, groups)
     return works
-

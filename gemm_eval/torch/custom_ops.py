@@ -14,8 +14,7 @@ from gemm_eval.workload import GemmProblem
 __all__ = ["custom_works"]
 
 
-
-def _w4a16_linear(bound: Mapping[str, Any], out: Any, precision: Precision) -> tuple[Work, ...]:
+def _w4a16_linear(bound: Mapping[str, Any], precision: Precision) -> tuple[Work, ...]:
     from gemm_eval.kernels import WeightMode
 
     x, N, K = bound["x"], bound["N"], bound["K"]
@@ -30,19 +29,18 @@ def _w4a16_linear(bound: Mapping[str, Any], out: Any, precision: Precision) -> t
     return (GemmWork(GemmProblem(1, M, K, N, dtype, weight, dtype, group_size=group_size, zero_dtype=zero)),)
 
 
-_KNOWN: Mapping[str, Callable[[Mapping[str, Any], Any, Precision], tuple[Work, ...]]] = {
+_KNOWN: Mapping[str, Callable[[Mapping[str, Any], Precision], tuple[Work, ...]]] = {
     "gemm_eval.w4a16_linear": _w4a16_linear,
 }
 
 
-def custom_works(full_name: str, bound: Mapping[str, Any], out: Any, precision: Precision) -> tuple[Work, ...] | None:
+def custom_works(full_name: str, bound: Mapping[str, Any], precision: Precision) -> tuple[Work, ...] | None:
     """Return what a custom operator is for the models; None: it is none that is known.
 
     Args:
         full_name: ``"namespace.name"``.
         bound: its arguments by name.
-        out: its first result.
         precision: of fp32.
     """
     known = _KNOWN.get(full_name)
-    return None if known is None else known(bound, out, precision)
+    return None if known is None else known(bound, precision)

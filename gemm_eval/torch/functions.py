@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.attention import attention_work, flex_attention_work
+from gemm_eval.torch.autocast import AUTOCAST, cast_as_autocast
 from gemm_eval.torch.recorder import Recorder
 from gemm_eval.torch.shapes import Shapes
 from gemm_eval.torch.work import Work
@@ -18,6 +21,7 @@ with needs_extra("gemm_eval.torch", "torch"):
 __all__ = ["FunctionMode", "stand_in"]
 
 _FLEX = "flex_attention"
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
 
 Works = Callable[[bool], tuple[Work, ...]]
 """What an operation is for the models, forward (False) or backward (True)."""
@@ -43,9 +47,7 @@ class _StandIn(torch.autograd.Function):
         tensors = ctx.saved_tensors
         needed = ctx.needs_input_grad[1:]
         with recorder.quiet():
-            outs = [
-                torch.empty_like(x) if is_needed else None for x, is_needed in zip(tensors, needed, strict=True)
-            ]
+            outs = [torch.empty_like(x) if is_needed else None for x, is_needed in zip(tensors, needed, strict=True)]
         reads = [gradients[0], *(x for x in tensors if x is not None)]
         written = [x for x in outs if x is not None]
         recorder.add(f"{name}_backward", works(True), reads, written, path=ctx.path, phase="backward")
@@ -54,7 +56,7 @@ class _StandIn(torch.autograd.Function):
 
 def _empty(tensor: Any, shape: tuple[int, ...], dtype: Any) -> Any:
     """A result, of attention as its kernels leave it: heads of a token side by side."""
-    if len(shape) != 4:  # noqa: PLR2004
+    if len(shape) != 4:
         return tensor.new_empty(shape, dtype=dtype)
     return tensor.new_empty((shape[0], shape[2], shape[1], shape[3]), dtype=dtype).transpose(1, 2)
 
@@ -88,18 +90,49 @@ class FunctionMode(TorchFunctionMode):
         self._recorder = recorder
         self._shapes = shapes
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: D105, ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func is torch.nn.functional.scaled_dot_product_attention:
+        if func is _ATTENTION:
+            if self._shapes is not None and torch.is_autocast_enabled("cuda"):
+                args, kwargs = cast_as_autocast(args, kwargs)
             return self._attention(func, args, kwargs)
         if getattr(func, "_name", "") == _FLEX and isinstance(func, torch._ops.HigherOrderOperator):
             return self._flex(func, args, kwargs)
-        if self._shapes is not None and func is torch.Tensor.tolist:
-            value = self._shapes.value_of(args[0])
-            if value is None:
-                self._shapes.refuse("tolist")
-            return value.tolist()
+        if func is torch.nn.functional.multi_head_attention_forward:
+            with self._attention_inside():
+                return func(*args, **kwargs)
+        if self._shapes is not None:
+            if func in (torch.Tensor.tolist, torch.Tensor.numpy):
+                return self._values(func, args, kwargs)
+            if func in (torch.tensor, torch.as_tensor):  # made on the CPU, so that its values are seen
+                kwargs = {name: value for name, value in kwargs.items() if name != "device"}
+            elif func in AUTOCAST and torch.is_autocast_enabled("cuda"):
+                args, kwargs = cast_as_autocast(args, kwargs)
         return func(*args, **kwargs)
+
+    @contextmanager
+    def _attention_inside(self) -> Iterator[None]:
+        """Catch attention that a function of torch calls in itself, where no mode sees it; in this thread alone."""
+        home, name, thread = torch.nn.functional, "scaled_dot_product_attention", threading.get_ident()
+        original = getattr(home, name)
+
+        def caught(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread:
+                return original(*args, **kwargs)
+            return self._attention(original, args, kwargs)
+
+        setattr(home, name, caught)
+        try:
+            yield
+        finally:
+            setattr(home, name, original)
+
+    def _values(self, func: Any, args: Any, kwargs: Any) -> Any:
+        assert self._shapes is not None
+        value = self._shapes.value_of(args[0])
+        if value is None:
+            self._shapes.refuse(func.__name__)
+        return func(value, *args[1:], **kwargs)
 
     def _attention(self, func: Any, args: Any, kwargs: Any) -> Any:
         names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")

@@ -182,7 +182,8 @@ def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | Non
     # a broadcast, computed where it is needed, unless others need it too
     inside = set(small.calls) | set(large.calls)
     is_of_large = all(
-        graph.readers_of[place] <= inside and not any(access.buffer in graph.kept for access in graph.calls[place].writes)
+        graph.readers_of[place] <= inside
+        and not any(access.buffer in graph.kept for access in graph.calls[place].writes)
         for place in small.calls
     )
     return b if is_of_large else None
@@ -217,7 +218,9 @@ def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
                 read[access.buffer] = max(read.get(access.buffer, 0), access.num_bytes)
         is_seen = not is_fused or not graph.readers_of[place] <= inside
         for access in call.writes:
-            if access.buffer in graph.kept or (is_seen and _is_read_outside(graph, place, access.buffer, inside, is_fused)):
+            if access.buffer in graph.kept or (
+                is_seen and _is_read_outside(graph, place, access.buffer, inside, is_fused)
+            ):
                 written[access.buffer] = max(written.get(access.buffer, 0), access.num_bytes)
     return Kernel(calls, _memory(calls, sum(read.values()), sum(written.values()), is_fused))
 

@@ -44,14 +44,16 @@ def find_levers(evaluator: GEMMEvaluator, attention_library: str | None, works: 
 def _alone(evaluator: GEMMEvaluator) -> GEMMEvaluator:
     if not isinstance(evaluator.arch, GpuSpec):
         return evaluator
-    options = {name: value for name, value in evaluator.preferred._asdict().items() if name in ("library", "l2", "clock")}
+    options = {
+        name: value for name, value in evaluator.preferred._asdict().items() if name in ("library", "l2", "clock")
+    }
     return GEMMEvaluator(evaluator.arch, disk_cache=False, correction=False, **options)
 
 
 def _changes(evaluator: GEMMEvaluator, counts: Counter[Work]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for work in counts:
-        if isinstance(work, GemmWork) and len(found) < 32:  # noqa: PLR2004  an arch has a dozen
+        if isinstance(work, GemmWork) and len(found) < 32:
             found.update(dict(evaluator.backend.changes(work.problem)))
     if not found:
         arch = evaluator.arch

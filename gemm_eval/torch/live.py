@@ -10,12 +10,12 @@ from gemm_eval.checks import check_word
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.assemble import assemble
+from gemm_eval.torch.evaluate_module import ATTENTION_LIBRARIES, Arch, evaluator_for
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.fusion import FUSIONS
 from gemm_eval.torch.graph import Trace
 from gemm_eval.torch.matmuls import type_of
 from gemm_eval.torch.module_paths import follow_modules
-from gemm_eval.torch.predict import ATTENTION_LIBRARIES, Arch, evaluator_for
 from gemm_eval.torch.prediction import ModulePrediction
 from gemm_eval.torch.quantized import quantized_linear
 from gemm_eval.torch.recorder import Recorder, current_precision
@@ -79,9 +79,7 @@ class predict:  # noqa: N801  it is used as a function
         InvalidOptionError, ArchError: an argument is none of these.
     """
 
-    def __init__(
-        self, arch: Arch, *, fusion: str = "eager", attention_library: str = "flash", **options: Any
-    ) -> None:
+    def __init__(self, arch: Arch, *, fusion: str = "eager", attention_library: str = "flash", **options: Any) -> None:
         check_word("fusion", fusion, FUSIONS)
         check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
         self._evaluator = evaluator_for(arch, options)
@@ -144,4 +142,3 @@ class _quantized_layers:  # noqa: N801
         dtype = type_of(x.dtype, True)
         works = linear.works(out.numel() // linear.N, linear.wide(dtype))
         self._recorder.add(f"linear ({linear.scheme})", works, [x], [out])
-

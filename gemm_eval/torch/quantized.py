@@ -1,13 +1,14 @@
 """Linear layers of quantization packages, seen for what they are by their class and public attributes.
 
-None of the packages is imported: bitsandbytes (`Linear4bit`, `Linear8bitLt`), AutoAWQ and GPTQ layers, compressed-tensors
-(`quantization_scheme` of a linear layer) and torchao (a linear layer whose weight is a tensor class of its own).
+None of the packages is imported: bitsandbytes (`Linear4bit`, `Linear8bitLt`), AutoAWQ and GPTQ layers,
+compressed-tensors (`quantization_scheme` of a linear layer) and torchao (a linear layer whose weight is a tensor class
+of its own).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +67,11 @@ class QuantizedLinear:
                 problem = GemmProblem(1, rows, self.K, self.N, DType.INT8, DType.INT8, DType.INT32)
                 out_bytes = y_elements * dtype.half_bits // 16
                 return quantize, GemmWork(problem), MemoryWork("dequantize", 4 * y_elements, out_bytes)
-            scales = {"group_size": self.group_size, "group_n": self.group_n} if self.group_size else {}
-            problem = GemmProblem(1, rows, self.K, self.N, self.activation, self.activation, dtype, **scales)
+            group_n = self.group_n if self.group_size else None
+            problem = GemmProblem(
+                1, rows, self.K, self.N, self.activation, self.activation, dtype, group_size=self.group_size,
+                group_n=group_n,
+            )  # fmt: skip
             return quantize, GemmWork(problem)
         return (GemmWork(self._problem(rows, dtype)),)
 
@@ -126,7 +130,7 @@ def quantized_linear(layer: Any) -> QuantizedLinear | None:
         return _compressed(layer)
     weight = getattr(layer, "weight", None)
     if weight is not None and name == "Linear" and _is_torchao(weight):
-        return _torchao(layer, weight)
+        return _torchao(weight)
     return None
 
 
@@ -192,7 +196,7 @@ def _is_torchao(weight: Any) -> bool:
     return home.partition(".")[0] == "torchao" or getattr(type(weight), "_is_torchao_layout", False)
 
 
-def _torchao(layer: Any, weight: Any) -> QuantizedLinear | None:
+def _torchao(weight: Any) -> QuantizedLinear | None:
     """torchao: `block_size`, the type of the stored values, and whether activations are quantized at every call."""
     inner, activation = weight, None
     if hasattr(weight, "original_weight_tensor"):  # LinearActivationQuantizedTensor
@@ -218,10 +222,10 @@ def _torchao(layer: Any, weight: Any) -> QuantizedLinear | None:
 def _stored_type(inner: Any, name: str) -> DType | None:
     bits = next((bits for word, bits in _TORCHAO_BITS.items() if name.startswith(word)), None)
     if bits is not None:
-        return DType.INT4 if bits == 4 else DType.FP8 if name.startswith("Float8") else DType.INT8  # noqa: PLR2004
+        return DType.INT4 if bits == 4 else DType.FP8 if name.startswith("Float8") else DType.INT8
     if name == "AffineQuantizedTensor":
         low, high = getattr(inner, "quant_min", None), getattr(inner, "quant_max", None)
-        if low is not None and high is not None and int(high) - int(low) == 15:  # noqa: PLR2004  4 bits
+        if low is not None and high is not None and int(high) - int(low) == 15:
             return DType.INT4
         plain = str(getattr(inner.tensor_impl, "dtype", ""))
         return DType.FP8 if "float8" in plain else DType.INT8

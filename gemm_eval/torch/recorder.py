@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):
             Call(name, where, phase or self.phase, Role.EXTERN, Domain(elements), read, written, works)
         )
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: D105
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(not _is_plain(kind) for kind in types):
             return NotImplemented  # a tensor that stands for others: what it runs on these is seen
@@ -230,8 +230,8 @@ class Recorder(TorchDispatchMode):
         if works is None:
             works = kernel_attention_works(facts.name, bound, self.precision)
         if works is None:
-            works = custom_works(facts.full_name, bound, outputs[0], self.precision)
-        reads, writes = self._accesses(facts, full, kwargs, inputs, outputs)
+            works = custom_works(facts.full_name, bound, self.precision)
+        reads, writes = self._accesses(facts, full, inputs, outputs)
         num_out = max(tensor.numel() for tensor in outputs)
         if works is not None:
             return Call(facts.full_name, path, phase, Role.EXTERN, Domain(num_out), reads, writes, works)
@@ -245,12 +245,10 @@ class Recorder(TorchDispatchMode):
         if not reads and role is Role.ELEMENTWISE and facts.name in WRITES_ONLY:
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
         is_cast = facts.name == "_to_copy" and len({tensor.dtype for tensor in (*inputs, *outputs)}) > 1
-        return Call(
-            facts.full_name, path, phase, role, domain, reads, writes, what=kernel_word(facts.name, is_cast)
-        )
+        return Call(facts.full_name, path, phase, role, domain, reads, writes, what=kernel_word(facts.name, is_cast))
 
     def _accesses(
-        self, facts: _Facts, args: Sequence[Any], kwargs: Any, inputs: list[Any], outputs: list[Any]
+        self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]
     ) -> tuple[tuple[Access, ...], tuple[Access, ...]]:
         """Memory read and written, each tensor once."""
         written = [args[at] for at in facts.written if at < len(args)]

@@ -14,15 +14,18 @@ from gemm_eval.torch.graph import Domain, Role
 
 __all__ = ["FREE", "GATHERS", "SCATTERS", "WRITES_ONLY", "kernel_word", "role_of"]
 
-FREE = frozenset(
+_FREE = (
     "detach alias lift_fresh lift lift_fresh_copy empty empty_like empty_strided empty_permuted new_empty "
     "new_empty_strided resize set_ is_same_size sym_size sym_stride sym_numel sym_storage_offset size stride "
-    "_local_scalar_dense equal is_pinned result_type record_stream _assert_async _assert_tensor_metadata "
-    "_version is_contiguous as_strided t_ transpose squeeze unsqueeze swapaxes swapdims promote_types _has_compatible_shallow_copy_type data set".split()
+    "_local_scalar_dense equal is_pinned result_type record_stream _assert_async _assert_tensor_metadata _version "
+    "is_contiguous as_strided t_ transpose squeeze unsqueeze swapaxes swapdims data set "
+    "_has_compatible_shallow_copy_type"
 )
+FREE = frozenset(_FREE.split())
 """Operations that move no memory on the device, besides views, which are seen by what they return."""
 
-GATHERS = frozenset("embedding index gather index_select take take_along_dim _unsafe_index _index_put_impl".split())
+_GATHERS = "embedding index gather index_select take take_along_dim _unsafe_index"
+GATHERS = frozenset(_GATHERS.split())
 """Of the first tensor only as many elements are read as come out."""
 
 SCATTERS = {
@@ -31,22 +34,27 @@ SCATTERS = {
 }  # fmt: skip
 """Operations that write as many elements as one of their arguments has, by its position."""
 
-WRITES_ONLY = frozenset("copy fill zero normal uniform random bernoulli exponential".split())
+_WRITES_ONLY = "copy fill zero normal uniform random bernoulli exponential"
+WRITES_ONLY = frozenset(_WRITES_ONLY.split())
 """In-place forms that do not read what they overwrite."""
 
-_CONSTANTS = "zeros ones full arange linspace eye scalar_tensor zeros_like ones_like full_like new_zeros new_ones new_full"
-_RANDOM = "rand randn randint rand_like randn_like randint_like normal uniform bernoulli native_dropout random exponential"
+_CONSTANTS = (
+    "zeros ones full arange linspace eye scalar_tensor zeros_like ones_like full_like new_zeros new_ones new_full"
+)
+_RANDOM = (
+    "rand randn randint rand_like randn_like randint_like normal uniform bernoulli native_dropout random exponential"
+)
 _ELEMENTWISE = (
-    "cat stack clone copy _to_copy to constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad2d roll flip "
-    "repeat where masked_fill tril triu fill zero slice_scatter select_scatter slice_backward select_backward "
-    "diagonal_scatter as_strided_scatter one_hot native_dropout_backward gelu silu hardswish hardsigmoid leaky_relu elu "
-    "gelu_backward silu_backward threshold_backward tanh_backward sigmoid_backward hardswish_backward "
+    "cat stack clone copy _to_copy to constant_pad_nd pad reflection_pad1d reflection_pad2d replication_pad2d roll "
+    "flip repeat where masked_fill tril triu fill zero slice_scatter select_scatter slice_backward select_backward "
+    "diagonal_scatter as_strided_scatter native_dropout_backward gelu silu hardswish hardsigmoid leaky_relu elu "
+    "one_hot gelu_backward silu_backward threshold_backward tanh_backward sigmoid_backward hardswish_backward "
     "hardsigmoid_backward hardtanh_backward leaky_relu_backward elu_backward softplus_backward "
     "_thnn_fused_lstm_cell _thnn_fused_gru_cell glu glu_backward polar complex view_as_complex_copy isin "
-    "repeat_interleave pixel_shuffle pixel_unshuffle channel_shuffle bucketize searchsorted _reshape_copy floor_divide remainder fmod "
-    "view_copy expand_copy permute_copy slice_copy unfold_copy tril_indices triu_indices unfold_backward "
-    "dequantize quantize_per_tensor nan_to_num logit mish mish_backward log_sigmoid_forward log_sigmoid_backward "
-    "value_selecting_reduction_backward"
+    "repeat_interleave pixel_shuffle pixel_unshuffle channel_shuffle bucketize searchsorted _reshape_copy "
+    "floor_divide remainder fmod view_copy expand_copy permute_copy slice_copy unfold_copy tril_indices triu_indices "
+    "unfold_backward dequantize quantize_per_tensor nan_to_num logit mish mish_backward log_sigmoid_forward "
+    "log_sigmoid_backward value_selecting_reduction_backward"
 )
 _REDUCTIONS = (
     "sum mean amax amin max min argmax argmin prod var std var_mean std_mean any all norm linalg_vector_norm logsumexp "
@@ -89,7 +97,8 @@ def _of_last(shape_at: int, tensor_at: int = 0) -> Rows:
     """Rows of a norm over the last dimensions, whose sizes are an argument."""
 
     def rows(args: Sequence[Any]) -> int:
-        return args[tensor_at].numel() // max(1, math.prod(args[shape_at]))
+        inner: int = math.prod(args[shape_at])
+        return int(args[tensor_at].numel()) // max(1, inner)
 
     return rows
 
@@ -155,7 +164,7 @@ def role_of(
         )
     if name in SCATTERS:
         at = SCATTERS[name]
-        source = args[at] if len(args) > at else None
+        source = args[at]
         return Role.ELEMENTWISE, Domain(source.numel() if hasattr(source, "numel") else out_elements)
     role = _ROLES.get(name)
     if name in ("max", "min") and len(args) > 1 and hasattr(args[1], "numel"):

@@ -1,15 +1,15 @@
 """Tensors without memory in the places of real ones, and the few values that control flow asks for.
 
 Everything runs on torch's device "meta", where tensors have shapes, types and storages, and no elements. What little
-code reads of values are mostly positions, masks and sizes: small tensors that are made of constants and of inputs. Their
-values are kept beside them, computed on the CPU; whatever depends on a weight or an activation has none.
+code reads of values are mostly positions, masks and sizes: small tensors that are made of constants and of inputs.
+Their values are kept beside them, computed on the CPU; whatever depends on a weight or an activation has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
 from gemm_eval.errors import UnsupportedError
 from gemm_eval.extras import needs_extra
@@ -29,18 +29,20 @@ _READ = frozenset(("_local_scalar_dense", "equal", "is_nonzero"))
 _SIZED_BY_VALUES = frozenset(
     ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "repeat_interleave")
 )
+_MASKS = (torch.bool, torch.uint8)
 _NEVER_KNOWN = ("rand", "normal", "bernoulli", "multinomial", "dropout", "empty", "uniform", "exponential")
 
 
 class Shapes:
     """Runs operations on tensors without memory.
 
-    Args:
-        where: says which module runs, for errors.
+    Attributes:
+        where: has the `last_path` of the module that runs, for errors.
     """
 
-    def __init__(self, where: Callable[[], str]) -> None:
-        self._where = where
+    where: Any = None
+
+    def __init__(self) -> None:
         self._metas: dict[int, tuple[Any, Any]] = {}
         self._values: dict[int, tuple[Any, Any]] = {}
         self._stale: set[int] = set()
@@ -87,8 +89,10 @@ class Shapes:
         """
         if any(map(_is_foreign, args)) or any(map(_is_foreign, kwargs.values())):
             args, kwargs = tree_map_only(torch.Tensor, self.of, (args, kwargs))
+        if _has_masks(func, args):
+            args = (args[0], [self._places(func, one) for one in args[1]], *args[2:])
         values = self._values_for(func, args, kwargs)
-        if _asks_for_values(func, args):
+        if _asks_for_values(func, args, kwargs):
             if values is None:
                 self.refuse(func)
             return args, kwargs, self._answer(func, values)
@@ -106,16 +110,17 @@ class Shapes:
         self._metas.clear()
         self._values.clear()
 
-    def refuse(self, what: Any) -> None:
+    def refuse(self, what: Any) -> NoReturn:
         """Say that what runs depends on values.
 
         Raises:
             UnsupportedError: always.
         """
+        where = getattr(self.where, "last_path", "") or "the module"
         raise UnsupportedError(
-            f"{self._where() or 'the module'} asks for values of tensors ({what}), which depend on weights that a trace "
-            "does not have; give the module a form of fixed shapes (transformers: "
-            "model.set_experts_implementation('grouped_mm')), or run it: with gemm_eval.torch.predict(arch)"
+            f"{where} asks for values of tensors ({what}), which depend on weights that a trace does not have; give "
+            "the module a form of fixed shapes (transformers: model.set_experts_implementation('grouped_mm')), or run "
+            "it: with gemm_eval.torch.predict(arch)"
         )
 
     def _values_for(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
@@ -130,6 +135,15 @@ class Shapes:
             swapped = swapped | {"device": _CPU}
         return swapped_args, swapped
 
+    def _places(self, func: Any, index: Any) -> Any:
+        """A mask of truth values as the places where it holds; any other index as it is."""
+        if index is None or index.dtype not in _MASKS:
+            return index
+        value = self.value_of(index)
+        if value is None or value.dim() != 1:
+            self.refuse(func)
+        return self.of(value.nonzero().squeeze(1))
+
     def _answer(self, func: Any, values: tuple[Any, Any]) -> Any:
         found = func(*values[0], **values[1])
         if not isinstance(found, torch.Tensor | tuple | list):
@@ -138,8 +152,8 @@ class Shapes:
 
     def _learn(self, tensor: Any, value: Any) -> None:
         """Keep the values of a tensor as long as it lives here."""
-        if isinstance(tensor, torch.Tensor) and isinstance(value, torch.Tensor):
-            self._values[id(tensor)] = tensor, value
+        for one, known in zip(_tensors(tensor), _tensors(value), strict=True):
+            self._values[id(one)] = one, known
 
     def _forget(self, func: Any, args: Sequence[Any]) -> None:
         """What is written over is not known any more, nor are other views of it."""
@@ -151,15 +165,17 @@ class Shapes:
                     self._stale.add(storage.cdata)
 
 
-def _asks_for_values(func: Any, args: Sequence[Any]) -> bool:
+def _asks_for_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     name = func._schema.name.rpartition("::")[2]
-    if name in _READ:
-        return True
     if name == "repeat_interleave":
-        return not args[1:]
-    if name == "index" and len(args) > 1:
-        return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1])
-    return name in _SIZED_BY_VALUES
+        return not args[1:] and kwargs.get("output_size") is None
+    return name in _READ or name in _SIZED_BY_VALUES
+
+
+def _has_masks(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operation picks elements by truth values, so that these say how many come out."""
+    is_pick = func._schema.name == "aten::index" and len(args) > 1
+    return is_pick and any(one is not None and one.dtype in _MASKS for one in args[1])
 
 
 @lru_cache(maxsize=4096)
@@ -170,9 +186,10 @@ def _is_factory(func: Any) -> bool:
 
 
 def _is_small(value: Any) -> bool:
-    if not isinstance(value, torch.Tensor):
-        return False
-    return int(value.numel()) <= _MAX_KNOWN[not (value.is_floating_point() or value.is_complex())]
+    found = _tensors(value)
+    return bool(found) and all(
+        one.numel() <= _MAX_KNOWN[not (one.is_floating_point() or one.is_complex())] for one in found
+    )
 
 
 def _is_foreign(value: Any) -> bool:

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
 
-__all__ = ["FoldedModule", "FoldedOperation", "aligned", "fold_modules", "fold_operations", "folded_path", "module_table", "us_text"]
+__all__ = [
+    "FoldedModule",
+    "FoldedOperation",
+    "aligned",
+    "fold_modules",
+    "fold_operations",
+    "folded_path",
+    "module_table",
+    "us_text",
+]
 
 _NUMBER = re.compile(r"(?<=[._])\d+(?=\.|$)|^\d+(?=\.|$)")
 _MAX_UNPRICED = 10
 
 
-class FoldedModule(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FoldedModule:
     """Modules whose paths differ by numbers alone.
 
     Attributes:
@@ -38,7 +48,8 @@ class FoldedModule(NamedTuple):
     bound: str
 
 
-class FoldedOperation(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FoldedOperation:
     """Operations that are alike: name, sizes, phase and folded path.
 
     Attributes:
@@ -129,7 +140,7 @@ def _headline(prediction: ModulePrediction) -> str:
 
 def us_text(us: float) -> str:
     """Microseconds with as many digits as matter."""
-    return f"{us:,.0f}" if us >= 1000 else f"{us:,.1f}" if us >= 10 else f"{us:,.2f}"  # noqa: PLR2004
+    return f"{us:,.0f}" if us >= 1000 else f"{us:,.1f}" if us >= 10 else f"{us:,.2f}"
 
 
 def aligned(rows: Sequence[tuple[str, ...]], right: set[int]) -> list[str]:

@@ -42,8 +42,8 @@ def _spans(operations: tuple[PredictedOperation, ...]) -> list[dict[str, Any]]:
     for one in operations:
         parts = one.path.split(".") if one.path else []
         inside = {".".join(parts[: end + 1]) for end in range(len(parts))}
-        for path in [path for path in open_spans if path not in inside]:
-            events.append(_span(path, open_spans.pop(path), end_us))
+        ended = [path for path in open_spans if path not in inside]
+        events += [_span(path, open_spans.pop(path), end_us) for path in ended]
         for path in sorted(inside, key=len):
             open_spans.setdefault(path, one.start_us)
         end_us = one.start_us + one.latency_us

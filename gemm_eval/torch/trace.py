@@ -22,6 +22,10 @@ with needs_extra("gemm_eval.torch", "torch"):
 
 __all__ = ["trace_module"]
 
+_NO_COMPILE = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+"""Flag of torch under which flex_attention calls its operation itself, not by way of torch.compile."""
+
+
 def trace_module(
     module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, backward: bool = False
 ) -> Trace:
@@ -39,8 +43,9 @@ def trace_module(
     """
     while hasattr(module, "_orig_mod"):  # of torch.compile
         module = module._orig_mod
-    recorder = Recorder(current_precision(), lambda func, args, kwargs: shapes.run(func, args, kwargs))
-    shapes = Shapes(lambda: recorder.last_path)
+    shapes = Shapes()
+    recorder = Recorder(current_precision(), shapes.run)
+    shapes.where = recorder
     skipped = quantized_linears(module)
     state: dict[str, Any] = {}
     for name, tensor in module.named_parameters(remove_duplicate=False):
@@ -101,13 +106,17 @@ def _standing_in(module: torch.nn.Module, linears: Mapping[str, Any], recorder: 
 
 @contextmanager
 def _as_written() -> Iterator[None]:
-    """Functions that torch.compile made run as they were written."""
+    """Functions that torch.compile made run as they were written, and autocast as where there is a GPU."""
     with ExitStack() as stack:
+        for home, name, answer in (
+            (torch.cuda.amp.common, "amp_definitely_not_available", False), (torch.cuda, "is_bf16_supported", True),
+        ):  # fmt: skip
+            stack.callback(setattr, home, name, getattr(home, name))
+            setattr(home, name, lambda *_, answer=answer, **__: answer)
         flex = sys.modules.get("torch.nn.attention.flex_attention")
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if flex is not None and hasattr(flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"):
-            before = flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
-            flex._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
-            stack.callback(setattr, flex, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", before)
+        if flex is not None and hasattr(flex, _NO_COMPILE):
+            stack.callback(setattr, flex, _NO_COMPILE, getattr(flex, _NO_COMPILE))
+            setattr(flex, _NO_COMPILE, True)
         yield

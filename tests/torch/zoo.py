@@ -100,7 +100,7 @@ class Attention(nn.Module):
         self.kv, self.out = nn.Linear(text, 2 * channels), nn.Linear(channels, channels)
 
     def forward(self, x: torch.Tensor, text: torch.Tensor) -> torch.Tensor:
-        batch, channels, height, width = x.shape
+        height, width = x.shape[2:]
         tokens = x.flatten(2).transpose(1, 2)
 
         def heads(y: torch.Tensor) -> torch.Tensor:

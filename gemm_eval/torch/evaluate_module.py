@@ -53,8 +53,8 @@ def predict_module(
 
     Args:
         module: what is traced, in its own mode of training or evaluation.
-        example_inputs: of its `forward`: a tensor, a sequence of arguments, or a mapping of arguments by name. Values of
-            small integer tensors (positions, masks) are read where the module asks for them; others never.
+        example_inputs: of its `forward`: a tensor, a sequence of arguments, or a mapping of arguments by name.
+            Values of small integer tensors (positions, masks) are read where the module asks for them; others never.
         arch: an arch, the name or path of one, or a `GEMMEvaluator`.
         backward: gradients of all parameters that require them, too: both GEMMs of each GEMM, and what lies between.
         optimizer: with `backward`, a step of it too: ``"adamw"``, ``"sgd"``, ``"sgd_momentum"``, ... or an optimizer of
@@ -110,7 +110,9 @@ def predict_sizes(
     values = {name: tuple(of) for name, of in sizes.items()}
     if not values or not all(values.values()):
         raise InvalidOptionError(f"sizes must have one value at least of each size, got {shown(dict(sizes))}")
-    ours = {name: options.pop(name) for name in ("backward", "optimizer", "fusion", "attention_library") if name in options}
+    ours = {
+        name: options.pop(name) for name in ("backward", "optimizer", "fusion", "attention_library") if name in options
+    }
     evaluator = evaluator_for(arch, options)
     rows = []
     for point in itertools.product(*values.values()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 from gemm_eval.checks import as_integer, check_flag
@@ -13,11 +12,11 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.assemble import assemble, price_kernels
 from gemm_eval.torch.comparison import Comparison, MeasuredOperation
+from gemm_eval.torch.evaluate_module import ATTENTION_LIBRARIES, Arch, arguments_of, evaluator_for
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.fusion import kernels_of
 from gemm_eval.torch.local_gpu import local_arch
 from gemm_eval.torch.module_paths import follow_modules
-from gemm_eval.torch.predict import ATTENTION_LIBRARIES, Arch, arguments_of, evaluator_for
 from gemm_eval.torch.recorder import Recorder, current_precision
 
 with needs_extra("compare", "torch"):
@@ -97,7 +96,8 @@ def _profiled(run: Any, module: Any, repeats: int) -> tuple[Recorder, dict[int, 
     from torch.profiler import ProfilerActivity, profile, record_function
 
     def mark(number: int) -> AbstractContextManager[Any]:
-        return record_function(f"{MARK}{number}")
+        found: AbstractContextManager[Any] = record_function(f"{MARK}{number}")
+        return found
 
     found: dict[int, list[Kernels]] = {}
     outside_us, names = [], None
@@ -127,7 +127,8 @@ def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
 
     Args:
         events: of torch's profiler (`profile.events()`): each has `name`, `cpu_children`, and `kernels` that were
-            launched in it and in none of its children (by correlation of launch and kernel), with `name` and `duration`.
+            launched in it and in none of its children (by correlation of launch and kernel), with
+            `name` and `duration`.
     """
     events = [event for event in events if _is_on_cpu(event)]
     found: dict[int, Kernels] = {}
@@ -186,5 +187,3 @@ def _graph_us(run: Any) -> float:
         times.append(1e3 * begin.elapsed_time(end))  # milliseconds
     del out
     return float(statistics.median(times))
-
-
