@@ -67,10 +67,12 @@ def flex_attention_work(
 
     Args:
         q, k, v: as of `attention_work`.
-        block_mask: a `BlockMask` as the tuple that the operation gets; its counts are read where they are there.
+        block_mask: a `BlockMask` as a tuple; its counts are read where they are there. None: all pairs.
         precision: of fp32.
         is_backward: gradients.
     """
+    if block_mask is None:
+        return attention_work(q, k, v, precision, is_backward=is_backward)
     visited = _visited_frac(block_mask)
     if visited is None:
         return attention_work(q, k, v, precision, is_backward=is_backward, note="mask unknown, priced as full")
@@ -84,7 +86,7 @@ def _visited_frac(block_mask: Any) -> float | None:
     """Share of blocks of scores that are computed; None: their counts are not known in a trace."""
     counts = [x for x in block_mask[2:6:2] if x is not None]  # blocks that are masked in part, and full ones
     indices = block_mask[3]
-    if not counts or any(type(x).__name__ == "FakeTensor" or x.is_meta for x in counts):
+    if not counts or any(x.is_meta for x in counts):
         return None
     total = int(counts[0].numel()) * int(indices.shape[-1])
     return sum(int(x.sum()) for x in counts) / max(1, total)

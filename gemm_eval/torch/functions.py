@@ -157,12 +157,31 @@ class FunctionMode(TorchFunctionMode):
         def works(is_backward: bool) -> tuple[Work, ...]:
             return flex_attention_work(q, k, v, block_mask, precision, is_backward=is_backward)
 
-        name = "flex_attention"
-        if self._shapes is not None:
-            rows = tuple(q.shape[:-1])
-            shapes = [((*rows, v.shape[-1]), None), (rows, torch.float32), (rows, torch.float32)]
-            return stand_in(self._recorder, name, works, (q, k, v), shapes, q.dtype)
+        name = _FLEX
         return self._run(func, args, kwargs, name, works, [q, k, v])
+
+    def flex_attention(
+        self, query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: Any = None,
+        enable_gqa: bool = False, return_lse: bool = False, kernel_options: Any = None, *, return_aux: Any = None,
+    ) -> Any:  # fmt: skip
+        """Stand in for flex_attention."""
+        del score_mod, scale, enable_gqa, kernel_options
+        mask = None if block_mask is None else block_mask.as_tuple()
+        precision = self._recorder.precision
+
+        def works(is_backward: bool) -> tuple[Work, ...]:
+            return flex_attention_work(query, key, value, mask, precision, is_backward=is_backward)
+
+        rows = tuple(query.shape[:-1])
+        shapes = [((*rows, value.shape[-1]), None)]
+        if return_lse or return_aux is not None:
+            shapes.append((rows, torch.float32))
+        out = stand_in(self._recorder, _FLEX, works, (query, key, value), shapes, query.dtype)
+        if return_aux is None:
+            return out
+        from torch.nn.attention.flex_attention import AuxOutput
+
+        return out[0], AuxOutput(lse=out[1], max_scores=out[1])
 
     def _run(self, func: Any, args: Any, kwargs: Any, name: str, works: Works, reads: Sequence[Any]) -> Any:
         with self._recorder.marked():

@@ -9,6 +9,7 @@ from typing import Any
 
 from gemm_eval.errors import InvalidInputError
 from gemm_eval.extras import needs_extra
+from gemm_eval.torch.flex import flex_attention_caught
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.graph import Trace
 from gemm_eval.torch.module_paths import follow_modules
@@ -21,9 +22,6 @@ with needs_extra("gemm_eval.torch", "torch"):
     from torch.utils._pytree import tree_leaves, tree_map_only
 
 __all__ = ["trace_module"]
-
-_NO_COMPILE = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
-"""Flag of torch under which flex_attention calls its operation itself, not by way of torch.compile."""
 
 
 def trace_module(
@@ -57,10 +55,11 @@ def trace_module(
     given, named = tree_map_only(
         torch.Tensor, lambda tensor: shapes.of(tensor, keeps_grad=backward), (tuple(args), dict(kwargs))
     )
+    functions = FunctionMode(recorder, shapes)
     with ExitStack() as stack:
         for context in (
-            _as_written(), torch.set_grad_enabled(backward),
-            FunctionMode(recorder, shapes), follow_modules(recorder, module),
+            _as_written(), torch.set_grad_enabled(backward), functions,
+            flex_attention_caught(functions.flex_attention), follow_modules(recorder, module),
             _standing_in(module, skipped, recorder), recorder,
         ):  # fmt: skip
             stack.enter_context(context)
@@ -113,10 +112,6 @@ def _as_written() -> Iterator[None]:
         ):  # fmt: skip
             stack.callback(setattr, home, name, getattr(home, name))
             setattr(home, name, lambda *_, answer=answer, **__: answer)
-        flex = sys.modules.get("torch.nn.attention.flex_attention")
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
-        if flex is not None and hasattr(flex, _NO_COMPILE):
-            stack.callback(setattr, flex, _NO_COMPILE, getattr(flex, _NO_COMPILE))
-            setattr(flex, _NO_COMPILE, True)
         yield
