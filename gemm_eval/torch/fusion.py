@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from gemm_eval.checks import check_word
 from gemm_eval.torch.graph import Call, Domain, Role, Trace
-from gemm_eval.torch.work import MemoryWork
+from gemm_eval.torch.work import DEALT, MemoryWork, dealt
 
 __all__ = ["FUSIONS", "Kernel", "kernels_of"]
+
+_NORM = "rms_norm"
 
 FUSIONS = ("inductor", "eager")
 """Who decides what runs as one kernel: `torch.compile`, or nobody."""
@@ -172,9 +174,9 @@ def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | Non
     small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
     a, b = small.domain, large.domain
     if a.num_elements == b.num_elements:
-        if a.rows is not None and b.rows is not None and a.rows != b.rows:
+        if a.rows is not None and b.rows is not None and a != b:
             return None
-        return Domain(b.num_elements, b.rows if a.rows is None else a.rows)
+        return b if a.rows is None else a
     if small.has_reduction:
         return None
     if b.rows is not None and a.num_elements == b.rows:
@@ -240,10 +242,13 @@ def _is_read_outside(graph: _Graph, place: int, buffer: int, inside: set[int], i
 
 def _memory(calls: Sequence[Call], read_bytes: int, write_bytes: int, is_fused: bool) -> MemoryWork:
     sums = [call for call in calls if call.role is Role.REDUCTION]
-    first = sums[0] if sums else calls[0]
-    what = calls[0].what if len(calls) == 1 else "rms_norm" if sums else "elementwise"
-    domain = first.domain
-    if sums and domain.rows and _MIN_ROW <= domain.width <= _MAX_ROW and domain.rows > 1:
-        return MemoryWork(what if not is_fused or len(calls) > 1 else "rms_norm", read_bytes, write_bytes, domain.rows,
-                          domain.width)  # fmt: skip
-    return MemoryWork(what if len(calls) == 1 else "elementwise", read_bytes, write_bytes)
+    domain = (sums or calls)[0].domain
+    has_cta_for_each_row = (
+        bool(sums) and domain.is_inner and _MIN_ROW <= domain.width <= _MAX_ROW and domain.num_rows > 1
+    )
+    if has_cta_for_each_row:
+        what = calls[0].what if not is_fused else _NORM
+        return MemoryWork(what, read_bytes, write_bytes, domain.num_rows, domain.width)
+    what = calls[0].what if len(calls) == 1 and not sums and not is_fused else DEALT
+    largest = max((access.num_bytes for call in calls for access in (*call.reads, *call.writes)), default=0)
+    return dealt(what, read_bytes, write_bytes, min(largest, max(read_bytes, write_bytes)))

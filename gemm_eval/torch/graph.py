@@ -49,10 +49,17 @@ class Domain(NamedTuple):
     Attributes:
         num_elements: all of them.
         rows: of a reduction: how many sums there are; None: there is no reduction.
+        is_inner: what is summed up lies side by side in memory (a row), not in steps (a column).
     """
 
     num_elements: int
     rows: int | None = None
+    is_inner: bool = True
+
+    @property
+    def num_rows(self) -> int:
+        """Sums; 0: there is no reduction."""
+        return self.rows or 0
 
     @property
     def width(self) -> int:
@@ -73,7 +80,6 @@ class Call:
         reads, writes: memory.
         works: of an `EXTERN` operation: what it is for the models; else empty.
         what: kind of kernel, in the words of `gemm_eval.workload.memory_kernel`, where it is one of these.
-        is_layout: an eager layout change that a compiler avoids by choosing the layout.
     """
 
     name: str

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gemm_eval.dtypes import DType, parse_dtype
 from gemm_eval.errors import InvalidProblemError
-from gemm_eval.torch.work import GemmWork, MemoryWork, UnpricedWork, VectorGemmWork, Work
+from gemm_eval.torch.work import DEALT, GemmWork, UnpricedWork, VectorGemmWork, Work, dealt
 from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import GemmProblem
 
@@ -90,7 +90,7 @@ def _with_bias(of: Callable[..., tuple[Work, ...]]) -> Callable[..., tuple[Work,
         bias = args[0]
         if found and bias.dim() > 1 and bias.numel() == out.numel():
             num_bytes = out.numel() * out.element_size()
-            found = (*found, MemoryWork("copy", num_bytes, num_bytes))
+            found = (*found, dealt(DEALT, num_bytes, num_bytes, num_bytes))
         return found
 
     return works

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gemm_eval.errors import InvalidOptionError
-from gemm_eval.torch.work import MemoryWork
+from gemm_eval.torch.work import DEALT, MemoryWork, dealt
 from gemm_eval.words import shown
 
 __all__ = ["OPTIMIZERS", "optimizer_works"]
@@ -34,7 +34,7 @@ def optimizer_works(optimizer: Any, parameters: Iterable[Any]) -> list[MemoryWor
             key = str(parameter.dtype)
             sizes[key] = sizes.get(key, 0) + parameter.numel() * parameter.element_size()
     return [
-        MemoryWork("optimizer", (2 + num_states) * num_bytes, (1 + num_states) * num_bytes)
+        dealt(DEALT, (2 + num_states) * num_bytes, (1 + num_states) * num_bytes, num_bytes)
         for num_bytes in sizes.values()
     ]
 

@@ -10,6 +10,8 @@ from gemm_eval.dtypes import DType
 from gemm_eval.errors import GemmEvalError, InfeasibleError, InvalidInputError, UnsupportedError
 from gemm_eval.evaluate import GEMMEvaluator, GEMMResult
 from gemm_eval.torch.work import (
+    CTA_ELEMENTS,
+    DEALT,
     AttentionWork,
     ConvolutionWork,
     GemmWork,
@@ -17,6 +19,7 @@ from gemm_eval.torch.work import (
     UnpricedWork,
     VectorGemmWork,
     Work,
+    dealt,
 )
 from gemm_eval.units import FLOP_PER_MAC, bytes_per_us, cycles_per_us
 from gemm_eval.workload import GemmProblem
@@ -126,18 +129,20 @@ class Prices:
             return _unpriced(UnpricedWork(f"{arch.name} has no rate of fp32 without its matrix unit", work.num_bytes))
         rate = FLOP_PER_MAC * arch.fp32_ops_per_cycle * arch.num_sms * cycles_per_us(arch.boost_clock_ghz)
         compute_us = work.flop / rate
-        memory_us = self._memory(MemoryWork("", work.num_bytes, 0)).latency_us
-        latency_us = max(compute_us + arch.graph_node_us, memory_us)
+        memory_us = work.num_bytes / self._dram_bytes_per_us()
+        latency_us = max(compute_us, memory_us) + arch.graph_node_us
         bound = "compute" if compute_us >= memory_us else "dram"
         return Price(latency_us, None, None, bound, "peak", work.what, work.num_bytes)
 
     def _convolution(self, work: ConvolutionWork) -> Price:
         """The implicit GEMM, whose A is read from the input; see TORCH.md."""
-        moved = self._memory(MemoryWork("", work.read_bytes, work.write_bytes))
         num_bytes = work.read_bytes + work.write_bytes
         problem = work.problem
         detail = f"convolution as {problem}"
         if work.is_depthwise:
+            moved = self._memory(
+                dealt(DEALT, work.read_bytes, work.write_bytes, max(work.read_bytes, work.write_bytes))
+            )
             return moved._replace(detail=f"depthwise {detail}", source="analytic", num_bytes=num_bytes)
         try:
             runs = work.padded or problem
@@ -146,10 +151,9 @@ class Prices:
                 result = self._fed_faster(runs, result, gemm_bytes(work) / num_bytes)
         except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
             return self._refused(work, error)._replace(num_bytes=num_bytes)
-        scale = max(1.0, moved.latency_us / result.latency_us)
-        low, high = (None if us is None else us * scale for us in (result.low_us, result.high_us))
-        bound = result.bound if scale == 1.0 else "dram"
-        return Price(result.latency_us * scale, low, high, bound, result.source, detail, num_bytes)
+        return Price(
+            result.latency_us, result.low_us, result.high_us, result.bound, result.source, detail, num_bytes
+        )  # fmt: skip
 
     def _fed_faster(self, problem: GemmProblem, result: GEMMResult, factor: float) -> GEMMResult:
         """The GEMM where DRAM gives it the bytes of the implicit A as fast as it gives those of the input."""
@@ -185,7 +189,7 @@ class Prices:
             work.read_bytes, work.write_bytes, work.width, work.rows, work.what
         )
         bound = "dram" if result.breakdown["bytes_us"] > _DECISIVE_FRAC * result.latency_us else "launch"
-        rows = f", {work.rows:,} x {work.width:,}" if work.rows else ""
+        rows = "" if work.width == CTA_ELEMENTS else f", {work.rows:,} x {work.width:,}"
         detail = f"{(work.read_bytes + work.write_bytes) / 1e6:,.3g} MB{rows}"
         num_bytes = work.read_bytes + work.write_bytes
         return Price(result.latency_us, None, None, bound, result.source, detail, num_bytes)

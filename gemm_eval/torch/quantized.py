@@ -14,7 +14,7 @@ from typing import Any
 
 from gemm_eval.dtypes import DType
 from gemm_eval.torch.matmuls import type_of
-from gemm_eval.torch.work import GemmWork, MemoryWork, Work
+from gemm_eval.torch.work import DEALT, GemmWork, Work, dealt
 from gemm_eval.workload import GemmProblem
 
 __all__ = ["QuantizedLinear", "quantized_linear", "quantized_linears"]
@@ -62,15 +62,14 @@ class QuantizedLinear:
         x_bytes, y_elements = rows * self.K * dtype.half_bits // 16, rows * self.N
         if self.activation is not None:
             narrow = rows * self.K * self.activation.half_bits // 16
-            quantize = MemoryWork("quantize", x_bytes, narrow, rows, self.K)
-            if self.activation is DType.INT8:
+            quantize = dealt(DEALT, x_bytes, narrow, x_bytes)
+            if self.weight is self.activation is DType.INT8:
                 problem = GemmProblem(1, rows, self.K, self.N, DType.INT8, DType.INT8, DType.INT32)
                 out_bytes = y_elements * dtype.half_bits // 16
-                return quantize, GemmWork(problem), MemoryWork("dequantize", 4 * y_elements, out_bytes)
-            group_n = self.group_n if self.group_size else None
+                return quantize, GemmWork(problem), dealt(DEALT, 4 * y_elements, out_bytes, 2 * y_elements)
             problem = GemmProblem(
-                1, rows, self.K, self.N, self.activation, self.activation, dtype, group_size=self.group_size,
-                group_n=group_n,
+                1, rows, self.K, self.N, self.activation, self.weight, dtype, group_size=self.group_size,
+                group_n=self.group_n if self.group_size else None,
             )  # fmt: skip
             return quantize, GemmWork(problem)
         return (GemmWork(self._problem(rows, dtype)),)
@@ -84,7 +83,7 @@ class QuantizedLinear:
     def _unpacked(self, rows: int, dtype: DType, K: int, N: int) -> tuple[Work, ...]:
         packed, wide = self.K * self.N * self.weight.half_bits // 16, self.K * self.N * dtype.half_bits // 16
         dense = GemmProblem(1, rows, K, N, dtype, dtype, dtype)
-        return MemoryWork("dequantize", packed, wide), GemmWork(dense)
+        return dealt(DEALT, packed, wide, wide), GemmWork(dense)
 
     def wide(self, dtype: DType | None) -> DType:
         """Type that x is multiplied in: these packages cast what is not of 16 bits."""
@@ -192,8 +191,7 @@ def _word(value: Any) -> str:
 
 
 def _is_torchao(weight: Any) -> bool:
-    home = type(weight).__module__
-    return home.partition(".")[0] == "torchao" or getattr(type(weight), "_is_torchao_layout", False)
+    return type(weight).__module__.partition(".")[0] == "torchao"
 
 
 def _torchao(weight: Any) -> QuantizedLinear | None:
@@ -208,18 +206,20 @@ def _torchao(weight: Any) -> QuantizedLinear | None:
         return None
     if getattr(inner, "act_quant_kwargs", None) is not None:
         activation = stored if stored is not DType.INT4 else DType.INT8
+    if "float8" in str(getattr(inner, "activation_dtype", "")):
+        activation = DType.FP8
     N, K = (int(size) for size in weight.shape)
     block = getattr(inner, "block_size", None)
     last = int(block[-1]) if block else K
     group = last if 0 < last < K else None
     group_n = int(block[0]) if block and group and 1 < int(block[0]) < N else None
     zero = DType.INT4 if _has_zeros(inner) and stored is DType.INT4 else None
-    if activation is not None and stored is DType.INT4:
-        return None
     return QuantizedLinear(f"torchao {name}", K, N, stored, group, zero, group_n, activation)
 
 
 def _stored_type(inner: Any, name: str) -> DType | None:
+    if name.startswith("Intx"):
+        return {"int4": DType.INT4, "int8": DType.INT8}.get(str(inner.target_dtype).rpartition(".")[2])
     bits = next((bits for word, bits in _TORCHAO_BITS.items() if name.startswith(word)), None)
     if bits is not None:
         return DType.INT4 if bits == 4 else DType.FP8 if name.startswith("Float8") else DType.INT8

@@ -244,8 +244,8 @@ class Recorder(TorchDispatchMode):
         role, domain = found
         if not reads and role is Role.ELEMENTWISE and facts.name in WRITES_ONLY:
             role = Role.CONSTANT if not set(writes) & self.trace.kept else role
-        is_cast = facts.name == "_to_copy" and len({tensor.dtype for tensor in (*inputs, *outputs)}) > 1
-        return Call(facts.full_name, path, phase, role, domain, reads, writes, what=kernel_word(facts.name, is_cast))
+        word = kernel_word(facts.name, role, _are_alike([*inputs, *outputs]))
+        return Call(facts.full_name, path, phase, role, domain, reads, writes, what=word)
 
     def _accesses(
         self, facts: _Facts, args: Sequence[Any], inputs: list[Any], outputs: list[Any]
@@ -306,6 +306,12 @@ def _tensors(value: Any) -> Iterator[Any]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from _tensors(item)
+
+
+def _are_alike(tensors: Sequence[Any]) -> bool:
+    """Whether tensors, but for single numbers, have one type and lie in one order."""
+    some = [tensor for tensor in tensors if tensor.dim()]
+    return all((one.dtype, one.shape, one.stride()) == (some[0].dtype, some[0].shape, some[0].stride()) for one in some)
 
 
 def _num_seen(tensor: Any) -> int:

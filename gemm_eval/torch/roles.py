@@ -151,14 +151,14 @@ def role_of(
         in_elements, out_elements: of its largest tensor read and written.
     """
     if name in _NORMS:
-        return Role.REDUCTION, Domain(in_elements, max(1, _NORMS[name](args)))
+        return Role.REDUCTION, Domain(in_elements, max(1, _NORMS[name](args)), _is_inner(name, args))
     if name == "_native_batch_norm_legit_no_training":
         return Role.ELEMENTWISE, Domain(out_elements)
     if name in _BATCH_NORMS:
         at = _BATCH_NORMS[name]
         is_training = bool(args[at]) if len(args) > at else True
         return (
-            (Role.REDUCTION, Domain(in_elements, int(args[0].shape[1])))
+            (Role.REDUCTION, Domain(in_elements, int(args[0].shape[1]), False))
             if is_training
             else (Role.ELEMENTWISE, Domain(out_elements))
         )
@@ -176,10 +176,37 @@ def role_of(
     if role is None:
         return None
     if role is Role.REDUCTION:
-        return role, Domain(in_elements, max(1, out_elements))
+        return role, Domain(in_elements, max(1, out_elements), _is_inner(name, args))
     return role, Domain(out_elements)
 
 
-def kernel_word(name: str, is_cast: bool) -> str:
-    """What the memory-bound model calls the kernel of one operation; its own name where it knows none."""
-    return "cast" if is_cast else _WORDS.get(name, name)
+def _is_inner(name: str, args: Sequence[Any]) -> bool:
+    """Whether the last dimension is summed up, where an argument says which are."""
+    if "batch_norm" in name:
+        return False
+    x = args[0]
+    if name in ("_softmax_backward_data", "_log_softmax_backward_data"):
+        dims = args[2]
+    elif name in _NORMS and "softmax" not in name:
+        return True
+    elif name in ("norm", "linalg_vector_norm"):
+        dims = args[2]
+    else:
+        dims = args[1] if len(args) > 1 else None
+    if isinstance(dims, int):
+        dims = [dims]
+    if not isinstance(dims, list | tuple) or not dims or not all(type(dim) is int for dim in dims):
+        return True  # all of them
+    return any(dim in (-1, x.dim() - 1) for dim in dims)
+
+
+def kernel_word(name: str, role: Role, is_plain: bool) -> str:
+    """What the memory-bound model calls the kernel that torch has for one operation.
+
+    Args:
+        name, role: of the operation.
+        is_plain: all tensors have one type and one shape and lie alike: threads load 16 bytes; else element by element.
+    """
+    if role in (Role.ELEMENTWISE, Role.CONSTANT):
+        return "act" if is_plain else "cast"
+    return _WORDS.get(name, name)

@@ -25,6 +25,7 @@ _META = torch.device("meta")
 _CPU = torch.device("cpu")
 _MAX_KNOWN = {True: 1 << 16, False: 1 << 10}
 """Most elements of a tensor whose values are kept: of integers and truth values, and of others."""
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _READ = frozenset(("_local_scalar_dense", "equal", "is_nonzero"))
 _SIZED_BY_VALUES = frozenset(
     ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "repeat_interleave")
@@ -57,13 +58,14 @@ class Shapes:
             is_weight: of no values.
 
         Raises:
-            UnsupportedError: it is sparse or nested.
+            UnsupportedError: it is sparse, nested, or of a class of its own.
         """
         known = self._metas.get(id(tensor))
         if known is not None:
             return known[1]
-        if tensor.layout is not torch.strided:
-            raise UnsupportedError(f"a tensor is {tensor.layout}: only dense ones can be traced")
+        if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
+            what = tensor.layout if type(tensor) in _PLAIN else f"a {type(tensor).__name__}"
+            raise UnsupportedError(f"a tensor of shape {list(tensor.shape)} is {what}: only dense ones can be traced")
         found = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
         if keeps_grad and tensor.requires_grad:
             found.requires_grad_()

@@ -9,6 +9,8 @@ from gemm_eval.units import FLOP_PER_MAC
 from gemm_eval.workload import AttentionProblem, GemmProblem
 
 __all__ = [
+    "CTA_ELEMENTS",
+    "DEALT",
     "AttentionWork",
     "ConvolutionWork",
     "GemmWork",
@@ -16,6 +18,7 @@ __all__ = [
     "UnpricedWork",
     "VectorGemmWork",
     "Work",
+    "dealt",
     "work_flop",
 ]
 
@@ -103,6 +106,27 @@ class MemoryWork:
     write_bytes: int
     rows: int = 0
     width: int = 0
+
+
+DEALT = "act"
+"""What the memory-bound model calls a kernel whose threads load 16 bytes of each tensor."""
+
+CTA_ELEMENTS = 1024
+"""Elements of a block of a kernel that goes over its elements whatever rows they are of; Inductor has as many."""
+
+_ELEMENT_BYTES = 2
+
+
+def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> MemoryWork:
+    """Return a kernel that goes over its elements in blocks, whatever rows they are of.
+
+    Args:
+        what: its name for the memory-bound model.
+        read_bytes, write_bytes: of it.
+        tensor_bytes: of the largest tensor that it sees: what its threads are for.
+    """
+    rows = -(-tensor_bytes // (CTA_ELEMENTS * _ELEMENT_BYTES))
+    return MemoryWork(what, read_bytes, write_bytes, rows, CTA_ELEMENTS)
 
 
 @dataclass(frozen=True, slots=True)
