@@ -17,7 +17,7 @@ LAYERS = [
     "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "dtypes", "jit",
     "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe", "transformer",
     "estimate", "sweep",
-    "kernels", "measure", "validation", "autotune", "report", "", "cli",
+    "kernels", "measure", "validation", "autotune", "report", "torch", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
 IMPORTERS = ("import_module", "importlib.import_module", "__import__")
@@ -38,6 +38,7 @@ OUTSIDE_OF = {
     "validation": {"scipy", "sklearn", "matplotlib", "nvMatmulHeuristics", "zigzag"},
     "sweep": {"scipy", "pyarrow", "optuna", "SALib", "distributed"},
     "figures": {"matplotlib"},
+    "torch": {"torch"},
 }
 
 
