@@ -70,9 +70,9 @@ def predict_module(
         UnsupportedError: what the module does depends on values of weights or activations.
         ArchError: `arch` names no valid architecture.
     """
+    _check_module(module)
     from gemm_eval.torch.trace import trace_module
 
-    _check_module(module)
     check_flag("backward", backward)
     check_word("fusion", fusion, FUSIONS)
     check_word("attention_library", attention_library, ATTENTION_LIBRARIES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gemm_eval.report.page import Cell, Column, Facts, Page, Section, Table, Text
+from gemm_eval.report import Cell, Column, Facts, Page, Section, Table, Text
 from gemm_eval.torch.prediction import ModulePrediction
 from gemm_eval.torch.text import fold_modules, fold_operations
 

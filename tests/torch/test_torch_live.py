@@ -69,8 +69,7 @@ def test_gradients_are_those_of_the_code_and_their_gemms_are_seen() -> None:
     assert torch.equal(module.qkv.weight.grad, expected)
     backward = [one for one in p.operations if one.phase == "backward"]
     assert [one.path for one in backward if one.kind == "gemm"] == ["Attention.out"] * 2 + ["Attention.qkv"]
-    assert any((one.name.endswith("attention_for_cpu_backward") and one.kind == "gemm") or one.kind == "attention"
-               for one in backward)  # fmt: skip
+    assert [one.path for one in backward if one.kind == "attention"] == ["Attention"]
 
 
 def test_experts_have_the_rows_that_they_were_given() -> None:

@@ -67,7 +67,7 @@ class Linear8bitLt(Layer):
     pass
 
 
-class Type(str, enum.Enum):
+class Type(enum.StrEnum):
     """As compressed-tensors has its words."""
 
     INT, FLOAT, GROUP, CHANNEL, TOKEN, BLOCK = "int", "float", "group", "channel", "token", "block"
@@ -78,9 +78,12 @@ def buffers(**shapes: Any) -> dict[str, Any]:
 
 
 def test_awq() -> None:
-    layer = WQLinear_GEMM(w_bit=4, group_size=128, **buffers(
-        qweight=((K, N // 8), torch.int32), qzeros=((K // 128, N // 8), torch.int32), scales=((K // 128, N), torch.half),
-    ))  # fmt: skip
+    held = buffers(
+        qweight=((K, N // 8), torch.int32),
+        qzeros=((K // 128, N // 8), torch.int32),
+        scales=((K // 128, N), torch.half),
+    )
+    layer = WQLinear_GEMM(w_bit=4, group_size=128, **held)
     assert only_gemm(layer) == problem(weight_dtype="int4", group_size=128, zero_dtype="int4")
 
 
