@@ -30,7 +30,7 @@ test:  ## everything CI runs: formatting, lint, types, all tests, with the lowes
 # An environment of its own: torch brings CUDA libraries of 5 GB, and Triton in a version that our kernels are not
 # recorded with. Of quantization packages tests need none.
 TORCH := $(VENV)-torch
-TORCH_TESTS := tests/torch tests/kernels/test_w4_linear.py tests/project/test_layers.py \
+TORCH_TESTS := tests/torch tests/kernels/test_w4_linear.py \
   "tests/project/test_examples.py::test_example[predict_resnet_and_llama.py]" \
   "tests/project/test_notebooks.py::test_runs[torch_on_gpus.ipynb]"
 test-torch:  ## what needs torch, torchvision or transformers, in an environment of its own (5 GB); no GPU

@@ -170,7 +170,9 @@ class Recorder(TorchDispatchMode):
                 out = func(*args, **kwargs)
             else:
                 args, kwargs, out = self._run(func, args, kwargs)
-            if not self._num_quiet:
+            if self._num_quiet:
+                self._place()  # for nodes of autograd that are made meanwhile
+            else:
                 self._record(func, args, kwargs, out)
         return out
 

@@ -169,3 +169,12 @@ def test_six_gpus_answer_one_module() -> None:
              ("t4", "a100-sxm-80gb", "l40s", "h100-sxm", "b200", "demo-8core")}  # fmt: skip
     assert times["t4"] > times["a100-sxm-80gb"] > times["h100-sxm"] > times["b200"]
     assert min(times.values()) > 0
+
+
+def test_what_the_package_lists_is_there() -> None:
+    import gemm_eval.torch as package
+
+    assert list(package.__all__) == sorted(package.__all__) == dir(package)
+    assert all(getattr(package, name).__doc__ for name in package.__all__)
+    assert callable(package.predict)
+    assert callable(package.compare)
