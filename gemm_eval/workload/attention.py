@@ -33,8 +33,8 @@ class AttentionProblem:
 
     Attributes:
         batch: sequences.
-        q_len, kv_len: queries and keys of each, `q_len` <= `kv_len`; full attention (to other positions: cross-attention)
-            may have more queries than keys.
+        q_len, kv_len: queries and keys of each, `q_len` <= `kv_len`; full attention may have more queries than keys, of
+            another sequence (cross-attention).
         num_heads, num_kv_heads: query heads, and KV heads that equal groups of these share (MHA: as many; MQA: one).
         head_dim: elements of a query and of a key.
         dtype: of Q, and what products are computed in: fp16, bf16, or fp8 where queries are quantized. The output is of
