@@ -39,13 +39,13 @@ class Kernel:
 class _Group:
     """Calls that run as one kernel, while it grows.
 
-    `num` is the place of its first call; `before` are the groups whose results it reads.
+    `num` and `last` are the places of its first and last call; `before` are the places of calls whose results it reads.
     """
 
-    __slots__ = ("before", "calls", "domain", "has_reduction", "is_fusible", "num")
+    __slots__ = ("before", "calls", "domain", "has_reduction", "is_fusible", "last", "num")
 
     def __init__(self, num: int, call: Call, is_fusible: bool) -> None:
-        self.num = num
+        self.num = self.last = num
         self.calls = [num]
         self.before: set[int] = set()
         self.domain = call.domain
@@ -111,7 +111,7 @@ def _fuse(graph: _Graph) -> list[list[int]]:
         if place in dead or _is_computed_by_readers(graph, place, dead):
             continue
         own = _Group(place, call, call.role in _FUSIBLE)
-        own.before = {group_of[writer] for writer in graph.writers_of[place] if writer in group_of}
+        own.before = {writer for writer in graph.writers_of[place] if writer in group_of}
         groups[place] = own
         group_of[place] = place
         if own.is_fusible:
@@ -154,19 +154,18 @@ def _merge_if_possible(
     if len(first.calls) + len(second.calls) > _MAX_FUSED:
         return
     domain = _common_domain(graph, first, second)
-    if domain is None or _has_way_around(groups, earlier, later) or _has_way_around(groups, later, earlier):
+    if domain is None or _has_way_around(groups, group_of, earlier, later):
+        return
+    if _has_way_around(groups, group_of, later, earlier):
         return
     second.calls += first.calls
     second.domain = domain
     second.has_reduction = first.has_reduction or second.has_reduction
-    second.before = (first.before | second.before) - {earlier, later}
+    second.before |= first.before
     for place in first.calls:
         group_of[place] = later
-    second.num = min(first.num, second.num)
+    second.num, second.last = min(first.num, second.num), max(first.last, second.last)
     del groups[earlier]
-    for group in groups.values():
-        if earlier in group.before:
-            group.before = (group.before - {earlier}) | {later}
 
 
 def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | None:
@@ -191,18 +190,21 @@ def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | Non
     return b if is_of_large else None
 
 
-def _has_way_around(groups: dict[int, _Group], earlier: int, later: int) -> bool:
+def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier: int, later: int) -> bool:
     """Whether `later` reads, by way of others, what `earlier` makes: as one kernel they would wait for themselves."""
     oldest = groups[earlier].num
-    todo = [number for number in groups[later].before if number != earlier]
-    seen = set(todo)
+    todo = [group_of[place] for place in groups[later].before]
+    seen = {earlier, later}  # what is read without a way round is no matter
     while todo:
         number = todo.pop()
-        if number == earlier:
-            return True
-        for before in groups[number].before:
-            if before not in seen and (before == earlier or max(groups[before].calls) >= oldest):
-                seen.add(before)
+        if number in seen:
+            continue
+        seen.add(number)
+        for place in groups[number].before:
+            before = group_of[place]
+            if before == earlier:
+                return True
+            if before not in seen and groups[before].last >= oldest:
                 todo.append(before)
     return False
 
