@@ -57,7 +57,7 @@ def compare(
         repeats: runs that are profiled, 1 to 1000; the median of each operation is taken.
         cuda_graph: time the whole in a CUDA graph too, where launches leave no gaps.
         attention_library: as for `predict_module`.
-        options: of a new `GEMMEvaluator`; by default `l2="warm"` is not assumed.
+        options: of a new `GEMMEvaluator`; weights come from DRAM by default (`l2="cold"`), as those of large modules do.
 
     Raises:
         GemmEvalError: torch sees no GPU, this GPU is none that is known, or runs differ in what they do.
@@ -144,11 +144,16 @@ def attribute(events: Iterable[Any]) -> tuple[dict[int, Kernels], float]:
             if id(inner) in seen:
                 continue
             seen.add(id(inner))
-            kernels += [(kernel.name, float(kernel.duration)) for kernel in inner.kernels]
+            kernels += _kernels(inner)
             todo += reversed(list(inner.cpu_children))
         found.setdefault(number, []).extend(kernels)
-    outside_us = sum(float(kernel.duration) for event in events if id(event) not in seen for kernel in event.kernels)
+    outside_us = sum(us for event in events if id(event) not in seen for _, us in _kernels(event))
     return found, outside_us
+
+
+def _kernels(event: Any) -> Kernels:
+    """What an event launched itself, without the shadows that ranges throw over kernels."""
+    return [(one.name, float(one.duration)) for one in event.kernels if _number_of(one.name) is None]
 
 
 def _is_on_cpu(event: Any) -> bool:

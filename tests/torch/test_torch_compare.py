@@ -55,6 +55,8 @@ def test_marks_on_the_gpu_are_not_counted_again() -> None:
     inner = Event("aten::mm", [Kernel("gemm", 10.0)])
     on_gpu = Event(f"{MARK}0", [Kernel("gemm", 10.0)], [], "DeviceType.CUDA")
     assert attribute([*flat(Event(f"{MARK}0", [], [inner])), on_gpu]) == ({0: [("gemm", 10.0)]}, 0.0)
+    shadow = Event(f"{MARK}0", [Kernel(f"{MARK}0", 11.0)], [inner])
+    assert attribute(flat(shadow)) == ({0: [("gemm", 10.0)]}, 0.0)
 
 
 def test_events_of_torch_itself_are_read() -> None:
