@@ -57,7 +57,7 @@ def compare(
         repeats: runs that are profiled, 1 to 1000; the median of each operation is taken.
         cuda_graph: time the whole in a CUDA graph too, where launches leave no gaps.
         attention_library: as for `predict_module`.
-        options: of a new `GEMMEvaluator`; weights come from DRAM by default (`l2="cold"`), as those of large modules do.
+        options: of a new `GEMMEvaluator`; by default weights come from DRAM (`l2="cold"`), as in a large module.
 
     Raises:
         GemmEvalError: torch sees no GPU, this GPU is none that is known, or runs differ in what they do.
