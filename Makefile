@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 export PIP_NO_WARN_SCRIPT_LOCATION := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo host test check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden clean
+.PHONY: help demo host test test-torch check kernels unit browser nojit lowest test-lowest laws fuzz stress mutants bench rates plans compare size golden clean
 
 help:  ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -24,7 +24,19 @@ test:  ## everything CI runs: formatting, lint, types, all tests, with the lowes
 	@$(MAKE) --no-print-directory nojit
 	@$(MAKE) --no-print-directory unit
 	@echo "not run: tests/gpu, which need an NVIDIA GPU: $(BIN)/pytest -m gpu tests/gpu"
+	@echo "not run: tests/torch, which need torch: make test-torch"
 	@[ -e $(LOWEST)/.core ] || echo "not run: the lowest versions, which need a package index: make lowest"
+
+# An environment of its own: torch brings CUDA libraries of 5 GB, and Triton in a version that our kernels are not
+# recorded with. Of quantization packages tests need none.
+TORCH := $(VENV)-torch
+TORCH_TESTS := tests/torch tests/kernels/test_w4_linear.py \
+  "tests/project/test_examples.py::test_example[predict_resnet_and_llama.py]" \
+  "tests/project/test_notebooks.py::test_runs[torch_on_gpus.ipynb]"
+test-torch:  ## what needs torch, torchvision or transformers, in an environment of its own (5 GB); no GPU
+	@if $(MAKE) --no-print-directory $(TORCH)/.extra; then \
+	  GEMM_EVAL_CACHE_DIR=$(CURDIR)/$(TORCH)/cache $(TORCH)/bin/python -m pytest -p no:cacheprovider -q $(TORCH_TESTS); \
+	elif [ -n "$$CI" ]; then exit 1; else echo "torch cannot be installed: not tested" >&2; fi
 
 check: $(VENV)/.dev  ## formatting, lint and types only
 	$(BIN)/ruff format --check .
@@ -103,7 +115,7 @@ golden: $(VENV)/.dev  ## write the golden mappings and rankings anew and say wha
 	$(BIN)/python -m tests.golden.generate_gpu
 
 clean:  ## remove the virtual environment and caches of tools
-	rm -rf $(VENV) $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
+	rm -rf $(VENV) $(TORCH) $(LOWEST) $(LOWEST)-all $(VENV)-simulators .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit("gemm_eval needs Python 3.11 or later, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -113,6 +125,12 @@ $(VENV)/bin/python:
 $(SIMULATORS)/.extra: pyproject.toml
 	$(PYTHON) -m venv --clear $(SIMULATORS)
 	$(SIMULATORS)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[simulators]"
+	@touch $@
+
+$(TORCH)/.extra: pyproject.toml
+	$(PYTHON) -m venv --clear $(TORCH)
+	$(TORCH)/bin/python -m pip --disable-pip-version-check install --quiet -e ".[torch,plot]" torchvision transformers \
+	  pytest hypothesis nbformat nbclient ipykernel
 	@touch $@
 
 $(VENV)/.core: $(VENV)/bin/python pyproject.toml

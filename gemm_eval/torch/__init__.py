@@ -1,19 +1,55 @@
-"""PyTorch: torch.compile's max-autotune, pruned by the model. Importing this package imports no torch."""
+"""From torch: what a module takes on a GPU that one does not own, and why; torch.compile without the wait.
+
+>>> from gemm_eval.torch import predict_module
+>>> print(predict_module(model, inputs, "h200-sxm"))  # doctest: +SKIP
+
+`predict_module` runs nothing and allocates nothing: a model may lie on torch's device "meta". TORCH.md says what is
+counted. Within `prune_inductor` max-autotune benchmarks only what the model finds worth it. Both need the extra
+`torch`; importing this package imports no torch.
+"""
 
 from typing import TYPE_CHECKING
 
 from gemm_eval.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gemm_eval.torch.comparison import Comparison, MeasuredOperation
+    from gemm_eval.torch.evaluate_module import predict_module, predict_sizes
     from gemm_eval.torch.inductor import prune_inductor
     from gemm_eval.torch.inductor_report import PrunedGemm, PrunedTemplate, PruneReport, RankedConfig
+    from gemm_eval.torch.live import Prediction, predict
+    from gemm_eval.torch.measure_module import compare
+    from gemm_eval.torch.prediction import ModulePrediction, PredictedOperation
+    from gemm_eval.torch.size_table import SizeTable
 
-__all__ = ["PruneReport", "PrunedGemm", "PrunedTemplate", "RankedConfig", "prune_inductor"]
+__all__ = [
+    "Comparison",
+    "MeasuredOperation",
+    "ModulePrediction",
+    "PredictedOperation",
+    "Prediction",
+    "PruneReport",
+    "PrunedGemm",
+    "PrunedTemplate",
+    "RankedConfig",
+    "SizeTable",
+    "compare",
+    "predict",
+    "predict_module",
+    "predict_sizes",
+    "prune_inductor",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         ".inductor": ("prune_inductor",),
         ".inductor_report": ("PruneReport", "PrunedGemm", "PrunedTemplate", "RankedConfig"),
+        ".measure_module": ("compare",),
+        ".comparison": ("Comparison", "MeasuredOperation"),
+        ".live": ("Prediction", "predict"),
+        ".evaluate_module": ("predict_module", "predict_sizes"),
+        ".prediction": ("ModulePrediction", "PredictedOperation"),
+        ".size_table": ("SizeTable",),
     },
 )

@@ -33,7 +33,8 @@ class AttentionProblem:
 
     Attributes:
         batch: sequences.
-        q_len, kv_len: queries and keys of each, `q_len` <= `kv_len`.
+        q_len, kv_len: queries and keys of each, `q_len` <= `kv_len`; full attention may have more queries than keys, of
+            another sequence (cross-attention).
         num_heads, num_kv_heads: query heads, and KV heads that equal groups of these share (MHA: as many; MQA: one).
         head_dim: elements of a query and of a key.
         dtype: of Q, and what products are computed in: fp16, bf16, or fp8 where queries are quantized. The output is of
@@ -77,7 +78,7 @@ class AttentionProblem:
         self._check()
 
     def _check(self) -> None:
-        if self.q_len > self.kv_len:
+        if self.causal and self.q_len > self.kv_len:
             raise InvalidProblemError(f"q_len must be <= kv_len = {self.kv_len}, got {self.q_len}: keys include those")
         if self.num_heads % self.num_kv_heads:
             raise InvalidProblemError(f"num_kv_heads must divide num_heads = {self.num_heads}, got {self.num_kv_heads}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ PRINTS = {
     "sweep_chip.py": ["500 chips", "on the front", "num_cores", "as it is"],
     "gpu_latency.py": ["h100-sxm", "calibrated", "int4"],
     "best_kernel.py": ["w4a16_", "2048", "The first five for M = 64"],
+    "predict_resnet_and_llama.py": ["ResNet-50 x 32", "h200-sxm", "model.layers.0.mlp"],
     "serve_deepseek_v3.py": ["deepseek-v3, fp8_block", "qwen3-235b-a22b", "b200", "Left out: attention"],
 }
 MAX_COLUMNS = {"llama3_8b_layer.py": 120, "serve_deepseek_v3.py": 112}  # 80 for all others
@@ -45,6 +47,8 @@ def test_example(script: str, tmp_path: Path) -> None:
     if script == "sweep_chip.py":
         for package in ("pandas", "pyarrow", "scipy"):
             pytest.importorskip(package, reason="sweeps need pip install 'gemm_eval[sweep]'")
+    if script == "predict_resnet_and_llama.py" and not all(map(find_spec, ("torch", "torchvision", "transformers"))):
+        pytest.skip("predictions of torch modules need torch: make test-torch")
     printed = run(script, work=tmp_path)
     for words in PRINTS[script]:
         assert words in printed

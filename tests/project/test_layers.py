@@ -7,8 +7,12 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
+from gemm_eval.errors import GemmEvalError
 from tests.cases import case
 
 PACKAGE = Path(__file__).resolve().parents[2] / "gemm_eval"
@@ -17,7 +21,7 @@ LAYERS = [
     "errors", "units", "frozen", "lazy", "version", "words", "storage", "checks", "extras", "dtypes", "jit",
     "arch", "device", "workload", "mapping", "models", "search", "evaluate", "figures", "moe", "transformer",
     "estimate", "sweep",
-    "kernels", "measure", "validation", "autotune", "torch", "report", "", "cli",
+    "kernels", "measure", "validation", "autotune", "report", "torch", "", "cli",
 ]  # fmt: skip
 BELOW_EVALUATE = LAYERS[: LAYERS.index("evaluate")]
 IMPORTERS = ("import_module", "importlib.import_module", "__import__")
@@ -188,8 +192,20 @@ def test_what_a_package_lists_is_there() -> None:
         with case(name):
             listed = list(getattr(package, "__all__", ()))
             assert len(set(listed)) == len(listed)
-            assert all(getattr(package, public) is not None for public in listed)
+            if name != "gemm_eval.torch" or find_spec("torch") is not None:
+                assert all(getattr(package, public) is not None for public in listed)
             assert not {public for public in listed if public.startswith("_")} - {"__version__"}
+
+
+def test_what_needs_torch_says_so_without_it() -> None:
+    if find_spec("torch") is not None:
+        pytest.skip("torch is installed: make test-torch")
+    package = import_module("gemm_eval.torch")
+    for name in ("predict", "compare"):
+        with pytest.raises(GemmEvalError, match=r"needs torch: pip install 'gemm_eval\[torch\]'"):
+            getattr(package, name)
+    with pytest.raises(GemmEvalError, match=r"^predict_module needs torch: pip install 'gemm_eval\[torch\]'$"):
+        package.predict_module(None, None, "h200-sxm")
 
 
 def test_modules_have_plain_names() -> None:

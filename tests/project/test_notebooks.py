@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ NUMBERED = [
 ]
 LIMIT_S = 300  # of a cell, after which it is given up
 PACKAGES = ("nbformat", "nbclient", "ipykernel")
+MORE_PACKAGES = {"torch_on_gpus.ipynb": {"torch": "make test-torch"}}
 
 
 def read(path: Path) -> Any:
@@ -55,6 +57,9 @@ def test_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """In a folder of its own: what Jupyter, IPython and matplotlib keep goes there too, whatever HOME is."""
     for package in PACKAGES:
         pytest.importorskip(package, reason=f"notebooks need {package}: pip install 'gemm_eval[dev]'")
+    for package, command in MORE_PACKAGES.get(path.name, {}).items():
+        if find_spec(package) is None:
+            pytest.skip(f"{path.name} needs {package}: {command}")
     import nbclient
 
     work = tmp_path / "work"

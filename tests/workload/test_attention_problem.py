@@ -87,3 +87,11 @@ def test_str_says_it_shortly() -> None:
 def test_what_is_refused(sizes: tuple[Any, ...], more: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidProblemError, match=said):
         AttentionProblem(*sizes, **more)
+
+
+def test_full_attention_may_have_more_queries_than_keys() -> None:
+    problem = AttentionProblem(2, 4096, 77, 8, 8, 40, causal=False)
+    assert problem.flop == 2 * 2 * 8 * 4096 * 77 * 80
+    assert problem.num_bytes == 2 * 2 * 8 * 40 * (2 * 4096 + 2 * 77)
+    with pytest.raises(InvalidProblemError, match="q_len must be <= kv_len"):
+        AttentionProblem(2, 4096, 77, 8, 8, 40)

@@ -1,0 +1,157 @@
+"""`predict_module`: what a module of torch takes on an arch, without running it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gemm_eval.arch import ArchSpec
+from gemm_eval.checks import check_flag, check_word
+from gemm_eval.errors import InvalidInputError, InvalidOptionError
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.extras import needs_extra
+from gemm_eval.torch.assemble import assemble
+from gemm_eval.torch.fusion import FUSIONS
+from gemm_eval.torch.optimizers import optimizer_works
+from gemm_eval.torch.prediction import ModulePrediction
+from gemm_eval.torch.size_table import SizeTable
+from gemm_eval.words import shown
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["ATTENTION_LIBRARIES", "arguments_of", "evaluator_for", "predict_module", "predict_sizes"]
+
+ATTENTION_LIBRARIES = ("flash", "cudnn", "trtllm")
+"""Whose fused attention runs on GPUs; torch calls the first two."""
+
+Arch = ArchSpec | GEMMEvaluator | str | os.PathLike[str]
+"""Where: an arch, the name or path of one, or an evaluator with options of one's own."""
+
+
+def predict_module(
+    module: torch.nn.Module,
+    example_inputs: Any,
+    arch: Arch,
+    *,
+    backward: bool = False,
+    optimizer: Any = None,
+    fusion: str = "inductor",
+    attention_library: str = "flash",
+    **options: Any,
+) -> ModulePrediction:
+    """Predict what a module takes on an arch: which kernels, how long, what limits them. Nothing runs.
+
+    >>> with torch.device("meta"):                                       # doctest: +SKIP
+    ...     model = torchvision.models.resnet50().half().eval()
+    >>> predict_module(model, torch.empty(8, 3, 224, 224, dtype=torch.half), "h200-sxm")   # doctest: +SKIP
+
+    Kernels run one after the other, launched without gaps, as in a CUDA graph. The module is traced on shapes: its
+    parameters may lie on any device, "meta" too, and are neither read nor copied.
+
+    Args:
+        module: what is traced, in its own mode of training or evaluation.
+        example_inputs: of its `forward`: a tensor, a sequence of arguments, or a mapping of arguments by name.
+            Values of small integer tensors (positions, masks) are read where the module asks for them; others never.
+        arch: an arch, the name or path of one, or a `GEMMEvaluator`.
+        backward: gradients of all parameters that require them, too: both GEMMs of each GEMM, and what lies between.
+        optimizer: with `backward`, a step of it too: ``"adamw"``, ``"sgd"``, ``"sgd_momentum"``, ... or an optimizer of
+            torch; None: none.
+        fusion: ``"inductor"``: elementwise operations and reductions fuse as torch.compile has it; ``"eager"``: each
+            operation is a kernel.
+        attention_library: whose fused attention runs on a GPU: ``"flash"`` or ``"cudnn"``, as torch calls them, or
+            ``"trtllm"``.
+        options: of a new `GEMMEvaluator` where `arch` is none: `l2`, `clock`, `library`, `correction`, ...
+
+    Raises:
+        InvalidInputError, InvalidOptionError: an argument is none of these, or nothing has a gradient.
+        UnsupportedError: what the module does depends on values of weights or activations.
+        ArchError: `arch` names no valid architecture.
+    """
+    _check_module(module)
+    from gemm_eval.torch.trace import trace_module
+
+    check_flag("backward", backward)
+    check_word("fusion", fusion, FUSIONS)
+    check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
+    if optimizer is not None and not backward:
+        raise InvalidOptionError("optimizer needs backward=True: a step is made of gradients")
+    evaluator = evaluator_for(arch, options)
+    steps = [] if optimizer is None else optimizer_works(optimizer, _parameters(module))
+    args, kwargs = arguments_of(example_inputs)
+    trace = trace_module(module, args, kwargs, backward=backward)
+    return assemble(trace, evaluator, fusion, attention_library, steps)
+
+
+def predict_sizes(
+    module: torch.nn.Module,
+    make_inputs: Callable[..., Any],
+    arch: Arch,
+    sizes: Mapping[str, Iterable[int]],
+    **options: Any,
+) -> SizeTable:
+    """Predict a module over ranges of sizes: a table with a row for each combination.
+
+    >>> predict_sizes(model, lambda batch, seq: torch.zeros(batch, seq, dtype=torch.long), "l40s",
+    ...               {"batch": (1, 8), "seq": (128, 1024)})                         # doctest: +SKIP
+
+    Args:
+        module: as for `predict_module`.
+        make_inputs: called with one value of each size by name; returns `example_inputs`.
+        arch: as for `predict_module`.
+        sizes: values of each size by name.
+        options: as for `predict_module`.
+
+    Raises:
+        InvalidOptionError: `sizes` is empty; else as `predict_module`.
+    """
+    values = {name: tuple(of) for name, of in sizes.items()}
+    if not values or not all(values.values()):
+        raise InvalidOptionError(f"sizes must have one value at least of each size, got {shown(dict(sizes))}")
+    ours = {
+        name: options.pop(name) for name in ("backward", "optimizer", "fusion", "attention_library") if name in options
+    }
+    evaluator = evaluator_for(arch, options)
+    rows = []
+    for point in itertools.product(*values.values()):
+        found = predict_module(module, make_inputs(**dict(zip(values, point, strict=True))), evaluator, **ours)
+        rows.append((point, found))
+    return SizeTable(tuple(values), tuple(rows))
+
+
+def evaluator_for(arch: Arch, options: Mapping[str, Any]) -> GEMMEvaluator:
+    """Return an evaluator of an arch, or the one that was given.
+
+    Raises:
+        InvalidOptionError: options for an evaluator that has its own.
+    """
+    if isinstance(arch, GEMMEvaluator):
+        if options:
+            raise InvalidOptionError(f"an evaluator has options of its own, got {', '.join(options)} too")
+        return arch
+    try:
+        return GEMMEvaluator(arch, **options)
+    except TypeError as error:
+        raise InvalidOptionError(f"options must be those of predict_module or GEMMEvaluator: {error}") from None
+
+
+def _check_module(module: Any) -> None:
+    with needs_extra("predict_module", "torch"):
+        import torch
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidInputError(f"module must be a torch.nn.Module, got {shown(module)}")
+
+
+def _parameters(module: Any) -> Iterable[Any]:
+    return module.parameters()  # type: ignore[no-any-return]
+
+
+def arguments_of(example_inputs: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Return arguments by place and by name of what `example_inputs` may be."""
+    if isinstance(example_inputs, Mapping):
+        return (), example_inputs
+    if isinstance(example_inputs, list | tuple):
+        return tuple(example_inputs), {}
+    return (example_inputs,), {}

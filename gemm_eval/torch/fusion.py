@@ -1,0 +1,256 @@
+"""Which operations of a trace run as one kernel: each by itself, or as Inductor fuses them. TORCH.md says the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gemm_eval.checks import check_word
+from gemm_eval.torch.graph import Call, Domain, Role, Trace
+from gemm_eval.torch.work import DEALT, MemoryWork, dealt
+
+__all__ = ["FUSIONS", "Kernel", "kernels_of"]
+
+_NORM = "rms_norm"
+
+FUSIONS = ("inductor", "eager")
+"""Who decides what runs as one kernel: `torch.compile`, or nobody."""
+
+_FUSIBLE = (Role.ELEMENTWISE, Role.REDUCTION, Role.WINDOW, Role.CONSTANT)
+_MIN_ROW, _MAX_ROW = 64, 1 << 16
+"""Elements of a row that a CTA sums up by itself; shorter rows share one, longer ones are split."""
+_MAX_FUSED = 64
+"""Operations of a kernel, as `torch._inductor.config.max_fusion_size` has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One launch.
+
+    Attributes:
+        calls: operations that it does, in their order.
+        memory: of a memory-bound kernel, what it is for the model; None: an operation of a library, whose call says.
+    """
+
+    calls: tuple[Call, ...]
+    memory: MemoryWork | None
+
+
+class _Group:
+    """Calls that run as one kernel, while it grows.
+
+    `num` and `last` are the places of its first and last call; `before` are the places of calls whose results it reads.
+    """
+
+    __slots__ = ("before", "calls", "domain", "has_reduction", "is_fusible", "last", "num")
+
+    def __init__(self, num: int, call: Call, is_fusible: bool) -> None:
+        self.num = self.last = num
+        self.calls = [num]
+        self.before: set[int] = set()
+        self.domain = call.domain
+        self.has_reduction = call.role is Role.REDUCTION
+        self.is_fusible = is_fusible
+
+
+class _Graph:
+    """Who reads what, by places of calls."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.calls = trace.calls
+        self.kept = trace.kept
+        self.writers_of: list[set[int]] = [set() for _ in trace.calls]
+        self.readers_of: list[set[int]] = [set() for _ in trace.calls]
+        last: dict[int, list[int]] = {}
+        sizes: dict[int, int] = {}
+        for place, call in enumerate(trace.calls):
+            for access in call.reads:
+                for writer in last.get(access.buffer, ()):
+                    self.writers_of[place].add(writer)
+                    self.readers_of[writer].add(place)
+            for access in call.writes:
+                sizes[access.buffer] = max(sizes.get(access.buffer, 0), access.num_bytes)
+                is_whole = access.num_bytes >= sizes[access.buffer]
+                last[access.buffer] = [place] if is_whole else [*last.get(access.buffer, ()), place]
+
+    def is_dead(self, place: int, dead: set[int]) -> bool:
+        """Whether nobody sees what a call does."""
+        call = self.calls[place]
+        if call.role is Role.EXTERN or any(access.buffer in self.kept for access in call.writes):
+            return False
+        return self.readers_of[place] <= dead
+
+
+def kernels_of(trace: Trace, fusion: str) -> list[Kernel]:
+    """Return the kernels of a trace, in an order in which they can run.
+
+    Args:
+        trace: what ran.
+        fusion: ``"inductor"``: elementwise operations and reductions fuse, what nobody reads does not run; or
+            ``"eager"``: each operation is a kernel.
+
+    Raises:
+        InvalidOptionError: `fusion` is neither.
+    """
+    check_word("fusion", fusion, FUSIONS)
+    graph = _Graph(trace)
+    if fusion == "eager":
+        return [_kernel(graph, [place], is_fused=False) for place in range(len(trace.calls))]
+    return [_kernel(graph, members, is_fused=True) for members in _fuse(graph)]
+
+
+def _fuse(graph: _Graph) -> list[list[int]]:
+    dead: set[int] = set()
+    for place in reversed(range(len(graph.calls))):
+        if graph.is_dead(place, dead):
+            dead.add(place)
+    groups: dict[int, _Group] = {}
+    group_of: dict[int, int] = {}
+    readers_of_input: dict[int, list[int]] = {}
+    for place, call in enumerate(graph.calls):
+        if place in dead or _is_computed_by_readers(graph, place, dead):
+            continue
+        own = _Group(place, call, call.role in _FUSIBLE)
+        own.before = {writer for writer in graph.writers_of[place] if writer in group_of}
+        groups[place] = own
+        group_of[place] = place
+        if own.is_fusible:
+            candidates = _candidates(graph, own, call, group_of, readers_of_input)
+            for other in candidates:
+                number = group_of[other]
+                if number != group_of[place] and groups[number].is_fusible:
+                    _merge_if_possible(graph, groups, group_of, number, group_of[place])
+        for access in call.reads:
+            readers_of_input.setdefault(access.buffer, []).append(place)
+    return [sorted(group.calls) for group in sorted(groups.values(), key=lambda group: group.calls[-1])]
+
+
+def _is_computed_by_readers(graph: _Graph, place: int, dead: set[int]) -> bool:
+    """Whether a call makes constants that kernels compute where they need them."""
+    call = graph.calls[place]
+    if call.role is not Role.CONSTANT or any(access.buffer in graph.kept for access in call.writes):
+        return False
+    return all(graph.calls[reader].role in _FUSIBLE for reader in graph.readers_of[place] - dead)
+
+
+def _candidates(
+    graph: _Graph, own: _Group, call: Call, group_of: dict[int, int], readers_of_input: dict[int, list[int]]
+) -> list[int]:
+    """Calls with whose kernels this one may fuse: those whose results it reads, then those that read the same."""
+    found: list[int] = []
+    if call.role is not Role.WINDOW:
+        found += sorted((writer for writer in graph.writers_of[own.num] if writer in group_of), reverse=True)
+    largest = max((access.num_bytes for access in call.reads), default=0)
+    for access in call.reads:
+        if access.num_bytes == largest:
+            found += readers_of_input.get(access.buffer, [])[-4:][::-1]
+    return list(dict.fromkeys(found))
+
+
+def _merge_if_possible(
+    graph: _Graph, groups: dict[int, _Group], group_of: dict[int, int], earlier: int, later: int
+) -> None:
+    first, second = groups[earlier], groups[later]
+    if len(first.calls) + len(second.calls) > _MAX_FUSED:
+        return
+    domain = _common_domain(graph, first, second)
+    if domain is None or _has_way_around(groups, group_of, earlier, later):
+        return
+    if _has_way_around(groups, group_of, later, earlier):
+        return
+    second.calls += first.calls
+    second.domain = domain
+    second.has_reduction = first.has_reduction or second.has_reduction
+    second.before |= first.before
+    for place in first.calls:
+        group_of[place] = later
+    second.num, second.last = min(first.num, second.num), max(first.last, second.last)
+    del groups[earlier]
+
+
+def _common_domain(graph: _Graph, first: _Group, second: _Group) -> Domain | None:
+    """What both iterate over together; None: they do not."""
+    small, large = sorted((first, second), key=lambda group: group.domain.num_elements)
+    a, b = small.domain, large.domain
+    if a.num_elements == b.num_elements:
+        if a.rows is not None and b.rows is not None and a != b:
+            return None
+        return b if a.rows is None else a
+    if small.has_reduction:
+        return None
+    if b.rows is not None and a.num_elements == b.rows:
+        return b  # what is done with the sums of rows
+    # a broadcast, computed where it is needed, unless others need it too
+    inside = set(small.calls) | set(large.calls)
+    is_of_large = all(
+        graph.readers_of[place] <= inside
+        and not any(access.buffer in graph.kept for access in graph.calls[place].writes)
+        for place in small.calls
+    )
+    return b if is_of_large else None
+
+
+def _has_way_around(groups: dict[int, _Group], group_of: dict[int, int], earlier: int, later: int) -> bool:
+    """Whether `later` reads, by way of others, what `earlier` makes: as one kernel they would wait for themselves."""
+    oldest = groups[earlier].num
+    todo = [group_of[place] for place in groups[later].before]
+    seen = {earlier, later}  # what is read without a way round is no matter
+    while todo:
+        number = todo.pop()
+        if number in seen:
+            continue
+        seen.add(number)
+        for place in groups[number].before:
+            before = group_of[place]
+            if before == earlier:
+                return True
+            if before not in seen and groups[before].last >= oldest:
+                todo.append(before)
+    return False
+
+
+def _kernel(graph: _Graph, members: Sequence[int], *, is_fused: bool) -> Kernel:
+    calls = tuple(graph.calls[place] for place in members)
+    if len(calls) == 1 and calls[0].role is Role.EXTERN:
+        return Kernel(calls, None)
+    inside = set(members)
+    read: dict[int, int] = {}
+    written: dict[int, int] = {}
+    for place, call in zip(members, calls, strict=True):
+        for access in call.reads:
+            if not (is_fused and _is_made_inside(graph, place, access.buffer, inside)):
+                read[access.buffer] = max(read.get(access.buffer, 0), access.num_bytes)
+        is_seen = not is_fused or not graph.readers_of[place] <= inside
+        for access in call.writes:
+            if access.buffer in graph.kept or (
+                is_seen and _is_read_outside(graph, place, access.buffer, inside, is_fused)
+            ):
+                written[access.buffer] = max(written.get(access.buffer, 0), access.num_bytes)
+    return Kernel(calls, _memory(calls, sum(read.values()), sum(written.values()), is_fused))
+
+
+def _is_made_inside(graph: _Graph, place: int, buffer: int, inside: set[int]) -> bool:
+    """Whether all that wrote a buffer before a call is of the same kernel, or constants that it computes itself."""
+    writers = [w for w in graph.writers_of[place] if any(access.buffer == buffer for access in graph.calls[w].writes)]
+    return bool(writers) and all(w in inside or graph.calls[w].role is Role.CONSTANT for w in writers)
+
+
+def _is_read_outside(graph: _Graph, place: int, buffer: int, inside: set[int], is_fused: bool) -> bool:
+    if not is_fused:
+        return True
+    outside: Iterable[int] = graph.readers_of[place] - inside
+    return any(access.buffer == buffer for reader in outside for access in graph.calls[reader].reads)
+
+
+def _memory(calls: Sequence[Call], read_bytes: int, write_bytes: int, is_fused: bool) -> MemoryWork:
+    sums = [call for call in calls if call.role is Role.REDUCTION]
+    domain = (sums or calls)[0].domain
+    has_cta_for_each_row = (
+        bool(sums) and domain.is_inner and _MIN_ROW <= domain.width <= _MAX_ROW and domain.num_rows > 1
+    )
+    if has_cta_for_each_row:
+        what = calls[0].what if not is_fused else _NORM
+        return MemoryWork(what, read_bytes, write_bytes, domain.num_rows, domain.width)
+    what = calls[0].what if len(calls) == 1 and not sums and not is_fused else DEALT
+    largest = max((access.num_bytes for call in calls for access in (*call.reads, *call.writes)), default=0)
+    return dealt(what, read_bytes, write_bytes, min(largest, max(read_bytes, write_bytes)))

@@ -1,0 +1,288 @@
+"""What a module takes on an arch: a tree by module path, and the list of its operations in the order they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gemm_eval.evaluate import GEMMEvaluator
+from gemm_eval.torch.price import UNPRICED
+from gemm_eval.torch.work import Work
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["Lever", "ModulePrediction", "PredictedOperation"]
+
+
+class Lever(NamedTuple):
+    """One change of the arch, and what it does.
+
+    Attributes:
+        change: in words: ``"dram_gb_per_s x2"``.
+        latency_us: of the module with it.
+        gain_frac: share of its time that it saves.
+    """
+
+    change: str
+    latency_us: float
+    gain_frac: float
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedOperation:
+    """One kernel, or a few that a library launches for one operation.
+
+    Attributes:
+        path: of the module that runs it; empty: the outermost.
+        name: of the operation, as torch has it, or of all that are fused: ``"aten.silu + aten.mul"``.
+        phase: ``"forward"``, ``"backward"`` or ``"optimizer"``.
+        kind: ``"gemm"``, ``"convolution"``, ``"attention"``, ``"memory"`` or ``"unpriced"``.
+        latency_us: time.
+        low_us, high_us: the interval that holds 80% of measured times of such GEMMs; None: errors are not known.
+        bound: what limits it, in the word of its model.
+        source: where the time comes from: ``calibrated``, ``corrected``, ``analytic``, ``peak``, or ``none``.
+        detail: sizes and kernel, or why it has no price.
+        flop: operations on matrices, without what masks leave out.
+        unmasked_flop: the same as torch's `FlopCounterMode` counts them, which knows no masks.
+        num_bytes: of operands and results, each once; of a fused kernel what it reads and writes.
+        start_us: when it begins, kernels running one after the other.
+    """
+
+    path: str
+    name: str
+    phase: str
+    kind: str
+    latency_us: float
+    low_us: float | None
+    high_us: float | None
+    bound: str
+    source: str
+    detail: str
+    flop: int
+    unmasked_flop: int
+    num_bytes: int
+    start_us: float
+    _work: Work = field(repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if not item.name.startswith("_")}
+
+
+@dataclass(frozen=True, slots=True)
+class ModulePrediction:
+    """A module, its own operations, and the modules in it.
+
+    Attributes:
+        path: from the outermost module; empty: that one.
+        module_class: name of its class; empty: it has none (operations around modules).
+        arch_name: where it runs.
+        fusion: who fuses kernels: ``"inductor"`` or ``"eager"``.
+        own_operations: in the order they run, without those of inner modules.
+        children: modules in it that run something, in the order of definition.
+        total_us: time of the outermost module, which shares are of.
+    """
+
+    path: str
+    module_class: str
+    arch_name: str
+    fusion: str
+    own_operations: tuple[PredictedOperation, ...] = field(repr=False)
+    children: tuple[ModulePrediction, ...] = field(repr=False)
+    total_us: float
+    _evaluator: GEMMEvaluator = field(repr=False, compare=False)
+    _attention_library: str | None = field(repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        where = f" {self.path}" if self.path else ""
+        return (
+            f"<ModulePrediction {self.module_class}{where} on {self.arch_name}: {self.latency_us:,.4g} us, "
+            f"{len(self.operations)} operations>"
+        )
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __getitem__(self, path: str) -> ModulePrediction:
+        """Return a module in this one by its path, as torch names it: ``"layers.0.mlp"``.
+
+        Raises:
+            KeyError: there is none that runs something.
+        """
+        full = ".".join(filter(None, (self.path, path)))
+        for node in self.walk():
+            if node.path == full:
+                return node
+        raise KeyError(path)
+
+    def walk(self) -> Iterator[ModulePrediction]:
+        """Yield this module and all in it, outer ones first."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    @property
+    def operations(self) -> tuple[PredictedOperation, ...]:
+        """All operations of this module and those in it, in the order they run."""
+        found = [operation for node in self.walk() for operation in node.own_operations]
+        return tuple(sorted(found, key=lambda operation: operation.start_us))
+
+    @property
+    def latency_us(self) -> float:
+        """Time of all kernels, one after the other."""
+        return sum(operation.latency_us for node in self.walk() for operation in node.own_operations)
+
+    @property
+    def low_us(self) -> float:
+        """Sum of the lower ends of intervals, where they are known, and of times elsewhere: all errors on one side."""
+        return sum(one.latency_us if one.low_us is None else one.low_us for one in self.operations)
+
+    @property
+    def high_us(self) -> float:
+        """Sum of the upper ends, likewise."""
+        return sum(one.latency_us if one.high_us is None else one.high_us for one in self.operations)
+
+    @property
+    def share_frac(self) -> float:
+        """Part of the time of the outermost module."""
+        return self.latency_us / self.total_us if self.total_us else 0.0
+
+    @property
+    def flop(self) -> int:
+        """Operations on matrices, without what masks leave out; a multiply-accumulate is two."""
+        return sum(operation.flop for operation in self.operations)
+
+    @property
+    def unmasked_flop(self) -> int:
+        """The same as torch's `FlopCounterMode` counts them."""
+        return sum(operation.unmasked_flop for operation in self.operations)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that operations read and write, each operand once."""
+        return sum(operation.num_bytes for operation in self.operations)
+
+    @property
+    def us_by_kind(self) -> dict[str, float]:
+        """Time by kind of operation."""
+        found: dict[str, float] = {}
+        for operation in self.operations:
+            found[operation.kind] = found.get(operation.kind, 0.0) + operation.latency_us
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @property
+    def us_by_bound(self) -> dict[str, float]:
+        """Time by what limits it."""
+        found: dict[str, float] = {}
+        for operation in self.operations:
+            found[operation.bound] = found.get(operation.bound, 0.0) + operation.latency_us
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    @property
+    def bound(self) -> str:
+        """What limits most of the time."""
+        return next(iter(self.us_by_bound), "")
+
+    @property
+    def unpriced(self) -> tuple[PredictedOperation, ...]:
+        """Operations that no model knows: they count as no time."""
+        return tuple(operation for operation in self.operations if operation.bound == UNPRICED)
+
+    def what_would_help(self) -> tuple[Lever, ...]:
+        """Evaluate everything on changed archs, one change at a time; return them, the most helpful first.
+
+        What timings showed beyond the model is not known of changed archs: gains are those of the model alone.
+        """
+        from gemm_eval.torch.levers import find_levers
+
+        works = [operation._work for operation in self.operations]
+        return find_levers(self._evaluator, self._attention_library, works)
+
+    # ---- as text, page, JSON, timeline -----------------------------------------------------------------------------
+
+    def table(self, *, depth: int | None = None, fold: bool = True) -> str:
+        """Return a table of modules as text.
+
+        Args:
+            depth: how deep; None: all.
+            fold: modules that differ by a number alone (``layers.0``, ``layers.1``) share a row.
+        """
+        from gemm_eval.torch.text import module_table
+
+        return module_table(self, depth=depth, fold=fold)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON: the tree."""
+        return {
+            "path": self.path, "module_class": self.module_class, "arch_name": self.arch_name, "fusion": self.fusion,
+            "latency_us": self.latency_us, "low_us": self.low_us, "high_us": self.high_us,
+            "share_frac": self.share_frac, "bound": self.bound, "flop": self.flop, "num_bytes": self.num_bytes,
+            "num_unpriced": len(self.unpriced),
+            "operations": [operation.to_dict() for operation in self.own_operations],
+            "children": [child.to_dict() for child in self.children],
+        }  # fmt: skip
+
+    def to_json(self) -> str:
+        """Return the tree as JSON."""
+        import json
+
+        return json.dumps(self.to_dict(), indent=1)
+
+    def to_html(self) -> str:
+        """Return a page: where the time goes, by module and by kernel, and what would help."""
+        from gemm_eval.torch.page import prediction_page
+
+        return prediction_page(self).to_html()
+
+    def write_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the page, whole or not at all.
+
+        Raises:
+            GemmEvalError: it cannot be written.
+        """
+        from gemm_eval.torch.page import prediction_page
+
+        prediction_page(self).write(path)
+
+    def chrome_trace(self) -> str:
+        """Return the timeline as JSON that chrome://tracing and ui.perfetto.dev show: modules above their kernels."""
+        from gemm_eval.torch.timeline import chrome_trace
+
+        return chrome_trace(self)
+
+
+def build_tree(
+    operations: Sequence[PredictedOperation], modules: dict[str, str], evaluator: GEMMEvaluator, fusion: str,
+    attention_library: str | None,
+) -> ModulePrediction:  # fmt: skip
+    """Return the tree of operations by module.
+
+    Args:
+        operations: in the order they run.
+        modules: class of each module by path, outer ones first.
+        evaluator, fusion, attention_library: how they were priced.
+    """
+    own: dict[str, list[PredictedOperation]] = {}
+    for operation in operations:
+        own.setdefault(operation.path, []).append(operation)
+    needed: dict[str, None] = {"": None}
+    for path in own:
+        parts = path.split(".") if path else []
+        needed.update((".".join(parts[: end + 1]), None) for end in range(len(parts)))
+    order = {path: at for at, path in enumerate(modules)}
+    inner: dict[str, list[str]] = {path: [] for path in needed}
+    for path in needed:
+        if path:
+            inner[path.rpartition(".")[0]].append(path)
+    total_us = sum(operation.latency_us for operation in operations)
+
+    def node(path: str) -> ModulePrediction:
+        children = sorted(inner[path], key=lambda one: order.get(one, len(order)))
+        return ModulePrediction(
+            path, modules.get(path, ""), evaluator.arch.name, fusion, tuple(own.get(path, ())),
+            tuple(map(node, children)), total_us, evaluator, attention_library,
+        )  # fmt: skip
+
+    return node("")

@@ -1,0 +1,210 @@
+"""Tensors without memory in the places of real ones, and the few values that control flow asks for.
+
+Everything runs on torch's device "meta", where tensors have shapes, types and storages, and no elements. What little
+code reads of values are mostly positions, masks and sizes: small tensors that are made of constants and of inputs.
+Their values are kept beside them, computed on the CPU; whatever depends on a weight or an activation has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from gemm_eval.errors import UnsupportedError
+from gemm_eval.extras import needs_extra
+
+with needs_extra("gemm_eval.torch", "torch"):
+    import torch
+    from torch.multiprocessing.reductions import StorageWeakRef
+    from torch.utils._pytree import tree_map_only
+
+__all__ = ["Shapes"]
+
+_META = torch.device("meta")
+_CPU = torch.device("cpu")
+_MAX_KNOWN = {True: 1 << 16, False: 1 << 10}
+"""Most elements of a tensor whose values are kept: of integers and truth values, and of others."""
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+_READ = frozenset(("_local_scalar_dense", "equal", "is_nonzero"))
+_SIZED_BY_VALUES = frozenset(
+    ("nonzero", "masked_select", "_unique2", "unique_dim", "unique_consecutive", "bincount", "repeat_interleave")
+)
+_MASKS = (torch.bool, torch.uint8)
+_NEVER_KNOWN = ("rand", "normal", "bernoulli", "multinomial", "dropout", "empty", "uniform", "exponential")
+
+
+class Shapes:
+    """Runs operations on tensors without memory.
+
+    Attributes:
+        where: has the `last_path` of the module that runs, for errors.
+    """
+
+    where: Any = None
+
+    def __init__(self) -> None:
+        self._metas: dict[int, tuple[Any, Any]] = {}
+        self._values: dict[int, tuple[Any, Any]] = {}
+        self._stale: set[int] = set()
+        self._storages: list[Any] = []
+
+    def of(self, tensor: Any, *, keeps_grad: bool = False, is_weight: bool = False) -> Any:
+        """Return the tensor that stands for another one, with its values where they are few.
+
+        Args:
+            tensor: a dense one, on any device.
+            keeps_grad: it requires a gradient where the other does.
+            is_weight: of no values.
+
+        Raises:
+            UnsupportedError: it is sparse, nested, or of a class of its own.
+        """
+        known = self._metas.get(id(tensor))
+        if known is not None:
+            return known[1]
+        if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
+            what = tensor.layout if type(tensor) in _PLAIN else f"a {type(tensor).__name__}"
+            raise UnsupportedError(f"a tensor of shape {list(tensor.shape)} is {what}: only dense ones can be traced")
+        found = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=_META)
+        if keeps_grad and tensor.requires_grad:
+            found.requires_grad_()
+        self._metas[id(tensor)] = tensor, found
+        if not (is_weight or tensor.is_meta) and _is_small(tensor):
+            self._learn(found, tensor.detach().to(_CPU, copy=True))
+        return found
+
+    def value_of(self, tensor: Any) -> Any:
+        """Return the values of a tensor; None: they are not known."""
+        known = self._values.get(id(tensor))
+        if known is None or StorageWeakRef(tensor.untyped_storage()).cdata in self._stale:
+            return None
+        return known[1]
+
+    def run(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+        """Run an operation; return the arguments that it ran with, and its result.
+
+        Raises:
+            UnsupportedError: it asks for values that are not known.
+        """
+        if any(map(_is_foreign, args)) or any(map(_is_foreign, kwargs.values())):
+            args, kwargs = tree_map_only(torch.Tensor, self.of, (args, kwargs))
+        if _has_masks(func, args):
+            args = (args[0], [self._places(func, one) for one in args[1]], *args[2:])
+        values = self._values_for(func, args, kwargs)
+        if _asks_for_values(func, args, kwargs):
+            if values is None:
+                self.refuse(func)
+            return args, kwargs, self._answer(func, values)
+        if kwargs.get("device") is not None or _is_factory(func):
+            kwargs = kwargs | {"device": _META}
+        out = func(*args, **kwargs)
+        if values is not None and _is_small(out):
+            self._learn(out, func(*values[0], **values[1]))
+        elif func._schema.is_mutable:
+            self._forget(func, args)
+        return args, kwargs, out
+
+    def clear(self) -> None:
+        """Let go of all tensors, so that what is still there afterwards is held by others."""
+        self._metas.clear()
+        self._values.clear()
+
+    def refuse(self, what: Any) -> NoReturn:
+        """Say that what runs depends on values.
+
+        Raises:
+            UnsupportedError: always.
+        """
+        where = getattr(self.where, "last_path", "") or "the module"
+        raise UnsupportedError(
+            f"{where} asks for values of tensors ({what}), which depend on weights that a trace does not have; give "
+            "the module a form of fixed shapes (transformers: model.set_experts_implementation('grouped_mm')), or run "
+            "it: with gemm_eval.torch.predict(arch)"
+        )
+
+    def _values_for(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """Arguments with values in the places of tensors; None: some are not known, or the result is to have none."""
+        if any(word in func._schema.name for word in _NEVER_KNOWN):
+            return None
+        for tensor in _tensors((args, kwargs)):
+            if self.value_of(tensor) is None:
+                return None
+        swapped_args, swapped = tree_map_only(torch.Tensor, self.value_of, (args, kwargs))
+        if swapped.get("device") is not None or _is_factory(func):
+            swapped = swapped | {"device": _CPU}
+        return swapped_args, swapped
+
+    def _places(self, func: Any, index: Any) -> Any:
+        """A mask of truth values as the places where it holds; any other index as it is."""
+        if index is None or index.dtype not in _MASKS:
+            return index
+        value = self.value_of(index)
+        if value is None or value.dim() != 1:
+            self.refuse(func)
+        return self.of(value.nonzero().squeeze(1))
+
+    def _answer(self, func: Any, values: tuple[Any, Any]) -> Any:
+        found = func(*values[0], **values[1])
+        if not isinstance(found, torch.Tensor | tuple | list):
+            return found
+        return tree_map_only(torch.Tensor, self.of, found)
+
+    def _learn(self, tensor: Any, value: Any) -> None:
+        """Keep the values of a tensor as long as it lives here."""
+        for one, known in zip(_tensors(tensor), _tensors(value), strict=True):
+            self._values[id(one)] = one, known
+
+    def _forget(self, func: Any, args: Sequence[Any]) -> None:
+        """What is written over is not known any more, nor are other views of it."""
+        for at, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is not None and argument.alias_info.is_write and at < len(args):
+                for tensor in _tensors(args[at]):
+                    storage = StorageWeakRef(tensor.untyped_storage())
+                    self._storages.append(storage)  # its identity is given to no other
+                    self._stale.add(storage.cdata)
+
+
+def _asks_for_values(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    name = func._schema.name.rpartition("::")[2]
+    if name == "repeat_interleave":
+        return not args[1:] and kwargs.get("output_size") is None
+    return name in _READ or name in _SIZED_BY_VALUES
+
+
+def _has_masks(func: Any, args: Sequence[Any]) -> bool:
+    """Whether an operation picks elements by truth values, so that these say how many come out."""
+    is_pick = func._schema.name == "aten::index" and len(args) > 1
+    return is_pick and any(one is not None and one.dtype in _MASKS for one in args[1])
+
+
+@lru_cache(maxsize=4096)
+def _is_factory(func: Any) -> bool:
+    """Whether an operation takes a device and no tensor."""
+    arguments = func._schema.arguments
+    return any(one.name == "device" for one in arguments) and not any("Tensor" in str(one.type) for one in arguments)
+
+
+def _is_small(value: Any) -> bool:
+    found = _tensors(value)
+    return bool(found) and all(
+        one.numel() <= _MAX_KNOWN[not (one.is_floating_point() or one.is_complex())] for one in found
+    )
+
+
+def _is_foreign(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_is_foreign, value))
+    return isinstance(value, torch.Tensor) and not value.is_meta
+
+
+def _tensors(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [tensor for item in value for tensor in _tensors(item)]
+    return []

@@ -1,0 +1,117 @@
+"""Tracing a module without running it: on tensors that have shapes and types and no memory."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from gemm_eval.errors import InvalidInputError
+from gemm_eval.extras import needs_extra
+from gemm_eval.torch.flex import flex_attention_caught
+from gemm_eval.torch.functions import FunctionMode
+from gemm_eval.torch.graph import Trace
+from gemm_eval.torch.module_paths import follow_modules
+from gemm_eval.torch.quantized import quantized_linears
+from gemm_eval.torch.recorder import Recorder, current_precision
+from gemm_eval.torch.shapes import Shapes
+
+with needs_extra("gemm_eval.torch", "torch"):
+    import torch
+    from torch.utils._pytree import tree_leaves, tree_map_only
+
+__all__ = ["trace_module"]
+
+
+def trace_module(
+    module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, backward: bool = False
+) -> Trace:
+    """Return what a module does with some inputs; nothing is computed, allocated or changed.
+
+    Args:
+        module: on any device, "meta" too; its parameters may be of any size.
+        args, kwargs: of its `forward`; tensors on any device.
+        backward: gradients of all parameters that require them too, from those of the outputs, or of the output
+            `loss` where there is one.
+
+    Raises:
+        InvalidInputError: nothing has a gradient.
+        UnsupportedError: what the module does depends on values of weights or activations.
+    """
+    while hasattr(module, "_orig_mod"):  # of torch.compile
+        module = module._orig_mod
+    shapes = Shapes()
+    recorder = Recorder(current_precision(), shapes.run)
+    shapes.where = recorder
+    skipped = quantized_linears(module)
+    state: dict[str, Any] = {}
+    for name, tensor in module.named_parameters(remove_duplicate=False):
+        if name.rpartition(".")[0] not in skipped:
+            state[name] = shapes.of(tensor, keeps_grad=True, is_weight=True)  # torch folds matmul by it
+    for name, tensor in module.named_buffers(remove_duplicate=False):
+        if name.rpartition(".")[0] not in skipped:
+            state[name] = shapes.of(tensor)
+    given, named = tree_map_only(
+        torch.Tensor, lambda tensor: shapes.of(tensor, keeps_grad=backward), (tuple(args), dict(kwargs))
+    )
+    functions = FunctionMode(recorder, shapes)
+    with ExitStack() as stack:
+        for context in (
+            _as_written(), torch.set_grad_enabled(backward), functions,
+            flex_attention_caught(functions.flex_attention), follow_modules(recorder, module),
+            _standing_in(module, skipped, recorder), recorder,
+        ):  # fmt: skip
+            stack.enter_context(context)
+        out = torch.func.functional_call(module, state, given, named, strict=False)
+        grads = _gradients(out, state, recorder) if backward else None
+    shapes.clear()
+    trace = recorder.finish()
+    del out, grads
+    return trace
+
+
+def _gradients(out: Any, state: Mapping[str, Any], recorder: Recorder) -> Any:
+    loss = out.get("loss") if isinstance(out, Mapping) else None
+    leaves = tree_leaves(dict(out) if isinstance(out, Mapping) else out) if loss is None else [loss]
+    ends = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    inputs = list({id(tensor): tensor for tensor in state.values() if tensor.requires_grad}.values())
+    if not ends or not inputs:
+        what = "no output depends on a parameter" if inputs else "no parameter requires one"
+        raise InvalidInputError(f"backward=True needs gradients, but {what}: see requires_grad of the parameters")
+    recorder.phase = "backward"
+    with recorder.quiet():
+        seeds = [torch.empty_like(end) for end in ends]
+    return torch.autograd.grad(ends, inputs, seeds, allow_unused=True)
+
+
+@contextmanager
+def _standing_in(module: torch.nn.Module, linears: Mapping[str, Any], recorder: Recorder) -> Iterator[None]:
+    """Put stand-ins in the places of quantized linear layers while the module is traced."""
+    changed = []
+    try:
+        for path, linear in linears.items():
+            layer = module.get_submodule(path)
+            changed.append((layer, layer.__dict__.get("forward")))
+            layer.__dict__["forward"] = linear.stand_in(recorder)
+        yield
+    finally:
+        for layer, before in changed:
+            if before is None:
+                del layer.__dict__["forward"]
+            else:
+                layer.__dict__["forward"] = before
+
+
+@contextmanager
+def _as_written() -> Iterator[None]:
+    """Functions that torch.compile made run as they were written, and autocast as where there is a GPU."""
+    with ExitStack() as stack:
+        for home, name, answer in (
+            (torch.cuda.amp.common, "amp_definitely_not_available", False), (torch.cuda, "is_bf16_supported", True),
+        ):  # fmt: skip
+            stack.callback(setattr, home, name, getattr(home, name))
+            setattr(home, name, lambda *_, answer=answer, **__: answer)
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield

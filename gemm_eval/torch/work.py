@@ -1,0 +1,163 @@
+"""What an operation of a traced module is for the models: plain data, without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gemm_eval.units import FLOP_PER_MAC
+from gemm_eval.workload import AttentionProblem, GemmProblem
+
+__all__ = [
+    "CTA_ELEMENTS",
+    "DEALT",
+    "AttentionWork",
+    "ConvolutionWork",
+    "GemmWork",
+    "MemoryWork",
+    "UnpricedWork",
+    "VectorGemmWork",
+    "Work",
+    "dealt",
+    "work_flop",
+]
+
+_ATTENTION_BACKWARD = 5, 2
+"""Products of the backward and the forward pass: scores again, and gradients of Q, K, V and of the scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class GemmWork:
+    """A GEMM on the matrix units.
+
+    Attributes:
+        problem: sizes and types.
+        note: what was assumed of it; empty: nothing.
+    """
+
+    problem: GemmProblem
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorGemmWork:
+    """A GEMM, convolution or attention in fp32, without tensor cores: nothing is fitted, its peak and bytes are known.
+
+    Attributes:
+        what: in words, with sizes.
+        flop: operations, a multiply-accumulate being two.
+        num_bytes: operands and result, each once.
+        unmasked_flop: operations without what masks leave out.
+    """
+
+    what: str
+    flop: int
+    num_bytes: int
+    unmasked_flop: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionWork:
+    """A convolution as the implicit GEMM that it is.
+
+    Attributes:
+        problem: the GEMM: G groups, M positions of the output in all images, K window times channels, N filters.
+        read_bytes, write_bytes: input and filters, output, each once: A is never stored.
+        is_depthwise: each filter sees one channel: no matrix unit is of use, and its time is that of its bytes.
+        padded: the GEMM that runs, with channels filled up to what tensor cores load at once; None: `problem`.
+    """
+
+    problem: GemmProblem
+    read_bytes: int
+    write_bytes: int
+    is_depthwise: bool = False
+    padded: GemmProblem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWork:
+    """Fused attention, forward or backward.
+
+    Attributes:
+        problem: sizes and types.
+        mask_bytes: of a mask or bias that is read; 0: none.
+        is_backward: gradients of queries, keys and values.
+        note: what was assumed of it; empty: nothing.
+    """
+
+    problem: AttentionProblem
+    mask_bytes: int = 0
+    is_backward: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWork:
+    """A kernel whose time is that of its bytes.
+
+    Attributes:
+        what: as `GEMMEvaluator.evaluate_memory_bound` knows it, or any other word.
+        read_bytes, write_bytes: of it.
+        rows, width: rows that it works on, and elements of one; 0: elements are dealt to all SMs.
+    """
+
+    what: str
+    read_bytes: int
+    write_bytes: int
+    rows: int = 0
+    width: int = 0
+
+
+DEALT = "act"
+"""What the memory-bound model calls a kernel whose threads load 16 bytes of each tensor."""
+
+CTA_ELEMENTS = 1024
+"""Elements of a block of a kernel that goes over its elements whatever rows they are of; Inductor has as many."""
+
+_ELEMENT_BYTES = 2
+
+
+def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> MemoryWork:
+    """Return a kernel that goes over its elements in blocks, whatever rows they are of.
+
+    Args:
+        what: its name for the memory-bound model.
+        read_bytes, write_bytes: of it.
+        tensor_bytes: of the largest tensor that it sees: what its threads are for.
+    """
+    rows = -(-tensor_bytes // (CTA_ELEMENTS * _ELEMENT_BYTES))
+    return MemoryWork(what, read_bytes, write_bytes, rows, CTA_ELEMENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class UnpricedWork:
+    """An operation that no model knows: it is listed, with its bytes.
+
+    Attributes:
+        reason: why.
+        num_bytes: read and written.
+        flop: as torch counts them; 0: it does not.
+    """
+
+    reason: str
+    num_bytes: int
+    flop: int = 0
+
+
+Work: TypeAlias = GemmWork | VectorGemmWork | ConvolutionWork | AttentionWork | MemoryWork | UnpricedWork
+
+
+def work_flop(work: Work) -> tuple[int, int]:
+    """Operations on matrices, and what they would be if masks saved nothing, as torch's `FlopCounterMode` counts."""
+    if isinstance(work, GemmWork | ConvolutionWork):
+        return work.problem.flop, work.problem.flop
+    if isinstance(work, VectorGemmWork):
+        return work.flop, work.unmasked_flop
+    if isinstance(work, UnpricedWork):
+        return work.flop, work.flop
+    if isinstance(work, AttentionWork):
+        of = work.problem
+        full = FLOP_PER_MAC * of.batch * of.num_heads * of.q_len * of.kv_len * (of.head_dim + of.value_dim)
+        backward, forward = _ATTENTION_BACKWARD if work.is_backward else (1, 1)
+        return of.flop * backward // forward, full * backward // forward
+    return 0, 0

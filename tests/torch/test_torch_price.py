@@ -1,0 +1,159 @@
+"""Prices of work, without torch: which model answers, and what stays without an answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem, load_arch
+from gemm_eval.torch.levers import find_levers
+from gemm_eval.torch.price import UNPRICED, Prices, gemm_bytes
+from gemm_eval.torch.work import (
+    AttentionWork,
+    ConvolutionWork,
+    GemmWork,
+    MemoryWork,
+    UnpricedWork,
+    VectorGemmWork,
+    dealt,
+    work_flop,
+)
+
+H200 = GEMMEvaluator("h200-sxm", disk_cache=False)
+PRICES = Prices(H200, "flash")
+FULL = AttentionProblem(2, 1024, 1024, 16, 16, 64, causal=False)  # type: ignore[arg-type]
+CONV = GemmProblem(1, 100352, 576, 64, "bf16")  # type: ignore[arg-type]
+
+
+def conv(problem: GemmProblem = CONV, **options: object) -> ConvolutionWork:
+    moved = problem.M * 64 * 2  # of an input that has as many channels as there are filters, at stride 1
+    return ConvolutionWork(problem, moved + 2 * problem.K * problem.N, moved, **options)  # type: ignore[arg-type]
+
+
+def test_a_gemm_has_the_price_interval_and_bound_of_the_evaluator() -> None:
+    problem = GemmProblem(1, 512, 4096, 4096, "bf16")  # type: ignore[arg-type]
+    price, result = PRICES[GemmWork(problem)], H200.evaluate_problem(problem)
+    assert (price.latency_us, price.low_us, price.high_us) == (result.latency_us, result.low_us, result.high_us)
+    assert (price.bound, price.source) == (result.bound, result.source)
+    assert price.num_bytes == gemm_bytes(GemmWork(problem)) == 2 * (512 * 4096 * 2 + 4096 * 4096)
+
+
+def test_equal_work_is_evaluated_once() -> None:
+    fresh = GEMMEvaluator("h200-sxm", disk_cache=False)
+    prices = Prices(fresh, "flash")
+    works = [GemmWork(GemmProblem(1, 64, 1024, 1024, "bf16")) for _ in range(100)]  # type: ignore[arg-type]
+    prices.find(works)
+    assert fresh.cache_info().records.misses == 1
+
+
+def test_the_input_of_a_convolution_is_not_read_for_each_place_of_the_window() -> None:
+    """A of the implicit GEMM has nine times the bytes of the input, and DRAM has them once."""
+    implicit, plain = PRICES[conv()], H200.evaluate_problem(CONV)
+    moved = H200.evaluate_memory_bound(conv().read_bytes, conv().write_bytes, what="act")
+    assert plain.bound == "dram"
+    assert moved.latency_us <= implicit.latency_us < 0.75 * plain.latency_us
+    assert work_flop(conv()) == (CONV.flop, CONV.flop)
+
+
+def test_a_convolution_with_a_window_of_one_is_a_gemm() -> None:
+    problem = GemmProblem(1, 100352, 64, 256, "bf16")  # type: ignore[arg-type]
+    work = ConvolutionWork(problem, 2 * (100352 * 64 + 64 * 256), 2 * 100352 * 256)
+    assert PRICES[work].latency_us == pytest.approx(H200.evaluate_problem(problem).latency_us)
+
+
+def test_few_channels_are_filled_up() -> None:
+    stem = GemmProblem(1, 100352, 147, 64, "bf16")  # type: ignore[arg-type]
+    padded = GemmProblem(1, 100352, 196, 64, "bf16")  # type: ignore[arg-type]
+    work = ConvolutionWork(stem, 2 * 100352 * 12, 2 * 100352 * 64, padded=padded)
+    assert PRICES[work].latency_us < H200.evaluate_problem(stem).latency_us
+    assert work_flop(work)[0] == stem.flop
+
+
+def test_a_depthwise_convolution_takes_its_bytes() -> None:
+    problem = GemmProblem(64, 100352, 9, 1, "bf16")  # type: ignore[arg-type]
+    work = ConvolutionWork(problem, 13_000_000, 12_845_056, is_depthwise=True)
+    moved = PRICES[dealt("act", 13_000_000, 12_845_056, 13_000_000)]
+    assert PRICES[work].latency_us == moved.latency_us
+    assert 25_845_056 / 4.8e6 < moved.latency_us < 25_845_056 / 4.8e6 + 6
+
+
+def test_attention_backward_is_the_forward_by_its_products() -> None:
+    forward, backward = PRICES[AttentionWork(FULL)], PRICES[AttentionWork(FULL, is_backward=True)]
+    assert backward.latency_us == 2.5 * forward.latency_us
+    assert work_flop(AttentionWork(FULL, is_backward=True))[0] == 2.5 * work_flop(AttentionWork(FULL))[0]
+    assert backward.source == "analytic"
+
+
+def test_a_mask_is_read() -> None:
+    masked = PRICES[AttentionWork(FULL, mask_bytes=64 << 20)]
+    assert masked.latency_us > PRICES[AttentionWork(FULL)].latency_us + 10
+    assert masked.num_bytes == FULL.num_bytes + (64 << 20)
+
+
+def test_causal_attention_counts_what_masks_leave_out_in_one_way_alone() -> None:
+    causal = AttentionWork(AttentionProblem(2, 1024, 1024, 16, 16, 64))
+    assert work_flop(causal)[1] == work_flop(AttentionWork(FULL))[0]
+    assert work_flop(causal)[0] == causal.problem.flop < work_flop(causal)[1]
+
+
+def test_heads_that_no_fused_kernel_takes_are_not_fused() -> None:
+    problem = AttentionProblem(1, 4096, 4096, 1, 1, 512, causal=False)
+    price = PRICES[AttentionWork(problem)]
+    unfused = H200.evaluate_attention_problems([problem], fused=False)[0]
+    assert (price.latency_us, price.bound) == (unfused.latency_us, unfused.bound)
+
+
+def test_cross_attention_has_more_queries_than_keys() -> None:
+    few = PRICES[AttentionWork(AttentionProblem(2, 4096, 77, 8, 8, 40, causal=False))]
+    many = PRICES[AttentionWork(AttentionProblem(2, 4096, 4096, 8, 8, 40, causal=False))]
+    assert 0 < few.latency_us < many.latency_us / 5
+
+
+def test_fp32_is_the_peak_of_cuda_cores_or_the_bytes() -> None:
+    flop = 2 * 4096**3
+    work = VectorGemmWork("", flop, 3 * 4 * 4096**2, flop)
+    price = PRICES[work]
+    assert price.source == "peak"
+    assert price.latency_us == pytest.approx(flop / (2 * 128 * 132 * 1830) + 1.25, rel=1e-3)  # 128 FMA, SMs, MHz
+    narrow = PRICES[VectorGemmWork("", 2 * 4096 * 4096, 4 * 4096 * 4096, 2 * 4096 * 4096)]
+    assert narrow.bound == "dram"
+
+
+def test_tf32_on_a_gpu_without_it_is_fp32() -> None:
+    problem = GemmProblem(1, 4096, 4096, 4096, "tf32")  # type: ignore[arg-type]
+    prices = Prices(GEMMEvaluator("t4", disk_cache=False), "flash")
+    price = prices[GemmWork(problem)]
+    assert (price.source, price.bound) == ("peak", "compute")
+    assert price.latency_us > problem.flop / 8.2e6  # T4: 8.1 TFLOP/s of fp32 at its boost clock
+
+
+def test_what_no_model_knows_is_said() -> None:
+    bf16 = Prices(GEMMEvaluator("t4", disk_cache=False), "flash")[GemmWork(CONV)]
+    assert (bf16.bound, bf16.latency_us) == (UNPRICED, 0.0)
+    assert "bf16" in bf16.detail
+    assert PRICES[UnpricedWork("no model of fft", 64)].detail == "no model of fft"
+
+
+def test_multicore_chips_answer_too() -> None:
+    prices = Prices(GEMMEvaluator("demo-8core", disk_cache=False), "flash")
+    works = [GemmWork(GemmProblem(1, 64, 512, 512, "fp16")), MemoryWork("elementwise", 1 << 20, 1 << 20)]  # type: ignore[arg-type]
+    works_too = [
+        conv(GemmProblem(1, 4096, 576, 64, "fp16")),
+        AttentionWork(AttentionProblem(1, 64, 64, 4, 4, 64, "fp16")),
+    ]  # type: ignore[arg-type]
+    for work in (*works, *works_too):
+        price = prices[work]
+        assert price.bound != UNPRICED
+        assert price.latency_us > 0
+        assert price.low_us is None
+    assert prices[VectorGemmWork("", 2, 4, 2)].bound == UNPRICED
+
+
+def test_levers_are_those_of_everything_together() -> None:
+    gemm = GemmWork(GemmProblem(1, 16, 8192, 8192, "bf16"))  # type: ignore[arg-type]
+    levers = find_levers(H200, "flash", [gemm] * 3)
+    assert levers[0].change == "dram_gb_per_s x2"
+    alone = GEMMEvaluator("h200-sxm", disk_cache=False, correction=False)
+    arch = load_arch("h200-sxm")
+    faster = alone.on(arch.with_(dram_gb_per_s=2 * arch.dram_gb_per_s)).evaluate_problem(gemm.problem)  # type: ignore[union-attr]
+    assert levers[0].latency_us == pytest.approx(3 * faster.latency_us)
+    assert [lever.gain_frac for lever in levers] == sorted((lever.gain_frac for lever in levers), reverse=True)
