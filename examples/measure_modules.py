@@ -1,0 +1,113 @@
+"""Runs modules of torch forward on a GPU, and sets what `gemm_eval.torch` predicts beside it, operation by operation.
+
+    python examples/measure_modules.py --out FOLDER     # a GPU, PyTorch, torchvision, transformers; two minutes
+
+Eight architectures, in bf16 with random weights, as eager code and as a CUDA graph of it. Nothing is fitted on them.
+Writes FOLDER/modules.csv and FOLDER/operations.csv as they grow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+import torchvision
+import transformers
+
+from gemm_eval.torch import compare
+
+Case = tuple[Any, dict[str, torch.Tensor]]
+
+
+def hugging_face(config: Any, **inputs: torch.Tensor) -> Case:
+    """A model of transformers, and its inputs."""
+    with torch.device("cuda"):
+        module = transformers.AutoModel.from_config(config, dtype=torch.bfloat16)
+    return module.eval(), {name: value.cuda() for name, value in inputs.items()}
+
+
+def vision(name: str, batch: int) -> Case:
+    """A model of torchvision, with images of 224 x 224."""
+    module = getattr(torchvision.models, name)().cuda().bfloat16().eval()
+    return module, {"x": torch.randn(batch, 3, 224, 224, device="cuda", dtype=torch.bfloat16)}
+
+
+def tokens(batch: int, length: int) -> torch.Tensor:
+    """Ids that every vocabulary has."""
+    return torch.randint(0, 1000, (batch, length))
+
+
+def llama() -> Case:
+    """Four layers of the size of Llama 3 8B."""
+    config = transformers.LlamaConfig(
+        num_hidden_layers=4, hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8
+    )
+    return hugging_face(config, input_ids=tokens(1, 4096))
+
+
+def bert() -> Case:
+    """Eight layers of the size of BERT large."""
+    config = transformers.BertConfig(
+        num_hidden_layers=8, hidden_size=1024, num_attention_heads=16, intermediate_size=4096
+    )
+    return hugging_face(config, input_ids=tokens(16, 512))
+
+
+def gpt2() -> Case:
+    """Six layers of the size of GPT-2 XL."""
+    return hugging_face(transformers.GPT2Config(n_layer=6, n_embd=1600, n_head=25), input_ids=tokens(8, 1024))
+
+
+def qwen3() -> Case:
+    """Six layers of the size of Qwen3 4B."""
+    config = transformers.Qwen3Config(
+        num_hidden_layers=6, hidden_size=2560, intermediate_size=9728, num_attention_heads=32, num_key_value_heads=8
+    )
+    return hugging_face(config, input_ids=tokens(2, 2048))
+
+
+MODULES: dict[str, Callable[[], Case]] = {
+    "llama": llama, "bert": bert, "gpt2": gpt2, "qwen3": qwen3, "vit": lambda: vision("vit_l_16", 32),
+    "resnet50": lambda: vision("resnet50", 64), "convnext": lambda: vision("convnext_base", 32),
+    "swin": lambda: vision("swin_v2_b", 16),
+}  # fmt: skip
+
+
+def main() -> None:
+    """Run all modules, and write both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
+    parser.add_argument("--arch", default=None, help="what to predict for; default: the GPU that is here")
+    parser.add_argument("--modules", nargs="+", choices=MODULES, default=list(MODULES), metavar="NAME")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    modules: list[dict[str, Any]] = []
+    operations: list[dict[str, Any]] = []
+    for name in options.modules:
+        begun = time.monotonic()
+        module, inputs = MODULES[name]()
+        found = compare(module, inputs, options.arch, repeats=5)
+        assert found.graph_us is not None
+        modules.append(
+            {
+                "module": name, "predicted_us": found.predicted_us, "profiled_us": found.measured_us,
+                "graph_us": found.graph_us, "error_frac": found.predicted_us / found.graph_us - 1,
+            }
+        )  # fmt: skip
+        operations += [{"module": name} | row for row in found.to_dicts()]
+        pd.DataFrame(modules).round(4).to_csv(options.out / "modules.csv", index=False)
+        pd.DataFrame(operations).to_csv(options.out / "operations.csv", index=False)
+        print(*modules[-1].values(), f"{time.monotonic() - begun:.1f} s", flush=True)
+        del module, inputs
+        torch.cuda.empty_cache()
+    print(torch.cuda.get_device_name(), "torch", torch.__version__, "transformers", transformers.__version__)
+
+
+if __name__ == "__main__":
+    main()
