@@ -17,7 +17,7 @@ _MAX_NAMES = 4  # of a fused kernel
 
 
 def assemble(
-    trace: Trace, evaluator: GEMMEvaluator, fusion: str, attention_library: str, steps: Sequence[MemoryWork] = ()
+    trace: Trace, evaluator: GEMMEvaluator, fusion: str, attention_library: str | None, steps: Sequence[MemoryWork] = ()
 ) -> ModulePrediction:
     """Return what a trace takes.
 
@@ -34,7 +34,7 @@ def assemble(
 
 
 def price_kernels(
-    kernels: Sequence[Kernel], evaluator: GEMMEvaluator, attention_library: str, steps: Sequence[MemoryWork] = ()
+    kernels: Sequence[Kernel], evaluator: GEMMEvaluator, attention_library: str | None, steps: Sequence[MemoryWork] = ()
 ) -> list[list[PredictedOperation]]:
     """Return the operations of each kernel, and of an optimizer's steps after them; arguments as of `assemble`."""
     pieces = [_pieces(kernel) for kernel in kernels]

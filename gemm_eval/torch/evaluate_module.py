@@ -39,7 +39,7 @@ def predict_module(
     backward: bool = False,
     optimizer: Any = None,
     fusion: str = "inductor",
-    attention_library: str = "flash",
+    attention_library: str | None = None,
     **options: Any,
 ) -> ModulePrediction:
     """Predict what a module takes on an arch: which kernels, how long, what limits them. Nothing runs.
@@ -62,7 +62,7 @@ def predict_module(
         fusion: ``"inductor"``: elementwise operations and reductions fuse as torch.compile has it; ``"eager"``: each
             operation is a kernel.
         attention_library: whose fused attention runs on a GPU: ``"flash"`` or ``"cudnn"``, as torch calls them, or
-            ``"trtllm"``.
+            ``"trtllm"``; None: torch's own choice.
         options: of a new `GEMMEvaluator` where `arch` is none: `l2`, `clock`, `library`, `correction`, ...
 
     Raises:
@@ -75,7 +75,8 @@ def predict_module(
 
     check_flag("backward", backward)
     check_word("fusion", fusion, FUSIONS)
-    check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
+    if attention_library is not None:
+        check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
     if optimizer is not None and not backward:
         raise InvalidOptionError("optimizer needs backward=True: a step is made of gradients")
     evaluator = evaluator_for(arch, options)

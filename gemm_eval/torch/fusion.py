@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gemm_eval.checks import check_word
 from gemm_eval.torch.graph import Call, Domain, Role, Trace
-from gemm_eval.torch.work import DEALT, MemoryWork, dealt
+from gemm_eval.torch.work import DEALT, ELEMENT_BYTES, ELEMENTWISE, MemoryWork, dealt
 
 __all__ = ["FUSIONS", "Kernel", "kernels_of"]
 
@@ -253,4 +253,6 @@ def _memory(calls: Sequence[Call], read_bytes: int, write_bytes: int, is_fused: 
         return MemoryWork(what, read_bytes, write_bytes, domain.num_rows, domain.width)
     what = calls[0].what if len(calls) == 1 and not sums and not is_fused else DEALT
     largest = max((access.num_bytes for call in calls for access in (*call.reads, *call.writes)), default=0)
+    if what == ELEMENTWISE:  # one element of each tensor a step, whatever their types
+        largest = domain.num_elements * ELEMENT_BYTES
     return dealt(what, read_bytes, write_bytes, min(largest, max(read_bytes, write_bytes)))

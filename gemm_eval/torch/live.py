@@ -79,9 +79,12 @@ class predict:  # noqa: N801  it is used as a function
         InvalidOptionError, ArchError: an argument is none of these.
     """
 
-    def __init__(self, arch: Arch, *, fusion: str = "eager", attention_library: str = "flash", **options: Any) -> None:
+    def __init__(
+        self, arch: Arch, *, fusion: str = "eager", attention_library: str | None = None, **options: Any
+    ) -> None:
         check_word("fusion", fusion, FUSIONS)
-        check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
+        if attention_library is not None:
+            check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
         self._evaluator = evaluator_for(arch, options)
         self._fusion, self._attention_library = fusion, attention_library
         self._stack: ExitStack | None = None

@@ -63,12 +63,13 @@ class Prices:
 
     Args:
         evaluator: of the arch.
-        attention_library: whose fused kernels of GPUs: ``"flash"`` or ``"cudnn"``, as torch calls them.
+        attention_library: whose fused kernels of GPUs: ``"flash"`` or ``"cudnn"``, as torch calls them; None: torch's
+            own choice.
     """
 
     def __init__(self, evaluator: GEMMEvaluator, attention_library: str | None) -> None:
         self.evaluator = evaluator
-        self._library = attention_library
+        self._library = attention_library or default_attention_library(evaluator.arch)
         self._known: dict[Work, Price] = {}
 
     def find(self, works: Iterable[Work]) -> None:
@@ -96,14 +97,18 @@ class Prices:
         except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
             return self._refused(work, error)
         detail = f"{work.problem}, {work.note}" if work.note else str(work.problem)
-        return Price(
-            result.latency_us, result.low_us, result.high_us, result.bound, result.source, detail, gemm_bytes(work)
-        )
+        return self._of(result, detail, work.problem.compulsory_bytes)
+
+    def _of(self, result: GEMMResult, detail: str, num_bytes: int) -> Price:
+        """What a kernel takes between others."""
+        more_us = self.evaluator.switch_us(result.problem.rows)
+        low_us, high_us = (None if us is None else us + more_us for us in (result.low_us, result.high_us))
+        return Price(result.latency_us + more_us, low_us, high_us, result.bound, result.source, detail, num_bytes)
 
     def _refused(self, work: GemmWork | ConvolutionWork, error: GemmEvalError) -> Price:
         """tf32 on a GPU without it is fp32; of other types nothing is known."""
         problem = work.problem
-        num_bytes = gemm_bytes(work)
+        num_bytes = problem.compulsory_bytes
         is_fp32 = problem.input_dtype is DType.TF32 and problem.weight_dtype is DType.TF32
         if is_fp32 and isinstance(self.evaluator.arch, GpuSpec):
             what = f"{problem.sizes_text} fp32"
@@ -147,13 +152,11 @@ class Prices:
         try:
             runs = work.padded or problem
             result = self.evaluator.evaluate_problem(runs)
-            if gemm_bytes(work) > num_bytes:
-                result = self._fed_faster(runs, result, gemm_bytes(work) / num_bytes)
+            if problem.compulsory_bytes > num_bytes:
+                result = self._fed_faster(runs, result, problem.compulsory_bytes / num_bytes)
         except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
             return self._refused(work, error)._replace(num_bytes=num_bytes)
-        return Price(
-            result.latency_us, result.low_us, result.high_us, result.bound, result.source, detail, num_bytes
-        )  # fmt: skip
+        return self._of(result, detail, num_bytes)
 
     def _fed_faster(self, problem: GemmProblem, result: GEMMResult, factor: float) -> GEMMResult:
         """The GEMM where DRAM gives it the bytes of the implicit A as fast as it gives those of the input."""
@@ -173,6 +176,7 @@ class Prices:
         except (UnsupportedError, InvalidInputError, InfeasibleError) as error:
             return _unpriced(UnpricedWork(str(error), problem.num_bytes + work.mask_bytes))
         latency_us = result.latency_us * (_BACKWARD_FACTOR if work.is_backward else 1.0)
+        latency_us += self.evaluator.switch_us(problem.batch * problem.q_len)
         num_bytes = problem.num_bytes * (2 if work.is_backward else 1) + work.mask_bytes
         if work.mask_bytes:
             latency_us += work.mask_bytes / self._dram_bytes_per_us()
@@ -195,13 +199,9 @@ class Prices:
         return Price(result.latency_us, None, None, bound, result.source, detail, num_bytes)
 
 
-def gemm_bytes(work: GemmWork | ConvolutionWork) -> int:
-    """Bytes of A, B and C, each once; of a grouped GEMM B of all groups that have rows."""
-    of = work.problem
-    groups = of.G if of.row_groups is None else sum(rows > 0 for rows in of.row_groups)
-    types = of.types
-    bits = types.a.total_bits(of.rows, of.K) + types.b.total_bits(groups * of.N, of.K) + of.rows * of.N * types.c.bits
-    return -(-bits // 8)
+def default_attention_library(arch: ArchSpec) -> str:
+    """Whose fused attention `scaled_dot_product_attention` takes: cuDNN's on Hopper (torch 2.11, seen on an H200)."""
+    return "cudnn" if isinstance(arch, GpuSpec) and arch.sm_arch.startswith("sm_90") else "flash"
 
 
 def _unpriced(work: UnpricedWork) -> Price:

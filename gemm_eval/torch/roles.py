@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gemm_eval.torch.graph import Domain, Role
+from gemm_eval.torch.work import DEALT, ELEMENTWISE
 
 __all__ = ["FREE", "GATHERS", "SCATTERS", "WRITES_ONLY", "kernel_word", "role_of"]
 
@@ -208,5 +209,5 @@ def kernel_word(name: str, role: Role, is_plain: bool) -> str:
         is_plain: all tensors have one type and one shape and lie alike: threads load 16 bytes; else element by element.
     """
     if role in (Role.ELEMENTWISE, Role.CONSTANT):
-        return "act" if is_plain else "cast"
+        return DEALT if is_plain else ELEMENTWISE
     return _WORDS.get(name, name)

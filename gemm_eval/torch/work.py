@@ -11,6 +11,8 @@ from gemm_eval.workload import AttentionProblem, GemmProblem
 __all__ = [
     "CTA_ELEMENTS",
     "DEALT",
+    "ELEMENTWISE",
+    "ELEMENT_BYTES",
     "AttentionWork",
     "ConvolutionWork",
     "GemmWork",
@@ -114,7 +116,11 @@ DEALT = "act"
 CTA_ELEMENTS = 1024
 """Elements of a block of a kernel that goes over its elements whatever rows they are of; Inductor has as many."""
 
-_ELEMENT_BYTES = 2
+ELEMENTWISE = "cast"
+"""Likewise, a kernel whose threads load element by element."""
+
+ELEMENT_BYTES = 2
+"""Of what `dealt` takes the largest tensor to be made of."""
 
 
 def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> MemoryWork:
@@ -125,7 +131,7 @@ def dealt(what: str, read_bytes: int, write_bytes: int, tensor_bytes: int) -> Me
         read_bytes, write_bytes: of it.
         tensor_bytes: of the largest tensor that it sees: what its threads are for.
     """
-    rows = -(-tensor_bytes // (CTA_ELEMENTS * _ELEMENT_BYTES))
+    rows = -(-tensor_bytes // (CTA_ELEMENTS * ELEMENT_BYTES))
     return MemoryWork(what, read_bytes, write_bytes, rows, CTA_ELEMENTS)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gemm_eval import AttentionProblem, GEMMEvaluator, GemmProblem, load_arch
 from gemm_eval.torch.levers import find_levers
-from gemm_eval.torch.price import UNPRICED, Prices, gemm_bytes
+from gemm_eval.torch.price import UNPRICED, Prices, default_attention_library
 from gemm_eval.torch.work import (
     AttentionWork,
     ConvolutionWork,
@@ -32,9 +32,11 @@ def conv(problem: GemmProblem = CONV, **options: object) -> ConvolutionWork:
 def test_a_gemm_has_the_price_interval_and_bound_of_the_evaluator() -> None:
     problem = GemmProblem(1, 512, 4096, 4096, "bf16")  # type: ignore[arg-type]
     price, result = PRICES[GemmWork(problem)], H200.evaluate_problem(problem)
-    assert (price.latency_us, price.low_us, price.high_us) == (result.latency_us, result.low_us, result.high_us)
+    more_us = H200.switch_us(512)
+    assert (price.latency_us, price.low_us) == (result.latency_us + more_us, result.low_us + more_us)  # type: ignore[operator]
+    assert price.high_us == result.high_us + more_us  # type: ignore[operator]
     assert (price.bound, price.source) == (result.bound, result.source)
-    assert price.num_bytes == gemm_bytes(GemmWork(problem)) == 2 * (512 * 4096 * 2 + 4096 * 4096)
+    assert price.num_bytes == problem.compulsory_bytes == 2 * (512 * 4096 * 2 + 4096 * 4096)
 
 
 def test_equal_work_is_evaluated_once() -> None:
@@ -57,7 +59,8 @@ def test_the_input_of_a_convolution_is_not_read_for_each_place_of_the_window() -
 def test_a_convolution_with_a_window_of_one_is_a_gemm() -> None:
     problem = GemmProblem(1, 100352, 64, 256, "bf16")  # type: ignore[arg-type]
     work = ConvolutionWork(problem, 2 * (100352 * 64 + 64 * 256), 2 * 100352 * 256)
-    assert PRICES[work].latency_us == pytest.approx(H200.evaluate_problem(problem).latency_us)
+    expected_us = H200.evaluate_problem(problem).latency_us + H200.switch_us(100352)
+    assert PRICES[work].latency_us == pytest.approx(expected_us)
 
 
 def test_few_channels_are_filled_up() -> None:
@@ -78,7 +81,8 @@ def test_a_depthwise_convolution_takes_its_bytes() -> None:
 
 def test_attention_backward_is_the_forward_by_its_products() -> None:
     forward, backward = PRICES[AttentionWork(FULL)], PRICES[AttentionWork(FULL, is_backward=True)]
-    assert backward.latency_us == 2.5 * forward.latency_us
+    more_us = H200.switch_us(FULL.batch * FULL.q_len)
+    assert backward.latency_us - more_us == pytest.approx(2.5 * (forward.latency_us - more_us))
     assert work_flop(AttentionWork(FULL, is_backward=True))[0] == 2.5 * work_flop(AttentionWork(FULL))[0]
     assert backward.source == "analytic"
 
@@ -99,7 +103,16 @@ def test_heads_that_no_fused_kernel_takes_are_not_fused() -> None:
     problem = AttentionProblem(1, 4096, 4096, 1, 1, 512, causal=False)
     price = PRICES[AttentionWork(problem)]
     unfused = H200.evaluate_attention_problems([problem], fused=False)[0]
-    assert (price.latency_us, price.bound) == (unfused.latency_us, unfused.bound)
+    more_us = H200.switch_us(problem.batch * problem.q_len)
+    assert (price.latency_us, price.bound) == (unfused.latency_us + more_us, unfused.bound)
+
+
+def test_attention_is_whose_torch_takes() -> None:
+    names = "h100-sxm", "h200-sxm", "a100-sxm-80gb", "b200"
+    found = [default_attention_library(load_arch(name)) for name in names]
+    assert found == ["cudnn", "cudnn", "flash", "flash"]
+    own, cudnn = Prices(H200, None)[AttentionWork(FULL)], Prices(H200, "cudnn")[AttentionWork(FULL)]
+    assert own == cudnn != PRICES[AttentionWork(FULL)]
 
 
 def test_cross_attention_has_more_queries_than_keys() -> None:
@@ -155,5 +168,5 @@ def test_levers_are_those_of_everything_together() -> None:
     alone = GEMMEvaluator("h200-sxm", disk_cache=False, correction=False)
     arch = load_arch("h200-sxm")
     faster = alone.on(arch.with_(dram_gb_per_s=2 * arch.dram_gb_per_s)).evaluate_problem(gemm.problem)  # type: ignore[union-attr]
-    assert levers[0].latency_us == pytest.approx(3 * faster.latency_us)
+    assert levers[0].latency_us == pytest.approx(3 * (faster.latency_us + alone.switch_us(16)))
     assert [lever.gain_frac for lever in levers] == sorted((lever.gain_frac for lever in levers), reverse=True)
