@@ -70,8 +70,9 @@ def estimate_model(
     >>> estimate_model("llama-3-8b", "h200-sxm", 32, prompt_len=2048)     # doctest: +SKIP
 
     A step is the sum of its operations, one after the other in a CUDA graph, as engines run them: GEMMs, attention,
-    experts, messages between devices, and what is bound by memory. The host, sampling parameters, scheduling and the
-    network to clients are not in it.
+    experts, messages between devices, and what is bound by memory; GEMMs and attention with what they take more between
+    others than alone (`GEMMEvaluator.switch_us`). The host, sampling parameters, scheduling and the network to clients
+    are not in it.
 
     Args:
         model: a config, the name of a preset, or a Hugging Face config.json.
