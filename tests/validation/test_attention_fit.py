@@ -135,7 +135,11 @@ def test_a_calibration_is_what_a_fit_gives() -> None:
     timings = table("a100-sxm-80gb", "mla_generation")
     committed, _ = attention_coefficients(A100, "trtllm")
     fitted = scores_module._fit(A100, timings, "latent_whole", np.ones(len(timings), bool))
-    assert fitted == pytest.approx(committed["latent_whole"], rel=0.02)
+    untold = {"matrix8_frac"}  # an A100 multiplies nothing in fp8: a fit may end with any
+    told = committed["latent_whole"].keys() - untold
+    assert {name: fitted[name] for name in told} == pytest.approx(
+        {name: committed["latent_whole"][name] for name in told}, rel=0.02
+    )
     lines = {line.group: line for line in score_attention(["a100-sxm-80gb"], ["mla_generation"])}
     found = lines["all"].errors
     recorded = AttentionCalibration.model_validate(read_yaml(attention_calibration_path(A100.name, "trtllm"))).errors[3]
