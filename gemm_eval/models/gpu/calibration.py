@@ -141,7 +141,7 @@ def load_calibration(path: Path) -> Calibration:
     return found
 
 
-_loaded = cache(load_calibration)  # several libraries and GPUs take the same
+loaded_calibration = cache(load_calibration)  # several libraries and GPUs take the same
 
 
 def coefficients_for(arch: GpuSpec, library: str, family: str) -> tuple[dict[str, float], Origin]:
@@ -179,11 +179,11 @@ def _preset(root: Path, name: str) -> GpuSpec | None:  # noqa: ARG001  another r
 def _coefficients(root: Path, gpu: str, library: str, family: str) -> tuple[dict[str, float], Origin]:
     path = calibration_path(gpu, library, family)
     if path.is_file():
-        found = _loaded(path)
+        found = loaded_calibration(path)
         return _complete(found), Origin(True, gpu, f"fitted on timings of {gpu} ({found.date})", library)
     for pattern in (f"*/{library}-{family}.yaml", f"*/*-{family}.yaml"):
         for other in sorted(root.glob(pattern), key=lambda path: (not _have_same_sms(path.parent.name, gpu), path)):
-            found = _loaded(other)
+            found = loaded_calibration(other)
             text = f"carried over from {found.library} kernels on {found.gpu}, fitted on nothing of this GPU"
             coefficients = _complete(found)
             if found.library != library or not _have_same_sms(found.gpu, gpu):

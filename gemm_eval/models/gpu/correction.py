@@ -29,7 +29,7 @@ from gemm_eval.models.gpu.calibration import (
     calibration_path,
     coefficients_for,
     has_sms_of,
-    load_calibration,
+    loaded_calibration,
 )
 from gemm_eval.models.gpu.correction_kernels import FEATURES, LEAF, LIMITS_DTYPE, NODE_DTYPE
 from gemm_eval.models.gpu.intervals import (
@@ -296,7 +296,7 @@ def interval_for(
     if origin.gpu is None:
         return interval_of_defaults()
     times = 1.0 if origin.is_calibrated else ALIKE if has_sms_of(arch, origin.gpu) else OTHER_SMS
-    found = load_calibration(calibration_path(origin.gpu, origin.library, family))
+    found = loaded_calibration(calibration_path(origin.gpu, origin.library, family))
     if found.intervals:
         return interval_of(found.intervals, times)
     return interval_of_error(max(errors.p90_percent for errors in found.errors) / 100.0, times)
