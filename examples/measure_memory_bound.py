@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pandas as pd
 import torch
 from engine_kernels import Kernels
+from graph_replays import replay_us
 from torch.nn import functional
 
 BF16 = torch.bfloat16
@@ -31,7 +32,6 @@ HEAD_DIM, TOP, EXPERTS, VOCABULARY = 128, 8, (64, 128, 256), (32768, 131072)
 MOST_BYTES = 1 << 30
 WEIGHT_BYTES, WEIGHTS = 24 << 20, 16
 CALLS, REPLAYS = 16, 9
-WAIT_CYCLES = 1_000_000
 
 
 class Case(NamedTuple):
@@ -237,7 +237,7 @@ class Clock:
     def time_us(self, case: Case) -> float:
         """Return the time that a call adds."""
         empty, full = (self._graph(case, call) for call in (_nothing, case.call))
-        times = [self._replay_us(full) - self._replay_us(empty) for _ in range(REPLAYS)]
+        times = [replay_us(full, self.stream) - replay_us(empty, self.stream) for _ in range(REPLAYS)]
         return statistics.median(times[1:]) / CALLS
 
     def _graph(self, case: Case, call: Callable[[], object]) -> torch.cuda.CUDAGraph:
@@ -251,16 +251,6 @@ class Clock:
                 self.run.operation_before(self.weights[place % WEIGHTS], case.x)
                 call()
         return graph
-
-    def _replay_us(self, graph: torch.cuda.CUDAGraph) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.stream(self.stream):
-            torch.cuda._sleep(WAIT_CYCLES)  # so that the graph is in the queue when the GPU comes to it
-            start.record()
-            graph.replay()
-            end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end) * 1e3)
 
 
 def main() -> None:

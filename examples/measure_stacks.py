@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
+from graph_replays import replay_us
 from stack_model import BF16, Stack, reference, use_torch_memory
 
 from gemm_eval.transformer import load_model
@@ -34,7 +35,6 @@ PROMPTS = (512, 4096, 16384)
 DECODES = [(batch, context) for batch in (1, 16, 128) for context in (1024, 8192)]
 REPLAYS, PROFILED = 11, 5
 PAUSE_S = 0.03
-WAIT_CYCLES = 2_000_000
 MOST_GAP_US = 1.0
 LARGEST_ERROR = 0.05
 
@@ -118,14 +118,7 @@ class Step:
         times = []
         for _ in range(REPLAYS):
             time.sleep(PAUSE_S)
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            with torch.cuda.stream(self.stream):
-                torch.cuda._sleep(WAIT_CYCLES)  # so that the graph is in the queue when the GPU comes to it
-                start.record()
-                self.graph.replay()
-                end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) * 1e3)
+            times.append(replay_us(self.graph, self.stream))
         return float(statistics.median(times[1:]))
 
     def operations(self) -> list[tuple[str, str, int, float]]:

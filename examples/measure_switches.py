@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 import torch
 from engine_kernels import Kernels
+from graph_replays import replay_us
 from measure_stacks import kernels_of
 from stack_model import BF16, gains, normal, packed
 from torch.nn import functional
@@ -36,7 +37,6 @@ COLD_BYTES, MOST_COPIES = 200e6, 48
 SHORT, LONG = 16, 48
 FEW_LAYERS, MANY_LAYERS = 2, 6
 REPLAYS = 9
-WAIT_CYCLES = 1_000_000
 
 
 class Sizes(NamedTuple):
@@ -65,7 +65,7 @@ class Graphs:
     def more_us(self, few: Callable[[], None], many: Callable[[], None]) -> float:
         """Return how much longer `many` takes than `few`, the median of several replays of both."""
         graphs = [self._capture(call) for call in (few, many)]
-        times = [self._replay_us(graphs[1]) - self._replay_us(graphs[0]) for _ in range(REPLAYS)]
+        times = [replay_us(graphs[1], self.stream) - replay_us(graphs[0], self.stream) for _ in range(REPLAYS)]
         return float(statistics.median(times[1:]))
 
     def _capture(self, call: Callable[[], None]) -> torch.cuda.CUDAGraph:
@@ -77,16 +77,6 @@ class Graphs:
             call()
             graph.capture_end()
         return graph
-
-    def _replay_us(self, graph: torch.cuda.CUDAGraph) -> float:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with torch.cuda.stream(self.stream):
-            torch.cuda._sleep(WAIT_CYCLES)  # so that the graph is in the queue when the GPU comes to it
-            start.record()
-            graph.replay()
-            end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end) * 1e3)
 
 
 class Layers:

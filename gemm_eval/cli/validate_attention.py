@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
+
+from gemm_eval.cli.held_out import error_cells, plain_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,10 +26,7 @@ def validate_attention(names: Sequence[str], phases: Sequence[str], seed: int, *
     gpus = [] if list(names) == ["all"] else names
     lines = [line for line in score_attention(gpus, phases, seed) if groups or line.group == "all"]
     if as_json:
-        plain = [
-            line._asdict() | {"errors": {name: asdict(found) for name, found in line.errors.items()}} for line in lines
-        ]
-        print_json({"seed": seed, "lines": plain})
+        print_json({"seed": seed, "lines": plain_lines(lines)})
         return
     console = make_console()
     console.print("heads held out: MAPE of a naive and of a fitted roofline, then the errors of gemm_eval")
@@ -45,23 +43,9 @@ def _name(line: AttentionLine) -> str:
 
 def _table(lines: Sequence[AttentionLine], title: str, *, has_sets: bool) -> Table:
     from gemm_eval.validation import report_table
+    from gemm_eval.validation.attention import FITTED, MODEL, NAIVE
 
     table = report_table(_HEADERS, title)
     for line in lines:
-        table.add_row(_name(line) if has_sets else line.group, *_cells(line))
+        table.add_row(_name(line) if has_sets else line.group, *error_cells(line.errors, MODEL, (NAIVE, FITTED)))
     return table
-
-
-def _cells(line: AttentionLine) -> Iterator[str]:
-    from gemm_eval.validation.attention import FITTED, MODEL, NAIVE
-
-    found = line.errors[MODEL]
-    yield f"{found.num:,}"
-    yield from (f"{line.errors[name].mape_frac:.1%}" for name in (NAIVE, FITTED))
-    yield from (
-        f"{found.mape_frac:.1%}",
-        f"{found.median_frac:.1%}",
-        f"{found.p90_frac:.1%}",
-        f"{found.bias_frac:+.1%}",
-    )
-    yield "-" if found.kendall_tau is None else f"{found.kendall_tau:.3f}"

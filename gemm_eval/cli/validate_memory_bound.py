@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
+
+from gemm_eval.cli.held_out import error_cells, plain_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,10 +26,7 @@ def validate_memory_bound(names: Sequence[str], *, groups: bool, as_json: bool) 
 
     lines = [line for line in score_memory_bound(names) if groups or _ALL in (line.group, line.what)]
     if as_json:
-        plain = [
-            line._asdict() | {"errors": {name: asdict(found) for name, found in line.errors.items()}} for line in lines
-        ]
-        print_json({"lines": plain})
+        print_json({"lines": plain_lines(lines)})
         return
     console = make_console()
     console.print(
@@ -41,23 +39,9 @@ def validate_memory_bound(names: Sequence[str], *, groups: bool, as_json: bool) 
 
 def _table(lines: Sequence[MemoryBoundLine], title: str) -> Table:
     from gemm_eval.validation import report_table
+    from gemm_eval.validation.memory_bound import FITTED, MODEL, NAIVE, TABLE
 
     table = report_table(_HEADERS, title)
     for line in lines:
-        table.add_row(line.what, line.group, *_cells(line))
+        table.add_row(line.what, line.group, *error_cells(line.errors, MODEL, (NAIVE, FITTED, TABLE)))
     return table
-
-
-def _cells(line: MemoryBoundLine) -> Iterator[str]:
-    from gemm_eval.validation.memory_bound import FITTED, MODEL, NAIVE, TABLE
-
-    found = line.errors[MODEL]
-    yield f"{found.num:,}"
-    yield from (f"{line.errors[name].mape_frac:.1%}" for name in (NAIVE, FITTED, TABLE))
-    yield from (
-        f"{found.mape_frac:.1%}",
-        f"{found.median_frac:.1%}",
-        f"{found.p90_frac:.1%}",
-        f"{found.bias_frac:+.1%}",
-    )
-    yield "-" if found.kendall_tau is None else f"{found.kendall_tau:.3f}"
