@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from gemm_eval.validation.metrics import Metrics
+    from gemm_eval.validation import Metrics
 
 __all__ = ["HeldOutLine", "error_cells", "plain_lines"]
 
