@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         study_frame,
     )  # fmt: skip
     from gemm_eval.validation.folds import assign_folds, cross_fit
-    from gemm_eval.validation.metrics import regime_of
+    from gemm_eval.validation.metrics import Metrics, regime_of
     from gemm_eval.validation.plots import plot_error_by_rows, plot_latency_curves, plot_predicted, save_figure
     from gemm_eval.validation.predictors.corrections import FittedCorrection, calibrate_correction
     from gemm_eval.validation.predictors.dense import calibrate, model_predictor
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALL_GPUS", "CLEAR_FRAC", "CONFIG_COLUMNS", "CORRECTED", "GEMM_COLUMNS", "INTERPOLATION", "PHYSICS",
     "ROOFLINE", "TABLE_SUFFIXES", "TIMING_COLUMNS", "Ablated", "Ablation", "Compared", "FittedCorrection",
-    "FittedRoofline", "GpuLine", "KernelKey", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
+    "FittedRoofline", "GpuLine", "KernelKey", "Metrics", "NaiveRoofline", "Removed", "Score", "Study", "Timings",
     "TritonModel", "W4A16Model", "ablate", "ablation_document", "ablation_report", "assign_folds", "calibrate",
     "calibrate_correction", "calibrate_quantization", "calibrate_triton", "calibrate_w4a16", "calibration_out",
     "compare", "compare_crossovers", "compare_gpus", "cross_fit", "describe_held_out", "errors_frame",
@@ -128,7 +128,7 @@ __getattr__, __dir__ = lazy_names(
             "study_frame",
         ),
         ".folds": ("assign_folds", "cross_fit"),
-        ".metrics": ("regime_of",),
+        ".metrics": ("Metrics", "regime_of"),
         ".plots": ("plot_error_by_rows", "plot_latency_curves", "plot_predicted", "save_figure"),
         ".predictors.corrections": ("FittedCorrection", "calibrate_correction"),
         ".predictors.dense": ("calibrate", "model_predictor"),
