@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
+
+from gemm_eval.cli.held_out import error_cells, plain_lines
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,10 +25,7 @@ def validate_moe(names: Sequence[str], data: Sequence[str], seed: int, *, models
 
     lines = [line for line in score_layers(names, data, seed) if models or line.is_regime]
     if as_json:
-        plain = [
-            line._asdict() | {"errors": {name: asdict(found) for name, found in line.errors.items()}} for line in lines
-        ]
-        print_json({"seed": seed, "lines": plain})
+        print_json({"seed": seed, "lines": plain_lines(lines)})
         return
     console = make_console()
     console.print(
@@ -39,25 +37,10 @@ def validate_moe(names: Sequence[str], data: Sequence[str], seed: int, *, models
 
 def _table(lines: Sequence[LayerLine]) -> Table:
     from gemm_eval.validation import report_table
+    from gemm_eval.validation.moe import MODEL, ROOFLINE
 
     first = lines[0]
     table = report_table(_HEADERS, f"{first.gpu}, {first.data}: {first.dtype} by {first.library}")
     for line in lines:
-        table.add_row(*_cells(line))
+        table.add_row(line.group, *error_cells(line.errors, MODEL, (ROOFLINE,)))
     return table
-
-
-def _cells(line: LayerLine) -> Iterator[str]:
-    from gemm_eval.validation.moe import MODEL, ROOFLINE
-
-    found = line.errors[MODEL]
-    yield line.group
-    yield f"{found.num:,}"
-    yield f"{line.errors[ROOFLINE].mape_frac:.1%}"
-    yield from (
-        f"{found.mape_frac:.1%}",
-        f"{found.median_frac:.1%}",
-        f"{found.p90_frac:.1%}",
-        f"{found.bias_frac:+.1%}",
-    )
-    yield "-" if found.kendall_tau is None else f"{found.kendall_tau:.3f}"

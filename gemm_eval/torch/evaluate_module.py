@@ -22,13 +22,30 @@ from gemm_eval.words import shown
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["ATTENTION_LIBRARIES", "arguments_of", "evaluator_for", "predict_module", "predict_sizes"]
+__all__ = [
+    "ATTENTION_LIBRARIES",
+    "arguments_of",
+    "check_attention_library",
+    "evaluator_for",
+    "predict_module",
+    "predict_sizes",
+]
 
 ATTENTION_LIBRARIES = ("flash", "cudnn", "trtllm")
 """Whose fused attention runs on GPUs; torch calls the first two."""
 
 Arch = ArchSpec | GEMMEvaluator | str | os.PathLike[str]
 """Where: an arch, the name or path of one, or an evaluator with options of one's own."""
+
+
+def check_attention_library(name: str | None) -> None:
+    """Refuse what is none of `ATTENTION_LIBRARIES`; None is torch's own choice.
+
+    Raises:
+        InvalidOptionError: it is none.
+    """
+    if name is not None:
+        check_word("attention_library", name, ATTENTION_LIBRARIES)
 
 
 def predict_module(
@@ -75,8 +92,7 @@ def predict_module(
 
     check_flag("backward", backward)
     check_word("fusion", fusion, FUSIONS)
-    if attention_library is not None:
-        check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
+    check_attention_library(attention_library)
     if optimizer is not None and not backward:
         raise InvalidOptionError("optimizer needs backward=True: a step is made of gradients")
     evaluator = evaluator_for(arch, options)

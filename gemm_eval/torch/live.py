@@ -10,7 +10,7 @@ from gemm_eval.checks import check_word
 from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.assemble import assemble
-from gemm_eval.torch.evaluate_module import ATTENTION_LIBRARIES, Arch, evaluator_for
+from gemm_eval.torch.evaluate_module import Arch, check_attention_library, evaluator_for
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.fusion import FUSIONS
 from gemm_eval.torch.graph import Trace
@@ -83,8 +83,7 @@ class predict:  # noqa: N801  it is used as a function
         self, arch: Arch, *, fusion: str = "eager", attention_library: str | None = None, **options: Any
     ) -> None:
         check_word("fusion", fusion, FUSIONS)
-        if attention_library is not None:
-            check_word("attention_library", attention_library, ATTENTION_LIBRARIES)
+        check_attention_library(attention_library)
         self._evaluator = evaluator_for(arch, options)
         self._fusion, self._attention_library = fusion, attention_library
         self._stack: ExitStack | None = None

@@ -13,7 +13,7 @@ from gemm_eval.errors import GemmEvalError
 from gemm_eval.extras import needs_extra
 from gemm_eval.torch.assemble import assemble, price_kernels
 from gemm_eval.torch.comparison import Comparison, MeasuredOperation
-from gemm_eval.torch.evaluate_module import ATTENTION_LIBRARIES, Arch, arguments_of, evaluator_for
+from gemm_eval.torch.evaluate_module import Arch, arguments_of, check_attention_library, evaluator_for
 from gemm_eval.torch.functions import FunctionMode
 from gemm_eval.torch.fusion import kernels_of
 from gemm_eval.torch.local_gpu import local_arch
@@ -68,8 +68,7 @@ def compare(
     """
     repeats = as_integer("repeats", repeats, 1, 1000)
     check_flag("cuda_graph", cuda_graph)
-    if attention_library not in (None, *ATTENTION_LIBRARIES):
-        raise GemmEvalError(f"attention_library must be one of {', '.join(ATTENTION_LIBRARIES)}")
+    check_attention_library(attention_library)
     if not torch.cuda.is_available():
         raise GemmEvalError("compare measures on a GPU, and torch sees none; predict_module needs none")
     evaluator = evaluator_for(local_arch() if arch is None else arch, options)
